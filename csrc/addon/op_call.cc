@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "../cpu/cpu_device.h"
 #include "../ops/all_ops.generated.h"
@@ -33,7 +34,13 @@ DS_OPERAND_NAMES(DS_NAMES)
 class Reader {
  public:
   Reader(Addon& addon, const char* op, const char* const* operands, Device& device, bool on_host)
-      : addon_(addon), op_(op), operands_(operands), device_(device), on_host_(on_host) {}
+      : addon_(addon),
+        op_(op),
+        operands_(operands),
+        device_(device),
+        on_host_(on_host),
+        at_(addon.arguments),
+        end_(addon.arguments + addon.argument_count) {}
 
   void operator()(OptionalView& view) {
     const char* const name = *operands_++;
@@ -62,9 +69,11 @@ class Reader {
 
  private:
   void read(const char* name, double handle, View& view) {
-    const std::shared_ptr<Buffer>& buffer = addon_.buffers.get(handle);
-    require_reachable(*buffer);
-    const int64_t dtype = next_int(), ndim = next_int();
+    const Buffer& buffer = *addon_.buffers.get(handle);
+    require_reachable(buffer);
+    const double* const head = take(3);
+    const int64_t dtype = integer_of(op_, head[0]), ndim = integer_of(op_, head[1]);
+    const int64_t offset = integer_of(op_, head[2]);
     if (dtype < 0 || dtype >= kDTypes) {
       throw Error("DS_DTYPE", op_, text("a known dtype of ", name), text(dtype));
     }
@@ -74,26 +83,30 @@ class Reader {
     }
     view.dtype = static_cast<DType>(dtype);
     view.ndim = static_cast<int32_t>(ndim);
-    const int64_t offset = next_int();
-    for (int d = 0; d < view.ndim; ++d) view.shape[d] = next_int();
-    for (int d = 0; d < view.ndim; ++d) view.strides[d] = next_int();
-    view.data = static_cast<char*>(buffer->data()) + first_byte(view, offset, buffer->bytes());
+    const double *const sizes = take(2 * ndim), *const steps = sizes + ndim;
+    for (int d = 0; d < view.ndim; ++d) {
+      view.shape[d] = integer_of(op_, sizes[d]);
+      view.strides[d] = integer_of(op_, steps[d]);
+    }
+    view.data = static_cast<char*>(buffer.data()) + first_byte(view, offset, buffer.bytes());
   }
 
-  double next() {
-    if (at_ >= addon_.argument_count)
-      throw Error("DS_INTERNAL", op_, "a longer argument block", text(at_));
-    return addon_.arguments[at_++];
+  /// The next `count` words of the block.
+  const double* take(int64_t count) {
+    if (end_ - at_ < count) {
+      throw Error("DS_INTERNAL", op_, "a longer argument block", text(addon_.argument_count));
+    }
+    return std::exchange(at_, at_ + count);
   }
+  double next() { return *take(1); }
   int64_t next_int() { return integer_of(op_, next()); }
 
   void require_reachable(const Buffer& buffer) const {
+    const bool own = &buffer.device() == &device_ && buffer.placement() == Placement::device;
+    if (own && !on_host_) return;
     const bool host_memory =
         buffer.placement() == Placement::pinned || &buffer.device() == &cpu::cpu_device();
-    if (on_host_ ? host_memory
-                 : (&buffer.device() == &device_ && buffer.placement() == Placement::device))
-      return;
-    if (!on_host_ && host_memory && &device_ == &cpu::cpu_device()) return;
+    if (host_memory && (on_host_ || &device_ == &cpu::cpu_device())) return;
     throw Error("DS_DEVICE", op_, text("every tensor in the memory of ", device_.info().name),
                 host_memory ? "one in host memory" : text("one on ", buffer.device().info().name),
                 "Move it first, for example with .to(device).");
@@ -128,7 +141,7 @@ class Reader {
   const char* const* operands_;  // the name of the next one
   Device& device_;
   bool on_host_;
-  size_t at_ = 0;
+  const double *at_, *end_;  // the next word, and the end of the block
 };
 
 /// The op in the block, whose preconditions hold.

@@ -19,7 +19,6 @@ DS_OP_LIST(DS_ROW)
 
 namespace {
 
-constexpr size_t kAlignment = 256;
 constexpr size_t kCacheFloor = size_t{256} << 20;  // always allowed to stay cached
 
 class ImmediateStream final : public Stream {};
@@ -66,14 +65,19 @@ size_t CpuDevice::size_class(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+/// The free blocks of a size class. Every op of few elements comes here: no hashing for small ones.
+std::vector<void*>& CpuDevice::cached(size_t size) {
+  return size <= kSmall ? small_[size / kAlignment] : large_[size];
+}
+
 void* CpuDevice::allocate(size_t bytes, Stream&) {
   const size_t size = size_class(bytes);
   std::lock_guard lock(mutex_);
-  auto& cached = free_[size];
+  std::vector<void*>& blocks = cached(size);
   void* data = nullptr;
-  if (!cached.empty()) {
-    data = cached.back();
-    cached.pop_back();
+  if (!blocks.empty()) {
+    data = blocks.back();
+    blocks.pop_back();
   } else {
     const auto try_system = [&] {
       const bool fits = !stats_.cap || stats_.reserved + size <= stats_.cap;
@@ -104,16 +108,18 @@ void CpuDevice::release(void* data, size_t bytes, Stream&) {
   const size_t size = size_class(bytes);
   std::lock_guard lock(mutex_);
   stats_.in_use -= size;
-  free_[size].push_back(data);
+  cached(size).push_back(data);
   if (stats_.reserved - stats_.in_use > kCacheFloor + stats_.peak_in_use / 2) trim_locked();
 }
 
 void CpuDevice::trim_locked() {
-  for (auto& [size, blocks] : free_) {
+  const auto free_all = [this](size_t size, std::vector<void*>& blocks) {
     for (void* block : blocks) std::free(block);
     stats_.reserved -= size * blocks.size();
     blocks.clear();
-  }
+  };
+  for (size_t i = 0; i < small_.size(); ++i) free_all(i * kAlignment, small_[i]);
+  for (auto& [size, blocks] : large_) free_all(size, blocks);
 }
 
 void CpuDevice::trim() {

@@ -1,6 +1,7 @@
 // The CPU as a device: a caching allocator, streams that run everything at once, and the op table.
 #pragma once
 
+#include <array>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -40,12 +41,16 @@ class CpuDevice final : public Device {
   void run(OpId op, const void* args, Stream& stream) override;
 
  private:
+  static constexpr size_t kAlignment = 256, kSmall = 16 * kAlignment;
+
   static size_t size_class(size_t bytes);
+  std::vector<void*>& cached(size_t size);
   void trim_locked();
 
   mutable std::mutex mutex_;
   MemoryStats stats_;
-  std::unordered_map<size_t, std::vector<void*>> free_;  // by size class
+  std::array<std::vector<void*>, kSmall / kAlignment + 1> small_;  // by size class / kAlignment
+  std::unordered_map<size_t, std::vector<void*>> large_;           // by size class
   std::unique_ptr<Stream> compute_;
 };
 

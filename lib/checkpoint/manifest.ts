@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Box, canonical, isInside, isSameBox, wholeBox } from '../runtime/box.js';
-import { dtypes } from '../runtime/dtype.js';
+import { dtypes } from '../runtime/dtypes.generated.js';
 import { syncPath } from '../runtime/file.js';
 import type { InputFile } from '../runtime/input-file.js';
 import { numel } from '../runtime/view.js';

@@ -7,8 +7,6 @@ import { opInterface } from './interface.generated.js';
 import { type JobEnvironment, rankFromEnvironment } from './job-environment.js';
 import { packageRoot } from './package-root.js';
 
-export { packageRoot };
-
 /** The file that load() loads. */
 export function addonPath(): string {
   const find = require('node-gyp-build') as { path(root: string): string };

@@ -1,9 +1,11 @@
 // Buffer: a block of device or pinned memory with a reference count.
 import { addon } from './addon.js';
 import type { Device } from './device.js';
-import { native } from './native.js';
+import { failure, native } from './native.js';
 import { openRow, runPostponed } from './postponed.js';
 import type { Event, Stream } from './stream.js';
+
+const { allocate, release } = addon;
 
 /**
  * Owned by the tensors that view it: the last release() returns the memory in stream order. After
@@ -41,8 +43,7 @@ export class Buffer {
 
   /** Device memory with undefined contents. Throws DS_OUT_OF_MEMORY. */
   static allocate(device: Device, bytes: number): Buffer {
-    const handle = native(() => addon.allocate(device.compute.handle, bytes));
-    const buffer = new Buffer(device, bytes, false, handle);
+    const buffer = new Buffer(device, bytes, false, allocateFor(device, bytes));
     openRow()?.allocated(buffer);
     return buffer;
   }
@@ -100,7 +101,7 @@ export class Buffer {
     const stream = this.releaseStream;
     if (this.releaseMark) stream?.wait(this.releaseMark.record(this.device.compute));
     if (stream) native(() => addon.releaseOn(handle, stream.handle));
-    else native(() => addon.release(handle));
+    else native(() => release(handle));
   }
 
   /** The last user is `stream`, not the compute stream: the memory is returned in its order. */
@@ -131,6 +132,15 @@ export class Buffer {
   /** Copies `source` to `offset`; it may be changed as soon as the call returns. */
   write(offset: number, source: ArrayBufferView, stream: Stream = this.device.compute): void {
     native(() => addon.write(this.handle, offset, source, stream.handle));
+  }
+}
+
+/** native(() => addon.allocate(...)) without the closure: every op comes here. */
+function allocateFor(device: Device, bytes: number): number {
+  try {
+    return allocate(device.compute.handle, bytes);
+  } catch (error) {
+    throw failure(error);
   }
 }
 

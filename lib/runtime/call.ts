@@ -11,6 +11,9 @@ import { describe, type View } from './view.js';
 export const block = new Float64Array(512);
 addon.setArguments(block);
 
+/** By themselves: to look them up in the addon's table costs as much as their calls do. */
+const { run: runNow, runOnHost } = addon;
+
 /**
  * Writes a view at word `at` and returns the next free word; null is an absent optional operand.
  */
@@ -88,7 +91,7 @@ export function call(op: number, stream: Stream, args: object): void {
 function enqueue(op: number, stream: Stream, noted: (() => void) | null): void {
   noted?.();
   try {
-    addon.run(op, stream.handle);
+    runNow(op, stream.handle);
   } catch (error) {
     throw withOwners(DsError.fromNative(error));
   }
@@ -108,7 +111,7 @@ export function callOnHost(op: number, stream: Stream): void {
 
 function enqueueOnHost(op: number, stream: Stream): void {
   try {
-    addon.runOnHost(op, stream.handle);
+    runOnHost(op, stream.handle);
   } catch (error) {
     throw withOwners(DsError.fromNative(error));
   }

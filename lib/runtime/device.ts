@@ -2,7 +2,8 @@
 import type { DeviceInfo, GpuProbe, MemoryStats } from '../../types/addon.js';
 import { DsError } from '../errors.js';
 import { addon } from './addon.js';
-import { dtypeHint, dtypes } from './dtype.js';
+import { dtypeHint } from './dtype.js';
+import { dtypes } from './dtypes.generated.js';
 import { native } from './native.js';
 import { phrase } from './phrase.js';
 import { requireInteger } from './require-number.js';

@@ -3,7 +3,7 @@ import { DsError } from '../errors.js';
 import { type DType, dtypeSizes, dtypes } from './dtypes.generated.js';
 import { phrase } from './phrase.js';
 
-export { type DType, dtypes };
+export type { DType };
 
 const codes = Object.fromEntries(dtypes.map((name, code) => [name, code])) as Record<DType, number>;
 
@@ -30,8 +30,8 @@ export function dtypeCode(dtype: DType): number {
 
 /** Bytes per element. Throws DS_DTYPE for a name that is none. */
 export function dtypeSize(dtype: DType): number {
-  const size = Object.hasOwn(dtypeSizes, dtype) ? dtypeSizes[dtype] : undefined;
-  if (size !== undefined) return size;
+  const size: unknown = dtypeSizes[dtype];
+  if (typeof size === 'number') return size;
   throw new DsError({
     code: 'DS_DTYPE',
     op: 'tensor',
@@ -88,7 +88,7 @@ export function dtypeHint(name: unknown): string {
 }
 
 export function isDType(name: unknown): name is DType {
-  return typeof name === 'string' && Object.hasOwn(codes, name);
+  return typeof name === 'string' && typeof codes[name as DType] === 'number';
 }
 
 /** Checks a dtype name that came from outside. Throws DS_DTYPE. */

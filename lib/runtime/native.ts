@@ -8,8 +8,13 @@ export function native<T>(body: () => T): T {
   try {
     return body();
   } catch (error) {
-    throw withOwners(DsError.fromNative(error));
+    throw failure(error);
   }
+}
+
+/** What the addon has thrown, as it reaches the program. */
+export function failure(error: unknown): unknown {
+  return withOwners(DsError.fromNative(error));
 }
 
 /** What the promise of `start` resolves with. Native failures, thrown or rejected, are DsErrors. */

@@ -32,9 +32,9 @@ export function requireNumber(op: string, value: unknown): number {
 /** `shape` when it is a list of integers of 0 and more. Throws DS_SHAPE, naming `op`. */
 export function requireSizes(op: string, shape: unknown): readonly number[] {
   if (Array.isArray(shape)) {
-    let sound = true;
-    for (const size of shape) sound &&= Number.isSafeInteger(size) && size >= 0;
-    if (sound) return shape;
+    let d = 0;
+    while (d < shape.length && Number.isSafeInteger(shape[d]) && shape[d] >= 0) ++d;
+    if (d === shape.length) return shape;
   }
   const hint =
     typeof shape === 'number'

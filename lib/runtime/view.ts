@@ -1,8 +1,7 @@
 // What an op needs to know of a tensor: memory, dtype, offset, shape and strides.
 import type { Buffer } from './buffer.js';
 import type { DType } from './dtype.js';
-
-export { describe } from './phrase.js';
+import { describe as describeView } from './phrase.js';
 
 /** Elements in memory, as kernels take them; every Tensor is one. */
 export interface View {
@@ -16,6 +15,11 @@ export interface View {
   readonly shape: readonly number[];
   /** In elements; 0 where a dim is broadcast. */
   readonly strides: readonly number[];
+}
+
+/** "[2, 3] bf16", for messages. */
+export function describe(view: { shape: readonly number[]; dtype: string }): string {
+  return describeView(view);
 }
 
 export function numel(shape: readonly number[]): number {

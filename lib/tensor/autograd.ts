@@ -99,6 +99,21 @@ function edgeTo(input: Tensor): Edge {
   return { shape, dtype, device, requiresGrad, fn, index, leaf };
 }
 
+function edgesTo(inputs: readonly Tensor[]): Edge[] {
+  const edges = new Array<Edge>(inputs.length);
+  for (let i = 0; i < inputs.length; ++i) edges[i] = edgeTo(inputs[i] as Tensor);
+  return edges;
+}
+
+function noGrads(outputs: number): null[] {
+  return outputs === 1 ? [null] : new Array<null>(outputs).fill(null);
+}
+
+function wantsGrad(inputs: readonly Tensor[]): boolean {
+  for (let i = 0; i < inputs.length; ++i) if ((inputs[i] as Tensor).requiresGrad) return true;
+  return false;
+}
+
 /** A recorded op. Holds what it saved until its backward has run or its scope ends. */
 export class GradFn {
   /** Its number in the order of recording. */
@@ -126,9 +141,9 @@ export class GradFn {
     private readonly saved: readonly Saved[],
     private readonly body: Backward,
   ) {
-    this.grads = new Array<Tensor | null>(outputs).fill(null);
-    this.edges = inputs.map(edgeTo);
-    for (const each of saved) each.retain();
+    this.grads = noGrads(outputs);
+    this.edges = edgesTo(inputs);
+    for (let i = 0; i < saved.length; ++i) (saved[i] as Saved).retain();
   }
 
   /** Runs the backward once and lets everything go. */
@@ -192,7 +207,7 @@ export function record(
   saved: readonly Saved[],
   backward: Backward,
 ): void {
-  if (!enabled || !inputs.some((t) => t.requiresGrad)) return;
+  if (!enabled || !wantsGrad(inputs)) return;
   const node = new GradFn(name, inputs, outputs.length, saved, backward);
   currentScope()?.adoptNode(node);
   enter(outputs, node);
@@ -249,6 +264,11 @@ export class GradSink {
   /** Whether input `i` wants a gradient. */
   needs(i: number): boolean {
     return (this.node.edges[i] as Edge).requiresGrad;
+  }
+
+  /** Of input `i`, and of its gradient. */
+  shapeOf(i: number): readonly number[] {
+    return (this.node.edges[i] as Edge).shape;
   }
 
   /**

@@ -25,12 +25,14 @@ export class Scope {
 
   /** @internal Called by Tensor's constructor. */
   adopt(tensor: Scoped): void {
-    this.tensors.push(tensor);
+    const { tensors } = this;
+    tensors[tensors.length] = tensor; // Every op: push() is a call here, this is none.
   }
 
   /** @internal Called when an op is recorded. */
   adoptNode(node: ScopedNode): void {
-    this.nodes.push(node);
+    const { nodes } = this;
+    nodes[nodes.length] = node;
   }
 
   /**

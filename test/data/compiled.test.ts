@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { packageRoot } from '../../lib/runtime/addon.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
 
 const DATA = join(packageRoot(), 'build', 'js', 'lib', 'data', 'index.js');
 

@@ -3,7 +3,8 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { addon } from '../../lib/runtime/addon.js';
-import { dtypeSize, dtypes } from '../../lib/runtime/dtype.js';
+import { dtypeSize } from '../../lib/runtime/dtype.js';
+import { dtypes } from '../../lib/runtime/dtypes.generated.js';
 
 const ROOT = join(__dirname, '..', '..');
 

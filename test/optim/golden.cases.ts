@@ -3,9 +3,9 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type DsConfig, type Engine, initialize, nn, Tensor } from '../../lib/index.js';
-import { packageRoot } from '../../lib/runtime/addon.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { rawArray } from '../../lib/runtime/dtype.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
 import { decode, encode } from '../native/matrix/numbers.js';
 import type { Case } from '../support/case.js';
 

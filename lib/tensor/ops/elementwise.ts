@@ -21,6 +21,9 @@ import {
   writeBroadcast,
 } from './shapes.js';
 
+/** What the backward of a sum reads. */
+const NOTHING: readonly Tensor[] = [];
+
 /** out = a op b over the broadcast shape, unrecorded. */
 function combine(op: BinaryOp, a: Tensor, b: Tensor): Tensor {
   if (sameShape(a.shape, b.shape)) {
@@ -71,44 +74,44 @@ export function scale(x: Tensor, factor: number, shift = 0): Tensor {
 export function add(a: Operand, b: Operand): Tensor {
   if (typeof b === 'number' && isFloat(a)) return scale(a, 1, b);
   if (typeof a === 'number' && isFloat(b)) return scale(b, 1, a);
-  return withOperands('add', a, b, (left, right) => {
-    const out = combine('add', left, right);
-    const [aShape, bShape] = [left.shape, right.shape];
-    record('add', [left, right], [out], [], ([grad], sink) => {
-      giveBroadcast(sink, 0, aShape, grad as Tensor);
-      giveBroadcast(sink, 1, bShape, grad as Tensor);
-    });
-    return out;
-  });
+  return withOperands('add', a, b, sum);
+}
+
+function sum(a: Tensor, b: Tensor): Tensor {
+  const out = combine('add', a, b);
+  record('add', [a, b], [out], NOTHING, sumBackward);
+  return out;
+}
+
+function sumBackward([grad]: readonly (Tensor | null)[], sink: GradSink): void {
+  giveBroadcast(sink, 0, grad as Tensor);
+  giveBroadcast(sink, 1, grad as Tensor);
 }
 
 /** a - b, broadcast; see add. */
 export function sub(a: Operand, b: Operand): Tensor {
   if (typeof b === 'number' && isFloat(a)) return scale(a, 1, -b);
   if (typeof a === 'number' && isFloat(b)) return scale(b, -1, a);
-  return withOperands('sub', a, b, (left, right) => {
-    const out = combine('sub', left, right);
-    const [aShape, bShape] = [left.shape, right.shape];
-    record('sub', [left, right], [out], [], ([grad], sink) => {
-      const g = grad as Tensor;
-      giveBroadcast(sink, 0, aShape, g);
-      writeBroadcast(sink, 1, bShape, g, (db, accumulate) =>
-        kernels.scale({ in: g, out: db, scale: -1, shift: 0, accumulate }),
-      );
-    });
-    return out;
-  });
+  return withOperands('sub', a, b, difference);
+}
+
+function difference(a: Tensor, b: Tensor): Tensor {
+  const out = combine('sub', a, b);
+  record('sub', [a, b], [out], NOTHING, differenceBackward);
+  return out;
+}
+
+function differenceBackward([grad]: readonly (Tensor | null)[], sink: GradSink): void {
+  const g = grad as Tensor;
+  giveBroadcast(sink, 0, g);
+  writeBroadcast(sink, 1, g, (db, accumulate) =>
+    kernels.scale({ in: g, out: db, scale: -1, shift: 0, accumulate }),
+  );
 }
 
 /** Writes grad * other into the gradient of input `i`. */
-function giveProduct(
-  sink: GradSink,
-  i: number,
-  shape: readonly number[],
-  grad: Tensor,
-  other: View,
-) {
-  writeBroadcast(sink, i, shape, grad, (out, accumulate) =>
+function giveProduct(sink: GradSink, i: number, grad: Tensor, other: View): void {
+  writeBroadcast(sink, i, grad, (out, accumulate) =>
     kernels.binary({ a: grad, b: expanded(other, grad.shape), out, op: 'mul', accumulate }),
   );
 }
@@ -120,8 +123,8 @@ export function mul(a: Operand, b: Operand): Tensor {
   return withOperands('mul', a, b, (left, right) => {
     const out = combine('mul', left, right);
     record('mul', [left, right], [out], operandsFor(left, right), ([grad], sink) => {
-      giveProduct(sink, 0, left.shape, grad as Tensor, right);
-      giveProduct(sink, 1, right.shape, grad as Tensor, left);
+      giveProduct(sink, 0, grad as Tensor, right);
+      giveProduct(sink, 1, grad as Tensor, left);
     });
     return out;
   });
@@ -146,14 +149,14 @@ function quotient(a: Tensor, b: Tensor): Tensor {
   record('div', [a, b], [out], saved, ([grad], sink) => {
     const g = grad as Tensor;
     const divisor = expanded(b, g.shape);
-    writeBroadcast(sink, 0, a.shape, g, (da, accumulate) =>
+    writeBroadcast(sink, 0, g, (da, accumulate) =>
       kernels.binary({ a: g, b: divisor, out: da, op: 'div', accumulate }),
     );
     if (!sink.needs(1)) return;
     const slope = Tensor.emptyLike(g);
     kernels.binary({ a: out, b: divisor, out: slope, op: 'div', accumulate: false });
     kernels.scale({ in: slope, out: slope, scale: -1, shift: 0, accumulate: false });
-    giveProduct(sink, 1, b.shape, g, slope);
+    giveProduct(sink, 1, g, slope);
   });
   return out;
 }
@@ -175,8 +178,8 @@ function extremum(op: 'maximum' | 'minimum', a: Operand, b: Operand): Tensor {
       const g = grad as Tensor;
       const [wins, loses]: CompareOp[] = op === 'maximum' ? ['ge', 'lt'] : ['le', 'gt'];
       const share = (won: CompareOp): Tensor => masked(g, left, right, won);
-      if (sink.needs(0)) giveBroadcast(sink, 0, left.shape, share(wins as CompareOp));
-      if (sink.needs(1)) giveBroadcast(sink, 1, right.shape, share(loses as CompareOp));
+      if (sink.needs(0)) giveBroadcast(sink, 0, share(wins as CompareOp));
+      if (sink.needs(1)) giveBroadcast(sink, 1, share(loses as CompareOp));
     });
     return out;
   });
@@ -229,10 +232,10 @@ export function pow(a: Operand, b: Operand): Tensor {
       const g = grad as Tensor;
       const [base, exponent] = [expanded(left, g.shape), expanded(right, g.shape)];
       if (sink.needs(0)) {
-        giveProduct(sink, 0, left.shape, g, slopeOfBase(base, exponent, Tensor.emptyLike(g)));
+        giveProduct(sink, 0, g, slopeOfBase(base, exponent, Tensor.emptyLike(g)));
       }
       if (sink.needs(1)) {
-        giveProduct(sink, 1, right.shape, g, slopeOfExponent(base, exponent, out));
+        giveProduct(sink, 1, g, slopeOfExponent(base, exponent, out));
       }
     });
     return out;
@@ -270,8 +273,8 @@ export function atan2(y: Operand, x: Operand): Tensor {
     record('atan2', [up, right], [out], [up, right], ([grad], sink) => {
       const g = grad as Tensor;
       const [a, b] = [expanded(up, g.shape), expanded(right, g.shape)];
-      if (sink.needs(0)) giveProduct(sink, 0, up.shape, g, slopeOfAngle(b, a, 1, g));
-      if (sink.needs(1)) giveProduct(sink, 1, right.shape, g, slopeOfAngle(a, b, -1, g));
+      if (sink.needs(0)) giveProduct(sink, 0, g, slopeOfAngle(b, a, 1, g));
+      if (sink.needs(1)) giveProduct(sink, 1, g, slopeOfAngle(a, b, -1, g));
     });
     return out;
   });
@@ -355,8 +358,8 @@ function choose(condition: Tensor, a: Tensor, b: Tensor): Tensor {
       kernels.where({ condition: mask, a: first, b: second, out: d });
       return d;
     };
-    if (sink.needs(0)) giveBroadcast(sink, 0, a.shape, part(g, nothing));
-    if (sink.needs(1)) giveBroadcast(sink, 1, b.shape, part(nothing, g));
+    if (sink.needs(0)) giveBroadcast(sink, 0, part(g, nothing));
+    if (sink.needs(1)) giveBroadcast(sink, 1, part(nothing, g));
   });
   return out;
 }

@@ -232,29 +232,24 @@ export function addInto(place: View, grad: View, accumulate: boolean): void {
   else kernels.copy({ in: grad, out: place });
 }
 
-/** Gives input `i`, of shape `shape`, the gradient `grad` of its broadcast form. */
-export function giveBroadcast(
-  sink: GradSink,
-  i: number,
-  shape: readonly number[],
-  grad: Tensor,
-): void {
-  if (sameShape(shape, grad.shape)) sink.give(i, grad);
+/** Gives input `i` the gradient `grad` of its broadcast form. */
+export function giveBroadcast(sink: GradSink, i: number, grad: Tensor): void {
+  if (sameShape(sink.shapeOf(i), grad.shape)) sink.give(i, grad);
   else sink.write(i, (out, accumulate) => sumToShape(grad, out, accumulate));
 }
 
 /**
- * Lets `body` write the gradient of input `i` in its broadcast form `like`, and sums it to `shape`.
+ * Lets `body` write the gradient of input `i` in its broadcast form `like`, and sums it to the
+ * input's shape.
  */
 export function writeBroadcast(
   sink: GradSink,
   i: number,
-  shape: readonly number[],
   like: Tensor,
   body: (out: Tensor, accumulate: boolean) => void,
 ): void {
   if (!sink.needs(i)) return;
-  if (sameShape(shape, like.shape)) {
+  if (sameShape(sink.shapeOf(i), like.shape)) {
     sink.write(i, body);
     return;
   }
