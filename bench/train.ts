@@ -129,6 +129,18 @@ async function modelOf(options: Options, seq: number, job: Distributed): Promise
   return parallelize(model, await job.mesh.axis('tp'), null, { sequenceParallel });
 }
 
+/** Steps after the measured ones into --trace FILE: no time is of one that was traced. */
+async function traceSteps(
+  engine: Engine,
+  update: () => Promise<Tensor>,
+  options: Options,
+): Promise<void> {
+  if (!options.trace) return;
+  const steps = Number(options['trace-steps'] ?? 2);
+  engine.trace(options.trace, { steps });
+  for (let i = 0; i < steps; ++i) await update();
+}
+
 /**
  * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap
  * with the next step counts, work left over does not. --model 124M, or llama-1B, llama-8B --batch
@@ -137,6 +149,7 @@ async function modelOf(options: Options, seq: number, job: Distributed): Promise
  * [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--lora |
  * --qlora [RANK]] [--nvme DIR] [--offload-param | --nvme-weights DIR [--max-in-cpu N]] [--live
  * ELEMENTS] [--overlap true|false] [--comm-times] [--tp N [--sequence]] [--pp N [--schedule 1f1b]]
+ * [--trace FILE [--trace-steps 2]]
  * Under the launcher every rank trains; the first one reports.
  */
 export async function trainBench(options: Options): Promise<object | null> {
@@ -173,6 +186,8 @@ export async function trainBench(options: Options): Promise<object | null> {
   const comm = commTimer?.times();
   // Without overlap, collectives run in the order of compute.
   if (comm && !engine.config.zero_optimization.overlap_comm) comm.exposed = comm.total;
+  const phases = engine.phaseTimes();
+  await traceSteps(engine, update, options);
   await job.destroy();
   if (engine.globalRank > 0) return null;
   const memory = device.memory;
@@ -206,7 +221,7 @@ export async function trainBench(options: Options): Promise<object | null> {
       mean,
       median: median(intervals),
       p90: quantile(intervals, 0.9),
-      phases: engine.phaseTimes(),
+      phases,
     },
     communication: comm && {
       collectives: comm.collectives / steps,

@@ -37,6 +37,7 @@ const usage = `node examples/gpt2-offload.js [options]
                            ds serve DIR and ds chat DIR continue texts with it
   --save_every N           also write one every N steps, beside training
   --resume                 first continue from the latest checkpoint in --save DIR, if there is one
+  --trace FILE             write what two steps do when, for Perfetto or chrome://tracing
   --summary FILE           write what was measured as JSON
   --sample N               tokens to sample at the end (default 48)`;
 
@@ -56,6 +57,7 @@ const { values: options } = parseArgs({
     save: { type: 'string' },
     save_every: { type: 'string', default: '0' },
     resume: { type: 'boolean', default: false },
+    trace: { type: 'string' },
     summary: { type: 'string' },
     sample: { type: 'string', default: '48' },
     help: { type: 'boolean', short: 'h', default: false },
@@ -244,6 +246,8 @@ async function main() {
     const { path } = await engine.loadCheckpoint(options.save);
     say(`resumed from ${path} at step ${engine.globalSteps}`);
   }
+  // The first steps pay for memory and for choosing matrix algorithms.
+  if (options.trace) engine.trace(options.trace, { steps: 2, after: 2 });
   const run = await train(engine, trainLoader, losses);
   if (run.stopped) say(`stopped after step ${engine.globalSteps}`);
   if (options.save) {

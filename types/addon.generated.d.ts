@@ -101,6 +101,14 @@ export interface Addon {
    */
   notedSignal(): number;
   /**
+   * Lines of what disks and the CPU's collectives do are kept from now on, or no longer.
+   */
+  keepWork(on: boolean): void;
+  /**
+   * Lines of "kind began ended bytes name", which are then forgotten; nanoseconds of hrtime.
+   */
+  takeWork(): string;
+  /**
    * Writes `head`, then the buffer ranges of `segments` (float64 triples: handle, offset, bytes),
    * one after another from byte `offset` of the file; offset 0 creates or empties it. The buffers
    * must be host memory and stay unchanged until the promise settles. Resolves with `crc` extended

@@ -6,6 +6,7 @@
 #include "../core/dynamic_library.h"
 #include "../core/stop_signals.h"
 #include "../core/thread_pool.h"
+#include "../core/work_log.h"
 #include "../cpu/cpu_device.h"
 #include "../ops/op_list.generated.h"
 #include "addon.h"
@@ -275,6 +276,13 @@ void unwatch_signal(Addon&, int32_t number) { StopSignals::unwatch(number); }
 /// The first signal noted; 0 before one.
 double noted_signal(Addon&) { return StopSignals::noted(); }
 
+// --- times of work beside streams ---------------------------------------------------------------
+
+/// Lines of what disks and the CPU's collectives do are kept from now on, or no longer.
+void keep_work(Addon&, bool on) { WorkLog::keep(on); }
+/// Lines of "kind began ended bytes name", which are then forgotten; nanoseconds of hrtime.
+std::string take_work(Addon&) { return WorkLog::take(); }
+
 // --- the table --------------------------------------------------------------------------------
 
 struct Row {
@@ -330,6 +338,8 @@ constexpr Row kRows[] = {
     {"watchSignal", Trampoline<watch_signal>::call},
     {"unwatchSignal", Trampoline<unwatch_signal>::call},
     {"notedSignal", Trampoline<noted_signal>::call},
+    {"keepWork", Trampoline<keep_work>::call},
+    {"takeWork", Trampoline<take_work>::call},
     {"writeFile", Trampoline<write_file>::call},
     {"readFile", Trampoline<read_file>::call},
     {"checksumFile", Trampoline<checksum_file>::call},

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "../core/error.h"
+#include "../core/work_log.h"
 #include "fold.h"
 
 namespace ds::comm {
@@ -108,7 +109,9 @@ void CpuEngine::work() {
     lock.unlock();
     std::optional<std::string> failure;
     try {
+      const int64_t began = WorkLog::kept() ? WorkLog::now() : 0;
       run(pending->call, pending->tag);
+      if (began) log(pending->call, began);
     } catch (const Error& error) {
       failure = error.got;
     } catch (const std::exception& error) {
@@ -128,6 +131,14 @@ void CpuEngine::work() {
   for (const auto& waiting : queue_) waiting->end();
   queue_.clear();
   transport_.reset();  // its connections close: the peers notice at once
+}
+
+/// `count` elements are what the log calls its bytes, as in Collective.
+void CpuEngine::log(const Collective& call, int64_t began) {
+  const uint64_t bytes = static_cast<uint64_t>(call.count) * size_of(call.dtype);
+  std::string name = kKindNames[static_cast<size_t>(call.kind)];
+  if (!call.purpose.empty()) name.append(" of ").append(call.purpose);
+  WorkLog::add("collective", name, bytes, began);
 }
 
 void CpuEngine::run(const Collective& call, uint64_t tag) {

@@ -36,6 +36,7 @@ class CpuEngine final : public Engine {
   };
 
   void work();
+  static void log(const Collective& call, int64_t began);
   void run(const Collective& call, uint64_t tag);
   void all_reduce(const Collective& call, uint64_t tag);
   void reduce_whole(const Collective& call, uint64_t tag);

@@ -21,6 +21,10 @@ enum class Kind : int32_t {
   barrier
 };
 constexpr int kKinds = 9;
+/// As JavaScript calls them, in the order of Kind.
+constexpr const char* kKindNames[kKinds] = {"allReduce", "reduceScatter", "allGather",
+                                            "broadcast", "reduce",        "allToAll",
+                                            "send",      "recv",          "barrier"};
 
 enum class ReduceOp : int32_t { sum, average, minimum, maximum, product };
 constexpr int kReduceOps = 5;

@@ -8,9 +8,6 @@
 namespace ds::comm {
 namespace {
 
-constexpr const char* kNames[kKinds] = {"allReduce", "reduceScatter", "allGather",
-                                        "broadcast", "reduce",        "allToAll",
-                                        "send",      "recv",          "barrier"};
 constexpr const char* kOps[kReduceOps] = {"sum", "avg", "min", "max", "prod"};
 
 bool reduces(Kind kind) {
@@ -46,7 +43,7 @@ uint64_t tag_of(const std::string& channel, uint64_t sequence, const std::string
 
 }  // namespace
 
-const char* name_of(Kind kind) { return kNames[static_cast<int>(kind)]; }
+const char* name_of(Kind kind) { return kKindNames[static_cast<int>(kind)]; }
 
 ProcessGroup::ProcessGroup(Members members, Device& device, std::shared_ptr<Engine> engine,
                            std::shared_ptr<Watchdog> watchdog, std::shared_ptr<Failure> failure)

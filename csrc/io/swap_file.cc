@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "../core/work_log.h"
 #include "chunk.h"
 #include "crc32c.h"
 
@@ -104,6 +105,7 @@ void SwapFile::start_ready() {
                                    [&](const auto& earlier) { return conflict(*earlier, *move); });
     if (waits) continue;
     move->running = true;
+    if (WorkLog::kept()) move->began = WorkLog::now();
     for (Block& block : blocks_of(move)) {
       if (move->direction == Direction::write) {
         unchecked_.push_back(std::move(block));
@@ -177,6 +179,10 @@ void SwapFile::finish(Move& move, const Error* error) {
     moves_.remove_if([](const std::shared_ptr<Move>& one) { return !one->running; });
   }
   if (--move.blocks_left == 0) {
+    if (move.began) {
+      const char* kind = move.direction == Direction::read ? "read" : "write";
+      WorkLog::add(kind, "", move.memory.bytes, move.began);
+    }
     moves_.remove_if([&](const std::shared_ptr<Move>& one) { return one.get() == &move; });
     if (!error_) start_ready();
   }

@@ -74,6 +74,7 @@ class SwapFile {
     Memory memory;
     size_t blocks_left;
     bool running = false;
+    int64_t began = 0;  // by WorkLog, where it is kept
   };
   /// A block whose checksum is to be computed: before it is written, or after it was read.
   struct Block {

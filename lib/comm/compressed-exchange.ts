@@ -85,7 +85,7 @@ export class CompressedExchange {
     const box = (): Tensor => held(() => zeros([ranks * messageBytes], { device, dtype: 'u8' }));
     this.outbox = box();
     this.inbox = box();
-    this.stream = Stream.create(device);
+    this.stream = Stream.create(device, 'compressed exchange');
     this.written = new Event(device);
   }
 

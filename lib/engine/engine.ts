@@ -4,6 +4,7 @@ import type { Mesh } from '../comm/index.js';
 import type { Module } from '../nn/module.js';
 import type { Optimizer } from '../optim/optimizer.js';
 import type { ScheduleSet } from '../optim/schedule-set.js';
+import { Trace } from '../profiler/index.js';
 import type { Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { TensorGrowth } from '../tensor/growth.js';
@@ -33,6 +34,7 @@ import { requireTraining } from './setup/untrained.js';
 import type { Progress } from './step/progress.js';
 import { settle } from './step/settle.js';
 import { type PhaseTimes, untimed } from './watch/phase-timer.js';
+import { type TraceStepsOptions, tracedSteps } from './watch/traced-steps.js';
 
 /**
  * Tensors returned by forward() live until the first forward() of the next step (keep() those needed for longer).
@@ -354,6 +356,20 @@ export class Engine {
   /** Device milliseconds of the last finished step, by phase; null when it was not recorded. Waits for the device. */
   phaseTimes(): PhaseTimes | null {
     return this.parts.watch.times();
+  }
+
+  /**
+   * Writes a trace of coming steps in Chrome's format (chrome://tracing, Perfetto): what streams, host threads, ranks and
+   * disks did when. Returns the file; ranks but the first write FILE.rankN.json. Throws DS_ARGUMENT, DS_IO. Source:
+   * torch.profiler's export_chrome_trace.
+   */
+  trace(path: string, options: TraceStepsOptions = {}): string {
+    this.requireOpen('engine.trace');
+    const { globalRank: rank, device, parts } = this;
+    return parts.watch.trace(() => ({
+      ...tracedSteps(path, options, rank),
+      trace: new Trace(device, { rank }),
+    }));
   }
 
   /** Every rank calls it and writes its part. See Checkpointer.save. Source: DeepSpeed's save_checkpoint. */

@@ -12,3 +12,5 @@ export {
 export type { Pass, PassWork } from './module-tree.js';
 export type { ModelProfile, ModuleProfile, StepFacts } from './profile.js';
 export { formatCount, formatDuration, formatProfile, type ReportOptions } from './report.js';
+export { Trace, type TraceOptions } from './trace.js';
+export { type TraceEvent, type TraceFile, writeTrace } from './trace-events.js';

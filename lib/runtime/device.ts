@@ -29,6 +29,7 @@ export class Device {
     this.compute = new Stream(
       this,
       native(() => addon.open(number)),
+      'compute',
     );
   }
 

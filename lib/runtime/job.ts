@@ -21,7 +21,7 @@ export type CollectiveKind =
   | 'barrier';
 
 /** Order is that of ds::comm::Kind in csrc/comm/engine.h. */
-const kinds: readonly CollectiveKind[] = [
+export const collectiveKinds: readonly CollectiveKind[] = [
   'allReduce',
   'reduceScatter',
   'allGather',
@@ -215,7 +215,7 @@ export class GroupHandle implements Tickets {
     const dtype = (call.input ?? call.output)?.dtype ?? 'u8';
     // Asking for a handle may run ops, whose arguments pass through the block.
     const [input, output] = [handleOf(call.input), handleOf(call.output)];
-    block[0] = kinds.indexOf(call.kind);
+    block[0] = collectiveKinds.indexOf(call.kind);
     block[1] = reduceOps.indexOf(call.op);
     block[2] = dtypeCode(dtype);
     block[3] = call.count;

@@ -13,6 +13,9 @@ export interface StreamHome {
   readonly compute: Stream;
 }
 
+/** By their handles, until they are disposed of. */
+const living = new Map<number, Stream>();
+
 /**
  * An ordered queue of work on one device. The CPU's streams run everything before the call returns.
  */
@@ -22,14 +25,21 @@ export class Stream {
     readonly device: StreamHome,
     /** Native handle; owned by this object unless it is the device's compute stream. */
     readonly handle: number,
-  ) {}
+    /** What its work is, for people. */
+    readonly name: string,
+  ) {
+    living.set(handle, this);
+  }
 
-  /** A stream of its own on `device`, to be released with dispose(). */
-  static create(device: StreamHome): Stream {
-    return new Stream(
-      device,
-      native(() => addon.createStream(device.number)),
-    );
+  /** A stream of its own on `device`, to be released with dispose(); traces call it `name`. */
+  static create(device: StreamHome, name = 'other work'): Stream {
+    const handle = native(() => addon.createStream(device.number));
+    return new Stream(device, handle, name);
+  }
+
+  /** The stream with this handle; undefined for none that lives. */
+  static of(handle: number): Stream | undefined {
+    return living.get(handle);
   }
 
   /** Later work of this stream starts after what `event` marks. */
@@ -44,6 +54,7 @@ export class Stream {
 
   /** Gives it back to the driver once its work is done. Idempotent. */
   dispose(): void {
+    living.delete(this.handle);
     native(() => addon.releaseStream(this.handle));
   }
 }

@@ -64,7 +64,7 @@ class SharedCounts implements TargetCounts {
     this.device = group.device;
     this.onHost = Buffer.allocatePinned(this.device, 4);
     this.fetched = new Event(this.device);
-    this.reading = Stream.create(this.device);
+    this.reading = Stream.create(this.device, 'numbers to the host');
   }
 
   divisor(micros: readonly MicroBatch<unknown>[], { ranks, parts }: Averaging): Tensor {

@@ -42,7 +42,9 @@ export class Exchange {
     private readonly device: Device,
     private readonly options: ExchangeOptions,
   ) {
-    this.stream = options.overlap ? Stream.create(device) : device.compute;
+    this.stream = options.overlap
+      ? Stream.create(device, 'exchange between ranks')
+      : device.compute;
     this.computed = new Event(device);
     this.finished = new Event(device);
   }

@@ -78,7 +78,7 @@ export class GatheredWeights implements WeightFlow {
     private readonly options: GatherOptions,
   ) {
     this.trace = options.trace ?? new UnitTrace();
-    this.stream = options.overlap ? Stream.create(device) : device.compute;
+    this.stream = options.overlap ? Stream.create(device, 'gathers of weights') : device.compute;
     this.computed = new Event(device);
   }
 

@@ -8,6 +8,8 @@ export interface WatchedJob {
   tiny: TinyOptions;
   more: DsConfig;
   steps: number;
+  /** Where a trace of all steps goes. */
+  trace?: string;
 }
 
 export interface WatchedReport {
@@ -20,12 +22,13 @@ export interface WatchedReport {
   losses: number[];
 }
 
-async function main({ device, tiny, more, steps }: WatchedJob): Promise<void> {
+async function main({ device, tiny, more, steps, trace }: WatchedJob): Promise<void> {
   const job = await comm.initDistributed(device === 'cpu' ? { device } : {});
   const config = { ...tinyConfig(tiny), ...more };
   const notices: string[] = [];
   process.on('warning', ({ name, message }) => name === 'DsNotice' && notices.push(message));
   const { engine } = await initialize({ model: tinyModel(tiny), config, distributed: job });
+  if (trace) engine.trace(trace, { steps });
   const first = job.rank * steps;
   const losses = trainTiny(engine, first, first + steps);
   engine.synchronize();

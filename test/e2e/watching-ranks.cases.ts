@@ -1,8 +1,12 @@
 // Watching over two ranks: the log of communication, the time of the reduction, and rank 0 alone prints.
 import assert from 'node:assert/strict';
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import type { DsConfig } from '../../lib/index.js';
 import { type Device, probeGpus } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
+import { readTrace } from '../profiler/trace-form.js';
 import type { Case } from '../support/case.js';
 import type { TinyOptions } from './tiny-training.js';
 import type { WatchedJob, WatchedReport } from './watching-process.js';
@@ -17,10 +21,15 @@ interface Watched {
   lines: string[][];
 }
 
-async function watch(device: Device, more: DsConfig, options: Partial<TinyOptions> = {}) {
+async function watch(
+  device: Device,
+  more: DsConfig,
+  options: Partial<TinyOptions> = {},
+  trace?: string,
+) {
   const lines: string[][] = [[], []];
   const tiny: TinyOptions = { precision: 'fp32', offload: false, ...options };
-  const job: WatchedJob = { device: device.kind, tiny, more, steps: STEPS };
+  const job: WatchedJob = { device: device.kind, tiny, more, steps: STEPS, trace };
   const line = (rank: number, text: string): void => void lines[rank]?.push(text);
   const results = await runRanks('../e2e/watching-process', 2, { job, line });
   const reports = reportsOf<WatchedReport>(results);
@@ -81,6 +90,24 @@ async function reductionIsTimed(device: Device): Promise<void> {
   }
 }
 
+/** Each rank writes a file, in which every gradient, norm and weight goes to the other one. */
+async function traces(device: Device): Promise<void> {
+  const folder = mkdtempSync(join(tmpdir(), 'ds-traced-ranks-'));
+  await watch(device, {}, {}, join(folder, 'trace.json'));
+  assert.equal(readdirSync(folder).sort().join(), 'trace.json,trace.rank1.json');
+  const traced = ['trace.json', 'trace.rank1.json'].map((name) => readTrace(join(folder, name)));
+  rmSync(folder, { recursive: true });
+  traced.forEach((events, rank) => {
+    const named = events.map(({ name }) => name);
+    const count = (kind: string): number => named.filter((name) => name.startsWith(kind)).length;
+    assert.equal(count('reduceScatter'), UNITS * STEPS);
+    // The last step's gathers of weights may be under way when it ends.
+    const gathers = count('allGather');
+    assert.ok(gathers >= (UNITS + 1) * STEPS - UNITS && gathers <= (UNITS + 1) * STEPS);
+    assert.ok(events.every(({ pid }) => Math.floor(pid / 10) === rank));
+  });
+}
+
 async function firstRankPrints(device: Device): Promise<void> {
   const more: DsConfig = {
     memory_breakdown: true,
@@ -129,5 +156,6 @@ export const cases: Case[] = [
   { name: 'comms_logger: enabled: false is off', run: switchedOff },
   { name: 'wall_clock_breakdown: the reduction is a part of backward', run: reductionIsTimed },
   { name: 'two ranks watch, rank 0 prints', run: firstRankPrints },
+  { name: 'a trace of each rank, with what goes between them', run: traces },
   { name: 'steps_per_print: the loss is that of all ranks', run: lossOfAllRanks },
 ].map((test) => ({ ...test, skip }));

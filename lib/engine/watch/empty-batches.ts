@@ -26,7 +26,7 @@ export class EmptyBatches {
     kernels.fill({ out: this.count, value: 0 });
     this.onHost = Buffer.allocatePinned(device, 4);
     this.fetched = new Event(device);
-    this.reading = Stream.create(device);
+    this.reading = Stream.create(device, 'numbers to the host');
     countEmptyMeans(this.count);
   }
 

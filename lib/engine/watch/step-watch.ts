@@ -3,6 +3,7 @@
 import type { Device } from '../../runtime/device.js';
 import type { FinishedStep, StepObserver } from './observer.js';
 import type { Phase, PhaseTimer, PhaseTimes, TimedStep } from './phase-timer.js';
+import { type TracedStepOptions, TracedSteps } from './traced-steps.js';
 
 /** Owns the timer and the observers. Nothing but times() and tellTimes() waits for the device. */
 export class StepWatch {
@@ -38,6 +39,17 @@ export class StepWatch {
   /** Times the phases on `device` from now on. */
   record(device: Device): void {
     this.timer = this.timer.recording(device);
+  }
+
+  /** Traces coming steps; returns the file. Throws DS_ARGUMENT while others are awaited. */
+  trace(wanted: () => TracedStepOptions): string {
+    const { timer } = this;
+    if (timer instanceof TracedSteps) throw timer.refuseAnother();
+    const options = wanted();
+    this.timer = new TracedSteps(timer, options, (inner) => {
+      this.timer = inner;
+    });
+    return options.path;
   }
 
   /** Of the last closed step; null when it was not timed. Waits for the device. */

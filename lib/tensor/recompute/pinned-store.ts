@@ -22,8 +22,8 @@ class TransferLane {
   readonly mark: Event;
 
   constructor(readonly device: Device) {
-    this.down = Stream.create(device);
-    this.up = Stream.create(device);
+    this.down = Stream.create(device, 'activations to the host');
+    this.up = Stream.create(device, 'activations to the device');
     this.pool = new PinnedPool(device);
     this.mark = new Event(device);
   }

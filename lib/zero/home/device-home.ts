@@ -159,7 +159,7 @@ export class DeviceHomeOfOffloadedWeights extends DeviceHome {
 
   constructor(device: Device, optimizer: Optimizer) {
     super(device, optimizer);
-    this.copies = Stream.create(device);
+    this.copies = Stream.create(device, 'weights to their place');
     this.computed = new Event(device);
     this.departing = new DepartingTensors(device, this.copies);
   }

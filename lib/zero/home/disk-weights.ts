@@ -91,7 +91,7 @@ export class DiskWeights {
     this.stays = stayInMemory(kept, options.maxInMemory);
     const leaving = kept.filter(({ unit }) => !this.stays.has(unit));
     const plan = planWeights(leaving, { slotNumel, blockBytes });
-    this.stream = Stream.create(device);
+    this.stream = Stream.create(device, 'weights and the disk');
     this.mark = new Event(device);
     const use = { count: leaving.length > 0 ? options.slots : 0, ...bothWays };
     this.slots = new TileSlots(device, this.stream, plan.slotBytes, use);

@@ -52,9 +52,9 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
     protected readonly device: Device,
     private readonly readBefore = false,
   ) {
-    this.d2h = Stream.create(device);
-    this.host = Stream.create(device);
-    this.h2d = Stream.create(device);
+    this.d2h = Stream.create(device, 'gradients to the host');
+    this.host = Stream.create(device, 'updates on the host');
+    this.h2d = Stream.create(device, 'weights to the device');
     this.kernels = this.kernelsOn(this.host);
     this.departing = new DepartingTensors(device, this.d2h);
     this.control = pinned(device, [4], 'f32');

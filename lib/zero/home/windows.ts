@@ -44,8 +44,8 @@ export class Windows {
     /** In which kernels run. */
     private readonly updates: Stream,
   ) {
-    this.up = Stream.create(device);
-    this.down = Stream.create(device);
+    this.up = Stream.create(device, 'state to the device');
+    this.down = Stream.create(device, 'state to the host');
     this.written = new Event(device);
   }
 

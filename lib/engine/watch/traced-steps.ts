@@ -1,0 +1,134 @@
+// Traces some steps of a run into a file: a phase timer around another.
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { dirname } from 'node:path';
+import { DsError } from '../../errors.js';
+import { type Trace, writeTrace } from '../../profiler/index.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { phrase } from '../../runtime/phrase.js';
+import { requireInteger } from '../../runtime/require-number.js';
+import type { Phase, PhaseTimer } from './phase-timer.js';
+import { WrappedTimer } from './wrapped-timer.js';
+
+/** Which steps are traced. */
+export interface TraceStepsOptions {
+  /** How many global steps. Default 1. */
+  steps?: number;
+  /**
+   * How many pass first. Default 0; the first steps of a run pay for memory and for choosing matrix
+   * algorithms.
+   */
+  after?: number;
+}
+
+const NAMES: OptionNames<TraceStepsOptions> = { steps: true, after: true };
+
+/** The same with the file, whose folder is there. */
+export interface TracedFile extends Required<TraceStepsOptions> {
+  path: string;
+}
+
+export interface TracedStepOptions extends TracedFile {
+  trace: Trace;
+}
+
+/**
+ * Throws DS_ARGUMENT, and DS_IO where `path` cannot be written: before the steps, not after them.
+ */
+export function tracedSteps(path: string, given: TraceStepsOptions, rank: number): TracedFile {
+  const op = 'engine.trace';
+  if (typeof path !== 'string' || path === '') {
+    const expected = 'the name of a file, such as "trace.json"';
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(path) });
+  }
+  const { steps = 1, after = 0 } = readOptions(op, given, NAMES);
+  const options = {
+    path: rank === 0 ? path : path.replace(/(\.json)?$/, `.rank${rank}$1`),
+    steps: requireInteger(`${op} steps`, steps, 1),
+    after: requireInteger(`${op} after`, after, 0),
+  };
+  try {
+    mkdirSync(dirname(options.path), { recursive: true });
+    writeFileSync(options.path, '{"traceEvents":[]}\n');
+  } catch (cause) {
+    const got = (cause as Error).message;
+    const expected = 'a file that can be written';
+    throw new DsError({ code: 'DS_IO', op: `${op} ${options.path}`, expected, got, cause });
+  }
+  return options;
+}
+
+/** Nothing is recorded before its steps; after them, and on dispose(), it gives its place back. */
+export class TracedSteps extends WrappedTimer {
+  private begun = false;
+  private passing: number;
+  private left: number;
+  private closeStep: ((name: string) => void) | null = null;
+
+  constructor(
+    inner: PhaseTimer,
+    private readonly options: TracedStepOptions,
+    private readonly ended: (inner: PhaseTimer) => void,
+  ) {
+    super(inner);
+    this.passing = options.after;
+    this.left = options.steps;
+  }
+
+  override time<T>(phase: Phase, body: () => T): T {
+    if (this.passing > 0) return this.inner.time(phase, body);
+    const { trace } = this.options;
+    if (!this.begun) trace.begin();
+    this.begun = true;
+    this.closeStep ??= trace.open('step', 'step');
+    const close = trace.open(phase, 'phase');
+    try {
+      return this.inner.time(phase, body);
+    } finally {
+      close();
+    }
+  }
+
+  override finishStep(step: number, samples: number): void {
+    super.finishStep(step, samples);
+    if (this.passing > 0) {
+      this.passing--;
+      return;
+    }
+    this.closeStep?.(`step ${step}`);
+    this.closeStep = null;
+    if (--this.left === 0) this.finish();
+  }
+
+  override dispose(): void {
+    this.finish();
+    super.dispose();
+  }
+
+  refuseAnother(): DsError {
+    const { path } = this.options;
+    return new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'engine.trace',
+      expected: 'one trace at a time',
+      got: `another one, while steps for ${path} are awaited`,
+      hint: 'Ask for more `steps`, or call it again once they are over.',
+    });
+  }
+
+  /** A file that cannot be written is a warning: training goes on. */
+  private finish(): void {
+    this.ended(this.inner);
+    if (!this.begun) return;
+    this.begun = false;
+    this.closeStep?.('unfinished step');
+    this.closeStep = null;
+    const { trace, path } = this.options;
+    const file = trace.end();
+    try {
+      writeTrace(path, file);
+    } catch (error) {
+      const warning = `engine.trace could not write ${path}: ${(error as Error).message}`;
+      process.emitWarning(warning, { type: 'DsWarning', code: 'DS_MONITOR' });
+    }
+  }
+}

@@ -1,0 +1,157 @@
+// Who asks is told of all work that goes to streams and of each wait for it; who does not pays
+// nothing: the addon's functions are wrapped only meanwhile.
+import type { Addon } from '../../types/addon.generated.js';
+import { DsError } from '../errors.js';
+import { addon } from './addon.js';
+import { block } from './call.js';
+import { collectiveKinds } from './job.js';
+import { opNames } from './kernels.generated.js';
+import { Stream } from './stream.js';
+
+/** Work for a stream, as it is enqueued. */
+export interface StreamWork {
+  /** "matmul", "copy", "allGather of weights". */
+  name: string;
+  /** Where it runs: on the stream's device, or on host threads in the stream's order. */
+  by: 'device' | 'host';
+  stream: Stream;
+  /** What a copy moves; null for other work. */
+  bytes: number | null;
+}
+
+/** Work of threads beside every stream; nanoseconds of process.hrtime(). */
+export interface ThreadWork {
+  /** A transfer with a disk, or a collective of the CPU. */
+  kind: 'read' | 'write' | 'collective';
+  name: string;
+  bytes: number;
+  began: number;
+  ended: number;
+}
+
+export interface WorkWatcher {
+  /** Calls `enqueue`, which enqueues the work, once. */
+  enqueued(work: StreamWork, enqueue: () => void): void;
+  /** Calls `wait`, in which this thread waits for a device, a stream or a collective, once. */
+  waited<T>(what: string, wait: () => T): T;
+}
+
+type Calls = Pick<
+  Addon,
+  | 'run'
+  | 'runOnHost'
+  | 'copy'
+  | 'launchGraph'
+  | 'startCollective'
+  | 'read'
+  | 'write'
+  | 'synchronizeEvent'
+  | 'synchronizeStream'
+  | 'synchronizeDevice'
+  | 'waitCollective'
+  | 'synchronizeCollective'
+  | 'waitSwap'
+>;
+
+let isWatched = false;
+
+/**
+ * Tells `watcher` until the function returned is called, which gives what threads beside the
+ * streams have done meanwhile. Throws DS_ARGUMENT while another one watches.
+ */
+export function watchWork(watcher: WorkWatcher): () => ThreadWork[] {
+  if (isWatched) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'trace',
+      expected: 'one trace at a time',
+      got: 'a second one',
+      hint: 'Wait until the other one has ended.',
+    });
+  }
+  const calls: Calls = { ...addon };
+  const own = Object.keys(watched(calls, watcher)) as (keyof Calls)[];
+  Object.assign(addon, watched(calls, watcher));
+  addon.keepWork(true);
+  isWatched = true;
+  return () => {
+    const lines = addon.takeWork();
+    addon.keepWork(false);
+    for (const name of own) Object.assign(addon, { [name]: calls[name] });
+    isWatched = false;
+    return threadWork(lines);
+  };
+}
+
+function watched(calls: Calls, watcher: WorkWatcher): Calls {
+  return { ...enqueuing(calls, watcher), ...waiting(calls, watcher) };
+}
+
+/** What the addon is asked to run for a stream without a name runs unseen: it will refuse it. */
+function enqueuing(calls: Calls, watcher: WorkWatcher) {
+  const tell = (handle: number, work: Omit<StreamWork, 'stream'>, enqueue: () => void): void => {
+    const stream = Stream.of(handle);
+    if (stream) watcher.enqueued({ ...work, stream }, enqueue);
+    else enqueue();
+  };
+  const op = (number: number, by: 'device' | 'host'): Omit<StreamWork, 'stream'> => {
+    return { name: opNames[number] ?? 'op', by, bytes: null };
+  };
+  const run: Calls['run'] = (number, stream) =>
+    tell(stream, op(number, 'device'), () => calls.run(number, stream));
+  const runOnHost: Calls['runOnHost'] = (number, stream) =>
+    tell(stream, op(number, 'host'), () => calls.runOnHost(number, stream));
+  const copy: Calls['copy'] = (...words) => {
+    const [bytes, stream] = [words[4], words[5]];
+    tell(stream, { name: 'copy', by: 'device', bytes }, () => calls.copy(...words));
+  };
+  const launchGraph: Calls['launchGraph'] = (graph, stream) =>
+    tell(stream, { name: 'graph', by: 'device', bytes: null }, () =>
+      calls.launchGraph(graph, stream),
+    );
+  const startCollective: Calls['startCollective'] = (group, stream, purpose, label) => {
+    const start = (): number => calls.startCollective(group, stream, purpose, label);
+    // The CPU's run on threads of their own, which say themselves what they do.
+    if ((Stream.of(stream)?.device.number ?? 0) === 0) return start();
+    const kind = collectiveKinds[block[0] as number] ?? 'collective';
+    const name = purpose === '' ? kind : `${kind} of ${purpose}`;
+    let ticket = 0;
+    tell(stream, { name, by: 'device', bytes: null }, () => {
+      ticket = start();
+    });
+    return ticket;
+  };
+  return { run, runOnHost, copy, launchGraph, startCollective };
+}
+
+function waiting(calls: Calls, watcher: WorkWatcher) {
+  const around =
+    <Words extends unknown[], Result>(what: string, call: (...words: Words) => Result) =>
+    (...words: Words): Result =>
+      watcher.waited(what, () => call(...words));
+  return {
+    read: around('wait for numbers', calls.read),
+    write: around('wait for a write', calls.write),
+    synchronizeEvent: around('wait for an event', calls.synchronizeEvent),
+    synchronizeStream: around('wait for a stream', calls.synchronizeStream),
+    synchronizeDevice: around('wait for the device', calls.synchronizeDevice),
+    waitCollective: around('wait for a collective', calls.waitCollective),
+    synchronizeCollective: around('wait for a collective', calls.synchronizeCollective),
+    waitSwap: around('wait for the disk', calls.waitSwap),
+  };
+}
+
+/** Of the addon's lines: "kind began ended bytes name". */
+function threadWork(lines: string): ThreadWork[] {
+  const all = lines.split('\n').filter(Boolean);
+  return all.map((line) => {
+    const [kind, began, ended, bytes, ...name] = line.split(' ');
+    return {
+      kind: kind as ThreadWork['kind'],
+      name: name.join(' '),
+      bytes: Number(bytes),
+      began: Number(began),
+      ended: Number(ended),
+    };
+  });
+}

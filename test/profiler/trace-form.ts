@@ -1,0 +1,60 @@
+// What Perfetto and chrome://tracing want of a trace, checked of every line.
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import type { profiler } from '../../lib/index.js';
+
+type TraceEvent = profiler.TraceEvent;
+
+/** Every line has its fields, lanes have names, and spans of a lane lie one in another or apart. */
+export function requireForm(events: readonly TraceEvent[]): void {
+  const named = new Set<string>();
+  const open = new Map<string, TraceEvent[]>();
+  let latest = 0;
+  for (const event of events) {
+    const said = JSON.stringify(event);
+    for (const field of ['name', 'cat', 'ph'] as const) {
+      assert.equal(typeof event[field], 'string', `${field} of ${said}`);
+    }
+    for (const field of ['ts', 'dur', 'pid', 'tid'] as const) {
+      assert.ok(Number.isFinite(event[field]) && event[field] >= 0, `${field} of ${said}`);
+    }
+    const lane = `${event.pid}/${event.tid}`;
+    if (event.ph === 'M') {
+      if (event.name === 'thread_name') named.add(lane);
+      continue;
+    }
+    assert.equal(event.ph, 'X');
+    assert.ok(named.has(lane), `a lane without a name: ${said}`);
+    assert.ok(event.ts >= latest, `out of order: ${said}`);
+    latest = event.ts;
+    const outer = (open.get(lane) ?? []).filter(({ ts, dur }) => ts + dur > event.ts);
+    const around = outer.at(-1);
+    const fits = !around || event.ts + event.dur <= around.ts + around.dur + 1e-6;
+    assert.ok(fits, `${said} overlaps ${JSON.stringify(around)}`);
+    open.set(lane, [...outer, event]);
+  }
+}
+
+/** The lines of a file whose form is right. */
+export function readTrace(file: string): TraceEvent[] {
+  const { traceEvents } = JSON.parse(readFileSync(file, 'utf8')) as profiler.TraceFile;
+  requireForm(traceEvents);
+  return traceEvents;
+}
+
+/** The line that names a lane. */
+export function laneNamed(events: readonly TraceEvent[], name: string): TraceEvent {
+  const found = events.find((one) => one.name === 'thread_name' && one.args?.name === name);
+  assert.ok(found, `no lane called ${name}`);
+  return found;
+}
+
+/** The spans of all lanes with this name, or this name and a number. */
+export function spansIn(events: readonly TraceEvent[], name: string): TraceEvent[] {
+  const lanes = events.filter(
+    (one) => one.name === 'thread_name' && String(one.args?.name).replace(/ \d+$/, '') === name,
+  );
+  return events.filter(
+    ({ ph, pid, tid }) => ph === 'X' && lanes.some((lane) => lane.pid === pid && lane.tid === tid),
+  );
+}

@@ -1,0 +1,63 @@
+// Traces of steps on the CPU, and the order of their lines.
+import { apart, inTurn, type TraceSpan, traceEvents } from '../../lib/profiler/trace-events.js';
+import { testOnCpu } from '../support/jest-cases.js';
+import { cases } from './trace.cases.js';
+import { requireForm } from './trace-form.js';
+
+testOnCpu('trace', cases);
+
+const span = (lane: string, start: number, end: number): TraceSpan => ({
+  ...{ process: 'disk', lane, name: `${start} to ${end}`, category: 'disk' },
+  ...{ start: 1000 * start, end: 1000 * end },
+});
+
+describe('lines of a trace', () => {
+  test('longer spans come before those inside them, and times begin at 0', () => {
+    const events = traceEvents([span('a', 12, 13), span('a', 10, 20), span('b', 11, 30)], 2);
+    const spans = events.filter(({ ph }) => ph === 'X');
+    expect(spans.map(({ name }) => name)).toEqual(['10 to 20', '11 to 30', '12 to 13']);
+    expect(spans.map(({ ts, dur }) => [ts, dur])).toEqual([
+      [0, 10],
+      [1, 19],
+      [2, 1],
+    ]);
+    expect(spans.map(({ pid, tid }) => [pid, tid])).toEqual([
+      [25, 1],
+      [25, 2],
+      [25, 1],
+    ]);
+    requireForm(events);
+  });
+
+  test('spans that overlap are put into lanes of their own', () => {
+    const lanes = apart([span('a', 5, 9), span('a', 0, 10), span('a', 9, 12), span('b', 1, 2)]);
+    expect(lanes.map(({ name, lane }) => [name, lane])).toEqual([
+      ['0 to 10', 'a'],
+      ['1 to 2', 'b'],
+      ['5 to 9', 'a 2'],
+      ['9 to 12', 'a 2'],
+    ]);
+    requireForm(traceEvents(lanes, 0));
+  });
+
+  test('what rounding has made overlap in a queue is in turn', () => {
+    const queue = inTurn([
+      span('a', 0, 10),
+      span('a', 9, 12),
+      span('b', 9, 12),
+      span('a', 11, 11.5),
+    ]);
+    expect(queue.map(({ start, end }) => [start / 1000, end / 1000])).toEqual([
+      [0, 10],
+      [10, 12],
+      [9, 12],
+      [12, 12],
+    ]);
+  });
+
+  test('spans that overlap in one lane are no trace', () => {
+    const bad = traceEvents([span('a', 0, 10), span('a', 5, 15)], 0);
+    expect(() => requireForm(bad)).toThrow(/overlaps/);
+    expect(() => requireForm([{ ...(bad[0] as object), dur: undefined } as never])).toThrow(/dur/);
+  });
+});
