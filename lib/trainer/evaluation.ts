@@ -2,6 +2,7 @@
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import type { CheckpointWorld } from '../checkpoint/index.js';
 import type { Engine } from '../engine/engine.js';
+import { DATA } from '../engine/ranks.js';
 import { DsError } from '../errors.js';
 import type { NumericArray } from '../runtime/dtype.js';
 import { phrase } from '../runtime/phrase.js';
@@ -39,7 +40,7 @@ export async function evaluate<Batch>(
     metrics?: ((input: LossInput<Batch>) => MetricSums) | undefined;
   },
 ): Promise<Metrics> {
-  const { objective, world } = judge;
+  const { objective } = judge;
   const sums: Sums = { loss: { sum: 0, count: 0 } };
   const report = options.accuracy ? new LossReport(judge.engine.device) : null;
   await inEvaluation(judge.engine, async (forward) => {
@@ -56,7 +57,9 @@ export async function evaluate<Batch>(
     }
   }).finally(() => report?.dispose());
   const total: Sums = {};
-  for (const other of await world.exchange('evaluation', written(sums))) add(total, read(other));
+  for (const other of await ofDataRanks(judge, 'evaluation', written(sums))) {
+    add(total, read(other));
+  }
   return meansOf(total);
 }
 
@@ -83,8 +86,22 @@ export async function predict<Batch>(
       );
     }
   });
-  const ofRanks = await judge.world.exchange('predictions', own.map(packed));
+  const ofRanks = await ofDataRanks(judge, 'predictions', own.map(packed));
   return inTurn(ofRanks.map((rows) => (rows as JsonObject[]).map(unpacked)));
+}
+
+/**
+ * What each data rank has found, in their order. Ranks that share the model, or are copies, have
+ * found the same: the first of them speaks.
+ */
+async function ofDataRanks<Batch>(
+  { world, engine: { mesh } }: Judge<Batch>,
+  label: string,
+  own: JsonValue,
+): Promise<JsonValue[]> {
+  const speakers = mesh.shape.ranksAlong(0, ...DATA);
+  const found = await world.exchange(label, speakers.includes(world.rank) ? own : null);
+  return speakers.map((rank) => found[rank] as JsonValue);
 }
 
 /** Runs `body` with the model in evaluation mode, as training mode is afterwards what it was. */

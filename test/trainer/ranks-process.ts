@@ -1,5 +1,6 @@
 // One rank of a job whose Trainers are told the same; it reports what it has seen and made.
 import { setTimeout as pause } from 'node:timers/promises';
+import type { MeshOptions } from '../../lib/comm/index.js';
 import {
   initDistributed,
   Trainer,
@@ -10,6 +11,7 @@ import { samples, tinyModel, type Window, weightsOf } from './tiny.js';
 
 export interface TrainerJob {
   device: 'cpu' | 'cuda';
+  mesh?: MeshOptions | undefined;
   /** One after the other. */
   runs: RanksRun[];
 }
@@ -19,6 +21,8 @@ export interface RanksRun {
   /** Samples trained on, and judged. */
   train: number;
   judged?: number;
+  /** Of a sample. */
+  tokens?: number;
   dropout?: number;
   /** After this update the last rank has a SIGTERM, or an abort. */
   stop?: { step: number; by: 'SIGTERM' | 'abort' };
@@ -48,9 +52,14 @@ async function train(run: RanksRun, device: string, rank: number, ranks: number)
     const own = run.scores?.[Math.min(evaluations++, run.scores.length - 1)]?.[rank] as number;
     return { score: { sum: own, count: 1 } };
   };
-  const judged = run.judged ? { data: samples(run.judged, 300), every: 1 } : undefined;
+  const judged = run.judged ? { data: samples(run.judged, 300, run.tokens), every: 1 } : undefined;
   const trainer = new Trainer<Window>({
-    ...{ model: tinyModel(run.dropout), train: samples(run.train), device, progress: false },
+    ...{
+      model: tinyModel(run.dropout),
+      train: samples(run.train, 0, run.tokens),
+      device,
+      progress: false,
+    },
     ...{ lr: 3e-3, log: { every: 1 } },
     eval: judged && { ...judged, ...(run.scores ? { metrics: scored } : {}) },
     ...run.options,
@@ -67,7 +76,7 @@ async function train(run: RanksRun, device: string, rank: number, ranks: number)
     }
   }
   const metrics = run.judged ? await trainer.evaluate() : null;
-  const rows = run.judged ? await trainer.predict(samples(run.judged, 300)) : null;
+  const rows = run.judged ? await trainer.predict(samples(run.judged, 300, run.tokens)) : null;
   const engine = await trainer.engine();
   const weights = engine.withFullWeights(() => weightsOf(engine.module));
   await trainer.destroy();
@@ -79,8 +88,8 @@ async function train(run: RanksRun, device: string, rank: number, ranks: number)
 }
 
 async function main(): Promise<void> {
-  const { device, runs } = JSON.parse(process.argv.at(-1) as string) as TrainerJob;
-  const job = await initDistributed({ device });
+  const { device, mesh = {}, runs } = JSON.parse(process.argv.at(-1) as string) as TrainerJob;
+  const job = await initDistributed({ device, mesh });
   const reports: RanksReport[] = [];
   for (const run of runs) reports.push(await train(run, device, job.rank, job.worldSize));
   await job.destroy();

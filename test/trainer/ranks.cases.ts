@@ -3,13 +3,20 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { MeshOptions } from '../../lib/comm/index.js';
 import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { JsonObject } from '../../types/json.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
 import type { RanksReport, RanksRun, TrainerJob } from './ranks-process.js';
 
-async function runOn(device: Device, ranks: number, runs: RanksRun[]): Promise<RanksReport[][]> {
-  const job: TrainerJob = { device: device.kind, runs };
+async function runOn(
+  device: Device,
+  ranks: number,
+  runs: RanksRun[],
+  mesh?: MeshOptions,
+): Promise<RanksReport[][]> {
+  const job: TrainerJob = { device: device.kind, runs, mesh };
   return reportsOf<RanksReport[]>(await runRanks('../trainer/ranks-process', ranks, { job }));
 }
 
@@ -70,6 +77,30 @@ async function countsLikeOne(device: Device): Promise<void> {
     const tolerance = device.kind === 'cpu' ? 1e-6 : 1e-5;
     assertClose(alike(two, i), one?.[i] as RanksReport, tolerance, `stage ${stage}`);
   });
+}
+
+/** Ranks that share the model, or are copies of each other, judge the same samples: once each. */
+async function judgedOnce(device: Device): Promise<void> {
+  const run = (deepspeed: JsonObject): RanksRun => ({
+    ...{ train: 8, judged: 5, tokens: 8 },
+    options: { batchSize: 2, epochs: 1, lr: 1e-3, deepspeed },
+  });
+  const [one] = await runOn(device, 1, [run({})]);
+  const cuts = [
+    [{ tp: 2 }, { tensor_parallel: { autotp_size: 2 } }],
+    [{ sp: 2 }, { sequence_parallel_size: 2 }],
+    [{ pp: 2 }, {}],
+  ] as const;
+  for (const [mesh, deepspeed] of cuts) {
+    const two = alike(await runOn(device, 2, [run(deepspeed)], mesh), 0);
+    // A rank has its part of the weights.
+    assertClose(
+      { ...two, weights: null },
+      { ...(one?.[0] as RanksReport), weights: null },
+      1e-5,
+      JSON.stringify(mesh),
+    );
+  }
 }
 
 async function inFolder(body: (dir: string) => Promise<void>): Promise<void> {
@@ -157,6 +188,7 @@ export const cases: Case[] = [
     run: countsLikeOne,
     skip,
   },
+  { name: 'two ranks of one model judge each sample once', run: judgedOnce, skip },
   { name: 'two ranks find the best and stop early alike', run: decidedAlike, skip },
   {
     name: 'two ranks stop alike when one is told to, and go on to the bit',

@@ -19,14 +19,14 @@ export function tinyModel(dropout = 0): nn.models.GPT2 {
 }
 
 /** Sample i is a pattern with a start of its own; of its targets more or fewer count. */
-export function samples(length: number, first = 0): data.Dataset<Window> {
+export function samples(length: number, first = 0, tokens = SEQ): data.Dataset<Window> {
   const get = (index: number): Window => {
     const start = 3 * (first + index) + 1;
-    const run = Int32Array.from({ length: SEQ + 1 }, (_, i) => (start + i * i) % VOCABULARY);
+    const run = Int32Array.from({ length: tokens + 1 }, (_, i) => (start + i * i) % VOCABULARY);
     const targets = run.slice(1);
     // From none to nearly all are left out.
-    targets.fill(-100, 0, (5 * (first + index)) % (SEQ + 1));
-    return { tokens: run.slice(0, SEQ), targets };
+    targets.fill(-100, 0, (5 * (first + index)) % (tokens + 1));
+    return { tokens: run.slice(0, tokens), targets };
   };
   return { length, get };
 }
