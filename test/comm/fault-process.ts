@@ -5,6 +5,7 @@ import { cpu, DsError, device as findDevice, scope, Tensor } from '../../lib/ind
 import type { DeviceKind } from '../../lib/runtime/device.js';
 import type { Job } from '../../lib/runtime/job.js';
 import { Stream } from '../../lib/runtime/stream.js';
+import { gate } from './gate.js';
 
 export type Fault =
   | 'none'
@@ -66,7 +67,8 @@ async function misbehave(job: Distributed, fault: Fault, tensor: Tensor): Promis
     case 'killed-computing':
     case 'killed-groups':
     case 'killed-opening':
-      await new Promise((resolve) => setTimeout(resolve, 300)); // the others are waiting by now
+      while ((await job.store?.add('taking part', 0)) !== job.worldSize - 1) await pause(5);
+      await pause(300); // The others are waiting by now.
       process.kill(process.pid, 'SIGKILL');
       return forever();
     case 'throws':
@@ -108,6 +110,7 @@ async function takePart({ job, fault, tensor, stream, other }: Part) {
 
 async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> {
   const on = kind === 'cpu' ? cpu() : findDevice(`cuda:${process.env.LOCAL_RANK}`);
+  await gate();
   const job = await initDistributed({ device: on, timeout });
   const tensor = Tensor.from(new Float32Array(100).fill(1), { device: on });
   const stream = Stream.create(on);
@@ -127,7 +130,10 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
   const attempt = async (): Promise<DsError | null> => {
     try {
       if (job.rank === culprit) await misbehave(job, fault, tensor);
-      else await takePart({ job, fault, tensor, stream, other });
+      else {
+        if (fault !== 'killed-busy') await store.add('taking part', 1);
+        await takePart({ job, fault, tensor, stream, other });
+      }
       return null;
     } catch (error) {
       if (error instanceof DsError) return error;
@@ -142,7 +148,7 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
   try {
     job.world.barrier().synchronize();
     // A GPU may finish a mismatched collective before the ranks have compared notes.
-    if (fault === 'one-more') await new Promise((resolve) => setTimeout(resolve, 500));
+    if (fault === 'one-more') await pause(500);
     job.world.barrier().synchronize();
   } catch (error) {
     again = error as DsError;

@@ -1,9 +1,11 @@
 // One rank that joins a job with the given options and prints how that ended.
 import { type InitOptions, initDistributed } from '../../lib/comm/index.js';
 import type { DsError } from '../../lib/errors.js';
+import { gate } from './gate.js';
 
 async function main(options: InitOptions[]): Promise<void> {
   const own = options[Number(process.env.RANK)] ?? {};
+  await gate();
   try {
     const first = initDistributed({ device: 'cpu', timeout: 0.5, ...own });
     const [job, meanwhile] = await Promise.all([first, initDistributed()]);

@@ -46,7 +46,7 @@ test('an option that nobody reads is refused, also in a job that was joined befo
 });
 
 test('a rank with another secret is refused, and the others say who is missing', async () => {
-  const job = [{ timeout: 0.02 }, { secret: 'another', timeout: 0.02 }];
+  const job = [{ timeout: 0.03 }, { secret: 'another' }];
   const [first, second] = reportsOf<{ message: string }>(
     await runRanks('init-process', 2, { job }),
   );

@@ -1,8 +1,9 @@
 // Runs one program as several ranks: real processes that meet at a store on this machine.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { readdirSync, readFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 export interface RankResult {
@@ -52,13 +53,28 @@ function threadsOf(pid: number): string {
   return `still running; its threads:\n${lines.join('\n')}\n`;
 }
 
-/** A port that was free a moment ago. */
-export async function freePort(): Promise<number> {
+/**
+ * Below those that systems give to outgoing connections, any of which would be in the way until
+ * rank 0 listens; of a worker of jest its own, and of each job in it another one.
+ */
+const PORTS = { first: 10_000, ofWorker: 1000, workers: 10 };
+let jobs = Math.floor(Math.random() * PORTS.ofWorker);
+
+/** A port that nobody else chooses before rank 0 listens. */
+async function freePort(): Promise<number> {
+  const worker = Number(process.env.JEST_WORKER_ID ?? process.pid) % PORTS.workers;
+  for (;;) {
+    const port = PORTS.first + worker * PORTS.ofWorker + (jobs++ % PORTS.ofWorker);
+    if (await isFree(port)) return port;
+  }
+}
+
+function isFree(port: number): Promise<boolean> {
   const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address() as { port: number };
-  await new Promise((resolve) => server.close(resolve));
-  return port;
+  return new Promise((resolve) => {
+    server.once('error', () => resolve(false));
+    server.listen(port, '127.0.0.1', () => server.close(() => resolve(true)));
+  });
 }
 
 /** How this Node runs `program`, a file of this folder without extension: compiled, or through swc. */
@@ -76,6 +92,7 @@ export async function runRanks(
 ): Promise<RankResult[]> {
   const port = await freePort();
   const secret = randomBytes(16).toString('hex');
+  const gate = mkdtempSync(join(tmpdir(), 'ds-gate-'));
   const own = [process.execPath, ...commandFor(program), JSON.stringify(options.job ?? null)];
   const children = Array.from({ length: count }, (_, rank) => {
     const [command, ...words] = [...(options.wrapper?.(rank) ?? []), ...own];
@@ -89,6 +106,8 @@ export async function runRanks(
         MASTER_PORT: String(port),
         DS_JOB_SECRET: secret,
         DS_NUM_THREADS: '1',
+        DS_TEST_GATE: gate,
+        DS_TEST_RANKS: String(count),
         ...options.environment,
       },
       stdio: ['ignore', 'pipe', 'pipe'],
@@ -99,7 +118,7 @@ export async function runRanks(
     children.map((child, rank) =>
       ended(child, rank, options.limit ?? LIMIT_MS, (text) => options.line?.(rank, text, children)),
     ),
-  );
+  ).finally(() => rmSync(gate, { recursive: true }));
 }
 
 async function ended(

@@ -12,7 +12,7 @@ const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** Where rank 0 awaits the others: all that it listens on but the store, which comes first. */
 async function waitingPlaces(pid: number): Promise<string[]> {
-  for (let i = 0; i < 500; ++i) {
+  for (let i = 0; i < 5000; ++i) {
     const all = listeningAddresses(pid);
     if (all.length > 1) return all;
     await sleep(20);

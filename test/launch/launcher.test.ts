@@ -216,15 +216,17 @@ describe('failures', () => {
 
   test('the rank that failed is named, not the one that heard of it and ended first', async () => {
     const script = `
+      const { existsSync, writeFileSync } = require('fs');
       if (process.env.RANK === '1') {
         console.error('DsError: out of memory');
-        process.on('SIGTERM', () => {});
-        setTimeout(() => process.exit(9), 1200);
-      } else setTimeout(() => {
+        process.on('SIGTERM', () => process.exit(9));
+        writeFileSync('failed', '');
+      } else setInterval(() => {
+        if (!existsSync('failed')) return;
         console.error("DsError: process group: expected every rank to stay until the end, got rank 1: its connection broke.");
         console.error("  code: 'DS_COMM',");
         process.exit(1);
-      }, 300);
+      }, 10);
       ${HOLD}`;
     file('memory.js', script);
     const { code, stderr } = await ds(['--num_procs', '2', 'memory.js']);
@@ -232,7 +234,8 @@ describe('failures', () => {
       /ds: rank 1 failed first: exit code 9\..*\n {2}DsError: out of memory\n/,
     );
     expect(code).toBe(9);
-    file('asked.js', script.replace("process.on('SIGTERM', () => {});", ''));
+    rmSync(join(dir, 'failed'));
+    file('asked.js', script.replace("process.on('SIGTERM', () => process.exit(9));", ''));
     const asked = await ds(['--num_procs', '2', 'asked.js']);
     expect(asked.stderr).toMatch(
       /ds: rank 1 failed first: exit code 1\..*\n {2}DsError: out of memory/,
@@ -242,8 +245,10 @@ describe('failures', () => {
 
   test('a rank that is killed, and ranks that ignore being asked to end', async () => {
     const script = `
+      const { existsSync, writeFileSync } = require('fs');
       process.on('SIGTERM', () => console.log('asked'));
-      if (process.env.RANK === '0') setTimeout(() => process.kill(process.pid, 'SIGKILL'), 300);
+      if (process.env.RANK === '1') writeFileSync('deaf', '');
+      else setInterval(() => existsSync('deaf') && process.kill(process.pid, 'SIGKILL'), 10);
       ${HOLD}`;
     file('stubborn.js', script);
     const outcome = await ds(['--num_procs', '2', '--grace_period', '1', 'stubborn.js']);
@@ -262,15 +267,20 @@ describe('failures', () => {
 });
 
 describe('signals', () => {
+  const READY = "console.log('ready ' + process.env.RANK);";
+
+  async function bothReady(run: Run): Promise<void> {
+    for (const rank of [0, 1]) await run.printed(`ready ${rank}\n`);
+  }
+
   test.each([
     ['SIGINT', 130],
     ['SIGTERM', 143],
     ['SIGHUP', 129],
   ] as const)('%s to the group of the launcher ends every rank', async (signal, code) => {
-    file('hold.js', `console.log('ready'); ${HOLD}`);
+    file('hold.js', `${READY} ${HOLD}`);
     const run = start(['--num_procs', '2', 'hold.js']);
-    await run.printed('ready');
-    await pause(250);
+    await bothReady(run);
     run.signalGroup(signal);
     expect(await run.finished).toMatchObject({ code });
   });
@@ -278,11 +288,10 @@ describe('signals', () => {
   test('ranks may finish their work; a second signal does not wait', async () => {
     const script = `
       process.on('SIGINT', () => console.log('saving'));
-      console.log('ready'); ${HOLD}`;
+      ${READY} ${HOLD}`;
     file('save.js', script);
     const run = start(['--num_procs', '2', 'save.js']);
-    await run.printed('ready\n');
-    await pause(250);
+    await bothReady(run);
     run.signalGroup('SIGINT');
     await run.printed('saving');
     await pause(700);
@@ -293,13 +302,11 @@ describe('signals', () => {
   test('a signal that comes twice at once, as through npm, is one', async () => {
     const script = `
       process.on('SIGINT', () => setTimeout(() => { console.log('saved'); process.exit(0); }, 300));
-      console.log('ready'); ${HOLD}`;
+      ${READY} ${HOLD}`;
     file('save.js', script);
     const run = start(['--num_procs', '2', 'save.js']);
-    await run.printed('ready\n');
-    await pause(250);
+    await bothReady(run);
     run.signalGroup('SIGINT');
-    await pause(50);
     run.signalGroup('SIGINT');
     expect(await run.finished).toMatchObject({
       code: 130,
@@ -320,11 +327,10 @@ describe('signals', () => {
     const script = `
       process.on('SIGTERM', () => {});
       require('child_process').spawn('sleep', ['1000'], { stdio: 'inherit' });
-      console.log('ready'); ${HOLD}`;
+      ${READY} ${HOLD}`;
     file('ignore.js', script);
     const run = start(['--num_procs', '2', '--grace_period', '1', 'ignore.js']);
-    await run.printed('ready\n');
-    await pause(250);
+    await bothReady(run);
     expect(run.processes().length).toBeGreaterThanOrEqual(6);
     run.signalGroup('SIGKILL');
     await run.gone();
