@@ -42,8 +42,9 @@ function checkpointMode({ checkpoint }: Options): boolean | 'selective' {
 }
 
 /**
- * --model NAME, --checkpoint, --lora RANK and --qlora RANK (alpha twice the rank, all linear layers
- * but the head).
+ * --model NAME [--layers N], --checkpoint, --lora RANK and --qlora RANK (alpha twice the rank, all
+ * linear layers but the head), whose adapters are f32 unless --adapters bf16 leaves them to the
+ * engine, as under autocast.
  */
 export function benchModel(options: Options, seq: number): models.CausalLM {
   const model = plainModel(options, seq);
@@ -51,16 +52,21 @@ export function benchModel(options: Options, seq: number): models.CausalLM {
   if (rank === undefined) return model;
   if (options.qlora) peft.quantize(model);
   const r = rank === 'true' ? 16 : Number(rank);
-  return peft.addLora(model, { r, loraAlpha: 2 * r, targetModules: 'all-linear' });
+  const sizes = { r, loraAlpha: 2 * r };
+  const autocastAdapterDtype = options.adapters !== 'bf16';
+  return peft.addLora(model, { ...sizes, autocastAdapterDtype, targetModules: 'all-linear' });
 }
 
-/** --model NAME and --checkpoint, for sequences of `seq` tokens. Throws DS_ARGUMENT. */
+/**
+ * --model NAME [--layers N] and --checkpoint, for sequences of `seq` tokens. Throws DS_ARGUMENT.
+ */
 function plainModel(options: Options, seq: number): models.CausalLM {
   const name = options.model ?? '124M';
   const activationCheckpointing = checkpointMode(options);
   const [llama, mixture] = [llamas[name], mixtures[name]];
+  const layers = options.layers === undefined ? {} : { layers: Number(options.layers) };
   if (!llama && !mixture)
-    return new models.GPT2({ ...models.GPT2.config(name), activationCheckpointing });
+    return new models.GPT2({ ...models.GPT2.config(name), activationCheckpointing, ...layers });
   if (activationCheckpointing === 'selective') {
     throw new DsError({
       code: 'DS_ARGUMENT',
@@ -69,7 +75,7 @@ function plainModel(options: Options, seq: number): models.CausalLM {
       got: 'selective',
     });
   }
-  const how = { maxSeq: seq, activationCheckpointing };
+  const how = { maxSeq: seq, activationCheckpointing, ...layers };
   if (mixture) return new models.Qwen3Moe({ ...mixture, ...how });
   return new models.Llama({ ...(llama as LlamaShape), ...how });
 }

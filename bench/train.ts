@@ -98,6 +98,12 @@ function configOf(
   } as DsConfig;
 }
 
+/** Of which dtype the adapters are, and over what; null without any. */
+function adaptersOf({ lora, qlora, adapters = 'f32' }: Options): string | null {
+  if (lora === undefined && qlora === undefined) return null;
+  return `${adapters} over ${qlora === undefined ? 'the weights' : 'NF4'}`;
+}
+
 /** One update of `engine` by as many micro-batches as it accumulates. */
 function updateOf(engine: Engine, tokens: Tensor, targets: Tensor): () => Promise<Tensor> {
   if (engine instanceof PipelineEngine) {
@@ -146,10 +152,10 @@ async function traceSteps(
  * with the next step counts, work left over does not. --model 124M, or llama-1B, llama-8B --batch
  * 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--share auto|0..1] [--sub-group ELEMENTS]]
  * [--precision bf16] [--steps 10] [--cap GiB] [--checkpoint [selective | attention]] [--segments N]
- * [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--lora |
- * --qlora [RANK]] [--nvme DIR] [--offload-param | --nvme-weights DIR [--max-in-cpu N]] [--live
- * ELEMENTS] [--overlap true|false] [--comm-times] [--tp N [--sequence]] [--pp N [--schedule 1f1b]]
- * [--trace FILE [--trace-steps 2]]
+ * [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--layers N]
+ * [--lora | --qlora [RANK] [--adapters bf16]] [--nvme DIR] [--offload-param | --nvme-weights DIR
+ * [--max-in-cpu N]] [--live ELEMENTS] [--overlap true|false] [--comm-times] [--tp N [--sequence]]
+ * [--pp N [--schedule 1f1b]] [--trace FILE [--trace-steps 2]]
  * Under the launcher every rank trains; the first one reports.
  */
 export async function trainBench(options: Options): Promise<object | null> {
@@ -206,6 +212,8 @@ export async function trainBench(options: Options): Promise<object | null> {
     overlap_comm: engine.config.zero_optimization.overlap_comm,
     accumulation,
     precision: options.precision ?? 'bf16',
+    layers: model.config.layers,
+    adapters: adaptersOf(options),
     offload: options.offload === 'true',
     state: shares
       .map(({ home, schedule }) => `${home.constructor.name}, ${schedule.constructor.name}`)
