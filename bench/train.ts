@@ -192,7 +192,7 @@ export async function trainBench(options: Options): Promise<object | null> {
   const comm = commTimer?.times();
   // Without overlap, collectives run in the order of compute.
   if (comm && !engine.config.zero_optimization.overlap_comm) comm.exposed = comm.total;
-  const phases = engine.phaseTimes();
+  const last = { phases: engine.phaseTimes(), loss: loss?.item() };
   await traceSteps(engine, update, options);
   await job.destroy();
   if (engine.globalRank > 0) return null;
@@ -229,7 +229,7 @@ export async function trainBench(options: Options): Promise<object | null> {
       mean,
       median: median(intervals),
       p90: quantile(intervals, 0.9),
-      phases,
+      phases: last.phases,
     },
     communication: comm && {
       collectives: comm.collectives / steps,
@@ -242,6 +242,6 @@ export async function trainBench(options: Options): Promise<object | null> {
     optimizer_state_gib: { device: bytes.device / 2 ** 30, host: bytes.host / 2 ** 30 },
     disk: diskOf(engine.parts.state, engine.parts.stage.partitions),
     peak_host_rss_gib: process.resourceUsage().maxRSS / 2 ** 20,
-    loss: loss?.item(),
+    loss: last.loss,
   };
 }

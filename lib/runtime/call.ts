@@ -1,4 +1,6 @@
 // The boundary's hot path: op arguments go into one shared block of numbers, one call runs the op.
+
+import type { Addon } from '../../types/addon.generated.js';
 import { DsError } from '../errors.js';
 import { addon } from './addon.js';
 import { dtypeCode } from './dtype.js';
@@ -12,7 +14,12 @@ export const block = new Float64Array(512);
 addon.setArguments(block);
 
 /** By themselves: to look them up in the addon's table costs as much as their calls do. */
-const { run: runNow, runOnHost } = addon;
+let { run: runNow, runOnHost } = addon;
+
+/** Ops run by these functions from now on, whatever the addon's own are: see watchWork(). */
+export function runOpsBy(calls: Pick<Addon, 'run' | 'runOnHost'>): void {
+  ({ run: runNow, runOnHost } = calls);
+}
 
 /**
  * Writes a view at word `at` and returns the next free word; null is an absent optional operand.

@@ -3,7 +3,7 @@
 import type { Addon } from '../../types/addon.generated.js';
 import { DsError } from '../errors.js';
 import { addon } from './addon.js';
-import { block } from './call.js';
+import { block, runOpsBy } from './call.js';
 import { collectiveKinds } from './job.js';
 import { opNames } from './kernels.generated.js';
 import { Stream } from './stream.js';
@@ -72,12 +72,14 @@ export function watchWork(watcher: WorkWatcher): () => ThreadWork[] {
   const calls: Calls = { ...addon };
   const own = Object.keys(watched(calls, watcher)) as (keyof Calls)[];
   Object.assign(addon, watched(calls, watcher));
+  runOpsBy(addon);
   addon.keepWork(true);
   isWatched = true;
   return () => {
     const lines = addon.takeWork();
     addon.keepWork(false);
     for (const name of own) Object.assign(addon, { [name]: calls[name] });
+    runOpsBy(addon);
     isWatched = false;
     return threadWork(lines);
   };
