@@ -39,23 +39,33 @@ struct Object {
   napi_value value;
 };
 
+DS_COLD inline void refuse_fraction(const char* op, double word) {
+  throw Error("DS_ARGUMENT", op, "a whole number", text(word));
+}
+
 /// A word of the argument block as an integer. Throws DS_ARGUMENT for a fraction, NaN and what no
 /// int64 holds.
 inline int64_t integer_of(const char* op, double word) {
   if (word > -0x1p63 && word < 0x1p63) {
-    const auto whole = static_cast<int64_t>(word);  // Every word of every op: no call of trunc().
+    const auto whole = static_cast<int64_t>(word);  // Not by trunc(), which is a call.
     if (static_cast<double>(whole) == word) return whole;
   }
-  throw Error("DS_ARGUMENT", op, "a whole number", text(word));
+  refuse_fraction(op, word);
+}
+
+DS_COLD inline void refuse_bytes(const char* op, double bytes) {
+  throw Error("DS_ARGUMENT", op, "a whole number of bytes from 0 to 2^53", text(bytes),
+              "Sizes are whole numbers, not negative, and dtypes those of the documentation.");
 }
 
 /// A number of bytes. Throws DS_ARGUMENT unless it is whole and from 0 to 2^53, where every whole
 /// number is a double; NaN comes of a dtype or a shape that is none.
 inline size_t bytes_of(const char* op, double bytes) {
-  if (bytes >= 0 && bytes <= 0x1p53 && bytes == std::trunc(bytes))
-    return static_cast<size_t>(bytes);
-  throw Error("DS_ARGUMENT", op, "a whole number of bytes from 0 to 2^53", text(bytes),
-              "Sizes are whole numbers, not negative, and dtypes those of the documentation.");
+  if (bytes >= 0 && bytes <= 0x1p53) {
+    const auto whole = static_cast<size_t>(bytes);
+    if (static_cast<double>(whole) == bytes) return whole;
+  }
+  refuse_bytes(op, bytes);
 }
 
 /// The index that a device's number is. Throws DS_ARGUMENT for what cannot be one.

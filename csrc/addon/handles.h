@@ -8,6 +8,10 @@
 
 #include "../core/error.h"
 
+/// Of what throws on the way of every op: it stands apart from what checks, which is then small
+/// enough to be inlined.
+#define DS_COLD [[noreturn, gnu::cold, gnu::noinline]]
+
 namespace ds::addon {
 
 /// A handle is generation * 2^24 + slot, exact in a JavaScript number. Slot 0 is never given out,
@@ -35,9 +39,7 @@ class HandleTable {
 
   const std::shared_ptr<T>& get(double handle) const {
     const Slot* slot = find(handle);
-    if (!slot) {
-      throw Error("DS_RELEASED", noun_, text("a live ", noun_), "one that was released", hint_);
-    }
+    if (!slot) refuse();
     return slot->object;
   }
 
@@ -67,6 +69,10 @@ class HandleTable {
     if (index >= slots_.size()) return nullptr;
     const Slot& slot = slots_[index];
     return slot.object && slot.generation == whole / kSlots ? &slot : nullptr;
+  }
+
+  DS_COLD void refuse() const {
+    throw Error("DS_RELEASED", noun_, text("a live ", noun_), "one that was released", hint_);
   }
 
   const char *noun_, *hint_;

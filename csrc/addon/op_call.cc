@@ -50,7 +50,7 @@ class Reader {
   void operator()(View& view) {
     const char* const name = *operands_++;
     const double handle = next();
-    if (handle == 0) throw Error("DS_ARGUMENT", op_, text("a tensor as ", name), "none");
+    if (handle == 0) refuse_none(name);
     read(name, handle, view);
   }
   void operator()(double& x) { x = next(); }
@@ -70,16 +70,12 @@ class Reader {
  private:
   void read(const char* name, double handle, View& view) {
     const Buffer& buffer = *addon_.buffers.get(handle);
-    require_reachable(buffer);
+    if (!reachable(buffer)) refuse_place(buffer);
     const double* const head = take(3);
     const int64_t dtype = integer_of(op_, head[0]), ndim = integer_of(op_, head[1]);
     const int64_t offset = integer_of(op_, head[2]);
-    if (dtype < 0 || dtype >= kDTypes) {
-      throw Error("DS_DTYPE", op_, text("a known dtype of ", name), text(dtype));
-    }
-    if (ndim < 0 || ndim > kMaxDims) {
-      throw Error("DS_SHAPE", op_, text("at most ", kMaxDims, " dims of ", name), text(ndim),
-                  "Join dims that belong together with reshape().");
+    if (dtype < 0 || dtype >= kDTypes || ndim < 0 || ndim > kMaxDims) {
+      refuse_kind(name, dtype, ndim);
     }
     view.dtype = static_cast<DType>(dtype);
     view.ndim = static_cast<int32_t>(ndim);
@@ -88,34 +84,32 @@ class Reader {
       view.shape[d] = integer_of(op_, sizes[d]);
       view.strides[d] = integer_of(op_, steps[d]);
     }
-    view.data = static_cast<char*>(buffer.data()) + first_byte(view, offset, buffer.bytes());
+    const int64_t first = first_byte(view, offset, buffer.bytes());
+    if (first < 0) refuse_bounds(view, offset, buffer);
+    view.data = static_cast<char*>(buffer.data()) + first;
   }
 
   /// The next `count` words of the block.
   const double* take(int64_t count) {
-    if (end_ - at_ < count) {
-      throw Error("DS_INTERNAL", op_, "a longer argument block", text(addon_.argument_count));
-    }
+    if (end_ - at_ < count) refuse_block();
     return std::exchange(at_, at_ + count);
   }
   double next() { return *take(1); }
   int64_t next_int() { return integer_of(op_, next()); }
 
-  void require_reachable(const Buffer& buffer) const {
+  bool reachable(const Buffer& buffer) const {
     const bool own = &buffer.device() == &device_ && buffer.placement() == Placement::device;
-    if (own && !on_host_) return;
-    const bool host_memory =
-        buffer.placement() == Placement::pinned || &buffer.device() == &cpu::cpu_device();
-    if (host_memory && (on_host_ || &device_ == &cpu::cpu_device())) return;
-    throw Error("DS_DEVICE", op_, text("every tensor in the memory of ", device_.info().name),
-                host_memory ? "one in host memory" : text("one on ", buffer.device().info().name),
-                "Move it first, for example with .to(device).");
+    if (own && !on_host_) return true;
+    return in_host_memory(buffer) && (on_host_ || &device_ == &cpu::cpu_device());
+  }
+  static bool in_host_memory(const Buffer& buffer) {
+    return buffer.placement() == Placement::pinned || &buffer.device() == &cpu::cpu_device();
   }
 
-  /// Where the view begins; an empty one touches nothing, wherever it claims to be. Throws
-  /// DS_BOUNDS unless all of it is inside the buffer and its size in bytes is a number of 64 bits,
-  /// also where dims are broadcast.
-  size_t first_byte(const View& view, int64_t offset, size_t bytes) const {
+  /// Where the view begins; an empty one touches nothing, wherever it claims to be. -1 unless all
+  /// of it is inside the buffer and its size in bytes is a number of 64 bits, also where dims are
+  /// broadcast.
+  static int64_t first_byte(const View& view, int64_t offset, size_t bytes) {
     const auto element = static_cast<int64_t>(size_of(view.dtype));
     int64_t end = 0, size = element, step = 0;
     bool empty = false, wrong = offset < 0 || __builtin_add_overflow(offset, 1, &end);
@@ -131,9 +125,36 @@ class Reader {
     }
     wrong |= !empty &&
              (__builtin_mul_overflow(end, element, &end) || static_cast<uint64_t>(end) > bytes);
-    if (!wrong) return empty ? 0 : static_cast<size_t>(offset * element);
-    throw Error("DS_BOUNDS", op_, text("a view inside its ", bytes, " bytes"),
-                text(view.describe(), " at element ", offset));
+    if (wrong) return -1;
+    return empty ? 0 : offset * element;
+  }
+
+  DS_COLD void refuse(const char* code, const std::string& expected, const std::string& got,
+                      const char* hint = "") const {
+    throw Error(code, op_, expected, got, hint);
+  }
+  DS_COLD void refuse_block() const {
+    refuse("DS_INTERNAL", "a longer argument block", text(addon_.argument_count, " words"));
+  }
+  DS_COLD void refuse_none(const char* name) const {
+    refuse("DS_ARGUMENT", text("a tensor as ", name), "none");
+  }
+  DS_COLD void refuse_kind(const char* name, int64_t dtype, int64_t ndim) const {
+    if (dtype < 0 || dtype >= kDTypes) {
+      refuse("DS_DTYPE", text("a known dtype of ", name), text(dtype));
+    }
+    refuse("DS_SHAPE", text("at most ", kMaxDims, " dims of ", name), text(ndim),
+           "Join dims that belong together with reshape().");
+  }
+  DS_COLD void refuse_place(const Buffer& buffer) const {
+    refuse("DS_DEVICE", text("every tensor in the memory of ", device_.info().name),
+           in_host_memory(buffer) ? "one in host memory"
+                                  : text("one on ", buffer.device().info().name),
+           "Move it first, for example with .to(device).");
+  }
+  DS_COLD void refuse_bounds(const View& view, int64_t offset, const Buffer& buffer) const {
+    refuse("DS_BOUNDS", text("a view inside its ", buffer.bytes(), " bytes"),
+           text(view.describe(), " at element ", offset));
   }
 
   Addon& addon_;
@@ -202,9 +223,9 @@ constexpr Call kLater[] = {
 #undef DS_ROW
 };
 
+DS_COLD void refuse_op(int32_t op) { throw Error("DS_INTERNAL", "run", "a known op", text(op)); }
 void require_op(int32_t op) {
-  if (op >= 0 && op < static_cast<int32_t>(OpId::count)) return;
-  throw Error("DS_INTERNAL", "run", "a known op", text(op));
+  if (op < 0 || op >= static_cast<int32_t>(OpId::count)) refuse_op(op);
 }
 
 void call(const Call* table, Addon& addon, int32_t op, double stream) {

@@ -99,8 +99,9 @@ void CudaDevice::make_current() const {
 }
 
 void* CudaDevice::allocate(size_t bytes, Stream& stream) {
-  make_current();
   collect_host_calls();
+  if (void* data = pool_->try_cached(bytes, stream_of(stream))) return data;
+  make_current();
   return pool_->allocate(bytes, stream_of(stream));
 }
 

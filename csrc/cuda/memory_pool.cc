@@ -107,19 +107,23 @@ void* MemoryPool::allocate(size_t bytes, cudaStream_t stream) {
 }
 
 void* MemoryPool::try_allocate(size_t bytes, cudaStream_t stream) {
+  if (void* data = try_cached(bytes, stream)) return data;
   const size_t size = rounded(bytes, kClass);
   std::lock_guard lock(mutex_);
-  void* data = nullptr;
-  if (serves_graphs_ && stream == compute_) {
-    data = from_graph_memory(size);
-    if (!data) return nullptr;
-  } else if (size <= kSmall && stream == compute_ && !free_[size / kClass].empty()) {
-    data = free_[size / kClass].back();
-    free_[size / kClass].pop_back();
-  } else {
-    data = from_pool(size, stream);
-    if (!data) return nullptr;
-  }
+  void* data =
+      serves_graphs_ && stream == compute_ ? from_graph_memory(size) : from_pool(size, stream);
+  if (data) count_allocation(size);
+  return data;
+}
+
+void* MemoryPool::try_cached(size_t bytes, cudaStream_t stream) {
+  const size_t size = rounded(bytes, kClass);
+  if (size > kSmall || stream != compute_) return nullptr;
+  std::lock_guard lock(mutex_);
+  std::vector<void*>& blocks = free_[size / kClass];
+  if (serves_graphs_ || blocks.empty()) return nullptr;
+  void* data = blocks.back();
+  blocks.pop_back();
   count_allocation(size);
   return data;
 }

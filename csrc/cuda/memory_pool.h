@@ -31,6 +31,9 @@ class MemoryPool {
   void* allocate(size_t bytes, cudaStream_t stream);
   /// The same, but null where the memory is not to be had at once.
   void* try_allocate(size_t bytes, cudaStream_t stream);
+  /// A block of the free list, null where it has none: the only way to memory that asks the driver
+  /// for nothing, so that any device may be current.
+  void* try_cached(size_t bytes, cudaStream_t stream);
   /// `bytes` as at allocation. Never throws: a failure would show again at the next call of the
   /// driver.
   void release(void* data, size_t bytes, cudaStream_t stream) noexcept;

@@ -101,7 +101,7 @@ export class Buffer {
     const stream = this.releaseStream;
     if (this.releaseMark) stream?.wait(this.releaseMark.record(this.device.compute));
     if (stream) native(() => addon.releaseOn(handle, stream.handle));
-    else native(() => release(handle));
+    else releaseNow(handle);
   }
 
   /** The last user is `stream`, not the compute stream: the memory is returned in its order. */
@@ -135,10 +135,19 @@ export class Buffer {
   }
 }
 
-/** native(() => addon.allocate(...)) without the closure: every op comes here. */
+// As native(() => addon.allocate(...)), without a closure: every op comes here.
+
 function allocateFor(device: Device, bytes: number): number {
   try {
     return allocate(device.compute.handle, bytes);
+  } catch (error) {
+    throw failure(error);
+  }
+}
+
+function releaseNow(handle: number): void {
+  try {
+    release(handle);
   } catch (error) {
     throw failure(error);
   }
