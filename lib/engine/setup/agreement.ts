@@ -100,6 +100,11 @@ export async function requireSameConfig(job: Distributed, config: ResolvedConfig
   await worldOf(job).inTurn((exchange) => compare(job, rules, own, exchange));
 }
 
+/** What every rank says, by rank; all of them ask at the same point of initialize(). */
+export function exchanged(job: Distributed, value: JsonValue): Promise<JsonValue[]> {
+  return worldOf(job).inTurn((exchange) => exchange(value));
+}
+
 async function compare(
   { mesh, rank }: Distributed,
   rules: readonly Rule[],

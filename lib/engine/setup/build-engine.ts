@@ -41,6 +41,7 @@ import { bufferDType, gradientDType, weightDType } from './dtypes.js';
 import { describeState } from './dump-state.js';
 import { requireExchange, sumsGradients } from './exchange.js';
 import { buildScaler } from './loss-scaler.js';
+import { requireMemory } from './memory-promise.js';
 import { furnish } from './optimizer-state.js';
 import {
   columnsOf,
@@ -95,6 +96,7 @@ export async function buildEngine(
   const tokens = requireSequence(decisions, job);
   const cuts = { stages: plan !== null, layers, tokens };
   const ranks = await ranksOf(job, cuts, shardSizes(config));
+  if (!plan) await requireMemory(job, decisions, ranks.shards.size);
   const links = plan && (await openLinks(job, plan));
   const ties = plan ? await openTies(job, plan, decisions.optimizer) : [];
   return completely((site) => {

@@ -23,7 +23,7 @@ const SHOWN = 3;
 const CHECKPOINTED = 1 / 3;
 
 /** "1.5 GiB", "812.0 MiB". */
-function size(bytes: number): string {
+export function size(bytes: number): string {
   const mebibytes = bytes / 2 ** 20;
   return mebibytes < 1024 ? `${mebibytes.toFixed(1)} MiB` : `${(mebibytes / 1024).toFixed(1)} GiB`;
 }

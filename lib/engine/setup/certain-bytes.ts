@@ -1,0 +1,123 @@
+// Bytes that a run needs whatever its batches are: weights, gradients and the optimizer's state,
+// where its configuration puts them. Nothing is counted that a run may do without.
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { Module } from '../../nn/module.js';
+import type { Parameter } from '../../nn/parameter.js';
+import { declaredState } from '../../optim/declared-state.js';
+import type { Optimizer } from '../../optim/optimizer.js';
+import { dtypeSize } from '../../runtime/dtype.js';
+import { numel } from '../../runtime/view.js';
+import { gradientDType, weightDType } from './dtypes.js';
+
+/** Bytes by what they are for. */
+export type Parts = Readonly<Record<string, number>>;
+
+/** Of one rank. */
+export interface CertainBytes {
+  device: Parts;
+  /** In host memory beside those of a device that is the CPU. */
+  host: Parts;
+  /** By the folder of the file. */
+  disk: Readonly<Record<string, number>>;
+  /** What the model has in host memory now, which is given back as it moves. */
+  returned: number;
+}
+
+export interface Counted {
+  module: Module;
+  config: ResolvedConfig;
+  optimizer: Optimizer;
+  /** Whether the device may update a share of the state in host memory: it then keeps gradients. */
+  mayShare: boolean;
+  /** Ranks that share state out, and at stage 3 weights. */
+  shards: number;
+}
+
+/** Sums over the parameters, of all ranks that share them out. */
+interface Sums {
+  weights: number;
+  gradients: number;
+  master: number;
+  state: number;
+  returned: number;
+}
+
+/** The sum of some parts. */
+export const sumOf = (parts: Parts): number =>
+  Object.values(parts).reduce((sum, bytes) => sum + bytes, 0);
+
+/** See CertainBytes. Padding, buckets, windows and activations are left out. */
+export function certainBytes(counted: Counted): CertainBytes {
+  const { config, shards, mayShare } = counted;
+  const { stage, offload_optimizer: optimizer, offload_param: param } = config.zero_optimization;
+  const sums = sumsOf(counted);
+  const share = stage === 0 ? 1 : 1 / shards;
+  const [far, near] = awayOf(counted);
+  const weights = sums.weights * (stage === 3 ? share : 1);
+  const isAway = stage === 3 && param.device !== 'none';
+  const hostState = (sums.master + sums.state) * share * far;
+  const inMemory = optimizer.device === 'cpu';
+  const onDisk: Record<string, number> = {};
+  const put = (folder: string | null, bytes: number): void => {
+    if (folder !== null && bytes > 0) onDisk[folder] = (onDisk[folder] ?? 0) + bytes;
+  };
+  if (optimizer.device === 'nvme') put(optimizer.nvme_path, hostState);
+  if (isAway && param.device === 'nvme') {
+    put(param.nvme_path, weights - param.max_in_cpu * dtypeSize(weightDType(config)));
+  }
+  const isOwnMaster = weightDType(config) === 'f32';
+  return {
+    device: {
+      weights: isAway ? 0 : weights,
+      gradients: sums.gradients * share * near,
+      'master weights and optimizer state':
+        ((isOwnMaster ? 0 : sums.master) + sums.state) * share * near,
+    },
+    host: {
+      'master weights and optimizer state': inMemory ? hostState : 0,
+      'gradients on their way': inMemory && !mayShare ? sums.gradients * share * far : 0,
+      weights: isAway && param.device === 'cpu' ? weights : 0,
+    },
+    disk: onDisk,
+    returned: sums.returned,
+  };
+}
+
+/**
+ * Shares of the state that are away from the device and on it, at least: whole units are dealt out,
+ * of which the largest may be on either side.
+ */
+function awayOf({ module, config }: Counted): [away: number, onDevice: number] {
+  const { device, ratio } = config.zero_optimization.offload_optimizer;
+  if (device === 'none') return [0, 1];
+  if (ratio === 1) return [1, 0];
+  const count = (parameters: Iterable<Parameter>): number =>
+    [...parameters].reduce((sum, one) => sum + one.numel, 0);
+  const all = count(module.parameters());
+  const units = module.units().map((unit) => count(unit.module.parameters()));
+  const root = all - units.reduce((sum, one) => sum + one, 0);
+  const slack = Math.max(root, ...units) / all;
+  return [Math.max(0, ratio - slack), Math.max(0, 1 - ratio - slack)];
+}
+
+function sumsOf({ module, config, optimizer }: Counted): Sums {
+  const groupOf = new Map<unknown, number>();
+  for (const [group, { params }] of optimizer.groups.entries()) {
+    for (const parameter of params) groupOf.set(parameter, group);
+  }
+  const sums: Sums = { weights: 0, gradients: 0, master: 0, state: 0, returned: 0 };
+  for (const parameter of module.parameters()) {
+    const dtype = parameter.fixedDtype ?? weightDType(config);
+    sums.weights += parameter.numel * dtypeSize(dtype);
+    const isMade = parameter.isMaterialized && parameter.missing === null;
+    if (isMade && parameter.device.kind === 'cpu') sums.returned += parameter.bytes;
+    const group = groupOf.get(parameter);
+    if (group === undefined || !parameter.requiresGrad) continue;
+    sums.gradients +=
+      parameter.numel * Math.min(dtypeSize(dtype), dtypeSize(gradientDType(config)));
+    sums.master += parameter.numel * dtypeSize('f32');
+    const declared = Object.values(declaredState(optimizer, group, parameter.shape));
+    for (const { shape, dtype: kept } of declared) sums.state += numel(shape) * dtypeSize(kept);
+  }
+  return sums;
+}

@@ -1,0 +1,220 @@
+// Before anything is allocated: what a run will certainly need, against what there is of each
+// device, each machine and each disk.
+import { existsSync, statfsSync, statSync } from 'node:fs';
+import { dirname, resolve } from 'node:path';
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { JsonValue } from '../../../types/json.js';
+import type { Distributed } from '../../comm/index.js';
+import { DsError } from '../../errors.js';
+import type { Device } from '../../runtime/device.js';
+import { type HostLimits, hostLimits } from '../../runtime/host-limits.js';
+import { size } from '../watch/memory-advice.js';
+import { exchanged } from './agreement.js';
+import {
+  type CertainBytes,
+  type Counted,
+  certainBytes,
+  type Parts,
+  sumOf,
+} from './certain-bytes.js';
+
+/** What one rank needs, and what there is where it runs. */
+export interface Claim {
+  needs: CertainBytes;
+  /**
+   * `limit`: bytes of its cap, or of all of it; null where its memory is the host's and has no cap.
+   */
+  device: { name: string; isHost: boolean; limit: number | null };
+  host: HostLimits;
+  /** By the folder: the disk that it is on, and bytes that are free there. */
+  disks: Readonly<Record<string, { disk: string; free: number }>>;
+}
+
+/** Too little of something. */
+interface Shortage {
+  /** "host memory for 2 ranks", and what of it there is. */
+  of: string;
+  parts: Parts;
+  there: string;
+  /** Which settings change it. */
+  place: 'device' | 'host' | 'disk';
+  /** Whether no memory can be added while the run goes on. */
+  isCertain: boolean;
+}
+
+/**
+ * `shards`: ranks that share state out. Throws DS_OUT_OF_MEMORY on every rank alike where weights,
+ * gradients and state alone are more than there is: the arithmetic and the settings that would help
+ * are in it. Of a virtual machine, which may be given memory as it is used, too little is a notice.
+ * Nothing has been allocated by then.
+ */
+export async function requireMemory(
+  job: Distributed,
+  given: Omit<Counted, 'mayShare' | 'shards'>,
+  shards: number,
+): Promise<void> {
+  const { device } = job.world;
+  const counted = { ...given, mayShare: mayShare(given.config, device), shards };
+  const own = claimOf(counted, device);
+  const said = job.worldSize === 1 ? [own] : await exchanged(job, own as unknown as JsonValue);
+  const found = shortages(said as unknown as Claim[]);
+  const certain = found.filter(({ isCertain }) => isCertain);
+  if (certain.length > 0) throw refusal(certain, counted.config);
+  if (job.rank !== 0) return;
+  for (const shortage of found) {
+    const { message } = refusal([shortage], counted.config);
+    process.emitWarning(`${message} A virtual machine may be given more: training goes on.`, {
+      type: 'DsNotice',
+      code: 'DS_NOTICE',
+    });
+  }
+}
+
+/** Whether the device may come to update a share of the state in host memory. */
+function mayShare({ zero_optimization: zero }: ResolvedConfig, device: Device): boolean {
+  const { gpu_share: share } = zero.offload_optimizer;
+  return share === null ? device.kind !== 'cpu' : share > 0;
+}
+
+function claimOf(counted: Counted, device: Device): Claim {
+  const needs = certainBytes(counted);
+  const { cap, total } = device.memory;
+  const isHost = device.kind === 'cpu';
+  const limit = cap > 0 ? cap : isHost ? null : total;
+  const disks = Object.keys(needs.disk).map((folder) => [folder, diskOf(folder)] as const);
+  return {
+    needs,
+    device: { name: device.name, isHost, limit },
+    host: hostLimits(),
+    disks: Object.fromEntries(disks),
+  };
+}
+
+/**
+ * Of the folder, or of the one in which it will be made; whoever opens it says why that cannot be.
+ */
+function diskOf(folder: string): { disk: string; free: number } {
+  let path = resolve(folder);
+  while (!existsSync(path) && dirname(path) !== path) path = dirname(path);
+  try {
+    const { bavail, bsize } = statfsSync(path);
+    return { disk: String(statSync(path).dev), free: bavail * bsize };
+  } catch {
+    return { disk: path, free: Number.MAX_SAFE_INTEGER };
+  }
+}
+
+/** All there are; every rank finds the same ones. */
+export function shortages(claims: readonly Claim[]): Shortage[] {
+  return [...onDevices(claims), ...onHosts(claims), ...onDisks(claims)];
+}
+
+function onDevices(claims: readonly Claim[]): Shortage[] {
+  return claims.flatMap(({ needs: { device: parts }, device: { name, limit } }, rank) => {
+    if (limit === null || sumOf(parts) <= limit) return [];
+    const whose = claims.length > 1 ? ` of rank ${rank}` : '';
+    const of = `the memory of ${name}${whose}`;
+    return [{ of, parts, there: size(limit), place: 'device', isCertain: true }];
+  });
+}
+
+function onHosts(claims: readonly Claim[]): Shortage[] {
+  return grouped(claims, ({ host }) => host.machine).flatMap((here): Shortage[] => {
+    const all = here.map(({ needs, device }) => [needs.host, device.isHost ? needs.device : {}]);
+    const parts = added(all.flat());
+    const returned = here.reduce((sum, { needs }) => sum + needs.returned, 0);
+    const most = (free: (limits: HostLimits) => number): number =>
+      Math.max(...here.map(({ host }) => free(host))) + returned;
+    const whose = here.length > 1 ? ` for ${here.length} ranks` : '';
+    const short = { of: `host memory${whose}`, parts, place: 'host' } as const;
+    const { host } = here[0] as Claim;
+    const within = host.groups.flatMap(({ group, limit }, i): Shortage[] => {
+      const free = most(({ groups }) => groups[i]?.free ?? Number.MAX_SAFE_INTEGER);
+      if (sumOf(parts) <= free) return [];
+      const there = `${size(free)} free of the ${size(limit)} that control group ${group} may have`;
+      return [{ ...short, there, isCertain: true }];
+    });
+    const free = most((limits) => limits.free);
+    if (within.length > 0 || sumOf(parts) <= free) return within.slice(0, 1);
+    const there = `${size(free)} free of ${size(host.total)}`;
+    return [{ ...short, there, isCertain: !host.canGrow }];
+  });
+}
+
+function onDisks(claims: readonly Claim[]): Shortage[] {
+  const files = claims.flatMap(({ needs, host, disks }) =>
+    Object.entries(needs.disk).map(([folder, bytes]) => {
+      const { disk = '', free = Number.MAX_SAFE_INTEGER } = disks[folder] ?? {};
+      return { folder, bytes, free, disk: `${host.machine}\n${disk}` };
+    }),
+  );
+  return grouped(files, ({ disk }) => disk).flatMap((here): Shortage[] => {
+    const parts = added(here.map(({ folder, bytes }) => ({ [folder]: bytes })));
+    const free = Math.max(...here.map((file) => file.free));
+    if (sumOf(parts) <= free) return [];
+    const there = `${size(free)} free`;
+    return [{ of: 'disk', parts, there, place: 'disk', isCertain: true }];
+  });
+}
+
+function grouped<T>(all: readonly T[], key: (one: T) => string): T[][] {
+  const groups = new Map<string, T[]>();
+  for (const one of all) groups.set(key(one), [...(groups.get(key(one)) ?? []), one]);
+  return [...groups.values()];
+}
+
+function added(all: readonly Parts[]): Parts {
+  const sums: Record<string, number> = {};
+  for (const parts of all) {
+    for (const [name, bytes] of Object.entries(parts)) sums[name] = (sums[name] ?? 0) + bytes;
+  }
+  return sums;
+}
+
+function refusal(found: readonly Shortage[], config: ResolvedConfig): DsError {
+  const needs = found.map(({ of, parts }) => {
+    const list = Object.entries(parts).filter(([, bytes]) => bytes > 0);
+    const terms = list.map(([name, bytes]) => `${name} ${size(bytes)}`);
+    return `${size(sumOf(parts))} of ${of} (${terms.join(' + ')})`;
+  });
+  const hints = found.flatMap(({ place }) => settings(place, config));
+  return new DsError({
+    code: 'DS_OUT_OF_MEMORY',
+    op: 'initialize',
+    expected: `${needs.join(', ')}, before any activations`,
+    got: found.map(({ there }) => there).join(', '),
+    hint: [...new Set(hints)].join(' '),
+  });
+}
+
+/** What would need less of a place. `ds plan` weighs all of it. */
+function settings(place: Shortage['place'], { zero_optimization: zero }: ResolvedConfig): string[] {
+  const { stage, offload_optimizer: optimizer, offload_param: param } = zero;
+  const ask = 'npx ds plan lists every way, and what each needs.';
+  if (place === 'disk') {
+    return [
+      'Name a nvme_path on a larger disk, or leave a share to memory by offload_optimizer.ratio.',
+    ];
+  }
+  if (place === 'host') {
+    const moved =
+      optimizer.device === 'cpu'
+        ? [
+            '"offload_optimizer": { "device": "nvme", "nvme_path": DIR } moves the state to a disk, "ratio" below 1 keeps a share on the device.',
+          ]
+        : [];
+    return [...moved, 'More ranks on other machines share state out from stage 1 on.', ask];
+  }
+  return [
+    ...(optimizer.device === 'none'
+      ? ['"offload_optimizer": { "device": "cpu" } moves the state to host memory.']
+      : optimizer.ratio < 1
+        ? ['A higher offload_optimizer.ratio moves more of the state to host memory.']
+        : []),
+    ...(param.device === 'none'
+      ? ['"stage": 3 with "offload_param": { "device": "cpu" } moves the weights there.']
+      : []),
+    ...(stage < 3 ? ['More ranks share state out from stage 1 on, and weights at stage 3.'] : []),
+    ask,
+  ];
+}

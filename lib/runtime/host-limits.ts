@@ -1,0 +1,108 @@
+// How much memory of the host a process can come to have: what the system tells in /proc and in the
+// files of control groups, of both versions.
+import { readFileSync } from 'node:fs';
+import { hostname } from 'node:os';
+import { dirname, join } from 'node:path';
+
+/** A control group that limits this process. */
+export interface GroupLimit {
+  /** "/docker/0123", as /proc/self/cgroup has it, or one above it. */
+  group: string;
+  /**
+   * Bytes that all its processes may have, and those of them that are not in use or can be dropped.
+   */
+  limit: number;
+  free: number;
+}
+
+/** What limits a process's memory, in bytes. */
+export interface HostLimits {
+  /** The same for processes that share the memory and the groups. */
+  machine: string;
+  total: number;
+  /** Not in use, and what the kernel can drop or swap out: no allocation gets more. */
+  free: number;
+  /** A virtual machine may be given more while it runs: `total` and `free` are no limits then. */
+  canGrow: boolean;
+  groups: readonly GroupLimit[];
+}
+
+/** A limit of version 1 that stands for none. */
+const UNLIMITED = 2 ** 60;
+
+/** Reads them below `root`; what a system does not tell limits nothing. */
+export function hostLimits(root = '/'): HostLimits {
+  const memory = numbersOf(read(root, 'proc/meminfo'), 1024);
+  const of = (name: string): number => memory.get(name) ?? 0;
+  const swap = of('SwapFree');
+  const cached = of('MemFree') + of('Buffers') + of('Cached') + of('SReclaimable') - of('Shmem');
+  const membership = read(root, 'proc/self/cgroup');
+  const boot = read(root, 'proc/sys/kernel/random/boot_id').trim();
+  return {
+    machine: [hostname(), boot, membership].join('\n'),
+    total: of('MemTotal') || Number.MAX_SAFE_INTEGER,
+    free: memory.size > 0 ? cached + swap : Number.MAX_SAFE_INTEGER,
+    canGrow: /^flags\s*:.*\bhypervisor\b/m.test(read(root, 'proc/cpuinfo')),
+    groups: membership.split('\n').flatMap((line) => limitsOf(root, line, swap)),
+  };
+}
+
+/** Of the groups that a line of /proc/self/cgroup names, from the innermost on. */
+function limitsOf(root: string, line: string, swap: number): GroupLimit[] {
+  const [number, controllers = '', ...rest] = line.split(':');
+  const path = rest.join(':');
+  if (number === '0' && controllers === '') {
+    return ancestors(path).flatMap((group) => unified(root, group, swap));
+  }
+  if (!controllers.split(',').includes('memory')) return [];
+  return ancestors(path).flatMap((group) => legacy(root, group, swap));
+}
+
+/** "/a/b", "/a", "/". */
+function ancestors(path: string): string[] {
+  const up = dirname(path);
+  return up === path ? [path] : [path, ...ancestors(up)];
+}
+
+function unified(root: string, group: string, swap: number): GroupLimit[] {
+  const file = (name: string): string => read(root, join('sys/fs/cgroup', group, name));
+  const limit = Number.parseInt(file('memory.max'), 10);
+  if (!Number.isFinite(limit)) return [];
+  const stat = numbersOf(file('memory.stat'), 1);
+  const dropped = ['active_file', 'inactive_file', 'slab_reclaimable'];
+  return [{ group, limit, free: left(limit, file('memory.current'), { stat, dropped, swap }) }];
+}
+
+function legacy(root: string, group: string, swap: number): GroupLimit[] {
+  const file = (name: string): string => read(root, join('sys/fs/cgroup/memory', group, name));
+  const limit = Number.parseInt(file('memory.limit_in_bytes'), 10);
+  if (!(limit < UNLIMITED)) return [];
+  const stat = numbersOf(file('memory.stat'), 1);
+  const dropped = ['total_active_file', 'total_inactive_file'];
+  const used = file('memory.usage_in_bytes');
+  return [{ group, limit, free: left(limit, used, { stat, dropped, swap }) }];
+}
+
+/** What `used` leaves of a limit when the kernel has dropped and swapped out what it can. */
+function left(
+  limit: number,
+  used: string,
+  { stat, dropped, swap }: { stat: Map<string, number>; dropped: string[]; swap: number },
+): number {
+  const files = dropped.reduce((sum, name) => sum + (stat.get(name) ?? 0), 0);
+  return Math.min(limit, limit - (Number.parseInt(used, 10) || 0) + files) + swap;
+}
+
+/** "Name: 12 kB" and "name 12" by name. */
+function numbersOf(text: string, unit: number): Map<string, number> {
+  const found = text.matchAll(/^([\w()]+):?\s+(\d+)/gm);
+  return new Map(Array.from(found, ([, name, value]) => [name as string, Number(value) * unit]));
+}
+
+function read(root: string, path: string): string {
+  try {
+    return readFileSync(join(root, path), 'utf8');
+  } catch {
+    return '';
+  }
+}

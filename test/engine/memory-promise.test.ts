@@ -1,0 +1,223 @@
+// Too little memory is refused before anything is allocated, with the arithmetic; what fits is not.
+
+import { resolveConfig } from '../../lib/config/index.js';
+import { certainBytes } from '../../lib/engine/setup/certain-bytes.js';
+import { type Claim, shortages } from '../../lib/engine/setup/memory-promise.js';
+import { type DsConfig, DsError, initialize, optim } from '../../lib/index.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { type TinyOptions, tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';
+
+const MIB = 2 ** 20;
+
+function counted(more: Partial<DsConfig>, shards = 1) {
+  const module = tinyModel();
+  const config = resolveConfig(
+    { ...tinyConfig({ precision: 'bf16', offload: false }), ...more },
+    { worldSize: shards },
+  );
+  const optimizer = new optim.AdamW(module.parameters(), { lr: 1e-3 });
+  const bytes = certainBytes({ module, config, optimizer, mayShare: false, shards });
+  const { length } = module.parameters();
+  expect(length).toBeGreaterThan(10);
+  return { bytes, n: module.numParameters() };
+}
+
+const STATE = 'master weights and optimizer state';
+const PARKED = 'gradients on their way';
+
+describe('bytes that a run needs for certain', () => {
+  test('on the device: 2 of weights, 2 of gradients, 12 of state', () => {
+    const { bytes, n } = counted({ zero_optimization: { stage: 0 } });
+    expect(bytes.device).toEqual({ weights: 2 * n, gradients: 2 * n, [STATE]: 12 * n });
+    expect(bytes.host).toEqual({ weights: 0, [PARKED]: 0, [STATE]: 0 });
+    expect(bytes.disk).toEqual({});
+  });
+
+  test('in fp32 weights are their own master', () => {
+    const { bytes, n } = counted({ bf16: { enabled: false }, zero_optimization: { stage: 1 } }, 2);
+    expect(bytes.device).toEqual({ weights: 4 * n, gradients: 2 * n, [STATE]: 4 * n });
+  });
+
+  test('offloaded to memory, shared out by four', () => {
+    const zero = {
+      stage: 3,
+      offload_optimizer: { device: 'cpu' },
+      offload_param: { device: 'cpu' },
+    };
+    const { bytes, n } = counted({ zero_optimization: zero } as DsConfig, 4);
+    expect(bytes.device).toEqual({ weights: 0, gradients: 0, [STATE]: 0 });
+    expect(bytes.host).toEqual({ weights: n / 2, [PARKED]: n / 2, [STATE]: 3 * n });
+  });
+
+  test('a ratio: at least so much on either side, whatever units are dealt', () => {
+    const offload = (ratio: number) => ({
+      zero_optimization: { stage: 1, offload_optimizer: { device: 'cpu', ratio } },
+    });
+    const { bytes, n } = counted(offload(0.9) as DsConfig);
+    expect(bytes.host[STATE]).toBeLessThan(0.9 * 12 * n);
+    expect(bytes.host[STATE]).toBeGreaterThan(0.3 * 12 * n);
+    expect(bytes.device[STATE]).toBe(0);
+  });
+
+  test('on a disk, but for what stays in memory', () => {
+    const zero = {
+      stage: 3,
+      offload_optimizer: { device: 'nvme', nvme_path: '/fast' },
+      offload_param: { device: 'nvme', nvme_path: '/fast', max_in_cpu: 1000 },
+    };
+    const { bytes, n } = counted({ zero_optimization: zero } as DsConfig);
+    expect(bytes.disk).toEqual({ '/fast': 12 * n + 2 * n - 2000 });
+    expect(bytes.host).toEqual({ weights: 0, [PARKED]: 0, [STATE]: 0 });
+  });
+});
+
+const measured: [name: string, options: Partial<TinyOptions>][] = [
+  ['on the device', {}],
+  ['in fp32', { precision: 'fp32' }],
+  ['with sums in fp32', { gradients: 'fp32', accumulation: 2 }],
+  ['in 8 bits', { optimizer: { type: 'AdamW8bit', params: { lr: 1e-3 } } }],
+  ['by LAMB', { optimizer: { type: 'Lamb', params: { lr: 1e-3 } } }],
+  ['offloaded', { offload: true }],
+  ['half offloaded', { offload: true, ratio: 0.5 }],
+  ['tried out', { offload: true, speculative: true }],
+  ['streamed', { offload: true, gpuShare: 0.5 }],
+  ['with weights', { offload: true, zero: { stage: 3, offload_param: { device: 'cpu' } } }],
+  ['weights alone', { zero: { stage: 3, offload_param: { device: 'cpu' } } }],
+];
+
+test.each(measured)('a run takes at least what is certain: %s', async (_, options) => {
+  const device = cpu();
+  const model = tinyModel();
+  const config = tinyConfig({ precision: 'bf16', offload: false, ...options });
+  device.resetPeaks();
+  const { engine } = await initialize({ model, config, device });
+  const { optimizer, state, stage } = engine.parts;
+  const mayShare = (options.gpuShare ?? 0) > 0;
+  const own = { module: model, config: engine.config, optimizer, mayShare, shards: 1 };
+  const needs = certainBytes(own);
+  trainTiny(engine, 0, 1);
+  const weights = stage.partitions.reduce((sum, { unit }) => sum + unit.bytes.weights, 0);
+  expect(needs.device[STATE]).toBeLessThanOrEqual(state.bytes.device);
+  expect(needs.host[STATE] ?? 0).toBeLessThanOrEqual(state.bytes.host);
+  const parked = (needs.host[STATE] ?? 0) + (needs.host[PARKED] ?? 0);
+  expect(parked).toBeLessThanOrEqual(state.bytes.host);
+  if (needs.device.weights !== 0) expect(needs.device.weights).toBeLessThanOrEqual(weights);
+  const peak = device.memory.peakInUse;
+  const sum = (parts: object): number => Object.values(parts).reduce((a, b) => a + b, 0);
+  expect(sum(needs.device) + sum(needs.host)).toBeLessThanOrEqual(peak);
+  expect(sum(needs.device) + sum(needs.host)).toBeGreaterThan(
+    0.2 * (state.bytes.device + state.bytes.host),
+  );
+  engine.destroy();
+});
+
+/** A rank that needs 10 MiB of each. */
+function claim(more: Partial<Claim['host']>, own: Partial<Claim> = {}): Claim {
+  return {
+    needs: {
+      device: { weights: 10 * MIB },
+      host: { state: 10 * MIB },
+      disk: { '/fast': 10 * MIB },
+      returned: 0,
+    },
+    device: { name: 'cuda:0', isHost: false, limit: 10 * MIB },
+    disks: { '/fast': { disk: '1', free: 100 * MIB } },
+    ...own,
+    host: {
+      ...{ machine: 'a', total: 100 * MIB, free: 100 * MIB, canGrow: false, groups: [] },
+      ...more,
+    },
+  };
+}
+
+const found = (claims: readonly Claim[]): string[] =>
+  shortages(claims).map(({ place, there, isCertain }) => `${place}: ${there}, ${isCertain}`);
+
+describe('too little', () => {
+  test('what just fits is not refused', () => {
+    const group = { group: '/g', limit: 20 * MIB, free: 20 * MIB };
+    const rank = claim(
+      { free: 20 * MIB, groups: [group] },
+      {
+        disks: { '/fast': { disk: '1', free: 20 * MIB } },
+      },
+    );
+    expect(found([rank, rank])).toEqual([]);
+  });
+
+  test('a device, of the rank that has less', () => {
+    const small = claim({}, { device: { name: 'cuda:1', isHost: false, limit: 10 * MIB - 1 } });
+    expect(shortages([claim({}), small]).map(({ of }) => of)).toEqual([
+      'the memory of cuda:1 of rank 1',
+    ]);
+    const free = claim({}, { device: { name: 'cpu', isHost: true, limit: null } });
+    expect(found([free])).toEqual([]);
+  });
+
+  test('ranks of one machine need memory together, those of two do not', () => {
+    const [a, b] = [claim({ free: 15 * MIB }), claim({ free: 15 * MIB })];
+    expect(found([a, b])).toEqual(['host: 15.0 MiB free of 100.0 MiB, true']);
+    expect(found([a, claim({ free: 15 * MIB, machine: 'b' })])).toEqual([]);
+  });
+
+  test('the weights of a CPU, and memory that the model gives back', () => {
+    const onCpu = claim({ free: 15 * MIB }, { device: { name: 'cpu', isHost: true, limit: null } });
+    expect(found([onCpu])).toEqual(['host: 15.0 MiB free of 100.0 MiB, true']);
+    const needs = { ...onCpu.needs, returned: 5 * MIB };
+    expect(found([{ ...onCpu, needs }])).toEqual([]);
+  });
+
+  test('the innermost control group that is too small', () => {
+    const groups = [
+      { group: '/a/b', limit: 50 * MIB, free: 40 * MIB },
+      { group: '/a', limit: 8 * MIB, free: 7 * MIB },
+    ];
+    expect(found([claim({ groups })])).toEqual([
+      'host: 7.0 MiB free of the 8.0 MiB that control group /a may have, true',
+    ]);
+  });
+
+  test('a virtual machine may grow', () => {
+    expect(found([claim({ free: MIB, canGrow: true })])).toEqual([
+      'host: 1.0 MiB free of 100.0 MiB, false',
+    ]);
+  });
+
+  test('a disk that two ranks share', () => {
+    const disks = { '/fast': { disk: '1', free: 15 * MIB } };
+    expect(found([claim({}, { disks })])).toEqual([]);
+    expect(found([claim({}, { disks }), claim({}, { disks })])).toEqual([
+      'disk: 15.0 MiB free, true',
+    ]);
+  });
+});
+
+test('initialize() allocates nothing where a device has too little, and trains where it just fits', async () => {
+  const device = cpu();
+  const model = tinyModel();
+  const config = tinyConfig({ precision: 'fp32', offload: false });
+  const bytes = 16 * model.numParameters();
+  device.trim();
+  device.setMemoryCap(bytes - 1);
+  const before = device.memory.allocations;
+  let error: unknown;
+  try {
+    await initialize({ model, config, device });
+  } catch (thrown) {
+    error = thrown;
+  } finally {
+    device.setMemoryCap(0);
+  }
+  expect(error).toBeInstanceOf(DsError);
+  const { code, op, expected, got, hint } = error as DsError;
+  expect([code, op]).toEqual(['DS_OUT_OF_MEMORY', 'initialize']);
+  expect(expected).toMatch(
+    /^0\.\d MiB of the memory of cpu \(weights 0\.\d MiB \+ gradients 0\.\d MiB \+ master weights and optimizer state 0\.\d MiB\), before any activations$/,
+  );
+  expect(got).toMatch(/^0\.\d MiB$/);
+  expect(hint).toMatch(/"offload_optimizer": \{ "device": "cpu" \}.*"stage": 3.*ds plan/);
+  expect(device.memory.allocations).toBe(before);
+  const { engine } = await initialize({ model, config, device });
+  expect(trainTiny(engine, 0, 1)[0]).toBeGreaterThan(0);
+  engine.destroy();
+});

@@ -1,0 +1,84 @@
+// What the system says of memory, read from files as both versions of control groups have them.
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { hostLimits } from '../../lib/runtime/host-limits.js';
+
+const GIB = 2 ** 30;
+let root: string;
+beforeEach(() => {
+  root = mkdtempSync(join(tmpdir(), 'ds-limits-'));
+});
+afterEach(() => rmSync(root, { recursive: true }));
+
+function files(contents: Record<string, string>): void {
+  for (const [path, text] of Object.entries(contents)) {
+    mkdirSync(dirname(join(root, path)), { recursive: true });
+    writeFileSync(join(root, path), text);
+  }
+}
+
+const meminfo = `MemTotal:       ${16 * 2 ** 20} kB
+MemFree:         ${4 * 2 ** 20} kB
+MemAvailable:    ${5 * 2 ** 20} kB
+Buffers:         ${1 * 2 ** 20} kB
+Cached:          ${3 * 2 ** 20} kB
+SReclaimable:    ${1 * 2 ** 20} kB
+Shmem:           ${1 * 2 ** 20} kB
+SwapFree:        ${2 * 2 ** 20} kB
+`;
+
+test('free memory is all that the kernel can drop or swap out', () => {
+  files({ 'proc/meminfo': meminfo, 'proc/cpuinfo': 'flags\t\t: fpu vme avx2\n' });
+  const { total, free, canGrow, groups } = hostLimits(root);
+  expect([total, free]).toEqual([16 * GIB, 10 * GIB]);
+  expect(canGrow).toBe(false);
+  expect(groups).toEqual([]);
+});
+
+test('a virtual machine can grow', () => {
+  files({ 'proc/meminfo': meminfo, 'proc/cpuinfo': 'flags\t\t: fpu hypervisor avx2\n' });
+  expect(hostLimits(root).canGrow).toBe(true);
+});
+
+test('groups of version 2, from the innermost on; "max" is no limit', () => {
+  files({
+    'proc/meminfo': meminfo,
+    'proc/self/cgroup': '0::/jobs/mine/part\n',
+    'sys/fs/cgroup/jobs/mine/part/memory.max': 'max\n',
+    'sys/fs/cgroup/jobs/mine/memory.max': `${8 * GIB}\n`,
+    'sys/fs/cgroup/jobs/mine/memory.current': `${5 * GIB}\n`,
+    'sys/fs/cgroup/jobs/mine/memory.stat': `anon 1\ninactive_file ${GIB}\nactive_file ${GIB}\nslab_reclaimable 0\n`,
+    'sys/fs/cgroup/jobs/memory.max': `${12 * GIB}\n`,
+    'sys/fs/cgroup/jobs/memory.current': '0\n',
+  });
+  expect(hostLimits(root).groups).toEqual([
+    { group: '/jobs/mine', limit: 8 * GIB, free: (8 - 5 + 2 + 2) * GIB },
+    { group: '/jobs', limit: 12 * GIB, free: (12 + 2) * GIB },
+  ]);
+});
+
+test('groups of version 1; the largest number is no limit', () => {
+  files({
+    'proc/meminfo': meminfo.replace(/SwapFree.*\n/, ''),
+    'proc/self/cgroup': '5:cpu,cpuacct:/a\n4:memory:/docker/1\n0::/\n',
+    'sys/fs/cgroup/memory/docker/1/memory.limit_in_bytes': `${4 * GIB}\n`,
+    'sys/fs/cgroup/memory/docker/1/memory.usage_in_bytes': `${2 * GIB}\n`,
+    'sys/fs/cgroup/memory/docker/1/memory.stat': `cache 1\ntotal_active_file ${GIB}\ntotal_inactive_file 0\n`,
+    'sys/fs/cgroup/memory/memory.limit_in_bytes': '9223372036854771712\n',
+  });
+  expect(hostLimits(root).groups).toEqual([{ group: '/docker/1', limit: 4 * GIB, free: 3 * GIB }]);
+});
+
+test('where the system tells nothing, nothing is limited', () => {
+  const { total, free, groups } = hostLimits(root);
+  expect([total, free]).toEqual([Number.MAX_SAFE_INTEGER, Number.MAX_SAFE_INTEGER]);
+  expect(groups).toEqual([]);
+});
+
+test('of this machine', () => {
+  const { total, free, machine } = hostLimits();
+  expect(free).toBeGreaterThan(2 ** 20);
+  expect(total).toBeGreaterThan(2 ** 20);
+  expect(machine).toBe(hostLimits().machine);
+});
