@@ -26,6 +26,7 @@ struct Launch {
   const char* op;
   dim3 grid, block;
   cudaStream_t stream;
+  size_t shared_bytes = 0;
 };
 
 /// Launches a kernel that may begin early and calls await_previous(). Devices that run the code of
@@ -39,6 +40,7 @@ void launch_behind(const CudaContext& ctx, const Launch& launch, void (*kernel)(
   cudaLaunchConfig_t how = {};
   how.gridDim = launch.grid;
   how.blockDim = launch.block;
+  how.dynamicSmemBytes = launch.shared_bytes;
   how.stream = launch.stream;
   how.attrs = &early;
   how.numAttrs = ctx.compute_capability == 90 ? 1 : 0;

@@ -116,6 +116,31 @@ constexpr int kForwardBlocks = kPackets <= 4    ? 6
                                : kPackets <= 10 ? 3
                                                 : 2;
 
+/// What the statistics of a row are made of: sums over a lane's packets, in their order. packet(k)
+/// is packet k of the lane, of those below `packets`.
+template <class T, int kPackets, bool kCentered, class Packet>
+__device__ __forceinline__ Statistics statistics_of_lanes(const NormForward<T>& f, int packets,
+                                                          float total, const Packet& packet) {
+  constexpr int N = kPacket<T>;
+  const int lane = threadIdx.x % kWarp;
+  const float c = static_cast<float>(f.c);
+  const float rounded = kCentered ? warp_sum(total) / c : 0.0f;
+  float error = 0, squares = 0;
+#pragma unroll
+  for (int k = 0; k < kPackets; ++k) {
+    if (k * kWarp + lane >= packets) continue;
+    const Vector<T, N> x = elements_of<T>(packet(k));
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float d = to_float(x.v[i]) - rounded;
+      if (kCentered) error += d;
+      squares += d * d;
+    }
+  }
+  if (kCentered) error = warp_sum(error);
+  return statistics_of<kCentered>(rounded, error, warp_sum(squares), c, f.eps);
+}
+
 /// A warp takes every (warps of the grid)-th row.
 template <class T, int kPackets, bool kCentered>
 __global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kPackets>)
@@ -124,7 +149,6 @@ __global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kPackets>)
   await_previous();
   constexpr int N = kPacket<T>, kWarps = kForwardThreads / kWarp;
   const int lane = threadIdx.x % kWarp, packets = static_cast<int>(f.c) / N;
-  const float c = static_cast<float>(f.c);
   const int64_t step = int64_t{gridDim.x} * kWarps;
   int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   PacketRow<T, kPackets> next;
@@ -143,21 +167,8 @@ __global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kPackets>)
 #pragma unroll
       for (int i = 0; i < N; ++i) total += to_float(x.v[i]);
     }
-    const float rounded = kCentered ? warp_sum(total) / c : 0.0f;
-    float error = 0, squares = 0;
-#pragma unroll
-    for (int k = 0; k < kPackets; ++k) {
-      if (k * kWarp + lane >= packets) continue;
-      const Vector<T, N> x = elements_of<T>(s[k]);
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        const float d = to_float(x.v[i]) - rounded;
-        if (kCentered) error += d;
-        squares += d * d;
-      }
-    }
-    if (kCentered) error = warp_sum(error);
-    const auto [mean, rstd] = statistics_of<kCentered>(rounded, error, warp_sum(squares), c, f.eps);
+    const auto [mean, rstd] =
+        statistics_of_lanes<T, kPackets, kCentered>(f, packets, total, [&](int k) { return s[k]; });
 #pragma unroll
     for (int k = 0; k < kPackets; ++k)
       if (k * kWarp + lane < packets)
@@ -166,6 +177,62 @@ __global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kPackets>)
       if (kCentered) f.mean[row] = mean;
       f.rstd[row] = rstd;
     }
+  }
+}
+
+constexpr int kRowWarps = 8;
+
+/// One block per row of few: its warps share the packets, and one of them adds up what each of its
+/// lanes would have in norm_forward_warp, in the same order, so that the bits are the same.
+template <class T, int kPackets, bool kCentered>
+__global__ void __launch_bounds__(kRowWarps* kWarp) norm_forward_shared(NormForward<T> f) {
+  let_next_begin();
+  await_previous();
+  constexpr int N = kPacket<T>, kEach = (kPackets + kRowWarps - 1) / kRowWarps;
+  __shared__ Packed all[kPackets * kWarp];
+  __shared__ Statistics found;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int packets = static_cast<int>(f.c) / N;
+  const int64_t row = blockIdx.x, base = row * f.c;
+  Packed own[kEach];
+#pragma unroll
+  for (int u = 0; u < kEach; ++u) {
+    const int at = (u * kRowWarps + warp) * kWarp + lane;
+    if (at >= packets) continue;
+    own[u] = load_packed(f.x + base + at * N);
+    if (f.residual)
+      own[u] = packed<T>(
+          sum_of(elements_of<T>(own[u]), elements_of<T>(load_packed(f.residual + base + at * N))));
+    if (f.sum) store_streaming(f.sum + base + at * N, elements_of<T>(own[u]));
+    all[at] = own[u];
+  }
+  __syncthreads();
+  if (warp == 0) {
+    const auto packet = [&](int k) { return all[k * kWarp + lane]; };
+    float total = 0;
+    if constexpr (kCentered) {
+#pragma unroll
+      for (int k = 0; k < kPackets; ++k) {
+        if (k * kWarp + lane >= packets) continue;
+        const Vector<T, N> x = elements_of<T>(packet(k));
+#pragma unroll
+        for (int i = 0; i < N; ++i) total += to_float(x.v[i]);
+      }
+    }
+    const Statistics s = statistics_of_lanes<T, kPackets, kCentered>(f, packets, total, packet);
+    if (lane == 0) {
+      found = s;
+      if (kCentered) f.mean[row] = s.mean;
+      f.rstd[row] = s.rstd;
+    }
+  }
+  __syncthreads();
+  const auto [mean, rstd] = found;
+#pragma unroll
+  for (int u = 0; u < kEach; ++u) {
+    const int at = (u * kRowWarps + warp) * kWarp + lane;
+    if (at < packets)
+      write_normalized<N>(f, row, int64_t{at} * N, elements_of<T>(own[u]), mean, rstd);
   }
 }
 
@@ -212,6 +279,12 @@ __global__ void __launch_bounds__(256) norm_forward_block(NormForward<T> f) {
 template <int kPackets, bool kCentered, class T>
 void launch_forward_warp(const char* op, const NormForward<T>& f, CudaContext& ctx) {
   constexpr int64_t kWarps = kForwardThreads / kWarp;
+  // A warp by itself is long about a row that is not short, while most processors have none.
+  if constexpr (kPackets > 4) {
+    const Launch rows{op, dim3(static_cast<unsigned>(f.n)), dim3(kRowWarps * kWarp), ctx.stream};
+    if (f.n <= ctx.sm_count)
+      return launch_behind(ctx, rows, norm_forward_shared<T, kPackets, kCentered>, f);
+  }
   const int64_t blocks = std::min<int64_t>((f.n + kWarps - 1) / kWarps,
                                            int64_t{ctx.sm_count} * kForwardBlocks<kPackets>);
   launch_behind(ctx, {op, dim3(static_cast<unsigned>(blocks)), dim3(kForwardThreads), ctx.stream},

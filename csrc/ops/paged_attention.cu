@@ -44,9 +44,10 @@ void launch(Kernel* kernel, const PagedKernel& shape, PagedArguments<T> a, const
     a.marks = ctx.scratch_of<float2>(static_cast<size_t>(a.splits * a.total));
   }
   allow_shared_memory(kernel, shape.shared_bytes, kOp);
-  kernel<<<static_cast<unsigned>(work * a.splits), shape.threads, shape.shared_bytes, ctx.stream>>>(
-      a);
-  DS_CUDA_LAUNCHED(kOp);
+  const dim3 grid(static_cast<unsigned>(work * a.splits));
+  launch_behind(
+      ctx, {kOp, grid, dim3(static_cast<unsigned>(shape.threads)), ctx.stream, shape.shared_bytes},
+      kernel, a);
   if (a.splits == 1) return;
   constexpr int64_t kWarps = kCombineThreads / 32;
   const auto blocks = static_cast<unsigned>((a.total + kWarps - 1) / kWarps);

@@ -1,6 +1,7 @@
 // Rotation and storage of a step's heads on the GPU: a warp for each head of each token.
 #include "rotary_store.h"
 
+#include "../cuda/dependent_launch.cuh"
 #include "../cuda/vector.cuh"
 
 namespace ds::cuda {
@@ -90,6 +91,8 @@ __device__ void copy_head(const T* in, T* out, int d) {
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads)
     rotary_store_kernel(const __grid_constant__ RotaryArguments<T> a) {
+  let_next_begin();
+  await_previous();
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
   if (row >= a.rows) return;
   const int each = a.heads + 2 * a.key_heads;
@@ -165,8 +168,7 @@ void run(const RotaryStore& op, CudaContext& ctx) {
     const auto kernel = fits<4>(a)   ? rotary_store_kernel<4, T>
                         : fits<2>(a) ? rotary_store_kernel<2, T>
                                      : rotary_store_kernel<1, T>;
-    kernel<<<blocks, kThreads, 0, ctx.stream>>>(a);
-    DS_CUDA_LAUNCHED("rotary_store");
+    launch_behind(ctx, {"rotary_store", dim3(blocks), dim3(kThreads), ctx.stream}, kernel, a);
   });
 }
 

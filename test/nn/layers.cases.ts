@@ -4,7 +4,17 @@ import { DsError } from '../../lib/errors.js';
 import * as nn from '../../lib/nn/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { numel } from '../../lib/runtime/view.js';
-import { ones, scope, seed, Tensor, zeros } from '../../lib/tensor/index.js';
+import {
+  addLayerNorm,
+  addRmsNorm,
+  noGrad,
+  ones,
+  rmsNorm,
+  scope,
+  seed,
+  Tensor,
+  zeros,
+} from '../../lib/tensor/index.js';
 import { assertClose, generator, indices } from '../autograd/check.js';
 import type { Case } from '../support/case.js';
 
@@ -431,7 +441,41 @@ const others: Case[] = [
   }),
 ];
 
+/** Few rows and many have kernels of their own, which add up alike. Widths of each of them. */
+const norms = (['f32', 'f16', 'bf16'] as const).map((dtype) =>
+  layerCase(`norms of a row in ${dtype} have the same bits among few rows and many`, (device) => {
+    noGrad(() => {
+      for (const width of [64, 1000, 1536, 2048, 4096, 5120]) {
+        const [x, y] = ['x', 'y'].map((name) => draw(name + width, [200, width], device).to(dtype));
+        const [weight, bias] = ['w', 'b'].map((name) => draw(name, [width], device).to(dtype));
+        const of = (first: number, count: number): Tensor[] => {
+          const [a, b] = [x, y].map((all) => (all as Tensor).narrow(0, first, count));
+          const [w, z] = [weight, bias] as [Tensor, Tensor];
+          return [
+            ...addRmsNorm(a as Tensor, b as Tensor, w),
+            ...addLayerNorm(a as Tensor, b as Tensor, w, z),
+            rmsNorm(a as Tensor, w),
+          ];
+        };
+        const all = of(0, 200);
+        for (const [first, count] of [
+          [0, 1],
+          [7, 5],
+          [100, 100],
+        ] as const) {
+          of(first, count).forEach((few, i) => {
+            const same = (all[i] as Tensor).narrow(0, first, count);
+            const differs = few.ne(same).to('f32').sum().item();
+            assert.equal(differs, 0, `${width} wide, rows ${first} to ${first + count}, ${i}`);
+          });
+        }
+      }
+    });
+  }),
+);
+
 export const cases: Case[] = [
+  ...norms,
   ...convolutions,
   ...attentions,
   selfAttention,
