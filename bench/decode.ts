@@ -6,6 +6,7 @@ import { device as findDevice } from '../lib/runtime/device.js';
 import type { Options } from './main.js';
 import { benchModel } from './models.js';
 import { median } from './report.js';
+import { opsOfStep } from './step-ops.js';
 
 type Engine = inference.InferenceEngine;
 
@@ -95,7 +96,7 @@ function quantized(model: nn.models.CausalLM, options: Options): void {
  * --model llama-8B --device cuda --dtype bf16 --batch 1,32,128 --prompt 128 --new 128 --graph false
  * --first 128,2048 --bits 16|8|4 --group 128 --head 8 --bandwidth 4.27e12. In the terms of a
  * compiled PyTorch step: tokens_per_s is of all texts, from the first step in which all of them run
- * to the last.
+ * to the last. ops_per_step says what a step of one text is made of.
  */
 export async function decodeBench(options: Options): Promise<object> {
   const numbers = (name: string, standard: string): number[] =>
@@ -111,6 +112,8 @@ export async function decodeBench(options: Options): Promise<object> {
   const model = benchModel({ model: 'llama-8B', ...options }, Math.max(longest, 4096));
   model.to(device, dtype === 'fp32' ? 'f32' : dtype === 'fp16' ? 'f16' : 'bf16');
   quantized(model, options);
+  const ops_per_step = await opsOfStep(model);
+  console.log(JSON.stringify({ ops_per_step }));
   const graph = options.graph !== 'false' && device.kind === 'cuda';
   const engine = await initInference(model, {
     ...{ device: device.name, enable_cuda_graph: graph, max_out_tokens: longest },
@@ -144,5 +147,5 @@ export async function decodeBench(options: Options): Promise<object> {
   }
   console.log(JSON.stringify({ first_token_ms }));
   await engine.destroy();
-  return { rows, first_token_ms };
+  return { ops_per_step, rows, first_token_ms };
 }

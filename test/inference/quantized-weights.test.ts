@@ -1,5 +1,6 @@
 // Engines whose weights are of few bits: what the configuration says, and that it is what
 // nn.quantizeModel() makes.
+import { opsOfStep } from '../../bench/step-ops.js';
 import { initInference, nn, seed } from '../../lib/index.js';
 import type { InferenceConfig } from '../../lib/inference/config/index.js';
 
@@ -55,6 +56,19 @@ test('an engine brings projections of one input together, and writes what the mo
     together(attention.q_proj, attention.k_proj, attention.v_proj);
     together((mlp as nn.SwiGLU).gate_proj, (mlp as nn.SwiGLU).up_proj);
   }
+});
+
+test.each([null, 8, 4] as const)('a step of %j bits has nine ops a block', async (bits) => {
+  const given = model();
+  if (bits) nn.quantizeModel(given, { bits, head: 8, ...(bits === 4 && { groupSize: 32 }) });
+  const { total, by_name } = await opsOfStep(given);
+  // Those of blocks are norm, q k v, turn and store, attention, out, norm, gate and up, swiglu, down.
+  const product = bits ? 'QuantizedLinear' : 'Matmul';
+  expect(by_name).toEqual({
+    ...{ FeedTokens: 1, Embedding: 2, RmsNorm: 5, [product]: 9, RotaryStore: 2 },
+    ...{ PagedAttention: 2, Swiglu: 2, SampleTokens: 1 },
+  });
+  expect(total).toBe(2 * 9 + 6);
 });
 
 test('a section that is off changes nothing', async () => {
