@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Records what PEFT and bitsandbytes say of tiny models with adapters, for the tests to compare with.
 
-    python3 scripts/record-peft.py OUTDIR            # OUTDIR is test/golden/peft
+    python3 scripts/record-peft.py OUTDIR [--only CASE ...]     # OUTDIR is test/golden/peft
 
-Writes OUTDIR/<case>/base (config.json, model.safetensors), OUTDIR/<case>/adapter (PEFT's files),
+Writes OUTDIR/<case>/base (config.json, model.safetensors) but where another case has the same
+weights, OUTDIR/<case>/adapter (PEFT's files),
 OUTDIR/<case>/golden.safetensors (tokens, logits, loss, the gradient of each trained parameter, the
 logits of the merged model), OUTDIR/nf4/ (values and what bitsandbytes makes of them) and
 OUTDIR/summary.json. Downloads nothing. Needs torch, transformers, peft, safetensors, bitsandbytes.
@@ -59,7 +60,31 @@ CASES = {
         },
     ),
     "gpt2": (gpt2, {"r": 4, "lora_alpha": 8, "fan_in_fan_out": True, "bias": "all"}),
+    "llama-dora": (
+        llama,
+        {
+            "r": 4,
+            "lora_alpha": 16,
+            "use_dora": True,
+            "target_modules": ["q_proj", "down_proj", "embed_tokens"],
+            "modules_to_save": ["norm"],
+        },
+    ),
+    "gpt2-dora": (
+        gpt2,
+        {
+            "r": 4,
+            "lora_alpha": 8,
+            "use_dora": True,
+            "fan_in_fan_out": True,
+            "bias": "lora_only",
+            "target_modules": ["c_attn", "c_fc"],
+        },
+    ),
 }
+
+# Their bases are those of the case named.
+SAME_BASE = {"llama-dora": "llama", "gpt2-dora": "gpt2"}
 
 
 def tokens_of(vocabulary):
@@ -80,7 +105,8 @@ def record(out, name):
     make, options = CASES[name]
     torch.manual_seed(3)
     base = make().eval()
-    base.save_pretrained(os.path.join(out, name, "base"))
+    if name not in SAME_BASE:
+        base.save_pretrained(os.path.join(out, name, "base"))
     model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **options)).eval()
     stir(model)
     model.save_pretrained(os.path.join(out, name, "adapter"))
@@ -150,17 +176,22 @@ def record_quantized(out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", metavar="OUTDIR")
+    parser.add_argument("--only", nargs="+", metavar="CASE")
     args = parser.parse_args()
     failures = []
     parts = {name: lambda name=name: record(args.out, name) for name in CASES}
     parts["nf4"] = lambda: record_nf4(args.out)
     parts["llama-nf4"] = lambda: record_quantized(args.out)
     for name, body in parts.items():
+        if args.only and name not in args.only:
+            continue
         try:
             body()
         except Exception as error:  # noqa: BLE001: whatever is missing is reported, not fatal
             traceback.print_exc()
             failures.append(f"{name}: {type(error).__name__}: {error}")
+    if args.only:
+        sys.exit("; ".join(failures))
     versions = {name: __import__(name).__version__ for name in ("torch", "transformers", "peft")}
     with open(os.path.join(args.out, "summary.json"), "w") as file:
         json.dump({"versions": versions, "failures": failures}, file, indent=2)

@@ -86,9 +86,9 @@ export abstract class PackedLinear extends Module {
     return linear(x, this.values(x.dtype), bias);
   }
 
-  /** x W^T + b without the activation that may follow. */
-  project(x: Tensor): Tensor {
-    return this.bias ? this.product(x, this.bias) : this.product(x);
+  /** x W^T + b without the activation that may follow; null for `bias` leaves it out as well. */
+  project(x: Tensor, bias: Tensor | null = this.bias): Tensor {
+    return bias ? this.product(x, bias) : this.product(x);
   }
 
   /** The weight needs no gradient: nothing of x is kept. */
@@ -96,13 +96,15 @@ export abstract class PackedLinear extends Module {
     name: 'packed_linear',
     forward: (context, x: Tensor, bias: Tensor | null = null) => {
       context.values.shape = x.shape;
+      context.values.bias = bias;
       return scope(() => this.multiplied(x, bias));
     },
     backward: (context, grad) => {
       if (!grad) return null;
       const rows = grad.reshape([-1, this.shape[0] as number]);
       const dx = rows.matmul(this.values(grad.dtype)).reshape(context.values.shape as number[]);
-      return this.bias?.requiresGrad ? [dx, rows.sum(0)] : dx;
+      const { bias } = context.values as { bias: Tensor | null };
+      return bias?.requiresGrad ? [dx, rows.sum(0)] : dx;
     },
   });
 

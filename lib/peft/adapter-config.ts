@@ -11,6 +11,7 @@ const OPTIONS: Readonly<Record<string, keyof LoraOptions>> = {
   lora_dropout: 'loraDropout',
   bias: 'bias',
   use_rslora: 'useRslora',
+  use_dora: 'useDora',
   target_modules: 'targetModules',
   exclude_modules: 'excludeModules',
   layers_to_transform: 'layersToTransform',
@@ -31,7 +32,7 @@ const IGNORED: ReadonlySet<string> = new Set([
 ]);
 
 /** Keys of what is refused by its own name. */
-const PASSED: ReadonlySet<string> = new Set(['use_dora', 'use_qalora', 'lora_bias']);
+const PASSED: ReadonlySet<string> = new Set(['use_qalora', 'lora_bias']);
 
 /** Ways to begin that leave A and B alone once they are read from a file. */
 const BEGINNINGS: ReadonlySet<unknown> = new Set([true, false, 'gaussian']);
@@ -92,7 +93,7 @@ export function adapterConfigOf(
     fan_in_fan_out: config.fanInFanOut ?? isTransposed,
     init_lora_weights: config.initLoraWeights,
     use_rslora: config.useRslora,
-    use_dora: false,
+    use_dora: config.useDora,
     target_modules: targetsOf(config, targets),
     exclude_modules: listOrNull(config.excludeModules),
     layers_to_transform: config.layersToTransform && [...config.layersToTransform],

@@ -14,13 +14,14 @@ import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, type Tensor, to } from '../tensor/index.js';
 import { adapterConfigOf, parseAdapterConfig } from './adapter-config.js';
 import { addAdapters, configOf, lorasOf } from './lora.js';
-import { isNamed } from './targets.js';
+import { isSavedWhole } from './targets.js';
 
 const CONFIG = 'adapter_config.json';
 const WEIGHTS = 'adapter_model.safetensors';
 /** What PEFT puts before the names of the model that it wraps. */
 const PREFIX = 'base_model.model.';
 const SHOWN = 10;
+const FACTOR = /(^|\.)lora_(A\.weight|B\.weight|embedding_A|embedding_B|magnitude_vector)$/;
 
 /** A tensor of the files. */
 interface Saved {
@@ -114,9 +115,9 @@ function savedOf(model: Module): Saved[] {
     const dot = name.lastIndexOf('.');
     const [owner, last] = [name.slice(0, Math.max(dot, 0)), name.slice(dot + 1)];
     const isWrapped = layers.has(owner);
-    const isFactor = /(^|\.)lora_(A\.weight|B\.weight|embedding_A|embedding_B)$/.test(name);
+    const isFactor = FACTOR.test(name);
     const isBias = last === 'bias' && wantsBias(config.bias, isWrapped);
-    const isWhole = parentsOf(name).some((one) => isNamed(one, config.modulesToSave));
+    const isWhole = parentsOf(name).some((one) => isSavedWhole(one, config.modulesToSave));
     if (!isFactor && !isBias && !isWhole) continue;
     const own = isBias && isWrapped ? `${owner}.base_layer.bias` : name;
     saved.push({ name: PREFIX + own, parameter, transposed: theirs.has(name) });

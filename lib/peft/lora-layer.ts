@@ -83,20 +83,28 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
    * Adds the update to the weight, in f32, rounded once. Throws DS_ARGUMENT where an engine has it.
    */
   merge(): void {
-    if (!this.isMerged) this.addToWeight(1);
+    if (!this.isMerged) this.changeWeight((before) => this.mergedWith(before));
     this.isMerged = true;
   }
 
   /** Takes it away again; the weight is what it was before but for rounding. Throws DS_ARGUMENT. */
   unmerge(): void {
-    if (this.isMerged) this.addToWeight(-1);
+    if (this.isMerged) this.changeWeight((merged) => this.takenFrom(merged));
     this.isMerged = false;
   }
 
-  private addToWeight(sign: 1 | -1): void {
-    noGrad(() =>
-      scope(() => changeWeight(this.base, (before) => before.add(this.update().mul(sign)))),
-    );
+  /** The weight, f32, that computes alone what `before` and the adapter compute together. */
+  protected mergedWith(before: Tensor): Tensor {
+    return before.add(this.update());
+  }
+
+  /** What mergedWith() was given. */
+  protected takenFrom(merged: Tensor): Tensor {
+    return merged.sub(this.update());
+  }
+
+  private changeWeight(body: (before: Tensor) => Tensor): void {
+    noGrad(() => scope(() => changeWeight(this.base, body)));
   }
 
   /** The base's weight, which some models read themselves: without the adapter. */
@@ -107,6 +115,14 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
     if (this.sizes.isWide) parameter.fixedDtype = 'f32';
     const { weight } = this;
     if (weight.isMaterialized) parameter.moveTo(weight.device, parameter.dtype);
+    return parameter;
+  }
+
+  /** factor(), with its first values made now: they follow from the base's. */
+  protected started(parameter: Parameter): Parameter {
+    const { weight } = this;
+    if (!weight.stored) void weight.buffer;
+    void this.factor(parameter).buffer;
     return parameter;
   }
 }
@@ -169,16 +185,25 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
     const { base } = this;
     if (!this.isActive) return base.call(x);
     return scope(() => {
-      const sum = project(base, x).add(this.beside(x));
+      const sum = this.sumOf(x);
       return hasGelu(base) ? gelu(sum, 'tanh') : sum;
     });
   }
 
-  private beside(x: Tensor): Tensor {
-    const { dropout: p, scaling } = this.sizes;
-    const given = this.training ? dropout(x, p) : x;
-    const inner = this.lora_A.call(inDtype(given, this.lora_A.weight.dtype));
-    return cast(this.lora_B.call(inner.mul(scaling)), x.dtype);
+  /** base(x) and what the adapter adds to it, without the activation that may follow. */
+  protected sumOf(x: Tensor): Tensor {
+    return project(this.base, x).add(this.beside(this.dropped(x)));
+  }
+
+  /** What goes into A. */
+  protected dropped(x: Tensor): Tensor {
+    return this.training ? dropout(x, this.sizes.dropout) : x;
+  }
+
+  /** scaling * B A x, in x's dtype. */
+  protected beside(x: Tensor): Tensor {
+    const inner = this.lora_A.call(inDtype(x, this.lora_A.weight.dtype));
+    return cast(this.lora_B.call(inner.mul(this.sizes.scaling)), x.dtype);
   }
 }
 
@@ -188,9 +213,13 @@ const shapeOf = (base: Linear | PackedLinear): readonly [number, number] =>
 const hasGelu = (base: Linear | PackedLinear): boolean =>
   base instanceof PackedLinear ? base.hasGelu : base instanceof LinearGelu;
 
-/** The linear layer without the activation that may follow it. */
-function project(base: Linear | PackedLinear, x: Tensor): Tensor {
-  return base instanceof PackedLinear ? base.project(x) : linear(x, base.weight, base.bias);
+/** The linear layer without the activation that may follow it; null for `bias`: without it too. */
+export function project(
+  base: Linear | PackedLinear,
+  x: Tensor,
+  bias: Tensor | null = base.bias,
+): Tensor {
+  return base instanceof PackedLinear ? base.project(x, bias) : linear(x, base.weight, bias);
 }
 
 /** An adapter of a table: lora_embedding_A [r, rows], lora_embedding_B [channels, r]. */
@@ -231,8 +260,13 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
       const rows = base.call(index);
       const inner = embedding(this.lora_embedding_A.transpose(0, 1), index);
       const beside = linear(inner.mul(this.sizes.scaling), this.lora_embedding_B);
-      return rows.add(cast(beside, rows.dtype));
+      return this.finished(rows.add(cast(beside, rows.dtype)));
     });
+  }
+
+  /** What becomes of the rows with their update. */
+  protected finished(rows: Tensor): Tensor {
+    return rows;
   }
 }
 

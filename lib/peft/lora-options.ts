@@ -23,6 +23,11 @@ export interface LoraOptions {
    */
   useRslora?: boolean;
   /**
+   * Whether rows of a weight with its update are scaled to lengths that are trained as well: DoRA.
+   * Default false. Source: Liu et al. 2024.
+   */
+  useDora?: boolean;
+  /**
    * The modules that get an adapter: a list of names or ends of names, a regular expression for
    * whole names, or "all-linear" for all linear layers but the head. Default: what PEFT takes for
    * the model's family.
@@ -62,6 +67,7 @@ export interface LoraConfig {
   readonly loraDropout: number;
   readonly bias: LoraBias;
   readonly useRslora: boolean;
+  readonly useDora: boolean;
   readonly targetModules: string | readonly string[] | null;
   readonly excludeModules: string | readonly string[];
   readonly layersToTransform: readonly number[] | null;
@@ -78,6 +84,7 @@ export interface LoraConfig {
 
 const NAMES: OptionNames<LoraOptions> = {
   ...{ r: true, loraAlpha: true, loraDropout: true, bias: true, useRslora: true },
+  useDora: true,
   ...{ targetModules: true, excludeModules: true, layersToTransform: true, layersPattern: true },
   ...{ rankPattern: true, alphaPattern: true, modulesToSave: true, initLoraWeights: true },
   ...{ autocastAdapterDtype: true, fanInFanOut: true },
@@ -86,9 +93,8 @@ const NAMES: OptionNames<LoraOptions> = {
 
 /** Options that PEFT has and that change what an adapter computes. */
 const MISSING: Readonly<Record<string, string>> = {
-  useDora: 'DoRA',
   useQalora: 'QA-LoRA',
-  loraBias: 'a bias of B',
+  loraBias: 'bias of B',
 };
 
 /** Throws DS_ARGUMENT for a value that cannot be, an unknown name and what is not built. */
@@ -106,6 +112,7 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
     loraDropout: requireFinite(`${op} loraDropout`, options.loraDropout ?? 0, 0, 1),
     ...{ bias, initLoraWeights },
     useRslora: flag('useRslora', options.useRslora ?? false),
+    useDora: flag('useDora', options.useDora ?? false),
     targetModules: namesOrNull(`${op} targetModules`, options.targetModules),
     excludeModules: namesOrNull(`${op} excludeModules`, options.excludeModules) ?? [],
     layersToTransform: layersOf(`${op} layersToTransform`, options.layersToTransform),

@@ -3,9 +3,10 @@ import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
+import { withMagnitude } from './dora.js';
 import { adapted, LoraLayer, type LoraSizes } from './lora-layer.js';
 import { byPattern, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
-import { findTargets, isNamed } from './targets.js';
+import { findTargets, isSavedWhole } from './targets.js';
 
 const configs = new WeakMap<Module, LoraConfig>();
 
@@ -30,7 +31,8 @@ export function addAdapters(model: Module, config: LoraConfig): void {
   const biases = biasesOf(model, config.bias, [...targets.values()]);
   model.requiresGrad_(false);
   const instead = new Map<Module, Module>();
-  for (const [name, base] of targets) instead.set(base, adapted(name, base, sizesOf(name, config)));
+  const adapt = config.useDora ? withMagnitude : adapted;
+  for (const [name, base] of targets) instead.set(base, adapt(name, base, sizesOf(name, config)));
   replaceModules(model, instead);
   for (const parameter of [...saved, ...biases]) parameter.requireGrad(true);
   configs.set(model, config);
@@ -63,9 +65,11 @@ function sizesOf(name: string, config: LoraConfig): LoraSizes {
  * has.
  */
 function savedModules(model: Module, { modulesToSave }: LoraConfig): Parameter[] {
-  const found = new Map([...model.namedModules()].filter(([name]) => isNamed(name, modulesToSave)));
+  const found = new Map(
+    [...model.namedModules()].filter(([name]) => isSavedWhole(name, modulesToSave)),
+  );
   for (const wanted of modulesToSave) {
-    if ([...found.keys()].some((name) => isNamed(name, [wanted]))) continue;
+    if ([...found.keys()].some((name) => isSavedWhole(name, [wanted]))) continue;
     throw misused(
       'addLora modulesToSave',
       'names of modules',

@@ -69,10 +69,14 @@ function isWanted(name: string, module: Module, wanted: string | readonly string
 }
 
 /** A list names modules or their ends, a text is an expression for whole names. */
-export function isNamed(name: string, wanted: string | readonly string[]): boolean {
+function isNamed(name: string, wanted: string | readonly string[]): boolean {
   if (typeof wanted === 'string') return expression('addLora targetModules', wanted).test(name);
   return isAmong(name, wanted);
 }
+
+/** PEFT compares the ends of paths, letter by letter: "norm" names "input_layernorm" as well. */
+export const isSavedWhole = (path: string, modulesToSave: readonly string[]): boolean =>
+  modulesToSave.some((one) => path.endsWith(one));
 
 function inLayers(name: string, { layersToTransform, layersPattern }: LoraConfig): boolean {
   if (layersToTransform === null) return true;

@@ -22,10 +22,14 @@ async function goldenOf(name: string): Promise<Map<string, Tensor>> {
 const valuesOf = (golden: Map<string, Tensor>, key: string): number[] =>
   (golden.get(key) as Tensor).to('f32').toArray();
 
-for (const name of ['llama', 'llama-rslora', 'gpt2']) {
+const bases = {
+  ...{ llama: 'llama', 'llama-rslora': 'llama-rslora', gpt2: 'gpt2' },
+  ...{ 'llama-dora': 'llama', 'gpt2-dora': 'gpt2' },
+};
+for (const [name, base] of Object.entries(bases)) {
   recorded(name)(`${name}: logits, loss and gradients of PEFT`, async () => {
     const golden = await goldenOf(name);
-    const model = await nn.models.fromPretrained(join(root, name, 'base'));
+    const model = await nn.models.fromPretrained(join(root, base, 'base'));
     await peft.loadAdapter(model, join(root, name, 'adapter'), { isTrainable: true });
     const tokens = (golden.get('tokens') as Tensor).keep();
     const logits = (): number[] => model.call(tokens).contiguous().toArray();
@@ -47,6 +51,7 @@ for (const name of ['llama', 'llama-rslora', 'gpt2']) {
         .replace('grad.base_model.model.', '')
         .replace('.modules_to_save.default', '')
         .replace('.base_layer', '')
+        .replace('.lora_magnitude_vector.default.weight', '.lora_magnitude_vector')
         .replace(/\.default(?=\.|$)/, '');
       const grad = parameters.get(own)?.grad as Tensor;
       expect([own, largest(grad.toArray(), valuesOf(golden, key)) < 1e-4]).toEqual([own, true]);

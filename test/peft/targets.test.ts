@@ -120,12 +120,13 @@ test.each<[peft.LoraOptions | object, RegExp]>([
   ],
   [{ targetModules: ['lm_head'] }, /reads directly\. modulesToSave: \["lm_head"\]/],
   [{ targetModules: '(' }, /a regular expression/],
-  [{ modulesToSave: ['head'] }, /modulesToSave: expected names of modules, got "head"/],
+  [{ modulesToSave: ['heads'] }, /modulesToSave: expected names of modules, got "heads"/],
   [{ r: 0 }, /addLora r: expected an integer of at least 1/],
   [{ loraDropout: 1 }, /addLora loraDropout/],
   [{ bias: 'some' }, /addLora bias: expected "none", "all", "lora_only"/],
-  [{ useDora: true }, /addLora useDora: expected no DoRA/],
-  [{ use_dora: true }, /addLora use_dora: expected no DoRA/],
+  [{ useQalora: true }, /addLora useQalora: expected no QA-LoRA/],
+  [{ lora_bias: true }, /addLora lora_bias: expected no bias of B/],
+  [{ useDora: 1 }, /addLora useDora: expected true or false/],
   [{ initLoraWeights: 'pissa' }, /addLora initLoraWeights/],
   [{ alpha: 3 }, /alpha/],
 ])('%j is refused', (options, message) => {
@@ -158,7 +159,7 @@ const plainConfig = {
 
 test.each<[object, RegExp]>([
   [{ peft_type: 'IA3' }, /peft_type: expected "LORA", got "IA3"/],
-  [{ use_dora: true }, /use_dora: expected no DoRA/],
+  [{ use_qalora: true }, /use_qalora: expected no QA-LoRA/],
   [
     { trainable_token_indices: [1] },
     /trainable_token_indices: expected nothing: it is not there, got \[1\]/,

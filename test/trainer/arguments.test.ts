@@ -40,6 +40,7 @@ describe('spellings', () => {
     ['--bf16=yes --packing no', { bf16: true, packing: false }],
     ['--no_bf16 --no-packing', { bf16: false, packing: false }],
     ['--lora --lora_r 4', { use_peft: true, r: 4 }],
+    ['--lora --use_dora', { use_peft: true, use_dora: true }],
     ['--model a --data b c --output d', modelDataOutput()],
     ['--target_modules q_proj v_proj --bf16', { target_modules: ['q_proj', 'v_proj'], bf16: true }],
     ['--layers_to_transform 0 2', { layers_to_transform: [0, 2] }],

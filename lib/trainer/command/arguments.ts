@@ -120,6 +120,7 @@ export interface LoraArguments {
   modules_to_save?: string[];
   bias?: string;
   use_rslora?: boolean;
+  use_dora?: boolean;
   fan_in_fan_out?: boolean;
   init_lora_weights?: string | boolean;
   rank_pattern?: object;
@@ -172,7 +173,8 @@ export const KINDS: Readonly<Record<keyof TrainArguments, Kind>> = {
 
   ...{ use_peft: 'switch', r: 'integer', lora_alpha: 'number', lora_dropout: 'number' },
   ...{ target_modules: 'texts', exclude_modules: 'texts', modules_to_save: 'texts' },
-  ...{ bias: 'text', use_rslora: 'switch', fan_in_fan_out: 'switch' },
+  ...{ bias: 'text', use_rslora: 'switch', use_dora: 'switch' },
+  fan_in_fan_out: 'switch',
   ...{ init_lora_weights: 'text or switch', rank_pattern: 'record', alpha_pattern: 'record' },
   ...{ layers_to_transform: 'integers', layers_pattern: 'texts' },
   ...{ load_in_4bit: 'switch', bnb_4bit_quant_type: 'text', bnb_4bit_use_double_quant: 'switch' },

@@ -13,7 +13,14 @@ export type CheckedArguments = TrainArguments &
 /** Arguments of LoRA beside the one that asks for it, and those of 4-bit weights. */
 const OF_LORA: readonly (keyof TrainArguments)[] = [
   ...(['r', 'lora_alpha', 'lora_dropout', 'target_modules', 'exclude_modules'] as const),
-  ...(['modules_to_save', 'bias', 'use_rslora', 'fan_in_fan_out', 'init_lora_weights'] as const),
+  ...([
+    'modules_to_save',
+    'bias',
+    'use_rslora',
+    'use_dora',
+    'fan_in_fan_out',
+    'init_lora_weights',
+  ] as const),
   ...(['rank_pattern', 'alpha_pattern', 'layers_to_transform', 'layers_pattern'] as const),
   ...(['load_in_4bit', 'bnb_4bit_quant_type', 'bnb_4bit_use_double_quant'] as const),
 ];

@@ -90,7 +90,6 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
   ...refused('predict with the saved folder', ['do_predict', 'predict_with_generate']),
   ...refused('ask for "offload_param" or --gradient_checkpointing', ['activation_offloading']),
   ...refused('8-bit weights are not there: --load_in_4bit', ['load_in_8bit']),
-  ...refused('magnitudes are not trained apart', ['use_dora']),
   ...refused('adapters are of modules', ['lora_target_parameters', 'target_parameters']),
   ...refused("write the template into the tokenizer's chat_template.jinja", ['chat_template_path']),
   ...refused("write it into the tokenizer's tokenizer_config.json", ['eos_token', 'pad_token']),

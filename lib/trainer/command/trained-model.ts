@@ -36,6 +36,7 @@ function loraOptions(args: TrainArguments): LoraOptions {
     loraDropout: args.lora_dropout,
     bias: args.bias as LoraOptions['bias'],
     useRslora: args.use_rslora,
+    useDora: args.use_dora,
     targetModules: alone(args.target_modules),
     excludeModules: alone(args.exclude_modules),
     layersToTransform: args.layers_to_transform,
