@@ -49,7 +49,11 @@ export interface Addon {
   synchronizeDevice(number: number): void;
   setThreads(count: number): void;
   getThreads(): number;
-  allocate(stream: number, bytes: number): number;
+  /**
+   * Device memory for what an op will write. The last two words of the block are the stream and the
+   * bytes; the handle replaces the stream. Numbers as arguments and result would be a third of it.
+   */
+  allocate(): void;
   allocatePinned(number: number, bytes: number): number;
   release(handle: number): void;
   /**

@@ -128,10 +128,14 @@ void set_threads(Addon&, int32_t count) {
 }
 double get_threads(Addon&) { return thread_pool().threads(); }
 
-double allocate(Addon& addon, double stream, double bytes) {
-  StreamRef& at = *addon.streams.get(stream);
-  const size_t size = bytes_of("allocate", bytes);
-  return addon.buffers.add(std::make_shared<Buffer>(at.device, at.stream, size));
+/// Device memory for what an op will write. The last two words of the block are the stream and the
+/// bytes; the handle replaces the stream. Numbers as arguments and result would be a third of it.
+void allocate(Addon& addon) {
+  if (addon.argument_count < 2) throw Error("DS_INTERNAL", "allocate", "a block", "none");
+  double* const words = addon.arguments + addon.argument_count - 2;
+  StreamRef& at = *addon.streams.get(words[0]);
+  const size_t size = bytes_of("allocate", words[1]);
+  words[0] = addon.buffers.add(std::make_shared<Buffer>(at.device, at.stream, size));
 }
 double allocate_pinned(Addon& addon, double number, double bytes) {
   const size_t size = bytes_of("allocatePinned", bytes);

@@ -79,3 +79,10 @@ function requireSameOps(loaded: Addon): Addon {
 /** The loaded addon. Only lib/runtime imports it. */
 export const addon: Addon = requireSameOps(load());
 addon.setThreads(threads);
+
+/**
+ * Shared with the addon: an op's arguments, from their writing to its call. The last two words are
+ * those of allocate().
+ */
+export const block = new Float64Array(512);
+addon.setArguments(block);

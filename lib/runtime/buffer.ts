@@ -1,11 +1,14 @@
 // Buffer: a block of device or pinned memory with a reference count.
-import { addon } from './addon.js';
+import { addon, block } from './addon.js';
 import type { Device } from './device.js';
 import { failure, native } from './native.js';
 import { openRow, runPostponed } from './postponed.js';
 import type { Event, Stream } from './stream.js';
 
 const { allocate, release } = addon;
+
+/** The words of allocate(), which leaves the handle where the stream was. */
+const [STREAM, BYTES] = [block.length - 2, block.length - 1];
 
 /**
  * Owned by the tensors that view it: the last release() returns the memory in stream order. After
@@ -139,7 +142,10 @@ export class Buffer {
 
 function allocateFor(device: Device, bytes: number): number {
   try {
-    return allocate(device.compute.handle, bytes);
+    block[STREAM] = device.compute.handle;
+    block[BYTES] = bytes;
+    allocate();
+    return block[STREAM] as number;
   } catch (error) {
     throw failure(error);
   }

@@ -2,16 +2,12 @@
 
 import type { Addon } from '../../types/addon.generated.js';
 import { DsError } from '../errors.js';
-import { addon } from './addon.js';
+import { addon, block } from './addon.js';
 import { dtypeCode } from './dtype.js';
 import { openRow } from './postponed.js';
 import { withOwners } from './shortage.js';
 import type { Stream } from './stream.js';
 import { describe, type View } from './view.js';
-
-/** Shared with the addon; valid between writing an op's arguments and its call. */
-export const block = new Float64Array(512);
-addon.setArguments(block);
 
 /** By themselves: to look them up in the addon's table costs as much as their calls do. */
 let { run: runNow, runOnHost } = addon;

@@ -1,7 +1,6 @@
 // Stores, jobs and process groups: what the addon offers for work on several ranks.
 import { DsError } from '../errors.js';
-import { addon } from './addon.js';
-import { block } from './call.js';
+import { addon, block } from './addon.js';
 import type { Device } from './device.js';
 import { dtypeCode, dtypeSize } from './dtype.js';
 import { native, settled } from './native.js';

@@ -2,8 +2,8 @@
 // nothing: the addon's functions are wrapped only meanwhile.
 import type { Addon } from '../../types/addon.generated.js';
 import { DsError } from '../errors.js';
-import { addon } from './addon.js';
-import { block, runOpsBy } from './call.js';
+import { addon, block } from './addon.js';
+import { runOpsBy } from './call.js';
 import { collectiveKinds } from './job.js';
 import { opNames } from './kernels.generated.js';
 import { Stream } from './stream.js';

@@ -1,9 +1,8 @@
 // The addon called directly, past the typed wrappers: absent operands, wrong handles, numbers that are none.
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import { addon as typed } from '../../lib/runtime/addon.js';
+import { block, addon as typed } from '../../lib/runtime/addon.js';
 import { Buffer } from '../../lib/runtime/buffer.js';
-import { block } from '../../lib/runtime/call.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { opNames } from '../../lib/runtime/kernels.generated.js';
 
@@ -23,6 +22,12 @@ function released(): number {
 // None of them may be a live handle: a test that ran before in this process may still hold buffers,
 // and small numbers such as 1 and 3 are the first handles that a process gives out.
 const wrong = [0, -1, 0.5, 2 ** 24 - 1, 2 ** 31, 2 ** 53, 2 ** 62, 1e300, NaN, Infinity];
+
+/** allocate() with its two words where it looks for them. */
+function allocate(stream: number, bytes: number): void {
+  block.set([stream, bytes], block.length - 2);
+  call('allocate');
+}
 
 /** The code of what `body` throws: only the addon's own errors have one. */
 function codeOf(body: () => unknown): string {
@@ -80,16 +85,26 @@ test('every function takes numbers that are none with an error or an answer', ()
 
 describe('sizes', () => {
   test.each([-1, -8, 0.5, NaN, Infinity, 2 ** 54, 1e300])('%d bytes', (bytes) => {
-    for (const allocate of [
-      () => call('allocate', device.compute.handle, bytes),
+    for (const body of [
+      () => allocate(device.compute.handle, bytes),
       () => call('allocatePinned', 0, bytes),
     ]) {
-      expect(codeOf(allocate)).toBe('DS_ARGUMENT');
+      expect(codeOf(body)).toBe('DS_ARGUMENT');
     }
   });
 
   test('2^53 bytes are too many, and said to be', () => {
-    expect(codeOf(() => call('allocate', device.compute.handle, 2 ** 53))).toBe('DS_OUT_OF_MEMORY');
+    expect(codeOf(() => allocate(device.compute.handle, 2 ** 53))).toBe('DS_OUT_OF_MEMORY');
+  });
+
+  test.each([...wrong.filter(Number.isFinite), NaN])('on the stream %d', (stream) => {
+    expect(codeOf(() => allocate(stream, 64))).toBe('DS_RELEASED');
+  });
+
+  test('without a block that has room for them', () => {
+    call('setArguments', new Float64Array(1));
+    expect(codeOf(() => call('allocate'))).toBe('DS_INTERNAL');
+    call('setArguments', block);
   });
 });
 
