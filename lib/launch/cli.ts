@@ -116,6 +116,10 @@ program
   .option('--nodes <n>', 'machines', positiveInteger, 1)
   .option('--cores <n>', "of each machine; default: this one's", positiveInteger)
   .option('--link <GB/s>', 'from each machine to the others', positiveNumber, 50)
+  .option('--nvme-space <size>', 'of the disk of each machine; default: none is used', byteCount)
+  .option('--nvme-rate <GB/s>', 'read, and written at once: see ds io', positiveNumber, 2)
+  .option('--tp <n>', 'at most so many ranks share each layer', positiveInteger, 1)
+  .option('--pp <n>', 'at most so many stages of a pipeline', positiveInteger, 1)
   .addOption(new Option('--precision <p>').choices(['bf16', 'fp16', 'fp32']).default('bf16'))
   .option('--json', 'all ways, as JSON')
   .action((flags: PlanFlags) =>

@@ -15,6 +15,13 @@ export interface PlanFlags {
   cores?: number;
   /** GB/s from one machine to the others. */
   link: number;
+  /** Bytes of each machine's disk. */
+  nvmeSpace?: number;
+  /** GB/s of reading, and of writing at once. */
+  nvmeRate: number;
+  /** At most so many ranks share each layer, and so many stages the model. */
+  tp: number;
+  pp: number;
   precision: 'bf16' | 'fp16' | 'fp32';
   json?: boolean;
 }
@@ -26,7 +33,9 @@ export function plan(flags: PlanFlags): { fits: boolean; output: string } {
   const sizes = sizesOf(plannedModel(flags.model));
   const request = {
     ...{ sizes, batch: flags.batch, seq: flags.seq ?? Math.min(1024, sizes.maxSeq) },
-    ...{ precision: flags.precision, rates: H200, stateBytes: ADAMW },
+    ...{ precision: flags.precision, stateBytes: ADAMW },
+    rates: { ...H200, disk: flags.nvmeRate * 1e9 },
+    ...{ diskMemory: flags.nvmeSpace ?? 0, most: { tensor: flags.tp, stages: flags.pp } },
     ...{ deviceMemory: flags.gpuMemory, hostMemory: flags.hostMemory ?? totalmem() },
     cluster: {
       nodes: flags.nodes,

@@ -1,6 +1,7 @@
 // Bytes that a training step needs on the device and in host memory, by part, before anything is
 // allocated.
 import type { ModelSizes } from './model-sizes.js';
+import { partOf } from './part-of-model.js';
 import type { Setup } from './setup.js';
 
 /** Bytes of one rank's device at the step's worst moment, by part. */
@@ -33,6 +34,8 @@ export interface Memory {
   device: DeviceBytes;
   /** Of each rank. */
   host: HostBytes;
+  /** Of each rank: master weights and state on a disk. */
+  disk: number;
 }
 
 /** The sum of the parts. */
@@ -52,6 +55,8 @@ const LARGE_VOCABULARY = 2 ** 16;
 const KEPT_LOGITS = 2 ** 30;
 /** f32. */
 const MASTER = 4;
+/** Slots of state from a disk: offload_optimizer.buffer_count. */
+const SLOTS = 4;
 /** Elements of the largest part of a state that streams to the device: see StreamedHome. */
 const TILE = 2 ** 24;
 
@@ -121,6 +126,8 @@ function weightsAt(sizes: ModelSizes, setup: Setup, done: number): number {
 function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   const { layers, activations: shape, channels, root } = sizes;
   const tokens = setup.microBatch * setup.seq;
+  // The first stage has so many micro-batches under way before the first backward (1F1B).
+  const inFlight = Math.min(setup.stages, setup.accumulation);
   const element = bytesOf(setup);
   const stream = tokens * channels * element;
   const block = tokens * (shape.kept * element + shape.statistics);
@@ -131,13 +138,13 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   const beginning = {
     gradients: Math.min(root, gradientsAt(sizes, setup, 0)),
     weights: weightsAt(sizes, setup, 0),
-    activations: layers * perBlock + 3 * stream,
+    activations: inFlight * layers * perBlock + 3 * stream,
     head: headElements(sizes, setup),
   };
   const during = (done: number): Moment => ({
     gradients: gradientsAt(sizes, setup, done),
     weights: weightsAt(sizes, setup, done),
-    activations: (layers - done + 1) * perBlock + inBlock,
+    activations: (inFlight * layers - done + 1) * perBlock + inBlock,
     head: 0,
   });
   return [beginning, ...Array.from({ length: layers }, (_, done) => during(done + 1))];
@@ -146,7 +153,8 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
 /**
  * What one rank needs at the worst moment of the backward: at the head, or in one of the blocks.
  */
-export function memoryOf(sizes: ModelSizes, setup: Setup): Memory {
+export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
+  const sizes = partOf(whole, setup);
   const { parameters } = sizes;
   const element = bytesOf(setup);
   const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
@@ -167,8 +175,12 @@ export function memoryOf(sizes: ModelSizes, setup: Setup): Memory {
   );
   const device = moments.reduce((worst, one) => (total(one) > total(worst) ? one : worst));
   // A gradient and a weight on their way for every parameter whose state host threads update.
-  const passing = 2 * element * parameters * share * (away - streamed);
+  const onDisk = setup.optimizer === 'nvme';
+  const passing = (onDisk ? 1 : 2) * element * parameters * share * (away - streamed);
+  const largest = Math.max(sizes.root, sizes.block);
+  const slots = onDisk ? SLOTS * stateOf(setup) * largest * share : 0;
   const living = setup.weights === 'cpu' && away < 1 ? element * parameters * share : 0;
-  const host = { optimizer: away * state, buffers: passing + living, processes: PROCESS };
-  return { device, host };
+  const inMemory = onDisk ? 0 : away * state;
+  const host = { optimizer: inMemory, buffers: passing + living + slots, processes: PROCESS };
+  return { device, host, disk: onDisk ? away * state : 0 };
 }

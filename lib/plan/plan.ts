@@ -6,7 +6,13 @@ import { type Memory, memoryOf, total } from './memory.js';
 import { type ModelSizes, requireLength } from './model-sizes.js';
 import type { Rates } from './rates.js';
 import { plainSetup, type Setup } from './setup.js';
-import { type Cluster, plannedGpuShare, type StepTime, stepTime } from './step-time.js';
+import {
+  type Cluster,
+  plannedGpuShare,
+  ranksOfMachine,
+  type StepTime,
+  stepTime,
+} from './step-time.js';
 
 /** What there is, and what is to be trained on it. */
 export interface PlanRequest {
@@ -20,6 +26,10 @@ export interface PlanRequest {
   deviceMemory: number;
   /** Bytes of one machine's. */
   hostMemory: number;
+  /** Bytes of one machine's disk; 0 where none is to be used. */
+  diskMemory: number;
+  /** At most so many ranks share each layer out, and at most so many stages a model. */
+  most: { tensor: number; stages: number };
   rates: Rates;
   /** Bytes of the optimizer's state per parameter. */
   stateBytes: number;
@@ -32,6 +42,8 @@ export interface Candidate {
   /** Bytes of a rank's device and of a machine's memory, in all. */
   device: number;
   host: number;
+  /** Of a machine's disk. */
+  disk: number;
   fits: boolean;
   time: StepTime;
   tokensPerSecond: number;
@@ -48,29 +60,62 @@ const DEVICE_SPARE = 1.05;
 const DRIVER = 0.6 * 2 ** 30;
 const HOST_SPARE = 1.05;
 
-/** A candidate for each stage, place of state and weights, and way to keep activations. */
-function setupsOf({ cluster, batch, rates, ...request }: PlanRequest): Setup[] {
-  const ranks = cluster.nodes * cluster.devicesPerNode;
-  const { seq, precision, stateBytes } = request;
-  const common = { ...plainSetup, ranks, seq, precision, stateBytes };
-  const stages: readonly Setup['stage'][] = ranks > 1 ? [0, 1, 2, 3] : [0];
-  const found: Setup[] = [];
-  for (const microBatch of halvesOf(batch)) {
-    for (const checkpointing of [false, true]) {
-      const one = { ...common, microBatch, accumulation: batch / microBatch, checkpointing };
-      for (const stage of stages) found.push({ ...one, stage });
-      for (const stage of ranks > 1 ? ([1, 2, 3] as const) : ([2] as const)) {
-        for (const ratio of [0.25, 0.5, 0.75, 1]) {
-          found.push({ ...one, stage, optimizer: 'cpu', ratio });
-        }
-      }
-      found.push({ ...one, stage: 3, optimizer: 'cpu', weights: 'cpu' });
-    }
-  }
+/**
+ * Ways to share a model out between ranks, each of which leaves a whole number that share a batch.
+ */
+function axesOf({ cluster, sizes, most }: PlanRequest): Pick<Setup, 'tensor' | 'stages'>[] {
+  const all = cluster.nodes * cluster.devicesPerNode;
+  const upTo = (limit: number): number[] =>
+    Array.from({ length: limit }, (_, i) => i + 1).filter((one) => all % one === 0);
+  return upTo(Math.min(most.tensor, cluster.devicesPerNode)).flatMap((tensor) =>
+    upTo(Math.min(most.stages, sizes.layers))
+      .filter((stages) => all % (tensor * stages) === 0)
+      .filter(() => sizes.attentionWidth % tensor === 0)
+      .map((stages) => ({ tensor, stages })),
+  );
+}
+
+/** A candidate for each way to share out, place of state and weights, and of activations. */
+function setupsOf(request: PlanRequest): Setup[] {
+  const { cluster, rates } = request;
+  const found = axesOf(request).flatMap((axes) => setupsOn(axes, request));
   return found.flatMap((one) => {
-    if (one.optimizer === 'device') return [one];
+    if (one.optimizer !== 'cpu') return [one];
     return [one, { ...one, gpuShare: plannedGpuShare(one, rates, cluster) }];
   });
+}
+
+/**
+ * The batch is that of all ranks together: where they share layers, each of fewer has more of it.
+ */
+function setupsOn(axes: Pick<Setup, 'tensor' | 'stages'>, request: PlanRequest): Setup[] {
+  const { cluster, seq, precision, stateBytes, diskMemory } = request;
+  const sharing = axes.tensor * axes.stages;
+  const ranks = (cluster.nodes * cluster.devicesPerNode) / sharing;
+  const batch = request.batch * sharing;
+  const common = { ...plainSetup, ...axes, ranks, seq, precision, stateBytes };
+  // Gradients of stages wait in whole: see pipelines.
+  const atMost = axes.stages > 1 ? 1 : 3;
+  const upTo = (stages: readonly Setup['stage'][]) => stages.filter((stage) => stage <= atMost);
+  const stages = upTo(ranks > 1 ? [0, 1, 2, 3] : [0]);
+  const offloading = upTo(ranks > 1 ? [1, 2, 3] : axes.stages > 1 ? [1] : [2]);
+  return halvesOf(batch).flatMap((microBatch) =>
+    [false, true].flatMap((checkpointing): Setup[] => {
+      const one = { ...common, microBatch, accumulation: batch / microBatch, checkpointing };
+      const whole = { ...one, stage: 3, optimizer: 'cpu', weights: 'cpu' } as const;
+      return [
+        ...stages.map((stage) => ({ ...one, stage })),
+        ...offloading.flatMap((stage) => [
+          ...[0.25, 0.5, 0.75, 1].map(
+            (ratio) => ({ ...one, stage, optimizer: 'cpu', ratio }) as const,
+          ),
+          ...(diskMemory > 0 ? [{ ...one, stage, optimizer: 'nvme' } as const] : []),
+        ]),
+        ...(atMost === 3 ? [whole] : []),
+        ...(atMost === 3 && diskMemory > 0 ? [{ ...whole, optimizer: 'nvme' } as const] : []),
+      ];
+    }),
+  );
 }
 
 /** `batch`, and its halves as long as they are whole. */
@@ -85,11 +130,14 @@ export function weigh(request: Omit<PlanRequest, 'batch' | 'seq'>, setup: Setup)
   const { sizes, cluster, rates } = request;
   const memory = memoryOf(sizes, setup);
   const device = total(memory.device) * DEVICE_SPARE + DRIVER;
-  const host = total(memory.host) * HOST_SPARE * Math.min(setup.ranks, cluster.devicesPerNode);
+  const here = ranksOfMachine(setup, cluster);
+  const host = total(memory.host) * HOST_SPARE * here;
+  const disk = memory.disk * here;
   const time = stepTime(sizes, setup, rates, cluster);
   const tokens = setup.ranks * setup.microBatch * setup.accumulation * setup.seq;
-  const fits = device <= request.deviceMemory && host <= request.hostMemory;
-  return { setup, memory, device, host, fits, time, tokensPerSecond: tokens / time.step };
+  const isInMemory = device <= request.deviceMemory && host <= request.hostMemory;
+  const fits = isInMemory && disk <= request.diskMemory;
+  return { setup, memory, device, host, disk, fits, time, tokensPerSecond: tokens / time.step };
 }
 
 /**
@@ -118,22 +166,30 @@ function requireWhole(name: string, value: number): void {
   throw new DsError({ code: 'DS_ARGUMENT', op: `plan ${name}`, expected, got: `${value}` });
 }
 
+/** A folder that a person replaces by one on a disk. */
+const NVME_PATH = '/nvme';
+
 /** The ds_config.json of a way; what checkpoints a model's blocks is the model's own option. */
 export function configOf({ setup }: Candidate): DsConfig {
   const { stage, optimizer, weights, ratio, precision, microBatch, accumulation, overlap } = setup;
-  const { gpuShare: gpu_share } = setup;
+  const { gpuShare: gpu_share, tensor, stages } = setup;
   const pinned = { device: 'cpu', pin_memory: true } as const;
   return {
     train_micro_batch_size_per_gpu: microBatch,
     gradient_accumulation_steps: accumulation,
     optimizer: { type: 'AdamW', params: { lr: 1e-4 } },
     gradient_clipping: 1,
+    ...(tensor > 1 && { tensor_parallel: { autotp_size: tensor } }),
+    ...(stages > 1 && { pipeline: { stages } }),
     ...(precision !== 'fp32' && { [precision]: { enabled: true } }),
     zero_optimization: {
       stage,
       ...(stage > 0 && { overlap_comm: overlap }),
       ...(optimizer === 'cpu' && {
         offload_optimizer: { ...pinned, ...(ratio < 1 && { ratio }), gpu_share },
+      }),
+      ...(optimizer === 'nvme' && {
+        offload_optimizer: { device: 'nvme', nvme_path: NVME_PATH },
       }),
       ...(weights === 'cpu' && { offload_param: pinned }),
     },

@@ -16,6 +16,8 @@ export interface Rates {
   hostAdam: readonly (readonly [cores: number, bytesPerSecond: number])[];
   /** Copies to the device while as much comes back, and the host's memory is at work: of each. */
   pcie: number;
+  /** Reads and writes of a machine's disk while both go on: of each. */
+  disk: number;
   /** Collectives between the devices of a machine, bytes of a rank's result. */
   link: number;
 }
@@ -36,6 +38,7 @@ export const H200: Rates = {
     [32, 160e9],
   ],
   pcie: 39e9,
+  disk: 2e9,
   link: 264e9,
 };
 

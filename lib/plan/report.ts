@@ -9,6 +9,7 @@ const gib = (bytes: number): string => `${(bytes / GIB).toFixed(1)} GiB`;
 
 /** "stage 2, optimizer on the host (ratio 0.5), checkpointing, micro-batch 4 x 2". */
 function nameOf({ setup }: Candidate): string {
+  const { tensor, stages } = setup;
   const { stage, optimizer, weights, ratio, checkpointing, microBatch, accumulation } = setup;
   const shares = [
     ...(ratio < 1 ? [`ratio ${ratio}`] : []),
@@ -17,7 +18,10 @@ function nameOf({ setup }: Candidate): string {
   const share = shares.length > 0 ? ` (${shares.join(', ')})` : '';
   return [
     `stage ${stage}`,
+    ...(tensor > 1 ? [`${tensor} ranks a layer`] : []),
+    ...(stages > 1 ? [`${stages} pipeline stages`] : []),
     ...(optimizer === 'cpu' ? [`optimizer on the host${share}`] : []),
+    ...(optimizer === 'nvme' ? ['optimizer on disk'] : []),
     ...(weights === 'cpu' ? ['weights on the host'] : []),
     ...(checkpointing ? ['checkpointing'] : []),
     `micro-batch ${microBatch}${accumulation > 1 ? ` x ${accumulation}` : ''}`,
@@ -52,7 +56,8 @@ function parts(name: string, bytes: object): string {
   return `${name}: ${list.join(', ')}`;
 }
 
-function assumptions({ rates, cluster, sizes, deviceMemory, hostMemory }: PlanRequest): string[] {
+function assumptions(request: PlanRequest): string[] {
+  const { rates, cluster, sizes, deviceMemory, hostMemory, diskMemory, most } = request;
   const { nodes, devicesPerNode, coresPerNode, nodeLink } = cluster;
   const adam = hostAdamRate(rates, coresPerNode) / 1e9;
   const link =
@@ -60,6 +65,16 @@ function assumptions({ rates, cluster, sizes, deviceMemory, hostMemory }: PlanRe
   return [
     `${(sizes.parameters / 1e9).toFixed(3)}e9 parameters; ${nodes} x ${devicesPerNode} GPUs of ${gib(deviceMemory)}, ${gib(hostMemory)} of memory and ${coresPerNode} cores a machine${link}.`,
     `Rates of ${rates.name}: ${(rates.matmul / 1e12).toFixed(0)} TFLOP/s in 16-bit products, ${(rates.deviceMemory / 1e12).toFixed(2)} TB/s, ${(rates.link / 1e9).toFixed(0)} GB/s between GPUs, Adam on the host at ${adam.toFixed(0)} GB/s, ${(rates.pcie / 1e9).toFixed(0)} GB/s to and from a GPU at once.`,
+    ...(diskMemory > 0
+      ? [
+          `A disk of ${gib(diskMemory)} a machine, read and written at ${(rates.disk / 1e9).toFixed(1)} GB/s each at once, which all its ranks share; an update reads and writes 12 bytes a parameter, and hides behind one micro-batch.`,
+        ]
+      : []),
+    ...(most.tensor > 1 || most.stages > 1
+      ? [
+          'Ranks that share layers: all weights and what blocks keep but 4 widths of the stream are divided; all-reduces of a block (2 forward, 2 backward, 2 again under checkpointing) are hidden by nothing. Stages: the first has embedding, head and as many micro-batches under way as there are stages; a step takes accumulation + stages - 1 of them. Simulated, not measured.',
+        ]
+      : []),
     'AdamW; bytes within 5 % and times within 15 % of what was measured on 1 and 2 GPUs, and simulated beyond.',
   ];
 }
@@ -76,6 +91,7 @@ export function formatPlan({ candidates, best }: Plan, request: PlanRequest): st
       `Best: ${nameOf(best)}.`,
       parts('Each GPU', best.memory.device),
       parts('Each rank on the host', best.memory.host),
+      ...(best.disk > 0 ? [`Each machine on its disk: ${gib(best.disk)}`] : []),
       ...(checkpointing ? ['The model is made with activationCheckpointing: true.'] : []),
       JSON.stringify(configOf(best), null, 2),
     );

@@ -1,18 +1,22 @@
 // A way to train a model that a plan weighs: what ds_config.json would say of it.
 
 /** Where the optimizer's state is, or the weights. */
-export type Place = 'device' | 'cpu';
+export type Place = 'device' | 'cpu' | 'nvme';
 
 /** One way to train. */
 export interface Setup {
   /** zero_optimization.stage. */
   stage: 0 | 1 | 2 | 3;
-  /** Ranks that share a batch out. */
+  /** Ranks that share a batch out: all, over `tensor` and `stages`. */
   ranks: number;
+  /** Ranks that share each layer out. */
+  tensor: number;
+  /** Stages of a pipeline, one to a rank. */
+  stages: number;
   /** Where master weights and the optimizer's state are. */
   optimizer: Place;
   /** Where the weights are when nobody uses them; "cpu" at stage 3 alone. */
-  weights: Place;
+  weights: Exclude<Place, 'nvme'>;
   /** offload_optimizer.ratio: the share of the state that `optimizer` means. */
   ratio: number;
   /** offload_optimizer.gpu_share: of that, the share which the device updates. */
@@ -36,6 +40,7 @@ export interface Setup {
 /** AdamW in bf16 on one rank, with nothing shared out or moved. */
 export const plainSetup: Setup = {
   ...{ stage: 0, ranks: 1, optimizer: 'device', weights: 'device', ratio: 1 },
+  ...{ tensor: 1, stages: 1 },
   gpuShare: 0,
   ...{ microBatch: 1, seq: 1024, accumulation: 1, precision: 'bf16', checkpointing: false },
   ...{ overlap: true, stateBytes: 8 },

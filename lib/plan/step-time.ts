@@ -3,6 +3,7 @@
 
 import { balancedShare } from '../zero/home/processor-rates.js';
 import type { ModelSizes } from './model-sizes.js';
+import { partOf } from './part-of-model.js';
 import { hostAdamRate, type Rates } from './rates.js';
 import type { Setup } from './setup.js';
 
@@ -79,12 +80,39 @@ function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
   return products + attention + (streamed * element) / rates.deviceMemory;
 }
 
+/** All ranks of one machine, whatever they share. */
+export function ranksOfMachine({ ranks, tensor, stages }: Setup, at: Cluster): number {
+  return Math.min(ranks * tensor * stages, at.devicesPerNode);
+}
+
+/** Bytes a second of a rank's collectives with ranks of other machines, where there are any. */
+function slowestLink(setup: Setup, rates: Rates, at: Cluster): number {
+  const ofRank = at.nodeLink / ranksOfMachine(setup, at);
+  return at.nodes > 1 ? Math.min(rates.link, ofRank) : rates.link;
+}
+
+/**
+ * Seconds of what ranks that share layers out tell each other in one step, which nothing hides: two
+ * all-reduces of a block's output in the forward and two in the backward, and of what is computed
+ * again two more (Megatron-LM, section 3); between stages one output for each micro-batch and way.
+ * Ranks that share a layer are of one machine where they fit there.
+ */
+function sharingTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster): number {
+  const { tensor, stages, accumulation } = setup;
+  const element = setup.precision === 'fp32' ? 4 : 2;
+  const output = setup.microBatch * setup.seq * sizes.channels * element;
+  const within = tensor <= at.devicesPerNode ? rates.link : slowestLink(setup, rates, at);
+  const reductions = (setup.checkpointing ? 6 : 4) * sizes.layers;
+  const layers = (reductions * 2 * output * (tensor - 1)) / tensor / within;
+  const between = stages > 1 ? (2 * output) / slowestLink(setup, rates, at) : 0;
+  return accumulation * (layers + between);
+}
+
 /** Seconds of exchanges between the ranks in one step, hidden or not. */
 function exchangeTime({ parameters }: ModelSizes, setup: Setup, rates: Rates, at: Cluster): number {
   if (setup.ranks === 1) return 0;
   const element = setup.precision === 'fp32' ? 4 : 2;
-  const perNode = Math.min(setup.ranks, at.devicesPerNode);
-  const slowest = at.nodes > 1 ? Math.min(rates.link, at.nodeLink / perNode) : rates.link;
+  const slowest = slowestLink(setup, rates, at);
   const one = (parameters * element * (setup.ranks - 1)) / setup.ranks / slowest;
   const { stage, accumulation } = setup;
   if (stage < 2) return 2 * one;
@@ -97,7 +125,7 @@ function exchangeTime({ parameters }: ModelSizes, setup: Setup, rates: Rates, at
  * run finds it: two decimals.
  */
 export function plannedGpuShare(setup: Setup, rates: Rates, at: Cluster): number {
-  const ranksHere = Math.min(setup.ranks, at.devicesPerNode);
+  const ranksHere = ranksOfMachine(setup, at);
   const host = hostAdamRate(rates, at.coresPerNode) / ranksHere / ADAM_ON_HOST;
   const element = setup.precision === 'fp32' ? 4 : 2;
   const share = balancedShare({ host, link: rates.pcie }, { state: setup.stateBytes + 4, element });
@@ -105,26 +133,33 @@ export function plannedGpuShare(setup: Setup, rates: Rates, at: Cluster): number
 }
 
 /** Seconds of one step of `sizes` by `setup`, on devices of `rates`. */
-export function stepTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster): StepTime {
+export function stepTime(whole: ModelSizes, setup: Setup, rates: Rates, at: Cluster): StepTime {
+  const sizes = partOf(whole, setup);
   const { parameters } = sizes;
-  const isAlone = setup.ranks === 1;
+  const isAlone = setup.ranks * setup.tensor * setup.stages === 1;
   const beside = isAlone ? 1 : CONTENTION;
-  const compute = beside * setup.accumulation * computeTime(sizes, setup, rates);
+  // Stages wait for the first and the last micro-batches of the others.
+  const micros = setup.accumulation + setup.stages - 1;
+  const compute = beside * micros * computeTime(sizes, setup, rates);
   const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
   const away = setup.optimizer === 'device' ? 0 : setup.ratio;
   const onDevice = ((1 - away) * parameters * share * ADAM) / rates.deviceMemory;
-  const ranksHere = Math.min(setup.ranks, at.devicesPerNode);
+  const ranksHere = ranksOfMachine(setup, at);
   const offloaded = away * parameters * share;
   const hostAdam = hostAdamRate(rates, at.coresPerNode) / ranksHere;
   const byThreads = ((1 - setup.gpuShare) * offloaded * ADAM_ON_HOST) / hostAdam;
   const element = setup.precision === 'fp32' ? 4 : 2;
   const crossing = setup.gpuShare * (setup.stateBytes + 4) + (1 - setup.gpuShare) * element;
-  const onHost = Math.max(byThreads, (offloaded * crossing) / rates.pcie);
+  // State on a disk comes and goes beside its updates, of all ranks of a machine through one disk.
+  const state = offloaded * (setup.stateBytes + 4);
+  const byDisk = setup.optimizer === 'nvme' ? (state * ranksHere) / rates.disk : 0;
+  const onHost = Math.max(byThreads, byDisk, (offloaded * crossing) / rates.pcie);
   const unhidden = UNHIDDEN_EXCHANGE[`${setup.overlap}`];
-  const exposed = exchangeTime(sizes, setup, rates, at) * unhidden;
+  const shared = sharingTime(sizes, setup, rates, at);
+  const exposed = exchangeTime(sizes, setup, rates, at) * unhidden + shared;
   const device = compute + onDevice;
   // All but the last micro-batch of an accumulation have nothing to update.
-  const hides = compute / setup.accumulation + onDevice;
+  const hides = compute / micros + onDevice;
   const both =
     Math.max(hides, onHost) + UNHIDDEN[isAlone ? 'one' : 'several'] * Math.min(hides, onHost);
   const step = (onHost === 0 ? device : device - hides + both) + exposed;

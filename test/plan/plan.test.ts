@@ -9,7 +9,8 @@ const sizes = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('1558M')));
 
 const request = (given: Partial<PlanRequest>): PlanRequest => ({
   ...{ sizes, batch: 8, seq: 1024, precision: 'bf16', rates: H200, stateBytes: 8 },
-  ...{ deviceMemory: 139 * GIB, hostMemory: 128 * GIB },
+  ...{ deviceMemory: 139 * GIB, hostMemory: 128 * GIB, diskMemory: 0 },
+  most: { tensor: 1, stages: 1 },
   cluster: { nodes: 1, devicesPerNode: 1, coresPerNode: 16, nodeLink: 50e9 },
   ...given,
 });
@@ -70,6 +71,102 @@ test('state that the device updates costs it two gradients and two windows, and 
   });
 });
 
+test('state on a disk: 12 bytes a parameter there, a gradient and slots in memory', () => {
+  const given = request({ deviceMemory: 16 * GIB, hostMemory: 8 * GIB, batch: 1 });
+  expect(makePlan(given).best).toBeNull();
+  const { parameters, root, block } = sizes;
+  const made = makePlan({ ...given, diskMemory: 20e9 });
+  const best = made.best as (typeof made.candidates)[0];
+  expect(best?.setup).toMatchObject({ optimizer: 'nvme', ranks: 1 });
+  expect(best?.disk).toBe(12 * parameters);
+  expect(best?.memory.device.optimizer).toBe(0);
+  const { optimizer, buffers } = best.memory.host;
+  const slots = 4 * 12 * Math.max(root, block);
+  expect([optimizer, buffers]).toEqual([0, 2 * parameters + slots]);
+  expect(best?.time.update).toBeCloseTo((12 * parameters) / 2e9, 6);
+  const faster = makePlan({ ...given, diskMemory: 20e9, rates: { ...H200, disk: 4e9 } }).best;
+  expect(faster?.time.update).toBeCloseTo((12 * parameters) / 4e9, 6);
+  expect(makePlan({ ...given, diskMemory: 18e9 }).best).toBeNull();
+  const config = configOf(best);
+  expect(config.zero_optimization).toMatchObject({
+    offload_optimizer: { device: 'nvme', nvme_path: '/nvme' },
+  });
+  expect(checkConfig(config, { worldSize: 1 }).errors).toEqual([]);
+});
+
+test('the ranks of a machine share its disk', () => {
+  const cluster = { nodes: 1, devicesPerNode: 4, coresPerNode: 64, nodeLink: 50e9 };
+  const { candidates } = makePlan(request({ cluster, diskMemory: 2e12 }));
+  const found = candidates.find(({ setup }) => setup.optimizer === 'nvme' && setup.stage === 2);
+  expect(found?.memory.disk).toBeCloseTo(3 * sizes.parameters);
+  expect(found?.disk).toBeCloseTo(12 * sizes.parameters);
+  expect(found?.time.update).toBeCloseTo((12 * sizes.parameters) / 2e9, 6);
+});
+
+describe('ranks that share a model', () => {
+  const cluster = { nodes: 1, devicesPerNode: 4, coresPerNode: 64, nodeLink: 50e9 };
+  const most = { tensor: 2, stages: 4 };
+  const { candidates } = makePlan(request({ cluster, most, batch: 2 }));
+  const of = (tensor: number, stages: number, microBatch = 1) =>
+    candidates.find(
+      ({ setup }) =>
+        setup.tensor === tensor &&
+        setup.stages === stages &&
+        setup.microBatch === microBatch &&
+        setup.optimizer === 'device' &&
+        !setup.checkpointing &&
+        setup.stage === 0,
+    ) as (typeof candidates)[0];
+
+  test('every way has all ranks and the whole batch, and a configuration without an error', () => {
+    const ways = new Set(candidates.map(({ setup }) => `${setup.tensor} x ${setup.stages}`));
+    expect([...ways].sort()).toEqual(['1 x 1', '1 x 2', '1 x 4', '2 x 1', '2 x 2']);
+    for (const one of candidates) {
+      const { tensor, stages, ranks, microBatch, accumulation, stage } = one.setup;
+      expect(tensor * stages * ranks).toBe(4);
+      expect(ranks * microBatch * accumulation).toBe(8);
+      if (stages > 1) expect(stage).toBeLessThan(2);
+      const { errors } = checkConfig(configOf(one), { worldSize: ranks });
+      expect([configOf(one), errors]).toEqual([configOf(one), []]);
+    }
+    expect(configOf(of(2, 2))).toMatchObject({
+      tensor_parallel: { autotp_size: 2 },
+      pipeline: { stages: 2 },
+    });
+  });
+
+  test('two to a layer: half of weights, gradients, state and logits', () => {
+    const [whole, half] = [of(1, 1), of(2, 1)].map((one) => one.memory.device) as [
+      (typeof candidates)[0]['memory']['device'],
+      (typeof candidates)[0]['memory']['device'],
+    ];
+    for (const part of ['weights', 'optimizer'] as const) {
+      expect(half[part]).toBeCloseTo(whole[part] / 2, -3);
+    }
+    expect(half.activations).toBeGreaterThan(whole.activations / 2);
+    expect(half.activations).toBeLessThan(whole.activations);
+    // By hand: 1 sample of 1024 tokens of width 1600; 4 all-reduces of each of 48 blocks, of which
+    // a rank sends and receives what all-reduces of two ranks do; 4 micro-batches.
+    const reductions = (4 * 4 * 48 * 2 * 1024 * 1600 * 2) / 2 / H200.link;
+    expect(of(2, 1).time.exposed).toBeGreaterThan(reductions);
+  });
+
+  test('stages: embedding and their blocks, a micro-batch under way for each, and idle ones', () => {
+    const { root, block, layers, parameters } = sizes;
+    const one = of(1, 4);
+    expect(one.memory.device.weights).toBe(2 * (root + (layers / 4) * block));
+    expect(one.memory.device.optimizer).toBe(12 * (root + (layers / 4) * block));
+    expect(one.memory.device.weights).toBeGreaterThan((2 * parameters) / 4);
+    // 8 micro-batches and 3 more, of a quarter of the blocks each.
+    const [few, many] = [of(1, 4, 8), of(1, 4, 1)].map(({ time }) => time.compute);
+    expect(of(1, 4, 8).setup.accumulation).toBe(1);
+    expect(few).toBeGreaterThan(many as number);
+    const blocks = (tensor: number, stages: number) => of(tensor, stages).memory.device.activations;
+    expect(blocks(1, 4)).toBeGreaterThan(0.8 * blocks(1, 1));
+    expect(blocks(1, 4)).toBeLessThan(1.2 * blocks(1, 1));
+  });
+});
+
 test('machines between which little passes want what exchanges least', () => {
   const cluster = { nodes: 4, devicesPerNode: 8, coresPerNode: 128, nodeLink: 5e9 };
   const slow = makePlan(request({ cluster }));
@@ -90,7 +187,9 @@ test.each([
 
 test('ds plan prints the ways, the bytes of the best and its configuration', () => {
   const flags = { model: '124M', batch: 4, gpuMemory: 24 * GIB, hostMemory: 64 * GIB };
-  const given = { ...flags, gpus: 2, nodes: 1, cores: 16, link: 50, precision: 'bf16' } as const;
+  const sharing = { tp: 1, pp: 1, nvmeRate: 2 };
+  const machine = { gpus: 2, nodes: 1, cores: 16, link: 50 };
+  const given = { ...flags, ...sharing, ...machine, precision: 'bf16' } as const;
   const { fits, output } = plan(given);
   expect(fits).toBe(true);
   expect(output).toMatch(/^ +GPU +host +step +tokens\/s +way\nfits/);

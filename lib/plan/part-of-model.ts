@@ -1,0 +1,42 @@
+// What one rank has of a model that others share with it: a part of each layer, and some of the
+// layers.
+import type { ModelSizes } from './model-sizes.js';
+import type { Setup } from './setup.js';
+
+/**
+ * Of what a block keeps of a token, in widths of the residual stream, all ranks that share the
+ * block have their own copy: inputs and outputs of its two norms. Source: Korthikanti et al. 2022.
+ */
+const REPLICATED_WIDTHS = 4;
+/** The same of what its backward adds: a gradient of the stream and one on its way. */
+const REPLICATED_IN_BACKWARD = 2;
+
+/**
+ * Sizes of the rank with the most: embedding and head, and no fewer blocks than any other. All of a
+ * block's weights are counted as shared out; norms and the biases that each rank has are less than
+ * a thousandth.
+ */
+export function partOf(sizes: ModelSizes, { tensor, stages }: Setup): ModelSizes {
+  if (tensor === 1 && stages === 1) return sizes;
+  const { channels, activations } = sizes;
+  const layers = Math.ceil(sizes.layers / stages);
+  const [root, block] = [sizes.root / tensor, sizes.block / tensor];
+  const shared = (elements: number, widths: number): number => {
+    const copied = Math.min(elements, widths * channels);
+    return copied + (elements - copied) / tensor;
+  };
+  return {
+    ...sizes,
+    ...{ root, block, layers, parameters: root + layers * block },
+    idle: (sizes.idle * layers) / sizes.layers / tensor,
+    attentionWidth: sizes.attentionWidth / tensor,
+    vocabulary: Math.ceil(sizes.vocabulary / tensor),
+    paddedVocabulary: Math.ceil(sizes.paddedVocabulary / tensor),
+    activations: {
+      ...activations,
+      kept: shared(activations.kept, REPLICATED_WIDTHS),
+      backward: shared(activations.backward, REPLICATED_IN_BACKWARD),
+      replayed: shared(activations.replayed, REPLICATED_IN_BACKWARD),
+    },
+  };
+}
