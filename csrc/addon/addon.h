@@ -59,7 +59,7 @@ class AsyncFailure {
     return error_ && error.code == "DS_CUDA" ? *error_ : error;
   }
   /// Forgets a failure of this kind: what failed has been taken down.
-  void forget(const std::string& code) {
+  void forget(ErrorCode code) {
     std::lock_guard lock(mutex_);
     if (error_ && error_->code == code) clear();
   }

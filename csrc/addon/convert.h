@@ -183,7 +183,7 @@ inline napi_value error_value(napi_env env, const Error& error) noexcept {
   napi_value value = nullptr;
   const napi_value message = to_js(env, std::string(error.what()));
   if (!message || napi_create_error(env, nullptr, message, &value) != napi_ok) return nullptr;
-  set(env, value, "code", error.code);
+  set(env, value, "code", error.code.name());
   set(env, value, "op", error.op);
   set(env, value, "expected", error.expected);
   set(env, value, "got", error.got);

@@ -129,7 +129,7 @@ class Reader {
     return empty ? 0 : offset * element;
   }
 
-  DS_COLD void refuse(const char* code, const std::string& expected, const std::string& got,
+  DS_COLD void refuse(ErrorCode code, const std::string& expected, const std::string& got,
                       const char* hint = "") const {
     throw Error(code, op_, expected, got, hint);
   }

@@ -4,24 +4,53 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "error_codes.generated.h"
+
 namespace ds {
+
+/// Never defined: the compiler names it where a literal is no code.
+void not_a_code_of_lib_errors_ts();
+
+/// A code of lib/errors.ts, from its literal; another literal does not compile. It holds the text
+/// itself, so it outlives the module that made it.
+class __attribute__((visibility("default"))) ErrorCode {
+ public:
+  /// Implicit, so that "DS_SHAPE" is a code wherever one is asked for.
+  consteval ErrorCode(const char* name) {
+    for (const std::string_view known : kErrorCodes) {
+      if (known != name) continue;
+      known.copy(text_, known.size());
+      text_[known.size()] = '\0';
+      return;
+    }
+    not_a_code_of_lib_errors_ts();
+  }
+
+  std::string name() const { return text_; }
+
+  bool operator==(const ErrorCode& other) const { return name() == other.name(); }
+
+ private:
+  char text_[24] = {};
+};
 
 /// Thrown by everything below the addon; the addon turns it into a DsError with the same fields.
 /// The visibility attribute lets one module catch what another (libds_cuda.so) throws.
 class __attribute__((visibility("default"))) Error : public std::runtime_error {
  public:
-  Error(std::string code, std::string op, std::string expected, std::string got,
+  Error(ErrorCode code, std::string op, std::string expected, std::string got,
         std::string hint = "")
       : std::runtime_error(op + ": expected " + expected + ", got " + got),
-        code(std::move(code)),
+        code(code),
         op(std::move(op)),
         expected(std::move(expected)),
         got(std::move(got)),
         hint(std::move(hint)) {}
 
-  std::string code;      // stable, e.g. "DS_SHAPE", "DS_OUT_OF_MEMORY"
+  ErrorCode code;        // stable: what programs branch on
   std::string op;        // the operation or place, e.g. "matmul"
   std::string expected;  // what would have been right
   std::string got;       // what was there

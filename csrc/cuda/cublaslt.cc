@@ -39,7 +39,8 @@ CublasLt::CublasLt()
 
 void CublasLt::check(lt::Status status, const char* what) const {
   if (status == lt::Status::success) return;
-  const char* code = status == lt::Status::alloc_failed ? "DS_OUT_OF_MEMORY" : "DS_CUDA";
+  const ErrorCode code =
+      status == lt::Status::alloc_failed ? ErrorCode("DS_OUT_OF_MEMORY") : ErrorCode("DS_CUDA");
   throw Error(code, "matmul", text(what, " of cuBLASLt ", version(), " to succeed"),
               status_string(status));
 }

@@ -31,7 +31,8 @@ const char* hint_for(cudaError_t status) {
 
 void fail(cudaError_t status, const char* expression, const char* op) {
   static_cast<void>(cudaGetLastError());
-  const char* code = status == cudaErrorMemoryAllocation ? "DS_OUT_OF_MEMORY" : "DS_CUDA";
+  const ErrorCode code =
+      status == cudaErrorMemoryAllocation ? ErrorCode("DS_OUT_OF_MEMORY") : ErrorCode("DS_CUDA");
   throw Error(code, op, text(expression, " to succeed"),
               text(cudaGetErrorName(status), ": ", cudaGetErrorString(status)), hint_for(status));
 }

@@ -123,7 +123,7 @@ std::string failure_of(const std::function<void()>& body) {
   try {
     body();
   } catch (const Error& error) {
-    require(error.code == "DS_COMM", text("DS_COMM expected, got ", error.code));
+    require(error.code == "DS_COMM", text("DS_COMM expected, got ", error.code.name()));
     return error.what();
   }
   throw std::runtime_error("a failure was expected, none came");
