@@ -4,35 +4,11 @@ import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { phrase } from '../runtime/phrase.js';
 import { backward } from './autograd.js';
+import { methods } from './methods.generated.js';
 import * as ops from './ops/index.js';
 import { Tensor } from './tensor.js';
 
-/**
- * Functions of a tensor that are its methods too, and the most arguments that each takes beside it.
- * Their types and texts are those of the functions.
- */
-const methods = {
-  ...{ add: 1, sub: 1, mul: 1, div: 1, pow: 1, maximum: 1, minimum: 1 },
-  ...{ clamp: 2, maskedFill: 2, logicalAnd: 1, logicalOr: 1, logicalXor: 1, logicalNot: 0 },
-  ...{ isnan: 0, isinf: 0, isfinite: 0, sign: 0, reciprocal: 0, atan2: 1 },
-  ...{ floor: 0, ceil: 0, round: 0, trunc: 0, erf: 0, log1p: 0, expm1: 0, tan: 0 },
-  ...{ eq: 1, ne: 1, lt: 1, le: 1, gt: 1, ge: 1 },
-  ...{ neg: 0, abs: 0, exp: 0, log: 0, sqrt: 0, rsqrt: 0, square: 0, sin: 0, cos: 0, tanh: 0 },
-  ...{ sigmoid: 0, relu: 0, silu: 0, gelu: 1 },
-  ...{ cumsum: 1, cumprod: 1, sort: 1, argsort: 1, topk: 2, multinomial: 2 },
-  ...{ scatter: 3, scatterAdd: 3 },
-  ...{ sum: 1, mean: 1, prod: 1, max: 1, min: 1, argmax: 1, softmax: 1, logSoftmax: 1 },
-  ...{ any: 1, all: 1, countNonzero: 1, var: 1, std: 1, norm: 2, logsumexp: 1, argmin: 1 },
-  ...{ matmul: 1, bmm: 1, dot: 1, outer: 1, gather: 2, indexSelect: 2 },
-  ...{ clone: 0, repeat: Infinity, repeatInterleave: 2, flip: 1, roll: 2, tril: 1, triu: 1 },
-  ...{ pad: 2, diagonal: 3, movedim: 2, unflatten: 2, chunk: 2, unbind: 1 },
-  ...{ add_: 1, sub_: 1, mul_: 1, div_: 1, neg_: 0, exp_: 0, sqrt_: 0, relu_: 0, clamp_: 2 },
-  ...{ fill_: 1, zero_: 0, copy_: 1, maskedFill_: 2, normal_: 2, uniform_: 2 },
-  ...{ reshape: Infinity, view: Infinity, permute: Infinity, expand: Infinity },
-  ...{ flatten: 2, transpose: 2, squeeze: 1, unsqueeze: 1, slice: 4, narrow: 3, select: 2 },
-  ...{ split: 2, contiguous: 0 },
-} as const;
-
+/** Functions of a tensor that are its methods too: their types and texts are the functions'. */
 type Name = keyof typeof methods;
 
 /** All parameters but the first. */

@@ -34,6 +34,8 @@ import {
   unsqueeze,
 } from './views.js';
 
+// Operations: copies; methods too.
+
 /** A copy in memory of its own, row-major. Differentiable. */
 export function clone(x: Tensor): Tensor {
   requireTensor('clone', x);
@@ -142,6 +144,8 @@ function rolled(x: Tensor, shift: number, dim: number): Tensor {
   const start = ((-shift % size) + size) % size || 0;
   return concat([slice(x, dim, start), slice(x, dim, 0, start)], dim);
 }
+
+// Operations: views; methods too.
 
 /**
  * `count` views along `dim`, all but the last of one size; fewer where that many do not come out,
@@ -269,6 +273,8 @@ function continuedAround(x: Tensor, sides: readonly Side[], mode: PadMode): Tens
   return out === x ? clone(x) : out;
 }
 
+// Operations: copies; methods too.
+
 /**
  * x with more around it: padding [before, after] for the last dim, then for the one before it, and
  * so on, as torch.nn.functional.pad; a negative number cuts off. `fill` is what comes around it, a
@@ -331,6 +337,8 @@ function surrounded(x: Tensor, shape: number[], sides: readonly Side[], value: n
   });
   return out;
 }
+
+// Operations: choice; methods too.
 
 /**
  * Slices `index` [n] (i32 or i64) of `dim`, in that order, repeated where it repeats. Throws

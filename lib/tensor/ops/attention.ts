@@ -83,6 +83,8 @@ function checkAttention(q: Tensor, k: Tensor, v: Tensor): void {
   }
 }
 
+// Operations: products.
+
 /**
  * dropout(softmax(scale q k^T + masks)) v. q [B, H, T, D]; k and v [B, Hk, S, D], query head h
  * reads key head h / (H / Hk). The [T, S] scores are never stored; masks get no gradient, and a
@@ -186,6 +188,8 @@ function splitHeads(x: View, heads: number): View {
 }
 
 const REACH: OptionNames<AttentionReach> = { documents: true, window: true };
+
+// Operations: none.
 
 /**
  * Causal self-attention straight from the packed projection qkv [B, T, 3C] (q, k, v side by side,

@@ -34,6 +34,8 @@ function filled(
   return out;
 }
 
+// Operations: creation.
+
 /**
  * A tensor filled with `value`; default f32 on the CPU. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
  * DS_ARGUMENT.
@@ -100,6 +102,8 @@ export interface NormalOptions extends TensorOptions {
   stddev?: number;
 }
 
+// Operations: random.
+
 /**
  * Normal numbers from the library's generator: the same on every device. Throws DS_SHAPE,
  * DS_ARGUMENT.
@@ -139,6 +143,8 @@ function converted(x: Tensor, dtype: DType): Tensor {
   kernels.copy({ in: x, out });
   return out;
 }
+
+// Operations: copies.
 
 /**
  * The same values in `dtype`; the tensor itself when it has it. Differentiable between floating

@@ -8,6 +8,8 @@ import { Tensor } from '../tensor.js';
 import { packed, requireTensor } from './shapes.js';
 import { contiguous } from './views.js';
 
+// Operations: random.
+
 /**
  * Zeroes elements with probability `p` and scales the rest by 1 / (1 - p); x itself when p is 0.
  * The backward draws the same mask again. In an engine's forward over several ranks the mask
@@ -17,6 +19,8 @@ import { contiguous } from './views.js';
 export function dropout(x: Tensor, p: number): Tensor {
   return dropoutOf(x, p, null);
 }
+
+// Operations: none.
 
 /**
  * @internal dropout() of x [.., C], of whose channels this rank has a part: each drops what it

@@ -18,6 +18,8 @@ interface Term {
   labels: readonly string[];
 }
 
+// Operations: products.
+
 /**
  * sum over the letters that `equation` does not name behind "->": einsum('bij,bjk->bik', a, b). A
  * letter twice in one operand takes its diagonal; "..." stands for leading dims that broadcast;

@@ -51,6 +51,8 @@ function operandsFor(a: Tensor, b: Tensor): Tensor[] {
  */
 const isFloat = (x: Operand): x is Tensor => x instanceof Tensor && isFloating(x.dtype);
 
+// Operations: arithmetic.
+
 /** x * factor + shift; floating dtypes. */
 export function scale(x: Tensor, factor: number, shift = 0): Tensor {
   requireTensor('scale', x);
@@ -65,6 +67,8 @@ export function scale(x: Tensor, factor: number, shift = 0): Tensor {
   });
   return out;
 }
+
+// Operations: arithmetic; methods too.
 
 /**
  * a + b, broadcast; either may be a number. Integers take the floating dtype beside them, an
@@ -262,6 +266,8 @@ function slopeOfAngle(left: View, right: View, sign: 1 | -1, g: Tensor): Tensor 
   return slope;
 }
 
+// Operations: functions; methods too.
+
 /**
  * The angle of the point (x, y) in radians, in [-pi, pi], broadcast; integers become f32. The
  * gradient at the origin is NaN, as in PyTorch. See add.
@@ -281,6 +287,8 @@ export function atan2(y: Operand, x: Operand): Tensor {
 }
 
 const mirrored = { eq: 'eq', ne: 'ne', lt: 'gt', le: 'ge', gt: 'lt', ge: 'le' } as const;
+
+// Operations: none.
 
 /**
  * a op b as bool, broadcast. Integers beside a number are compared with its exact value, beside a
@@ -302,6 +310,8 @@ export function compare(op: CompareOp, a: Operand, b: Operand): Tensor {
   });
 }
 
+// Operations: comparison; methods too.
+
 /** a = b as bool, broadcast; see compare. */
 export const eq = (a: Operand, b: Operand): Tensor => compare('eq', a, b);
 /** a != b as bool, broadcast; see compare. */
@@ -314,6 +324,8 @@ export const le = (a: Operand, b: Operand): Tensor => compare('le', a, b);
 export const gt = (a: Operand, b: Operand): Tensor => compare('gt', a, b);
 /** a >= b as bool, broadcast; see compare. */
 export const ge = (a: Operand, b: Operand): Tensor => compare('ge', a, b);
+
+// Operations: choice.
 
 /**
  * condition ? a : b, broadcast; `condition` is bool. Of two numbers f32, else as in add. Throws as

@@ -30,6 +30,8 @@ export interface RouteOptions {
   normalize: boolean;
 }
 
+// Operations: experts.
+
 /**
  * The k experts of the largest logits [T, E] of each token, E at most 512; of equal ones the lower.
  * Weights are the softmax over all experts or, normalised, over the chosen; f32 inside (f64 for

@@ -100,6 +100,8 @@ function requireDType(op: string, x: Tensor, result: Tensor): void {
   });
 }
 
+// Operations: in place; methods too.
+
 /**
  * x += other, broadcast to x; a number or a tensor. Throws as changing() does, and DS_DTYPE where
  * the sum is no x.
@@ -119,19 +121,17 @@ export function div_(x: Tensor, other: Operand): Tensor {
   return combine('div', x, other);
 }
 
-const overwrite =
-  (op: UnaryOp) =>
-  (x: Tensor): Tensor =>
-    changing(`${op}_`, x, [], () => kernels.unary({ in: x, out: x, op }));
+const overwrite = (op: UnaryOp, x: Tensor): Tensor =>
+  changing(`${op}_`, x, [], () => kernels.unary({ in: x, out: x, op }));
 
 /** x = -x; floating dtypes. */
-export const neg_ = overwrite('neg');
+export const neg_ = (x: Tensor): Tensor => overwrite('neg', x);
 /** x = e^x; floating dtypes. */
-export const exp_ = overwrite('exp');
+export const exp_ = (x: Tensor): Tensor => overwrite('exp', x);
 /** x = the square root of x; floating dtypes. */
-export const sqrt_ = overwrite('sqrt');
+export const sqrt_ = (x: Tensor): Tensor => overwrite('sqrt', x);
 /** x = max(x, 0); floating dtypes. */
-export const relu_ = overwrite('relu');
+export const relu_ = (x: Tensor): Tensor => overwrite('relu', x);
 
 function filled(op: string, x: Tensor, value: number): Tensor {
   requireNumber(`${op} value`, value);

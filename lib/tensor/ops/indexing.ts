@@ -38,6 +38,8 @@ export function requireIndex(op: string, values: Tensor, index: Tensor): void {
   requireSameDevice(op, values, index);
 }
 
+// Operations: choice.
+
 /**
  * Rows of `weight` [V, C] at `index` [..] (i32 or i64): [.., C]. Throws DS_INDEX on the CPU for an
  * index outside [0, V); on a GPU such rows are NaN.
@@ -61,6 +63,8 @@ export function embedding(weight: Tensor, index: Tensor): Tensor {
   return out;
 }
 
+// Operations: none.
+
 /**
  * The part of `whole` in which `index` names places: as large as the index apart from `dim`. Throws
  * DS_SHAPE.
@@ -82,6 +86,8 @@ function addAtPlaces(dx: View, dim: number, index: View, grad: View, accumulate:
   const adds = accumulate || !isWhole;
   kernels.scatterAdd({ src: grad, index, out: part, dim, accumulate: adds });
 }
+
+// Operations: choice; methods too.
 
 /**
  * out[.., j, ..] = x[.., index[.., j, ..], ..] along `dim`, as torch.gather: `index` (i32 or i64)

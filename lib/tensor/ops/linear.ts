@@ -101,6 +101,8 @@ function outputShape(x: Tensor, weight: Tensor): number[] {
   return shape;
 }
 
+// Operations: products.
+
 /**
  * x W^T + b. x [.., in], weight [out, in], bias [out] or null; one dtype, any strides (a transposed
  * weight is copied first). Returns [.., out]. f32 accumulation. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
@@ -111,6 +113,8 @@ export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): T
   const out = Tensor.empty(outputShape(x, weight), x.dtype, x.device);
   return project(x, weight, bias, { out, rows: asRows(out) });
 }
+
+// Operations: none.
 
 /**
  * As linear without bias, but rows lie a multiple of 64 elements apart: fast for a vocabulary of

@@ -46,6 +46,8 @@ function chosen(op: string, a: Tensor, b: Tensor, when: 'and' | 'or'): Tensor {
   });
 }
 
+// Operations: comparison; methods too.
+
 /** Whether both are not 0, broadcast; any dtypes. Throws DS_SHAPE, DS_DEVICE. */
 export const logicalAnd = (a: Tensor, b: Tensor): Tensor => chosen('logicalAnd', a, b, 'and');
 /** Whether one or both are not 0, broadcast; any dtypes. */
@@ -115,6 +117,8 @@ export function isfinite(x: Tensor): Tensor {
   return plain(() => eq(sub(x, x), 0));
 }
 
+// Operations: arithmetic; methods too.
+
 /** -1, 0 or 1, in x's dtype; 0 for NaN. Its gradient is 0. */
 export function sign(x: Tensor): Tensor {
   requireTensor('sign', x);
@@ -125,6 +129,8 @@ export function sign(x: Tensor): Tensor {
   recordFlat('sign', x, out);
   return out;
 }
+
+// Operations: choice; methods too.
 
 /**
  * Where `mask`, which is bool, holds: `value`; else x; broadcast. Differentiable, in `value` too if
@@ -152,6 +158,8 @@ export interface ClampOptions {
 }
 
 const CLAMP: OptionNames<ClampOptions> = { min: true, max: true };
+
+// Operations: arithmetic; methods too.
 
 /**
  * x within [min, max], as clamp(x, min, max) or clamp(x, { max }); limits are numbers or tensors
@@ -182,6 +190,8 @@ function twoLimits(got: unknown): DsError {
   });
 }
 
+// Operations: choice; methods too.
+
 /**
  * Elements on and below the diagonal that lies `diagonal` places to the right; 0 elsewhere. x [..,
  * R, C]. Throws DS_SHAPE.
@@ -210,6 +220,8 @@ function triangle(op: 'tril' | 'triu', x: Tensor, diagonal: number): Tensor {
   return out;
 }
 
+// Operations: choice.
+
 /**
  * 1 where the new last dim's place is the index, else 0: [.., classes] in i64. Throws DS_DTYPE; no
  * check of the index.
@@ -225,6 +237,8 @@ export function oneHot(index: Tensor, classes: number): Tensor {
     return to(eq(unsqueeze(cast(index, 'i64'), -1), every), 'i64');
   });
 }
+
+// Operations: reduction; methods too.
 
 /** The number of elements over `dims` that are not 0, i64. */
 export function countNonzero(x: Tensor, options: Reduction = {}): Tensor {

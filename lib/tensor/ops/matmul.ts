@@ -73,6 +73,8 @@ function batched(x: Tensor): Tensor {
   return x.ndim === 3 ? x : reshape(x, [numel(x.shape.slice(0, -2)), ...x.shape.slice(-2)]);
 }
 
+// Operations: products; methods too.
+
 /**
  * The matrix product over the last two dims; leading dims broadcast as in NumPy. [.., M, K] x [..,
  * K, N]. One-dim operands are a row on the left and a column on the right. f32 accumulation, one
@@ -102,6 +104,8 @@ export function matmul(a: Tensor, b: Tensor): Tensor {
 function contiguousBatch(x: Tensor): Tensor {
   return x.strides[0] === 0 && x.shape[0] !== 1 ? contiguous(x) : x;
 }
+
+// Operations: none.
 
 /** x's rows as a GEMM operand [N, C]; copies only when no row stride describes them. */
 export function gemmRows(x: Tensor): View {

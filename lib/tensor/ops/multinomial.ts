@@ -16,6 +16,8 @@ export interface MultinomialOptions {
 
 const MULTINOMIAL: OptionNames<MultinomialOptions> = { replacement: true };
 
+// Operations: random; methods too.
+
 /**
  * `draws` categories of each row of `x`, [C] or [N, C], with probabilities in proportion to its
  * values: i64 of shape [draws] or [N, draws], the same on every device for the same seed(). Values

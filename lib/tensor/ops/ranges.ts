@@ -17,6 +17,8 @@ import { matmul } from './matmul.js';
 import { requireAlike, requireTensor, shapeError, viewOf } from './shapes.js';
 import { unsqueeze } from './views.js';
 
+// Operations: creation.
+
 /** A tensor like `like` in shape, dtype and device, filled with `value`. */
 export function fullLike(like: Tensor, value: number): Tensor {
   requireTensor('fullLike', like);
@@ -58,6 +60,8 @@ export function eye(rows: number, columns?: number, options: TensorOptions = {})
 
 /** So many values a random integer can have at most: what two draws of 24 bits tell apart. */
 const MOST_VALUES = 2 ** 48;
+
+// Operations: random.
 
 /**
  * Integers in [low, high) from the library's generator: the same on every device; default i64 on
@@ -116,6 +120,8 @@ function requireVectors(op: string, a: Tensor, b: Tensor): void {
   if (a.ndim === 1 && b.ndim === 1) return;
   throw shapeError(op, 'two vectors, [M] and [N]', `${describe(a)} and ${describe(b)}`);
 }
+
+// Operations: products; methods too.
 
 /** a[i] b[j] of vectors [M] and [N]: [M, N]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
 export function outer(a: Tensor, b: Tensor): Tensor {

@@ -77,6 +77,8 @@ function repeated(grad: Tensor, kept: readonly number[], shape: readonly number[
   return source.alias(shape, expandedStrides(viewOf(source, kept), shape));
 }
 
+// Operations: reduction; methods too.
+
 /**
  * The sum over `dims`; f32 accumulation, the input's dtype; i64 for integers and bool, as in
  * PyTorch.
@@ -240,6 +242,8 @@ function softmaxAlong(x: Tensor, dim: number, log: boolean): Tensor {
   if (at === x.ndim - 1) return softmaxLast(x, log);
   return transpose(softmaxLast(transpose(x, at, -1), log), at, -1);
 }
+
+// Operations: functions; methods too.
 
 /** exp(x) / sum(exp(x)) along `dim`, numerically stable; floating dtypes. */
 export function softmax(x: Tensor, dim = -1): Tensor {

@@ -16,6 +16,8 @@ function running(x: Tensor, dim: number, op: ScanOp): Tensor {
   return out;
 }
 
+// Operations: along a dim; methods too.
+
 /**
  * The sums of elements 0 to i along `dim`, in x's shape; f32 accumulation, the input's dtype; i64
  * for integers and bool, as torch.cumsum. Throws DS_SHAPE.

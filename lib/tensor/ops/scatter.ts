@@ -75,6 +75,8 @@ function pickedByWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
   return out;
 }
 
+// Operations: choice; methods too.
+
 /**
  * x with `src`, a tensor of x's dtype or a number, at the places that `index` (i32 or i64) names:
  * out[.., index[.., j, ..], ..] = src[.., j, ..] along `dim`, as torch.scatter. Of several with one

@@ -62,6 +62,8 @@ function first(x: Tensor, at: number, places: number, descending: boolean): Sort
   return { values: transpose(values, at, -1), indices: transpose(indices, at, -1) };
 }
 
+// Operations: order; methods too.
+
 /**
  * The elements of `dim` in ascending order, or `descending`, and where they were (i64): sort(x),
  * sort(x, 0), sort(x, { dim: 0, descending: true }). Any dtype; equal elements stay in their order,

@@ -57,6 +57,8 @@ function inWide(x: Tensor, body: (x: Tensor) => Tensor): Tensor {
   return scope(() => cast(body(cast(x, dtype)), x.dtype));
 }
 
+// Operations: reduction; methods too.
+
 /**
  * The mean square distance from the mean over `dims`, divided by count - correction; NaN where
  * there is too little to divide. Two passes,

@@ -13,6 +13,8 @@ import {
   writeTogether,
 } from './shapes.js';
 
+// Operations: functions.
+
 /**
  * silu(gate) * up element by element, where silu(x) = x / (1 + exp(-x)); both of one shape and a
  * floating dtype, any strides. With one tensor [.., 2H], its first H columns are the gate and the

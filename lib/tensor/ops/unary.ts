@@ -32,10 +32,32 @@ function staircase(op: UnaryOp, x: Tensor): Tensor {
   return out;
 }
 
+// Operations: arithmetic; methods too.
+
 /** -x, element by element; see unary. */
 export const neg = (x: Tensor): Tensor => unary('neg', x);
 /** |x|, element by element, with gradient 0 at 0; see unary. */
 export const abs = (x: Tensor): Tensor => unary('abs', x);
+/** 1 / x, element by element; see unary. */
+export const reciprocal = (x: Tensor): Tensor => unary('reciprocal', x);
+/**
+ * The largest integer up to x, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT.
+ */
+export const floor = (x: Tensor): Tensor => staircase('floor', x);
+/**
+ * The smallest integer from x on, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT.
+ */
+export const ceil = (x: Tensor): Tensor => staircase('ceil', x);
+/**
+ * The nearest integer, of two the even one, element by element, in x's dtype; gradient 0. Throws
+ * DS_ARGUMENT.
+ */
+export const round = (x: Tensor): Tensor => staircase('round', x);
+/** The integer part, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT. */
+export const trunc = (x: Tensor): Tensor => staircase('trunc', x);
+
+// Operations: functions; methods too.
+
 /** e to the power x, element by element; see unary. */
 export const exp = (x: Tensor): Tensor => unary('exp', x);
 /** The natural logarithm, element by element; see unary. */
@@ -48,8 +70,6 @@ export const expm1 = (x: Tensor): Tensor => unary('expm1', x);
 export const sqrt = (x: Tensor): Tensor => unary('sqrt', x);
 /** 1 / sqrt(x), element by element; see unary. */
 export const rsqrt = (x: Tensor): Tensor => unary('rsqrt', x);
-/** 1 / x, element by element; see unary. */
-export const reciprocal = (x: Tensor): Tensor => unary('reciprocal', x);
 /** x x, element by element; see unary. */
 export const square = (x: Tensor): Tensor => unary('square', x);
 /** The sine of radians, element by element; see unary. */
@@ -72,22 +92,6 @@ export const silu = (x: Tensor): Tensor => unary('silu', x);
  * see unary.
  */
 export const erf = (x: Tensor): Tensor => unary('erf', x);
-/**
- * The largest integer up to x, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT.
- */
-export const floor = (x: Tensor): Tensor => staircase('floor', x);
-/**
- * The smallest integer from x on, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT.
- */
-export const ceil = (x: Tensor): Tensor => staircase('ceil', x);
-/**
- * The nearest integer, of two the even one, element by element, in x's dtype; gradient 0. Throws
- * DS_ARGUMENT.
- */
-export const round = (x: Tensor): Tensor => staircase('round', x);
-/** The integer part, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT. */
-export const trunc = (x: Tensor): Tensor => staircase('trunc', x);
-
 /** Gaussian error linear unit; "tanh" is GPT-2's approximation, "none" the exact form with erf. */
 export function gelu(x: Tensor, approximate: 'tanh' | 'none' = 'none'): Tensor {
   if (approximate === 'tanh') return unary('gelu_tanh', x);

@@ -21,6 +21,8 @@ import {
   viewOf,
 } from './shapes.js';
 
+// Operations: copies; methods too.
+
 /** A copy with row-major strides; the tensor itself when it has them. */
 export function contiguous(x: Tensor): Tensor {
   requireTensor('contiguous', x);
@@ -43,6 +45,8 @@ function resolveShape(x: Tensor, shape: readonly number[]): readonly number[] {
   }
   return shape.with(unknown, size);
 }
+
+// Operations: views; methods too.
 
 /**
  * The same elements in row-major order; one size may be -1. A view where x is contiguous, else a
@@ -275,6 +279,8 @@ export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Te
   });
   return outs;
 }
+
+// Operations: copies.
 
 /** Tensors one after the other along `dim`; the other sizes, dtypes and devices must agree. */
 export function concat(tensors: readonly Tensor[], dim = 0): Tensor {
