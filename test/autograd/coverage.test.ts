@@ -1,5 +1,6 @@
 // Every differentiable function has a gradient case.
 import * as ops from '../../lib/tensor/ops/index.js';
+import { checks as matrix } from '../native/matrix/index.js';
 import { checks as composed } from './composed.cases.js';
 import { checks as elementwise } from './elementwise.cases.js';
 import { checks as layers } from './layers.cases.js';
@@ -38,7 +39,9 @@ const notDifferentiable = new Set([
 ]);
 
 const covered = new Set(
-  [...composed, ...elementwise, ...layers, ...losses, ...order, ...views].map(({ op }) => op),
+  [...composed, ...elementwise, ...layers, ...losses, ...order, ...views, ...matrix].map(
+    ({ op }) => op,
+  ),
 );
 
 test.each(Object.keys(ops).filter((name) => !notDifferentiable.has(name)))('%s', (name) => {

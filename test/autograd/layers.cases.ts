@@ -61,31 +61,6 @@ const experts: GradientCheck[] = [
   },
 ];
 
-const gates: GradientCheck[] = [
-  { op: 'swiglu', inputs: shapes([3, 5], [3, 5]), run: (x, y) => ops.swiglu(x, y) },
-  {
-    op: 'swiglu',
-    title: 'strided',
-    inputs: strided([3, 5], [3, 5]),
-    run: (x, y) => ops.swiglu(x, y),
-  },
-  {
-    op: 'swiglu',
-    title: 'frozen gate',
-    inputs: [{ shape: [3, 5], grad: false }, { shape: [3, 5] }],
-    run: (x, y) => ops.swiglu(x, y),
-  },
-  {
-    op: 'swiglu',
-    title: 'frozen up',
-    inputs: [{ shape: [3, 5] }, { shape: [3, 5], grad: false }],
-    run: (x, y) => ops.swiglu(x, y),
-  },
-  { op: 'swiglu', title: 'of one tensor twice', inputs: shapes([7]), run: (x) => ops.swiglu(x, x) },
-  { op: 'swiglu', title: 'halves', inputs: shapes([2, 3, 10]), run: (x) => ops.swiglu(x) },
-  { op: 'swiglu', title: 'halves, strided', inputs: strided([5, 6]), run: (x) => ops.swiglu(x) },
-];
-
 const matmuls: GradientCheck[] = [
   { op: 'matmul', inputs: shapes([3, 5], [5, 7]), run: ops.matmul },
   { op: 'matmul', title: 'transposed operands', inputs: strided([3, 5], [5, 7]), run: ops.matmul },
@@ -484,7 +459,6 @@ const around: GradientCheck[] = [
 
 export const checks: GradientCheck[] = [
   ...experts,
-  ...gates,
   ...matmuls,
   ...unfolds,
   ...linears,

@@ -1,7 +1,7 @@
 // Wrong calls of attention and the rotary embedding, and the error that each must give.
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { allSeen } from './attention.js';
-import type { Mistake } from './mistakes.js';
+import type { Mistake } from './mistake.js';
 
 /** What a call of attention takes, all right. */
 const attentionOperands = (m: Parameters<Mistake['run']>[0]) => ({
@@ -199,7 +199,7 @@ const pagedMistakes: readonly Mistake[] = [
   },
 ];
 
-export const attentionMistakes: readonly Mistake[] = [
+export const mistakes: readonly Mistake[] = [
   ...pagedMistakes,
   ...rotaryMistakes,
   {

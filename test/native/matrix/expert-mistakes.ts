@@ -1,7 +1,7 @@
 // Wrong calls of the ops of experts, and the error that each must give.
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import type { View } from '../../../lib/runtime/view.js';
-import type { Make, Mistake } from './mistakes.js';
+import type { Make, Mistake } from './mistake.js';
 
 type Wrong = (make: Make) => Record<string, View | null>;
 type Row = [what: string, code: Mistake['code'], says: string, wrong: Wrong];
@@ -54,7 +54,7 @@ const gradient: Call = (m, wrong) =>
     ...{ dweight: m([2, 5, 4]), accumulate: false, ...wrong },
   });
 
-export const expertMistakes: readonly Mistake[] = [
+export const mistakes: readonly Mistake[] = [
   ...rowsFor('route_top_k', route, [
     ['dtype', 'DS_DTYPE', 'i32', (m) => ({ logits: m([3, 4], 'i32') })],
     ['number of experts', 'DS_SHAPE', '[3, 513]', (m) => ({ logits: m([3, 513]) })],

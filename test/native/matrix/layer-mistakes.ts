@@ -1,10 +1,10 @@
 // Wrong calls of look-ups, norms, losses and the optimizer, and the error that each must give.
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
-import type { Mistake } from './mistakes.js';
+import type { Mistake } from './mistake.js';
 
 const eps = 1e-5;
 
-export const layerMistakes: readonly Mistake[] = [
+export const mistakes: readonly Mistake[] = [
   {
     op: 'embedding',
     what: 'rows',

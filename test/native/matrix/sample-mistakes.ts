@@ -1,7 +1,7 @@
 // Wrong calls of SampleTokens, and the error that each must give.
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import type { View } from '../../../lib/runtime/view.js';
-import type { Make, Mistake } from './mistakes.js';
+import type { Make, Mistake } from './mistake.js';
 
 type Operands = kernels.SampleTokensArgs;
 
@@ -32,7 +32,7 @@ const rows: readonly Row[] = [
   ['shape of bans', 'DS_SHAPE', '[1, 3] i32', (m) => ({ bans: m([1, 3], 'i32') })],
 ];
 
-export const sampleMistakes: readonly Mistake[] = [
+export const mistakes: readonly Mistake[] = [
   ...rows.map(([what, code, says, wrong]) => {
     return { op: 'sample_tokens', what, code, says, run: (make: Make) => call(make, wrong) };
   }),

@@ -1,8 +1,12 @@
 // Swiglu and its gradients: odd sizes, rows with gaps, halves of one tensor, gradients that are added to.
+import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { numel } from '../../../lib/runtime/view.js';
+import { swiglu } from '../../../lib/tensor/index.js';
+import type { GradientCheck, Input } from '../../autograd/check.js';
 import { unary } from './functions.js';
 import { close, input, type Layout, type MatrixCase, opCase, output, updated } from './harness.js';
 import { aligned, broadcast, floating, oddSizes, padded, reversed, unaligned } from './layouts.js';
+import type { Mistake } from './mistake.js';
 
 interface Setting {
   title: string;
@@ -92,3 +96,52 @@ export const cases: MatrixCase[] = floating.flatMap((dtype) =>
     return [forward, ...flags.map(backward)];
   }),
 );
+
+export const mistakes: readonly Mistake[] = [
+  {
+    op: 'swiglu',
+    what: 'shapes',
+    code: 'DS_SHAPE',
+    says: '[2, 4] f32',
+    run: (m) => kernels.swiglu({ gate: m([2, 3]), up: m([2, 4]), out: m([2, 3]) }),
+  },
+  {
+    op: 'swiglu_backward',
+    what: 'dtypes',
+    code: 'DS_DTYPE',
+    says: 'bf16',
+    run: (m) =>
+      kernels.swigluBackward({
+        ...{ gate: m([3]), up: m([3]), dout: m([3]), dgate: m([3]), dup: m([3], 'bf16') },
+        ...{ accumulateGate: false, accumulateUp: false },
+      }),
+  },
+];
+
+const shapes = (...list: number[][]): Input[] => list.map((shape) => ({ shape }));
+const strided = (...list: number[][]): Input[] => list.map((shape) => ({ shape, strided: true }));
+
+export const checks: readonly GradientCheck[] = [
+  { op: 'swiglu', inputs: shapes([3, 5], [3, 5]), run: (x, y) => swiglu(x, y) },
+  {
+    op: 'swiglu',
+    title: 'strided',
+    inputs: strided([3, 5], [3, 5]),
+    run: (x, y) => swiglu(x, y),
+  },
+  {
+    op: 'swiglu',
+    title: 'frozen gate',
+    inputs: [{ shape: [3, 5], grad: false }, { shape: [3, 5] }],
+    run: (x, y) => swiglu(x, y),
+  },
+  {
+    op: 'swiglu',
+    title: 'frozen up',
+    inputs: [{ shape: [3, 5] }, { shape: [3, 5], grad: false }],
+    run: (x, y) => swiglu(x, y),
+  },
+  { op: 'swiglu', title: 'of one tensor twice', inputs: shapes([7]), run: (x) => swiglu(x, x) },
+  { op: 'swiglu', title: 'halves', inputs: shapes([2, 3, 10]), run: (x) => swiglu(x) },
+  { op: 'swiglu', title: 'halves, strided', inputs: strided([5, 6]), run: (x) => swiglu(x) },
+];

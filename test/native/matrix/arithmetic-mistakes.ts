@@ -1,21 +1,7 @@
 // Wrong calls of element-wise ops, reductions and products, and the error that each must give.
-import type { DsErrorCode } from '../../../lib/errors.js';
-import type { DType } from '../../../lib/runtime/dtype.js';
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
-import type { View } from '../../../lib/runtime/view.js';
 import { inOrder } from '../../../lib/tensor/index.js';
-
-export type Make = (shape: readonly number[], dtype?: DType, strides?: readonly number[]) => View;
-
-export interface Mistake {
-  op: string;
-  what: string;
-  code: DsErrorCode;
-  /** A part of the message: the offending shape or dtype. */
-  says: string;
-  run(make: Make): void;
-  cpuOnly?: string;
-}
+import type { Mistake } from './mistake.js';
 
 const plain = {
   bias: null,
@@ -48,24 +34,6 @@ export const mistakes: readonly Mistake[] = [
     says: 'i32',
     run: (m) =>
       kernels.binary({ a: m([3]), b: m([3], 'i32'), out: m([3]), op: 'add', accumulate: false }),
-  },
-  {
-    op: 'swiglu',
-    what: 'shapes',
-    code: 'DS_SHAPE',
-    says: '[2, 4] f32',
-    run: (m) => kernels.swiglu({ gate: m([2, 3]), up: m([2, 4]), out: m([2, 3]) }),
-  },
-  {
-    op: 'swiglu_backward',
-    what: 'dtypes',
-    code: 'DS_DTYPE',
-    says: 'bf16',
-    run: (m) =>
-      kernels.swigluBackward({
-        ...{ gate: m([3]), up: m([3]), dout: m([3]), dgate: m([3]), dup: m([3], 'bf16') },
-        ...{ accumulateGate: false, accumulateUp: false },
-      }),
   },
   {
     op: 'binary',

@@ -1,16 +1,23 @@
 // Wrong shapes, dtypes and indices are DsErrors that name the op and what was given.
 import assert from 'node:assert/strict';
-import { DsError } from '../../../lib/errors.js';
+import { DsError, type DsErrorCode } from '../../../lib/errors.js';
 import { Buffer } from '../../../lib/runtime/buffer.js';
 import type { Device } from '../../../lib/runtime/device.js';
-import { dtypeSize } from '../../../lib/runtime/dtype.js';
-import { contiguousStrides, numel } from '../../../lib/runtime/view.js';
+import { type DType, dtypeSize } from '../../../lib/runtime/dtype.js';
+import { contiguousStrides, numel, type View } from '../../../lib/runtime/view.js';
 import type { Case } from '../../support/case.js';
-import { attentionMistakes } from './attention-mistakes.js';
-import { expertMistakes } from './expert-mistakes.js';
-import { layerMistakes } from './layer-mistakes.js';
-import { type Make, type Mistake, mistakes } from './mistakes.js';
-import { sampleMistakes } from './sample-mistakes.js';
+
+export type Make = (shape: readonly number[], dtype?: DType, strides?: readonly number[]) => View;
+
+export interface Mistake {
+  op: string;
+  what: string;
+  code: DsErrorCode;
+  /** A part of the message: the offending shape or dtype. */
+  says: string;
+  run(make: Make): void;
+  cpuOnly?: string;
+}
 
 /** Runs the op over memory of 0xFF bytes: every index is -1. */
 function check(mistake: Mistake, device: Device): void {
@@ -38,11 +45,10 @@ function check(mistake: Mistake, device: Device): void {
   }
 }
 
-export const cases: Case[] = [
-  ...[...mistakes, ...layerMistakes],
-  ...[...attentionMistakes, ...sampleMistakes, ...expertMistakes],
-].map((mistake) => ({
-  name: `${mistake.op} refuses wrong ${mistake.what}`,
-  run: (device) => check(mistake, device),
-  skip: (device) => (device.kind === 'cpu' ? null : (mistake.cpuOnly ?? null)),
-}));
+export function mistakeCases(mistakes: readonly Mistake[]): Case[] {
+  return mistakes.map((mistake) => ({
+    name: `${mistake.op} refuses wrong ${mistake.what}`,
+    run: (device) => check(mistake, device),
+    skip: (device) => (device.kind === 'cpu' ? null : (mistake.cpuOnly ?? null)),
+  }));
+}
