@@ -49,6 +49,7 @@ export type { Stateful } from './engine/saving/stateful.js';
 export type { Clients } from './engine/setup/clients.js';
 export type { Progress } from './engine/step/progress.js';
 export type { Phase, PhaseTimes } from './engine/watch/phase-timer.js';
+export type { TraceStepsOptions } from './engine/watch/traced-steps.js';
 /** What programs say to models whose parameters are spread over ranks. Source: deepspeed.zero. */
 export * as zero from './engine/zero-api.js';
 export { DsError, type DsErrorCode, type DsErrorFields } from './errors.js';

@@ -114,8 +114,8 @@ export class ProcessGroup {
   }
 
   /**
-   * The group's stream beside the compute stream, opened at the first use: a collective on it
-   * starts after what compute has enqueued so far, and compute goes on meanwhile.
+   * @internal The group's stream beside the compute stream, opened at the first use: a collective
+   * on it starts after what compute has enqueued so far, and compute goes on meanwhile.
    */
   get beside(): Beside {
     this.ownStream ??= new Beside(this.device);

@@ -1,4 +1,5 @@
 // The door of the profiler room.
+export type { StreamWork, WorkWatcher } from '../runtime/watched-work.js';
 export type { Work } from './flop-counts.js';
 export {
   FlopsProfiler,

@@ -14,6 +14,7 @@ export interface StreamWork {
   name: string;
   /** Where it runs: on the stream's device, or on host threads in the stream's order. */
   by: 'device' | 'host';
+  /** In whose order it runs. */
   stream: Stream;
   /** What a copy moves; null for other work. */
   bytes: number | null;
@@ -29,6 +30,7 @@ export interface ThreadWork {
   ended: number;
 }
 
+/** Who is told of work for streams and of waits for it. */
 export interface WorkWatcher {
   /** Calls `enqueue`, which enqueues the work, once. */
   enqueued(work: StreamWork, enqueue: () => void): void;
