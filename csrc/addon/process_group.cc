@@ -102,7 +102,7 @@ constexpr comm::Milliseconds kGuestLook{5};
 
 // --- the argument block -----------------------------------------------------------------------
 
-constexpr size_t kWords = 9;
+constexpr size_t kWords = 10;
 
 struct Operand {
   std::shared_ptr<Buffer> buffer;
@@ -155,27 +155,31 @@ Sizes sizes_of(comm::Kind kind, int64_t n) {
   }
 }
 
-/// The elements per rank: whole, and so few that the bytes of all ranks are an exact double.
+/// The elements per rank and row: whole, and so few that the bytes of all ranks are an exact
+/// double.
 int64_t count_of(const comm::Collective& call, double count, int ranks) {
-  const double all = count * ranks * static_cast<double>(size_of(call.dtype));
+  const double all =
+      count * ranks * static_cast<double>(call.rows) * static_cast<double>(size_of(call.dtype));
   if (count >= 0 && all <= 0x1p53 && count == std::trunc(count)) return static_cast<int64_t>(count);
   throw Error("DS_ARGUMENT", comm::name_of(call.kind), "a whole number of elements", text(count));
 }
 
 /// Input and output are apart, or the one is its slot in the other (see comm/engine.h).
-void require_legal_overlap(const comm::ProcessGroup& group, comm::Kind kind, const Operand& input,
-                           const Operand& output) {
+void require_legal_overlap(const comm::ProcessGroup& group, const comm::Collective& call,
+                           const Operand& input, const Operand& output) {
+  const comm::Kind kind = call.kind;
   const bool apart = !input.data || !output.data || input.bytes == 0 || output.bytes == 0 ||
                      input.data + input.bytes <= output.data ||
                      output.data + output.bytes <= input.data;
   if (apart) return;
   const size_t rank = static_cast<size_t>(group.rank());
   const bool same = input.data == output.data && input.bytes == output.bytes;
-  const bool legal = kind == comm::Kind::all_gather ? input.data == output.data + rank * input.bytes
-                     : kind == comm::Kind::reduce_scatter
-                         ? output.data == input.data + rank * output.bytes
-                     : kind == comm::Kind::all_to_all ? same && group.size() == 1
-                                                      : same;
+  const bool legal =
+      call.rows > 1                        ? same && group.size() == 1
+      : kind == comm::Kind::all_gather     ? input.data == output.data + rank * input.bytes
+      : kind == comm::Kind::reduce_scatter ? output.data == input.data + rank * output.bytes
+      : kind == comm::Kind::all_to_all     ? same && group.size() == 1
+                                           : same;
   if (legal) return;
   throw Error("DS_ARGUMENT", comm::name_of(kind), "an output apart from the input, or in its place",
               "ranges that overlap otherwise");
@@ -345,6 +349,11 @@ double start_collective(Addon& addon, double group, double stream, std::string p
   call.kind = static_cast<comm::Kind>(choice(0, comm::kKinds));
   call.op = static_cast<comm::ReduceOp>(choice(1, comm::kReduceOps));
   call.dtype = static_cast<DType>(choice(2, kDTypes));
+  if (!(words[9] >= 1 && words[9] <= 0x1p31 && words[9] == std::trunc(words[9]))) {
+    throw Error("DS_ARGUMENT", comm::name_of(call.kind), "a whole number of rows from 1",
+                text(words[9]));
+  }
+  call.rows = static_cast<int64_t>(words[9]);
   call.count = count_of(call, words[3], members.size());
   if (!(words[4] >= 0 && words[4] < members.size())) {
     throw Error("DS_ARGUMENT", comm::name_of(call.kind),
@@ -353,10 +362,10 @@ double start_collective(Addon& addon, double group, double stream, std::string p
   call.peer = static_cast<int32_t>(words[4]);
   call.purpose = std::move(purpose);
   const Sizes sizes = sizes_of(call.kind, members.size());
-  const auto elements = [&](int64_t n) { return static_cast<size_t>(n * call.count); };
+  const auto elements = [&](int64_t n) { return static_cast<size_t>(n * call.count * call.rows); };
   Operand input = operand(addon, members, words + 5, elements(sizes.input), call.dtype);
   Operand output = operand(addon, members, words + 7, elements(sizes.output), call.dtype);
-  require_legal_overlap(members, call.kind, input, output);
+  require_legal_overlap(members, call, input, output);
   call.input = input.data;
   call.output = output.data;
   Stream& at = addon.streams.get(stream)->stream;

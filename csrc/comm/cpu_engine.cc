@@ -246,29 +246,36 @@ void CpuEngine::reduce_whole(const Collective& call, uint64_t tag) {
 void CpuEngine::reduce_scatter(const Collective& call, uint64_t tag) {
   const auto width = static_cast<int64_t>(size_of(call.dtype));
   const int64_t step = std::max<int64_t>(1, static_cast<int64_t>(kSegment) / width);
-  for (int64_t at = 0; at < call.count; at += step) {
-    const int64_t end = std::min(call.count, at + step);
-    std::vector<Range> parts;
-    for (int peer = 0; peer < size_; ++peer) {
-      parts.push_back({peer * call.count + at, peer * call.count + end});
+  for (int64_t row = 0; row < call.rows; ++row) {
+    auto* output = static_cast<char*>(call.output) + row * call.count * width;
+    for (int64_t at = 0; at < call.count; at += step) {
+      const int64_t end = std::min(call.count, at + step);
+      std::vector<Range> parts;
+      for (int peer = 0; peer < size_; ++peer) {
+        const int64_t slot = (row * size_ + peer) * call.count;
+        parts.push_back({slot + at, slot + end});
+      }
+      scatter_and_fold(call, tag, parts, output + at * width);
     }
-    scatter_and_fold(call, tag, parts, static_cast<char*>(call.output) + at * width);
   }
 }
 
 void CpuEngine::all_gather(const Collective& call, uint64_t tag) {
   const size_t bytes = static_cast<size_t>(call.count) * size_of(call.dtype);
   if (bytes == 0) return;
-  auto* output = static_cast<char*>(call.output);
-  char* mine = output + static_cast<size_t>(rank_) * bytes;
-  if (mine != call.input) std::memcpy(mine, call.input, bytes);
-  std::vector<Transfer> transfers;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    transfers.push_back({peer, tag, output + static_cast<size_t>(peer) * bytes, bytes, false});
-    transfers.push_back({peer, tag, mine, bytes, true});
+  for (size_t row = 0; row < static_cast<size_t>(call.rows); ++row) {
+    auto* output = static_cast<char*>(call.output) + row * static_cast<size_t>(size_) * bytes;
+    const auto* input = static_cast<const char*>(call.input) + row * bytes;
+    char* mine = output + static_cast<size_t>(rank_) * bytes;
+    if (mine != input) std::memcpy(mine, input, bytes);
+    std::vector<Transfer> transfers;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      transfers.push_back({peer, tag, output + static_cast<size_t>(peer) * bytes, bytes, false});
+      transfers.push_back({peer, tag, mine, bytes, true});
+    }
+    transport_->exchange(transfers);
   }
-  transport_->exchange(transfers);
 }
 
 void CpuEngine::broadcast(const Collective& call, uint64_t tag) {

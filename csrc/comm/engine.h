@@ -37,14 +37,18 @@ constexpr int kReduceOps = 5;
 ///   reduce                   input count, output count (written on root); may be the same memory
 ///   all_to_all               input n x count, output n x count; distinct memory
 ///   send, receive            input or output count, with `peer`
-/// `peer` is the root or the other side, as a rank of the group.
+/// reduce_scatter and all_gather may have several `rows`, which lie behind each other in input and
+/// in output: each is exchanged as if it were alone, so that ranks share out an inner dim of a
+/// tensor. With more than one, the memory of input and output is distinct. `peer` is the root or
+/// the other side, as a rank of the group.
 struct Collective {
   Kind kind = Kind::barrier;
   ReduceOp op = ReduceOp::sum;
   DType dtype = DType::f32;
   const void* input = nullptr;
   void* output = nullptr;
-  int64_t count = 0;
+  int64_t count = 0;  // of a row
+  int64_t rows = 1;
   int32_t peer = 0;
   std::string purpose;  // what it carries, the same on every rank; may be empty
 };

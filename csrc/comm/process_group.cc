@@ -14,6 +14,7 @@ bool reduces(Kind kind) {
   return kind == Kind::all_reduce || kind == Kind::reduce_scatter || kind == Kind::reduce;
 }
 bool point_to_point(Kind kind) { return kind == Kind::send || kind == Kind::receive; }
+bool in_rows(Kind kind) { return kind == Kind::reduce_scatter || kind == Kind::all_gather; }
 bool rooted(Kind kind) { return kind == Kind::broadcast || kind == Kind::reduce; }
 
 /// What every rank must agree on.
@@ -22,6 +23,7 @@ std::string signature_of(const Collective& call) {
   std::string out = point_to_point(call.kind) ? "send/recv" : name_of(call.kind);
   if (reduces(call.kind)) out.append(" ").append(kOps[static_cast<int>(call.op)]);
   out.append(" ").append(ds::name_of(call.dtype)).append(" x ").append(std::to_string(call.count));
+  if (call.rows != 1) out.append(" in ").append(std::to_string(call.rows)).append(" rows");
   if (rooted(call.kind)) out.append(", root ").append(std::to_string(call.peer));
   if (!call.purpose.empty()) out.append(" (").append(call.purpose).append(")");
   return out;
@@ -65,6 +67,9 @@ ProcessGroup::~ProcessGroup() {
 void ProcessGroup::check(const Collective& call) const {
   const char* name = name_of(call.kind);
   if (reduces(call.kind)) require_foldable(name, call.op, call.dtype);
+  if (call.rows != 1 && !in_rows(call.kind)) {
+    throw Error("DS_ARGUMENT", name, "one row", text(call.rows));
+  }
   const bool peered = rooted(call.kind) || point_to_point(call.kind);
   if (peered && (call.peer < 0 || call.peer >= size())) {
     throw Error("DS_ARGUMENT", name, text("a rank of the group, 0 to ", size() - 1),

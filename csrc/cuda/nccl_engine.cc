@@ -189,9 +189,13 @@ nccl::Result NcclEngine::enqueue(const comm::Collective& call, cudaStream_t stre
     case Kind::all_reduce:
       return library.all_reduce(call.input, call.output, count, type, op, handle, stream);
     case Kind::reduce_scatter:
-      return library.reduce_scatter(call.input, call.output, count, type, op, handle, stream);
+      return in_rows(call, static_cast<size_t>(size_), 1, [&](auto... at) {
+        return library.reduce_scatter(at..., count, type, op, handle, stream);
+      });
     case Kind::all_gather:
-      return library.all_gather(call.input, call.output, count, type, handle, stream);
+      return in_rows(call, 1, static_cast<size_t>(size_), [&](auto... at) {
+        return library.all_gather(at..., count, type, handle, stream);
+      });
     case Kind::broadcast:
       return library.broadcast(call.input, call.output, count, type, call.peer, handle, stream);
     case Kind::reduce:
@@ -204,6 +208,23 @@ nccl::Result NcclEngine::enqueue(const comm::Collective& call, cudaStream_t stre
                                 stream);
   }
   return nccl::Result::success;
+}
+
+/// One call of NCCL for each row, all of them one group: it makes one kernel of them. `input` and
+/// `output` are the counts that a row has of either.
+template <class Call>
+nccl::Result NcclEngine::in_rows(const comm::Collective& call, size_t input, size_t output,
+                                 Call each) {
+  const size_t bytes = static_cast<size_t>(call.count) * size_of(call.dtype);
+  const auto row = [&](size_t i) {
+    return each(static_cast<const char*>(call.input) + i * input * bytes,
+                static_cast<char*>(call.output) + i * output * bytes);
+  };
+  if (call.rows == 1) return row(0);
+  const Nccl& library = communicator_->nccl;
+  library.group_start();
+  for (size_t i = 0; i < static_cast<size_t>(call.rows); ++i) row(i);
+  return library.group_end();
 }
 
 nccl::Result NcclEngine::all_to_all(const comm::Collective& call, cudaStream_t stream) {

@@ -32,6 +32,8 @@ class NcclEngine final : public comm::Engine {
   void open(const comm::Rendezvous& rendezvous);
   void close() noexcept;
   nccl::Result enqueue(const comm::Collective& call, cudaStream_t stream);
+  template <class Call>
+  nccl::Result in_rows(const comm::Collective& call, size_t input, size_t output, Call each);
   nccl::Result all_to_all(const comm::Collective& call, cudaStream_t stream);
 
   CudaDevice& device_;

@@ -8,8 +8,12 @@ export class Beside {
   private readonly computed: Event;
   private readonly begun: Event;
 
-  constructor(private readonly device: Device) {
-    this.stream = Stream.create(device);
+  /** Traces call it by the `name` of the group. */
+  constructor(
+    private readonly device: Device,
+    name: string,
+  ) {
+    this.stream = Stream.create(device, `exchanges of ${name}`);
     this.computed = new Event(device);
     this.begun = new Event(device);
   }
@@ -34,7 +38,7 @@ export class Beside {
     return stream;
   }
 
-  /** Gives the stream back once its work is done. Idempotent. */
+  /** Gives the stream back once its work is done. */
   dispose(): void {
     this.stream.dispose();
     this.computed.dispose();

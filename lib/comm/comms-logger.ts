@@ -91,7 +91,7 @@ export class CommsLogger {
   static record(call: Collective, ranks: number, milliseconds: number, label: string): CommsRecord {
     const dtype = (call.input ?? call.output)?.dtype ?? 'u8';
     const slots = call.kind === 'allToAll' ? ranks : 1;
-    const bytes = call.count * slots * dtypeSize(dtype);
+    const bytes = call.count * call.rows * slots * dtypeSize(dtype);
     return { kind: call.kind, bytes, ranks, milliseconds, label };
   }
 

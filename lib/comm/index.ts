@@ -28,4 +28,10 @@ export {
 } from './distributed.js';
 export type { Mesh } from './mesh.js';
 export { AXES, type Axis, type MeshOptions, MeshShape, type PerAxis } from './mesh-shape.js';
-export { type CollectiveOptions, ProcessGroup, type ReduceOp, Work } from './process-group.js';
+export {
+  type CollectiveOptions,
+  ProcessGroup,
+  type ReduceOp,
+  type RowOptions,
+  Work,
+} from './process-group.js';

@@ -36,6 +36,16 @@ const OPTIONS: OptionNames<CollectiveOptions> = {
   ...{ op: true, stream: true, purpose: true, label: true },
 };
 const ALL_REDUCE = { ...OPTIONS, output: true } as const;
+const ROWS = { ...OPTIONS, rows: true } as const;
+
+/** Of a collective whose tensors may be rows, each of which is exchanged as if it were alone. */
+export interface RowOptions extends CollectiveOptions {
+  /**
+   * How many, behind each other in input and output: so that ranks share out an inner dim. With
+   * more than 1 the two are distinct memory. Default 1.
+   */
+  rows?: number;
+}
 
 /** Tickets count from 1; this one is over from the start. */
 const NO_TICKET = 0;
@@ -118,7 +128,7 @@ export class ProcessGroup {
    * on it starts after what compute has enqueued so far, and compute goes on meanwhile.
    */
   get beside(): Beside {
-    this.ownStream ??= new Beside(this.device);
+    this.ownStream ??= new Beside(this.device, this.name);
     return this.ownStream;
   }
 
@@ -144,18 +154,22 @@ export class ProcessGroup {
    * `input` is n slots of output's size; `output` gets slot `rank` combined over all ranks, and may
    * be it.
    */
-  reduceScatter(output: View, input: View, options: CollectiveOptions = {}): Work {
+  reduceScatter(output: View, input: View, given: RowOptions = {}): Work {
+    const { rows = 1, ...options } = readOptions('reduceScatter', given, ROWS);
     this.requireSizes('reduceScatter', input, output, this.size, 1);
-    return this.start('reduceScatter', { input, output, count: numel(output.shape) }, options);
+    const count = rowOf('reduceScatter', output, rows);
+    return this.start('reduceScatter', { input, output, count, rows }, options);
   }
 
   /**
    * `output` is n slots of input's size and gets every rank's input; `input` may be its slot
    * `rank`.
    */
-  allGather(output: View, input: View, options: CollectiveOptions = {}): Work {
+  allGather(output: View, input: View, given: RowOptions = {}): Work {
+    const { rows = 1, ...options } = readOptions('allGather', given, ROWS);
     this.requireSizes('allGather', input, output, 1, this.size);
-    return this.start('allGather', { input, output, count: numel(input.shape) }, options);
+    const count = rowOf('allGather', input, rows);
+    return this.start('allGather', { input, output, count, rows }, options);
   }
 
   /** Every rank's `tensor` becomes that of `root`, a rank of the group. */
@@ -204,7 +218,7 @@ export class ProcessGroup {
 
   private start(
     kind: CollectiveKind,
-    call: Pick<Collective, 'input' | 'output' | 'count'> & { peer?: number },
+    call: Pick<Collective, 'input' | 'output' | 'count'> & { peer?: number; rows?: number },
     given: CollectiveOptions,
   ): Work {
     const options = readOptions(kind, given, OPTIONS);
@@ -212,7 +226,7 @@ export class ProcessGroup {
     const { label = purpose ? '' : callSite() } = options;
     if (call.input) requireFlat(kind, call.input);
     if (call.output && call.output !== call.input) requireFlat(kind, call.output);
-    const whole: Collective = { peer: 0, ...call, kind, op, purpose };
+    const whole: Collective = { peer: 0, rows: 1, ...call, kind, op, purpose };
     if (this.logger) stream.synchronize();
     const begin = performance.now();
     const ticket = this.tickets.start(whole, stream, label);
@@ -239,6 +253,13 @@ export class ProcessGroup {
           : `an output of ${outs} slots`;
     throw shapeError(op, sizes, `input ${describe(input)}, output ${describe(output)}`);
   }
+}
+
+/** Elements of one of `rows` rows of `each`, which one rank has. Throws DS_SHAPE. */
+function rowOf(op: string, each: View, rows: number): number {
+  const count = numel(each.shape) / rows;
+  if (rows >= 1 && Number.isInteger(rows) && Number.isInteger(count)) return count;
+  throw shapeError(op, `a multiple of ${rows} rows of the same size`, describe(each));
 }
 
 function shapeError(op: string, expected: string, got: string): DsError {

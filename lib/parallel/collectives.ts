@@ -1,8 +1,59 @@
 // Collectives that the tape knows: each beside the one that is its gradient. Source: Shoeybi et al.
 // 2019 and Korthikanti et al. 2022 (Megatron-LM), whose f and g are copyToGroup and sumOverGroup.
-import type { ProcessGroup, Work } from '../comm/index.js';
+import type { ProcessGroup } from '../comm/index.js';
 import { type GradFn, isGradEnabled, noGrad, record, scope, Tensor } from '../tensor/index.js';
-import { gatherAlong, partAlong, type SharedDim, shareOut, sumAlong } from './exchanges.js';
+import {
+  beginGather,
+  beginSum,
+  type Exchange,
+  gatherAlong,
+  partAlong,
+  type SharedDim,
+  shareOut,
+  sumAlong,
+  type Where,
+} from './exchanges.js';
+
+/** On the group's own stream, ahead of what compute does next. */
+const ahead: Where = (group) => group.beside.lead();
+
+/**
+ * Records `out`, made of `x`, whose gradient is what `begin` makes of its own. That begins as soon
+ * as the last layer which reads `out` has said that its part is there, on the group's own stream:
+ * it runs behind the gradient of that layer's weight.
+ */
+function recordEarly(
+  name: string,
+  x: Tensor,
+  out: Tensor,
+  begin: (part: Tensor, where: Where) => Exchange,
+): void {
+  let running: Exchange | null = null;
+  record(name, [x], [out], [], ([grad], sink) => {
+    scope(() => {
+      const { work, result } = running ?? begin(grad as Tensor, ahead);
+      work.wait();
+      sink.give(0, result());
+      running?.place.dispose();
+    });
+  });
+  const { gradFn: node } = out as { gradFn: GradFn | null };
+  if (!node) return;
+  node.whenComplete = () => {
+    const part = node.grads[out.gradIndex];
+    if (!part?.isContiguous) return;
+    running = begin(part, ahead);
+    running.place.keep();
+  };
+}
+
+/**
+ * The exchange of the gradient of `out` begins after all that reads it, so that ranks which read it
+ * in one layer more or less begin it in the same order.
+ */
+export function beginLate(out: Tensor): void {
+  if (out.gradFn) nodeOf(out).whenComplete = null;
+}
 
 /** What copyToGroup() gave for a tensor: ops that read the same one share its one exchange. */
 const copies = new WeakMap<Tensor, { group: ProcessGroup; copy: Tensor }>();
@@ -20,27 +71,12 @@ export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
     return known.copy;
   }
   const copy = x.alias(x.shape, x.strides);
-  let running: { work: Work; sum: Tensor } | null = null;
-  const start = (part: Tensor): { work: Work; sum: Tensor } => {
+  recordEarly('copy_to_group', x, copy, (part, where) => {
     const sum = Tensor.emptyLike(part);
-    return {
-      work: group.allReduce(part.contiguous(), { output: sum, purpose: 'copyToGroup' }),
-      sum,
-    };
-  };
-  record('copy_to_group', [x], [copy], [], ([grad], sink) => {
-    const { work, sum } = running ?? start(grad as Tensor);
-    work.wait();
-    sink.give(0, sum);
-    if (running) sum.dispose();
+    const from = part.contiguous();
+    const options = { output: sum, purpose: 'copyToGroup', stream: where(group) };
+    return { work: group.allReduce(from, options), place: sum, result: () => sum };
   });
-  const node = nodeOf(copy);
-  node.whenComplete = () => {
-    const part = node.grads[copy.gradIndex];
-    if (!part?.isContiguous) return;
-    const begun = start(part);
-    running = { work: begun.work, sum: begun.sum.keep() };
-  };
   // A leaf may be in several graphs, each with a backward of its own.
   if (x.gradFn) copies.set(x, { group, copy });
   return copy;
@@ -48,12 +84,11 @@ export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
 
 /**
  * copyToGroup() for a layer that has copies on other ranks, of which one alone gives the tensor a
- * gradient (`counts`). Its exchange begins after all that reads it, so that ranks that read it in
- * one layer more or less begin it in the same order.
+ * gradient (`counts`). Its exchange begins late.
  */
 export function copyToCopies(x: Tensor, group: ProcessGroup, counts: boolean): Tensor {
   const copy = copyToGroup(x, group);
-  if (copy !== x) nodeOf(copy).whenComplete = null;
+  if (copy !== x) beginLate(copy);
   return counts ? copy : x.detach();
 }
 
@@ -79,10 +114,10 @@ function evenly(group: ProcessGroup, dim: number, size: number): SharedDim {
   return { group, dim, sizes: shareOut(size, group.size) };
 }
 
-type Exchange = (op: string, x: Tensor, shared: SharedDim) => Tensor;
+type Along = (op: string, x: Tensor, shared: SharedDim) => Tensor;
 
 /** A differentiable exchange, and the one that its gradient takes. */
-function exchange(name: string, forward: Exchange, backward: Exchange) {
+function exchange(name: string, forward: Along, backward: Along) {
   return (x: Tensor, shared: SharedDim): Tensor => {
     if (shared.group.size === 1) return x;
     const out = noGrad(() => scope(() => forward(name, x, shared)));
@@ -100,8 +135,27 @@ function exchange(name: string, forward: Exchange, backward: Exchange) {
 export const gatherShared = exchange('gatherFromGroup', gatherAlong, partAlong);
 /** The whole, alike on all ranks, to this rank's part: the gradient is all ranks' parts. */
 export const scatterShared = exchange('scatterToGroup', partAlong, gatherAlong);
-/** Parts to the whole, of which each rank then makes something else: the gradients are summed. */
-export const gatherForAll = exchange('gatherForGroup', gatherAlong, sumAlong);
+/** Begins to gather parts behind what compute does next; what it returns waits for the whole. */
+export function beginWhole(x: Tensor, shared: SharedDim): () => Tensor {
+  const { work, result } = beginGather('gatherForGroup', x, shared, ahead);
+  return () => {
+    work.wait();
+    return result();
+  };
+}
+
+/**
+ * Parts to the whole, of which each rank then makes something else: the gradients are summed,
+ * behind the gradient of the last weight that reads the whole.
+ */
+export function gatherForAll(x: Tensor, shared: SharedDim): Tensor {
+  if (shared.group.size === 1) return x;
+  const name = 'gatherForGroup';
+  const out = noGrad(() => scope(() => gatherAlong(name, x, shared)));
+  recordEarly(name, x, out, (part, where) => beginSum(`${name} backward`, part, shared, where));
+  return out;
+}
+
 /** Whole tensors to this rank's part of their sum: the gradient is all ranks' parts. */
 export const sumShared = exchange('sumToParts', sumAlong, gatherAlong);
 

@@ -1,9 +1,10 @@
 // What ranks of a group exchange of tensors that they share out along a dim: gathering the parts,
 // and adding up whole ones so that each rank keeps its part. Not differentiable.
-import type { ProcessGroup } from '../comm/index.js';
+import type { ProcessGroup, Work } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { describe } from '../runtime/view.js';
+import type { Stream } from '../runtime/stream.js';
+import { describe, numel } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
 
 /** How many of `count` things each of `ranks` ranks has: the first ones have one more. */
@@ -42,20 +43,93 @@ function requireDim(op: string, x: Tensor, { dim, group }: SharedDim, size: numb
   });
 }
 
-/** All parts, rank by rank along the dim. Throws DS_SHAPE, DS_COMM. */
-export function gatherAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
+/** An exchange under way. */
+export interface Exchange {
+  readonly work: Work;
+  /** What it writes. */
+  readonly place: Tensor;
+  /** What came, once the work is over; may be `place`. */
+  result(): Tensor;
+}
+
+/** Where a collective of a group runs; asked when all is enqueued that it reads. */
+export type Where = (group: ProcessGroup) => Stream;
+
+const onCompute: Where = ({ device }) => device.compute;
+
+/**
+ * Ranks exchange so many rows of an outer dim one by one, where they lie; more are brought together
+ * by a copy: on a GPU each row takes the host a few microseconds.
+ */
+const MOST_ROWS = 16;
+
+interface Layout {
+  /** Of the dim that is shared out, from the start. */
+  dim: number;
+  /** Whether all ranks have as much. */
+  isEven: boolean;
+  /** What the largest part has in the dim. */
+  most: number;
+  /** How many runs of memory the dims before it make of a part; 1 for none. */
+  rows: number;
+}
+
+function layoutOf(x: Tensor, dim: number, sizes: readonly number[]): Layout {
+  const most = Math.max(...sizes);
+  const rows = Math.max(1, numel(x.shape.slice(0, dim)));
+  return { dim, isEven: sizes.every((size) => size === most), most, rows };
+}
+
+/** `x`, in which the parts lie side by side in each row, as [rows, ranks, elements]. */
+function byRow(x: Tensor, rows: number, ranks: number): Tensor {
+  const block = x.numel / (rows * ranks);
+  return x.alias([rows, ranks, block], [ranks * block, block, 1], x.offset);
+}
+
+/** The same of `slots`, in which whole parts lie behind each other. */
+function bySlot(slots: Tensor, rows: number, ranks: number): Tensor {
+  const block = slots.numel / (rows * ranks);
+  return slots.alias([rows, ranks, block], [block, rows * block, 1], slots.offset);
+}
+
+/** Begins gatherAlong(). */
+export function beginGather(
+  op: string,
+  x: Tensor,
+  shared: SharedDim,
+  where: Where = onCompute,
+): Exchange {
   const { group, sizes } = shared;
   const own = sizes[group.rank] as number;
-  const dim = requireDim(op, x, shared, own);
-  const whole = startOf(sizes, sizes.length);
-  const out = Tensor.empty(resized(x, dim, whole), x.dtype, x.device);
-  const most = Math.max(...sizes);
-  const isEven = sizes.every((size) => size === most);
-  const isLeading = x.shape.slice(0, dim).every((size) => size === 1);
-  if (isEven && isLeading) {
-    group.allGather(out, x.contiguous(), { purpose: op }).wait();
-    return out;
+  const layout = layoutOf(x, requireDim(op, x, shared, own), sizes);
+  const { dim, isEven, most, rows } = layout;
+  if (!isEven) return gatherUneven(op, x, shared, layout, where);
+  const shape = resized(x, dim, most * group.size);
+  const from = x.contiguous();
+  if (rows <= MOST_ROWS) {
+    const out = Tensor.empty(shape, x.dtype, x.device);
+    const work = group.allGather(out, from, { purpose: op, stream: where(group), rows });
+    return { work, place: out, result: () => out };
   }
+  const slots = Tensor.empty([group.size, ...x.shape], x.dtype, x.device);
+  const work = group.allGather(slots, from, { purpose: op, stream: where(group) });
+  const result = (): Tensor => {
+    const out = Tensor.empty(shape, slots.dtype, slots.device);
+    kernels.copy({ in: bySlot(slots, rows, group.size), out: byRow(out, rows, group.size) });
+    return out;
+  };
+  return { work, place: slots, result };
+}
+
+/** Parts of unlike size travel in slots of the largest. */
+function gatherUneven(
+  op: string,
+  x: Tensor,
+  { group, sizes }: SharedDim,
+  { dim, most }: Layout,
+  where: Where,
+): Exchange {
+  const shape = resized(x, dim, startOf(sizes, sizes.length));
   const slots = Tensor.empty([group.size, ...resized(x, dim, most)], x.dtype, x.device);
   const slot = (rank: number): Tensor =>
     slots
@@ -63,37 +137,71 @@ export function gatherAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
       .squeeze(0)
       .narrow(dim, 0, sizes[rank] as number);
   const mine = slots.narrow(0, group.rank, 1);
-  if (!isEven) kernels.fill({ out: mine, value: 0 });
+  kernels.fill({ out: mine, value: 0 });
   kernels.copy({ in: x, out: slot(group.rank) });
-  group.allGather(slots, mine, { purpose: op }).wait();
-  for (let rank = 0, at = 0; rank < group.size; at += sizes[rank] as number, ++rank) {
-    kernels.copy({ in: slot(rank), out: out.narrow(dim, at, sizes[rank] as number) });
+  const work = group.allGather(slots, mine, { purpose: op, stream: where(group) });
+  const result = (): Tensor => {
+    const out = Tensor.empty(shape, slots.dtype, slots.device);
+    for (let rank = 0, at = 0; rank < group.size; at += sizes[rank] as number, ++rank) {
+      kernels.copy({ in: slot(rank), out: out.narrow(dim, at, sizes[rank] as number) });
+    }
+    return out;
+  };
+  return { work, place: slots, result };
+}
+
+/** Begins sumAlong(). */
+export function beginSum(
+  op: string,
+  x: Tensor,
+  shared: SharedDim,
+  where: Where = onCompute,
+): Exchange {
+  const { group, sizes } = shared;
+  const { dim, isEven, most, rows } = layoutOf(
+    x,
+    requireDim(op, x, shared, startOf(sizes, sizes.length)),
+    sizes,
+  );
+  const part = Tensor.empty(resized(x, dim, most), x.dtype, x.device);
+  if (isEven && rows <= MOST_ROWS) {
+    const from = x.contiguous();
+    const work = group.reduceScatter(part, from, { purpose: op, stream: where(group), rows });
+    return { work, place: part, result: () => part };
   }
-  return out;
+  const slots = Tensor.empty([group.size, ...part.shape], x.dtype, x.device);
+  if (isEven) {
+    const from = byRow(x.contiguous(), rows, group.size);
+    kernels.copy({ in: from, out: bySlot(slots, rows, group.size) });
+  } else {
+    kernels.fill({ out: slots, value: 0 });
+    for (let rank = 0, at = 0; rank < group.size; at += sizes[rank] as number, ++rank) {
+      const size = sizes[rank] as number;
+      const slot = slots.narrow(0, rank, 1).squeeze(0).narrow(dim, 0, size);
+      kernels.copy({ in: x.narrow(dim, at, size), out: slot });
+    }
+  }
+  const work = group.reduceScatter(part, slots, { purpose: op, stream: where(group) });
+  const own = sizes[group.rank] as number;
+  return {
+    work,
+    place: part,
+    result: () => (isEven ? part : part.narrow(dim, 0, own).contiguous()),
+  };
+}
+
+/** All parts, rank by rank along the dim. Throws DS_SHAPE, DS_COMM. */
+export function gatherAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
+  const { work, result } = beginGather(op, x, shared);
+  work.wait();
+  return result();
 }
 
 /** This rank's part of the sum of all ranks' tensors. Throws DS_SHAPE, DS_COMM. */
 export function sumAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
-  const { group, sizes } = shared;
-  const dim = requireDim(op, x, shared, startOf(sizes, sizes.length));
-  const own = sizes[group.rank] as number;
-  const most = Math.max(...sizes);
-  const isEven = sizes.every((size) => size === most);
-  const isLeading = x.shape.slice(0, dim).every((size) => size === 1);
-  const part = Tensor.empty(resized(x, dim, most), x.dtype, x.device);
-  if (isEven && isLeading) {
-    group.reduceScatter(part, x.contiguous(), { purpose: op }).wait();
-    return part;
-  }
-  const slots = Tensor.empty([group.size, ...part.shape], x.dtype, x.device);
-  if (!isEven) kernels.fill({ out: slots, value: 0 });
-  for (let rank = 0, at = 0; rank < group.size; at += sizes[rank] as number, ++rank) {
-    const size = sizes[rank] as number;
-    const slot = slots.narrow(0, rank, 1).squeeze(0).narrow(dim, 0, size);
-    kernels.copy({ in: x.narrow(dim, at, size), out: slot });
-  }
-  group.reduceScatter(part, slots, { purpose: op }).wait();
-  return isEven ? part : part.narrow(dim, 0, own).contiguous();
+  const { work, result } = beginSum(op, x, shared);
+  work.wait();
+  return result();
 }
 
 /** This rank's part of what every rank has whole, as a copy. Throws DS_SHAPE. */

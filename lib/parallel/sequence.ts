@@ -11,7 +11,14 @@ import {
   sharingTokens,
   Tensor,
 } from '../tensor/index.js';
-import { gatherForAll, gatherShared, scatterShared, sumShared } from './collectives.js';
+import {
+  beginLate,
+  beginWhole,
+  gatherForAll,
+  gatherShared,
+  scatterShared,
+  sumShared,
+} from './collectives.js';
 import type { SharedDim } from './exchanges.js';
 import { type Stream, wholeStream } from './stream.js';
 
@@ -33,8 +40,12 @@ function tokensOf(group: ProcessGroup, count: number): SharedDim {
  */
 export function tokenStream(group: ProcessGroup): Stream {
   const whole = wholeStream(group);
-  const gather = (x: Tensor): Tensor => gatherForAll(x, tokensOf(group, x.size(TOKENS)));
-  // Linear layers keep the part and gather it again for the gradient of their weight.
+  const sharedOf = (x: Tensor): SharedDim => tokensOf(group, x.size(TOKENS));
+  // Linear layers keep the part and gather it again for the gradient of their weight, while they
+  // compute that of their input.
+  const gather = Object.assign((x: Tensor): Tensor => gatherForAll(x, sharedOf(x)), {
+    begin: (x: Tensor): (() => Tensor) => beginWhole(x, sharedOf(x)),
+  });
   const kept = (whole: Tensor, part: Tensor): Tensor => recomputable(whole, gather, part);
   const all = (x: Tensor): Tensor => {
     const tracked = x.requiresGrad && isGradEnabled();
@@ -55,6 +66,7 @@ export function tokenStream(group: ProcessGroup): Stream {
     enterCopies(x, counts) {
       if (!isShared(x)) return whole.enterCopies(x, counts);
       const out = all(x);
+      beginLate(out);
       return counts ? out : kept(out.detach(), x);
     },
     leave: (x) =>

@@ -179,13 +179,15 @@ export class Job {
   }
 }
 
-/** One collective of this rank. `count` is in elements per rank: see csrc/comm/engine.h. */
+/** One collective of this rank. `count` is in elements per rank and row: see csrc/comm/engine.h. */
 export interface Collective {
   kind: CollectiveKind;
   op: ReduceOp;
   input: View | null;
   output: View | null;
   count: number;
+  /** How many such rows input and output have; of reduceScatter and allGather alone above 1. */
+  rows: number;
   /** Root, or the other side, as a rank of the group. */
   peer: number;
   /** What it carries: ranks that disagree fail as for another op. May be empty. */
@@ -223,6 +225,7 @@ export class GroupHandle implements Tickets {
     block[6] = call.input?.offset ?? 0;
     block[7] = output;
     block[8] = call.output?.offset ?? 0;
+    block[9] = call.rows;
     return native(() => addon.startCollective(this.handle, stream.handle, call.purpose, label));
   }
 
@@ -248,7 +251,11 @@ export class SoloGroup implements Tickets {
     const to = output.offset * size;
     const from = input.offset * size;
     if (input.buffer === output.buffer && to === from) return 0;
-    output.buffer.copyFrom(input.buffer, { to, from, bytes: call.count * size }, stream);
+    output.buffer.copyFrom(
+      input.buffer,
+      { to, from, bytes: call.count * call.rows * size },
+      stream,
+    );
     return 0;
   }
 

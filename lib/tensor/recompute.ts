@@ -3,7 +3,11 @@ import { isGradEnabled, noGrad, recomputing, type Saved } from './autograd.js';
 import type { Tensor } from './tensor.js';
 
 /** An op that gives the same bits whenever it is run on the same inputs. */
-export type RecomputableOp = (...inputs: Tensor[]) => Tensor;
+export interface RecomputableOp {
+  (...inputs: Tensor[]): Tensor;
+  /** Starts it beside what computes; what it returns waits for the result. Default: it cannot. */
+  begin?(...inputs: Tensor[]): () => Tensor;
+}
 
 interface Recipe {
   readonly op: RecomputableOp;
@@ -33,6 +37,10 @@ export function recomputed(op: RecomputableOp, ...inputs: Tensor[]): Tensor {
 const itself = (tensor: Tensor) => (): Tensor => tensor;
 const again = (op: RecomputableOp, inputs: readonly SavedTensor[]) => (): Tensor =>
   recomputing(() => op(...inputs.map((input) => input.value())));
+const started = (op: RecomputableOp, inputs: readonly SavedTensor[]) =>
+  op.begin
+    ? () => recomputing(() => op.begin?.(...inputs.map((input) => input.value())) as () => Tensor)
+    : null;
 
 /** A tensor saved for a backward: itself, or its recipe when it has one whose inputs still live. */
 export class SavedTensor implements Saved {
@@ -40,17 +48,22 @@ export class SavedTensor implements Saved {
   private readonly parts: readonly Saved[];
   /** Gives the values while the parts are held. */
   private readonly read: () => Tensor;
+  /** Starts to, where that can run beside what computes. */
+  private readonly start: (() => () => Tensor) | null;
+  private begun: (() => Tensor) | null = null;
 
   constructor(tensor: Tensor) {
     const recipe = recipes.get(tensor);
     if (!recipe || recipe.inputs.some((input) => input.isDisposed)) {
       this.parts = [tensor];
       this.read = itself(tensor);
+      this.start = null;
       return;
     }
     const inputs = recipe.inputs.map((input) => new SavedTensor(input));
     this.parts = inputs;
     this.read = again(recipe.op, inputs);
+    this.start = started(recipe.op, inputs);
   }
 
   get changedAt(): number {
@@ -66,8 +79,18 @@ export class SavedTensor implements Saved {
     for (const part of this.parts) part.release();
   }
 
+  /**
+   * Starts to make what was not kept, where that can run beside what computes until value(), which
+   * follows in the same scope.
+   */
+  begin(): void {
+    if (this.start) this.begun = noGrad(this.start);
+  }
+
   /** The values; what was not kept is made again and belongs to the current scope. */
   value(): Tensor {
-    return noGrad(this.read);
+    const { begun } = this;
+    this.begun = null;
+    return noGrad(begun ?? this.read);
   }
 }

@@ -2,7 +2,15 @@
 import assert from 'node:assert/strict';
 import { linear, linearGelu, liveTensors, randn, seed, type Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { backward, held, LateGradients, leavingLate, scope } from '../../lib/tensor/index.js';
+import type { GradFn } from '../../lib/tensor/autograd.js';
+import {
+  backward,
+  held,
+  LateGradients,
+  leavingLate,
+  recomputable,
+  scope,
+} from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 
 interface Weights {
@@ -41,7 +49,61 @@ function release(weights: Weights, inputs: Tensor[]): void {
   for (const input of inputs) input.dispose();
 }
 
+/** What happens to an input that is made again, by an op that can start beside what computes. */
+function watchedInput(x: Tensor): { again: Tensor; events: string[] } {
+  const events: string[] = [];
+  const double = Object.assign(
+    (input: Tensor): Tensor => {
+      events.push('made at once');
+      return input.mul(2);
+    },
+    {
+      begin: (input: Tensor): (() => Tensor) => {
+        events.push('begun');
+        const made = input.mul(2);
+        return () => {
+          events.push('awaited');
+          return made;
+        };
+      },
+    },
+  );
+  return { again: recomputable(x.mul(2), double, x), events };
+}
+
+/** The gradients of a product that reads such an input; `late` leaves the weight's for later. */
+function begun(device: Device, late: LateGradients | null): { events: string[]; dw: number[] } {
+  const { first, second, bias } = weightsOn(device);
+  const [x, other] = micros(device) as [Tensor, Tensor];
+  x.requireGrad();
+  const events = scope(() => {
+    const { again, events } = watchedInput(x);
+    (again.gradFn as GradFn).whenComplete = () => void events.push('gradient of the input');
+    const value = linear(again, first).pow(2).sum();
+    if (late) leavingLate(late, () => backward(value));
+    else backward(value);
+    return events;
+  });
+  late?.run();
+  const dw = first.grad?.toArray() ?? [];
+  x.grad?.dispose();
+  release({ first, second, bias }, [x, other]);
+  return { events, dw };
+}
+
 export const cases: Case[] = [
+  {
+    name: 'an input that is made again starts before the gradient of the input, and is awaited after it',
+    run(device) {
+      const before = liveTensors();
+      const now = begun(device, null);
+      assert.deepEqual(now.events, ['begun', 'gradient of the input', 'awaited']);
+      const later = begun(device, new LateGradients());
+      assert.deepEqual(later.events, ['gradient of the input', 'made at once']);
+      assert.deepEqual(now.dw, later.dw);
+      assert.equal(liveTensors(), before);
+    },
+  },
   {
     name: 'two micro-batches whose weights wait give the bits of two backwards',
     run(device) {

@@ -154,6 +154,59 @@ function movements({ group, dtype, size }: Trial): void {
   token.dispose();
 }
 
+/** Ranks share out an inner dim: each row is exchanged as if it were alone. */
+function inRows({ group, dtype, size }: Trial, rows: number): void {
+  const n = group.size;
+  const name = `${rows} rows of ${dtype} x ${size} on ${n}`;
+  const of = (rank: number, i: number) => element(rank, i, 'sum', dtype);
+  const everyone = Array.from({ length: n }, (_, rank) => rank);
+  const row = (i: number, of: number) => Math.floor(i / of);
+
+  const own = make(group, dtype, rows * size, (i) => of(group.rank, i));
+  const whole = make(group, dtype, rows * size * n, () => POISON);
+  group.allGather(whole, own, { rows }).wait();
+  check(`allGather in ${name}`, whole, (i) => {
+    return of(row(i % (size * n), size), row(i, size * n) * size + (i % size));
+  });
+  check(`allGather in ${name}: the input`, own, (i) => of(group.rank, i));
+
+  const input = make(group, dtype, rows * size * n, (i) => of(group.rank, i));
+  const part = make(group, dtype, rows * size, () => POISON);
+  group.reduceScatter(part, input, { rows }).wait();
+  check(`reduceScatter in ${name}`, part, (i) => {
+    const at = (row(i, size) * n + group.rank) * size + (i % size);
+    return combine(
+      'sum',
+      everyone.map((rank) => of(rank, at)),
+    );
+  });
+  check(`reduceScatter in ${name}: the input`, input, (i) => of(group.rank, i));
+}
+
+/** Rows that cannot be: refused before anything is exchanged. */
+function refusedRows(group: ProcessGroup): void {
+  const own = make(group, 'f32', 6, () => 0);
+  const whole = make(group, 'f32', 6 * group.size, () => 0);
+  const slot = whole.alias([6], [1], 6 * group.rank);
+  const calls: [string, () => unknown][] = [
+    ['DS_SHAPE', () => group.allGather(whole, own, { rows: 4 })],
+    ['DS_SHAPE', () => group.reduceScatter(own, whole, { rows: 0 })],
+    ['DS_SHAPE', () => group.reduceScatter(own, whole, { rows: 1.5 })],
+    ['DS_ARGUMENT', () => group.allGather(whole, slot, { rows: 2 })],
+    ['DS_ARGUMENT', () => group.reduceScatter(slot, whole, { rows: 3 })],
+  ];
+  for (const [code, call] of calls) {
+    let got = 'nothing';
+    try {
+      call();
+    } catch (error) {
+      got = String((error as { code?: string }).code);
+    }
+    if (got !== code) failures.push(`${call}: ${got}, not ${code}`);
+  }
+  for (const each of [slot, whole, own]) each.dispose();
+}
+
 /** Several collectives at once, waited for later and out of order. */
 async function overlapping(group: ProcessGroup): Promise<void> {
   const tensors = Array.from({ length: 8 }, (_, k) => {
@@ -245,6 +298,19 @@ async function main({ kind }: CollectiveJob): Promise<void> {
   const large = world.size === 2 ? LARGE : Math.floor(LARGE / 10);
   reductions({ group: world, dtype: 'bf16', size: large }, ['sum']);
   movements({ group: world, dtype: 'f32', size: large });
+  for (const dtype of known) {
+    for (const [rows, size] of [
+      [1, 5],
+      [2, 1],
+      [3, 70],
+      [5, 0],
+    ] as const) {
+      inRows({ group: world, dtype, size }, rows);
+    }
+  }
+  // More than the engine of the CPU folds at once.
+  if (world.size === 2) inRows({ group: world, dtype: 'f32', size: 270_001 }, 2);
+  refusedRows(world);
   await overlapping(world);
   if (kind === 'cpu') ordered(world);
   logged(world);

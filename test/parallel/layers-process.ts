@@ -11,6 +11,7 @@ import {
   type Tensor,
 } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
+import type { Stream } from '../../lib/runtime/stream.js';
 import {
   Checks,
   compareGradients,
@@ -33,7 +34,7 @@ const gradOf = ({ grad }: Tensor): number[] => (grad as Tensor).toArray();
 function collectives(group: ProcessGroup): void {
   const { rank, size } = group;
   const total = (size * (size + 1)) / 2;
-  for (const shape of [[2, 7, 3], [1, 5], [4]]) {
+  for (const shape of [[2, 7, 3], [1, 5], [4], [2, 12, 3], [3, 9, 12]]) {
     const x = numbers(shape).requireGrad();
     const made = x.mul(1);
     const y = parallel.copyToGroup(made, group);
@@ -80,22 +81,34 @@ function along(group: ProcessGroup, shape: readonly number[], dim: number): void
   checks.near(`${title} gradient of both`, gradOf(other), wanted);
 }
 
-/** Calls `body` and tells at each all-reduce which of the parameters have a gradient by then. */
+/**
+ * Calls `body` and tells at each sum over ranks which of the parameters have a gradient by then, and that compute goes on
+ * beside it.
+ */
 function watched(
   group: ProcessGroup,
   parameters: readonly nn.Parameter[],
   body: () => void,
 ): number[][] {
   const seen: number[][] = [];
-  const { allReduce } = group;
-  group.allReduce = (...call) => {
+  const { allReduce, reduceScatter } = group;
+  const note = (stream?: Stream): void => {
     seen.push(parameters.map(({ grad }) => Number(grad !== null)));
-    return allReduce.apply(group, call);
+    const isBeside = stream !== undefined && stream !== group.device.compute;
+    checks.same('a stream beside compute', [Number(isBeside)], [1]);
+  };
+  group.allReduce = (x, options) => {
+    note(options?.stream);
+    return allReduce.call(group, x, options);
+  };
+  group.reduceScatter = (part, whole, options) => {
+    note(options?.stream);
+    return reduceScatter.call(group, part, whole, options);
   };
   try {
     body();
   } finally {
-    group.allReduce = allReduce;
+    Object.assign(group, { allReduce, reduceScatter });
   }
   return seen;
 }
@@ -121,6 +134,24 @@ function overlap(group: ProcessGroup): void {
   const again = numbers([5, 6]).requireGrad();
   const losses = [1, 2].map(() => layers[0].call(again).sum());
   for (const loss of losses) loss.backward();
+  overlapOfParts(group);
+}
+
+/** The same where ranks gather tokens before a layer and sum the gradient by parts. */
+function overlapOfParts(group: ProcessGroup): void {
+  const { size, rank } = group;
+  for (const length of [2 * size, 2 * size + 1]) {
+    const layer = new nn.Linear(3, 4).to(group.device);
+    const own = Math.floor(length / size) + (rank < length % size ? 1 : 0);
+    const leaf = numbers([2, own, 3]).requireGrad();
+    const whole = parallel.gatherForGroup(leaf.mul(1), group, 1, length);
+    const loss = layer.call(whole).sum();
+    const seen = watched(group, [layer.weight], () => loss.backward());
+    checks.same(`sums by parts of ${length}`, seen.flat(), [0]);
+    const columns = layer.weight.sum(0).mul(size).toArray();
+    const wanted = Array.from({ length: 2 * own }, () => columns).flat();
+    checks.near(`gradient of ${length} parts`, gradOf(leaf), wanted);
+  }
 }
 
 class Block extends nn.Module {

@@ -2,6 +2,7 @@
 import * as kernels from '../../runtime/kernels.generated.js';
 import { contiguousStrides, describe, isContiguous, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../autograd.js';
+import { lateGradients } from '../late-gradients.js';
 import { SavedTensor } from '../recompute.js';
 import { Tensor } from '../tensor.js';
 import { gemmRows } from './matmul.js';
@@ -44,6 +45,7 @@ const plainGemm = { bias: null, aux: null, transB: false, epilogue: 'none' } as 
 
 /** From dz [.., out]: dx = dz W and dW = dz^T x, for inputs 0 and 1 of the node. */
 function linearBackward(dz: Tensor, x: SavedTensor, weight: Tensor, sink: GradSink): void {
+  if (sink.needs(1) && !lateGradients()) x.begin();
   const a = gemmRows(dz);
   sink.write(0, (dx, accumulate) =>
     kernels.matmul({ ...plainGemm, a, b: weight, out: asRows(dx), transA: false, accumulate }),

@@ -1,0 +1,32 @@
+// What a group's stream beside compute waits for, and what compute waits for.
+import { Beside } from '../../lib/comm/beside.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { Event, Stream } from '../../lib/runtime/stream.js';
+
+/** The waits that `body` enqueues, as "WHO after the work so far of WHOM". */
+function waitsOf(own: Stream, body: () => void): string[] {
+  const lines: string[] = [];
+  const marked = new Map<Event, Stream>();
+  const name = (stream?: Stream): string => (stream === own ? 'own' : 'compute');
+  jest.spyOn(Event.prototype, 'record').mockImplementation(function (this: Event, stream) {
+    marked.set(this, stream);
+    return this;
+  });
+  jest.spyOn(Stream.prototype, 'wait').mockImplementation(function (this: Stream, event) {
+    lines.push(`${name(this)} after ${name(marked.get(event))}`);
+  });
+  body();
+  jest.restoreAllMocks();
+  return lines;
+}
+
+test('it follows compute, which waits only where it is to lead', () => {
+  const beside = new Beside(cpu(), 'world');
+  const own = beside.follow();
+  expect(own).not.toBe(cpu().compute);
+  expect(own.name).toBe('exchanges of world');
+  expect(beside.lead()).toBe(own);
+  expect(waitsOf(own, () => beside.follow())).toEqual(['own after compute']);
+  expect(waitsOf(own, () => beside.lead())).toEqual(['own after compute', 'compute after own']);
+  beside.dispose();
+});
