@@ -24,20 +24,31 @@ export interface TraceSpan {
 
 /** One line of the file; times in microseconds since the first. */
 export interface TraceEvent {
+  /** What was done; of a lane's name "thread_name" or "process_name". */
   name: string;
+  /** "step", "phase", "op", "copy", "wait", "disk", "collective". */
   cat: string;
   /** A span, or the name of a lane ("M"), which has no time. */
   ph: 'X' | 'M';
+  /** Its beginning. */
   ts: number;
+  /** How long it took. */
   dur: number;
+  /** Who has done it: 10 times the rank, and 1 to 5 in the order of PROCESSES. */
   pid: number;
+  /** Its lane, from 1 on. */
   tid: number;
+  /** Bytes of a copy, threads of an update; a lane's name. */
   args?: Readonly<Record<string, number | string>>;
 }
 
+/** What a file holds. */
 export interface TraceFile {
+  /** Names of lanes, then spans in the order of their beginnings. */
   traceEvents: TraceEvent[];
+  /** In which viewers show times; those of the lines are microseconds. */
   displayTimeUnit: 'ms';
+  /** The device and the rank. */
   otherData: Readonly<Record<string, string | number>>;
 }
 

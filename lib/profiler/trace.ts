@@ -84,6 +84,7 @@ interface Running {
   lanes: Map<number, string>;
 }
 
+/** Whose trace it is. */
 export interface TraceOptions {
   /** Of several ranks; their files can be joined. Default 0. */
   rank?: number;
