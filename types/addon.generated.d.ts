@@ -224,6 +224,11 @@ export interface Addon {
    * ticket.
    */
   startCollective(group: number, stream: number, purpose: string, label: string): number;
+  /**
+   * In place of the group's next collective this rank has met with `error`, which the others get
+   * unless they met with one there too. Blocks until the store knows.
+   */
+  giveUpCollective(group: number, error: string): void;
   waitCollective(group: number, ticket: number, stream: number): void;
   synchronizeCollective(group: number, ticket: number): void;
   collectiveDone(group: number, ticket: number): boolean;

@@ -376,6 +376,7 @@ constexpr Row kRows[] = {
     {"storeWaiters", Trampoline<store_waiters>::call},
     {"openGroup", Trampoline<open_group>::call},
     {"startCollective", Trampoline<start_collective>::call},
+    {"giveUpCollective", Trampoline<give_up_collective>::call},
     {"waitCollective", Trampoline<wait_collective>::call},
     {"synchronizeCollective", Trampoline<synchronize_collective>::call},
     {"collectiveDone", Trampoline<collective_done>::call},

@@ -373,6 +373,10 @@ double start_collective(Addon& addon, double group, double stream, std::string p
   return static_cast<double>(members.start(call, at, label, std::move(memory)));
 }
 
+void give_up_collective(Addon& addon, double group, std::string error) {
+  group_of(addon, group).give_up(error);
+}
+
 void wait_collective(Addon& addon, double group, double ticket, double stream) {
   group_of(addon, group).wait(static_cast<uint64_t>(ticket), addon.streams.get(stream)->stream);
 }

@@ -51,6 +51,9 @@ Promise<double> open_group(Addon& addon, double job, double device_stream, std::
 /// ticket.
 double start_collective(Addon& addon, double group, double stream, std::string purpose,
                         std::string label);
+/// In place of the group's next collective this rank has met with `error`, which the others get
+/// unless they met with one there too. Blocks until the store knows.
+void give_up_collective(Addon& addon, double group, std::string error);
 void wait_collective(Addon& addon, double group, double ticket, double stream);
 void synchronize_collective(Addon& addon, double group, double ticket);
 bool collective_done(Addon& addon, double group, double ticket);

@@ -43,6 +43,16 @@ uint64_t tag_of(const std::string& channel, uint64_t sequence, const std::string
   return hash ^ (hash >> 31);
 }
 
+/// Of what stands in place of a collective.
+class NothingToDo : public Completion {
+ public:
+  bool done() override { return true; }
+  bool ended() const override { return true; }
+  void order(Stream&) override {}
+  void synchronize() override {}
+  std::string fault() override { return ""; }
+};
+
 }  // namespace
 
 const char* name_of(Kind kind) { return kKindNames[static_cast<int>(kind)]; }
@@ -81,17 +91,34 @@ void ProcessGroup::check(const Collective& call) const {
   }
 }
 
-/// The two directions between two ranks are channels of their own, made at their first use.
 ProcessGroup::Sequence& ProcessGroup::sequence_of(const Collective& call) {
   if (!point_to_point(call.kind)) return *own_;
-  const int mine = members_.ranks[static_cast<size_t>(rank())];
-  const int theirs = members_.ranks[static_cast<size_t>(call.peer)];
-  const int from = call.kind == Kind::send ? mine : theirs;
-  const int to = call.kind == Kind::send ? theirs : mine;
-  const std::string name = text(members_.name, ", rank ", from, " to rank ", to);
+  return call.kind == Kind::send ? sequence_between(rank(), call.peer)
+                                 : sequence_between(call.peer, rank());
+}
+
+/// The two directions between two ranks are channels of their own, made at their first use.
+ProcessGroup::Sequence& ProcessGroup::sequence_between(int from, int to) {
+  const int sender = members_.ranks[static_cast<size_t>(from)];
+  const int receiver = members_.ranks[static_cast<size_t>(to)];
+  const std::string name = text(members_.name, ", rank ", sender, " to rank ", receiver);
   const auto [at, added] = sequences_.try_emplace(name, Sequence{0, name});
-  if (added) at->second.channel = watchdog_->define({name, {from, to}});
+  if (added) at->second.channel = watchdog_->define({name, {sender, receiver}});
   return at->second;
+}
+
+void ProcessGroup::give_up(const std::string& error) {
+  if (failure_->raised()) return;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    sequence_between(rank(), peer);
+    sequence_between(peer, rank());
+  }
+  const auto over = std::make_shared<NothingToDo>();
+  for (auto& [name, sequence] : sequences_) {
+    watchdog_->watch(sequence.channel, sequence.next++, text_of_error(error), over);
+  }
+  watchdog_->flush();
 }
 
 uint64_t ProcessGroup::start(const Collective& call, Stream& stream, const std::string& label,
@@ -103,9 +130,17 @@ uint64_t ProcessGroup::start(const Collective& call, Stream& stream, const std::
   const std::string signature = signature_of(call);
   const uint64_t number = sequence.next++;
   const uint64_t tag = tag_of(sequence.name, number, signature);
-  auto completion = engine_->start(call, stream, tag);
-  watchdog_->watch(sequence.channel, number, signature + " | " + label, completion);
-  flights_.push_back({++tickets_, std::move(completion), std::move(memory)});
+  const std::string described = signature + " | " + label;
+  // Its place is there before it starts: once it has, nothing may free its memory.
+  flights_.push_back({++tickets_, nullptr, std::move(memory)});
+  Flight& flight = flights_.back();
+  try {
+    flight.completion = engine_->start(call, stream, tag);
+  } catch (...) {
+    flights_.pop_back();
+    throw;
+  }
+  watchdog_->watch(sequence.channel, number, described, flight.completion);
   return tickets_;
 }
 

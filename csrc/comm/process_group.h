@@ -35,6 +35,10 @@ class ProcessGroup {
   /// belongs to it until it is done. `label` says where in the program. Throws the job's failure if
   /// there is one; DS_ARGUMENT, DS_DTYPE for a call that cannot be right.
   uint64_t start(const Collective& call, Stream& stream, const std::string& label, Memory memory);
+  /// Stands in place of the group's next collective, and of the next message to and from each rank
+  /// of it: ranks that issue one fail with `error`, unless they met with an error at the same
+  /// place. Returns once the job's store knows.
+  void give_up(const std::string& error);
   /// Later work of `stream` starts after the ticket's collective, whose memory is protected by that
   /// order alone from here on. Throws the job's failure.
   void wait(uint64_t ticket, Stream& stream);
@@ -63,6 +67,8 @@ class ProcessGroup {
 
   void check(const Collective& call) const;
   Sequence& sequence_of(const Collective& call);
+  /// Of messages between two ranks of the group, by their places in it.
+  Sequence& sequence_between(int from, int to);
   void land();
   Flight* find(uint64_t ticket);
 

@@ -1,6 +1,7 @@
 // The rules of the board: same sequence number, same signature; nobody waits for a rank that left.
 #include "progress_board.h"
 
+#include <string_view>
 #include <utility>
 
 #include "../core/error.h"
@@ -17,6 +18,10 @@ constexpr const char* kUnevenHint =
     "ranks are done. Where that rank failed first, its own output says why.";
 constexpr const char* kEndedHint = "Look at that rank's own output: it ended first.";
 
+constexpr const char* kErrorHint =
+    "Mend what that rank reports: the others wait for what it was to compute with them.";
+constexpr std::string_view kError = "error | ";
+
 std::string signature_of(const std::string& text) { return text.substr(0, text.find(" | ")); }
 
 /// "allReduce sum f32 x 100 | gradients of h.3" as a sentence.
@@ -26,7 +31,13 @@ std::string described(const std::string& text) {
   return text.substr(0, bar) + " (" + text.substr(bar + 3) + ")";
 }
 
+bool is_error(const std::string& text) { return text.starts_with(kError); }
+/// The error that `text` stands for.
+std::string error_in(const std::string& text) { return text.substr(kError.size()); }
+
 }  // namespace
+
+std::string text_of_error(const std::string& error) { return text(kError, error); }
 
 std::string place_of(const std::string& channel, uint64_t sequence, const std::string& text) {
   return ds::text(described(text), ", collective ", sequence, " of ", channel);
@@ -53,14 +64,29 @@ void ProgressBoard::started(int rank, const std::string& channel, uint64_t seque
   state->last[rank] = text;
   const auto [at, first] = state->open.try_emplace(sequence, Entry{text, rank});
   Entry& entry = at->second;
+  if (is_error(text)) errors_[rank] = error_in(text);
+  else errors_.erase(rank);
   if (!first && signature_of(entry.text) != signature_of(text)) {
-    decide({place_of(channel, sequence, entry.text), "every rank to issue the same collective",
-            ds::text("rank ", entry.first_rank, " issued ", described(entry.text), "; rank ", rank,
-                     " issued ", described(text)),
-            kHint});
+    const std::string& wanted = is_error(entry.text) ? text : entry.text;
+    decide(disagreement(place_of(channel, sequence, wanted), entry, rank, text));
   }
   if (++entry.arrived == state->ranks.size()) state->open.erase(at);
   if (!departed_.empty()) check_departed(channel, *state);
+}
+
+Verdict ProgressBoard::disagreement(const std::string& place, const Entry& entry, int rank,
+                                    const std::string& text) const {
+  if (is_error(entry.text) || is_error(text)) {
+    const auto [culprit, error] = is_error(text)
+                                      ? std::pair(rank, error_in(text))
+                                      : std::pair(entry.first_rank, error_in(entry.text));
+    return {place, "every rank to take part", ds::text("rank ", culprit, " failed: ", error),
+            kErrorHint};
+  }
+  return {place, "every rank to issue the same collective",
+          ds::text("rank ", entry.first_rank, " issued ", described(entry.text), "; rank ", rank,
+                   " issued ", described(text)),
+          kHint};
 }
 
 std::string ProgressBoard::missing_of(const State& state, uint64_t sequence,
@@ -122,12 +148,15 @@ void ProgressBoard::finished(int rank) { depart(rank, {"has left the job (job.de
 void ProgressBoard::left(int rank, bool clean, const std::string& reason) {
   depart(rank, {reason, false});
   if (clean || verdict_) return;
+  const auto error = errors_.find(rank);
+  const std::string before = error == errors_.end() ? "" : ds::text(" after ", error->second);
   decide({"process group", "every rank to stay until the end",
-          ds::text("rank ", rank, ": ", reason), kEndedHint});
+          ds::text("rank ", rank, ": ", reason, before), kEndedHint});
 }
 
 void ProgressBoard::check_departed(const std::string& name, const State& state) {
   for (const auto& [sequence, entry] : state.open) {
+    if (is_error(entry.text)) continue;  // whoever has met with it waits for nobody
     const Departure* missing = nullptr;  // one that was not expected to go, where there is one
     for (int rank : state.ranks) {
       const auto issued = state.issued.find(rank);

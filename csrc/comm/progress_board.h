@@ -27,6 +27,10 @@ struct Channel {
 /// `text` is `signature | label`.
 std::string place_of(const std::string& channel, uint64_t sequence, const std::string& text);
 
+/// What stands in place of the collective that a rank would have issued, had it not met with
+/// `error`: ranks that meet with one alike agree, all others learn of it.
+std::string text_of_error(const std::string& error);
+
 /// Pure bookkeeping without sockets or clocks. A collective is described by `signature | label`:
 /// signatures of one sequence number must agree, labels are for people.
 class ProgressBoard {
@@ -66,6 +70,9 @@ class ProgressBoard {
   };
 
   State* state_of(const std::string& channel);
+  /// What `rank` issued is not what the first rank there has issued.
+  Verdict disagreement(const std::string& place, const Entry& entry, int rank,
+                       const std::string& text) const;
   void check_departed(const std::string& name, const State& state);
   void depart(int rank, Departure departure);
   /// Who has not issued the number: of all, or of those that left, since others may just be on
@@ -75,6 +82,7 @@ class ProgressBoard {
 
   std::map<std::string, State> channels_;
   std::map<int, Departure> departed_;  // by rank
+  std::map<int, std::string> errors_;  // by rank: the newest, until it goes on
   std::optional<Verdict> verdict_;
 };
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <limits>
 #include <utility>
 
 #include "store_server.h"
@@ -88,9 +89,25 @@ void Watchdog::watch(uint32_t channel, uint64_t sequence, std::string text,
   {
     std::lock_guard lock(mutex_);
     fresh_.push_back({channel, sequence, std::move(text), std::move(completion), Clock::now()});
+    ++given_;
     sleeping = idle_;
   }
   if (sleeping) wake();
+}
+
+void Watchdog::flush() {
+  wake();
+  std::unique_lock lock(mutex_);
+  const uint64_t given = given_;
+  told_more_.wait_for(lock, kVerdictTime, [&] { return told_ >= given; });
+}
+
+void Watchdog::tell_of(uint64_t given) {
+  {
+    std::lock_guard lock(mutex_);
+    told_ = given;
+  }
+  told_more_.notify_all();
 }
 
 void Watchdog::finish() {
@@ -103,6 +120,31 @@ void Watchdog::finish() {
 
 void Watchdog::run() {
   pthread_setname_np(pthread_self(), "ds-watchdog");
+  try {
+    watch_over();
+  } catch (const std::exception& error) {
+    give_up(error);
+  }
+}
+
+/// The other ranks learn from the end of the connection; this one once there is memory to say it.
+void Watchdog::give_up(const std::exception& error) {
+  socket_ = Socket();
+  while (true) {
+    try {
+      return fail(
+          Error("DS_COMM", "process group", "a watchdog of this rank's collectives",
+                text("none that goes on: ", error.what()),
+                "Free memory of the host: its processes together need more than there is."));
+    } catch (const std::exception&) {
+      std::unique_lock lock(mutex_);
+      const auto ending = [this] { return ending_; };
+      if (told_more_.wait_for(lock, kTick, ending)) return;
+    }
+  }
+}
+
+void Watchdog::watch_over() {
   bool ending = false;
   while (!ending) {
     ending = write_report();
@@ -119,6 +161,7 @@ void Watchdog::run() {
     if (!alone_ && (anything_ || now - reported_ >= kHeartbeat)) {
       try {
         send_all(socket_, report_.frame(), now + kVerdictTime);
+        unanswered_.push_back(reported_up_to_);
       } catch (const Error&) {
         // What the connection still holds, a verdict perhaps, is read below.
       }
@@ -142,6 +185,7 @@ bool Watchdog::write_report() {
     finished = std::exchange(finished_, false);
     ending = ending_;
     fresh.swap(fresh_);
+    reported_up_to_ = given_;
     channels.assign(channels_.begin() + static_cast<ptrdiff_t>(defined_), channels_.end());
   }
   for (const Channel& channel : channels) {
@@ -260,12 +304,17 @@ void Watchdog::hear(Reader answer) {
       break;
     }
     case Answer::closing: alone_ = true; break;
-    default: break;
+    default:
+      if (unanswered_.empty()) break;
+      tell_of(unanswered_.front());
+      unanswered_.pop_front();
+      break;
   }
 }
 
 void Watchdog::fail(const Error& error) {
   failure_->set(error);
+  tell_of(std::numeric_limits<uint64_t>::max());
   std::vector<std::weak_ptr<Engine>> engines;
   {
     std::lock_guard lock(mutex_);

@@ -2,6 +2,7 @@
 // carries the one verdict back.
 #pragma once
 
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -49,6 +50,8 @@ class Watchdog {
   uint32_t define(Channel channel);
   void watch(uint32_t channel, uint64_t sequence, std::string text,
              std::shared_ptr<Completion> completion);
+  /// Returns once the store was told of all that watch() got, or could not be in time.
+  void flush();
   /// This rank starts no more collectives: ranks that wait for one of it fail at once.
   void finish();
   /// The engine is aborted when the job fails.
@@ -66,6 +69,8 @@ class Watchdog {
   };
 
   void run();
+  void watch_over();
+  void give_up(const std::exception& error);
   bool write_report();
   void examine();
   void complain(Watched& work, Note note, Clock::time_point now);
@@ -73,6 +78,8 @@ class Watchdog {
   void hear(Reader answer);
   void fail(const Error& error);
   void wake();
+  /// The store knows of as much as watch() had got when there were `given`.
+  void tell_of(uint64_t given);
   std::string name_of(const Watched& work);
 
   const int rank_;
@@ -85,14 +92,18 @@ class Watchdog {
   std::vector<Watched> fresh_;
   std::vector<std::weak_ptr<Engine>> engines_;
   bool idle_ = false, finished_ = false, ending_ = false;
+  uint64_t given_ = 0, told_ = 0;  // of watch(): how many, and of how many the store was told
+  std::condition_variable told_more_;
 
   // The thread's own.
   std::deque<Watched> pending_;
   size_t defined_ = 0;
   std::unordered_map<std::string, uint32_t> texts_;
   Writer report_;
-  bool anything_ = false;  // to report
-  bool alone_ = false;     // the store has closed
+  uint64_t reported_up_to_ = 0;      // what given_ was at the last report
+  std::deque<uint64_t> unanswered_;  // the same of each report that was sent
+  bool anything_ = false;            // to report
+  bool alone_ = false;               // the store has closed
   std::string received_;
   Clock::time_point reported_{}, heard_{};
   std::optional<Clock::time_point> complained_;  // when the store was told of a failure

@@ -104,6 +104,8 @@ export class ProcessGroup {
   /** Counts and times collectives while set; then each one is waited for. */
   logger: CommsLogger | null = null;
   private ownStream: Beside | null = null;
+  /** @internal Collectives that this rank has begun. */
+  issued = 0;
 
   /** @internal Use Distributed.newGroup(). */
   constructor(
@@ -216,6 +218,18 @@ export class ProcessGroup {
     return this.start('barrier', { input: null, output: null, count: 0 }, options);
   }
 
+  /**
+   * @internal In place of its next collective, this rank has met with `error`: others that begin
+   * theirs get DS_COMM with it, those that met with one too go on. Never throws. See jointly().
+   */
+  giveUp(error: string): void {
+    try {
+      this.tickets.giveUp(error);
+    } catch {
+      // The job is over, and everybody learns of that; the error itself says more.
+    }
+  }
+
   private start(
     kind: CollectiveKind,
     call: Pick<Collective, 'input' | 'output' | 'count'> & { peer?: number; rows?: number },
@@ -229,6 +243,7 @@ export class ProcessGroup {
     const whole: Collective = { peer: 0, rows: 1, ...call, kind, op, purpose };
     if (this.logger) stream.synchronize();
     const begin = performance.now();
+    this.issued++;
     const ticket = this.tickets.start(whole, stream, label);
     const work = new Work(this.tickets, ticket, this.device.compute);
     if (this.logger) {

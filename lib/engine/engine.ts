@@ -1,6 +1,7 @@
 // The engine: one training step as DeepSpeed users know it, forward / backward / step.
 import type { ResolvedConfig } from '../../types/config.js';
-import type { Mesh } from '../comm/index.js';
+import { type JointGroups, jointly, type Mesh } from '../comm/index.js';
+import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { Optimizer } from '../optim/optimizer.js';
 import type { ScheduleSet } from '../optim/schedule-set.js';
@@ -68,11 +69,15 @@ export class Engine {
   /** What checkpoints of this engine carry along, by name; initialize() adds its loader. */
   readonly companions = new Map<string, Stateful>();
   private readonly checkpointer: Checkpointer;
+  /** Who waits for this rank in a forward or a backward, and in the rest of a step. */
+  private readonly passing: JointGroups;
+  private readonly stepping: JointGroups;
   /** What forward() has returned in this step. */
   private readonly results = new Scope();
   private readonly growth = new TensorGrowth();
   private stepped = false;
   private destroyed = false;
+  private hasFailed = false;
 
   /** @internal Takes over the parts. Use initialize(). */
   constructor(
@@ -93,6 +98,11 @@ export class Engine {
     this.dpRank = data.rank;
     this.mesh = mesh;
     this.checkpointer = new Checkpointer(this, parts.meeting);
+    const { layers, tokens, shards, replicas, near } = parts.ranks;
+    const parted = [layers, tokens];
+    const gathering = this.zeroOptimizationStage() === 3 ? [shards] : [];
+    this.passing = { always: [...parted, ...gathering], perhaps: [shards, replicas, near] };
+    this.stepping = { perhaps: [world, shards, replicas, near, ...parted] };
     claimParameters(this);
     parts.owned.defer(() => disownParameters(this));
     parts.owned.defer(() => this.results.release());
@@ -108,6 +118,10 @@ export class Engine {
    */
   forward<Result = Tensor>(...inputs: unknown[]): Result {
     this.requireOpen('engine.forward');
+    return this.jointly(this.passing, () => this.pass<Result>(inputs));
+  }
+
+  private pass<Result>(inputs: unknown[]): Result {
     const { module, results } = this;
     const { hooks, inputs: cast, watch, control } = this.parts;
     if (!module.training) settle(this.parts);
@@ -138,15 +152,17 @@ export class Engine {
     requireTraining('engine.backward', this.optimizer);
     requireLoss('engine.backward', loss);
     const { gradients, control, batch, watch } = this.parts;
-    const { lossScale } = this;
-    watch.time('backward', () =>
-      gradients.run(lossScale, () => {
-        const seed = scalar(lossScale / batch.accumulation.divisor, loss);
-        backward(loss, [seed]);
-        seed.release();
-        control.addLoss(loss);
-      }),
-    );
+    this.jointly(this.passing, () => {
+      const { lossScale } = this;
+      watch.time('backward', () =>
+        gradients.run(lossScale, () => {
+          const seed = scalar(lossScale / batch.accumulation.divisor, loss);
+          backward(loss, [seed]);
+          seed.release();
+          control.addLoss(loss);
+        }),
+      );
+    });
   }
 
   /**
@@ -157,7 +173,7 @@ export class Engine {
   step(): void {
     this.requireOpen('engine.step');
     requireTraining('engine.step', this.optimizer);
-    this.update();
+    this.jointly(this.stepping, () => this.update());
   }
 
   /** @internal step(), by whoever knows that it is time. */
@@ -199,7 +215,7 @@ export class Engine {
    * when it was left out. Gradients are handed over here, not while backward runs: see GradientCollector.endDirect.
    */
   backwardEpilogue(): void {
-    this.parts.gradients.endDirect();
+    this.jointly(this.stepping, () => this.parts.gradients.endDirect());
   }
 
   /**
@@ -419,7 +435,22 @@ export class Engine {
   /** Frees everything the engine owns but the weights, which the model keeps (at stage 3 on several ranks: nothing). */
   destroy(): void {
     this.destroyed = true;
-    this.parts.owned.release();
+    try {
+      this.parts.owned.release();
+    } catch (error) {
+      // That the job has ended is no news where a call of this engine has said why.
+      if (!this.hasFailed || !(error instanceof DsError && error.code === 'DS_COMM')) throw error;
+    }
+  }
+
+  /** @internal Runs what ranks do together: where it throws here, the others are told. */
+  protected jointly<Result>(groups: JointGroups, body: () => Result): Result {
+    try {
+      return jointly(groups, body);
+    } catch (error) {
+      this.hasFailed = true;
+      throw error;
+    }
   }
 
   /** What console.log() shows: where training is, and the model. */

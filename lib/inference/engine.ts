@@ -1,5 +1,6 @@
 // InferenceEngine: whoever asks for a text gets its pieces, while all texts are computed in steps
 // that they share.
+import { jointly } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import { noGrad, type Tensor } from '../tensor/index.js';
@@ -73,7 +74,8 @@ export class InferenceEngine {
   call(tokens: Tensor): Tensor {
     this.requireAlive('call');
     this.place.requireForward(this.writer);
-    return noGrad(() => this.runner.timed(() => this.module.call(tokens)));
+    const { runner, module } = this;
+    return jointly(runner.together, () => noGrad(() => runner.timed(() => module.call(tokens))));
   }
 
   /**

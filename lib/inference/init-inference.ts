@@ -222,9 +222,10 @@ function expertsOf(model: CausalLM): TensorPlan {
 }
 
 /** The first rank decides, the others compute with it. */
-function sharedWriter(parts: StepLoopParts, { host, patience }: ModelRanks) {
+function sharedWriter(parts: StepLoopParts, { layers, host, patience }: ModelRanks) {
   const line = new StepLine(host);
   const { runner } = parts;
+  runner.together = { always: [layers] };
   if (host.rank > 0) {
     const follow = new Follow(host.rank, line, runner);
     return { writer: follow, place: follow };

@@ -1,5 +1,6 @@
 // Computes what the scheduler has planned: one forward over ragged tokens, and the next token of
 // each sequence that is complete.
+import { type JointGroups, jointly } from '../comm/index.js';
 import type { CausalLM } from '../models/index.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
@@ -63,6 +64,8 @@ export class StepRunner {
   times: number[] | null = null;
   /** Is told of each batch before it is computed; null where nobody else computes it. */
   announce: ((batch: StepBatch) => void) | null = null;
+  /** Those whose ranks compute each batch together. */
+  together: JointGroups = {};
 
   /** Throws DS_OUT_OF_MEMORY. */
   constructor(
@@ -96,13 +99,15 @@ export class StepRunner {
     const padding = this.graphs?.paddingFor(slices, blockSize) ?? null;
     const { batch, ended } = stepBatch(slices, { blockSize, padding, into: this.words });
     this.announce?.(batch);
-    this.uploads.write(this.numbers.buffer, 0, batch.numbers);
     return noGrad(() =>
       scope(() => {
         const forward = (): Tensor => this.forward(batch);
-        const scores = this.timed(() =>
-          padding && this.graphs ? this.graphs.run(padding, forward) : forward(),
-        );
+        const scores = jointly(this.together, () => {
+          this.uploads.write(this.numbers.buffer, 0, batch.numbers);
+          return this.timed(() =>
+            padding && this.graphs ? this.graphs.run(padding, forward) : forward(),
+          );
+        });
         const count = ended.length;
         const into = this.sampled.narrow(0, 0, count);
         const sampled = count > 0 ? choose(scores.narrow(0, 0, count), ended, into) : null;
@@ -119,8 +124,10 @@ export class StepRunner {
 
   /** Enqueues the forward of a batch of another rank, which knows all its tokens and samples. */
   compute(batch: StepBatch): void {
-    this.uploads.write(this.numbers.buffer, 0, batch.numbers);
-    noGrad(() => scope(() => void this.timed(() => this.forward(batch))));
+    jointly(this.together, () => {
+      this.uploads.write(this.numbers.buffer, 0, batch.numbers);
+      noGrad(() => scope(() => void this.timed(() => this.forward(batch))));
+    });
   }
 
   /** The scores [ends, V] of a batch whose numbers are on the device. */

@@ -201,6 +201,8 @@ export interface Tickets {
   wait(ticket: number, stream: Stream): void;
   synchronize(ticket: number): void;
   done(ticket: number): boolean;
+  /** In place of its next collective this rank has met with `error`. */
+  giveUp(error: string): void;
 }
 
 /** 0 is no operand; a released one is no handle at all, which the addon reports as such. */
@@ -240,6 +242,10 @@ export class GroupHandle implements Tickets {
   done(ticket: number): boolean {
     return native(() => addon.collectiveDone(this.handle, ticket));
   }
+
+  giveUp(error: string): void {
+    native(() => addon.giveUpCollective(this.handle, error));
+  }
 }
 
 /** A group of this rank alone: a collective is at most a copy, in the order of its stream. */
@@ -266,6 +272,8 @@ export class SoloGroup implements Tickets {
   done(): boolean {
     return true;
   }
+
+  giveUp(): void {}
 }
 
 /** Throws DS_SHAPE unless the collective can use `view` as one range of memory. */

@@ -1,7 +1,7 @@
 // One rank that shares models out with others for inference: what its engine writes, held against
 // an engine that has the whole model.
 import { join } from 'node:path';
-import { initDistributed } from '../../lib/comm/index.js';
+import { type Distributed, initDistributed } from '../../lib/comm/index.js';
 import {
   cpu,
   DsError,
@@ -18,6 +18,7 @@ import { resolveInferenceConfig } from '../../lib/inference/config/index.js';
 import { type ModelRanks, openRanks } from '../../lib/inference/ranks/open-ranks.js';
 import { fromPretrainedCut } from '../../lib/models/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
+import { poll } from '../../lib/runtime/poll.js';
 import { numel } from '../../lib/runtime/view.js';
 import { Checks, computeOn } from '../parallel/checks.js';
 
@@ -33,6 +34,8 @@ export interface RanksJob {
   home: string;
   /** The rank that ends in the middle of a text; null for none. */
   dies: number | null;
+  /** Whether rank 1, which follows, meets with an error in the middle of a text and goes on. */
+  fails?: boolean;
 }
 
 const { GPT2, Llama, Qwen2Moe, Qwen3, Qwen3Moe } = nn.models;
@@ -262,12 +265,51 @@ async function bereaved(
   return 'nothing thrown';
 }
 
+/** A follower meets with an error, and stays: the first rank's texts end with it. */
+async function misled(job: RanksJob, shared: inference.InferenceConfig): Promise<string[]> {
+  const own = await initDistributed({ device: shared.device as string, mesh: { tp: 2 } });
+  const engine = await initInference(job.folder, { ...shared, dtype: 'fp32', max_out_tokens: 128 });
+  const said: string[] = [];
+  const note = ({ message }: Error): void => void said.push(message);
+  if (engine.rank === 1) {
+    let calls = 0;
+    const layer = [...engine.module.modules()].find((one) => one instanceof nn.RMSNorm);
+    layer?.registerForwardPreHook(() => {
+      if (++calls === 5) throw new Error('a layer of mine');
+    });
+    await engine.follow().catch(note);
+    // It stays until the first rank has heard of it.
+    await poll(() => isOver(own));
+  } else {
+    await engine.follow();
+    const request = { prompt: job.prompt, ...greedy, maxNewTokens: 60 };
+    await Promise.all([engine.generate(request).catch(note), engine.generate(request).catch(note)]);
+    await engine.generate(request).catch(note);
+  }
+  await engine.destroy().catch(() => {});
+  await own.destroy();
+  return said;
+}
+
+function isOver({ world }: Distributed): boolean {
+  try {
+    world.check();
+    return false;
+  } catch {
+    return true;
+  }
+}
+
 async function main(): Promise<void> {
   const job = JSON.parse(process.argv[2] as string) as RanksJob;
   const { kind, ranks, dies } = job;
   const device = kind === 'cpu' ? kind : 'auto';
   const tensor_parallel = { tp_size: ranks };
   const shared: inference.InferenceConfig = { device, tensor_parallel };
+  if (job.fails) {
+    console.log(JSON.stringify(await misled(job, shared)));
+    return;
+  }
   if (dies !== null) {
     console.log(JSON.stringify(await bereaved(job, shared)));
     return;

@@ -70,5 +70,22 @@ const bereaved: Case[] = [0, 1].map((dies) => ({
   skip: skipBelow(2),
 }));
 
+const misled: Case = {
+  name: 'inference over ranks: an error of a follower ends the texts of the first rank',
+  run: async ({ kind }) => {
+    const job: RanksJob = {
+      ...{ kind, ranks: 2, folder, prompt, tokens: text, home: '', dies: null, fails: true },
+    };
+    const results = await runRanks('../inference/ranks-process', 2, { job });
+    const [first, second] = reportsOf<string[]>(results);
+    assert.deepEqual(second, ['a layer of mine']);
+    assert.equal(first?.length, 3);
+    for (const message of first) {
+      assert.match(message, /every rank to take part, got rank 1 failed: Error: a layer of mine\./);
+    }
+  },
+  skip: skipBelow(2),
+};
+
 /** Each on as many devices as it has ranks. */
-export const cases: readonly Case[] = [...shared, ...bereaved];
+export const cases: readonly Case[] = [...shared, ...bereaved, misled];

@@ -39,6 +39,7 @@ const tickets = (): Tickets => ({
   wait: (_, stream) => void log.lines.push(`${log.number(stream)} waits for a transfer`),
   synchronize: () => {},
   done: () => false,
+  giveUp: () => {},
 });
 
 /** Stage 0 of two, whose peer never comes. */

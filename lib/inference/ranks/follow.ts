@@ -109,7 +109,12 @@ export class Follow implements TextWriter, EnginePlace {
   }
 
   private async run(): Promise<void> {
-    while (this.isNeeded) this.hear(await this.line.next(this.isStepping));
+    try {
+      while (this.isNeeded) this.hear(await this.line.next(this.isStepping));
+    } catch (error) {
+      if (this.isFollowing) this.line.giveUp(error);
+      throw error;
+    }
   }
 
   private hear(message: Message): void {

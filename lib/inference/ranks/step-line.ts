@@ -1,7 +1,7 @@
 // What the first of the ranks that share a model tells the others: steps to compute, and what has
 // become of the texts.
 import { deserialize, serialize } from 'node:v8';
-import type { ProcessGroup, Work } from '../../comm/index.js';
+import { JointCall, type ProcessGroup, type Work } from '../../comm/index.js';
 import { turn } from '../../data/event-loop.js';
 import { DsError, type DsErrorFields } from '../../errors.js';
 import { cpu } from '../../runtime/device.js';
@@ -68,6 +68,11 @@ export class StepLine {
     const whole = Buffer.concat([start, bytesOf(rest)]);
     rest.release();
     return deserialize(whole);
+  }
+
+  /** This rank listens no more, because of `error`: whoever tells it something gets DS_COMM. */
+  giveUp(error: unknown): void {
+    new JointCall({ always: [this.group] }).giveUp(error);
   }
 
   /** Gives its memory back. */
