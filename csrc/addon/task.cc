@@ -17,7 +17,15 @@ TaskQueue::TaskQueue(napi_env env) : env_(env) {
   require_ok(napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr,
                                              this, deliver, &delivery_));
   require_ok(napi_unref_threadsafe_function(env, delivery_));
-  for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { work(); });
+  threads_.reserve(kThreads);
+  try {
+    for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { work(); });
+  } catch (const std::exception&) {
+    if (!threads_.empty()) return;  // those that there are do the work
+    close();
+    throw Error("DS_LIMIT", "addon", "a thread for work beside JavaScript", "none",
+                "Raise the limit of processes and threads (ulimit -u), or of memory.");
+  }
 }
 
 napi_value TaskQueue::start(std::unique_ptr<AnyTask> task) {

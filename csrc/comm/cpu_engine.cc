@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <new>
 #include <optional>
 
 #include "../core/error.h"
@@ -19,6 +20,9 @@ constexpr size_t kSegment = size_t{1} << 20;
 /// Up to this many bytes of all inputs together a reduction is one exchange instead of two: whoever
 /// stores the result folds all of it.
 constexpr size_t kWhole = size_t{64} << 10;
+
+/// So short that a string of it takes no memory.
+constexpr const char* kNoMemory = "out of memory";
 
 }  // namespace
 
@@ -114,6 +118,8 @@ void CpuEngine::work() {
       if (began) log(pending->call, began);
     } catch (const Error& error) {
       failure = error.got;
+    } catch (const std::bad_alloc&) {
+      failure = kNoMemory;
     } catch (const std::exception& error) {
       failure = error.what();
     }

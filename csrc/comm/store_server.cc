@@ -2,6 +2,7 @@
 #include "store_server.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -58,6 +59,17 @@ StoreServer::~StoreServer() {
 }
 
 void StoreServer::serve() {
+  pthread_setname_np(pthread_self(), "ds-store");
+  try {
+    serve_all();
+  } catch (const std::exception&) {
+    // Out of memory, as a rule. Clients learn that the store is gone, and the process goes on.
+    clients_.clear();
+    listener_ = Socket();
+  }
+}
+
+void StoreServer::serve_all() {
   std::vector<pollfd> entries;
   while (!ending_.load()) {
     entries.assign({{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}});

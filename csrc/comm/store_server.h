@@ -58,6 +58,7 @@ class StoreServer {
   using Clients = std::list<Client>;
 
   void serve();
+  void serve_all();
   void accept_all();
   void drop_excess();
   void receive(Client& client);

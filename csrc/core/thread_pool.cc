@@ -7,7 +7,6 @@
 #include <exception>
 #include <limits>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -111,8 +110,9 @@ struct ThreadPool::State {
   void start(int threads) {
     const uint64_t now = generation.load(std::memory_order_relaxed);
     try {
+      workers.reserve(static_cast<size_t>(threads));
       for (int i = 1; i < threads; ++i) workers.emplace_back([this, now] { work(now); });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       // The system grants no more threads: those there are share the work.
     }
   }

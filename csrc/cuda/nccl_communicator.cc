@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -102,11 +102,11 @@ void NcclCommunicator::run(void (NcclCommunicator::*body)()) {
       ((*self).*body)();
       count(-1);
     }).detach();
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     count(-1);
     interrupt();
     throw Error("DS_LIMIT", "newGroup", "a thread for NCCL's communicator", "none",
-                "Raise the limit of processes and threads (ulimit -u).");
+                "Raise the limit of processes and threads (ulimit -u), or of memory.");
   }
 }
 
@@ -197,26 +197,29 @@ void NcclCommunicator::await_room() {
   }
 }
 
-std::shared_ptr<CollectiveEnd> NcclCommunicator::mark_end(cudaStream_t stream) {
+std::shared_ptr<CollectiveEnd> NcclCommunicator::make_end() {
   cudaEvent_t event = nullptr;
   {
     const std::lock_guard lock(state_mutex_);
     if (!spare_.empty()) {
       event = spare_.back();
       spare_.pop_back();
+    } else {
+      spare_.reserve(++events_);
     }
   }
   constexpr unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync;
   if (!event) DS_CUDA(cudaEventCreateWithFlags(&event, flags), "collective");
-  std::shared_ptr<CollectiveEnd> end(
-      new CollectiveEnd(event, device),
-      [self = self_.lock()](CollectiveEnd* one) { self->give_back(one); });
-  DS_CUDA(cudaEventRecord(event, stream), "collective");
+  return {new CollectiveEnd(event, device),
+          [self = self_.lock()](CollectiveEnd* one) { self->give_back(one); }};
+}
+
+void NcclCommunicator::mark(const std::shared_ptr<CollectiveEnd>& end, cudaStream_t stream) {
+  DS_CUDA(cudaEventRecord(end->event(), stream), "collective");
   const std::lock_guard lock(state_mutex_);
-  if (interrupted()) return end;
+  if (interrupted()) return;
   if (under_way_.empty()) changed_.notify_all();
   under_way_.push_back(end);
-  return end;
 }
 
 /// On any thread, the watchdog's too: events are kept for other collectives, not destroyed.

@@ -67,8 +67,10 @@ class NcclCommunicator {
 
   /// Returns when fewer than kAhead collectives are under way, or it is interrupted.
   void await_room();
-  /// Records the end of the collective that was just enqueued on `stream`.
-  std::shared_ptr<CollectiveEnd> mark_end(cudaStream_t stream);
+  /// The end of a collective that is about to be enqueued: what it needs is there before.
+  std::shared_ptr<CollectiveEnd> make_end();
+  /// Records `end` behind the collective that was just enqueued on `stream`.
+  void mark(const std::shared_ptr<CollectiveEnd>& end, cudaStream_t stream);
 
   const Nccl& nccl;
   const int device;  // current on every thread that calls CUDA: another one would get a context too
@@ -93,7 +95,8 @@ class NcclCommunicator {
   mutable std::mutex state_mutex_;  // of what follows
   std::condition_variable changed_;
   std::deque<std::shared_ptr<CollectiveEnd>> under_way_;  // they end in order
-  std::vector<cudaEvent_t> spare_;
+  std::vector<cudaEvent_t> spare_;                        // has room for all events
+  size_t events_ = 0;
   int threads_ = 0;
 };
 

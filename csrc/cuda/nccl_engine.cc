@@ -49,8 +49,10 @@ nccl::Op op_of(comm::ReduceOp op) {
 /// A collective that was enqueued.
 class NcclEngine::Pending final : public comm::Completion {
  public:
-  Pending(std::shared_ptr<NcclCommunicator> communicator, cudaStream_t stream)
-      : communicator_(std::move(communicator)), end_(communicator_->mark_end(stream)) {}
+  explicit Pending(std::shared_ptr<NcclCommunicator> communicator)
+      : communicator_(std::move(communicator)), end_(communicator_->make_end()) {}
+  /// The collective is enqueued.
+  void mark(cudaStream_t stream) { communicator_->mark(end_, stream); }
 
   bool done() override { return end_->done(); }
   bool ended() const override { return end_->ended(); }
@@ -170,13 +172,15 @@ std::shared_ptr<comm::Completion> NcclEngine::start(const comm::Collective& call
   device_.make_current();
   communicator_->await_room();
   const cudaStream_t at = stream_of(stream);
+  const auto pending = std::make_shared<Pending>(communicator_);
   std::string refusal;
   {
     const std::lock_guard lock(communicator_->mutex);
     if (!communicator_->interrupted()) refusal = communicator_->settle(enqueue(call, at));
   }
   if (!refusal.empty()) return std::make_shared<Refused>(communicator_, std::move(refusal));
-  return std::make_shared<Pending>(communicator_, at);
+  pending->mark(at);
+  return pending;
 }
 
 nccl::Result NcclEngine::enqueue(const comm::Collective& call, cudaStream_t stream) {

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -56,13 +56,14 @@ void touch_pages(char* data, size_t size) {
   const size_t parts = std::max<size_t>(wanted, 1);
   const size_t page = page_size(), share = page_rounded(size / parts);
   std::vector<std::thread> threads;
+  threads.reserve(parts);
   char* begin = data;
   char* const end = data + size;
   try {
     for (size_t i = 1; i < parts; ++i, begin += share) {
       threads.emplace_back(touch_range, begin, begin + share, page);
     }
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     // No more threads to be had: the caller touches what is left.
   }
   touch_range(begin, end, page);

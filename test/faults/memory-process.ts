@@ -1,0 +1,32 @@
+// One rank of a job whose threads run out of memory at some moment; prints the error that it gets.
+import { rmSync, writeFileSync } from 'node:fs';
+import { initDistributed } from '../../lib/comm/index.js';
+import { DsError, Tensor } from '../../lib/index.js';
+
+/** The one argument, as JSON. */
+export interface MemoryJob {
+  /** The file that takes memory away while it exists. */
+  armed: string;
+  /** Whose memory it is. */
+  culprit: number;
+}
+
+async function main({ armed, culprit }: MemoryJob): Promise<void> {
+  const job = await initDistributed({ device: 'cpu' });
+  const tensor = Tensor.from(new Float32Array(100).fill(1));
+  let said = '';
+  for (let i = 0; !said; ++i) {
+    if (i === 1 && job.rank === culprit) writeFileSync(armed, '');
+    try {
+      job.world.allReduce(tensor).wait();
+    } catch (error) {
+      said = error instanceof DsError ? `${error.code} ${error.message}` : String(error);
+    }
+  }
+  // It comes back when rank 0 has its error.
+  if (job.rank === 0) rmSync(armed, { force: true });
+  await job.destroy();
+  console.log(JSON.stringify(said));
+}
+
+void main(JSON.parse(process.argv[2] as string) as MemoryJob);
