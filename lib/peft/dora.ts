@@ -41,7 +41,9 @@ function lengthsNow(layer: LoraLayer, along: Along): Tensor {
   return noGrad(() =>
     scope(() => {
       const values = valuesOf(layer.base);
-      return lengthsOf(values.add(to(layer.update(), values.device)), along);
+      // Two of the weight's size in f32, and no third.
+      const sum = to(layer.update(), values.device).add_(values);
+      return sum.mul_(sum).sum(along).sqrt().clamp(LEAST);
     }),
   );
 }

@@ -177,7 +177,7 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
 
   override update(): Tensor {
     const [a, b] = this.factors.map((one) => cast(one, 'f32')) as [Tensor, Tensor];
-    return b.matmul(a).mul(this.sizes.scaling);
+    return b.mul(this.sizes.scaling).matmul(a);
   }
 
   /** [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
@@ -249,7 +249,7 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
 
   override update(): Tensor {
     const [a, b] = this.factors.map((one) => cast(one, 'f32')) as [Tensor, Tensor];
-    return b.matmul(a).transpose(0, 1).mul(this.sizes.scaling);
+    return b.mul(this.sizes.scaling).matmul(a).transpose(0, 1);
   }
 
   /** Whole numbers [...] to their rows [..., channels]. */

@@ -1,6 +1,6 @@
 // Bytes that a training step needs on the device and in host memory, by part, before anything is
 // allocated.
-import type { ModelSizes } from './model-sizes.js';
+import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
 import type { Setup } from './setup.js';
 
@@ -62,23 +62,35 @@ const TILE = 2 ** 24;
 
 const bytesOf = ({ precision }: Setup): number => (precision === 'fp32' ? 4 : 2);
 
-/** Master weights and state per parameter: in fp32 whole weights are their own master. */
-function stateOf(setup: Setup): number {
-  const isOwnMaster = setup.precision === 'fp32' && setup.stage < 3;
-  return setup.stateBytes + (isOwnMaster ? 0 : MASTER);
+/** Bytes of an element, the mean over those of the engine's dtype and those of their own. */
+function meanBytes({ count, own }: Elements, setup: Setup): number {
+  if (own.count === 0) return bytesOf(setup);
+  return ((count - own.count) * bytesOf(setup) + own.bytes) / count;
+}
+
+/**
+ * Master weights and state per trained parameter: f32 weights that are whole are their own master.
+ */
+function stateOf({ trained: { count, own } }: ModelSizes, setup: Setup): number {
+  const isWhole = setup.stage < 3;
+  const f32 = setup.precision === 'fp32' ? count : own.count;
+  return setup.stateBytes + MASTER * (isWhole && count > 0 ? 1 - f32 / count : 1);
 }
 
 /**
  * Elements of the head's products: logits of a chunk or of all, and padded copies of its weight.
  */
 function headElements(sizes: ModelSizes, setup: Setup): number {
-  const { paddedVocabulary: columns, vocabulary, channels } = sizes;
+  const { paddedVocabulary: columns, vocabulary, channels, trained } = sizes;
   const rows = setup.microBatch * setup.seq;
   const isLarge = columns > LARGE_VOCABULARY && rows * columns > KEPT_LOGITS;
   const fitting = 2 ** Math.floor(Math.log2(CHUNK_LOGITS / columns));
-  const held = setup.checkpointing || isLarge ? Math.min(rows, fitting, CHUNK_ROWS) : rows;
+  const isChunked = setup.checkpointing || isLarge;
+  const held = isChunked ? Math.min(rows, fitting, CHUNK_ROWS) : rows;
+  // The gradient of what a frozen head reads is made chunk by chunk in the forward.
+  const early = isChunked && !trained.hasHead ? rows * channels : 0;
   const padded = vocabulary === columns ? 0 : 2 * columns * channels;
-  return held * columns + padded;
+  return held * columns + padded + early;
 }
 
 /** A moment of the backward: how much there is of what grows or shrinks on the way. */
@@ -91,7 +103,7 @@ interface Moment {
 
 /** Gradients when those of the head and of `done` blocks are there. */
 function gradientsAt(sizes: ModelSizes, setup: Setup, done: number): number {
-  const { parameters, root, block } = sizes;
+  const { count: parameters, root, block } = sizes.trained;
   const made = root + done * block;
   const waitsForAll = setup.accumulation > 1;
   const sharded = setup.stage >= 2 && setup.ranks > 1;
@@ -124,7 +136,7 @@ function weightsAt(sizes: ModelSizes, setup: Setup, done: number): number {
 }
 
 function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
-  const { layers, activations: shape, channels, root } = sizes;
+  const { layers, activations: shape, channels, trained, unpacked, adapters } = sizes;
   const tokens = setup.microBatch * setup.seq;
   // The first stage has so many micro-batches under way before the first backward (1F1B).
   const inFlight = Math.min(setup.stages, setup.accumulation);
@@ -132,11 +144,15 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   const stream = tokens * channels * element;
   const block = tokens * (shape.kept * element + shape.statistics);
   const perBlock = setup.checkpointing ? tokens * shape.stream * element : block;
-  const inBlock = setup.checkpointing
-    ? block + tokens * shape.replayed * element
-    : tokens * shape.backward * element;
+  const passing = tokens * adapters.perToken + adapters.lengths;
+  const inBackward =
+    unpacked * element +
+    passing * MASTER +
+    (setup.checkpointing
+      ? block + tokens * shape.replayed * element
+      : tokens * shape.backward * element);
   const beginning = {
-    gradients: Math.min(root, gradientsAt(sizes, setup, 0)),
+    gradients: Math.min(trained.root, gradientsAt(sizes, setup, 0)),
     weights: weightsAt(sizes, setup, 0),
     activations: inFlight * layers * perBlock + 3 * stream,
     head: headElements(sizes, setup),
@@ -144,7 +160,7 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   const during = (done: number): Moment => ({
     gradients: gradientsAt(sizes, setup, done),
     weights: weightsAt(sizes, setup, done),
-    activations: (inFlight * layers - done + 1) * perBlock + inBlock,
+    activations: (inFlight * layers - done + 1) * perBlock + inBackward,
     head: 0,
   });
   return [beginning, ...Array.from({ length: layers }, (_, done) => during(done + 1))];
@@ -155,19 +171,22 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
  */
 export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
   const sizes = partOf(whole, setup);
-  const { parameters } = sizes;
+  const { weights, trained } = sizes;
+  const parameters = trained.count;
   const element = bytesOf(setup);
+  const [ofWeight, ofGradient] = [meanBytes(weights, setup), meanBytes(trained, setup)];
   const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
-  const state = stateOf(setup) * parameters * share;
+  const stateBytes = stateOf(sizes, setup);
+  const state = stateBytes * parameters * share;
   const away = setup.optimizer === 'device' ? 0 : setup.ratio;
   const streamed = away * setup.gpuShare;
-  const windows = streamed > 0 ? 2 * stateOf(setup) * Math.min(TILE, sizes.block * share) : 0;
+  const windows = streamed > 0 ? 2 * stateBytes * Math.min(TILE, trained.block * share) : 0;
   // The device has a gradient that has come and one that is not committed, and windows for state.
-  const passingThrough = 2 * element * parameters * share * streamed + windows;
+  const passingThrough = 2 * ofGradient * parameters * share * streamed + windows;
   const moments = momentsOf(sizes, setup).map(
     (moment): DeviceBytes => ({
-      weights: moment.weights * element,
-      gradients: moment.gradients * element,
+      weights: moment.weights * ofWeight,
+      gradients: moment.gradients * ofGradient,
       optimizer: (1 - away) * state + passingThrough,
       activations: moment.activations,
       head: moment.head * element,
@@ -176,10 +195,12 @@ export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
   const device = moments.reduce((worst, one) => (total(one) > total(worst) ? one : worst));
   // A gradient and a weight on their way for every parameter whose state host threads update.
   const onDisk = setup.optimizer === 'nvme';
-  const passing = (onDisk ? 1 : 2) * element * parameters * share * (away - streamed);
-  const largest = Math.max(sizes.root, sizes.block);
-  const slots = onDisk ? SLOTS * stateOf(setup) * largest * share : 0;
-  const living = setup.weights === 'cpu' && away < 1 ? element * parameters * share : 0;
+  const passing = (onDisk ? 1 : 2) * ofGradient * parameters * share * (away - streamed);
+  const largest = Math.max(trained.root, trained.block);
+  const slots = onDisk ? SLOTS * stateBytes * largest * share : 0;
+  const frozen = ofWeight * weights.count - ofGradient * parameters;
+  const resident = away < 1 ? ofWeight * weights.count : frozen;
+  const living = setup.weights === 'cpu' ? resident * share : 0;
   const inMemory = onDisk ? 0 : away * state;
   const host = { optimizer: inMemory, buffers: passing + living + slots, processes: PROCESS };
   return { device, host, disk: onDisk ? away * state : 0 };

@@ -2,6 +2,26 @@
 import { DsError } from '../errors.js';
 import type { BlockActivations } from '../models/activation-shape.js';
 import type { CausalLM } from '../models/index.js';
+import { PackedLinear } from '../nn/packed-linear.js';
+import type { Parameter } from '../nn/parameter.js';
+import { DoraLinear, type LoraLayer, LoraLinear, lorasOf } from '../peft/index.js';
+import { dtypeSize } from '../runtime/dtype.js';
+import { numel } from '../runtime/view.js';
+
+/** Elements, and the bytes of those among them whose dtype is not the engine's. */
+export interface Elements {
+  count: number;
+  /** Those with a dtype of their own. */
+  own: { count: number; bytes: number };
+}
+
+/** Passing values of adapters in f32; one layer has them at a time. */
+export interface Adapters {
+  /** Elements for each token: of the widest layer, values in f32 and their gradient. */
+  perToken: number;
+  /** Elements of the largest weight whose rows have magnitudes, twice. */
+  lengths: number;
+}
 
 /** A model's sizes, in elements; nothing of it needs memory to be counted. */
 export interface ModelSizes {
@@ -13,6 +33,20 @@ export interface ModelSizes {
   root: number;
   /** Those of one block, the largest where they differ. */
   block: number;
+  /** All weights, as they are kept. */
+  weights: Elements;
+  /** Those that have gradients and state: all, but with adapters. */
+  trained: Elements & {
+    /** Outside the blocks, and in the one with the most. */
+    root: number;
+    block: number;
+    /** Whether the head is among them. */
+    hasHead: boolean;
+  };
+  /** Elements of the largest weight in few bits, which is made whole for its product; else 0. */
+  unpacked: number;
+  /** What layers with adapters need beside the products of their bases. */
+  adapters: Adapters;
   /** Blocks. */
   layers: number;
   /** What one block keeps of each token. */
@@ -37,12 +71,28 @@ export function sizesOf(model: CausalLM): ModelSizes {
     [...parameters].reduce((sum, { numel }) => sum + numel, 0);
   const blocks = model.units().map(({ module }) => count(module.parameters()));
   const parameters = count(model.parameters());
+  const learns = ({ requiresGrad }: Parameter): boolean => requiresGrad;
+  const trained = model.parameters().filter(learns);
+  const trainedBlocks = model
+    .units()
+    .map(({ module }) => count(module.parameters().filter(learns)));
+  const packed = model.modules().filter((one) => one instanceof PackedLinear);
+  const { lm_head } = model;
   const { vocabSize: vocabulary, maxSeq } = model;
   return {
     parameters,
     idle: model.idleParameters(),
     root: parameters - blocks.reduce((sum, one) => sum + one, 0),
     block: Math.max(0, ...blocks),
+    weights: elementsOf(model.parameters()),
+    trained: {
+      ...elementsOf(trained),
+      root: count(trained) - trainedBlocks.reduce((sum, one) => sum + one, 0),
+      block: Math.max(0, ...trainedBlocks),
+      hasHead: !(lm_head instanceof PackedLinear) && lm_head.weight.requiresGrad,
+    },
+    unpacked: Math.max(0, ...packed.map(({ shape }) => numel(shape))),
+    adapters: adaptersOf([...lorasOf(model).values()]),
     layers,
     activations: model.blockActivations(),
     channels,
@@ -50,6 +100,31 @@ export function sizesOf(model: CausalLM): ModelSizes {
     vocabulary,
     paddedVocabulary: Math.ceil(vocabulary / HEAD_ALIGNMENT) * HEAD_ALIGNMENT,
     maxSeq,
+  };
+}
+
+function elementsOf(parameters: readonly Parameter[]): Elements {
+  const found: Elements = { count: 0, own: { count: 0, bytes: 0 } };
+  for (const { numel: count, fixedDtype } of parameters) {
+    found.count += count;
+    if (fixedDtype === null) continue;
+    found.own.count += count;
+    found.own.bytes += count * dtypeSize(fixedDtype);
+  }
+  return found;
+}
+
+function adaptersOf(layers: readonly LoraLayer[]): Adapters {
+  const linears = layers.filter((one) => one instanceof LoraLinear);
+  const wide = linears.filter(({ sizes }) => sizes.isWide);
+  const sized = linears.filter((one) => one instanceof DoraLinear);
+  const sidesOf = ({ lora_A, lora_B }: LoraLinear): [number, number] => [
+    lora_A.weight.size(1),
+    lora_B.weight.size(0),
+  ];
+  return {
+    perToken: 2 * Math.max(0, ...wide.flatMap(sidesOf)),
+    lengths: 2 * Math.max(0, ...sized.map((one) => numel(sidesOf(one)))),
   };
 }
 

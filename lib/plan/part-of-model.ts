@@ -1,6 +1,6 @@
 // What one rank has of a model that others share with it: a part of each layer, and some of the
 // layers.
-import type { ModelSizes } from './model-sizes.js';
+import type { Elements, ModelSizes } from './model-sizes.js';
 import type { Setup } from './setup.js';
 
 /**
@@ -25,9 +25,16 @@ export function partOf(sizes: ModelSizes, { tensor, stages }: Setup): ModelSizes
     const copied = Math.min(elements, widths * channels);
     return copied + (elements - copied) / tensor;
   };
+  const parameters = root + layers * block;
+  const { weights, trained, unpacked, adapters } = sizes;
+  const learns = { root: trained.root / tensor, block: trained.block / tensor };
   return {
     ...sizes,
-    ...{ root, block, layers, parameters: root + layers * block },
+    ...{ root, block, layers, parameters },
+    weights: scaledTo(parameters, weights),
+    trained: { ...trained, ...learns, ...scaledTo(learns.root + layers * learns.block, trained) },
+    unpacked: unpacked / tensor,
+    adapters: { ...adapters, lengths: adapters.lengths / tensor },
     idle: (sizes.idle * layers) / sizes.layers / tensor,
     attentionWidth: sizes.attentionWidth / tensor,
     vocabulary: Math.ceil(sizes.vocabulary / tensor),
@@ -39,4 +46,10 @@ export function partOf(sizes: ModelSizes, { tensor, stages }: Setup): ModelSizes
       replayed: shared(activations.replayed, REPLICATED_IN_BACKWARD),
     },
   };
+}
+
+/** `count` of such elements, of which as large a share has a dtype of its own. */
+function scaledTo(count: number, { count: all, own }: Elements): Elements {
+  const share = all === 0 ? 0 : count / all;
+  return { count, own: { count: own.count * share, bytes: own.bytes * share } };
 }
