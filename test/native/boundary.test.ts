@@ -109,7 +109,15 @@ describe('collectives', () => {
 
   const start = (change: Partial<Collective>, offset = 0) => {
     const view: View = { buffer, dtype: 'f32', shape: [8], strides: [1], offset };
-    const call = { kind: 'allReduce', op: 'sum', input: view, output: view, count: 8, peer: 0 };
+    const call = {
+      kind: 'allReduce',
+      op: 'sum',
+      input: view,
+      output: view,
+      count: 8,
+      rows: 1,
+      peer: 0,
+    };
     const all = { ...call, purpose: '', ...change } as Collective;
     return codeOf(() => group.start(all, device.compute, 'hostile'));
   };
