@@ -11,14 +11,14 @@
 // host, or have none) nobody can tell whether the other host's save lives; there a claim counts as
 // abandoned a day after it was made.
 import { randomBytes } from 'node:crypto';
-import { close, fstat, open } from 'node:fs';
-import { readdir, readFile, statfs, unlink, writeFile } from 'node:fs/promises';
+import { close, fstat, fsync, open, writeFile } from 'node:fs';
+import { readdir, readFile, statfs, unlink } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 
 import { DsError } from '../errors.js';
-import { lockFile, syncPath } from '../runtime/file.js';
+import { lockFile } from '../runtime/file.js';
 
 /** After this long, a claim whose lock says nothing is taken for abandoned. */
 const ABANDONED_MS = 24 * 3600 * 1000;
@@ -53,7 +53,7 @@ export class Claim {
     private readonly descriptor: number,
   ) {}
 
-  /** Rejects with Node's errors and DS_IO. */
+  /** Rejects with Node's errors. */
   static async take(dir: string): Promise<Claim> {
     for (;;) {
       const owner = randomBytes(16).toString('hex');
@@ -61,18 +61,20 @@ export class Claim {
       const descriptor = await promisify(open)(path, 'wx+');
       let taken = false;
       try {
+        // Whoever finds the file before it is locked takes it for a dead save's, and deletes it.
         const locked = await tryLock(descriptor);
+        if (locked === false) continue;
         const statement = {
           purpose: PURPOSE,
           owner,
           boot: await bootId(),
           locked: locked === true,
         };
-        await writeFile(path, JSON.stringify({ ...statement, host: hostname(), pid: process.pid }));
-        await syncPath(path);
-        // Whoever found the file before it was locked may have deleted it.
+        const text = JSON.stringify({ ...statement, host: hostname(), pid: process.pid });
+        await promisify(writeFile)(descriptor, text);
+        await promisify(fsync)(descriptor);
         const { nlink } = await promisify(fstat)(descriptor);
-        taken = locked !== false && nlink > 0;
+        taken = nlink > 0;
         if (taken) return new Claim(dir, owner, descriptor);
       } finally {
         if (!taken) await letGo(path, descriptor);

@@ -6,11 +6,12 @@ import { join } from 'node:path';
 
 import { consolidate } from '../../lib/checkpoint/index.js';
 import { content, save, valuesOf } from './content.js';
-import { everyFault, nativeCalls, promisedCalls } from './failing-calls.js';
+import { callbackCalls, everyFault, nativeCalls, promisedCalls } from './failing-calls.js';
 
 const CALLS = [
   ...promisedCalls('mkdir', 'readdir', 'rename', 'lstat', 'writeFile', 'readFile'),
   ...promisedCalls('unlink', 'rmdir', 'statfs'),
+  ...callbackCalls('open', 'writeFile', 'fsync'),
   ...nativeCalls('syncPath', 'renameExclusive', 'lockFile', 'writeFile'),
 ];
 

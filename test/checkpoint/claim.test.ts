@@ -1,0 +1,44 @@
+// Claims of saves that begin beside each other in one folder.
+import { mkdtempSync, readdirSync, rmSync, unlinkSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { begin, finish } from '../../lib/checkpoint/commit.js';
+import * as files from '../../lib/runtime/file.js';
+
+jest.mock('../../lib/runtime/file.js', () => {
+  const actual = jest.requireActual('../../lib/runtime/file.js');
+  return { ...actual, lockFile: jest.fn(actual.lockFile), syncPath: jest.fn(actual.syncPath) };
+});
+
+let dir: string;
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'claims-'));
+});
+afterEach(() => rmSync(dir, { recursive: true, force: true }));
+
+test('saves that begin at once never take each other for dead, and leave nothing', async () => {
+  const saves = Array.from({ length: 8 }, async () => {
+    for (let k = 0; k < 10; ++k) await finish(await begin(dir, 'export'));
+  });
+  await Promise.all(saves);
+  expect(readdirSync(dir)).toEqual([]);
+});
+
+test('a claim that another save locks and deletes before its own lock is made anew', async () => {
+  const claims = () => readdirSync(dir).filter((name) => name.startsWith('.save-'));
+  let first: string | undefined;
+  jest.mocked(files.lockFile).mockImplementationOnce(async () => {
+    first = claims()[0];
+    return false;
+  });
+  jest.mocked(files.syncPath).mockImplementation(async (path) => {
+    if (first && path.endsWith(first)) unlinkSync(path);
+    return jest.requireActual('../../lib/runtime/file.js').syncPath(path);
+  });
+  const draft = await begin(dir, 'export');
+  expect(claims()).toHaveLength(1);
+  expect(claims()[0]).not.toBe(first);
+  await finish(draft);
+  expect(readdirSync(dir)).toEqual([]);
+});
