@@ -35,6 +35,7 @@ enum class UnaryOp : int32_t {
 /// out = op(in), computed in f32 (f64 for f64). gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715
 /// x^3))); gelu_erf: 0.5 x (1 + erf(x / sqrt(2))); round: to the nearest integer, halves to the
 /// even one.
+/// FLOPs: 1 per element of out.
 struct Unary {
   View in;   // floating, any strides
   View out;  // same shape and dtype
@@ -47,6 +48,7 @@ inline void check(const Unary& op) {
 }
 
 /// dx = dout * op'(in), from the forward's input.
+/// FLOPs: 2 per element of dx.
 struct UnaryBackward {
   View in;    // the forward's input
   View dout;  // same shape and dtype
@@ -65,6 +67,7 @@ enum class BinaryOp : int32_t { add, sub, mul, div, maximum, minimum, pow, atan2
 
 /// out = a op b. The caller broadcasts by giving stride 0. Integers: div truncates; pow and atan2
 /// are floating only.
+/// FLOPs: 1 per element of out.
 struct Binary {
   View a;    // same shape as out
   View b;    // same shape as out
@@ -83,6 +86,7 @@ inline void check(const Binary& op) {
 enum class CompareOp : int32_t { eq, ne, lt, le, gt, ge };
 
 /// out = a op b as bool; a comparison with NaN is false, except ne.
+/// FLOPs: 1 per element of out.
 struct Compare {
   View a;    // same shape as out, any dtype
   View b;    // same shape and dtype as a
@@ -97,6 +101,7 @@ inline void check(const Compare& op) {
 }
 
 /// out = in * scale + shift (f32 inside; f64 for f64).
+/// FLOPs: 1 per element of out.
 struct Scale {
   View in;   // floating
   View out;  // same shape and dtype

@@ -179,4 +179,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 263661223
+#define DS_INTERFACE_HASH 1402858527

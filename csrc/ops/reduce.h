@@ -11,6 +11,7 @@ enum class ReduceOp : int32_t { sum, mean, max, min, prod };
 /// f32 (f64 for f64; i64 for integers, where mean is refused). An empty sum is 0, an empty product
 /// 1, an empty mean NaN, an empty max or min is refused. The column sum of a [N, C] matrix (a bias
 /// gradient) is the hot case on the GPU.
+/// FLOPs: 1 per element of in.
 struct Reduce {
   View in;   // any strides; not bool
   View out;  // same ndim as in, same dtype
@@ -36,6 +37,7 @@ inline void check(const Reduce& op) {
 }
 
 /// Index of the first maximum of the last dim; NaN counts as the maximum.
+/// FLOPs: 1 per element of in.
 struct ArgMax {
   View in;   // [..., C], C > 0, not bool
   View out;  // [...], i64, contiguous

@@ -9,6 +9,7 @@ namespace ds {
 /// negates sin, which is the gradient. Token t takes row t of the table, or the row positions[b,
 /// t]. One outside the table is DS_INDEX on the CPU; on the GPU it reads nothing and the result is
 /// NaN so that the mistake shows.
+/// FLOPs: 3 per element of out.
 struct Rope {
   View in;                 // [B, T, H, D], D even, last stride 1
   View cos;                // [R, D / 2] f32 (f64 for f64), contiguous; R is T without positions

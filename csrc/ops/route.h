@@ -12,6 +12,7 @@ constexpr int64_t kMostExperts = 512;
 /// first, and NaN counts as the greatest. Their weights are their probabilities among all experts
 /// or, with `normalize`, among those k; f32 inside (f64 for f64). Sources: Shazeer et al. 2017;
 /// transformers' MixtralTopKRouter and Qwen2MoeTopKRouter.
+/// FLOPs: 1 per element of logits.
 struct RouteTopK {
   View logits;   // [T, E], floating, contiguous; E <= 512
   View ids;      // [T, k] i32, contiguous; 1 <= k <= E
@@ -42,6 +43,7 @@ inline void check(const RouteTopK& op) {
 
 /// dlogits (+)= the gradient of the weights. An id outside of the experts is DS_INDEX on the CPU;
 /// the GPU leaves it out.
+/// FLOPs: 2 per element of dlogits.
 struct RouteTopKBackward {
   View logits;    // the forward's
   View ids;       // the forward's

@@ -20,6 +20,7 @@ inline void check(const Scatter& op) { check_places("scatter", op.out, op.index,
 /// out[.., index[.., j, ..], ..] += src[.., j, ..]: torch.scatter_add, and the gradient of Gather.
 /// The order of the sum depends on the shapes alone, f32 inside, one rounding. Without `accumulate`
 /// out starts from 0. Bad indices as in Scatter.
+/// FLOPs: 1 per element of src.
 struct ScatterAdd {
   View src;    // any dtype but bool
   View index;  // src's shape, i32 or i64; every dim but `dim` equals out's

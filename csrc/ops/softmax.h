@@ -6,6 +6,7 @@
 namespace ds {
 
 /// out = exp(in - max) / sum, or in - max - log(sum) when `log` is true.
+/// FLOPs: 1 per element of out.
 struct Softmax {
   View in;   // [..., C] contiguous, floating
   View out;  // same
@@ -26,6 +27,7 @@ inline void check(const Softmax& op) {
 
 /// From the forward's output y: dx = y (dout - sum(dout y)); log form: dx = dout - exp(y)
 /// sum(dout).
+/// FLOPs: 2 per element of dx.
 struct SoftmaxBackward {
   View out;   // y
   View dout;  // same shape and dtype

@@ -1,6 +1,7 @@
 // Arithmetic of each op from the shapes of its arguments: one formula per op, none measured.
 import { type OpArgs, opNames, type UpdateOp } from '../runtime/kernels.generated.js';
 import { numel, type View } from '../runtime/view.js';
+import { elementFlops } from './element-flops.generated.js';
 
 /**
  * Multiply-accumulates of matrix products, and all floating-point operations: 2 per MAC and the
@@ -18,8 +19,6 @@ type Count<Args> = (args: Args) => Work;
 const products = (macs: number): Work => ({ macs, flops: 2 * macs });
 const plain = (flops: number): Work => ({ macs: 0, flops });
 const size = (view: View): number => numel(view.shape);
-
-const nothing = (): Work => ({ macs: 0, flops: 0 });
 
 const GELU = { none: 0, gelu: 1, gelu_grad: 2 } as const;
 
@@ -64,56 +63,45 @@ function pagedProducts({ q, pool, tables, window }: OpArgs['PagedAttention']): n
   return 2 * size(q) * (window > 0 ? Math.min(window, room) : room);
 }
 
-/** Additions of a residual stream inside a normalisation. */
-const residual = (view: View | null): number => (view ? size(view) : 0);
+/** Ops whose work is no number of FLOPs for each element of an operand. */
+type Counted = Exclude<keyof OpArgs, UpdateOp | keyof typeof elementFlops>;
 
 /**
- * The counts. Elementwise functions are 1 per element whatever their cost, their backwards 2, the
- * normalisations' and the softmax's those of DeepSpeed (5, 4 without mean and bias, 1), backwards
- * twice that. Attention's backward is the four products of its gradients; scores that a kernel
- * computes again are left out, as in model FLOPs utilisation. Ops that are not here move, choose or
- * draw values, or belong to the update, which is no part of the model. Source: DeepSpeed
- * profiling/flops_profiler/profiler.py; Chowdhery et al. 2022 (PaLM), appendix B.
+ * The counts of products; those by element stand in the headers of the ops. There element-wise
+ * functions are 1 whatever their cost, their backwards 2, the normalisations' and the softmax's
+ * those of DeepSpeed (5, 4 without mean and bias, 1), backwards twice that. Attention's backward is
+ * the four products of its gradients; scores that a kernel computes again are left out, as in model
+ * FLOPs utilisation. Ops that have neither move, choose or draw values, or belong to the update,
+ * which is no part of the model. Source: DeepSpeed profiling/flops_profiler/profiler.py; Chowdhery
+ * et al. 2022 (PaLM), appendix B.
  */
-const counts: { readonly [Name in Exclude<keyof OpArgs, UpdateOp>]?: Count<OpArgs[Name]> } = {
-  Unary: ({ out }) => plain(size(out)),
-  UnaryBackward: ({ dx }) => plain(2 * size(dx)),
-  Binary: ({ out }) => plain(size(out)),
-  Compare: ({ out }) => plain(size(out)),
-  Scale: ({ out }) => plain(size(out)),
-  Reduce: ({ in: x }) => plain(size(x)),
-  ArgMax: ({ in: x }) => plain(size(x)),
-  Softmax: ({ out }) => plain(size(out)),
-  SoftmaxBackward: ({ dx }) => plain(2 * size(dx)),
+const counts: { readonly [Name in Counted]?: Count<OpArgs[Name]> } = {
   Matmul: matmul,
-  RouteTopK: ({ logits }) => plain(size(logits)),
-  RouteTopKBackward: ({ dlogits }) => plain(2 * size(dlogits)),
   // Every row counts; those that another rank's experts work on are behind the last group.
   GroupedMatmul: ({ x, out }) => products(size(out) * (x.shape[1] as number)),
   GroupedWeightGradient: ({ x, dout }) => products(size(dout) * (x.shape[1] as number)),
   CombineRows: ({ places, out }) => plain(2 * size(places) * (out.shape[1] as number)),
   CombineRowsBackward: ({ places, dout }) => plain(3 * size(places) * (dout.shape[1] as number)),
   QuantizedLinear: ({ x, out }) => products(size(out) * (x.shape[1] as number)),
-  EmbeddingBackward: ({ dout }) => plain(size(dout)),
-  ScatterAdd: ({ src }) => plain(size(src)),
-  Scan: ({ out }) => plain(size(out)),
-  CumprodBackward: ({ dx }) => plain(3 * size(dx)),
-  LayerNorm: ({ out, residual: r }) => plain(5 * size(out) + residual(r)),
-  LayerNormBackward: ({ dout, dsum }) => plain(10 * size(dout) + residual(dsum)),
-  RmsNorm: ({ out, residual: r }) => plain(4 * size(out) + residual(r)),
-  RmsNormBackward: ({ dout, dsum }) => plain(8 * size(dout) + residual(dsum)),
-  Rope: ({ out }) => plain(3 * size(out)),
   Attention: (args) => products(attentionProducts(args)),
   AttentionBackward: (args) => products(2 * attentionProducts(args)),
   PagedAttention: (args) => products(pagedProducts(args)),
-  Swiglu: ({ out }) => plain(2 * size(out)),
-  SwigluBackward: ({ dout }) => plain(4 * size(dout)),
-  CrossEntropy: ({ logits }) => plain(size(logits)),
-  CrossEntropyBackward: ({ dlogits }) => plain(2 * size(dlogits)),
 };
+
+/** What the header of op `name` says for each element of the operands that are there. */
+function workByElement(name: string, args: Record<string, View | null>): Work {
+  const rows: Record<string, Record<string, number>> = elementFlops;
+  const terms = Object.entries(rows[name] ?? {});
+  const sizes = terms.map(([operand, flops]) => {
+    const view = args[operand];
+    return view ? flops * size(view) : 0;
+  });
+  return plain(sizes.reduce((sum, each) => sum + each, 0));
+}
 
 /** The work of op number `op` with the arguments of its kernel function. */
 export function workOf(op: number, args: object): Work {
-  const count = (counts as Record<string, Count<never>>)[opNames[op] as string] ?? nothing;
-  return count(args as never);
+  const name = opNames[op] as string;
+  const count = (counts as Record<string, Count<never>>)[name];
+  return count ? count(args as never) : workByElement(name, args as Record<string, View | null>);
 }

@@ -979,6 +979,7 @@ export function copyOnHost(args: CopyArgs, stream: Stream): void {
  * and losses[n] is lse[n] without this part's share of (1 - s) logits[n, target[n]] + s
  * sum(logits[n]) / classes, whose first term is 0 where the target is another class; correct[n] is
  * then 0.
+ * FLOPs: 1 per element of logits.
  */
 export interface CrossEntropyArgs {
   /** [N, V], last stride 1, any row stride; floating */
@@ -1028,6 +1029,7 @@ export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void
 /**
  * dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0], s the
  * smoothing; rows with ignore_index become 0. Of a part of the classes, lse is that of all.
+ * FLOPs: 2 per element of dlogits.
  */
 export interface CrossEntropyBackwardArgs {
   /** [N, V] */
@@ -1135,6 +1137,7 @@ export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
  * out = op(in), computed in f32 (f64 for f64). gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715
  * x^3))); gelu_erf: 0.5 x (1 + erf(x / sqrt(2))); round: to the nearest integer, halves to the
  * even one.
+ * FLOPs: 1 per element of out.
  */
 export interface UnaryArgs {
   /** floating, any strides */
@@ -1166,6 +1169,7 @@ export function unaryOnHost(args: UnaryArgs, stream: Stream): void {
 
 /**
  * dx = dout * op'(in), from the forward's input.
+ * FLOPs: 2 per element of dx.
  */
 export interface UnaryBackwardArgs {
   /** the forward's input */
@@ -1203,6 +1207,7 @@ export function unaryBackwardOnHost(args: UnaryBackwardArgs, stream: Stream): vo
 /**
  * out = a op b. The caller broadcasts by giving stride 0. Integers: div truncates; pow and atan2
  * are floating only.
+ * FLOPs: 1 per element of out.
  */
 export interface BinaryArgs {
   /** same shape as out */
@@ -1239,6 +1244,7 @@ export function binaryOnHost(args: BinaryArgs, stream: Stream): void {
 
 /**
  * out = a op b as bool; a comparison with NaN is false, except ne.
+ * FLOPs: 1 per element of out.
  */
 export interface CompareArgs {
   /** same shape as out, any dtype */
@@ -1273,6 +1279,7 @@ export function compareOnHost(args: CompareArgs, stream: Stream): void {
 
 /**
  * out = in * scale + shift (f32 inside; f64 for f64).
+ * FLOPs: 1 per element of out.
  */
 export interface ScaleArgs {
   /** floating */
@@ -1378,6 +1385,7 @@ export function embeddingOnHost(args: EmbeddingArgs, stream: Stream): void {
  * dweight[v] (+)= sum of dout[n] over n with index[n] == v, in ascending n, f32 accumulation, one
  * rounding at the end. Rows without an index become 0 unless accumulate is true (then they are
  * untouched). Deterministic: no atomics.
+ * FLOPs: 1 per element of dout.
  */
 export interface EmbeddingBackwardArgs {
   /** [N, C] contiguous */
@@ -2371,6 +2379,7 @@ export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): vo
  * * weight + bias; statistics in f32 (f64 for f64) of the rounded s, by the corrected two-pass
  * formula (Chan, Golub & LeVeque 1983): what the deviations from the mean add up to is the mean's
  * own rounding error, which would be all that is left of a row of equal values.
+ * FLOPs: 5 per element of out, 1 of residual.
  */
 export interface LayerNormArgs {
   /** [N, C] contiguous, floating */
@@ -2421,6 +2430,7 @@ export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
 /**
  * dx = dsum + the gradient through the normalisation, in one pass. dx is the gradient of s, so of
  * x and of residual alike. dweight and dbias are column sums in a fixed order.
+ * FLOPs: 10 per element of dout, 1 of dsum.
  */
 export interface LayerNormBackwardArgs {
   /** [N, C] the forward's sum (or x when there was no residual) */
@@ -2474,6 +2484,7 @@ export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Str
 
 /**
  * As LayerNorm without mean and bias: out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps).
+ * FLOPs: 4 per element of out, 1 of residual.
  */
 export interface RmsNormArgs {
   /** [N, C] contiguous, floating */
@@ -2517,6 +2528,7 @@ export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
 
 /**
  * As LayerNormBackward.
+ * FLOPs: 8 per element of dout, 1 of dsum.
  */
 export interface RmsNormBackwardArgs {
   /** [N, C] */
@@ -3243,6 +3255,7 @@ export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void
  * f32 (f64 for f64; i64 for integers, where mean is refused). An empty sum is 0, an empty product
  * 1, an empty mean NaN, an empty max or min is refused. The column sum of a [N, C] matrix (a bias
  * gradient) is the hot case on the GPU.
+ * FLOPs: 1 per element of in.
  */
 export interface ReduceArgs {
   /** any strides; not bool */
@@ -3276,6 +3289,7 @@ export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
 
 /**
  * Index of the first maximum of the last dim; NaN counts as the maximum.
+ * FLOPs: 1 per element of in.
  */
 export interface ArgMaxArgs {
   /** [..., C], C > 0, not bool */
@@ -3368,6 +3382,7 @@ export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
  * negates sin, which is the gradient. Token t takes row t of the table, or the row positions[b,
  * t]. One outside the table is DS_INDEX on the CPU; on the GPU it reads nothing and the result is
  * NaN so that the mistake shows.
+ * FLOPs: 3 per element of out.
  */
 export interface RopeArgs {
   /** [B, T, H, D], D even, last stride 1 */
@@ -3473,6 +3488,7 @@ export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
  * first, and NaN counts as the greatest. Their weights are their probabilities among all experts
  * or, with `normalize`, among those k; f32 inside (f64 for f64). Sources: Shazeer et al. 2017;
  * transformers' MixtralTopKRouter and Qwen2MoeTopKRouter.
+ * FLOPs: 1 per element of logits.
  */
 export interface RouteTopKArgs {
   /** [T, E], floating, contiguous; E <= 512 */
@@ -3508,6 +3524,7 @@ export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
 /**
  * dlogits (+)= the gradient of the weights. An id outside of the experts is DS_INDEX on the CPU;
  * the GPU leaves it out.
+ * FLOPs: 2 per element of dlogits.
  */
 export interface RouteTopKBackwardArgs {
   /** the forward's */
@@ -3616,6 +3633,7 @@ export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void
 /**
  * out[.., i, ..] = op of in[.., 0 .. i, ..] along `dim`, of in[.., i .. n - 1, ..] with `reverse`.
  * f32 inside for f32, f16 and bf16 (f64 for f64), one rounding; i64 wraps around.
+ * FLOPs: 1 per element of out.
  */
 export interface ScanArgs {
   /** f32, f16, bf16, f64 or i64; any strides */
@@ -3655,6 +3673,7 @@ export function scanOnHost(args: ScanArgs, stream: Stream): void {
  * dx[i] = sum over j >= i of dout[j] times the product of in[0 .. j] without in[i], along `dim`:
  * exact where elements are 0, since nothing is divided. It is P[i] S[i] with P[i] the product of
  * in[0 .. i - 1] and S[i] = dout[i] + in[i + 1] S[i + 1].
+ * FLOPs: 3 per element of dx.
  */
 export interface CumprodBackwardArgs {
   /** floating, any strides */
@@ -3729,6 +3748,7 @@ export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
  * out[.., index[.., j, ..], ..] += src[.., j, ..]: torch.scatter_add, and the gradient of Gather.
  * The order of the sum depends on the shapes alone, f32 inside, one rounding. Without `accumulate`
  * out starts from 0. Bad indices as in Scatter.
+ * FLOPs: 1 per element of src.
  */
 export interface ScatterAddArgs {
   /** any dtype but bool */
@@ -3916,6 +3936,7 @@ export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
 
 /**
  * out = exp(in - max) / sum, or in - max - log(sum) when `log` is true.
+ * FLOPs: 1 per element of out.
  */
 export interface SoftmaxArgs {
   /** [..., C] contiguous, floating */
@@ -3948,6 +3969,7 @@ export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
 /**
  * From the forward's output y: dx = y (dout - sum(dout y)); log form: dx = dout - exp(y)
  * sum(dout).
+ * FLOPs: 2 per element of dx.
  */
 export interface SoftmaxBackwardArgs {
   /** y */
@@ -4019,6 +4041,7 @@ export function sortOnHost(args: SortArgs, stream: Stream): void {
 
 /**
  * out = silu(gate) * up, where silu(x) = x / (1 + e^-x); f32 inside (f64 for f64), rounded once.
+ * FLOPs: 2 per element of out.
  */
 export interface SwigluArgs {
   /** floating, any strides */
@@ -4051,6 +4074,7 @@ export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
 
 /**
  * dgate (+)= dout * up * silu'(gate), dup (+)= dout * silu(gate).
+ * FLOPs: 4 per element of dout.
  */
 export interface SwigluBackwardArgs {
   /** the forward's */
