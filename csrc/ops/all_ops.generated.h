@@ -2,6 +2,7 @@
 #pragma once
 
 #include "accumulate.h"
+#include "activation.h"
 #include "adafactor.h"
 #include "adagrad.h"
 #include "adamw.h"

@@ -3,6 +3,8 @@
 
 #define DS_OP_LIST(ROW) \
   ROW(Accumulate) \
+  ROW(Activation) \
+  ROW(ActivationBackward) \
   ROW(AdafactorSums) \
   ROW(AdafactorFactors) \
   ROW(AdafactorDirection) \
@@ -92,6 +94,8 @@
 /// The operands of each op, in the order of its fields.
 #define DS_OPERAND_NAMES(NAMES) \
   NAMES(Accumulate, "in", "out") \
+  NAMES(Activation, "in", "out") \
+  NAMES(ActivationBackward, "in", "dout", "dx") \
   NAMES(AdafactorSums, "master", "grad", "squares", "rows", "columns", "control") \
   NAMES(AdafactorFactors, "row_sums", "column_sums", "row", "column", "row_factor", "column_factor", "control") \
   NAMES(AdafactorDirection, "grad", "row_factor", "column_factor", "squares", "control") \
@@ -179,4 +183,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 1402858527
+#define DS_INTERFACE_HASH 1685661615

@@ -5,6 +5,18 @@ import { call, callOnHost, putView } from './call.js';
 import type { Stream } from './stream.js';
 import type { View } from './view.js';
 
+/** The choices of ds::ActivationOp. */
+export type ActivationOp =
+  | 'leaky_relu'
+  | 'elu'
+  | 'softplus';
+
+const activationOpCodes: Record<ActivationOp, number> = {
+  leaky_relu: 0,
+  elu: 1,
+  softplus: 2,
+};
+
 /** The choices of ds::UnaryOp. */
 export type UnaryOp =
   | 'neg'
@@ -267,6 +279,83 @@ export function accumulateOnHost(args: AccumulateArgs, stream: Stream): void {
 }
 
 /**
+ * out = op(in), f32 inside (f64 for f64), rounded once. Above 0 leaky_relu and elu are in, else
+ * alpha in and alpha (e^in - 1); softplus is log(1 + e^(alpha in)) / alpha, and in where alpha in
+ * is above threshold, which the others do not read. FLOPs: 1 per element of out.
+ */
+export interface ActivationArgs {
+  /** floating, any strides */
+  in: View;
+  /** same shape and dtype */
+  out: View;
+  op: ActivationOp;
+  alpha: number;
+  threshold: number;
+}
+
+function putActivation(args: ActivationArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.out, at);
+  block[at++] = activationOpCodes[args.op];
+  block[at++] = args.alpha;
+  block[at] = args.threshold;
+}
+
+export function activation(
+  args: ActivationArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putActivation(args);
+  call(1, stream, args);
+}
+
+export function activationOnHost(args: ActivationArgs, stream: Stream): void {
+  putActivation(args);
+  callOnHost(1, stream);
+}
+
+/**
+ * dx (+)= dout * op'(in); at 0 the slopes are alpha, alpha and 1/2. FLOPs: 2 per element of dx.
+ */
+export interface ActivationBackwardArgs {
+  /** the forward's */
+  in: View;
+  /** same shape and dtype */
+  dout: View;
+  /** same shape and dtype */
+  dx: View;
+  op: ActivationOp;
+  alpha: number;
+  threshold: number;
+  accumulate: boolean;
+}
+
+function putActivationBackward(args: ActivationBackwardArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.dout, at);
+  at = putView(args.dx, at);
+  block[at++] = activationOpCodes[args.op];
+  block[at++] = args.alpha;
+  block[at++] = args.threshold;
+  block[at] = args.accumulate ? 1 : 0;
+}
+
+export function activationBackward(
+  args: ActivationBackwardArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putActivationBackward(args);
+  call(2, stream, args);
+}
+
+export function activationBackwardOnHost(args: ActivationBackwardArgs, stream: Stream): void {
+  putActivationBackward(args);
+  callOnHost(2, stream);
+}
+
+/**
  * The first round of an update of matrices. With g = grad * control[0] (f32): squares = sum of
  * p^2, rows and columns = sums of g^2 along both, over what is here, in f64 and in one order on
  * every back end: the same bits everywhere. All are 0 when control[1] is 0. The sums of a
@@ -307,12 +396,12 @@ export function adafactorSums(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdafactorSums(args);
-  call(1, stream, args);
+  call(3, stream, args);
 }
 
 export function adafactorSumsOnHost(args: AdafactorSumsArgs, stream: Stream): void {
   putAdafactorSums(args);
-  callOnHost(1, stream);
+  callOnHost(3, stream);
 }
 
 /**
@@ -366,12 +455,12 @@ export function adafactorFactors(
   stream: Stream = args.rowSums.buffer.device.compute,
 ): void {
   putAdafactorFactors(args);
-  call(2, stream, args);
+  call(4, stream, args);
 }
 
 export function adafactorFactorsOnHost(args: AdafactorFactorsArgs, stream: Stream): void {
   putAdafactorFactors(args);
-  callOnHost(2, stream);
+  callOnHost(4, stream);
 }
 
 /**
@@ -410,12 +499,12 @@ export function adafactorDirection(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putAdafactorDirection(args);
-  call(3, stream, args);
+  call(5, stream, args);
 }
 
 export function adafactorDirectionOnHost(args: AdafactorDirectionArgs, stream: Stream): void {
   putAdafactorDirection(args);
-  callOnHost(3, stream);
+  callOnHost(5, stream);
 }
 
 /**
@@ -454,12 +543,12 @@ export function adafactorMoment(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdafactorMoment(args);
-  call(4, stream, args);
+  call(6, stream, args);
 }
 
 export function adafactorMomentOnHost(args: AdafactorMomentArgs, stream: Stream): void {
   putAdafactorMoment(args);
-  callOnHost(4, stream);
+  callOnHost(6, stream);
 }
 
 /**
@@ -526,12 +615,12 @@ export function adafactorApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdafactorApply(args);
-  call(5, stream, args);
+  call(7, stream, args);
 }
 
 export function adafactorApplyOnHost(args: AdafactorApplyArgs, stream: Stream): void {
   putAdafactorApply(args);
-  callOnHost(5, stream);
+  callOnHost(7, stream);
 }
 
 /**
@@ -573,12 +662,12 @@ export function adagrad(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdagrad(args);
-  call(6, stream, args);
+  call(8, stream, args);
 }
 
 export function adagradOnHost(args: AdagradArgs, stream: Stream): void {
   putAdagrad(args);
-  callOnHost(6, stream);
+  callOnHost(8, stream);
 }
 
 /**
@@ -638,12 +727,12 @@ export function adamW(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdamW(args);
-  call(7, stream, args);
+  call(9, stream, args);
 }
 
 export function adamWOnHost(args: AdamWArgs, stream: Stream): void {
   putAdamW(args);
-  callOnHost(7, stream);
+  callOnHost(9, stream);
 }
 
 /**
@@ -708,12 +797,12 @@ export function adamW8bit(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdamW8bit(args);
-  call(8, stream, args);
+  call(10, stream, args);
 }
 
 export function adamW8bitOnHost(args: AdamW8bitArgs, stream: Stream): void {
   putAdamW8bit(args);
-  callOnHost(8, stream);
+  callOnHost(10, stream);
 }
 
 /**
@@ -780,12 +869,12 @@ export function adamWSpeculate(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdamWSpeculate(args);
-  call(9, stream, args);
+  call(11, stream, args);
 }
 
 export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): void {
   putAdamWSpeculate(args);
-  callOnHost(9, stream);
+  callOnHost(11, stream);
 }
 
 /**
@@ -856,12 +945,12 @@ export function attention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putAttention(args);
-  call(10, stream, args);
+  call(12, stream, args);
 }
 
 export function attentionOnHost(args: AttentionArgs, stream: Stream): void {
   putAttention(args);
-  callOnHost(10, stream);
+  callOnHost(12, stream);
 }
 
 /**
@@ -931,12 +1020,12 @@ export function attentionBackward(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putAttentionBackward(args);
-  call(11, stream, args);
+  call(13, stream, args);
 }
 
 export function attentionBackwardOnHost(args: AttentionBackwardArgs, stream: Stream): void {
   putAttentionBackward(args);
-  callOnHost(11, stream);
+  callOnHost(13, stream);
 }
 
 /**
@@ -961,12 +1050,12 @@ export function copy(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCopy(args);
-  call(12, stream, args);
+  call(14, stream, args);
 }
 
 export function copyOnHost(args: CopyArgs, stream: Stream): void {
   putCopy(args);
-  callOnHost(12, stream);
+  callOnHost(14, stream);
 }
 
 /**
@@ -1018,12 +1107,12 @@ export function crossEntropy(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putCrossEntropy(args);
-  call(13, stream, args);
+  call(15, stream, args);
 }
 
 export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void {
   putCrossEntropy(args);
-  callOnHost(13, stream);
+  callOnHost(15, stream);
 }
 
 /**
@@ -1068,12 +1157,12 @@ export function crossEntropyBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putCrossEntropyBackward(args);
-  call(14, stream, args);
+  call(16, stream, args);
 }
 
 export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, stream: Stream): void {
   putCrossEntropyBackward(args);
-  callOnHost(14, stream);
+  callOnHost(16, stream);
 }
 
 /**
@@ -1125,12 +1214,12 @@ export function dropout(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putDropout(args);
-  call(15, stream, args);
+  call(17, stream, args);
 }
 
 export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
   putDropout(args);
-  callOnHost(15, stream);
+  callOnHost(17, stream);
 }
 
 /**
@@ -1159,12 +1248,12 @@ export function unary(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnary(args);
-  call(16, stream, args);
+  call(18, stream, args);
 }
 
 export function unaryOnHost(args: UnaryArgs, stream: Stream): void {
   putUnary(args);
-  callOnHost(16, stream);
+  callOnHost(18, stream);
 }
 
 /**
@@ -1196,12 +1285,12 @@ export function unaryBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnaryBackward(args);
-  call(17, stream, args);
+  call(19, stream, args);
 }
 
 export function unaryBackwardOnHost(args: UnaryBackwardArgs, stream: Stream): void {
   putUnaryBackward(args);
-  callOnHost(17, stream);
+  callOnHost(19, stream);
 }
 
 /**
@@ -1234,12 +1323,12 @@ export function binary(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putBinary(args);
-  call(18, stream, args);
+  call(20, stream, args);
 }
 
 export function binaryOnHost(args: BinaryArgs, stream: Stream): void {
   putBinary(args);
-  callOnHost(18, stream);
+  callOnHost(20, stream);
 }
 
 /**
@@ -1269,12 +1358,12 @@ export function compare(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putCompare(args);
-  call(19, stream, args);
+  call(21, stream, args);
 }
 
 export function compareOnHost(args: CompareArgs, stream: Stream): void {
   putCompare(args);
-  callOnHost(19, stream);
+  callOnHost(21, stream);
 }
 
 /**
@@ -1305,12 +1394,12 @@ export function scale(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScale(args);
-  call(20, stream, args);
+  call(22, stream, args);
 }
 
 export function scaleOnHost(args: ScaleArgs, stream: Stream): void {
   putScale(args);
-  callOnHost(20, stream);
+  callOnHost(22, stream);
 }
 
 /**
@@ -1340,12 +1429,12 @@ export function where(
   stream: Stream = args.condition.buffer.device.compute,
 ): void {
   putWhere(args);
-  call(21, stream, args);
+  call(23, stream, args);
 }
 
 export function whereOnHost(args: WhereArgs, stream: Stream): void {
   putWhere(args);
-  callOnHost(21, stream);
+  callOnHost(23, stream);
 }
 
 /**
@@ -1373,12 +1462,12 @@ export function embedding(
   stream: Stream = args.weight.buffer.device.compute,
 ): void {
   putEmbedding(args);
-  call(22, stream, args);
+  call(24, stream, args);
 }
 
 export function embeddingOnHost(args: EmbeddingArgs, stream: Stream): void {
   putEmbedding(args);
-  callOnHost(22, stream);
+  callOnHost(24, stream);
 }
 
 /**
@@ -1410,12 +1499,12 @@ export function embeddingBackward(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putEmbeddingBackward(args);
-  call(23, stream, args);
+  call(25, stream, args);
 }
 
 export function embeddingBackwardOnHost(args: EmbeddingBackwardArgs, stream: Stream): void {
   putEmbeddingBackward(args);
-  callOnHost(23, stream);
+  callOnHost(25, stream);
 }
 
 /**
@@ -1449,12 +1538,12 @@ export function groupRows(
   stream: Stream = args.ids.buffer.device.compute,
 ): void {
   putGroupRows(args);
-  call(24, stream, args);
+  call(26, stream, args);
 }
 
 export function groupRowsOnHost(args: GroupRowsArgs, stream: Stream): void {
   putGroupRows(args);
-  callOnHost(24, stream);
+  callOnHost(26, stream);
 }
 
 /**
@@ -1488,12 +1577,12 @@ export function combineRows(
   stream: Stream = args.y.buffer.device.compute,
 ): void {
   putCombineRows(args);
-  call(25, stream, args);
+  call(27, stream, args);
 }
 
 export function combineRowsOnHost(args: CombineRowsArgs, stream: Stream): void {
   putCombineRows(args);
-  callOnHost(25, stream);
+  callOnHost(27, stream);
 }
 
 /**
@@ -1530,12 +1619,12 @@ export function combineRowsBackward(
   stream: Stream = args.y.buffer.device.compute,
 ): void {
   putCombineRowsBackward(args);
-  call(26, stream, args);
+  call(28, stream, args);
 }
 
 export function combineRowsBackwardOnHost(args: CombineRowsBackwardArgs, stream: Stream): void {
   putCombineRowsBackward(args);
-  callOnHost(26, stream);
+  callOnHost(28, stream);
 }
 
 /**
@@ -1564,12 +1653,12 @@ export function feedTokens(
   stream: Stream = args.tokens.buffer.device.compute,
 ): void {
   putFeedTokens(args);
-  call(27, stream, args);
+  call(29, stream, args);
 }
 
 export function feedTokensOnHost(args: FeedTokensArgs, stream: Stream): void {
   putFeedTokens(args);
-  callOnHost(27, stream);
+  callOnHost(29, stream);
 }
 
 /**
@@ -1592,12 +1681,12 @@ export function fill(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putFill(args);
-  call(28, stream, args);
+  call(30, stream, args);
 }
 
 export function fillOnHost(args: FillArgs, stream: Stream): void {
   putFill(args);
-  callOnHost(28, stream);
+  callOnHost(30, stream);
 }
 
 /**
@@ -1622,12 +1711,12 @@ export function arange(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putArange(args);
-  call(29, stream, args);
+  call(31, stream, args);
 }
 
 export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
   putArange(args);
-  callOnHost(29, stream);
+  callOnHost(31, stream);
 }
 
 /**
@@ -1657,12 +1746,12 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(30, stream, args);
+  call(32, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
   putGather(args);
-  callOnHost(30, stream);
+  callOnHost(32, stream);
 }
 
 /**
@@ -1687,12 +1776,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(31, stream, args);
+  call(33, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(31, stream);
+  callOnHost(33, stream);
 }
 
 /**
@@ -1726,12 +1815,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(32, stream, args);
+  call(34, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(32, stream);
+  callOnHost(34, stream);
 }
 
 /**
@@ -1770,12 +1859,12 @@ export function groupedMatmul(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGroupedMatmul(args);
-  call(33, stream, args);
+  call(35, stream, args);
 }
 
 export function groupedMatmulOnHost(args: GroupedMatmulArgs, stream: Stream): void {
   putGroupedMatmul(args);
-  callOnHost(33, stream);
+  callOnHost(35, stream);
 }
 
 /**
@@ -1811,12 +1900,12 @@ export function groupedWeightGradient(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putGroupedWeightGradient(args);
-  call(34, stream, args);
+  call(36, stream, args);
 }
 
 export function groupedWeightGradientOnHost(args: GroupedWeightGradientArgs, stream: Stream): void {
   putGroupedWeightGradient(args);
-  callOnHost(34, stream);
+  callOnHost(36, stream);
 }
 
 /**
@@ -1873,12 +1962,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(35, stream, args);
+  call(37, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(35, stream);
+  callOnHost(37, stream);
 }
 
 /**
@@ -1911,12 +2000,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(36, stream, args);
+  call(38, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(36, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -1966,12 +2055,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(37, stream, args);
+  call(39, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(37, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -2016,12 +2105,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(38, stream, args);
+  call(40, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(38, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -2065,12 +2154,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(39, stream, args);
+  call(41, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(39, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -2108,12 +2197,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(40, stream, args);
+  call(42, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(40, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -2154,12 +2243,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(41, stream, args);
+  call(43, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(41, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -2197,12 +2286,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(42, stream, args);
+  call(44, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(42, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -2239,12 +2328,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(43, stream, args);
+  call(45, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(43, stream);
+  callOnHost(45, stream);
 }
 
 /**
@@ -2278,12 +2367,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(44, stream, args);
+  call(46, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(44, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2316,12 +2405,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(45, stream, args);
+  call(47, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(45, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2366,12 +2455,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(46, stream, args);
+  call(48, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(46, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2419,12 +2508,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(47, stream, args);
+  call(49, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(47, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2474,12 +2563,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(48, stream, args);
+  call(50, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(48, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2518,12 +2607,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(49, stream, args);
+  call(51, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(49, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2566,12 +2655,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(50, stream, args);
+  call(52, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(50, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2605,12 +2694,12 @@ export function momentPayload(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putMomentPayload(args);
-  call(51, stream, args);
+  call(53, stream, args);
 }
 
 export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
   putMomentPayload(args);
-  callOnHost(51, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2647,12 +2736,12 @@ export function driftPayload(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putDriftPayload(args);
-  call(52, stream, args);
+  call(54, stream, args);
 }
 
 export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
   putDriftPayload(args);
-  callOnHost(52, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2700,12 +2789,12 @@ export function frozenAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putFrozenAdam(args);
-  call(53, stream, args);
+  call(55, stream, args);
 }
 
 export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
   putFrozenAdam(args);
-  callOnHost(53, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2752,12 +2841,12 @@ export function anchorAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAnchorAdam(args);
-  call(54, stream, args);
+  call(56, stream, args);
 }
 
 export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
   putAnchorAdam(args);
-  callOnHost(54, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2787,12 +2876,12 @@ export function oneBitLambAverage(
   stream: Stream = args.coefficients.buffer.device.compute,
 ): void {
   putOneBitLambAverage(args);
-  call(55, stream, args);
+  call(57, stream, args);
 }
 
 export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
   putOneBitLambAverage(args);
-  callOnHost(55, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2850,12 +2939,12 @@ export function oneBitLambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putOneBitLambMoments(args);
-  call(56, stream, args);
+  call(58, stream, args);
 }
 
 export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
   putOneBitLambMoments(args);
-  callOnHost(56, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2899,12 +2988,12 @@ export function oneBitLambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putOneBitLambCoefficients(args);
-  call(57, stream, args);
+  call(59, stream, args);
 }
 
 export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
   putOneBitLambCoefficients(args);
-  callOnHost(57, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -2937,12 +3026,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(58, stream, args);
+  call(60, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(58, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -2994,12 +3083,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(59, stream, args);
+  call(61, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(59, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -3032,12 +3121,12 @@ export function quantizeWeights(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putQuantizeWeights(args);
-  call(60, stream, args);
+  call(62, stream, args);
 }
 
 export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
   putQuantizeWeights(args);
-  callOnHost(60, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -3072,12 +3161,12 @@ export function dequantizeWeights(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putDequantizeWeights(args);
-  call(61, stream, args);
+  call(63, stream, args);
 }
 
 export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
   putDequantizeWeights(args);
-  callOnHost(61, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -3118,12 +3207,12 @@ export function quantizedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedLinear(args);
-  call(62, stream, args);
+  call(64, stream, args);
 }
 
 export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
   putQuantizedLinear(args);
-  callOnHost(62, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3157,12 +3246,12 @@ export function repackCodes(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRepackCodes(args);
-  call(63, stream, args);
+  call(65, stream, args);
 }
 
 export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
   putRepackCodes(args);
-  callOnHost(63, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3199,12 +3288,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(64, stream, args);
+  call(66, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(64, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3242,12 +3331,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(65, stream, args);
+  call(67, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(65, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3279,12 +3368,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(66, stream, args);
+  call(68, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(66, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -3309,12 +3398,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(67, stream, args);
+  call(69, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(67, stream);
+  callOnHost(69, stream);
 }
 
 /**
@@ -3369,12 +3458,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(68, stream, args);
+  call(70, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(68, stream);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3413,12 +3502,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(69, stream, args);
+  call(71, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(69, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3475,12 +3564,12 @@ export function rotaryStore(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putRotaryStore(args);
-  call(70, stream, args);
+  call(72, stream, args);
 }
 
 export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
   putRotaryStore(args);
-  callOnHost(70, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3513,12 +3602,12 @@ export function routeTopK(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopK(args);
-  call(71, stream, args);
+  call(73, stream, args);
 }
 
 export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
   putRouteTopK(args);
-  callOnHost(71, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3554,12 +3643,12 @@ export function routeTopKBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopKBackward(args);
-  call(72, stream, args);
+  call(74, stream, args);
 }
 
 export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
   putRouteTopKBackward(args);
-  callOnHost(72, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3622,12 +3711,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(73, stream, args);
+  call(75, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(73, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3661,12 +3750,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(74, stream, args);
+  call(76, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(74, stream);
+  callOnHost(76, stream);
 }
 
 /**
@@ -3700,12 +3789,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(75, stream, args);
+  call(77, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(75, stream);
+  callOnHost(77, stream);
 }
 
 /**
@@ -3736,12 +3825,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(76, stream, args);
+  call(78, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(76, stream);
+  callOnHost(78, stream);
 }
 
 /**
@@ -3775,12 +3864,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(77, stream, args);
+  call(79, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(77, stream);
+  callOnHost(79, stream);
 }
 
 /**
@@ -3833,12 +3922,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(78, stream, args);
+  call(80, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(78, stream);
+  callOnHost(80, stream);
 }
 
 /**
@@ -3886,12 +3975,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(79, stream, args);
+  call(81, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(79, stream);
+  callOnHost(81, stream);
 }
 
 /**
@@ -3926,12 +4015,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(80, stream, args);
+  call(82, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(80, stream);
+  callOnHost(82, stream);
 }
 
 /**
@@ -3958,12 +4047,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(81, stream, args);
+  call(83, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(81, stream);
+  callOnHost(83, stream);
 }
 
 /**
@@ -3996,12 +4085,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(82, stream, args);
+  call(84, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(82, stream);
+  callOnHost(84, stream);
 }
 
 /**
@@ -4031,12 +4120,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(83, stream, args);
+  call(85, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(83, stream);
+  callOnHost(85, stream);
 }
 
 /**
@@ -4064,12 +4153,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(84, stream, args);
+  call(86, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(84, stream);
+  callOnHost(86, stream);
 }
 
 /**
@@ -4107,17 +4196,19 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(85, stream, args);
+  call(87, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(85, stream);
+  callOnHost(87, stream);
 }
 
 /** The arguments of each op, by its name. */
 export interface OpArgs {
   Accumulate: AccumulateArgs;
+  Activation: ActivationArgs;
+  ActivationBackward: ActivationBackwardArgs;
   AdafactorSums: AdafactorSumsArgs;
   AdafactorFactors: AdafactorFactorsArgs;
   AdafactorDirection: AdafactorDirectionArgs;
@@ -4208,6 +4299,8 @@ export interface OpArgs {
 /** Op names in table order; the index is the native op id. */
 export const opNames = [
   'Accumulate',
+  'Activation',
+  'ActivationBackward',
   'AdafactorSums',
   'AdafactorFactors',
   'AdafactorDirection',

@@ -1,0 +1,72 @@
+// Activations with a parameter: leaky ReLU, ELU and softplus, one kernel each way.
+import { DsError } from '../../errors.js';
+import type { ActivationOp } from '../../runtime/kernels.generated.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { requireFinite, requireNumber } from '../../runtime/require-number.js';
+import { record } from '../autograd.js';
+import { Tensor } from '../tensor.js';
+import { requireTensor } from './shapes.js';
+
+/** op(x) for every element; floating dtypes, any strides. The backward reads x. */
+function activated(
+  name: string,
+  x: Tensor,
+  op: ActivationOp,
+  alpha: number,
+  threshold = 0,
+): Tensor {
+  requireTensor(name, x);
+  const out = Tensor.emptyLike(x);
+  const curve = { op, alpha, threshold };
+  kernels.activation({ in: x, out, ...curve });
+  record(name, [x], [out], [x], ([grad], sink) => {
+    sink.write(0, (dx, accumulate) =>
+      kernels.activationBackward({ in: x, dout: grad as Tensor, dx, ...curve, accumulate }),
+    );
+  });
+  return out;
+}
+
+/** Options of softplus(). */
+export interface SoftplusOptions {
+  /** How steep the bend is. Default 1. */
+  beta?: number;
+  /** Where beta x is above it, x itself. Default 20. */
+  threshold?: number;
+}
+
+const SOFTPLUS: OptionNames<SoftplusOptions> = { beta: true, threshold: true };
+
+// Operations: functions; methods too.
+
+/**
+ * x where it is above 0, else slope x, element by element; floating dtypes. The gradient at 0 is
+ * the slope, as in PyTorch. Throws DS_DTYPE, DS_ARGUMENT. Source: Maas et al. 2013.
+ */
+export function leakyRelu(x: Tensor, slope = 0.01): Tensor {
+  return activated('leakyRelu', x, 'leaky_relu', requireFinite('leakyRelu slope', slope));
+}
+
+/**
+ * x where it is above 0, else alpha (exp(x) - 1), exact for small x, element by element; floating
+ * dtypes. Throws DS_DTYPE, DS_ARGUMENT. Source: Clevert et al. 2016.
+ */
+export function elu(x: Tensor, alpha = 1): Tensor {
+  return activated('elu', x, 'elu', requireFinite('elu alpha', alpha));
+}
+
+/**
+ * log(1 + exp(beta x)) / beta, element by element, without overflow; floating dtypes. Throws
+ * DS_DTYPE, DS_ARGUMENT. Source: torch.nn.functional.softplus.
+ */
+export function softplus(x: Tensor, options: SoftplusOptions = {}): Tensor {
+  const { beta = 1, threshold = 20 } = readOptions('softplus', options, SOFTPLUS);
+  requireFinite('softplus beta', beta);
+  requireNumber('softplus threshold', threshold);
+  if (beta === 0) {
+    const expected = 'a beta that is not 0: it divides';
+    throw new DsError({ code: 'DS_ARGUMENT', op: 'softplus', expected, got: '0' });
+  }
+  return activated('softplus', x, 'softplus', beta, threshold);
+}
