@@ -8,6 +8,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  symlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -95,7 +96,7 @@ describe('what there is was made by the recipes', () => {
     const sizes = ['An op', 'An optimizer', 'A config key', 'A model'].map(
       (title) => recipe(title).length,
     );
-    expect(sizes).toEqual([4, 6, 1, 7]);
+    expect(sizes).toEqual([5, 6, 1, 7]);
   });
 
   test.each(ops)('op $op', ({ op, family }) => {
@@ -139,7 +140,8 @@ describe('followed in a copy of the tree', () => {
   const written = (file: string): string => readFileSync(join(copy, file), 'utf8');
 
   test('an op', () => {
-    take('csrc', 'scripts/gen-ops.mjs', 'scripts/generated-files.mjs', 'lib/runtime', 'lib/optim');
+    take('csrc', 'scripts/gen-ops.mjs', 'scripts/generated-files.mjs');
+    take('lib/runtime', 'lib/optim', 'lib/profiler');
     const [header, oracle] = recipe('An op').map(({ file }) => filled(file, { family: 'shift' }));
     writeFileSync(
       join(copy, header as string),
@@ -150,7 +152,7 @@ describe('followed in a copy of the tree', () => {
 
 namespace ds {
 
-/// out = in + by.
+/// out = in + by. FLOPs: 1 per element of out.
 struct Shift {
   View in;   // [n] f32 contiguous
   View out;  // [n] f32 contiguous
@@ -185,7 +187,43 @@ void run(const Shift& op, CpuContext&) {
     const kernels = written('lib/runtime/kernels.generated.ts');
     expect(kernels).toMatch(/export function shift\(/);
     expect(kernels).toMatch(/export function shiftOnHost\(/);
+    expect(written('lib/profiler/element-flops.generated.ts')).toContain('Shift: { out: 1 }');
     run('g++', '-std=c++20', '-mavx2', '-mfma', '-mf16c', '-fsyntax-only', oracle as string);
+  });
+
+  test('a function over an op', () => {
+    take('lib/tensor', 'docs/tensors.md', 'scripts');
+    symlinkSync(join(root, 'node_modules'), join(copy, 'node_modules'));
+    const row = recipe('An op').find(({ file }) => file.startsWith('lib/'));
+    writeFileSync(
+      join(copy, row?.file.replace('*', 'shift') as string),
+      `// Adds a constant.
+import { add } from './elementwise.js';
+import type { Tensor } from '../tensor.js';
+
+/** Options of shift(). */
+export interface ShiftOptions {
+  /** What is added. */
+  by?: number;
+}
+
+export const unseen = (by: number): number => by;
+
+// Operations: arithmetic; methods too.
+
+/** x + by. */
+export const shift = (x: Tensor, { by = 1 }: ShiftOptions = {}): Tensor => add(x, unseen(by));
+
+// Operations: none.
+
+export const shiftRows = (x: Tensor): Tensor => add(x, 1);
+`,
+    );
+    run('node', 'scripts/gen-functions.mjs');
+    expect(written('lib/tensor/methods.generated.ts')).toContain('  shift: 1,\n');
+    const exported = written('lib/tensor/ops/functions.generated.ts');
+    expect(exported).toContain("export { shift, type ShiftOptions } from './shift.js';");
+    expect(written('docs/tensors.md')).toMatch(/^\| arithmetic \| `add`.*, `shift` \|/m);
   });
 
   test('a config key', () => {
