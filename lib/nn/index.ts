@@ -1,6 +1,7 @@
 // The nn room's door.
 
 export type { Box, Region } from '../runtime/box.js';
+export * from './activations.js';
 export {
   CausalSelfAttention,
   KeyValueCache,

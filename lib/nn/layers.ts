@@ -9,18 +9,13 @@ import {
   ones as constantOnes,
   dropout,
   embedding,
-  gelu,
   layerNorm,
   linear,
   linearGelu,
-  relu,
   rmsNorm,
   scope,
-  sigmoid,
-  silu,
   swiglu,
   type Tensor,
-  tanh,
   where,
 } from '../tensor/index.js';
 import { type Initializer, normal, ones, uniform, zeros } from './initializers.js';
@@ -399,56 +394,6 @@ export class SwiGLU extends Module implements Joinable {
   /** @internal See Joinable. */
   joinLinears(): void {
     this.isJoined = bringTogether([this.gate_proj, this.up_proj]);
-  }
-}
-
-/** max(x, 0), element by element; see relu. */
-export class ReLU extends Module {
-  /** max(0, x), of any shape. */
-  override forward(x: Tensor): Tensor {
-    return relu(x);
-  }
-}
-
-/** x sigmoid(x), element by element; see silu. */
-export class SiLU extends Module {
-  /** x sigmoid(x), of any shape. */
-  override forward(x: Tensor): Tensor {
-    return silu(x);
-  }
-}
-
-/** The hyperbolic tangent, element by element. */
-export class Tanh extends Module {
-  /** tanh(x), of any shape. */
-  override forward(x: Tensor): Tensor {
-    return tanh(x);
-  }
-}
-
-/** 1 / (1 + exp(-x)), element by element. */
-export class Sigmoid extends Module {
-  /** 1 / (1 + e^-x), of any shape. */
-  override forward(x: Tensor): Tensor {
-    return sigmoid(x);
-  }
-}
-
-/**
- * Gaussian error linear unit, exact ("none", as in PyTorch) or GPT-2's approximation ("tanh"); see
- * gelu.
- */
-export class GELU extends Module {
-  constructor(
-    /** "tanh" for the approximation by tanh, "none" for the exact form. */
-    readonly approximate: 'tanh' | 'none' = 'none',
-  ) {
-    super();
-  }
-
-  /** gelu(x), of any shape. */
-  override forward(x: Tensor): Tensor {
-    return gelu(x, this.approximate);
   }
 }
 

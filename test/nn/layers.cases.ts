@@ -410,6 +410,21 @@ const others: Case[] = [
     refuses('DS_ARGUMENT', () => new nn.ModuleDict({ f: (() => 1) as never }));
     refuses('DS_ARGUMENT', () => dict.call());
   }),
+  layerCase('activations with a parameter', (device) => {
+    const x = Tensor.from([-30, -2, 0, 1.5, 30], { device });
+    const curves = [
+      [new nn.LeakyReLU(0.3), (v: number) => Math.max(v, 0.3 * v)],
+      [new nn.ELU(2), (v: number) => (v > 0 ? v : 2 * Math.expm1(v))],
+      [new nn.Softplus(), (v: number) => Math.log1p(Math.exp(v))],
+      [new nn.Softplus({ beta: 2 }), (v: number) => Math.log1p(Math.exp(2 * v)) / 2],
+    ] as const;
+    for (const [layer, curve] of curves) {
+      assertClose(layer.call(x).toArray(), x.toArray().map(curve), 1e-6, layer.constructor.name);
+    }
+    refuses('DS_ARGUMENT', () => new nn.LeakyReLU('0.1' as never).call(x));
+    refuses('DS_ARGUMENT', () => new nn.Softplus({ beta: 0 }).call(x));
+    refuses('DS_DTYPE', () => new nn.ELU().call(x.to('i32')));
+  }),
   layerCase('bad arguments are refused by name', (device) => {
     refuses('DS_ARGUMENT', () => new nn.Conv2d(2, 2, 3, { groups: 2 }));
     refuses('DS_ARGUMENT', () => new nn.Conv2d(2, 2, 0));
