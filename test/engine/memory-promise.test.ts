@@ -9,8 +9,7 @@ import { type TinyOptions, tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-
 
 const MIB = 2 ** 20;
 
-function counted(more: Partial<DsConfig>, shards = 1) {
-  const module = tinyModel();
+function counted(more: Partial<DsConfig>, shards = 1, module = tinyModel()) {
   const config = resolveConfig(
     { ...tinyConfig({ precision: 'bf16', offload: false }), ...more },
     { worldSize: shards },
@@ -36,6 +35,13 @@ describe('bytes that a run needs for certain', () => {
   test('in fp32 weights are their own master', () => {
     const { bytes, n } = counted({ bf16: { enabled: false }, zero_optimization: { stage: 1 } }, 2);
     expect(bytes.device).toEqual({ weights: 4 * n, gradients: 2 * n, [STATE]: 4 * n });
+  });
+
+  test('weights that stay in f32 beside 16-bit ones are their own master too', () => {
+    const module = tinyModel();
+    for (const parameter of module.parameters()) parameter.fixedDtype = 'f32';
+    const { bytes, n } = counted({ zero_optimization: { stage: 0 } }, 1, module);
+    expect(bytes.device).toEqual({ weights: 4 * n, gradients: 2 * n, [STATE]: 8 * n });
   });
 
   test('offloaded to memory, shared out by four', () => {

@@ -38,6 +38,8 @@ interface Sums {
   weights: number;
   gradients: number;
   master: number;
+  /** Master weights of 16-bit ones: on the device, f32 weights are their own. */
+  separateMaster: number;
   state: number;
   returned: number;
 }
@@ -65,13 +67,11 @@ export function certainBytes(counted: Counted): CertainBytes {
   if (isAway && param.device === 'nvme') {
     put(param.nvme_path, weights - param.max_in_cpu * dtypeSize(weightDType(config)));
   }
-  const isOwnMaster = weightDType(config) === 'f32';
   return {
     device: {
       weights: isAway ? 0 : weights,
       gradients: sums.gradients * share * near,
-      'master weights and optimizer state':
-        ((isOwnMaster ? 0 : sums.master) + sums.state) * share * near,
+      'master weights and optimizer state': (sums.separateMaster + sums.state) * share * near,
     },
     host: {
       'master weights and optimizer state': inMemory ? hostState : 0,
@@ -105,7 +105,7 @@ function sumsOf({ module, config, optimizer }: Counted): Sums {
   for (const [group, { params }] of optimizer.groups.entries()) {
     for (const parameter of params) groupOf.set(parameter, group);
   }
-  const sums: Sums = { weights: 0, gradients: 0, master: 0, state: 0, returned: 0 };
+  const sums = { weights: 0, gradients: 0, master: 0, separateMaster: 0, state: 0, returned: 0 };
   for (const parameter of module.parameters()) {
     const dtype = parameter.fixedDtype ?? weightDType(config);
     sums.weights += parameter.numel * dtypeSize(dtype);
@@ -115,7 +115,9 @@ function sumsOf({ module, config, optimizer }: Counted): Sums {
     if (group === undefined || !parameter.requiresGrad) continue;
     sums.gradients +=
       parameter.numel * Math.min(dtypeSize(dtype), dtypeSize(gradientDType(config)));
-    sums.master += parameter.numel * dtypeSize('f32');
+    const master = parameter.numel * dtypeSize('f32');
+    sums.master += master;
+    if (dtype !== 'f32') sums.separateMaster += master;
     const declared = Object.values(declaredState(optimizer, group, parameter.shape));
     for (const { shape, dtype: kept } of declared) sums.state += numel(shape) * dtypeSize(kept);
   }
