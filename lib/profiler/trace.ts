@@ -1,5 +1,6 @@
 // Records what streams, threads and disks do from begin() to end(), by events that nobody waits for
 // meanwhile.
+import { DsError } from '../errors.js';
 import { type Device, threads } from '../runtime/device.js';
 import { Event, type Stream, type StreamHome } from '../runtime/stream.js';
 import {
@@ -111,19 +112,26 @@ export class Trace implements WorkWatcher {
   /** Waits for the device, once. Throws DS_ARGUMENT while another trace runs in this thread. */
   begin(): void {
     const stop = watchWork(this);
-    const clock = new DeviceClock(this.device);
+    const clock = orElse(stop, () => new DeviceClock(this.device));
     const clocks = new Map([[this.device.number, clock]]);
     this.running = { stop, device: clock, clocks, lanes: new Map() };
     // Waiting for the clock is none of the run's waits.
     this.onThisThread.length = 0;
   }
 
+  private get begun(): Running {
+    if (this.running) return this.running;
+    const expected = 'a trace that has begun';
+    throw new DsError({ code: 'DS_ARGUMENT', op: 'trace', expected, got: 'one before begin()' });
+  }
+
   /**
    * Opens a span of this thread and one of the device's compute stream, which lie inside those open
-   * already; the function returned closes both, by another name where it is given one.
+   * already; the function returned closes both, by another name where it is given one. Throws
+   * DS_ARGUMENT before begin().
    */
   open(called: string, category: 'step' | 'phase'): (name?: string) => void {
-    const { device } = this.running as Running;
+    const { device } = this.begun;
     if (category === 'step') device.mark();
     const { compute } = this.device;
     const began = now();
@@ -166,13 +174,14 @@ export class Trace implements WorkWatcher {
     }
   }
 
-  /** Waits for the device and gives what was recorded. Another begin() may follow. */
+  /**
+   * Waits for the device and gives what was recorded. Another begin() may follow. Throws
+   * DS_ARGUMENT before the first, and what the device has failed with: the trace is over then too.
+   */
   end(): TraceFile {
-    const { stop, clocks } = this.running as Running;
-    this.device.synchronize();
-    const beside = stop();
-    this.running = null;
+    const { clocks } = this.begun;
     try {
+      const beside = this.stopped();
       const streams = inTurnByLane(this.onStreams.map((one) => this.spanOf(one)));
       const spans = [...this.onThisThread, ...streams, ...apart(beside.map(spanBeside))];
       return {
@@ -189,6 +198,17 @@ export class Trace implements WorkWatcher {
     }
   }
 
+  /** What threads have done beside the streams, once the device is through; nothing more comes. */
+  private stopped(): ThreadWork[] {
+    const { stop } = this.begun;
+    try {
+      orElse(stop, () => this.device.synchronize());
+      return stop();
+    } finally {
+      this.running = null;
+    }
+  }
+
   private add(span: Omit<TraceSpan, 'process' | 'lane'>): void {
     this.onThisThread.push({ process: 'JavaScript', lane: 'training thread', ...span });
   }
@@ -199,7 +219,7 @@ export class Trace implements WorkWatcher {
 
   /** Of a device that nobody has asked for yet, it waits for the compute stream once. */
   private clockOf(home: StreamHome): DeviceClock {
-    const { clocks } = this.running as Running;
+    const { clocks } = this.begun;
     let clock = clocks.get(home.number);
     if (!clock) {
       clock = new DeviceClock(home);
@@ -210,7 +230,7 @@ export class Trace implements WorkWatcher {
 
   /** The stream's name; two of one name are two lanes. */
   private laneOf({ handle, name, device }: Stream): string {
-    const { lanes } = this.running as Running;
+    const { lanes } = this.begun;
     const found = lanes.get(handle);
     if (found) return found;
     const own = device.number === this.device.number ? name : `${device.name}: ${name}`;
@@ -218,6 +238,16 @@ export class Trace implements WorkWatcher {
     const lane = alike === 0 ? own : `${own} ${alike + 1}`;
     lanes.set(handle, lane);
     return lane;
+  }
+}
+
+/** What `body` gives; where it throws, nobody watches any more. */
+function orElse<T>(stop: () => unknown, body: () => T): T {
+  try {
+    return body();
+  } catch (error) {
+    stop();
+    throw error;
   }
 }
 

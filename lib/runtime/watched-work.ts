@@ -44,6 +44,8 @@ type Calls = Pick<
   | 'runOnHost'
   | 'copy'
   | 'launchGraph'
+  | 'beginCapture'
+  | 'endCapture'
   | 'startCollective'
   | 'read'
   | 'write'
@@ -91,11 +93,15 @@ function watched(calls: Calls, watcher: WorkWatcher): Calls {
   return { ...enqueuing(calls, watcher), ...waiting(calls, watcher) };
 }
 
-/** What the addon is asked to run for a stream without a name runs unseen: it will refuse it. */
+/**
+ * What the addon is asked to run for a stream without a name runs unseen: it will refuse it. So
+ * does what is only recorded: no event of it would ever have a time.
+ */
 function enqueuing(calls: Calls, watcher: WorkWatcher) {
+  let isRecorded = false;
   const tell = (handle: number, work: Omit<StreamWork, 'stream'>, enqueue: () => void): void => {
     const stream = Stream.of(handle);
-    if (stream) watcher.enqueued({ ...work, stream }, enqueue);
+    if (stream && !isRecorded) watcher.enqueued({ ...work, stream }, enqueue);
     else enqueue();
   };
   const op = (number: number, by: 'device' | 'host'): Omit<StreamWork, 'stream'> => {
@@ -113,6 +119,14 @@ function enqueuing(calls: Calls, watcher: WorkWatcher) {
     tell(stream, { name: 'graph', by: 'device', bytes: null }, () =>
       calls.launchGraph(graph, stream),
     );
+  const beginCapture: Calls['beginCapture'] = (number) => {
+    calls.beginCapture(number);
+    isRecorded = true;
+  };
+  const endCapture: Calls['endCapture'] = (number, keep) => {
+    isRecorded = false;
+    return calls.endCapture(number, keep);
+  };
   const startCollective: Calls['startCollective'] = (group, stream, purpose, label) => {
     const start = (): number => calls.startCollective(group, stream, purpose, label);
     // The CPU's run on threads of their own, which say themselves what they do.
@@ -125,7 +139,7 @@ function enqueuing(calls: Calls, watcher: WorkWatcher) {
     });
     return ticket;
   };
-  return { run, runOnHost, copy, launchGraph, startCollective };
+  return { run, runOnHost, copy, launchGraph, beginCapture, endCapture, startCollective };
 }
 
 function waiting(calls: Calls, watcher: WorkWatcher) {

@@ -1,10 +1,66 @@
 // Traces of steps on the CPU, and the order of their lines.
+
+import { profiler, Tensor } from '../../lib/index.js';
 import { apart, inTurn, type TraceSpan, traceEvents } from '../../lib/profiler/trace-events.js';
+import { addon } from '../../lib/runtime/addon.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { watchWork } from '../../lib/runtime/watched-work.js';
 import { testOnCpu } from '../support/jest-cases.js';
 import { cases } from './trace.cases.js';
 import { requireForm } from './trace-form.js';
 
 testOnCpu('trace', cases);
+
+describe('a trace that ends otherwise', () => {
+  afterEach(() => jest.restoreAllMocks());
+  const lost = () => {
+    throw new Error('lost');
+  };
+
+  test('a device that fails as it begins or ends: nothing is watched any more', () => {
+    const calls = { ...addon };
+    const trace = new profiler.Trace(cpu());
+    jest.spyOn(cpu().compute, 'synchronize').mockImplementationOnce(lost);
+    expect(() => trace.begin()).toThrow('lost');
+    expect(addon).toEqual(calls);
+    trace.begin();
+    expect(addon).not.toEqual(calls);
+    jest.spyOn(cpu(), 'synchronize').mockImplementationOnce(lost);
+    expect(() => trace.end()).toThrow('lost');
+    expect(addon).toEqual(calls);
+    trace.begin();
+    expect(trace.end().otherData.rank).toBe(0);
+  });
+
+  test('what is only recorded is told by nobody', () => {
+    const { beginCapture, endCapture } = addon;
+    Object.assign(addon, { beginCapture: () => {}, endCapture: () => 1 });
+    const told: string[] = [];
+    const enqueued: profiler.WorkWatcher['enqueued'] = ({ name }, enqueue) => {
+      told.push(name);
+      enqueue();
+    };
+    const stop = watchWork({ enqueued, waited: (_, wait) => wait() });
+    const tensor = Tensor.empty([4], 'f32', cpu());
+    addon.beginCapture(0);
+    tensor.fill_(1);
+    expect(addon.endCapture(0, true)).toBe(1);
+    expect(told).toEqual([]);
+    tensor.fill_(2);
+    stop();
+    Object.assign(addon, { beginCapture, endCapture });
+    expect(told).toEqual(['Fill']);
+    tensor.dispose();
+  });
+
+  test('open() and end() before begin() are refused', () => {
+    const trace = new profiler.Trace(cpu());
+    const refusal = expect.objectContaining({ code: 'DS_ARGUMENT' });
+    for (const early of [() => trace.end(), () => trace.open('a', 'step')]) {
+      expect(early).toThrow(refusal);
+    }
+  });
+});
 
 const span = (lane: string, start: number, end: number): TraceSpan => ({
   ...{ process: 'disk', lane, name: `${start} to ${end}`, category: 'disk' },

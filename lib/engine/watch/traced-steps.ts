@@ -100,8 +100,11 @@ export class TracedSteps extends WrappedTimer {
   }
 
   override dispose(): void {
-    this.finish();
-    super.dispose();
+    try {
+      this.finish();
+    } finally {
+      super.dispose();
+    }
   }
 
   refuseAnother(): DsError {
