@@ -36,12 +36,17 @@ export function hostLimits(root = '/'): HostLimits {
   const of = (name: string): number => memory.get(name) ?? 0;
   const swap = of('SwapFree');
   const cached = of('MemFree') + of('Buffers') + of('Cached') + of('SReclaimable') - of('Shmem');
+  // ZFS has a cache of its own, which is none of the kernel's and shrinks as well.
+  const arc = Number(
+    /^size\s+\d+\s+(\d+)/m.exec(read(root, 'proc/spl/kstat/zfs/arcstats'))?.[1] ?? 0,
+  );
+  const unused = Math.max(cached, of('MemAvailable')) + arc;
   const membership = read(root, 'proc/self/cgroup');
   const boot = read(root, 'proc/sys/kernel/random/boot_id').trim();
   return {
     machine: [hostname(), boot, membership].join('\n'),
     total: of('MemTotal') || Number.MAX_SAFE_INTEGER,
-    free: memory.size > 0 ? cached + swap : Number.MAX_SAFE_INTEGER,
+    free: memory.size > 0 ? unused + swap : Number.MAX_SAFE_INTEGER,
     canGrow: /^flags\s*:.*\bhypervisor\b/m.test(read(root, 'proc/cpuinfo')),
     groups: membership.split('\n').flatMap((line) => limitsOf(root, line, swap)),
   };
@@ -78,7 +83,9 @@ function legacy(root: string, group: string, swap: number): GroupLimit[] {
   const limit = Number.parseInt(file('memory.limit_in_bytes'), 10);
   if (!(limit < UNLIMITED)) return [];
   const stat = numbersOf(file('memory.stat'), 1);
-  const dropped = ['total_active_file', 'total_inactive_file'];
+  // How much of the kernel's memory could go is said nowhere.
+  stat.set('kernel', Number.parseInt(file('memory.kmem.usage_in_bytes'), 10) || 0);
+  const dropped = ['total_active_file', 'total_inactive_file', 'kernel'];
   const used = file('memory.usage_in_bytes');
   return [{ group, limit, free: left(limit, used, { stat, dropped, swap }) }];
 }

@@ -2,8 +2,9 @@
 
 import { resolveConfig } from '../../lib/config/index.js';
 import { certainBytes } from '../../lib/engine/setup/certain-bytes.js';
-import { type Claim, shortages } from '../../lib/engine/setup/memory-promise.js';
-import { type DsConfig, DsError, initialize, optim } from '../../lib/index.js';
+import { type Claim, claimOf, shortages } from '../../lib/engine/setup/memory-promise.js';
+import { NoOptimizer } from '../../lib/engine/setup/untrained.js';
+import { type DsConfig, DsError, initialize, nn, optim, Tensor } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { type TinyOptions, tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';
 
@@ -75,6 +76,42 @@ describe('bytes that a run needs for certain', () => {
     expect(bytes.disk).toEqual({ '/fast': 12 * n + 2 * n - 2000 });
     expect(bytes.host).toEqual({ weights: 0, [PARKED]: 0, [STATE]: 0 });
   });
+});
+
+test('of wider weights more bytes stay in memory', () => {
+  const zero = {
+    stage: 3,
+    offload_param: { device: 'nvme', nvme_path: '/fast', max_in_cpu: 1000 },
+  };
+  const module = tinyModel();
+  for (const parameter of module.parameters()) parameter.fixedDtype = 'f32';
+  const { bytes, n } = counted({ zero_optimization: zero } as DsConfig, 1, module);
+  expect(bytes.disk).toEqual({ '/fast': 4 * n - 4000 });
+});
+
+test('nothing of a model without elements', () => {
+  const zero = { stage: 1, offload_optimizer: { device: 'cpu', ratio: 0.5 } };
+  const config = resolveConfig({ train_batch_size: 1, zero_optimization: zero } as DsConfig, {
+    worldSize: 1,
+  });
+  const module = new nn.ReLU();
+  const optimizer = new NoOptimizer();
+  const { device, host } = certainBytes({ module, config, optimizer, mayShare: false, shards: 1 });
+  const all = [...Object.values(device), ...Object.values(host)];
+  expect(all.every((bytes) => bytes === 0)).toBe(true);
+});
+
+test('memory that the allocator of the CPU keeps is free for the next engine', () => {
+  const module = tinyModel();
+  const config = resolveConfig(tinyConfig({ precision: 'fp32', offload: false }), { worldSize: 1 });
+  const optimizer = new optim.AdamW(module.parameters(), { lr: 1e-3 });
+  const given = { module, config, optimizer, mayShare: false, shards: 1 };
+  const device = cpu();
+  const block = Tensor.empty([2 * MIB], 'f32', cpu()).keep();
+  device.trim();
+  const before = claimOf(given, device).needs.returned;
+  block.dispose();
+  expect(claimOf(given, device).needs.returned - before).toBe(8 * MIB);
 });
 
 const measured: [name: string, options: Partial<TinyOptions>][] = [

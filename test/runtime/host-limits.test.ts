@@ -36,6 +36,15 @@ test('free memory is all that the kernel can drop or swap out', () => {
   expect(groups).toEqual([]);
 });
 
+test('the kernel knows best where it finds more; the cache of ZFS shrinks as well', () => {
+  files({ 'proc/meminfo': meminfo.replace(/(MemAvailable: +)\d+/, `$1${9 * 2 ** 20}`) });
+  expect(hostLimits(root).free).toBe((9 + 2) * GIB);
+  files({
+    'proc/spl/kstat/zfs/arcstats': `9 1 0x01 123 33456 1 2\nname type data\nhits 4 7\nsize ${' '.repeat(20)}4    ${3 * GIB}\nc_min 4 1\n`,
+  });
+  expect(hostLimits(root).free).toBe((9 + 2 + 3) * GIB);
+});
+
 test('a virtual machine can grow', () => {
   files({ 'proc/meminfo': meminfo, 'proc/cpuinfo': 'flags\t\t: fpu hypervisor avx2\n' });
   expect(hostLimits(root).canGrow).toBe(true);
@@ -68,6 +77,9 @@ test('groups of version 1; the largest number is no limit', () => {
     'sys/fs/cgroup/memory/memory.limit_in_bytes': '9223372036854771712\n',
   });
   expect(hostLimits(root).groups).toEqual([{ group: '/docker/1', limit: 4 * GIB, free: 3 * GIB }]);
+  const kernel = 'sys/fs/cgroup/memory/docker/1/memory.kmem.usage_in_bytes';
+  files({ [kernel]: `${GIB / 2}\n` });
+  expect(hostLimits(root).groups[0]?.free).toBe(3.5 * GIB);
 });
 
 test('where the system tells nothing, nothing is limited', () => {

@@ -42,6 +42,8 @@ interface Sums {
   separateMaster: number;
   state: number;
   returned: number;
+  /** Bytes of an element of the widest weights. */
+  widest: number;
 }
 
 /** The sum of some parts. */
@@ -65,7 +67,7 @@ export function certainBytes(counted: Counted): CertainBytes {
   };
   if (optimizer.device === 'nvme') put(optimizer.nvme_path, hostState);
   if (isAway && param.device === 'nvme') {
-    put(param.nvme_path, weights - param.max_in_cpu * dtypeSize(weightDType(config)));
+    put(param.nvme_path, weights - param.max_in_cpu * sums.widest);
   }
   return {
     device: {
@@ -96,7 +98,7 @@ function awayOf({ module, config }: Counted): [away: number, onDevice: number] {
   const all = count(module.parameters());
   const units = module.units().map((unit) => count(unit.module.parameters()));
   const root = all - units.reduce((sum, one) => sum + one, 0);
-  const slack = Math.max(root, ...units) / all;
+  const slack = all === 0 ? 1 : Math.max(root, ...units) / all;
   return [Math.max(0, ratio - slack), Math.max(0, 1 - ratio - slack)];
 }
 
@@ -105,10 +107,14 @@ function sumsOf({ module, config, optimizer }: Counted): Sums {
   for (const [group, { params }] of optimizer.groups.entries()) {
     for (const parameter of params) groupOf.set(parameter, group);
   }
-  const sums = { weights: 0, gradients: 0, master: 0, separateMaster: 0, state: 0, returned: 0 };
+  const sums: Sums = {
+    ...{ weights: 0, gradients: 0, master: 0, separateMaster: 0, state: 0, returned: 0 },
+    widest: 0,
+  };
   for (const parameter of module.parameters()) {
     const dtype = parameter.fixedDtype ?? weightDType(config);
     sums.weights += parameter.numel * dtypeSize(dtype);
+    sums.widest = Math.max(sums.widest, dtypeSize(dtype));
     const isMade = parameter.isMaterialized && parameter.missing === null;
     if (isMade && parameter.device.kind === 'cpu') sums.returned += parameter.bytes;
     const group = groupOf.get(parameter);

@@ -6,7 +6,7 @@ import type { ResolvedConfig } from '../../../types/config.js';
 import type { JsonValue } from '../../../types/json.js';
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
-import type { Device } from '../../runtime/device.js';
+import { cpu, type Device } from '../../runtime/device.js';
 import { type HostLimits, hostLimits } from '../../runtime/host-limits.js';
 import { size } from '../watch/memory-advice.js';
 import { exchanged } from './agreement.js';
@@ -76,14 +76,17 @@ function mayShare({ zero_optimization: zero }: ResolvedConfig, device: Device): 
   return share === null ? device.kind !== 'cpu' : share > 0;
 }
 
-function claimOf(counted: Counted, device: Device): Claim {
+/** Of this process as it is now. */
+export function claimOf(counted: Counted, device: Device): Claim {
   const needs = certainBytes(counted);
+  const { reserved, inUse } = cpu().memory;
   const { cap, total } = device.memory;
   const isHost = device.kind === 'cpu';
   const limit = cap > 0 ? cap : isHost ? null : total;
   const disks = Object.keys(needs.disk).map((folder) => [folder, diskOf(folder)] as const);
   return {
-    needs,
+    // Memory that an earlier engine has left to the CPU's allocator is used again.
+    needs: { ...needs, returned: needs.returned + Math.max(0, reserved - inUse) },
     device: { name: device.name, isHost, limit },
     host: hostLimits(),
     disks: Object.fromEntries(disks),
@@ -97,8 +100,10 @@ function diskOf(folder: string): { disk: string; free: number } {
   let path = resolve(folder);
   while (!existsSync(path) && dirname(path) !== path) path = dirname(path);
   try {
-    const { bavail, bsize } = statfsSync(path);
-    return { disk: String(statSync(path).dev), free: bavail * bsize };
+    const { bavail, bfree, bsize } = statfsSync(path);
+    // The superuser may also fill what is reserved.
+    const blocks = process.getuid?.() === 0 ? bfree : bavail;
+    return { disk: String(statSync(path).dev), free: blocks * bsize };
   } catch {
     return { disk: path, free: Number.MAX_SAFE_INTEGER };
   }
