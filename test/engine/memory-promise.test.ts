@@ -1,5 +1,6 @@
 // Too little memory is refused before anything is allocated, with the arithmetic; what fits is not.
 
+import { statfsSync } from 'node:fs';
 import { resolveConfig } from '../../lib/config/index.js';
 import { certainBytes } from '../../lib/engine/setup/certain-bytes.js';
 import { type Claim, claimOf, shortages } from '../../lib/engine/setup/memory-promise.js';
@@ -7,6 +8,11 @@ import { NoOptimizer } from '../../lib/engine/setup/untrained.js';
 import { type DsConfig, DsError, initialize, nn, optim, Tensor } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { type TinyOptions, tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';
+
+jest.mock('node:fs', () => {
+  const actual = jest.requireActual('node:fs');
+  return { ...actual, statfsSync: jest.fn(actual.statfsSync) };
+});
 
 const MIB = 2 ** 20;
 
@@ -112,6 +118,26 @@ test('memory that the allocator of the CPU keeps is free for the next engine', (
   const before = claimOf(given, device).needs.returned;
   block.dispose();
   expect(claimOf(given, device).needs.returned - before).toBe(8 * MIB);
+});
+
+test.each([
+  [0, 90],
+  [1000, 80],
+])('what user %i can fill of a disk of which some is reserved', (user, blocks) => {
+  const zero = { stage: 1, offload_optimizer: { device: 'nvme', nvme_path: '/fast' } };
+  const config = resolveConfig(
+    { ...tinyConfig({ precision: 'bf16', offload: false }), zero_optimization: zero } as DsConfig,
+    { worldSize: 1 },
+  );
+  const module = tinyModel();
+  const optimizer = new optim.AdamW(module.parameters(), { lr: 1e-3 });
+  const disk = { type: 0, bsize: 4096, blocks: 100, bfree: 90, bavail: 80, files: 1, ffree: 1 };
+  jest.mocked(statfsSync).mockReturnValueOnce(disk);
+  const getuid = jest.spyOn(process, 'getuid' as never).mockReturnValue(user as never);
+  const given = { module, config, optimizer, mayShare: false, shards: 1 };
+  const { disks } = claimOf(given, cpu());
+  getuid.mockRestore();
+  expect(disks['/fast']?.free).toBe(blocks * 4096);
 });
 
 const measured: [name: string, options: Partial<TinyOptions>][] = [
