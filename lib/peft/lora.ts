@@ -29,10 +29,10 @@ export function addAdapters(model: Module, config: LoraConfig): void {
   const targets = findTargets(model, config);
   const saved = savedModules(model, config);
   const biases = biasesOf(model, config.bias, [...targets.values()]);
-  model.requiresGrad_(false);
   const instead = new Map<Module, Module>();
   const adapt = config.useDora ? withMagnitude : adapted;
   for (const [name, base] of targets) instead.set(base, adapt(name, base, sizesOf(name, config)));
+  model.requiresGrad_(false);
   replaceModules(model, instead);
   for (const parameter of [...saved, ...biases]) parameter.requireGrad(true);
   configs.set(model, config);

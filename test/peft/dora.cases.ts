@@ -1,6 +1,6 @@
 // DoRA: what it computes against plain sums in f64, under dropout, over 4 bits, merged, in files and under engines.
 import assert from 'node:assert/strict';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, truncateSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type DsConfig, initialize, nn, peft, seed, Tensor } from '../../lib/index.js';
@@ -179,6 +179,17 @@ async function files(device: Device): Promise<void> {
     const [layer] = peft.lorasOf(fromFiles).values() as Iterable<peft.DoraLinear>;
     assert.ok(layer?.lora_magnitude_vector.toArray().every((length) => length > 0));
     assert.equal(layer?.weight.isMaterialized, false, 'read for its lengths alone');
+    const lost = await nn.models.fromPretrained(folder);
+    truncateSync(join(folder, 'model.safetensors'), 2000);
+    assert.throws(
+      () => peft.addLora(lost, { ...DORA, targetModules: ['c_attn'] }),
+      /model\.safetensors/,
+    );
+    assert.ok(
+      lost.parameters().every(({ requiresGrad }) => requiresGrad),
+      'as it was',
+    );
+    assert.equal(peft.lorasOf(lost).size, 0);
   } finally {
     rmSync(dir, { recursive: true, force: true });
   }
