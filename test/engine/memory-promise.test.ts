@@ -72,6 +72,21 @@ describe('bytes that a run needs for certain', () => {
     expect(bytes.device[STATE]).toBe(0);
   });
 
+  test('a ratio of what is trained: one parameter is on either side', () => {
+    const module = tinyModel();
+    module.requiresGrad_(false);
+    module.parameters()[0]?.requireGrad(true);
+    const { bytes, n } = counted(
+      {
+        zero_optimization: { stage: 1, offload_optimizer: { device: 'cpu', ratio: 0.9 } },
+      } as DsConfig,
+      1,
+      module,
+    );
+    expect(bytes.device).toEqual({ weights: 2 * n, gradients: 0, [STATE]: 0 });
+    expect(bytes.host[STATE]).toBe(0);
+  });
+
   test('on a disk, but for what stays in memory', () => {
     const zero = {
       stage: 3,

@@ -89,16 +89,20 @@ export function certainBytes(counted: Counted): CertainBytes {
  * Shares of the state that are away from the device and on it, at least: whole units are dealt out,
  * of which the largest may be on either side.
  */
-function awayOf({ module, config }: Counted): [away: number, onDevice: number] {
+function awayOf({ module, config, optimizer }: Counted): [away: number, onDevice: number] {
   const { device, ratio } = config.zero_optimization.offload_optimizer;
   if (device === 'none') return [0, 1];
   if (ratio === 1) return [1, 0];
-  const count = (parameters: Iterable<Parameter>): number =>
-    [...parameters].reduce((sum, one) => sum + one.numel, 0);
+  const trained = new Set<unknown>(optimizer.groups.flatMap(({ params }) => params));
+  const count = (parameters: readonly Parameter[]): number =>
+    parameters
+      .filter((one) => one.requiresGrad && trained.has(one))
+      .reduce((sum, one) => sum + one.numel, 0);
+  const units = module.units().map((unit) => unit.module.parameters());
+  const owned = new Set(units.flat());
   const all = count(module.parameters());
-  const units = module.units().map((unit) => count(unit.module.parameters()));
-  const root = all - units.reduce((sum, one) => sum + one, 0);
-  const slack = all === 0 ? 1 : Math.max(root, ...units) / all;
+  const root = count(module.parameters().filter((one) => !owned.has(one)));
+  const slack = all === 0 ? 1 : Math.max(root, ...units.map(count)) / all;
   return [Math.max(0, ratio - slack), Math.max(0, 1 - ratio - slack)];
 }
 
