@@ -9,7 +9,7 @@ import { quantizeModel } from '../models/quantize-model.js';
 import { joinAll } from '../nn/joined-linears.js';
 import { isStreamed } from '../nn/streamed.js';
 import { groupOf, parallelize, type TensorPlan } from '../parallel/index.js';
-import { quantizeParts } from '../parallel/quantized-layers.js';
+import { hasParts, quantizeParts } from '../parallel/quantized-layers.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { supportsGraphs } from '../runtime/graph.js';
@@ -155,7 +155,7 @@ async function place(
     const [dtype = null] = dtypeOf(config).map(([, one]) => one);
     await loadParts(model, list, { rank, ranks: size, dtype });
   }
-  if (quantization && groupOf(model)) quantizeParts(model, quantization);
+  if (quantization && hasParts(model)) quantizeParts(model, quantization);
   else if (quantization) quantizeModel(model, quantization);
   const home = config.device ?? (ownsModel ? 'auto' : model.cacheShape().device);
   const dtypes = dtypeOf(config).map(([, dtype]) => dtype);

@@ -1,8 +1,9 @@
 // Cut layers whose weights are stored in 8 or 4 bits, with the codes that the whole layer would
 // have.
 import { DsError } from '../errors.js';
+import type { Linear } from '../nn/layers.js';
 import { Module } from '../nn/module.js';
-import { HEADS, isAmong, packLinears } from '../nn/pack-linears.js';
+import { HEADS, isAmong, isLinear, packLinears } from '../nn/pack-linears.js';
 import type { Parameter } from '../nn/parameter.js';
 import {
   QuantizedLinear,
@@ -13,6 +14,12 @@ import { cast, noGrad, scope, type Tensor, to, where } from '../tensor/index.js'
 import { ColumnLinear, RowLinear } from './layers.js';
 
 type CutLayer = ColumnLinear | RowLinear;
+
+const isCut = (module: Module): module is CutLayer =>
+  module instanceof ColumnLinear || module instanceof RowLinear;
+
+/** Whether ranks share out linear layers of the model, and not its experts alone. */
+export const hasParts = (model: Module): boolean => [...model.modules()].some(isCut);
 
 /**
  * A ColumnLinear or a RowLinear whose part of the weight is a QuantizedLinear's, under its names.
@@ -45,25 +52,25 @@ export class CutQuantizedLinear extends Module {
 }
 
 /**
- * Stores the parts that this rank has of a cut model's linear layers but the head in 8 or 4 bits,
- * as nn.quantizeModel() does with whole ones: the same steps and codes, wherever the cuts are. All
+ * Stores what this rank has of a cut model's linear layers but the head in 8 or 4 bits, as
+ * nn.quantizeModel() does with whole ones: the same steps and codes, wherever the cuts are. All
  * ranks call it. Throws DS_ARGUMENT where a cut lies inside of a group, DS_NONFINITE, DS_COMM.
  */
 export function quantizeParts(model: Module, given: QuantizedOptions): void {
   const op = 'quantize a model over ranks';
   const options = readQuantizedOptions(op, given);
-  const isLayer = (module: Module): module is CutLayer =>
-    module instanceof ColumnLinear || module instanceof RowLinear;
+  const isLayer = (module: Module): module is CutLayer | Linear =>
+    isCut(module) || isLinear(module);
   // Every rank knows all cuts, so that all refuse, and nobody waits for one that has.
   for (const [path, layer] of model.namedModules()) {
     if (!(layer instanceof RowLinear) || isAmong(path, HEADS)) continue;
     requireWholeGroups(op, path, layer, options.groupSize);
   }
-  const pack = (layer: CutLayer): Module =>
-    new CutQuantizedLinear(
-      layer,
-      layer instanceof RowLinear ? rowPart(layer, options) : columnPart(layer, options),
-    );
+  const pack = (layer: CutLayer | Linear): Module => {
+    if (!isCut(layer)) return QuantizedLinear.from(layer, options);
+    const part = layer instanceof RowLinear ? rowPart(layer, options) : columnPart(layer, options);
+    return new CutQuantizedLinear(layer, part);
+  };
   packLinears(model, { op, isLayer, skipModules: HEADS, pack });
 }
 

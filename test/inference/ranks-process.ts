@@ -109,6 +109,9 @@ async function alike(
     module.parameters().reduce((sum, { numel }) => sum + numel, 0);
   const share = held(part) / held(whole);
   if (share > 0.75) checks.failures.push(`${name}: this rank has ${share} of the weights`);
+  const names = ({ module }: inference.InferenceEngine): string =>
+    [...module.namedParameters()].map(([path]) => path).join();
+  if (names(part) !== names(whole)) checks.failures.push(`${name}: this rank has ${names(part)}`);
   await part.destroy();
   await whole.destroy();
 }
@@ -339,7 +342,13 @@ async function main(): Promise<void> {
     () => initInference(made(even), { ...shared, ...bits(4, 128) }),
     /DS_ARGUMENT.*model\.layers\.0\.self_attn\.o_proj: expected inputs cut between groups of 128, got a cut at input \d+ of 64/,
   );
+  await alike('a shared expert in int8', models['Qwen2-MoE of 5 experts'] as never, {
+    ...{ ...shared, ...bits(8, null) },
+  });
   await alike('experts alone', mixture, { device, moe: { ep_size: ranks } });
+  await alike('experts alone, the rest in int4', mixture, {
+    ...{ device, moe: { ep_size: ranks }, ...bits(4, 8) },
+  });
   if (ranks === 2) {
     await folder(job, shared);
     await followed(shared);
