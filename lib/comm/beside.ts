@@ -40,8 +40,8 @@ export class Beside {
 
   /** Gives the stream back once its work is done. */
   dispose(): void {
-    this.stream.dispose();
     this.computed.dispose();
     this.begun.dispose();
+    this.stream.dispose();
   }
 }

@@ -126,8 +126,8 @@ export class Distributed {
   async destroy(): Promise<void> {
     await this.network.job?.leave();
     this.network.server?.stop();
-    for (const group of this.network.groups.splice(0)) group.dispose();
     if (current === this) current = null;
+    for (const group of this.network.groups.splice(0)) group.dispose();
   }
 }
 

@@ -134,10 +134,18 @@ export class ProcessGroup {
     return this.ownStream;
   }
 
-  /** @internal Gives back what the group has opened, after its last collective. Idempotent. */
+  /**
+   * @internal Gives back what the group has opened, after its last collective. Idempotent; never
+   * throws.
+   */
   dispose(): void {
-    this.ownStream?.dispose();
+    const { ownStream } = this;
     this.ownStream = null;
+    try {
+      ownStream?.dispose();
+    } catch {
+      // A device that cannot end its work says so at its next use; the stream is gone.
+    }
   }
 
   /** Throws the job's failure (DS_COMM) once there is one; it does not wait. */

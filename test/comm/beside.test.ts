@@ -1,5 +1,7 @@
 // What a group's stream beside compute waits for, and what compute waits for.
 import { Beside } from '../../lib/comm/beside.js';
+import { distributed, initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
+import { DsError } from '../../lib/errors.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 
@@ -29,4 +31,18 @@ test('it follows compute, which waits only where it is to lead', () => {
   expect(waitsOf(own, () => beside.follow())).toEqual(['own after compute']);
   expect(waitsOf(own, () => beside.lead())).toEqual(['own after compute', 'compute after own']);
   beside.dispose();
+});
+
+test('a job ends on a device that cannot end its work, and another one may follow', async () => {
+  const job = await initDistributed({ device: 'cpu' });
+  for (let i = 0; i < 2; ++i) ((await job.newGroup([0])) as ProcessGroup).beside.follow();
+  const { dispose } = Stream.prototype;
+  const spy = jest.spyOn(Stream.prototype, 'dispose').mockImplementation(function (this: Stream) {
+    dispose.call(this);
+    throw new DsError({ code: 'DS_CUDA', op: 'synchronize', expected: 'an end', got: 'none' });
+  });
+  await job.destroy();
+  expect(spy).toHaveBeenCalledTimes(2);
+  jest.restoreAllMocks();
+  expect(distributed()).toBeNull();
 });
