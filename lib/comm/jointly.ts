@@ -1,6 +1,7 @@
 // What ranks compute together: where one of them meets with an error, the others are told of it at
 // once, and do not wait for it until the job's timeout.
 import { DsError } from '../errors.js';
+import { phrase } from '../runtime/phrase.js';
 import type { ProcessGroup } from './process-group.js';
 
 /** Of the text of an error, as much as the others are told. */
@@ -52,6 +53,15 @@ const others = (groups: readonly (ProcessGroup | null)[] = []): ProcessGroup[] =
   groups.filter((group) => group !== null && group.size > 1) as ProcessGroup[];
 
 function textOf(error: unknown): string {
-  const said = error instanceof DsError ? `${error.code} | ${error.message}` : String(error);
+  const said = error instanceof DsError ? `${error.code} | ${error.message}` : spelled(error);
   return said.length > MOST ? `${said.slice(0, MOST)} ...` : said;
+}
+
+/** Not all that is thrown becomes a string. */
+function spelled(error: unknown): string {
+  try {
+    return String(error);
+  } catch {
+    return phrase(error);
+  }
 }

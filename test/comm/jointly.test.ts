@@ -1,0 +1,56 @@
+// Whom a rank tells of an error that it meets with in what ranks compute together.
+import { type JointGroups, jointly, ProcessGroup } from '../../lib/comm/index.js';
+import { cpu } from '../../lib/runtime/device.js';
+import type { Tickets } from '../../lib/runtime/job.js';
+
+/** What each group was told, by its name; collectives of all are over at once. */
+const told: [string, string][] = [];
+
+function groupOf(name: string, ranks = [0, 1]): ProcessGroup {
+  const tickets: Tickets = {
+    start: () => 0,
+    wait: () => {},
+    synchronize: () => {},
+    done: () => true,
+    giveUp: (error) => void told.push([name, error]),
+  };
+  return new ProcessGroup(name, ranks, 0, cpu(), tickets);
+}
+
+/** What comes out of a call that throws `error` after `before`. */
+function thrownFrom(groups: JointGroups, error: unknown, before = (): unknown => null): unknown {
+  told.length = 0;
+  try {
+    jointly(groups, () => {
+      before();
+      throw error;
+    });
+  } catch (thrown) {
+    return thrown;
+  }
+  return 'nothing thrown';
+}
+
+test('those that always take part are told, and others once something was begun with them', () => {
+  const [always, perhaps] = [groupOf('always'), groupOf('perhaps')];
+  const groups = { always: [always, null, groupOf('alone', [0])], perhaps: [perhaps, always] };
+  const error = new Error('a layer of mine');
+  expect(thrownFrom(groups, error)).toBe(error);
+  expect(told).toEqual([['always', 'Error: a layer of mine']]);
+  perhaps.barrier();
+  expect(thrownFrom(groups, error)).toBe(error);
+  expect(told.map(([name]) => name)).toEqual(['always']);
+  expect(thrownFrom(groups, error, () => perhaps.barrier())).toBe(error);
+  expect(told.map(([name]) => name)).toEqual(['always', 'perhaps']);
+});
+
+test('whatever is thrown goes on its way, and the others are told of it', () => {
+  const groups = { always: [groupOf('pair')] };
+  const odd = [Object.create(null), Symbol('odd'), undefined, { toString: () => Symbol('no') }];
+  for (const error of odd) {
+    expect(thrownFrom(groups, error)).toBe(error);
+    expect(told).toHaveLength(1);
+  }
+  thrownFrom(groups, 'x'.repeat(5000));
+  expect(told[0]?.[1]).toHaveLength(2004);
+});
