@@ -77,6 +77,7 @@ export class Engine {
   private readonly growth = new TensorGrowth();
   private stepped = false;
   private destroyed = false;
+  /** The last call that ranks make together has thrown. */
   private hasFailed = false;
 
   /** @internal Takes over the parts. Use initialize(). */
@@ -445,12 +446,10 @@ export class Engine {
 
   /** @internal Runs what ranks do together: where it throws here, the others are told. */
   protected jointly<Result>(groups: JointGroups, body: () => Result): Result {
-    try {
-      return jointly(groups, body);
-    } catch (error) {
-      this.hasFailed = true;
-      throw error;
-    }
+    this.hasFailed = true;
+    const result = jointly(groups, body);
+    this.hasFailed = false;
+    return result;
   }
 
   /** What console.log() shows: where training is, and the model. */

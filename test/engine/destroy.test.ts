@@ -1,0 +1,42 @@
+// What destroy() says of a job that has ended: nothing where a call of the engine has said it.
+import { DsError, type Engine } from '../../lib/index.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { tinyEngine, trainTiny } from '../e2e/tiny-training.js';
+
+const lost = new DsError({ code: 'DS_COMM', op: 'process group', expected: 'all', got: 'fewer' });
+
+/** An engine whose parts meet with the end of the job as they are released. */
+async function engineOfEndedJob(): Promise<Engine> {
+  const engine = await tinyEngine({ precision: 'fp32', offload: false }, cpu());
+  const { parts } = engine as unknown as { parts: { owned: { defer(body: () => void): void } } };
+  parts.owned.defer(() => {
+    throw lost;
+  });
+  return engine;
+}
+
+function fail(engine: Engine): void {
+  const remove = engine.module.registerForwardPreHook(() => {
+    throw new Error('a batch of mine');
+  });
+  expect(() => engine.forward()).toThrow('a batch of mine');
+  remove();
+}
+
+test('where no call has failed, the end of the job is thrown', async () => {
+  const engine = await engineOfEndedJob();
+  expect(() => engine.destroy()).toThrow(lost);
+});
+
+test('where a call has failed, it is not thrown again', async () => {
+  const engine = await engineOfEndedJob();
+  fail(engine);
+  engine.destroy();
+});
+
+test('where calls went on after one that has failed, it is news', async () => {
+  const engine = await engineOfEndedJob();
+  fail(engine);
+  trainTiny(engine, 0, 1);
+  expect(() => engine.destroy()).toThrow(lost);
+});
