@@ -139,9 +139,9 @@ void CpuEngine::work() {
   transport_.reset();  // its connections close: the peers notice at once
 }
 
-/// `count` elements are what the log calls its bytes, as in Collective.
+/// The log's bytes are those of `count` elements of each row, as in Collective.
 void CpuEngine::log(const Collective& call, int64_t began) {
-  const uint64_t bytes = static_cast<uint64_t>(call.count) * size_of(call.dtype);
+  const uint64_t bytes = static_cast<uint64_t>(call.count * call.rows) * size_of(call.dtype);
   std::string name = kKindNames[static_cast<size_t>(call.kind)];
   if (!call.purpose.empty()) name.append(" of ").append(call.purpose);
   WorkLog::add("collective", name, bytes, began);

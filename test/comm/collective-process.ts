@@ -10,6 +10,7 @@ import type { ReduceOp, Work } from '../../lib/comm/process-group.js';
 import { cpu, device as findDevice, Tensor } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
 import { type DType, isFloating } from '../../lib/runtime/dtype.js';
+import { watchWork } from '../../lib/runtime/watched-work.js';
 
 /** The one argument, as JSON. */
 export interface CollectiveJob {
@@ -267,6 +268,18 @@ function logged(group: ProcessGroup): void {
   wide.dispose();
 }
 
+/** The threads of the CPU's collectives say what each has moved, of all its rows. */
+function traced(group: ProcessGroup): void {
+  const end = watchWork({
+    enqueued: (_work, enqueue) => enqueue(),
+    waited: (_what, wait) => wait(),
+  });
+  inRows({ group, dtype: 'f32', size: 7 }, 3);
+  const seen = end().map(({ kind, name, bytes }) => `${kind} ${name} ${bytes}`);
+  const expected = ['collective allGather 84', 'collective reduceScatter 84'];
+  if (seen.join() !== expected.join()) failures.push(`traced ${seen.join()}`);
+}
+
 async function subGroups(job: Distributed): Promise<void> {
   const { worldSize, rank } = job;
   const reversed = Array.from({ length: worldSize }, (_, i) => worldSize - 1 - i);
@@ -312,7 +325,10 @@ async function main({ kind }: CollectiveJob): Promise<void> {
   if (world.size === 2) inRows({ group: world, dtype: 'f32', size: 270_001 }, 2);
   refusedRows(world);
   await overlapping(world);
-  if (kind === 'cpu') ordered(world);
+  if (kind === 'cpu') {
+    ordered(world);
+    traced(world);
+  }
   logged(world);
   await subGroups(job);
   world.barrier().synchronize();
