@@ -113,7 +113,7 @@ test("the Trainer's program learns, has its folders, and is over when it runs ag
 
 test('fine-tuning reads a folder of Hugging Face, trains its upper half and gives one back', async () => {
   await writeFolder(join(folder, 'gpt2'));
-  mkdirSync(join(folder, 'my-text'));
+  mkdirSync(join(folder, 'my-text'), { recursive: true });
   writeFileSync(join(folder, 'my-text/a.txt'), 'The quick brown fox. '.repeat(80));
   expect(runPage('docs/fine-tuning.md').trim()).toMatch(/tuned\/global_step\d+$/);
   const { format } = await consolidate(join(folder, 'tuned'), join(folder, 'tuned-hf'));
