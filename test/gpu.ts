@@ -1,9 +1,9 @@
 // The GPU half of the tests, in plain Node:
-// node build/js/test/gpu.js [--device cuda] [--only REGEXP] [--repeat TIMES] [--part K/N].
+// node build/js/test/gpu.js [--device cuda] [--only REGEXP] [--gpus N] [--repeat TIMES] [--part K/N].
 import { spawnSync } from 'node:child_process';
 import { type Device, device as findDevice, probeGpus } from '../lib/runtime/device.js';
 import { allCases } from './support/all-cases.js';
-import type { Case } from './support/case.js';
+import { type Case, whySkipped } from './support/case.js';
 
 interface Tally {
   passed: number;
@@ -16,11 +16,14 @@ function option(name: string): string | undefined {
   return at < 0 ? undefined : process.argv[at + 1];
 }
 
-/** Those that the words of the command choose: by name, as often as asked, every N-th of them. */
+/** Those that the words of the command choose: by name and GPUs, as often as asked, every N-th of them. */
 function chosenCases(): Case[] {
   const only = new RegExp(option('only') ?? '');
-  const chosen = allCases().filter(({ name }) => only.test(name));
-  if (chosen.length === 0) throw new Error(`No case has a name that matches ${only}`);
+  const gpus = option('gpus');
+  const wanted = (test: Case): boolean => gpus === undefined || Number(gpus) === (test.gpus ?? 1);
+  const chosen = allCases().filter((test) => only.test(test.name) && wanted(test));
+  const which = gpus === undefined ? '' : ` and needs ${gpus} GPUs`;
+  if (chosen.length === 0) throw new Error(`No case has a name that matches ${only}${which}`);
   const repeat = Number(option('repeat') ?? 1);
   const cases = Array.from({ length: repeat }, () => chosen).flat();
   const [part, parts] = (option('part') ?? '1/1').split('/').map(Number) as [number, number];
@@ -59,7 +62,7 @@ async function main(): Promise<void> {
   } else {
     const device = findDevice(name);
     for (const [i, test] of cases.entries()) {
-      const reason = test.skip?.(device) ?? null;
+      const reason = whySkipped(test, device);
       if (reason) {
         console.log(`skip ${test.name}: ${reason}`);
         tally.skipped++;

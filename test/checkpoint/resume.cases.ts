@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Precision } from '../e2e/tiny-training.js';
 import type { Case } from '../support/case.js';
@@ -165,19 +165,16 @@ async function resumeWhole(device: Device, type: 'Lamb' | 'Muon' | 'Adafactor') 
   }
 }
 
-const skipBelow = (gpus: number) => (device: Device) =>
-  device.kind === 'cpu' || probeGpus().deviceCount >= gpus ? null : `needs ${gpus} GPUs`;
-
 export const cases: Case[] = [
   {
     name: 'saved by 4 ranks at stage 3, resumed by 1 to 4 at stages 0 to 3: the same 10 steps',
     run: (device) => resumeAnywhere(device, 'fp32', false),
-    skip: skipBelow(4),
+    gpus: 4,
   },
   {
     name: 'resume on 2 ranks equals never having stopped: bf16, offload, stages 0 to 3, of 2 on disk',
     run: (device) => resumeAlike(device, 'bf16', true),
-    skip: skipBelow(2),
+    gpus: 2,
   },
   ...(
     [
@@ -195,6 +192,6 @@ export const cases: Case[] = [
   ...(['Lamb', 'Muon', 'Adafactor'] as const).map((type) => ({
     name: `${type}, saved by 3 ranks at stage 3, resumed by 1 to 3 at stages 0 to 3`,
     run: (device: Device) => resumeWhole(device, type),
-    skip: skipBelow(3),
+    gpus: 3,
   })),
 ];

@@ -1,5 +1,5 @@
 // Every collective, dtype and size on 2, 3 and 4 ranks, against what all ranks' inputs say.
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
 import type { CollectiveJob } from './collective-process.js';
 import { reportsOf, runRanks } from './ranks.js';
@@ -21,10 +21,7 @@ async function everyCollective(device: Device, ranks: number): Promise<void> {
 const onRanks: readonly Case[] = [2, 3, 4].map((ranks) => ({
   name: `every collective on ${ranks} ranks`,
   run: (device: Device) => everyCollective(device, ranks),
-  skip: (device: Device) => {
-    const { deviceCount } = probeGpus();
-    return device.kind === 'cpu' || deviceCount >= ranks ? null : `needs ${ranks} GPUs`;
-  },
+  gpus: ranks,
 }));
 
 export const cases: readonly Case[] = [...onRanks];

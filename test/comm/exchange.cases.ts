@@ -1,6 +1,6 @@
 // The compressed exchange on 2, 3 and 4 ranks equals a plain simulation bit for bit, and sends what its layout says.
 import assert from 'node:assert/strict';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
 import type { ExchangeJob, ExchangeReport } from './exchange-process.js';
 import { reportsOf, runRanks } from './ranks.js';
@@ -20,6 +20,5 @@ const on =
 export const cases: Case[] = [2, 3, 4].map((ranks) => ({
   name: `the exchange of ${ranks} ranks equals the simulation, error and all`,
   run: on(ranks),
-  skip: ({ kind }) =>
-    kind === 'cpu' || probeGpus().deviceCount >= ranks ? null : `it wants ${ranks} GPUs`,
+  gpus: ranks,
 }));

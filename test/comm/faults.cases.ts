@@ -1,6 +1,6 @@
 // A rank that issues another collective, stalls, raises or dies: every other rank ends with one clear error.
 import assert from 'node:assert/strict';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
 import type { EvenEnd, EvenEndJob, EvenEndReport } from './even-end-process.js';
 import type { Fault, FaultJob, FaultReport } from './fault-process.js';
@@ -142,11 +142,7 @@ function examine(result: RankResult, { fault, says }: Expectation): void {
 const faults: readonly Case[] = expectations.map((expected) => ({
   name: `rank ${expected.culprit} of ${expected.ranks}: ${expected.fault}`,
   run: (device) => provoke(device, expected),
-  skip: (device) => {
-    const { deviceCount } = probeGpus();
-    const enough = device.kind === 'cpu' || deviceCount >= expected.ranks;
-    return enough ? null : `needs ${expected.ranks} GPUs`;
-  },
+  gpus: expected.ranks,
 }));
 
 /** By how it ends: what the ranks' tensors, at first their rank, must be then. */
@@ -160,7 +156,7 @@ const evenEnds: readonly Case[] = (Object.keys(ends) as EvenEnd[]).map((end) => 
     const expected = ends[end].map((value) => ({ message: '', value }));
     assert.equal(JSON.stringify(reports), JSON.stringify(expected));
   },
-  skip: (device) => (device.kind === 'cpu' || probeGpus().deviceCount > 2 ? null : 'needs 3 GPUs'),
+  gpus: 3,
 }));
 
 export const cases: readonly Case[] = [
@@ -170,8 +166,7 @@ export const cases: readonly Case[] = [
       const job: FaultJob = { kind: device.kind, fault: 'none', culprit: 0, timeout: 0.5 };
       for (const result of await runRanks('fault-process', 2, { job })) requireNoError(result);
     },
-    skip: (device) =>
-      device.kind === 'cpu' || probeGpus().deviceCount > 1 ? null : 'needs 2 GPUs',
+    gpus: 2,
   },
   ...evenEnds,
   ...faults,

@@ -13,7 +13,7 @@ import {
   optim,
   type Tensor,
 } from '../../lib/index.js';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
@@ -311,8 +311,7 @@ export const cases: Case[] = [
     name: `two ranks initialize again after a failure, stage ${stage}`,
     run: (device: Device) =>
       retriesOnRanks(device, { zero_optimization: { stage: stage as 1 | 3 } }),
-    skip: ({ kind }: Device) =>
-      kind !== 'cpu' && probeGpus().deviceCount < 2 ? 'needs two GPUs' : null,
+    gpus: 2,
   })),
   ...[{}, offloaded(false), offloaded(true)].map((config) => ({
     name: `an initialize() that runs out of memory gives all of it back: ${JSON.stringify(config)}`,

@@ -4,7 +4,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { resolveConfig } from '../../lib/config/index.js';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
@@ -84,6 +84,6 @@ export const cases: Case[] = [
   {
     name: 'recipes of several ranks, on two',
     run: together,
-    skip: ({ kind }) => (kind === 'cpu' || probeGpus().deviceCount >= 2 ? null : 'needs 2 GPUs'),
+    gpus: 2,
   },
 ];

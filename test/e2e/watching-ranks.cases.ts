@@ -4,7 +4,7 @@ import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { DsConfig } from '../../lib/index.js';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import { readTrace } from '../profiler/trace-form.js';
 import type { Case } from '../support/case.js';
@@ -147,9 +147,6 @@ async function lossOfAllRanks(device: Device): Promise<void> {
   });
 }
 
-const skip = (device: Device): string | null =>
-  device.kind === 'cpu' || probeGpus().deviceCount >= 2 ? null : 'needs 2 GPUs';
-
 export const cases: Case[] = [
   { name: 'comms_logger: every operation, printed by logSummary() on rank 0', run: everyOperation },
   { name: 'comms_logger: prof_ops and verbose', run: someOperations },
@@ -158,4 +155,4 @@ export const cases: Case[] = [
   { name: 'two ranks watch, rank 0 prints', run: firstRankPrints },
   { name: 'a trace of each rank, with what goes between them', run: traces },
   { name: 'steps_per_print: the loss is that of all ranks', run: lossOfAllRanks },
-].map((test) => ({ ...test, skip }));
+].map((test) => ({ ...test, gpus: 2 }));

@@ -2,7 +2,7 @@
 // and training resumes as if nothing had happened.
 import assert from 'node:assert/strict';
 
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { pause } from '../launch/jobs.js';
 import type { Case } from '../support/case.js';
 import { type Ended, type Setting, Trainings } from './launched-training.js';
@@ -151,9 +151,6 @@ function skipsMicroBatch(device: Device): Promise<void> {
   });
 }
 
-const skip = (device: Device) =>
-  device.kind === 'cpu' || probeGpus().deviceCount > 1 ? null : 'needs 2 GPUs';
-
 const bodies: [string, Case['run']][] = [
   ['kill -9 at a random time, stage 2', (d) => killed(d, 2, { stage: 2, offload: false })],
   ['kill -9 at a random time, stage 3', (d) => killed(d, 3, { stage: 3, offload: false })],
@@ -185,5 +182,5 @@ const bodies: [string, Case['run']][] = [
 export const cases: readonly Case[] = bodies.map(([name, run]) => ({
   name: `training that breaks: ${name}`,
   run,
-  skip,
+  gpus: 2,
 }));

@@ -7,7 +7,6 @@ import { initialize, nn } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { type RankResult, reportsOf, runRanks } from '../comm/ranks.js';
-import { skipBelow } from '../parallel/engine.cases.js';
 import type { Case } from '../support/case.js';
 import type { RanksJob } from './ranks-process.js';
 
@@ -57,7 +56,7 @@ const shared: Case[] = [2, 4].map((ranks) => ({
       assert.ok(count > 15, `${count} checks`);
     }
   },
-  skip: skipBelow(ranks),
+  gpus: ranks,
 }));
 
 const bereaved: Case[] = [0, 1].map((dies) => ({
@@ -67,7 +66,7 @@ const bereaved: Case[] = [0, 1].map((dies) => ({
     assert.equal(results[dies]?.code, 7);
     assert.match(String(results[1 - dies]?.report), new RegExp(`rank ${dies}`));
   },
-  skip: skipBelow(2),
+  gpus: 2,
 }));
 
 const misled: Case = {
@@ -84,7 +83,7 @@ const misled: Case = {
       assert.match(message, /every rank to take part, got rank 1 failed: Error: a layer of mine\./);
     }
   },
-  skip: skipBelow(2),
+  gpus: 2,
 };
 
 /** Each on as many devices as it has ranks. */

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { consolidate, WeightFiles } from '../../lib/checkpoint/index.js';
 import { type MeshOptions, MeshShape } from '../../lib/comm/index.js';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { valuesOf } from '../checkpoint/content.js';
 import type { Case } from '../support/case.js';
 import { requireNear, run } from './engine.cases.js';
@@ -116,6 +116,6 @@ export const cases: Case[] = [
   {
     name: 'saved on 1, tp 4, tp 2 x dp 2 and pp 2 x tp 2, resumed on each of them',
     run: (device) => everywhere(device, PLACES),
-    skip: ({ kind }) => (kind === 'cpu' || probeGpus().deviceCount >= 4 ? null : 'needs 4 GPUs'),
+    gpus: 4,
   },
 ];

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { type MeshOptions, MeshShape } from '../../lib/comm/index.js';
 import { placeIn, positionIn, wholeBox } from '../../lib/runtime/box.js';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { numel } from '../../lib/runtime/view.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
@@ -139,11 +139,6 @@ async function skipped(device: Device): Promise<void> {
   }
 }
 
-export const skipBelow =
-  (gpus: number) =>
-  ({ kind }: Device): string | null =>
-    kind === 'cpu' || probeGpus().deviceCount >= gpus ? null : `needs ${gpus} GPUs`;
-
 const STAGES = [0, 1, 2, 3] as const;
 
 export const cases: Case[] = [
@@ -164,17 +159,17 @@ export const cases: Case[] = [
           { stage: 1, optimizer: { type: 'Lion', params: { lr: 1e-4 } } },
         ],
       }),
-    skip: skipBelow(4),
+    gpus: 4,
   },
   {
     name: 'an overflow on one rank of tp 2 x dp 2 is skipped by all',
     run: skipped,
-    skip: skipBelow(4),
+    gpus: 4,
   },
   {
     name: 'tp 3 with 2, 1 and 1 heads equals one rank',
     run: (device) =>
       equal(device, { mesh: { tp: 3 }, ranks: 3, legs: [{ stage: 0 }, { stage: 3 }] }),
-    skip: skipBelow(3),
+    gpus: 3,
   },
 ];

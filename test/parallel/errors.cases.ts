@@ -3,7 +3,6 @@ import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
-import { skipBelow } from './engine.cases.js';
 import type { ErrorLeg, ErrorsJob } from './errors-process.js';
 
 async function run({ kind }: Device, legs: ErrorLeg[]): Promise<string[][]> {
@@ -50,6 +49,6 @@ async function metByAll(device: Device): Promise<void> {
 
 /** Each on two devices. */
 export const cases: readonly Case[] = [
-  { name: 'an error of one rank is told to the others', run: told, skip: skipBelow(2) },
-  { name: 'an error that all ranks meet with', run: metByAll, skip: skipBelow(2) },
+  { name: 'an error of one rank is told to the others', run: told, gpus: 2 },
+  { name: 'an error that all ranks meet with', run: metByAll, gpus: 2 },
 ];

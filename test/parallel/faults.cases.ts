@@ -7,7 +7,7 @@ import type { MeshOptions } from '../../lib/comm/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
-import { run, skipBelow } from './engine.cases.js';
+import { run } from './engine.cases.js';
 import type { EngineJob, Leg, LegReport } from './engine-process.js';
 
 /** Each leg, on tp 2 x dp 2, and what all ranks say of it. */
@@ -99,28 +99,28 @@ export const cases: Case[] = [
   {
     name: 'other batches, models, parts and optimizers that need whole parameters',
     run: refused,
-    skip: skipBelow(4),
+    gpus: 4,
   },
   {
     name: 'SIGTERM to one rank of tp 2',
     run: (device) => stopped(device, 2, { tp: 2 }),
-    skip: skipBelow(2),
+    gpus: 2,
   },
   {
     name: 'SIGTERM to one rank of pp 2',
     run: (device) => stopped(device, 2, { pp: 2 }),
-    skip: skipBelow(2),
+    gpus: 2,
   },
-  { name: 'parts that make up no whole', run: incomplete, skip: skipBelow(2) },
+  { name: 'parts that make up no whole', run: incomplete, gpus: 2 },
   {
     name: 'a batch of another shape',
     run: (device) =>
       broken(device, { stage: 0, misled: { rank: 3, shape: true } }, 3, /^DS_COMM .*rank [23]/),
-    skip: skipBelow(4),
+    gpus: 4,
   },
   {
     name: 'a rank that dies',
     run: (device) => broken(device, { stage: 2, dies: 3 }, 3, /^DS_COMM .*rank 3/),
-    skip: skipBelow(4),
+    gpus: 4,
   },
 ];

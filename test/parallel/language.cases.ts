@@ -1,7 +1,7 @@
 // Language models cut by the configuration train as whole ones: the same first weights and dropout, losses and weights to
 // rounding.
 import type { Case } from '../support/case.js';
-import { equal, skipBelow } from './engine.cases.js';
+import { equal } from './engine.cases.js';
 import type { Leg } from './engine-process.js';
 
 const MODELS = ['gpt2', 'llama'] as const;
@@ -14,7 +14,7 @@ export const overData: Case[] = [
     name: 'tp 2 x dp 2 at ZeRO 0 to 3 equals dp 2',
     run: (device) =>
       equal(device, { mesh: { tp: 2 }, ranks: 4, legs: legs([0, 1, 2, 3], { micros: 1 }) }),
-    skip: skipBelow(4),
+    gpus: 4,
   },
 ];
 
@@ -27,12 +27,12 @@ export const alone: Case[] = [
         ranks: 2,
         legs: [...legs([0, 3]), ...legs([1], { sequence: true, micros: 3 })],
       }),
-    skip: skipBelow(2),
+    gpus: 2,
   },
   {
     name: 'tp 4, whose ranks share heads of keys and values, equals one rank',
     run: (device) => equal(device, { mesh: { tp: 4 }, ranks: 4, legs: legs([0, 2]) }),
-    skip: skipBelow(4),
+    gpus: 4,
   },
   {
     name: 'tp 3 with 2, 1 and 1 heads equals one rank',
@@ -42,7 +42,7 @@ export const alone: Case[] = [
         ranks: 3,
         legs: legs([1]).filter(({ model }) => model === 'gpt2'),
       }),
-    skip: skipBelow(3),
+    gpus: 3,
   },
 ];
 
@@ -51,7 +51,7 @@ export const staged: Case[] = [
     name: 'pp 2 x dp 2 x tp 2 at ZeRO 0 and 1 equals dp 2',
     run: (device) =>
       equal(device, { mesh: { pp: 2, tp: 2 }, ranks: 8, legs: legs([0, 1], { staged: true }) }),
-    skip: skipBelow(8),
+    gpus: 8,
   },
 ];
 

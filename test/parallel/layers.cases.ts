@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { nn, seed } from '../../lib/index.js';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
 import type { LayersJob } from './layers-process.js';
@@ -46,18 +46,15 @@ async function models({ kind }: Device, ranks: number): Promise<void> {
   }
 }
 
-const skip = (ranks: number) => (device: Device) =>
-  device.kind === 'cpu' || probeGpus().deviceCount >= ranks ? null : `needs ${ranks} GPUs`;
-
 export const cases: readonly Case[] = [2, 3, 4].flatMap((ranks) => [
   {
     name: `layers, collectives and losses on ${ranks} ranks`,
     run: ({ kind }: Device) => requireReports('layers-process', ranks, { kind }),
-    skip: skip(ranks),
+    gpus: ranks,
   },
   {
     name: `GPT-2, Llama and Qwen3 on ${ranks} ranks`,
     run: (device: Device) => models(device, ranks),
-    skip: skip(ranks),
+    gpus: ranks,
   },
 ]);

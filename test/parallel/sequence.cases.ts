@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
 import { everywhere } from './checkpoints.cases.js';
-import { equal, run, skipBelow } from './engine.cases.js';
+import { equal, run } from './engine.cases.js';
 import type { Leg } from './engine-process.js';
 import { requireReports } from './layers.cases.js';
 
@@ -34,7 +34,7 @@ async function refused(device: Device): Promise<void> {
 const models: Case[] = [2, 4].map((ranks) => ({
   name: `GPT-2, Llama and Qwen3 with tokens on ${ranks} ranks`,
   run: (device) => requireReports('sequence-process', ranks, { kind: device.kind }),
-  skip: skipBelow(ranks),
+  gpus: ranks,
 }));
 
 const engines: Case[] = [
@@ -53,7 +53,7 @@ const engines: Case[] = [
           { model: 'gpt2', stage: 3, precision: 'fp16', steps: 3 },
         ],
       }),
-    skip: skipBelow(2),
+    gpus: 2,
   },
   {
     name: 'sp 2 x dp 2 at ZeRO 0 to 3 equals dp 2',
@@ -66,7 +66,7 @@ const engines: Case[] = [
           { model: 'llama', stage: 3, micros: 1, steps: 3 },
         ],
       }),
-    skip: skipBelow(4),
+    gpus: 4,
   },
   {
     name: 'sp 4, whose ranks share heads of keys, equals one rank',
@@ -79,7 +79,7 @@ const engines: Case[] = [
           { model: 'qwen3', stage: 3, steps: 3 },
         ],
       }),
-    skip: skipBelow(4),
+    gpus: 4,
   },
   {
     name: 'sp 2 x tp 2 equals one rank',
@@ -92,9 +92,9 @@ const engines: Case[] = [
           { model: 'llama', stage: 3, steps: 2 },
         ],
       }),
-    skip: skipBelow(4),
+    gpus: 4,
   },
-  { name: 'what cannot be is named on both ranks', run: refused, skip: skipBelow(2) },
+  { name: 'what cannot be is named on both ranks', run: refused, gpus: 2 },
 ];
 
 const checkpoints: Case[] = [
@@ -109,7 +109,7 @@ const checkpoints: Case[] = [
         ],
         'gpt2',
       ),
-    skip: skipBelow(4),
+    gpus: 4,
   },
 ];
 

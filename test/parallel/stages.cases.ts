@@ -1,6 +1,6 @@
 // Stages of a pipeline whose layers are cut over tp, on several data ranks.
 import type { Case } from '../support/case.js';
-import { equal, skipBelow } from './engine.cases.js';
+import { equal } from './engine.cases.js';
 
 export const cases: Case[] = [
   {
@@ -11,6 +11,6 @@ export const cases: Case[] = [
         ranks: 8,
         legs: [{ stage: 0 }, { stage: 1 }, { stage: 1, offload: true, micros: 3 }],
       }),
-    skip: skipBelow(8),
+    gpus: 8,
   },
 ];

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
 import type { Leg, LegReport, PipelineJob } from './pipeline-process.js';
@@ -137,16 +137,11 @@ async function resumed(device: Device): Promise<void> {
   }
 }
 
-const skipBelow =
-  (gpus: number) =>
-  ({ kind }: Device): string | null =>
-    kind === 'cpu' || probeGpus().deviceCount >= gpus ? null : `needs ${gpus} GPUs`;
-
 export const cases: Case[] = [
   {
     name: 'two stages equal one rank: weights, losses, norms and evaluation',
     run: (device) => equal(device, 2, 1, legs),
-    skip: skipBelow(2),
+    gpus: 2,
   },
   {
     name: 'four stages equal one rank',
@@ -157,7 +152,7 @@ export const cases: Case[] = [
         1,
         legs.filter(({ schedule }) => schedule !== 'interleaved'),
       ),
-    skip: skipBelow(4),
+    gpus: 4,
   },
   {
     name: 'two stages of two data ranks equal two data ranks',
@@ -168,17 +163,17 @@ export const cases: Case[] = [
         2,
         legs.filter(({ micros }) => micros === 3),
       ),
-    skip: skipBelow(4),
+    gpus: 4,
   },
   {
     name: 'an embedding that is the head of the last stage',
     run: (device) => near(device, { pp: 2, dp: 1, shared: 'layers.0.weight' }),
-    skip: skipBelow(2),
+    gpus: 2,
   },
   {
     name: 'the same beside data ranks',
     run: (device) => near(device, { pp: 2, dp: 2, shared: 'layers.0.weight' }),
-    skip: skipBelow(4),
+    gpus: 4,
   },
   {
     name: 'Llama and Qwen3 in stages, with and without checkpointing',
@@ -198,7 +193,7 @@ export const cases: Case[] = [
           },
         ]),
       ),
-    skip: skipBelow(2),
+    gpus: 2,
   },
   {
     name: 'GPT-2 in stages, whose head is its embedding',
@@ -214,7 +209,7 @@ export const cases: Case[] = [
           inputsOnly: true,
         },
       ]),
-    skip: skipBelow(2),
+    gpus: 2,
   },
-  { name: 'saved by stages, resumed by others', run: resumed, skip: skipBelow(4) },
+  { name: 'saved by stages, resumed by others', run: resumed, gpus: 4 },
 ];

@@ -1,11 +1,20 @@
 // A test as data: one body that runs on every device, in jest on the CPU and in plain Node on a
 // GPU.
-import type { Device } from '../../lib/runtime/device.js';
+import { type Device, probeGpus } from '../../lib/runtime/device.js';
 
 /** Fails by throwing. `run` leaves no tensors behind. */
 export interface Case {
   name: string;
   run(device: Device): void | Promise<void>;
+  /** How many GPUs it needs, one a rank; one where it does not say. CPUs count as many. */
+  gpus?: number;
   /** Why the case does not apply to `device`; null runs it. Skips are counted, never silent. */
   skip?(device: Device): string | null;
+}
+
+/** Why `device` and the GPUs beside it cannot run a case, or null. */
+export function whySkipped(test: Case, device: Device): string | null {
+  const gpus = test.gpus ?? 1;
+  const few = device.kind !== 'cpu' && probeGpus().deviceCount < gpus;
+  return few ? `needs ${gpus} GPUs` : (test.skip?.(device) ?? null);
 }

@@ -4,7 +4,7 @@ import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { MeshOptions } from '../../lib/comm/index.js';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import type { JsonObject } from '../../types/json.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
@@ -179,20 +179,17 @@ async function stoppedAlike(device: Device): Promise<void> {
   });
 }
 
-const skip = (device: Device): string | null =>
-  device.kind === 'cpu' || probeGpus().deviceCount >= 2 ? null : 'needs 2 GPUs';
-
 export const cases: Case[] = [
   {
     name: 'two ranks of uneven counts have the weights and metrics of one',
     run: countsLikeOne,
-    skip,
+    gpus: 2,
   },
-  { name: 'two ranks of one model judge each sample once', run: judgedOnce, skip },
-  { name: 'two ranks find the best and stop early alike', run: decidedAlike, skip },
+  { name: 'two ranks of one model judge each sample once', run: judgedOnce, gpus: 2 },
+  { name: 'two ranks find the best and stop early alike', run: decidedAlike, gpus: 2 },
   {
     name: 'two ranks stop alike when one is told to, and go on to the bit',
     run: stoppedAlike,
-    skip,
+    gpus: 2,
   },
 ];

@@ -1,6 +1,6 @@
 // Ranks that were given different configurations, models or optimizers: every rank says what differs, before anything is shared.
 import assert from 'node:assert/strict';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
 import type { AgreementJob, AgreementReport, Gift } from './agreement-process.js';
@@ -152,10 +152,7 @@ async function oneRankFails(device: Device): Promise<void> {
   }
 }
 
-const skip = ({ kind }: Device): string | null =>
-  kind === 'cpu' || probeGpus().deviceCount >= 2 ? null : 'needs 2 GPUs';
-
 export const cases: Case[] = [
-  { name: '2 ranks: each says what the other was given', run: everyRankSays, skip },
-  { name: '2 ranks: one that fails before the comparison', run: oneRankFails, skip },
+  { name: '2 ranks: each says what the other was given', run: everyRankSays, gpus: 2 },
+  { name: '2 ranks: one that fails before the comparison', run: oneRankFails, gpus: 2 },
 ];

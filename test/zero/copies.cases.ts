@@ -1,7 +1,7 @@
 // Stage 3 whose weights and gradients travel as codes, or have copies within few ranks (ZeRO++, MiCS): by simulation, and
 // beside plain stage 3.
 import assert from 'node:assert/strict';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import { everywhere } from '../parallel/checkpoints.cases.js';
 import type { Case } from '../support/case.js';
@@ -109,22 +109,17 @@ const simulated =
     }
   };
 
-const needs =
-  (ranks: number) =>
-  (device: Device): string | null =>
-    device.kind === 'cpu' || probeGpus().deviceCount >= ranks ? null : `needs ${ranks} GPUs`;
-
 export const cases: Case[] = [
   ...[2, 3].map((ranks) => ({
     name: `weights in 8 bits and gradients in 4 on ${ranks} ranks equal a simulation bit for bit`,
     run: simulated(ranks),
-    skip: needs(ranks),
+    gpus: ranks,
   })),
   {
     name: 'second copies of weights, and copies of everything, train as stage 3',
     run: copiesAgree,
-    skip: needs(4),
+    gpus: 4,
   },
-  { name: 'whole copies and codes on 2 ranks', run: wholeCopies, skip: needs(2) },
-  { name: 'saved on 1 and copies of 2 ranks, resumed on each', run: checkpoints, skip: needs(4) },
+  { name: 'whole copies and codes on 2 ranks', run: wholeCopies, gpus: 2 },
+  { name: 'saved on 1 and copies of 2 ranks, resumed on each', run: checkpoints, gpus: 4 },
 ];

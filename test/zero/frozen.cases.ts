@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { nn } from '../../lib/index.js';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
 import { comingAndGoing, fingerprint, frozenEngine, train } from './frozen-engine.js';
@@ -40,9 +40,6 @@ async function exportedWhole(dir: string): Promise<void> {
   assert.equal(missing.length, model.parameters().length - trained.length);
 }
 
-const needsTwo = (device: Device): string | null =>
-  device.kind === 'cpu' || probeGpus().deviceCount >= 2 ? null : 'needs 2 GPUs';
-
 export const cases: Case[] = [
-  { name: '2 ranks: sharded frozen parameters are kept', run: onOtherWorlds, skip: needsTwo },
+  { name: '2 ranks: sharded frozen parameters are kept', run: onOtherWorlds, gpus: 2 },
 ];

@@ -5,7 +5,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type Axis, type MeshOptions, MeshShape } from '../../lib/comm/index.js';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
 import type { LegReport, MeshJob, MeshLeg, MeshReport, Misfit } from './mesh-process.js';
@@ -160,11 +160,6 @@ function requireStopped(reports: readonly MeshReport[]): void {
   }
 }
 
-const skipBelow =
-  (gpus: number) =>
-  ({ kind }: Device): string | null =>
-    kind === 'cpu' || probeGpus().deviceCount >= gpus ? null : `needs ${gpus} GPUs`;
-
 export const cases: Case[] = [
   {
     name: '8 ranks as pp 2 x dp 2 x sp 2 equal 2 data ranks: weights, losses, prints, files, resumed and stopped',
@@ -175,11 +170,11 @@ export const cases: Case[] = [
         mesh: { pp: 2, dp: 2, sp: 2, tp: 1 },
         stages: [0, 1, 2, 3],
       }),
-    skip: skipBelow(8),
+    gpus: 8,
   },
   {
     name: '2 ranks as tp 2 equal one rank',
     run: (device) => equalToData(device, { data: 1, ranks: 2, mesh: { tp: 2 }, stages: [1, 3] }),
-    skip: skipBelow(2),
+    gpus: 2,
   },
 ];

@@ -90,7 +90,6 @@ export const cases: Case[] = [
   {
     name: '1-bit optimizers follow their formulas on 2 ranks, resume there and on 3',
     run: train,
-    skip: ({ kind }) =>
-      kind === 'cpu' || probeGpus().deviceCount > 1 ? null : 'it wants two GPUs',
+    gpus: 2,
   },
 ];

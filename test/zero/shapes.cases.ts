@@ -1,6 +1,6 @@
 // Sharded weights under models and training loops of every shape: the same weights as without a stage, and no leaks.
 import assert from 'node:assert/strict';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
 import type { ShapeResult, ShapesJob } from './shapes-process.js';
@@ -31,9 +31,6 @@ async function shapesAgree(device: Device): Promise<void> {
   assert.equal(problems.join('\n'), '');
 }
 
-const needsTwo = (device: Device): string | null =>
-  device.kind === 'cpu' || probeGpus().deviceCount >= 2 ? null : 'needs 2 GPUs';
-
 export const cases: Case[] = [
-  { name: '2 ranks: models of every shape agree at every stage', run: shapesAgree, skip: needsTwo },
+  { name: '2 ranks: models of every shape agree at every stage', run: shapesAgree, gpus: 2 },
 ];

@@ -1,6 +1,6 @@
 // Every ZeRO stage over several ranks equals stage 0, and several ranks equal one.
 import assert from 'node:assert/strict';
-import { type Device, probeGpus } from '../../lib/runtime/device.js';
+import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Precision } from '../e2e/tiny-training.js';
 import type { Case } from '../support/case.js';
@@ -207,12 +207,6 @@ async function bytesByStage(device: Device): Promise<void> {
   ]);
 }
 
-/** Why a device cannot run `ranks` ranks, or null. */
-const needs =
-  (ranks: number) =>
-  (device: Device): string | null =>
-    device.kind === 'cpu' || probeGpus().deviceCount >= ranks ? null : `needs ${ranks} GPUs`;
-
 /** Each accumulation under each clip in some precision: what they do together is no matter of dtypes. */
 const arithmetics: Record<Precision, readonly Arithmetic[]> = {
   fp32: [
@@ -233,7 +227,7 @@ export const cases: Case[] = [
   ...(Object.keys(arithmetics) as Precision[]).map((precision) => ({
     name: `2 ranks: stages 0 to 3 agree bit for bit, ${precision}`,
     run: stagesAgree(2, arithmetics[precision]),
-    skip: needs(2),
+    gpus: 2,
   })),
   {
     name: '2 ranks: stages 0 to 3 agree bit for bit, bf16 and fp16 with gradients summed in fp32',
@@ -241,7 +235,7 @@ export const cases: Case[] = [
       { precision: 'bf16', gradients: 'fp32', accumulation: 2, clip: 0 },
       { precision: 'fp16', gradients: 'fp32', accumulation: 2, clip: 1 },
     ]),
-    skip: needs(2),
+    gpus: 2,
   },
   {
     name: '4 ranks: stages 0 to 3 agree bit for bit',
@@ -252,33 +246,34 @@ export const cases: Case[] = [
   {
     name: '4 ranks: stages 0 to 3 agree within rounding',
     run: fourRanksAgree,
-    skip: (device) => (device.kind === 'cpu' ? 'they agree bit for bit' : needs(4)(device)),
+    gpus: 4,
+    skip: ({ kind }) => (kind === 'cpu' ? 'they agree bit for bit' : null),
   },
   {
     name: 'the order of ranks and micro-batches changes the rounding alone',
     run: orderOfSums,
-    skip: needs(2),
+    gpus: 2,
   },
   {
     name: '2 and 4 ranks equal one rank with the same global batch',
     run: ranksEqualOne('fp32', { worst: 1e-4, mean: 1e-5 }),
-    skip: needs(4),
+    gpus: 4,
   },
   {
     name: '2 and 4 ranks equal one rank with the same global batch, bf16',
     run: ranksEqualOne('bf16', { worst: 0.05, mean: 2e-4 }),
-    skip: needs(4),
+    gpus: 4,
   },
   {
     name: 'gradients summed in f32 over ranks and micro-batches',
     run: sumsAcrossRanks,
-    skip: needs(2),
+    gpus: 2,
   },
-  { name: 'bytes of weights and gradients by stage', run: bytesByStage, skip: needs(2) },
-  { name: 'ways of averaging', run: waysOfAveraging, skip: needs(2) },
+  { name: 'bytes of weights and gradients by stage', run: bytesByStage, gpus: 2 },
+  { name: 'ways of averaging', run: waysOfAveraging, gpus: 2 },
   {
     name: 'fp16 on 1, 2 and 3 ranks skips the same steps',
     run: scalesAgree,
-    skip: needs(3),
+    gpus: 3,
   },
 ];
