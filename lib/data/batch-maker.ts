@@ -1,7 +1,8 @@
 // Who makes the batches of a pass over the data: this thread, one at a time, or workers, ahead.
-import { types } from 'node:util';
 
+import { types } from 'node:util';
 import type { Device } from '../runtime/device.js';
+import { finalizers } from '../runtime/finalizers.js';
 import { collateWith, uploadBatch } from './collate.js';
 import { type Dataset, onlyLater } from './dataset.js';
 import { type Uploader, uploaderFor } from './upload.js';
@@ -120,7 +121,7 @@ export interface WorkerOptions extends PoolOptions {
 }
 
 /** Ends the threads of a loader that nobody can reach any more. */
-const abandoned = new FinalizationRegistry<WorkerPool>((pool) => void pool.close());
+const abandoned = finalizers<WorkerPool>((pool) => void pool.close());
 
 /** Gets the samples on worker threads, which also stack them unless a collate function is given. */
 export class WorkerMaker<W extends Work, Sample, Batch> implements BatchMaker<W, Batch> {

@@ -1,6 +1,8 @@
 // A file read by position. Node cannot map files, and a mapped file that is truncated ends the
 // process with SIGBUS; reads come from the same page cache, and a short one is an error.
+
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
+import { finalizers } from '../runtime/finalizers.js';
 
 import { dataError, unreadable } from './token-window.js';
 
@@ -63,4 +65,4 @@ export class PositionalFile {
   }
 }
 
-const forgotten = new FinalizationRegistry<number>((file) => closeSync(file));
+const forgotten = finalizers<number>((file) => closeSync(file));

@@ -1,5 +1,6 @@
 // A file open for reading: what was verified and what is read later are the same bytes, whatever
 // becomes of its name.
+
 import {
   type BigIntStats,
   close,
@@ -11,10 +12,10 @@ import {
   read,
   readSync,
 } from 'node:fs';
-
 import { DsError } from '../errors.js';
 import { addon } from './addon.js';
 import type { HostRange } from './file.js';
+import { finalizers } from './finalizers.js';
 import { settled } from './native.js';
 
 /** Whoever opens one closes it; one that was forgotten is closed when it is collected. */
@@ -131,7 +132,7 @@ export class InputFile {
   }
 }
 
-const forgotten = new FinalizationRegistry<number>((descriptor) => closeSync(descriptor));
+const forgotten = finalizers<number>((descriptor) => closeSync(descriptor));
 
 type Settle<T> = (error: Error | null, value: T) => void;
 

@@ -1,4 +1,5 @@
 // Tensor: a strided view of a buffer, with an owner and a place in the autograd graph.
+
 import { DsError } from '../errors.js';
 import { Buffer } from '../runtime/buffer.js';
 import { cpu, type Device, device as findDevice } from '../runtime/device.js';
@@ -10,6 +11,7 @@ import {
   parseDType,
   rawArray,
 } from '../runtime/dtype.js';
+import { finalizers } from '../runtime/finalizers.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { needed } from '../runtime/postponed.js';
@@ -52,7 +54,7 @@ export interface GraphNode {
 let live = 0;
 
 /** The safety net for tensors that no scope owns: their memory returns when they are collected. */
-const collected = new FinalizationRegistry<Buffer>((buffer) => {
+const collected = finalizers<Buffer>((buffer) => {
   live--;
   buffer.release();
 });
