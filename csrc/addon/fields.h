@@ -18,7 +18,7 @@ constexpr bool braces_take(std::index_sequence<I...>) {
 }
 
 /// The number of fields of an aggregate without base classes or array members.
-template <class T, size_t N = 20>
+template <class T, size_t N = 22>
 constexpr size_t field_count() {
   if constexpr (braces_take<T>(std::make_index_sequence<N>{})) return N;
   else return field_count<T, N - 1>();
@@ -52,8 +52,10 @@ void for_each_field(T& object, Visit&& visit) {
   DS_FIELDS(16, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q)
   DS_FIELDS(17, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r)
   DS_FIELDS(18, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s)
+  DS_FIELDS(19, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t)
+  DS_FIELDS(20, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u)
 #undef DS_FIELDS
-  static_assert(n >= 1 && n <= 18, "an op has 1 to 18 fields");
+  static_assert(n >= 1 && n <= 20, "an op has 1 to 20 fields");
 }
 
 }  // namespace ds::addon

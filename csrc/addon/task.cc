@@ -1,10 +1,12 @@
 // The task queue: two threads per environment, results delivered through one thread-safe function.
 #include "task.h"
 
+#include "../core/start_threads.h"
+
 namespace ds::addon {
 namespace {
 
-constexpr int kThreads = 2;  // tasks mostly wait for a device or a disk
+constexpr unsigned kThreads = 2;  // tasks mostly wait for a device or a disk
 
 void require_ok(napi_status status) {
   if (status != napi_ok) throw Error("DS_INTERNAL", "task", "a working environment", text(status));
@@ -17,14 +19,12 @@ TaskQueue::TaskQueue(napi_env env) : env_(env) {
   require_ok(napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr,
                                              this, deliver, &delivery_));
   require_ok(napi_unref_threadsafe_function(env, delivery_));
-  threads_.reserve(kThreads);
   try {
-    for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { work(); });
+    threads_ =
+        start_threads(kThreads, "addon", "a thread for work beside JavaScript", [this] { work(); });
   } catch (const std::exception&) {
-    if (!threads_.empty()) return;  // those that there are do the work
     close();
-    throw Error("DS_LIMIT", "addon", "a thread for work beside JavaScript", "none",
-                "Raise the limit of processes and threads (ulimit -u), or of memory.");
+    throw;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "../core/error.h"
+#include "../core/start_threads.h"
 #include "../core/work_log.h"
 #include "fold.h"
 
@@ -73,7 +74,10 @@ class CpuEngine::Pending final : public Completion {
 };
 
 CpuEngine::CpuEngine(int rank, int size, std::unique_ptr<Transport> transport)
-    : rank_(rank), size_(size), transport_(std::move(transport)), thread_([this] { work(); }) {}
+    : rank_(rank),
+      size_(size),
+      transport_(std::move(transport)),
+      thread_(start_thread("newGroup", "a thread for collectives", [this] { work(); })) {}
 
 CpuEngine::~CpuEngine() {
   interrupt();
@@ -142,9 +146,9 @@ void CpuEngine::work() {
 /// The log's bytes are those of `count` elements of each row, as in Collective.
 void CpuEngine::log(const Collective& call, int64_t began) {
   const uint64_t bytes = static_cast<uint64_t>(call.count * call.rows) * size_of(call.dtype);
-  std::string name = kKindNames[static_cast<size_t>(call.kind)];
-  if (!call.purpose.empty()) name.append(" of ").append(call.purpose);
-  WorkLog::add("collective", name, bytes, began);
+  const char* of = call.purpose.empty() ? "" : " of ";
+  WorkLog::add("collective", {kKindNames[static_cast<size_t>(call.kind)], of, call.purpose}, bytes,
+               began);
 }
 
 void CpuEngine::run(const Collective& call, uint64_t tag) {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "../core/start_threads.h"
 #include "sha256.h"
 
 namespace ds::comm {
@@ -48,7 +49,7 @@ StoreServer::StoreServer(const std::string& host, uint16_t port, std::string sec
       listener_(listen_on(resolve(host, port))),
       port_(port_of(listener_)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  thread_ = std::thread([this] { serve(); });
+  thread_ = start_thread("store", "a thread that serves the ranks", [this] { serve(); });
 }
 
 StoreServer::~StoreServer() {

@@ -6,10 +6,12 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <utility>
 
+#include "../core/start_threads.h"
 #include "store_server.h"
 
 namespace ds::comm {
@@ -22,6 +24,7 @@ constexpr Milliseconds kVerdictTime{3000};
 constexpr Milliseconds kBetterReason{300};
 constexpr Milliseconds kAloneTime{5000};
 constexpr size_t kTexts = 4096;
+constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
 
 }  // namespace
 
@@ -50,7 +53,7 @@ Watchdog::Watchdog(const StoreAddress& store, int rank, Milliseconds timeout,
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       heard_(Clock::now()) {
   report_.put(Request::report).put(static_cast<int32_t>(rank_));
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("process group", "a thread that watches collectives", [this] { run(); });
 }
 
 Watchdog::~Watchdog() {
@@ -105,7 +108,7 @@ void Watchdog::flush() {
 void Watchdog::tell_of(uint64_t given) {
   {
     std::lock_guard lock(mutex_);
-    told_ = given;
+    told_ = std::max(told_, given);
   }
   told_more_.notify_all();
 }
@@ -303,7 +306,10 @@ void Watchdog::hear(Reader answer) {
       fail(Error("DS_COMM", op, expected, got, answer.text()));
       break;
     }
-    case Answer::closing: alone_ = true; break;
+    case Answer::closing:
+      alone_ = true;
+      tell_of(kAll);
+      break;
     default:
       if (unanswered_.empty()) break;
       tell_of(unanswered_.front());
@@ -314,7 +320,7 @@ void Watchdog::hear(Reader answer) {
 
 void Watchdog::fail(const Error& error) {
   failure_->set(error);
-  tell_of(std::numeric_limits<uint64_t>::max());
+  tell_of(kAll);
   std::vector<std::weak_ptr<Engine>> engines;
   {
     std::lock_guard lock(mutex_);

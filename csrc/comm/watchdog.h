@@ -78,7 +78,8 @@ class Watchdog {
   void hear(Reader answer);
   void fail(const Error& error);
   void wake();
-  /// The store knows of as much as watch() had got when there were `given`.
+  /// The store knows of as much as watch() had got when there were `given`, or will never know
+  /// more.
   void tell_of(uint64_t given);
   std::string name_of(const Watched& work);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <pthread.h>
 
 namespace ds::io {
 
@@ -63,7 +64,8 @@ std::deque<Chunk> cut(const std::vector<Transfer>& batch, size_t size, Completio
   return chunks;
 }
 
-void block_signals_of_this_thread() {
+void begin_thread(const char* name) {
+  pthread_setname_np(pthread_self(), name);
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);

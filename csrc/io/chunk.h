@@ -38,8 +38,8 @@ struct Chunk {
 /// gives none.
 std::deque<Chunk> cut(const std::vector<Transfer>& batch, size_t size, Completion done);
 
-/// Keeps signals on the program's own threads; a file size limit then is an errno, not a fatal
-/// signal.
-void block_signals_of_this_thread();
+/// Names the calling thread, as /proc/PID/task/*/comm shows it, and keeps signals on the program's
+/// own threads; a file size limit then is an errno, not a fatal signal.
+void begin_thread(const char* name);
 
 }  // namespace ds::io

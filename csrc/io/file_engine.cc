@@ -10,20 +10,20 @@ namespace ds::io {
 
 namespace {
 
-const EngineOptions kFourThreads{.depth = 4};
+EngineOptions four_threads() { return {.depth = 4}; }
 
 /// Engines are kept for the life of the process: a batch may be under way in any of them.
 FileEngine& uring_or_threads() {
   static FileEngine* engine = [] {
     std::unique_ptr<FileEngine> made = make_uring_engine();
-    if (!made) made = make_thread_engine(kFourThreads);
+    if (!made) made = make_thread_engine(four_threads());
     return made.release();
   }();
   return *engine;
 }
 
 FileEngine& threads() {
-  static FileEngine* engine = make_thread_engine(kFourThreads).release();
+  static FileEngine* engine = make_thread_engine(four_threads()).release();
   return *engine;
 }
 

@@ -4,11 +4,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
-#include <map>
 #include <memory>
 #include <sys/resource.h>
 #include <sys/statfs.h>
 #include <unistd.h>
+#include <utility>
 
 #include "file.h"
 
@@ -115,15 +115,17 @@ void File::preallocate(int64_t bytes, const std::string& purpose) {
 }
 
 std::string File::file_system() const {
-  static const std::map<unsigned long, const char*> names = {
+  static constexpr std::pair<unsigned long, const char*> kNames[] = {
       {0xEF53, "ext4"},      {0x58465342, "xfs"},     {0x9123683E, "btrfs"}, {0x01021994, "tmpfs"},
       {0x858458F6, "ramfs"}, {0x794C7630, "overlay"}, {0x6969, "nfs"},       {0x65735546, "fuse"},
       {0x2FC12FC1, "zfs"},   {0xF2F52010, "f2fs"},    {0x0BD00BD0, "lustre"}};
   struct statfs status;
   if (::fstatfs(descriptor_, &status) < 0) return "an unknown file system";
   const auto type = static_cast<unsigned long>(status.f_type) & 0xFFFFFFFFUL;
-  const auto found = names.find(type);
-  return found != names.end() ? found->second : text("file system ", type);
+  for (const auto& [number, name] : kNames) {
+    if (number == type) return name;
+  }
+  return text("file system ", type);
 }
 
 }  // namespace ds::io

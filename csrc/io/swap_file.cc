@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "../core/start_threads.h"
 #include "../core/work_log.h"
 #include "chunk.h"
 #include "crc32c.h"
@@ -39,9 +40,8 @@ SwapFile::SwapFile(const SwapOptions& options)
                               .depth = options.depth,
                               .memory = options.memory,
                               .file = file_.descriptor()});
-  for (unsigned i = 0; i < options.checkers; ++i) {
-    checkers_.emplace_back([this] { check_blocks(); });
-  }
+  checkers_ = start_threads(options.checkers, "swap file", "a thread that checks blocks",
+                            [this] { check_blocks(); });
 }
 
 SwapFile::~SwapFile() {
@@ -137,7 +137,7 @@ void SwapFile::check_later(Block block) {
 }
 
 void SwapFile::check_blocks() {
-  block_signals_of_this_thread();
+  begin_thread("ds-swap");
   std::unique_lock lock(mutex_);
   while (true) {
     to_check_.wait(lock, [this] { return closing_ || !unchecked_.empty(); });
@@ -181,7 +181,7 @@ void SwapFile::finish(Move& move, const Error* error) {
   if (--move.blocks_left == 0) {
     if (move.began) {
       const char* kind = move.direction == Direction::read ? "read" : "write";
-      WorkLog::add(kind, "", move.memory.bytes, move.began);
+      WorkLog::add(kind, {}, move.memory.bytes, move.began);
     }
     moves_.remove_if([&](const std::shared_ptr<Move>& one) { return one.get() == &move; });
     if (!error_) start_ready();

@@ -4,6 +4,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "../core/start_threads.h"
 #include "chunk.h"
 
 namespace ds::io {
@@ -11,9 +12,11 @@ namespace {
 
 class ThreadEngine final : public FileEngine {
  public:
-  explicit ThreadEngine(const EngineOptions& options) : request_bytes_(options.request_bytes) {
-    for (unsigned i = 0; i < options.depth; ++i) workers_.emplace_back([this] { work(); });
-  }
+  /// The threads that the system grants do the work of all. Throws DS_LIMIT for none.
+  explicit ThreadEngine(const EngineOptions& options)
+      : request_bytes_(options.request_bytes),
+        workers_(start_threads(options.depth, "file engine", "a thread that reads and writes files",
+                               [this] { work(); })) {}
 
   ~ThreadEngine() override {
     {
@@ -37,7 +40,7 @@ class ThreadEngine final : public FileEngine {
 
  private:
   void work() {
-    block_signals_of_this_thread();
+    begin_thread("ds-io");
     std::unique_lock lock(mutex_);
     while (true) {
       available_.wait(lock, [this] { return closing_ || !pending_.empty(); });
@@ -64,7 +67,7 @@ class ThreadEngine final : public FileEngine {
   std::condition_variable available_;
   std::deque<Chunk> pending_;
   bool closing_ = false;
-  std::vector<std::thread> workers_;
+  std::vector<std::thread> workers_;  // last: they use all of the above
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "../core/start_threads.h"
 #include "chunk.h"
 
 namespace ds::io {
@@ -57,14 +58,16 @@ class Registered {
 /// the ring itself is reading.
 class UringEngine final : public FileEngine {
  public:
-  /// Takes ownership of an initialised ring and of the bell.
+  /// Takes ownership of an initialised ring and of the bell, unless it throws: DS_LIMIT where the
+  /// system grants no thread.
   UringEngine(const io_uring& ring, int bell, const EngineOptions& options)
       : ring_(ring),
         bell_(bell),
         request_bytes_(options.request_bytes),
         depth_(options.depth),
         registered_(ring_, options),
-        thread_([this] { work(); }) {}
+        thread_(start_thread("file engine", "a thread that reads and writes files",
+                             [this] { work(); })) {}
 
   ~UringEngine() override {
     {
@@ -96,7 +99,7 @@ class UringEngine final : public FileEngine {
   }
 
   void work() {
-    block_signals_of_this_thread();
+    begin_thread("ds-io");
     listen();
     while (true) {
       const bool closing = take_pending();
@@ -201,7 +204,13 @@ std::unique_ptr<FileEngine> make_uring_engine(const EngineOptions& options) {
     io_uring_queue_exit(&ring);
     return nullptr;
   }
-  return std::make_unique<UringEngine>(ring, bell, options);
+  try {
+    return std::make_unique<UringEngine>(ring, bell, options);
+  } catch (...) {
+    io_uring_queue_exit(&ring);
+    ::close(bell);
+    throw;
+  }
 }
 
 }  // namespace ds::io

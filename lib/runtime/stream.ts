@@ -54,6 +54,7 @@ export class Stream {
 
   /** Gives it back to the driver once its work is done. Idempotent. */
   dispose(): void {
+    if (living.get(this.handle) !== this) return;
     living.delete(this.handle);
     native(() => addon.releaseStream(this.handle));
   }
@@ -63,6 +64,7 @@ export class Stream {
 export class Event {
   /** Native handle; owned by this object. */
   readonly handle: number;
+  private isReleased = false;
 
   /** `timed` events can measure elapsed time; untimed ones cost less. */
   constructor(
@@ -105,6 +107,8 @@ export class Event {
 
   /** Gives it back to the driver. Idempotent. */
   dispose(): void {
+    if (this.isReleased) return;
+    this.isReleased = true;
     native(() => addon.releaseEvent(this.handle));
   }
 }

@@ -32,7 +32,8 @@ std::string reason_in(const std::exception& error) {
 /// One device, which is one loop thread, serves all groups of the process.
 std::shared_ptr<tcp::Device> shared_device() {
   static std::mutex mutex;
-  static std::weak_ptr<tcp::Device> known;
+  // Never destroyed: a group may open on another thread while the process ends.
+  static auto& known = *new std::weak_ptr<tcp::Device>;
   std::lock_guard lock(mutex);
   std::shared_ptr<tcp::Device> device = known.lock();
   if (!device) {

@@ -1,0 +1,33 @@
+// What the making of a thread fails of, threads or memory, becomes the project's own error.
+#include "start_threads.h"
+
+#include <exception>
+#include <utility>
+
+#include "error.h"
+
+namespace ds {
+
+std::thread start_thread(const char* place, const std::string& wanted, std::function<void()> body) {
+  try {
+    return std::thread(std::move(body));
+  } catch (const std::exception& error) {
+    throw Error("DS_LIMIT", place, wanted, text("none: ", error.what()),
+                "Raise the limit of processes and threads (ulimit -u), or of memory.");
+  }
+}
+
+std::vector<std::thread> start_threads(unsigned count, const char* place, const std::string& wanted,
+                                       const std::function<void()>& body) {
+  std::vector<std::thread> threads;
+  threads.reserve(count);
+  try {
+    while (threads.size() < count) threads.push_back(start_thread(place, wanted, body));
+  } catch (const std::exception&) {
+    // A thread that is neither joined nor returned would end the process.
+    if (threads.empty()) throw;
+  }
+  return threads;
+}
+
+}  // namespace ds

@@ -1,0 +1,73 @@
+// Threads and memory that the system refuses: an error, or fewer do the work; no process dies of it.
+import { execFileSync, spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { addonPath } from '../../lib/runtime/addon.js';
+import { type FileEngineName, fileEngineName } from '../../lib/runtime/file.js';
+
+let root: string;
+beforeAll(() => {
+  root = mkdtempSync(join(tmpdir(), 'ds-scarcity-'));
+  for (const shim of ['thread', 'memory']) {
+    const source = join(__dirname, `${shim}-shim.c`);
+    execFileSync('cc', ['-shared', '-fPIC', '-o', join(root, `${shim}.so`), source, '-ldl']);
+  }
+});
+afterAll(() => rmSync(root, { recursive: true, force: true }));
+
+/** The process's report, where something is refused as `refused` says. */
+function reportWhere(engine: FileEngineName, shim: string, refused: Record<string, string>) {
+  const armed = join(root, `armed-${Object.values(refused).join('-')}-${engine}`);
+  const program = join(__dirname, 'scarcity-process.mjs');
+  const { signal, stdout, stderr } = spawnSync(
+    process.execPath,
+    [program, addonPath(), engine, root, armed],
+    {
+      encoding: 'utf8',
+      env: {
+        ...process.env,
+        ...{ LD_PRELOAD: join(root, `${shim}.so`), DS_FAULT_ARMED: armed },
+        ...refused,
+      },
+    },
+  );
+  return { signal, stderr, report: JSON.parse(stdout || 'null') };
+}
+
+const calm = (report: readonly unknown[]) => ({ signal: null, stderr: '', report });
+const none = (place: string, wanted: string): unknown =>
+  expect.stringMatching(new RegExp(`^DS_LIMIT ${place}: expected ${wanted}, got none: `));
+const noEngine = none('file engine', 'a thread that reads and writes files');
+const noChecker = none('swap file', 'a thread that checks blocks');
+const noTask = none('addon', 'a thread for work beside JavaScript');
+
+const cases = [
+  ['threads', 0, noEngine, noTask, 0],
+  ['threads', 1, noChecker, noTask, 0],
+  ['threads', 3, noChecker, noTask, 0],
+  ['threads', 5, 'swapped', noTask, 2],
+  ['threads', 7, 'swapped', 'asked', 2],
+  ['io_uring', 0, noEngine, noTask, 0],
+  ['io_uring', 1, noChecker, noTask, 0],
+  ['io_uring', 2, 'swapped', noTask, 2],
+] as const;
+
+// Kernels, and containers, may be without io_uring.
+const here = cases.filter(([engine]) => engine === 'threads' || engine === fileEngineName());
+
+test.each(here)('%s where %i threads are granted', (engine, granted, swapped, asked, traced) => {
+  const refused = { DS_FAULT_THREADS: String(granted) };
+  expect(reportWhere(engine, 'thread', refused)).toEqual(calm([swapped, asked, traced]));
+});
+
+test('a thread that finds no memory leaves the work to those that are there', () => {
+  const refused = { DS_FAULT_THREADS: '1', DS_FAULT_MEMORY: '1' };
+  expect(reportWhere('threads', 'thread', refused)).toEqual(calm(['swapped', 'asked', 2]));
+});
+
+test('a write whose line in a trace finds no memory has succeeded', () => {
+  const refused = { DS_FAULT_THREAD: 'ds-io', DS_FAULT_RANK: '0', RANK: '0' };
+  // The read ends on a thread that checks blocks.
+  expect(reportWhere('threads', 'memory', refused)).toEqual(calm(['swapped', 'asked', 1]));
+});
