@@ -4,15 +4,19 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
-
-#include "error.h"
+#include <new>
 
 namespace ds {
 namespace {
 
 std::atomic<bool> g_kept{false};
 std::mutex g_mutex;
-std::string g_lines;
+
+/// Never destroyed: threads add to it while the process ends.
+std::string& lines() {
+  static auto* all = new std::string;
+  return *all;
+}
 
 }  // namespace
 
@@ -23,23 +27,33 @@ int64_t WorkLog::now() {
 
 void WorkLog::keep(bool on) {
   std::lock_guard lock(g_mutex);
-  g_lines.clear();
+  lines().clear();
   g_kept.store(on, std::memory_order_relaxed);
 }
 
 bool WorkLog::kept() { return g_kept.load(std::memory_order_relaxed); }
 
-void WorkLog::add(const char* kind, const std::string& name, uint64_t bytes, int64_t began) {
-  const std::string line = text(kind, ' ', began, ' ', now(), ' ', bytes, ' ', name, '\n');
-  std::lock_guard lock(g_mutex);
-  if (kept()) g_lines += line;
+void WorkLog::add(const char* kind, Name name, uint64_t bytes, int64_t began) noexcept {
+  try {
+    std::string line = kind;
+    for (const int64_t number : {began, now(), static_cast<int64_t>(bytes)}) {
+      line.append(1, ' ').append(std::to_string(number));
+    }
+    line += ' ';
+    for (const std::string_view piece : name) line += piece;
+    line += '\n';
+    std::lock_guard lock(g_mutex);
+    if (kept()) lines() += line;
+  } catch (const std::bad_alloc&) {
+    // The trace lacks a line.
+  }
 }
 
 std::string WorkLog::take() {
   std::lock_guard lock(g_mutex);
-  std::string lines;
-  lines.swap(g_lines);
-  return lines;
+  std::string taken;
+  taken.swap(lines());
+  return taken;
 }
 
 }  // namespace ds

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 
 namespace ds {
 
@@ -16,8 +18,11 @@ class WorkLog {
   /// Lines are kept from now on, or no longer. What there was is gone.
   static void keep(bool on);
   static bool kept();
-  /// `kind` is one word, `began` what now() said before the work; it ends with this call.
-  static void add(const char* kind, const std::string& name, uint64_t bytes, int64_t began);
+  using Name = std::initializer_list<std::string_view>;
+  /// `kind` is one word, `name` what its pieces say together, `began` what now() said before the
+  /// work; it ends with this call. The work has succeeded whether or not there is memory to tell of
+  /// it: without any, there is no line.
+  static void add(const char* kind, Name name, uint64_t bytes, int64_t began) noexcept;
   /// Lines of "kind began ended bytes name", in the order of their ends, which are then forgotten.
   static std::string take();
 };

@@ -4,6 +4,7 @@ import { DsError } from '../errors.js';
 import { type Device, threads } from '../runtime/device.js';
 import { Event, type Stream, type StreamHome } from '../runtime/stream.js';
 import {
+  recordsOnly,
   type StreamWork,
   type ThreadWork,
   type WorkWatcher,
@@ -83,6 +84,8 @@ interface Running {
   clocks: Map<number, DeviceClock>;
   /** By the streams' handles. */
   lanes: Map<number, string>;
+  /** Of the host. To ask while they are at work is to wait for them. */
+  threads: number;
 }
 
 /** Whose trace it is. */
@@ -114,7 +117,7 @@ export class Trace implements WorkWatcher {
     const stop = watchWork(this);
     const clock = orElse(stop, () => new DeviceClock(this.device));
     const clocks = new Map([[this.device.number, clock]]);
-    this.running = { stop, device: clock, clocks, lanes: new Map() };
+    this.running = { stop, device: clock, clocks, lanes: new Map(), threads: threads() };
     // Waiting for the clock is none of the run's waits.
     this.onThisThread.length = 0;
   }
@@ -127,22 +130,28 @@ export class Trace implements WorkWatcher {
 
   /**
    * Opens a span of this thread and one of the device's compute stream, which lie inside those open
-   * already; the function returned closes both, by another name where it is given one. Throws
+   * already; the function returned closes both, by another name where it is given one. What begins
+   * or ends while a graph is recorded has the first alone: the device runs nothing then. Throws
    * DS_ARGUMENT before begin().
    */
   open(called: string, category: 'step' | 'phase'): (name?: string) => void {
     const { device } = this.begun;
-    if (category === 'step') device.mark();
-    const { compute } = this.device;
+    if (category === 'step' && !recordsOnly()) device.mark();
     const began = now();
-    const start = new Event(this.device, true).record(compute);
+    const start = this.point();
     const mark = device.newest;
     return (name = called) => {
-      const end = new Event(this.device, true).record(compute);
+      const end = this.point();
       const span = { process: 'device', lane: 'phases', name, category } as const;
-      this.onStreams.push({ span, clock: device, mark, start, end });
+      if (start && end) this.onStreams.push({ span, clock: device, mark, start, end });
+      else for (const event of [start, end]) event?.dispose();
       this.add({ name, category, start: began, end: now() });
     };
+  }
+
+  /** Where the compute stream is now; null while it is only recorded. */
+  private point(): Event | null {
+    return recordsOnly() ? null : new Event(this.device, true).record(this.device.compute);
   }
 
   enqueued({ name, by, stream, bytes }: StreamWork, enqueue: () => void): void {
@@ -158,7 +167,7 @@ export class Trace implements WorkWatcher {
         name,
         category: bytes === null ? 'op' : 'copy',
         ...(bytes !== null && { details: { bytes } }),
-        ...(by === 'host' && { details: { threads: threads() } }),
+        ...(by === 'host' && { details: { threads: this.begun.threads } }),
       };
       this.onStreams.push({ span, clock, mark: clock.newest, start, end });
     }

@@ -58,6 +58,13 @@ type Calls = Pick<
 >;
 
 let isWatched = false;
+let isRecorded = false;
+
+/**
+ * Whether what is enqueued now is only recorded (graph.ts), as far as somebody watches: an event of
+ * it would never have a time.
+ */
+export const recordsOnly = (): boolean => isRecorded;
 
 /**
  * Tells `watcher` until the function returned is called, which gives what threads beside the
@@ -85,6 +92,7 @@ export function watchWork(watcher: WorkWatcher): () => ThreadWork[] {
     for (const name of own) Object.assign(addon, { [name]: calls[name] });
     runOpsBy(addon);
     isWatched = false;
+    isRecorded = false;
     return threadWork(lines);
   };
 }
@@ -95,10 +103,9 @@ function watched(calls: Calls, watcher: WorkWatcher): Calls {
 
 /**
  * What the addon is asked to run for a stream without a name runs unseen: it will refuse it. So
- * does what is only recorded: no event of it would ever have a time.
+ * does what is only recorded.
  */
 function enqueuing(calls: Calls, watcher: WorkWatcher) {
-  let isRecorded = false;
   const tell = (handle: number, work: Omit<StreamWork, 'stream'>, enqueue: () => void): void => {
     const stream = Stream.of(handle);
     if (stream && !isRecorded) watcher.enqueued({ ...work, stream }, enqueue);

@@ -3,7 +3,8 @@
 import { profiler, Tensor } from '../../lib/index.js';
 import { apart, inTurn, type TraceSpan, traceEvents } from '../../lib/profiler/trace-events.js';
 import { addon } from '../../lib/runtime/addon.js';
-import { cpu } from '../../lib/runtime/device.js';
+import { cpu, threads } from '../../lib/runtime/device.js';
+import { fillOnHost } from '../../lib/runtime/kernels.generated.js';
 import { watchWork } from '../../lib/runtime/watched-work.js';
 import { testOnCpu } from '../support/jest-cases.js';
 import { cases } from './trace.cases.js';
@@ -51,6 +52,42 @@ describe('a trace that ends otherwise', () => {
     Object.assign(addon, { beginCapture, endCapture });
     expect(told).toEqual(['Fill']);
     tensor.dispose();
+  });
+
+  test('nobody asks host threads for their number while they work, which would wait for them', () => {
+    const trace = new profiler.Trace(cpu());
+    trace.begin();
+    const asked = jest.spyOn(addon, 'getThreads');
+    const out = Tensor.empty([4], 'f32', cpu());
+    fillOnHost({ out, value: 1 }, cpu().compute);
+    expect(asked).not.toHaveBeenCalled();
+    const [fill] = trace.end().traceEvents.filter(({ name }) => name === 'Fill');
+    expect(fill?.args?.threads).toBe(threads());
+    out.dispose();
+  });
+
+  test('a span that begins or ends while a graph is recorded has no time of the device', () => {
+    const { beginCapture, endCapture } = addon;
+    Object.assign(addon, { beginCapture: () => {}, endCapture: () => 1 });
+    const trace = new profiler.Trace(cpu());
+    const record = jest.spyOn(addon, 'record');
+    trace.begin();
+    const across = trace.open('across', 'phase');
+    addon.beginCapture(0);
+    record.mockClear();
+    trace.open('within', 'step')();
+    const out = trace.open('out', 'step');
+    across();
+    expect(record).not.toHaveBeenCalled();
+    addon.endCapture(0, true);
+    out();
+    trace.open('after', 'phase')();
+    const { traceEvents } = trace.end();
+    record.mockRestore();
+    Object.assign(addon, { beginCapture, endCapture });
+    const named = traceEvents.filter(({ cat }) => cat === 'step' || cat === 'phase');
+    const names = named.map(({ name }) => name).sort();
+    expect(names).toEqual(['across', 'after', 'after', 'out', 'within']);
   });
 
   test('open() and end() before begin() are refused', () => {
