@@ -1,6 +1,6 @@
 // A model of one's own: an encoder with padding mask and tied embeddings learns to fetch each
 // sequence's first token. With parameter groups, validation, the best model and resume: node
-// build/js/examples/own-model.js [folder], or after ds --num_procs 2
+// examples/own-model.ts [folder] (Node 22.18 or newer), or after ds --num_procs 2
 import { join } from 'node:path';
 import * as ds from '@ds/native';
 

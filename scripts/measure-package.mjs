@@ -48,34 +48,50 @@ function installed(folder, tarball) {
 }
 
 /**
- * Milliseconds that the import alone takes in a new process, Node's own start left out: by the
- * clock, and of processors, which a busy machine changes less.
+ * Milliseconds of a new process that runs a statement: of the statement alone by the clock and of
+ * processors, which a busy machine changes less, and of the whole process.
  */
-function imported(folder, statement) {
+function started(folder, statement) {
   const program = `
     const [start, before] = [performance.now(), process.cpuUsage()];
     ${statement};
     const { user, system } = process.cpuUsage(before);
     console.log(JSON.stringify([performance.now() - start, (user + system) / 1000]));`;
-  return JSON.parse(run(process.execPath, ['--input-type=module', '-e', program], folder));
+  const start = performance.now();
+  const text = run(process.execPath, ['--input-type=module', '-e', program], folder);
+  const [clock, processor] = JSON.parse(text);
+  return { clock, processor, process: performance.now() - start };
+}
+
+/** A require alone reads next to nothing: it counts with the class that every program asks for. */
+const STATEMENTS = {
+  nothing_ms: '',
+  import_ms: "await import('@ds/native')",
+  require_ms:
+    "(await import('node:module')).createRequire(process.cwd() + '/x.js')('@ds/native').Tensor",
+};
+
+/** The statements in turn, so that what else the machine does meets all of them. */
+function starts(folder) {
+  const all = Array.from({ length: STARTS }, () =>
+    Object.values(STATEMENTS).map((statement) => started(folder, statement)),
+  );
+  const kinds = ['clock', 'processor', 'process'];
+  const of = (i) => kinds.map((kind) => [kind, rounded(all.map((row) => row[i][kind]))]);
+  return Object.fromEntries(
+    Object.keys(STATEMENTS).map((name, i) => [name, Object.fromEntries(of(i))]),
+  );
 }
 
 function measure(tarball, folder) {
   const installs = Array.from({ length: INSTALLS }, () => installed(folder, tarball));
-  const times = (statement) => {
-    const all = Array.from({ length: STARTS }, () => imported(folder, statement));
-    return { clock: rounded(all.map(([ms]) => ms)), processor: rounded(all.map(([, ms]) => ms)) };
-  };
-  const REQUIRE =
-    "(await import('node:module')).createRequire(process.cwd() + '/x.js')('@ds/native')";
   const modules = join(folder, 'node_modules');
   return {
     tarball_bytes: statSync(tarball).size,
     package_bytes: bytesBelow(join(modules, '@ds', 'native')),
     installed_bytes: bytesBelow(modules),
     install_ms: rounded(installs),
-    import_ms: times("await import('@ds/native')"),
-    require_ms: times(REQUIRE),
+    ...starts(folder),
   };
 }
 
