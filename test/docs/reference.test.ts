@@ -18,8 +18,9 @@ function namesIn(page: string): string[] {
     const names = importedIn(code);
     return [...names, ...membersIn(code).filter((name) => isOf(names, name))];
   });
-  // The guide's tables say in their first column how things are called elsewhere.
-  const ours = page.endsWith('coming-from-deepspeed.md') ? text.replace(/^\|[^|]*/gm, '') : text;
+  // Two pages say in the first column of their tables how things are called elsewhere.
+  const isGuide = /(coming-from-deepspeed|pytorch)\.md$/.test(page);
+  const ours = isGuide ? text.replace(/^\|[^|]*/gm, '') : text;
   const inline = Array.from(ours.matchAll(/(?<!`)`([^`\n]+)`(?!`)/g), ([, code = '']) => code);
   return [...imported, ...inline.flatMap(membersIn)].filter((name) => !name.endsWith('.ts'));
 }
