@@ -3,7 +3,7 @@
 import { DsError } from '../lib/errors.js';
 import { Buffer } from '../lib/runtime/buffer.js';
 import { type Device, device as findDevice, setThreads, threads } from '../lib/runtime/device.js';
-import type { DType } from '../lib/runtime/dtype.js';
+import { type DType, dtypeSize } from '../lib/runtime/dtype.js';
 import * as kernels from '../lib/runtime/kernels.generated.js';
 import { Stream } from '../lib/runtime/stream.js';
 import { inOrder, Tensor } from '../lib/tensor/index.js';
@@ -13,6 +13,8 @@ import { median } from './report.js';
 /** A fused update: the names of its f32 states, its settings and its two entries. */
 interface Rule {
   states: readonly string[];
+  /** The master is in two halves, the first of which is the weight. */
+  split?: true;
   settings: object;
   run(args: never): void;
   runOnHost(args: never, stream: Stream): void;
@@ -23,18 +25,28 @@ const decay = { lr, weightDecay: 0.1 };
 const sgd = { momentum: 0.9, dampening: 0, nesterov: false, first: false, ...decay };
 const sgdEntries = { run: kernels.sgd, runOnHost: kernels.sgdOnHost };
 
+const adam = {
+  states: ['m', 'v'],
+  settings: {
+    ...decay,
+    beta1: 0.9,
+    beta2: 0.999,
+    eps: 1e-8,
+    correction1: 0.5,
+    correction2: 0.5,
+    decoupled: true,
+  },
+};
+
 const rules: Readonly<Record<string, Rule>> = {
+  'adamw-halves': {
+    ...adam,
+    split: true,
+    run: kernels.adamWHalves,
+    runOnHost: kernels.adamWHalvesOnHost,
+  },
   adamw: {
-    states: ['m', 'v'],
-    settings: {
-      ...decay,
-      beta1: 0.9,
-      beta2: 0.999,
-      eps: 1e-8,
-      correction1: 0.5,
-      correction2: 0.5,
-      decoupled: true,
-    },
+    ...adam,
     run: kernels.adamW,
     runOnHost: kernels.adamWOnHost,
   },
@@ -54,8 +66,12 @@ const rules: Readonly<Record<string, Rule>> = {
   sgd: { states: [], settings: { ...sgd, momentumBuffer: null }, ...sgdEntries },
 };
 
-/** f32 master and states read and written, bf16 gradient in, bf16 weight out. */
-const bytesPerParameter = ({ states }: Rule): number => 8 * (1 + states.length) + 4;
+/**
+ * f32 master and states read and written, bf16 gradient in, bf16 weight out; halves have one bit
+ * more than the master, and need no weight beside it.
+ */
+const bytesPerParameter = ({ states, split }: Rule): number =>
+  8 * (1 + states.length) + (split ? 2.25 : 4);
 
 type Make = (dtype: DType, n: number) => Tensor;
 
@@ -67,12 +83,17 @@ interface Operands {
   args: never;
 }
 
-function operandsOf({ states, settings }: Rule, make: Make, n: number): Operands {
+function operandsOf({ states, settings, split }: Rule, make: Make, n: number): Operands {
   const control = make('f32', 4);
   control.buffer.write(0, new Float32Array([1, 1, 1, 1]));
-  const values = Object.fromEntries(['master', ...states].map((name) => [name, make('f32', n)]));
+  const names = split ? states : ['master', ...states];
+  const values = Object.fromEntries(names.map((name) => [name, make('f32', n)]));
   const grad = make('bf16', n);
-  const args = { ...settings, ...values, grad, weight: make('bf16', n), control };
+  const weight = make('bf16', n);
+  const master = split
+    ? { high: weight, low: make('bf16', n), ties: make('u8', Math.ceil(n / 8)) }
+    : { weight };
+  const args = { ...settings, ...values, ...master, grad, control };
   return { values: Object.values(values), grad, args: args as never };
 }
 
@@ -88,7 +109,7 @@ function timed(run: () => void, repeats = 7): number {
 
 function onHost(rule: Rule, device: Device, n: number, counts: readonly number[]): object[] {
   const make: Make = (dtype, size) =>
-    new Tensor(Buffer.allocatePinned(device, size * (dtype === 'f32' ? 4 : 2)), dtype, [size]);
+    new Tensor(Buffer.allocatePinned(device, size * dtypeSize(dtype)), dtype, [size]);
   const { values, grad, args } = operandsOf(rule, make, n);
   for (const tensor of [...values, grad]) {
     const noise = tensor.dtype === 'f32' ? new Float32Array(1 << 20) : new Uint16Array(1 << 20);
@@ -114,8 +135,8 @@ function onHost(rule: Rule, device: Device, n: number, counts: readonly number[]
 }
 
 /**
- * --rule adamw (default), lion, adagrad, momentum or sgd; --n elements (default 2^24 on the CPU,
- * 2^28 beside a GPU); --threads 1,2,...
+ * --rule adamw (default), adamw-halves, lion, adagrad, momentum or sgd; --n elements (default 2^24
+ * on the CPU, 2^28 beside a GPU); --threads 1,2,...
  */
 export function adamBench(options: Options): object {
   const rule = ruleOf(options.rule ?? 'adamw');

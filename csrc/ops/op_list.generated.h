@@ -13,6 +13,7 @@
   ROW(Adagrad) \
   ROW(AdamW) \
   ROW(AdamW8bit) \
+  ROW(AdamWHalves) \
   ROW(AdamWSpeculate) \
   ROW(Attention) \
   ROW(AttentionBackward) \
@@ -43,6 +44,8 @@
   ROW(LambCoefficients) \
   ROW(LambApply) \
   ROW(Lion) \
+  ROW(JoinMaster) \
+  ROW(SplitMaster) \
   ROW(Matmul) \
   ROW(Multinomial) \
   ROW(MuonMomentum) \
@@ -104,6 +107,7 @@
   NAMES(Adagrad, "master", "sum", "grad", "weight", "control") \
   NAMES(AdamW, "master", "m", "v", "grad", "weight", "control") \
   NAMES(AdamW8bit, "master", "m", "v", "m_scale", "v_scale", "grad", "weight", "control") \
+  NAMES(AdamWHalves, "high", "low", "ties", "m", "v", "grad", "control") \
   NAMES(AdamWSpeculate, "master", "m", "v", "previous", "previous_control", "next", "next_control", "weight") \
   NAMES(Attention, "q", "k", "v", "out", "lse", "mask", "key_mask", "key_lengths", "query_documents", "key_documents") \
   NAMES(AttentionBackward, "q", "k", "v", "out", "dout", "lse", "dq", "dk", "dv", "mask", "key_mask", "key_lengths", "query_documents", "key_documents") \
@@ -134,6 +138,8 @@
   NAMES(LambCoefficients, "sums", "coefficients", "control") \
   NAMES(LambApply, "master", "m", "v", "weight", "starts", "coefficients", "control") \
   NAMES(Lion, "master", "m", "grad", "weight", "control") \
+  NAMES(JoinMaster, "high", "low", "ties", "out") \
+  NAMES(SplitMaster, "in", "high", "low", "ties") \
   NAMES(Matmul, "a", "b", "bias", "aux", "out") \
   NAMES(Multinomial, "in", "index") \
   NAMES(MuonMomentum, "momentum", "grad", "starts", "sums", "control") \
@@ -183,4 +189,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 1685661615
+#define DS_INTERFACE_HASH 1149656658

@@ -1,7 +1,16 @@
 // `ds plan`: what training a model needs by stage and offload, and the configuration that is
 // fastest.
 import { availableParallelism, totalmem } from 'node:os';
-import { configOf, formatPlan, H200, makePlan, plannedModel, sizesOf } from '../plan/index.js';
+import { DsError } from '../errors.js';
+import {
+  configOf,
+  formatPlan,
+  H200,
+  makePlan,
+  type PlannedAdapters,
+  plannedModel,
+  sizesOf,
+} from '../plan/index.js';
 
 /** The options as they are typed; bytes are numbers. */
 export interface PlanFlags {
@@ -23,14 +32,21 @@ export interface PlanFlags {
   tp: number;
   pp: number;
   precision: 'bf16' | 'fp16' | 'fp32';
+  /** Ranks of adapters; true where no number was given. */
+  lora?: number | true;
+  qlora?: number | true;
+  loraTargets?: string;
   json?: boolean;
 }
+
+/** The rank of adapters that nobody has given one. Source: PEFT. */
+const RANK = 8;
 
 const ADAMW = 8;
 
 /** The plan as text, and whether anything fits. Throws DS_ARGUMENT, DS_CHECKPOINT, DS_IO. */
 export function plan(flags: PlanFlags): { fits: boolean; output: string } {
-  const sizes = sizesOf(plannedModel(flags.model));
+  const sizes = sizesOf(plannedModel(flags.model, adaptersOf(flags)));
   const request = {
     ...{ sizes, batch: flags.batch, seq: flags.seq ?? Math.min(1024, sizes.maxSeq) },
     ...{ precision: flags.precision, stateBytes: ADAMW },
@@ -52,4 +68,22 @@ export function plan(flags: PlanFlags): { fits: boolean; output: string } {
     fits,
     output: JSON.stringify({ best: fits ? listed[0] : null, candidates: listed }, null, 2),
   };
+}
+
+/** The adapters that the options ask for. Throws DS_ARGUMENT for what cannot be together. */
+function adaptersOf({ lora, qlora, loraTargets, tp, pp }: PlanFlags): PlannedAdapters | null {
+  const refused = (op: string, expected: string, got: string) =>
+    new DsError({ code: 'DS_ARGUMENT', op: `plan ${op}`, expected, got });
+  if (lora !== undefined && qlora !== undefined)
+    throw refused('--qlora', '--lora or --qlora', 'both');
+  const asked = qlora ?? lora;
+  if (asked === undefined) {
+    if (loraTargets === undefined) return null;
+    throw refused('--lora-targets', '--lora or --qlora beside it', 'neither');
+  }
+  if (tp > 1 || pp > 1)
+    throw refused('--lora', '--tp 1 and --pp 1: adapters are not cut', `--tp ${tp} --pp ${pp}`);
+  const names = loraTargets?.split(',');
+  const targetModules = names?.length === 1 ? (names[0] as string) : (names ?? null);
+  return { r: asked === true ? RANK : asked, targetModules, isQuantized: qlora !== undefined };
 }

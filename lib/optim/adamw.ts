@@ -10,6 +10,7 @@ import type {
   UpdateTensors,
 } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
+import { halves, type SplitTensors, type SplittingOptimizer } from './split-master.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
@@ -46,7 +47,7 @@ const NAMES: OptionNames<AdamWOptions> = {
  */
 export class AdamW
   extends StandaloneOptimizer<AdamGroup>
-  implements SpeculativeOptimizer<AdamGroup>
+  implements SpeculativeOptimizer<AdamGroup>, SplittingOptimizer<AdamGroup>
 {
   readonly name = 'AdamW';
   readonly groups: AdamGroup[];
@@ -79,6 +80,27 @@ export class AdamW
       v: state.exp_avg_sq!,
       grad,
       weight,
+      control,
+      ...this.scalars(settings, group),
+    });
+  }
+
+  get updatesHalves(): boolean {
+    return this.update === AdamW.prototype.update;
+  }
+
+  updateHalves(
+    { group, master, grad, state, control }: SplitTensors,
+    settings: UpdateSettings<AdamGroup>,
+    kernels: UpdateKernels,
+  ): void {
+    kernels.adamWHalves({
+      high: master,
+      low: state[halves.low]!,
+      ties: state[halves.ties]!,
+      m: state.exp_avg!,
+      v: state.exp_avg_sq!,
+      grad,
       control,
       ...this.scalars(settings, group),
     });

@@ -63,6 +63,7 @@ export { RMSprop, type RMSpropGroup, type RMSpropOptions } from './rmsprop.js';
 export { type LrSchedule, PureSchedule, type ScheduledGroup } from './schedule.js';
 export { ScheduleSet } from './schedule-set.js';
 export { Sgd, type SgdGroup, type SgdOptions } from './sgd.js';
+export type { SplitTensors, SplittingOptimizer } from './split-master.js';
 export { StandaloneOptimizer } from './standalone.js';
 export type { OptimizerStateDict } from './state-dict.js';
 export { StepLr, type StepOptions } from './step-decay.js';

@@ -12,6 +12,7 @@ export type {
   AdagradArgs,
   AdamW8bitArgs,
   AdamWArgs,
+  AdamWHalvesArgs,
   AdamWScalars,
   AdamWSpeculateArgs,
   AnchorAdamArgs,
@@ -46,6 +47,7 @@ export interface UpdateOps {
   adagrad(args: kernels.AdagradArgs): void;
   adamW(args: kernels.AdamWArgs): void;
   adamW8bit(args: kernels.AdamW8bitArgs): void;
+  adamWHalves(args: kernels.AdamWHalvesArgs): void;
   adamWSpeculate(args: kernels.AdamWSpeculateArgs): void;
   lambMoments(args: kernels.LambMomentsArgs): void;
   lambCoefficients(args: kernels.LambCoefficientsArgs): void;
@@ -77,6 +79,7 @@ export const deviceOps = (stream?: Stream): UpdateOps => ({
   adagrad: (args) => kernels.adagrad(args, stream),
   adamW: (args) => kernels.adamW(args, stream),
   adamW8bit: (args) => kernels.adamW8bit(args, stream),
+  adamWHalves: (args) => kernels.adamWHalves(args, stream),
   adamWSpeculate: (args) => kernels.adamWSpeculate(args, stream),
   lambMoments: (args) => kernels.lambMoments(args, stream),
   lambCoefficients: (args) => kernels.lambCoefficients(args, stream),
@@ -108,6 +111,7 @@ export const hostOps = (stream: Stream): UpdateOps => ({
   adagrad: (args) => kernels.adagradOnHost(args, stream),
   adamW: (args) => kernels.adamWOnHost(args, stream),
   adamW8bit: (args) => kernels.adamW8bitOnHost(args, stream),
+  adamWHalves: (args) => kernels.adamWHalvesOnHost(args, stream),
   adamWSpeculate: (args) => kernels.adamWSpeculateOnHost(args, stream),
   lambMoments: (args) => kernels.lambMomentsOnHost(args, stream),
   lambCoefficients: (args) => kernels.lambCoefficientsOnHost(args, stream),

@@ -13,4 +13,4 @@ export {
   readQuantized,
 } from './nf4-files.js';
 export { type NF4Layout, NF4Linear, type NF4Options } from './nf4-linear.js';
-export { type QuantizeOptions, quantize } from './quantize.js';
+export { type QuantizeOptions, quantize, quantizeUnmade } from './quantize.js';

@@ -95,13 +95,20 @@ export class NF4Linear extends PackedLinear {
     this.bias = bias;
   }
 
-  /** `layer` with its weight in 4 bits; the bias is shared. On the layer's device. */
-  static from(layer: Linear, given: NF4Options = {}): NF4Linear {
+  /**
+   * @internal What from() makes, of zeros that have no memory until they are read: to count bytes.
+   */
+  static unmade(layer: Linear, given: NF4Options = {}): NF4Linear {
     const options = readNF4Options('NF4Linear.from', given);
     const { weight, bias } = layer;
     const hasGelu = layer instanceof LinearGelu;
-    const shape = weight.shape;
-    const made = new NF4Linear({ ...options, shape, hasGelu }, bias);
+    return new NF4Linear({ ...options, shape: weight.shape, hasGelu }, bias);
+  }
+
+  /** `layer` with its weight in 4 bits; the bias is shared. On the layer's device. */
+  static from(layer: Linear, given: NF4Options = {}): NF4Linear {
+    const { weight, bias } = layer;
+    const made = NF4Linear.unmade(layer, given);
     for (const parameter of made.parameters()) {
       if (parameter !== bias) parameter.moveTo(weight.device, parameter.dtype);
     }

@@ -28,6 +28,13 @@ export function quantize<Model extends Module>(model: Model, given: QuantizeOpti
   return model;
 }
 
+/** @internal quantize() of a model whose parameters have no memory, and get none: to be counted. */
+export function quantizeUnmade<Model extends Module>(model: Model): Model {
+  const pack = (layer: Linear): NF4Linear => NF4Linear.unmade(layer);
+  packLinears(model, { op: 'quantize', isLayer: isLinear, skipModules: HEADS, pack });
+  return model;
+}
+
 function misused(expected: string, got: string): DsError {
   const hint = 'Quantize first, then addLora().';
   return new DsError({ code: 'DS_ARGUMENT', op: 'quantize', expected, got, hint });

@@ -25,11 +25,13 @@ export interface EstimateMemoryOptions {
   activationCheckpointing?: boolean;
   /** Bytes of the optimizer's state per parameter beside the master weight. Default 8: AdamW. */
   stateBytes?: number;
+  /** offload_optimizer.super_offload. Default true; false takes less of the host. */
+  superOffload?: boolean;
 }
 
 const NAMES: OptionNames<EstimateMemoryOptions> = {
   ...{ ranks: true, microBatch: true, seq: true, accumulation: true, precision: true },
-  ...{ activationCheckpointing: true, stateBytes: true },
+  ...{ activationCheckpointing: true, stateBytes: true, superOffload: true },
 };
 
 /** Bytes of one rank for one stage and offload. */
@@ -80,6 +82,7 @@ export function estimateMemory(
     precision: precisionOf(op, read.precision ?? 'bf16'),
     checkpointing: checkpointingOf(op, read.activationCheckpointing, model),
     stateBytes: requireFinite(`${op} stateBytes`, read.stateBytes ?? plainSetup.stateBytes, 0),
+    speculates: requireType(`${op} superOffload`, read.superOffload ?? true, 'boolean'),
   };
   requireLength(op, setup.seq, sizes);
   return WAYS.map((way) => {

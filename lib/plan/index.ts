@@ -7,7 +7,7 @@ export {
 export { type DeviceBytes, type HostBytes, type Memory, memoryOf, total } from './memory.js';
 export { type ModelSizes, sizesOf } from './model-sizes.js';
 export { type Candidate, configOf, makePlan, type Plan, type PlanRequest, weigh } from './plan.js';
-export { plannedModel } from './planned-model.js';
+export { type PlannedAdapters, plannedModel } from './planned-model.js';
 export { H200, hostAdamRate, type Rates } from './rates.js';
 export { formatPlan } from './report.js';
 export { type Place, plainSetup, type Setup } from './setup.js';

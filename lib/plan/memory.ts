@@ -2,7 +2,7 @@
 // allocated.
 import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
-import type { Setup } from './setup.js';
+import { plainSetup, type Setup } from './setup.js';
 
 /** Bytes of one rank's device at the step's worst moment, by part. */
 export interface DeviceBytes {
@@ -55,6 +55,11 @@ const LARGE_VOCABULARY = 2 ** 16;
 const KEPT_LOGITS = 2 ** 30;
 /** f32. */
 const MASTER = 4;
+/** What restores one from its bf16 weight: see SplitHome. */
+const LOWER_HALF = 2 + 1 / 8;
+/** Slots of weights that come down for their update, and elements of the largest: see SplitHome. */
+const WEIGHT_SLOTS = 2;
+const LARGEST_SLOT = 2 ** 26;
 /** Slots of state from a disk: offload_optimizer.buffer_count. */
 const SLOTS = 4;
 /** Elements of the largest part of a state that streams to the device: see StreamedHome. */
@@ -63,7 +68,7 @@ const TILE = 2 ** 24;
 const bytesOf = ({ precision }: Setup): number => (precision === 'fp32' ? 4 : 2);
 
 /** Bytes of an element, the mean over those of the engine's dtype and those of their own. */
-function meanBytes({ count, own }: Elements, setup: Setup): number {
+export function meanBytes({ count, own }: Elements, setup: Setup): number {
   if (own.count === 0) return bytesOf(setup);
   return ((count - own.count) * bytesOf(setup) + own.bytes) / count;
 }
@@ -75,6 +80,29 @@ function stateOf({ trained: { count, own } }: ModelSizes, setup: Setup): number 
   const isWhole = setup.stage < 3;
   const f32 = setup.precision === 'fp32' ? count : own.count;
   return setup.stateBytes + MASTER * (isWhole && count > 0 ? 1 - f32 / count : 1);
+}
+
+/**
+ * Whether the bf16 weights are half of their masters: AdamW's, whose moments are those of the
+ * default, where no weights are tried out. Weights in host memory never are.
+ */
+function splitsMasters({ optimizer, precision, stateBytes, weights, speculates }: Setup): boolean {
+  const isAdamW = stateBytes === plainSetup.stateBytes;
+  const afterVerdict = weights === 'cpu' || !speculates;
+  return optimizer === 'cpu' && precision === 'bf16' && isAdamW && afterVerdict;
+}
+
+/** Bytes of state that cross PCIe each way for a parameter that the device updates. */
+export function bytesOfStreamed(setup: Setup): number {
+  if (!splitsMasters(setup)) return setup.stateBytes + MASTER;
+  const weight = setup.weights === 'cpu' ? bytesOf(setup) : 0;
+  return setup.stateBytes + LOWER_HALF + weight;
+}
+
+/** What stateOf() says, of split masters. */
+function splitStateOf({ trained: { count, own } }: ModelSizes, setup: Setup): number {
+  const f32 = count > 0 ? own.count / count : 0;
+  return setup.stateBytes + LOWER_HALF * (1 - f32) + MASTER * f32;
 }
 
 /**
@@ -166,42 +194,78 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   return [beginning, ...Array.from({ length: layers }, (_, done) => during(done + 1))];
 }
 
+/** Bytes of offloaded state and of what passes through for it, by where they are. */
+interface Offloaded {
+  device: number;
+  optimizer: number;
+  buffers: number;
+  disk: number;
+}
+
+function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
+  const { optimizer, weights, speculates, gpuShare } = setup;
+  if (optimizer === 'device') return { device: 0, optimizer: 0, buffers: 0, disk: 0 };
+  const { count, root, block } = sizes.trained;
+  const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
+  const away = setup.ratio * count * share;
+  const whole = stateOf(sizes, setup);
+  const ofGradient = meanBytes(sizes.trained, setup);
+  const largest = Math.max(root, block) * share;
+  if (optimizer === 'nvme') {
+    const slots = SLOTS * whole * largest;
+    return { device: 0, optimizer: 0, buffers: ofGradient * away + slots, disk: whole * away };
+  }
+  const streamed = away * gpuShare;
+  const isSplit = splitsMasters(setup);
+  const split = splitStateOf(sizes, setup);
+  const ofState = isSplit ? split : whole;
+  // The device has windows for state, and a gradient that has come; one that is not committed, too.
+  const largestTile = Math.min(TILE, block * share);
+  const windows = streamed > 0 ? 2 * bytesOfStreamed(setup) * largestTile : 0;
+  // Updates after the verdict leave weights where gradients were, or where the weights live.
+  const passing = weights === 'device' && speculates ? 2 : 1;
+  const fetched = isSplit && weights === 'device' && away > streamed;
+  const slots = fetched ? WEIGHT_SLOTS * 2 * Math.min(LARGEST_SLOT, largest) : 0;
+  return {
+    device: passing * ofGradient * streamed + windows,
+    optimizer: ofState * away,
+    buffers: passing * ofGradient * (away - streamed) + slots,
+    disk: 0,
+  };
+}
+
+/** Weights that live in host memory; of those whose state is on a disk frozen ones alone. */
+function livingWeights(sizes: ModelSizes, setup: Setup, share: number): number {
+  if (setup.weights !== 'cpu') return 0;
+  const { weights, trained } = sizes;
+  const all = meanBytes(weights, setup) * weights.count;
+  const onDisk = setup.optimizer === 'nvme' && setup.ratio === 1;
+  return (onDisk ? all - meanBytes(trained, setup) * trained.count : all) * share;
+}
+
 /**
  * What one rank needs at the worst moment of the backward: at the head, or in one of the blocks.
  */
 export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
   const sizes = partOf(whole, setup);
   const { weights, trained } = sizes;
-  const parameters = trained.count;
   const element = bytesOf(setup);
   const [ofWeight, ofGradient] = [meanBytes(weights, setup), meanBytes(trained, setup)];
   const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
-  const stateBytes = stateOf(sizes, setup);
-  const state = stateBytes * parameters * share;
   const away = setup.optimizer === 'device' ? 0 : setup.ratio;
-  const streamed = away * setup.gpuShare;
-  const windows = streamed > 0 ? 2 * stateBytes * Math.min(TILE, trained.block * share) : 0;
-  // The device has a gradient that has come and one that is not committed, and windows for state.
-  const passingThrough = 2 * ofGradient * parameters * share * streamed + windows;
+  const kept = (1 - away) * stateOf(sizes, setup) * trained.count * share;
+  const offloaded = offloadedBytes(sizes, setup);
   const moments = momentsOf(sizes, setup).map(
     (moment): DeviceBytes => ({
       weights: moment.weights * ofWeight,
       gradients: moment.gradients * ofGradient,
-      optimizer: (1 - away) * state + passingThrough,
+      optimizer: kept + offloaded.device,
       activations: moment.activations,
       head: moment.head * element,
     }),
   );
   const device = moments.reduce((worst, one) => (total(one) > total(worst) ? one : worst));
-  // A gradient and a weight on their way for every parameter whose state host threads update.
-  const onDisk = setup.optimizer === 'nvme';
-  const passing = (onDisk ? 1 : 2) * ofGradient * parameters * share * (away - streamed);
-  const largest = Math.max(trained.root, trained.block);
-  const slots = onDisk ? SLOTS * stateBytes * largest * share : 0;
-  const frozen = ofWeight * weights.count - ofGradient * parameters;
-  const resident = away < 1 ? ofWeight * weights.count : frozen;
-  const living = setup.weights === 'cpu' ? resident * share : 0;
-  const inMemory = onDisk ? 0 : away * state;
-  const host = { optimizer: inMemory, buffers: passing + living + slots, processes: PROCESS };
-  return { device, host, disk: onDisk ? away * state : 0 };
+  const buffers = offloaded.buffers + livingWeights(sizes, setup, share);
+  const host = { optimizer: offloaded.optimizer, buffers, processes: PROCESS };
+  return { device, host, disk: offloaded.disk };
 }

@@ -21,6 +21,19 @@ export interface Adapters {
   perToken: number;
   /** Elements of the largest weight whose rows have magnitudes, twice. */
   lengths: number;
+  /**
+   * Inputs and outputs of all layers with an adapter: what its products read and write by token.
+   */
+  streamed: number;
+}
+
+/** Weights in few bits. */
+export interface Packed {
+  /** Of all blocks: weights, which products read in full. */
+  count: number;
+  /** Elements and bytes that hold them. */
+  elements: number;
+  bytes: number;
 }
 
 /** A model's sizes, in elements; nothing of it needs memory to be counted. */
@@ -45,6 +58,8 @@ export interface ModelSizes {
   };
   /** Elements of the largest weight in few bits, which is made whole for its product; else 0. */
   unpacked: number;
+  /** All of them. */
+  packed: Packed;
   /** What layers with adapters need beside the products of their bases. */
   adapters: Adapters;
   /** Blocks. */
@@ -66,7 +81,7 @@ const HEAD_ALIGNMENT = 64;
 
 /** The sizes of `model`, whose parameters are counted, not made. */
 export function sizesOf(model: CausalLM): ModelSizes {
-  const { channels, heads, headDim = channels / heads, layers } = model.config;
+  const { channels, heads, headDim = channels / heads } = model.config;
   const count = (parameters: Iterable<{ numel: number }>): number =>
     [...parameters].reduce((sum, { numel }) => sum + numel, 0);
   const blocks = model.units().map(({ module }) => count(module.parameters()));
@@ -76,7 +91,10 @@ export function sizesOf(model: CausalLM): ModelSizes {
   const trainedBlocks = model
     .units()
     .map(({ module }) => count(module.parameters().filter(learns)));
-  const packed = model.modules().filter((one) => one instanceof PackedLinear);
+  const loras = [...lorasOf(model).values()];
+  // A layer with an adapter is no child of it: it would be missed among the modules.
+  const layers = [...model.modules(), ...loras.map(({ base }) => base)];
+  const packed = layers.filter((one) => one instanceof PackedLinear);
   const { lm_head } = model;
   const { vocabSize: vocabulary, maxSeq } = model;
   return {
@@ -92,8 +110,9 @@ export function sizesOf(model: CausalLM): ModelSizes {
       hasHead: !(lm_head instanceof PackedLinear) && lm_head.weight.requiresGrad,
     },
     unpacked: Math.max(0, ...packed.map(({ shape }) => numel(shape))),
-    adapters: adaptersOf([...lorasOf(model).values()]),
-    layers,
+    packed: packedOf(packed),
+    adapters: adaptersOf(loras),
+    layers: model.config.layers,
     activations: model.blockActivations(),
     channels,
     attentionWidth: heads * headDim,
@@ -114,6 +133,16 @@ function elementsOf(parameters: readonly Parameter[]): Elements {
   return found;
 }
 
+function packedOf(layers: readonly PackedLinear[]): Packed {
+  const sum = (list: readonly number[]): number => list.reduce((all, one) => all + one, 0);
+  const held = layers.flatMap((one) => one.parameters().filter((part) => part !== one.bias));
+  return {
+    count: sum(layers.map(({ shape }) => numel(shape))),
+    elements: sum(held.map((one) => one.numel)),
+    bytes: sum(held.map((one) => one.numel * dtypeSize(one.fixedDtype ?? one.dtype))),
+  };
+}
+
 function adaptersOf(layers: readonly LoraLayer[]): Adapters {
   const linears = layers.filter((one) => one instanceof LoraLinear);
   const wide = linears.filter(({ sizes }) => sizes.isWide);
@@ -125,6 +154,7 @@ function adaptersOf(layers: readonly LoraLayer[]): Adapters {
   return {
     perToken: 2 * Math.max(0, ...wide.flatMap(sidesOf)),
     lengths: 2 * Math.max(0, ...sized.map((one) => numel(sidesOf(one)))),
+    streamed: linears.flatMap(sidesOf).reduce((sum, side) => sum + side, 0),
   };
 }
 

@@ -26,7 +26,8 @@ export function partOf(sizes: ModelSizes, { tensor, stages }: Setup): ModelSizes
     return copied + (elements - copied) / tensor;
   };
   const parameters = root + layers * block;
-  const { weights, trained, unpacked, adapters } = sizes;
+  const { weights, trained, unpacked, packed, adapters } = sizes;
+  const here = layers / sizes.layers / tensor;
   const learns = { root: trained.root / tensor, block: trained.block / tensor };
   return {
     ...sizes,
@@ -34,7 +35,16 @@ export function partOf(sizes: ModelSizes, { tensor, stages }: Setup): ModelSizes
     weights: scaledTo(parameters, weights),
     trained: { ...trained, ...learns, ...scaledTo(learns.root + layers * learns.block, trained) },
     unpacked: unpacked / tensor,
-    adapters: { ...adapters, lengths: adapters.lengths / tensor },
+    packed: {
+      count: packed.count * here,
+      elements: packed.elements * here,
+      bytes: packed.bytes * here,
+    },
+    adapters: {
+      ...adapters,
+      lengths: adapters.lengths / tensor,
+      streamed: adapters.streamed * here,
+    },
     idle: (sizes.idle * layers) / sizes.layers / tensor,
     attentionWidth: sizes.attentionWidth / tensor,
     vocabulary: Math.ceil(sizes.vocabulary / tensor),

@@ -81,7 +81,10 @@ function setupsOf(request: PlanRequest): Setup[] {
   const found = axesOf(request).flatMap((axes) => setupsOn(axes, request));
   return found.flatMap((one) => {
     if (one.optimizer !== 'cpu') return [one];
-    return [one, { ...one, gpuShare: plannedGpuShare(one, rates, cluster) }];
+    const both = [one, { ...one, gpuShare: plannedGpuShare(one, rates, cluster) }];
+    // Weights in host memory are never tried out.
+    if (one.weights === 'cpu') return both;
+    return [...both, ...both.map((way) => ({ ...way, speculates: false }))];
   });
 }
 
@@ -172,7 +175,7 @@ const NVME_PATH = '/nvme';
 /** The ds_config.json of a way; what checkpoints a model's blocks is the model's own option. */
 export function configOf({ setup }: Candidate): DsConfig {
   const { stage, optimizer, weights, ratio, precision, microBatch, accumulation, overlap } = setup;
-  const { gpuShare: gpu_share, tensor, stages } = setup;
+  const { gpuShare: gpu_share, speculates, tensor, stages } = setup;
   const pinned = { device: 'cpu', pin_memory: true } as const;
   return {
     train_micro_batch_size_per_gpu: microBatch,
@@ -186,7 +189,10 @@ export function configOf({ setup }: Candidate): DsConfig {
       stage,
       ...(stage > 0 && { overlap_comm: overlap }),
       ...(optimizer === 'cpu' && {
-        offload_optimizer: { ...pinned, ...(ratio < 1 && { ratio }), gpu_share },
+        offload_optimizer: {
+          ...{ ...pinned, ...(ratio < 1 && { ratio }), gpu_share },
+          ...(!speculates && { super_offload: false }),
+        },
       }),
       ...(optimizer === 'nvme' && {
         offload_optimizer: { device: 'nvme', nvme_path: NVME_PATH },

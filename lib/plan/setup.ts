@@ -21,6 +21,8 @@ export interface Setup {
   ratio: number;
   /** offload_optimizer.gpu_share: of that, the share which the device updates. */
   gpuShare: number;
+  /** offload_optimizer.super_offload: whether updates are tried out during the backward. */
+  speculates: boolean;
   /** Samples of a rank's micro-batch. */
   microBatch: number;
   /** Tokens of a sample. */
@@ -42,6 +44,7 @@ export const plainSetup: Setup = {
   ...{ stage: 0, ranks: 1, optimizer: 'device', weights: 'device', ratio: 1 },
   ...{ tensor: 1, stages: 1 },
   gpuShare: 0,
+  speculates: true,
   ...{ microBatch: 1, seq: 1024, accumulation: 1, precision: 'bf16', checkpointing: false },
   ...{ overlap: true, stateBytes: 8 },
 };

@@ -2,7 +2,8 @@
 // comments of this file.
 
 import { balancedShare } from '../zero/home/processor-rates.js';
-import type { ModelSizes } from './model-sizes.js';
+import { bytesOfStreamed, meanBytes } from './memory.js';
+import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
 import { hostAdamRate, type Rates } from './rates.js';
 import type { Setup } from './setup.js';
@@ -42,6 +43,11 @@ const REPLAYED = 2 / 3;
  */
 const ADAM = 28;
 const ADAM_ON_HOST = 30;
+/** Bytes that an update after the verdict moves there, and how much faster while nothing comes. */
+const ADAM_AFTERWARDS = 28;
+const UNDISTURBED = 1.3;
+/** Of a micro-batch's compute: what such an update hides behind. */
+const FORWARD = { true: 1 / 4, false: 1 / 3 } as const;
 /**
  * Of whichever of the device and the host is shorter, what the other does not hide: several ranks
  * publish their weights when all of them have been updated.
@@ -53,21 +59,35 @@ const CONTENTION = 1.04;
 const UNHIDDEN_EXCHANGE = { true: 0.2, false: 1 } as const;
 /** Tokens of a micro-batch at which products run at half their rate: fewer fill the device less. */
 const HALF_RATE_TOKENS = 256;
+/**
+ * Passes of adapters over inputs and outputs of their layers, bytes of each in all: the two
+ * products and the sum, forward and backward, and to f32 and back where they are wide.
+ */
+const ADAPTER_PASSES = {
+  wide: { forward: 13, backward: 18 },
+  plain: { forward: 5, backward: 7 },
+} as const;
 /** FP32 products run in TF32 nowhere: they are that much slower than 16-bit ones. */
 const FP32 = 12;
 
 /** Seconds of forward and backward of one micro-batch. */
 function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
-  const { parameters, idle, root, layers, attentionWidth, channels } = sizes;
+  const { parameters, idle, root, layers, attentionWidth, channels, trained, packed } = sizes;
   const { paddedVocabulary, vocabulary } = sizes;
   const tokens = setup.microBatch * setup.seq;
   const slower = setup.precision === 'fp32' ? FP32 : 1;
   const filled = tokens / (tokens + HALF_RATE_TOKENS);
   const headWeights = vocabulary * channels;
-  const forward = 2 * (parameters - idle - root) * tokens;
+  const forward = 2 * (parameters - idle - root - packed.elements + packed.count) * tokens;
   const head = 2 * headWeights * tokens;
   const replayed = setup.checkpointing ? REPLAYED * forward : 0;
-  const products = (3 * forward + 3 * head + replayed) / ((rates.matmul * filled) / slower);
+  // Frozen weights have no gradient: what learns are adapters, whose products are those of f32.
+  const isWhole = trained.count >= sizes.weights.count;
+  const ofWeights = isWhole ? forward : 0;
+  const ofHead = trained.hasHead ? head : 0;
+  const all = 2 * forward + ofWeights + 2 * head + ofHead + replayed;
+  const products = all / ((rates.matmul * filled) / slower);
+  const beside = isWhole ? 0 : adapterTime(sizes, setup, rates);
   // Half of the scores are above the diagonal.
   const scores = 2 * tokens * setup.seq * attentionWidth * layers;
   const again = setup.checkpointing ? 2 : 1;
@@ -77,7 +97,28 @@ function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
   const element = setup.precision === 'fp32' ? 4 : 2;
   const passes = PASSES * (setup.checkpointing ? 1.25 : 1);
   const streamed = layers * tokens * channels * passes + tokens * paddedVocabulary * LOGIT_PASSES;
-  return products + attention + (streamed * element) / rates.deviceMemory;
+  return products + attention + beside + (streamed * element) / rates.deviceMemory;
+}
+
+/**
+ * Seconds of what adapters compute beside frozen layers in one micro-batch, and of making weights
+ * in few bits whole for each of their products.
+ */
+function adapterTime(
+  { trained, packed, adapters }: ModelSizes,
+  { microBatch, seq, checkpointing, precision }: Setup,
+  rates: Rates,
+): number {
+  const tokens = microBatch * seq;
+  const again = checkpointing ? 2 : 1;
+  const isWide = adapters.perToken > 0 || precision === 'fp32';
+  const macs = (again + 2) * (trained.count - trained.root) * tokens;
+  const products = (2 * macs * (isWide ? FP32 : 1)) / rates.matmul;
+  const { forward, backward } = ADAPTER_PASSES[isWide ? 'wide' : 'plain'];
+  const passes = tokens * adapters.streamed * (again * forward + backward);
+  const element = precision === 'fp32' ? 4 : 2;
+  const made = (again + 1) * (packed.bytes + packed.count * element);
+  return products + (passes + made) / rates.deviceMemory;
 }
 
 /** All ranks of one machine, whatever they share. */
@@ -109,15 +150,16 @@ function sharingTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster)
 }
 
 /** Seconds of exchanges between the ranks in one step, hidden or not. */
-function exchangeTime({ parameters }: ModelSizes, setup: Setup, rates: Rates, at: Cluster): number {
+function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster): number {
   if (setup.ranks === 1) return 0;
-  const element = setup.precision === 'fp32' ? 4 : 2;
   const slowest = slowestLink(setup, rates, at);
-  const one = (parameters * element * (setup.ranks - 1)) / setup.ranks / slowest;
+  const of = (elements: Elements): number =>
+    (elements.count * meanBytes(elements, setup) * (setup.ranks - 1)) / setup.ranks / slowest;
+  const learnt = of(sizes.trained);
   const { stage, accumulation } = setup;
-  if (stage < 2) return 2 * one;
-  if (stage === 2) return (accumulation + 1) * one;
-  return 3 * accumulation * one;
+  if (stage < 2) return 2 * learnt;
+  if (stage === 2) return (accumulation + 1) * learnt;
+  return accumulation * (2 * of(sizes.weights) + learnt);
 }
 
 /**
@@ -128,14 +170,17 @@ export function plannedGpuShare(setup: Setup, rates: Rates, at: Cluster): number
   const ranksHere = ranksOfMachine(setup, at);
   const host = hostAdamRate(rates, at.coresPerNode) / ranksHere / ADAM_ON_HOST;
   const element = setup.precision === 'fp32' ? 4 : 2;
-  const share = balancedShare({ host, link: rates.pcie }, { state: setup.stateBytes + 4, element });
+  const share = balancedShare(
+    { host, link: rates.pcie },
+    { state: bytesOfStreamed(setup), element },
+  );
   return Math.round(100 * share) / 100;
 }
 
 /** Seconds of one step of `sizes` by `setup`, on devices of `rates`. */
 export function stepTime(whole: ModelSizes, setup: Setup, rates: Rates, at: Cluster): StepTime {
   const sizes = partOf(whole, setup);
-  const { parameters } = sizes;
+  const { count: trained } = sizes.trained;
   const isAlone = setup.ranks * setup.tensor * setup.stages === 1;
   const beside = isAlone ? 1 : CONTENTION;
   // Stages wait for the first and the last micro-batches of the others.
@@ -143,13 +188,15 @@ export function stepTime(whole: ModelSizes, setup: Setup, rates: Rates, at: Clus
   const compute = beside * micros * computeTime(sizes, setup, rates);
   const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
   const away = setup.optimizer === 'device' ? 0 : setup.ratio;
-  const onDevice = ((1 - away) * parameters * share * ADAM) / rates.deviceMemory;
+  const onDevice = ((1 - away) * trained * share * ADAM) / rates.deviceMemory;
   const ranksHere = ranksOfMachine(setup, at);
-  const offloaded = away * parameters * share;
+  const offloaded = away * trained * share;
   const hostAdam = hostAdamRate(rates, at.coresPerNode) / ranksHere;
-  const byThreads = ((1 - setup.gpuShare) * offloaded * ADAM_ON_HOST) / hostAdam;
+  const ofThreads = setup.speculates ? ADAM_ON_HOST : ADAM_AFTERWARDS / UNDISTURBED;
+  const byThreads = ((1 - setup.gpuShare) * offloaded * ofThreads) / hostAdam;
   const element = setup.precision === 'fp32' ? 4 : 2;
-  const crossing = setup.gpuShare * (setup.stateBytes + 4) + (1 - setup.gpuShare) * element;
+  const streamed = bytesOfStreamed(setup);
+  const crossing = setup.gpuShare * streamed + (1 - setup.gpuShare) * element;
   // State on a disk comes and goes beside its updates, of all ranks of a machine through one disk.
   const state = offloaded * (setup.stateBytes + 4);
   const byDisk = setup.optimizer === 'nvme' ? (state * ranksHere) / rates.disk : 0;
@@ -159,7 +206,8 @@ export function stepTime(whole: ModelSizes, setup: Setup, rates: Rates, at: Clus
   const exposed = exchangeTime(sizes, setup, rates, at) * unhidden + shared;
   const device = compute + onDevice;
   // All but the last micro-batch of an accumulation have nothing to update.
-  const hides = compute / micros + onDevice;
+  const micro = compute / micros;
+  const hides = onDevice + (setup.speculates ? micro : FORWARD[`${setup.checkpointing}`] * micro);
   const both =
     Math.max(hides, onHost) + UNHIDDEN[isAlone ? 'one' : 'several'] * Math.min(hides, onHost);
   const step = (onHost === 0 ? device : device - hides + both) + exposed;

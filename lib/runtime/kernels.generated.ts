@@ -806,6 +806,70 @@ export function adamW8bitOnHost(args: AdamW8bitArgs, stream: Stream): void {
 }
 
 /**
+ * AdamW's update of the masters that JoinMaster gives of high, low and ties, split again by
+ * SplitMaster: `high` is the weight that AdamW rounds the same master to, bit by bit. When
+ * control[1] is 0 nothing is written.
+ */
+export interface AdamWHalvesArgs {
+  /** [n] bf16, updated: the weights that the model computes with */
+  high: View;
+  /** [n] bf16, updated: 16 bits each, which are no number */
+  low: View;
+  /** [ceil(n / 8)] u8, updated: a bit each, the lowest first */
+  ties: View;
+  /** [n] f32, updated */
+  m: View;
+  /** [n] f32, updated */
+  v: View;
+  /** [n] f32, f16 or bf16 */
+  grad: View;
+  /** [4] f32, see GradientControl */
+  control: View;
+  lr: number;
+  beta1: number;
+  beta2: number;
+  eps: number;
+  weightDecay: number;
+  /** 1 - beta1^t, or 1 without bias correction */
+  correction1: number;
+  /** 1 - beta2^t, or 1 */
+  correction2: number;
+  decoupled: boolean;
+}
+
+function putAdamWHalves(args: AdamWHalvesArgs): void {
+  let at = 0;
+  at = putView(args.high, at);
+  at = putView(args.low, at);
+  at = putView(args.ties, at);
+  at = putView(args.m, at);
+  at = putView(args.v, at);
+  at = putView(args.grad, at);
+  at = putView(args.control, at);
+  block[at++] = args.lr;
+  block[at++] = args.beta1;
+  block[at++] = args.beta2;
+  block[at++] = args.eps;
+  block[at++] = args.weightDecay;
+  block[at++] = args.correction1;
+  block[at++] = args.correction2;
+  block[at] = args.decoupled ? 1 : 0;
+}
+
+export function adamWHalves(
+  args: AdamWHalvesArgs,
+  stream: Stream = args.high.buffer.device.compute,
+): void {
+  putAdamWHalves(args);
+  call(11, stream, args);
+}
+
+export function adamWHalvesOnHost(args: AdamWHalvesArgs, stream: Stream): void {
+  putAdamWHalves(args);
+  callOnHost(11, stream);
+}
+
+/**
  * Commit: where `previous` is present, AdamW with previous_control and previous_rule updates
  * master, m and v. Speculation: where `next` is present, AdamW with next_control and next_rule
  * runs on the values so committed and nothing of it is stored but `weight`, rounded to its dtype.
@@ -869,12 +933,12 @@ export function adamWSpeculate(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAdamWSpeculate(args);
-  call(11, stream, args);
+  call(12, stream, args);
 }
 
 export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): void {
   putAdamWSpeculate(args);
-  callOnHost(11, stream);
+  callOnHost(12, stream);
 }
 
 /**
@@ -945,12 +1009,12 @@ export function attention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putAttention(args);
-  call(12, stream, args);
+  call(13, stream, args);
 }
 
 export function attentionOnHost(args: AttentionArgs, stream: Stream): void {
   putAttention(args);
-  callOnHost(12, stream);
+  callOnHost(13, stream);
 }
 
 /**
@@ -1020,12 +1084,12 @@ export function attentionBackward(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putAttentionBackward(args);
-  call(13, stream, args);
+  call(14, stream, args);
 }
 
 export function attentionBackwardOnHost(args: AttentionBackwardArgs, stream: Stream): void {
   putAttentionBackward(args);
-  callOnHost(13, stream);
+  callOnHost(14, stream);
 }
 
 /**
@@ -1050,12 +1114,12 @@ export function copy(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCopy(args);
-  call(14, stream, args);
+  call(15, stream, args);
 }
 
 export function copyOnHost(args: CopyArgs, stream: Stream): void {
   putCopy(args);
-  callOnHost(14, stream);
+  callOnHost(15, stream);
 }
 
 /**
@@ -1107,12 +1171,12 @@ export function crossEntropy(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putCrossEntropy(args);
-  call(15, stream, args);
+  call(16, stream, args);
 }
 
 export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void {
   putCrossEntropy(args);
-  callOnHost(15, stream);
+  callOnHost(16, stream);
 }
 
 /**
@@ -1157,12 +1221,12 @@ export function crossEntropyBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putCrossEntropyBackward(args);
-  call(16, stream, args);
+  call(17, stream, args);
 }
 
 export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, stream: Stream): void {
   putCrossEntropyBackward(args);
-  callOnHost(16, stream);
+  callOnHost(17, stream);
 }
 
 /**
@@ -1214,12 +1278,12 @@ export function dropout(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putDropout(args);
-  call(17, stream, args);
+  call(18, stream, args);
 }
 
 export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
   putDropout(args);
-  callOnHost(17, stream);
+  callOnHost(18, stream);
 }
 
 /**
@@ -1248,12 +1312,12 @@ export function unary(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnary(args);
-  call(18, stream, args);
+  call(19, stream, args);
 }
 
 export function unaryOnHost(args: UnaryArgs, stream: Stream): void {
   putUnary(args);
-  callOnHost(18, stream);
+  callOnHost(19, stream);
 }
 
 /**
@@ -1285,12 +1349,12 @@ export function unaryBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnaryBackward(args);
-  call(19, stream, args);
+  call(20, stream, args);
 }
 
 export function unaryBackwardOnHost(args: UnaryBackwardArgs, stream: Stream): void {
   putUnaryBackward(args);
-  callOnHost(19, stream);
+  callOnHost(20, stream);
 }
 
 /**
@@ -1323,12 +1387,12 @@ export function binary(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putBinary(args);
-  call(20, stream, args);
+  call(21, stream, args);
 }
 
 export function binaryOnHost(args: BinaryArgs, stream: Stream): void {
   putBinary(args);
-  callOnHost(20, stream);
+  callOnHost(21, stream);
 }
 
 /**
@@ -1358,12 +1422,12 @@ export function compare(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putCompare(args);
-  call(21, stream, args);
+  call(22, stream, args);
 }
 
 export function compareOnHost(args: CompareArgs, stream: Stream): void {
   putCompare(args);
-  callOnHost(21, stream);
+  callOnHost(22, stream);
 }
 
 /**
@@ -1394,12 +1458,12 @@ export function scale(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScale(args);
-  call(22, stream, args);
+  call(23, stream, args);
 }
 
 export function scaleOnHost(args: ScaleArgs, stream: Stream): void {
   putScale(args);
-  callOnHost(22, stream);
+  callOnHost(23, stream);
 }
 
 /**
@@ -1429,12 +1493,12 @@ export function where(
   stream: Stream = args.condition.buffer.device.compute,
 ): void {
   putWhere(args);
-  call(23, stream, args);
+  call(24, stream, args);
 }
 
 export function whereOnHost(args: WhereArgs, stream: Stream): void {
   putWhere(args);
-  callOnHost(23, stream);
+  callOnHost(24, stream);
 }
 
 /**
@@ -1462,12 +1526,12 @@ export function embedding(
   stream: Stream = args.weight.buffer.device.compute,
 ): void {
   putEmbedding(args);
-  call(24, stream, args);
+  call(25, stream, args);
 }
 
 export function embeddingOnHost(args: EmbeddingArgs, stream: Stream): void {
   putEmbedding(args);
-  callOnHost(24, stream);
+  callOnHost(25, stream);
 }
 
 /**
@@ -1499,12 +1563,12 @@ export function embeddingBackward(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putEmbeddingBackward(args);
-  call(25, stream, args);
+  call(26, stream, args);
 }
 
 export function embeddingBackwardOnHost(args: EmbeddingBackwardArgs, stream: Stream): void {
   putEmbeddingBackward(args);
-  callOnHost(25, stream);
+  callOnHost(26, stream);
 }
 
 /**
@@ -1538,12 +1602,12 @@ export function groupRows(
   stream: Stream = args.ids.buffer.device.compute,
 ): void {
   putGroupRows(args);
-  call(26, stream, args);
+  call(27, stream, args);
 }
 
 export function groupRowsOnHost(args: GroupRowsArgs, stream: Stream): void {
   putGroupRows(args);
-  callOnHost(26, stream);
+  callOnHost(27, stream);
 }
 
 /**
@@ -1577,12 +1641,12 @@ export function combineRows(
   stream: Stream = args.y.buffer.device.compute,
 ): void {
   putCombineRows(args);
-  call(27, stream, args);
+  call(28, stream, args);
 }
 
 export function combineRowsOnHost(args: CombineRowsArgs, stream: Stream): void {
   putCombineRows(args);
-  callOnHost(27, stream);
+  callOnHost(28, stream);
 }
 
 /**
@@ -1619,12 +1683,12 @@ export function combineRowsBackward(
   stream: Stream = args.y.buffer.device.compute,
 ): void {
   putCombineRowsBackward(args);
-  call(28, stream, args);
+  call(29, stream, args);
 }
 
 export function combineRowsBackwardOnHost(args: CombineRowsBackwardArgs, stream: Stream): void {
   putCombineRowsBackward(args);
-  callOnHost(28, stream);
+  callOnHost(29, stream);
 }
 
 /**
@@ -1653,12 +1717,12 @@ export function feedTokens(
   stream: Stream = args.tokens.buffer.device.compute,
 ): void {
   putFeedTokens(args);
-  call(29, stream, args);
+  call(30, stream, args);
 }
 
 export function feedTokensOnHost(args: FeedTokensArgs, stream: Stream): void {
   putFeedTokens(args);
-  callOnHost(29, stream);
+  callOnHost(30, stream);
 }
 
 /**
@@ -1681,12 +1745,12 @@ export function fill(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putFill(args);
-  call(30, stream, args);
+  call(31, stream, args);
 }
 
 export function fillOnHost(args: FillArgs, stream: Stream): void {
   putFill(args);
-  callOnHost(30, stream);
+  callOnHost(31, stream);
 }
 
 /**
@@ -1711,12 +1775,12 @@ export function arange(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putArange(args);
-  call(31, stream, args);
+  call(32, stream, args);
 }
 
 export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
   putArange(args);
-  callOnHost(31, stream);
+  callOnHost(32, stream);
 }
 
 /**
@@ -1746,12 +1810,12 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(32, stream, args);
+  call(33, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
   putGather(args);
-  callOnHost(32, stream);
+  callOnHost(33, stream);
 }
 
 /**
@@ -1776,12 +1840,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(33, stream, args);
+  call(34, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(33, stream);
+  callOnHost(34, stream);
 }
 
 /**
@@ -1815,12 +1879,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(34, stream, args);
+  call(35, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(34, stream);
+  callOnHost(35, stream);
 }
 
 /**
@@ -1859,12 +1923,12 @@ export function groupedMatmul(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGroupedMatmul(args);
-  call(35, stream, args);
+  call(36, stream, args);
 }
 
 export function groupedMatmulOnHost(args: GroupedMatmulArgs, stream: Stream): void {
   putGroupedMatmul(args);
-  callOnHost(35, stream);
+  callOnHost(36, stream);
 }
 
 /**
@@ -1900,12 +1964,12 @@ export function groupedWeightGradient(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putGroupedWeightGradient(args);
-  call(36, stream, args);
+  call(37, stream, args);
 }
 
 export function groupedWeightGradientOnHost(args: GroupedWeightGradientArgs, stream: Stream): void {
   putGroupedWeightGradient(args);
-  callOnHost(36, stream);
+  callOnHost(37, stream);
 }
 
 /**
@@ -1962,12 +2026,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(37, stream, args);
+  call(38, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(37, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -2000,12 +2064,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(38, stream, args);
+  call(39, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(38, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -2055,12 +2119,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(39, stream, args);
+  call(40, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(39, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -2105,12 +2169,82 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(40, stream, args);
+  call(41, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(40, stream);
+  callOnHost(41, stream);
+}
+
+/**
+ * Joins halves to f32: every float but NaNs as it was split.
+ */
+export interface JoinMasterArgs {
+  /** [n] bf16: the weights */
+  high: View;
+  /** [n] bf16: 16 bits each, which are no number */
+  low: View;
+  /** [ceil(n / 8)] u8: a bit each, the lowest first */
+  ties: View;
+  /** [n] f32 */
+  out: View;
+}
+
+function putJoinMaster(args: JoinMasterArgs): void {
+  let at = 0;
+  at = putView(args.high, at);
+  at = putView(args.low, at);
+  at = putView(args.ties, at);
+  putView(args.out, at);
+}
+
+export function joinMaster(
+  args: JoinMasterArgs,
+  stream: Stream = args.high.buffer.device.compute,
+): void {
+  putJoinMaster(args);
+  call(42, stream, args);
+}
+
+export function joinMasterOnHost(args: JoinMasterArgs, stream: Stream): void {
+  putJoinMaster(args);
+  callOnHost(42, stream);
+}
+
+/**
+ * Splits f32 into halves; `high` is rounded to nearest, ties to even.
+ */
+export interface SplitMasterArgs {
+  /** [n] f32 */
+  in: View;
+  /** [n] bf16 */
+  high: View;
+  /** [n] bf16 */
+  low: View;
+  /** [ceil(n / 8)] u8; bits beyond n become 0 */
+  ties: View;
+}
+
+function putSplitMaster(args: SplitMasterArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.high, at);
+  at = putView(args.low, at);
+  putView(args.ties, at);
+}
+
+export function splitMaster(
+  args: SplitMasterArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putSplitMaster(args);
+  call(43, stream, args);
+}
+
+export function splitMasterOnHost(args: SplitMasterArgs, stream: Stream): void {
+  putSplitMaster(args);
+  callOnHost(43, stream);
 }
 
 /**
@@ -2154,12 +2288,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(41, stream, args);
+  call(44, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(41, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -2197,12 +2331,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(42, stream, args);
+  call(45, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(42, stream);
+  callOnHost(45, stream);
 }
 
 /**
@@ -2243,12 +2377,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(43, stream, args);
+  call(46, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(43, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2286,12 +2420,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(44, stream, args);
+  call(47, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(44, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2328,12 +2462,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(45, stream, args);
+  call(48, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(45, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2367,12 +2501,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(46, stream, args);
+  call(49, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(46, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2405,12 +2539,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(47, stream, args);
+  call(50, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(47, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2455,12 +2589,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(48, stream, args);
+  call(51, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(48, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2508,12 +2642,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(49, stream, args);
+  call(52, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(49, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2563,12 +2697,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(50, stream, args);
+  call(53, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(50, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2607,12 +2741,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(51, stream, args);
+  call(54, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(51, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2655,12 +2789,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(52, stream, args);
+  call(55, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(52, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2694,12 +2828,12 @@ export function momentPayload(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putMomentPayload(args);
-  call(53, stream, args);
+  call(56, stream, args);
 }
 
 export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
   putMomentPayload(args);
-  callOnHost(53, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2736,12 +2870,12 @@ export function driftPayload(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putDriftPayload(args);
-  call(54, stream, args);
+  call(57, stream, args);
 }
 
 export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
   putDriftPayload(args);
-  callOnHost(54, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2789,12 +2923,12 @@ export function frozenAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putFrozenAdam(args);
-  call(55, stream, args);
+  call(58, stream, args);
 }
 
 export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
   putFrozenAdam(args);
-  callOnHost(55, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2841,12 +2975,12 @@ export function anchorAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAnchorAdam(args);
-  call(56, stream, args);
+  call(59, stream, args);
 }
 
 export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
   putAnchorAdam(args);
-  callOnHost(56, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -2876,12 +3010,12 @@ export function oneBitLambAverage(
   stream: Stream = args.coefficients.buffer.device.compute,
 ): void {
   putOneBitLambAverage(args);
-  call(57, stream, args);
+  call(60, stream, args);
 }
 
 export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
   putOneBitLambAverage(args);
-  callOnHost(57, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -2939,12 +3073,12 @@ export function oneBitLambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putOneBitLambMoments(args);
-  call(58, stream, args);
+  call(61, stream, args);
 }
 
 export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
   putOneBitLambMoments(args);
-  callOnHost(58, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -2988,12 +3122,12 @@ export function oneBitLambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putOneBitLambCoefficients(args);
-  call(59, stream, args);
+  call(62, stream, args);
 }
 
 export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
   putOneBitLambCoefficients(args);
-  callOnHost(59, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -3026,12 +3160,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(60, stream, args);
+  call(63, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(60, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -3083,12 +3217,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(61, stream, args);
+  call(64, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(61, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3121,12 +3255,12 @@ export function quantizeWeights(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putQuantizeWeights(args);
-  call(62, stream, args);
+  call(65, stream, args);
 }
 
 export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
   putQuantizeWeights(args);
-  callOnHost(62, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3161,12 +3295,12 @@ export function dequantizeWeights(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putDequantizeWeights(args);
-  call(63, stream, args);
+  call(66, stream, args);
 }
 
 export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
   putDequantizeWeights(args);
-  callOnHost(63, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3207,12 +3341,12 @@ export function quantizedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedLinear(args);
-  call(64, stream, args);
+  call(67, stream, args);
 }
 
 export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
   putQuantizedLinear(args);
-  callOnHost(64, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3246,12 +3380,12 @@ export function repackCodes(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRepackCodes(args);
-  call(65, stream, args);
+  call(68, stream, args);
 }
 
 export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
   putRepackCodes(args);
-  callOnHost(65, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -3288,12 +3422,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(66, stream, args);
+  call(69, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(66, stream);
+  callOnHost(69, stream);
 }
 
 /**
@@ -3331,12 +3465,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(67, stream, args);
+  call(70, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(67, stream);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3368,12 +3502,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(68, stream, args);
+  call(71, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(68, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3398,12 +3532,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(69, stream, args);
+  call(72, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(69, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3458,12 +3592,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(70, stream, args);
+  call(73, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(70, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3502,12 +3636,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(71, stream, args);
+  call(74, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(71, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3564,12 +3698,12 @@ export function rotaryStore(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putRotaryStore(args);
-  call(72, stream, args);
+  call(75, stream, args);
 }
 
 export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
   putRotaryStore(args);
-  callOnHost(72, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3602,12 +3736,12 @@ export function routeTopK(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopK(args);
-  call(73, stream, args);
+  call(76, stream, args);
 }
 
 export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
   putRouteTopK(args);
-  callOnHost(73, stream);
+  callOnHost(76, stream);
 }
 
 /**
@@ -3643,12 +3777,12 @@ export function routeTopKBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopKBackward(args);
-  call(74, stream, args);
+  call(77, stream, args);
 }
 
 export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
   putRouteTopKBackward(args);
-  callOnHost(74, stream);
+  callOnHost(77, stream);
 }
 
 /**
@@ -3711,12 +3845,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(75, stream, args);
+  call(78, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(75, stream);
+  callOnHost(78, stream);
 }
 
 /**
@@ -3750,12 +3884,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(76, stream, args);
+  call(79, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(76, stream);
+  callOnHost(79, stream);
 }
 
 /**
@@ -3789,12 +3923,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(77, stream, args);
+  call(80, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(77, stream);
+  callOnHost(80, stream);
 }
 
 /**
@@ -3825,12 +3959,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(78, stream, args);
+  call(81, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(78, stream);
+  callOnHost(81, stream);
 }
 
 /**
@@ -3864,12 +3998,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(79, stream, args);
+  call(82, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(79, stream);
+  callOnHost(82, stream);
 }
 
 /**
@@ -3922,12 +4056,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(80, stream, args);
+  call(83, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(80, stream);
+  callOnHost(83, stream);
 }
 
 /**
@@ -3975,12 +4109,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(81, stream, args);
+  call(84, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(81, stream);
+  callOnHost(84, stream);
 }
 
 /**
@@ -4015,12 +4149,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(82, stream, args);
+  call(85, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(82, stream);
+  callOnHost(85, stream);
 }
 
 /**
@@ -4047,12 +4181,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(83, stream, args);
+  call(86, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(83, stream);
+  callOnHost(86, stream);
 }
 
 /**
@@ -4085,12 +4219,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(84, stream, args);
+  call(87, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(84, stream);
+  callOnHost(87, stream);
 }
 
 /**
@@ -4120,12 +4254,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(85, stream, args);
+  call(88, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(85, stream);
+  callOnHost(88, stream);
 }
 
 /**
@@ -4153,12 +4287,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(86, stream, args);
+  call(89, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(86, stream);
+  callOnHost(89, stream);
 }
 
 /**
@@ -4196,12 +4330,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(87, stream, args);
+  call(90, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(87, stream);
+  callOnHost(90, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -4217,6 +4351,7 @@ export interface OpArgs {
   Adagrad: AdagradArgs;
   AdamW: AdamWArgs;
   AdamW8bit: AdamW8bitArgs;
+  AdamWHalves: AdamWHalvesArgs;
   AdamWSpeculate: AdamWSpeculateArgs;
   Attention: AttentionArgs;
   AttentionBackward: AttentionBackwardArgs;
@@ -4247,6 +4382,8 @@ export interface OpArgs {
   LambCoefficients: LambCoefficientsArgs;
   LambApply: LambApplyArgs;
   Lion: LionArgs;
+  JoinMaster: JoinMasterArgs;
+  SplitMaster: SplitMasterArgs;
   Matmul: MatmulArgs;
   Multinomial: MultinomialArgs;
   MuonMomentum: MuonMomentumArgs;
@@ -4309,6 +4446,7 @@ export const opNames = [
   'Adagrad',
   'AdamW',
   'AdamW8bit',
+  'AdamWHalves',
   'AdamWSpeculate',
   'Attention',
   'AttentionBackward',
@@ -4339,6 +4477,8 @@ export const opNames = [
   'LambCoefficients',
   'LambApply',
   'Lion',
+  'JoinMaster',
+  'SplitMaster',
   'Matmul',
   'Multinomial',
   'MuonMomentum',
@@ -4398,6 +4538,7 @@ export type UpdateOp =
   | 'Adagrad'
   | 'AdamW'
   | 'AdamW8bit'
+  | 'AdamWHalves'
   | 'AdamWSpeculate'
   | 'LambMoments'
   | 'LambCoefficients'

@@ -59,9 +59,11 @@ export class OptimizerState {
   /**
    * Updates every partition in forward order, whatever share it is of, and tells `publisher` of
    * each when its new weights have been enqueued. `control` is on the device, written on the
-   * compute stream.
+   * compute stream. A share may wait for the verdict: what others need not wait for comes first.
    */
   update(control: Tensor, plan: UpdatePlan, publisher: Publisher): void {
+    for (const { schedule } of this.shares) schedule.endBackward();
+    for (const partition of this.inForwardOrder) this.of(partition).schedule.begin(partition);
     const updates = new Map(
       this.shares.map(({ home, schedule }) => [home, schedule.update(control, plan)] as const),
     );

@@ -1,8 +1,8 @@
 // How weights flow: what of a unit a rank keeps, and how updated weights reach the ranks that
 // compute with them.
 import type { Device } from '../runtime/device.js';
-import { Event, type Stream } from '../runtime/stream.js';
-import type { Collectives } from './collectives.js';
+import { Event, Stream } from '../runtime/stream.js';
+import type { Collectives, Work } from './collectives.js';
 import { Exchange, type ExchangeOptions } from './exchange.js';
 import { sliceFlat } from './flat.js';
 import { InMemory, type WeightPlace } from './home/weight-place.js';
@@ -29,8 +29,8 @@ export interface WeightFlow {
   release(unit: WeightUnit): void;
   /** Every unit's gradient of this backward is under way. */
   endBackward(): void;
-  /** The part's weights change in the order of `stream`. */
-  publish(part: WeightPart, stream: Stream): void;
+  /** The part's weights change in the order of `stream`, before `changed` where it is given. */
+  publish(part: WeightPart, stream: Stream, changed?: Event): void;
   /**
    * Every partition of an update was published: their collectives are under way, on all ranks at
    * the same place.
@@ -67,7 +67,7 @@ abstract class HeldWeights implements WeightFlow {
 
   endBackward(): void {}
 
-  publish(_part: WeightPart, _stream: Stream): void {}
+  publish(_part: WeightPart, _stream: Stream, _changed?: Event): void {}
 
   dispatch(): void {}
 
@@ -91,7 +91,8 @@ export class WholeWeights extends HeldWeights {
 /**
  * Stages 1 and 2: every rank holds whole units and updates a shard of each, which an all-gather
  * brings to the others, in place and in the order of updates; whoever reads a unit waits for it
- * alone.
+ * alone. What the host updates takes longer than a forward: each unit goes as soon as it is there,
+ * on a stream of its own, and compute reads the first ones while the last are still updated.
  */
 export class PublishedWeights extends HeldWeights {
   private readonly exchange: Exchange;
@@ -101,6 +102,8 @@ export class PublishedWeights extends HeldWeights {
    */
   private readonly awaited = new Map<WeightUnit, Event | null>();
   private readonly events: Event[] = [];
+  /** Where units go that the host has updated. */
+  private readonly beside: Stream;
 
   constructor(
     private readonly device: Device,
@@ -109,6 +112,7 @@ export class PublishedWeights extends HeldWeights {
   ) {
     super();
     this.exchange = new Exchange(device, options);
+    this.beside = Stream.create(device, 'weights between ranks');
   }
 
   protected override keep(unit: WeightUnit): Kept {
@@ -116,19 +120,42 @@ export class PublishedWeights extends HeldWeights {
     return [range, new InMemory(sliceFlat(unit.allocate(), range))];
   }
 
-  override publish({ unit, weights }: WeightPart, stream: Stream): void {
-    const changed = this.event().record(stream);
+  override publish(part: WeightPart, stream: Stream, changed?: Event): void {
+    if (stream === this.device.compute) this.publishInBuckets(part, stream);
+    else this.publishBeside(part, stream, changed);
+  }
+
+  private publishInBuckets(part: WeightPart, stream: Stream): void {
+    const { unit } = part;
+    const computed = this.event().record(stream);
     this.awaited.set(unit, null);
     this.exchange.add({
       numel: unit.layout.numel,
       start: (on) => {
-        on.wait(changed);
-        this.events.push(changed);
-        const at = { stream: on, purpose: `weights of ${unit.name}` };
-        return this.group.allGather(unit.weights, weights, at);
+        on.wait(computed);
+        this.events.push(computed);
+        return this.gather(part, on);
       },
       done: (on) => this.awaited.set(unit, this.event().record(on)),
     });
+  }
+
+  private publishBeside(part: WeightPart, stream: Stream, changed?: Event): void {
+    const { beside, device } = this;
+    const order = this.event();
+    beside.wait(changed ?? order.record(stream));
+    // What was read of the old weights has been.
+    beside.wait(order.record(device.compute));
+    const end = this.options.timer.collective(beside);
+    const work = this.gather(part, beside);
+    end();
+    work.wait(beside);
+    this.awaited.set(part.unit, order.record(beside));
+  }
+
+  private gather({ unit, weights }: WeightPart, stream: Stream): Work {
+    const at = { stream, purpose: `weights of ${unit.name}` };
+    return this.group.allGather(unit.weights, weights, at);
   }
 
   override dispatch(): void {
@@ -149,6 +176,8 @@ export class PublishedWeights extends HeldWeights {
 
   override dispose(): void {
     this.exchange.dispose();
+    this.beside.synchronize();
+    this.beside.dispose();
     for (const event of [...this.events, ...this.awaited.values()]) event?.dispose();
   }
 

@@ -1,7 +1,7 @@
 // ZeRO by composition: a stage is how the gradients and the weights of some units flow between the
 // ranks of a group.
 import { DsError } from '../errors.js';
-import type { Stream } from '../runtime/stream.js';
+import type { Event, Stream } from '../runtime/stream.js';
 import type { GradientFlow, GradientReceiver } from './gradient-flow.js';
 import type { Partition, WeightPart } from './partition.js';
 import type { Unit } from './unit.js';
@@ -133,11 +133,11 @@ export class ZeroStages {
   }
 
   /**
-   * The part's weights change in the order of `stream`: all ranks get them, where they hold the
-   * whole unit.
+   * The part's weights change in the order of `stream`, before `changed` where it is given: all
+   * ranks get them, where they hold the whole unit.
    */
-  publish(part: WeightPart, stream: Stream): void {
-    this.flowOf(part.unit).publish(part, stream);
+  publish(part: WeightPart, stream: Stream, changed?: Event): void {
+    this.flowOf(part.unit).publish(part, stream, changed);
   }
 
   /**

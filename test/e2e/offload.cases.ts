@@ -3,7 +3,8 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Engine, initialize, optim, type Tensor } from '../../lib/index.js';
+import { isDeepStrictEqual } from 'node:util';
+import { type Engine, initialize, nn, optim, scope, Tensor, zero } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
@@ -144,8 +145,146 @@ const weightsAlone: Case = {
   },
 };
 
+/** The bits of master weights, by name. */
+function masterBits({ module }: Engine): Map<string, string> {
+  const bits = (parameter: nn.Parameter): string => {
+    const master = zero.safeGetFullFp32Param(parameter) as Tensor;
+    const text = Buffer.from(master.toRaw().buffer).toString('base64');
+    master.dispose();
+    return text;
+  };
+  return new Map(Array.from(module.namedParameters(), ([name, one]) => [name, bits(one)]));
+}
+
+/** Where halves are: what is offloaded, and host bytes of a parameter beside its gradient. */
+interface SplitPlace {
+  options: Partial<TinyOptions>;
+  bytes: number;
+}
+
+const inTiles = { sub_group_size: 1000 };
+
+/** Lower halves and their bits, and two moments. */
+const LOWER = 2 + 1 / 8 + 8;
+
+const splitPlaces: Record<string, SplitPlace> = {
+  'weights in host memory': {
+    options: { zero: { ...offloadedWeights['weights, none kept'], ...inTiles } },
+    bytes: LOWER + 2,
+  },
+  'weights in host memory, streamed': {
+    options: { zero: { ...offloadedWeights['weights, none kept'], ...inTiles }, gpuShare: 1 },
+    bytes: LOWER,
+  },
+  'weights in host memory, streamed in part': {
+    options: { zero: { ...offloadedWeights['weights, none kept'], ...inTiles }, gpuShare: 0.5 },
+    bytes: LOWER + 2,
+  },
+  'weights on the device': { options: { zero: { stage: 2, ...inTiles } }, bytes: LOWER },
+  'stage 3': { options: { zero: { stage: 3, ...inTiles } }, bytes: LOWER },
+  'streamed in part': { options: { zero: inTiles, gpuShare: 0.5 }, bytes: LOWER },
+  streamed: { options: { zero: inTiles, gpuShare: 1 }, bytes: LOWER },
+};
+
+/** bf16 weights are half of their masters: less host memory, and nothing else to be seen. */
+const splitMasters = (place: string, gradients: 'bf16' | 'fp32'): Case => ({
+  name: `offload equals resident: masters in halves, ${place}, gradients in ${gradients}`,
+  async run(device) {
+    device.setDeterministic(true);
+    const common = { precision: 'bf16', gradients, clip: 0.5 } as const;
+    const { options, bytes } = splitPlaces[place] as SplitPlace;
+    const dir = mkdtempSync(join(tmpdir(), 'ds-split-'));
+    try {
+      const whole = await tinyEngine({ ...common, offload: false }, device);
+      const split = await tinyEngine({ ...common, ...options, offload: true }, device);
+      const { stage, state } = split.parts;
+      const elements = stage.partitions.reduce((sum, { numel }) => sum + numel, 0);
+      const ofGradient = options.gpuShare === 1 ? 0 : gradients === 'bf16' ? 2 : 4;
+      const tables = 64 * 1024;
+      const most = (bytes + ofGradient) * elements + tables;
+      assert.ok(state.bytes.host < most, `${state.bytes.host / elements}`);
+      assert.deepEqual(masterBits(split), masterBits(whole));
+      assert.deepEqual(trainTiny(split, 0, 8), trainTiny(whole, 0, 8));
+      assert.deepEqual(masterBits(split), masterBits(whole));
+      await split.saveCheckpoint(join(dir, 'split'));
+      await whole.saveCheckpoint(join(dir, 'whole'));
+      const expected = trainTiny(whole, 8, 12);
+      // Both have gone on, or trained something else, when they get the state of the other one.
+      trainTiny(split, 0, 1);
+      await split.loadCheckpoint(join(dir, 'whole'));
+      await whole.loadCheckpoint(join(dir, 'split'));
+      assert.deepEqual(masterBits(split), masterBits(whole));
+      assert.deepEqual(trainTiny(split, 8, 12), expected);
+      assert.deepEqual(trainTiny(whole, 8, 12), expected);
+      for (const engine of [whole, split]) setMasters(engine);
+      assert.deepEqual(masterBits(split), masterBits(whole));
+      assert.deepEqual(trainTiny(split, 12, 16), trainTiny(whole, 12, 16));
+      assert.deepEqual(weightBits(split), weightBits(whole));
+      whole.destroy();
+      split.destroy();
+    } finally {
+      rmSync(dir, { recursive: true });
+    }
+  },
+});
+
+/** Trains one large parameter, of which masters are written in more than one part, beside small ones. */
+const largeSplit: Case = {
+  name: 'offload equals resident: masters in halves, a parameter of 2.2 million elements',
+  async run(device) {
+    device.setDeterministic(true);
+    const outcomes: unknown[] = [];
+    for (const home of ['none', 'cpu'] as const) {
+      seed(7);
+      const model = new nn.Linear(1483, 1483);
+      const config = {
+        ...{ train_micro_batch_size_per_gpu: 2, bf16: { enabled: true }, gradient_clipping: 1 },
+        optimizer: { type: 'AdamW' as const, params: { lr: 1e-3 } },
+        zero_optimization: {
+          stage: 2 as const,
+          offload_optimizer: { device: home, super_offload: false, gpu_share: 0 },
+        },
+      };
+      const { engine } = await initialize({ model, config, device });
+      const initial = masterBits(engine);
+      for (let step = 0; step < 2; ++step) {
+        scope(() => {
+          const x = Tensor.from(new Float32Array(2 * 1483).fill(step + 1), {
+            ...{ shape: [2, 1483], device },
+          });
+          engine.backward(engine.forward(x.to('bf16')).to('f32').mean());
+        });
+        engine.step();
+      }
+      const trained = masterBits(engine);
+      setMasters(engine);
+      outcomes.push([initial, trained, masterBits(engine), weightBits(engine)]);
+      engine.destroy();
+    }
+    assert.ok(isDeepStrictEqual(outcomes[1], outcomes[0]), 'masters or weights');
+  },
+};
+
+/** Every other parameter becomes numbers half way between two of bf16, and beside them. */
+function setMasters({ module, device }: Engine): void {
+  for (const [i, parameter] of [...module.parameters()].entries()) {
+    if (i % 2) continue;
+    const bits = Uint32Array.from({ length: parameter.numel }, (_, at) => {
+      return 0x3c000000 + (at % 64) * 0x8000 + (at % 3) - 1;
+    });
+    const { shape } = parameter;
+    const value = Tensor.from(new Float32Array(bits.buffer), { shape, device }).keep();
+    zero.safeSetFullFp32Param(parameter, value);
+    value.dispose();
+  }
+}
+
 export const cases: Case[] = [
   weightsAlone,
+  largeSplit,
+  ...Object.keys(splitPlaces).flatMap((place) =>
+    (['bf16', 'fp32'] as const).map((gradients) => splitMasters(place, gradients)),
+  ),
   ...precisions.flatMap((precision) =>
     Object.entries(offloadedWeights).flatMap(([label, zero]) => [
       equalCase(`optimizer and ${label}, ${precision}`, { precision, zero, accumulation: 2 }),

@@ -3,10 +3,18 @@
 import { statfsSync } from 'node:fs';
 import { resolveConfig } from '../../lib/config/index.js';
 import { certainBytes } from '../../lib/engine/setup/certain-bytes.js';
-import { type Claim, claimOf, shortages } from '../../lib/engine/setup/memory-promise.js';
+import { splitsMasters } from '../../lib/engine/setup/master-halves.js';
+import {
+  type Claim,
+  claimOf,
+  requireMemory,
+  shortageOfTrying,
+  shortages,
+} from '../../lib/engine/setup/memory-promise.js';
 import { NoOptimizer } from '../../lib/engine/setup/untrained.js';
 import { type DsConfig, DsError, initialize, nn, optim, Tensor } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
+import { hostLimits } from '../../lib/runtime/host-limits.js';
 import { type TinyOptions, tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';
 
 jest.mock('node:fs', () => {
@@ -14,15 +22,27 @@ jest.mock('node:fs', () => {
   return { ...actual, statfsSync: jest.fn(actual.statfsSync) };
 });
 
+jest.mock('../../lib/runtime/host-limits.js', () => {
+  const actual = jest.requireActual('../../lib/runtime/host-limits.js');
+  return { ...actual, hostLimits: jest.fn(actual.hostLimits) };
+});
+
 const MIB = 2 ** 20;
 
-function counted(more: Partial<DsConfig>, shards = 1, module = tinyModel()) {
+function counted(more: Partial<DsConfig>, shards = 1, module = tinyModel(), splitsMasters = false) {
   const config = resolveConfig(
     { ...tinyConfig({ precision: 'bf16', offload: false }), ...more },
     { worldSize: shards },
   );
   const optimizer = new optim.AdamW(module.parameters(), { lr: 1e-3 });
-  const bytes = certainBytes({ module, config, optimizer, mayShare: false, shards });
+  const bytes = certainBytes({
+    module,
+    config,
+    optimizer,
+    mayShare: false,
+    splitsMasters,
+    shards,
+  });
   const { length } = module.parameters();
   expect(length).toBeGreaterThan(10);
   return { bytes, n: module.numParameters() };
@@ -60,6 +80,16 @@ describe('bytes that a run needs for certain', () => {
     const { bytes, n } = counted({ zero_optimization: zero } as DsConfig, 4);
     expect(bytes.device).toEqual({ weights: 0, gradients: 0, [STATE]: 0 });
     expect(bytes.host).toEqual({ weights: n / 2, [PARKED]: n / 2, [STATE]: 3 * n });
+  });
+
+  test('masters in halves: what restores them from bf16 weights, and whole ones of others', () => {
+    const zero = { stage: 1, offload_optimizer: { device: 'cpu' } };
+    const given = { zero_optimization: zero } as DsConfig;
+    const { bytes, n } = counted(given, 1, tinyModel(), true);
+    expect(bytes.host).toEqual({ weights: 0, [PARKED]: 2 * n, [STATE]: (8 + 2 + 1 / 8) * n });
+    const module = tinyModel();
+    for (const parameter of module.parameters()) parameter.fixedDtype = 'f32';
+    expect(counted(given, 1, module, true).bytes.host[STATE]).toBe(12 * n);
   });
 
   test('a ratio: at least so much on either side, whatever units are dealt', () => {
@@ -117,7 +147,14 @@ test('nothing of a model without elements', () => {
   });
   const module = new nn.ReLU();
   const optimizer = new NoOptimizer();
-  const { device, host } = certainBytes({ module, config, optimizer, mayShare: false, shards: 1 });
+  const { device, host } = certainBytes({
+    module,
+    config,
+    optimizer,
+    mayShare: false,
+    splitsMasters: false,
+    shards: 1,
+  });
   const all = [...Object.values(device), ...Object.values(host)];
   expect(all.every((bytes) => bytes === 0)).toBe(true);
 });
@@ -126,7 +163,7 @@ test('memory that the allocator of the CPU keeps is free for the next engine', (
   const module = tinyModel();
   const config = resolveConfig(tinyConfig({ precision: 'fp32', offload: false }), { worldSize: 1 });
   const optimizer = new optim.AdamW(module.parameters(), { lr: 1e-3 });
-  const given = { module, config, optimizer, mayShare: false, shards: 1 };
+  const given = { module, config, optimizer, mayShare: false, splitsMasters: false, shards: 1 };
   const device = cpu();
   const block = Tensor.empty([2 * MIB], 'f32', cpu()).keep();
   device.trim();
@@ -149,7 +186,7 @@ test.each([
   const disk = { type: 0, bsize: 4096, blocks: 100, bfree: 90, bavail: 80, files: 1, ffree: 1 };
   jest.mocked(statfsSync).mockReturnValueOnce(disk);
   const getuid = jest.spyOn(process, 'getuid' as never).mockReturnValue(user as never);
-  const given = { module, config, optimizer, mayShare: false, shards: 1 };
+  const given = { module, config, optimizer, mayShare: false, splitsMasters: false, shards: 1 };
   const { disks } = claimOf(given, cpu());
   getuid.mockRestore();
   expect(disks['/fast']?.free).toBe(blocks * 4096);
@@ -177,7 +214,9 @@ test.each(measured)('a run takes at least what is certain: %s', async (_, option
   const { engine } = await initialize({ model, config, device });
   const { optimizer, state, stage } = engine.parts;
   const mayShare = (options.gpuShare ?? 0) > 0;
-  const own = { module: model, config: engine.config, optimizer, mayShare, shards: 1 };
+  const split = splitsMasters({ config: engine.config, optimizer, device });
+  const common = { module: model, config: engine.config, optimizer, shards: 1 };
+  const own = { ...common, mayShare, splitsMasters: split };
   const needs = certainBytes(own);
   trainTiny(engine, 0, 1);
   const weights = stage.partitions.reduce((sum, { unit }) => sum + unit.bytes.weights, 0);
@@ -206,6 +245,7 @@ function claim(more: Partial<Claim['host']>, own: Partial<Claim> = {}): Claim {
     },
     device: { name: 'cuda:0', isHost: false, limit: 10 * MIB },
     disks: { '/fast': { disk: '1', free: 100 * MIB } },
+    tried: null,
     ...own,
     host: {
       ...{ machine: 'a', total: 100 * MIB, free: 100 * MIB, canGrow: false, groups: [] },
@@ -273,6 +313,78 @@ describe('too little', () => {
     expect(found([claim({}, { disks }), claim({}, { disks })])).toEqual([
       'disk: 15.0 MiB free, true',
     ]);
+  });
+});
+
+describe('updates that may be tried out', () => {
+  const gpu = { kind: 'cuda', name: 'cuda:0', memory: { cap: 0, total: 2 ** 40 } } as never;
+  const claimed = (offload: object, precision: 'bf16' | 'fp32' = 'bf16') => {
+    const module = tinyModel();
+    const zero = { stage: 2, offload_optimizer: { device: 'cpu', ...offload } };
+    const given = { ...tinyConfig({ precision, offload: false }), zero_optimization: zero };
+    const config = resolveConfig(given as DsConfig, { worldSize: 1 });
+    const optimizer = new optim.AdamW(module.parameters(), { lr: 1e-3 });
+    const counts = { module, config, optimizer, mayShare: true, splitsMasters: true, shards: 1 };
+    return { n: module.numParameters(), ...claimOf(counts, gpu), given: counts };
+  };
+  const sum = (parts: object): number => Object.values(parts).reduce((a, b) => a + b, 0);
+
+  test('need whole masters and two gradients, where nobody says whether they are', () => {
+    const { n, tried, needs } = claimed({});
+    expect(sum(tried as object)).toBe(16 * n);
+    expect(sum(needs.host)).toBe((8 + 2 + 1 / 8) * n);
+    expect(sum(claimed({ gpu_share: 0.5 }).tried as object)).toBe(14 * n);
+    expect(sum(claimed({}, 'fp32').tried as object)).toBe(20 * n);
+    for (const super_offload of [true, false]) {
+      expect(claimed({ super_offload }).tried).toBeNull();
+    }
+  });
+
+  test('wait, as a notice says, where memory is for no more than that', async () => {
+    const { n, given } = claimed({});
+    const told = claimed({ super_offload: true }).given;
+    const warned = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+    const job = { world: { device: gpu }, worldSize: 1, rank: 0 } as never;
+    const asking = (each: number, of = given) => {
+      // The model's own f32 weights and what the CPU's allocator keeps are given back.
+      const free = each * n - claimOf(of, gpu).needs.returned;
+      const limits = { machine: 'a', total: 40 * n, free, canGrow: false, groups: [] };
+      jest.mocked(hostLimits).mockReturnValueOnce(limits);
+      return requireMemory(job, of, 1);
+    };
+    await expect(asking(10)).rejects.toMatchObject({ code: 'DS_OUT_OF_MEMORY' });
+    expect(await asking(16)).toBe(given.config);
+    // Who says that they are tried out has whole masters, and may have more memory than is free.
+    await expect(asking(11, told)).rejects.toThrow(/"super_offload": false/);
+    expect(await asking(13, told)).toBe(told.config);
+    expect(warned).not.toHaveBeenCalled();
+    const { zero_optimization: zero, ...rest } = await asking(13);
+    expect(zero.offload_optimizer).toEqual({
+      ...given.config.zero_optimization.offload_optimizer,
+      super_offload: false,
+    });
+    const { zero_optimization: _, ...asked } = given.config;
+    expect(rest).toEqual(asked);
+    const texts = warned.mock.calls.map(([text]) => String(text));
+    expect(texts).toEqual([
+      expect.stringMatching(
+        /updates wait until backward has ended .* two steps .*"super_offload": true/,
+      ),
+    ]);
+    warned.mockRestore();
+  });
+
+  test('wait where all ranks of a machine together have too little for that', () => {
+    const trying = { tried: { state: 16 * MIB } };
+    const of = (more: Partial<Claim['host']>) => [claim(more, trying), claim(more, trying)];
+    expect(shortageOfTrying(of({ free: 32 * MIB }))).toBeNull();
+    expect(shortageOfTrying(of({ free: 31 * MIB }))).toMatchObject({
+      there: '31.0 MiB free of 100.0 MiB',
+      parts: { state: 32 * MIB },
+    });
+    // Who may be given more tries, as does who was told to.
+    expect(shortageOfTrying(of({ free: 31 * MIB, canGrow: true }))).toBeNull();
+    expect(shortageOfTrying([claim({ free: MIB })])).toBeNull();
   });
 });
 

@@ -1,8 +1,17 @@
 // What a plan proposes, refuses and prints; the sizes of families with rotary positions.
 import { checkConfig } from '../../lib/config/index.js';
-import { cpu, nn, scope, seed, Tensor, zero } from '../../lib/index.js';
+import { cpu, initialize, nn, peft, scope, seed, Tensor, zero } from '../../lib/index.js';
 import { plan } from '../../lib/launch/plan.js';
-import { configOf, H200, makePlan, type PlanRequest, sizesOf } from '../../lib/plan/index.js';
+import { quantizeUnmade } from '../../lib/peft/index.js';
+import {
+  configOf,
+  H200,
+  makePlan,
+  memoryOf,
+  type PlanRequest,
+  plainSetup,
+  sizesOf,
+} from '../../lib/plan/index.js';
 
 const GIB = 2 ** 30;
 const sizes = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('1558M')));
@@ -52,7 +61,9 @@ test('ways that fit come first, and the best is a configuration without an error
 
 test('state that the device updates costs it two gradients and two windows, and the host less', () => {
   const { candidates } = makePlan(request({ deviceMemory: 32 * GIB, batch: 1 }));
-  const found = candidates.filter(({ setup }) => setup.stage === 2 && setup.ratio === 1);
+  const found = candidates.filter(
+    ({ setup }) => setup.stage === 2 && setup.ratio === 1 && setup.speculates,
+  );
   const [one, other] = [0, 1].map((kept) =>
     found.filter(({ setup }) => Number(setup.gpuShare > 0) === kept && setup.checkpointing),
   ) as [typeof found, typeof found];
@@ -69,6 +80,57 @@ test('state that the device updates costs it two gradients and two windows, and 
   expect(configOf(plain)).toMatchObject({
     zero_optimization: { offload_optimizer: { gpu_share: 0 } },
   });
+});
+
+test('after the verdict masters are in halves: 3.9 bytes a parameter less of the host, and a longer step', () => {
+  const model = new nn.models.GPT2(nn.models.GPT2.config('10B'));
+  const given = request({ sizes: sizesOf(model), batch: 10, deviceMemory: 32 * GIB });
+  expect(makePlan(given).best?.setup).toMatchObject({ speculates: false, stage: 2, ratio: 1 });
+  const { candidates } = makePlan({ ...given, hostMemory: 252 * GIB });
+  const of = (speculates: boolean) =>
+    candidates.find(
+      ({ setup }) => setup.ratio === 1 && !setup.gpuShare && setup.speculates === speculates,
+    ) as (typeof candidates)[0];
+  const [tried, after] = [of(true), of(false)];
+  const { parameters } = given.sizes;
+  const slots = 2 * 2 * 2 ** 26;
+  expect(after.memory.host.optimizer).toBeCloseTo((8 + 2 + 1 / 8) * parameters, -1);
+  expect(after.memory.host.buffers).toBeCloseTo(2 * parameters + slots, -1);
+  expect(tried.memory.host.optimizer + tried.memory.host.buffers).toBeCloseTo(16 * parameters, -1);
+  expect(after.host).toBeLessThan(125 * GIB);
+  expect(after.time.step).toBeGreaterThan(tried.time.step);
+  expect(configOf(after)).toMatchObject({
+    zero_optimization: { offload_optimizer: { super_offload: false } },
+  });
+});
+
+test.each([
+  ['by host threads', 0],
+  ['by the device', 1],
+])('bytes of state after the verdict are those that a run allocates: %s', async (_, gpuShare) => {
+  const model = new nn.models.GPT2({
+    vocabSize: 131,
+    maxSeq: 32,
+    layers: 2,
+    heads: 2,
+    channels: 36,
+  });
+  const setup = { ...plainSetup, seq: 16, optimizer: 'cpu', speculates: false, gpuShare } as const;
+  const { host } = memoryOf(sizesOf(model), { ...setup, stage: 1 });
+  const config = {
+    ...{ train_micro_batch_size_per_gpu: 1, bf16: { enabled: true } },
+    optimizer: { type: 'AdamW', params: { lr: 1e-3 } },
+    zero_optimization: {
+      stage: 1,
+      offload_optimizer: { device: 'cpu', super_offload: false, gpu_share: gpuShare },
+    },
+  } as const;
+  const { engine } = await initialize({ model, config, device: cpu() });
+  const { bytes } = engine.parts.state;
+  const [got, expected] = [bytes.host, host.optimizer + host.buffers];
+  engine.destroy();
+  // Padding between parameters, and the optimizer's tables.
+  expect([got / expected > 0.99, got / expected < 1.05]).toEqual([true, true]);
 });
 
 test('state on a disk: 12 bytes a parameter there, a gradient and slots in memory', () => {
@@ -310,3 +372,55 @@ test.each([
     tokens.dispose();
   },
 );
+
+const asked = { batch: 4, seq: 256, gpuMemory: 24 * GIB, hostMemory: 64 * GIB, cores: 16 };
+const flags = {
+  ...{ model: '124M', ...asked, gpus: 1, nodes: 1, link: 50, nvmeRate: 2, tp: 1, pp: 1 },
+  precision: 'bf16' as const,
+};
+
+test('adapters are planned: what they train, and what frozen weights take', () => {
+  const before = cpu().memory.inUse;
+  const ways = [{}, { lora: 16 }, { qlora: true as const, loraTargets: 'all-linear' }].map(
+    (one) => {
+      const { output } = plan({ ...flags, ...one, json: true });
+      return JSON.parse(output).best;
+    },
+  );
+  expect(cpu().memory.inUse).toBe(before);
+  const [whole, lora, qlora] = ways.map(({ memory, time }) => ({ ...memory.device, time }));
+  // 12 blocks, 16 x (768 + 2304) of c_attn: f32, with a gradient and two moments.
+  const adapters = 12 * 16 * (768 + 2304);
+  expect(lora.optimizer).toBeCloseTo(8 * adapters, -2);
+  expect(lora.weights - whole.weights).toBeCloseTo(4 * adapters, -2);
+  expect(qlora.weights).toBeLessThan(0.55 * whole.weights);
+  expect(lora.time.step).toBeLessThan(whole.time.step);
+  expect(lora.time.update).toBeLessThan(0.01 * whole.time.update);
+  const { output } = plan({ ...flags, lora: 16 });
+  expect(output).toContain('0.125e9 parameters, of which 0.59e6 of adapters are trained in f32');
+  expect(output).toContain('of what a Llama of 8B took on one H200');
+});
+
+test('the bytes of 4 bits that were never made are those of a model in 4 bits', () => {
+  const make = () =>
+    new nn.models.Llama({
+      ...{ vocabSize: 40, maxSeq: 16, layers: 2, channels: 32, heads: 4, hidden: 56 },
+    });
+  const made = sizesOf(peft.addLora(peft.quantize(make()), { r: 4 }));
+  const counted = sizesOf(peft.addLora(quantizeUnmade(make()), { r: 4 }));
+  expect(counted).toEqual(made);
+  // Products read all weights, whatever holds them.
+  expect(counted.packed.count).toBe(2 * (4 * 32 * 32 + 3 * 32 * 56));
+  expect(counted.unpacked).toBe(32 * 56);
+  // Halves of bytes, scales, and of each layer two codebooks, a scale of scales and an offset.
+  expect(counted.packed.bytes).toBe(2 * (4 * (512 + 16 + 1096) + 3 * (896 + 28 + 1096)));
+});
+
+test.each([
+  [{ lora: 8, qlora: 8 }, '--lora or --qlora'],
+  [{ lora: 8, tp: 2 }, 'adapters are not cut'],
+  [{ loraTargets: 'all-linear' }, 'beside it'],
+  [{ lora: 8, loraTargets: 'nothing' }, 'nothing'],
+])('%j of a plan is refused', (given, says) => {
+  expect(() => plan({ ...flags, ...given })).toThrow(says);
+});

@@ -6,7 +6,17 @@ const arrivals = ['h3', 'h2', 'h1', 'h0', 'root'];
 
 function taken(order: SpeculationOrder<string>): string[] {
   order.start(forward);
-  return arrivals.flatMap((unit) => order.arrive(unit));
+  return takenOf(order, forward, arrivals);
+}
+
+/** Those taken as they arrive, then those postponed. */
+function takenOf(
+  order: SpeculationOrder<string>,
+  units: readonly string[],
+  arriving: readonly string[],
+): string[] {
+  const early = arriving.filter((unit) => order.arrive(unit));
+  return [...early, ...units.filter((unit) => order.isPostponed(unit))];
 }
 
 test('half of the units as they arrive, the rest in forward order', () => {
@@ -29,7 +39,10 @@ test('nothing is taken early that arrives late', () => {
   const order = new SpeculationOrder<string>();
   order.fix(1);
   order.start(forward);
-  expect(arrivals.map((unit) => order.arrive(unit).length)).toEqual([1, 0, 0, 0, 4]);
+  expect(arrivals.map((unit) => order.arrive(unit))).toEqual([true, false, false, false, false]);
+  expect(forward.map((unit) => order.isPostponed(unit))).toEqual([true, true, true, true, false]);
+  order.start(forward);
+  expect(forward.some((unit) => order.isPostponed(unit))).toBe(false);
 });
 
 test('the share moves by one, between none and all', () => {
@@ -60,7 +73,7 @@ test('of many units a few of the first arrivals come last, and each is taken onc
   const takenBy = (early: number): string[] => {
     order.fix(early);
     order.start(many);
-    return [...many].reverse().flatMap((unit) => order.arrive(unit));
+    return takenOf(order, many, [...many].reverse());
   };
   // h13 and h11 wait, two more are taken as they come.
   const early = ['h15', 'h14', 'h12', 'h10', 'h9', 'h8'];

@@ -87,18 +87,19 @@ export async function buildEngine(
   const { device } = job.world;
   configureFromSection(config.activation_checkpointing);
   await shareLayers(module, config, job);
-  const decisions = decide(module, config, clients);
-  const { plan } = decisions;
-  quantizeWeights(module, config, decisions.optimizer);
+  const asked = decide(module, config, clients);
+  const { plan, optimizer } = asked;
+  quantizeWeights(module, config, optimizer);
   const layers = isCutOver(job, module);
-  if (layers) requireElementwise(decisions.optimizer);
-  await requireAgreement(job, decisions);
-  const tokens = requireSequence(decisions, job);
+  if (layers) requireElementwise(optimizer);
+  await requireAgreement(job, asked);
+  const tokens = requireSequence(asked, job);
   const cuts = { stages: plan !== null, layers, tokens };
   const ranks = await ranksOf(job, cuts, shardSizes(config));
-  if (!plan) await requireMemory(job, decisions, ranks.shards.size);
+  const settled = plan ? config : await requireMemory(job, asked, ranks.shards.size);
+  const decisions = { ...asked, config: settled };
   const links = plan && (await openLinks(job, plan));
-  const ties = plan ? await openTies(job, plan, decisions.optimizer) : [];
+  const ties = plan ? await openTies(job, plan, optimizer) : [];
   return completely((site) => {
     keepStages(decisions, site);
     shareSequence(module, ranks, site.owned);
@@ -109,7 +110,7 @@ export async function buildEngine(
     const steps = assemble(decisions, { ...holdings, stop }, observers, site);
     const meeting = checkpointWorld(job);
     const parts = { ...decisions, ...holdings, ...steps, meeting, owned: site.owned };
-    if (decisions.optimizer instanceof NoOptimizer) site.owned.defer(markStreamed(module));
+    if (optimizer instanceof NoOptimizer) site.owned.defer(markStreamed(module));
     return plan && links ? new PipelineEngine(parts, { ...plan, links }) : new Engine(parts);
   });
 }

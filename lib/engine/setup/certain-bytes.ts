@@ -29,6 +29,8 @@ export interface Counted {
   optimizer: Optimizer;
   /** Whether the device may update a share of the state in host memory: it then keeps gradients. */
   mayShare: boolean;
+  /** Whether bf16 weights are half of the masters that are in host memory: see splitsMasters(). */
+  splitsMasters: boolean;
   /** Ranks that share state out, and at stage 3 weights. */
   shards: number;
 }
@@ -37,6 +39,7 @@ export interface Counted {
 interface Sums {
   weights: number;
   gradients: number;
+  /** What host memory has of master weights. */
   master: number;
   /** Master weights of 16-bit ones: on the device, f32 weights are their own. */
   separateMaster: number;
@@ -106,7 +109,10 @@ function awayOf({ module, config, optimizer }: Counted): [away: number, onDevice
   return [Math.max(0, ratio - slack), Math.max(0, 1 - ratio - slack)];
 }
 
-function sumsOf({ module, config, optimizer }: Counted): Sums {
+/** What restores a master from the bf16 weight that is half of it. */
+const LOWER_HALF = 2 + 1 / 8;
+
+function sumsOf({ module, config, optimizer, splitsMasters }: Counted): Sums {
   const groupOf = new Map<unknown, number>();
   for (const [group, { params }] of optimizer.groups.entries()) {
     for (const parameter of params) groupOf.set(parameter, group);
@@ -126,7 +132,7 @@ function sumsOf({ module, config, optimizer }: Counted): Sums {
     sums.gradients +=
       parameter.numel * Math.min(dtypeSize(dtype), dtypeSize(gradientDType(config)));
     const master = parameter.numel * dtypeSize('f32');
-    sums.master += master;
+    sums.master += splitsMasters && dtype === 'bf16' ? parameter.numel * LOWER_HALF : master;
     if (dtype !== 'f32') sums.separateMaster += master;
     const declared = Object.values(declaredState(optimizer, group, parameter.shape));
     for (const { shape, dtype: kept } of declared) sums.state += numel(shape) * dtypeSize(kept);

@@ -1,8 +1,8 @@
 // Which share of the state in host memory the device updates where the configuration leaves it
 // open: what both processors are found to be able to, measured once per host.
-import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir, hostname } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 
 import type { Optimizer } from '../../optim/optimizer.js';
 import { type Device, threads } from '../../runtime/device.js';
@@ -21,8 +21,6 @@ import type { Partition } from '../../zero/partition.js';
 const FEWEST_ELEMENTS = 2 ** 24;
 /** Of the device's memory beside weights, what gradients that stay there may take. */
 const SHARE_OF_MEMORY = 0.125;
-/** A gradient that has come, and one that is not committed yet. */
-const GRADIENTS = 2;
 /** Hosts that the file remembers. */
 const REMEMBERED = 32;
 
@@ -32,31 +30,40 @@ export interface ShareOptions {
   partitions: readonly Partition[];
   /** The ranks that share units out: all of them take the first one's share. */
   group: Collectives;
+  /** Of the state that streams. */
   optimizer: Optimizer;
+  /** Bytes that stream of a master weight, beside what the state has of it. */
+  master: number;
+  /** What the device keeps: the gradient that has come, and one that is not committed yet. */
+  gradients: 1 | 2;
 }
 
 /** The share of `partitions` that the device should update, from 0 to 1; the same on every rank. */
 export function findGpuShare(options: ShareOptions): number {
-  const { device, partitions, group } = options;
+  const { device, partitions, group, gradients } = options;
   if (device.kind === 'cpu') return 0;
   const elements = partitions.reduce((sum, { numel }) => sum + numel, 0);
   if (elements < FEWEST_ELEMENTS) return 0;
   const element = dtypeSize((partitions[0] as Partition).weights.dtype);
-  const rates = knownRates(device, group.size);
+  const place = `${device.info.name}, ${threads()} threads, ${group.size} ranks`;
+  const rates = ratesOf(`${hostname()}, ${place}`, {
+    isFirst: group.rank === 0,
+    agree: (own) => agreedOn(group, device, own ? 1 : 0) === 1,
+    measure: () => measureRates(device),
+    file: join(homedir(), '.cache', 'ds-native', 'processor-rates.json'),
+  });
+  if (rates === null) return agreedOn(group, device, 0);
   const balanced = balancedShare(rates, { state: stateBytes(options) / elements, element });
-  const most = spareBytes(device, partitions) / (GRADIENTS * element * elements);
+  const most = spareBytes(device, partitions) / (gradients * element * elements);
   return agreedOn(group, device, Math.min(balanced, most));
 }
 
 /** Of all of `partitions`, master weights included. */
-function stateBytes({ partitions, optimizer }: ShareOptions): number {
-  const sizes = partitions.flatMap(({ groups }) =>
-    groups.flatMap((range) => [
-      { dtype: 'f32', ...range } as const,
-      ...stateSizes(range, optimizer),
-    ]),
-  );
-  return sizes.reduce((sum, { dtype, numel }) => sum + numel * dtypeSize(dtype), 0);
+function stateBytes({ partitions, optimizer, master }: ShareOptions): number {
+  const ranges = partitions.flatMap(({ groups }) => groups);
+  const sizes = ranges.flatMap((range) => stateSizes(range, optimizer));
+  const state = sizes.reduce((sum, { dtype, numel }) => sum + numel * dtypeSize(dtype), 0);
+  return ranges.reduce((sum, { numel }) => sum + master * numel, state);
 }
 
 /** Bytes of the device for gradients that stay there: weights have not come yet. */
@@ -78,25 +85,38 @@ function agreedOn(group: Collectives, device: Device, share: number): number {
   return agreed;
 }
 
-/** Those of an earlier run on this host, else measured now, and kept for later ones. */
-function knownRates(device: Device, ranks: number): ProcessorRates {
-  const key = `${hostname()}, ${device.info.name}, ${threads()} threads, ${ranks} ranks`;
-  const known = readKnown();
+/** How the ranks of a run come to know what their processors can do. */
+export interface RatesSource {
+  /** Whether this is the first rank: what it knows counts on all, and it alone writes. */
+  isFirst: boolean;
+  /** What the first rank says; every rank calls it once. */
+  agree: (own: boolean) => boolean;
+  measure: () => ProcessorRates;
+  /** What earlier runs of this user have found. */
+  file: string;
+}
+
+/**
+ * Those of an earlier run, else measured now by all ranks beside each other, and kept for later
+ * runs. Null where the first rank knows them and this one does not.
+ */
+export function ratesOf(key: string, source: RatesSource): ProcessorRates | null {
+  const { isFirst, agree, measure, file } = source;
+  const known = readKnown(file);
   const found = known[key];
-  if (isRates(found)) return found;
-  const rates = measureRates(device);
+  const isKnown = isRates(found);
+  if (agree(isKnown)) return isKnown ? found : null;
+  const rates = measure();
+  if (!isFirst) return rates;
   const entries = [...Object.entries(known), [key, rates] as const].slice(-REMEMBERED);
-  keep(Object.fromEntries(entries));
+  keep(file, Object.fromEntries(entries));
   return rates;
 }
 
-/** Of this user. */
-const folder = (): string => join(homedir(), '.cache', 'ds-native');
-
 /** Whatever the file holds that is no table counts as nothing: it is measured again. */
-function readKnown(): Record<string, unknown> {
+function readKnown(file: string): Record<string, unknown> {
   try {
-    const found: unknown = JSON.parse(readFileSync(join(folder(), 'processor-rates.json'), 'utf8'));
+    const found: unknown = JSON.parse(readFileSync(file, 'utf8'));
     return typeof found === 'object' && found ? { ...found } : {};
   } catch {
     return {};
@@ -104,14 +124,15 @@ function readKnown(): Record<string, unknown> {
 }
 
 /** Where the folder cannot be written, each run measures for itself. */
-function keep(rates: Record<string, unknown>): void {
-  const file = join(folder(), 'processor-rates.json');
+function keep(file: string, rates: Record<string, unknown>): void {
   const written = `${file}.${process.pid}`;
   try {
-    mkdirSync(folder(), { recursive: true });
+    mkdirSync(dirname(file), { recursive: true });
     writeFileSync(written, `${JSON.stringify(rates, null, 2)}\n`);
     renameSync(written, file);
-  } catch {}
+  } catch {
+    rmSync(written, { force: true });
+  }
 }
 
 function isRates(value: unknown): value is ProcessorRates {

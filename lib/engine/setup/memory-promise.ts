@@ -17,6 +17,7 @@ import {
   type Parts,
   sumOf,
 } from './certain-bytes.js';
+import { speculates, splitsMasters } from './master-halves.js';
 
 /** What one rank needs, and what there is where it runs. */
 export interface Claim {
@@ -28,6 +29,11 @@ export interface Claim {
   host: HostLimits;
   /** By the folder: the disk that it is on, and bytes that are free there. */
   disks: Readonly<Record<string, { disk: string; free: number }>>;
+  /**
+   * Host memory that the run needs in all when updates are tried out during backward, if the
+   * configuration leaves that open: `needs` is then that of updates after the verdict.
+   */
+  tried: Parts | null;
 }
 
 /** Too little of something. */
@@ -46,28 +52,82 @@ interface Shortage {
  * `shards`: ranks that share state out. Throws DS_OUT_OF_MEMORY on every rank alike where weights,
  * gradients and state alone are more than there is: the arithmetic and the settings that would help
  * are in it. Of a virtual machine, which may be given memory as it is used, too little is a notice.
- * Nothing has been allocated by then.
+ * Nothing has been allocated by then. Returns the configuration; where that leaves open whether
+ * updates are tried out, and there is too little for it, they wait, which a notice says.
  */
 export async function requireMemory(
   job: Distributed,
-  given: Omit<Counted, 'mayShare' | 'shards'>,
+  given: Omit<Counted, 'mayShare' | 'splitsMasters' | 'shards'>,
   shards: number,
-): Promise<void> {
+): Promise<ResolvedConfig> {
   const { device } = job.world;
-  const counted = { ...given, mayShare: mayShare(given.config, device), shards };
+  const { config } = given;
+  const isOpen = config.zero_optimization.offload_optimizer.super_offload === null;
+  const counted = {
+    ...{ ...given, shards, mayShare: mayShare(config, device) },
+    splitsMasters: splitsMasters({ ...given, config: isOpen ? waiting(config) : config, device }),
+  };
   const own = claimOf(counted, device);
   const said = job.worldSize === 1 ? [own] : await exchanged(job, own as unknown as JsonValue);
-  const found = shortages(said as unknown as Claim[]);
+  const claims = said as unknown as Claim[];
+  const found = shortages(claims);
   const certain = found.filter(({ isCertain }) => isCertain);
-  if (certain.length > 0) throw refusal(certain, counted.config);
-  if (job.rank !== 0) return;
+  if (certain.length > 0) throw refusal(certain, config);
+  const tooMuch = shortageOfTrying(claims);
+  const settled = tooMuch ? waiting(config) : config;
+  if (job.rank !== 0) return settled;
+  if (tooMuch) notice(waitingText(tooMuch));
   for (const shortage of found) {
-    const { message } = refusal([shortage], counted.config);
-    process.emitWarning(`${message} A virtual machine may be given more: training goes on.`, {
-      type: 'DsNotice',
-      code: 'DS_NOTICE',
-    });
+    const { message } = refusal([shortage], config);
+    notice(`${message} A virtual machine may be given more: training goes on.`);
   }
+  return settled;
+}
+
+function notice(text: string): void {
+  process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
+}
+
+/** The same configuration with updates after the verdict. */
+function waiting(config: ResolvedConfig): ResolvedConfig {
+  const zero = config.zero_optimization;
+  const offload = { ...zero.offload_optimizer, super_offload: false };
+  return { ...config, zero_optimization: { ...zero, offload_optimizer: offload } };
+}
+
+/** See Claim.tried. The share of the device is the one asked for: it takes gradients to itself. */
+function triedBytes(counted: Counted, device: Device): Parts | null {
+  const {
+    device: home,
+    super_offload,
+    gpu_share,
+  } = counted.config.zero_optimization.offload_optimizer;
+  const isOpen = home === 'cpu' && super_offload === null && speculates({ ...counted, device });
+  if (!isOpen) return null;
+  const { host } = certainBytes({ ...counted, splitsMasters: false, mayShare: false });
+  const { 'gradients on their way': gradients = 0, ...rest } = host;
+  const passing = 2 * gradients * (1 - (gpu_share ?? 0));
+  return { ...rest, 'gradients of two steps': passing };
+}
+
+/**
+ * What trying updates out lacks of host memory, where that is left open; null where there is
+ * enough, or where a machine may be given more.
+ */
+export function shortageOfTrying(claims: readonly Claim[]): Shortage | null {
+  if (!claims.every(({ tried }) => tried !== null)) return null;
+  const trying = claims.map((one) => ({
+    ...one,
+    needs: { ...one.needs, host: one.tried as Parts },
+  }));
+  return shortages(trying).find(({ place, isCertain }) => place === 'host' && isCertain) ?? null;
+}
+
+function waitingText({ of, parts, there }: Shortage): string {
+  return (
+    `initialize: updates wait until backward has ended ("super_offload": false), since to try them ` +
+    `out takes ${needsText(of, parts)}, and there is ${there}. "super_offload": true tries them out anyway.`
+  );
 }
 
 /** Whether the device may come to update a share of the state in host memory. */
@@ -90,6 +150,7 @@ export function claimOf(counted: Counted, device: Device): Claim {
     device: { name: device.name, isHost, limit },
     host: hostLimits(),
     disks: Object.fromEntries(disks),
+    tried: triedBytes(counted, device),
   };
 }
 
@@ -177,11 +238,7 @@ function added(all: readonly Parts[]): Parts {
 }
 
 function refusal(found: readonly Shortage[], config: ResolvedConfig): DsError {
-  const needs = found.map(({ of, parts }) => {
-    const list = Object.entries(parts).filter(([, bytes]) => bytes > 0);
-    const terms = list.map(([name, bytes]) => `${name} ${size(bytes)}`);
-    return `${size(sumOf(parts))} of ${of} (${terms.join(' + ')})`;
-  });
+  const needs = found.map(({ of, parts }) => needsText(of, parts));
   const hints = found.flatMap(({ place }) => settings(place, config));
   return new DsError({
     code: 'DS_OUT_OF_MEMORY',
@@ -190,6 +247,13 @@ function refusal(found: readonly Shortage[], config: ResolvedConfig): DsError {
     got: found.map(({ there }) => there).join(', '),
     hint: [...new Set(hints)].join(' '),
   });
+}
+
+/** "17.4 GiB of host memory (weights 2.9 GiB + ...)". */
+function needsText(of: string, parts: Parts): string {
+  const list = Object.entries(parts).filter(([, bytes]) => bytes > 0);
+  const terms = list.map(([name, bytes]) => `${name} ${size(bytes)}`);
+  return `${size(sumOf(parts))} of ${of} (${terms.join(' + ')})`;
 }
 
 /** What would need less of a place. `ds plan` weighs all of it. */
@@ -205,6 +269,9 @@ function settings(place: Shortage['place'], { zero_optimization: zero }: Resolve
     const moved =
       optimizer.device === 'cpu'
         ? [
+            ...(optimizer.super_offload === true
+              ? ['"super_offload": false, or none, takes 3.9 bytes a bf16 parameter less.']
+              : []),
             '"offload_optimizer": { "device": "nvme", "nvme_path": DIR } moves the state to a disk, "ratio" below 1 keeps a share on the device.',
           ]
         : [];

@@ -4,12 +4,22 @@ import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { canExchange } from '../../optim/exchange.js';
 import { canGather, canSpeculate, canSum, type Optimizer } from '../../optim/optimizer.js';
+import { SplitMaster, type SplittingOptimizer } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
 import { DeviceHome, DeviceHomeOfOffloadedWeights } from '../../zero/home/device-home.js';
 import type { Home } from '../../zero/home/home.js';
-import { HostHome, HostHomeOfOffloadedWeights } from '../../zero/home/host-home.js';
+import {
+  HostHome,
+  HostHomeOfOffloadedWeights,
+  type HostHomeOptions,
+} from '../../zero/home/host-home.js';
+import { SplitHome, SplitHomeOfOffloadedWeights } from '../../zero/home/split-home.js';
 import { StreamedHome, StreamedHomeOfOffloadedWeights } from '../../zero/home/streamed-home.js';
+import {
+  StreamedSplitHome,
+  StreamedSplitHomeOfOffloadedWeights,
+} from '../../zero/home/streamed-split-home.js';
 import { isByElement, tileSize } from '../../zero/home/tiles.js';
 import { evenlySpread, firstInForward, type OptimizerState } from '../../zero/optimizer-state.js';
 import type { Partition } from '../../zero/partition.js';
@@ -21,8 +31,8 @@ import { Speculative } from '../../zero/schedule/speculative.js';
 import { SummedUpdates } from '../../zero/schedule/summed-updates.js';
 import type { ReleaseStack } from '../release-stack.js';
 import { openDiskHome } from './disk-home.js';
-import { gradientDType, weightDType } from './dtypes.js';
-import { findGpuShare } from './gpu-share.js';
+import { findGpuShare, type ShareOptions } from './gpu-share.js';
+import { speculates, splitsMasters } from './master-halves.js';
 import { offloadsWeights } from './stage.js';
 import { cutParameter } from './whole-parameters.js';
 
@@ -76,55 +86,85 @@ function addOnDisk(state: OptimizerState, options: StateOptions, owned: ReleaseS
  * the rest.
  */
 function addOffloaded(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
-  const { config, partitions } = options;
+  const { partitions } = options;
   const onDevice = evenlySpread(partitions, streamedShare(options));
   const streamed = partitions.filter((partition) => onDevice.has(partition));
   const rest = partitions.filter((partition) => !onDevice.has(partition));
-  const ofOffloadedWeights = offloadsWeights(config);
+  const threads = offloadsWeights(options.config) ? threadsForOffloadedWeights : hostThreads;
+  const device = offloadsWeights(options.config) ? deviceForOffloadedWeights : streaming;
   if (streamed.length > 0) {
-    const Kind = ofOffloadedWeights ? StreamedHomeOfOffloadedWeights : StreamedHome;
-    addInHostMemory(state, { ...options, partitions: streamed, Kind }, owned);
+    addInHostMemory(state, { ...options, partitions: streamed, kinds: device }, owned);
   }
   if (streamed.length === 0 || rest.length > 0) {
-    const Kind = ofOffloadedWeights ? HostHomeOfOffloadedWeights : HostHome;
-    addInHostMemory(state, { ...options, partitions: rest, Kind }, owned);
+    addInHostMemory(state, { ...options, partitions: rest, kinds: threads }, owned);
   }
 }
 
-/**
- * Speculation overlaps updates and backward: on the CPU alone there is nothing to overlap. Its
- * buffers hold gradients and weights in turn, so that gradients of another dtype wait for their
- * verdict (config rule speculationHasOneDtype).
- */
+/** Homes in host memory for one who updates there. */
+interface HomeKinds {
+  /** Of f32 masters. */
+  whole: typeof HostHome;
+  /** Of masters in halves. */
+  split: new (
+    device: Device,
+    rule: SplitMaster,
+    options: HostHomeOptions,
+  ) => HostHome;
+}
+
+const hostThreads: HomeKinds = { whole: HostHome, split: SplitHome };
+const streaming: HomeKinds = { whole: StreamedHome, split: StreamedSplitHome };
+const threadsForOffloadedWeights: HomeKinds = {
+  ...{ whole: HostHomeOfOffloadedWeights, split: SplitHomeOfOffloadedWeights },
+};
+const deviceForOffloadedWeights: HomeKinds = {
+  ...{ whole: StreamedHomeOfOffloadedWeights, split: StreamedSplitHomeOfOffloadedWeights },
+};
+
 function addInHostMemory(
   state: OptimizerState,
-  { Kind, ...options }: StateOptions & { Kind: typeof HostHome },
+  { kinds, ...options }: StateOptions & { kinds: HomeKinds },
   owned: ReleaseStack,
 ): void {
   const { config, optimizer, partitions, device } = options;
-  const { offload_optimizer: offload, sub_group_size: subGroup } = config.zero_optimization;
-  const tile = tileSize(subGroup);
-  const able = canSpeculate(optimizer) && gradientDType(config) === weightDType(config);
-  const wanted = offload.super_offload ?? (able && device.kind !== 'cpu');
-  if (wanted && !offloadsWeights(config)) {
-    if (!able) throw cannotSpeculate(optimizer);
-    const home = owned.own(new Kind(device, optimizer, { tile, readBefore: true }));
+  const tile = tileSize(config.zero_optimization.sub_group_size);
+  if (speculates(options)) {
+    if (!canSpeculate(optimizer)) throw cannotSpeculate(optimizer);
+    const home = owned.own(new kinds.whole(device, optimizer, { tile, readBefore: true }));
     const schedule = owned.own(new Speculative(device, home, optimizer));
     state.add({ partitions, home, schedule });
     return;
   }
-  const home = owned.own(new Kind(device, optimizer, { tile }));
-  const schedule = owned.own(afterVerdict(home, partitions, options));
-  state.add({ partitions, home, schedule });
+  const [split, whole] = bySplitting(options);
+  if (split.length > 0) {
+    const rule = new SplitMaster(optimizer as SplittingOptimizer);
+    const home = owned.own(new kinds.split(device, rule, { tile }));
+    const schedule = owned.own(new Deferred(home, rule, split));
+    state.add({ partitions: split, home, schedule });
+  }
+  if (split.length === 0 || whole.length > 0) {
+    const home = owned.own(new kinds.whole(device, optimizer, { tile }));
+    const schedule = owned.own(afterVerdict(home, whole, { ...options, partitions: whole }));
+    state.add({ partitions: whole, home, schedule });
+  }
+}
+
+/** Partitions whose weights are half of their masters, and the rest. */
+function bySplitting(options: StateOptions): [split: Partition[], whole: Partition[]] {
+  const { partitions } = options;
+  const able = splitsMasters(options);
+  const splits = ({ unit }: Partition): boolean => able && unit.dtype === 'bf16';
+  return [partitions.filter(splits), partitions.filter((one) => !splits(one))];
 }
 
 /** Throws DS_CONFIG when gpu_share is asked of an optimizer that looks at whole parameters. */
-function streamedShare({ config, optimizer, partitions, device, group }: StateOptions): number {
+function streamedShare(options: StateOptions): number {
+  const { config, optimizer, partitions, group } = options;
   const { gpu_share: share } = config.zero_optimization.offload_optimizer;
   const able =
     partitions.every((partition) => isByElement(optimizer, partition)) &&
     !(canExchange(optimizer) && group.size > 1);
-  if (able) return share ?? findGpuShare({ device, optimizer, partitions, group });
+  if (able) return share ?? findGpuShare({ ...options, ...streamedState(options) });
   if (!share) return 0;
   throw new DsError({
     code: 'DS_CONFIG',
@@ -134,6 +174,17 @@ function streamedShare({ config, optimizer, partitions, device, group }: StateOp
     hint: 'Leave gpu_share out: host threads then update all of the state.',
   });
 }
+
+/** What streams of state that the device updates, and stays with it. */
+function streamedState(options: StateOptions): Pick<ShareOptions, StreamedKey> {
+  const { config, optimizer } = options;
+  const gradients = speculates(options) ? 2 : 1;
+  if (offloadsWeights(config) || !splitsMasters(options))
+    return { optimizer, gradients, master: 4 };
+  return { optimizer: new SplitMaster(optimizer as SplittingOptimizer), gradients, master: 0 };
+}
+
+type StreamedKey = 'optimizer' | 'master' | 'gradients';
 
 /**
  * How an update goes over `partitions`: in one pass, or in several between which ranks share what

@@ -122,7 +122,7 @@ function gradientFlow(config: ResolvedConfig, between: Between): GradientFlow {
     group,
     wire: buildWire(config, between),
     toOwner: zero.reduce_scatter ? byReduceScatter : byAllReduce,
-    exchange: new Exchange(device, { bucketElements: zero.reduce_bucket_size, overlap, timer }),
+    exchange: new Exchange(device, { bucketElements: gradientBucket(config), overlap, timer }),
   };
   if (zero.stage === 0) {
     const summed = new SummedGradients(parts);
@@ -130,6 +130,14 @@ function gradientFlow(config: ResolvedConfig, between: Between): GradientFlow {
     return isSummed ? new AlternatingGradients(summed, { isSummed, ownFactor }) : summed;
   }
   return zero.stage === 1 ? new OwnedGradients(parts) : new ShardedGradients(parts);
+}
+
+/**
+ * Elements of gradients that are reduced together. The host updates a unit when its gradient has
+ * come: where state is offloaded, none waits for others.
+ */
+export function gradientBucket({ zero_optimization: zero }: ResolvedConfig): number {
+  return zero.offload_optimizer.device === 'none' ? zero.reduce_bucket_size : 0;
 }
 
 /** One rank has nothing to share out, but may gather from host memory. */

@@ -15,7 +15,7 @@ import { disposeTile, makeTiles, type Tile } from './tiles.js';
 
 /** A partition's host side. */
 export interface HostPart extends UpdatedPart {
-  /** [numel] f32; `weight` may be this memory, or that of the gradient. */
+  /** [numel] f32, or their bf16 halves, see SplitHome; `weight` may be this memory, or that of the gradient. */
   readonly master: Tensor;
   readonly ranges: readonly RangeState[];
   readonly tiles: readonly Tile[];
@@ -36,11 +36,11 @@ export interface HostHomeOptions {
  * upload in place. f32 weights are uploaded from the master instead, 16-bit ones of f32 gradients from 2 bytes more.
  */
 export class HostHome extends HostUpdates<HostPart> {
-  readonly lendsCopies = false;
+  readonly lendsCopies: boolean = false;
 
   constructor(
     device: Device,
-    private readonly optimizer: Optimizer,
+    protected readonly optimizer: Optimizer,
     private readonly options: HostHomeOptions,
   ) {
     super(device, options.readBefore);
@@ -48,8 +48,7 @@ export class HostHome extends HostUpdates<HostPart> {
 
   adopt(partition: Partition): void {
     const { device, optimizer } = this;
-    const shape = [partition.numel];
-    const master = pinned(device, shape, 'f32');
+    const master = this.masterFor(partition);
     const grad = this.allocate(partition.numel, partition.unit.gradDtype);
     const allocate = pinnedFilled.bind(null, device);
     const ranges = allocateState(partition, optimizer, allocate);
@@ -60,6 +59,11 @@ export class HostHome extends HostUpdates<HostPart> {
       uploaded: new Event(device),
       uploading: false,
     });
+  }
+
+  /** Memory, held, for the partition's master weights. */
+  protected masterFor({ numel }: Partition): Tensor {
+    return pinned(this.device, [numel], 'f32');
   }
 
   /** The memory, held once more, that updates write the partition's weights to. */

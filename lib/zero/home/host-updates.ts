@@ -44,7 +44,7 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
   /** The end of backward, once endBackward() has marked it; between compute and host work otherwise. */
   readonly computed: Event;
   protected readonly parts = new Map<Partition, Part>();
-  private readonly d2h: Stream;
+  protected readonly d2h: Stream;
   private readonly departing: DepartingTensors;
 
   /** `readBefore`: an update before the last read the memory that takes gradients, which waits for its tiles. */
@@ -126,7 +126,7 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
     this.finish(partition);
   }
 
-  private upload(partition: Partition, { range, updated }: HostTile): void {
+  protected upload(partition: Partition, { range, updated }: HostTile): void {
     this.h2d.wait(updated);
     copyFlat(partition.weights, range, this.partOf(partition).weight, range, this.h2d);
   }

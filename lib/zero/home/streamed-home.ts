@@ -24,7 +24,7 @@ const LARGEST_TILE = 2 ** 24;
  * and two windows for tiles. Host memory: the state alone. Rules by element only: see isByElement().
  */
 export class StreamedHome extends HostHome {
-  private readonly windows: Windows;
+  protected readonly windows: Windows;
   /** [4] f32, the control of the updates under way. */
   private readonly seen: Tensor;
 
@@ -50,10 +50,15 @@ export class StreamedHome extends HostHome {
   override adopt(partition: Partition): void {
     super.adopt(partition);
     for (const tile of this.tilesOf(partition)) {
-      const kept = super.open(partition, tile);
+      const kept = this.streamed(partition, tile);
       this.windows.makeRoom(kept);
       super.close(kept, false);
     }
+  }
+
+  /** What comes to the device of a tile, where it lies in host memory; `master` is held. */
+  protected streamed(partition: Partition, tile: Tile): OpenTile {
+    return super.open(partition, tile);
   }
 
   protected override weightFor(
@@ -71,7 +76,7 @@ export class StreamedHome extends HostHome {
   }
 
   override open(partition: Partition, tile: Tile): OpenTile {
-    return this.windows.open(tile, super.open(partition, tile));
+    return this.windows.open(tile, this.streamed(partition, tile));
   }
 
   override close(opened: OpenTile, changed: boolean): void {

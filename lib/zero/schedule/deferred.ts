@@ -11,6 +11,10 @@ export abstract class AfterVerdict implements Schedule {
 
   constructor(protected readonly home: Home) {}
 
+  endBackward(): void {}
+
+  begin(_partition: Partition): void {}
+
   abstract update(control: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void>;
 
   adopt(_partition: Partition): void {}

@@ -1,6 +1,6 @@
 // When optimizer state is updated: the interface of a schedule, whatever home keeps the state.
 import type { UpdateSettings } from '../../optim/optimizer.js';
-import type { Stream } from '../../runtime/stream.js';
+import type { Event, Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Slot } from '../layout.js';
 import type { Partition } from '../partition.js';
@@ -12,13 +12,13 @@ export interface UpdatePlan {
   readonly gradientScale: number;
 }
 
-/** A partition, and the stream in whose order its weights change. */
-export type UpdatedPartition = readonly [partition: Partition, stream: Stream];
+/** A partition, and the stream in whose order its weights change: once `changed`, where others change in it as well. */
+export type UpdatedPartition = readonly [partition: Partition, stream: Stream, changed?: Event];
 
 /** Who brings updated weights to the other ranks. */
 export interface Publisher {
-  /** The partition's weights change in the order of `stream`; it comes once per partition and update. */
-  publish(partition: Partition, stream: Stream): void;
+  /** The partition's weights change in the order of `stream`, before `changed`; once per partition and update. */
+  publish(partition: Partition, stream: Stream, changed?: Event): void;
 }
 
 /** What a rank has rounded away of a parameter, and adds to what it exchanges next. */
@@ -40,6 +40,10 @@ export interface Schedule {
   prepare(plan: UpdatePlan): void;
   /** The gradient of `partition` is complete once partition.ready has been passed. */
   gradReady(partition: Partition): void;
+  /** All gradients have come; begin() and then update() follow. What is tried out already leaves. Does not wait. */
+  endBackward(): void;
+  /** Enqueues what of a partition's update needs no verdict, and is not yet. In forward order; does not wait. */
+  begin(partition: Partition): void;
   /**
    * Sees to it that every partition is updated, in forward order, and yields each one when its new weights have been
    * enqueued; what is left of the update comes before the end. `control` is on the device, written on the compute stream.

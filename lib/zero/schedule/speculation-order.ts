@@ -6,8 +6,8 @@ const UNITS_PER_LEFT = 8;
 
 /**
  * Backward completes units last to first, the next forward reads them first to last. The first `early` arrivals are
- * taken as they come, for the host has nothing better to do; the others wait until the last one has arrived, and are
- * then taken in forward order. `early` follows the host's speed and never changes a number. Of many units a few of the
+ * taken as they come, for the host has nothing better to do; the others are postponed until all have arrived, and taken
+ * in forward order then. `early` follows the host's speed and never changes a number. Of many units a few of the
  * first arrivals wait as well, while others that have arrived keep the host busy: forward comes to them last, so that
  * the host has work under the forward of all those that were taken early.
  */
@@ -47,13 +47,17 @@ export class SpeculationOrder<Unit> {
     this.postponed.clear();
   }
 
-  /** `unit` has arrived: the units to take now, in this order. */
-  arrive(unit: Unit): readonly Unit[] {
+  /** `unit` has arrived: whether to take it now. */
+  arrive(unit: Unit): boolean {
     this.arrivals++;
-    const taken = this.inEarlyShare && !this.isLeft ? [unit] : [];
-    if (taken.length === 0) this.postponed.add(unit);
-    if (this.arrivals < this.forward.length) return taken;
-    return [...taken, ...this.forward.filter((candidate) => this.postponed.has(candidate))];
+    const isTaken = this.inEarlyShare && !this.isLeft;
+    if (!isTaken) this.postponed.add(unit);
+    return isTaken;
+  }
+
+  /** Whether `unit` has arrived and was not taken then. */
+  isPostponed(unit: Unit): boolean {
+    return this.postponed.has(unit);
   }
 
   /** Moves the early share by one: up when the host had finished it before backward ended, else down. */

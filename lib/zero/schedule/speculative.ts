@@ -54,6 +54,8 @@ interface Verdict {
  *   host stream  for each tile, in one pass over its state: commits the last step, whose verdict is known by now, then
  *                computes the weights that this step gives if nothing is clipped, and stores only these
  *   h2d stream   these weights, from step() on; the unit's next forward waits for them
+ * Some partitions are tried out as their gradients arrive, the others at step(): in forward order and each with its
+ * upload behind it, since copies of all streams share an engine that takes them as they come.
  * step() waits for the verdict. When it is another than assumed, the weights are emitted once more from the committed
  * state, with what was decided: no state was touched, so there is nothing to roll back. While most steps miss, updates
  * wait for their verdict as in Deferred, but for those of the first units in forward order: these get their weights by
@@ -116,15 +118,24 @@ export class Speculative implements Schedule {
     const readLate = parameters.some(({ parameter }) => !parameter.requiresGrad);
     this.attemptOf(partition).readLate = readLate;
     if (!this.tried) return;
-    for (const next of this.order.arrive(partition)) this.tryOut(next, this.tried);
+    if (this.order.arrive(partition)) this.tryOut(partition, this.tried);
     if (this.order.inEarlyShare) this.earlyDone.record(this.home.host);
+  }
+
+  endBackward(): void {
+    this.home.endBackward();
+    for (const partition of this.tried?.parts ?? []) this.upload(partition);
+  }
+
+  begin(partition: Partition): void {
+    if (!this.tried || !this.order.isPostponed(partition)) return;
+    this.tryOut(partition, this.tried);
+    this.upload(partition);
   }
 
   *update(control: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void> {
     const { tried, home } = this;
     this.tried = null;
-    home.endBackward();
-    for (const partition of tried?.parts ?? []) this.upload(partition);
     const verdict = this.awaitVerdict(control);
     if (tried) this.order.adapt(this.earlyDone.done);
     if (this.commitsLater) this.later.adapt(this.attempts.size, this.committed.done);
@@ -141,7 +152,7 @@ export class Speculative implements Schedule {
         if (!holds) this.emitAgain(partition, attempt);
       } else if (later-- > 0) this.emitFirst(partition, attempt, plan);
       else this.updateNow(partition, plan);
-      yield [partition, home.h2d];
+      yield [partition, home.h2d, home.partOf(partition).uploaded];
     }
     if (this.commitsLater) this.commitNow();
   }

@@ -1,0 +1,103 @@
+// State in pinned host memory that the device updates, whose master weights are split: the upper half is its own bf16 weights.
+import { halves, type SplitMaster } from '../../optim/split-master.js';
+import type { Device } from '../../runtime/device.js';
+import type { Stream } from '../../runtime/stream.js';
+import type { Tensor } from '../../tensor/index.js';
+import { sliceFlat } from '../flat.js';
+import type { Piece } from '../layout.js';
+import type { Partition } from '../partition.js';
+import type { HostHomeOptions, OpenTile } from './host-home.js';
+import type { Bytes, LentState } from './lent-state.js';
+import { type SplitPart, SplitPieces } from './split-pieces.js';
+import { StreamedHome } from './streamed-home.js';
+import type { HostTile, Tile } from './tiles.js';
+
+/** What both kinds of weights have in common. What is lent of master weights is an f32 copy. */
+abstract class SplitAndStreamed extends StreamedHome {
+  override readonly lendsCopies = true;
+  private readonly pieces: SplitPieces;
+
+  /** `rule` updates its partitions. */
+  constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
+    super(device, rule, options);
+    this.pieces = new SplitPieces(device, rule);
+  }
+
+  protected override masterFor({ weights }: Partition): Tensor {
+    return weights.retain();
+  }
+
+  protected override weightFor({ weights }: Partition): Tensor {
+    return weights.retain();
+  }
+
+  override writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
+    this.pieces.write(this.splitOf(partition), piece, values, this.device.compute);
+    this.windows.followCompute();
+  }
+
+  override lend(partition: Partition, piece: Piece, name: string): LentState {
+    if (name !== 'master') return super.lend(partition, piece, name);
+    // Halves are in two places, which change in orders of their own.
+    this.synchronize();
+    return this.pieces.lend(this.splitOf(partition), piece, this.host);
+  }
+
+  /** The weights are half of the masters: whoever changes these changes them. */
+  override refresh(): void {
+    this.synchronize();
+  }
+
+  /** The weights are not its own. */
+  override get bytes(): Bytes {
+    const weights = [...this.parts.keys()].reduce((sum, one) => sum + one.weights.bytes, 0);
+    const all = super.bytes;
+    return { ...all, device: all.device - weights };
+  }
+
+  private splitOf(partition: Partition): SplitPart {
+    return { weights: partition.weights, ranges: this.partOf(partition).ranges };
+  }
+}
+
+/**
+ * What StreamedHome does with 10 bytes and a bit each way for a parameter, not 12: moments and lower halves stream, and
+ * weights are updated where the model has them. Host memory: as many bytes. For updates after the verdict: the weights
+ * are those of the last one.
+ */
+export class StreamedSplitHome extends SplitAndStreamed {
+  protected override streamed(_: Partition, { state }: Tile): OpenTile {
+    const { [halves.low]: low, ...rest } = state;
+    return { master: (low as Tensor).retain(), state: rest };
+  }
+
+  override open(partition: Partition, tile: Tile): OpenTile {
+    const { master: low, state } = super.open(partition, tile);
+    const master = sliceFlat(partition.weights, tile.range);
+    return { master, state: { ...state, [halves.low]: low } };
+  }
+
+  override close({ master, state }: OpenTile, changed: boolean): void {
+    super.close({ master: state[halves.low] as Tensor, state }, changed);
+    master.release();
+  }
+
+  /** Weights are where they are wanted. */
+  protected override upload(_: Partition, { updated }: HostTile): void {
+    this.h2d.wait(updated);
+  }
+}
+
+/**
+ * The same of weights that stage 3 keeps in host memory (offload_param: cpu): they come and go with the rest of their
+ * masters, 12 bytes and a bit each way, and nothing more leaves.
+ */
+export class StreamedSplitHomeOfOffloadedWeights extends SplitAndStreamed {
+  protected override upload(): void {}
+
+  override finish(partition: Partition): Stream {
+    const { down } = this.windows;
+    this.partOf(partition).uploaded.record(down);
+    return down;
+  }
+}
