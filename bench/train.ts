@@ -92,11 +92,13 @@ function configOf(
     optimizer: { type: 'AdamW', params: { lr: 1e-4, weight_decay: 0.1 } },
     ...(options.precision === 'fp32' ? {} : { [options.precision ?? 'bf16']: { enabled: true } }),
     zero_optimization: zeroSection(options),
-    ...(options.pp
-      ? { pipeline: { stages: Number(options.pp), schedule: options.schedule ?? '1f1b' } as const }
-      : {}),
+    ...(options.pp ? { pipeline: pipelineOf(options) } : {}),
   } as DsConfig;
 }
+
+const pipelineOf = ({ pp, schedule = '1f1b', partition = 'best' }: Options) => ({
+  ...{ stages: Number(pp), schedule, partition },
+});
 
 /** Of which dtype the adapters are, and over what; null without any. */
 function adaptersOf({ lora, qlora, adapters = 'f32' }: Options): string | null {
@@ -135,6 +137,12 @@ async function modelOf(options: Options, seq: number, job: Distributed): Promise
   return parallelize(model, await job.mesh.axis('tp'), null, { sequenceParallel });
 }
 
+/** Without overlap, collectives run in the order of compute, but for weights of the host's. */
+function isBesideCompute({ config }: Engine): boolean {
+  const { overlap_comm, offload_optimizer } = config.zero_optimization;
+  return overlap_comm === true || offload_optimizer.device !== 'none';
+}
+
 /** Steps after the measured ones into --trace FILE: no time is of one that was traced. */
 async function traceSteps(
   engine: Engine,
@@ -155,7 +163,7 @@ async function traceSteps(
  * [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--layers N]
  * [--lora | --qlora [RANK] [--adapters bf16]] [--nvme DIR] [--offload-param | --nvme-weights DIR
  * [--max-in-cpu N]] [--live ELEMENTS] [--overlap true|false] [--comm-times] [--tp N [--sequence]]
- * [--pp N [--schedule 1f1b]] [--trace FILE [--trace-steps 2]]
+ * [--pp N [--schedule 1f1b] [--partition flops]] [--trace FILE [--trace-steps 2]]
  * Under the launcher every rank trains; the first one reports.
  */
 export async function trainBench(options: Options): Promise<object | null> {
@@ -190,8 +198,7 @@ export async function trainBench(options: Options): Promise<object | null> {
   const mean = (performance.now() - (marks[0] as number)) / steps;
   const intervals = marks.slice(1).map((mark, i) => mark - (marks[i] as number));
   const comm = commTimer?.times();
-  // Without overlap, collectives run in the order of compute.
-  if (comm && !engine.config.zero_optimization.overlap_comm) comm.exposed = comm.total;
+  if (comm && !isBesideCompute(engine)) comm.exposed = comm.total;
   const last = { phases: engine.phaseTimes(), loss: loss?.item() };
   await traceSteps(engine, update, options);
   await job.destroy();

@@ -26,7 +26,7 @@ export {
   joinLaunched,
   logSummary,
 } from './distributed.js';
-export { JointCall, type JointGroups, jointly } from './jointly.js';
+export { JointCall, type JointGroups, jointly, jointlyInTurns, toldOf } from './jointly.js';
 export type { Mesh } from './mesh.js';
 export { AXES, type Axis, type MeshOptions, MeshShape, type PerAxis } from './mesh-shape.js';
 export {

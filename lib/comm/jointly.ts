@@ -34,7 +34,7 @@ export class JointCall {
     const { always } = this.groups;
     const started = [...this.begun].filter(([{ issued }, before]) => issued !== before);
     const all = new Set([...others(always), ...started.map(([group]) => group)]);
-    for (const group of all) group.giveUp(textOf(error));
+    for (const group of all) group.giveUp(toldOf(error));
   }
 }
 
@@ -49,10 +49,25 @@ export function jointly<Result>(groups: JointGroups, body: () => Result): Result
   }
 }
 
+/** The same of what takes turns of the event loop. */
+export async function jointlyInTurns<Result>(
+  groups: JointGroups,
+  body: () => Promise<Result>,
+): Promise<Result> {
+  const call = new JointCall(groups);
+  try {
+    return await body();
+  } catch (error) {
+    call.giveUp(error);
+    throw error;
+  }
+}
+
 const others = (groups: readonly (ProcessGroup | null)[] = []): ProcessGroup[] =>
   groups.filter((group) => group !== null && group.size > 1) as ProcessGroup[];
 
-function textOf(error: unknown): string {
+/** What others are told of an error. Never throws. */
+export function toldOf(error: unknown): string {
   const said = error instanceof DsError ? `${error.code} | ${error.message}` : spelled(error);
   return said.length > MOST ? `${said.slice(0, MOST)} ...` : said;
 }

@@ -1,6 +1,6 @@
 // The engine: one training step as DeepSpeed users know it, forward / backward / step.
 import type { ResolvedConfig } from '../../types/config.js';
-import { type JointGroups, jointly, type Mesh } from '../comm/index.js';
+import { type JointGroups, jointly, jointlyInTurns, type Mesh } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { Optimizer } from '../optim/optimizer.js';
@@ -448,6 +448,17 @@ export class Engine {
   protected jointly<Result>(groups: JointGroups, body: () => Result): Result {
     this.hasFailed = true;
     const result = jointly(groups, body);
+    this.hasFailed = false;
+    return result;
+  }
+
+  /** @internal The same of what takes turns of the event loop. */
+  protected async jointlyInTurns<Result>(
+    groups: JointGroups,
+    body: () => Promise<Result>,
+  ): Promise<Result> {
+    this.hasFailed = true;
+    const result = await jointlyInTurns(groups, body);
     this.hasFailed = false;
     return result;
   }

@@ -1,4 +1,5 @@
 // PipelineEngine: the engine of a model in stages, which trains by whole batches.
+import type { JointGroups, ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import {
   type Action,
@@ -24,6 +25,8 @@ export interface PipelineParts {
   pipeline: Pipeline;
   schedule: Schedule;
   links: Links;
+  /** Groups of stages that share weights. */
+  ties: readonly { group: ProcessGroup }[];
 }
 
 /** Micro-batches: an iterator that is asked for as many as a batch has, on every call. */
@@ -36,6 +39,8 @@ export type MicroBatches = Iterator<unknown> | AsyncIterator<unknown>;
  */
 export class PipelineEngine extends Engine {
   private isRunning = false;
+  /** Who waits for this rank in a batch: a step is whole there, so all of them do. */
+  private readonly together: JointGroups;
   private readonly lists = new Map<string, readonly Action[]>();
 
   /** @internal Use initialize(). */
@@ -45,6 +50,10 @@ export class PipelineEngine extends Engine {
     readonly pipe: PipelineParts,
   ) {
     super(parts);
+    const { world, shards, replicas, layers, tokens } = parts.ranks;
+    const tied = pipe.ties.map(({ group }) => group);
+    const joint = [world, shards, replicas, layers, tokens, ...tied, ...pipe.links.channels];
+    this.together = { always: [...new Set(joint)] };
   }
 
   /** Stages of the pipeline. */
@@ -75,10 +84,10 @@ export class PipelineEngine extends Engine {
   async trainBatch(batches: MicroBatches): Promise<Tensor> {
     const { module, parts } = this;
     this.requireOpen('engine.trainBatch');
-    if (!module.training)
-      throw misuse('engine.trainBatch', 'engine.train() before it', 'engine.eval()');
     const micros = this.gradientAccumulationSteps();
     return this.alone('engine.trainBatch', async () => {
+      if (!module.training)
+        throw misuse('engine.trainBatch', 'engine.train() before it', 'engine.eval()');
       const given = await this.fetch('engine.trainBatch', batches, micros);
       parts.control.addInputs(given);
       const worker = new TrainingWorker(parts, this.pipe.pipeline, given);
@@ -86,9 +95,6 @@ export class PipelineEngine extends Engine {
         await this.run(this.pipe.schedule, micros, worker, true);
         this.update();
         return parts.control.meanLoss(micros);
-      } catch (error) {
-        this.forget();
-        throw error;
       } finally {
         worker.dispose();
       }
@@ -143,11 +149,16 @@ export class PipelineEngine extends Engine {
     }
   }
 
+  /** Runs a batch; where it fails here, the other ranks are told at once. */
   private async alone<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     if (this.isRunning) throw misuse(op, 'one batch at a time', 'a call inside another');
     this.isRunning = true;
+    const { links } = this.pipe;
     try {
-      return await body();
+      return await this.jointlyInTurns(this.together, () => links.telling(body));
+    } catch (error) {
+      this.forget();
+      throw error;
     } finally {
       this.isRunning = false;
     }

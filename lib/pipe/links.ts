@@ -1,8 +1,9 @@
 // Links: how values and gradients travel between the ranks of a pipeline.
-import type { Distributed, ProcessGroup, Work } from '../comm/index.js';
+import { type Distributed, type ProcessGroup, toldOf, type Work } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
+import { poll } from '../runtime/poll.js';
 import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { type Action, isWork, type Transfer } from './action.js';
@@ -13,6 +14,12 @@ interface Outline {
   /** Whether a layer takes it as several values, even where it is one. */
   several: boolean;
   tensors: readonly { dtype: DType; shape: readonly number[]; wantsGrad: boolean }[];
+}
+
+/** What the sender tells in place of an outline that it does not come to. */
+interface Absence {
+  rank: number;
+  error: string;
 }
 
 /** Values on their way from another rank. */
@@ -73,13 +80,19 @@ export class Links {
   private readonly told = new Map<string, Outline>();
   private readonly known = new Map<string, Outline>();
   private readonly counts = new Map<string, number>();
+  /** Batches that have failed on this rank: what was told of one is not another's. */
+  private failures = 0;
   private departing: { works: readonly Work[]; tensors: readonly Tensor[] }[] = [];
 
   private constructor(
     private readonly job: Distributed,
     private readonly rank: number,
     private readonly groups: ReadonlyMap<string, ProcessGroup>,
-    private readonly options: { name: string; dynamicShape: boolean },
+    private readonly options: {
+      name: string;
+      dynamicShape: boolean;
+      departures: readonly number[];
+    },
   ) {}
 
   /**
@@ -102,11 +115,31 @@ export class Links {
       const pair = [ranks[from] as number, ranks[to] as number];
       groups.set(key, await groupOf(job, pair, key));
     }
-    return new Links(job, rank, groups, { name, dynamicShape });
+    const own = (lists[rank] ?? []).filter(({ kind }) => kind === 'sendF');
+    const departures = [...new Set(own.map(({ stage }) => stage))];
+    return new Links(job, rank, groups, { name, dynamicShape, departures });
   }
 
   get device(): Device {
     return this.job.world.device;
+  }
+
+  /** The groups that values and gradients go through. */
+  get channels(): readonly ProcessGroup[] {
+    return [...this.groups.values()];
+  }
+
+  /**
+   * Runs a batch, `body`. Where it fails, ranks that wait to be told of shapes are told of that;
+   * those that wait for a transfer learn of it through channels.
+   */
+  async telling<Result>(body: () => Promise<Result>): Promise<Result> {
+    try {
+      return await body();
+    } catch (error) {
+      await this.tellFailure(error);
+      throw error;
+    }
   }
 
   /**
@@ -206,10 +239,28 @@ export class Links {
     if (known && !this.options.dynamicShape) return known;
     const key = this.nextKey(place);
     const { store, timeout } = this.job;
-    const outline = JSON.parse((await store?.get(key, timeout)) ?? '') as Outline;
+    const { group } = this.channel(transfer);
+    const told = await unlessOver(group, store?.get(key, timeout) ?? Promise.resolve(''));
+    const outline = JSON.parse(told) as Outline | Absence;
     await store?.delete(key);
+    if ('error' in outline) throw absent(transfer, outline);
     this.known.set(place, outline);
     return outline;
+  }
+
+  /** Never rejects: why the batch has failed says more than that the store is gone. */
+  private async tellFailure(error: unknown): Promise<void> {
+    const { rank, store } = this.job;
+    const text = JSON.stringify({ rank, error: toldOf(error) } satisfies Absence);
+    for (const training of [true, false]) {
+      for (const stage of this.options.departures) {
+        const place = this.placeOf({ stage }, training);
+        if (this.told.has(place) && !this.options.dynamicShape) continue;
+        await store?.set(this.nextKey(place), text).catch(() => {});
+      }
+    }
+    this.failures++;
+    for (const known of [this.counts, this.told, this.known]) known.clear();
   }
 
   private placeOf({ stage }: Pick<Transfer, 'stage'>, training: boolean): string {
@@ -219,7 +270,24 @@ export class Links {
   private nextKey(place: string): string {
     const count = this.counts.get(place) ?? 0;
     this.counts.set(place, count + 1);
-    return `${place}/${count}`;
+    return `${place}/${this.failures}/${count}`;
+  }
+}
+
+/** What `told` resolves with; rejects with DS_COMM once the job has failed. */
+async function unlessOver<Told>(group: ProcessGroup, told: Promise<Told>): Promise<Told> {
+  let isOver = false;
+  const failure = poll(() => {
+    if (!isOver) group.check();
+    return isOver;
+  });
+  try {
+    await Promise.race([told, failure]);
+    return await told;
+  } finally {
+    isOver = true;
+    told.catch(() => {});
+    failure.catch(() => {});
   }
 }
 
@@ -257,6 +325,16 @@ function outlineOf(values: Values, training: boolean): Outline {
     ...{ dtype, shape, wantsGrad: training && requiresGrad && isFloating(dtype) },
   }));
   return { several: !(values instanceof Tensor), tensors };
+}
+
+function absent({ stage }: Transfer, { rank, error }: Absence): DsError {
+  return new DsError({
+    code: 'DS_COMM',
+    op: `pipeline, input of stage ${stage}`,
+    expected: 'all stages to run the batch',
+    got: `rank ${rank} met with an error: ${error}`,
+    hint: `Look at the output of rank ${rank}.`,
+  });
 }
 
 const phraseOf = ({ tensors }: Outline): string => tensors.map(describe).join(', ');

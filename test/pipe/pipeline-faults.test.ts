@@ -3,8 +3,8 @@ import { initialize, liveTensors, nn, PipelineModule, seed, Tensor } from '../..
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Fault } from './fault-process.js';
 
-async function said(fault: Fault): Promise<string[]> {
-  const results = await runRanks('../pipe/fault-process', 2, { job: fault });
+async function said(fault: Fault, ranks = 2): Promise<string[]> {
+  const results = await runRanks('../pipe/fault-process', ranks, { job: fault });
   return reportsOf<string>(results);
 }
 
@@ -23,22 +23,32 @@ test('a stage that dies in its forward or its backward is missed by the other', 
   }
 }, 120_000);
 
-test('a stage whose layer throws says why, and the other is told that it left', async () => {
-  const [first, last] = await said({ kind: 'throws in forward', rank: 1 });
-  expect(last).toMatch(/^Error a layer of mine/);
-  expect(first).toMatch(/^DS_COMM .*rank 1/);
-});
+/** Waits of a job end after 600 s, those of this test sooner. */
+test('an error of one stage is told to all at once, while that stage stays', async () => {
+  for (const [kind, rank, stages, error] of [
+    ['throws at once', 0, 3, 'a layer of mine'],
+    ['throws in backward', 1, 3, 'a gradient of mine'],
+    ['throws in evaluation', 1, 2, 'a layer of mine'],
+    ['short iterator', 1, 2, 'an iterator that ended after 2'],
+    ['evaluates alone', 1, 2, 'engine.train() before it'],
+  ] as const) {
+    const reports = await said({ kind, rank, stages, stays: true }, stages);
+    for (const [other, report] of reports.entries()) {
+      expect([kind, other, report]).toEqual([kind, other, expect.stringContaining(error)]);
+      expect([kind, other, report.startsWith('DS_COMM')]).toEqual([kind, other, other !== rank]);
+    }
+  }
+}, 120_000);
 
-test('iterators of unequal length', async () => {
-  const [first, last] = await said({ kind: 'short iterator', rank: 1 });
-  expect(last).toMatch(
-    /^DS_DATA engine\.trainBatch: expected 3 micro-batches .* got an iterator that ended after 2/,
-  );
-  expect(first).toMatch(/^DS_COMM /);
-});
+test('an error of a stage is told to data ranks beside it, and one of all ends nothing', async () => {
+  const reports = await said({ kind: 'throws in forward', rank: 2, stages: 2, stays: true }, 4);
+  expect(reports[2]).toMatch(/^Error a layer of mine/);
+  for (const other of [0, 1, 3]) expect(reports[other]).toMatch(/^DS_COMM .*a layer of mine/);
+  expect(await said({ kind: 'all throw', rank: 0 })).toEqual(['trained 3', 'trained 3']);
+}, 120_000);
 
 test('shapes that change are refused where they are made, and taken where the model says so', async () => {
-  const [first] = await said({ kind: 'shapes', rank: 0 });
+  const [first] = await said({ kind: 'shapes', rank: 0, stays: true });
   expect(first).toMatch(
     /^DS_SHAPE pipeline, output of stage 0: expected \[4, 8\] f32, as in the first micro-batch, got \[2, 8\] f32\. .*dynamicShape/,
   );
@@ -60,9 +70,11 @@ test('what a pipeline does not do is refused by name, on every rank', async () =
       /^DS_CONFIG optimizer\.type: expected an optimizer that updates element by element/,
     ],
   ] as const) {
-    const reports = await said({ kind, rank: 0 });
-    for (const report of reports)
+    const reports = await said({ kind, rank: 0, stays: true });
+    for (const report of reports) {
       expect([kind, report]).toEqual([kind, expect.stringMatching(expected)]);
+      expect(report).not.toContain('left sparse');
+    }
   }
 }, 120_000);
 

@@ -111,7 +111,7 @@ export async function buildEngine(
     const meeting = checkpointWorld(job);
     const parts = { ...decisions, ...holdings, ...steps, meeting, owned: site.owned };
     if (optimizer instanceof NoOptimizer) site.owned.defer(markStreamed(module));
-    return plan && links ? new PipelineEngine(parts, { ...plan, links }) : new Engine(parts);
+    return plan && links ? new PipelineEngine(parts, { ...plan, links, ties }) : new Engine(parts);
   });
 }
 
