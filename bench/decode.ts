@@ -3,6 +3,7 @@
 import { type inference, initInference, type nn, seed } from '../lib/index.js';
 import { quantizeModel } from '../lib/models/quantize-model.js';
 import { device as findDevice } from '../lib/runtime/device.js';
+import { hostProfile } from './host-profile.js';
 import type { Options } from './main.js';
 import { benchModel } from './models.js';
 import { median } from './report.js';
@@ -96,7 +97,8 @@ function quantized(model: nn.models.CausalLM, options: Options): void {
  * --model llama-8B --device cuda --dtype bf16 --batch 1,32,128 --prompt 128 --new 128 --graph false
  * --first 128,2048 --bits 16|8|4 --group 128 --head 8 --bandwidth 4.27e12. In the terms of a
  * compiled PyTorch step: tokens_per_s is of all texts, from the first step in which all of them run
- * to the last. ops_per_step says what a step of one text is made of.
+ * to the last. ops_per_step says what a step of one text is made of; --profile where the host's
+ * time goes in one more run of each.
  */
 export async function decodeBench(options: Options): Promise<object> {
   const numbers = (name: string, standard: string): number[] =>
@@ -140,6 +142,12 @@ export async function decodeBench(options: Options): Promise<object> {
     };
     console.log(JSON.stringify(row));
     rows.push(row);
+    if (options.profile) {
+      const texts = prompts(batch, prompt, model.vocabSize, REPEATS + 2);
+      const [, own_ms] = await hostProfile(() => once(engine, texts, count));
+      for (const one of own_ms) console.log(one.ms.toFixed(1).padStart(8), one.function);
+      rows.push({ batch, own_ms });
+    }
   }
   const first_token_ms: Record<string, number> = {};
   for (const length of firsts) {

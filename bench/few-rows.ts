@@ -5,6 +5,7 @@ import type { Device } from '../lib/runtime/device.js';
 import * as kernels from '../lib/runtime/kernels.generated.js';
 import { Event } from '../lib/runtime/stream.js';
 import { inOrder, scope, Tensor } from '../lib/tensor/index.js';
+import { layerRows } from './decode-layer.js';
 import { median } from './report.js';
 
 /** [outputs, inputs] of Llama 8B: q and o, k and v, gate and up, down, head. */
@@ -158,6 +159,10 @@ export const fewRows: Readonly<Record<string, (device: Device) => object[]>> = {
   skinny: (device) => overAll(device, SHAPES, skinny),
   quantized: (device) => overAll(device, SHAPES, coded),
   paged: (device) => overAll(device, TEXTS, (...args) => [paged(...args)]),
+  layer: (device) =>
+    [1, 32].flatMap((rows) =>
+      ([16, 8, 4] as const).map((bits) => scope(() => layerRows(device, rows, bits))),
+    ),
 };
 
 function overAll<T>(

@@ -262,8 +262,8 @@ function table(
 }
 
 /**
- * --only norm,bias,gate,loss (default all), or skinny, quantized, paged: those of inference, always
- * bf16; --dtypes bf16,f32 (default); --count 200 launches back to back; --device cuda.
+ * --only norm,bias,gate,loss (default all), or skinny, quantized, paged, layer: those of inference,
+ * always bf16; --dtypes bf16,f32 (default); --count 200 launches back to back; --device cuda.
  */
 export function kernelsBench(options: Options): object {
   const device = findDevice(options.device ?? 'cuda');

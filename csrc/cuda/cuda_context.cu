@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "cuda_device.h"
+#include "dependent_launch.cuh"
 
 namespace ds::cuda {
 
@@ -29,6 +30,10 @@ void* CudaContext::scratch(size_t bytes) {
   void* data = device.pool().allocate(bytes, stream);
   blocks_[used_++] = {data, bytes};
   return data;
+}
+
+bool is_settled(const CudaContext& ctx, const void* data) {
+  return ctx.device.captures() && !ctx.device.pool().has_recorded(data);
 }
 
 }  // namespace ds::cuda

@@ -27,23 +27,36 @@ struct Launch {
   dim3 grid, block;
   cudaStream_t stream;
   size_t shared_bytes = 0;
+  unsigned cluster = 1;  // neighbouring blocks of one, where compute capability is 9.0
 };
+
+/// Whether the kernel is being recorded, and what lies at `data` was there before: a kernel of
+/// launch_behind may read it at once, where recorded work does not write it (it writes what it has
+/// allocated itself, and the cache of keys).
+bool is_settled(const CudaContext& ctx, const void* data);
 
 /// Launches a kernel that may begin early and calls await_previous(). Devices that run the code of
 /// compute capability 8.0, whose kernels cannot wait, start it when the one in front has ended.
 template <class... Parameters, class... Arguments>
 void launch_behind(const CudaContext& ctx, const Launch& launch, void (*kernel)(Parameters...),
                    Arguments... arguments) {
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  if (launch.shared_bytes > 48 * 1024)  // What is more has to be asked for.
+    DS_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(launch.shared_bytes)),
+            launch.op);
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {launch.cluster, 1, 1};
   cudaLaunchConfig_t how = {};
   how.gridDim = launch.grid;
   how.blockDim = launch.block;
   how.dynamicSmemBytes = launch.shared_bytes;
   how.stream = launch.stream;
-  how.attrs = &early;
-  how.numAttrs = ctx.compute_capability == 90 ? 1 : 0;
+  how.attrs = attributes;
+  how.numAttrs = ctx.compute_capability != 90 ? 0 : launch.cluster > 1 ? 2 : 1;
   DS_CUDA(cudaLaunchKernelEx(&how, kernel, Parameters(arguments)...), launch.op);
 }
 

@@ -163,6 +163,15 @@ void MemoryPool::record(bool on) {
   postponed_.clear();
 }
 
+bool MemoryPool::has_recorded(const void* data) const {
+  const auto at = reinterpret_cast<uintptr_t>(data);
+  std::lock_guard lock(mutex_);
+  return std::any_of(recorded_.begin(), recorded_.end(), [&](const auto& block) {
+    const auto first = reinterpret_cast<uintptr_t>(block.first);
+    return first <= at && at < first + block.second;
+  });
+}
+
 std::vector<MemoryPool::Block> MemoryPool::keep_recorded() {
   std::lock_guard lock(mutex_);
   std::vector<Block> kept;

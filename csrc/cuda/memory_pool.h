@@ -54,6 +54,8 @@ class MemoryPool {
   /// graphs that is free serves, or else DS_CUDA is thrown; what is not theirs is given back
   /// afterwards.
   void record(bool on);
+  /// Whether `data` lies in memory that the recording under way, or the last one, has allocated.
+  bool has_recorded(const void* data) const;
   /// A block, of a size in bytes.
   struct Block {
     void* data;

@@ -1,12 +1,17 @@
 // Products of up to 32 rows with a matrix of coded weights on tensor cores: 16 bytes of codes a
-// lane go from memory to the registers in which mma takes the weights. Weights of 16 bits are
-// cuBLASLt's: it was measured 18 to 40 % faster with them.
+// lane go by way of shared memory to the registers in which mma takes the weights.
 //
 // mma sums over inputs in any order, if both operands have the same one. So lane t of the four that
 // share an output takes a run of neighbouring inputs of its own instead of every fourth pair, and
-// no weight passes through shared memory. Weights are the left operand, 16 outputs by 16 inputs;
+// no lane needs what another one has copied. Weights are the left operand, 16 outputs by 16 inputs;
 // rows of x are the columns of the right one, of which 8 are the fewest.
+//
+// Memory is kept busy by copies that are steps ahead of the sums, also from one tile of outputs to
+// the next, and while the kernel in front still runs: weights that a recorded step only reads do
+// not depend on it.
 #pragma once
+
+#include <algorithm>
 
 #include "dependent_launch.cuh"
 #include "mma.cuh"
@@ -14,29 +19,19 @@
 
 namespace ds::cuda {
 
-/// 16 bytes that nobody reads again: they leave the L1 cache to what is shared.
-__device__ __forceinline__ uint4 load_once_16(const void* p) {
-  uint4 x;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(p));
-  return x;
-}
-
-/// Asks for a line of memory that a later load will find in the L2 cache.
-__device__ __forceinline__ void prefetch_to_l2(const void* p) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
-
-/// Row tiles of 16 outputs a warp, warps over outputs, warps that share the inputs of an output,
-/// and tiles of 8 rows of x.
-template <int kTiles, int kOutputWarps, int kParts, int kColumns>
+/// Row tiles of 16 outputs of a block, warps that share their inputs, and tiles of 8 rows of x.
+template <int kTiles, int kParts, int kColumns>
 struct SkinnyShape {
   static constexpr int tiles = kTiles, parts = kParts, columns = kColumns;
-  static constexpr int threads = 32 * kOutputWarps * kParts;
-  static constexpr int outputs = 16 * kTiles * kOutputWarps, rows = 8 * kColumns;
-  static constexpr int unroll = 4 / kTiles;  // packets of an output in flight
-  static constexpr int blocks_per_sm = (kColumns == 1 ? 768 : 512) / threads;
+  static constexpr int threads = 32 * kParts, outputs = 16 * kTiles, rows = 8 * kColumns;
+  static constexpr int stages = kTiles == 1 ? 6 : 3;  // steps of a warp on their way
+  static constexpr int ahead = kColumns > 1 ? 1 : 4;  // steps whose details are
+  static constexpr int blocks_per_sm = 2;
+  static constexpr int buffers = kColumns == 1 ? 2 : 1;       // of the sums of a tile
+  static constexpr int ring = 2 * kTiles * stages * threads;  // packets
+  static constexpr size_t shared_bytes =
+      size_t{16} * ring + sizeof(float) * buffers * kParts * rows * (outputs + 1);
+  static_assert(threads % outputs == 0);
 };
 
 /// `finish(m, n, sum)` writes element n of row m.
@@ -51,6 +46,7 @@ struct SkinnyArguments {
   int rows, inputs;  // inputs: a multiple of Weights::run
   int64_t outputs;
   Finish finish;
+  bool settled;  // weights may be read before the kernel in front has ended
 };
 
 /// Adds the products of one step's packets, which lie at input k of this lane, to `sums`.
@@ -110,90 +106,162 @@ __device__ __forceinline__ void multiply_scaled_step(
   }
 }
 
-/// Adds up what the warps of an output have, in their order, and hands it on.
+/// What a warp takes of the weights: the steps of its part, tile after tile of its block. Each lane
+/// copies what it will read itself to shared memory, steps ahead, so that there is no barrier.
 template <class Shape, class T, class Weights, class Finish>
-__device__ __forceinline__ void finish_sums(const SkinnyArguments<T, Weights, Finish>& a,
-                                            int64_t first, int part, int warp_output,
-                                            const float (&sums)[Shape::tiles][Shape::columns][4]) {
-  __shared__ float partial[Shape::parts][Shape::rows][Shape::outputs + 1];
-  const int lane = threadIdx.x % 32;
+class SkinnyWarp {
+ public:
+  using Arguments = SkinnyArguments<T, Weights, Finish>;
+  using Details = typename Weights::Step[Shape::tiles][2];
+
+  __device__ SkinnyWarp(const Arguments& a, uint4* ring)
+      : a_(a),
+        ring_(ring + threadIdx.x),
+        each_((steps_of(a) + Shape::parts - 1) / Shape::parts),
+        next_tile_(blockIdx.x) {}
+
+  /// Steps of a warp in a tile; the last one may be behind the inputs, where it adds nothing.
+  __device__ int each() const { return each_; }
+  __device__ int input(int step) const {
+    return ((step * Shape::parts + static_cast<int>(threadIdx.x) / 32) * 4 + threadIdx.x % 4) *
+           Weights::run;
+  }
+  /// Whether any lane's inputs of a step are some.
+  __device__ bool exists(int step) const {
+    return input(step) - static_cast<int>(threadIdx.x % 4) * Weights::run < a_.inputs;
+  }
+  /// Starts copying the step behind the last one that was started; of none, nothing.
+  __device__ __forceinline__ void copy_next() {
+    const int k = input(next_step_);
+    const bool inside = k < a_.inputs && next_tile_ * Shape::outputs < a_.outputs;
+#pragma unroll
+    for (int i = 0; i < 2 * Shape::tiles; ++i)
+      cp_async_16(slot(next_slot_, i),
+                  a_.weights.packet(inside ? output(next_tile_, i) : 0, inside ? k : 0), inside);
+    cp_async_commit();
+    next_slot_ = next_slot_ + 1 == Shape::stages ? 0 : next_slot_ + 1;
+    if (++next_step_ < each_) return;
+    next_step_ = 0;
+    next_tile_ += gridDim.x;
+  }
+  /// Takes the oldest step that was started, and starts another one in its place.
+  __device__ __forceinline__ void take(uint4 (&packets)[Shape::tiles][2]) {
+    cp_async_wait<Shape::stages - 1>();
+#pragma unroll
+    for (int i = 0; i < 2 * Shape::tiles; ++i) packets[i / 2][i % 2] = *slot(next_slot_, i);
+    copy_next();
+  }
+  __device__ __forceinline__ void load_details(int64_t tile, int step, Details& details) const {
+    const int k = min(input(step), a_.inputs - 1);
+#pragma unroll
+    for (int i = 0; i < 2 * Shape::tiles; ++i)
+      details[i / 2][i % 2] = a_.weights.step_of(output(tile, i), k);
+  }
+
+ private:
+  static __device__ int steps_of(const Arguments& a) {
+    return (a.inputs + 4 * Weights::run - 1) / (4 * Weights::run);
+  }
+  /// Outputs behind the last one are it again: their sums are nobody's.
+  __device__ __forceinline__ int64_t output(int64_t tile, int i) const {
+    const int64_t n = tile * Shape::outputs + i * 8 + threadIdx.x % 32 / 4;
+    return n < a_.outputs ? n : a_.outputs - 1;
+  }
+  __device__ __forceinline__ uint4* slot(int stage, int i) const {
+    return ring_ + (stage * 2 * Shape::tiles + i) * Shape::threads;
+  }
+
+  const Arguments& a_;
+  uint4* const ring_;
+  const int each_;
+  int64_t next_tile_;
+  int next_step_ = 0, next_slot_ = 0;
+};
+
+/// Adds up what the warps of a tile have, in their order, and hands it on.
+template <class Shape, class T, class Weights, class Finish>
+__device__ __forceinline__ void finish_sums(
+    const SkinnyArguments<T, Weights, Finish>& a, int64_t tile, float scale,
+    const float (&sums)[Shape::tiles][Shape::columns][4],
+    float (&partial)[Shape::parts][Shape::rows][Shape::outputs + 1]) {
+  const int lane = threadIdx.x % 32, part = threadIdx.x / 32;
 #pragma unroll
   for (int r = 0; r < Shape::tiles; ++r)
 #pragma unroll
     for (int c = 0; c < Shape::columns; ++c)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        partial[part][c * 8 + lane % 4 * 2 + e % 2][warp_output + r * 16 + e / 2 * 8 + lane / 4] =
-            sums[r][c][e];
+        partial[part][c * 8 + lane % 4 * 2 + e % 2][r * 16 + e / 2 * 8 + lane / 4] = sums[r][c][e];
   __syncthreads();
-  for (int i = threadIdx.x; i < Shape::outputs * Shape::rows; i += Shape::threads) {
-    const int n = i % Shape::outputs, m = i / Shape::outputs;
-    if (first + n >= a.outputs || m >= a.rows) continue;
+  const int n = threadIdx.x % Shape::outputs;
+  const int64_t output = tile * Shape::outputs + n;
+  for (int m = threadIdx.x / Shape::outputs; m < min(Shape::rows, a.rows);
+       m += Shape::threads / Shape::outputs) {
     float sum = 0.f;
 #pragma unroll
     for (int p = 0; p < Shape::parts; ++p) sum += partial[p][m][n];
-    a.finish(m, first + n, sum * a.weights.scale_of_row(first + n));
+    if (output < a.outputs) a.finish(m, output, sum * scale);
   }
 }
 
+/// Blocks take every (blocks of the grid)-th tile, as many as run at once.
 template <class Shape, class T, class Weights, class Finish>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     skinny_kernel(const __grid_constant__ SkinnyArguments<T, Weights, Finish> a) {
-  constexpr int kRun = Weights::run;
-  // Sums of a step beside those of a row leave fewer registers for packets.
-  constexpr int kUnroll = Weights::scales_steps && Shape::columns > 2 ? 1 : Shape::unroll;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int part = warp % Shape::parts, warp_output = warp / Shape::parts * 16 * Shape::tiles;
-  const int64_t first = int64_t{blockIdx.x} * Shape::outputs;
-  // Outputs behind the last one are it again: their sums are nobody's.
-  const auto output = [&](int r, int half) {
-    const int64_t n = first + warp_output + r * 16 + half * 8 + lane / 4;
-    return n < a.outputs ? n : a.outputs - 1;
-  };
-  const auto input = [&](int step) { return (step * 4 + lane % 4) * kRun; };
-  const int steps = (a.inputs + 4 * kRun - 1) / (4 * kRun);
+  using Warp = SkinnyWarp<Shape, T, Weights, Finish>;
+  using Sums = float[Shape::parts][Shape::rows][Shape::outputs + 1];
+  extern __shared__ uint4 skinny_ring[];
+  Sums* const partial = reinterpret_cast<Sums*>(skinny_ring + Shape::ring);
+  Warp warp(a, skinny_ring);
+  typename Warp::Details next[Shape::ahead];
   let_next_begin();
+  if (!a.settled) await_previous();
+  for (int i = 0; i < Shape::stages; ++i) warp.copy_next();
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u)
-#pragma unroll
-    for (int i = 0; i < 2 * Shape::tiles; ++i) {
-      const int k = input(part + u * Shape::parts);
-      if (k < a.inputs) prefetch_to_l2(a.weights.packet(output(i / 2, i % 2), k));
-    }
-  await_previous();
+  for (int u = 0; u < Shape::ahead; ++u) warp.load_details(blockIdx.x, u, next[u]);
+  if (a.settled) await_previous();
 
-  float sums[Shape::tiles][Shape::columns][4] = {};
-  for (int base = part; base < steps; base += Shape::parts * kUnroll) {
-    uint4 packets[kUnroll][Shape::tiles][2];
-    typename Weights::Step details[kUnroll][Shape::tiles][2];
+  const int64_t tiles = (a.outputs + Shape::outputs - 1) / Shape::outputs;
+  int turn = 0;
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int64_t own = tile * Shape::outputs + threadIdx.x % Shape::outputs;
+    const float scale = a.weights.scale_of_row(min(own, a.outputs - 1));
+    float sums[Shape::tiles][Shape::columns][4] = {};
+    for (int step = 0; step < warp.each(); step += Shape::ahead) {
+      typename Warp::Details details[Shape::ahead];
+      const bool ends = step + Shape::ahead >= warp.each();
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int k = input(base + u * Shape::parts);
+      for (int u = 0; u < Shape::ahead; ++u) {
 #pragma unroll
-      for (int r = 0; r < Shape::tiles; ++r)
+        for (int i = 0; i < 2 * Shape::tiles; ++i) details[u][i / 2][i % 2] = next[u][i / 2][i % 2];
+        warp.load_details(ends ? tile + gridDim.x : tile, ends ? u : step + Shape::ahead + u,
+                          next[u]);
+      }
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          packets[u][r][half] = uint4{0, 0, 0, 0};
-          if (k < a.inputs)
-            packets[u][r][half] = load_once_16(a.weights.packet(output(r, half), k));
-          details[u][r][half] = a.weights.step_of(output(r, half), min(k, a.inputs - 1));
-        }
+      for (int u = 0; u < Shape::ahead; ++u) {
+        if (step + u >= warp.each()) break;
+        uint4 packets[Shape::tiles][2];
+        warp.take(packets);
+        if (warp.exists(step + u))
+          multiply_scaled_step<Shape>(a, warp.input(step + u), packets, details[u], sums);
+      }
     }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int step = base + u * Shape::parts;
-      if (step < steps) multiply_scaled_step<Shape>(a, input(step), packets[u], details[u], sums);
-    }
+    if (Shape::buffers == 1) __syncthreads();
+    finish_sums<Shape>(a, tile, scale, sums, partial[turn % Shape::buffers]);
+    ++turn;
   }
-  finish_sums<Shape>(a, first, part, warp_output, sums);
 }
 
 template <class Shape, class T, class Weights, class Finish>
 void launch_skinny_shape(const char* op, const SkinnyArguments<T, Weights, Finish>& a,
                          CudaContext& ctx) {
-  const auto grid = static_cast<unsigned>((a.outputs + Shape::outputs - 1) / Shape::outputs);
-  const Launch launch{op, dim3(grid), dim3(Shape::threads), ctx.stream};
-  launch_behind(ctx, launch, skinny_kernel<Shape, T, Weights, Finish>, a);
+  const int64_t tiles = (a.outputs + Shape::outputs - 1) / Shape::outputs;
+  const int64_t blocks = std::min<int64_t>(tiles, int64_t{ctx.sm_count} * Shape::blocks_per_sm);
+  const auto kernel = skinny_kernel<Shape, T, Weights, Finish>;
+  launch_behind(ctx,
+                {op, dim3(static_cast<unsigned>(blocks)), dim3(Shape::threads), ctx.stream,
+                 Shape::shared_bytes},
+                kernel, a);
 }
 
 /// Rows of x that skinny_kernel takes.
@@ -203,9 +271,9 @@ constexpr int kSkinnyRows = 32;
 /// 8 elements of x aligned to 16 bytes.
 template <class T, class Weights, class Finish>
 void launch_skinny(const char* op, const SkinnyArguments<T, Weights, Finish>& a, CudaContext& ctx) {
-  if (a.rows <= 8) return launch_skinny_shape<SkinnyShape<1, 1, 8, 1>>(op, a, ctx);
-  if (a.rows <= 16) return launch_skinny_shape<SkinnyShape<2, 1, 8, 2>>(op, a, ctx);
-  launch_skinny_shape<SkinnyShape<2, 1, 8, 4>>(op, a, ctx);
+  if (a.rows <= 8) return launch_skinny_shape<SkinnyShape<1, 8, 1>>(op, a, ctx);
+  if (a.rows <= 16) return launch_skinny_shape<SkinnyShape<2, 8, 2>>(op, a, ctx);
+  launch_skinny_shape<SkinnyShape<2, 8, 4>>(op, a, ctx);
 }
 
 }  // namespace ds::cuda

@@ -18,6 +18,7 @@
 #include "expert_rows.h"
 #include "feed_tokens.h"
 #include "fill.h"
+#include "gated_linear.h"
 #include "gather.h"
 #include "gradient_control.h"
 #include "grouped_matmul.h"

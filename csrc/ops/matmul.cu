@@ -1,4 +1,5 @@
-// Matmul on the GPU: cuBLASLt with a fused epilogue, or a plain product and a finishing kernel.
+// Matmul on the GPU: cuBLASLt with a fused epilogue, or a plain product and a finishing kernel; one
+// row has a kernel of its own.
 #include "matmul.h"
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include "../cuda/cuda_device.h"
 #include "../cuda/gemm.h"
 #include "copy.h"
+#include "one_row.cuh"
 #include "unary_math.h"
 
 namespace ds::cuda {
@@ -143,6 +145,28 @@ bool run_fused(const Matmul& op, GemmProblem p, GemmOperands operands, CudaConte
   return ctx.device.gemm().run(p, operands, ctx.stream);
 }
 
+/// One row by the transpose of b, of 16 bits, with nothing but a bias behind it. Returns false
+/// where it is something else, or cannot be read in packets.
+bool run_one_row(const Matmul& op, const GemmProblem& p, const GemmOperands& of, CudaContext& ctx) {
+  const bool plain = p.rows == 1 && p.batch == 1 && !p.trans_a && p.trans_b && !p.accumulate &&
+                     op.epilogue == MatmulEpilogue::none && !op.aux && p.dtype == p.out_dtype;
+  if (!plain || p.dtype == DType::f32 || p.inner > (int64_t{1} << 30)) return false;
+  if (p.inner % 8 != 0 || p.b_row_stride % 8 != 0) return false;
+  if (p.a_alignment < 16 || p.b_alignment < 16) return false;
+  const auto launch = [&](auto tag) {
+    using T = decltype(tag);
+    const auto place = [](const void* data) { return static_cast<const T*>(data); };
+    launch_one_row<false, T>(
+        kOp,
+        {place(of.b), place(of.a), place(of.bias), static_cast<T*>(of.out), p.columns,
+         p.b_row_stride, static_cast<int>(p.inner), is_settled(ctx, of.b)},
+        ctx);
+  };
+  if (p.dtype == DType::bf16) launch(__nv_bfloat16{});
+  else launch(__half{});
+  return true;
+}
+
 /// The product in f32 to scratch, everything else by finish_kernel: still one rounding at the end.
 void run_in_two_steps(const Matmul& op, const GemmProblem& p, GemmOperands operands,
                       CudaContext& ctx) {
@@ -182,6 +206,7 @@ void run(const Matmul& op, CudaContext& ctx) {
     throw Error("DS_LIMIT", kOp, "a batch below 2^31", text(p.batch));
   }
   const GemmOperands operands{a.data, b.data, op.bias.data, op.aux.data, op.out.data};
+  if (run_one_row(op, p, operands, ctx)) return;
   if (!run_fused(op, p, operands, ctx)) run_in_two_steps(op, p, operands, ctx);
 }
 

@@ -29,7 +29,8 @@ void run_forward(const char* name, const Op& op, const View& bias, const View& m
                               op.rstd.template as<float>(),
                               n,
                               c,
-                              static_cast<float>(op.eps)};
+                              static_cast<float>(op.eps),
+                              is_settled(ctx, op.weight.data)};
     launch_forward<kCentered>(name, f, ctx);
   });
 }

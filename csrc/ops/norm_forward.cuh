@@ -18,6 +18,7 @@ struct NormForward {
   float *mean, *rstd;
   int64_t n, c;
   float eps;
+  bool settled;  // weight may be read before the kernel in front has ended
 };
 
 /// x + residual, rounded to T.
@@ -37,25 +38,25 @@ __device__ __forceinline__ Vector<T, N> add_residual(const NormForward<T>& f, in
   return f.residual ? sum_of(x, load_streaming<N>(f.residual + at)) : x;
 }
 
-template <int N, class T>
-__device__ __forceinline__ void write_normalized(const NormForward<T>& f, int64_t row,
-                                                 int64_t column, const Vector<T, N>& s, float mean,
-                                                 float rstd) {
-  const Vector<T, N> w = load_vector<N>(f.weight + column);
-  Vector<T, N> b = {}, y;
-  if (f.bias) b = load_vector<N>(f.bias + column);
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    const float normalized = (to_float(s.v[i]) - mean) * rstd;
-    y.v[i] = from_float<T>(normalized * to_float(w.v[i]) + (f.bias ? to_float(b.v[i]) : 0.0f));
-  }
-  store_vector(f.out + row * f.c + column, y);
-}
-
 /// What a row is normalised by.
 struct Statistics {
   float mean, rstd;
 };
+
+/// `w` is the weight of the columns.
+template <int N, class T>
+__device__ __forceinline__ void write_normalized(const NormForward<T>& f, int64_t row,
+                                                 int64_t column, const Vector<T, N>& s,
+                                                 const Statistics& of, const Vector<T, N>& w) {
+  Vector<T, N> b = {}, y;
+  if (f.bias) b = load_vector<N>(f.bias + column);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float normalized = (to_float(s.v[i]) - of.mean) * of.rstd;
+    y.v[i] = from_float<T>(normalized * to_float(w.v[i]) + (f.bias ? to_float(b.v[i]) : 0.0f));
+  }
+  store_vector(f.out + row * f.c + column, y);
+}
 
 /// From the sums of the deviations from a mean that was rounded, and of their squares (see norm.h).
 template <bool kCentered>
@@ -167,15 +168,16 @@ __global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kPackets>)
 #pragma unroll
       for (int i = 0; i < N; ++i) total += to_float(x.v[i]);
     }
-    const auto [mean, rstd] =
+    const Statistics found =
         statistics_of_lanes<T, kPackets, kCentered>(f, packets, total, [&](int k) { return s[k]; });
 #pragma unroll
     for (int k = 0; k < kPackets; ++k)
       if (k * kWarp + lane < packets)
-        write_normalized<N>(f, row, (k * kWarp + lane) * N, elements_of<T>(s[k]), mean, rstd);
+        write_normalized<N>(f, row, (k * kWarp + lane) * N, elements_of<T>(s[k]), found,
+                            load_vector<N>(f.weight + (k * kWarp + lane) * N));
     if (lane == 0) {
-      if (kCentered) f.mean[row] = mean;
-      f.rstd[row] = rstd;
+      if (kCentered) f.mean[row] = found.mean;
+      f.rstd[row] = found.rstd;
     }
   }
 }
@@ -187,7 +189,6 @@ constexpr int kRowWarps = 8;
 template <class T, int kPackets, bool kCentered>
 __global__ void __launch_bounds__(kRowWarps* kWarp) norm_forward_shared(NormForward<T> f) {
   let_next_begin();
-  await_previous();
   constexpr int N = kPacket<T>, kEach = (kPackets + kRowWarps - 1) / kRowWarps;
   __shared__ Packed all[kPackets * kWarp];
   __shared__ Statistics found;
@@ -195,6 +196,14 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_forward_shared(NormForw
   const int packets = static_cast<int>(f.c) / N;
   const int64_t row = blockIdx.x, base = row * f.c;
   Packed own[kEach];
+  Vector<T, N> weight[kEach];
+  if (!f.settled) await_previous();
+#pragma unroll
+  for (int u = 0; u < kEach; ++u) {
+    const int at = (u * kRowWarps + warp) * kWarp + lane;
+    if (at < packets) weight[u] = load_vector<N>(f.weight + int64_t{at} * N);
+  }
+  if (f.settled) await_previous();
 #pragma unroll
   for (int u = 0; u < kEach; ++u) {
     const int at = (u * kRowWarps + warp) * kWarp + lane;
@@ -227,12 +236,11 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_forward_shared(NormForw
     }
   }
   __syncthreads();
-  const auto [mean, rstd] = found;
 #pragma unroll
   for (int u = 0; u < kEach; ++u) {
     const int at = (u * kRowWarps + warp) * kWarp + lane;
     if (at < packets)
-      write_normalized<N>(f, row, int64_t{at} * N, elements_of<T>(own[u]), mean, rstd);
+      write_normalized<N>(f, row, int64_t{at} * N, elements_of<T>(own[u]), found, weight[u]);
   }
 }
 
@@ -262,16 +270,16 @@ __global__ void __launch_bounds__(256) norm_forward_block(NormForward<T> f) {
     }
   }
   if (kCentered) error = block_sum(error);
-  const auto [mean, rstd] =
+  const Statistics found =
       statistics_of<kCentered>(rounded, error, block_sum(squares), width, f.eps);
   for (int64_t c = first; c < f.c; c += step) {
     const Vector<T, N> s = add_residual<N>(f, base + c);
     if (f.sum) store_streaming(f.sum + base + c, s);
-    write_normalized<N>(f, row, c, s, mean, rstd);
+    write_normalized<N>(f, row, c, s, found, load_vector<N>(f.weight + c));
   }
   if (threadIdx.x == 0) {
-    if (kCentered) f.mean[row] = mean;
-    f.rstd[row] = rstd;
+    if (kCentered) f.mean[row] = found.mean;
+    f.rstd[row] = found.rstd;
   }
 }
 

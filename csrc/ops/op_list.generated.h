@@ -35,6 +35,8 @@
   ROW(FeedTokens) \
   ROW(Fill) \
   ROW(Arange) \
+  ROW(GatedLinear) \
+  ROW(QuantizedGatedLinear) \
   ROW(Gather) \
   ROW(SumOfSquares) \
   ROW(GradientControl) \
@@ -129,6 +131,8 @@
   NAMES(FeedTokens, "tokens", "previous", "out") \
   NAMES(Fill, "out") \
   NAMES(Arange, "out") \
+  NAMES(GatedLinear, "x", "weight", "bias", "out") \
+  NAMES(QuantizedGatedLinear, "x", "packed", "scale", "zero", "bias", "out") \
   NAMES(Gather, "in", "index", "out") \
   NAMES(SumOfSquares, "x", "out") \
   NAMES(GradientControl, "partials", "control") \
@@ -189,4 +193,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 1149656658
+#define DS_INTERFACE_HASH 2056057201

@@ -20,10 +20,15 @@ struct PagedKernel {
   int threads;
   size_t shared_bytes;
   int64_t fewest_keys;  // of a part
+  bool clusters;        // its parts may be added up by a cluster of blocks
 };
 
+/// Parts of the keys beyond which those of a tile are longer than the launch that adds them up.
+constexpr int64_t kLongSplit = 256;
+
 /// Where blocks are too few for the processors, the keys of a sequence are split among several, and
-/// what these found is added up afterwards. The number of parts depends on what the host knows.
+/// what these found is added up afterwards: by a cluster of blocks itself, where they are up to
+/// kMostClustered, or by another kernel. The number of parts depends on what the host knows.
 template <class T, class Kernel>
 void launch(Kernel* kernel, const PagedKernel& shape, PagedArguments<T> a, const PagedAttention& op,
             CudaContext& ctx) {
@@ -36,19 +41,29 @@ void launch(Kernel* kernel, const PagedKernel& shape, PagedArguments<T> a, const
   const int64_t possible = (context + shape.fewest_keys - 1) / shape.fewest_keys;
   a.splits =
       static_cast<int>(std::max<int64_t>(1, std::min<int64_t>({wanted, possible, kMostSplits})));
+  if (shape.clusters && ctx.compute_capability == 90 && a.splits > 1 &&
+      context <= kMostClustered * kLongSplit) {
+    int blocks = 2;  // of a cluster: a power of 2
+    while (blocks < std::min(a.splits, kMostClustered)) blocks *= 2;
+    a.splits = blocks;
+    a.clustered = true;
+  }
+  a.settled = is_settled(ctx, op.tables.data) && is_settled(ctx, op.starts.data) &&
+              is_settled(ctx, op.lengths.data) && is_settled(ctx, op.pool.data);
   DS_CHECK_SHAPE(work * a.splits < 2147483647, kOp,
                  "fewer than 2^31 tiles of rows over all sequences and heads",
                  text(work * a.splits));
-  if (a.splits > 1) {
+  if (a.splits > 1 && !a.clustered) {
     a.sums = ctx.scratch_of<float>(static_cast<size_t>(a.splits * a.total * a.d));
     a.marks = ctx.scratch_of<float2>(static_cast<size_t>(a.splits * a.total));
   }
-  allow_shared_memory(kernel, shape.shared_bytes, kOp);
   const dim3 grid(static_cast<unsigned>(work * a.splits));
-  launch_behind(
-      ctx, {kOp, grid, dim3(static_cast<unsigned>(shape.threads)), ctx.stream, shape.shared_bytes},
-      kernel, a);
-  if (a.splits == 1) return;
+  const auto cluster = static_cast<unsigned>(a.clustered ? a.splits : 1);
+  launch_behind(ctx,
+                {kOp, grid, dim3(static_cast<unsigned>(shape.threads)), ctx.stream,
+                 shape.shared_bytes, cluster},
+                kernel, a);
+  if (a.splits == 1 || a.clustered) return;
   constexpr int64_t kWarps = kCombineThreads / 32;
   const auto blocks = static_cast<unsigned>((a.total + kWarps - 1) / kWarps);
   launch_behind(ctx, {kOp, dim3(blocks), dim3(kCombineThreads), ctx.stream},
@@ -57,7 +72,7 @@ void launch(Kernel* kernel, const PagedKernel& shape, PagedArguments<T> a, const
 
 template <int kLanes, int kRows, class T>
 void launch_plain(const PagedArguments<T>& a, const PagedAttention& op, CudaContext& ctx) {
-  launch(paged_plain_kernel<kLanes, kRows, T>, {kRows, kPlainThreads, 0, 64}, a, op, ctx);
+  launch(paged_plain_kernel<kLanes, kRows, T>, {kRows, kPlainThreads, 0, 64, false}, a, op, ctx);
 }
 
 template <int kRows, class T>
@@ -74,7 +89,8 @@ template <class Shape, class T>
 void launch_tiles(int64_t fewest_keys, const PagedArguments<T>& a, const PagedAttention& op,
                   CudaContext& ctx) {
   launch(paged_tile_kernel<T, Shape>,
-         {Shape::rows, Shape::threads, Shape::shared_bytes, fewest_keys}, a, op, ctx);
+         {Shape::rows, Shape::threads, Shape::shared_bytes, fewest_keys, Shape::key_warps > 1}, a,
+         op, ctx);
 }
 
 /// Rows of single tokens share their keys among warps; short prompts have tiles of 64 rows, so that

@@ -124,7 +124,7 @@ __device__ void write_rows(const PagedArguments<T>& a, const QueryTile& tile,
     if (lane == 0) marks[group][r] = make_float2(partial.largest[r], partial.total[r]);
   }
   __syncthreads();
-  write_merged<kGroups, kRows, kPlainThreads>(a, tile, &sums[0][0][0], kWidth, &marks[0][0]);
+  write_merged<kGroups, kRows, kPlainThreads, false>(a, tile, &sums[0][0][0], kWidth, &marks[0][0]);
 }
 
 template <int kLanes, int kRows, class T>

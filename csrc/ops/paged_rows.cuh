@@ -2,6 +2,7 @@
 // serves, and how parts of a row's softmax become one.
 #pragma once
 
+#include "../cuda/cluster.cuh"
 #include "../cuda/dependent_launch.cuh"
 #include "../cuda/vector.cuh"
 
@@ -36,6 +37,8 @@ struct PagedArguments {
   float scale_log2;
   bool vectors;      // rows of the pool may be read 16 bytes at a time
   bool row_vectors;  // and those of q and out read and written so
+  bool clustered;    // the splits of a tile are a cluster of blocks, which adds them up itself
+  bool settled;      // lists and older keys may be read before the kernel in front has ended
   int64_t total;     // rows of queries: tokens times heads
   float* sums;       // [splits, total, D], where there are several splits
   float2* marks;  // [splits, total]: the largest score in powers of 2, the sum of weights below it
@@ -73,15 +76,53 @@ struct QueryTile {
   __device__ int begin(int r, int window) const { return window > 0 ? max(0, end(r) - window) : 0; }
 };
 
+constexpr int kMostClustered = 8;
+
+/// Writes rows of which each block of a cluster has a part: `sums` [rows, width] below the largest
+/// scores in `marks` [rows], in the shared memory of each, which is the caller's again afterwards.
+template <int kRows, int kThreads, class T>
+__device__ __forceinline__ void write_clustered(const PagedArguments<T>& a, const QueryTile& tile,
+                                                const float* sums, int width, const float2* marks) {
+  cluster_barrier();
+  const int first = tile.split * kThreads + static_cast<int>(threadIdx.x);
+  const int rows = min(kRows, tile.rows - tile.first_row);
+  for (int i = first; i < rows * width; i += a.splits * kThreads) {
+    const int r = i / width, c = i % width;
+    if (c >= a.d) continue;
+    float tops[kMostClustered], totals[kMostClustered], parts[kMostClustered];
+#pragma unroll
+    for (int z = 0; z < kMostClustered; ++z) {
+      tops[z] = z < a.splits ? load_of_block(&marks[r].x, z) : -INFINITY;
+      totals[z] = z < a.splits ? load_of_block(&marks[r].y, z) : 0.f;
+      parts[z] = z < a.splits ? load_of_block(sums + i, z) : 0.f;
+    }
+    float top = tops[0], total = 0.f, sum = 0.f;
+#pragma unroll
+    for (int z = 1; z < kMostClustered; ++z) top = fmaxf(top, tops[z]);
+    const float base = top == -INFINITY ? 0.f : top;
+#pragma unroll
+    for (int z = 0; z < kMostClustered; ++z) {
+      const float factor = exp2f(tops[z] - base);
+      total = fmaf(totals[z], factor, total);
+      sum = fmaf(parts[z], factor, sum);
+    }
+    a.out[tile.token(r) * a.out_token + tile.query_head(r) * a.out_head + c] =
+        from_float<T>(total == 0.f ? 0.f : sum / total);
+  }
+  cluster_barrier();
+}
+
 /// Adds up what kParts parts of a thread block have of kRows rows, and writes the rows, or this
 /// split's part of them: `sums` [kParts, kRows, width] below the largest scores in `marks`
-/// [kParts, kRows], both in shared memory.
-template <int kParts, int kRows, int kThreads, class T>
+/// [kParts + 1, kRows], both in shared memory, where the last row of marks is for use here.
+/// kClusters: the splits may be a cluster.
+template <int kParts, int kRows, int kThreads, bool kClusters, class T>
 __device__ __forceinline__ void write_merged(const PagedArguments<T>& a, const QueryTile& tile,
-                                             const float* sums, int width, const float2* marks) {
-  for (int i = threadIdx.x; i < kRows * width; i += kThreads) {
+                                             float* sums, int width, float2* marks) {
+  const int rows = min(kRows, tile.rows - tile.first_row);
+  for (int i = threadIdx.x; i < rows * width; i += kThreads) {
     const int r = i / width, c = i % width;
-    if (tile.first_row + r >= tile.rows || c >= a.d) continue;
+    if (c >= a.d) continue;
     float top = -INFINITY, total = 0.f, sum = 0.f;
 #pragma unroll
     for (int g = 0; g < kParts; ++g) top = fmaxf(top, marks[g * kRows + r].x);
@@ -93,6 +134,11 @@ __device__ __forceinline__ void write_merged(const PagedArguments<T>& a, const Q
       total = fmaf(mark.y, factor, total);
       sum = fmaf(sums[(g * kRows + r) * width + c], factor, sum);
     }
+    if (kClusters && a.clustered) {  // Nobody else reads this element of the first part.
+      sums[i] = sum;
+      if (c == 0) marks[kParts * kRows + r] = make_float2(top, total);
+      continue;
+    }
     const int64_t token = tile.token(r), head = tile.query_head(r);
     if (a.splits == 1) {
       a.out[token * a.out_token + head * a.out_head + c] =
@@ -103,6 +149,8 @@ __device__ __forceinline__ void write_merged(const PagedArguments<T>& a, const Q
     a.sums[row * a.d + c] = sum;
     if (c == 0) a.marks[row] = make_float2(top, total);
   }
+  if constexpr (kClusters)
+    if (a.clustered) write_clustered<kRows, kThreads>(a, tile, sums, width, marks + kParts * kRows);
 }
 
 constexpr int kCombineThreads = 128;

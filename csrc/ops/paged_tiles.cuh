@@ -26,7 +26,7 @@ struct PagedShape {
   static constexpr size_t shared_bytes = 2 * kHeadDim * (rows + 4 * kKeyTile);
   static constexpr int merge_width = kHeadDim + 4;  // floats; rows of a quarter warp in other banks
   static_assert(kRowWarps == 1 || kKeyWarps == 1);
-  static_assert(kKeyWarps * rows * (merge_width + 2) * 4 <= 2 * kHeadDim * 4 * kKeyTile ||
+  static_assert((kKeyWarps * (merge_width + 2) + 2) * rows * 4 <= 2 * kHeadDim * 4 * kKeyTile ||
                 kKeyWarps == 1);
 };
 
@@ -190,7 +190,7 @@ __device__ __forceinline__ void write_shared_rows(const PagedArguments<T>& a, co
           make_float2(state.out[0][n][half * 2], state.out[0][n][half * 2 + 1]);
   }
   __syncthreads();
-  write_merged<Shape::key_warps, kRows, Shape::threads>(a, tile, sums, kWidth, marks);
+  write_merged<Shape::key_warps, kRows, Shape::threads, true>(a, tile, sums, kWidth, marks);
 }
 
 template <class T, class Shape>
@@ -202,10 +202,10 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   T* const stages = query_tile + Shape::rows * kD;
   const auto keys = [&](int step) { return stages + step % 2 * 2 * kKeyTile * kD; };
   let_next_begin();
-  await_previous();
+  if (!a.settled) await_previous();
 
   const QueryTile tile(a, Shape::rows);
-  if (tile.first_row >= tile.rows) return;
+  if (tile.first_row >= tile.rows) return await_previous();
   const int end = tile.end(Shape::rows - 1), first_tile = tile.begin(0, a.window) / kKeyTile;
   const int key_tiles = max(0, (end + kKeyTile - 1) / kKeyTile - first_tile);
   const int each = (key_tiles + a.splits - 1) / a.splits;
@@ -214,31 +214,48 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   const int warp = threadIdx.x / 32, warp_row = Shape::key_warps > 1 ? 0 : warp * 16 * kTiles;
   const int warp_key = Shape::key_warps > 1 ? warp * kKeys : 0;
 
-  load_queries<Shape>(a, tile, query_tile);
-  if (steps > 0) load_keys<Shape>(a, tile, first_key, end, keys(0));
-  cp_async_commit();
+  // Tiles that are on their way; of older keys than this step's, before the kernel in front ends.
+  constexpr int kAhead = Shape::key_warps > 1 ? 2 : 1;
+#pragma unroll 1
+  for (int i = 0; i < 2 * kAhead; ++i) {
+    const bool late = i >= kAhead;
+    const int step = i % kAhead, key = first_key + step * kKeyTile;
+    if (i == kAhead) {
+      if (a.settled) await_previous();
+      load_queries<Shape>(a, tile, query_tile);
+    }
+    const bool early = kAhead > 1 && a.settled && key + kKeyTile <= tile.length - tile.count;
+    if (step < steps && early != late) load_keys<Shape>(a, tile, key, end, keys(step));
+    if (late) cp_async_commit();
+  }
   const SeenKeys<kTiles> seen(a, tile, warp_row);
   RowFragments<T, kTiles, kD, Shape::query_in_registers> query;
   OnlineSoftmax<kTiles, kD, true> state;
   for (int step = 0; step < steps; ++step) {
-    cp_async_wait<0>();
+    cp_async_wait<kAhead - 1>();
     __syncthreads();
     const int key = first_key + step * kKeyTile;
-    if (step + 1 < steps) {
-      load_keys<Shape>(a, tile, key + kKeyTile, end, keys(step + 1));
+    if constexpr (kAhead == 1)
+      if (step + 1 < steps) {
+        load_keys<Shape>(a, tile, key + kKeyTile, end, keys(step + 1));
+        cp_async_commit();
+      }
+    if (step == 0) query.attach(query_tile, warp_row);
+    if (!seen.none(key + warp_key, kKeys)) {
+      float scores[kTiles][kKeys / 8][4] = {};
+      multiply_by_rows<T, kD>(scores, query, keys(step) + warp_key * kD);
+      seen.hide(scores, key + warp_key);
+      state.update_max(scores, a.scale_log2);
+      state.exponentiate(scores, a.scale_log2);
+      uint32_t weights[kTiles][kKeys / 16][4];
+      to_left_operand<T>(weights, scores);
+      multiply_by_columns<T, kD>(state.out, weights, keys(step) + (kKeyTile + warp_key) * kD);
+    }
+    if constexpr (kAhead > 1) {
+      __syncthreads();
+      if (step + 2 < steps) load_keys<Shape>(a, tile, key + 2 * kKeyTile, end, keys(step));
       cp_async_commit();
     }
-    if (step == 0) query.attach(query_tile, warp_row);
-    if (seen.none(key + warp_key, kKeys)) continue;
-
-    float scores[kTiles][kKeys / 8][4] = {};
-    multiply_by_rows<T, kD>(scores, query, keys(step) + warp_key * kD);
-    seen.hide(scores, key + warp_key);
-    state.update_max(scores, a.scale_log2);
-    state.exponentiate(scores, a.scale_log2);
-    uint32_t weights[kTiles][kKeys / 16][4];
-    to_left_operand<T>(weights, scores);
-    multiply_by_columns<T, kD>(state.out, weights, keys(step) + (kKeyTile + warp_key) * kD);
   }
   cp_async_wait<0>();
   __syncthreads();

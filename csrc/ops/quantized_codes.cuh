@@ -2,7 +2,9 @@
 // registers.
 #pragma once
 
+#include "../cuda/dependent_launch.cuh"
 #include "../cuda/mma.cuh"
+#include "../cuda/vector.cuh"
 #include "quantized_math.h"
 
 namespace ds::cuda {
@@ -32,6 +34,40 @@ struct CodeMatrix {
   }
 };
 
+/// Those of an op with the fields packed, scale, zero and group.
+template <class Op>
+CodeMatrix codes_of(const Op& op, int64_t outputs, int64_t inputs) {
+  const bool shifts = op.group > 0 && (op.group & (op.group - 1)) == 0;
+  return {op.packed.template as<uint32_t>(),
+          op.scale.data,
+          op.scale.dtype,
+          op.zero.template as<uint8_t>(),
+          outputs,
+          inputs,
+          op.packed.shape[1],
+          op.scale.shape[1],
+          op.group,
+          shifts ? __builtin_ctzll(static_cast<uint64_t>(op.group)) : -1};
+}
+
+constexpr int64_t kMostInputs = int64_t{1} << 30;  // numbers of inputs are int32 on tensor cores
+
+/// Whether skinny_kernel can read everything in its packets, each with one step.
+template <class T, class Op>
+bool takes_packets(const Op& op, const CodeMatrix& w) {
+  const int64_t run = 128 / op.bits;
+  return w.inputs % run == 0 && w.inputs > 0 && w.inputs < kMostInputs &&
+         (w.groups == 1 || w.group % run == 0) && aligned_for<4>(w.packed) &&
+         aligned_for<8>(op.x.template as<T>());
+}
+
+/// Whether codes may be read before the kernel in front has ended.
+template <class Op>
+bool codes_are_settled(const Op& op, const CudaContext& ctx) {
+  return is_settled(ctx, op.packed.data) && is_settled(ctx, op.scale.data) &&
+         (!op.zero || is_settled(ctx, op.zero.data));
+}
+
 /// 2^23 + the code in a byte of a word.
 __device__ __forceinline__ float code_as_float(uint32_t word, int byte) {
   return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 | byte));
@@ -43,6 +79,14 @@ enum class ScaleTime {
   packets,  // with the sums of 4 packets, whose inputs are of one group
   row,      // with the sum of a row, which is one group
 };
+
+/// The latest one that there can be, and whether it is exact for such groups.
+template <int kBits>
+constexpr ScaleTime kLateTime = kBits == 4 ? ScaleTime::packets : ScaleTime::row;
+template <int kBits>
+bool scales_late(const CodeMatrix& w) {
+  return w.groups == 1 || (kBits == 4 && w.group % (4 * 128 / kBits) == 0);
+}
 
 /// Codes for skinny_kernel.
 template <class T, int kBits, ScaleTime kTime>

@@ -7,6 +7,7 @@
 #include "../cuda/block_reduce.cuh"
 #include "../cuda/skinny.cuh"
 #include "matmul.h"
+#include "one_coded_row.cuh"
 #include "quantized_codes.cuh"
 
 namespace ds::cuda {
@@ -19,23 +20,7 @@ constexpr const char* kOp = "quantized_linear";
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 /// Rows of x beyond which weights are made once instead of in every block.
 constexpr int kFewRows = kSkinnyRows;
-constexpr int64_t kMostInputs = int64_t{1} << 30;  // numbers of inputs are int32 on tensor cores
 constexpr unsigned kMostColumnBlocks = 1024;
-
-template <class Op>
-CodeMatrix codes_of(const Op& op, int64_t outputs, int64_t inputs) {
-  const bool shifts = op.group > 0 && (op.group & (op.group - 1)) == 0;
-  return {op.packed.template as<uint32_t>(),
-          op.scale.data,
-          op.scale.dtype,
-          op.zero.template as<uint8_t>(),
-          outputs,
-          inputs,
-          op.packed.shape[1],
-          op.scale.shape[1],
-          op.group,
-          shifts ? __builtin_ctzll(static_cast<uint64_t>(op.group)) : -1};
-}
 
 unsigned blocks_for(int64_t items, int64_t each) {
   return static_cast<unsigned>((items + each - 1) / each);
@@ -168,28 +153,19 @@ void on_tensor_cores(const QuantizedLinear& op, const CodeMatrix& w, CudaContext
                                                      static_cast<int>(op.x.shape[0]),
                                                      static_cast<int>(w.inputs),
                                                      w.outputs,
-                                                     {op.bias.as<T>(), op.out.as<T>(), w.outputs}};
+                                                     {op.bias.as<T>(), op.out.as<T>(), w.outputs},
+                                                     codes_are_settled(op, ctx)};
   launch_skinny(kOp, a, ctx);
-}
-
-/// Whether skinny_kernel can read everything in its packets, each with one step.
-template <class T>
-bool takes_packets(const QuantizedLinear& op, const CodeMatrix& w) {
-  const int64_t run = 128 / op.bits;
-  return w.inputs % run == 0 && w.inputs > 0 && w.inputs < kMostInputs &&
-         (w.groups == 1 || w.group % run == 0) && aligned_for<4>(w.packed) &&
-         aligned_for<8>(op.x.as<T>());
 }
 
 template <class T, int kBits>
 void few_rows(const QuantizedLinear& op, const CodeMatrix& w, CudaContext& ctx) {
   if constexpr (!std::is_same_v<T, float>) {
+    if (is_one_coded_row<kBits, T>(op, w))
+      return launch_one_coded_row<kBits, false, T>(kOp, op, w, ctx);
     if (takes_packets<T>(op, w)) {
-      constexpr int64_t kFourPackets = 4 * 128 / kBits;
-      const bool at_once = w.groups == 1 || (kBits == 4 && w.group % kFourPackets == 0);
-      if (!at_once) return on_tensor_cores<T, kBits, ScaleTime::weight>(op, w, ctx);
-      constexpr ScaleTime kLate = kBits == 4 ? ScaleTime::packets : ScaleTime::row;
-      return on_tensor_cores<T, kBits, kLate>(op, w, ctx);
+      if (!scales_late<kBits>(w)) return on_tensor_cores<T, kBits, ScaleTime::weight>(op, w, ctx);
+      return on_tensor_cores<T, kBits, kLateTime<kBits>>(op, w, ctx);
     }
   }
   plain_kernel<T, kBits><<<blocks_for(w.outputs, kWarps), kThreads, 0, ctx.stream>>>(

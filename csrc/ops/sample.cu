@@ -201,6 +201,20 @@ __device__ __forceinline__ T* row_of(T* table, int32_t row, int64_t rows, uint32
   return table && row >= 0 && row < rows ? table + int64_t{row} * columns : nullptr;
 }
 
+/// Calls `each` with the columns of a row and what is in them, by packets where it is aligned.
+template <class T, class Each>
+__device__ __forceinline__ void each_element(const T* row, uint32_t columns, Each each) {
+  constexpr uint32_t N = kPacket<T>;
+  const uint32_t whole = reinterpret_cast<uintptr_t>(row) % 16 == 0 ? columns / N : 0;
+#pragma unroll 4
+  for (uint32_t i = threadIdx.x; i < whole; i += kThreads) {
+    const Vector<T, N> x = load_vector<N>(row + i * N);
+#pragma unroll
+    for (uint32_t e = 0; e < N; ++e) each(i * N + e, to_float(x.v[e]));
+  }
+  for (uint32_t c = whole * N + threadIdx.x; c < columns; c += kThreads) each(c, to_float(row[c]));
+}
+
 /// Steps 1 to 4: writes the row's scores to `y` where it is not null. Returns the rank of the best,
 /// or 0 where a score is no number.
 template <class T>
@@ -212,16 +226,14 @@ __device__ uint64_t stage(const Problem<T>& p, const int32_t* numbers, const Sam
   const float* const bias = row_of(p.bias, bias_row, p.bias_rows, p.columns);
   uint64_t best = 0;
   int bad = 0;
-#pragma unroll 4
-  for (uint32_t c = threadIdx.x; c < p.columns; c += kThreads) {
-    float x = to_float(row[c]);
+  each_element(row, p.columns, [&](uint32_t c, float x) {
     if (bias) x = add_rn(x, bias[c]);
     if (counts) x = penalized(x, counts[c], rules);
     bad |= !(x < INFINITY);
     if (y) y[c] = x;
     const uint64_t rank = ranked(x, c);
     best = rank > best ? rank : best;
-  }
+  });
   if (y)
     for (uint32_t c = p.columns + threadIdx.x; c < p.pitch; c += kThreads) y[c] = kOut;
   best = block_reduce(best, Max{});

@@ -1,24 +1,38 @@
 // Pieces of texts on their way to whoever reads them: written without waiting, read in turns.
 
-/** An endless list that is read once. Whoever leaves the loop early is reported to `onLeave`. */
+type Read<Piece> = IteratorResult<Piece, undefined>;
+
+/** Somebody who waits for a piece. */
+interface Reader<Piece> {
+  resolve(read: Read<Piece>): void;
+  reject(error: unknown): void;
+}
+
+/**
+ * An endless list that is read once. Whoever leaves the loop early is reported to `onLeave`. A
+ * piece for which somebody waits is handed over at once: a step has one for each text.
+ */
 export class PieceQueue<Piece> implements AsyncIterableIterator<Piece> {
   private pieces: Piece[] = [];
+  private readers: Reader<Piece>[] = [];
   private ended = false;
   private failure: { error: unknown } | null = null;
-  private wake: (() => void) | null = null;
 
   constructor(private readonly onLeave: () => void) {}
 
   push(piece: Piece): void {
     if (this.ended) return;
-    this.pieces.push(piece);
-    this.wake?.();
+    const reader = this.readers.shift();
+    if (reader) reader.resolve({ value: piece, done: false });
+    else this.pieces.push(piece);
   }
 
   /** Nothing follows what was pushed. */
   end(): void {
     this.ended = true;
-    this.wake?.();
+    const { readers } = this;
+    this.readers = [];
+    for (const reader of readers) this.tellEnd(reader);
   }
 
   /** The reader gets `error` behind what was pushed. */
@@ -27,21 +41,17 @@ export class PieceQueue<Piece> implements AsyncIterableIterator<Piece> {
     this.end();
   }
 
-  async next(): Promise<IteratorResult<Piece, undefined>> {
-    for (;;) {
-      const piece = this.pieces.shift();
-      if (piece !== undefined) return { value: piece, done: false };
-      const { failure } = this;
-      this.failure = null;
-      if (failure) throw failure.error;
-      if (this.ended) return { value: undefined, done: true };
-      await new Promise<void>((resolve) => {
-        this.wake = resolve;
-      });
-    }
+  next(): Promise<Read<Piece>> {
+    const piece = this.pieces.shift();
+    if (piece !== undefined) return Promise.resolve({ value: piece, done: false });
+    return new Promise((resolve, reject) => {
+      const reader = { resolve, reject };
+      if (this.ended) this.tellEnd(reader);
+      else this.readers.push(reader);
+    });
   }
 
-  async return(): Promise<IteratorResult<Piece, undefined>> {
+  async return(): Promise<Read<Piece>> {
     this.pieces = [];
     const wasOpen = !this.ended;
     this.end();
@@ -51,5 +61,12 @@ export class PieceQueue<Piece> implements AsyncIterableIterator<Piece> {
 
   [Symbol.asyncIterator](): this {
     return this;
+  }
+
+  private tellEnd({ resolve, reject }: Reader<Piece>): void {
+    const { failure } = this;
+    this.failure = null;
+    if (failure) reject(failure.error);
+    else resolve({ value: undefined, done: true });
   }
 }

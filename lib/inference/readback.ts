@@ -63,7 +63,9 @@ export class Readback {
         lists.map(({ dtype, numel, place }) => {
           const list = rawArray(dtype, numel);
           host.read(place, list, cpu().compute);
-          return Array.from(list, Number);
+          const values = new Array<number>(numel);
+          for (let i = 0; i < numel; ++i) values[i] = Number(list[i]);
+          return values;
         }),
     };
   }

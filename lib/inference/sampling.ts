@@ -172,8 +172,9 @@ export class Sampler {
     return noGrad(() => {
       const count = slots.length;
       const tokens = into ?? Tensor.empty([count], 'i32', this.device);
-      const wanted = asked.some((n) => n !== null);
-      const logprobs = wanted ? Tensor.empty([count, 2], 'f32', this.device) : null;
+      let most = -1;
+      for (const wanted of asked) if (wanted !== null && wanted > most) most = wanted;
+      const logprobs = most >= 0 ? Tensor.empty([count, 2], 'f32', this.device) : null;
       kernels.sampleTokens({
         ...{ scores, slots: rows, tokens, logprobs },
         settings: this.table(this.settings, 'f32', SETTINGS),
@@ -183,7 +184,6 @@ export class Sampler {
         bias: this.biases.view,
         bans: this.bans.view,
       });
-      const most = Math.max(0, ...asked.map((n) => n ?? 0));
       return { tokens, logprobs, top: most > 0 ? likeliest(scores, most) : null, asked };
     });
   }
@@ -225,12 +225,13 @@ export class Sampler {
         got: describe(scores),
       });
     }
-    if (new Set(slots).size !== slots.length) {
-      throw refused('slots', 'every slot once', phrase([...slots]));
-    }
+    const { uploaded } = this;
     const isUploaded =
-      slots.length === this.uploaded.length && slots.every((slot, i) => slot === this.uploaded[i]);
+      slots.length === uploaded.length && slots.every((slot, i) => slot === uploaded[i]);
     if (!isUploaded && slots.length > 0) {
+      if (new Set(slots).size !== slots.length) {
+        throw refused('slots', 'every slot once', phrase([...slots]));
+      }
       this.uploads.write(this.rows, 0, Int32Array.from(slots));
       this.uploaded = [...slots];
     }

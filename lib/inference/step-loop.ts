@@ -73,6 +73,12 @@ export interface StepLoopParts {
   runsAhead: boolean;
 }
 
+/** One text under way, and whose it is. */
+interface Text {
+  readonly job: Job;
+  readonly continuation: Continuation;
+}
+
 /** One request under way. */
 interface Job {
   readonly request: ReadRequest;
@@ -96,7 +102,7 @@ export class StepLoop implements TextWriter {
   private readonly sampler: Sampler;
   private readonly audience: StepAudience;
   private readonly freeSlots: number[];
-  private readonly jobs = new Map<Sequence, Job>();
+  private readonly texts = new Map<Sequence, Text>();
   private readonly finished = { stop: 0, length: 0, abort: 0 };
   private promptTokens = 0;
   private generatedTokens = 0;
@@ -132,7 +138,7 @@ export class StepLoop implements TextWriter {
   }
 
   async close(): Promise<void> {
-    for (const job of new Set(this.jobs.values())) this.abort(job);
+    for (const job of jobsOf(this.texts.values())) this.abort(job);
     await this.loop;
     this.sampler.dispose();
     this.runner.dispose();
@@ -163,9 +169,10 @@ export class StepLoop implements TextWriter {
     return job;
   }
 
-  private start(job: Job, { sequence }: Continuation): void {
+  private start(job: Job, continuation: Continuation): void {
+    const { sequence } = continuation;
     this.scheduler.submit(sequence);
-    this.jobs.set(sequence, job);
+    this.texts.set(sequence, { job, continuation });
   }
 
   private watch(job: Job): void {
@@ -212,8 +219,8 @@ export class StepLoop implements TextWriter {
       this.steps++;
       return flight;
     } catch (error) {
-      const planned = slices.map(({ sequence }) => this.jobs.get(sequence));
-      this.failAll(slices.length > 0 ? planned : this.jobs.values(), error);
+      const planned = slices.map(({ sequence }) => this.texts.get(sequence));
+      this.failAll(slices.length > 0 ? planned : this.texts.values(), error);
       return null;
     } finally {
       this.hostMs += performance.now() - begin;
@@ -228,13 +235,13 @@ export class StepLoop implements TextWriter {
       for (const { sequence, sampled } of flight.next()) this.accept(sequence, sampled);
       this.hostMs += performance.now() - begin;
     } catch (error) {
-      const jobs = flight.sequences.map((sequence) => this.jobs.get(sequence));
-      this.failAll(jobs, error);
+      const texts = flight.sequences.map((sequence) => this.texts.get(sequence));
+      this.failAll(texts, error);
     }
   }
 
-  private failAll(jobs: Iterable<Job | undefined>, error: unknown): void {
-    for (const job of new Set(jobs)) if (job) this.fail(job, error);
+  private failAll(texts: Iterable<Text | undefined>, error: unknown): void {
+    for (const job of jobsOf(texts)) this.fail(job, error);
   }
 
   /**
@@ -242,7 +249,7 @@ export class StepLoop implements TextWriter {
    */
   private started(slices: readonly Slice[]): readonly Slice[] {
     for (const { sequence } of slices) {
-      const job = this.jobs.get(sequence);
+      const job = this.texts.get(sequence)?.job;
       if (!job || job.hasStarted) continue;
       job.hasStarted = true;
       try {
@@ -251,13 +258,13 @@ export class StepLoop implements TextWriter {
         this.fail(job, error);
       }
     }
-    return slices.filter(({ sequence }) => this.jobs.has(sequence));
+    return slices.filter(({ sequence }) => this.texts.has(sequence));
   }
 
   /** The sampler's places of sequences; a sequence keeps its own while it waits for blocks. */
   private slotsOf(sequences: readonly Sequence[]): number[] {
     return sequences.map((sequence) => {
-      const continuation = this.continuationOf(sequence) as Continuation;
+      const { continuation } = this.texts.get(sequence) as Text;
       if (continuation.slot === null) {
         const slot = this.freeSlots.pop() as number;
         const ends = [...continuation.ends];
@@ -268,35 +275,33 @@ export class StepLoop implements TextWriter {
     });
   }
 
-  private continuationOf(sequence: Sequence): Continuation | undefined {
-    const { continuations } = this.jobs.get(sequence) ?? {};
-    return continuations?.find((one) => one.sequence === sequence);
-  }
-
   private accept(sequence: Sequence, sampled: SampledToken): void {
-    const job = this.jobs.get(sequence);
-    const continuation = this.continuationOf(sequence);
-    if (!job || !continuation) return;
+    const text = this.texts.get(sequence);
+    if (!text) return;
+    const { job, continuation } = text;
     const error = samplingError('InferenceEngine', sampled.token);
     if (error) {
       this.fail(job, error);
       return;
     }
-    const { followers } = job;
-    job.followers = [];
-    for (const follower of followers) this.start(job, follower);
+    if (job.followers.length > 0) {
+      const { followers } = job;
+      job.followers = [];
+      for (const follower of followers) this.start(job, follower);
+    }
     this.generatedTokens++;
     const piece = continuation.accept(sampled);
-    if (continuation.isDone) this.leave(continuation);
+    const { isDone } = continuation;
+    if (isDone) this.leave(continuation);
     job.pieces.push(piece);
-    if (job.continuations.every(({ isDone }) => isDone)) this.end(job);
+    if (isDone && job.continuations.every((one) => one.isDone)) this.end(job);
   }
 
   /** Its blocks and its slot are free. */
   private leave(continuation: Continuation): void {
     const { sequence, slot, finishReason } = continuation;
     this.scheduler.remove(sequence);
-    this.jobs.delete(sequence);
+    this.texts.delete(sequence);
     if (slot !== null) {
       this.sampler.leave(slot);
       this.freeSlots.push(slot);
@@ -324,4 +329,10 @@ export class StepLoop implements TextWriter {
     job.unwatch();
     job.pieces.end();
   }
+}
+
+function jobsOf(texts: Iterable<Text | undefined>): Set<Job> {
+  const jobs = new Set<Job>();
+  for (const text of texts) if (text) jobs.add(text.job);
+  return jobs;
 }

@@ -1,8 +1,8 @@
 // Linear layers of one input whose weights lie one after the other in memory, so that one product
 // computes them all; each keeps its own parameters under its own name.
 import * as kernels from '../runtime/kernels.generated.js';
-import { contiguousStrides } from '../runtime/view.js';
-import { held, isGradEnabled, noGrad, scope, Tensor } from '../tensor/index.js';
+import { contiguousStrides, numel } from '../runtime/view.js';
+import { held, isGradEnabled, linear, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
 
@@ -14,6 +14,10 @@ export interface Joining {
   readonly kind: string;
   /** x [.., inputs] to [.., outputs] of all, whose parts these are, in the order of `parts`. */
   product(x: Tensor, parts: readonly Tensor[]): Tensor;
+  /**
+   * silu(gate) * up [.., outputs / 2], where the first half of the outputs are gates of the others.
+   */
+  gated(x: Tensor, parts: readonly Tensor[]): Tensor;
 }
 
 /** A linear layer that can be computed together with others. */
@@ -96,6 +100,27 @@ function asOne(parameters: readonly Parameter[]): Tensor {
   return first.alias([rows, ...first.shape.slice(1)]);
 }
 
+/** The layers' parts, each as one tensor; null as joinedLinear() says. */
+function joinedParts(layers: readonly Module[]): [readonly Joining[], Tensor[]] | null {
+  if (isGradEnabled()) return null;
+  const joinings = joiningsOf(layers);
+  if (!joinings) return null;
+  const columns = columnsOf(joinings);
+  return columns.every(lieTogether) ? [joinings, columns.map(asOne)] : null;
+}
+
+/**
+ * silu(gate x) * up x, of layers of as many outputs, by one product. Null, with nothing computed,
+ * as joinedLinear() says.
+ */
+export function joinedGate(x: Tensor, gate: Module, up: Module): Tensor | null {
+  const found = joinedParts([gate, up]);
+  if (!found) return null;
+  const [[first, second], parts] = found as [readonly [Joining, Joining], Tensor[]];
+  const [rows, others] = [first, second].map((one) => (one.parts[0] as Parameter).size(0));
+  return rows === others ? first.gated(x, parts) : null;
+}
+
 /**
  * What the layers give for x [.., inputs], as views [.., outputs] of one product, or [.., outputs /
  * width, width]. Null, with nothing computed, while gradients are recorded and where
@@ -106,13 +131,10 @@ export function joinedLinear(
   layers: readonly Module[],
   width: number | null = null,
 ): Tensor[] | null {
-  if (isGradEnabled()) return null;
-  const joinings = joiningsOf(layers);
-  if (!joinings) return null;
-  const columns = columnsOf(joinings);
-  if (!columns.every(lieTogether)) return null;
-  const [first] = joinings as readonly [Joining];
-  const all = first.product(x, columns.map(asOne));
+  const found = joinedParts(layers);
+  if (!found) return null;
+  const [joinings, parts] = found;
+  const all = (joinings[0] as Joining).product(x, parts);
   const strides = contiguousStrides(all.shape).slice(0, -1);
   let offset = all.offset;
   return joinings.map(({ parts }) => {
@@ -123,4 +145,28 @@ export function joinedLinear(
     offset += outputs;
     return part;
   });
+}
+
+/** How a layer x W^T + b is joined. */
+export const joiningOf = (weight: Parameter, bias: Parameter | null): Joining => ({
+  kind: 'linear',
+  parts: bias ? [weight, bias] : [weight],
+  product: (x, [weight, bias]) => linear(x, weight as Tensor, bias ?? null),
+  gated: (x, [weight, bias]) =>
+    byRows(x, (weight as Tensor).size(0) / 2, (rows, out) =>
+      kernels.gatedLinear({ x: rows, weight: weight as Tensor, bias: bias ?? null, out }),
+    ),
+});
+
+/** x [.., inputs] to [.., outputs], where `run` takes and fills rows. */
+export function byRows(
+  x: Tensor,
+  outputs: number,
+  run: (rows: Tensor, out: Tensor) => void,
+): Tensor {
+  const [outer, inputs] = [x.shape.slice(0, -1), x.size(-1)];
+  const rows = x.reshape([numel(outer), inputs]).contiguous();
+  const out = Tensor.empty([rows.size(0), outputs], x.dtype, x.device);
+  run(rows, out);
+  return out.reshape([...outer, outputs]);
 }

@@ -24,7 +24,8 @@ import {
   type Joinable,
   type Joining,
   type JoinsOthers,
-  joinedLinear,
+  joinedGate,
+  joiningOf,
 } from './joined-linears.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
@@ -73,12 +74,9 @@ export class Linear extends Module implements JoinsOthers {
   joining(): Joining | null {
     if (this.constructor !== Linear) return null;
     const { weight, bias } = this;
-    return { kind: 'linear', parts: bias ? [weight, bias] : [weight], product: productOf };
+    return joiningOf(weight, bias);
   }
 }
-
-const productOf = (x: Tensor, [weight, bias]: readonly Tensor[]): Tensor =>
-  linear(x, weight as Tensor, bias ?? null);
 
 /** Linear followed by gelu_tanh, in one GEMM. */
 export class LinearGelu extends Linear {
@@ -383,12 +381,9 @@ export class SwiGLU extends Module implements Joinable {
 
   /** [..., channels] to the same shape: down(silu(gate(x)) * up(x)). */
   override forward(x: Tensor): Tensor {
-    const layers = [this.gate_proj, this.up_proj];
-    const [gate, up] = (this.isJoined && joinedLinear(x, layers)) || [
-      this.gate_proj.call(x),
-      this.up_proj.call(x),
-    ];
-    return this.down_proj.call(swiglu(gate as Tensor, up as Tensor));
+    const { gate_proj, up_proj } = this;
+    const joined = this.isJoined ? joinedGate(x, gate_proj, up_proj) : null;
+    return this.down_proj.call(joined ?? swiglu(gate_proj.call(x), up_proj.call(x)));
   }
 
   /** @internal See Joinable. */

@@ -6,9 +6,9 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { describe, numel } from '../runtime/view.js';
-import { cast, noGrad, scope, Tensor } from '../tensor/index.js';
-import type { Joining, JoinsOthers } from './joined-linears.js';
+import { describe } from '../runtime/view.js';
+import { cast, held, noGrad, scope, Tensor } from '../tensor/index.js';
+import { byRows, type Joining, type JoinsOthers } from './joined-linears.js';
 import { type Linear, LinearGelu } from './layers.js';
 import { type PackedLayout, PackedLinear, StoredParameter } from './packed-linear.js';
 import type { Parameter } from './parameter.js';
@@ -148,6 +148,34 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
     kernels.copy({ in: packed.narrow(1, 0, words), out: weight_packed });
   }
 
+  /**
+   * @internal A layer of these outputs, and of inputs by whole words and groups, `unit` each, with
+   * codes of its own; inputs are those of places where they have an order, which it has not got.
+   */
+  part({ rows, units }: QuantizedPart, bias: Parameter | null, hasGelu: boolean): QuantizedLinear {
+    const { unit, bits, weight_packed, weight_scale, weight_zero_point } = this;
+    const inputs = this.shape[1] as number;
+    const first = units ? units.first * unit : 0;
+    const places = units ? Math.min(units.count * unit, inputs - first) : inputs;
+    const outputs = rows.reduce((sum, { count }) => sum + count, 0);
+    const shape = [outputs, places];
+    const made = new QuantizedLinear({ ...this.#layout, shape, hasGelu, isReordered: false }, bias);
+    const [word, words] = [(first * bits) / 32, Math.ceil((places * bits) / 32)];
+    const isGrouped = units !== null && this.groupSize !== null;
+    const groups = isGrouped ? { from: units.first, count: units.count } : null;
+    takePart(weight_packed, made.weight_packed, rows, { from: word, count: words });
+    takePart(weight_scale, made.weight_scale, rows, groups);
+    if (weight_zero_point && made.weight_zero_point) {
+      takePart(weight_zero_point, made.weight_zero_point, rows, groups);
+    }
+    return made;
+  }
+
+  /** @internal Inputs that no part has some of without the others. */
+  get unit(): number {
+    return this.#layout.groupSize ?? 32 / this.bits;
+  }
+
   /** Bits of a weight. */
   get bits(): 8 | 4 {
     return this.#layout.bits;
@@ -233,30 +261,63 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
     const { weight_packed, weight_scale, weight_zero_point: zero, bias, bits, group } = this;
     if (this.constructor !== QuantizedLinear || this.weight_order || this.hasGelu) return null;
     const [hasZero, hasBias] = [zero !== null, bias !== null];
+    const codesOf = ([packed, scale, ...rest]: readonly Tensor[]): Codes => {
+      const [zero, bias] = [hasZero && rest.shift(), hasBias && rest.shift()];
+      const codes = { packed: packed as Tensor, scale: scale as Tensor, bits, group };
+      return { ...codes, zero: zero || null, bias: bias || null };
+    };
     return {
       kind: ['quantized', bits, group, this.shape[1], hasZero, hasBias].join(),
       parts: [weight_packed, weight_scale, ...(zero ? [zero] : []), ...(bias ? [bias] : [])],
-      product: (x, [packed, scale, ...rest]) => {
-        const codes = { packed: packed as Tensor, scale: scale as Tensor, bits, group };
-        const [zero, bias] = [hasZero && rest.shift(), hasBias && rest.shift()];
-        return productWith(x, { ...codes, zero: zero || null, bias: bias || null });
-      },
+      product: (x, parts) => productWith(x, codesOf(parts)),
+      gated: (x, parts) => gatedWith(x, codesOf(parts)),
     };
   }
+}
+
+/** What of a layer is a part's: rows of outputs, and units of inputs or all of them (null). */
+export interface QuantizedPart {
+  readonly rows: readonly { readonly first: number; readonly count: number }[];
+  readonly units: { readonly first: number; readonly count: number } | null;
+}
+
+/** Gives `into` some rows and columns of `whole`, in memory of its own. */
+function takePart(
+  whole: Parameter,
+  into: Parameter,
+  rows: QuantizedPart['rows'],
+  columns: { from: number; count: number } | null,
+): void {
+  const values = held(() => Tensor.empty(into.shape, whole.dtype, whole.device));
+  noGrad(() =>
+    scope(() => {
+      let at = 0;
+      for (const { first, count } of rows) {
+        const own = whole.narrow(0, first, count);
+        const part = columns ? own.narrow(1, columns.from, columns.count) : own;
+        kernels.copy({ in: part, out: values.narrow(0, at, count) });
+        at += count;
+      }
+    }),
+  );
+  into.place(values);
+  values.release();
 }
 
 /** Codes, with their bias, as kernels take them. */
 type Codes = Omit<Parameters<typeof kernels.quantizedLinear>[0], 'x' | 'out'>;
 
 /** x [.., inputs] to [.., outputs]. */
-function productWith(x: Tensor, codes: Codes): Tensor {
-  const [outer, inputs] = [x.shape.slice(0, -1), x.size(-1)];
-  const [outputs] = codes.packed.shape as [number];
-  const rows = x.reshape([numel(outer), inputs]).contiguous();
-  const out = Tensor.empty([rows.size(0), outputs], x.dtype, x.device);
-  kernels.quantizedLinear({ x: rows, ...codes, out });
-  return out.reshape([...outer, outputs]);
-}
+const productWith = (x: Tensor, codes: Codes): Tensor =>
+  byRows(x, codes.packed.shape[0] as number, (rows, out) =>
+    kernels.quantizedLinear({ x: rows, ...codes, out }),
+  );
+
+/** The same behind a gate, which is the first half of the outputs: to [.., outputs / 2]. */
+const gatedWith = (x: Tensor, codes: Codes): Tensor =>
+  byRows(x, (codes.packed.shape[0] as number) / 2, (rows, out) =>
+    kernels.quantizedGatedLinear({ x: rows, ...codes, out }),
+  );
 
 function misused(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got });

@@ -13,6 +13,7 @@ export {
   type ColumnLinearOptions,
   type LayerCutOptions,
   RowLinear,
+  type RowLinearOptions,
   VocabularyEmbedding,
 } from './layers.js';
 export {

@@ -2,6 +2,7 @@
 // the initial values of the whole ones. Source: Shoeybi et al. 2019 (Megatron-LM).
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
+import { type Joining, type JoinsOthers, joiningOf } from '../nn/joined-linears.js';
 import { type Embedding, type Linear, LinearGelu } from '../nn/layers.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -57,22 +58,65 @@ export interface ColumnLinearOptions extends LayerCutOptions {
   gatherOutput?: boolean;
 }
 
+/** What ranks do around a product of whose outputs each has some. */
+export class ColumnShare {
+  /** How the outputs are shared out. */
+  readonly cut: DimCut;
+  private readonly widths: readonly number[] | null;
+  private readonly stream: Stream;
+  /** Which of the pieces this rank has, of how many; whether others have them too. */
+  private readonly copy: { index: number; count: number; isFirst: boolean } | null;
+
+  /** Throws DS_ARGUMENT. */
+  constructor(
+    outputs: number,
+    private readonly group: ProcessGroup,
+    options: ColumnLinearOptions,
+  ) {
+    this.cut = cutOf('outputs', outputs, group, options);
+    this.stream = options.stream ?? wholeStream(group);
+    this.widths = options.gatherOutput ? widthsOf(this.cut, outputs) : null;
+    this.copy = copyOf(this.cut, group.rank);
+  }
+
+  /** Whether a forward without gradients is the product alone. */
+  get isProduct(): boolean {
+    return this.widths === null && !this.stream.isShared;
+  }
+
+  /** Keeps this rank's rows of what has one for each output. Throws DS_ARGUMENT. */
+  take(parameter: Parameter): void {
+    const { group, copy, cut } = this;
+    cutAlong(parameter, 0, cut, group.rank);
+    parameter.isReplica = copy !== null && !copy.isFirst;
+  }
+
+  /** x [.., in], alike on all ranks, to [.., out here], or [.., out]. Throws DS_COMM. */
+  around(x: Tensor, product: (own: Tensor) => Tensor): Tensor {
+    const { stream, copy, widths, group } = this;
+    if (copy) {
+      const own = stream.enterCopies(x, copy.isFirst);
+      return copyBesideOthers(product(own), { group, ...copy });
+    }
+    const out = product(stream.enter(x));
+    return widths ? gatherShared(out, { group, dim: -1, sizes: widths }) : out;
+  }
+}
+
 /**
  * A linear layer of whose outputs each rank has some: weight [out here, in], bias [out here]. Every
  * rank gives it the same x [.., in] and gets [.., out here]. The gradient of x is summed over the
  * ranks while that of the weight is computed.
  */
-export class ColumnLinear extends Module {
+export class ColumnLinear extends Module implements JoinsOthers {
   /** [outputs here, inputs]. */
   readonly weight: Parameter;
   /** [outputs here]; null without one. */
   readonly bias: Parameter | null;
   /** @internal Whether gelu_tanh follows. */
   readonly hasGelu: boolean;
-  private readonly widths: readonly number[] | null;
-  private readonly stream: Stream;
-  /** Which of the pieces this rank has, of how many; whether others have them too. */
-  private readonly copy: { index: number; count: number; isFirst: boolean } | null;
+  /** @internal */
+  readonly share: ColumnShare;
 
   /** Takes over the parameters of `whole`. Throws DS_ARGUMENT. */
   constructor(
@@ -83,19 +127,12 @@ export class ColumnLinear extends Module {
   ) {
     super();
     const [outputs] = whole.weight.shape as [number];
-    const cut = cutOf('outputs', outputs, group, options);
     const { weight, bias } = whole;
     this.weight = weight;
     this.bias = bias;
     this.hasGelu = whole instanceof LinearGelu;
-    this.stream = options.stream ?? wholeStream(group);
-    this.widths = options.gatherOutput ? widthsOf(cut, outputs) : null;
-    this.copy = copyOf(cut, group.rank);
-    for (const one of [weight, bias]) {
-      if (!one) continue;
-      cutAlong(one, 0, cut, group.rank);
-      one.isReplica = this.copy !== null && !this.copy.isFirst;
-    }
+    this.share = new ColumnShare(outputs, group, options);
+    for (const one of [weight, bias]) if (one) this.share.take(one);
   }
 
   /** x [.., in] to [.., out here], or [.., out]. Throws DS_SHAPE, DS_COMM. */
@@ -103,18 +140,14 @@ export class ColumnLinear extends Module {
     const { weight, bias, hasGelu } = this;
     requireInputs('ColumnLinear', x, weight);
     const product = hasGelu ? linearGelu : linear;
-    return this.amongRanks(x, (own) => product(own, weight, bias));
+    return this.share.around(x, (own) => product(own, weight, bias));
   }
 
-  /** @internal The same with another product of x: the exchanges of ranks around it. */
-  amongRanks(x: Tensor, product: (own: Tensor) => Tensor): Tensor {
-    const { stream, copy, widths, group } = this;
-    if (copy) {
-      const own = stream.enterCopies(x, copy.isFirst);
-      return copyBesideOthers(product(own), { group, ...copy });
-    }
-    const out = product(stream.enter(x));
-    return widths ? gatherShared(out, { group, dim: -1, sizes: widths }) : out;
+  /** @internal See JoinsOthers: this rank's outputs are those of a layer of its own. */
+  joining(): Joining | null {
+    const { weight, bias } = this;
+    if (!this.share.isProduct || this.hasGelu) return null;
+    return joiningOf(weight, bias);
   }
 }
 
@@ -130,6 +163,65 @@ function copyOf(
   return { index: first, count: pieces, isFirst };
 }
 
+/** Options of RowLinear. */
+export interface RowLinearOptions extends LayerCutOptions {
+  /** Whether x is [.., in], alike on all ranks, of which each takes its own. Default false. */
+  scatterInput?: boolean;
+}
+
+/** What ranks do around a product of whose inputs each has some. */
+export class RowShare {
+  /** How the inputs are shared out. */
+  readonly cut: DimCut;
+  /** Inputs at which a rank's part begins or ends, upwards. */
+  readonly borders: readonly number[];
+  private readonly stream: Stream;
+  private readonly widths: readonly number[];
+  private readonly scatters: boolean;
+
+  /** Throws DS_ARGUMENT. */
+  constructor(
+    inputs: number,
+    private readonly group: ProcessGroup,
+    { scatterInput = false, ...options }: RowLinearOptions,
+  ) {
+    this.cut = cutOf('inputs', inputs, group, options);
+    this.borders = bordersOf(this.cut, inputs);
+    this.stream = options.stream ?? wholeStream(group);
+    this.widths = widthsOf(this.cut, inputs);
+    this.scatters = scatterInput;
+  }
+
+  /** Declares whose a bias is, which all ranks have alike. */
+  take(bias: Parameter): void {
+    bias.isReplica = this.group.rank > 0;
+    bias.hasPartialGradient = this.stream.isShared;
+  }
+
+  /** x [.., in here], or [.., in] where it is scattered, to the sum [.., out]. Throws DS_COMM. */
+  around(x: Tensor, product: (own: Tensor) => Tensor, bias: Tensor | null): Tensor {
+    const { group, widths: sizes } = this;
+    return scope(() => {
+      const own = this.scatters ? scatterShared(x, { group, dim: -1, sizes }) : x;
+      return this.sumOf(product(own), bias);
+    });
+  }
+
+  /** The same with a product of inputs [.., in] that this rank chooses. Throws DS_COMM. */
+  aroundAll(x: Tensor, product: (all: Tensor) => Tensor, bias: Tensor | null): Tensor {
+    const { group, widths: sizes } = this;
+    return scope(() => {
+      const all = this.scatters ? x : gatherShared(x, { group, dim: -1, sizes });
+      return this.sumOf(product(all), bias);
+    });
+  }
+
+  private sumOf(part: Tensor, bias: Tensor | null): Tensor {
+    const sum = this.stream.leave(part);
+    return bias ? sum.add(bias) : sum;
+  }
+}
+
 /**
  * A linear layer of whose inputs each rank has some: weight [out, in here], bias [out]. A rank
  * gives it its own x [.., in here], such as a ColumnLinear made; the results are summed over the
@@ -140,54 +232,34 @@ export class RowLinear extends Module {
   readonly weight: Parameter;
   /** [outputs]; null without one. */
   readonly bias: Parameter | null;
-  /** @internal Inputs at which a rank's part begins or ends, upwards. */
-  readonly borders: readonly number[];
-  private readonly stream: Stream;
-  private readonly inputs: readonly number[] | null;
+  /** @internal */
+  readonly share: RowShare;
 
   /** Takes over the parameters of `whole`. Throws DS_ARGUMENT. */
   constructor(
     whole: Linear,
     /** The ranks that share it. */
     readonly group: ProcessGroup,
-    options: LayerCutOptions & {
-      /** Whether x is [.., in], alike on all ranks, of which each takes its own. Default false. */
-      scatterInput?: boolean;
-    } = {},
+    options: RowLinearOptions = {},
   ) {
     super();
     if (whole instanceof LinearGelu) throw noRow();
     const [, inputs] = whole.weight.shape as [number, number];
-    const cut = cutOf('inputs', inputs, group, options);
     this.weight = whole.weight;
     this.bias = whole.bias;
-    this.stream = options.stream ?? wholeStream(group);
-    this.inputs = options.scatterInput ? widthsOf(cut, inputs) : null;
-    this.borders = bordersOf(cut, inputs);
-    cutAlong(whole.weight, 1, cut, group.rank);
-    if (this.bias) {
-      this.bias.isReplica = group.rank > 0;
-      this.bias.hasPartialGradient = this.stream.isShared;
-    }
+    this.share = new RowShare(inputs, group, options);
+    cutAlong(whole.weight, 1, this.share.cut, group.rank);
+    if (this.bias) this.share.take(this.bias);
   }
 
   /** x [.., in here] to [.., out]. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
-    const { weight } = this;
-    return this.amongRanks(x, (own) => {
+    const { weight, bias } = this;
+    const product = (own: Tensor): Tensor => {
       requireInputs('RowLinear', own, weight);
       return linear(own, weight, null);
-    });
-  }
-
-  /** @internal The same with another product of this rank's x, without the bias. */
-  amongRanks(x: Tensor, product: (own: Tensor) => Tensor): Tensor {
-    const { stream, bias, inputs, group } = this;
-    return scope(() => {
-      const own = inputs ? scatterShared(x, { group, dim: -1, sizes: inputs }) : x;
-      const sum = stream.leave(product(own));
-      return bias ? sum.add(bias) : sum;
-    });
+    };
+    return this.share.around(x, product, bias);
   }
 }
 

@@ -6,6 +6,7 @@ import { Experts } from '../nn/experts.js';
 import { Dropout, Embedding, Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
+import { QuantizedLinear } from '../nn/quantized-linear.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
@@ -28,6 +29,7 @@ import {
   type SequencePlan,
   type TensorPlan,
 } from './plan.js';
+import { quantizedColumn, quantizedRow } from './quantized-layers.js';
 import { shareTokens, tokenStream } from './sequence.js';
 import { type Range, type SharedHeads, shareHeads } from './share.js';
 import { type Stream, wholeStream } from './stream.js';
@@ -79,6 +81,27 @@ export function parallelize<M extends Module>(
 ): M {
   const { sequenceParallel = false } = readOptions('parallelize', given, OPTIONS);
   requireType('parallelize sequenceParallel', sequenceParallel, 'boolean');
+  return shareModel(model, group, plan, { sequenceParallel, takesPacked: false });
+}
+
+/**
+ * @internal The same for inference alone, also of layers that are stored in 8 or 4 bits:
+ * checkpoints would not know of which whole these are parts.
+ */
+export function parallelizeForInference<M extends Module>(
+  model: M,
+  group: ProcessGroup,
+  plan: TensorPlan | null,
+): M {
+  return shareModel(model, group, plan, { sequenceParallel: false, takesPacked: true });
+}
+
+function shareModel<M extends Module>(
+  model: M,
+  group: ProcessGroup,
+  plan: TensorPlan | null,
+  { sequenceParallel, takesPacked }: { sequenceParallel: boolean; takesPacked: boolean },
+): M {
   const chosen = plan ?? planOf(model);
   if (cut.has(model)) throw refused('a model that is whole', 'one that is cut already');
   if (group.size === 1) return model;
@@ -88,7 +111,7 @@ export function parallelize<M extends Module>(
   const parameters = [...model.namedParameters()];
   const instead = new Map<Module, Module>();
   for (const [path, module, style] of styled) {
-    const made = apply(module, { path, style, heads, group, stream });
+    const made = apply(module, { path, style, heads, group, stream, takesPacked });
     if (made) instead.set(module, made);
   }
   replaceModules(model, instead);
@@ -173,6 +196,7 @@ interface Place {
   heads: SharedHeads | null;
   group: ProcessGroup;
   stream: Stream;
+  takesPacked: boolean;
 }
 
 /** What comes in the place of a module; null where it stays. Throws DS_ARGUMENT. */
@@ -180,19 +204,18 @@ function apply(module: Module, place: Place): Module | null {
   const { style, group } = place;
   switch (style.style) {
     case 'column':
-      return new ColumnLinear(linearAt(module, place), group, cutAt(place));
+      return columnAt(module, place, false);
     case 'columnGathered':
-      return new ColumnLinear(linearAt(module, place), group, {
-        ...{ ...cutAt(place), gatherOutput: true },
-      });
+      return columnAt(module, place, true);
     case 'row':
-      return new RowLinear(linearAt(module, place), group, cutAt(place));
+      return rowAt(module, place, false);
     case 'rowScattered':
-      return new RowLinear(linearAt(module, place), group, { ...cutAt(place), scatterInput: true });
+      return rowAt(module, place, true);
     case 'vocabulary':
       if (module instanceof Embedding) return new VocabularyEmbedding(module, group);
       throw misplaced(place, 'an nn.Embedding', module);
     case 'head':
+      if (isPacked(module, place)) return columnAt(module, place, true);
       if (isHead(module)) return new VocabularyHead(module, group);
       throw misplaced(place, 'a linear layer, or a head that is the token table', module);
     case 'experts':
@@ -210,6 +233,23 @@ function apply(module: Module, place: Place): Module | null {
     default:
       throw refused('a style of parallel.StyleName', phrase(style.style));
   }
+}
+
+const isPacked = (module: Module, { takesPacked }: Place): module is QuantizedLinear =>
+  takesPacked && module instanceof QuantizedLinear;
+
+function columnAt(module: Module, place: Place, gatherOutput: boolean): Module {
+  const options = { ...cutAt(place), gatherOutput };
+  return isPacked(module, place)
+    ? quantizedColumn(module, place.group, options)
+    : new ColumnLinear(linearAt(module, place), place.group, options);
+}
+
+function rowAt(module: Module, place: Place, scatterInput: boolean): Module {
+  const options = { ...cutAt(place), scatterInput };
+  return isPacked(module, place)
+    ? quantizedRow(module, place.group, options)
+    : new RowLinear(linearAt(module, place), place.group, options);
 }
 
 function linearAt(module: Module, place: Place): Linear {

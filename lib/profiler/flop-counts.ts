@@ -29,6 +29,12 @@ function matmul({ a, out, transA, epilogue }: OpArgs['Matmul']): Work {
   return { macs, flops: flops + GELU[epilogue] * size(out) };
 }
 
+/** Two outputs of a product for each element of out, and what the gate does with them. */
+function gatedProducts({ x, out }: OpArgs['GatedLinear'] | OpArgs['QuantizedGatedLinear']): Work {
+  const { macs, flops } = products(2 * size(out) * (x.shape[1] as number));
+  return { macs, flops: flops + elementFlops.Swiglu.out * size(out) };
+}
+
 /** Pairs of T queries and S keys that are further apart than a window lets them see. */
 function outsideWindow(T: number, S: number, window: number, causal: boolean): number {
   if (window === 0) return 0;
@@ -39,8 +45,8 @@ function outsideWindow(T: number, S: number, window: number, causal: boolean): n
 
 /**
  * The two products of B H queries with their keys: 4 B H T S D, of which a causal mask halves the T
- * x T part, and a window leaves out what lies outside it. Documents are counted as one, since their
- * lengths are on the device. The softmax is not counted.
+ * x T part, and a window leaves out what lies outside it. Documents are counted as one, and layouts
+ * as dense, since they are on the device. The softmax is not counted.
  */
 function attentionProducts({
   q,
@@ -83,6 +89,8 @@ const counts: { readonly [Name in Counted]?: Count<OpArgs[Name]> } = {
   CombineRows: ({ places, out }) => plain(2 * size(places) * (out.shape[1] as number)),
   CombineRowsBackward: ({ places, dout }) => plain(3 * size(places) * (dout.shape[1] as number)),
   QuantizedLinear: ({ x, out }) => products(size(out) * (x.shape[1] as number)),
+  GatedLinear: gatedProducts,
+  QuantizedGatedLinear: gatedProducts,
   Attention: (args) => products(attentionProducts(args)),
   AttentionBackward: (args) => products(2 * attentionProducts(args)),
   PagedAttention: (args) => products(pagedProducts(args)),

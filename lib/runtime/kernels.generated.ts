@@ -1784,6 +1784,89 @@ export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
 }
 
 /**
+ * out = silu(gate) * up, where gate is the first half of the columns of x W^T (+ bias) and up the
+ * second one: the bits of Matmul with Swiglu behind it, which rounds both to out's dtype. On the
+ * GPU one row of 16 bits is one kernel.
+ */
+export interface GatedLinearArgs {
+  /** [rows, inputs] floating, contiguous */
+  x: View;
+  /** [2 hidden, inputs], x's dtype, contiguous */
+  weight: View;
+  /** [2 hidden], x's dtype */
+  bias: View | null;
+  /** [rows, hidden], x's dtype, contiguous */
+  out: View;
+}
+
+function putGatedLinear(args: GatedLinearArgs): void {
+  let at = 0;
+  at = putView(args.x, at);
+  at = putView(args.weight, at);
+  at = putView(args.bias, at);
+  putView(args.out, at);
+}
+
+export function gatedLinear(
+  args: GatedLinearArgs,
+  stream: Stream = args.x.buffer.device.compute,
+): void {
+  putGatedLinear(args);
+  call(33, stream, args);
+}
+
+export function gatedLinearOnHost(args: GatedLinearArgs, stream: Stream): void {
+  putGatedLinear(args);
+  callOnHost(33, stream);
+}
+
+/**
+ * The same with weights as QuantizedLinear has them. On the GPU one row of 16 bits is one kernel,
+ * where codes are symmetric and steps of x's dtype, of a row or of 2^n inputs from 32 on.
+ */
+export interface QuantizedGatedLinearArgs {
+  /** [rows, inputs] f32, f16 or bf16, contiguous */
+  x: View;
+  /** [2 hidden, ceil(inputs / (32 / bits))] i32, contiguous */
+  packed: View;
+  /** [2 hidden, ceil(inputs / group)] f32, f16 or bf16, contiguous */
+  scale: View;
+  /** as scale, u8; below 2^bits */
+  zero: View | null;
+  /** [2 hidden], x's dtype */
+  bias: View | null;
+  /** [rows, hidden], x's dtype, contiguous */
+  out: View;
+  bits: number;
+  group: number;
+}
+
+function putQuantizedGatedLinear(args: QuantizedGatedLinearArgs): void {
+  let at = 0;
+  at = putView(args.x, at);
+  at = putView(args.packed, at);
+  at = putView(args.scale, at);
+  at = putView(args.zero, at);
+  at = putView(args.bias, at);
+  at = putView(args.out, at);
+  block[at++] = args.bits;
+  block[at] = args.group;
+}
+
+export function quantizedGatedLinear(
+  args: QuantizedGatedLinearArgs,
+  stream: Stream = args.x.buffer.device.compute,
+): void {
+  putQuantizedGatedLinear(args);
+  call(34, stream, args);
+}
+
+export function quantizedGatedLinearOnHost(args: QuantizedGatedLinearArgs, stream: Stream): void {
+  putQuantizedGatedLinear(args);
+  callOnHost(34, stream);
+}
+
+/**
  * out[.., j, ..] = in[.., index[.., j, ..], ..] along `dim` (torch.gather). Bad indices as in
  * Embedding.
  */
@@ -1810,12 +1893,12 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(33, stream, args);
+  call(35, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
   putGather(args);
-  callOnHost(33, stream);
+  callOnHost(35, stream);
 }
 
 /**
@@ -1840,12 +1923,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(34, stream, args);
+  call(36, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(34, stream);
+  callOnHost(36, stream);
 }
 
 /**
@@ -1879,12 +1962,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(35, stream, args);
+  call(37, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(35, stream);
+  callOnHost(37, stream);
 }
 
 /**
@@ -1923,12 +2006,12 @@ export function groupedMatmul(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGroupedMatmul(args);
-  call(36, stream, args);
+  call(38, stream, args);
 }
 
 export function groupedMatmulOnHost(args: GroupedMatmulArgs, stream: Stream): void {
   putGroupedMatmul(args);
-  callOnHost(36, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -1964,12 +2047,12 @@ export function groupedWeightGradient(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putGroupedWeightGradient(args);
-  call(37, stream, args);
+  call(39, stream, args);
 }
 
 export function groupedWeightGradientOnHost(args: GroupedWeightGradientArgs, stream: Stream): void {
   putGroupedWeightGradient(args);
-  callOnHost(37, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -2026,12 +2109,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(38, stream, args);
+  call(40, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(38, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -2064,12 +2147,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(39, stream, args);
+  call(41, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(39, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -2119,12 +2202,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(40, stream, args);
+  call(42, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(40, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -2169,12 +2252,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(41, stream, args);
+  call(43, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(41, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -2204,12 +2287,12 @@ export function joinMaster(
   stream: Stream = args.high.buffer.device.compute,
 ): void {
   putJoinMaster(args);
-  call(42, stream, args);
+  call(44, stream, args);
 }
 
 export function joinMasterOnHost(args: JoinMasterArgs, stream: Stream): void {
   putJoinMaster(args);
-  callOnHost(42, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -2239,12 +2322,12 @@ export function splitMaster(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSplitMaster(args);
-  call(43, stream, args);
+  call(45, stream, args);
 }
 
 export function splitMasterOnHost(args: SplitMasterArgs, stream: Stream): void {
   putSplitMaster(args);
-  callOnHost(43, stream);
+  callOnHost(45, stream);
 }
 
 /**
@@ -2288,12 +2371,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(44, stream, args);
+  call(46, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(44, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2331,12 +2414,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(45, stream, args);
+  call(47, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(45, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2377,12 +2460,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(46, stream, args);
+  call(48, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(46, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2420,12 +2503,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(47, stream, args);
+  call(49, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(47, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2462,12 +2545,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(48, stream, args);
+  call(50, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(48, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2501,12 +2584,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(49, stream, args);
+  call(51, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(49, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2539,12 +2622,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(50, stream, args);
+  call(52, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(50, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2589,12 +2672,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(51, stream, args);
+  call(53, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(51, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2642,12 +2725,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(52, stream, args);
+  call(54, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(52, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2697,12 +2780,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(53, stream, args);
+  call(55, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(53, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2741,12 +2824,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(54, stream, args);
+  call(56, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(54, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2789,12 +2872,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(55, stream, args);
+  call(57, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(55, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2828,12 +2911,12 @@ export function momentPayload(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putMomentPayload(args);
-  call(56, stream, args);
+  call(58, stream, args);
 }
 
 export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
   putMomentPayload(args);
-  callOnHost(56, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2870,12 +2953,12 @@ export function driftPayload(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putDriftPayload(args);
-  call(57, stream, args);
+  call(59, stream, args);
 }
 
 export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
   putDriftPayload(args);
-  callOnHost(57, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -2923,12 +3006,12 @@ export function frozenAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putFrozenAdam(args);
-  call(58, stream, args);
+  call(60, stream, args);
 }
 
 export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
   putFrozenAdam(args);
-  callOnHost(58, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -2975,12 +3058,12 @@ export function anchorAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAnchorAdam(args);
-  call(59, stream, args);
+  call(61, stream, args);
 }
 
 export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
   putAnchorAdam(args);
-  callOnHost(59, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -3010,12 +3093,12 @@ export function oneBitLambAverage(
   stream: Stream = args.coefficients.buffer.device.compute,
 ): void {
   putOneBitLambAverage(args);
-  call(60, stream, args);
+  call(62, stream, args);
 }
 
 export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
   putOneBitLambAverage(args);
-  callOnHost(60, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -3073,12 +3156,12 @@ export function oneBitLambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putOneBitLambMoments(args);
-  call(61, stream, args);
+  call(63, stream, args);
 }
 
 export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
   putOneBitLambMoments(args);
-  callOnHost(61, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -3122,12 +3205,12 @@ export function oneBitLambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putOneBitLambCoefficients(args);
-  call(62, stream, args);
+  call(64, stream, args);
 }
 
 export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
   putOneBitLambCoefficients(args);
-  callOnHost(62, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3160,12 +3243,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(63, stream, args);
+  call(65, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(63, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3217,12 +3300,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(64, stream, args);
+  call(66, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(64, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3255,12 +3338,12 @@ export function quantizeWeights(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putQuantizeWeights(args);
-  call(65, stream, args);
+  call(67, stream, args);
 }
 
 export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
   putQuantizeWeights(args);
-  callOnHost(65, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3295,12 +3378,12 @@ export function dequantizeWeights(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putDequantizeWeights(args);
-  call(66, stream, args);
+  call(68, stream, args);
 }
 
 export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
   putDequantizeWeights(args);
-  callOnHost(66, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -3341,12 +3424,12 @@ export function quantizedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedLinear(args);
-  call(67, stream, args);
+  call(69, stream, args);
 }
 
 export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
   putQuantizedLinear(args);
-  callOnHost(67, stream);
+  callOnHost(69, stream);
 }
 
 /**
@@ -3380,12 +3463,12 @@ export function repackCodes(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRepackCodes(args);
-  call(68, stream, args);
+  call(70, stream, args);
 }
 
 export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
   putRepackCodes(args);
-  callOnHost(68, stream);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3422,12 +3505,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(69, stream, args);
+  call(71, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(69, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3465,12 +3548,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(70, stream, args);
+  call(72, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(70, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3502,12 +3585,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(71, stream, args);
+  call(73, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(71, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3532,12 +3615,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(72, stream, args);
+  call(74, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(72, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3592,12 +3675,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(73, stream, args);
+  call(75, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(73, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3636,12 +3719,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(74, stream, args);
+  call(76, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(74, stream);
+  callOnHost(76, stream);
 }
 
 /**
@@ -3698,12 +3781,12 @@ export function rotaryStore(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putRotaryStore(args);
-  call(75, stream, args);
+  call(77, stream, args);
 }
 
 export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
   putRotaryStore(args);
-  callOnHost(75, stream);
+  callOnHost(77, stream);
 }
 
 /**
@@ -3736,12 +3819,12 @@ export function routeTopK(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopK(args);
-  call(76, stream, args);
+  call(78, stream, args);
 }
 
 export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
   putRouteTopK(args);
-  callOnHost(76, stream);
+  callOnHost(78, stream);
 }
 
 /**
@@ -3777,12 +3860,12 @@ export function routeTopKBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopKBackward(args);
-  call(77, stream, args);
+  call(79, stream, args);
 }
 
 export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
   putRouteTopKBackward(args);
-  callOnHost(77, stream);
+  callOnHost(79, stream);
 }
 
 /**
@@ -3845,12 +3928,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(78, stream, args);
+  call(80, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(78, stream);
+  callOnHost(80, stream);
 }
 
 /**
@@ -3884,12 +3967,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(79, stream, args);
+  call(81, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(79, stream);
+  callOnHost(81, stream);
 }
 
 /**
@@ -3923,12 +4006,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(80, stream, args);
+  call(82, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(80, stream);
+  callOnHost(82, stream);
 }
 
 /**
@@ -3959,12 +4042,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(81, stream, args);
+  call(83, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(81, stream);
+  callOnHost(83, stream);
 }
 
 /**
@@ -3998,12 +4081,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(82, stream, args);
+  call(84, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(82, stream);
+  callOnHost(84, stream);
 }
 
 /**
@@ -4056,12 +4139,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(83, stream, args);
+  call(85, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(83, stream);
+  callOnHost(85, stream);
 }
 
 /**
@@ -4109,12 +4192,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(84, stream, args);
+  call(86, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(84, stream);
+  callOnHost(86, stream);
 }
 
 /**
@@ -4149,12 +4232,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(85, stream, args);
+  call(87, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(85, stream);
+  callOnHost(87, stream);
 }
 
 /**
@@ -4181,12 +4264,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(86, stream, args);
+  call(88, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(86, stream);
+  callOnHost(88, stream);
 }
 
 /**
@@ -4219,12 +4302,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(87, stream, args);
+  call(89, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(87, stream);
+  callOnHost(89, stream);
 }
 
 /**
@@ -4254,12 +4337,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(88, stream, args);
+  call(90, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(88, stream);
+  callOnHost(90, stream);
 }
 
 /**
@@ -4287,12 +4370,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(89, stream, args);
+  call(91, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(89, stream);
+  callOnHost(91, stream);
 }
 
 /**
@@ -4330,12 +4413,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(90, stream, args);
+  call(92, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(90, stream);
+  callOnHost(92, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -4373,6 +4456,8 @@ export interface OpArgs {
   FeedTokens: FeedTokensArgs;
   Fill: FillArgs;
   Arange: ArangeArgs;
+  GatedLinear: GatedLinearArgs;
+  QuantizedGatedLinear: QuantizedGatedLinearArgs;
   Gather: GatherArgs;
   SumOfSquares: SumOfSquaresArgs;
   GradientControl: GradientControlArgs;
@@ -4468,6 +4553,8 @@ export const opNames = [
   'FeedTokens',
   'Fill',
   'Arange',
+  'GatedLinear',
+  'QuantizedGatedLinear',
   'Gather',
   'SumOfSquares',
   'GradientControl',

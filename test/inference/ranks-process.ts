@@ -18,6 +18,7 @@ import { resolveInferenceConfig } from '../../lib/inference/config/index.js';
 import { type ModelRanks, openRanks } from '../../lib/inference/ranks/open-ranks.js';
 import { fromPretrainedCut } from '../../lib/models/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
 import { poll } from '../../lib/runtime/poll.js';
 import { numel } from '../../lib/runtime/view.js';
 import { Checks, computeOn } from '../parallel/checks.js';
@@ -34,6 +35,8 @@ export interface RanksJob {
   home: string;
   /** The rank that ends in the middle of a text; null for none. */
   dies: number | null;
+  /** What rank 1 alone meets with: another folder in place of the model's, or no memory. */
+  odd?: { folder: string } | 'no memory';
   /** Whether rank 1, which follows, meets with an error in the middle of a text and goes on. */
   fails?: boolean;
 }
@@ -90,14 +93,31 @@ async function written(engine: inference.InferenceEngine) {
   return { tokens: texts.flat().map((one) => [...one.tokens]), logits, likely: likely ?? [] };
 }
 
+/** Which projections of one input lie side by side, so that they are one product. */
+function joined({ module }: inference.InferenceEngine): string {
+  const all = new Map(module.namedModules());
+  return [...all]
+    .filter(([path]) => /(k|up)_proj$/.test(path))
+    .map(([path, one]) => {
+      const before = path.replace(/k_proj$/, 'q_proj').replace(/up_proj$/, 'gate_proj');
+      const [a, b] = [one, all.get(before)].map((layer) => layer?.parameters()[0]);
+      return `${path} ${a?.buffer === b?.buffer}`;
+    })
+    .join();
+}
+
+/** `source`: what makes a model, or a folder. */
 async function alike(
   name: string,
-  make: () => nn.models.CausalLM,
+  source: (() => nn.models.CausalLM) | string,
   shared: inference.InferenceConfig,
 ): Promise<void> {
   const { tensor_parallel: _, moe: __, ...alone } = shared;
-  const whole = await initInference(made(make), alone);
-  const part = await initInference(made(make), shared);
+  const given = () => (typeof source === 'string' ? source : made(source));
+  const whole = await initInference(given(), alone);
+  const part = await initInference(given(), shared);
+  checks.count++;
+  if (joined(part) !== joined(whole)) checks.failures.push(`${name}: joined: ${joined(part)}`);
   const [wanted, got] = [await written(whole), await written(part)];
   checks.count += 2;
   checks.near(`${name}: logits`, got.logits, wanted.logits);
@@ -114,6 +134,33 @@ async function alike(
   if (names(part) !== names(whole)) checks.failures.push(`${name}: this rank has ${names(part)}`);
   await part.destroy();
   await whole.destroy();
+}
+
+/** Layers that others have stored in few bits, of whole groups wherever the heads are cut. */
+async function packed({ ranks }: RanksJob, shared: inference.InferenceConfig): Promise<void> {
+  const home = join(packageRoot(), 'test', 'golden', 'quantized');
+  const chosen =
+    ranks === 2
+      ? ['gptq', 'gptq-act-order', 'gptq-8bit', 'awq', 'pack-quantized', 'pack-quantized-zeros']
+      : ['gptq-act-order', 'pack-quantized-8bit'];
+  for (const name of chosen) {
+    await alike(name, join(home, name), { ...shared, dtype: 'fp32', max_out_tokens: 32 });
+  }
+  const awq = join(home, 'awq');
+  if (ranks === 4) {
+    await refused(
+      'fewer groups than ranks',
+      () => initInference(awq, { ...shared, dtype: 'fp32' }),
+      /DS_ARGUMENT.*at most [23] ranks, as there are [23] groups of inputs/,
+    );
+    return;
+  }
+  const save = { ...shared, save_mp_checkpoint_path: join(home, 'never') };
+  await refused(
+    'parts of packed layers',
+    () => initInference(awq, { ...save, max_out_tokens: 32 }),
+    /DS_CONFIG.*save_mp_checkpoint_path.*stored in few bits/,
+  );
 }
 
 /** A folder's model: blocks for one text and a bit, a stream that is left, a signal. */
@@ -268,6 +315,37 @@ async function bereaved(
   return 'nothing thrown';
 }
 
+/** One rank cannot make its engine: it finds no folder, or no memory in its first forward. */
+async function apart(
+  { folder: path, odd }: RanksJob,
+  shared: inference.InferenceConfig,
+): Promise<string> {
+  const own = await initDistributed({
+    ...{ device: shared.device as string, mesh: { tp: 2 }, timeout: 20_000 },
+  });
+  const isOdd = own.rank === 1;
+  let model: nn.models.CausalLM | string = path;
+  if (odd === 'no memory') {
+    model = await nn.models.fromPretrained(path, { dtype: 'f32' });
+    const layer = [...model.modules()].find((one) => one instanceof nn.RMSNorm);
+    if (isOdd) {
+      layer?.registerForwardPreHook(() => {
+        const code = 'DS_OUT_OF_MEMORY';
+        throw new DsError({ code, op: 'Buffer.allocate', expected: 'memory', got: 'none' });
+      });
+    }
+  } else if (isOdd && odd) model = odd.folder;
+  const said = await initInference(model, { ...shared, max_out_tokens: 64 }).then(
+    () => 'an engine',
+    ({ message }: Error) => message,
+  );
+  // It stays until the other rank has heard of it.
+  const last = Date.now() + 30_000;
+  if (isOdd) await poll(() => isOver(own) || Date.now() > last);
+  await own.destroy();
+  return said;
+}
+
 /** A follower meets with an error, and stays: the first rank's texts end with it. */
 async function misled(job: RanksJob, shared: inference.InferenceConfig): Promise<string[]> {
   const own = await initDistributed({ device: shared.device as string, mesh: { tp: 2 } });
@@ -309,6 +387,10 @@ async function main(): Promise<void> {
   const device = kind === 'cpu' ? kind : 'auto';
   const tensor_parallel = { tp_size: ranks };
   const shared: inference.InferenceConfig = { device, tensor_parallel };
+  if (job.odd) {
+    console.log(JSON.stringify(await apart(job, shared)));
+    return;
+  }
   if (job.fails) {
     console.log(JSON.stringify(await misled(job, shared)));
     return;
@@ -345,6 +427,7 @@ async function main(): Promise<void> {
   await alike('a shared expert in int8', models['Qwen2-MoE of 5 experts'] as never, {
     ...{ ...shared, ...bits(8, null) },
   });
+  await packed(job, shared);
   await alike('experts alone', mixture, { device, moe: { ep_size: ranks } });
   await alike('experts alone, the rest in int4', mixture, {
     ...{ device, moe: { ep_size: ranks }, ...bits(4, 8) },

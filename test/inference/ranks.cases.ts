@@ -86,5 +86,31 @@ const misled: Case = {
   gpus: 2,
 };
 
+const apart: Case[] = [
+  {
+    what: 'a folder that is not there',
+    odd: { folder: join(golden, 'no such folder') },
+    own: /no such folder/,
+  },
+  {
+    what: 'a lack of memory',
+    odd: 'no memory' as const,
+    own: /Buffer.allocate: expected memory, got none/,
+  },
+].map(({ what, odd, own }) => ({
+  name: `inference over ranks: ${what} on one rank is said on the other at once`,
+  run: async ({ kind }) => {
+    const job: RanksJob = {
+      ...{ kind, ranks: 2, folder, prompt, tokens: text, home: '', dies: null, odd },
+    };
+    const results = await runRanks('../inference/ranks-process', 2, { job });
+    const [first = '', second = ''] = reportsOf<string>(results);
+    assert.match(second, own);
+    assert.match(first, /every rank to take part, got rank 1 failed: DS_/);
+    assert.ok(first.includes(second.slice(0, 60)), first);
+  },
+  gpus: 2,
+}));
+
 /** Each on as many devices as it has ranks. */
-export const cases: readonly Case[] = [...shared, ...bereaved, misled];
+export const cases: readonly Case[] = [...shared, ...bereaved, misled, ...apart];

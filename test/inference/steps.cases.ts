@@ -8,8 +8,9 @@ import {
   initInference,
 } from '../../lib/inference/index.js';
 import { Sequence } from '../../lib/inference/sequence.js';
+import type { StepGraphs } from '../../lib/inference/step-graphs.js';
 import { StepRunner } from '../../lib/inference/step-runner.js';
-import { GPT2, Llama } from '../../lib/models/index.js';
+import { type CausalLM, GPT2, Llama, Qwen3Moe } from '../../lib/models/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { Graph, supportsGraphs } from '../../lib/runtime/graph.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
@@ -19,10 +20,15 @@ import type { Case } from '../support/case.js';
 
 const sizes = { vocabSize: 67, maxSeq: 96, layers: 2, heads: 4, channels: 32 };
 
-function models(): Record<string, GPT2 | Llama> {
+function models(): Record<string, CausalLM> {
   seed(11);
   const llama = new Llama({ ...sizes, kvHeads: 2, hidden: 48, ropeTheta: 1e4, eps: 1e-5 });
-  return { gpt2: new GPT2(sizes), llama };
+  // Who works on which token is known on the device alone: a recorded step routes anew each time.
+  const mixture = new Qwen3Moe({
+    ...{ ...sizes, kvHeads: 2, hidden: 40, ropeTheta: 1e4 },
+    moe: { experts: 6, perToken: 2, hidden: 24, normalize: true },
+  });
+  return { gpt2: new GPT2(sizes), llama, mixture };
 }
 
 /** All that a step may have to do: stops, samples, logprobs, penalties, bans, biases. */
@@ -46,7 +52,7 @@ function mixed(): GenerateRequest[] {
 
 /** Texts of the same requests, all at once and in waves. */
 async function texts(
-  model: GPT2 | Llama,
+  model: CausalLM,
   device: Device,
   config: InferenceConfig,
 ): Promise<Generation[][]> {
@@ -127,10 +133,15 @@ function sameBits(device: Device, dtype: 'f32' | 'bf16', rows: number): void {
     assert.ok((scores[0] as number[]).every(Number.isFinite));
     assert.deepEqual(scores[1], scores[0]);
     assert.deepEqual(scores[2], scores[0]);
+    const { graphs } = runner as unknown as { graphs: StepGraphs };
+    assert.equal(graphs.count, 1, 'it was recorded');
     runner.dispose();
     for (const parameter of model.parameters()) parameter.dispose();
   }
 }
+
+/** MB that the driver reserves at a time: two blocks may have one of these in common. */
+const CHUNK = 32;
 
 /** Of two records, each has some memory to itself; what the first one alone ran in goes with it. */
 function givesMemoryBack(device: Device): void {
@@ -154,15 +165,16 @@ function givesMemoryBack(device: Device): void {
   const before = reserved();
   const [first, second] = [recorded(64, 128), recorded(64, 32)];
   const both = reserved() - before;
-  assert.ok(both >= 224, `${both} MB of two records`);
+  assert.ok(both >= 224 - CHUNK, `${both} MB of two records`);
   first.dispose();
   const one = reserved() - before;
-  assert.ok(one >= 96 && one <= both - 128, `${one} MB of one record, ${both} of two`);
+  const told = `${one} MB of one record, ${both} of two`;
+  assert.ok(one >= 96 - CHUNK && one <= both - 128 + 2 * CHUNK, told);
   out.fill_(0);
   second.launch();
   assert.deepEqual(out.narrow(0, 0, 2).toArray(), [32, 32]);
   second.dispose();
-  assert.ok(reserved() - before < 32, 'none is left');
+  assert.ok(reserved() - before <= CHUNK, 'none is left');
   out.dispose();
 }
 

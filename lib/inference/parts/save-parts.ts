@@ -6,6 +6,7 @@ import { replaceFile, requireFree, type TensorSource, writeAlone } from '../../c
 import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/index.js';
 import type { Parameter } from '../../nn/parameter.js';
+import { hasPackedParts } from '../../parallel/quantized-layers.js';
 import { cpu } from '../../runtime/device.js';
 import { held, noGrad, scope, Tensor, to } from '../../tensor/index.js';
 import type { ModelRanks } from '../ranks/open-ranks.js';
@@ -17,7 +18,7 @@ const partOf = (rank: number): string => `tp_${String(rank).padStart(2, '0')}.sa
 /**
  * Into a new or empty folder, which initInference(folder, { checkpoint }) reads on as many ranks;
  * the JSON comes last, so that it is there with all files or not at all. All ranks call it. Rejects
- * on every rank where one cannot write: DS_ARGUMENT, DS_IO.
+ * on every rank where one cannot write: DS_ARGUMENT, DS_IO; DS_CONFIG where parts are packed.
  */
 export async function saveParts(
   model: CausalLM,
@@ -26,6 +27,7 @@ export async function saveParts(
 ): Promise<void> {
   const { rank = 0, size = 1 } = ranks?.host ?? {};
   const isFirst = rank === 0;
+  if (hasPackedParts(model)) throw packed();
   const named = [...model.namedParameters()];
   const isCut = ([, one]: [string, Parameter]): boolean => one.isCut;
   await together(ranks, async () => {
@@ -77,6 +79,17 @@ async function together(ranks: ModelRanks | null, act: () => Promise<void>): Pro
     if (any && !own) throw elsewhere();
   }
   if (own) throw own.error;
+}
+
+/** Their parameters do not say of which whole they are parts. */
+function packed(): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: 'initInference save_mp_checkpoint_path',
+    expected: 'none for layers that are stored in few bits and cut between ranks',
+    got: 'a folder',
+    hint: 'Each rank reads its part of the folder that the model comes from.',
+  });
 }
 
 function elsewhere(): DsError {

@@ -176,6 +176,10 @@ function forDType(dtype: DType): Product[] {
     list.push({ dtype, sizes: [rows, 8, 1], transB: true, gap: 3 });
     if (dtype === 'bf16' || dtype === 'f16') list.push({ dtype, out: 'f32', sizes, transB: true });
   }
+  // One row by weights that take a GPU's blocks more than one turn.
+  list.push({ dtype, sizes: [1, 4200, 37], transB: true, bias: true });
+  list.push({ dtype, sizes: [1, 9096, 6], transB: true, gap: 8 });
+  list.push({ dtype, sizes: [1, 40, 4], transB: true, accumulate: true });
   for (const size of [
     [3, 17, 33, 9],
     [5, 1, 64, 65],

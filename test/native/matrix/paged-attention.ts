@@ -76,6 +76,17 @@ const sizes: readonly Sizes[] = [
     ],
   },
   {
+    title: 'longer than what a cluster of blocks adds up',
+    h: 2,
+    hk: 2,
+    d: 8,
+    block: 64,
+    sequences: [
+      [1, 2300],
+      [1, 70],
+    ],
+  },
+  {
     title: 'prompts',
     h: 4,
     hk: 2,

@@ -1,0 +1,27 @@
+// PieceQueue: pieces come in their order to whoever waits for them, or asks later.
+import { PieceQueue } from '../../lib/inference/piece-queue.js';
+
+const queue = (): PieceQueue<number> => new PieceQueue(() => {});
+
+test('readers that wait beside each other all get theirs, in their order', async () => {
+  const pieces = queue();
+  const reads = [pieces.next(), pieces.next(), pieces.next()];
+  pieces.push(1);
+  pieces.push(2);
+  pieces.end();
+  await expect(Promise.all(reads)).resolves.toEqual([
+    { value: 1, done: false },
+    { value: 2, done: false },
+    { value: undefined, done: true },
+  ]);
+});
+
+test('what was pushed comes before a failure, and an end follows it', async () => {
+  const pieces = queue();
+  pieces.push(1);
+  pieces.fail(new Error('no more'));
+  pieces.push(2);
+  await expect(pieces.next()).resolves.toEqual({ value: 1, done: false });
+  await expect(pieces.next()).rejects.toThrow('no more');
+  await expect(pieces.next()).resolves.toEqual({ value: undefined, done: true });
+});
