@@ -1,9 +1,11 @@
-// Attention forward and backward below the boundary: whole rows beside rows of documents, padding
-// and windows.
+// Attention forward and backward below the boundary: whole rows beside rows of documents, padding,
+// windows and layouts of blocks.
+
+import { readSparsity, type SparsityOptions, sparseLayout } from '../lib/nn/index.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';
 import * as kernels from '../lib/runtime/kernels.generated.js';
 import { Event } from '../lib/runtime/stream.js';
-import { inOrder, scope, Tensor } from '../lib/tensor/index.js';
+import { type BlockLayout, inOrder, scope, Tensor } from '../lib/tensor/index.js';
 import type { Options } from './main.js';
 import { median } from './report.js';
 
@@ -15,12 +17,16 @@ const shapes: Readonly<Record<string, Shape>> = {
   'GPT-2 124M': [16, 12, 12, 1024, 64],
   'Llama 8B': [2, 32, 8, 2048, 128],
   'Llama 8B, long': [1, 32, 8, 8192, 128],
+  'T 4096': [1, 16, 16, 4096, 64],
+  'T 16384': [1, 16, 16, 16384, 64],
+  'one tiny row': [1, 2, 1, 256, 8],
 };
 
 /** What hides keys beside causality, of rows of t tokens. */
 interface Hidden {
   documents: ((b: number, t: number) => Int32Array) | null;
   window: (t: number) => number;
+  sparsity?: SparsityOptions;
 }
 
 /** Documents of t / `parts` tokens on average, from a quarter to seven quarters of that. */
@@ -49,6 +55,7 @@ const padding = (b: number, t: number): Int32Array =>
   Int32Array.from({ length: b * t }, (_, i) => (i % t < t / 4 ? -1 : 0));
 
 const none = (): number => 0;
+const sparse = (sparsity: SparsityOptions): Hidden => ({ documents: null, window: none, sparsity });
 const kinds: Readonly<Record<string, Hidden>> = {
   whole: { documents: null, window: none },
   'one document': { documents: (b, t) => new Int32Array(b * t), window: none },
@@ -56,16 +63,41 @@ const kinds: Readonly<Record<string, Hidden>> = {
   '16 documents': { documents: documentsOf(16), window: none },
   'a quarter of padding, left': { documents: padding, window: none },
   'a window of an eighth': { documents: null, window: (t) => t / 8 },
+  'fixed, blocks of 16': sparse({ mode: 'fixed' }),
+  'fixed, blocks of 128': sparse({ mode: 'fixed', block: 128 }),
+  'fixed, blocks of 64, by head': sparse({
+    ...{ mode: 'fixed', block: 64, differentLayoutPerHead: true, numDifferentGlobalPatterns: 4 },
+  }),
+  'bigbird, blocks of 64': sparse({ mode: 'bigbird', block: 64, numRandomBlocks: 2 }),
+  'bslongformer, blocks of 64': sparse({ mode: 'bslongformer', block: 64 }),
 };
 
 /** The share of a causal row's pairs of query and key that are seen. */
-function seenShare(ids: Int32Array | null, window: number, t: number): number {
+function seenShare(
+  ids: Int32Array | null,
+  window: number,
+  t: number,
+  layout: BlockLayout | null,
+): number {
   let seen = 0;
+  if (layout) return seenOf(layout, t);
   for (let query = 0; query < t; ++query) {
     for (let key = query; key >= 0 && (window === 0 || query - key < window); --key)
       if (!ids || (ids[query] === ids[key] && (ids[key] as number) >= 0)) ++seen;
   }
   return seen / ((t * (t + 1)) / 2);
+}
+
+/** The same of a layout, the average of its heads. */
+function seenOf(layout: BlockLayout, t: number): number {
+  const { heads, blocks, block } = layout;
+  let seen = 0;
+  for (let head = 0; head < heads; ++head)
+    for (let query = 0; query < blocks; ++query)
+      for (let key = 0; key <= query; ++key)
+        if (layout.sees(head, query, key))
+          seen += key < query ? block * block : (block * (block + 1)) / 2;
+  return seen / heads / ((t * (t + 1)) / 2);
 }
 
 /** Median milliseconds of one launch, of `count` back to back. */
@@ -93,12 +125,16 @@ function measured(device: Device, shape: Shape, hidden: Hidden, count: number): 
   const ids = hidden.documents?.(b, t) ?? null;
   const documents = ids && Tensor.from(ids, { shape: [b, t], device });
   const window = hidden.window(t);
+  const layout = hidden.sparsity
+    ? sparseLayout(readSparsity({ maxTokens: t, ...hidden.sparsity }), h, t)
+    : null;
   const [q, k, v, out, dout] = [drawn(h), drawn(hk), drawn(hk), drawn(h), drawn(h)];
   const [dq, dk, dv] = [drawn(h), drawn(hk), drawn(hk)];
   const shared = {
     ...{ q, k, v, out, lse: Tensor.empty([b, h, t], 'f32', device) },
     ...{ mask: null, keyMask: null, keyLengths: null },
     ...{ queryDocuments: documents, keyDocuments: documents, window },
+    ...{ layout: layout?.on(device) ?? null, block: layout?.block ?? 0 },
     dropout: { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1, head: 0, heads: 0 },
     ...{ scale: d ** -0.5, causal: true },
   };
@@ -106,17 +142,19 @@ function measured(device: Device, shape: Shape, hidden: Hidden, count: number): 
   const backward = timed(device, count, () =>
     kernels.attentionBackward({ ...shared, dout, dq, dk, dv }),
   );
-  return { forward_ms: forward, backward_ms: backward, seen: seenShare(ids, window, t) };
+  return { forward_ms: forward, backward_ms: backward, seen: seenShare(ids, window, t, layout) };
 }
 
 /**
- * --count 20 launches back to back; --device cuda. `seen` is what an ideal kernel would take of
- * whole's time.
+ * --count 20 launches back to back; --device cuda; --only REGEXP of shapes. `seen` is what an ideal
+ * kernel would take of whole's time.
  */
 export function attentionBench(options: Options): object {
   const device = findDevice(options.device ?? 'cuda');
   const count = Number(options.count ?? 20);
-  const rows = Object.entries(shapes).flatMap(([name, shape]) =>
+  const only = new RegExp(options.only ?? '');
+  const chosen = Object.entries(shapes).filter(([name]) => only.test(name));
+  const rows = chosen.flatMap(([name, shape]) =>
     Object.entries(kinds).map(([kind, hidden]) => {
       const result = scope(() => measured(device, shape, hidden, count));
       return { shape: `${name} [${shape}]`, kind, ...result };

@@ -139,8 +139,8 @@ export interface DsConfig {
    */
   data_parallel_size?: number | null;
   /**
-   * Order of ranks with mixtures of experts. Default false. No effect: there are no mixtures of
-   * experts.
+   * Order of ranks with mixtures of experts. Default false. No effect: experts are dealt out
+   * between the ranks of tensor_parallel.
    */
   use_data_before_expert_parallelism?: boolean;
   /** Timers of DeepSpeed. */
@@ -195,10 +195,7 @@ export interface DsConfig {
    * own.
    */
   data_efficiency?: DataEfficiencyConfig | null;
-  /**
-   * Attention between blocks of a pattern only. Default null. Not supported yet: attention is
-   * dense.
-   */
+  /** Attention between blocks of a pattern only. Default null. */
   sparse_attention?: SparseAttentionConfig | boolean | null;
   /**
    * Chooses a batch size that many numbers of GPUs can serve. Not supported yet: set the batch size
@@ -230,7 +227,8 @@ export interface DsConfig {
   /** Ranks that share each layer out (tensor parallelism): see docs/tensor-parallel.md. */
   tensor_parallel?: TensorParallelConfig;
   /**
-   * Splits experts over ranks. Default null. Not supported yet: there are no mixtures of experts.
+   * Splits experts over ranks. Default null. Not supported yet: tensor_parallel deals out whole
+   * experts beside the heads.
    */
   expert_parallel?: { [key: string]: unknown } | null;
   /**
@@ -1383,7 +1381,7 @@ export interface OffloadOptimizerConfig {
   pin_memory?: boolean;
   /**
    * Overlaps the host's update with backward, with the same bits; null does so on a GPU where
-   * gradients are summed in the weights' dtype. Default null.
+   * gradients are summed in the weights' dtype and the host has memory for it. Default null.
    */
   super_offload?: boolean | null;
   /**
@@ -1877,11 +1875,11 @@ export interface DataEfficiencyConfig {
   data_routing?: { [key: string]: unknown } | null;
 }
 
-/** Attention between blocks of a pattern only. Not supported yet: attention is dense. */
+/** Attention between blocks of a pattern only. */
 export interface SparseAttentionConfig {
-  /** The pattern. Default "fixed". */
+  /** The pattern; keys that it does not read are noted. Default "fixed". */
   mode?: 'dense' | 'fixed' | 'variable' | 'bigbird' | 'bslongformer';
-  /** Positions of one block. Default 16. */
+  /** Positions of one block: a power of two. Default 16. */
   block?: number;
   /** A pattern of its own for each head. Default false. */
   different_layout_per_head?: boolean;
@@ -2261,7 +2259,10 @@ export interface ResolvedValues {
   readonly sequence_parallel_size: number;
   /** Ranks with different samples; null for what the other axes of the mesh leave of the job. */
   readonly data_parallel_size: number | null;
-  /** Order of ranks with mixtures of experts. No effect: there are no mixtures of experts. */
+  /**
+   * Order of ranks with mixtures of experts. No effect: experts are dealt out between the ranks of
+   * tensor_parallel.
+   */
   readonly use_data_before_expert_parallelism: boolean;
   /** Timers of DeepSpeed. */
   readonly timers: ResolvedTimers;
@@ -2315,7 +2316,7 @@ export interface ResolvedValues {
    * own.
    */
   readonly data_efficiency: ResolvedDataEfficiency;
-  /** Attention between blocks of a pattern only. Not supported yet: attention is dense. */
+  /** Attention between blocks of a pattern only. */
   readonly sparse_attention: ResolvedSparseAttention | boolean | null;
   /**
    * Chooses a batch size that many numbers of GPUs can serve. Not supported yet: set the batch size
@@ -2340,7 +2341,10 @@ export interface ResolvedValues {
   readonly hybrid_engine: ResolvedHybridEngine;
   /** Ranks that share each layer out (tensor parallelism): see docs/tensor-parallel.md. */
   readonly tensor_parallel: ResolvedTensorParallel;
-  /** Splits experts over ranks. Not supported yet: there are no mixtures of experts. */
+  /**
+   * Splits experts over ranks. Not supported yet: tensor_parallel deals out whole experts beside
+   * the heads.
+   */
   readonly expert_parallel: { [key: string]: unknown } | null;
   /**
    * Compiles the model; other keys go to the compiler. Not supported yet: models are not compiled.
@@ -3363,7 +3367,7 @@ export interface ResolvedOffloadOptimizer {
   readonly pin_memory: boolean;
   /**
    * Overlaps the host's update with backward, with the same bits; null does so on a GPU where
-   * gradients are summed in the weights' dtype.
+   * gradients are summed in the weights' dtype and the host has memory for it.
    */
   readonly super_offload: boolean | null;
   /**
@@ -3825,11 +3829,11 @@ export interface ResolvedDataEfficiency {
   readonly data_routing: { [key: string]: unknown } | null;
 }
 
-/** Attention between blocks of a pattern only. Not supported yet: attention is dense. */
+/** Attention between blocks of a pattern only. */
 export interface ResolvedSparseAttention {
-  /** The pattern. */
+  /** The pattern; keys that it does not read are noted. */
   readonly mode: 'dense' | 'fixed' | 'variable' | 'bigbird' | 'bslongformer';
-  /** Positions of one block. */
+  /** Positions of one block: a power of two. */
   readonly block: number;
   /** A pattern of its own for each head. */
   readonly different_layout_per_head: boolean;

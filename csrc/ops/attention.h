@@ -52,13 +52,44 @@ DS_HOST_DEVICE WeightDraw weight_draw(const AttentionDropout& dropout, int64_t b
           static_cast<uint64_t>(head * ((queries + 1) / 2) * row), static_cast<uint64_t>(row)};
 }
 
+constexpr int64_t kLeastBlock = 16;  // rows and columns of a fragment that is hidden as a whole
+
+/// Which blocks of keys the blocks of queries of each head see, as bits. A block is a power of two
+/// of tokens, at least kLeastBlock, so that a fragment of scores lies in one.
+struct BlockLayout {
+  const uint32_t* words;  // null: every block is seen
+  int64_t head_stride;    // words; 0 where all heads share one layout
+  int64_t rows;           // blocks of queries
+  int64_t row_words;
+  int shift;  // log2 of a block's tokens
+
+  DS_HOST_DEVICE uint32_t word(int64_t head, int64_t query, int64_t key) const {
+    const int64_t row = query >> shift, last = rows - 1;
+    return words[head * head_stride + (row < last ? row : last) * row_words + (key >> shift) / 32];
+  }
+  DS_HOST_DEVICE int bit(int64_t key) const { return static_cast<int>((key >> shift) % 32); }
+
+  /// Whether one of `queries` queries from `query` on may see one of `keys` keys from `key` on.
+  /// Either count is a power of two of at most 128, of which the first is a multiple.
+  DS_HOST_DEVICE bool meet(int64_t head, int64_t query, int64_t queries, int64_t key,
+                           int64_t keys) const {
+    if (words == nullptr) return true;
+    const int first = bit(key), last = bit(key + keys - 1);
+    const uint32_t wanted = ((uint32_t{2} << (last - first)) - 1) << first;
+    for (int64_t at = query; at < query + queries; at += int64_t{1} << shift)
+      if (word(head, at, key) & wanted) return true;
+    return false;
+  }
+};
+
 /// out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk and query
 /// head h reads key head h / (H / Hk). `causal`: query t sees keys s <= t + (S - T); S > T is a key
 /// cache. A key is seen where everything given lets it be. In masks, true means seen; numbers are
 /// added to the scaled scores, and one below kHidingNumber hides. With documents a query sees the
 /// keys of its own; a negative one is padding, which sees nothing and is seen by nothing. With
 /// `window` w it sees keys s > t + (S - T) - w, and where not `causal` s < t + (S - T) + w. A query
-/// that sees no key gives 0. Scores and sums in f32 (f64 for f64).
+/// that sees no key gives 0. With a layout, a query sees keys of those blocks alone whose bit is
+/// set in the row of its own block. Scores and sums in f32 (f64 for f64).
 struct Attention {
   View q;    // [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy)
   View k;    // [B, Hk, S, D]
@@ -72,9 +103,12 @@ struct Attention {
       key_lengths;  // [B] i32 contiguous: keys from there on are hidden; what exceeds S is S
   OptionalView query_documents;  // [B, T] i32, any strides; with key_documents or not at all
   OptionalView key_documents;    // [B, S] i32
+  OptionalView layout;           // [H or 1, n, ceil(n / 32)] i32 contiguous, n = ceil(T / block),
+                                 // T = S: bit j % 32 of word j / 32 is that of key block j
   AttentionDropout dropout;      // kept weights are multiplied by 1 / (1 - p)
   double scale;
   int64_t window;  // 0: none
+  int64_t block;   // tokens of a block of the layout
   bool causal;
 };
 
@@ -88,6 +122,17 @@ AttentionBand band_of(const Op& op) {
   const int64_t queries = op.q.shape[2], keys = op.k.shape[2];
   const int64_t reach = op.window > 0 ? op.window - 1 : std::max(queries, keys);
   return {std::min(reach, keys), op.causal ? 0 : std::min(reach, queries)};
+}
+
+template <class Op>
+BlockLayout layout_of(const Op& op) {
+  const View& layout = op.layout;
+  if (!layout) return {};
+  int shift = 0;
+  while (int64_t{1} << shift < op.block) ++shift;
+  const int64_t rows = layout.shape[1], row_words = layout.shape[2];
+  const int64_t head_stride = layout.shape[0] == 1 ? 0 : rows * row_words;
+  return {layout.template as<uint32_t>(), head_stride, rows, row_words, shift};
 }
 
 /// `v` is [B, H, rows, D] with last stride 1, of the dtype of `like`.
@@ -126,6 +171,28 @@ inline void check_documents(const char* name, const View& documents, const char*
                  text("[", rows, ", ", tokens, "] as ", what), documents.describe());
 }
 
+/// `layout` may be absent, else is of all H heads or one for all, over T queries and as many keys.
+template <class Op>
+void check_layout(const char* name, const Op& op) {
+  const View& layout = op.layout;
+  if (!layout) return;
+  require_dtype(name, layout, DType::i32, "layout");
+  require_contiguous(name, layout, "layout");
+  const int64_t block = op.block;
+  if (block < kLeastBlock || (block & (block - 1)) != 0)
+    throw Error("DS_ARGUMENT", name, text("a block of a power of two, at least ", kLeastBlock),
+                text(block));
+  const int64_t heads = op.q.shape[1], queries = op.q.shape[2], keys = op.k.shape[2];
+  DS_CHECK_SHAPE(queries == keys, name, "as many keys as queries beside a layout",
+                 text(queries, " queries, ", keys, " keys"));
+  const int64_t n = (queries + block - 1) / block;
+  const int64_t* const shape = layout.shape;
+  DS_CHECK_SHAPE(layout.ndim == 3 && (shape[0] == 1 || shape[0] == heads) && shape[1] == n &&
+                     shape[2] == (n + 31) / 32,
+                 name, text("layout [", heads, " or 1, ", n, ", ", (n + 31) / 32, "]"),
+                 layout.describe());
+}
+
 /// The `count` heads here are some of all of them.
 inline void check_drawn_heads(const char* name, const AttentionDropout& dropout, int64_t count) {
   const int64_t heads = dropout.heads ? dropout.heads : count;
@@ -159,6 +226,7 @@ void check_attention(const char* name, const Op& op) {
   check_documents(name, op.key_documents, "key_documents", q[0], k[2]);
   if (op.window < 0)
     throw Error("DS_ARGUMENT", name, "a window of 0 (none) or more", text(op.window));
+  check_layout(name, op);
   check_dropout(name, op.dropout);
   check_drawn_heads(name, op.dropout, q[1]);
   const View& lse = op.lse;
@@ -187,9 +255,11 @@ struct AttentionBackward {
   OptionalView key_lengths;
   OptionalView query_documents;
   OptionalView key_documents;
+  OptionalView layout;
   AttentionDropout dropout;
   double scale;
   int64_t window;
+  int64_t block;
   bool causal;
 };
 

@@ -81,15 +81,21 @@ struct LastTiles {
   }
 };
 
+/// Every tile.
+struct AnyTile {
+  __device__ bool meets(int) const { return true; }
+};
+
 /// Both, of those tiles of kTile tokens from `begin` to before `end` that may have documents of
-/// `block`; without documents of all of them. A warp looks at 32 tiles at a time: all its threads
-/// have to call.
-template <int kTile>
+/// `block`, without documents of all of them, and that `layout` meets. A warp looks at 32 tiles at
+/// a time: all its threads have to call.
+template <int kTile, class Layout = AnyTile>
 struct MetTiles {
   static constexpr bool every = false;
   const DocumentSpan* spans;  // of this row of the batch, or null
   DocumentSpan block;
   int begin, end;
+  Layout layout = {};
   int first = 0, current = 0, upcoming = 0;
   unsigned word = 0;  // which of the tiles from `first` on are left
 
@@ -129,8 +135,9 @@ struct MetTiles {
   }
   __device__ unsigned met(int from) const {
     const int tile = from + static_cast<int>(threadIdx.x % 32);
-    const bool is_met =
-        tile < end && (spans == nullptr || meet(block, span_of<kTile>(spans, tile * kTile)));
+    const bool is_met = tile < end &&
+                        (spans == nullptr || meet(block, span_of<kTile>(spans, tile * kTile))) &&
+                        layout.meets(tile * kTile);
     return __ballot_sync(0xffffffffu, is_met);
   }
 };

@@ -1,5 +1,5 @@
 // What stands between queries and keys: causality in every attention kernel; bands and documents,
-// and masks and dropout, in those compiled for them, so that the others do not pay.
+// and layouts, masks and dropout, in those compiled for them, so that the others do not pay.
 #pragma once
 
 #include "attention.h"
@@ -9,7 +9,7 @@
 namespace ds::cuda {
 
 /// What a kernel was compiled for: causality alone; also windows, documents and lengths, which hide
-/// whole tiles; also masks and dropout, which are of single elements.
+/// whole tiles; also layouts, which do so by head, masks and dropout, which are of single elements.
 enum class Hiding : int { causal, tiles, elements };
 
 /// How a mask's elements are read: `operand` is the type of q.
@@ -38,6 +38,7 @@ struct ScoreFilter {
   Hiding hiding;      // which kernels are needed
   int before, after;  // as in AttentionBand
   DocumentSide queries, keys;
+  BlockLayout layout;
 };
 
 /// Sets scores of keys after a row's last visible key to -infinity. `row` is the warp's first

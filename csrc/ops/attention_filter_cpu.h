@@ -1,5 +1,5 @@
-// What stands between queries and keys of one head on the CPU: bands, documents, lengths, masks and
-// dropout.
+// What stands between queries and keys of one head on the CPU: bands, documents, layouts, lengths,
+// masks and dropout.
 #pragma once
 
 #include <algorithm>
@@ -52,6 +52,7 @@ class HeadFilter {
         band(band_of(op)),
         queries(op.query_documents, b),
         others(op.key_documents, b),
+        layout(layout_of(op)),
         draw(weight_draw(op.dropout, b, h, op.q.shape[1], op.q.shape[2], length)) {
     if (op.key_lengths)
       length = std::clamp<int64_t>(op.key_lengths.template as<int32_t>()[b], 0, length);
@@ -65,10 +66,12 @@ class HeadFilter {
     return std::clamp<int64_t>(query + offset + band.after + 1 - key, 0, keys);
   }
 
-  /// Whether any of `rows` queries may see one of `keys` keys, by bands and documents alone.
+  /// Whether any of `rows` queries may see one of `keys` keys, by bands, layouts and documents
+  /// alone.
   bool meet(int64_t query, int64_t rows, int64_t key, int64_t keys) const {
     if (seen(query + rows - 1, key, keys) == 0) return false;
     if (query + offset - band.before >= key + keys) return false;
+    if (!layout.meet(h, query, rows, key, keys)) return false;
     if (!queries.given()) return true;
     const auto mine = queries.span(query, rows), theirs = others.span(key, keys);
     return mine.first <= theirs.second && theirs.first <= mine.second;
@@ -82,6 +85,13 @@ class HeadFilter {
       const int32_t mine = queries[query];
       for (int64_t i = 0; i < n; ++i)
         if (mine < 0 || others[key + i] != mine) scores[i] = kHidden;
+    }
+    if (layout.words) {
+      const int64_t block = op.block;
+      for (int64_t i = 0; i < n; i += block - (key + i) % block) {
+        if (layout.word(h, query, key + i) >> layout.bit(key + i) & 1) continue;
+        std::fill_n(scores + i, std::min(block - (key + i) % block, n - i), kHidden);
+      }
     }
     if (const View& m = op.mask) {
       const int64_t* const s = m.strides;
@@ -108,6 +118,7 @@ class HeadFilter {
   int64_t b, h, offset, length;
   AttentionBand band;
   DocumentRow queries, others;
+  BlockLayout layout;
   WeightDraw draw;
 
   static void add(const View& mask, int64_t first, int64_t stride, C* scores, int64_t n) {

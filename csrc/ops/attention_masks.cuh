@@ -1,4 +1,5 @@
-// Masks and dropout between queries and keys, for the attention kernels that read them.
+// Block layouts, masks and dropout between queries and keys, for the attention kernels that read
+// them.
 #pragma once
 
 #include "attention_band.cuh"
@@ -15,6 +16,28 @@ __device__ __forceinline__ float mask_bias(__nv_bfloat16 number) {
   return mask_bias(to_float(number));
 }
 
+/// Tiles of keys that the layout of one head lets kRows queries from `row` on see.
+template <int kRows, int kKeys>
+struct LaidKeys {
+  BlockLayout layout;
+  int head, row;
+
+  __device__ bool meets(int key) const { return layout.meet(head, row, kRows, key, kKeys); }
+};
+
+/// Tiles of queries that see one of kKeys keys from `key` on, in one of `heads` heads at least.
+template <int kRows, int kKeys>
+struct LaidRows {
+  BlockLayout layout;
+  int head, heads, key;
+
+  __device__ bool meets(int row) const {
+    for (int h = head; h < head + heads; ++h)
+      if (layout.meet(h, row, kRows, key, kKeys)) return true;
+    return false;
+  }
+};
+
 /// With all of it.
 template <class T>
 struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
@@ -30,20 +53,41 @@ struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
   /// Another query head of the same row of the batch.
   __device__ void go_to(int query_head) { head = query_head; }
 
+  template <int kRows, int kKeys>
+  __device__ MetTiles<kKeys, LaidKeys<kRows, kKeys>> key_tiles(int row) const {
+    const auto band = Tiles::template key_tiles<kRows, kKeys>(row);
+    return {band.spans, band.block, band.begin, band.end, {filter.layout, head, row}};
+  }
+  /// For the heads from this one on that share its keys.
+  template <int kRows, int kKeys>
+  __device__ MetTiles<kRows, LaidRows<kRows, kKeys>> row_tiles(int key) const {
+    const auto band = Tiles::template row_tiles<kRows, kKeys>(key);
+    return {
+        band.spans, band.block, band.begin, band.end, {filter.layout, head, sizes.group(), key}};
+  }
+  template <int kRows, int kKeys>
+  __device__ __forceinline__ bool hidden(int row, int key) const {
+    return Tiles::template hidden<kRows, kKeys>(row, key) ||
+           !filter.layout.meet(head, row, kRows, key, kKeys);
+  }
+
   template <int kTiles, int kColumns>
   __device__ __forceinline__ void hide_by_query(float (&scores)[kTiles][kColumns][4], int row,
                                                 int first_key) const {
     hide<false>(scores, row, first_key);
+    if (filter.layout.words) hide_blocks<false>(scores, row, first_key);
     Tiles::hide_by_query(scores, row, first_key);
   }
   template <int kTiles, int kColumns>
   __device__ __forceinline__ void hide_by_key(float (&scores)[kTiles][kColumns][4], int key,
                                               int query) const {
     hide<true>(scores, key, query);
+    if (filter.layout.words) hide_blocks<true>(scores, key, query);
     Tiles::hide_by_key(scores, key, query);
   }
   __device__ float score(float score_log2, int query, int key, int last) const {
     if (Tiles::score(score_log2, query, key, last) == -INFINITY) return -INFINITY;
+    if (!filter.layout.meet(head, query, 1, key, 1)) return -INFINITY;
     float bias = 0.f;
     for (const MaskView& mask : filter.masks) bias += bias_of(mask, query, key);
     return bias == -INFINITY ? -INFINITY : fmaf(bias, 1.4426950408889634f, score_log2);
@@ -82,6 +126,25 @@ struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
  private:
   __device__ WeightDraw draw() const {
     return weight_draw(filter.dropout, batch, head, sizes.heads, sizes.rows, sizes.all_keys);
+  }
+
+  /// Hides keys of blocks that the query's block does not see; 16 x 16 scores share one block. Rows
+  /// are queries, or keys when kByKey.
+  template <bool kByKey, int kTiles, int kColumns>
+  __device__ __forceinline__ void hide_blocks(float (&scores)[kTiles][kColumns][4], int row,
+                                              int column) const {
+    static_assert(kColumns % 2 == 0 && kLeastBlock == 16);
+    const BlockLayout& layout = filter.layout;
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kColumns; n += 2) {
+        const int r = row + m * 16, c = column + n * 8;
+        const int query = kByKey ? c : r, key = kByKey ? r : c;
+        if (layout.word(head, query, key) >> layout.bit(key) & 1) continue;
+#pragma unroll
+        for (int e = 0; e < 8; ++e) scores[m][n + e / 4][e % 4] = -INFINITY;
+      }
   }
 
   template <bool kByKey, int kTiles, int kColumns>

@@ -111,8 +111,8 @@
   NAMES(AdamW8bit, "master", "m", "v", "m_scale", "v_scale", "grad", "weight", "control") \
   NAMES(AdamWHalves, "high", "low", "ties", "m", "v", "grad", "control") \
   NAMES(AdamWSpeculate, "master", "m", "v", "previous", "previous_control", "next", "next_control", "weight") \
-  NAMES(Attention, "q", "k", "v", "out", "lse", "mask", "key_mask", "key_lengths", "query_documents", "key_documents") \
-  NAMES(AttentionBackward, "q", "k", "v", "out", "dout", "lse", "dq", "dk", "dv", "mask", "key_mask", "key_lengths", "query_documents", "key_documents") \
+  NAMES(Attention, "q", "k", "v", "out", "lse", "mask", "key_mask", "key_lengths", "query_documents", "key_documents", "layout") \
+  NAMES(AttentionBackward, "q", "k", "v", "out", "dout", "lse", "dq", "dk", "dv", "mask", "key_mask", "key_lengths", "query_documents", "key_documents", "layout") \
   NAMES(Copy, "in", "out") \
   NAMES(CrossEntropy, "logits", "target", "losses", "lse", "correct") \
   NAMES(CrossEntropyBackward, "logits", "target", "lse", "scale", "dlogits") \
@@ -193,4 +193,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 2056057201
+#define DS_INTERFACE_HASH 1987749278

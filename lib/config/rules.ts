@@ -4,6 +4,7 @@ import type { Draft } from './draft.js';
 import { partitionRules } from './partition-rules.js';
 import { precisionRules } from './precision-rules.js';
 import type { Advice, Rule, Violation } from './rule.js';
+import { sparseRules, unreadSparseKey } from './sparse-rules.js';
 import { zeroRules } from './zero-rules.js';
 
 /** "AdamW" is decoupled by name. */
@@ -21,6 +22,7 @@ const rules: readonly Rule[] = [
   ...precisionRules,
   ...zeroRules,
   ...partitionRules,
+  ...sparseRules,
   adamWIsDecoupled,
 ];
 
@@ -43,7 +45,7 @@ const castsForNothing = ({ fp16 }: ResolvedValues): Advice | null => {
   return { path: ['fp16', 'auto_cast'], text, because: 'fp16.enabled' };
 };
 
-const advices = [warmupOutlastsTotal, castsForNothing];
+const advices = [warmupOutlastsTotal, castsForNothing, unreadSparseKey];
 
 /** What there is to advise on `config`. */
 export function adviceOn(config: ResolvedValues): Advice[] {

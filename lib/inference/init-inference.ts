@@ -2,13 +2,15 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
-import { distributed } from '../comm/index.js';
+import { distributed, jointlyInTurns } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { CausalLM, fromConfig, fromPretrainedCut } from '../models/index.js';
 import { quantizeModel } from '../models/quantize-model.js';
 import { joinAll } from '../nn/joined-linears.js';
+import { requireDense } from '../nn/sparse-attention.js';
 import { isStreamed } from '../nn/streamed.js';
-import { groupOf, parallelize, type TensorPlan } from '../parallel/index.js';
+import { groupOf, type TensorPlan } from '../parallel/index.js';
+import { parallelizeForInference } from '../parallel/parallelize.js';
 import { hasParts, quantizeParts } from '../parallel/quantized-layers.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
@@ -69,6 +71,17 @@ export async function initInference(
     process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });
   }
   const ranks = await openRanks(resolved);
+  const groups = ranks ? [ranks.layers, ranks.host] : [];
+  return jointlyInTurns({ always: groups }, () => engineOf(model, resolved, ranks, own));
+}
+
+/** What one rank does of it: where it fails, the others hear of it in place of its part. */
+async function engineOf(
+  model: CausalLM | string,
+  resolved: ResolvedInferenceConfig,
+  ranks: ModelRanks | null,
+  own: InitInferenceOptions,
+): Promise<InferenceEngine> {
   if (typeof model === 'string') {
     const read = resolved.checkpoint
       ? fromConfig(model)
@@ -111,13 +124,14 @@ async function build(
   ranks: ModelRanks | null,
   own: Own,
 ): Promise<InferenceEngine> {
+  requireDense('initInference', model);
   const maxTokens = maxTokensOf(config, model);
   if (isStreamed(model)) requireAsItIs(config);
   else await place(model, config, ranks, own);
   model.eval();
   const { save_mp_checkpoint_path: saved } = config;
   if (saved !== null) await saveParts(model, saved, ranks);
-  if (!ranks && !isStreamed(model)) joinAll(model);
+  if (!isStreamed(model)) joinAll(model);
   const sizes: CacheSizes = { ...model.cacheShape(), blockSize: config.kv_cache.block_size };
   tryForward(model, sizes, maxTokens);
   const found = limitsOf(config, sizes, maxTokens);
@@ -205,7 +219,7 @@ function requireAsItIs(config: ResolvedInferenceConfig): void {
 
 /** Leaves this rank its part of the layers, or of the experts alone. */
 function shareOut(model: CausalLM, { layers, expertsOnly }: ModelRanks): void {
-  parallelize(model, layers, expertsOnly ? expertsOf(model) : null);
+  parallelizeForInference(model, layers, expertsOnly ? expertsOf(model) : null);
 }
 
 /** How the ranks deal out its experts. Throws DS_CONFIG where it has none. */

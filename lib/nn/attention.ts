@@ -4,9 +4,10 @@ import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { attention, causalSelfAttentionPacked, Tensor } from '../tensor/index.js';
+import { attention, causalSelfAttentionPacked, type HeadShare, Tensor } from '../tensor/index.js';
 import { Linear, type LinearOptions } from './layers.js';
 import { Module } from './module.js';
+import type { SparsePattern } from './sparse-attention.js';
 
 /** What projections give, before queries and keys are turned by their positions. */
 export interface UnturnedHeads {
@@ -26,14 +27,24 @@ export interface UnturnedHeads {
   readonly norms: { readonly q: Tensor; readonly k: Tensor; readonly eps: number } | null;
 }
 
+/** What tokens see of those before them in a cache. */
+export interface CacheReach {
+  /** The nearest so many alone; null: all. */
+  window: number | null;
+  /** Those of some blocks alone; null: all. */
+  sparsity: SparsePattern | null;
+  /** Which of all heads these are; null: all. */
+  headShare: HeadShare | null;
+}
+
 /** Keys and values of one layer that later tokens attend to. */
 export interface LayerCache {
   /**
    * Stores k and v [B, Hk, T, D] of new tokens, and gives the attention [B, H, T, D] of their
-   * queries q to all that they may see: themselves and what their text has before them, the nearest
-   * `window` tokens of it where there is one. Records nothing on the tape.
+   * queries q to all that they may see: themselves and what their text has before them, as far as
+   * `reach` goes. Records nothing on the tape.
    */
-  attend(q: Tensor, k: Tensor, v: Tensor, reach: { window: number | null }): Tensor;
+  attend(q: Tensor, k: Tensor, v: Tensor, reach: CacheReach): Tensor;
 
   /** attend() of heads that are turned on the way, in one pass; absent where a cache cannot. */
   attendTurning?(heads: UnturnedHeads, reach: { window: number | null }): Tensor;
@@ -56,9 +67,16 @@ export class KeyValueCache implements LayerCache {
     this.values = Tensor.empty(shape, dtype, device);
   }
 
-  attend(q: Tensor, k: Tensor, v: Tensor, { window }: { window: number | null }): Tensor {
+  attend(q: Tensor, k: Tensor, v: Tensor, reach: CacheReach): Tensor {
+    const { window, sparsity, headShare } = reach;
     const [keys, values] = this.append(k, v);
-    return attention(q, keys, values, { causal: true, window });
+    const [T, S] = [q.size(2), keys.size(2)];
+    const options = { causal: true, window, headShare };
+    if (!sparsity) return attention(q, keys, values, options);
+    if (T < S)
+      return attention(q, keys, values, { ...options, mask: sparsity.mask(q, S, headShare) });
+    const layout = sparsity.layout(headShare?.whole ?? q.size(1), T);
+    return attention(q, keys, values, { ...options, layout });
   }
 
   /** Appends k and v [B, Hk, T, D] and returns all keys and values so far, as views. */
@@ -77,6 +95,10 @@ export class CausalSelfAttention extends Module {
   readonly c_attn: Linear;
   /** From the heads' outputs to channels. */
   readonly c_proj: Linear;
+  /** Which blocks of tokens are seen; null: all. See nn.sparsify(). */
+  sparsity: SparsePattern | null = null;
+  /** @internal Which of the heads these are, where other ranks have the rest. */
+  headShare: HeadShare | null = null;
   private readonly headDim: number;
 
   /** Throws DS_ARGUMENT, also where `channels` is no multiple of `heads`. */
@@ -115,10 +137,12 @@ export class CausalSelfAttention extends Module {
     const qkv = this.c_attn.call(x);
     // Of a layer that ranks share out, these are the heads of this one.
     const heads = qkv.size(-1) / 3 / this.headDim;
-    const mixed = cache
-      ? this.cached(qkv, heads, cache)
-      : causalSelfAttentionPacked(qkv, heads, { documents });
-    return this.c_proj.call(mixed);
+    if (cache) return this.c_proj.call(this.cached(qkv, heads, cache));
+    const { sparsity, headShare } = this;
+    const layout = sparsity?.layout(this.heads, qkv.size(1)) ?? null;
+    return this.c_proj.call(
+      causalSelfAttentionPacked(qkv, heads, { documents, layout, headShare }),
+    );
   }
 
   private cached(qkv: Tensor, heads: number, cache: LayerCache): Tensor {
@@ -129,7 +153,7 @@ export class CausalSelfAttention extends Module {
       .split(1)
       .map((part) => part.squeeze(0)) as [Tensor, Tensor, Tensor];
     return cache
-      .attend(q, k, v, { window: null })
+      .attend(q, k, v, { window: null, sparsity: this.sparsity, headShare: this.headShare })
       .transpose(1, 2)
       .reshape([B, T, width / 3]);
   }

@@ -3,6 +3,7 @@
 export type { Box, Region } from '../runtime/box.js';
 export * from './activations.js';
 export {
+  type CacheReach,
   CausalSelfAttention,
   KeyValueCache,
   type LayerCache,
@@ -47,4 +48,6 @@ export {
   QuantizedLinear,
   type QuantizedOptions,
 } from './quantized-linear.js';
+export * from './sparse-attention.js';
+export { readSparsity, type Sparsity, sparseLayout } from './sparse-patterns.js';
 export * from './transformer.js';

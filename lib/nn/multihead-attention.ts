@@ -14,6 +14,7 @@ import { xavierUniform, zeros } from './initializers.js';
 import { Linear } from './layers.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
+import type { SparsePattern } from './sparse-attention.js';
 
 /** Options of MultiheadAttention. */
 export interface MultiheadAttentionOptions {
@@ -63,6 +64,11 @@ export class MultiheadAttention extends Module {
   readonly dropout: number;
   /** Whether inputs are [B, T, C]; else [T, B, C]. */
   readonly batchFirst: boolean;
+  /**
+   * Which blocks of tokens a text sees of itself; null: all. Attention to another text is not
+   * touched. See nn.sparsify().
+   */
+  sparsity: SparsePattern | null = null;
 
   /** Throws DS_ARGUMENT, also where the heads do not divide the channels. */
   constructor(
@@ -109,7 +115,8 @@ export class MultiheadAttention extends Module {
     return scope(() => {
       const parts = this.project(query, key, value).map((part) => this.headsOf(part));
       const [q, k, v] = parts as [Tensor, Tensor, Tensor];
-      const { out, weights } = this.attend(q, k, v, call);
+      const isOfItself = query === key;
+      const { out, weights } = this.attend([q, k, v], call, isOfItself ? this.sparsity : null);
       const [B, , T] = q.shape as [number, number, number];
       const merged = this.out_proj.call(out.transpose(1, 2).reshape([B, T, this.channels]));
       const shaped = this.isBatched(query) ? this.swapped(merged) : merged.squeeze(0);
@@ -117,16 +124,22 @@ export class MultiheadAttention extends Module {
     });
   }
 
-  private attend(q: Tensor, k: Tensor, v: Tensor, call: AttentionCall) {
+  private attend(
+    [q, k, v]: readonly [Tensor, Tensor, Tensor],
+    call: AttentionCall,
+    sparsity: SparsePattern | null,
+  ) {
     const op = 'MultiheadAttention';
     const { isCausal = false, needWeights = false } = call;
     const p = this.training ? this.dropout : 0;
     if (!needWeights && !wantsGradient(call)) {
       const [B, H, T] = q.shape as [number, number, number];
       const filter = keyFilter(op, call, [B, H, T, k.size(2)]);
-      const options = { ...filter, causal: isCausal, dropout: p };
+      const layout = sparsity?.layout(H, T) ?? null;
+      const options = { ...filter, layout, causal: isCausal, dropout: p };
       return { out: attention(q, k, v, options), weights: null };
     }
+    if (sparsity) throw withoutWeights();
     const { out, weights } = maskedAttention(op, [q, k, v], call, p);
     return { out, weights: needWeights ? weights : null };
   }
@@ -180,4 +193,14 @@ export class MultiheadAttention extends Module {
       hint: batchFirst ? '' : 'With the batch in dim 0, as elsewhere here, set batchFirst: true.',
     });
   }
+}
+
+function withoutWeights(): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'MultiheadAttention',
+    expected: 'neither needWeights nor a mask that wants a gradient with sparse attention',
+    got: 'one of them',
+    hint: 'Scores of blocks that nobody sees are not made; nn.sparsify(model, null) makes all.',
+  });
 }

@@ -2,7 +2,14 @@
 // tokens of some heads, and back. Source: Jacobs et al. 2023 (DeepSpeed-Ulysses).
 import type { ProcessGroup } from '../comm/index.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { type HeadExchange, noGrad, record, scope, Tensor } from '../tensor/index.js';
+import {
+  type HeadExchange,
+  type HeadShare,
+  noGrad,
+  record,
+  scope,
+  Tensor,
+} from '../tensor/index.js';
 import { type Range, shareHeads } from './share.js';
 
 /** What travels: the heads of several tensors side by side, by the rank that attends with them. */
@@ -170,7 +177,11 @@ export class Ulysses implements HeadExchange {
     return own.transpose(1, 2);
   }
 
-  packed(qkv: Tensor, heads: number, attend: (qkv: Tensor, heads: number) => Tensor): Tensor {
+  packed(
+    qkv: Tensor,
+    heads: number,
+    attend: (qkv: Tensor, heads: number, share: HeadShare) => Tensor,
+  ): Tensor {
     const { group } = this;
     const { queries: own } = shareHeads({ queries: heads, keys: heads }, group, OP);
     const route = { group, heads: [own, own, own] };
@@ -182,7 +193,7 @@ export class Ulysses implements HeadExchange {
         const shape = [B, x.shape[1] as number, count, D];
         return x.alias(shape, [batch, row, D, 1], x.offset + i * count * D);
       });
-    const { count } = own[group.rank] as Range;
+    const { first, count } = own[group.rank] as Range;
     const out = noGrad(() => {
       const all = toHeads('queries, keys and values', thirds(rowsPacked(qkv), heads), route);
       const [T, , most] = all.shape as [number, number, number];
@@ -197,7 +208,7 @@ export class Ulysses implements HeadExchange {
         sink.give(0, into);
       });
     });
-    const mixed = attend(out, count);
+    const mixed = attend(out, count, { first, whole: heads });
     const T = mixed.size(1);
     const back = this.ofTokens(mixed.reshape([B, T, count, D]), own, heads);
     return back.reshape([B, t, heads * D]);

@@ -948,7 +948,8 @@ export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): 
  * added to the scaled scores, and one below kHidingNumber hides. With documents a query sees the
  * keys of its own; a negative one is padding, which sees nothing and is seen by nothing. With
  * `window` w it sees keys s > t + (S - T) - w, and where not `causal` s < t + (S - T) + w. A query
- * that sees no key gives 0. Scores and sums in f32 (f64 for f64).
+ * that sees no key gives 0. With a layout, a query sees keys of those blocks alone whose bit is
+ * set in the row of its own block. Scores and sums in f32 (f64 for f64).
  */
 export interface AttentionArgs {
   /** [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy) */
@@ -971,11 +972,15 @@ export interface AttentionArgs {
   queryDocuments: View | null;
   /** [B, S] i32 */
   keyDocuments: View | null;
+  /** [H or 1, n, ceil(n / 32)] i32 contiguous, n = ceil(T / block), */
+  layout: View | null;
   /** kept weights are multiplied by 1 / (1 - p) */
   dropout: AttentionDropout;
   scale: number;
   /** 0: none */
   window: number;
+  /** tokens of a block of the layout */
+  block: number;
   causal: boolean;
 }
 
@@ -991,6 +996,7 @@ function putAttention(args: AttentionArgs): void {
   at = putView(args.keyLengths, at);
   at = putView(args.queryDocuments, at);
   at = putView(args.keyDocuments, at);
+  at = putView(args.layout, at);
   block[at++] = args.dropout.p;
   block[at++] = args.dropout.seed;
   block[at++] = args.dropout.offset;
@@ -1001,6 +1007,7 @@ function putAttention(args: AttentionArgs): void {
   block[at++] = args.dropout.heads;
   block[at++] = args.scale;
   block[at++] = args.window;
+  block[at++] = args.block;
   block[at] = args.causal ? 1 : 0;
 }
 
@@ -1044,9 +1051,11 @@ export interface AttentionBackwardArgs {
   keyLengths: View | null;
   queryDocuments: View | null;
   keyDocuments: View | null;
+  layout: View | null;
   dropout: AttentionDropout;
   scale: number;
   window: number;
+  block: number;
   causal: boolean;
 }
 
@@ -1066,6 +1075,7 @@ function putAttentionBackward(args: AttentionBackwardArgs): void {
   at = putView(args.keyLengths, at);
   at = putView(args.queryDocuments, at);
   at = putView(args.keyDocuments, at);
+  at = putView(args.layout, at);
   block[at++] = args.dropout.p;
   block[at++] = args.dropout.seed;
   block[at++] = args.dropout.offset;
@@ -1076,6 +1086,7 @@ function putAttentionBackward(args: AttentionBackwardArgs): void {
   block[at++] = args.dropout.heads;
   block[at++] = args.scale;
   block[at++] = args.window;
+  block[at++] = args.block;
   block[at] = args.causal ? 1 : 0;
 }
 

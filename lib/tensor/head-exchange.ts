@@ -23,8 +23,12 @@ export interface HeadExchange {
     attend: (q: Tensor, k: Tensor, v: Tensor, share: HeadShare) => Tensor,
   ): Tensor;
   /**
-   * The same of qkv [B, T / n, 3C], side by side; `attend` takes [B, T, 3c] of so many heads, and
-   * gives [B, T, c]. Returns [B, T / n, C].
+   * The same of qkv [B, T / n, 3C], side by side; `attend` takes [B, T, 3c] of so many heads, those
+   * of `share`, and gives [B, T, c]. Returns [B, T / n, C].
    */
-  packed(qkv: Tensor, heads: number, attend: (qkv: Tensor, heads: number) => Tensor): Tensor;
+  packed(
+    qkv: Tensor,
+    heads: number,
+    attend: (qkv: Tensor, heads: number, share: HeadShare) => Tensor,
+  ): Tensor;
 }

@@ -253,7 +253,19 @@ test.each([
     '"disk"',
   ],
   [{ amp: { enabled: true } }, 'amp', '"enabled": false', 'a section that is on'],
-  [{ sparse_attention: true }, 'sparse_attention', 'null, the default', 'true'],
+  [{ sparse_attention: true }, 'sparse_attention', 'a section, or false', 'true'],
+  [
+    { sparse_attention: { block: 24 } },
+    'sparse_attention.block',
+    'a power of two of tokens, at least 16',
+    '24',
+  ],
+  [
+    { sparse_attention: { num_global_blocks: 3 } },
+    'sparse_attention.num_global_blocks',
+    'a divisor of the 4 blocks of a window',
+    '3',
+  ],
   [
     { zero_optimization: { stage: 2, mics_shard_size: 2 } },
     'zero_optimization.stage',

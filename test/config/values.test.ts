@@ -325,7 +325,6 @@ describe('support', () => {
 
   test.each<[extra: Section, path: string]>([
     [{ amp: { enabled: true } }, 'amp'],
-    [{ sparse_attention: { mode: 'variable' } }, 'sparse_attention'],
     [
       { elasticity: { enabled: true, max_train_batch_size: 4, micro_batch_sizes: [2] } },
       'elasticity',

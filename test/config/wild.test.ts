@@ -13,7 +13,7 @@ const rows = Object.entries(wild.keys).flatMap(([path, values]) =>
 /** Features that configuration.md announces as not supported yet. */
 const MISSING = [
   ...['amp', 'bf16.bf16_master_weights_and_grads', 'bf16.bf16_optimizer_states'],
-  ...['compile', 'curriculum_learning', 'progressive_layer_drop', 'sparse_attention'],
+  ...['compile', 'curriculum_learning', 'progressive_layer_drop'],
   ...['torch_autocast', 'zero_optimization.zenflow'],
 ];
 
@@ -32,6 +32,7 @@ const REFUSED_THERE = [
 const COMPANIONS: Record<string, Section> = {
   WarmupDecayLR: { total_num_steps: 1_000_000 },
   offload_param: { nvme_path: '/local_nvme' },
+  sparse_attention: { different_layout_per_head: true },
   activation_checkpointing: { partition_activations: true, number_checkpoints: 1 },
 };
 

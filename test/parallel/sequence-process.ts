@@ -137,6 +137,41 @@ function apart(name: string, whole: nn.models.CausalLM, part: nn.models.CausalLM
   );
 }
 
+/** Blocks that heads see each in its own way: rank 1's tokens begin within one. */
+function sparse(group: ProcessGroup): void {
+  const long = { maxSeq: 72, vocabSize: 37, layers: 2 };
+  const wide = { attentionDropout: 0.2, initializerRange: 0.4 };
+  const makers: Record<string, () => nn.models.CausalLM> = {
+    'GPT-2, sparse': () => new GPT2({ ...long, heads: 5, channels: 20 }),
+    'Llama, sparse': () =>
+      new Llama({ ...long, heads: 4, kvHeads: 2, channels: 16, hidden: 13, ...wide }),
+  };
+  for (const [name, make] of Object.entries(makers)) {
+    const x = tokens([2, 72], 37);
+    const [dense, whole, part] = [0, 1, 2].map((which) => {
+      seed(7);
+      const model = make().to(group.device);
+      if (which > 0) nn.sparsify(model, byHead);
+      if (which === 2) model.shareSequence(new parallel.SequenceRanks(group));
+      return model;
+    }) as [nn.models.CausalLM, nn.models.CausalLM, nn.models.CausalLM];
+    const [other, wanted, got] = [dense, whole, part].map((model) => {
+      seed(42);
+      const loss = model.call(x, x) as Tensor;
+      loss.backward();
+      return loss.item();
+    }) as [number, number, number];
+    checks.near(`${name} loss`, [got], [wanted]);
+    checks.same(`${name} is not dense`, [Number(Math.abs(other - wanted) > 1e-4)], [1]);
+    compareSums(group, name, whole, part);
+  }
+}
+
+const byHead: nn.SparsityOptions = {
+  ...{ mode: 'fixed', attention: 'unidirectional', numLocalBlocks: 2, maxTokens: 72 },
+  ...{ differentLayoutPerHead: true, numDifferentGlobalPatterns: 2 },
+};
+
 /** What attention cannot do with parts of samples says so. */
 function refusals(group: ProcessGroup): void {
   const few = new GPT2({ ...sizes, heads: 1, channels: 8 });
@@ -181,6 +216,7 @@ async function main(): Promise<void> {
   job.world.device.setDeterministic(true);
   computeOn(job.world.device);
   for (const [name, make] of Object.entries(models)) scope(() => compare(job.world, name, make));
+  scope(() => sparse(job.world));
   scope(() => refusals(job.world));
   await job.destroy();
   console.log(JSON.stringify({ failures: checks.failures, count: checks.count }));

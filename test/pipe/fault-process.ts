@@ -1,5 +1,5 @@
 // One rank of a pipeline in which something goes wrong: reports what it was told.
-import { initDistributed } from '../../lib/comm/index.js';
+import { type Distributed, initDistributed } from '../../lib/comm/index.js';
 import {
   type DsConfig,
   DsError,
@@ -16,6 +16,11 @@ export interface Fault {
     | 'dies in forward'
     | 'dies in backward'
     | 'throws in forward'
+    | 'throws at once'
+    | 'throws in backward'
+    | 'throws in evaluation'
+    | 'evaluates alone'
+    | 'all throw'
     | 'short iterator'
     | 'shapes'
     | 'dynamic shapes'
@@ -26,6 +31,10 @@ export interface Fault {
     | 'tied Muon';
   /** Whose fault it is. */
   rank: number;
+  /** Ranks of the pipeline; two by default. Others share batches out. */
+  stages?: number;
+  /** Who fails stays until the others have said what they were told. */
+  stays?: boolean;
 }
 
 const [ROWS, WIDTH, MICROS] = [4, 8, 3];
@@ -45,21 +54,29 @@ class Treacherous extends nn.Module {
   }
 }
 
-function modelOf({ kind }: Fault, isMine: boolean): PipelineModule {
+function modelOf({ kind, stages }: Fault, isMine: boolean): PipelineModule {
   const act = (call: number): void => {
+    if (isMine && call === 0 && kind === 'throws at once') throw new Error('a layer of mine');
     if (!isMine || call !== 1) return;
+    if (kind === 'throws in evaluation') throw new Error('a layer of mine');
     if (kind === 'dies in forward') process.kill(process.pid, 'SIGKILL');
     if (kind === 'throws in forward') throw new Error('a layer of mine');
   };
-  const layers = [new Treacherous(act), new Treacherous(act)];
+  const layers = Array.from({ length: 2 * ((stages ?? 2) - 1) }, () => new Treacherous(act));
   for (const layer of kind === 'dies in backward' && isMine ? layers : []) {
     layer.registerFullBackwardHook(() => void process.kill(process.pid, 'SIGKILL'));
+  }
+  for (const layer of kind === 'throws in backward' && isMine ? layers : []) {
+    layer.registerFullBackwardHook(() => {
+      throw new Error('a gradient of mine');
+    });
   }
   const square = {
     forward: (m: nn.Module, x: unknown) => linear(x as Tensor, (m as nn.Linear).weight),
   };
   const tie = () => new TiedLayerSpec('tie', nn.Linear, square, WIDTH, WIDTH);
-  const whole = kind === 'tied Muon' ? [tie(), tie()] : layers;
+  const tied = [tie(), new nn.MultiheadAttention(WIDTH, 2), tie()];
+  const whole = kind === 'tied Muon' ? tied : layers;
   return new PipelineModule({
     layers: kind === 'more stages' ? whole.slice(1) : whole,
     lossFn: (outputs: Tensor, labels: Tensor) => outputs.sub(labels).pow(2).mean(),
@@ -75,8 +92,14 @@ function configOf({ kind }: Fault): DsConfig {
     optimizer: { type: name, params: { lr: 0.01 } },
     zero_optimization: { stage: kind === 'stage 2' ? 2 : 0 },
     pipeline: kind === 'other stages' ? { stages: 3 } : {},
+    ...(kind === 'tied Muon' && { sparse_attention: { mode: 'fixed' } }),
   } as DsConfig;
 }
+
+const isSparse = (model: nn.Module): boolean =>
+  [...model.namedModules()].some(
+    ([, one]) => one instanceof nn.MultiheadAttention && one.sparsity !== null,
+  );
 
 function* batches({ kind }: Fault, isMine: boolean) {
   for (let i = 0; !(kind === 'short iterator' && isMine && i === 2); ++i) {
@@ -87,14 +110,34 @@ function* batches({ kind }: Fault, isMine: boolean) {
   }
 }
 
+const unreadable: Iterator<unknown> = {
+  next: () => {
+    throw new Error('a file of all');
+  },
+};
+
+/** Until all ranks have come to say what they were told. */
+async function meet({ rank, worldSize, store, timeout }: Distributed): Promise<void> {
+  await store?.set(`fault/${rank}`, 'told');
+  for (let other = 0; other < worldSize; ++other) await store?.get(`fault/${other}`, timeout);
+  if (rank === 0) {
+    for (let other = 1; other < worldSize; ++other)
+      await store?.get(`fault/left/${other}`, timeout);
+  } else await store?.set(`fault/left/${rank}`, 'gone');
+}
+
 async function main(fault: Fault): Promise<void> {
-  const job = await initDistributed({ device: 'cpu', mesh: { pp: 2 } });
+  const job = await initDistributed({ device: 'cpu', mesh: { pp: fault.stages ?? 2 } });
   const isMine = job.rank === fault.rank;
+  const model = modelOf(fault, isMine);
   let report: string;
   try {
-    const { engine } = await initialize({ model: modelOf(fault, isMine), config: configOf(fault) });
+    const { engine } = await initialize({ model, config: configOf(fault) });
     if (fault.kind === 'forward') engine.forward();
     const data = batches(fault, isMine);
+    if (fault.kind === 'evaluates alone' && isMine) engine.eval();
+    if (fault.kind === 'throws in evaluation') await engine.evalBatch(data);
+    if (fault.kind === 'all throw') await engine.trainBatch(unreadable).catch(() => {});
     for (let step = 0; step < 3; ++step) await engine.trainBatch(data);
     report = `trained ${engine.globalSteps}`;
     engine.destroy();
@@ -102,6 +145,8 @@ async function main(fault: Fault): Promise<void> {
   } catch (error) {
     const { code = (error as Error).name, message } = error as DsError;
     report = `${error instanceof DsError ? code : 'Error'} ${message}`;
+    if (isSparse(model)) report += ' The model is left sparse.';
+    if (fault.stays) await meet(job);
     // Who has failed leaves; the others are told.
     job.store?.close();
   }

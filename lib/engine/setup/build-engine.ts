@@ -55,6 +55,7 @@ import {
 import { shardSizes } from './shard-sizes.js';
 import { shareLayers } from './share-layers.js';
 import { requireSequence, shareSequence } from './share-sequence.js';
+import { sparsifyFromSection } from './sparse-attention.js';
 import { buildStages, shardsWeights } from './stage.js';
 import { layoutFor, requireUncutState } from './state-layout.js';
 import { buildTimer } from './timer.js';
@@ -101,6 +102,7 @@ export async function buildEngine(
   const links = plan && (await openLinks(job, plan));
   const ties = plan ? await openTies(job, plan, optimizer) : [];
   return completely((site) => {
+    site.undo.defer(sparsifyFromSection(module, config.sparse_attention));
     keepStages(decisions, site);
     shareSequence(module, ranks, site.owned);
     module.moveBuffers(device, bufferDType(config));

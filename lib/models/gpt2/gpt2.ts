@@ -264,6 +264,7 @@ export class GPT2 extends CausalLM {
       heads: { queries: heads, keys: heads },
       layers: {
         'transformer.wte': 'vocabulary',
+        [`${block}.attn`]: 'attention',
         [`${block}.attn.c_attn`]: { style: 'column', heads: 'queries', parts: 3 },
         [`${block}.attn.c_proj`]: { style: 'row', heads: 'queries' },
         [`${block}.mlp.c_fc`]: 'column',

@@ -7,6 +7,7 @@ import { normal } from '../../nn/initializers.js';
 import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
 import { Embedding, Linear, RMSNorm, type SwiGLU } from '../../nn/layers.js';
 import { Module } from '../../nn/module.js';
+import type { SparsePattern } from '../../nn/sparse-attention.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import {
   addRmsNorm,
@@ -58,6 +59,8 @@ export class RotaryAttention extends Module implements Joinable {
   readonly q_norm: RMSNorm | null;
   /** Of each head's keys. */
   readonly k_norm: RMSNorm | null;
+  /** Which blocks of tokens are seen; null: all. See nn.sparsify(). */
+  sparsity: SparsePattern | null = null;
   /** @internal Which of the heads these are, where other ranks have the rest. */
   headShare: HeadShare | null = null;
   private isJoined = false;
@@ -106,22 +109,23 @@ export class RotaryAttention extends Module implements Joinable {
   /** Norms, rotation, storage and attention of a cache that does them in one; null for another. */
   private fusedWith(cache: LayerCache | null, heads: Heads, passage: Passage): Tensor | null {
     const { cos, sin, positions } = passage;
-    if (!cache?.attendTurning || !positions) return null;
+    if (!cache?.attendTurning || !positions || this.sparsity) return null;
     const { q_norm, k_norm, window } = this;
     const norms = q_norm && k_norm && { q: q_norm.weight, k: k_norm.weight, eps: q_norm.eps };
     return cache.attendTurning({ ...heads, cos, sin, positions, norms }, { window });
   }
 
   private mixed(heads: Heads, passage: Passage, cache: LayerCache | null): Tensor {
-    const { window, headShare } = this;
+    const { window, headShare, sparsity } = this;
     const k = this.turned(heads.k, this.k_norm, passage);
     const v = heads.v.transpose(1, 2);
     const q = this.turned(heads.q, this.q_norm, passage);
-    if (cache) return cache.attend(q, k, v, { window });
+    if (cache) return cache.attend(q, k, v, { window, sparsity, headShare });
     return attention(q, k, v, {
       causal: true,
       documents: passage.documents,
       window,
+      layout: sparsity?.layout(this.body.heads, q.size(2)) ?? null,
       dropout: this.training ? this.body.attentionDropout : 0,
       headShare,
     });

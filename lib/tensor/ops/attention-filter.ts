@@ -6,7 +6,9 @@ import { phrase } from '../../runtime/phrase.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
 import { isGradEnabled } from '../autograd.js';
+import type { HeadShare } from '../head-exchange.js';
 import { Tensor } from '../tensor.js';
+import type { BlockLayout } from './block-layout.js';
 import { cast } from './creation.js';
 import { expandedStrides, packed, requireSameDevice, shapeError, viewOf } from './shapes.js';
 
@@ -35,6 +37,21 @@ export interface AttentionReach {
    * flash-attention's window_size is (window - 1, window - 1).
    */
   window?: number | null;
+  /**
+   * Which blocks of keys the block of a query sees, for all heads alike or for each. There are as
+   * many keys as queries.
+   */
+  layout?: BlockLayout | null;
+}
+
+/** What queries and keys are there: T queries of `heads` heads, and S keys, of B rows. */
+export interface AttentionExtent {
+  B: number;
+  T: number;
+  S: number;
+  heads: number;
+  /** Which of all heads these are; null: all. */
+  share: HeadShare | null;
 }
 
 /**
@@ -69,14 +86,16 @@ export interface FilterOperands {
     keyLengths: View | null;
     queryDocuments: View | null;
     keyDocuments: View | null;
+    layout: View | null;
     window: number;
+    block: number;
   };
   saved: Tensor[];
 }
 
 const unfiltered: FilterOperands['views'] = {
   ...{ mask: null, keyMask: null, keyLengths: null },
-  ...{ queryDocuments: null, keyDocuments: null, window: 0 },
+  ...{ queryDocuments: null, keyDocuments: null, window: 0, layout: null, block: 0 },
 };
 
 const MASK_HINT =
@@ -170,18 +189,51 @@ const DOCUMENT_HINT =
   'Number the document of each token, padding by -1: text.collateSamples does. Where keys are more than queries, as with a cache, give { queries, keys }.';
 
 /**
- * What `given` lets T queries see of S keys of B rows, on the device of `like`. Throws as
- * filterOperands().
+ * The part of `layout` that is of the heads here, on the device of `like`. Throws DS_SHAPE,
+ * DS_ARGUMENT.
+ */
+function layoutOperand(
+  layout: BlockLayout,
+  like: Tensor,
+  { T, S, heads, share }: AttentionExtent,
+): Tensor {
+  const op = 'attention layout';
+  const whole = share?.whole ?? heads;
+  const blocks = Math.ceil(T / layout.block);
+  if (T !== S) {
+    const hint = 'Blocks are of one text: give a mask where queries are of another.';
+    throw shapeError(op, 'as many keys as queries', `${T} queries and ${S} keys`, hint);
+  }
+  if (layout.blocks !== blocks) {
+    const got = `${layout.blocks} blocks of ${layout.block}`;
+    throw shapeError(op, `${blocks} blocks for ${T} tokens`, got);
+  }
+  if (layout.heads === 1) return layout.on(like.device);
+  if (layout.heads !== whole) throw shapeError(op, `1 or ${whole} heads`, `${layout.heads}`);
+  const all = layout.on(like.device);
+  return heads === whole ? all : all.narrow(0, share?.first ?? 0, heads);
+}
+
+/**
+ * What `given` lets queries see of keys, on the device of `like`. Throws as filterOperands().
  */
 export function reachOperands(
   like: Tensor,
-  [B, T, S]: readonly [number, number, number],
-  { documents, window }: AttentionReach,
+  extent: AttentionExtent,
+  { documents, window, layout }: AttentionReach,
 ): FilterOperands {
+  const { B, T, S } = extent;
   const views = { ...unfiltered };
+  const saved: Tensor[] = [];
   if (window !== undefined && window !== null)
     views.window = requireInteger('attention window', window, 1);
-  if (documents === undefined || documents === null) return { views, saved: [] };
+  if (layout) {
+    const words = layoutOperand(layout, like, extent);
+    saved.push(words);
+    views.layout = words;
+    views.block = layout.block;
+  }
+  if (documents === undefined || documents === null) return { views, saved };
   const isPair = typeof documents === 'object' && 'queries' in documents && 'keys' in documents;
   const [queries, keys] = isPair
     ? [
@@ -195,17 +247,23 @@ export function reachOperands(
   }
   views.queryDocuments = queries;
   views.keyDocuments = keys ?? queries;
-  return { views, saved: keys ? [queries, keys] : [queries] };
+  saved.push(...(keys ? [queries, keys] : [queries]));
+  return { views, saved };
 }
 
 /**
  * What hides keys of k [B, Hk, S, D] from q [B, H, T, D]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
  * DS_AUTOGRAD, DS_ARGUMENT.
  */
-export function filterOperands(q: Tensor, k: Tensor, given: KeyFilter): FilterOperands {
+export function filterOperands(
+  q: Tensor,
+  k: Tensor,
+  given: KeyFilter,
+  share: HeadShare | null,
+): FilterOperands {
   const [B, H, T] = q.shape as [number, number, number];
   const S = k.size(2);
-  const { views, saved } = reachOperands(q, [B, T, S], given);
+  const { views, saved } = reachOperands(q, { B, T, S, heads: H, share }, given);
   if (given.mask) {
     const mask = readableMask('attention mask', given.mask, q);
     const hint = 'A mask of keys alone, [B, S], is keyMask.';

@@ -46,7 +46,7 @@ export type { HeadShare };
 
 const ATTENTION: OptionNames<AttentionOptions> = {
   ...{ causal: true, scale: true, dropout: true, mask: true, keyMask: true, keyLengths: true },
-  ...{ documents: true, window: true, headShare: true },
+  ...{ documents: true, window: true, layout: true, headShare: true },
 };
 
 type Drop = kernels.AttentionDropout;
@@ -137,7 +137,7 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
   const read = readOptions('attention', options, ATTENTION);
   const { causal = false, scale: given, dropout = 0, headShare = null } = read;
   checkAttention(q, k, v);
-  const filter = filterOperands(q, k, read);
+  const filter = filterOperands(q, k, read, headShare);
   const [B, H, T, D] = q.shape as [number, number, number, number];
   const scale = requireFinite('attention scale', given ?? 1 / Math.sqrt(D));
   const views = { q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) };
@@ -187,7 +187,15 @@ function splitHeads(x: View, heads: number): View {
   return viewOf(x, [B, heads, T, D], [T * C, D, C, 1]);
 }
 
-const REACH: OptionNames<AttentionReach> = { documents: true, window: true };
+/** What causalSelfAttentionPacked() takes beside the projection. */
+export interface PackedReach extends AttentionReach {
+  /** Which of all heads these are; null: all. */
+  headShare?: HeadShare | null;
+}
+
+const REACH: OptionNames<PackedReach> = {
+  ...{ documents: true, window: true, layout: true, headShare: true },
+};
 
 // Operations: none.
 
@@ -199,7 +207,7 @@ const REACH: OptionNames<AttentionReach> = { documents: true, window: true };
 export function causalSelfAttentionPacked(
   qkv: Tensor,
   heads: number,
-  reach: AttentionReach = {},
+  reach: PackedReach = {},
 ): Tensor {
   requireTensor('attention', qkv);
   requireInteger('attention heads', heads, 1);
@@ -208,17 +216,20 @@ export function causalSelfAttentionPacked(
   }
   const exchange = exchangeFor(qkv, qkv);
   if (!exchange) return packedAttentionHere(qkv, heads, reach);
-  return exchange.packed(qkv, heads, (all, own) =>
-    sharingTokens(null, () => packedAttentionHere(all, own, reach)),
-  );
+  const { first = 0, whole = heads } = reach.headShare ?? {};
+  return exchange.packed(qkv, heads, (all, own, share) => {
+    const headShare = { first: first + share.first, whole };
+    return sharingTokens(null, () => packedAttentionHere(all, own, { ...reach, headShare }));
+  });
 }
 
 /** causalSelfAttentionPacked() of all tokens. */
-function packedAttentionHere(qkv: Tensor, heads: number, reach: AttentionReach): Tensor {
+function packedAttentionHere(qkv: Tensor, heads: number, given: PackedReach): Tensor {
   const [B, T, width] = qkv.shape as [number, number, number];
   const source = lastPacked(qkv);
   const C = width / 3;
-  const within = reachOperands(qkv, [B, T, T], readOptions('attention', reach, REACH));
+  const { headShare: share = null, ...reach } = readOptions('attention', given, REACH);
+  const within = reachOperands(qkv, { B, T, S: T, heads, share }, reach);
   const scale = 1 / Math.sqrt(C / heads);
   const how = { ...within.views, dropout: keepAll, scale, causal: true };
   const q = headsOf(source, 0, heads);

@@ -1,7 +1,12 @@
 // All functions of tensors: the operations, and what neither is one nor belongs to the signature
 // of one.
-export { causalSelfAttentionPacked, type HeadShare } from './attention.js';
+export { causalSelfAttentionPacked, type HeadShare, type PackedReach } from './attention.js';
 export type { AttentionReach, DocumentPair, KeyFilter } from './attention-filter.js';
+export {
+  BlockLayout,
+  type BlockLayoutSizes,
+  type SeeBlocks,
+} from './block-layout.js';
 export type { ClassShare } from './class-share.js';
 export * from './cross-entropy.js';
 export * from './custom-function.js';

@@ -15,6 +15,17 @@ const attentionOperands = (m: Parameters<Mistake['run']>[0]) => ({
   causal: true,
 });
 
+/** The same of 17 tokens, with a layout of `heads` heads by 2 blocks. */
+const laidOperands = (m: Parameters<Mistake['run']>[0], heads: number) => ({
+  ...attentionOperands(m),
+  q: m([1, 2, 17, 4]),
+  k: m([1, 2, 17, 4]),
+  v: m([1, 2, 17, 4]),
+  out: m([1, 2, 17, 4]),
+  lse: m([1, 2, 17]),
+  layout: m([heads, 2, 1], 'i32'),
+});
+
 /** What a call of rope takes, all right. */
 const ropeOperands = (m: Parameters<Mistake['run']>[0]) => ({
   in: m([1, 3, 2, 4]),
@@ -288,6 +299,33 @@ export const mistakes: readonly Mistake[] = [
     code: 'DS_SHAPE',
     says: 'one of the two',
     run: (m) => kernels.attention({ ...attentionOperands(m), keyDocuments: m([1, 5], 'i32') }),
+  },
+  {
+    op: 'attention',
+    what: 'a layout of blocks that no fragment lies in',
+    code: 'DS_ARGUMENT',
+    says: '24',
+    run: (m) => kernels.attention({ ...laidOperands(m, 2), block: 24 }),
+  },
+  {
+    op: 'attention',
+    what: 'a layout of other heads',
+    code: 'DS_SHAPE',
+    says: '[3, 2, 1]',
+    run: (m) => kernels.attention({ ...laidOperands(m, 3), block: 16 }),
+  },
+  {
+    op: 'attention',
+    what: 'a layout where keys are more than queries',
+    code: 'DS_SHAPE',
+    says: '17 queries, 20 keys',
+    run: (m) =>
+      kernels.attention({
+        ...laidOperands(m, 1),
+        block: 16,
+        k: m([1, 2, 20, 4]),
+        v: m([1, 2, 20, 4]),
+      }),
   },
   {
     op: 'attention',

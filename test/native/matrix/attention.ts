@@ -2,6 +2,7 @@
 import type { DType } from '../../../lib/runtime/dtype.js';
 import type { AttentionArgs, AttentionDropout } from '../../../lib/runtime/kernels.generated.js';
 import { contiguousStrides } from '../../../lib/runtime/view.js';
+import { layoutWords, seesBlock } from './block-layouts.js';
 import {
   close,
   input,
@@ -18,7 +19,8 @@ import { philox } from './philox.js';
 
 const { exp, floor, log, max, sqrt } = Math;
 
-interface Sizes {
+/** The sizes of one attention. */
+export interface Sizes {
   b: number;
   h: number;
   hk: number;
@@ -30,13 +32,14 @@ interface Sizes {
 }
 
 /** What hides keys beside causality. `repeats` are the dims of [B, H, T, S] along which the mask is one. */
-interface Filter {
+export interface Filter {
   title: string;
   mask?: { as: 'bool' | 'f32' | 'like q'; repeats: readonly number[]; transposed?: boolean };
   keyMask?: 'bool' | 'f32' | 'like q';
   lengths?: readonly number[];
   documents?: DocumentKind;
   window?: number;
+  layout?: { block: number; shared?: boolean };
   dropout?: AttentionDropout;
 }
 
@@ -54,7 +57,7 @@ export type Seen = Omit<AttentionArgs, 'q' | 'k' | 'v' | 'out' | 'lse' | 'scale'
 /** Nothing is. */
 export const allSeen: Seen = {
   ...{ mask: null, keyMask: null, keyLengths: null, queryDocuments: null, keyDocuments: null },
-  ...{ window: 0, dropout: keepAll },
+  ...{ layout: null, window: 0, block: 0, dropout: keepAll },
 };
 
 /** The document of token i of n in row b. */
@@ -110,8 +113,12 @@ function biasOf(z: Sizes, v: Values): (b: number, h: number, t: number, s: numbe
     if (as === 'bool') return x ? 0 : -Infinity;
     return x! < -1e30 ? -Infinity : x!;
   };
-  const { window = 0 } = z.filter ?? {};
+  const { window = 0, layout } = z.filter ?? {};
   return (b, h, t, s) => {
+    if (layout) {
+      const [query, key] = [floor(t / layout.block), floor(s / layout.block)];
+      if (!seesBlock(layout.shared ? 0 : h, query, key)) return -Infinity;
+    }
     const length = v.keyLengths?.[b] ?? z.s;
     if (s >= length) return -Infinity;
     const away = t + (z.s - z.t) - s;
@@ -255,7 +262,7 @@ function maskValues(
 
 /** The operands that hide keys; null where the filter has none. */
 function filterOperands(dtype: DType, z: Sizes, random: Random): Record<string, Operand | null> {
-  const { mask, keyMask, lengths, documents } = z.filter ?? {};
+  const { mask, keyMask, lengths, documents, layout } = z.filter ?? {};
   const dtypeOf = (as: 'bool' | 'f32' | 'like q'): DType => (as === 'like q' ? dtype : as);
   /** As the dtype holds them: the backward's lse is computed from these. */
   const stored = (values: Float64Array, as: 'bool' | 'f32' | 'like q'): Float64Array =>
@@ -263,8 +270,14 @@ function filterOperands(dtype: DType, z: Sizes, random: Random): Record<string, 
   const shape = [z.b, z.h, z.t, z.s];
   const operands: Record<string, Operand | null> = {
     ...{ mask: null, keyMask: null, keyLengths: null },
-    ...{ queryDocuments: null, keyDocuments: null },
+    ...{ queryDocuments: null, keyDocuments: null, layout: null },
   };
+  if (layout) {
+    const heads = layout.shared ? 1 : z.h;
+    const blocks = floor((z.t + layout.block - 1) / layout.block);
+    const shape = [heads, blocks, floor((blocks + 31) / 32)];
+    operands.layout = input('i32', shape, layoutWords(heads, blocks));
+  }
   if (mask) {
     const values = maskValues(mask.as, shape, mask.repeats, random);
     const layout = mask.transposed
@@ -293,9 +306,11 @@ function filterOperands(dtype: DType, z: Sizes, random: Random): Record<string, 
 const argsOf = ({ causal, filter }: Sizes, scale: number): Record<string, unknown> => ({
   ...{ scale, causal },
   ...{ window: filter?.window ?? 0, dropout: filter?.dropout ?? keepAll },
+  block: filter?.layout?.block ?? 0,
 });
 
-function attentions(dtype: DType, z: Sizes, kind: LayoutKind): MatrixCase[] {
+/** Forward and backward of one attention. */
+export function attentions(dtype: DType, z: Sizes, kind: LayoutKind): MatrixCase[] {
   const statistic: DType = dtype === 'f64' ? 'f64' : 'f32';
   const shape = [z.b, z.h, z.t, z.d];
   const keyShape = [z.b, z.hk, z.s, z.d];
@@ -442,57 +457,4 @@ function filteredAttentions(): MatrixCase[] {
   return floating.flatMap((dtype) => list.flatMap((z) => attentions(dtype, z, 'packed')));
 }
 
-/** Documents and windows, beside tiles of every kernel: smaller, larger, cut by them, and none at all. */
-function reachedAttentions(): MatrixCase[] {
-  const list: Sizes[] = [];
-  const add = (
-    [b, h, hk]: readonly [number, number, number],
-    [t, s, d]: readonly [number, number, number],
-    filter: Omit<Filter, 'title'>,
-    both = true,
-  ): void => {
-    const named = Object.entries(filter).map(([name, what]) =>
-      typeof what === 'object' && !Array.isArray(what) ? name : `${name} ${what}`,
-    );
-    const titled = { ...filter, title: named.join(', ') };
-    for (const causal of both ? [true, false] : [true])
-      list.push({ b, h, hk, t, s, d, causal, filter: titled });
-  };
-  for (const documents of ['packed', 'left', 'right', 'scattered'] as const)
-    add([2, 1, 1], [131, 131, 4], { documents });
-  add([1, 1, 1], [300, 300, 8], { documents: 'packed' }, false);
-  add([1, 2, 1], [67, 150, 40], { documents: 'packed' });
-  add([1, 1, 1], [129, 129, 64], { documents: 'packed' }, false);
-  add([1, 1, 1], [67, 67, 128], { documents: 'packed' });
-  add([2, 1, 1], [65, 65, 96], { documents: 'left' });
-  add([2, 1, 1], [70, 33, 24], { documents: 'packed' });
-  add([2, 2, 2], [33, 33, 7], { documents: 'none' });
-  add([1, 1, 1], [35, 35, 136], { documents: 'packed', window: 9 });
-  for (const window of [1, 5, 33, 64, 130]) add([1, 2, 1], [131, 131, 4], { window });
-  add([1, 1, 1], [300, 300, 33], { window: 50 }, false);
-  add([1, 1, 1], [131, 131, 100], { window: 40 }, false);
-  add([2, 1, 1], [20, 150, 80], { window: 37 });
-  add([2, 1, 1], [100, 20, 16], { window: 8 });
-  add([2, 1, 1], [140, 140, 40], { documents: 'packed', window: 21 });
-  add([2, 1, 1], [140, 140, 8], { documents: 'right', lengths: [140, 90] });
-  add([2, 1, 1], [19, 190, 48], { window: 100, lengths: [190, 75] });
-  add([2, 1, 1], [0, 5, 8], { documents: 'packed', window: 2 });
-  add([0, 1, 1], [5, 5, 8], { documents: 'packed' });
-  const dropout = { ...keepAll, p: 0.3, seed: 11, offset: 5 };
-  add([2, 2, 1], [67, 67, 64], { documents: 'packed', dropout });
-  add([1, 1, 1], [35, 133, 128], { documents: 'left', window: 30, dropout }, false);
-  add([2, 1, 1], [70, 70, 40], { documents: 'scattered', keyMask: 'f32', window: 25 });
-  const mask = { as: 'bool', repeats: [0, 1] } as const;
-  add([2, 1, 1], [70, 70, 96], { documents: 'packed', mask }, false);
-  // f16 and bf16 share their kernels: the larger widths are enough of both.
-  const apart = (dtype: DType, { d }: Sizes): boolean => dtype !== 'f16' || d >= 64;
-  return floating.flatMap((dtype) =>
-    list.filter((z) => apart(dtype, z)).flatMap((z) => attentions(dtype, z, 'packed')),
-  );
-}
-
-export const cases: MatrixCase[] = [
-  ...everyAttention(),
-  ...filteredAttentions(),
-  ...reachedAttentions(),
-];
+export const cases: MatrixCase[] = [...everyAttention(), ...filteredAttentions()];

@@ -1,0 +1,322 @@
+// DeepSpeed's patterns of sparse attention as pure functions: which blocks of keys each block of
+// queries sees. Source: deepspeed.ops.sparse_attention.sparsity_config.
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { BlockLayout, type SeeBlocks } from '../tensor/index.js';
+import { requireBlock } from '../tensor/ops/block-layout.js';
+
+/** Which keys queries see, by blocks of tokens; DeepSpeed's names in camelCase, or as they are. */
+export interface SparsityOptions {
+  /** The pattern. Default "fixed". */
+  mode?: 'dense' | 'fixed' | 'variable' | 'bigbird' | 'bslongformer' | 'local_sliding_window';
+  /** Tokens of a block: a power of two, at least 16. Default 16. */
+  block?: number;
+  /** A layout of its own for each head; else all have that of the first one. Default false. */
+  differentLayoutPerHead?: boolean;
+  /** Blocks of a local window ("fixed"). Default 4. */
+  numLocalBlocks?: number;
+  /** Blocks of each window that all see ("fixed"), or first blocks ("bigbird"). Default 1. */
+  numGlobalBlocks?: number;
+  /**
+   * Whether blocks see later ones. Default "bidirectional", of "local_sliding_window"
+   * "unidirectional". The block of a query itself is seen as a whole: causality by tokens is that
+   * of the attention.
+   */
+  attention?: 'bidirectional' | 'unidirectional';
+  /** Global blocks see all ("fixed", "variable"; bidirectional). Default false. */
+  horizontalGlobalAttention?: boolean;
+  /**
+   * Heads take turns with so many choices of global blocks ("fixed", with a layout for each head).
+   * Default 1.
+   */
+  numDifferentGlobalPatterns?: number;
+  /** Blocks that each block sees by chance ("variable", "bigbird"). Default 0. */
+  numRandomBlocks?: number;
+  /** Blocks of each local window, of which the last one repeats ("variable"). Default [4]. */
+  localWindowBlocks?: readonly number[];
+  /** Global blocks, or where ranges of them start ("variable", "bslongformer"). Default [0]. */
+  globalBlockIndices?: readonly number[];
+  /** Where the ranges end; null: each is one block. Default null. */
+  globalBlockEndIndices?: readonly number[] | null;
+  /**
+   * Blocks of the window around each ("bigbird", "bslongformer", "local_sliding_window"). Default
+   * 3.
+   */
+  numSlidingWindowBlocks?: number;
+  /** What chance depends on, beside head and block. Default 0. */
+  seed?: number;
+  /**
+   * Tokens that patterns are made for: layouts of shorter texts are cut from that, of longer ones
+   * made for their own length. DeepSpeed's max_seq_length. Default 2048.
+   */
+  maxTokens?: number;
+}
+
+/** Every option, with its default in place of what was left out. */
+export type Sparsity = Readonly<Required<SparsityOptions>>;
+
+/** @internal Every option there is. */
+export const sparsityNames: OptionNames<SparsityOptions> = {
+  ...{ mode: true, block: true, differentLayoutPerHead: true, numLocalBlocks: true },
+  ...{ numGlobalBlocks: true, attention: true, horizontalGlobalAttention: true },
+  ...{ numDifferentGlobalPatterns: true, numRandomBlocks: true, localWindowBlocks: true },
+  ...{ globalBlockIndices: true, globalBlockEndIndices: true, numSlidingWindowBlocks: true },
+  ...{ seed: true, maxTokens: true },
+};
+
+const OP = 'sparse attention';
+
+/** One row of a pattern over n blocks. */
+interface RowOf {
+  readonly head: number;
+  readonly row: number;
+  readonly n: number;
+  readonly see: SeeBlocks;
+}
+
+/** What a pattern lets a row see, and the fewest blocks of a text that it can be made for. */
+interface Pattern {
+  see(sparsity: Sparsity, of: RowOf): void;
+  least?(sparsity: Sparsity): number;
+}
+
+const isUnidirectional = ({ attention }: Sparsity): boolean => attention === 'unidirectional';
+
+/** Sees the blocks from `from` on, later ones than its own only where both directions are seen. */
+function seeWindow(sparsity: Sparsity, { row, see }: RowOf, from: number, to: number): void {
+  see(from, isUnidirectional(sparsity) ? Math.min(to, row + 1) : to);
+}
+
+function slidingWindow(sparsity: Sparsity, of: RowOf): void {
+  const reach = Math.floor(sparsity.numSlidingWindowBlocks / 2);
+  seeWindow(sparsity, of, of.row - reach, of.row + reach + 1);
+}
+
+/** Ranges of global blocks of n. */
+function globalRanges({ globalBlockIndices: starts, globalBlockEndIndices: ends }: Sparsity) {
+  return starts.map((start, i) => [start, ends?.[i] ?? start + 1] as const);
+}
+
+/** Where "fixed" has global blocks for `head`; the last, short window has them at its end. */
+function fixedGlobals(sparsity: Sparsity, head: number, n: number): (readonly [number, number])[] {
+  const { numLocalBlocks: local, numGlobalBlocks: count } = sparsity;
+  const turn = 1 + (head % sparsity.numDifferentGlobalPatterns);
+  const first = local - turn * count;
+  const full = n - (n % local);
+  const starts: number[] = [];
+  for (let start = first; start < full; start += local) starts.push(start);
+  if (full < n && n >= count) starts.push(Math.min(full + first, n - count));
+  return starts.map((start) => [start, start + count]);
+}
+
+/** Columns that all rows see, from their own on where one direction is seen; and whole rows. */
+function seeGlobals(
+  sparsity: Sparsity,
+  { row, n, see }: RowOf,
+  ranges: readonly (readonly [number, number])[],
+): void {
+  for (const [start, end] of ranges) {
+    if (start >= n) continue;
+    if (sparsity.horizontalGlobalAttention && row >= start && row < end) see(0, n);
+    if (!isUnidirectional(sparsity) || row >= start) see(start, end);
+  }
+}
+
+/** A generator of uniform numbers of [0, 1) for one row. Source: Steele et al. 2014 (SplitMix). */
+function chance(seed: number, head: number, row: number): () => number {
+  let state = (Math.imul(seed + 1, 0x9e3779b1) ^ Math.imul(head + 1, 0x85ebca6b)) >>> 0;
+  state = (state ^ Math.imul(row + 1, 0xc2b2ae35)) >>> 0;
+  return () => {
+    state = (state + 0x9e3779b9) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 16), 0x85ebca6b);
+    mixed = Math.imul(mixed ^ (mixed >>> 13), 0xc2b2ae35);
+    return ((mixed ^ (mixed >>> 16)) >>> 0) / 2 ** 32;
+  };
+}
+
+/**
+ * Sees different blocks of the first `among`, as many as asked, or all. Source: Floyd's sampling.
+ */
+function seeRandom({ seed, numRandomBlocks }: Sparsity, of: RowOf, among: number): void {
+  const next = chance(seed, of.head, of.row);
+  const count = Math.min(numRandomBlocks, among);
+  const taken = new Set<number>();
+  for (let last = among - count; last < among; ++last) {
+    const drawn = Math.floor(next() * (last + 1));
+    taken.add(taken.has(drawn) ? last : drawn);
+  }
+  for (const column of taken) of.see(column, column + 1);
+}
+
+/** Sees its window of the listed sizes, of which the last one repeats. */
+function variableWindow(sparsity: Sparsity, of: RowOf): void {
+  const { localWindowBlocks: sizes } = sparsity;
+  const last = sizes.at(-1) as number;
+  let [start, index] = [0, 0];
+  for (; start + (sizes[index] ?? last) <= of.row; ++index) start += sizes[index] ?? last;
+  seeWindow(sparsity, of, start, start + (sizes[index] ?? last));
+}
+
+/** Rows and columns of all blocks that `isGlobal`; the lower half where one direction is seen. */
+function seeCross(
+  sparsity: Sparsity,
+  of: RowOf,
+  ranges: readonly (readonly [number, number])[],
+): void {
+  for (const [start, end] of ranges) {
+    if (start >= of.n) continue;
+    if (of.row >= start && of.row < end) seeWindow(sparsity, of, 0, of.n);
+    seeWindow(sparsity, of, start, end);
+  }
+}
+
+const patterns: { readonly [Mode in Sparsity['mode']]: Pattern } = {
+  dense: { see: (_, { see, n }) => see(0, n) },
+  fixed: {
+    see(sparsity, of) {
+      const start = of.row - (of.row % sparsity.numLocalBlocks);
+      seeWindow(sparsity, of, start, start + sparsity.numLocalBlocks);
+      seeGlobals(sparsity, of, fixedGlobals(sparsity, of.head, of.n));
+    },
+  },
+  variable: {
+    see(sparsity, of) {
+      variableWindow(sparsity, of);
+      seeRandom(sparsity, of, of.n);
+      seeGlobals(sparsity, of, globalRanges(sparsity));
+    },
+    least: ({ numRandomBlocks }) => numRandomBlocks,
+  },
+  bigbird: {
+    see(sparsity, of) {
+      seeRandom(sparsity, of, isUnidirectional(sparsity) ? of.row + 1 : of.n);
+      slidingWindow(sparsity, of);
+      seeCross(sparsity, of, [[0, sparsity.numGlobalBlocks]]);
+    },
+    least: (sparsity) =>
+      Math.max(sparsity.numRandomBlocks, sparsity.numSlidingWindowBlocks, sparsity.numGlobalBlocks),
+  },
+  bslongformer: {
+    see(sparsity, of) {
+      slidingWindow(sparsity, of);
+      seeCross(sparsity, of, globalRanges(sparsity));
+    },
+    least: ({ numSlidingWindowBlocks }) => numSlidingWindowBlocks,
+  },
+  local_sliding_window: {
+    see: slidingWindow,
+    least: ({ numSlidingWindowBlocks }) => numSlidingWindowBlocks,
+  },
+};
+
+function refused(option: string, expected: string, got: unknown, hint?: string): DsError {
+  const op = `${OP} ${option}`;
+  return new DsError({
+    ...{ code: 'DS_ARGUMENT', op, expected, got: phrase(got) },
+    ...(hint && { hint }),
+  });
+}
+
+function requireIndices(option: string, value: unknown, least: number): readonly number[] {
+  if (!Array.isArray(value) || (value.length === 0 && least > 0))
+    throw refused(option, 'a list of integers', value);
+  for (const each of value) requireInteger(`${OP} ${option}`, each, least);
+  return value;
+}
+
+function oneOf<T extends string>(option: string, value: T, known: readonly T[]): T {
+  if (known.includes(value)) return value;
+  throw refused(option, known.map((each) => `"${each}"`).join(', '), value);
+}
+
+function flag(option: string, value: unknown): boolean {
+  if (typeof value === 'boolean') return value;
+  throw refused(option, 'true or false', value);
+}
+
+/** Throws DS_ARGUMENT for what the "fixed" pattern cannot be made of. */
+function requireFixed(sparsity: Sparsity): void {
+  const { numLocalBlocks: local, numGlobalBlocks: global } = sparsity;
+  const { numDifferentGlobalPatterns: turns, differentLayoutPerHead } = sparsity;
+  if (global < 1 || local % global !== 0)
+    throw refused('numGlobalBlocks', `a divisor of the ${local} blocks of a window`, global);
+  if (turns > 1 && !differentLayoutPerHead) {
+    const hint = 'Set differentLayoutPerHead: true, by which heads take turns.';
+    throw refused('numDifferentGlobalPatterns', '1 where heads share a layout', turns, hint);
+  }
+  if (turns > local / global)
+    throw refused('numDifferentGlobalPatterns', `at most ${local / global}`, turns);
+}
+
+function requireRanges({ globalBlockIndices: starts, globalBlockEndIndices: ends }: Sparsity) {
+  if (ends === null) return;
+  if (ends.length !== starts.length)
+    throw refused('globalBlockEndIndices', `${starts.length} ends, one for each start`, ends);
+  starts.forEach((start, i) => {
+    const end = ends[i] as number;
+    if (end <= start) throw refused('globalBlockEndIndices', `an end above ${start}`, end);
+  });
+}
+
+/** `given` with all defaults. Throws DS_ARGUMENT, naming the option. */
+export function readSparsity(given: SparsityOptions): Sparsity {
+  const options = readOptions(OP, given, sparsityNames);
+  const integer = (name: keyof SparsityOptions, fallback: number, least: number): number =>
+    requireInteger(`${OP} ${name}`, options[name] ?? fallback, least);
+  const mode = oneOf('mode', options.mode ?? 'fixed', Object.keys(patterns) as Sparsity['mode'][]);
+  const direction = mode === 'local_sliding_window' ? 'unidirectional' : 'bidirectional';
+  const ends = options.globalBlockEndIndices ?? null;
+  const sparsity: Sparsity = {
+    mode,
+    block: requireBlock(`${OP} block`, options.block ?? 16),
+    differentLayoutPerHead: flag('differentLayoutPerHead', options.differentLayoutPerHead ?? false),
+    numLocalBlocks: integer('numLocalBlocks', 4, 1),
+    numGlobalBlocks: integer('numGlobalBlocks', 1, 0),
+    attention: oneOf('attention', options.attention ?? direction, [
+      'bidirectional',
+      'unidirectional',
+    ]),
+    horizontalGlobalAttention: flag(
+      'horizontalGlobalAttention',
+      options.horizontalGlobalAttention ?? false,
+    ),
+    numDifferentGlobalPatterns: integer('numDifferentGlobalPatterns', 1, 1),
+    numRandomBlocks: integer('numRandomBlocks', 0, 0),
+    localWindowBlocks: requireIndices('localWindowBlocks', options.localWindowBlocks ?? [4], 1),
+    globalBlockIndices: requireIndices('globalBlockIndices', options.globalBlockIndices ?? [0], 0),
+    globalBlockEndIndices: ends && requireIndices('globalBlockEndIndices', ends, 0),
+    numSlidingWindowBlocks: integer('numSlidingWindowBlocks', 3, 1),
+    seed: integer('seed', 0, 0),
+    maxTokens: integer('maxTokens', 2048, 1),
+  };
+  if (mode === 'fixed') requireFixed(sparsity);
+  requireRanges(sparsity);
+  if (sparsity.horizontalGlobalAttention && isUnidirectional(sparsity)) {
+    const hint = 'Rows of global blocks see later blocks, which "unidirectional" rules out.';
+    throw refused('horizontalGlobalAttention', 'false with "unidirectional"', true, hint);
+  }
+  return sparsity;
+}
+
+/**
+ * The layout of `tokens` tokens for `heads` heads, a function of its arguments alone: the same on
+ * every rank, where DeepSpeed broadcasts that of rank 0. `tokens` need be no multiple of the block.
+ * DeepSpeed's make_layout, but for what chance draws, and for rows that draw from fewer blocks than
+ * asked, which see all of them. Throws DS_ARGUMENT.
+ */
+export function sparseLayout(sparsity: Sparsity, heads: number, tokens: number): BlockLayout {
+  const { block, mode, differentLayoutPerHead, maxTokens } = sparsity;
+  const pattern = patterns[mode];
+  const n = Math.ceil(Math.max(tokens, maxTokens) / block);
+  const least = pattern.least?.(sparsity) ?? 1;
+  if (n < least) {
+    const hint = 'Raise maxTokens, or ask for fewer blocks.';
+    throw refused(mode, `texts of at least ${least} blocks`, `${n} blocks of ${block}`, hint);
+  }
+  const sizes = { heads: differentLayoutPerHead ? heads : 1, block };
+  return new BlockLayout({ ...sizes, blocks: Math.ceil(tokens / block) }, (see, head, row) =>
+    pattern.see(sparsity, { head, row, n, see }),
+  );
+}

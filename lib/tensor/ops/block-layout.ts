@@ -1,0 +1,107 @@
+// Which blocks of tokens see which in attention, by head, as the bits that the kernels read.
+import { DsError } from '../../errors.js';
+import type { Device } from '../../runtime/device.js';
+import { requireInteger } from '../../runtime/require-number.js';
+import { within } from '../scope.js';
+import { Tensor } from '../tensor.js';
+
+/** What a layout is of. */
+export interface BlockLayoutSizes {
+  /** Heads that differ: those of the attention, or 1 where one layout serves all. */
+  heads: number;
+  /** Blocks that the tokens are cut into; the last one may be short. */
+  blocks: number;
+  /** Tokens of a block: a power of two, at least 16. */
+  block: number;
+}
+
+/** Says that the queries of a block see the key blocks from `from` to before `to`. */
+export type SeeBlocks = (from: number, to: number) => void;
+
+const BITS = 32;
+const LEAST_BLOCK = 16;
+
+/** `block` where the kernels take it. Throws DS_ARGUMENT. */
+export function requireBlock(op: string, block: unknown): number {
+  const tokens = requireInteger(op, block, 1);
+  if (tokens >= LEAST_BLOCK && Number.isInteger(Math.log2(tokens))) return tokens;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: `a power of two of tokens, at least ${LEAST_BLOCK}`,
+    got: String(tokens),
+    hint: 'The kernels hide 16 x 16 scores as a whole: set block to 16, 32, 64 or 128, and the numbers of blocks accordingly.',
+  });
+}
+
+/** A block layout: one bit for each pair of blocks of each head. */
+export class BlockLayout {
+  /** Heads that it tells apart; 1 where all have one. */
+  readonly heads: number;
+  /** Blocks of queries, and of keys. */
+  readonly blocks: number;
+  /** Tokens of a block. */
+  readonly block: number;
+  private readonly rowWords: number;
+  private readonly words: Int32Array;
+  private readonly copies = new Map<string, Tensor>();
+
+  /** `fill` is called for each block of queries of each head. Throws DS_ARGUMENT. */
+  constructor(
+    { heads, blocks, block }: BlockLayoutSizes,
+    fill: (see: SeeBlocks, head: number, query: number) => void,
+  ) {
+    this.heads = requireInteger('BlockLayout heads', heads, 1);
+    this.blocks = requireInteger('BlockLayout blocks', blocks, 0);
+    this.block = requireBlock('BlockLayout block', block);
+    this.rowWords = Math.ceil(blocks / BITS);
+    this.words = new Int32Array(heads * blocks * this.rowWords);
+    for (let head = 0; head < heads; ++head)
+      for (let query = 0; query < blocks; ++query)
+        fill((from, to) => this.see(head, query, from, to), head, query);
+  }
+
+  /** Whether queries of block `query` see keys of block `key`. */
+  sees(head: number, query: number, key: number): boolean {
+    const word = this.words[this.firstWord(head, query) + Math.floor(key / BITS)] as number;
+    return ((word >>> (key % BITS)) & 1) === 1;
+  }
+
+  /** Pairs of blocks that are seen, over all heads that it tells apart. */
+  get count(): number {
+    let bits = 0;
+    for (const word of this.words) for (let rest = word; rest !== 0; rest &= rest - 1) ++bits;
+    return bits;
+  }
+
+  /** [heads, blocks, words of a row] i32 on `device`; kept as long as the layout. */
+  on(device: Device): Tensor {
+    const found = this.copies.get(device.name);
+    if (found) return found;
+    const shape = [this.heads, this.blocks, this.rowWords];
+    const made = within(null, () => Tensor.from(this.words, { shape, dtype: 'i32', device }));
+    this.copies.set(device.name, made);
+    return made;
+  }
+
+  /** What the last `queries` of `keys` tokens see of all, as a mask [1, heads, queries, keys]. */
+  mask(queries: number, keys: number, device: Device): Tensor {
+    const { heads, block } = this;
+    const seen = new Uint8Array(heads * queries * keys);
+    for (let head = 0, at = 0; head < heads; ++head)
+      for (let t = keys - queries; t < keys; ++t)
+        for (let s = 0; s < keys; ++s, ++at)
+          seen[at] = Number(this.sees(head, Math.floor(t / block), Math.floor(s / block)));
+    return Tensor.from(seen, { shape: [1, heads, queries, keys], dtype: 'bool', device });
+  }
+
+  private firstWord(head: number, query: number): number {
+    return (head * this.blocks + query) * this.rowWords;
+  }
+
+  private see(head: number, query: number, from: number, to: number): void {
+    const first = this.firstWord(head, query);
+    for (let key = Math.max(0, from); key < Math.min(to, this.blocks); ++key)
+      this.words[first + Math.floor(key / BITS)]! |= 1 << (key % BITS);
+  }
+}

@@ -1,0 +1,293 @@
+// Sparse attention: equal to dense attention under the same mask, blocks that are skipped, and
+// layers that are told of a pattern.
+import assert from 'node:assert/strict';
+import { GPT2, Llama } from '../../lib/models/index.js';
+import {
+  Linear,
+  MultiheadAttention,
+  readSparsity,
+  SparseSelfAttention,
+  type SparsityOptions,
+  sparseLayout,
+  sparsify,
+} from '../../lib/nn/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import * as kernels from '../../lib/runtime/kernels.generated.js';
+import {
+  type AttentionOptions,
+  attention,
+  BlockLayout,
+  noGrad,
+  scope,
+  seed,
+  Tensor,
+} from '../../lib/tensor/index.js';
+import type { Case } from '../support/case.js';
+import { draw, refuses } from '../tensor/attention-checks.js';
+
+function sparseCase(name: string, body: (device: Device) => void): Case {
+  return { name: `sparse attention: ${name}`, run: (device) => scope(() => body(device)) };
+}
+
+const patterns: readonly SparsityOptions[] = [
+  { mode: 'dense' },
+  { mode: 'fixed' },
+  { mode: 'fixed', block: 32, attention: 'unidirectional', numGlobalBlocks: 2 },
+  { mode: 'fixed', differentLayoutPerHead: true, numDifferentGlobalPatterns: 4 },
+  {
+    mode: 'variable',
+    localWindowBlocks: [1, 3, 2],
+    globalBlockIndices: [2, 9],
+    numRandomBlocks: 1,
+  },
+  { mode: 'bigbird', numRandomBlocks: 2, differentLayoutPerHead: true },
+  { mode: 'bslongformer', globalBlockIndices: [0, 5], globalBlockEndIndices: [1, 7] },
+  { mode: 'local_sliding_window', numSlidingWindowBlocks: 5 },
+];
+
+/** The output, and the gradients of queries, keys and values. */
+function results(given: readonly Tensor[], call: (...parts: Tensor[]) => Tensor): Tensor[] {
+  const [q, k, v, dout] = given.map((x) => x.detach()) as [Tensor, Tensor, Tensor, Tensor];
+  const leaves = [q, k, v].map((x) => x.requireGrad());
+  const out = call(...leaves);
+  out.mul(dout).sum().backward();
+  return [out, ...leaves.map((x) => x.grad as Tensor)];
+}
+
+function near(got: Tensor, expected: Tensor, tolerance: number, what: string): void {
+  const values = expected.contiguous().toArray();
+  got
+    .contiguous()
+    .toArray()
+    .forEach((x, i) => {
+      const away = Math.abs(x - (values[i] as number));
+      assert.ok(away <= tolerance, `${what}[${i}]: ${x}, expected ${values[i]}`);
+    });
+}
+
+const asDense = sparseCase(
+  'all patterns are dense attention under their masks, T 203',
+  (device) => {
+    const [T, H] = [203, 4];
+    const given = ['q', 'k', 'v', 'dout'].map((name) => draw(name, [2, H, T, 16], device));
+    for (const options of patterns) {
+      const layer = new SparseSelfAttention({ ...options, maxTokens: 256 });
+      const mask = layer.sparsity.layout(H, T)?.mask(T, T, device) ?? null;
+      for (const causal of [false, true]) {
+        const parts = results(given, (q, k, v) =>
+          layer.call(q as Tensor, k as Tensor, v as Tensor, { causal }),
+        );
+        const whole = results(given, (q, k, v) =>
+          attention(q as Tensor, k as Tensor, v as Tensor, { causal, mask }),
+        );
+        whole.forEach((expected, i) => {
+          near(parts[i] as Tensor, expected, 2e-5, `${options.mode} ${i}`);
+        });
+      }
+    }
+  },
+);
+
+const masked = sparseCase('masks of both modes, and positions, add up', (device) => {
+  const [T, H] = [50, 2];
+  const [q, k, v] = ['q', 'k', 'v'].map((name) => draw(name, [2, H, T, 8], device)) as [
+    Tensor,
+    Tensor,
+    Tensor,
+  ];
+  const rpe = draw('rpe', [1, H, T, T], device);
+  const ones = Tensor.from(
+    Float32Array.from({ length: T * T }, (_, i) => Number(i % 3 !== 0)),
+    {
+      ...{ shape: [T, T], device },
+    },
+  );
+  const keys = draw('keys', [2, T], device);
+  const layer = new SparseSelfAttention({ mode: 'bslongformer', attnMaskMode: 'mul' });
+  const layout = layer.sparsity.layout(H, T) as BlockLayout;
+  const bias = rpe.add(ones.sub(1).mul(1e38));
+  const expected = attention(q, k, v, { layout, mask: bias, keyMask: keys });
+  near(layer.call(q, k, v, { rpe, attnMask: ones, keyPaddingMask: keys }), expected, 1e-6, 'out');
+  const alone = layer.call(q, k, v, { attnMask: ones });
+  near(alone, attention(q, k, v, { layout, mask: ones.ne(0) }), 1e-6, 'without positions');
+});
+
+/**
+ * Which key blocks the kernels work on for each block of queries: a value that is not a number
+ * reaches the output of all rows whose tile was multiplied with its row, whatever the weight.
+ */
+function visited(
+  device: Device,
+  layout: BlockLayout,
+  T: number,
+  options: AttentionOptions,
+): boolean[][] {
+  const D = 64;
+  const dtype = device.name === 'cpu' ? 'f32' : 'bf16';
+  const [q, k, v] = ['q', 'k', 'v'].map((name) => draw(name, [1, 1, T, D], device).to(dtype)) as [
+    Tensor,
+    Tensor,
+    Tensor,
+  ];
+  const rows = Array.from({ length: T / layout.block }, () => [] as boolean[]);
+  for (let key = 0; key < rows.length; ++key) {
+    const poisoned = v.clone();
+    const part = poisoned.narrow(2, key * layout.block, layout.block);
+    kernels.fill({ out: part, value: Number.NaN });
+    const out = attention(q, k, poisoned, options).to('f32').contiguous().toArray();
+    rows.forEach((row, query) => {
+      row[key] = Number.isNaN(out[query * layout.block * D]);
+    });
+  }
+  return rows;
+}
+
+const skipping = sparseCase('blocks that no query of a tile sees are not worked on', (device) => {
+  // Tiles have at most 128 queries and 128 keys: blocks of 128 are whole ones.
+  const [T, block] = [1024, 128];
+  const sees = (query: number, key: number): boolean =>
+    (query * 5 + key * 3) % 4 === 0 || key === query;
+  const layout = new BlockLayout({ heads: 1, blocks: T / block, block }, (see, _, query) => {
+    for (let key = 0; key < T / block; ++key) if (sees(query, key)) see(key, key + 1);
+  });
+  const rows = visited(device, layout, T, { layout });
+  rows.forEach((row, query) => {
+    row.forEach((was, key) => {
+      assert.equal(was, sees(query, key), `queries ${query}, keys ${key}`);
+    });
+  });
+  const count = rows.flat().filter(Boolean).length;
+  assert.equal(count, layout.count);
+  assert.ok(count < 0.4 * rows.length ** 2, `${count} of ${rows.length ** 2} blocks`);
+  // The same numbers by a mask take all the work.
+  const all = visited(device, layout, T, { mask: layout.mask(T, T, device) });
+  assert.equal(all.flat().filter(Boolean).length, rows.length ** 2);
+});
+
+const backwardSkips = sparseCase('the backward skips the same blocks', (device) => {
+  const [T, block, D] = [512, 128, 32];
+  const dtype = device.name === 'cpu' ? 'f32' : 'bf16';
+  const n = T / block;
+  const sees = (query: number, key: number): boolean =>
+    query === key || (query + 2 * key) % 5 === 1;
+  const layout = new BlockLayout({ heads: 1, blocks: n, block }, (see, _, query) => {
+    for (let key = 0; key < n; ++key) if (sees(query, key)) see(key, key + 1);
+  });
+  const drawn = (name: string): Tensor => draw(name, [1, 1, T, D], device).to(dtype);
+  const [q, k, v] = [drawn('q'), drawn('k'), drawn('v')];
+  const lse = Tensor.empty([1, 1, T], 'f32', device);
+  const out = Tensor.emptyLike(q);
+  const shared = {
+    ...{ q, k, v, out, lse, mask: null, keyMask: null, keyLengths: null },
+    ...{ queryDocuments: null, keyDocuments: null, layout: layout.on(device), block, window: 0 },
+    dropout: { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1, head: 0, heads: 0 },
+    ...{ scale: 0.2, causal: false },
+  };
+  kernels.attention(shared);
+  const isNaNAt = (x: Tensor, of: number): boolean =>
+    Number.isNaN(
+      x
+        .narrow(2, of * block, 1)
+        .to('f32')
+        .contiguous()
+        .toArray()[0],
+    );
+  const poison = (x: Tensor, at: number): Tensor => {
+    const copy = x.clone();
+    kernels.fill({ out: copy.narrow(2, at * block, block), value: Number.NaN });
+    return copy;
+  };
+  for (let at = 0; at < n; ++at) {
+    const grads = () => [q, k, v].map((x) => Tensor.emptyLike(x)) as [Tensor, Tensor, Tensor];
+    const byKey = grads();
+    const dout = drawn('dout');
+    const given = (dq: Tensor, dk: Tensor, dv: Tensor) => ({ dq, dk, dv });
+    kernels.attentionBackward({ ...shared, k: poison(k, at), dout, ...given(...byKey) });
+    const byQuery = grads();
+    kernels.attentionBackward({ ...shared, dout: poison(dout, at), ...given(...byQuery) });
+    for (let other = 0; other < n; ++other) {
+      assert.equal(isNaNAt(byKey[0], other), sees(other, at), `dq ${other} of keys ${at}`);
+      assert.equal(isNaNAt(byQuery[2], other), sees(at, other), `dv ${other} of queries ${at}`);
+    }
+  }
+});
+
+const tiny = { vocabSize: 61, maxSeq: 128, layers: 1, heads: 4, channels: 32 };
+const window: SparsityOptions = { mode: 'local_sliding_window', numSlidingWindowBlocks: 3 };
+
+const models = () => [new GPT2(tiny), new Llama({ ...tiny, hidden: 48, kvHeads: 2 })];
+
+const ofModels = sparseCase('models see the blocks of their pattern, cached too', (device) => {
+  seed(3);
+  for (const model of models()) {
+    model.to(device).eval();
+    noGrad(() => {
+      const ids = Int32Array.from({ length: 70 }, (_, i) => (i * 7) % 61);
+      const tokens = (from: number, to: number, first = 0): Tensor => {
+        const some = ids.slice(from, to);
+        if (from === 0) some[0] = first;
+        return Tensor.from(some, { shape: [1, to - from], device });
+      };
+      const last = (first: number): Tensor => model.call(tokens(0, 70, first)).narrow(1, 69, 1);
+      const dense = last(0);
+      assert.ok(
+        dense.sub(last(5)).abs().max().item() > 1e-6,
+        'dense attention sees the first token',
+      );
+      const restore = sparsify(model, { ...window, differentLayoutPerHead: true });
+      const sparse = last(0);
+      assert.ok(sparse.sub(dense).abs().max().item() > 1e-6);
+      near(last(5), sparse, 0, 'the first token is hidden from the last');
+      const caches = model.caches(1, 70);
+      model.next(tokens(0, 64), caches);
+      near(model.next(tokens(64, 70), caches).reshape([61]), sparse.reshape([61]), 1e-5, 'cached');
+      restore();
+      near(last(0), dense, 0, 'dense again');
+    });
+  }
+});
+
+const ofLayers = sparseCase('MultiheadAttention is sparse to itself alone', (device) => {
+  seed(4);
+  const layer = new MultiheadAttention(16, 2, { batchFirst: true }).to(
+    device,
+  ) as MultiheadAttention;
+  const [x, y] = [draw('x', [1, 64, 16], device), draw('y', [1, 64, 16], device)];
+  const [dense] = layer.call(x, x, x);
+  const [across] = layer.call(x, y, y);
+  sparsify(layer, { mode: 'bslongformer', globalBlockIndices: [3] });
+  const layout = layer.sparsity?.layout(2, 64) as BlockLayout;
+  const mask = layout.mask(64, 64, device).reshape([64, 64]).logicalNot();
+  const [sparse] = layer.call(x, x, x);
+  const [still] = layer.call(x, y, y);
+  assert.ok(sparse.sub(dense).abs().max().item() > 1e-4);
+  near(still, across, 0, 'another text');
+  refuses('DS_ARGUMENT', /needWeights/, () => layer.call(x, x, x, { needWeights: true }));
+  sparsify(layer, null);
+  near(layer.call(x, x, x, { attnMask: mask })[0], sparse, 1e-5, 'as its mask');
+});
+
+const mistakes = sparseCase('what cannot be is refused by name', (device) => {
+  const read = (options: object) => () => readSparsity(options as SparsityOptions);
+  refuses('DS_ARGUMENT', /block[\s\S]*at least 16[\s\S]*24/, read({ block: 24 }));
+  refuses('DS_ARGUMENT', /numGlobalBlocks[\s\S]*divisor/, read({ num_global_blocks: 3 }));
+  refuses('DS_ARGUMENT', /numDifferentGlobalPatterns/, read({ numDifferentGlobalPatterns: 2 }));
+  const twoWays = { attention: 'unidirectional', horizontalGlobalAttention: true };
+  refuses('DS_ARGUMENT', /horizontalGlobalAttention/, read(twoWays));
+  const ends = { mode: 'variable', globalBlockIndices: [3], globalBlockEndIndices: [3] };
+  refuses('DS_ARGUMENT', /globalBlockEndIndices[\s\S]*above 3/, read(ends));
+  refuses('DS_ARGUMENT', /mode[\s\S]*"bigbird"/, read({ mode: 'strided' }));
+  refuses('DS_ARGUMENT', /sparsity|numLocal/, read({ numlocal: 2 }));
+  const short = readSparsity({ mode: 'bigbird', maxTokens: 16 });
+  refuses('DS_ARGUMENT', /at least 3 blocks/, () => sparseLayout(short, 1, 16));
+  refuses('DS_ARGUMENT', /can be sparse/, () => sparsify(new Linear(2, 2), {}));
+  const q = draw('q', [1, 2, 40, 8], device);
+  const layout = sparseLayout(readSparsity({}), 1, 20);
+  refuses('DS_SHAPE', /3 blocks for 40 tokens/, () => attention(q, q, q, { layout }));
+  const long = draw('k', [1, 2, 60, 8], device);
+  refuses('DS_SHAPE', /as many keys/, () => attention(q, long, long, { layout }));
+});
+
+export const cases: Case[] = [
+  ...[asDense, masked, skipping, backwardSkips, ofModels, ofLayers, mistakes],
+];
