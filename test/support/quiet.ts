@@ -19,7 +19,10 @@ export function collectGarbage(): void {
 
 /** Collections in a row after which nothing has moved. */
 const STILL = 3;
-/** Of the event loop, for the finalizers of one collection; another one takes longer than these. */
+/**
+ * Of the event loop, for the finalizers of one collection: each registry with something to finalize
+ * has a turn of its own, in no order that a program could know.
+ */
 const TURNS = 20;
 const PATIENCE_MS = 180_000;
 
@@ -27,8 +30,9 @@ const PATIENCE_MS = 180_000;
  * Resolves when the finalizers of what earlier tests left have run: `count` stands still, or is
  * `least`, below which it cannot be. Await it before reading a counter of the whole process: live
  * tensors, memory, handles. Each round waits until an object that was garbage at the collection has
- * been finalized: on a busy machine that takes many turns of the event loop, and finalizers that
- * have not run are tensors that are still counted.
+ * been finalized, and then gives the other registries their turns: on a busy machine that takes
+ * many turns of the event loop, and finalizers that have not run are tensors that are still
+ * counted.
  */
 export async function quiet(
   count: () => number = liveTensors,
@@ -59,5 +63,5 @@ async function collected(deadline: number): Promise<void> {
     if (Date.now() > deadline)
       throw new Error('No finalizer runs: does a test hold the event loop?');
   }
-  await setImmediate();
+  for (let turn = 0; turn < TURNS; ++turn) await setImmediate();
 }
