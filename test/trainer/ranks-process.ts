@@ -1,6 +1,6 @@
 // One rank of a job whose Trainers are told the same; it reports what it has seen and made.
 import { setTimeout as pause } from 'node:timers/promises';
-import type { MeshOptions } from '../../lib/comm/index.js';
+import type { Distributed, MeshOptions } from '../../lib/comm/index.js';
 import {
   initDistributed,
   Trainer,
@@ -46,7 +46,7 @@ const numbers = (event: TrainerEvent): string => {
   return '';
 };
 
-async function train(run: RanksRun, device: string, rank: number, ranks: number) {
+async function train(run: RanksRun, { world, rank, worldSize: ranks }: Distributed) {
   let evaluations = 0;
   const scored = () => {
     const own = run.scores?.[Math.min(evaluations++, run.scores.length - 1)]?.[rank] as number;
@@ -57,7 +57,7 @@ async function train(run: RanksRun, device: string, rank: number, ranks: number)
     ...{
       model: tinyModel(run.dropout),
       train: samples(run.train, 0, run.tokens),
-      device,
+      device: world.device,
       progress: false,
     },
     ...{ lr: 3e-3, log: { every: 1 } },
@@ -89,9 +89,9 @@ async function train(run: RanksRun, device: string, rank: number, ranks: number)
 
 async function main(): Promise<void> {
   const { device, mesh = {}, runs } = JSON.parse(process.argv.at(-1) as string) as TrainerJob;
-  const job = await initDistributed({ device, mesh });
+  const job = await initDistributed({ mesh, ...(device === 'cpu' ? { device } : {}) });
   const reports: RanksReport[] = [];
-  for (const run of runs) reports.push(await train(run, device, job.rank, job.worldSize));
+  for (const run of runs) reports.push(await train(run, job));
   await job.destroy();
   process.stdout.write(`${JSON.stringify(reports)}\n`);
 }
