@@ -139,7 +139,7 @@ export class MultiheadAttention extends Module {
       const options = { ...filter, layout, causal: isCausal, dropout: p };
       return { out: attention(q, k, v, options), weights: null };
     }
-    if (sparsity) throw withoutWeights();
+    if (sparsity && !sparsity.isDense) throw withoutWeights();
     const { out, weights } = maskedAttention(op, [q, k, v], call, p);
     return { out, weights: needWeights ? weights : null };
   }

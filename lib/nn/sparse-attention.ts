@@ -11,6 +11,7 @@ import {
   sharedTokens,
   Tensor,
 } from '../tensor/index.js';
+import { requireTensor } from '../tensor/ops/shapes.js';
 import { Module } from './module.js';
 import {
   readSparsity,
@@ -36,13 +37,18 @@ export class SparsePattern {
     this.options = readSparsity(options);
   }
 
+  /** Whether everything is seen. */
+  get isDense(): boolean {
+    return this.options.mode === 'dense';
+  }
+
   /**
    * For `heads` heads, those of all ranks, and the text of which `tokens` tokens are here; null
    * where everything is seen. Throws DS_ARGUMENT.
    */
   layout(heads: number, tokens: number): BlockLayout | null {
-    const { mode, block, differentLayoutPerHead } = this.options;
-    if (mode === 'dense') return null;
+    const { block, differentLayoutPerHead } = this.options;
+    if (this.isDense) return null;
     const share = sharedTokens();
     const all = share?.heads ? share.whole : tokens;
     const key = `${Math.ceil(all / block)} ${differentLayoutPerHead ? heads : 1}`;
@@ -138,11 +144,14 @@ export class SparseSelfAttention extends Module {
         got: q instanceof Tensor ? describe(q) : phrase(q),
       });
     }
+    for (const [name, one] of Object.entries({ rpe, keyPaddingMask, attnMask })) {
+      if (one !== null) requireTensor(`SparseSelfAttention ${name}`, one);
+    }
     const mask = attnMask && asMask(attnMask, this.maskMode);
     return attention(q, k, v, {
       causal,
       layout: this.sparsity.layout(q.size(1), q.size(2)),
-      mask: rpe && mask ? rpe.add(asNumbers(mask)) : (rpe ?? mask),
+      mask: rpe && mask ? asNumbers(rpe).add(asNumbers(mask)) : (rpe ?? mask),
       keyMask: keyPaddingMask && asMask(keyPaddingMask, this.keyMaskMode),
     });
   }
@@ -153,8 +162,9 @@ function asMask(mask: Tensor, mode: 'add' | 'mul'): Tensor {
   return mode === 'mul' && mask.dtype !== 'bool' ? mask.ne(0) : mask;
 }
 
+/** What is added to scores, in a dtype that has HIDING and that attention() takes beside any. */
 function asNumbers(mask: Tensor): Tensor {
-  return mask.dtype === 'bool' ? mask.logicalNot().to('f32').mul(HIDING) : mask;
+  return mask.dtype === 'bool' ? mask.logicalNot().to('f32').mul(HIDING) : mask.to('f32');
 }
 
 /** An attention layer that can be told which blocks it is to see. */
@@ -177,11 +187,13 @@ function isSparsifiable(module: Module): module is Sparsifiable {
  * Makes all attention of `model` sparse: the layers of the models here, and nn.MultiheadAttention
  * of a text to itself; or dense again with null. Layers of your own with a field `sparsity` that is
  * null or a pattern are told as well. Returns what restores it as it was. Throws DS_ARGUMENT for
- * wrong options, and for a model without such a layer.
+ * what is no model, for wrong options, and for a model without such a layer.
  */
 export function sparsify(model: Module, options: SparsityOptions | null): () => void {
+  if (!(model instanceof Module)) throw misused('a model', phrase(model));
+  if (options === undefined) throw misused('options of a pattern, or null', 'undefined');
   const layers = attentionsOf(model);
-  const pattern = options && new SparsePattern(options);
+  const pattern = options === null ? null : new SparsePattern(options);
   if (pattern && layers.length === 0) {
     throw new DsError({
       code: 'DS_ARGUMENT',
@@ -200,9 +212,13 @@ export function sparsify(model: Module, options: SparsityOptions | null): () => 
   };
 }
 
+function misused(expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op: 'sparsify', expected, got });
+}
+
 /** Throws DS_ARGUMENT where `model` has been made sparse, for what would attend to everything. */
 export function requireDense(op: string, model: Module): void {
-  const sparse = attentionsOf(model).find(({ sparsity }) => sparsity !== null);
+  const sparse = attentionsOf(model).find(({ sparsity }) => sparsity && !sparsity.isDense);
   if (!sparse) return;
   throw new DsError({
     code: 'DS_ARGUMENT',

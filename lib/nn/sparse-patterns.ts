@@ -304,10 +304,13 @@ export function readSparsity(given: SparsityOptions): Sparsity {
  * The layout of `tokens` tokens for `heads` heads, a function of its arguments alone: the same on
  * every rank, where DeepSpeed broadcasts that of rank 0. `tokens` need be no multiple of the block.
  * DeepSpeed's make_layout, but for what chance draws, and for rows that draw from fewer blocks than
- * asked, which see all of them. Throws DS_ARGUMENT.
+ * asked, which see all of them. Options that were left out have their defaults. Throws DS_ARGUMENT.
  */
-export function sparseLayout(sparsity: Sparsity, heads: number, tokens: number): BlockLayout {
+export function sparseLayout(given: SparsityOptions, heads: number, tokens: number): BlockLayout {
+  const sparsity = readSparsity(given);
   const { block, mode, differentLayoutPerHead, maxTokens } = sparsity;
+  requireInteger(`${OP} heads`, heads, 1);
+  requireInteger(`${OP} tokens`, tokens, 0);
   const pattern = patterns[mode];
   const n = Math.ceil(Math.max(tokens, maxTokens) / block);
   const least = pattern.least?.(sparsity) ?? 1;

@@ -11,6 +11,7 @@ import {
   sparseLayout,
   sparsify,
 } from '../../lib/nn/index.js';
+import { requireDense } from '../../lib/nn/sparse-attention.js';
 import type { Device } from '../../lib/runtime/device.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import {
@@ -267,6 +268,48 @@ const ofLayers = sparseCase('MultiheadAttention is sparse to itself alone', (dev
   near(layer.call(x, x, x, { attnMask: mask })[0], sparse, 1e-5, 'as its mask');
 });
 
+const inNarrow = sparseCase('a mask beside positions of 16 bits', (device) => {
+  const [T, H] = [40, 2];
+  const parts = ['q', 'k', 'v', 'rpe'].map((name) =>
+    draw(name, [1, H, T, name === 'rpe' ? T : 8], device),
+  );
+  const bools = Tensor.from(
+    Float32Array.from({ length: T * T }, (_, i) => Number(i % 3 !== 0)),
+    {
+      ...{ shape: [T, T], device },
+    },
+  );
+  const layer = new SparseSelfAttention({ mode: 'bslongformer' });
+  const out = (dtype: 'f32' | 'f16' | 'bf16', attnMask: Tensor): Tensor => {
+    const [q, k, v, rpe] = parts.map((x) => x.to('f16').to('bf16').to(dtype)) as [
+      ...[Tensor, Tensor, Tensor, Tensor],
+    ];
+    return layer.call(q, k, v, { rpe, attnMask }).to('f32');
+  };
+  for (const dtype of ['f16', 'bf16'] as const) {
+    for (const attnMask of [bools, bools.ne(0), bools.to(dtype)])
+      near(out(dtype, attnMask), out('f32', bools), 0.02, dtype);
+  }
+});
+
+const denseAgain = sparseCase(
+  'the pattern "dense" hides nothing, and nothing is refused',
+  (device) => {
+    const layer = new MultiheadAttention(16, 2, { batchFirst: true }).to(
+      device,
+    ) as MultiheadAttention;
+    const x = draw('x', [1, 20, 16], device);
+    const [wanted] = layer.call(x, x, x, { needWeights: true });
+    sparsify(layer, { mode: 'dense' });
+    const [got, weights] = layer.call(x, x, x, { needWeights: true });
+    near(got, wanted, 0, 'out');
+    assert.deepEqual(weights?.shape, [1, 20, 20]);
+    requireDense('initInference', layer);
+    sparsify(layer, window);
+    refuses('DS_ARGUMENT', /"local_sliding_window"/, () => requireDense('initInference', layer));
+  },
+);
+
 const mistakes = sparseCase('what cannot be is refused by name', (device) => {
   const read = (options: object) => () => readSparsity(options as SparsityOptions);
   refuses('DS_ARGUMENT', /block[\s\S]*at least 16[\s\S]*24/, read({ block: 24 }));
@@ -281,7 +324,38 @@ const mistakes = sparseCase('what cannot be is refused by name', (device) => {
   const short = readSparsity({ mode: 'bigbird', maxTokens: 16 });
   refuses('DS_ARGUMENT', /at least 3 blocks/, () => sparseLayout(short, 1, 16));
   refuses('DS_ARGUMENT', /can be sparse/, () => sparsify(new Linear(2, 2), {}));
+  const model = new MultiheadAttention(4, 2);
+  refuses('DS_ARGUMENT', /a model, got an object/, () => sparsify({} as never, {}));
+  for (const [given, says] of [
+    [undefined, /options of a pattern, or null, got undefined/],
+    [false, /an object of options[\s\S]*got false/],
+    [0, /an object of options[\s\S]*got 0/],
+  ] as const) {
+    refuses('DS_ARGUMENT', says, () => sparsify(model, given as never));
+    assert.equal(model.sparsity, null);
+  }
+  refuses('DS_ARGUMENT', /mode/, () => sparseLayout({ mode: 'strided' } as never, 1, 16));
+  refuses('DS_ARGUMENT', /tokens/, () => sparseLayout({}, 1, -1));
+  refuses('DS_ARGUMENT', /heads/, () => sparseLayout({}, undefined as never, 16));
+  assert.equal(
+    sparseLayout({ block: 16 }, 1, 100).count,
+    sparseLayout(readSparsity({}), 1, 100).count,
+  );
+  const sizes = { heads: 1, blocks: 3, block: 16 };
+  refuses('DS_ARGUMENT', /fill.*a function/, () => new BlockLayout(sizes, undefined as never));
+  refuses('DS_ARGUMENT', /first block[\s\S]*NaN and 2/, () => {
+    return new BlockLayout(sizes, (see) => see(Number.NaN, 2));
+  });
   const q = draw('q', [1, 2, 40, 8], device);
+  for (const layout of [{}, 'fixed', false] as never[])
+    refuses('DS_ARGUMENT', /layout: expected a BlockLayout/, () => attention(q, q, q, { layout }));
+  const layer = new SparseSelfAttention();
+  for (const name of ['rpe', 'attnMask', 'keyPaddingMask']) {
+    const call = { attnMask: q.narrow(3, 0, 1), [name]: [1] } as never;
+    refuses('DS_ARGUMENT', new RegExp(`${name}: expected a tensor`), () =>
+      layer.call(q, q, q, call),
+    );
+  }
   const layout = sparseLayout(readSparsity({}), 1, 20);
   refuses('DS_SHAPE', /3 blocks for 40 tokens/, () => attention(q, q, q, { layout }));
   const long = draw('k', [1, 2, 60, 8], device);
@@ -289,5 +363,5 @@ const mistakes = sparseCase('what cannot be is refused by name', (device) => {
 });
 
 export const cases: Case[] = [
-  ...[asDense, masked, skipping, backwardSkips, ofModels, ofLayers, mistakes],
+  ...[asDense, masked, inNarrow, skipping, backwardSkips, ofModels, ofLayers, denseAgain, mistakes],
 ];

@@ -8,7 +8,7 @@ import { describe, type View } from '../../runtime/view.js';
 import { isGradEnabled } from '../autograd.js';
 import type { HeadShare } from '../head-exchange.js';
 import { Tensor } from '../tensor.js';
-import type { BlockLayout } from './block-layout.js';
+import { BlockLayout } from './block-layout.js';
 import { cast } from './creation.js';
 import { expandedStrides, packed, requireSameDevice, shapeError, viewOf } from './shapes.js';
 
@@ -198,6 +198,12 @@ function layoutOperand(
   { T, S, heads, share }: AttentionExtent,
 ): Tensor {
   const op = 'attention layout';
+  if (!(layout instanceof BlockLayout)) {
+    const hint = 'nn.sparseLayout() makes one of the options of a pattern.';
+    throw new DsError({
+      ...{ code: 'DS_ARGUMENT', op, expected: 'a BlockLayout', got: phrase(layout), hint },
+    });
+  }
   const whole = share?.whole ?? heads;
   const blocks = Math.ceil(T / layout.block);
   if (T !== S) {
@@ -227,7 +233,7 @@ export function reachOperands(
   const saved: Tensor[] = [];
   if (window !== undefined && window !== null)
     views.window = requireInteger('attention window', window, 1);
-  if (layout) {
+  if (layout !== undefined && layout !== null) {
     const words = layoutOperand(layout, like, extent);
     saved.push(words);
     views.layout = words;

@@ -1,7 +1,9 @@
 // Which blocks of tokens see which in attention, by head, as the bits that the kernels read.
 import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
+import { phrase } from '../../runtime/phrase.js';
 import { requireInteger } from '../../runtime/require-number.js';
+import { requireType } from '../../runtime/require-type.js';
 import { within } from '../scope.js';
 import { Tensor } from '../tensor.js';
 
@@ -15,7 +17,10 @@ export interface BlockLayoutSizes {
   block: number;
 }
 
-/** Says that the queries of a block see the key blocks from `from` to before `to`. */
+/**
+ * Says that the queries of a block see the key blocks from `from` to before `to`, as far as there
+ * are any. Throws DS_ARGUMENT for what is no integer.
+ */
 export type SeeBlocks = (from: number, to: number) => void;
 
 const BITS = 32;
@@ -54,6 +59,7 @@ export class BlockLayout {
     this.heads = requireInteger('BlockLayout heads', heads, 1);
     this.blocks = requireInteger('BlockLayout blocks', blocks, 0);
     this.block = requireBlock('BlockLayout block', block);
+    requireType('BlockLayout fill', fill, 'function');
     this.rowWords = Math.ceil(blocks / BITS);
     this.words = new Int32Array(heads * blocks * this.rowWords);
     for (let head = 0; head < heads; ++head)
@@ -100,8 +106,18 @@ export class BlockLayout {
   }
 
   private see(head: number, query: number, from: number, to: number): void {
+    if (!Number.isInteger(from) || !Number.isInteger(to)) throw noBlocks(from, to);
     const first = this.firstWord(head, query);
     for (let key = Math.max(0, from); key < Math.min(to, this.blocks); ++key)
       this.words[first + Math.floor(key / BITS)]! |= 1 << (key % BITS);
   }
+}
+
+function noBlocks(from: unknown, to: unknown): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'BlockLayout see',
+    expected: 'the integers of the first block and of that behind the last one',
+    got: `${phrase(from)} and ${phrase(to)}`,
+  });
 }
