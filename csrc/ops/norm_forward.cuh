@@ -43,7 +43,9 @@ struct Statistics {
   float mean, rstd;
 };
 
-/// `w` is the weight of the columns.
+/// `w` is the weight of the columns. Where a product is added to something, fmaf says so, here and
+/// in the statistics: the compiler would fuse them in one kernel, and not across a branch of
+/// another.
 template <int N, class T>
 __device__ __forceinline__ void write_normalized(const NormForward<T>& f, int64_t row,
                                                  int64_t column, const Vector<T, N>& s,
@@ -53,7 +55,7 @@ __device__ __forceinline__ void write_normalized(const NormForward<T>& f, int64_
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     const float normalized = (to_float(s.v[i]) - of.mean) * of.rstd;
-    y.v[i] = from_float<T>(normalized * to_float(w.v[i]) + (f.bias ? to_float(b.v[i]) : 0.0f));
+    y.v[i] = from_float<T>(fmaf(normalized, to_float(w.v[i]), f.bias ? to_float(b.v[i]) : 0.0f));
   }
   store_vector(f.out + row * f.c + column, y);
 }
@@ -63,7 +65,7 @@ template <bool kCentered>
 __device__ __forceinline__ Statistics statistics_of(float mean, float error, float squares, float c,
                                                     float eps) {
   error /= c;
-  const float variance = kCentered ? fmaxf(squares / c - error * error, 0.0f) : squares / c;
+  const float variance = kCentered ? fmaxf(fmaf(-error, error, squares / c), 0.0f) : squares / c;
   return {kCentered ? mean + error : 0.0f, 1.0f / sqrtf(variance + eps)};
 }
 
@@ -135,7 +137,7 @@ __device__ __forceinline__ Statistics statistics_of_lanes(const NormForward<T>& 
     for (int i = 0; i < N; ++i) {
       const float d = to_float(x.v[i]) - rounded;
       if (kCentered) error += d;
-      squares += d * d;
+      squares = fmaf(d, d, squares);
     }
   }
   if (kCentered) error = warp_sum(error);
@@ -266,7 +268,7 @@ __global__ void __launch_bounds__(256) norm_forward_block(NormForward<T> f) {
     for (int i = 0; i < N; ++i) {
       const float d = to_float(s.v[i]) - rounded;
       if (kCentered) error += d;
-      squares += d * d;
+      squares = fmaf(d, d, squares);
     }
   }
   if (kCentered) error = block_sum(error);
