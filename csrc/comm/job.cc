@@ -56,9 +56,11 @@ void Job::meet_at_the_end() noexcept {
   watchdog_->finish();
   try {
     const Clock::time_point deadline = Clock::now() + member_.timeout;
-    if (client_.add("job/leaving", 1) == member_.size) client_.set("job/end", "1");
-    while (!failure_->raised() && !cancellation_->cancelled() && Clock::now() < deadline) {
+    bool all = client_.add(kAtTheEnd, 1) >= member_.size;
+    if (all) client_.set("job/end", "1");
+    while (!all && !failure_->raised() && !cancellation_->cancelled() && Clock::now() < deadline) {
       if (client_.find("job/end", kPatience)) return;
+      all = client_.add(kAtTheEnd, 0) >= member_.size;  // the last ones may have ended as they were
     }
   } catch (const Error&) {
     // The store is gone: there is nobody left to wait for.

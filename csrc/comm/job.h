@@ -28,9 +28,10 @@ class Job {
   std::shared_ptr<ProcessGroup> open_group(ProcessGroup::Members members, Device& device,
                                            const OpenEngine& open);
 
-  /// Call after this rank's last collective. Blocks until every rank has called it, the job has
-  /// failed or its timeout is over: connections may then close without loss. A rank that waits for
-  /// another collective of this one fails at once, and the job with it. Never throws.
+  /// Call after this rank's last collective. Blocks until every rank has called it or has left
+  /// without a word, as a program that ends, the job has failed or its timeout is over: connections
+  /// may then close without loss. A rank that waits for another collective of this one fails at
+  /// once, and the job with it. Never throws.
   void meet_at_the_end() noexcept;
 
   StoreClient& store() { return client_; }

@@ -237,11 +237,7 @@ void StoreServer::answer(Client& client, Reader request) {
       return send(client, out.put(Answer::ok).put(present).frame());
     }
     case Request::add: {
-      const auto step = request.get<int64_t>();
-      const int64_t before = present.empty() ? 0 : std::strtoll(present.c_str(), nullptr, 10);
-      const uint64_t sum = static_cast<uint64_t>(before) + static_cast<uint64_t>(step);
-      values_[key] = std::to_string(static_cast<int64_t>(sum));
-      send(client, out.put(Answer::ok).put(values_[key]).frame());
+      send(client, out.put(Answer::ok).put(add(key, request.get<int64_t>())).frame());
       return wake_waiters(key);
     }
     case Request::compare_set: {
@@ -271,6 +267,13 @@ void StoreServer::answer(Client& client, Reader request) {
   wake_waiters(key);
 }
 
+const std::string& StoreServer::add(const std::string& key, int64_t step) {
+  std::string& value = values_[key];
+  const int64_t before = value.empty() ? 0 : std::strtoll(value.c_str(), nullptr, 10);
+  const uint64_t sum = static_cast<uint64_t>(before) + static_cast<uint64_t>(step);
+  return value = std::to_string(static_cast<int64_t>(sum));
+}
+
 void StoreServer::wake_waiters(const std::string& key) {
   const auto found = values_.find(key);
   if (found == values_.end()) return;
@@ -298,11 +301,13 @@ void StoreServer::answer_report(Client& client, Reader& request) {
   while (!request.empty()) {
     const auto note = request.get<Note>();
     if (note == Note::finished) {
+      client.finished = true;
       board_.finished(client.rank);
       continue;
     }
     if (note == Note::leaving) {
       board_.left(client.rank, true, "it has left the job");
+      if (!client.finished) add(kAtTheEnd, 1);  // no rank that ends waits for this one
       client.rank = -1;
       break;
     }

@@ -48,6 +48,7 @@ class StoreServer {
     Socket socket;
     bool proven = false, broken = false, told = false;
     bool deaf = false;           // nothing can be said to it any more
+    bool finished = false;       // no collective of its rank follows
     Clock::time_point deadline;  // of the proof; later, of a waiting get
     std::string nonce, in, out, waits_for;
     bool waiting = false;
@@ -68,6 +69,8 @@ class StoreServer {
   void answer(Client& client, Reader request);
   void answer_report(Client& client, Reader& request);
   void send(Client& client, const std::string& bytes);
+  /// Adds to a decimal number (absent: 0) and returns the sum.
+  const std::string& add(const std::string& key, int64_t step);
   void wake_waiters(const std::string& key);
   void expire(Clock::time_point now);
   void tell_verdict();

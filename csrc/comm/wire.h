@@ -14,6 +14,9 @@ namespace ds::comm {
 /// The longest message that either side accepts.
 constexpr uint32_t kMaxFrame = 4u << 20;
 
+/// The store's number of ranks that have come to the end of the job.
+constexpr const char* kAtTheEnd = "job/leaving";
+
 /// What a client may ask of the store; the first byte of a frame.
 enum class Request : uint8_t { set = 1, get, add, compare_set, remove, keys, waiters, report };
 /// The first byte of the answer.

@@ -3,8 +3,8 @@ import { type Distributed, initDistributed } from '../../lib/comm/index.js';
 import { cpu, DsError, device as findDevice, Tensor } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
 
-/** What the last rank leaves behind when it ends before the others. */
-export type EvenEnd = 'unread' | 'sub-group';
+/** What a rank leaves behind that ends before the others, or how it ends. */
+export type EvenEnd = 'unread' | 'sub-group' | 'undestroyed';
 
 /** The one argument, as JSON. */
 export interface EvenEndJob {
@@ -46,8 +46,10 @@ async function main({ kind, end }: EvenEndJob): Promise<void> {
   let message = '';
   let value = -1;
   try {
-    await (end === 'unread' ? unread(job, tensor) : subGroup(job, tensor));
-    await job.destroy();
+    if (end === 'unread') await unread(job, tensor);
+    if (end === 'sub-group') await subGroup(job, tensor);
+    // A program that ends without destroy() has left as well.
+    if (end !== 'undestroyed' || job.rank !== 1) await job.destroy();
     value = Number(tensor.toArray()[0]);
   } catch (error) {
     if (!(error instanceof DsError)) throw error;

@@ -146,7 +146,9 @@ const faults: readonly Case[] = expectations.map((expected) => ({
 }));
 
 /** By how it ends: what the ranks' tensors, at first their rank, must be then. */
-const ends: Record<EvenEnd, readonly number[]> = { unread: [2, 2, 2], 'sub-group': [1, 1, 2] };
+const ends: Record<EvenEnd, readonly number[]> = {
+  ...{ unread: [2, 2, 2], 'sub-group': [1, 1, 2], undestroyed: [0, 1, 2] },
+};
 
 const evenEnds: readonly Case[] = (Object.keys(ends) as EvenEnd[]).map((end) => ({
   name: `without a fault, ranks that end far apart: ${end}`,
