@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { addonPath } from '../../lib/runtime/addon.js';
 import { type FileEngineName, fileEngineName } from '../../lib/runtime/file.js';
+import { reportsOf, runRanks } from '../comm/ranks.js';
 
 let root: string;
 beforeAll(() => {
@@ -60,6 +61,26 @@ test.each(here)('%s where %i threads are granted', (engine, granted, swapped, as
   const refused = { DS_FAULT_THREADS: String(granted) };
   expect(reportWhere(engine, 'thread', refused)).toEqual(calm([swapped, asked, traced]));
 });
+
+test('a rank whose threads are refused says so, and none dies of it', async () => {
+  const said: string[] = [];
+  for (let granted = 0; granted < 8; ++granted) {
+    const armed = join(root, `armed-rank-${granted}`);
+    const refused = [`LD_PRELOAD=${join(root, 'thread.so')}`, `DS_FAULT_ARMED=${armed}`];
+    const command = ['env', ...refused, `DS_FAULT_THREADS=${granted}`];
+    const wrapper = (rank: number): string[] => (rank === 1 ? command : []);
+    const results = await runRanks('../faults/scarce-rank-process', 2, { wrapper });
+    const [other, own] = reportsOf<string>(results);
+    expect([granted, other]).toEqual([granted, expect.stringMatching(/^(ended|DS_COMM )/)]);
+    said.push(own as string);
+  }
+  const unlike = said.filter(
+    (one) => !/^(ended$|DS_LIMIT .* expected a thread .* none: )/.test(one),
+  );
+  expect(unlike).toEqual([]);
+  expect(said.join('\n')).toContain('a thread that moves data between ranks');
+  expect(said.at(-1)).toBe('ended');
+}, 120_000);
 
 test('a thread that finds no memory leaves the work to those that are there', () => {
   const refused = { DS_FAULT_THREADS: '1', DS_FAULT_MEMORY: '1' };

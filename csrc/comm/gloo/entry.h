@@ -14,5 +14,5 @@ constexpr int kGlooInterface = 2;
 
 DS_GLOO_EXPORT int ds_gloo_interface();
 /// `connections` holds a connected socket per rank of the group, of which Gloo makes copies; the
-/// one of `rank`, the caller, is not read. The caller owns the transport. Throws DS_COMM.
+/// one of `rank`, the caller, is not read. The caller owns the transport. Throws DS_COMM, DS_LIMIT.
 DS_GLOO_EXPORT ds::comm::Transport* ds_gloo_open(int rank, const std::vector<int>& connections);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <system_error>
 #include <vector>
 
 #include "../../core/error.h"
@@ -39,7 +40,14 @@ std::shared_ptr<tcp::Device> shared_device() {
   if (!device) {
     tcp::attr where;
     where.hostname = "127.0.0.1";  // what pairs listen on before they get their connections
-    device = std::dynamic_pointer_cast<tcp::Device>(tcp::CreateDevice(where));
+    try {
+      device = std::dynamic_pointer_cast<tcp::Device>(tcp::CreateDevice(where));
+    } catch (const std::system_error& error) {
+      // Gloo throws none of its own: the system has refused the thread.
+      throw Error("DS_LIMIT", "newGroup", "a thread that moves data between ranks",
+                  text("none: ", error.what()),
+                  "Raise the limit of processes and threads (ulimit -u), or of memory.");
+    }
     known = device;
   }
   return device;
@@ -150,6 +158,8 @@ int ds_gloo_interface() { return ds::comm::kGlooInterface; }
 ds::comm::Transport* ds_gloo_open(int rank, const std::vector<int>& connections) {
   try {
     return new ds::comm::GlooTransport(rank, connections);
+  } catch (const ds::Error&) {
+    throw;
   } catch (const std::exception& error) {
     ds::comm::fail(error.what());
   }
