@@ -7,16 +7,14 @@ import type { Optimizer } from '../optim/optimizer.js';
 import type { ScheduleSet } from '../optim/schedule-set.js';
 import { Trace } from '../profiler/index.js';
 import type { Device } from '../runtime/device.js';
-import * as kernels from '../runtime/kernels.generated.js';
 import { TensorGrowth } from '../tensor/growth.js';
 import {
   backward,
-  held,
   type SampleShare,
   Scope,
   sharingSamples,
   surrenderResult,
-  Tensor,
+  type Tensor,
   tensorsIn,
   within,
 } from '../tensor/index.js';
@@ -32,6 +30,7 @@ import {
 import type { LoadedCheckpoint, LoadOptions } from './saving/restore.js';
 import type { Stateful } from './saving/stateful.js';
 import { requireTraining } from './setup/untrained.js';
+import { lossSeed } from './step/loss-seed.js';
 import type { Progress } from './step/progress.js';
 import { settle } from './step/settle.js';
 import { type PhaseTimes, untimed } from './watch/phase-timer.js';
@@ -157,7 +156,7 @@ export class Engine {
       const { lossScale } = this;
       watch.time('backward', () =>
         gradients.run(lossScale, () => {
-          const seed = scalar(lossScale / batch.accumulation.divisor, loss);
+          const seed = lossSeed(loss, lossScale / batch.accumulation.divisor);
           backward(loss, [seed]);
           seed.release();
           control.addLoss(loss);
@@ -484,11 +483,4 @@ export class Engine {
   protected requireOpen(op: string): void {
     if (this.destroyed) throw misuse(op, 'a call before engine.destroy()', 'one after it');
   }
-}
-
-/** A held tensor like `like` with one value; the caller releases it. */
-function scalar(value: number, like: Tensor): Tensor {
-  const out = held(() => Tensor.emptyLike(like));
-  kernels.fill({ out, value });
-  return out;
 }

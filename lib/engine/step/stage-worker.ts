@@ -3,7 +3,6 @@ import type { Pipeline, PipelineBatch, Place, StageWorker, Values } from '../../
 import * as kernels from '../../runtime/kernels.generated.js';
 import {
   backward,
-  held,
   LateGradients,
   leavingLate,
   noGrad,
@@ -17,6 +16,7 @@ import {
 } from '../../tensor/index.js';
 import { requireLoss } from '../engine-errors.js';
 import type { EngineParts } from '../engine-parts.js';
+import { lossSeed } from './loss-seed.js';
 
 type Parts = Pick<
   EngineParts,
@@ -160,8 +160,7 @@ export class TrainingWorker extends Worker {
       return;
     }
     const loss = outputs[0] as Tensor;
-    const seed = held(() => Tensor.emptyLike(loss));
-    kernels.fill({ out: seed, value: verdicts.lossScale / batch.accumulation.divisor });
+    const seed = lossSeed(loss, verdicts.lossScale / batch.accumulation.divisor);
     backward(loss, [seed]);
     seed.release();
     control.addLoss(loss);
