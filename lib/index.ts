@@ -47,6 +47,7 @@ export type { ExportWeightsOptions, SaveOptions } from './engine/saving/checkpoi
 export type { LoadedCheckpoint, LoadOptions } from './engine/saving/restore.js';
 export type { Stateful } from './engine/saving/stateful.js';
 export type { Clients } from './engine/setup/clients.js';
+export type { ShortensInputs } from './engine/step/curriculum.js';
 export type { Progress } from './engine/step/progress.js';
 export type { Phase, PhaseTimes } from './engine/watch/phase-timer.js';
 export type { TraceStepsOptions } from './engine/watch/traced-steps.js';

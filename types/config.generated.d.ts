@@ -185,14 +185,11 @@ export interface DsConfig {
   progressive_layer_drop?: ProgressiveLayerDropConfig | null;
   /** Estimates eigenvalues of the curvature per layer. Not supported yet: nothing is estimated. */
   eigenvalue?: EigenvalueConfig | null;
-  /**
-   * Sequences that get longer during training. Not supported yet: set the length of sequences in
-   * your data.
-   */
+  /** Sequences that get longer during training. */
   curriculum_learning?: CurriculumLearningConfig | null;
   /**
    * Samples and routes data by difficulty. Not supported yet: draw samples in a sampler of your
-   * own.
+   * own; for sequences that get longer use curriculum_learning.
    */
   data_efficiency?: DataEfficiencyConfig | null;
   /** Attention between blocks of a pattern only. Default null. */
@@ -1842,27 +1839,50 @@ export interface EigenvalueConfig {
   layer_num?: number;
 }
 
-/**
- * Sequences that get longer during training. Not supported yet: set the length of sequences in your
- * data.
- */
+/** Sequences that get longer during training. */
 export interface CurriculumLearningConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /** What gets harder. Default "seqlen". */
-  curriculum_type?: string;
+  /**
+   * What gets harder: tokens of each sample that a step trains on, from its first one. Default
+   * "seqlen".
+   */
+  curriculum_type?: 'seqlen';
   /** Difficulty at the start. Default null. */
   min_difficulty?: number | null;
-  /** Difficulty at the end. Default null. */
+  /** Difficulty at the end; the first one that is as large stays. Default null. */
   max_difficulty?: number | null;
-  /** How the difficulty grows. Default null. */
+  /**
+   * How the difficulty grows; "custom" is `engine.setCustomCurriculumLearningSchedule()`. Default
+   * null.
+   */
   schedule_type?: 'fixed_linear' | 'fixed_root' | 'fixed_discrete' | 'custom' | null;
-  /** Parameters of the growth. Default null. */
-  schedule_config?: { [key: string]: unknown } | null;
+  /** Parameters of the growth. */
+  schedule_config?: CurriculumScheduleConfig | null;
+}
+
+/** Parameters of the growth. */
+export interface CurriculumScheduleConfig {
+  /**
+   * Steps from the smallest to the largest difficulty: fixed_linear and fixed_root. Default null.
+   */
+  total_curriculum_step?: number | null;
+  /**
+   * Difficulties are rounded down to multiples of it: fixed_linear and fixed_root. Tensor cores
+   * want multiples of 8. Default null.
+   */
+  difficulty_step?: number | null;
+  /** 2 grows with the square root of the step, 1 linearly: fixed_root. Default null. */
+  root_degree?: number | null;
+  /** One difficulty after the other: fixed_discrete. Default null. */
+  difficulty?: number[] | null;
+  /** The last step of each difficulty but the last one: fixed_discrete. Default null. */
+  max_step?: number[] | null;
 }
 
 /**
- * Samples and routes data by difficulty. Not supported yet: draw samples in a sampler of your own.
+ * Samples and routes data by difficulty. Not supported yet: draw samples in a sampler of your own;
+ * for sequences that get longer use curriculum_learning.
  */
 export interface DataEfficiencyConfig {
   /** Switches it on. Default false. */
@@ -2306,14 +2326,11 @@ export interface ResolvedValues {
   readonly progressive_layer_drop: ResolvedProgressiveLayerDrop;
   /** Estimates eigenvalues of the curvature per layer. Not supported yet: nothing is estimated. */
   readonly eigenvalue: ResolvedEigenvalue;
-  /**
-   * Sequences that get longer during training. Not supported yet: set the length of sequences in
-   * your data.
-   */
+  /** Sequences that get longer during training. */
   readonly curriculum_learning: ResolvedCurriculumLearning;
   /**
    * Samples and routes data by difficulty. Not supported yet: draw samples in a sampler of your
-   * own.
+   * own; for sequences that get longer use curriculum_learning.
    */
   readonly data_efficiency: ResolvedDataEfficiency;
   /** Attention between blocks of a pattern only. */
@@ -3796,27 +3813,42 @@ export interface ResolvedEigenvalue {
   readonly layer_num: number;
 }
 
-/**
- * Sequences that get longer during training. Not supported yet: set the length of sequences in your
- * data.
- */
+/** Sequences that get longer during training. */
 export interface ResolvedCurriculumLearning {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** What gets harder. */
-  readonly curriculum_type: string;
+  /** What gets harder: tokens of each sample that a step trains on, from its first one. */
+  readonly curriculum_type: 'seqlen';
   /** Difficulty at the start. */
   readonly min_difficulty: number | null;
-  /** Difficulty at the end. */
+  /** Difficulty at the end; the first one that is as large stays. */
   readonly max_difficulty: number | null;
-  /** How the difficulty grows. */
+  /** How the difficulty grows; "custom" is `engine.setCustomCurriculumLearningSchedule()`. */
   readonly schedule_type: 'fixed_linear' | 'fixed_root' | 'fixed_discrete' | 'custom' | null;
   /** Parameters of the growth. */
-  readonly schedule_config: { [key: string]: unknown } | null;
+  readonly schedule_config: ResolvedCurriculumSchedule;
+}
+
+/** Parameters of the growth. */
+export interface ResolvedCurriculumSchedule {
+  /** Steps from the smallest to the largest difficulty: fixed_linear and fixed_root. */
+  readonly total_curriculum_step: number | null;
+  /**
+   * Difficulties are rounded down to multiples of it: fixed_linear and fixed_root. Tensor cores
+   * want multiples of 8.
+   */
+  readonly difficulty_step: number | null;
+  /** 2 grows with the square root of the step, 1 linearly: fixed_root. */
+  readonly root_degree: number | null;
+  /** One difficulty after the other: fixed_discrete. */
+  readonly difficulty: readonly number[] | null;
+  /** The last step of each difficulty but the last one: fixed_discrete. */
+  readonly max_step: readonly number[] | null;
 }
 
 /**
- * Samples and routes data by difficulty. Not supported yet: draw samples in a sampler of your own.
+ * Samples and routes data by difficulty. Not supported yet: draw samples in a sampler of your own;
+ * for sequences that get longer use curriculum_learning.
  */
 export interface ResolvedDataEfficiency {
   /** Switches it on. */

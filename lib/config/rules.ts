@@ -1,5 +1,11 @@
 // Rules across keys: each a named function that says which keys disagree and what to set.
 import type { ResolvedValues } from '../../types/config.js';
+import {
+  beginsBelow,
+  curriculumRules,
+  slowLengths,
+  unreadScheduleKey,
+} from './curriculum-rules.js';
 import type { Draft } from './draft.js';
 import { partitionRules } from './partition-rules.js';
 import { precisionRules } from './precision-rules.js';
@@ -23,6 +29,7 @@ const rules: readonly Rule[] = [
   ...zeroRules,
   ...partitionRules,
   ...sparseRules,
+  ...curriculumRules,
   adamWIsDecoupled,
 ];
 
@@ -45,7 +52,10 @@ const castsForNothing = ({ fp16 }: ResolvedValues): Advice | null => {
   return { path: ['fp16', 'auto_cast'], text, because: 'fp16.enabled' };
 };
 
-const advices = [warmupOutlastsTotal, castsForNothing, unreadSparseKey];
+const advices = [
+  ...[warmupOutlastsTotal, castsForNothing, unreadSparseKey],
+  ...[slowLengths, beginsBelow, unreadScheduleKey],
+];
 
 /** What there is to advise on `config`. */
 export function adviceOn(config: ResolvedValues): Advice[] {

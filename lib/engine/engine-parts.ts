@@ -14,6 +14,7 @@ import type { ReleaseStack } from './release-stack.js';
 import type { Stateful } from './saving/stateful.js';
 import type { PipelinePlan } from './setup/pipeline.js';
 import type { BatchSizes } from './step/batch-sizes.js';
+import type { Curriculum } from './step/curriculum.js';
 import type { GradientCollector } from './step/gradient-collector.js';
 import type { InputCast } from './step/input-cast.js';
 import type { Progress } from './step/progress.js';
@@ -36,6 +37,7 @@ export interface Decisions {
   batch: BatchSizes;
   /** From the inputs of forward() to the model's. */
   inputs: InputCast;
+  curriculum: Curriculum;
   progress: Progress;
   /** Null where the model is no pipeline. */
   plan: PipelinePlan | null;

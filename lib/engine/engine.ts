@@ -354,6 +354,19 @@ export class Engine {
     return this.config.steps_per_print;
   }
 
+  /**
+   * Tokens of each sample in the coming step, by `curriculum_learning`; null without it. CausalLMs are given no more in
+   * training; for other models the caller cuts batches. Throws DS_CONFIG where a "custom" schedule is missing.
+   */
+  get curriculumSeqlen(): number | null {
+    return this.parts.curriculum.seqlen;
+  }
+
+  /** The "custom" schedule: tokens in global step `step`, from 1, the same on every rank. Throws DS_CONFIG for others. */
+  setCustomCurriculumLearningSchedule(schedule: (step: number) => number): void {
+    this.parts.curriculum.setSchedule(schedule);
+  }
+
   /** The largest global gradient norm, to which larger ones are scaled down; 0 where nothing is clipped. */
   gradientClipping(): number {
     return this.config.gradient_clipping;

@@ -14,7 +14,7 @@ import {
   type Values,
 } from '../pipe/index.js';
 import { phrase } from '../runtime/phrase.js';
-import { noGrad, type Tensor, within, zeros } from '../tensor/index.js';
+import { noGrad, Scope, type Tensor, within, zeros } from '../tensor/index.js';
 import { Engine } from './engine.js';
 import { misuse } from './engine-errors.js';
 import type { EngineParts } from './engine-parts.js';
@@ -90,13 +90,17 @@ export class PipelineEngine extends Engine {
         throw misuse('engine.trainBatch', 'engine.train() before it', 'engine.eval()');
       const given = await this.fetch('engine.trainBatch', batches, micros);
       parts.control.addInputs(given);
-      const worker = new TrainingWorker(parts, this.pipe.pipeline, given);
+      const cuts = new Scope();
+      let worker: TrainingWorker | null = null;
       try {
+        const batch = within(cuts, () => parts.curriculum.batches(given));
+        worker = new TrainingWorker(parts, this.pipe.pipeline, batch);
         await this.run(this.pipe.schedule, micros, worker, true);
         this.update();
         return parts.control.meanLoss(micros);
       } finally {
-        worker.dispose();
+        worker?.dispose();
+        cuts.release();
       }
     });
   }

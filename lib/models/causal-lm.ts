@@ -1,6 +1,7 @@
 // CausalLM: what all language models here have alike, from tokens to logits, losses and sampled
 // text.
 import type { JsonObject } from '../../types/json.js';
+import { firstTokens } from '../data/first-tokens.js';
 import { DsError } from '../errors.js';
 import { KeyValueCache, type LayerCache } from '../nn/attention.js';
 import { loadBalancingLoss, type RouterLoads } from '../nn/experts.js';
@@ -319,6 +320,23 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       for (const load of loads.layers) load.dispose();
       return total;
     });
+  }
+
+  /**
+   * @internal Inputs of forward() with the first `seqlen` tokens of each row, which a curriculum
+   * asks for.
+   */
+  shortenInputs(inputs: readonly unknown[], seqlen: number): unknown[] {
+    const cut = (value: unknown): unknown =>
+      value instanceof Tensor ? firstTokens(value, seqlen) : value;
+    const [tokens, targets, told, ...rest] = inputs;
+    const { documents, positions } = (told ?? {}) as CausalInputs;
+    const places = {
+      ...(documents ? { documents: cut(documents) } : {}),
+      ...(positions ? { positions: cut(positions) } : {}),
+    };
+    const all = [cut(tokens), cut(targets), told && { ...told, ...places }, ...rest];
+    return all.slice(0, inputs.length);
   }
 
   /** @internal Weight of what routers add to the loss. */

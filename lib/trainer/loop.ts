@@ -22,12 +22,13 @@ export async function* trainingLoop<Batch>(
   session: Session<Batch>,
   data: BatchSource<Batch>,
 ): Events<EndReason> {
-  const { settings, state, length, objective, accumulation } = session;
+  const { settings, state, length, objective, accumulation, engine } = session;
+  const updates = { size: accumulation, seqlen: () => engine.curriculumSeqlen };
   if (settings.eval?.atStart && state.step === 0) yield* evaluation(session);
   let end: EndReason | null = state.step < length.maxSteps ? null : 'done';
   while (!end) {
     const first = state.step;
-    for await (const group of groupsOf(data, objective, accumulation)) {
+    for await (const group of groupsOf(data, objective, updates)) {
       yield* update(session, group);
       yield { type: 'step', ...placeOf(state) };
       end = yield* act(session, { ...placeOf(state), isEpochEnd: false });

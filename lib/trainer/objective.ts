@@ -1,4 +1,5 @@
 // What is trained towards: how a batch becomes a loss, and what it weighs.
+import { firstTokens } from '../data/first-tokens.js';
 import { DsError } from '../errors.js';
 import { CausalLM, type CausalLossOptions } from '../models/causal-lm.js';
 import type { Module } from '../nn/index.js';
@@ -30,6 +31,11 @@ export type Divisor = number | Tensor;
 
 /** How the batches of one kind of model are learned from. */
 export interface Objective<Batch> {
+  /**
+   * A batch with the first `seqlen` tokens of each sample, to be counted; tensors that others take
+   * the place of are let go. Throws DS_ARGUMENT where no tensor in it has tokens.
+   */
+  shortened(batch: Batch, seqlen: number): Batch;
   /** Counts a batch; where it lies on the host, without waiting for the device. */
   counted(batch: Batch): MicroBatch<Batch>;
   /** The mean loss over what the micro-batch counts, f32. The model's own loss tells `report`. */
@@ -85,12 +91,25 @@ class CausalObjective<Batch> implements Objective<Batch> {
     private readonly options: { count?: (batch: Batch) => number; labelSmoothing: number },
   ) {}
 
+  /** With targets in place of labels, of which the last one is that of a token which is cut off. */
+  shortened(batch: Batch, seqlen: number): Batch {
+    const { labels, ...rest } = batch as { labels?: Tensor };
+    const targets = this.targetsOf(batch);
+    const cut = shortenedFields({ ...rest, targets } as Batch, seqlen);
+    if (labels && targets !== labels) labels.dispose();
+    return cut;
+  }
+
   counted(batch: Batch): MicroBatch<Batch> {
-    const { labels, targets: given } = batch as { labels?: Tensor; targets?: Tensor };
-    const targets = given ?? targetsOf(requireTensor(batch, labels));
+    const targets = this.targetsOf(batch);
     const counted = this.options.count?.(batch) ?? countOthers(targets, this.ignored);
     requireFinite('Trainer count', counted, 0);
     return { batch, targets, counted, tokens: targets.numel };
+  }
+
+  private targetsOf(batch: Batch): Tensor {
+    const { labels, targets } = batch as { labels?: Tensor; targets?: Tensor };
+    return targets ?? targetsOf(requireTensor(batch, labels));
   }
 
   mean(forward: Forward, micro: MicroBatch<Batch>, report: LossReport | null = null): Tensor {
@@ -120,6 +139,10 @@ class OwnObjective<Batch> implements Objective<Batch> {
     private readonly loss: (input: LossInput<Batch>) => Tensor,
     private readonly count: (batch: Batch) => number,
   ) {}
+
+  shortened(batch: Batch, seqlen: number): Batch {
+    return shortenedFields(batch, seqlen);
+  }
 
   counted(batch: Batch): MicroBatch<Batch> {
     const counted = requireFinite('Trainer count', this.count(batch), 0);
@@ -162,6 +185,31 @@ function requireTensor(batch: unknown, tensor: unknown): Tensor {
   const expected = 'batches { ids, labels, ... } or { tokens, targets } of tensors';
   const hint = 'Give `data.collate`, or a `loss` that knows its batches.';
   throw refused('Trainer batch', expected, phrase(batch), hint);
+}
+
+/** What batches call that which has a place for each token. */
+const BY_TOKEN = [
+  ...['tokens', 'targets', 'ids', 'input_ids', 'labels'],
+  ...['documents', 'positions', 'position_ids', 'attention_mask', 'loss_mask'],
+];
+
+function shortenedFields<Batch>(batch: Batch, seqlen: number): Batch {
+  const fields = Object.entries((batch ?? {}) as Record<string, unknown>);
+  const isByToken = ([name, value]: [string, unknown]): boolean =>
+    BY_TOKEN.includes(name) && value instanceof Tensor && value.ndim >= 2;
+  if (!fields.some(isByToken)) {
+    const expected = `batches with a tensor [B, T] under one of ${BY_TOKEN.join(', ')}, which curriculum_learning shortens`;
+    const hint = 'Give `data.collate`, or switch the section off.';
+    throw refused('Trainer batch', expected, phrase(batch), hint);
+  }
+  const cut = fields.map((field) => {
+    if (!isByToken(field)) return field;
+    const [name, whole] = field as [string, Tensor];
+    const part = firstTokens(whole, seqlen);
+    if (part !== whole) whole.dispose();
+    return [name, part];
+  });
+  return Object.fromEntries(cut) as Batch;
 }
 
 /** Labels or targets other than the ignored one; samples where there are neither. */

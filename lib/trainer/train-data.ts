@@ -63,15 +63,19 @@ export async function collateFor<Sample, Batch>(
 /** Rows are filled up with it; what fills them counts nowhere. */
 const padOf = (tokenizer: Tokenizer | null): number => tokenizer?.padId ?? tokenizer?.eosId ?? 0;
 
-/** The rest of the epoch in groups of `size` micro-batches; the last one may have fewer. */
+/**
+ * The rest of the epoch in groups of `size` micro-batches; the last one may have fewer. `seqlen`
+ * says how many tokens of each sample the coming update trains on; null: all.
+ */
 export async function* groupsOf<Batch>(
   source: BatchSource<Batch>,
   objective: Objective<Batch>,
-  size: number,
+  { size, seqlen }: { size: number; seqlen: () => number | null },
 ): AsyncGenerator<MicroBatch<Batch>[]> {
   let group: MicroBatch<Batch>[] = [];
   for await (const batch of source) {
-    group.push(objective.counted(batch));
+    const most = seqlen();
+    group.push(objective.counted(most === null ? batch : objective.shortened(batch, most)));
     if (group.length < size) continue;
     yield group;
     group = [];

@@ -1,6 +1,6 @@
 // One row per rule across keys: the configuration that breaks it, the key it names and what to set;
 // and the closest configuration that does not break it.
-import { type DsConfig, resolveConfig } from '../../lib/config/index.js';
+import { checkConfig, type DsConfig, resolveConfig } from '../../lib/config/index.js';
 import { violations } from '../../lib/config/rules.js';
 import type { Section } from '../../lib/config/schema.js';
 import type { ResolvedValues } from '../../types/config.js';
@@ -26,6 +26,16 @@ function merge(base: Section, change: Section): Section {
 }
 
 const zero = (section: Section) => ({ zero_optimization: section });
+const curriculum = (
+  section: Section,
+  schedule_config: Section = { total_curriculum_step: 30, difficulty_step: 8 },
+) => ({
+  curriculum_learning: {
+    ...{ enabled: true, min_difficulty: 8, max_difficulty: 128, schedule_type: 'fixed_linear' },
+    ...section,
+    schedule_config,
+  },
+});
 const onHost = { offload_optimizer: { device: 'cpu' } };
 const onDisk = { device: 'nvme', nvme_path: '/local_nvme' } as const;
 
@@ -270,6 +280,120 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     },
   ],
   [
+    'a curriculum has a beginning',
+    curriculum({ min_difficulty: null }),
+    'curriculum_learning.min_difficulty',
+    /switch the section off/,
+    { curriculum_learning: { min_difficulty: null } },
+  ],
+  [
+    'a curriculum has an end',
+    curriculum({ max_difficulty: null }),
+    'curriculum_learning.max_difficulty',
+    /switch the section off/,
+    curriculum({}),
+  ],
+  [
+    'a curriculum has a schedule',
+    curriculum({ schedule_type: null }),
+    'curriculum_learning.schedule_type',
+    /switch the section off/,
+    curriculum({}),
+  ],
+  [
+    'a linear schedule has a length',
+    curriculum({}, { difficulty_step: 8 }),
+    'curriculum_learning.schedule_config.total_curriculum_step',
+    /"fixed_linear" reads total_curriculum_step, difficulty_step/,
+    curriculum({}),
+  ],
+  [
+    'a linear schedule has a step',
+    curriculum({}, { total_curriculum_step: 30 }),
+    'curriculum_learning.schedule_config.difficulty_step',
+    /"fixed_linear" reads/,
+    curriculum({}),
+  ],
+  [
+    'a root has a degree',
+    curriculum({ schedule_type: 'fixed_root' }),
+    'curriculum_learning.schedule_config.root_degree',
+    /"fixed_root" reads/,
+    curriculum(
+      { schedule_type: 'fixed_root' },
+      { total_curriculum_step: 30, difficulty_step: 8, root_degree: 2 },
+    ),
+  ],
+  [
+    'a list has difficulties',
+    curriculum({ schedule_type: 'fixed_discrete' }, { max_step: [5] }),
+    'curriculum_learning.schedule_config.difficulty',
+    /"fixed_discrete" reads difficulty, max_step/,
+    curriculum({ schedule_type: 'fixed_discrete' }, { difficulty: [8, 16], max_step: [5] }),
+  ],
+  [
+    'a list has steps',
+    curriculum({ schedule_type: 'fixed_discrete' }, { difficulty: [8, 16] }),
+    'curriculum_learning.schedule_config.max_step',
+    /"fixed_discrete" reads/,
+    curriculum({ schedule_type: 'custom' }, {}),
+  ],
+  [
+    'the last difficulty has no end',
+    curriculum({ schedule_type: 'fixed_discrete' }, { difficulty: [8, 16], max_step: [5, 9] }),
+    'curriculum_learning.schedule_config.max_step',
+    /no last step/,
+    curriculum({ schedule_type: 'fixed_discrete' }, { difficulty: [8, 16, 9], max_step: [5, 9] }),
+  ],
+  [
+    'every difficulty comes',
+    curriculum({ schedule_type: 'fixed_discrete' }, { difficulty: [8, 16, 9], max_step: [5, 5] }),
+    'curriculum_learning.schedule_config.max_step',
+    /would never come/,
+    curriculum({ schedule_type: 'fixed_discrete' }, { difficulty: [8, 16, 9], max_step: [5, 6] }),
+  ],
+  [
+    'difficulties grow',
+    curriculum({ max_difficulty: 7 }),
+    'curriculum_learning.max_difficulty',
+    /grow/,
+    curriculum({ max_difficulty: 8 }),
+  ],
+  [
+    'the first step has tokens',
+    curriculum({ min_difficulty: 7 }),
+    'curriculum_learning.min_difficulty',
+    /multiple of difficulty_step/,
+    curriculum({ min_difficulty: 8 }),
+  ],
+  [
+    'ranks that share tokens have as many each: while lengths grow',
+    { ...curriculum({ max_difficulty: 120 }), sequence_parallel_size: 3 },
+    'curriculum_learning.schedule_config.difficulty_step',
+    /sequence_parallel_size/,
+    { ...curriculum({ max_difficulty: 120 }), sequence_parallel_size: 4 },
+  ],
+  [
+    'ranks that share tokens have as many each: in the end',
+    { ...curriculum({ max_difficulty: 130 }), sequence_parallel_size: 4 },
+    'curriculum_learning.max_difficulty',
+    /sequence_parallel_size/,
+    { ...curriculum({ max_difficulty: 130 }), sequence_parallel_size: 2 },
+  ],
+  [
+    'ranks that share tokens have as many each: in a list',
+    {
+      ...curriculum({ schedule_type: 'fixed_discrete' }, { difficulty: [8, 18], max_step: [5] }),
+      sequence_parallel_size: 4,
+    },
+    'curriculum_learning.schedule_config.difficulty.1',
+    /sequence_parallel_size/,
+    {
+      ...curriculum({ schedule_type: 'fixed_discrete' }, { difficulty: [8, 20], max_step: [5] }),
+      sequence_parallel_size: 4,
+    },
+  ],
+  [
     'AdamW is decoupled',
     { optimizer: { type: 'AdamW', params: { adam_w_mode: false } } },
     'optimizer.params.adam_w_mode',
@@ -304,6 +428,47 @@ test.each(['WarmupDecayLR', 'WarmupCosineLR'] as const)(
     ]);
   },
 );
+
+test.each([
+  [{}, { total_curriculum_step: 30, difficulty_step: 8 }, []],
+  [{}, { total_curriculum_step: 30, difficulty_step: 4 }, [/difficulty_step is 4: .* of 8 suit/]],
+  [
+    { min_difficulty: 10 },
+    { total_curriculum_step: 30, difficulty_step: 8 },
+    [/min_difficulty is 10, no multiple of difficulty_step, 8: .* to 8 at least/],
+  ],
+  [
+    {},
+    { total_curriculum_step: 30, difficulty_step: 8, root_degree: 2, max_step: [3] },
+    [/schedule_config is that of "fixed_linear", which does not read root_degree, max_step/],
+  ],
+])('a curriculum with %j and %j is advised on', (section, schedule, wanted) => {
+  const config = { ...BASE, ...curriculum(section, schedule) } as DsConfig;
+  const { notices } = resolveConfig(config, { worldSize: 1 });
+  expect(notices).toEqual(wanted.map((one) => expect.stringMatching(one)));
+});
+
+test.each([
+  ['curriculum_type', 'vocab'],
+  ['min_difficulty', 0],
+  ['max_difficulty', 8.5],
+  ['schedule_type', 'linear'],
+  ['schedule_config.total_curriculum_step', 0],
+  ['schedule_config.difficulty_step', -8],
+  ['schedule_config.root_degree', 0],
+  ['schedule_config.difficulty', [8]],
+  ['schedule_config.max_step', [0]],
+])('a curriculum refuses %s = %j', (path, value) => {
+  const wrong = structuredClone(curriculum({})) as Section;
+  const keys = ['curriculum_learning', ...path.split('.')];
+  const last = keys.pop() as string;
+  const inner = keys.reduce((part, key) => part[key] as Section, wrong);
+  inner[last] = value;
+  const { errors } = checkConfig({ ...BASE, ...wrong } as DsConfig, { worldSize: 1 });
+  expect(errors.map((error) => error.path)).toEqual([
+    expect.stringContaining(`curriculum_learning.${path}`),
+  ]);
+});
 
 test.each([
   [0, false],

@@ -13,7 +13,7 @@ const rows = Object.entries(wild.keys).flatMap(([path, values]) =>
 /** Features that configuration.md announces as not supported yet. */
 const MISSING = [
   ...['amp', 'bf16.bf16_master_weights_and_grads', 'bf16.bf16_optimizer_states'],
-  ...['compile', 'curriculum_learning', 'progressive_layer_drop'],
+  ...['compile', 'progressive_layer_drop'],
   ...['torch_autocast', 'zero_optimization.zenflow'],
 ];
 
@@ -33,6 +33,10 @@ const COMPANIONS: Record<string, Section> = {
   WarmupDecayLR: { total_num_steps: 1_000_000 },
   offload_param: { nvme_path: '/local_nvme' },
   sparse_attention: { different_layout_per_head: true },
+  curriculum_learning: {
+    ...{ min_difficulty: 8, max_difficulty: 128, schedule_type: 'fixed_linear' },
+    schedule_config: { total_curriculum_step: 30, difficulty_step: 8 },
+  },
   activation_checkpointing: { partition_activations: true, number_checkpoints: 1 },
 };
 
@@ -52,7 +56,8 @@ function configuration(path: string, value: unknown): DsConfig {
       const { type: name, params } = section[key] as { type: string; params: Section };
       Object.assign(params, COMPANIONS[name]);
     }
-    if (i < keys.length - 1) Object.assign(section[key] as Section, COMPANIONS[key]);
+    if (i < keys.length - 1)
+      Object.assign(section[key] as Section, structuredClone(COMPANIONS[key]));
     section = section[key] as Section;
   });
   return config as DsConfig;

@@ -60,6 +60,19 @@ test('the training loop learns, goes on where it stopped, and runs on two ranks'
   expect(runPage('docs/training-loop.md', ...ranks)).toMatch(/^\[0\] epoch 5: /m);
 }, 120_000);
 
+test('samples that get longer are learned from, with the lengths that the page says', () => {
+  const out = runPage('docs/data.md');
+  const steps = Array.from(
+    out.matchAll(/step (\d+): (\d+) tokens, loss (\d\.\d+)/g),
+    ([, ...numbers]) => numbers.map(Number) as [number, number, number],
+  );
+  const lengths = steps.map(([step, tokens]) => `step ${step}: ${tokens} tokens`);
+  const said = readPage('docs/data.md').matchAll(/`(step \d+: \d+ tokens)`/g);
+  expect(lengths.slice(0, 4)).toEqual(Array.from(said, ([, line]) => line));
+  expect(lengths.slice(4)).toEqual(['step 25: 64 tokens', 'step 30: 64 tokens']);
+  expect(steps.at(-1)?.[2]).toBeLessThan((steps[0]?.[2] as number) - 0.5);
+}, 120_000);
+
 test('a pipeline of two stages learns', () => {
   const ranks = [join(root, 'dist/launch/cli.js'), '--num_procs', '2'];
   const out = runPage('docs/pipeline.md', ...ranks);

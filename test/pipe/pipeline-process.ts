@@ -33,6 +33,8 @@ export interface Leg {
   model?: 'gpt2' | 'llama' | 'qwen3';
   /** Its blocks keep their inputs alone. */
   inputsOnly?: boolean;
+  /** Samples of 3, 7 and then all 11 tokens. */
+  grows?: boolean;
 }
 
 export interface PipelineJob {
@@ -114,7 +116,13 @@ function* batches(device: Tensor['device'], rank: number, ranks: number, columns
   }
 }
 
-function configOf({ schedule, micros, stage, precision, offload }: Leg, pp: number): DsConfig {
+const CURRICULUM: DsConfig['curriculum_learning'] = {
+  ...{ enabled: true, min_difficulty: 3, max_difficulty: 11, schedule_type: 'fixed_discrete' },
+  schedule_config: { difficulty: [3, 7, 11], max_step: [1, 3] },
+};
+
+function configOf(leg: Leg, pp: number): DsConfig {
+  const { schedule, micros, stage, precision, offload, grows } = leg;
   return {
     train_micro_batch_size_per_gpu: ROWS,
     gradient_accumulation_steps: micros,
@@ -123,6 +131,7 @@ function configOf({ schedule, micros, stage, precision, offload }: Leg, pp: numb
     zero_optimization: { stage, ...(offload ? { offload_optimizer: { device: 'cpu' } } : {}) },
     ...(precision === 'fp32' ? {} : { [precision]: { enabled: true } }),
     pipeline: { stages: pp, schedule },
+    ...(grows ? { curriculum_learning: CURRICULUM } : {}),
     seed: 1234,
   } as DsConfig;
 }

@@ -211,5 +211,18 @@ export const cases: Case[] = [
       ]),
     gpus: 2,
   },
+  {
+    name: 'stages whose samples get longer',
+    run: (device) =>
+      near(
+        device,
+        { pp: 2, dp: 1 },
+        (['1f1b', 'interleaved', 'zero-bubble'] as const).map((schedule) => ({
+          ...({ schedule, micros: 2, stage: 1, precision: 'fp32', model: 'llama' } as const),
+          grows: true,
+        })),
+      ),
+    gpus: 2,
+  },
   { name: 'saved by stages, resumed by others', run: resumed, gpus: 4 },
 ];

@@ -50,12 +50,12 @@ function assertClose(
 }
 
 /** Counts of targets differ by sample: from none to nearly all. Nine are judged: one more on a rank. */
-async function countsLikeOne(device: Device): Promise<void> {
+async function countsLikeOne(device: Device, more: JsonObject = {}): Promise<void> {
   const run = (batchSize: number, stage: 0 | 2 | 3, accumulation: number): RanksRun => ({
     ...{ train: 24, judged: 9, dropout: 0.1 },
     options: {
       ...{ batchSize, accumulation, epochs: 1, maxGradNorm: 0.1, lr: 1e-3 },
-      deepspeed: { zero_optimization: { stage } },
+      deepspeed: { zero_optimization: { stage }, ...more },
     },
   });
   const kinds = [
@@ -75,9 +75,23 @@ async function countsLikeOne(device: Device): Promise<void> {
   );
   kinds.forEach(([stage], i) => {
     const tolerance = device.kind === 'cpu' ? 1e-6 : 1e-5;
-    assertClose(alike(two, i), one?.[i] as RanksReport, tolerance, `stage ${stage}`);
+    const [pair, single] = [alike(two, i), one?.[i] as RanksReport];
+    assertClose(pair, single, tolerance, `stage ${stage}`);
+    assert.deepEqual(tokensOf(pair), tokensOf(single), `stage ${stage}: tokens`);
   });
 }
+
+/** Tokens that each log tells of. */
+const tokensOf = ({ events }: RanksReport): (string | undefined)[] =>
+  events.filter((event) => event.startsWith('log')).map((event) => event.split(' ').at(-1));
+
+/** Samples of 3, 6 and then all 9 tokens. */
+const CURRICULUM: JsonObject = {
+  curriculum_learning: {
+    ...{ enabled: true, min_difficulty: 3, max_difficulty: 9, schedule_type: 'fixed_discrete' },
+    schedule_config: { difficulty: [3, 6, 9], max_step: [1, 4] },
+  },
+};
 
 /** Ranks that share the model, or are copies of each other, judge the same samples: once each. */
 async function judgedOnce(device: Device): Promise<void> {
@@ -143,12 +157,12 @@ async function decidedAlike(device: Device): Promise<void> {
 }
 
 /** A signal of the last rank alone, at a step that is another one in each run of the tests. */
-async function stoppedAlike(device: Device): Promise<void> {
+async function stoppedAlike(device: Device, more: JsonObject = {}): Promise<void> {
   await inFolder(async (dir) => {
     const step = 2 + (process.pid % 5);
     const options = (name: string): RanksRun['options'] => ({
       ...{ batchSize: 2, epochs: 2, save: { dir: join(dir, name), every: 1000 } },
-      deepspeed: { zero_optimization: { stage: 3 } },
+      deepspeed: { zero_optimization: { stage: 3 }, ...more },
     });
     const run: Run = { train: 24, dropout: 0.1 };
     const whole = { ...run, options: options('whole') } as RanksRun;
@@ -182,14 +196,24 @@ async function stoppedAlike(device: Device): Promise<void> {
 export const cases: Case[] = [
   {
     name: 'two ranks of uneven counts have the weights and metrics of one',
-    run: countsLikeOne,
+    run: (device) => countsLikeOne(device),
+    gpus: 2,
+  },
+  {
+    name: 'two ranks whose samples get longer have the weights, tokens and metrics of one',
+    run: (device) => countsLikeOne(device, CURRICULUM),
     gpus: 2,
   },
   { name: 'two ranks of one model judge each sample once', run: judgedOnce, gpus: 2 },
   { name: 'two ranks find the best and stop early alike', run: decidedAlike, gpus: 2 },
   {
     name: 'two ranks stop alike when one is told to, and go on to the bit',
-    run: stoppedAlike,
+    run: (device) => stoppedAlike(device),
+    gpus: 2,
+  },
+  {
+    name: 'two ranks go on to the bit in the middle of a curriculum',
+    run: (device) => stoppedAlike(device, CURRICULUM),
     gpus: 2,
   },
 ];

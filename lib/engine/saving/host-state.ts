@@ -33,6 +33,7 @@ export class HostState {
     const { parts, progress, companions } = engine;
     const groups = parts.optimizer.groups.map((group) => ({ ...hyperparameters(group) }));
     const [scaler, schedules] = [parts.scaler.state(), parts.schedules.stateDict()];
+    const curriculum = parts.curriculum.state();
     const [counters, random] = [{ ...progress }, getRandomState()];
     const states = Array.from(companions.values(), (part) => [part, part.stateDict()] as const);
     this.before = () => {
@@ -42,6 +43,7 @@ export class HostState {
       parts.scaler.load(scaler);
       parts.schedules.loadStateDict(schedules);
       Object.assign(progress, counters);
+      parts.curriculum.load(curriculum, 'engine.loadCheckpoint');
       setRandomState(random);
       for (const [part, state] of states) part.loadStateDict(state);
     };
@@ -63,7 +65,10 @@ export class HostState {
     if (wanted.schedules) {
       inPlace(saved, 'state.schedule', () => parts.schedules.loadStateDict(schedule));
     }
-    if (wanted.counters) this.followProgress(saved, wanted);
+    if (wanted.counters) {
+      this.followProgress(saved, wanted);
+      parts.curriculum.load(saved.shared.curriculum, saved.place);
+    }
     this.followRank(saved, wanted);
   }
 

@@ -14,6 +14,8 @@ export interface SharedState {
   /** Hyperparameters by group. */
   groups: JsonObject[];
   clientState: JsonObject;
+  /** Null where there was no curriculum. */
+  curriculum: JsonObject | null;
 }
 
 /** What each rank has of its own. */
@@ -32,6 +34,7 @@ export interface SavedState {
 
 /** Throws DS_CHECKPOINT naming the manifest and the field, what it should be and what it is. */
 export function readSavedState({ path, state, ranks }: Checkpoint): SavedState {
+  const { curriculum = null } = state;
   const place = join(path, MANIFEST);
   const reader = new Fields(place);
   const schedule = reader.object(state.schedule, 'state.schedule');
@@ -44,6 +47,7 @@ export function readSavedState({ path, state, ranks }: Checkpoint): SavedState {
       schedule: { schedules },
       groups: reader.objects(state.groups, 'state.groups'),
       clientState: reader.object(state.clientState, 'state.clientState'),
+      curriculum: curriculum === null ? null : reader.object(curriculum, 'state.curriculum'),
     },
     ranks: ranks.map((rank, i) => rankOf(reader, rank, `ranks[${i}]`)),
   };

@@ -63,9 +63,11 @@ function sharedState(
   { clientState, excludeFrozenParameters }: ContentOptions,
 ): JsonObject {
   requireClientState(clientState);
+  const curriculum = parts.curriculum.state();
   return {
     ...(excludeFrozenParameters ? { excludesFrozen: true } : {}),
     progress: { ...progress },
+    ...(curriculum ? { curriculum } : {}),
     scaler: parts.scaler.state(),
     schedule: parts.schedules.stateDict(),
     groups: parts.optimizer.groups.map((group) => hyperparameters(group) as unknown as JsonObject),

@@ -18,6 +18,7 @@ import { DATA, type Ranks, ranksOf } from '../ranks.js';
 import { ReleaseStack } from '../release-stack.js';
 import { inStages, managed, unmanaged } from '../step/accumulation.js';
 import { BatchSizes } from '../step/batch-sizes.js';
+import { curriculumOf, wholeSamples } from '../step/curriculum.js';
 import { GradientCollector } from '../step/gradient-collector.js';
 import { asGiven, toHalf } from '../step/input-cast.js';
 import { noProgress } from '../step/progress.js';
@@ -155,11 +156,15 @@ function decide(module: Module, config: ResolvedConfig, clients: JoinedClients):
   const { device } = world;
   const plan = planPipeline(module, config, clients.distributed);
   requireExchange(optimizer, config, plan !== null);
+  const progress = noProgress();
+  const trains = !(optimizer instanceof NoOptimizer);
+  const curriculum = trains ? curriculumOf(config, { module, progress }) : wholeSamples;
+  const cast = config.fp16.enabled && config.fp16.auto_cast ? toHalf : asGiven;
   return {
     ...{ module, config, device, optimizer },
     schedules: findSchedules(config, optimizer, clients),
     scaler: buildScaler(config),
-    progress: noProgress(),
+    progress,
     batch: new BatchSizes({
       microPerDevice: config.train_micro_batch_size_per_gpu,
       accumulationSteps: config.gradient_accumulation_steps,
@@ -168,7 +173,9 @@ function decide(module: Module, config: ResolvedConfig, clients: JoinedClients):
       passes: plan?.schedule.stagesPerRank,
     }),
     plan,
-    inputs: config.fp16.enabled && config.fp16.auto_cast ? toHalf : asGiven,
+    // A pipeline cuts whole batches, in which labels are.
+    inputs: plan ? cast : curriculum.cutting(cast),
+    curriculum,
   };
 }
 

@@ -52,7 +52,9 @@ export function planPipeline(
   const options = optionsOf(module, config);
   const place = { rank: mesh.place('pp'), ranks };
   const pipeline = new Pipeline(module, place, schedule.stagesPerRank, options);
-  return { pipeline, schedule, dynamicShape: options.dynamicShape ?? false };
+  const { dynamicShape = false } = options;
+  const grows = config.curriculum_learning?.enabled ?? false;
+  return { pipeline, schedule, dynamicShape: dynamicShape || grows };
 }
 
 /** The options of the model, where it has any; of the configuration where it says something. */

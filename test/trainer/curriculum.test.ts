@@ -1,0 +1,149 @@
+// Trainers whose samples get longer: as if the data had been cut before, with what counts then.
+import {
+  type BatchSource,
+  type DsConfig,
+  type LogEvent,
+  type LossInput,
+  Tensor,
+  Trainer,
+  type TrainerOptions,
+} from '../../lib/index.js';
+import { liveTensors } from '../../lib/tensor/index.js';
+import { quiet } from '../support/quiet.js';
+import { SEQ, tinyModel, VOCABULARY, weightsOf } from './tiny.js';
+
+type Batch = Record<string, Tensor>;
+
+const ROWS = 2;
+const LENGTHS = [4, 4, 7, SEQ];
+const section: DsConfig['curriculum_learning'] = {
+  ...{ enabled: true, min_difficulty: 4, max_difficulty: SEQ, schedule_type: 'fixed_discrete' },
+  schedule_config: { difficulty: [4, 7, SEQ], max_step: [2, 3] },
+};
+
+const rows = (length: number, make: (row: number, at: number) => number): Tensor =>
+  Tensor.from(
+    Int32Array.from({ length: ROWS * length }, (_, i) => make(Math.floor(i / length), i % length)),
+    { shape: [ROWS, length] },
+  );
+
+const token = (step: number) => (row: number, at: number) =>
+  (5 * step + 3 * row + at * at) % VOCABULARY;
+
+/** Micro-batches of the lengths of each step, and what predicts the next token but here and there. */
+function windows(step: number, length: number): Batch {
+  const of = token(step);
+  const targets = rows(length, (row, at) => ((at + step) % 3 === row ? -100 : of(row, at + 1)));
+  const documents = rows(length, (row, at) => Math.floor((at + row) / 3));
+  return { tokens: rows(length, of), targets, documents };
+}
+
+/** The same as padded texts: labels stand at their own token. */
+function labelled(step: number, length: number): Batch {
+  const of = token(step);
+  const label = (row: number, at: number): number =>
+    (at - 1 + step) % 3 === row ? -100 : of(row, at);
+  return { ids: rows(length, of), labels: rows(length, label) };
+}
+
+const source = (make: (step: number) => Batch): BatchSource<Batch> => ({
+  length: LENGTHS.length,
+  async *[Symbol.asyncIterator]() {
+    for (const step of LENGTHS.keys()) yield make(step);
+  },
+});
+
+const open: Trainer<never, Batch>[] = [];
+afterEach(async () => {
+  for (const one of open.splice(0)) await one.destroy();
+});
+
+async function trained(
+  make: (step: number) => Batch,
+  options: Partial<TrainerOptions<never, Batch>> = {},
+) {
+  const trainer = new Trainer<never, Batch>({
+    ...{ model: tinyModel(), train: () => source(make), device: 'cpu', progress: false },
+    ...{ batchSize: ROWS, epochs: 1, lr: 3e-3, log: { every: 1 }, stopSignals: [] },
+    ...options,
+  });
+  open.push(trainer);
+  const logs: LogEvent[] = [];
+  for await (const event of trainer.train()) if (event.type === 'log') logs.push(event);
+  const { module } = await trainer.engine();
+  return {
+    weights: weightsOf(module),
+    losses: logs.map(({ loss }) => loss),
+    tokens: logs.map(({ tokens }) => tokens),
+    trainer,
+  };
+}
+
+const growing: { deepspeed: DsConfig } = { deepspeed: { curriculum_learning: section } };
+const whole = (make: typeof windows) => (step: number) => make(step, SEQ);
+const cut = (make: typeof windows) => (step: number) => make(step, LENGTHS[step] as number);
+
+test.each([
+  ['windows', windows],
+  ['an accumulated half', windows],
+])('%s weigh by what is left of them', async (name, make) => {
+  const halves = name === 'windows' ? {} : { accumulation: 2 };
+  const lengths = name === 'windows' ? LENGTHS : [4, 4, 4, 4];
+  const byHand = await trained((step) => make(step, lengths[step] as number), halves);
+  const { trainer, ...grown } = await trained(whole(make), { ...growing, ...halves });
+  expect(grown).toEqual({ ...grown, weights: byHand.weights, losses: byHand.losses });
+  expect(grown.tokens).toEqual(byHand.tokens);
+  const all = lengths.reduce((sum, length) => sum + ROWS * length, 0);
+  expect(grown.tokens.at(-1)).toBe(all);
+});
+
+test('the last label of a text that was cut is the token after it', async () => {
+  const shifted = (step: number): Batch => {
+    const { tokens, targets } = cut(windows)(step) as { tokens: Tensor; targets: Tensor };
+    // A text of all tokens has no label after its last one.
+    if (tokens.size(1) < SEQ) return { tokens, targets };
+    return labelled(step, SEQ);
+  };
+  const [byHand, grown] = [await trained(shifted), await trained(whole(labelled), growing)];
+  expect(grown.losses).toEqual(byHand.losses);
+  expect(grown.weights).toEqual(byHand.weights);
+});
+
+test('evaluation sees whole samples', async () => {
+  const judged = { data: () => source(whole(windows)), every: 'epoch' } as never;
+  const byHand = await trained(cut(windows), { eval: judged });
+  const grown = await trained(whole(windows), { ...growing, eval: judged });
+  expect(await grown.trainer.evaluate()).toEqual(await byHand.trainer.evaluate());
+});
+
+test('a loss of the caller gets what is left; batches without tokens are refused', async () => {
+  const seen: (readonly number[])[] = [];
+  const loss = ({ forward, batch }: LossInput<Batch>): Tensor => {
+    seen.push((batch.tokens as Tensor).shape, (batch.weight as Tensor).shape);
+    return forward(batch.tokens, batch.targets);
+  };
+  const weighted = (step: number): Batch => ({
+    ...windows(step, SEQ),
+    weight: rows(SEQ, () => 1),
+  });
+  await trained(weighted, { ...growing, loss });
+  const weight = [ROWS, SEQ];
+  expect(seen).toEqual(LENGTHS.flatMap((length) => [[ROWS, length], weight]));
+  const pictures = (): Batch => ({ pictures: rows(SEQ, () => 1) });
+  await expect(trained(pictures, { ...growing, loss })).rejects.toThrow(
+    /Trainer batch: expected batches with a tensor \[B, T\] .* which curriculum_learning shortens/,
+  );
+});
+
+test('what is cut off is let go', async () => {
+  await quiet();
+  const before = liveTensors();
+  const { trainer } = await trained(whole(labelled), growing);
+  await trainer.destroy();
+  open.splice(0);
+  const left = liveTensors();
+  const other = await trained(whole(labelled));
+  await other.trainer.destroy();
+  open.splice(0);
+  expect(left - before).toBe(liveTensors() - left);
+});
