@@ -88,7 +88,7 @@ async function main() {
   const sampler = new data.DistributedSampler(128, { rank, worldSize, shuffle: false });
   const options = { batchSize: 32, sampler, device: engine.device };
   const validation = new data.DataLoader(rings(128, 5000), options);
-  const folder = process.argv.slice(2).find((word) => !word.startsWith('--')) ?? 'own-model';
+  const folder = process.argv.slice(2).find((word) => !word.startsWith('--')) ?? 'own-classifier';
   const [last, best] = [join(folder, 'last'), join(folder, 'best')];
   let lowest = Infinity;
   if (await ds.findLatest(last)) {

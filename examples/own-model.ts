@@ -107,7 +107,7 @@ async function main(): Promise<void> {
     engine.train();
     return sum / loader.length;
   };
-  const folder = process.argv.slice(2).find((word) => !word.startsWith('--')) ?? 'own-model';
+  const folder = process.argv.slice(2).find((word) => !word.startsWith('--')) ?? 'own-encoder';
   const [last, best] = [join(folder, 'last'), join(folder, 'best')];
   let lowest = Number.POSITIVE_INFINITY;
   if (await ds.findLatest(last)) {

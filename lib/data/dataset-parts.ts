@@ -1,5 +1,6 @@
 // Datasets made of others: parts of one, several in a row, and random parts.
 import { DsError } from '../errors.js';
+import type { Device } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
@@ -16,6 +17,9 @@ function refused(op: string, expected: string, got: string): DsError {
  * they can the dataset.
  */
 export class Subset<Sample> implements Dataset<Sample> {
+  /** By the dataset's own, where it has one. */
+  readonly batch?: NonNullable<Dataset<Sample>['batch']>;
+
   /** Throws DS_ARGUMENT for numbers that the dataset has not. */
   constructor(
     /** What the samples are of. */
@@ -29,6 +33,7 @@ export class Subset<Sample> implements Dataset<Sample> {
       if (requireInteger('Subset index', index, 0) < dataset.length) continue;
       throw refused('Subset index', `one below ${dataset.length}`, String(index));
     }
+    if (dataset.batch) this.batch = (chosen, device) => this.batchOf(chosen, device);
   }
 
   /** Samples, those named twice counted twice. */
@@ -42,22 +47,14 @@ export class Subset<Sample> implements Dataset<Sample> {
     return source && { module: __filename, export: 'buildSubset', args };
   }
 
-  /** By the dataset's own, where it has one. */
-  get batch(): Dataset<Sample>['batch'] {
-    const { dataset, indices } = this;
-    return (
-      dataset.batch &&
-      ((chosen, device) =>
-        dataset.batch?.(
-          chosen.map((index) => indices[index] as number),
-          device,
-        ) as Batched<Sample>)
-    );
-  }
-
   /** Sample number `indices[index]` of the dataset. */
   get(index: number): Sample | Promise<Sample> {
     return this.dataset.get(this.indices[index] as number);
+  }
+
+  private batchOf(chosen: Uint32Array, device: Device): Batched<Sample> {
+    const numbers = chosen.map((index) => this.indices[index] as number);
+    return this.dataset.batch?.(numbers, device) as Batched<Sample>;
   }
 }
 
