@@ -13,8 +13,9 @@ enum class MatmulEpilogue : int32_t {
 
 /// out = op(a) op(b) (+ bias), f32 accumulation (f64 for f64), one rounding; op transposes the last
 /// two dims where trans_a / trans_b is true. With `accumulate`, out += (epilogue must be none). On
-/// the GPU cuBLASLt with an algorithm timed once per shape; on the CPU OpenBLAS, f16 and bf16
-/// through f32. M, N, K and the batch may be 0.
+/// the GPU cuBLASLt with an algorithm timed once per shape, but for one row of 16 bits by b^T,
+/// which has a kernel of its own; on the CPU OpenBLAS, f16 and bf16 through f32. M, N, K and the
+/// batch may be 0.
 struct Matmul {
   View a;  // [M, K] or [batch, M, K] (before transposition [K, M]); last stride 1, any row stride
   View b;  // [K, N] or [batch, K, N] (before transposition [N, K]); batch stride may be 0
