@@ -66,7 +66,7 @@ __device__ __forceinline__ void add_packets(const OneCodedRow<T>& a, int k,
   }
 #pragma unroll
   for (int r = 0; r < kCodedOutputs; ++r) {
-    if constexpr (kBits == 4) sums[r] = fmaf(scales[r], here[r] - 136.f * total, sums[r]);
+    if constexpr (kBits == 4) sums[r] = fmaf(scales[r], fmaf(-136.f, total, here[r]), sums[r]);
     else sums[r] += here[r];
   }
 }
@@ -119,8 +119,10 @@ __global__ void __launch_bounds__(kCodedThreads, 3)
     float sum = 0.f;
 #pragma unroll
     for (int w = 0; w < kCodedSharers; ++w) sum += partial[team][r][w];
-    if constexpr (kBits == 8) sum *= to_float(a.scale[output]);
-    return a.bias ? sum + to_float(a.bias[output]) : sum;
+    // Fused by name: the kernels with and without gates have the same bits.
+    if constexpr (kBits == 8)
+      return fmaf(sum, to_float(a.scale[output]), a.bias ? to_float(a.bias[output]) : 0.f);
+    else return a.bias ? sum + to_float(a.bias[output]) : sum;
   };
   if constexpr (kGated)
     a.out[n] = gated<T>(total(lane, n), total(lane + kFinished, n + a.outputs / 2));

@@ -172,7 +172,8 @@ function compareCodes(dtype: DType, rows: number, bits: 8 | 4, device: Device): 
   const weight = drawn([2 * HIDDEN, INPUTS], dtype, device, 2);
   kernels.quantizeWeights({ in: weight, packed, scale, bits, group });
   const x = drawn([rows, INPUTS], dtype, device, 1);
-  const codes = { packed, scale, zero: null, bias: null, bits, group };
+  const bias = drawn([2 * HIDDEN], dtype, device, 3);
+  const codes = { packed, scale, zero: null, bias, bits, group };
   const out = Tensor.empty([rows, HIDDEN], dtype, device);
   kernels.quantizedGatedLinear({ x, ...codes, out });
   const wanted = behind(rows, HIDDEN, x, (both) =>
