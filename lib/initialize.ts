@@ -7,7 +7,12 @@ import {
   joinLaunched,
   type MeshOptions,
 } from './comm/index.js';
-import { type AutoSources, type ResolvedConfig, resolveConfig } from './config/index.js';
+import {
+  type AutoSources,
+  plannedConfigs,
+  type ResolvedConfig,
+  resolveConfig,
+} from './config/index.js';
 import { type ConfigArguments, configSource, cutsIn } from './config/source.js';
 import {
   type Batched,
@@ -24,6 +29,7 @@ import type { PipelineEngine } from './engine/pipeline-engine.js';
 import { DATA } from './engine/ranks.js';
 import { buildEngine } from './engine/setup/build-engine.js';
 import type { Clients } from './engine/setup/clients.js';
+import type { Planned } from './engine/setup/planned-zero.js';
 import { DsError } from './errors.js';
 import { Module } from './nn/index.js';
 import type { Optimizer } from './optim/optimizer.js';
@@ -152,10 +158,10 @@ export async function initialize<Sample, Batch>(
   requireModel(model);
   requireUnowned(model);
   const job = await jobOf(options);
-  const config = readConfiguration(options, model.hiddenSize, job);
+  const { config, planned } = readConfiguration(options, model.hiddenSize, job);
   if (config.seed !== null) seed(config.seed);
   const trainLoader = buildLoader(options, config, job);
-  const engine = await buildEngine(model, config, { ...options, distributed: job });
+  const engine = await buildEngine(model, config, { ...options, planned, distributed: job });
   if (trainLoader) engine.companions.set('trainLoader', trainLoader);
   return { engine, optimizer: engine.optimizer, trainLoader, lrScheduler: engine.lrScheduler };
 }
@@ -195,21 +201,26 @@ function meshWanted(model: Module, options: ConfigurationOptions): MeshOptions |
   };
 }
 
+/** Where keys ask the plan, `config` is the first of those that it chooses from. */
 function readConfiguration(
   options: ConfigurationOptions,
   hiddenSize: number | undefined,
   { mesh, rank }: Distributed,
-): ResolvedConfig {
+): { config: ResolvedConfig; planned: Planned | null } {
   const worldSize = mesh.size(...DATA);
   const { config: source, notices } = configSource(options);
   const { auto, strict } = options;
   const filled = { ...auto, model: { hiddenSize, ...auto?.model } };
-  const config = resolveConfig(source, { worldSize, strict, auto: filled });
-  if (rank !== 0) return config;
-  for (const notice of [...notices, ...config.notices]) {
+  const environment = { worldSize, strict, auto: filled };
+  const ways = plannedConfigs(source, environment);
+  const config = ways?.configs[0] ?? resolveConfig(source, environment);
+  // The plan's choice brings its own.
+  const said = [...notices, ...(ways ? [] : config.notices)];
+  for (const notice of rank === 0 ? said : []) {
     process.emitWarning(notice, { type: 'DsNotice', code: 'DS_NOTICE' });
   }
-  return config;
+  const sequenceLength = auto?.training?.sequenceLength;
+  return { config, planned: ways && { ...ways, sequenceLength } };
 }
 
 /** Opens nothing before it is iterated. */

@@ -1150,11 +1150,11 @@ export interface ZeroConfig {
   /**
    * 0 replicates everything; 1 shards optimizer state, 2 also gradients, 3 also weights. Default 0.
    */
-  stage?: 0 | 1 | 2 | 3;
+  stage?: 0 | 1 | 2 | 3 | 'auto';
   /** Keeps master weights and moments in host memory and updates them there. */
-  offload_optimizer?: OffloadOptimizerConfig | null;
+  offload_optimizer?: OffloadOptimizerConfig | null | 'auto';
   /** Keeps weights of stage 3 in host memory, or on a disk, between uses. Acts at stage 3. */
-  offload_param?: OffloadParamConfig | null;
+  offload_param?: OffloadParamConfig | null | 'auto';
   /**
    * Copies gradients into one buffer as backward makes them. Default true. No effect: gradients
    * always lie in flat buffers.
@@ -1373,7 +1373,7 @@ export interface OffloadOptimizerConfig {
    * Where master weights and moments live: on the device, in host memory, or in a file on a disk;
    * the host updates those that are not on the device. See docs/nvme.md. Default "none".
    */
-  device?: 'none' | 'cpu' | 'nvme';
+  device?: 'none' | 'cpu' | 'nvme' | 'auto';
   /** Page-locked memory. Default true. No effect: offloaded state is always page-locked. */
   pin_memory?: boolean;
   /**
@@ -1385,7 +1385,7 @@ export interface OffloadOptimizerConfig {
    * Share of the optimizer that is offloaded; the state of the first layers stays on the device, up
    * to 1 - ratio of all elements. Default 1.
    */
-  ratio?: number;
+  ratio?: number | 'auto';
   /**
    * Share of the state in host memory that the GPU updates: it streams there and back while host
    * threads update the rest, with the same bits. null ("auto") measures both on a GPU, once per
@@ -1430,7 +1430,7 @@ export interface OffloadOptimizerConfig {
 /** Keeps weights of stage 3 in host memory, or on a disk, between uses. Acts at stage 3. */
 export interface OffloadParamConfig {
   /** Where weights live between uses. Default "none". */
-  device?: 'none' | 'cpu' | 'nvme';
+  device?: 'none' | 'cpu' | 'nvme' | 'auto';
   /**
    * Folder of a disk for weights; with device "nvme" it must be there. Each rank has a file of its
    * own in it, without a name, whose space is free when the rank ends. Default null. No effect

@@ -11,6 +11,8 @@ export interface AutoSources {
   };
   /** Of the training. */
   training?: {
+    /** Tokens of a sample, by which the plan weighs; default 1024, or what the model takes. */
+    sequenceLength?: number;
     lr?: number;
     /** Rate at the start of the warm-up; default 0. */
     minLr?: number;
@@ -36,6 +38,17 @@ export interface AutoSources {
 }
 
 export type Training = NonNullable<AutoSources['training']>;
+
+/** Keys that ask the plan, by dotted path. */
+export const PLANNED = [
+  'zero_optimization.stage',
+  'zero_optimization.offload_optimizer.device',
+  'zero_optimization.offload_optimizer.ratio',
+  'zero_optimization.offload_param.device',
+] as const;
+
+/** Whether "auto" at the dotted path asks the plan. */
+export const asksPlan = (path: string): boolean => PLANNED.some((one) => one === path);
 
 /** What one key is filled from. */
 export interface AutoRow {
@@ -115,6 +128,10 @@ const TABLE: Partial<Record<string, AutoRow>> = {
   'zero_optimization.prefetch_bucket_size': hidden('0.9 model.hiddenSize^2', (h) => 0.9 * h * h, 3),
   'zero_optimization.param_persistence_threshold': hidden('10 model.hiddenSize', (h) => 10 * h, 3),
 };
+
+/** Whether it depends on the stage how the dotted path is filled. */
+export const isOfStage = (path: string): boolean =>
+  TABLE[path.replace('.stage3_', '.')]?.stage !== undefined;
 
 /** The row of a dotted path, of a configuration that asks for ZeRO `stage`. */
 export function rowOf(path: string, stage: unknown): AutoRow | undefined {

@@ -1,11 +1,12 @@
 // "auto": filled in from the model and the training arguments, as Hugging Face's Trainer fills it.
 import type { DsConfig } from '../../types/config.js';
 import { matchTraining } from './auto-match.js';
-import { type AutoRow, type AutoSources, rowOf } from './auto-table.js';
+import { type AutoRow, type AutoSources, asksPlan, isOfStage, rowOf } from './auto-table.js';
 import { canonicalOptimizer } from './coerce.js';
 import { renameKeys } from './deprecated.js';
 import { Draft } from './draft.js';
 import { dotted, type Path, readDocument } from './parse.js';
+import { plannedKeys } from './planned-keys.js';
 import { lists, type Schema, type Section } from './schema.js';
 import { stageOf } from './support.js';
 
@@ -46,13 +47,14 @@ const DROPS_AUTO = [
 
 /**
  * `config` with every "auto" that Hugging Face fills filled from `sources`; in the sections where
- * DeepSpeed reads "auto" as "not given", the others are left out. Throws one DS_CONFIG that names
- * all that remain, and the first of any other error.
+ * DeepSpeed reads "auto" as "not given", the others are left out; what asks the plan is left to
+ * initialize(). Throws one DS_CONFIG that names all that remain, and the first of any other error.
  */
 export function resolveAuto(config: string | DsConfig, sources: AutoSources): DsConfig {
   const draft = new Draft(readDocument(config));
   canonicalOptimizer(draft);
   renameKeys(draft);
+  plannedKeys(draft);
   fillAuto(draft, sources);
   const [first] = draft.errors;
   if (first) throw first;
@@ -65,7 +67,7 @@ interface Unfilled {
   filler: AutoRow | undefined;
 }
 
-/** The step behind resolveAuto: refuses what remains, and with `worldSize` what does not match. */
+/** Fills from `sources`: refuses what remains, and with `worldSize` what does not match. */
 export function fillAuto(draft: Draft, sources: AutoSources, worldSize?: number): void {
   refuseUnfilled(draft, fill(draft, sources, false));
   matchTraining(draft, sources, worldSize);
@@ -112,13 +114,14 @@ function leaveOut({ value }: Draft, path: Path): void {
 
 /**
  * Fills, or drops where that is what "auto" means and nobody fills it `later`; returns what it
- * could not.
+ * could not. What asks the plan, or depends on the stage while that does, stays as it is.
  */
 function fill(draft: Draft, sources: AutoSources, later: boolean): Unfilled[] {
   const unfilled: Unfilled[] = [];
   fillBatch(draft, sources);
   draft.visit(({ section, key, path, schema }) => {
     if (section[key] !== 'auto' || hasOwnMeaning(schema)) return;
+    if (asksPlan(dotted(path)) || (stageOf(draft) === 'auto' && isOfStage(dotted(path)))) return;
     const filler = rowOf(dotted(path), stageOf(draft));
     const value = filler?.value(sources);
     if (filler && value !== undefined) {

@@ -12,8 +12,15 @@ import { renameKeys } from './deprecated.js';
 import { byPlace, Draft, type Notice, noticeLine } from './draft.js';
 import { type Origins, originsOf } from './origins.js';
 import { type ConfigDocument, readDocument } from './parse.js';
+import {
+  dropPlanned,
+  fillPlanned,
+  type PlannedWay,
+  plannedKeys,
+  waysToFill,
+} from './planned-keys.js';
 import { applyRules } from './rules.js';
-import type { Section } from './schema.js';
+import { isSection, type Section } from './schema.js';
 import { judgeSupport } from './support.js';
 import { resolveTriad, type Triad, triadKeys } from './triad.js';
 import { siftKeys } from './unknown-keys.js';
@@ -21,6 +28,7 @@ import { checkSchema } from './validate.js';
 
 export type { DsConfig, ResolvedConfig } from '../../types/config.js';
 export { type AutoSources, resolveAuto } from './auto.js';
+export { asksPlan } from './auto-table.js';
 export { ConfigError, type Place, whereabouts } from './config-error.js';
 export { type Notice, type NoticeKind, noticeLine } from './draft.js';
 export { type Origin, type Origins, originLine } from './origins.js';
@@ -92,17 +100,107 @@ export function resolveConfig(source: string | DsConfig, env: ConfigEnvironment)
 /** resolveConfig without throwing: all errors of the stage that found any, notices and origins. */
 export function checkConfig(source: string | DsConfig, env: ConfigEnvironment): ConfigReport {
   try {
-    return check(readDocument(source), env);
+    const document = readDocument(source);
+    const { keys, ways } = leftToPlan(document, false);
+    const isLeft = keys.size > 0 && env.autoLater === true;
+    return isLeft ? checkWays(document, env, { keys, ways }) : check(document, env, null);
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
     return { config: null, origins: null, left: null, notices: [], errors: [error] };
   }
 }
 
-function check(document: ConfigDocument, env: ConfigEnvironment): ConfigReport {
+/** Configurations of which the plan chooses one. */
+export interface PlannedConfigs {
+  /** Dotted paths of the keys that ask it. */
+  readonly keys: ReadonlySet<string>;
+  /** At least one. */
+  readonly configs: readonly [ResolvedConfig, ...ResolvedConfig[]];
+}
+
+/**
+ * All that a configuration may become by the plan's choice; null where no key asks it. Throws
+ * DS_CONFIG where whatever it chose would be refused.
+ */
+export function plannedConfigs(
+  source: string | DsConfig,
+  env: ConfigEnvironment,
+): PlannedConfigs | null {
+  const document = readDocument(source);
+  const { keys, ways } = leftToPlan(document, true);
+  if (keys.size === 0) return null;
+  const reports = ways.map((way) => check(copyOf(document), env, way));
+  const [first, ...others] = reports.flatMap(({ config }) => config ?? []);
+  if (first) return { keys, configs: [first, ...others] };
+  throw firstOf(leastRefused(reports).errors, '`ds validate` lists them all.');
+}
+
+/** A draft takes over the values of its document. */
+function copyOf(document: ConfigDocument): ConfigDocument {
+  return { ...document, value: copied(document.value) as Section };
+}
+
+/** Sections and lists are copied, whatever else a program has put in is not. */
+function copied(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(copied);
+  if (!isSection(value)) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, copied(item)]));
+}
+
+/** The keys that ask the plan, and what it may fill them with: see waysToFill(). */
+function leftToPlan(document: ConfigDocument, isFull: boolean): WaysOfPlan {
+  const draft = new Draft(copyOf(document));
+  renameKeys(draft);
+  const keys = plannedKeys(draft);
+  return { keys, ways: keys.size > 0 ? waysToFill(draft, keys, isFull) : [] };
+}
+
+interface WaysOfPlan {
+  keys: ReadonlySet<string>;
+  ways: readonly PlannedWay[];
+}
+
+/**
+ * What holds whatever the plan chooses; the first way that is not refused stands for its choice.
+ */
+function checkWays(
+  document: ConfigDocument,
+  env: ConfigEnvironment,
+  { keys, ways }: WaysOfPlan,
+): ConfigReport {
+  const reports = ways.map((way) => check(copyOf(document), env, way));
+  const fine = reports.filter(({ config }) => config !== null);
+  const [first] = fine;
+  if (!first?.config) return leastRefused(reports);
+  const shared = (notice: Notice): boolean =>
+    fine.every(({ notices }) => notices.some((one) => noticeLine(one) === noticeLine(notice)));
+  const draft = new Draft(copyOf(document));
+  renameKeys(draft);
+  for (const key of keys) {
+    draft.note('auto', key.split('.'), 'is left to be filled by the plan of initialize().');
+  }
+  const own = draft.notices.filter(({ kind }) => kind === 'auto');
+  const notices = [...first.notices.filter(shared), ...own].toSorted(byPlace);
+  const config = deepFreeze({ ...first.config, notices: notices.map(noticeLine) });
+  return { ...first, config, notices, left: new Set([...first.left, ...keys]) };
+}
+
+function leastRefused(reports: readonly ConfigReport[]): ConfigReport {
+  return reports.reduce((least, one) => (one.errors.length < least.errors.length ? one : least));
+}
+
+/** Without a `way` of the plan, the defaults apply where it is asked. */
+function check(
+  document: ConfigDocument,
+  env: ConfigEnvironment,
+  way: PlannedWay | null,
+): ConfigReport {
   const draft = new Draft(document);
   canonicalOptimizer(draft);
   renameKeys(draft);
+  const keys = plannedKeys(draft);
+  if (way) fillPlanned(draft, way);
+  else dropPlanned(draft, keys);
   siftKeys(draft, env.strict ?? false);
   const left = fillIn(draft, env);
   coerceValues(draft);

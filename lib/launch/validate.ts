@@ -1,6 +1,7 @@
 // `ds validate`: a configuration checked without a model, a device or training.
 import {
   type AutoSources,
+  asksPlan,
   checkConfig,
   type Notice,
   type Origins,
@@ -100,8 +101,11 @@ function withAuto(values: object, left: ReadonlySet<string>): Record<string, unk
 }
 
 function withAutoOrigins(origins: Origins, left: ReadonlySet<string>): Origins {
-  const later = { from: 'auto', of: 'left to a Trainer' } as const;
-  return { ...origins, ...Object.fromEntries([...left].map((path) => [path, later])) };
+  const later = [...left].map((path) => {
+    const of = asksPlan(path) ? 'left to the plan of initialize()' : 'left to a Trainer';
+    return [path, { from: 'auto', of }] as const;
+  });
+  return { ...origins, ...Object.fromEntries(later) };
 }
 
 /** "ds_config.json:12:5: error: zero_optimization.stage: expected ...", as compilers write it. */

@@ -73,6 +73,10 @@ export function meanBytes({ count, own }: Elements, setup: Setup): number {
   return ((count - own.count) * bytesOf(setup) + own.bytes) / count;
 }
 
+/** Bytes of a gradient's element. */
+const gradientBytes = ({ trained }: ModelSizes, setup: Setup): number =>
+  setup.wideGradients ? MASTER : meanBytes(trained, setup);
+
 /**
  * Master weights and state per trained parameter: f32 weights that are whole are their own master.
  */
@@ -209,7 +213,7 @@ function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
   const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
   const away = setup.ratio * count * share;
   const whole = stateOf(sizes, setup);
-  const ofGradient = meanBytes(sizes.trained, setup);
+  const ofGradient = gradientBytes(sizes, setup);
   const largest = Math.max(root, block) * share;
   if (optimizer === 'nvme') {
     const slots = SLOTS * whole * largest;
@@ -250,7 +254,7 @@ export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
   const sizes = partOf(whole, setup);
   const { weights, trained } = sizes;
   const element = bytesOf(setup);
-  const [ofWeight, ofGradient] = [meanBytes(weights, setup), meanBytes(trained, setup)];
+  const [ofWeight, ofGradient] = [meanBytes(weights, setup), gradientBytes(sizes, setup)];
   const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
   const away = setup.optimizer === 'device' ? 0 : setup.ratio;
   const kept = (1 - away) * stateOf(sizes, setup) * trained.count * share;

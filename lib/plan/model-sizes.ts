@@ -2,6 +2,7 @@
 import { DsError } from '../errors.js';
 import type { BlockActivations } from '../models/activation-shape.js';
 import type { CausalLM } from '../models/index.js';
+import type { Module } from '../nn/module.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
 import { DoraLinear, type LoraLayer, LoraLinear, lorasOf } from '../peft/index.js';
@@ -79,12 +80,42 @@ export interface ModelSizes {
 
 const HEAD_ALIGNMENT = 64;
 
+/** Of a model whose blocks nobody knows. */
+const UNKNOWN: BlockActivations = {
+  ...{ kept: 0, statistics: 0, backward: 0, replayed: 0, stream: 0, selective: null },
+};
+
 /** The sizes of `model`, whose parameters are counted, not made. */
 export function sizesOf(model: CausalLM): ModelSizes {
   const { channels, heads, headDim = channels / heads } = model.config;
+  const { lm_head, vocabSize: vocabulary, maxSeq } = model;
+  const counts = countsOf(model);
+  const hasHead = !(lm_head instanceof PackedLinear) && lm_head.weight.requiresGrad;
+  return {
+    ...counts,
+    idle: model.idleParameters(),
+    trained: { ...counts.trained, hasHead },
+    layers: model.config.layers,
+    activations: model.blockActivations(),
+    channels,
+    attentionWidth: heads * headDim,
+    vocabulary,
+    paddedVocabulary: Math.ceil(vocabulary / HEAD_ALIGNMENT) * HEAD_ALIGNMENT,
+    maxSeq,
+  };
+}
+
+/**
+ * What can be counted of any model: its parameters. Of activations, of which nothing is known, and
+ * of what its products take there is nothing in it; `layers` are as many of the largest block as
+ * make up all.
+ */
+export function countsOf(model: Module): ModelSizes {
   const count = (parameters: Iterable<{ numel: number }>): number =>
     [...parameters].reduce((sum, { numel }) => sum + numel, 0);
   const blocks = model.units().map(({ module }) => count(module.parameters()));
+  const inBlocks = blocks.reduce((sum, one) => sum + one, 0);
+  const block = Math.max(0, ...blocks);
   const parameters = count(model.parameters());
   const learns = ({ requiresGrad }: Parameter): boolean => requiresGrad;
   const trained = model.parameters().filter(learns);
@@ -95,30 +126,24 @@ export function sizesOf(model: CausalLM): ModelSizes {
   // A layer with an adapter is no child of it: it would be missed among the modules.
   const layers = [...model.modules(), ...loras.map(({ base }) => base)];
   const packed = layers.filter((one) => one instanceof PackedLinear);
-  const { lm_head } = model;
-  const { vocabSize: vocabulary, maxSeq } = model;
   return {
     parameters,
-    idle: model.idleParameters(),
-    root: parameters - blocks.reduce((sum, one) => sum + one, 0),
-    block: Math.max(0, ...blocks),
+    idle: 0,
+    root: parameters - inBlocks,
+    block,
     weights: elementsOf(model.parameters()),
     trained: {
       ...elementsOf(trained),
       root: count(trained) - trainedBlocks.reduce((sum, one) => sum + one, 0),
       block: Math.max(0, ...trainedBlocks),
-      hasHead: !(lm_head instanceof PackedLinear) && lm_head.weight.requiresGrad,
+      hasHead: trained.length > 0,
     },
     unpacked: Math.max(0, ...packed.map(({ shape }) => numel(shape))),
     packed: packedOf(packed),
     adapters: adaptersOf(loras),
-    layers: model.config.layers,
-    activations: model.blockActivations(),
-    channels,
-    attentionWidth: heads * headDim,
-    vocabulary,
-    paddedVocabulary: Math.ceil(vocabulary / HEAD_ALIGNMENT) * HEAD_ALIGNMENT,
-    maxSeq,
+    layers: block === 0 ? 0 : Math.ceil(inBlocks / block),
+    activations: UNKNOWN,
+    ...{ channels: 0, attentionWidth: 0, vocabulary: 0, paddedVocabulary: 0, maxSeq: 0 },
   };
 }
 

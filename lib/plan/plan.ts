@@ -56,9 +56,11 @@ export interface Plan {
 }
 
 /** The pool keeps blocks of several sizes, and the driver has memory of its own. */
-const DEVICE_SPARE = 1.05;
-const DRIVER = 0.6 * 2 ** 30;
-const HOST_SPARE = 1.05;
+export const DEVICE_SPARE = 1.05;
+export const DRIVER = 0.6 * 2 ** 30;
+export const HOST_SPARE = 1.05;
+/** Ways that take no longer than others by more are as fast. */
+export const AS_FAST = 0.98;
 
 /**
  * Ways to share a model out between ranks, each of which leaves a whole number that share a batch.
@@ -156,7 +158,7 @@ export function makePlan(request: PlanRequest): Plan {
   const candidates = setupsOf(request).map((setup) => weigh(request, setup));
   const fitting = candidates.filter(({ fits }) => fits);
   const fastest = Math.max(0, ...fitting.map(({ tokensPerSecond }) => tokensPerSecond));
-  const best = fitting.find(({ tokensPerSecond }) => tokensPerSecond > 0.98 * fastest) ?? null;
+  const best = fitting.find(({ tokensPerSecond }) => tokensPerSecond > AS_FAST * fastest) ?? null;
   const rank = (one: Candidate): number =>
     one === best ? Infinity : one.fits ? one.tokensPerSecond : -one.device;
   candidates.sort((a, b) => rank(b) - rank(a));

@@ -31,6 +31,8 @@ export interface Setup {
   accumulation: number;
   /** Of weights, gradients and activations. */
   precision: 'bf16' | 'fp16' | 'fp32';
+  /** Whether gradients are f32 whatever the precision: data_types.grad_accum_dtype. */
+  wideGradients: boolean;
   /** Whether blocks are computed again in the backward. */
   checkpointing: boolean;
   /** zero_optimization.overlap_comm. */
@@ -46,5 +48,5 @@ export const plainSetup: Setup = {
   gpuShare: 0,
   speculates: true,
   ...{ microBatch: 1, seq: 1024, accumulation: 1, precision: 'bf16', checkpointing: false },
-  ...{ overlap: true, stateBytes: 8 },
+  ...{ wideGradients: false, overlap: true, stateBytes: 8 },
 };

@@ -20,7 +20,8 @@ The status of a key is one of
 - **not supported yet**: an error that names the key, unless it is off (\`false\`, \`null\`, \`"enabled": false\`,
   \`"device": "none"\`) or the default.
 
-Where a type says \`"auto"\`, a [Trainer](trainer.md#the-command) fills the value, by the table of Hugging Face's.
+Where a type says \`"auto"\`, a [Trainer](trainer.md#the-command) fills the value, by the table of Hugging Face's. \`zero_optimization.stage\`, \`offload_optimizer\`
+(its \`device\` and \`ratio\`) and \`offload_param\` (its \`device\`) ask the plan: \`initialize()\` fills them with the fastest way that fits ([planning.md](planning.md#let-the-plan-choose)).
 `;
 
 const INFERENCE = `# Inference configuration

@@ -19,7 +19,7 @@ import {
 } from './tiny-training.js';
 
 type ZeroSection = Exclude<NonNullable<DsConfig['zero_optimization']>, boolean>;
-type OffloadParam = NonNullable<ZeroSection['offload_param']>;
+type OffloadParam = Exclude<NonNullable<ZeroSection['offload_param']>, string>;
 
 /** Nothing of the weights stays between uses: every use of a unit reads it. */
 const nothingKept = {

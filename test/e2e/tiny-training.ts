@@ -5,8 +5,9 @@ import { seed } from '../../lib/tensor/index.js';
 
 export type Precision = 'fp32' | 'bf16' | 'fp16';
 
-type OffloadOptimizer = NonNullable<
-  Exclude<DsConfig['zero_optimization'], boolean | undefined>['offload_optimizer']
+type OffloadOptimizer = Exclude<
+  NonNullable<Exclude<DsConfig['zero_optimization'], boolean | undefined>['offload_optimizer']>,
+  string
 >;
 
 export interface TinyOptions {

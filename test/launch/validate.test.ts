@@ -90,3 +90,24 @@ test('--explain gives every value with its origin', () => {
   );
   expect(lines).toContain('gradient_clipping = 1  (default)');
 });
+
+test('what asks the plan stays "auto", and the rest is judged', () => {
+  const path = file(
+    '{ "train_batch_size": 4,\n "zero_optimization": {\n  "stage": "auto",\n  "offload_optimizer": "auto" } }',
+  );
+  const { valid, messages, output } = validate(path, { worldSize: 1 });
+  expect(valid).toBe(true);
+  expect(messages).toEqual([
+    `${path}:3:3: note: zero_optimization.stage is left to be filled by the plan of initialize().`,
+    `${path}:4:3: note: zero_optimization.offload_optimizer.device is left to be filled by the plan of initialize().`,
+    `${path}:4:3: note: zero_optimization.offload_optimizer.ratio is left to be filled by the plan of initialize().`,
+  ]);
+  expect(JSON.parse(output).zero_optimization).toMatchObject({
+    stage: 'auto',
+    offload_optimizer: { device: 'auto', ratio: 'auto' },
+    offload_param: { device: 'none' },
+  });
+  expect(validate(path, { worldSize: 1, explain: true }).output).toContain(
+    'zero_optimization.stage = "auto"  (auto: left to the plan of initialize())',
+  );
+});

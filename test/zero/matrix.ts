@@ -63,7 +63,7 @@ function variants(): Variant[] {
     ),
   );
   // Without a stage there is nothing that offload could be combined with.
-  return all.filter(({ zero, offload }) => zero.stage > 0 || !offload);
+  return all.filter(({ zero, offload }) => zero.stage !== 0 || !offload);
 }
 
 interface Variant extends Pick<Setting, 'name' | 'offload' | 'speculative' | 'nvme' | 'gpuShare'> {
@@ -182,7 +182,7 @@ export function families(arithmetics: readonly Arithmetic[], steps: number): Fam
   return arithmetics.flatMap((arithmetic) => {
     const { name, settings } = family(arithmetic, steps);
     if (arithmetic.accumulation === 1) return [{ name, settings }];
-    const early = ({ zero }: Setting): boolean => ((zero as Zero).stage ?? 0) >= 2;
+    const early = ({ zero }: Setting): boolean => Number((zero as Zero).stage ?? 0) >= 2;
     return [
       { name: `${name}, stages 0 and 1`, settings: settings.filter((s) => !early(s)) },
       { name: `${name}, stages 2 and 3`, settings: settings.filter(early) },

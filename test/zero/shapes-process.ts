@@ -24,7 +24,10 @@ export interface ShapeResult {
   error: string | null;
 }
 
-type Zero = Exclude<NonNullable<DsConfig['zero_optimization']>, boolean>;
+type Zero = Exclude<NonNullable<DsConfig['zero_optimization']>, boolean> & {
+  stage: 0 | 1 | 2 | 3;
+  offload_optimizer?: object;
+};
 
 const settings: { name: string; zero: Zero }[] = [
   ...([0, 1, 2, 3] as const).map((stage) => ({ name: `stage ${stage}`, zero: { stage } })),
@@ -95,7 +98,7 @@ async function run(
   least: number,
 ): Promise<ShapeResult> {
   const result: ShapeResult = {
-    ...{ scenario: scenario.name, setting: setting.name, stage: setting.zero.stage ?? 0 },
+    ...{ scenario: scenario.name, setting: setting.name, stage: setting.zero.stage },
     ...{ inPairs: scenario.inPairs ?? false, hash: '', values: [], leaked: 0, error: null },
   };
   await quiet(liveTensors, least);

@@ -78,11 +78,17 @@ const ALSO = 4;
  * Throws, on every rank alike, where a rank was given something else than the first one that must
  * have the same: DS_CONFIG with the key of the configuration, DS_ARGUMENT with the parameter or
  * hyperparameter; ranks and both values in either. DS_COMM where a rank does not come. Digests are
- * exchanged, and descriptions of two ranks only where digests differ. DeepSpeed does not compare.
+ * exchanged, and descriptions of two ranks only where digests differ; keys of the configuration
+ * that are left to the plan are "auto". DeepSpeed does not compare.
  */
-export async function requireAgreement(job: Distributed, given: Given): Promise<void> {
+export async function requireAgreement(
+  job: Distributed,
+  given: Given,
+  planned: ReadonlySet<string> = new Set(),
+): Promise<void> {
   if (job.worldSize === 1) return;
   const own = describe(given);
+  for (const key of planned) own.config[key] = text('auto');
   await worldOf(job).inTurn(async (exchange) => {
     await compare(job, RULES, own, exchange);
     if (!isCutOver(job, given.module)) return;

@@ -53,6 +53,7 @@ import {
   planPipeline,
   type Tie,
 } from './pipeline.js';
+import { choosePlanned, measured, type Planned } from './planned-zero.js';
 import { shardSizes } from './shard-sizes.js';
 import { shareLayers } from './share-layers.js';
 import { requireSequence, shareSequence } from './share-sequence.js';
@@ -65,7 +66,7 @@ import { NoOptimizer, quantizeWeights } from './untrained.js';
 import { requireWholeParameters } from './whole-parameters.js';
 
 /** What a caller brings, with the job that it is for. */
-export type JoinedClients = Clients & { distributed: Distributed };
+export type JoinedClients = Clients & { distributed: Distributed; planned?: Planned | null };
 
 /** What has been made so far: `owned` by the engine from the end on; `undo` is for a failure alone. */
 interface Site {
@@ -74,7 +75,7 @@ interface Site {
 }
 
 /**
- * Builds this rank's engine. Throws DS_CONFIG when nobody names an optimizer, DS_ARGUMENT when its groups are wrong, either
+ * Builds this rank's engine; of `planned`, whose first configuration is `config`, by the one that the plan chooses. Throws DS_CONFIG when nobody names an optimizer, DS_ARGUMENT when its groups are wrong, either
  * where the ranks were given different things (then nothing has changed), DS_IO when a monitor cannot write,
  * DS_OUT_OF_MEMORY, DS_COMM. Then everything made until there has been released again, in reverse order; the model keeps
  * its values, in the weights' dtype where they had moved into units already; where those were cut into shards (stage 3 on
@@ -85,29 +86,34 @@ export async function buildEngine(
   config: ResolvedConfig,
   clients: JoinedClients,
 ): Promise<Engine> {
-  const { distributed: job } = clients;
+  const { distributed: job, planned = null } = clients;
   const { device } = job.world;
+  const model = planned && measured(module, job);
   configureFromSection(config.activation_checkpointing);
   await shareLayers(module, config, job);
-  const asked = decide(module, config, clients);
-  const { plan, optimizer } = asked;
+  const given = decide(module, config, clients);
+  const { plan, optimizer } = given;
   quantizeWeights(module, config, optimizer);
   const layers = isCutOver(job, module);
   if (layers) requireElementwise(optimizer);
-  await requireAgreement(job, asked);
+  await requireAgreement(job, given, planned?.keys);
+  const asked =
+    planned && model
+      ? { ...given, config: await choosePlanned(job, given, planned, model) }
+      : given;
   const tokens = requireSequence(asked, job);
   const cuts = { stages: plan !== null, layers, tokens };
-  const ranks = await ranksOf(job, cuts, shardSizes(config));
-  const settled = plan ? config : await requireMemory(job, asked, ranks.shards.size);
+  const ranks = await ranksOf(job, cuts, shardSizes(asked.config));
+  const settled = plan ? asked.config : await requireMemory(job, asked, ranks.shards.size);
   const decisions = { ...asked, config: settled };
   const links = plan && (await openLinks(job, plan));
   const ties = plan ? await openTies(job, plan, optimizer) : [];
   return completely((site) => {
-    site.undo.defer(sparsifyFromSection(module, config.sparse_attention));
+    site.undo.defer(sparsifyFromSection(module, settled.sparse_attention));
     keepStages(decisions, site);
     shareSequence(module, ranks, site.owned);
-    module.moveBuffers(device, bufferDType(config));
-    const observers = watchers(config, clients, ranks, site);
+    module.moveBuffers(device, bufferDType(settled));
+    const observers = watchers(settled, clients, ranks, site);
     const holdings = hold(decisions, clients, { ...ranks, ties }, site);
     const stop = stopRequest(clients, ranks, site);
     const steps = assemble(decisions, { ...holdings, stop }, observers, site);

@@ -84,7 +84,7 @@ export async function requireMemory(
   return settled;
 }
 
-function notice(text: string): void {
+export function notice(text: string): void {
   process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
 }
 
@@ -157,7 +157,7 @@ export function claimOf(counted: Counted, device: Device): Claim {
 /**
  * Of the folder, or of the one in which it will be made; whoever opens it says why that cannot be.
  */
-function diskOf(folder: string): { disk: string; free: number } {
+export function diskOf(folder: string): { disk: string; free: number } {
   let path = resolve(folder);
   while (!existsSync(path) && dirname(path) !== path) path = dirname(path);
   try {
@@ -250,14 +250,17 @@ function refusal(found: readonly Shortage[], config: ResolvedConfig): DsError {
 }
 
 /** "17.4 GiB of host memory (weights 2.9 GiB + ...)". */
-function needsText(of: string, parts: Parts): string {
+export function needsText(of: string, parts: Parts): string {
   const list = Object.entries(parts).filter(([, bytes]) => bytes > 0);
   const terms = list.map(([name, bytes]) => `${name} ${size(bytes)}`);
   return `${size(sumOf(parts))} of ${of} (${terms.join(' + ')})`;
 }
 
 /** What would need less of a place. `ds plan` weighs all of it. */
-function settings(place: Shortage['place'], { zero_optimization: zero }: ResolvedConfig): string[] {
+export function settings(
+  place: Shortage['place'],
+  { zero_optimization: zero }: ResolvedConfig,
+): string[] {
   const { stage, offload_optimizer: optimizer, offload_param: param } = zero;
   const ask = 'npx ds plan lists every way, and what each needs.';
   if (place === 'disk') {

@@ -1,0 +1,108 @@
+// Keys of ZeRO that ask the plan: which of them say "auto", and what it may fill them with.
+import { PLANNED } from './auto-table.js';
+import type { Draft } from './draft.js';
+import { isSection, type Section } from './schema.js';
+
+/** Values by dotted path: one of the ways to fill what is left to the plan. */
+export type PlannedWay = Readonly<Record<string, unknown>>;
+
+const [STAGE, DEVICE, RATIO, WEIGHTS] = PLANNED;
+const SPECULATION = 'zero_optimization.offload_optimizer.super_offload';
+const SHARE = 'zero_optimization.offload_optimizer.gpu_share';
+
+/** Shares of the state that `ds plan` weighs. */
+const RATIOS = [0.25, 0.5, 0.75, 1];
+
+/**
+ * The dotted paths at which `draft` asks the plan; "auto" in place of a section stands for that of
+ * its keys.
+ */
+export function plannedKeys({ value: { zero_optimization: zero } }: Draft): ReadonlySet<string> {
+  const keys = new Set<string>();
+  if (!isSection(zero)) return keys;
+  if (zero.offload_optimizer === 'auto') zero.offload_optimizer = { device: 'auto', ratio: 'auto' };
+  if (zero.offload_param === 'auto') zero.offload_param = { device: 'auto' };
+  for (const path of PLANNED)
+    if (valueAt({ zero_optimization: zero }, path) === 'auto') keys.add(path);
+  return keys;
+}
+
+/**
+ * What the plan may fill `keys` with. What nobody has said of offloaded state, whether updates are
+ * tried out and whether the device has a share in them, may be switched off beside it. With
+ * `isFull` false shares of the state and these switches are left out.
+ */
+export function waysToFill(
+  { value }: Draft,
+  keys: ReadonlySet<string>,
+  isFull: boolean,
+): PlannedWay[] {
+  const isOpen = (path: string): boolean =>
+    isFull && [undefined, null, 'auto'].includes(valueAt(value, path) as undefined);
+  const said = (path: string, otherwise: unknown): unknown => valueAt(value, path) ?? otherwise;
+  const filled = (path: string, values: readonly unknown[]): PlannedWay[] =>
+    keys.has(path) ? values.map((one) => ({ [path]: one })) : [{}];
+  const hasDisk = said('zero_optimization.offload_optimizer.nvme_path', null) !== null;
+  const devices = ['none', 'cpu', ...(hasDisk ? ['nvme'] : [])];
+  const optimizers = filled(DEVICE, devices).flatMap((one): PlannedWay[] => {
+    const isInMemory = (one[DEVICE] ?? said(DEVICE, 'none')) === 'cpu';
+    const ratios = filled(RATIO, isInMemory && isFull ? RATIOS : [1]);
+    const switches = [
+      {},
+      ...(isInMemory && isOpen(SHARE) ? [{ [SHARE]: 0 }] : []),
+      ...(isInMemory && isOpen(SPECULATION) ? [{ [SPECULATION]: false }] : []),
+      ...(isInMemory && isOpen(SHARE) && isOpen(SPECULATION)
+        ? [{ [SHARE]: 0, [SPECULATION]: false }]
+        : []),
+    ];
+    return ratios.flatMap((ratio) => switches.map((more) => ({ ...one, ...ratio, ...more })));
+  });
+  return filled(STAGE, [0, 1, 2, 3]).flatMap((stage) => {
+    // Weights stay where they are at other stages, whatever the section says.
+    const isCut = (stage[STAGE] ?? said(STAGE, 0)) === 3;
+    return optimizers.flatMap((one) => {
+      // They are a sixth of the state: where the plan has both to move, that goes first.
+      const homes = isCut && one[DEVICE] !== 'none' ? ['none', 'cpu'] : ['none'];
+      return filled(WEIGHTS, homes).map((weights) => ({ ...stage, ...one, ...weights }));
+    });
+  });
+}
+
+/** Fills `way` in. */
+export function fillPlanned({ value, made }: Draft, way: PlannedWay): void {
+  for (const [path, filling] of Object.entries(way)) {
+    const keys = path.split('.');
+    const last = keys.pop() as string;
+    let section = value;
+    for (const key of keys) {
+      const inner = section[key];
+      const next: Section = isSection(inner) ? inner : {};
+      section[key] = next;
+      section = next;
+    }
+    section[last] = filling;
+    made.set(path, { from: 'auto', of: 'the plan' });
+  }
+}
+
+/**
+ * Where nobody has a model to ask it for: as DeepSpeed reads "auto" there, with a notice of each.
+ */
+export function dropPlanned(draft: Draft, keys: ReadonlySet<string>): void {
+  for (const name of keys) {
+    const path = name.split('.');
+    const last = path.at(-1) as string;
+    delete (valueAt(draft.value, path.slice(0, -1).join('.')) as Section)[last];
+    draft.note(
+      'auto',
+      path,
+      'is "auto": the default applies, as initialize() alone asks the plan.',
+    );
+  }
+}
+
+function valueAt(values: Section, path: string): unknown {
+  return path
+    .split('.')
+    .reduce<unknown>((at, key) => (isSection(at) ? at[key] : undefined), values);
+}

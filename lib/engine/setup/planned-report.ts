@@ -1,0 +1,119 @@
+// How the plan's choice reads: the line that says it, and the error where nothing fits.
+import type { ResolvedConfig } from '../../../types/config.js';
+import { DsError } from '../../errors.js';
+import { H200, type Room, type Weighed } from '../../plan/index.js';
+import { size } from '../watch/memory-advice.js';
+import { needsText, settings } from './memory-promise.js';
+
+/** Where a choice was made. */
+export interface Context {
+  room: Room;
+  isHost: boolean;
+  /** Whether activations are known. */
+  isKnown: boolean;
+  deviceName: string;
+  ranks: number;
+}
+
+/** "stage 2, offload_optimizer cpu (ratio 0.5), offload_param none". */
+function wayText({ config: { zero_optimization: zero } }: Weighed<ResolvedConfig>): string {
+  const { stage, offload_optimizer: state, offload_param: param } = zero;
+  const more = [
+    ...(state.ratio < 1 ? [`ratio ${state.ratio}`] : []),
+    ...(state.gpu_share === null ? [] : [`gpu_share ${state.gpu_share}`]),
+    ...(state.super_offload === null ? [] : [`super_offload ${state.super_offload}`]),
+  ];
+  const away = more.length > 0 && state.device === 'cpu' ? ` (${more.join(', ')})` : '';
+  return `stage ${stage}, offload_optimizer ${state.device}${away}, offload_param ${param.device}`;
+}
+
+/** What is chosen, what it takes of what there is, and how long a step will be. */
+export function choiceLine(best: Weighed<ResolvedConfig>, context: Context): string {
+  const { setup, step } = best;
+  const { isKnown } = context;
+  const why = context.isHost ? ', as the CPU computes where host memory is' : '';
+  const places = placesOf(best, context).map(
+    ({ of, bytes, there }) => `${size(bytes)} of ${size(there)} of ${of}`,
+  );
+  const each = context.ranks > 1 ? ' for each rank' : '';
+  const tokens = `micro-batches of ${setup.microBatch}`;
+  const time =
+    step === null
+      ? ''
+      : `, ${step.toPrecision(2)} s a step by the rates of an ${H200.name} (${tokens} x ${setup.seq} tokens)`;
+  const unknown = isKnown ? '' : ', before activations';
+  const mayGrow = best.host > context.room.host ? ', of which a virtual machine may get more' : '';
+  return `zero_optimization: ${wayText(best)}${why}: ${places.join(', ')}${each}${mayGrow}${unknown}${time}`;
+}
+
+type Parts = Record<string, number>;
+
+interface PlaceNeed {
+  of: string;
+  place: 'device' | 'host' | 'disk';
+  parts: Parts;
+  bytes: number;
+  there: number;
+}
+
+/** What a way needs of each memory that counts. */
+function placesOf(
+  way: Weighed<ResolvedConfig>,
+  { room, isHost, deviceName }: Context,
+): PlaceNeed[] {
+  const { memory, device, host, disk } = way;
+  const ofDevice = { ...memory.device, margin: device - sum(memory.device) };
+  const ofHost = { ...memory.host, margin: host - sum(memory.host) };
+  const places: PlaceNeed[] = [];
+  if (room.device !== null) {
+    const of = `the memory of ${deviceName}`;
+    places.push({ of, place: 'device', parts: ofDevice, bytes: device, there: room.device });
+  }
+  const parts = isHost ? added(ofDevice, ofHost) : ofHost;
+  const bytes = isHost ? device + host : host;
+  places.push({ of: 'host memory', place: 'host', parts, bytes, there: room.host });
+  if (disk > 0) {
+    places.push({
+      of: 'disk',
+      place: 'disk',
+      parts: { optimizer: disk },
+      bytes: disk,
+      there: room.disk,
+    });
+  }
+  return places;
+}
+
+/** Parts of one name together. */
+function added(a: Parts, b: Parts): Parts {
+  const both = { ...a };
+  for (const [name, bytes] of Object.entries(b)) both[name] = (both[name] ?? 0) + bytes;
+  return both;
+}
+
+const sum = (parts: object): number =>
+  Object.values(parts).reduce((all: number, bytes: number) => all + bytes, 0);
+
+const FEWER_ACTIVATIONS =
+  'A smaller train_micro_batch_size_per_gpu, a model made with activationCheckpointing: true, and samples that "auto" is told to be shorter (training.sequenceLength) need less.';
+
+/** What even the way that needs least lacks. */
+export function refusal(leanest: Weighed<ResolvedConfig>, context: Context): DsError {
+  const { room, ranks, isKnown } = context;
+  const all = placesOf(leanest, { ...context, room: { ...room, host: room.hostAtMost } });
+  const short = all.filter(({ bytes, there }) => bytes > there);
+  const hints = [
+    ...(isKnown && short.some(({ parts }) => (parts.activations ?? 0) > 0)
+      ? [FEWER_ACTIVATIONS]
+      : []),
+    ...short.flatMap(({ place }) => settings(place, leanest.config)),
+  ];
+  const each = ranks > 1 ? ' for each rank' : '';
+  return new DsError({
+    code: 'DS_OUT_OF_MEMORY',
+    op: 'initialize',
+    expected: `${short.map(({ of, parts }) => needsText(of, parts)).join(', ')}${each} by the plan, with ${wayText(leanest)}, which needs least of what "auto" leaves open`,
+    got: short.map(({ there }) => size(there)).join(', '),
+    hint: [...new Set(hints)].join(' '),
+  });
+}

@@ -1,0 +1,86 @@
+// What the ranks have where they run: what each finds, and what of it each may have.
+import { availableParallelism } from 'node:os';
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { Module } from '../../nn/module.js';
+import type { Cluster, Room } from '../../plan/index.js';
+import { cpu, type Device } from '../../runtime/device.js';
+import { hostLimits } from '../../runtime/host-limits.js';
+import { diskOf } from './memory-promise.js';
+
+/** Where a rank is, and the bytes that it finds there. */
+export interface Standing {
+  /** The same for ranks that share host memory. */
+  machine: string;
+  cores: number;
+  /** Of its device, for this run; null: as many as the host has. */
+  device: number | null;
+  deviceName: string;
+  /** Of the host, for all ranks there: free, and what may come to be. */
+  host: number;
+  hostAtMost: number;
+  /** What this rank gives back as the model moves. */
+  returned: number;
+  disk: number;
+}
+
+/** Of this process as it is now. */
+export function standingOf(module: Module, config: ResolvedConfig, device: Device): Standing {
+  const { cap, total, inUse } = device.memory;
+  const isHost = device.kind === 'cpu';
+  const held = (kind: Device['kind']): number =>
+    module
+      .parameters()
+      .filter((one) => one.isMaterialized && one.missing === null && one.device.kind === kind)
+      .reduce((sum, { bytes }) => sum + bytes, 0);
+  const limit = cap > 0 ? cap : isHost ? null : total;
+  const limits = hostLimits();
+  const allocator = cpu().memory;
+  const within = Math.min(Number.MAX_SAFE_INTEGER, ...limits.groups.map(({ free }) => free));
+  const { nvme_path: folder } = config.zero_optimization.offload_optimizer;
+  return {
+    machine: limits.machine,
+    cores: availableParallelism(),
+    device: limit === null ? null : Math.max(1, limit - inUse + held(device.kind)),
+    deviceName: device.name,
+    host: Math.min(limits.free, within),
+    hostAtMost: limits.canGrow ? within : Math.min(limits.free, within),
+    // Memory that an earlier engine has left to the CPU's allocator is used again.
+    returned: held('cpu') + Math.max(0, allocator.reserved - allocator.inUse),
+    disk: folder === null ? 0 : diskOf(folder).free,
+  };
+}
+
+function byMachine(standings: readonly Standing[]): Standing[][] {
+  const machines = new Map<string, Standing[]>();
+  for (const one of standings)
+    machines.set(one.machine, [...(machines.get(one.machine) ?? []), one]);
+  return [...machines.values()];
+}
+
+/** The machines that the ranks are on. */
+export function clusterOf(standings: readonly Standing[]): Cluster {
+  const machines = byMachine(standings);
+  return {
+    nodes: machines.length,
+    devicesPerNode: Math.max(...machines.map(({ length }) => length)),
+    coresPerNode: Math.min(...standings.map(({ cores }) => cores)),
+    nodeLink: 50e9,
+  };
+}
+
+/** What the rank with the least of each has; ranks of a machine share what is free there alike. */
+export function roomOf(standings: readonly Standing[]): Room {
+  const machines = byMachine(standings);
+  const least = (of: (here: Standing[]) => number): number => Math.min(...machines.map(of));
+  const shareOf = (key: 'host' | 'hostAtMost') => (here: Standing[]) => {
+    const returned = here.reduce((sum, one) => sum + one.returned, 0);
+    return (Math.min(...here.map((one) => one[key])) + returned) / here.length;
+  };
+  const devices = standings.flatMap(({ device }) => device ?? []);
+  return {
+    device: devices.length > 0 ? Math.min(...devices) : null,
+    host: least(shareOf('host')),
+    hostAtMost: least(shareOf('hostAtMost')),
+    disk: least((here) => Math.min(...here.map(({ disk }) => disk)) / here.length),
+  };
+}

@@ -1,0 +1,176 @@
+// "auto" of stage and offload: what the ranks have, what the plan chooses of it, and the line that
+// says so.
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { JsonValue } from '../../../types/json.js';
+import type { Distributed } from '../../comm/index.js';
+import { CausalLM } from '../../models/index.js';
+import type { Module } from '../../nn/module.js';
+import { declaredState } from '../../optim/declared-state.js';
+import { canExchange } from '../../optim/exchange.js';
+import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
+import {
+  type Cluster,
+  chooseWay,
+  countsOf,
+  H200,
+  type ModelSizes,
+  plainSetup,
+  plannedGpuShare,
+  type Setup,
+  sizesOf,
+  type Way,
+} from '../../plan/index.js';
+import { dtypeSize } from '../../runtime/dtype.js';
+import { numel } from '../../runtime/view.js';
+import type { Decisions } from '../engine-parts.js';
+import { exchanged } from './agreement.js';
+import { isCutOver } from './cut-layers.js';
+import { gradientDType, weightDType } from './dtypes.js';
+import { speculates } from './master-halves.js';
+import { notice } from './memory-promise.js';
+import { choiceLine, refusal } from './planned-report.js';
+import { clusterOf, roomOf, type Standing, standingOf } from './planned-room.js';
+import { shardSizes } from './shard-sizes.js';
+import { NoOptimizer } from './untrained.js';
+
+/** What a configuration leaves to the plan. */
+export interface Planned {
+  /** Dotted paths of the keys that ask it. */
+  readonly keys: ReadonlySet<string>;
+  /** All that it may choose from. */
+  readonly configs: readonly [ResolvedConfig, ...ResolvedConfig[]];
+  /** Tokens of a sample; undefined where nobody says it. */
+  readonly sequenceLength: number | undefined;
+}
+
+/** A model as it was before its layers were shared out. */
+export interface Measured {
+  sizes: ModelSizes;
+  /** Whether it is a language model, whose activations are known. */
+  isKnown: boolean;
+  checkpointing: boolean;
+  /** Whether each rank has a part of its layers already. */
+  isCut: boolean;
+}
+
+/** Counts `module`, without touching it. */
+export function measured(module: Module, job: Distributed): Measured {
+  const isKnown = module instanceof CausalLM;
+  return {
+    sizes: isKnown ? sizesOf(module) : countsOf(module),
+    isKnown,
+    checkpointing: isKnown && module.config.activationCheckpointing === true,
+    isCut: isCutOver(job, module),
+  };
+}
+
+/**
+ * The configuration that the plan chooses, the same on every rank: what each has is shared, and the
+ * least counts. Rank 0 prints it. Throws DS_OUT_OF_MEMORY on every rank alike where none fits;
+ * DS_COMM.
+ */
+export async function choosePlanned(
+  job: Distributed,
+  asked: Decisions,
+  { configs, sequenceLength }: Planned,
+  model: Measured,
+): Promise<ResolvedConfig> {
+  const { device } = job.world;
+  const own = standingOf(asked.module, asked.config, device);
+  const said = job.worldSize === 1 ? [own] : await exchanged(job, own as unknown as JsonValue);
+  const standings = said as unknown as Standing[];
+  const cluster = clusterOf(standings);
+  const seq = model.isKnown ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
+  const facts = { job, asked, model, cluster, seq };
+  const ways = configs
+    .filter((config) => isPossible(config, asked, job))
+    .map((config): Way<ResolvedConfig> => ({ config, setup: setupOf(config, facts) }));
+  const isHost = device.kind === 'cpu';
+  const room = roomOf(standings);
+  const sizes = trainedBy(asked.optimizer, model.sizes);
+  const weights = { sizes, knowsActivations: model.isKnown, isHost, cluster, rates: H200, room };
+  const { best, leanest } = chooseWay(ways, weights);
+  const { isKnown } = model;
+  const context = { room, isHost, isKnown, deviceName: own.deviceName, ranks: job.worldSize };
+  if (!best) throw refusal(leanest, context);
+  if (job.rank === 0) {
+    process.stdout.write(`${choiceLine(best, context)}\n`);
+    for (const text of best.config.notices) notice(text);
+  }
+  return best.config;
+}
+
+/**
+ * Whether the optimizer and the model's stages can be trained so; see requireExchange() and others.
+ */
+function isPossible(
+  { zero_optimization: { stage } }: ResolvedConfig,
+  { optimizer, plan }: Decisions,
+  { mesh }: Distributed,
+): boolean {
+  if (stage === 0) return true;
+  if (canExchange(optimizer)) return false;
+  if (plan && mesh.size('dp') > 1 && stage > 1) return false;
+  const wantsWhole = optimizer.groups.some((_, group) => optimizer.needsWholeParameters?.(group));
+  return !wantsWhole || canSum(optimizer) || canGather(optimizer) || mesh.size('dp', 'sp') === 1;
+}
+
+interface Facts {
+  job: Distributed;
+  asked: Decisions;
+  model: Measured;
+  cluster: Cluster;
+  seq: number;
+}
+
+/** What the plan has to know of a configuration. */
+function setupOf(config: ResolvedConfig, { job, asked, model, cluster, seq }: Facts): Setup {
+  const { mesh, world } = job;
+  const { optimizer } = asked;
+  const { stage, offload_optimizer, offload_param, overlap_comm } = config.zero_optimization;
+  const setup: Setup = {
+    ...plainSetup,
+    stage,
+    ranks: shardSizes(config).copy ?? mesh.size('dp', 'sp'),
+    tensor: model.isCut ? 1 : mesh.size('tp'),
+    stages: mesh.size('pp'),
+    optimizer: offload_optimizer.device === 'none' ? 'device' : offload_optimizer.device,
+    weights: stage === 3 && offload_param.device !== 'none' ? 'cpu' : 'device',
+    ratio: offload_optimizer.ratio,
+    speculates: speculates({ config, optimizer, device: world.device }),
+    microBatch: config.train_micro_batch_size_per_gpu,
+    accumulation: config.gradient_accumulation_steps,
+    seq: Math.ceil(seq / mesh.size('sp')),
+    precision: PRECISIONS[weightDType(config)] ?? 'fp32',
+    wideGradients: gradientDType(config) === 'f32',
+    checkpointing: model.checkpointing || optimizer instanceof NoOptimizer,
+    overlap: overlap_comm ?? stage === 3,
+    stateBytes: stateBytes(optimizer),
+  };
+  const share = offload_optimizer.gpu_share;
+  const isOnHost = setup.optimizer !== 'cpu' || world.device.kind === 'cpu';
+  return { ...setup, gpuShare: share ?? (isOnHost ? 0 : plannedGpuShare(setup, H200, cluster)) };
+}
+
+const PRECISIONS: Partial<Record<string, Setup['precision']>> = { f16: 'fp16', bf16: 'bf16' };
+
+/** The mean over the parameters that are trained. */
+function stateBytes(optimizer: Optimizer): number {
+  let [bytes, elements] = [0, 0];
+  for (const [group, { params }] of optimizer.groups.entries()) {
+    for (const { shape } of params) {
+      elements += numel(shape);
+      for (const { shape: kept, dtype } of Object.values(declaredState(optimizer, group, shape))) {
+        bytes += numel(kept) * dtypeSize(dtype);
+      }
+    }
+  }
+  return elements === 0 ? 0 : bytes / elements;
+}
+
+/** Where nothing is trained, nothing has gradients or state. */
+function trainedBy(optimizer: Optimizer, sizes: ModelSizes): ModelSizes {
+  if (!(optimizer instanceof NoOptimizer)) return sizes;
+  const none = { count: 0, own: { count: 0, bytes: 0 }, root: 0, block: 0, hasHead: false };
+  return { ...sizes, trained: none };
+}

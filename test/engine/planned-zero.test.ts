@@ -1,0 +1,266 @@
+// initialize() with stage and offload left to the plan: what is chosen for a GPU and on the CPU,
+// what is said and refused, and the bits of the run beside those of the same choice written out.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { plannedConfigs } from '../../lib/config/index.js';
+import { roomOf, type Standing } from '../../lib/engine/setup/planned-room.js';
+import { choosePlanned, measured } from '../../lib/engine/setup/planned-zero.js';
+import { type DsConfig, initialize, nn, optim, seed, Trainer } from '../../lib/index.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { hostLimits } from '../../lib/runtime/host-limits.js';
+import { stateBits, tinyConfig, tinyModel, trainTiny, weightBits } from '../e2e/tiny-training.js';
+import { printed } from '../support/printed.js';
+import { samples, tinyModel as tinier, type Window } from '../trainer/tiny.js';
+
+jest.mock('../../lib/runtime/host-limits.js', () => {
+  const actual = jest.requireActual('../../lib/runtime/host-limits.js');
+  return { ...actual, hostLimits: jest.fn(actual.hostLimits) };
+});
+
+const GIB = 2 ** 30;
+const AUTO = { stage: 'auto', offload_optimizer: 'auto', offload_param: 'auto' } as const;
+
+const limits = (gib: number, canGrow = false) => ({
+  ...{ machine: 'a', total: 256 * GIB, free: gib * GIB, canGrow, groups: [] },
+});
+
+/** A model whose parameters have no memory, on one GPU that is not there. */
+async function onGpu(device: number, host: number, more: object = {}, canGrow = false) {
+  const module = new nn.models.GPT2(nn.models.GPT2.config('1558M'));
+  const memory = { cap: 0, total: device * GIB, inUse: 0 };
+  const gpu = { kind: 'cuda', name: 'cuda:0', memory };
+  const mesh = { size: () => 1 };
+  const job = { world: { device: gpu }, worldSize: 1, rank: 0, mesh } as never;
+  const given = {
+    train_micro_batch_size_per_gpu: 4,
+    bf16: { enabled: true },
+    zero_optimization: AUTO,
+  };
+  const ways = plannedConfigs({ ...given, ...more } as DsConfig, { worldSize: 1 });
+  if (!ways) throw new Error('nothing is left to the plan');
+  const optimizer = new optim.AdamW(module.parameters(), { lr: 1e-3 });
+  const asked = { module, config: ways.configs[0], optimizer, plan: null } as never;
+  const planned = { ...ways, sequenceLength: undefined };
+  jest.mocked(hostLimits).mockReturnValueOnce(limits(host, canGrow));
+  const before = cpu().memory.allocations;
+  let zero: unknown;
+  const line = await printed(async () => {
+    const config = await choosePlanned(job, asked, planned, measured(module, job));
+    zero = config.zero_optimization;
+  });
+  expect(cpu().memory.allocations).toBe(before);
+  return { zero, line };
+}
+
+describe('for a GPU', () => {
+  test('the choice is said in one line, with its bytes and its time', async () => {
+    const { zero, line } = await onGpu(139, 128);
+    expect(zero).toMatchObject({ stage: 0, offload_optimizer: { device: 'none' } });
+    expect(line).toMatch(
+      /^zero_optimization: stage 0, offload_optimizer none, offload_param none: \d+\.\d GiB of 139\.0 GiB of the memory of cuda:0, \d+\.\d MiB of 128\.0 GiB of host memory, 0\.\d+ s a step by the rates of an H200 \(micro-batches of 4 x 1024 tokens\)\n$/,
+    );
+  });
+
+  test('less memory moves state, and then weights', async () => {
+    const half = await onGpu(28, 128);
+    expect(half.zero).toMatchObject({ offload_optimizer: { device: 'cpu' } });
+    expect((half.zero as { stage: number }).stage).toBeGreaterThan(0);
+    expect(half.line).toMatch(/^zero_optimization: stage \d, offload_optimizer cpu \(ratio 0\.\d/);
+    const least = await onGpu(18, 128);
+    expect(
+      (least.zero as { offload_optimizer: { ratio: number } }).offload_optimizer.ratio,
+    ).toBeGreaterThan(
+      (half.zero as { offload_optimizer: { ratio: number } }).offload_optimizer.ratio,
+    );
+  });
+
+  test('keys that are written stand', async () => {
+    const zero = {
+      stage: 2,
+      offload_optimizer: { device: 'cpu', ratio: 'auto', gpu_share: 0, super_offload: true },
+    };
+    const { zero: found } = await onGpu(139, 128, { zero_optimization: zero });
+    expect(found).toMatchObject({
+      ...{ stage: 2, offload_param: { device: 'none' } },
+      offload_optimizer: { device: 'cpu', ratio: 0.25, gpu_share: 0, super_offload: true },
+    });
+  });
+
+  test('the same is chosen every time', async () => {
+    const [first, second] = [await onGpu(30, 60), await onGpu(30, 60)];
+    expect(second).toEqual(first);
+  });
+
+  test('nothing fits: the arithmetic of the way that needs least, and what would help', async () => {
+    await expect(onGpu(4, 128)).rejects.toMatchObject({
+      ...{ code: 'DS_OUT_OF_MEMORY', op: 'initialize' },
+      expected: expect.stringMatching(
+        /^\d+\.\d GiB of the memory of cuda:0 \(.*gradients .*activations .*margin .*\) by the plan, with stage 3, offload_optimizer cpu.*, offload_param cpu, which needs least of what "auto" leaves open$/,
+      ),
+      got: '4.0 GiB',
+      hint: expect.stringMatching(/^A smaller train_micro_batch_size_per_gpu, .* npx ds plan/),
+    });
+    await expect(onGpu(12, 2)).rejects.toMatchObject({
+      expected: expect.stringMatching(/GiB of host memory \(optimizer /),
+      got: '12.0 GiB, 2.0 GiB',
+    });
+  });
+
+  test('a virtual machine may be given what is not there yet', async () => {
+    const { zero, line } = await onGpu(16, 2, {}, true);
+    expect(zero).toMatchObject({ offload_optimizer: { device: 'cpu' } });
+    expect(line).toMatch(/of 2\.0 GiB of host memory, of which a virtual machine may get more/);
+  });
+
+  test('samples that are said to be longer take more', async () => {
+    const long = { train_micro_batch_size_per_gpu: 16 };
+    const [few, many] = [await onGpu(60, 128), await onGpu(60, 128, long)];
+    expect(few.zero).toMatchObject({ offload_optimizer: { device: 'none' } });
+    expect(many.zero).toMatchObject({ offload_optimizer: { device: 'cpu' } });
+  });
+});
+
+describe('what the ranks have', () => {
+  const standing = (more: Partial<Standing>): Standing => ({
+    ...{ machine: 'a', cores: 8, device: 100, deviceName: 'cuda:0', host: 80, hostAtMost: 80 },
+    ...{ returned: 0, disk: 40, ...more },
+  });
+
+  test('the least counts, and ranks of a machine share what is free there', () => {
+    expect(roomOf([standing({}), standing({ device: 60, host: 50, hostAtMost: 70 })])).toEqual({
+      ...{ device: 60, host: 25, hostAtMost: 35, disk: 20 },
+    });
+    const apart = [standing({}), standing({ machine: 'b', host: 50, hostAtMost: 50 })];
+    expect(roomOf(apart)).toEqual({ device: 100, host: 50, hostAtMost: 50, disk: 40 });
+  });
+
+  test('what a model gives back counts as free; a device without a limit has none', () => {
+    const [a, b] = [
+      standing({ device: null, returned: 10 }),
+      standing({ device: null, returned: 10 }),
+    ];
+    expect(roomOf([a, b])).toMatchObject({ device: null, host: 50 });
+  });
+});
+
+/** On the CPU, whose cap stands for a device's memory. */
+async function trained(zero: DsConfig['zero_optimization'], cap = 0) {
+  const device = cpu();
+  seed(1234);
+  const model = tinyModel();
+  const config = { ...tinyConfig({ precision: 'bf16', offload: false }), zero_optimization: zero };
+  device.trim();
+  device.setMemoryCap(cap);
+  let line = '';
+  try {
+    let engine: Awaited<ReturnType<typeof initialize>>['engine'] | undefined;
+    line = await printed(async () => {
+      ({ engine } = await initialize({ model, config, device }));
+    });
+    device.setMemoryCap(0);
+    if (!engine) throw new Error('no engine');
+    const losses = trainTiny(engine, 0, 4);
+    const run = { losses, weights: weightBits(engine), state: stateBits(engine) };
+    const { zero_optimization: chosen } = engine.config;
+    engine.destroy();
+    return { line, run, chosen };
+  } finally {
+    device.setMemoryCap(0);
+  }
+}
+
+describe('on the CPU', () => {
+  test('nothing is moved, and the line says why; the bits are those of the choice written out', async () => {
+    const asked = await trained(AUTO);
+    expect(asked.line).toMatch(
+      /^zero_optimization: stage 0, offload_optimizer none, offload_param none, as the CPU computes where host memory is: \d+\.\d MiB of \d+\.\d GiB of host memory\n$/,
+    );
+    const written = await trained({ stage: 0 });
+    expect(written.line).toBe('');
+    expect(asked.chosen).toEqual(written.chosen);
+    expect(asked.run).toEqual(written.run);
+  });
+
+  test('keys beside "auto" are obeyed: stage 0 has nothing to offload', async () => {
+    const offload_optimizer = { device: 'cpu', super_offload: false, gpu_share: 0 } as const;
+    const asked = await trained({ stage: 'auto', offload_optimizer });
+    expect(asked.chosen.stage).toBe(1);
+    const written = await trained({ stage: 1, offload_optimizer });
+    expect(asked.run).toEqual(written.run);
+  });
+
+  test('too little is refused before anything is allocated', async () => {
+    const { allocations } = cpu().memory;
+    await expect(trained(AUTO, 2 ** 14)).rejects.toMatchObject({
+      code: 'DS_OUT_OF_MEMORY',
+      expected: expect.stringMatching(/of the memory of cpu \(weights .* by the plan, with stage/),
+      got: '0.0 MiB',
+    });
+    expect(cpu().memory.allocations - allocations).toBeLessThan(60);
+  });
+
+  test("a model of one's own: activations are unknown, and the line says so", async () => {
+    const model = new nn.Linear(8, 8);
+    const line = await printed(async () => {
+      const config = {
+        train_batch_size: 1,
+        optimizer: { type: 'AdamW', params: {} },
+        zero_optimization: AUTO,
+      } as DsConfig;
+      (await initialize({ model, config, device: 'cpu' })).engine.destroy();
+    });
+    expect(line).toMatch(/of host memory, before activations\n$/);
+  });
+
+  test('a run goes on from a checkpoint of another stage and offload', async () => {
+    const dir = mkdtempSync(join(tmpdir(), 'ds-planned-'));
+    const build = async (zero: DsConfig['zero_optimization']) => {
+      seed(1234);
+      const config = {
+        ...tinyConfig({ precision: 'bf16', offload: false }),
+        zero_optimization: zero,
+      };
+      const { engine } = await initialize({ model: tinyModel(), config, device: 'cpu' });
+      return engine;
+    };
+    try {
+      const offload_optimizer = { device: 'cpu', super_offload: false } as const;
+      const first = await build({ stage: 3, offload_optimizer, offload_param: { device: 'cpu' } });
+      trainTiny(first, 0, 3);
+      await first.saveCheckpoint(dir);
+      const expected = trainTiny(first, 3, 6);
+      const bits = weightBits(first);
+      first.destroy();
+      await printed(async () => {
+        const second = await build(AUTO);
+        expect(second.config.zero_optimization.stage).toBe(0);
+        await second.loadCheckpoint(dir);
+        expect(trainTiny(second, 3, 6)).toEqual(expected);
+        expect(weightBits(second)).toEqual(bits);
+        second.destroy();
+      });
+    } finally {
+      rmSync(dir, { recursive: true });
+    }
+  });
+
+  test('a Trainer asks as initialize() does', async () => {
+    const run = async (zero_optimization: DsConfig['zero_optimization']) => {
+      const trainer = new Trainer<Window>({
+        ...{ model: tinier(), train: samples(8), device: 'cpu', progress: false, lr: 3e-3 },
+        ...{ batchSize: 2, maxSteps: 3, stopSignals: [], deepspeed: { zero_optimization } },
+      });
+      const losses: unknown[] = [];
+      for await (const event of trainer.train()) if (event.type === 'log') losses.push(event.loss);
+      await trainer.destroy();
+      return losses;
+    };
+    let losses: unknown[] = [];
+    const line = await printed(async () => {
+      losses = await run(AUTO);
+    });
+    expect(line.match(/^zero_optimization: stage 0/gm)).toHaveLength(1);
+    expect(losses).toEqual(await run({ stage: 0 }));
+  });
+});

@@ -1,0 +1,128 @@
+// What the plan chooses of ways that are left open, by the room that there is.
+import { nn } from '../../lib/index.js';
+import {
+  chooseWay,
+  countsOf,
+  H200,
+  plainSetup,
+  plannedGpuShare,
+  type Setup,
+  sizesOf,
+  type Way,
+  type Weights,
+} from '../../lib/plan/index.js';
+
+const GIB = 2 ** 30;
+const sizes = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('1558M')));
+
+const at = (ranks: number) => ({
+  ...{ nodes: 1, devicesPerNode: ranks, coresPerNode: 16 * ranks, nodeLink: 50e9 },
+});
+
+/** All that stage and offload may become on so many ranks, in an order that means nothing. */
+function ways(ranks: number): Way<Partial<Setup>>[] {
+  const common = { ...plainSetup, ranks, microBatch: 8, checkpointing: true };
+  const stages = [3, 2, 1] as const;
+  const onHost = stages.flatMap((stage) =>
+    [1, 0.75, 0.5, 0.25].flatMap((ratio) =>
+      [true, false].map((speculates) => ({ stage, optimizer: 'cpu', ratio, speculates }) as const),
+    ),
+  );
+  const share = plannedGpuShare({ ...common, optimizer: 'cpu' }, H200, at(ranks));
+  const all: Partial<Setup>[] = [
+    { stage: 3, optimizer: 'cpu', weights: 'cpu', speculates: false },
+    ...onHost.flatMap((one) => [one, { ...one, gpuShare: share }]),
+    ...stages.map((stage) => ({ stage })),
+    { stage: 0 },
+  ];
+  return all.map((config) => ({ config, setup: { ...common, ...config } }));
+}
+
+const ROOM = { device: 139 * GIB, host: 128 * GIB, hostAtMost: 128 * GIB, disk: 0 };
+
+function choose(ranks: number, room: Partial<typeof ROOM>, more: Partial<Weights> = {}) {
+  const rooms = { ...ROOM, hostAtMost: room.host ?? ROOM.hostAtMost, ...room };
+  const common = { sizes, knowsActivations: true, isHost: false, rates: H200 };
+  return chooseWay(ways(ranks), { ...common, cluster: at(ranks), room: rooms, ...more });
+}
+
+const chosen = (...given: Parameters<typeof choose>) => choose(...given).best?.config;
+
+describe('on one device', () => {
+  test('nothing is moved where all of it fits', () => {
+    expect(chosen(1, {})).toEqual({ stage: 0 });
+  });
+
+  test('the less memory, the more of the state is on the host, and at last weights', () => {
+    const ratios = [24, 20, 16, 12].map((gib) => chosen(1, { device: gib * GIB })?.ratio ?? 0);
+    expect(ratios).toEqual([...ratios].sort((a, b) => a - b));
+    expect(new Set(ratios).size).toBeGreaterThan(2);
+    expect(chosen(1, { device: 5 * GIB })).toMatchObject({ stage: 3, weights: 'cpu' });
+    const steps = [40, 24, 16, 12].map((gib) => choose(1, { device: gib * GIB }).best?.step ?? 0);
+    expect(steps).toEqual([...steps].sort((a, b) => a - b));
+  });
+
+  test('what is chosen fits with its margin, and what is refused does not', () => {
+    for (const gib of [40, 24, 16, 12, 8, 5]) {
+      const { best } = choose(1, { device: gib * GIB, host: 40 * GIB });
+      expect(best?.device).toBeLessThanOrEqual(gib * GIB);
+      expect(best?.host).toBeLessThanOrEqual(40 * GIB);
+    }
+    const { best, leanest } = choose(1, { device: 2 * GIB });
+    expect(best).toBeNull();
+    expect(leanest.config).toMatchObject({ stage: 3, weights: 'cpu' });
+    expect(leanest.device).toBeGreaterThan(2 * GIB);
+  });
+
+  test('updates wait where the host has too little to try them out', () => {
+    const device = 9 * GIB;
+    expect(chosen(1, { device, host: 64 * GIB })).toMatchObject({ ratio: 1, speculates: true });
+    expect(chosen(1, { device, host: 22 * GIB })).toMatchObject({ ratio: 1, speculates: false });
+    expect(chosen(1, { device, host: 8 * GIB })).toBeUndefined();
+  });
+
+  test('a virtual machine that may be given more is asked for as little as can be', () => {
+    const { best, leanest } = choose(1, { device: 9 * GIB, host: 8 * GIB, hostAtMost: 64 * GIB });
+    expect(best).toBe(leanest);
+    expect(best?.host).toBeGreaterThan(8 * GIB);
+    expect(best?.setup).toMatchObject({ optimizer: 'cpu' });
+  });
+});
+
+describe('on several ranks', () => {
+  test('they share state out before it is moved to the host', () => {
+    expect(chosen(4, {})).toEqual({ stage: 1 });
+    expect(chosen(4, { device: 16 * GIB })).not.toHaveProperty('optimizer');
+    expect(chosen(4, { device: 6 * GIB })).toMatchObject({ optimizer: 'cpu' });
+  });
+});
+
+test('on the CPU nothing is moved to where it is, and ranks share out no more than they must', () => {
+  const onHost = { isHost: true };
+  const room = { device: null } as never;
+  expect(chosen(1, room, onHost)).toEqual({ stage: 0 });
+  expect(chosen(4, room, onHost)).toEqual({ stage: 0 });
+  expect(choose(4, room, onHost).best?.step).toBeNull();
+  const small = { device: null, host: 24 * GIB } as never;
+  expect(chosen(4, small, onHost)).toMatchObject({ stage: expect.any(Number) });
+  expect(chosen(4, small, onHost)?.stage).toBeGreaterThan(0);
+  expect(chosen(4, small, onHost)).not.toHaveProperty('optimizer');
+  expect(chosen(1, { device: null, host: 12 * GIB } as never, onHost)).toBeUndefined();
+});
+
+test('of a model whose activations are unknown half of the device is left, if it can be', () => {
+  const model = new nn.Sequential(
+    ...Array.from({ length: 8 }, () => new nn.Linear(4096, 4096, { bias: false })),
+  );
+  const unknown = { sizes: countsOf(model), knowsActivations: false };
+  // 16 bytes of each parameter: weights, gradients, masters and moments.
+  expect(countsOf(model).parameters * 16).toBe(2 * GIB);
+  expect(chosen(1, { device: 8 * GIB }, unknown)).toEqual({ stage: 0 });
+  expect(choose(1, { device: 8 * GIB }, unknown).best?.step).toBeNull();
+  const moved = choose(1, { device: 4 * GIB }, unknown).best;
+  expect(moved?.config).toMatchObject({ optimizer: 'cpu' });
+  expect(moved?.device).toBeLessThan(2 * GIB);
+  const tight = choose(1, { device: 1.5 * GIB }, unknown);
+  expect(tight.best).toBe(tight.leanest);
+  expect(tight.best?.device).toBeGreaterThan(0.75 * GIB);
+});
