@@ -49,5 +49,5 @@ export {
   type QuantizedOptions,
 } from './quantized-linear.js';
 export * from './sparse-attention.js';
-export { readSparsity, type Sparsity, sparseLayout } from './sparse-patterns.js';
+export { readSparsity, type Sparsity } from './sparse-patterns.js';
 export * from './transformer.js';

@@ -4,24 +4,29 @@ import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { describe } from '../runtime/view.js';
-import {
-  attention,
-  type BlockLayout,
-  type HeadShare,
-  sharedTokens,
-  Tensor,
-} from '../tensor/index.js';
+import { attention, BlockLayout, type HeadShare, sharedTokens, Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
 import { Module } from './module.js';
 import {
   readSparsity,
   type Sparsity,
   type SparsityOptions,
-  sparseLayout,
+  seenBlocks,
   sparsityNames,
 } from './sparse-patterns.js';
 
 export type { SparsityOptions } from './sparse-patterns.js';
+
+/**
+ * The layout of `tokens` tokens for `heads` heads, a function of its arguments alone: the same on
+ * every rank, where DeepSpeed broadcasts that of rank 0. `tokens` need be no multiple of the block.
+ * DeepSpeed's make_layout, but for what chance draws, and for rows that draw from fewer blocks than
+ * asked, which see all of them. Options that were left out have their defaults. Throws DS_ARGUMENT.
+ */
+export function sparseLayout(given: SparsityOptions, heads: number, tokens: number): BlockLayout {
+  const { fill, ...sizes } = seenBlocks(given, heads, tokens);
+  return new BlockLayout(sizes, fill);
+}
 
 /** Layouts that are kept; those of the last lengths. */
 const KEPT = 8;

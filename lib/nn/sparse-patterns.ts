@@ -4,8 +4,8 @@ import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { BlockLayout, type SeeBlocks } from '../tensor/index.js';
-import { requireBlock } from '../tensor/ops/block-layout.js';
+import type { BlockLayoutSizes, SeeBlocks } from '../tensor/index.js';
+import { requireBlock } from '../tensor/ops/require-block.js';
 
 /** Which keys queries see, by blocks of tokens; DeepSpeed's names in camelCase, or as they are. */
 export interface SparsityOptions {
@@ -300,13 +300,13 @@ export function readSparsity(given: SparsityOptions): Sparsity {
   return sparsity;
 }
 
-/**
- * The layout of `tokens` tokens for `heads` heads, a function of its arguments alone: the same on
- * every rank, where DeepSpeed broadcasts that of rank 0. `tokens` need be no multiple of the block.
- * DeepSpeed's make_layout, but for what chance draws, and for rows that draw from fewer blocks than
- * asked, which see all of them. Options that were left out have their defaults. Throws DS_ARGUMENT.
- */
-export function sparseLayout(given: SparsityOptions, heads: number, tokens: number): BlockLayout {
+/** Sizes of a layout, and who says which blocks see which. */
+export interface SeenBlocks extends BlockLayoutSizes {
+  fill(see: SeeBlocks, head: number, query: number): void;
+}
+
+/** What sparseLayout() makes a layout of. Throws DS_ARGUMENT. */
+export function seenBlocks(given: SparsityOptions, heads: number, tokens: number): SeenBlocks {
   const sparsity = readSparsity(given);
   const { block, mode, differentLayoutPerHead, maxTokens } = sparsity;
   requireInteger(`${OP} heads`, heads, 1);
@@ -318,8 +318,10 @@ export function sparseLayout(given: SparsityOptions, heads: number, tokens: numb
     const hint = 'Raise maxTokens, or ask for fewer blocks.';
     throw refused(mode, `texts of at least ${least} blocks`, `${n} blocks of ${block}`, hint);
   }
-  const sizes = { heads: differentLayoutPerHead ? heads : 1, block };
-  return new BlockLayout({ ...sizes, blocks: Math.ceil(tokens / block) }, (see, head, row) =>
-    pattern.see(sparsity, { head, row, n, see }),
-  );
+  return {
+    heads: differentLayoutPerHead ? heads : 1,
+    block,
+    blocks: Math.ceil(tokens / block),
+    fill: (see, head, row) => pattern.see(sparsity, { head, row, n, see }),
+  };
 }

@@ -6,6 +6,7 @@ import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { within } from '../scope.js';
 import { Tensor } from '../tensor.js';
+import { requireBlock } from './require-block.js';
 
 /** What a layout is of. */
 export interface BlockLayoutSizes {
@@ -24,20 +25,6 @@ export interface BlockLayoutSizes {
 export type SeeBlocks = (from: number, to: number) => void;
 
 const BITS = 32;
-const LEAST_BLOCK = 16;
-
-/** `block` where the kernels take it. Throws DS_ARGUMENT. */
-export function requireBlock(op: string, block: unknown): number {
-  const tokens = requireInteger(op, block, 1);
-  if (tokens >= LEAST_BLOCK && Number.isInteger(Math.log2(tokens))) return tokens;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op,
-    expected: `a power of two of tokens, at least ${LEAST_BLOCK}`,
-    got: String(tokens),
-    hint: 'The kernels hide 16 x 16 scores as a whole: set block to 16, 32, 64 or 128, and the numbers of blocks accordingly.',
-  });
-}
 
 /** A block layout: one bit for each pair of blocks of each head. */
 export class BlockLayout {

@@ -1,0 +1,18 @@
+// How many tokens a block of an attention layout may have, for those who only read options.
+import { DsError } from '../../errors.js';
+import { requireInteger } from '../../runtime/require-number.js';
+
+const LEAST_BLOCK = 16;
+
+/** `block` where the kernels take it. Throws DS_ARGUMENT. */
+export function requireBlock(op: string, block: unknown): number {
+  const tokens = requireInteger(op, block, 1);
+  if (tokens >= LEAST_BLOCK && Number.isInteger(Math.log2(tokens))) return tokens;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: `a power of two of tokens, at least ${LEAST_BLOCK}`,
+    got: String(tokens),
+    hint: 'The kernels hide 16 x 16 scores as a whole: set block to 16, 32, 64 or 128, and the numbers of blocks accordingly.',
+  });
+}
