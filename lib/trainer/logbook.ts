@@ -49,7 +49,7 @@ export class Logbook {
   private cost = 0;
   /** Tokens that read() knows of. */
   private counted = 0;
-  private since: { time: number; tokens: number };
+  private since: { time: number; tokens: number; flops: number };
   private readonly bar: ProgressBar | null;
   private readonly monitor: MonitorMaster;
 
@@ -60,7 +60,7 @@ export class Logbook {
     const draws = isFirst && settings.progress;
     this.bar = draws ? new ProgressBar({ total: maxSteps, stream: process.stderr }) : null;
     this.monitor = new MonitorMaster(isFirst ? reportsOf(settings) : []);
-    this.since = { time: performance.now(), tokens: state.tokens };
+    this.since = sinceNow(state);
   }
 
   /** A run begins: speeds and what is skipped count from now on. */
@@ -70,7 +70,7 @@ export class Logbook {
   }
 
   private restart(): void {
-    this.since = { time: performance.now(), tokens: this.options.state.tokens };
+    this.since = sinceNow(this.options.state);
   }
 
   /** All ranks have read so many tokens in the updates of this run. */
@@ -171,10 +171,13 @@ export class Logbook {
     const { bf16, fp16 } = engine.config;
     const dtype = bf16.enabled ? 'bf16' : fp16.enabled ? 'f16' : 'f32';
     const peak = peakFlops(engine.device, dtype);
-    if (peak === null || this.cost === 0) return { tokensPerSecond };
-    return { tokensPerSecond, mfu: (tokensPerSecond * this.cost) / (peak * engine.worldSize) };
+    const flops = state.flops - this.since.flops; // Sequences may have had several lengths.
+    if (peak === null || flops === 0) return { tokensPerSecond };
+    return { tokensPerSecond, mfu: flops / seconds / (peak * engine.worldSize) };
   }
 }
+
+const sinceNow = ({ tokens, flops }: TrainerState) => ({ time: performance.now(), tokens, flops });
 
 /** Of a language model, by the formula of PaLM; before an engine has its parameters. */
 export function costOf(model: Module): LogbookOptions['costOf'] {
