@@ -85,19 +85,21 @@ async function countsLikeOne(device: Device, more: JsonObject = {}): Promise<voi
 const tokensOf = ({ events }: RanksReport): (string | undefined)[] =>
   events.filter((event) => event.startsWith('log')).map((event) => event.split(' ').at(-1));
 
-/** Samples of 3, 6 and then all 9 tokens. */
-const CURRICULUM: JsonObject = {
+/** Samples of `difficulty[i]` tokens until update `max_step[i]`. */
+const curriculum = (difficulty: number[], max_step: number[]): JsonObject => ({
   curriculum_learning: {
-    ...{ enabled: true, min_difficulty: 3, max_difficulty: 9, schedule_type: 'fixed_discrete' },
-    schedule_config: { difficulty: [3, 6, 9], max_step: [1, 4] },
+    ...{ enabled: true, min_difficulty: difficulty[0] as number },
+    ...{ max_difficulty: difficulty.at(-1) as number, schedule_type: 'fixed_discrete' },
+    schedule_config: { difficulty, max_step },
   },
-};
+});
+const CURRICULUM = curriculum([3, 6, 9], [1, 4]);
 
 /** Ranks that share the model, or are copies of each other, judge the same samples: once each. */
-async function judgedOnce(device: Device): Promise<void> {
+async function judgedOnce(device: Device, more: JsonObject = {}): Promise<void> {
   const run = (deepspeed: JsonObject): RanksRun => ({
     ...{ train: 8, judged: 5, tokens: 8 },
-    options: { batchSize: 2, epochs: 1, lr: 1e-3, deepspeed },
+    options: { batchSize: 2, epochs: 1, lr: 1e-3, deepspeed: { ...deepspeed, ...more } },
   });
   const [one] = await runOn(device, 1, [run({})]);
   const cuts = [
@@ -205,6 +207,11 @@ export const cases: Case[] = [
     gpus: 2,
   },
   { name: 'two ranks of one model judge each sample once', run: judgedOnce, gpus: 2 },
+  {
+    name: 'two ranks of one model, whose samples get longer, have the metrics of one',
+    run: (device) => judgedOnce(device, curriculum([2, 4, 8], [1, 2])),
+    gpus: 2,
+  },
   { name: 'two ranks find the best and stop early alike', run: decidedAlike, gpus: 2 },
   {
     name: 'two ranks stop alike when one is told to, and go on to the bit',

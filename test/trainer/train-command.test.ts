@@ -187,6 +187,28 @@ test('a configuration that says something else than the arguments names all of i
   );
 }, 60_000);
 
+test('samples get longer where the configuration asks for it', async () => {
+  const config = file(
+    'curriculum.json',
+    JSON.stringify({
+      curriculum_learning: {
+        ...{ enabled: true, min_difficulty: 8, max_difficulty: 64, schedule_type: 'fixed_linear' },
+        schedule_config: { total_curriculum_step: 4, difficulty_step: 8 },
+      },
+    }),
+  );
+  const line = `train ${COMMON} --deepspeed ${config} --output longer --device cpu --max_steps 5 --packing --logging_steps 1 --no_sample`;
+  const { code, stderr } = await ds(line);
+  expect([code, stderr.match(/Error|failed/)]).toEqual([0, null]);
+  const text = readFileSync(join(dir, 'longer', 'trainer_state.json'), 'utf8');
+  const { log_history: history } = JSON.parse(text) as { log_history: { num_tokens?: number }[] };
+  const tokens = history.flatMap(({ num_tokens: count }) => count ?? []);
+  // 8 + 14 step, rounded down to multiples of 8, of four rows.
+  const lengths = [16, 32, 48, 64, 64];
+  let sum = 0;
+  expect(tokens).toEqual(lengths.map((length) => (sum += 4 * length)));
+}, 60_000);
+
 test('--help lists the arguments and their other names', async () => {
   const { code, stdout } = await ds('train --help');
   expect(code).toBe(0);
