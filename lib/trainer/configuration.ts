@@ -38,12 +38,14 @@ export function autoSources(settings: Settings, length: RunLength | null): AutoS
       ? value
       : ((keys.map((key) => said(file, key)).find(isSaid) as Value | undefined) ?? value);
   const { betas, eps, weightDecay, maxGradNorm } = settings;
+  const { sequenceLength } = settings.data;
   const training: Training = {
     lr: of('lr', settings.lr, 'optimizer.params.lr', 'scheduler.params.warmup_max_lr'),
     betas: of('betas', betas, 'optimizer.params.betas'),
     eps: of('eps', eps, 'optimizer.params.eps'),
     weightDecay: of('weightDecay', weightDecay, 'optimizer.params.weight_decay'),
     maxGradNorm: of('maxGradNorm', maxGradNorm, 'gradient_clipping'),
+    ...defined('sequenceLength', sequenceLength),
     ...batchSizes(settings, file),
     ...precisionOf(settings),
     ...(length ? stepsFor(settings, file, length) : {}),

@@ -64,6 +64,11 @@ export interface TrainerDataOptions<Sample, Batch> {
   collate?: (samples: Sample[], device: Device) => Batch;
   /** Tokens of each sample, for "group_by_length". Default: those of its `ids`. */
   lengths?: ArrayLike<number>;
+  /**
+   * Tokens of a sample, at most: what the plan weighs by where stage or offload is "auto". Default:
+   * 1024, or what the model takes.
+   */
+  sequenceLength?: number;
 }
 
 /** In which order samples are visited. */

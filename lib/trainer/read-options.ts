@@ -38,6 +38,7 @@ const OPTIONS: OptionNames<TrainerOptions> = {
 };
 const DATA: OptionNames<TrainerDataOptions<unknown, unknown>> = {
   ...{ sampling: true, dropLast: true, seed: true, workers: true, collate: true, lengths: true },
+  sequenceLength: true,
 };
 const LOG: OptionNames<LogOptions> = { every: true, first: true, nanFilter: true };
 const EVAL: OptionNames<EvalOptions<unknown, unknown>> = {
@@ -96,7 +97,10 @@ export interface RunSettings
 export type EvalPlan = Required<Omit<EvalOptions<unknown, unknown>, 'data' | 'metrics'>>;
 
 /** In which order samples come, and who gets them. */
-export type DataPlan = Required<Omit<TrainerDataOptions<unknown, unknown>, 'collate' | 'lengths'>>;
+export type DataPlan = Required<
+  Omit<TrainerDataOptions<unknown, unknown>, 'collate' | 'lengths' | 'sequenceLength'>
+> &
+  Pick<TrainerDataOptions<unknown, unknown>, 'sequenceLength'>;
 
 /** TrainerOptions with its defaults. */
 export interface TrainerSettings<Sample, Batch> extends RunSettings {
@@ -213,9 +217,11 @@ function readData<Sample, Batch>(
   requireType('Trainer data.dropLast', dropLast, 'boolean');
   requireInteger('Trainer data.seed', seed, 0);
   requireInteger('Trainer data.workers', workers, 0);
-  const { collate, lengths } = options;
+  const { collate, lengths, sequenceLength } = options;
+  if (sequenceLength !== undefined)
+    requireInteger('Trainer data.sequenceLength', sequenceLength, 1);
   if (collate !== undefined) requireType('Trainer data.collate', collate, 'function');
-  return { sampling, dropLast, seed, workers, collate, lengths };
+  return { sampling, dropLast, seed, workers, collate, lengths, sequenceLength };
 }
 
 function readLog(given: LogOptions | undefined): Required<LogOptions> {

@@ -199,6 +199,7 @@ describe('as options of a Trainer', () => {
       '--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {"min_lr_rate":0.1} --learning_rate 1e-3',
       { schedule: { type: 'cosine_with_min_lr', minLr: 1e-4 } },
     ],
+    ['--max_length 512', { data: { sequenceLength: 512 } }],
     ['--group_by_length --data_seed 3', { data: { sampling: 'group_by_length', seed: 3 } }],
     ['--train_sampling_strategy sequential', { data: { sampling: 'sequential' } }],
     ['--logging_steps 5 --logging_first_step', { log: { every: 5, first: true } }],

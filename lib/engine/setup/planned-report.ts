@@ -36,14 +36,13 @@ export function choiceLine(best: Weighed<ResolvedConfig>, context: Context): str
     ({ of, bytes, there }) => `${size(bytes)} of ${size(there)} of ${of}`,
   );
   const each = context.ranks > 1 ? ' for each rank' : '';
-  const tokens = `micro-batches of ${setup.microBatch}`;
   const time =
-    step === null
-      ? ''
-      : `, ${step.toPrecision(2)} s a step by the rates of an ${H200.name} (${tokens} x ${setup.seq} tokens)`;
-  const unknown = isKnown ? '' : ', before activations';
+    step === null ? '' : `, ${step.toPrecision(2)} s a step by the rates of an ${H200.name}`;
+  const batch = isKnown
+    ? ` with micro-batches of ${setup.microBatch} x ${setup.seq} tokens`
+    : ', before activations';
   const mayGrow = best.host > context.room.host ? ', of which a virtual machine may get more' : '';
-  return `zero_optimization: ${wayText(best)}${why}: ${places.join(', ')}${each}${mayGrow}${unknown}${time}`;
+  return `zero_optimization: ${wayText(best)}${why}: ${places.join(', ')}${each}${mayGrow}${batch}${time}`;
 }
 
 type Parts = Record<string, number>;

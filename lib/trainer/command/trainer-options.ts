@@ -75,6 +75,7 @@ export function trainerPart(args: TrainArguments, dir: string): TrainerPart {
         dropLast: args.dataloader_drop_last,
         workers: args.dataloader_num_workers,
         seed: args.data_seed,
+        sequenceLength: args.max_length,
       },
       log: {
         every: logging === null ? NEVER : logging,
