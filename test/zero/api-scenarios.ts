@@ -1,6 +1,7 @@
 // What the zero namespace reads and writes of a model under training: the same at every stage and placement.
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
+import { isDeepStrictEqual } from 'node:util';
 import { type Engine, type nn, scope, Tensor, zero } from '../../lib/index.js';
 import { Net } from './shape-models.js';
 import { forward, type Scenario, step } from './shape-scenarios.js';
@@ -112,18 +113,44 @@ function writing(engine: Engine): number[] {
   ];
 }
 
+/** Master weights by parameter, as text. */
+function mastersOf(engine: Engine): string[] {
+  return engine.module.parameters().map((parameter) => {
+    const value = zero.safeGetFullFp32Param(parameter) as Tensor;
+    const text = value.toArray().join();
+    value.dispose();
+    return text;
+  });
+}
+
+/** What ranks but the modifier write is lost at once: weights and masters are those before. */
+function intruding(engine: Engine): number[] {
+  const losses = [step(engine, 0), step(engine, 1)];
+  const name = [...engine.module.namedParameters()].map(([key]) => key)[1] as string;
+  const like = engine.module.parameters()[1] as nn.Parameter;
+  const weights = (): number => engine.withFullWeights(() => bitsIn(engine.module.parameters()));
+  const before = [mastersOf(engine), weights()];
+  const value = pattern(like, engine.device, 0.25 + engine.globalRank);
+  zero.GatheredParameters(engine, { modifierRank: 0 }, () => {
+    if (engine.globalRank > 0) engine.module.loadStateDict({ [name]: value }, { strict: false });
+  });
+  value.dispose();
+  const isSame = isDeepStrictEqual([mastersOf(engine), weights()], before);
+  // All ranks throw, or none: the others would wait for one that does.
+  const others = scope(() => {
+    const count = Tensor.from([isSame ? 0 : 1], { device: engine.device });
+    engine.parts.ranks.world.allReduce(count, { purpose: 'ranks with other weights' }).wait();
+    return count.item();
+  });
+  assert.equal(others, 0);
+  return [...losses, step(engine, 2), step(engine, 3)];
+}
+
 /** Rank 1 alone changes two parameters; the masters of the others keep every bit. */
 function gathering(engine: Engine): number[] {
   const losses = [step(engine, 0), step(engine, 1)];
   const names = [...engine.module.namedParameters()].map(([name]) => name);
-  const masters = (): string[] =>
-    engine.module.parameters().map((parameter) => {
-      const value = zero.safeGetFullFp32Param(parameter) as Tensor;
-      const text = value.toArray().join();
-      value.dispose();
-      return text;
-    });
-  const before = masters();
+  const before = mastersOf(engine);
   const chosen = [names[1], names[4]] as string[];
   const given = Object.fromEntries(
     chosen.map((name) => {
@@ -141,7 +168,7 @@ function gathering(engine: Engine): number[] {
     engine.train();
     assert.ok(engine.module.parameters().every((parameter) => parameter.toArray().length > 0));
   });
-  masters().forEach((text, i) => {
+  mastersOf(engine).forEach((text, i) => {
     const value = given[names[i] as string];
     const rounded = value && scope(() => value.to('bf16').to('f32').toArray().join());
     assert.equal(text, rounded ?? before[i], names[i]);
@@ -246,6 +273,13 @@ export const apiScenarios: readonly Scenario[] = [
     config: { optimizer: { type: 'AdamW8bit', params: { lr: 1e-2, min_8bit_size: 32 } } },
   },
   { name: 'GatheredParameters', model: () => new Net(), train: gathering },
+  { name: 'GatheredParameters, other ranks', model: () => new Net(), train: intruding },
+  {
+    name: 'GatheredParameters, other ranks, fp32',
+    model: () => new Net(),
+    train: intruding,
+    config: { bf16: { enabled: false } },
+  },
   {
     name: 'zero.Init',
     model: () => zero.Init(() => new Net()),

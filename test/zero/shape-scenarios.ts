@@ -36,7 +36,7 @@ function inputs({ globalRank: rank, device, config }: Engine, index: number): Te
   );
   return Tensor.from(values, {
     shape: [4, 5],
-    dtype: config.fp16.enabled ? 'f16' : 'bf16',
+    dtype: config.fp16.enabled ? 'f16' : config.bf16.enabled ? 'bf16' : 'f32',
     device,
   }).keep();
 }

@@ -30,10 +30,11 @@ const GATHER_OPTIONS: OptionNames<GatherOptions> = { modifierRank: true };
 /**
  * Runs `body`, which is synchronous, while the parameters have their values on every rank, whatever
  * the stage; all ranks call it. With `modifierRank`, what that rank writes to them (loadStateDict()
- * in `body` may) reaches all ranks, master weights included, rounded to the weights' dtype; a
- * parameter that `body` leaves as it is keeps its master weights to the last bit. `body` may run
- * forwards, but no step. Frozen parameters that are sharded are gathered likewise; others that no
- * engine trains are left alone. Throws DS_ARGUMENT. Source: deepspeed.zero.GatheredParameters.
+ * in `body` may) reaches all ranks, master weights included, rounded to the weights' dtype; what
+ * others write is lost. A parameter that this rank leaves as it is keeps its master weights to the
+ * last bit. `body` may run forwards, but no step. Frozen parameters that are sharded are gathered
+ * likewise; others that no engine trains are left alone. Throws DS_ARGUMENT. Source:
+ * deepspeed.zero.GatheredParameters.
  */
 export function gatheredParameters<Result>(
   what: Gatherable,
@@ -66,8 +67,7 @@ function modified<Result>(
   body: () => Result,
 ): Result {
   const { engine } = held[0] as HeldParameter;
-  const isRoot = engine.globalRank === root;
-  const before = isRoot ? held.map(({ parameter }) => fingerprint(parameter)) : [];
+  const before = held.map(({ parameter }) => fingerprint(parameter));
   let result: Result;
   try {
     for (const { parameter } of held) (parameter as Parameter).isOpen = true;
@@ -75,22 +75,41 @@ function modified<Result>(
   } finally {
     for (const { parameter } of held) (parameter as Parameter).isOpen = false;
   }
-  const flags = held.map(({ parameter }, i) => isRoot && fingerprint(parameter) !== before[i]);
+  const written = held.map(({ parameter }, i) => fingerprint(parameter) !== before[i]);
+  const [changed, lost] = writtenBy(root, held, written);
   const { ranks, state } = engine.parts;
-  const changed = scope(() => {
-    const shared = Tensor.from(Uint8Array.from(flags, Number), { device: engine.device });
-    takeOver(ranks.world, shared, root);
-    const values = shared.toArray();
-    return held.filter((_, i) => values[i] === 1);
-  });
   state.synchronize();
   for (const one of changed) {
     takeOver(ranks.world, one.parameter, root);
     if (isOwned(one)) scope(() => writeMaster(one, one.parameter.detach().to('f32')));
     else writeFrozen(one);
   }
+  for (const { parameter } of lost) takeOver(ranks.world, parameter, root);
   publishMasters(engine, new Set(changed.filter(isOwned).map(({ partition }) => partition)));
   return result;
+}
+
+/** What rank `root` has written, and what other ranks alone have; the same on every rank. */
+function writtenBy(
+  root: number,
+  held: readonly HeldParameter[],
+  written: readonly boolean[],
+): [root: HeldParameter[], others: HeldParameter[]] {
+  const { device, parts } = (held[0] as HeldParameter).engine;
+  const { world } = parts.ranks;
+  // More than all others together.
+  const weight = world.rank === root ? world.size : 1;
+  const sums = scope(() => {
+    const shared = Tensor.from(
+      Float32Array.from(written, (one) => (one ? weight : 0)),
+      { device },
+    );
+    world.allReduce(shared, { purpose: 'which parameters were written' }).wait();
+    return shared.toArray();
+  });
+  const among = (least: number, end: number): HeldParameter[] =>
+    held.filter((_, i) => (sums[i] as number) >= least && (sums[i] as number) < end);
+  return [among(world.size, Number.POSITIVE_INFINITY), among(1, world.size)];
 }
 
 function heldAmong(what: Gatherable): HeldParameter[] {
