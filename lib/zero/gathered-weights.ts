@@ -65,8 +65,9 @@ export class GatheredWeights implements WeightFlow {
   private readonly gathered = new Map<WeightUnit, Gathered>();
   private readonly parts = new Map<WeightUnit, WeightPart>();
   private readonly persistent = new Set<WeightUnit>();
-  /** When an update of the shard is complete. */
+  /** When an update of the shard is complete: what publish() was told, or events of its own. */
   private readonly updated = new Map<WeightUnit, Event>();
+  private readonly own = new Map<WeightUnit, Event>();
   private readonly trace: UnitTrace;
   private readonly stream: Stream;
   private readonly computed: Event;
@@ -142,10 +143,9 @@ export class GatheredWeights implements WeightFlow {
   }
 
   /** The shard changes in the order of `stream`: gathered weights are stale. */
-  publish({ unit }: WeightPart, stream: Stream): void {
+  publish({ unit }: WeightPart, stream: Stream, changed?: Event): void {
     this.trace.restart();
-    const event = this.updated.get(unit) ?? new Event(this.device);
-    this.updated.set(unit, event.record(stream));
+    this.updated.set(unit, changed ?? this.eventOf(unit).record(stream));
     this.drop(unit);
     this.options.near?.forget(unit);
   }
@@ -160,7 +160,7 @@ export class GatheredWeights implements WeightFlow {
     this.stream.synchronize();
     this.options.near?.dispose();
     if (this.options.overlap) this.stream.dispose();
-    for (const event of [this.computed, ...this.updated.values()]) event.dispose();
+    for (const event of [this.computed, ...this.own.values()]) event.dispose();
     this.options.home.dispose();
   }
 
@@ -173,6 +173,12 @@ export class GatheredWeights implements WeightFlow {
   /** The units used next that are not on their way here. */
   private *notGathered(): Generator<WeightUnit> {
     for (const unit of this.trace.upcoming()) if (!this.gathered.has(unit)) yield unit;
+  }
+
+  private eventOf(unit: WeightUnit): Event {
+    const event = this.own.get(unit) ?? new Event(this.device);
+    this.own.set(unit, event);
+    return event;
   }
 
   private persists(unit: WeightUnit): boolean {

@@ -29,7 +29,10 @@ export interface WeightFlow {
   release(unit: WeightUnit): void;
   /** Every unit's gradient of this backward is under way. */
   endBackward(): void;
-  /** The part's weights change in the order of `stream`, before `changed` where it is given. */
+  /**
+   * The part's weights change in the order of `stream`, before `changed` where it is given, which
+   * marks that until the part's next publish().
+   */
   publish(part: WeightPart, stream: Stream, changed?: Event): void;
   /**
    * Every partition of an update was published: their collectives are under way, on all ranks at

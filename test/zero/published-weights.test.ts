@@ -1,10 +1,13 @@
 // When updated weights go to the other ranks: what the host has updated at once and beside compute, in any order of buckets.
+// Where ranks have shards of them, each unit is gathered once it has changed itself.
 import { resolveConfig } from '../../lib/config/index.js';
 import { gradientBucket } from '../../lib/engine/setup/stage.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
+import { held, Tensor } from '../../lib/tensor/index.js';
 import type { At, Collectives } from '../../lib/zero/collectives.js';
 import { untimedComm } from '../../lib/zero/exchange.js';
+import { GatheredWeights, gatherPlain, onDevice } from '../../lib/zero/gathered-weights.js';
 import type { WeightPart } from '../../lib/zero/partition.js';
 import { PublishedWeights } from '../../lib/zero/weight-flow.js';
 
@@ -53,6 +56,46 @@ test('a unit that the host has updated goes at once, beside compute, and is wait
   flow.dispose();
   changed.dispose();
   host.dispose();
+});
+
+test('the gather of a shard waits until that has changed, not for those that change after it', () => {
+  const device = cpu();
+  const group = { rank: 0, size: 1, allGather: () => ({ wait: () => {} }) };
+  const flow = new GatheredWeights(device, group as unknown as Collectives, {
+    ...{ prefetch: 0, maxLive: 0, maxReuseDistance: 0, near: null, overlap: true },
+    ...{ persistenceThreshold: 0, modelPersistenceThreshold: 0, timer: untimedComm },
+    ...{ home: onDevice, gather: gatherPlain },
+  });
+  const weights = held(() => Tensor.empty([8], 'f32', device));
+  let placed: Tensor | null = null;
+  const unit = {
+    ...{ name: 'first', layout: { numel: 8 }, dtype: 'f32', device, weights },
+    materialize: (flat: Tensor) => {
+      placed = flat;
+    },
+    vacate: () => placed?.release(),
+  };
+  const place = onDevice.place(unit as never, 8);
+  const part = { unit, range: { offset: 0, numel: 8 }, place } as unknown as WeightPart;
+  flow.adopted(part);
+  const host = Stream.create(device);
+  const changed = new Event(device).record(host);
+  const waitsOf = (publish: () => void): unknown[] => {
+    const waits = jest.spyOn(Stream.prototype, 'wait');
+    publish();
+    flow.acquire(part.unit);
+    const events = waits.mock.calls.map(([event]) => event);
+    waits.mockRestore();
+    return events;
+  };
+  expect(waitsOf(() => flow.publish(part, host, changed))).toContain(changed);
+  expect(waitsOf(() => flow.publish(part, host))).not.toContain(changed);
+  flow.publish(part, host, changed);
+  flow.dispose();
+  // Whoever has made it still has it.
+  expect(changed.record(host).done).toBe(true);
+  for (const one of [changed, host, place]) one.dispose();
+  weights.release();
 });
 
 test('gradients that the host waits for are reduced unit by unit', () => {
