@@ -358,7 +358,11 @@ describe('updates that may be tried out', () => {
     await expect(asking(11, told)).rejects.toThrow(/"super_offload": false/);
     expect(await asking(13, told)).toBe(told.config);
     expect(warned).not.toHaveBeenCalled();
-    const { zero_optimization: zero, ...rest } = await asking(13);
+    const settled = await asking(13);
+    const { zero_optimization: zero, ...rest } = settled;
+    for (const one of [settled, zero, zero.offload_optimizer]) {
+      expect(Object.isFrozen(one)).toBe(true);
+    }
     expect(zero.offload_optimizer).toEqual({
       ...given.config.zero_optimization.offload_optimizer,
       super_offload: false,

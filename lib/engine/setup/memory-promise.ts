@@ -88,11 +88,12 @@ export function notice(text: string): void {
   process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
 }
 
-/** The same configuration with updates after the verdict. */
+/** The same configuration, frozen as well, with updates after the verdict. */
 function waiting(config: ResolvedConfig): ResolvedConfig {
   const zero = config.zero_optimization;
-  const offload = { ...zero.offload_optimizer, super_offload: false };
-  return { ...config, zero_optimization: { ...zero, offload_optimizer: offload } };
+  const offload = Object.freeze({ ...zero.offload_optimizer, super_offload: false });
+  const settled = Object.freeze({ ...zero, offload_optimizer: offload });
+  return Object.freeze({ ...config, zero_optimization: settled });
 }
 
 /** See Claim.tried. The share of the device is the one asked for: it takes gradients to itself. */
