@@ -140,7 +140,10 @@ function gradientsAt(sizes: ModelSizes, setup: Setup, done: number): number {
   const waitsForAll = setup.accumulation > 1;
   const sharded = setup.stage >= 2 && setup.ranks > 1;
   const bucket = Math.min(Math.max(REDUCE_BUCKET, block), made);
-  const underWay = setup.overlap ? Math.min(2 * bucket, made) : bucket;
+  const inBuckets = setup.overlap ? Math.min(2 * bucket, made) : bucket;
+  // The host waits for no bucket, see gradientBucket(); the embedding's gradient comes last.
+  const byUnits = Math.min(root + (setup.overlap ? 2 : 1) * block, made);
+  const underWay = setup.optimizer === 'device' ? inBuckets : byUnits;
   if (sharded) {
     const away = setup.optimizer === 'device' ? 0 : setup.ratio;
     const stays = waitsForAll ? parameters : (1 - away) * made + away * underWay;

@@ -133,6 +133,24 @@ test.each([
   expect([got / expected > 0.99, got / expected < 1.05]).toEqual([true, true]);
 });
 
+test.each([
+  [true, 2],
+  [false, 1],
+])(
+  'gradients of offloaded state are under way unit by unit on several ranks: overlap %s',
+  (overlap, units) => {
+    const setup = { ...plainSetup, stage: 2, ranks: 2, overlap } as const;
+    const gradients = (optimizer: 'cpu' | 'device'): number =>
+      memoryOf(sizes, { ...setup, optimizer }).device.gradients;
+    const { root, block } = sizes.trained;
+    // In bf16, and what this rank owns of them, before it has reached the host.
+    expect(gradients('cpu')).toBeLessThanOrEqual(2 * 1.5 * (root + units * block));
+    expect(gradients('cpu')).toBeGreaterThan(2 * units * block);
+    // On the device they wait for buckets of 5e8 elements.
+    expect(gradients('device')).toBeGreaterThan(2 * units * 5e8);
+  },
+);
+
 test('state on a disk: 12 bytes a parameter there, a gradient and slots in memory', () => {
   const given = request({ deviceMemory: 16 * GIB, hostMemory: 8 * GIB, batch: 1 });
   expect(makePlan(given).best).toBeNull();
