@@ -54,8 +54,11 @@ async function equal(device: Device, pp: number, dp: number, wanted: Leg[]): Pro
   }
 }
 
-const requireNear = (a: number | null, b: number | null, place: string): void =>
-  assert.ok(Math.abs((a ?? 0) - (b ?? 0)) <= 1e-5 * Math.abs(b ?? 0), `${place}: ${a} for ${b}`);
+const requireNear = (a: number | null, b: number | null, place: string, by = 1e-5): void =>
+  assert.ok(Math.abs((a ?? 0) - (b ?? 0)) <= by * Math.abs(b ?? 0), `${place}: ${a} for ${b}`);
+
+/** A bias of keys moves no softmax: Adam makes whole steps of a gradient that is rounding alone. */
+const toleranceOf = (name: string): number => (name.endsWith('c_attn.bias') ? 1e-4 : 1e-5);
 
 /**
  * As equal(), to rounding: gradients of what two stages share are summed in another order than on one rank, and the
@@ -85,7 +88,7 @@ async function near(
       );
       norms.forEach((norm, step) => void requireNear(norm, expected.norms[step] as number, place));
       for (const [name, sum] of Object.entries(sums))
-        requireNear(sum, expected.sums[name] as number, name);
+        requireNear(sum, expected.sums[name] as number, name, toleranceOf(name));
     }
   }
 }
