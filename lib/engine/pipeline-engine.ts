@@ -9,6 +9,7 @@ import {
   type Pipeline,
   type PipelineBatch,
   PipelineRun,
+  requireValues,
   type Schedule,
   type StageWorker,
   type Values,
@@ -199,13 +200,22 @@ export class PipelineEngine extends Engine {
     micros: number,
   ): Promise<readonly PipelineBatch[]> {
     if (!this.isFirstStage && !this.isLastStage) return [];
+    if (typeof batches?.next !== 'function') throw noIterator(op, batches);
     const found: PipelineBatch[] = [];
     while (found.length < micros) {
       const { value, done } = await batches.next();
       if (done) throw tooFew(op, found.length, micros);
-      found.push(batchOf(op, value));
+      found.push(this.batchOf(op, value));
     }
     return found;
+  }
+
+  /** The first stage reads inputs, and others may give something else in their place. Throws DS_DATA, DS_ARGUMENT. */
+  private batchOf(op: string, item: unknown): PipelineBatch {
+    const [inputs, labels] = batchOf(op, item);
+    if (!this.isFirstStage) return [inputs, labels];
+    const hint = 'A micro-batch is [inputs, labels], made by the collate function of the loader.';
+    return [requireValues(`${op}, inputs`, inputs, hint), labels];
   }
 
   /** The mean of what the last stage has summed, on every rank. */
@@ -249,6 +259,16 @@ function beside(op: string, name: string): DsError {
     expected: 'inputs and labels alone',
     got: `${name} beside them`,
     hint: 'Only what layers give each other travels between stages: give it as one of several inputs.',
+  });
+}
+
+function noIterator(op: string, got: unknown): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'an iterator of micro-batches',
+    got: phrase(got),
+    hint: 'Of a loader it is loader[Symbol.asyncIterator](), of a list list.values().',
   });
 }
 

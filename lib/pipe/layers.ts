@@ -7,6 +7,14 @@ import { Tensor } from '../tensor/index.js';
 /** What one layer gives the next: a tensor, or several. */
 export type Values = Tensor | readonly Tensor[];
 
+/** `values` where they can go from layer to layer. Throws DS_ARGUMENT, naming `op`. */
+export function requireValues(op: string, values: unknown, hint: string): Values {
+  const list = Array.isArray(values) ? values : [values];
+  if (list.length > 0 && list.every((one) => one instanceof Tensor)) return values as Values;
+  const expected = 'a tensor, or a list of tensors';
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(values), hint });
+}
+
 /** A step of a model, from the values of the one before to those of the next. */
 export interface PipelineLayer {
   /** Whose parameters it reads. A module of several layers is tied: its gradients are summed. */

@@ -13,7 +13,7 @@ import {
   Tensor,
 } from '../tensor/index.js';
 import { rankOf } from './action.js';
-import type { Pipelined, PipelineLayer, Values } from './layers.js';
+import { type Pipelined, type PipelineLayer, requireValues, type Values } from './layers.js';
 import { balance } from './partition.js';
 import type { PipelineOptions } from './pipeline-module.js';
 
@@ -170,7 +170,9 @@ export class Pipeline {
     setRandomState(
       seedLayers ? { seed: baseSeed * (count + 1) + index, offset: 0 } : { seed, offset: first },
     );
-    const result = (this.layers[index] as PipelineLayer).forward(values);
+    const given = (this.layers[index] as PipelineLayer).forward(values);
+    const hint = 'Let its forward return what the next layer takes.';
+    const result = requireValues(`pipeline layer ${index}`, given, hint);
     const drawn = getRandomState().offset - (seedLayers ? 0 : first);
     if (drawn > DRAWS) throw tooMany(index, drawn);
     return result;

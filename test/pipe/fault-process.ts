@@ -22,6 +22,9 @@ export interface Fault {
     | 'evaluates alone'
     | 'all throw'
     | 'short iterator'
+    | 'no iterator'
+    | 'no inputs'
+    | 'gives nothing'
     | 'shapes'
     | 'dynamic shapes'
     | 'stage 2'
@@ -62,6 +65,7 @@ function modelOf({ kind, stages }: Fault, isMine: boolean): PipelineModule {
     if (kind === 'dies in forward') process.kill(process.pid, 'SIGKILL');
     if (kind === 'throws in forward') throw new Error('a layer of mine');
   };
+  const forgetful = [(): Tensor => undefined as never];
   const layers = Array.from({ length: 2 * ((stages ?? 2) - 1) }, () => new Treacherous(act));
   for (const layer of kind === 'dies in backward' && isMine ? layers : []) {
     layer.registerFullBackwardHook(() => void process.kill(process.pid, 'SIGKILL'));
@@ -76,7 +80,8 @@ function modelOf({ kind, stages }: Fault, isMine: boolean): PipelineModule {
   };
   const tie = () => new TiedLayerSpec('tie', nn.Linear, square, WIDTH, WIDTH);
   const tied = [tie(), new nn.MultiheadAttention(WIDTH, 2), tie()];
-  const whole = kind === 'tied Muon' ? tied : layers;
+  const last = kind === 'gives nothing' ? forgetful : [];
+  const whole = kind === 'tied Muon' ? tied : [...layers, ...last];
   return new PipelineModule({
     layers: kind === 'more stages' ? whole.slice(1) : whole,
     lossFn: (outputs: Tensor, labels: Tensor) => outputs.sub(labels).pow(2).mean(),
@@ -106,7 +111,7 @@ function* batches({ kind }: Fault, isMine: boolean) {
     const rows = kind.endsWith('shapes') && i % MICROS === 1 ? ROWS / 2 : ROWS;
     const values = Float32Array.from({ length: rows * WIDTH }, (_, j) => Math.sin(i + j));
     const tensor = () => Tensor.from(values, { shape: [rows, WIDTH] });
-    yield [tensor(), tensor()];
+    yield kind === 'no inputs' && isMine ? [[1, 2], tensor()] : [tensor(), tensor()];
   }
 }
 
@@ -134,7 +139,8 @@ async function main(fault: Fault): Promise<void> {
   try {
     const { engine } = await initialize({ model, config: configOf(fault) });
     if (fault.kind === 'forward') engine.forward();
-    const data = batches(fault, isMine);
+    const given = batches(fault, isMine);
+    const data = fault.kind === 'no iterator' && isMine ? ([given] as never) : given;
     if (fault.kind === 'evaluates alone' && isMine) engine.eval();
     if (fault.kind === 'throws in evaluation') await engine.evalBatch(data);
     if (fault.kind === 'all throw') await engine.trainBatch(unreadable).catch(() => {});

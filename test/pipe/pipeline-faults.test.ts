@@ -30,6 +30,9 @@ test('an error of one stage is told to all at once, while that stage stays', asy
     ['throws in backward', 1, 3, 'a gradient of mine'],
     ['throws in evaluation', 1, 2, 'a layer of mine'],
     ['short iterator', 1, 2, 'an iterator that ended after 2'],
+    ['no iterator', 0, 2, 'engine.trainBatch: expected an iterator of micro-batches'],
+    ['no inputs', 0, 2, 'engine.trainBatch, inputs: expected a tensor, or a list'],
+    ['gives nothing', 1, 2, 'pipeline layer 2: expected a tensor, or a list'],
     ['evaluates alone', 1, 2, 'engine.train() before it'],
   ] as const) {
     const reports = await said({ kind, rank, stages, stays: true }, stages);
