@@ -300,6 +300,21 @@ export function readSparsity(given: SparsityOptions): Sparsity {
   return sparsity;
 }
 
+/** Throws DS_ARGUMENT where `tokens` tokens, or `maxTokens`, are too few blocks for the pattern. */
+export function requireBlocks(sparsity: Sparsity, tokens: number): void {
+  const { mode, maxTokens, block } = sparsity;
+  const n = Math.ceil(Math.max(tokens, maxTokens) / block);
+  const least = patterns[mode].least?.(sparsity) ?? 1;
+  if (n >= least) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `${OP} ${mode}`,
+    expected: `texts of at least ${least} blocks`,
+    got: `${n} blocks of ${block}`,
+    hint: 'Raise maxTokens, or ask for fewer blocks.',
+  });
+}
+
 /** Sizes of a layout, and who says which blocks see which. */
 export interface SeenBlocks extends BlockLayoutSizes {
   fill(see: SeeBlocks, head: number, query: number): void;
@@ -311,13 +326,9 @@ export function seenBlocks(given: SparsityOptions, heads: number, tokens: number
   const { block, mode, differentLayoutPerHead, maxTokens } = sparsity;
   requireInteger(`${OP} heads`, heads, 1);
   requireInteger(`${OP} tokens`, tokens, 0);
+  requireBlocks(sparsity, tokens);
   const pattern = patterns[mode];
   const n = Math.ceil(Math.max(tokens, maxTokens) / block);
-  const least = pattern.least?.(sparsity) ?? 1;
-  if (n < least) {
-    const hint = 'Raise maxTokens, or ask for fewer blocks.';
-    throw refused(mode, `texts of at least ${least} blocks`, `${n} blocks of ${block}`, hint);
-  }
   return {
     heads: differentLayoutPerHead ? heads : 1,
     block,

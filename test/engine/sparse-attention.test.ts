@@ -64,6 +64,16 @@ test('a model without attention is refused, one that fails later stays as it was
   expect(patternsOf(model)).toEqual([null, null]);
 });
 
+test('a pattern of more blocks than the longest text has is refused before the first step', async () => {
+  const model = gpt2();
+  const wide = { mode: 'bslongformer', num_sliding_window_blocks: 5 };
+  expect(await refusal(() => initialize({ model, config: config(wide) }))).toMatchObject({
+    ...{ code: 'DS_CONFIG', op: 'sparse_attention', expected: 'texts of at least 5 blocks' },
+    ...{ got: '4 blocks of 16', hint: expect.stringContaining('Lower block') },
+  });
+  expect(patternsOf(model)).toEqual([null, null]);
+});
+
 test('a field of that name which holds something else is left alone', async () => {
   class Pruned extends nn.Linear {
     sparsity = 0.5;
