@@ -131,7 +131,7 @@ export class PublishedWeights extends HeldWeights {
   private publishInBuckets(part: WeightPart, stream: Stream): void {
     const { unit } = part;
     const computed = this.event().record(stream);
-    this.awaited.set(unit, null);
+    this.await(unit, null);
     this.exchange.add({
       numel: unit.layout.numel,
       start: (on) => {
@@ -139,7 +139,7 @@ export class PublishedWeights extends HeldWeights {
         this.events.push(computed);
         return this.gather(part, on);
       },
-      done: (on) => this.awaited.set(unit, this.event().record(on)),
+      done: (on) => this.await(unit, this.event().record(on)),
     });
   }
 
@@ -153,7 +153,14 @@ export class PublishedWeights extends HeldWeights {
     const work = this.gather(part, beside);
     end();
     work.wait(beside);
-    this.awaited.set(part.unit, order.record(beside));
+    this.await(part.unit, order.record(beside));
+  }
+
+  /** Whoever reads the unit waits for this alone, also where nobody has waited for the last one. */
+  private await(unit: WeightUnit, gathered: Event | null): void {
+    const last = this.awaited.get(unit);
+    if (last) this.events.push(last);
+    this.awaited.set(unit, gathered);
   }
 
   private gather({ unit, weights }: WeightPart, stream: Stream): Work {

@@ -2,6 +2,7 @@
 // Where ranks have shards of them, each unit is gathered once it has changed itself.
 import { resolveConfig } from '../../lib/config/index.js';
 import { gradientBucket } from '../../lib/engine/setup/stage.js';
+import { addon } from '../../lib/runtime/addon.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
@@ -55,6 +56,25 @@ test('a unit that the host has updated goes at once, beside compute, and is wait
   expect(gathered).toEqual([...beside, ['weights of own', false]]);
   flow.dispose();
   changed.dispose();
+  host.dispose();
+});
+
+test('of units that nobody reads between updates no events are left behind', () => {
+  const { flow, part } = published();
+  const host = Stream.create(cpu());
+  const parts = ['of the host', 'of the device'].map(part);
+  const update = (): void => {
+    flow.publish(parts[0] as WeightPart, host);
+    flow.publish(parts[1] as WeightPart, cpu().compute);
+    flow.dispatch();
+  };
+  const made = jest.spyOn(addon, 'createEvent');
+  for (let i = 0; i < 3; ++i) update();
+  const { length } = made.mock.calls;
+  for (let i = 0; i < 3; ++i) update();
+  expect(made.mock.calls.length - length).toBe(0);
+  made.mockRestore();
+  flow.dispose();
   host.dispose();
 });
 
