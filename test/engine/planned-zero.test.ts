@@ -26,11 +26,16 @@ const limits = (gib: number, canGrow = false) => ({
 });
 
 /** A model whose parameters have no memory, on one GPU that is not there. */
-async function onGpu(device: number, host: number, more: object = {}, canGrow = false) {
+async function onGpu(
+  device: number,
+  host: number,
+  more: object = {},
+  { canGrow = false, shards = 1, own = {} } = {},
+) {
   const module = new nn.models.GPT2(nn.models.GPT2.config('1558M'));
   const memory = { cap: 0, total: device * GIB, inUse: 0 };
   const gpu = { kind: 'cuda', name: 'cuda:0', memory };
-  const mesh = { size: () => 1 };
+  const mesh = { size: (axis: string) => (axis === 'dp' ? shards : 1) };
   const job = { world: { device: gpu }, worldSize: 1, rank: 0, mesh } as never;
   const given = {
     train_micro_batch_size_per_gpu: 4,
@@ -39,7 +44,8 @@ async function onGpu(device: number, host: number, more: object = {}, canGrow = 
   };
   const ways = plannedConfigs({ ...given, ...more } as DsConfig, { worldSize: 1 });
   if (!ways) throw new Error('nothing is left to the plan');
-  const optimizer = new optim.AdamW(module.parameters(), { lr: 1e-3 });
+  const adamW = new optim.AdamW(module.parameters(), { lr: 1e-3 });
+  const optimizer = Object.assign(adamW, own);
   const asked = { module, config: ways.configs[0], optimizer, plan: null } as never;
   const planned = { ...ways, sequenceLength: undefined };
   jest.mocked(hostLimits).mockReturnValueOnce(limits(host, canGrow));
@@ -87,6 +93,18 @@ describe('for a GPU', () => {
     });
   });
 
+  test('an optimizer that needs whole parameters is cut where the stage is written alone', async () => {
+    const own = { needsWholeParameters: () => true };
+    const offload = { offload_optimizer: 'auto' } as const;
+    const free = await onGpu(40, 128, {}, { shards: 4, own });
+    expect(free.zero).toMatchObject({ stage: 0 });
+    const sharing = await onGpu(40, 128, {}, { shards: 4 });
+    expect((sharing.zero as { stage: number }).stage).toBeGreaterThan(0);
+    const zero_optimization = { stage: 2, ...offload };
+    const written = await onGpu(60, 128, { zero_optimization }, { shards: 4, own });
+    expect(written.zero).toMatchObject({ stage: 2, offload_optimizer: { device: 'none' } });
+  });
+
   test('the same is chosen every time', async () => {
     const [first, second] = [await onGpu(30, 60), await onGpu(30, 60)];
     expect(second).toEqual(first);
@@ -108,7 +126,7 @@ describe('for a GPU', () => {
   });
 
   test('a virtual machine may be given what is not there yet', async () => {
-    const { zero, line } = await onGpu(16, 2, {}, true);
+    const { zero, line } = await onGpu(16, 2, {}, { canGrow: true });
     expect(zero).toMatchObject({ offload_optimizer: { device: 'cpu' } });
     expect(line).toMatch(/of 2\.0 GiB of host memory, of which a virtual machine may get more/);
   });
@@ -211,6 +229,23 @@ describe('on the CPU', () => {
       (await initialize({ model, config, device: 'cpu' })).engine.destroy();
     });
     expect(line).toMatch(/of host memory, before activations\n$/);
+  });
+
+  test('weights that are stored in few bits are counted so', async () => {
+    const layers = Array.from({ length: 4 }, () => new nn.Linear(1024, 1024, { bias: false }));
+    const model = new nn.Sequential(...layers);
+    const line = await printed(async () => {
+      const config: DsConfig = {
+        ...{ train_batch_size: 1, bf16: { enabled: true } },
+        weight_quantization: { quantized_initialization: { num_bits: 4 } },
+        zero_optimization: { stage: 3, offload_param: 'auto' },
+      };
+      (await initialize({ model, config, device: 'cpu' })).engine.destroy();
+    });
+    // 2 bytes of each of 4 Mi would be 8.4 MiB beside the process's 537.6.
+    const [, mebibytes] = /: (\d+\.\d) MiB of/.exec(line) ?? [];
+    expect(Number(mebibytes)).toBeGreaterThan(539);
+    expect(Number(mebibytes)).toBeLessThan(543);
   });
 
   test('a run goes on from a checkpoint of another stage and offload', async () => {

@@ -88,7 +88,7 @@ export async function buildEngine(
 ): Promise<Engine> {
   const { distributed: job, planned = null } = clients;
   const { device } = job.world;
-  const model = planned && measured(module, job);
+  const whole = planned && measured(module, job);
   configureFromSection(config.activation_checkpointing);
   await shareLayers(module, config, job);
   const given = decide(module, config, clients);
@@ -98,8 +98,11 @@ export async function buildEngine(
   if (layers) requireElementwise(optimizer);
   await requireAgreement(job, given, planned?.keys);
   const asked =
-    planned && model
-      ? { ...given, config: await choosePlanned(job, given, planned, model) }
+    planned && whole
+      ? {
+          ...given,
+          config: await choosePlanned(job, given, planned, layers ? whole : measured(module, job)),
+        }
       : given;
   const tokens = requireSequence(asked, job);
   const cuts = { stages: plan !== null, layers, tokens };

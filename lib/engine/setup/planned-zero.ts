@@ -82,9 +82,11 @@ export async function choosePlanned(
   const cluster = clusterOf(standings);
   const seq = model.isKnown ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
   const facts = { job, asked, model, cluster, seq };
-  const ways = configs
-    .filter((config) => isPossible(config, asked, job))
-    .map((config): Way<ResolvedConfig> => ({ config, setup: setupOf(config, facts) }));
+  const possible = configs.filter((config) => isPossible(config, asked, job));
+  // Where none seems to be, what is built of the choice says why, if it is so.
+  const ways = (possible.length > 0 ? possible : configs).map(
+    (config): Way<ResolvedConfig> => ({ config, setup: setupOf(config, facts) }),
+  );
   const isHost = device.kind === 'cpu';
   const room = roomOf(standings);
   const sizes = trainedBy(asked.optimizer, model.sizes);
