@@ -58,17 +58,19 @@ test('an engine brings projections of one input together, and writes what the mo
   }
 });
 
-test.each([null, 8, 4] as const)('a step of %j bits has nine ops a block', async (bits) => {
+test.each([null, 8, 4] as const)('a step of %j bits has eight ops a block', async (bits) => {
   const given = model();
   if (bits) nn.quantizeModel(given, { bits, head: 8, ...(bits === 4 && { groupSize: 32 }) });
   const { total, by_name } = await opsOfStep(given);
-  // Those of blocks are norm, q k v, turn and store, attention, out, norm, gate and up, swiglu, down.
-  const product = bits ? 'QuantizedLinear' : 'Matmul';
+  // Those of blocks are norm, q k v, turn and store, attention, out, norm, gate and up, down.
+  const [product, gate] = bits
+    ? ['QuantizedLinear', 'QuantizedGatedLinear']
+    : ['Matmul', 'GatedLinear'];
   expect(by_name).toEqual({
-    ...{ FeedTokens: 1, Embedding: 2, RmsNorm: 5, [product]: 9, RotaryStore: 2 },
-    ...{ PagedAttention: 2, Swiglu: 2, SampleTokens: 1 },
+    ...{ FeedTokens: 1, Embedding: 2, RmsNorm: 5, [product]: 7, [gate]: 2, RotaryStore: 2 },
+    ...{ PagedAttention: 2, SampleTokens: 1 },
   });
-  expect(total).toBe(2 * 9 + 6);
+  expect(total).toBe(2 * 8 + 6);
 });
 
 test('a section that is off changes nothing', async () => {
