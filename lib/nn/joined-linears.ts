@@ -12,6 +12,8 @@ export interface Joining {
   readonly parts: readonly Parameter[];
   /** What layers of one product have alike beside the shapes and dtypes of their parts. */
   readonly kind: string;
+  /** Of each layer. */
+  readonly inputs: number;
   /** x [.., inputs] to [.., outputs] of all, whose parts these are, in the order of `parts`. */
   product(x: Tensor, parts: readonly Tensor[]): Tensor;
   /**
@@ -101,10 +103,10 @@ function asOne(parameters: readonly Parameter[]): Tensor {
 }
 
 /** The layers' parts, each as one tensor; null as joinedLinear() says. */
-function joinedParts(layers: readonly Module[]): [readonly Joining[], Tensor[]] | null {
-  if (isGradEnabled()) return null;
+function joinedParts(x: Tensor, layers: readonly Module[]): [readonly Joining[], Tensor[]] | null {
+  if (isGradEnabled() || layers.some(({ isHooked }) => isHooked)) return null;
   const joinings = joiningsOf(layers);
-  if (!joinings) return null;
+  if (!joinings || x.shape.at(-1) !== joinings[0]?.inputs) return null;
   const columns = columnsOf(joinings);
   return columns.every(lieTogether) ? [joinings, columns.map(asOne)] : null;
 }
@@ -114,7 +116,7 @@ function joinedParts(layers: readonly Module[]): [readonly Joining[], Tensor[]] 
  * as joinedLinear() says.
  */
 export function joinedGate(x: Tensor, gate: Module, up: Module): Tensor | null {
-  const found = joinedParts([gate, up]);
+  const found = joinedParts(x, [gate, up]);
   if (!found) return null;
   const [[first, second], parts] = found as [readonly [Joining, Joining], Tensor[]];
   const [rows, others] = [first, second].map((one) => (one.parts[0] as Parameter).size(0));
@@ -123,15 +125,16 @@ export function joinedGate(x: Tensor, gate: Module, up: Module): Tensor | null {
 
 /**
  * What the layers give for x [.., inputs], as views [.., outputs] of one product, or [.., outputs /
- * width, width]. Null, with nothing computed, while gradients are recorded and where
- * bringTogether() has not been called or somebody has moved them since.
+ * width, width]. Null, with nothing computed, while gradients are recorded, for a layer that has
+ * hooks or other inputs, and where bringTogether() has not been called or somebody has moved them
+ * since.
  */
 export function joinedLinear(
   x: Tensor,
   layers: readonly Module[],
   width: number | null = null,
 ): Tensor[] | null {
-  const found = joinedParts(layers);
+  const found = joinedParts(x, layers);
   if (!found) return null;
   const [joinings, parts] = found;
   const all = (joinings[0] as Joining).product(x, parts);
@@ -150,6 +153,7 @@ export function joinedLinear(
 /** How a layer x W^T + b is joined. */
 export const joiningOf = (weight: Parameter, bias: Parameter | null): Joining => ({
   kind: 'linear',
+  inputs: weight.size(1),
   parts: bias ? [weight, bias] : [weight],
   product: (x, [weight, bias]) => linear(x, weight as Tensor, bias ?? null),
   gated: (x, [weight, bias]) =>

@@ -132,6 +132,11 @@ export abstract class Module {
     return module.fields();
   }
 
+  /** @internal Whether call() runs more than forward() where no gradients are recorded. */
+  get isHooked(): boolean {
+    return this.preHooks.size > 0 || this.hooks.size > 0;
+  }
+
   private ownHooks(value: object): boolean {
     return value === this.preHooks || value === this.hooks;
   }

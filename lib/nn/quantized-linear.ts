@@ -268,6 +268,7 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
     };
     return {
       kind: ['quantized', bits, group, this.shape[1], hasZero, hasBias].join(),
+      inputs: this.shape[1] as number,
       parts: [weight_packed, weight_scale, ...(zero ? [zero] : []), ...(bias ? [bias] : [])],
       product: (x, parts) => productWith(x, codesOf(parts)),
       gated: (x, parts) => gatedWith(x, codesOf(parts)),

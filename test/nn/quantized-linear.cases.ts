@@ -232,7 +232,34 @@ async function refuses(device: Device): Promise<void> {
   assert.throws(from({ bits: 4 }), /finite numbers/);
 }
 
+/** A layer with hooks is called, and one refuses inputs of another width by its own words. */
+async function called(device: Device): Promise<void> {
+  for (const bits of [null, 8, 4] as const) {
+    const block = new nn.SwiGLU(32, 24);
+    if (bits) nn.quantizeModel(block, { bits, groupSize: 8 });
+    block.to(device).joinLinears();
+    noGrad(() =>
+      scope(() => {
+        const x = drawn([3, 32], 'f32', device);
+        const joined = toF64(block.call(x));
+        for (const name of ['gate_proj', 'up_proj'] as const) {
+          let calls = 0;
+          const remove = block[name].registerForwardHook(() => void calls++);
+          assert.ok(distance(toF64(block.call(x)), joined) <= 1e-5, `${bits} ${name}`);
+          remove();
+          block.call(x);
+          assert.equal(calls, 1, `${bits} ${name}`);
+        }
+        assert.throws(() => block.call(drawn([3, 31], 'f32', device)), /32/);
+        x.dispose();
+      }),
+    );
+    for (const parameter of block.parameters()) parameter.dispose();
+  }
+}
+
 export const cases: Case[] = [
+  { name: 'joined layers with hooks are called, and inputs of another width refused', run: called },
   { name: 'weights are within half a step of what they were', run: rounds },
   { name: 'products are those of the weights that the codes stand for', run: multiplies },
   { name: 'gradients of inputs and biases, and none of the weight', run: flows },
