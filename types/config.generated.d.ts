@@ -1125,10 +1125,13 @@ export interface Bf16Config {
   immediate_grad_update?: boolean;
   /**
    * Keeps master weights and gradients in bf16. Default false. Not supported yet: master weights
-   * are fp32.
+   * stay fp32, and bf16_optimizer_states does without.
    */
   bf16_master_weights_and_grads?: boolean;
-  /** Keeps moments in bf16. Default false. Not supported yet: moments are fp32. */
+  /**
+   * Keeps the moments of Adam and AdamW in bf16, 4 bytes a parameter less: not exact. DeepSpeed
+   * asks for bf16_master_weights_and_grads beside it; here master weights stay fp32. Default false.
+   */
   bf16_optimizer_states?: boolean;
 }
 
@@ -3178,9 +3181,15 @@ export interface ResolvedBf16 {
    * accumulated as backward has them, in data_types.grad_accum_dtype.
    */
   readonly immediate_grad_update: boolean;
-  /** Keeps master weights and gradients in bf16. Not supported yet: master weights are fp32. */
+  /**
+   * Keeps master weights and gradients in bf16. Not supported yet: master weights stay fp32, and
+   * bf16_optimizer_states does without.
+   */
   readonly bf16_master_weights_and_grads: boolean;
-  /** Keeps moments in bf16. Not supported yet: moments are fp32. */
+  /**
+   * Keeps the moments of Adam and AdamW in bf16, 4 bytes a parameter less: not exact. DeepSpeed
+   * asks for bf16_master_weights_and_grads beside it; here master weights stay fp32.
+   */
   readonly bf16_optimizer_states: boolean;
 }
 

@@ -13,11 +13,13 @@ namespace ds {
 ///   decoupled: p -= lr * weight_decay * p first; else g += weight_decay * p first;
 ///   p -= (lr / correction1) * m / (sqrt(v) / sqrt(correction2) + eps);
 /// weight = p rounded to its dtype; it may be grad itself, which is read before it is written.
-/// Denormals are flushed to zero on every back end.
+/// Denormals are flushed to zero on every back end. Moments of bf16 are widened, updated in f32,
+/// used for p, and rounded after it: m to nearest, ties to even, v stochastically
+/// (core/bf16_moments.h).
 struct AdamW {
   View master;          // [n] f32, updated
-  View m;               // [n] f32, updated
-  View v;               // [n] f32, updated
+  View m;               // [n] f32 or bf16, updated
+  View v;               // [n], dtype of m, updated
   View grad;            // [n] f32, f16 or bf16
   OptionalView weight;  // [n] f32, f16 or bf16: the copy that the model computes with
   View control;         // [4] f32, see GradientControl
@@ -31,6 +33,9 @@ struct AdamW {
   bool decoupled;
 };
 
-inline void check(const AdamW& op) { check_update("adamw", op, {&op.m, &op.v}); }
+inline void check(const AdamW& op) {
+  check_update("adamw", op, {});
+  check_moments("adamw", op.master, op.m, op.v);
+}
 
 }  // namespace ds

@@ -14,8 +14,8 @@ struct AdamWHalves {
   View high;     // [n] bf16, updated: the weights that the model computes with
   View low;      // [n] bf16, updated: 16 bits each, which are no number
   View ties;     // [ceil(n / 8)] u8, updated: a bit each, the lowest first
-  View m;        // [n] f32, updated
-  View v;        // [n] f32, updated
+  View m;        // [n] f32 or bf16, updated
+  View v;        // [n], dtype of m, updated
   View grad;     // [n] f32, f16 or bf16
   View control;  // [4] f32, see GradientControl
   double lr;
@@ -30,7 +30,7 @@ struct AdamWHalves {
 
 inline void check(const AdamWHalves& op) {
   constexpr const char* kOp = "adamw_halves";
-  check_states(kOp, op.m, {&op.m, &op.v});
+  check_moments(kOp, op.m, op.m, op.v);
   check_elements(kOp, op.m, op.grad, "grad");
   check_halves(kOp, op, op.m.numel());
   check_control(kOp, op.control);

@@ -6,6 +6,7 @@
 
 #include "../cpu/master_halves.h"
 #include "adamw_rule.h"
+#include "moments_cpu.h"
 #include "update_range_cpu.h"
 
 namespace ds::cpu {
@@ -55,7 +56,8 @@ void run_range(const AdamWHalves& op, const AdamWRule& rule, int64_t begin, int6
     const int64_t count = std::min(kTieRow, end - i);
     uint16_t *const high = op.high.as<uint16_t>() + i, *const low = op.low.as<uint16_t>() + i;
     uint8_t* const ties = op.ties.as<uint8_t>() + i / 8;
-    float *const m = op.m.as<float>() + i, *const v = op.v.as<float>() + i;
+    MomentBlock moments(op.m, op.v, i, count);
+    float *const m = moments.m(), *const v = moments.v();
     widen(op.grad.as<G>() + i, grad, count);
     if (has_ties(ties, count)) {
       join_masters(high, low, ties, p, count);
@@ -64,6 +66,7 @@ void run_range(const AdamWHalves& op, const AdamWRule& rule, int64_t begin, int6
     } else if (update(rule, factor, grad, count, high, low, m, v, p) != 0) {
       mark_ties(p, ties, count);
     }
+    moments.store(p);
   }
 }
 

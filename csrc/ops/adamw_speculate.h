@@ -25,8 +25,8 @@ struct AdamWScalars {
 /// previous itself, which is read before it is written.
 struct AdamWSpeculate {
   View master;                    // [n] f32, updated by the commit
-  View m;                         // [n] f32, updated by the commit
-  View v;                         // [n] f32, updated by the commit
+  View m;                         // [n] f32 or bf16, updated by the commit
+  View v;                         // [n], dtype of m, updated by the commit
   OptionalView previous;          // [n] f32, f16 or bf16: gradient of the step to commit
   OptionalView previous_control;  // [4] f32, see GradientControl; present with previous
   OptionalView next;              // [n], dtype of previous: gradient of the step to try out
@@ -38,7 +38,8 @@ struct AdamWSpeculate {
 
 inline void check(const AdamWSpeculate& op) {
   constexpr const char* kOp = "adamw_speculate";
-  check_states(kOp, op.master, {&op.master, &op.m, &op.v});
+  check_states(kOp, op.master, {&op.master});
+  check_moments(kOp, op.master, op.m, op.v);
   const auto check_gradient = [&](const View& grad, const View& control) {
     check_elements(kOp, op.master, grad, "gradients");
     DS_CHECK_SHAPE(control, kOp, "control [4] f32 with its gradient", "none");

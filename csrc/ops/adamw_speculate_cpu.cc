@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "adamw_rule.h"
+#include "moments_cpu.h"
 #include "update_range_cpu.h"
 
 namespace ds::cpu {
@@ -35,11 +36,12 @@ void run_range(const AdamWSpeculate& op, const Step<G>& previous, const Step<G>&
   for (int64_t i = begin; i < end; i += kUpdateBlock) {
     const int64_t count = std::min(kUpdateBlock, end - i);
     float* const p = op.master.as<float>() + i;
-    float* const m = op.m.as<float>() + i;
-    float* const v = op.v.as<float>() + i;
+    MomentBlock moments(op.m, op.v, i, count);
+    float *const m = moments.m(), *const v = moments.v();
     if (previous.grad) {
       widen(previous.grad + i, grad, count);
       update_values(previous.rule, previous.factor, grad, count, p, m, v);
+      moments.store(p);
     }
     const float* result = p;
     if (next.grad) {

@@ -17,6 +17,19 @@ inline void check_states(const char* op, const View& master,
   }
 }
 
+/// AdamW's moments: f32 like `master`, or both bf16, see core/bf16_moments.h. `like` has their
+/// shape.
+inline void check_moments(const char* op, const View& like, const View& m, const View& v) {
+  for (const View* one : {&m, &v}) {
+    require_same_shape(op, like, *one);
+    require_contiguous(op, *one, "moments");
+  }
+  if (m.dtype != DType::f32 && m.dtype != DType::bf16) {
+    unsupported(op, m.dtype, "f32 or bf16 as moments");
+  }
+  require_same_dtype(op, m, v);
+}
+
 /// `v` has an element of f32, f16 or bf16 for each of `master`: a gradient, a direction, the
 /// model's weights.
 inline void check_elements(const char* op, const View& master, const View& v, const char* name) {

@@ -107,14 +107,17 @@ const bf16MastersOnHost: Rule = ({ bf16, zero_optimization: zero }) =>
       }
     : null;
 
-/** bf16 moments need bf16 master weights. */
-const bf16StatesNeedMasters: Rule = ({ bf16 }) =>
-  bf16.bf16_optimizer_states && !bf16.bf16_master_weights_and_grads
+/** Rules whose moments may be bf16. */
+const WITH_BF16_STATES: readonly string[] = ['Adam', 'AdamW', 'FusedAdam', 'DeepSpeedCPUAdam'];
+
+/** Adam's moments are kept in bf16, and no other optimizer's. */
+const bf16StatesAreAdams: Rule = ({ bf16, optimizer }) =>
+  bf16.bf16_optimizer_states && optimizer && !WITH_BF16_STATES.includes(optimizer.type)
     ? {
         path: ['bf16', 'bf16_optimizer_states'],
-        expected: 'false without bf16_master_weights_and_grads',
+        expected: `false with ${optimizer.type}, which has no state in bf16`,
         got: 'true',
-        hint: 'Set bf16.bf16_master_weights_and_grads to true too.',
+        hint: 'Set it to false, or optimizer.type to "AdamW" or "Adam".',
       }
     : null;
 
@@ -127,5 +130,5 @@ export const precisionRules: readonly Rule[] = [
   speculationHasOneDtype,
   fp16MastersOnHost,
   bf16MastersOnHost,
-  bf16StatesNeedMasters,
+  bf16StatesAreAdams,
 ];

@@ -121,6 +121,7 @@ program
   .option('--tp <n>', 'at most so many ranks share each layer', positiveInteger, 1)
   .option('--pp <n>', 'at most so many stages of a pipeline', positiveInteger, 1)
   .addOption(new Option('--precision <p>').choices(['bf16', 'fp16', 'fp32']).default('bf16'))
+  .option('--bf16-optimizer-states', "AdamW's moments in bf16: 4 bytes a parameter less, not exact")
   .option('--lora [r]', 'train adapters of this rank; default 8', positiveInteger)
   .option('--qlora [r]', 'the same over linear layers in 4 bits', positiveInteger)
   .option('--lora-targets <names>', 'layers with adapters, or all-linear; default: as PEFT')

@@ -32,6 +32,8 @@ export interface PlanFlags {
   tp: number;
   pp: number;
   precision: 'bf16' | 'fp16' | 'fp32';
+  /** Whether AdamW's moments are bf16. */
+  bf16OptimizerStates?: boolean;
   /** Ranks of adapters; true where no number was given. */
   lora?: number | true;
   qlora?: number | true;
@@ -42,14 +44,12 @@ export interface PlanFlags {
 /** The rank of adapters that nobody has given one. Source: PEFT. */
 const RANK = 8;
 
-const ADAMW = 8;
-
 /** The plan as text, and whether anything fits. Throws DS_ARGUMENT, DS_CHECKPOINT, DS_IO. */
 export function plan(flags: PlanFlags): { fits: boolean; output: string } {
   const sizes = sizesOf(plannedModel(flags.model, adaptersOf(flags)));
   const request = {
     ...{ sizes, batch: flags.batch, seq: flags.seq ?? Math.min(1024, sizes.maxSeq) },
-    ...{ precision: flags.precision, stateBytes: ADAMW },
+    ...{ precision: flags.precision, bf16States: flags.bf16OptimizerStates ?? false },
     rates: { ...H200, disk: flags.nvmeRate * 1e9 },
     ...{ diskMemory: flags.nvmeSpace ?? 0, most: { tensor: flags.tp, stages: flags.pp } },
     ...{ deviceMemory: flags.gpuMemory, hostMemory: flags.hostMemory ?? totalmem() },

@@ -1,4 +1,5 @@
 // Adam with decoupled (AdamW) or L2 weight decay, under all of its names. Sources: Kingma & Ba 2015; Loshchilov & Hutter 2019.
+import type { DType } from '../runtime/dtype.js';
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { type DeclaredState, perElement } from './declared-state.js';
@@ -35,15 +36,22 @@ export interface AdamWOptions {
   biasCorrection?: boolean;
   /** True (default) decays weights directly; false adds weight_decay * p to the gradient. */
   decoupled?: boolean;
+  /**
+   * False keeps the moments in bf16, 4 bytes a parameter instead of 8: not exact. Default true. Source:
+   * DeepSpeedCPUAdam's fp32_optimizer_states.
+   */
+  fp32OptimizerStates?: boolean;
 }
 
 const NAMES: OptionNames<AdamWOptions> = {
   ...{ lr: true, betas: true, eps: true, weightDecay: true, biasCorrection: true, decoupled: true },
+  fp32OptimizerStates: true,
 };
 
 /**
  * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr wd p; p -= lr / c1 * m / (sqrt(v / c2) + eps), with
- * c = 1 - b^t. The exact sequence of operations stands in csrc/ops/adamw_rule.h.
+ * c = 1 - b^t. The exact sequence of operations stands in csrc/ops/adamw_rule.h. Moments of bf16 are widened, updated in f32,
+ * used for p, and then rounded: m to the nearest, v stochastically (csrc/core/bf16_moments.h).
  */
 export class AdamW
   extends StandaloneOptimizer<AdamGroup>
@@ -53,6 +61,7 @@ export class AdamW
   readonly groups: AdamGroup[];
   private readonly biasCorrection: boolean;
   private readonly decoupled: boolean;
+  private readonly moments: DType;
 
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamWOptions = {}) {
@@ -62,10 +71,12 @@ export class AdamW
     this.groups = makeGroups<AdamGroup>('AdamW', params, { lr, betas, eps, weightDecay });
     this.biasCorrection = options.biasCorrection ?? true;
     this.decoupled = options.decoupled ?? true;
+    this.moments = (options.fp32OptimizerStates ?? true) ? 'f32' : 'bf16';
   }
 
   declareState(_group: number, shape: readonly number[]): DeclaredState {
-    return { exp_avg: perElement(shape), exp_avg_sq: perElement(shape) };
+    const moment = { ...perElement(shape), dtype: this.moments };
+    return { exp_avg: moment, exp_avg_sq: moment };
   }
 
   update(
@@ -148,6 +159,7 @@ export interface AdamOptions extends Omit<AdamWOptions, 'decoupled'> {
 
 const ADAM_NAMES: OptionNames<AdamOptions> = {
   ...{ lr: true, betas: true, eps: true, weightDecay: true, biasCorrection: true, adamWMode: true },
+  fp32OptimizerStates: true,
 };
 
 /** AdamW unless adamWMode is false, as "Adam" is in DeepSpeed. */

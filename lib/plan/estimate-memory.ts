@@ -5,7 +5,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
-import { type DeviceBytes, type HostBytes, memoryOf, total } from './memory.js';
+import { adamWStateBytes, type DeviceBytes, type HostBytes, memoryOf, total } from './memory.js';
 import { requireLength, sizesOf } from './model-sizes.js';
 import { plainSetup, type Setup } from './setup.js';
 
@@ -23,8 +23,13 @@ export interface EstimateMemoryOptions {
   precision?: 'bf16' | 'fp16' | 'fp32';
   /** Whether blocks are computed again. Default: as the model says. */
   activationCheckpointing?: boolean;
-  /** Bytes of the optimizer's state per parameter beside the master weight. Default 8: AdamW. */
+  /**
+   * Bytes of the optimizer's state per parameter beside the master weight. Default: AdamW's, 8, or
+   * 4 with `bf16OptimizerStates`.
+   */
   stateBytes?: number;
+  /** bf16.bf16_optimizer_states. Default false. */
+  bf16OptimizerStates?: boolean;
   /** offload_optimizer.super_offload. Default true; false takes less of the host. */
   superOffload?: boolean;
 }
@@ -32,6 +37,7 @@ export interface EstimateMemoryOptions {
 const NAMES: OptionNames<EstimateMemoryOptions> = {
   ...{ ranks: true, microBatch: true, seq: true, accumulation: true, precision: true },
   ...{ activationCheckpointing: true, stateBytes: true, superOffload: true },
+  bf16OptimizerStates: true,
 };
 
 /** Bytes of one rank for one stage and offload. */
@@ -73,15 +79,24 @@ export function estimateMemory(
   const read = readOptions(op, options, NAMES);
   const whole = (name: 'ranks' | 'microBatch' | 'seq' | 'accumulation', fallback: number) =>
     requireInteger(`${op} ${name}`, read[name] ?? fallback, 1);
+  const bf16States = requireType(
+    `${op} bf16OptimizerStates`,
+    read.bf16OptimizerStates ?? false,
+    'boolean',
+  );
   const setup: Setup = {
-    ...plainSetup,
+    ...{ ...plainSetup, bf16States },
     ranks: whole('ranks', 1),
     microBatch: whole('microBatch', 1),
     seq: whole('seq', Math.min(1024, sizes.maxSeq)),
     accumulation: whole('accumulation', 1),
     precision: precisionOf(op, read.precision ?? 'bf16'),
     checkpointing: checkpointingOf(op, read.activationCheckpointing, model),
-    stateBytes: requireFinite(`${op} stateBytes`, read.stateBytes ?? plainSetup.stateBytes, 0),
+    stateBytes: requireFinite(
+      `${op} stateBytes`,
+      read.stateBytes ?? adamWStateBytes(bf16States),
+      0,
+    ),
     speculates: requireType(`${op} superOffload`, read.superOffload ?? true, 'boolean'),
   };
   requireLength(op, setup.seq, sizes);

@@ -2,7 +2,7 @@
 // allocated.
 import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
-import { plainSetup, type Setup } from './setup.js';
+import type { Setup } from './setup.js';
 
 /** Bytes of one rank's device at the step's worst moment, by part. */
 export interface DeviceBytes {
@@ -86,12 +86,16 @@ function stateOf({ trained: { count, own } }: ModelSizes, setup: Setup): number 
   return setup.stateBytes + MASTER * (isWhole && count > 0 ? 1 - f32 / count : 1);
 }
 
+/** Bytes of AdamW's moments. */
+export const adamWStateBytes = (bf16States: boolean): number => (bf16States ? 4 : 8);
+
 /**
- * Whether the bf16 weights are half of their masters: AdamW's, whose moments are those of the
- * default, where no weights are tried out. Weights in host memory never are.
+ * Whether the bf16 weights are half of their masters: AdamW's, whose moments have as many bytes,
+ * where no weights are tried out. Weights in host memory never are.
  */
-function splitsMasters({ optimizer, precision, stateBytes, weights, speculates }: Setup): boolean {
-  const isAdamW = stateBytes === plainSetup.stateBytes;
+function splitsMasters(setup: Setup): boolean {
+  const { optimizer, precision, weights, speculates } = setup;
+  const isAdamW = setup.stateBytes === adamWStateBytes(setup.bf16States);
   const afterVerdict = weights === 'cpu' || !speculates;
   return optimizer === 'cpu' && precision === 'bf16' && isAdamW && afterVerdict;
 }

@@ -2,7 +2,7 @@
 
 import type { DsConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';
-import { type Memory, memoryOf, total } from './memory.js';
+import { adamWStateBytes, type Memory, memoryOf, total } from './memory.js';
 import { type ModelSizes, requireLength } from './model-sizes.js';
 import type { Rates } from './rates.js';
 import { plainSetup, type Setup } from './setup.js';
@@ -31,8 +31,8 @@ export interface PlanRequest {
   /** At most so many ranks share each layer out, and at most so many stages a model. */
   most: { tensor: number; stages: number };
   rates: Rates;
-  /** Bytes of the optimizer's state per parameter. */
-  stateBytes: number;
+  /** bf16.bf16_optimizer_states: AdamW's moments are bf16. */
+  bf16States: boolean;
 }
 
 /** One way to train, weighed. */
@@ -94,11 +94,12 @@ function setupsOf(request: PlanRequest): Setup[] {
  * The batch is that of all ranks together: where they share layers, each of fewer has more of it.
  */
 function setupsOn(axes: Pick<Setup, 'tensor' | 'stages'>, request: PlanRequest): Setup[] {
-  const { cluster, seq, precision, stateBytes, diskMemory } = request;
+  const { cluster, seq, precision, bf16States, diskMemory } = request;
   const sharing = axes.tensor * axes.stages;
   const ranks = (cluster.nodes * cluster.devicesPerNode) / sharing;
   const batch = request.batch * sharing;
-  const common = { ...plainSetup, ...axes, ranks, seq, precision, stateBytes };
+  const state = { bf16States, stateBytes: adamWStateBytes(bf16States) };
+  const common = { ...plainSetup, ...axes, ...state, ranks, seq, precision };
   // Gradients of stages wait in whole: see pipelines.
   const atMost = axes.stages > 1 ? 1 : 3;
   const upTo = (stages: readonly Setup['stage'][]) => stages.filter((stage) => stage <= atMost);
@@ -177,7 +178,11 @@ const NVME_PATH = '/nvme';
 /** The ds_config.json of a way; what checkpoints a model's blocks is the model's own option. */
 export function configOf({ setup }: Candidate): DsConfig {
   const { stage, optimizer, weights, ratio, precision, microBatch, accumulation, overlap } = setup;
-  const { gpuShare: gpu_share, speculates, tensor, stages } = setup;
+  const { gpuShare: gpu_share, speculates, tensor, stages, bf16States } = setup;
+  const sections = {
+    ...(precision !== 'fp32' && { [precision]: { enabled: true } }),
+    ...(bf16States && { bf16: { enabled: precision === 'bf16', bf16_optimizer_states: true } }),
+  };
   const pinned = { device: 'cpu', pin_memory: true } as const;
   return {
     train_micro_batch_size_per_gpu: microBatch,
@@ -186,7 +191,7 @@ export function configOf({ setup }: Candidate): DsConfig {
     gradient_clipping: 1,
     ...(tensor > 1 && { tensor_parallel: { autotp_size: tensor } }),
     ...(stages > 1 && { pipeline: { stages } }),
-    ...(precision !== 'fp32' && { [precision]: { enabled: true } }),
+    ...sections,
     zero_optimization: {
       stage,
       ...(stage > 0 && { overlap_comm: overlap }),

@@ -39,6 +39,8 @@ export interface Setup {
   overlap: boolean;
   /** Bytes of the optimizer's state for each parameter, the master weight apart: 8 for AdamW. */
   stateBytes: number;
+  /** bf16.bf16_optimizer_states: the state is AdamW's moments in bf16. */
+  bf16States: boolean;
 }
 
 /** AdamW in bf16 on one rank, with nothing shared out or moved. */
@@ -48,5 +50,5 @@ export const plainSetup: Setup = {
   gpuShare: 0,
   speculates: true,
   ...{ microBatch: 1, seq: 1024, accumulation: 1, precision: 'bf16', checkpointing: false },
-  ...{ wideGradients: false, overlap: true, stateBytes: 8 },
+  ...{ wideGradients: false, overlap: true, stateBytes: 8, bf16States: false },
 };

@@ -677,14 +677,16 @@ export function adagradOnHost(args: AdagradArgs, stream: Stream): void {
  *   decoupled: p -= lr * weight_decay * p first; else g += weight_decay * p first;
  *   p -= (lr / correction1) * m / (sqrt(v) / sqrt(correction2) + eps);
  * weight = p rounded to its dtype; it may be grad itself, which is read before it is written.
- * Denormals are flushed to zero on every back end.
+ * Denormals are flushed to zero on every back end. Moments of bf16 are widened, updated in f32,
+ * used for p, and rounded after it: m to nearest, ties to even, v stochastically
+ * (core/bf16_moments.h).
  */
 export interface AdamWArgs {
   /** [n] f32, updated */
   master: View;
-  /** [n] f32, updated */
+  /** [n] f32 or bf16, updated */
   m: View;
-  /** [n] f32, updated */
+  /** [n], dtype of m, updated */
   v: View;
   /** [n] f32, f16 or bf16 */
   grad: View;
@@ -817,9 +819,9 @@ export interface AdamWHalvesArgs {
   low: View;
   /** [ceil(n / 8)] u8, updated: a bit each, the lowest first */
   ties: View;
-  /** [n] f32, updated */
+  /** [n] f32 or bf16, updated */
   m: View;
-  /** [n] f32, updated */
+  /** [n], dtype of m, updated */
   v: View;
   /** [n] f32, f16 or bf16 */
   grad: View;
@@ -880,9 +882,9 @@ export function adamWHalvesOnHost(args: AdamWHalvesArgs, stream: Stream): void {
 export interface AdamWSpeculateArgs {
   /** [n] f32, updated by the commit */
   master: View;
-  /** [n] f32, updated by the commit */
+  /** [n] f32 or bf16, updated by the commit */
   m: View;
-  /** [n] f32, updated by the commit */
+  /** [n], dtype of m, updated by the commit */
   v: View;
   /** [n] f32, f16 or bf16: gradient of the step to commit */
   previous: View | null;

@@ -13,6 +13,7 @@ type Hyperparameter = 'lr' | 'betas' | 'eps' | 'weightDecay';
 export function ownOptimizer(
   model: Module,
   { lr, betas, eps, weightDecay }: Required<Pick<AdamWOptions, Hyperparameter>>,
+  fp32OptimizerStates: boolean,
 ): Optimizer {
   const trained = model.parameters().filter(({ requiresGrad }) => requiresGrad);
   const groups = [
@@ -21,6 +22,6 @@ export function ownOptimizer(
   ];
   return new AdamW(
     groups.filter(({ params }) => params.length > 0),
-    { lr, betas, eps },
+    { lr, betas, eps, fp32OptimizerStates },
   );
 }

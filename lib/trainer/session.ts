@@ -70,6 +70,7 @@ export async function openSession<Sample, Batch>(
   const engine = await buildEngine(settings, job, length, {
     optimizer: file.optimizer !== null,
     scheduler: file.scheduler !== null,
+    bf16States: file.bf16.bf16_optimizer_states,
   });
   if (data?.stateDict && data.loadStateDict) engine.companions.set('trainData', data as never);
   const state = new TrainerState();
@@ -107,11 +108,12 @@ async function buildEngine(
   settings: RunSettings,
   job: Distributed,
   length: RunLength,
-  has: { optimizer: boolean; scheduler: boolean },
+  has: { optimizer: boolean; scheduler: boolean; bf16States: boolean },
 ): Promise<Engine> {
   const { model, deepspeed: config, strict, stopSignals } = settings;
   const auto = autoSources(settings, length);
-  const { optimizer = has.optimizer ? undefined : () => ownOptimizer(model, settings) } = settings;
+  const own = () => ownOptimizer(model, settings, !has.bf16States);
+  const { optimizer = has.optimizer ? undefined : own } = settings;
   const { lrScheduler = has.scheduler ? undefined : scheduleOver(settings, length) } = settings;
   const clients = { optimizer, lrScheduler, stopSignals, distributed: job };
   const { engine } = await initialize({ model, config, auto, strict, ...clients });

@@ -20,6 +20,8 @@ export interface Leg {
   /** Folder of offloaded state. Default: it is in host memory. */
   nvme?: string;
   dir: string;
+  /** AdamW's moments in bf16. */
+  bf16States?: boolean;
   /** Default AdamW. */
   optimizer?: DsConfig['optimizer'];
   /** Global steps [from, to); from > 0 resumes from `dir`. */
@@ -45,9 +47,10 @@ export interface Report {
 
 async function run(leg: Leg): Promise<Report> {
   const { stage, precision, offload, nvme, dir, optimizer, from, to, saveAt, copyTo } = leg;
+  const { bf16States } = leg;
   seed(from > 0 ? 99 : 1234);
   const model = tinyModel();
-  const config = tinyConfig({ precision, offload, nvme, optimizer, accumulation: 1 });
+  const config = tinyConfig({ precision, offload, nvme, optimizer, bf16States, accumulation: 1 });
   const zero = config.zero_optimization as object;
   const { engine } = await initialize({
     model,

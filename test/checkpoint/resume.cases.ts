@@ -62,14 +62,18 @@ async function resumeAnywhere(device: Device, precision: Precision, offload: boo
 }
 
 /** Bit for bit on as many ranks, whatever the precision. */
-async function resumeAlike(device: Device, precision: Precision, offload: boolean) {
+async function resumeAlike(
+  device: Device,
+  precision: Precision,
+  { offload, bf16States = false }: { offload: boolean; bf16States?: boolean },
+) {
   const dir = mkdtempSync(join(tmpdir(), 'ds-resume-'));
   try {
     const stages = [0, 1, 2, 3] as const;
     const legs = stages.flatMap((stage): Leg[] => {
       const nvme = stage === 2 ? dir : undefined;
       const where = {
-        ...{ stage, precision, nvme },
+        ...{ stage, precision, nvme, bf16States },
         ...{ offload: offload && stage > 0, dir: join(dir, `${stage}`) },
       };
       return [
@@ -173,7 +177,12 @@ export const cases: Case[] = [
   },
   {
     name: 'resume on 2 ranks equals never having stopped: bf16, offload, stages 0 to 3, of 2 on disk',
-    run: (device) => resumeAlike(device, 'bf16', true),
+    run: (device) => resumeAlike(device, 'bf16', { offload: true }),
+    gpus: 2,
+  },
+  {
+    name: 'resume on 2 ranks equals never having stopped: moments in bf16',
+    run: (device) => resumeAlike(device, 'bf16', { offload: true, bf16States: true }),
     gpus: 2,
   },
   ...(

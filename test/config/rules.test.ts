@@ -143,11 +143,17 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     },
   ],
   [
-    'bf16 moments need bf16 masters',
-    { bf16: { bf16_optimizer_states: true } },
+    'bf16 moments are those of Adam',
+    {
+      bf16: { bf16_optimizer_states: true },
+      optimizer: { type: 'Lion', params: { lr: 1e-4 } },
+    },
     'bf16.bf16_optimizer_states',
-    /bf16_master_weights_and_grads to true/,
-    {},
+    /optimizer.type to "AdamW" or "Adam"/,
+    {
+      bf16: { bf16_optimizer_states: true },
+      optimizer: { type: 'DeepSpeedCPUAdam', params: { lr: 1e-4 } },
+    },
   ],
   [
     'offload needs a stage',

@@ -32,6 +32,8 @@ export interface TinyOptions {
   checkpointing?: boolean;
   dropout?: number;
   lr?: number;
+  /** AdamW's moments in bf16. Default false. */
+  bf16States?: boolean;
   /** Default AdamW; the schedule sets its rate to lr. */
   optimizer?: DsConfig['optimizer'];
   /** Of the model, beside the tiny sizes. */
@@ -54,7 +56,7 @@ export function tinyConfig(options: TinyOptions): DsConfig {
       type: 'WarmupLR',
       params: { warmup_min_lr: lr / 10, warmup_max_lr: lr, warmup_num_steps: 5 },
     },
-    ...(precision === 'bf16' ? { bf16: { enabled: true } } : {}),
+    bf16: { enabled: precision === 'bf16', bf16_optimizer_states: options.bf16States ?? false },
     ...(precision === 'fp16' ? { fp16: { enabled: true, initial_scale_power: 20 } } : {}),
     aio: options.disk?.aio ?? {},
     data_types: { grad_accum_dtype: options.gradients ?? null },

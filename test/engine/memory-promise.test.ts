@@ -197,6 +197,8 @@ const measured: [name: string, options: Partial<TinyOptions>][] = [
   ['in fp32', { precision: 'fp32' }],
   ['with sums in fp32', { gradients: 'fp32', accumulation: 2 }],
   ['in 8 bits', { optimizer: { type: 'AdamW8bit', params: { lr: 1e-3 } } }],
+  ['with moments in bf16', { bf16States: true }],
+  ['with moments in bf16, offloaded', { bf16States: true, offload: true }],
   ['by LAMB', { optimizer: { type: 'Lamb', params: { lr: 1e-3 } } }],
   ['offloaded', { offload: true }],
   ['half offloaded', { offload: true, ratio: 0.5 }],

@@ -35,6 +35,7 @@ const halves = (model: Net) => [
 
 const makers: [string, Make][] = [
   ['AdamW', (m) => new AdamW(halves(m), { lr: 1e-2 })],
+  ['AdamW, bf16', (m) => new AdamW(halves(m), { lr: 1e-2, fp32OptimizerStates: false })],
   ['Adam with L2', (m) => new optim.Adam(m.parameters(), { adamWMode: false, weightDecay: 0.1 })],
   ['SGD', (m) => new Sgd(halves(m), { lr: 1e-2 })],
   ['SGD nesterov', (m) => new Sgd(halves(m), { lr: 1e-2, momentum: 0.9, nesterov: true })],

@@ -17,7 +17,7 @@ const GIB = 2 ** 30;
 const sizes = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('1558M')));
 
 const request = (given: Partial<PlanRequest>): PlanRequest => ({
-  ...{ sizes, batch: 8, seq: 1024, precision: 'bf16', rates: H200, stateBytes: 8 },
+  ...{ sizes, batch: 8, seq: 1024, precision: 'bf16', rates: H200, bf16States: false },
   ...{ deviceMemory: 139 * GIB, hostMemory: 128 * GIB, diskMemory: 0 },
   most: { tensor: 1, stages: 1 },
   cluster: { nodes: 1, devicesPerNode: 1, coresPerNode: 16, nodeLink: 50e9 },
@@ -307,6 +307,29 @@ test('zero.estimateMemory() says bytes by stage and offload without making a par
     /zero\.estimateMemory: expected a language model/,
   );
   expect(() => zero.estimateMemory(model, { rank: 2 } as never)).toThrow(/Did you mean "ranks"/);
+});
+
+test('moments in bf16 are 4 bytes a parameter less, and in the configuration', () => {
+  const model = new nn.models.GPT2(nn.models.GPT2.config('1558M'));
+  const [exact, narrow] = [false, true].map((bf16OptimizerStates) =>
+    zero.estimateMemory(model, { ranks: 4, bf16OptimizerStates, superOffload: false }),
+  );
+  exact?.forEach(({ stage, offloadOptimizer, device, host }, i) => {
+    const saved = (4 * 1_557_611_200) / (stage === 0 ? 1 : 4);
+    const other = narrow?.[i];
+    const place = offloadOptimizer === 'cpu' ? 'host' : 'device';
+    const [more, less] = place === 'host' ? [host, other?.host] : [device, other?.device];
+    expect(more.optimizer - (less?.optimizer ?? 0)).toBeCloseTo(saved);
+  });
+  expect(() => zero.estimateMemory(model, { bf16OptimizerStates: 1 as never })).toThrow(
+    /bf16OptimizerStates: expected true or false/,
+  );
+  const best = (bf16States: boolean, precision: 'bf16' | 'fp16' = 'bf16') =>
+    configOf(makePlan(request({ bf16States, precision })).best as never);
+  expect(best(false).bf16).toEqual({ enabled: true });
+  expect(best(true).bf16).toEqual({ enabled: true, bf16_optimizer_states: true });
+  expect(best(true, 'fp16').bf16).toEqual({ enabled: false, bf16_optimizer_states: true });
+  expect(checkConfig(best(true), { worldSize: 1 }).errors).toEqual([]);
 });
 
 test.each([

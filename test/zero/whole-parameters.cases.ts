@@ -1,4 +1,4 @@
-// Optimizers that work by parameter or by block, LAMB, Muon, Adafactor and AdamW8bit, where stages 1 to 3 cut parameters between ranks: equal to stage 0.
+// Optimizers that work by parameter or by block, LAMB, Muon, Adafactor and AdamW8bit, and AdamW's moments in bf16, where stages 1 to 3 cut parameters between ranks: equal to stage 0.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
@@ -16,6 +16,7 @@ const optimizers = {
   Muon: { type: 'Muon', params: { lr: 3e-3, weight_decay: 0.1 } },
   Adafactor: { type: 'Adafactor', params: { lr: 3e-3, weight_decay: 0.1, beta1: 0.8 } },
   AdamW8bit: { type: 'AdamW8bit', params: { lr: 3e-3, weight_decay: 0.1, min_8bit_size: 100 } },
+  'AdamW with moments in bf16': { type: 'AdamW', params: { lr: 3e-3, weight_decay: 0.1 } },
 } as const;
 
 /**
@@ -49,7 +50,8 @@ type Type = keyof typeof optimizers;
 /** The first is the reference. */
 function settings(type: Type, precision: Precision): Setting[] {
   const steps = precision === 'fp16' ? SCALED : STEPS;
-  const plain = { steps, precision, offload: false, optimizer: optimizers[type] };
+  const bf16States = type === 'AdamW with moments in bf16';
+  const plain = { steps, precision, offload: false, optimizer: optimizers[type], bf16States };
   const stages = ([1, 2, 3] as const).flatMap((stage) =>
     [false, true].map((offload) => ({
       ...plain,
@@ -118,6 +120,11 @@ const ranksAndPrecisions: Record<Type, Runs> = {
   ],
   AdamW8bit: [
     [2, 'bf16'],
+    [3, 'fp32'],
+  ],
+  'AdamW with moments in bf16': [
+    [2, 'bf16'],
+    [2, 'fp16'],
     [3, 'fp32'],
   ],
 };

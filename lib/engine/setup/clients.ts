@@ -49,17 +49,40 @@ export interface Clients {
  */
 export function findOptimizer(
   module: Module,
-  { optimizer: section, zero_optimization: { stage } }: ResolvedConfig,
+  { optimizer: section, zero_optimization: { stage }, bf16 }: ResolvedConfig,
   { optimizer, modelParameters }: Clients,
 ): Optimizer {
   if (!optimizer && !section && !modelParameters && stage === 3) return new NoOptimizer();
-  if (optimizer && typeof optimizer !== 'function') return unused(optimizer);
+  const { bf16_optimizer_states: bf16States } = bf16;
+  const own = (one: Optimizer): Optimizer => {
+    if (bf16States) requireBf16States(one);
+    return unused(one);
+  };
+  if (optimizer && typeof optimizer !== 'function') return own(optimizer);
   const trainable = module.parameters().filter(({ requiresGrad }) => requiresGrad);
   if (!modelParameters && trainable.length === 0) throw untrainable(module);
   const params = modelParameters ?? trainable;
   return optimizer
-    ? unused(optimizer(params))
-    : buildOptimizer(section, params, module.namedParameters());
+    ? own(optimizer(params))
+    : buildOptimizer(section, params, { named: module.namedParameters(), bf16States });
+}
+
+/** Throws DS_CONFIG where the caller's optimizer keeps a value of a parameter in more than bf16. */
+function requireBf16States(optimizer: Optimizer): void {
+  for (const [group, { params }] of optimizer.groups.entries()) {
+    for (const { shape } of params) {
+      const declared = Object.entries(optimizer.declareState(group, shape));
+      const [name, wide] = declared.find(([, { dtype }]) => dtype === 'f32') ?? [];
+      if (!wide) continue;
+      throw new DsError({
+        code: 'DS_CONFIG',
+        op: 'bf16.bf16_optimizer_states',
+        expected: 'an optimizer with its state in bf16',
+        got: `${optimizer.name}, which keeps ${name} in f32`,
+        hint: 'Make it by new optim.AdamW(params, { fp32OptimizerStates: false }), or set bf16_optimizer_states to false.',
+      });
+    }
+  }
 }
 
 /**

@@ -13,25 +13,33 @@ import type { Tensor } from '../../tensor/index.js';
 /** A model's parameters by name. */
 type Named = Iterable<readonly [string, Tensor]>;
 
+/** What rules know beside their own section. */
+interface Given {
+  /** The model's parameters, for rules that go by name. */
+  named: Named;
+  /** bf16.bf16_optimizer_states. */
+  bf16States: boolean;
+}
+
 /** The parameters of each type of optimizer. */
 type Params = { [O in ResolvedOptimizer as O['type']]: O['params'] };
 
 type Builder<Type extends keyof Params> = (
   params: ParamsOf<ParamGroup>,
   options: Params[Type],
-  named: Named,
+  given: Given,
 ) => Optimizer;
 
 /**
- * The optimizer that `section` names, over `params`; `named` are the model's, for rules that go by
- * name. Throws DS_CONFIG when it names none, DS_ARGUMENT when the groups are wrong.
+ * The optimizer that `section` names, over `params`. Throws DS_CONFIG when it names none,
+ * DS_ARGUMENT when the groups are wrong.
  */
 export function buildOptimizer(
   section: ResolvedOptimizer | null,
   params: ParamsOf<ParamGroup>,
-  named: Named,
+  given: Given,
 ): Optimizer {
-  if (section) return build(section, params, named);
+  if (section) return build(section, params, given);
   throw new DsError({
     code: 'DS_CONFIG',
     op: 'optimizer',
@@ -44,25 +52,27 @@ export function buildOptimizer(
 function build<Type extends keyof Params>(
   { type, params: options }: { type: Type; params: Params[Type] },
   params: ParamsOf<ParamGroup>,
-  named: Named,
+  given: Given,
 ): Optimizer {
   const special: { [Other in keyof Params]?: Builder<Other> } = builders;
   const make = special[type] ?? plain(classes[type as Plain] as unknown as OptimizerClass<Type>);
-  return make(params, options, named);
+  return make(params, options, given);
 }
 
 function adam(
   params: ParamsOf<ParamGroup>,
-  { lr, betas, eps, weight_decay, bias_correction }: Params['Adam'],
-  decoupled: boolean,
+  options: Params['Adam'],
+  { bf16States }: Given,
 ): Optimizer {
+  const { lr, betas, eps, weight_decay, bias_correction } = options;
   return new AdamW(params as ParamsOf<AdamGroup>, {
     lr,
     betas: [...betas],
     eps,
     weightDecay: weight_decay,
     biasCorrection: bias_correction,
-    decoupled,
+    decoupled: options.adam_w_mode,
+    fp32OptimizerStates: !bf16States,
   });
 }
 
@@ -80,7 +90,7 @@ function lamb(params: ParamsOf<ParamGroup>, options: Params['Lamb']): Optimizer 
   });
 }
 
-function muon(params: ParamsOf<ParamGroup>, options: Params['Muon'], named: Named): Optimizer {
+function muon(params: ParamsOf<ParamGroup>, options: Params['Muon'], { named }: Given): Optimizer {
   return new Muon(splitMuonGroups(params as ParamsOf<MuonGroup>, named), {
     lr: options.muon_lr ?? options.lr,
     momentum: options.momentum,
@@ -137,10 +147,10 @@ const oneBit =
   };
 
 const builders = {
-  Adam: (params, options) => adam(params, options, options.adam_w_mode),
-  AdamW: (params, options) => adam(params, options, true),
-  FusedAdam: (params, options) => adam(params, options, options.adam_w_mode),
-  DeepSpeedCPUAdam: (params, options) => adam(params, options, options.adam_w_mode),
+  Adam: adam,
+  AdamW: adam,
+  FusedAdam: adam,
+  DeepSpeedCPUAdam: adam,
   SGD: plain<'SGD'>(optim.Sgd),
   Lamb: lamb,
   FusedLamb: lamb,

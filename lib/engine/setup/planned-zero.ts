@@ -148,6 +148,7 @@ function setupOf(config: ResolvedConfig, { job, asked, model, cluster, seq }: Fa
     checkpointing: model.checkpointing || optimizer instanceof NoOptimizer,
     overlap: overlap_comm ?? stage === 3,
     stateBytes: stateBytes(optimizer),
+    bf16States: config.bf16.bf16_optimizer_states,
   };
   const share = offload_optimizer.gpu_share;
   const isOnHost = setup.optimizer !== 'cpu' || world.device.kind === 'cpu';
