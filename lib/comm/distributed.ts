@@ -30,7 +30,7 @@ export interface InitOptions {
   secret?: string;
   /** Whether this process serves the job's store. Default: rank 0 does. */
   serveStore?: boolean;
-  /** Default "auto": see localDevice(). */
+  /** Default "auto": the GPU of the local rank, else the CPU; "cuda": that GPU, or an error. */
   device?: string | Device;
   /**
    * How the ranks lie on the axes pp, dp, sp and tp, the same on every rank. Default: all of them
@@ -326,8 +326,8 @@ function resolve(options: InitOptions): Settings {
 }
 
 function chooseDevice(wanted: string | Device, localRank: number): Device {
-  if (wanted !== 'auto') return findDevice(wanted);
-  return findDevice(localDevice(localRank, probeGpus().deviceCount));
+  if (wanted !== 'auto' && wanted !== 'cuda') return findDevice(wanted);
+  return findDevice(localDevice(wanted, localRank, probeGpus().deviceCount));
 }
 
 function whole(name: string, value: number | string, low: number, high: number): number {

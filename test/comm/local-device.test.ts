@@ -2,15 +2,18 @@
 import { localDevice } from '../../lib/comm/local-device.js';
 
 test.each([
-  [0, 0, 'cpu'],
-  [3, 0, 'cpu'],
-  [0, 8, 'cuda:0'],
-  [7, 8, 'cuda:7'],
+  ['auto', 0, 0, 'cpu'],
+  ['auto', 3, 0, 'cpu'],
+  ['auto', 0, 8, 'cuda:0'],
+  ['auto', 7, 8, 'cuda:7'],
   // srun --gpus-per-task=1: every task sees one GPU, its own.
-  [5, 1, 'cuda:0'],
+  ['auto', 5, 1, 'cuda:0'],
   // srun --gpus-per-task=2.
-  [2, 2, 'cuda:0'],
-  [3, 2, 'cuda:1'],
-])('local rank %i that sees %i GPUs takes %s', (localRank, visible, name) => {
-  expect(localDevice(localRank, visible)).toBe(name);
+  ['auto', 2, 2, 'cuda:0'],
+  ['auto', 3, 2, 'cuda:1'],
+  ['cuda', 1, 2, 'cuda:1'],
+  // Who asks for a GPU is told that there is none.
+  ['cuda', 1, 0, 'cuda'],
+] as const)('%s of local rank %i that sees %i GPUs is %s', (wanted, localRank, visible, name) => {
+  expect(localDevice(wanted, localRank, visible)).toBe(name);
 });
