@@ -1,4 +1,5 @@
 // initialize(): a model and a ds_config.json become an engine, as deepspeed.initialize does.
+
 import type { DsConfig } from '../types/config.js';
 import {
   aloneOn,
@@ -32,6 +33,7 @@ import type { Clients } from './engine/setup/clients.js';
 import type { Planned } from './engine/setup/planned-zero.js';
 import { DsError } from './errors.js';
 import { Module } from './nn/index.js';
+import { described } from './nn/require-module.js';
 import type { Optimizer } from './optim/optimizer.js';
 import type { ScheduleSet } from './optim/schedule-set.js';
 import { type Pipelined, PipelineModule } from './pipe/index.js';
@@ -255,11 +257,4 @@ function requireModel(model: unknown): void {
     got: described(model),
     hint: typeof model === 'function' ? `Pass new ${model.name}(...).` : '',
   });
-}
-
-function described(model: unknown): string {
-  if (typeof model === 'function') return `the class ${model.name} itself`;
-  if (typeof model !== 'object' || model === null) return String(model);
-  const { name } = model.constructor ?? Object;
-  return model instanceof Module ? `a ${name} without forward()` : `an object of class ${name}`;
 }

@@ -6,12 +6,13 @@
 //   <dir>/<tag>/zero_pp_rank_D_mp_rank_MM_optim_states.safetensors  masters, moments of D
 //   <dir>/<tag>/manifest.json                                       sizes, checksums, places, state
 //   <dir>/.save-..., .tmp-..., .old-..., .gone-..., .latest-...     a save: claim.ts, commit.ts
+
 import type { Stats } from 'node:fs';
 import { lstat, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-
 import { DsError } from '../errors.js';
 import { InputFile } from '../runtime/input-file.js';
+import { requireType } from '../runtime/require-type.js';
 import { asDsError, ifThere, leadsNowhere } from './file-error.js';
 
 export const LATEST = 'latest';
@@ -128,6 +129,7 @@ export async function listTags(dir: string): Promise<string[]> {
  * DS_CHECKPOINT, DS_IO.
  */
 export async function findLatest(dir: string): Promise<string | null> {
+  requireType('findLatest', dir, 'string');
   const path = join(dir, LATEST);
   const text = await textOf(path).catch((error: DsError) => {
     const { code } = (error.cause ?? {}) as NodeJS.ErrnoException;

@@ -1,5 +1,8 @@
 // "auto": filled in from the model and the training arguments, as Hugging Face's Trainer fills it.
+
 import type { DsConfig } from '../../types/config.js';
+import { DsError } from '../errors.js';
+import { phrase } from '../runtime/phrase.js';
 import { matchTraining } from './auto-match.js';
 import { type AutoRow, type AutoSources, asksPlan, isOfStage, rowOf } from './auto-table.js';
 import { canonicalOptimizer } from './coerce.js';
@@ -51,6 +54,15 @@ const DROPS_AUTO = [
  * initialize(). Throws one DS_CONFIG that names all that remain, and the first of any other error.
  */
 export function resolveAuto(config: string | DsConfig, sources: AutoSources): DsConfig {
+  if (typeof sources !== 'object' || sources === null) {
+    throw new DsError({
+      ...{ code: 'DS_ARGUMENT', op: 'resolveAuto', expected: 'what "auto" is filled from' },
+      ...{
+        got: phrase(sources),
+        hint: 'Such as { model: { hiddenSize }, training: { lr: 1e-5 } }.',
+      },
+    });
+  }
   const draft = new Draft(readDocument(config));
   canonicalOptimizer(draft);
   renameKeys(draft);

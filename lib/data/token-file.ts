@@ -1,8 +1,9 @@
 // TokenFileDataset: windows of a token file that stays on disk, raw, of llm.c or of Megatron.
-import { closeSync, openSync, writeSync } from 'node:fs';
 
+import { closeSync, openSync, writeSync } from 'node:fs';
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
 import { requireType } from '../runtime/require-type.js';
 import type { Dataset, DatasetSource } from './dataset.js';
 import { readIndex } from './megatron-index.js';
@@ -176,6 +177,9 @@ export function writeTokenFile(
   tokens: ArrayLike<number>,
   dtype: 'u16' | 'u32' = 'u16',
 ): void {
+  requireType('writeTokenFile path', path, 'string');
+  if (!Array.isArray(tokens) && !ArrayBuffer.isView(tokens))
+    throw dataError('writeTokenFile', 'a list of numbers, or a typed array', phrase(tokens), '');
   const limit = requireFileDType(dtype) === 'u16' ? 2 ** 16 : 2 ** 31;
   for (let i = 0; i < tokens.length; ++i) {
     const token = tokens[i] as number;

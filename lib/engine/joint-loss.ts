@@ -1,5 +1,9 @@
 // One loss over the outputs of several engines.
+
+import { DsError } from '../errors.js';
+import { phrase } from '../runtime/phrase.js';
 import type { Tensor } from '../tensor/index.js';
+import { requireTensor } from '../tensor/ops/shapes.js';
 import type { Engine } from './engine.js';
 
 /**
@@ -7,6 +11,13 @@ import type { Engine } from './engine.js';
  * their loss scales. End the backward with engines.map((engine) => engine.backwardEpilogue()).
  */
 export function scaleJointLoss(loss: Tensor, engines: readonly Engine[]): Tensor {
+  requireTensor('scaleJointLoss', loss);
+  if (!Array.isArray(engines) || engines.length === 0) {
+    throw new DsError({
+      ...{ code: 'DS_ARGUMENT', op: 'scaleJointLoss', expected: 'a list of engines' },
+      got: phrase(engines),
+    });
+  }
   const factor = Math.min(...engines.map(({ lossScale }) => lossScale));
   for (const engine of engines) engine.expectScaled(factor);
   return factor === 1 ? loss : loss.mul(factor);

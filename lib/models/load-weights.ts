@@ -1,5 +1,6 @@
 // loadWeights: safetensors that an engine, `ds consolidate` or another program wrote become the
 // values of a module.
+
 import {
   converted,
   type ExportFormat,
@@ -13,11 +14,13 @@ import { DsError } from '../errors.js';
 import { copyCut } from '../nn/cut-values.js';
 import type { Module } from '../nn/module.js';
 import { Parameter } from '../nn/parameter.js';
+import { requireModule } from '../nn/require-module.js';
 import { positionIn, wholeBox } from '../runtime/box.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor, trainerOf } from '../tensor/index.js';
 import { OpenWeights, PiecedWeights, StoredWeights } from './stored-weights.js';
@@ -99,6 +102,8 @@ export async function loadWeights(
   path: string,
   given: LoadWeightsOptions = {},
 ): Promise<LoadedWeights> {
+  requireModule('loadWeights', module);
+  requireType('loadWeights path', path, 'string');
   const { strict = true, format } = readOptions('loadWeights', given, OPTIONS);
   requireFree(module.namedParameters());
   const files = await WeightFiles.open(path);

@@ -4,6 +4,7 @@ import { DsError } from '../errors.js';
 import { trainerOf } from '../tensor/index.js';
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
+import { requireModule } from './require-module.js';
 
 const external = new WeakMap<Module, Set<Parameter>>();
 
@@ -13,6 +14,7 @@ const external = new WeakMap<Module, Set<Parameter>>();
  * initialize(). Throws DS_ARGUMENT. Source: deepspeed.zero.register_external_parameter.
  */
 export function registerExternalParameter(module: Module, parameter: Parameter): void {
+  requireModule('registerExternalParameter', module);
   requireUnowned(parameter, 'registerExternalParameter');
   const known = external.get(module) ?? new Set();
   external.set(module, known.add(parameter));
@@ -20,6 +22,7 @@ export function registerExternalParameter(module: Module, parameter: Parameter):
 
 /** Takes registerExternalParameter() back, also before initialize(). Throws DS_ARGUMENT. */
 export function unregisterExternalParameter(module: Module, parameter: Parameter): void {
+  requireModule('unregisterExternalParameter', module);
   requireUnowned(parameter, 'unregisterExternalParameter');
   external.get(module)?.delete(parameter);
 }

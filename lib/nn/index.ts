@@ -48,6 +48,14 @@ export {
   QuantizedLinear,
   type QuantizedOptions,
 } from './quantized-linear.js';
-export * from './sparse-attention.js';
+export {
+  type SparseAttentionCall,
+  SparsePattern,
+  SparseSelfAttention,
+  type SparseSelfAttentionOptions,
+  type SparsityOptions,
+  sparseLayout,
+  sparsify,
+} from './sparse-attention.js';
 export { readSparsity, type Sparsity } from './sparse-patterns.js';
 export * from './transformer.js';

@@ -1,5 +1,6 @@
 // Collectives that the tape knows: each beside the one that is its gradient. Source: Shoeybi et al.
 // 2019 and Korthikanti et al. 2022 (Megatron-LM), whose f and g are copyToGroup and sumOverGroup.
+
 import type { ProcessGroup } from '../comm/index.js';
 import { type GradFn, isGradEnabled, noGrad, record, scope, Tensor } from '../tensor/index.js';
 import {
@@ -13,6 +14,7 @@ import {
   sumAlong,
   type Where,
 } from './exchanges.js';
+import { requireShared } from './require-group.js';
 
 /** On the group's own stream, ahead of what compute does next. */
 const ahead: Where = (group) => group.beside.lead();
@@ -65,6 +67,7 @@ const copies = new WeakMap<Tensor, { group: ProcessGroup; copy: Tensor }>();
  * for one computed tensor, there is still one exchange. Throws DS_COMM in the backward.
  */
 export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
+  requireShared('copyToGroup', x, group);
   if (group.size === 1 || !x.requiresGrad || !isGradEnabled()) return x;
   const known = copies.get(x);
   if (known?.group === group && !known.copy.isDisposed && !nodeOf(known.copy).isReleased) {
@@ -99,6 +102,7 @@ const nodeOf = (x: Tensor): GradFn => x.gradFn as GradFn;
  * rank's tensor. Throws DS_COMM.
  */
 export function sumOverGroup(x: Tensor, group: ProcessGroup): Tensor {
+  requireShared('sumOverGroup', x, group);
   if (group.size === 1) return x;
   const out = noGrad(() => {
     const sum = Tensor.empty(x.shape, x.dtype, x.device);
@@ -164,13 +168,9 @@ export const sumShared = exchange('sumToParts', sumAlong, gatherAlong);
  * that the gradient is this rank's part of it. `size` is that of all parts together, where the
  * first ranks have one more; default: all have as much as this one. Throws DS_SHAPE, DS_COMM.
  */
-export function gatherFromGroup(
-  x: Tensor,
-  group: ProcessGroup,
-  dim = -1,
-  size = (x.size(dim) as number) * group.size,
-): Tensor {
-  return gatherShared(x, evenly(group, dim, size));
+export function gatherFromGroup(x: Tensor, group: ProcessGroup, dim = -1, size?: number): Tensor {
+  requireShared('gatherFromGroup', x, group);
+  return gatherShared(x, evenly(group, dim, size ?? x.size(dim) * group.size));
 }
 
 /**
@@ -179,6 +179,7 @@ export function gatherFromGroup(
  * backward.
  */
 export function scatterToGroup(x: Tensor, group: ProcessGroup, dim = -1): Tensor {
+  requireShared('scatterToGroup', x, group);
   return scatterShared(x, evenly(group, dim, x.size(dim)));
 }
 
@@ -187,13 +188,9 @@ export function scatterToGroup(x: Tensor, group: ProcessGroup, dim = -1): Tensor
  * is this rank's part of the sum of all ranks'. The first half of sequence parallelism. Throws
  * DS_SHAPE, DS_COMM.
  */
-export function gatherForGroup(
-  x: Tensor,
-  group: ProcessGroup,
-  dim: number,
-  size = (x.size(dim) as number) * group.size,
-): Tensor {
-  return gatherForAll(x, evenly(group, dim, size));
+export function gatherForGroup(x: Tensor, group: ProcessGroup, dim: number, size?: number): Tensor {
+  requireShared('gatherForGroup', x, group);
+  return gatherForAll(x, evenly(group, dim, size ?? x.size(dim) * group.size));
 }
 
 /**
@@ -201,6 +198,7 @@ export function gatherForGroup(
  * without the rest of it. The second half of sequence parallelism. Throws DS_SHAPE, DS_COMM.
  */
 export function sumToParts(x: Tensor, group: ProcessGroup, dim: number): Tensor {
+  requireShared('sumToParts', x, group);
   return sumShared(x, evenly(group, dim, x.size(dim)));
 }
 

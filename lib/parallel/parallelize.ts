@@ -1,5 +1,6 @@
 // parallelize(): puts layers of which each rank has a part in the place of a model's own, by a
 // plan.
+
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { Experts } from '../nn/experts.js';
@@ -8,6 +9,7 @@ import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { QuantizedLinear } from '../nn/quantized-linear.js';
 import { replaceModules } from '../nn/replace-modules.js';
+import { requireModule } from '../nn/require-module.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireType } from '../runtime/require-type.js';
@@ -30,6 +32,7 @@ import {
   type TensorPlan,
 } from './plan.js';
 import { quantizedColumn, quantizedRow } from './quantized-layers.js';
+import { requireGroup } from './require-group.js';
 import { shareTokens, tokenStream } from './sequence.js';
 import { type Range, type SharedHeads, shareHeads } from './share.js';
 import { type Stream, wholeStream } from './stream.js';
@@ -79,6 +82,8 @@ export function parallelize<M extends Module>(
   plan: TensorPlan | null = null,
   given: ParallelizeOptions = {},
 ): M {
+  requireModule('parallelize', model);
+  requireGroup('parallelize', group);
   const { sequenceParallel = false } = readOptions('parallelize', given, OPTIONS);
   requireType('parallelize sequenceParallel', sequenceParallel, 'boolean');
   return shareModel(model, group, plan, { sequenceParallel, takesPacked: false });
@@ -130,6 +135,8 @@ function shareModel<M extends Module>(
  * to be called after backward() where no engine does it. Throws DS_COMM.
  */
 export function sumPartialGradients(model: Module, group: ProcessGroup): void {
+  requireModule('sumPartialGradients', model);
+  requireGroup('sumPartialGradients', group);
   for (const [name, { hasPartialGradient, grad }] of model.namedParameters()) {
     if (!hasPartialGradient || !grad) continue;
     group.allReduce(grad, { purpose: `gradient of ${name}` }).wait();

@@ -1,8 +1,11 @@
 // addLora and what can be done with adapters in place: merge, unmerge, disable, unload.
+
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
+import { requireModule } from '../nn/require-module.js';
+import { requireType } from '../runtime/require-type.js';
 import { withMagnitude } from './dora.js';
 import { adapted, LoraLayer, type LoraSizes } from './lora-layer.js';
 import { byPattern, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
@@ -18,6 +21,7 @@ const configs = new WeakMap<Module, LoraConfig>();
  * already and for one that an engine has. Source: PEFT's get_peft_model with a LoraConfig.
  */
 export function addLora<Model extends Module>(model: Model, options: LoraOptions = {}): Model {
+  requireModule('addLora', model);
   addAdapters(model, readLoraOptions('addLora', options));
   return model;
 }
@@ -117,6 +121,7 @@ function biasesOf(
 
 /** The layers with adapters, by their paths. */
 export function lorasOf(model: Module): Map<string, LoraLayer> {
+  requireModule('lorasOf', model);
   const found = new Map<string, LoraLayer>();
   for (const [name, module] of model.namedModules()) {
     if (module instanceof LoraLayer) found.set(name, module);
@@ -141,6 +146,8 @@ export function unmerge(model: Module): void {
 
 /** Runs `body` while the layers compute without their adapters. Source: PEFT's disable_adapter. */
 export function withoutAdapters<Result>(model: Module, body: () => Result): Result {
+  requireModule('withoutAdapters', model);
+  requireType('withoutAdapters', body, 'function');
   const config = configOf('withoutAdapters', model);
   if (config.modulesToSave.length > 0 || config.bias !== 'none') {
     const got = 'modules or biases that were trained in place';
@@ -178,6 +185,7 @@ export function unload<Model extends Module>(model: Model): Model {
 }
 
 function present(op: string, model: Module): LoraLayer[] {
+  requireModule(op, model);
   const layers = [...lorasOf(model).values()];
   if (layers.length > 0) return layers;
   throw misused(op, 'a model with adapters', 'one without', 'Call peft.addLora() first.');

@@ -4,6 +4,7 @@ import { DsError } from '../errors.js';
 import type { Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isLinear, packLinears } from '../nn/pack-linears.js';
+import { requireModule } from '../nn/require-module.js';
 import { lorasOf } from './lora.js';
 import { NF4Linear, type NF4Options, readNF4Options } from './nf4-linear.js';
 
@@ -20,6 +21,7 @@ export interface QuantizeOptions extends NF4Options {
  * Source: transformers' BitsAndBytesConfig with load_in_4bit.
  */
 export function quantize<Model extends Module>(model: Model, given: QuantizeOptions = {}): Model {
+  requireModule('quantize', model);
   const { skipModules = HEADS, ...rest } = given;
   const options = readNF4Options('quantize', rest);
   if (lorasOf(model).size > 0) throw misused('a model without adapters', 'one with some');

@@ -1,8 +1,10 @@
 // The FLOPs profiler: parameters, MACs, FLOPs and latency of every module, under DeepSpeed's names.
+
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { DsError } from '../errors.js';
 import { Module } from '../nn/index.js';
+import { requireModule } from '../nn/require-module.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
@@ -181,6 +183,7 @@ export function getModelProfile(
   inputs: readonly unknown[],
   options: ModelProfileOptions = {},
 ): ForwardProfile {
+  requireModule('getModelProfile', model);
   const read = readOptions('getModelProfile', options, PROFILE_OPTIONS);
   const { printProfile: print = true, warmUp = 1, outputFile, ...report } = read;
   requireType('getModelProfile printProfile', print, 'boolean');

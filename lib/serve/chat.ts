@@ -36,11 +36,12 @@ const HELP = '/reset begins anew, /quit ends, Ctrl-C stops an answer';
  */
 export async function chat(engine: ServedEngine, given: ChatOptions = {}): Promise<void> {
   const options = readOptions('chat', given, OPTIONS);
+  const tokenizer = requireTokenizer(engine);
   const { input = process.stdin, output = process.stdout } = options;
   const isTerminal = (input as NodeJS.ReadStream).isTTY === true;
   const { createInterface } = await import('node:readline');
   const lines = createInterface({ input, output, terminal: isTerminal, prompt: '> ' });
-  const talk = new Talk(engine, requireTokenizer(engine), { ...options, output });
+  const talk = new Talk(engine, tokenizer, { ...options, output });
   const show = (): void => {
     if (isTerminal) lines.prompt();
   };
@@ -74,8 +75,8 @@ async function* linesOf(lines: Interface): AsyncGenerator<string> {
   }
 }
 
-function requireTokenizer({ tokenizer }: ServedEngine): Tokenizer {
-  if (tokenizer) return tokenizer;
+function requireTokenizer(engine: ServedEngine): Tokenizer {
+  if (engine?.tokenizer) return engine.tokenizer;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'chat',

@@ -1,9 +1,11 @@
 // The tape: ops record a backward function; backward() replays the graph, newest first.
+
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { promptly } from '../runtime/postponed.js';
+import { requireType } from '../runtime/require-type.js';
 import { requireRoots } from './backward-roots.js';
 import { lateGradients } from './late-gradients.js';
 import { currentScope, held, Scope, within } from './scope.js';
@@ -52,11 +54,13 @@ export function isGradEnabled(): boolean {
 
 /** Runs `body` without recording. */
 export function noGrad<T>(body: () => T): T {
+  requireType('noGrad', body, 'function');
   return withGrad(false, body);
 }
 
 /** Runs `body` with recording switched on or off. */
 export function withGrad<T>(on: boolean, body: () => T): T {
+  requireType('withGrad', body, 'function');
   const outer = enabled;
   enabled = on;
   try {

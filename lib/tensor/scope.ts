@@ -1,5 +1,7 @@
 // Scopes: every tensor made inside one is freed at its end, unless it is returned or kept.
+
 import { DsError } from '../errors.js';
+import { requireType } from '../runtime/require-type.js';
 
 /** What a scope frees: a tensor (tensor.ts). */
 export interface Scoped {
@@ -168,6 +170,7 @@ export function allOrNothing<T>(body: () => T): T {
  * value (which pass to the enclosing scope, or to the caller) and those saved for a backward.
  */
 export function scope<T>(body: () => T): T {
+  requireType('scope', body, 'function');
   const inner = new Scope();
   const outer = innermost;
   try {

@@ -1,7 +1,9 @@
 // Samples of text: tokens, labels, positions and documents of one row of a batch.
+
 import type { Device } from '../runtime/device.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { concat, scope, Tensor } from '../tensor/index.js';
+import { requireTensor } from '../tensor/ops/shapes.js';
 import type { Piece } from './packing.js';
 import { IGNORED } from './row-encoder.js';
 
@@ -100,6 +102,7 @@ export function collateSamples(
  * models that take targets; those that take labels do it themselves. The caller owns the result.
  */
 export function targetsOf(labels: Tensor): Tensor {
+  requireTensor('targetsOf', labels);
   const [rows, length] = labels.shape as [number, number];
   return scope(() => {
     const { dtype, device } = labels;

@@ -1,6 +1,8 @@
 // zero.Init: builds a model of which no rank ever holds all values.
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
+import { requireModule } from '../../nn/require-module.js';
+import { requireType } from '../../runtime/require-type.js';
 
 /**
  * The model that `build` makes, after making sure that none of its parameters has values yet:
@@ -9,7 +11,9 @@ import type { Module } from '../../nn/module.js';
  * DS_ARGUMENT naming a parameter that was read, converted or loaded. Source: deepspeed.zero.Init.
  */
 export function init<Model extends Module>(build: () => Model): Model {
+  requireType('zero.Init', build, 'function');
   const model = build();
+  requireModule('zero.Init', model);
   for (const [name, parameter] of model.namedParameters()) {
     if (!parameter.isMaterialized) continue;
     throw new DsError({

@@ -1,11 +1,13 @@
 // GatheredParameters: whole parameters on every rank for a while, and one rank's changes to them on
 // all.
+
 import { createHash } from 'node:crypto';
 import { DsError } from '../../errors.js';
 import { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { isPart } from '../../runtime/box.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { requireType } from '../../runtime/require-type.js';
 import { scope, Tensor } from '../../tensor/index.js';
 import { takeOver } from '../../zero/collectives.js';
 import type { EngineCore } from '../engine-parts.js';
@@ -42,6 +44,7 @@ export function gatheredParameters<Result>(
   body: () => Result,
 ): Result {
   const { modifierRank = null } = readOptions('GatheredParameters', options, GATHER_OPTIONS);
+  requireType('GatheredParameters', body, 'function');
   const held = heldAmong(what);
   const [first] = held;
   if (!first) return body();

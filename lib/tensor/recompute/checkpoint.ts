@@ -1,6 +1,8 @@
 // Activation checkpointing: forward keeps only the inputs, backward runs the function again.
+
 import { DsError } from '../../errors.js';
 import { postponing } from '../../runtime/postponed.js';
+import { requireType } from '../../runtime/require-type.js';
 import {
   backward,
   beginGraph,
@@ -36,6 +38,7 @@ export function checkpoint<Inputs extends readonly unknown[], Result extends Ten
   fn: (...inputs: Inputs) => Result,
   ...inputs: Inputs
 ): Result {
+  requireType('checkpoint', fn, 'function');
   if (!isGradEnabled()) return scope(() => fn(...inputs));
   inputs.forEach(requirePlain);
   const tensors = inputs.filter((input) => input instanceof Tensor);

@@ -1,5 +1,8 @@
 // A chain of layers in checkpointed segments of several layers each.
+
 import { DsError } from '../../errors.js';
+import { phrase } from '../../runtime/phrase.js';
+import { requireTensor } from '../ops/shapes.js';
 import { scope } from '../scope.js';
 import type { Tensor } from '../tensor.js';
 import { checkpoint } from './checkpoint.js';
@@ -53,6 +56,9 @@ export function segmentsOf<Item>(list: readonly Item[], segments: number | null)
   return Array.from({ length: count }, (_, i) => list.slice(border(i), border(i + 1)));
 }
 
+const isList = (value: unknown): boolean =>
+  typeof value === 'object' && value !== null && Symbol.iterator in value;
+
 /**
  * The layers in order, cut into `segments` of equal length (at most one layer apart; at most one
  * segment per layer), each a checkpoint(). null takes number_checkpoints of configure(), else one
@@ -68,6 +74,13 @@ export function checkpointSequential<Given extends (Tensor | null)[]>(
   input: Tensor,
   ...given: Given
 ): Tensor {
+  if (!isList(layers)) {
+    throw new DsError({
+      ...{ code: 'DS_ARGUMENT', op: 'checkpointSequential', expected: 'a list of layers' },
+      got: phrase(layers),
+    });
+  }
+  requireTensor('checkpointSequential', input);
   let x = input;
   for (const part of segmentsOf([...layers], segments)) {
     const next = checkpoint((first, ...also: Given) => chain(part, first, also), x, ...given);

@@ -1,0 +1,23 @@
+// Checks that what a public function is given as a model is one, from plain JavaScript too.
+import { DsError } from '../errors.js';
+import { Module } from './module.js';
+
+/** Throws DS_ARGUMENT, naming `op` and what was given, unless it is a Module. */
+export function requireModule(op: string, value: unknown): asserts value is Module {
+  if (value instanceof Module) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'a model: an object of a class that extends nn.Module',
+    got: described(value),
+    hint: typeof value === 'function' ? `Pass new ${value.name}(...).` : '',
+  });
+}
+
+/** A value in the words of a message about models. */
+export function described(value: unknown): string {
+  if (typeof value === 'function') return `the class ${value.name} itself`;
+  if (typeof value !== 'object' || value === null) return String(value);
+  const { name } = value.constructor ?? Object;
+  return value instanceof Module ? `a ${name} without forward()` : `an object of class ${name}`;
+}

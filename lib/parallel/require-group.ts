@@ -1,0 +1,23 @@
+// Checks what the functions over ranks of a group are given, from plain JavaScript too.
+import { ProcessGroup } from '../comm/index.js';
+import { DsError } from '../errors.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireTensor } from '../tensor/ops/shapes.js';
+
+/** Throws DS_ARGUMENT, naming `op`, unless `group` is a process group. */
+export function requireGroup(op: string, group: unknown): asserts group is ProcessGroup {
+  if (group instanceof ProcessGroup) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'a process group',
+    got: phrase(group),
+    hint: 'initDistributed() gives the job: its world, or a group of job.newGroup(ranks).',
+  });
+}
+
+/** Throws DS_ARGUMENT unless these are a tensor and a group. */
+export function requireShared(op: string, x: unknown, group: unknown): void {
+  requireTensor(op, x);
+  requireGroup(op, group);
+}
