@@ -39,7 +39,7 @@ export class ModuleDict extends Module {
   constructor(modules: Readonly<Record<string, Module>> = {}) {
     super();
     this.modulesByName = new Map();
-    for (const [name, module] of Object.entries(modules)) this.set(name, module);
+    for (const [name, module] of Object.entries(modules ?? {})) this.set(name, module);
   }
 
   protected override *fields(): Generator<[string, Module]> {

@@ -29,8 +29,8 @@ const CONV: OptionNames<ConvOptions> = {
   ...{ stride: true, padding: true, dilation: true, bias: true, groups: true },
 };
 
-const height = (pair: Pair): number => (typeof pair === 'number' ? pair : pair[0]);
-const width = (pair: Pair): number => (typeof pair === 'number' ? pair : pair[1]);
+const height = (pair: Pair): number => (typeof pair === 'object' ? pair?.[0] : pair);
+const width = (pair: Pair): number => (typeof pair === 'object' ? pair?.[1] : pair);
 
 function requireOneGroup(op: string, groups: number | undefined): void {
   if (groups === undefined || groups === 1) return;

@@ -1,5 +1,7 @@
 // LambdaLR: the rate times a function of the updates applied. Source: PyTorch torch.optim.lr_scheduler.LambdaLR.
 import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireFinite } from '../runtime/require-number.js';
 import { PureSchedule } from './schedule.js';
 
 /** Options of LambdaLr. */
@@ -10,13 +12,20 @@ export interface LambdaOptions {
   factor: (appliedSteps: number) => number;
 }
 
+const NAMES: OptionNames<LambdaOptions> = { baseLr: true, factor: true };
+
 /** lr = base * factor(n) after n updates. Throws DS_ARGUMENT unless `factor` is a function, and where it gives no finite number. */
 export class LambdaLr extends PureSchedule {
   readonly name = 'LambdaLR';
 
-  constructor(private readonly options: LambdaOptions) {
+  private readonly options: LambdaOptions;
+
+  constructor(given: LambdaOptions) {
     super();
-    if (typeof options.factor !== 'function') throw wrong('a function', options.factor);
+    this.options = readOptions('LambdaLR', given, NAMES);
+    const { baseLr, factor } = this.options;
+    requireFinite('LambdaLR baseLr', baseLr);
+    if (typeof factor !== 'function') throw wrong('a function', factor);
   }
 
   lr(appliedSteps: number): number {

@@ -1,6 +1,7 @@
 // LinearLR: a straight line from one share of the rate to another, then constant.
 // Source: PyTorch torch.optim.lr_scheduler.LinearLR.
-import { PureSchedule, requirePositiveInteger } from './schedule.js';
+import type { OptionNames } from '../runtime/options.js';
+import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
 /** Options of LinearLr. */
 export interface LinearOptions {
@@ -14,13 +15,19 @@ export interface LinearOptions {
   steps?: number;
 }
 
+const NAMES: OptionNames<LinearOptions> = {
+  ...{ baseLr: true, startFactor: true, endFactor: true, steps: true },
+};
+
 /** lr = base * (start + (end - start) * min(n, steps) / steps) after n updates. Throws DS_CONFIG for a bad number of steps. */
 export class LinearLr extends PureSchedule {
   readonly name = 'LinearLR';
   private readonly options: Required<LinearOptions>;
 
-  constructor({ baseLr, startFactor = 1 / 3, endFactor = 1, steps = 5 }: LinearOptions) {
+  constructor(given: LinearOptions) {
     super();
+    const options = readSchedule('LinearLR', given, NAMES, ['baseLr']);
+    const { baseLr, startFactor = 1 / 3, endFactor = 1, steps = 5 } = options;
     requirePositiveInteger('scheduler.params.total_iters', steps);
     this.options = { baseLr, startFactor, endFactor, steps };
   }

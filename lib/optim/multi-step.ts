@@ -1,7 +1,8 @@
 // MultiStepLR: multiplies the rate by a factor at each of a list of updates.
 // Source: PyTorch torch.optim.lr_scheduler.MultiStepLR.
 import { DsError } from '../errors.js';
-import { PureSchedule } from './schedule.js';
+import type { OptionNames } from '../runtime/options.js';
+import { PureSchedule, readSchedule } from './schedule.js';
 
 /** Options of MultiStepLr. */
 export interface MultiStepOptions {
@@ -13,13 +14,17 @@ export interface MultiStepOptions {
   gamma?: number;
 }
 
+const NAMES: OptionNames<MultiStepOptions> = { baseLr: true, milestones: true, gamma: true };
+
 /** lr = base * gamma^k after n updates, k of the milestones being at most n. Throws DS_CONFIG unless they are integers. */
 export class MultiStepLr extends PureSchedule {
   readonly name = 'MultiStepLR';
   private readonly options: Required<MultiStepOptions>;
 
-  constructor({ baseLr, milestones, gamma = 0.1 }: MultiStepOptions) {
+  constructor(given: MultiStepOptions) {
     super();
+    const options = readSchedule('MultiStepLR', given, NAMES, ['baseLr']);
+    const { baseLr, milestones, gamma = 0.1 } = options;
     const isList = Array.isArray(milestones) && milestones.every((n) => Number.isInteger(n));
     if (!isList) throw notIntegers(milestones);
     this.options = { baseLr, milestones: [...milestones], gamma };

@@ -25,7 +25,7 @@ import type {
   UpdateSettings,
   UpdateTensors,
 } from './optimizer.js';
-import { makeGroups } from './param-groups.js';
+import { listOf, makeGroups } from './param-groups.js';
 import { part, requireWhole } from './places.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
@@ -82,7 +82,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
     const options = readOptions('Muon', given, NAMES);
     const { lr = 0.02, adamLr = 3e-4, momentum = 0.95, weightDecay = 0 } = options;
     const { betas = [0.9, 0.95], eps = 1e-10 } = options;
-    const groups = [...params].map((item, index) => {
+    const groups = (listOf('Muon', params) as MuonGroupOptions[]).map((item, index) => {
       const group = requireRule(item, index);
       const members = [...group.params];
       if (group.useMuon) requireMatrices(members, index);

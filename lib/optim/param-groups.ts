@@ -116,7 +116,7 @@ function withExtras<Group extends ParamGroup>(group: Group, extras: object): Gro
 const PARAMETERS = 'Pass model.parameters(), or groups such as { params: [...], weightDecay: 0 }.';
 
 /** What a caller gives for parameters, as an array. */
-function listOf(op: string, params: unknown): unknown[] {
+export function listOf(op: string, params: unknown): unknown[] {
   const list = params as Iterable<unknown> | null | undefined;
   if (typeof list !== 'string' && typeof list?.[Symbol.iterator] === 'function') return [...list];
   const got = phrase(params);

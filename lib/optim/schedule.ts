@@ -44,7 +44,9 @@ export abstract class PureSchedule implements LrSchedule {
 }
 
 /** Options that are words or switches; all others are numbers. */
-const NO_NUMBERS = new Set(['warmupType', 'mode', 'thresholdMode', 'staircase', 'cycleMomentum']);
+const NO_NUMBERS = new Set([
+  ...['warmupType', 'mode', 'thresholdMode', 'staircase', 'cycleMomentum', 'milestones'],
+]);
 
 /**
  * The options of schedule `name` by their own names. Throws DS_ARGUMENT for an unknown one, and for what is no finite

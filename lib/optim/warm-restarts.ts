@@ -1,6 +1,7 @@
 // CosineAnnealingWarmRestarts: half a cosine down to a minimum, again and again from the top, each as long or longer.
 // Sources: Loshchilov & Hutter 2017, arXiv:1608.03983 (SGDR); PyTorch torch.optim.lr_scheduler.
-import { PureSchedule, requirePositiveInteger } from './schedule.js';
+import type { OptionNames } from '../runtime/options.js';
+import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
 /** Options of CosineAnnealingWarmRestarts. */
 export interface WarmRestartsOptions {
@@ -14,6 +15,10 @@ export interface WarmRestartsOptions {
   minLr?: number;
 }
 
+const NAMES: OptionNames<WarmRestartsOptions> = {
+  ...{ baseLr: true, firstPeriod: true, growth: true, minLr: true },
+};
+
 /**
  * lr = min + (base - min) * (1 + cos(pi k / T)) / 2, k updates after the last restart and T updates before the next one.
  * Throws DS_CONFIG unless period and growth are positive integers.
@@ -22,8 +27,10 @@ export class CosineAnnealingWarmRestarts extends PureSchedule {
   readonly name = 'CosineAnnealingWarmRestarts';
   private readonly options: Required<WarmRestartsOptions>;
 
-  constructor({ baseLr, firstPeriod, growth = 1, minLr = 0 }: WarmRestartsOptions) {
+  constructor(given: WarmRestartsOptions) {
     super();
+    const options = readSchedule('CosineAnnealingWarmRestarts', given, NAMES, ['baseLr']);
+    const { baseLr, firstPeriod, growth = 1, minLr = 0 } = options;
     requirePositiveInteger('scheduler.params.T_0', firstPeriod);
     requirePositiveInteger('scheduler.params.T_mult', growth);
     this.options = { baseLr, firstPeriod, growth, minLr };

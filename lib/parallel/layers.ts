@@ -1,11 +1,13 @@
 // Linear layers and token tables of which each rank of a group has a part, under the names and with
 // the initial values of the whole ones. Source: Shoeybi et al. 2019 (Megatron-LM).
+
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { type Joining, type JoinsOthers, joiningOf } from '../nn/joined-linears.js';
 import { type Embedding, type Linear, LinearGelu } from '../nn/layers.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
+import { requireModule } from '../nn/require-module.js';
 import { describe } from '../runtime/view.js';
 import {
   dropoutOfChannels,
@@ -18,6 +20,7 @@ import {
 } from '../tensor/index.js';
 import { copyBesideOthers, gatherShared, scatterShared } from './collectives.js';
 import { startOf } from './exchanges.js';
+import { requireGroup } from './require-group.js';
 import { bordersOf, cutAlong, type DimCut, type Range, rangesFor, widthsOf } from './share.js';
 import { type Stream, wholeStream } from './stream.js';
 
@@ -126,6 +129,8 @@ export class ColumnLinear extends Module implements JoinsOthers {
     options: ColumnLinearOptions = {},
   ) {
     super();
+    requireModule('ColumnLinear', whole);
+    requireGroup('ColumnLinear', group);
     const [outputs] = whole.weight.shape as [number];
     const { weight, bias } = whole;
     this.weight = weight;
@@ -243,6 +248,8 @@ export class RowLinear extends Module {
     options: RowLinearOptions = {},
   ) {
     super();
+    requireModule('RowLinear', whole);
+    requireGroup('RowLinear', group);
     if (whole instanceof LinearGelu) throw noRow();
     const [, inputs] = whole.weight.shape as [number, number];
     this.weight = whole.weight;

@@ -40,6 +40,7 @@ export class FlopsProfiler {
 
   constructor(target: Profiled) {
     const bare = target instanceof Module;
+    if (!bare) requireModule('FlopsProfiler', target?.module);
     this.module = bare ? target : target.module;
     this.device = bare ? (target.parameters()[0]?.device ?? cpu()) : target.device;
   }

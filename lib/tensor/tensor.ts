@@ -14,6 +14,7 @@ import {
 import { finalizers } from '../runtime/finalizers.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
 import { needed } from '../runtime/postponed.js';
 import { requireSizes } from '../runtime/require-number.js';
 import { Event } from '../runtime/stream.js';
@@ -109,6 +110,7 @@ export class Tensor implements View {
     readonly offset = 0,
   ) {
     this.memory = buffer;
+    if (shape === undefined) throw notMadeSo(buffer);
     this.strides = strides ?? contiguousStrides(shape);
     this.owner = currentScope();
     live++;
@@ -383,4 +385,15 @@ export class Tensor implements View {
 /** The tensors that leave a scope when `value` is returned from it. */
 export function tensorsIn(value: unknown): Tensor[] {
   return scopedIn(value).filter((each) => each instanceof Tensor);
+}
+
+/** The class is for what has memory already. */
+function notMadeSo(given: unknown): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'new Tensor',
+    expected: 'a buffer, a dtype and a shape',
+    got: phrase(given),
+    hint: 'Tensor.from([[1, 2], [3, 4]]) makes a tensor of numbers, zeros([2, 2]) one of a shape.',
+  });
 }

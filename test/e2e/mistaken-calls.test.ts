@@ -1,5 +1,5 @@
-// What a plain JavaScript program may call by mistake: every function of the package is given what
-// it cannot take, and answers with a DsError that says so, never with a TypeError of its insides.
+// What a plain JavaScript program may call by mistake: every function and class of the package is
+// given what it cannot take, and answers with a DsError that says so, never with a TypeError of its insides.
 import * as ds from '../../lib/index.js';
 import { surfaceOf } from '../docs/reference.js';
 
@@ -18,6 +18,17 @@ const FOR_AUTHORS = new Set([
   ...['profiler.writeTrace', 'combineRows', 'routeTopK'],
 ]);
 
+/** Classes whose objects a function of the package makes, or an author of the like. */
+const MADE_ELSEWHERE = new Set([
+  ...['BlockLayout', 'DsError', 'InferenceEngine', 'InferenceServer', 'data.TokenFileDataset'],
+  ...['comm.CompressedExchange', 'comm.Distributed', 'comm.JointCall', 'comm.MeshShape'],
+  ...['nn.PackedLinear', 'nn.QuantizedLinear', 'nn.models.GPT2Block', 'nn.models.RotaryBlock'],
+  ...['nn.models.RotaryLM', 'optim.ScheduleSet', 'parallel.VocabularyEmbedding'],
+  ...['parallel.VocabularyHead', 'peft.DoraEmbedding', 'peft.DoraLinear', 'peft.LoraEmbedding'],
+  ...['peft.LoraLayer', 'peft.LoraLinear', 'peft.NF4Linear', 'text.TextDataset'],
+  ...['text.Tokenizer'],
+]);
+
 type Call = (...given: readonly unknown[]) => unknown;
 
 const at = (path: string): unknown =>
@@ -25,17 +36,21 @@ const at = (path: string): unknown =>
 
 const isClass = (value: Call): boolean => /^class\b/.test(Function.prototype.toString.call(value));
 
-const functions = surfaceOf('lib/index.ts')
+const callable = surfaceOf('lib/index.ts')
   .filter(({ isMember, isInternal }) => !isMember && !isInternal)
   .map(({ path }) => path)
-  .filter((path) => typeof at(path) === 'function' && !isClass(at(path) as Call));
+  .filter((path) => typeof at(path) === 'function');
+const functions = callable.filter((path) => !isClass(at(path) as Call));
+const classes = callable.filter((path) => isClass(at(path) as Call));
 
 const MISTAKES: readonly (readonly unknown[])[] = [[], [{}], [null], ['x'], [3], [[]]];
 
 /** The error of a call; null where it found nothing to complain about. */
 async function errorOf(path: string, given: readonly unknown[]): Promise<Error | null> {
   try {
-    await (at(path) as Call)(...given);
+    const called = at(path) as Call;
+    if (isClass(called)) Reflect.construct(called, given);
+    else await called(...given);
     return null;
   } catch (error) {
     return error as Error;
@@ -45,12 +60,16 @@ async function errorOf(path: string, given: readonly unknown[]): Promise<Error |
 /** These wait for ranks, or listen, when they are called without arguments. */
 const RUNS = new Set(['initDistributed', 'comm.initDistributed', 'comm.joinLaunched', 'serve']);
 
-test('there are functions to call', () => {
+test('there are functions and classes to call', () => {
   expect(functions.length).toBeGreaterThan(150);
+  expect(classes.length).toBeGreaterThan(80);
+  for (const path of MADE_ELSEWHERE) expect(classes).toContain(path);
   for (const path of [...FOR_AUTHORS, ...RUNS]) expect(functions).toContain(path);
 });
 
-test.each(functions.filter((path) => !FOR_AUTHORS.has(path) && !RUNS.has(path)))(
+const spared = new Set([...FOR_AUTHORS, ...RUNS, ...MADE_ELSEWHERE]);
+
+test.each([...functions, ...classes].filter((path) => !spared.has(path)))(
   '%s says what it cannot take',
   async (path) => {
     for (const given of MISTAKES) {
