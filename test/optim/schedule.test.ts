@@ -2,10 +2,12 @@
 // documentation.
 
 import { LambdaLr } from '../../lib/optim/lambda.js';
+import { LinearLr } from '../../lib/optim/linear.js';
 import { MultiStepLr } from '../../lib/optim/multi-step.js';
 import { OneCycle } from '../../lib/optim/one-cycle.js';
 import { LrRangeTest } from '../../lib/optim/range-test.js';
 import { ReduceLrOnPlateau } from '../../lib/optim/reduce-on-plateau.js';
+import { CosineAnnealingWarmRestarts } from '../../lib/optim/warm-restarts.js';
 import { WarmupLr } from '../../lib/optim/warmup.js';
 import { WarmupCosineLr } from '../../lib/optim/warmup-cosine.js';
 import { WarmupDecayLr } from '../../lib/optim/warmup-decay.js';
@@ -151,6 +153,19 @@ test.each([[3], [[1.5]]])('milestones %j are refused', (milestones) => {
   expect(() => new MultiStepLr({ baseLr: 1, milestones: milestones as number[] })).toThrow(
     /milestones.*list of integers/,
   );
+});
+
+test('a rate that was left out is an error, not a rate of NaN', () => {
+  const nothing = {} as { baseLr: number };
+  const schedules = {
+    LinearLR: () => new LinearLr(nothing),
+    MultiStepLR: () => new MultiStepLr({ ...nothing, milestones: [1] }),
+    LambdaLR: () => new LambdaLr({ ...nothing, factor: () => 1 }),
+    CosineAnnealingWarmRestarts: () =>
+      new CosineAnnealingWarmRestarts({ ...nothing, firstPeriod: 2 }),
+  };
+  for (const [name, make] of Object.entries(schedules))
+    expect(make).toThrow(`${name} baseLr: expected a finite number, got undefined`);
 });
 
 describe('ReduceLROnPlateau', () => {
