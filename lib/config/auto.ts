@@ -56,11 +56,11 @@ const DROPS_AUTO = [
 export function resolveAuto(config: string | DsConfig, sources: AutoSources): DsConfig {
   if (typeof sources !== 'object' || sources === null) {
     throw new DsError({
-      ...{ code: 'DS_ARGUMENT', op: 'resolveAuto', expected: 'what "auto" is filled from' },
-      ...{
-        got: phrase(sources),
-        hint: 'Such as { model: { hiddenSize }, training: { lr: 1e-5 } }.',
-      },
+      code: 'DS_ARGUMENT',
+      op: 'resolveAuto',
+      expected: 'what "auto" is filled from',
+      got: phrase(sources),
+      hint: 'Such as { model: { hiddenSize }, training: { lr: 1e-5 } }.',
     });
   }
   const draft = new Draft(readDocument(config));

@@ -178,7 +178,7 @@ export function writeTokenFile(
   dtype: 'u16' | 'u32' = 'u16',
 ): void {
   requireType('writeTokenFile path', path, 'string');
-  if (!Array.isArray(tokens) && !ArrayBuffer.isView(tokens))
+  if (typeof tokens !== 'object' || !Number.isInteger(tokens?.length))
     throw dataError('writeTokenFile', 'a list of numbers, or a typed array', phrase(tokens), '');
   const limit = requireFileDType(dtype) === 'u16' ? 2 ** 16 : 2 ** 31;
   for (let i = 0; i < tokens.length; ++i) {

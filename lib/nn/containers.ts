@@ -29,6 +29,17 @@ export class Flatten extends Module {
   }
 }
 
+/** Throws DS_ARGUMENT for what has no names. */
+function named<Modules extends object>(modules: Modules): Modules {
+  if (typeof modules === 'object' && modules !== null) return modules;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'ModuleDict',
+    expected: 'modules by name, such as { proj: new nn.Linear(4, 4) }',
+    got: phrase(modules),
+  });
+}
+
 /**
  * Modules by name, as in PyTorch; its parameters are "name.weight". It has no forward of its own.
  */
@@ -39,7 +50,7 @@ export class ModuleDict extends Module {
   constructor(modules: Readonly<Record<string, Module>> = {}) {
     super();
     this.modulesByName = new Map();
-    for (const [name, module] of Object.entries(modules ?? {})) this.set(name, module);
+    for (const [name, module] of Object.entries(named(modules))) this.set(name, module);
   }
 
   protected override *fields(): Generator<[string, Module]> {

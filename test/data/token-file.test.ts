@@ -67,6 +67,9 @@ describe('raw files', () => {
     expect(() => writeTokenFile(join(dir, 'no', 't.bin'), [1])).toThrow(
       expect.objectContaining({ code: 'DS_IO' }),
     );
+    const nothing = new DataView(new ArrayBuffer(4)) as never;
+    expect(() => writeTokenFile(at('t.bin'), nothing)).toThrow(/a list of numbers/);
+    writeTokenFile(at('t.bin'), { length: 2, 0: 5, 1: 6 });
     expect(() => writeTokenFile(at('t.bin'), [1], 'i8' as never)).toThrow(/"u16" or "u32"/);
   });
 
