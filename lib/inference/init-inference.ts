@@ -24,6 +24,7 @@ import {
   type InferenceConfig,
   type ResolvedInferenceConfig,
   resolveInferenceConfig,
+  sharingOf,
 } from './config/index.js';
 import { InferenceEngine } from './engine.js';
 import type { CacheSizes } from './paged-cache.js';
@@ -33,7 +34,7 @@ import { saveParts } from './parts/save-parts.js';
 import { quantizationOf } from './quantized-weights.js';
 import { Follow } from './ranks/follow.js';
 import { Lead } from './ranks/lead.js';
-import { agree, type ModelRanks, openRanks } from './ranks/open-ranks.js';
+import { agree, type ModelRanks, openRanks, refuseRanks } from './ranks/open-ranks.js';
 import { StepLine } from './ranks/step-line.js';
 import { Sequence } from './sequence.js';
 import { limitsOf, maxTokensOf } from './settings.js';
@@ -65,14 +66,28 @@ export async function initInference(
   config: InferenceConfig | string | null = null,
   given: InitInferenceOptions = {},
 ): Promise<InferenceEngine> {
-  const own = readOptions('initInference', given, OPTIONS);
-  const resolved = resolveInferenceConfig(config);
-  for (const notice of resolved.notices) {
-    process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });
-  }
+  const { own, resolved } = await readTogether(config, given);
   const ranks = await openRanks(resolved);
   const groups = ranks ? [ranks.layers, ranks.host] : [];
   return jointlyInTurns({ always: groups }, () => engineOf(model, resolved, ranks, own));
+}
+
+/** What it is given; a rank whose part is refused tells the others, and does not let them wait. */
+async function readTogether(
+  config: InferenceConfig | string | null,
+  given: InitInferenceOptions,
+): Promise<{ own: InitInferenceOptions; resolved: ResolvedInferenceConfig }> {
+  try {
+    const own = readOptions('initInference', given, OPTIONS);
+    const resolved = resolveInferenceConfig(config);
+    for (const notice of resolved.notices) {
+      process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });
+    }
+    return { own, resolved };
+  } catch (error) {
+    await refuseRanks(sharingOf(config), error);
+    throw error;
+  }
 }
 
 /** What one rank does of it: where it fails, the others hear of it in place of its part. */

@@ -1,7 +1,7 @@
 // One rank that shares models out with others for inference: what its engine writes, held against
 // an engine that has the whole model.
 import { join } from 'node:path';
-import { type Distributed, initDistributed } from '../../lib/comm/index.js';
+import { type Distributed, distributed, initDistributed } from '../../lib/comm/index.js';
 import {
   cpu,
   DsError,
@@ -35,8 +35,11 @@ export interface RanksJob {
   home: string;
   /** The rank that ends in the middle of a text; null for none. */
   dies: number | null;
-  /** What rank 1 alone meets with: another folder in place of the model's, or no memory. */
-  odd?: { folder: string } | 'no memory';
+  /**
+   * What rank 1 alone meets with: another folder in place of the model's, no memory, or another
+   * configuration, also where nobody has joined the job before.
+   */
+  odd?: { folder: string } | 'no memory' | { config: string | object; joins?: boolean };
   /** Whether rank 1, which follows, meets with an error in the middle of a text and goes on. */
   fails?: boolean;
 }
@@ -320,10 +323,14 @@ async function apart(
   { folder: path, odd }: RanksJob,
   shared: inference.InferenceConfig,
 ): Promise<string> {
-  const own = await initDistributed({
-    ...{ device: shared.device as string, mesh: { tp: 2 }, timeout: 20_000 },
-  });
-  const isOdd = own.rank === 1;
+  const joins = typeof odd === 'object' && 'joins' in odd;
+  if (!joins) {
+    await initDistributed({
+      ...{ device: shared.device as string, mesh: { tp: 2 }, timeout: 20_000 },
+    });
+  }
+  const isOdd = process.env.RANK === '1';
+  let config: inference.InferenceConfig | string = { ...shared, max_out_tokens: 64 };
   let model: nn.models.CausalLM | string = path;
   if (odd === 'no memory') {
     model = await nn.models.fromPretrained(path, { dtype: 'f32' });
@@ -334,11 +341,17 @@ async function apart(
         throw new DsError({ code, op: 'Buffer.allocate', expected: 'memory', got: 'none' });
       });
     }
-  } else if (isOdd && odd) model = odd.folder;
-  const said = await initInference(model, { ...shared, max_out_tokens: 64 }).then(
+  } else if (isOdd && odd && 'folder' in odd) model = odd.folder;
+  else if (isOdd && odd) {
+    const { config: other } = odd as { config: string | object };
+    config = typeof other === 'string' ? other : { ...config, ...other };
+  }
+  const said = await initInference(model, config).then(
     () => 'an engine',
     ({ message }: Error) => message,
   );
+  const own = distributed();
+  if (!own) return said;
   // It stays until the other rank has heard of it.
   const last = Date.now() + 30_000;
   if (isOdd) await poll(() => isOver(own) || Date.now() > last);

@@ -97,6 +97,21 @@ const apart: Case[] = [
     odd: 'no memory' as const,
     own: /Buffer.allocate: expected memory, got none/,
   },
+  {
+    what: 'a value out of range before the job is joined',
+    odd: { config: { max_out_tokens: -1 }, joins: true },
+    own: /max_out_tokens/,
+  },
+  {
+    what: 'a configuration that is not there',
+    odd: { config: join(golden, 'no such file.json') },
+    own: /no such file/,
+  },
+  {
+    what: 'another number of ranks',
+    odd: { config: { tensor_parallel: { tp_size: 3 } } },
+    own: /tensor_parallel.tp_size: expected 2, the ranks/,
+  },
 ].map(({ what, odd, own }) => ({
   name: `inference over ranks: ${what} on one rank is said on the other at once`,
   run: async ({ kind }) => {

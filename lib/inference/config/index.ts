@@ -52,6 +52,26 @@ export function resolveInferenceConfig(
   return deepFreeze(values) as unknown as ResolvedInferenceConfig;
 }
 
+/**
+ * Between how many ranks a configuration that is refused would have cut layers and dealt out
+ * experts; null where it does not say.
+ */
+export function sharingOf(
+  config: InferenceConfig | string | null,
+): Pick<ResolvedInferenceConfig, 'tensor_parallel' | 'moe' | 'device'> | null {
+  try {
+    const draft = readDraft(config ?? {});
+    dropAuto(draft);
+    coerceValues(draft);
+    const { tensor_parallel, moe, device } = draft.value;
+    const own = Object.entries({ tensor_parallel, moe, device });
+    const said = own.filter(([, value]) => value !== undefined);
+    return resolveInferenceConfig(Object.fromEntries(said));
+  } catch {
+    return null;
+  }
+}
+
 /** Every key with its default; yours to change. Source: deepspeed.default_inference_config. */
 export function defaultInferenceConfig(): InferenceConfig {
   return withDefaults({}, inferenceSchema) as InferenceConfig;

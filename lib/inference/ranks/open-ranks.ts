@@ -1,7 +1,13 @@
 // The ranks that share a model out for inference, as the configuration asks: who they are, and
 // whether they agree.
 import { createHash } from 'node:crypto';
-import { type Distributed, joinLaunched, type ProcessGroup } from '../../comm/index.js';
+import {
+  type Distributed,
+  distributed,
+  JointCall,
+  joinLaunched,
+  type ProcessGroup,
+} from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/index.js';
 import { cpu, type Device } from '../../runtime/device.js';
@@ -23,21 +29,59 @@ export interface ModelRanks {
 
 const DIGEST = 32;
 
+/** Of a configuration: who shares, and where it computes. */
+type Sharing = Pick<ResolvedInferenceConfig, 'tensor_parallel' | 'moe' | 'device'>;
+
 /**
  * The ranks of the job between which the layers are cut; null where no layer is. Rejects with
- * DS_CONFIG where there are other ranks than `tp_size` or `ep_size` ask for, DS_COMM.
+ * DS_CONFIG where there are other ranks than `tp_size` or `ep_size` ask for, of which the ranks on
+ * the axis tp learn, DS_COMM.
  */
-export async function openRanks({
-  tensor_parallel: { enabled, tp_size: cut },
-  moe: { enabled: hasExperts, ep_size: dealt },
-  device,
-}: ResolvedInferenceConfig): Promise<ModelRanks | null> {
-  const expertsOnly = (!enabled || cut === 1) && hasExperts && dealt > 1;
-  if (!expertsOnly && (!enabled || cut === 1)) return null;
-  const [key, size] = expertsOnly ? ['moe.ep_size', dealt] : ['tensor_parallel.tp_size', cut];
-  const kind = device?.split(':')[0] === 'cpu' ? 'cpu' : 'auto';
+export async function openRanks(sharing: Sharing): Promise<ModelRanks | null> {
+  const wanted = sharesOf(sharing);
+  if (!wanted) return null;
+  const { key, size, expertsOnly } = wanted;
+  const kind = sharing.device?.split(':')[0] === 'cpu' ? 'cpu' : 'auto';
   const job = await joinLaunched({ device: kind, mesh: { tp: size } });
-  if (job.mesh.size('tp') !== size) throw otherRanks(key, size, job);
+  const ranks = await ranksOf(job, expertsOnly);
+  if (job.mesh.size('tp') === size) return ranks;
+  const error = otherRanks(key, size, job);
+  tell(ranks, error);
+  throw error;
+}
+
+/**
+ * This rank does not begin, because of `error`: those that would share the model with it get
+ * DS_COMM in place of its part. `sharing`: what its configuration says of that; null where that
+ * cannot be read, and the mesh's axis tp stands for it. Never rejects.
+ */
+export async function refuseRanks(sharing: Sharing | null, error: unknown): Promise<void> {
+  try {
+    if (sharing) {
+      const ranks = await openRanks(sharing);
+      if (ranks) tell(ranks, error);
+      return;
+    }
+    const job = distributed();
+    if (job && job.mesh.size('tp') > 1) tell(await ranksOf(job, false), error);
+  } catch {
+    // The error itself says more; the others then learn of it by this rank's end.
+  }
+}
+
+const tell = ({ layers, host }: ModelRanks, error: unknown): void =>
+  new JointCall({ always: [layers, host] }).giveUp(error);
+
+/** Whether a model is shared: by how many, as which key says, and what of it. */
+function sharesOf({ tensor_parallel: tp, moe }: Sharing) {
+  if (tp.enabled && tp.tp_size > 1) {
+    return { key: 'tensor_parallel.tp_size', size: tp.tp_size, expertsOnly: false };
+  }
+  if (!moe.enabled || moe.ep_size === 1) return null;
+  return { key: 'moe.ep_size', size: moe.ep_size, expertsOnly: true };
+}
+
+async function ranksOf(job: Distributed, expertsOnly: boolean): Promise<ModelRanks> {
   const layers = await job.mesh.axis('tp');
   const host = (await job.newHostGroup(layers.ranks)) as ProcessGroup;
   return { layers, host, device: job.world.device, patience: job.timeout, expertsOnly };
