@@ -190,6 +190,39 @@ function gathering(engine: Engine): number[] {
   return [...losses, held, step(engine, 2), step(engine, 3)];
 }
 
+/**
+ * A body that throws on the modifier, then on the others alone: what the modifier has written until
+ * then counts, and ranks stay alike.
+ */
+function failing(engine: Engine): number[] {
+  const losses = [step(engine, 0)];
+  const { globalRank, worldSize } = engine;
+  const names = [...engine.module.namedParameters()].map(([name]) => name);
+  const parameters = engine.module.parameters();
+  const root = worldSize - 1;
+  for (const [round, throws] of [globalRank === root, globalRank !== root].entries()) {
+    const before = mastersOf(engine);
+    const [chosen, other] = [1 + round, 4 + round];
+    const index = globalRank === root ? chosen : other;
+    const value = pattern(parameters[index] as nn.Parameter, engine.device, 0.25);
+    const act = (): string =>
+      zero.GatheredParameters(engine, { modifierRank: root }, () => {
+        const given = { [names[index] as string]: value };
+        engine.module.loadStateDict(given, { strict: false });
+        if (throws) throw new Error('a body of mine');
+        return 'done';
+      });
+    if (throws) assert.throws(act, /^Error: a body of mine$/);
+    else assert.equal(act(), 'done');
+    value.dispose();
+    mastersOf(engine).forEach((text, i) => {
+      assert.equal(text !== before[i], i === chosen, names[i]);
+    });
+    losses.push(engine.withFullWeights(() => bitsIn(parameters)));
+  }
+  return [...losses, step(engine, 1), bitsOf(engine, zero.safeGetFullFp32Param)];
+}
+
 /** A number that stands for the bits of `tensors`. */
 function bitsIn(tensors: Iterable<Tensor>): number {
   const hash = createHash('sha1');
@@ -273,6 +306,7 @@ export const apiScenarios: readonly Scenario[] = [
     config: { optimizer: { type: 'AdamW8bit', params: { lr: 1e-2, min_8bit_size: 32 } } },
   },
   { name: 'GatheredParameters', model: () => new Net(), train: gathering },
+  { name: 'GatheredParameters that throws', model: () => new Net(), train: failing },
   { name: 'GatheredParameters, other ranks', model: () => new Net(), train: intruding },
   {
     name: 'GatheredParameters, other ranks, fp32',

@@ -34,9 +34,10 @@ const GATHER_OPTIONS: OptionNames<GatherOptions> = { modifierRank: true };
  * the stage; all ranks call it. With `modifierRank`, what that rank writes to them (loadStateDict()
  * in `body` may) reaches all ranks, master weights included, rounded to the weights' dtype; what
  * others write is lost. A parameter that this rank leaves as it is keeps its master weights to the
- * last bit. `body` may run forwards, but no step. Frozen parameters that are sharded are gathered
- * likewise; others that no engine trains are left alone. Throws DS_ARGUMENT. Source:
- * deepspeed.zero.GatheredParameters.
+ * last bit. Where `body` throws, on some ranks or on all, that holds of what was written until
+ * then, so that ranks stay alike, and those on which it threw throw the same. `body` may run
+ * forwards, but no step. Frozen parameters that are sharded are gathered likewise; others that no
+ * engine trains are left alone. Throws DS_ARGUMENT. Source: deepspeed.zero.GatheredParameters.
  */
 export function gatheredParameters<Result>(
   what: Gatherable,
@@ -69,15 +70,40 @@ function modified<Result>(
   root: number,
   body: () => Result,
 ): Result {
-  const { engine } = held[0] as HeldParameter;
   const before = held.map(({ parameter }) => fingerprint(parameter));
-  let result: Result;
+  const outcome = outcomeOf(held, body);
+  try {
+    adoptChanges(held, root, before);
+  } catch (error) {
+    // Where the body threw, that says more of why ranks did not come together.
+    if (!('error' in outcome)) throw error;
+  }
+  if ('error' in outcome) throw outcome.error;
+  return outcome.result;
+}
+
+/** What `body` gives or throws; the parameters can be written meanwhile. */
+function outcomeOf<Result>(
+  held: readonly HeldParameter[],
+  body: () => Result,
+): { result: Result } | { error: unknown } {
   try {
     for (const { parameter } of held) (parameter as Parameter).isOpen = true;
-    result = body();
+    return { result: body() };
+  } catch (error) {
+    return { error };
   } finally {
     for (const { parameter } of held) (parameter as Parameter).isOpen = false;
   }
+}
+
+/** What rank `root` has written since `before` counts on all ranks, which make the same calls. */
+function adoptChanges(
+  held: readonly HeldParameter[],
+  root: number,
+  before: readonly string[],
+): void {
+  const { engine } = held[0] as HeldParameter;
   const written = held.map(({ parameter }, i) => fingerprint(parameter) !== before[i]);
   const [changed, lost] = writtenBy(root, held, written);
   const { ranks, state } = engine.parts;
@@ -89,7 +115,6 @@ function modified<Result>(
   }
   for (const { parameter } of lost) takeOver(ranks.world, parameter, root);
   publishMasters(engine, new Set(changed.filter(isOwned).map(({ partition }) => partition)));
-  return result;
 }
 
 /** What rank `root` has written, and what other ranks alone have; the same on every rank. */
