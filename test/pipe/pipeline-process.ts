@@ -24,8 +24,10 @@ export interface Leg {
   checkpoint?: number;
   /** The first layers, which are all of the first stage and more, want no gradients. */
   frozen?: boolean;
-  /** The head is the embedding. */
-  tied?: boolean;
+  /** The head is the embedding; "twice": each stage has a layer, too, which is the same. */
+  tied?: boolean | 'twice';
+  /** Of the state that is offloaded. */
+  ratio?: number;
   /** Where it saves after half of its steps; a leg that names what another one saved resumes there. */
   save?: string;
   from?: string;
@@ -78,15 +80,26 @@ const reversed = () =>
     CHANNELS,
   );
 
+const square = () => new TiedLayerSpec('square', nn.Linear, {}, CHANNELS, CHANNELS);
+/** Of three stages the first one has more than the last one beside what they share. */
+const tiedTwice = () => [
+  ...[embedding(), square(), new LayerSpec(Branch)],
+  ...[new LayerSpec(Branch), square(), new LayerSpec(Branch)],
+  ...[new LayerSpec(nn.LayerNorm, CHANNELS), square(), reversed()],
+];
+
 export function model({ checkpoint: interval = 0, tied = false }: Leg): PipelineModule {
   return new PipelineModule({
-    layers: [
-      tied ? embedding() : new nn.Embedding(VOCABULARY, CHANNELS),
-      ...Array.from({ length: 5 }, () => new LayerSpec(Branch)),
-      (x: Tensor) => x.mul(0.5),
-      new LayerSpec(nn.LayerNorm, CHANNELS),
-      tied ? reversed() : new LayerSpec(nn.Linear, CHANNELS, VOCABULARY),
-    ],
+    layers:
+      tied === 'twice'
+        ? tiedTwice()
+        : [
+            tied ? embedding() : new nn.Embedding(VOCABULARY, CHANNELS),
+            ...Array.from({ length: 5 }, () => new LayerSpec(Branch)),
+            (x: Tensor) => x.mul(0.5),
+            new LayerSpec(nn.LayerNorm, CHANNELS),
+            tied ? reversed() : new LayerSpec(nn.Linear, CHANNELS, VOCABULARY),
+          ],
     lossFn: (logits: Tensor, targets: Tensor) => crossEntropy(logits, targets),
     partitionMethod: 'uniform',
     activationCheckpointInterval: interval,
@@ -122,13 +135,16 @@ const CURRICULUM: DsConfig['curriculum_learning'] = {
 };
 
 function configOf(leg: Leg, pp: number): DsConfig {
-  const { schedule, micros, stage, precision, offload, grows } = leg;
+  const { schedule, micros, stage, precision, offload, ratio = 1, grows } = leg;
   return {
     train_micro_batch_size_per_gpu: ROWS,
     gradient_accumulation_steps: micros,
     gradient_clipping: 0.5,
     optimizer: { type: 'AdamW', params: { lr: 3e-3 } },
-    zero_optimization: { stage, ...(offload ? { offload_optimizer: { device: 'cpu' } } : {}) },
+    zero_optimization: {
+      stage,
+      ...(offload ? { offload_optimizer: { device: 'cpu', ratio } } : {}),
+    },
     ...(precision === 'fp32' ? {} : { [precision]: { enabled: true } }),
     pipeline: { stages: pp, schedule },
     ...(grows ? { curriculum_learning: CURRICULUM } : {}),

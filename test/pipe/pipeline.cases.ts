@@ -93,6 +93,17 @@ async function near(
   }
 }
 
+/**
+ * Stages of which some keep on the device the state of what they share, and others do not, make
+ * their exchanges in one order.
+ */
+async function placedApart(device: Device): Promise<void> {
+  const offload = { stage: 1, offload: true, tied: 'twice' } as const;
+  const leg: Leg = { schedule: '1f1b', micros: 2, precision: 'fp32', ...offload };
+  const reports = await run(device, 3, { pp: 3, legs: [leg, { ...leg, ratio: 0.78 }] });
+  for (const [all, some] of reports) assert.deepEqual(some, all);
+}
+
 /** What any number of stages saves, any other resumes, and goes on as if it had never stopped. */
 async function resumed(device: Device): Promise<void> {
   const root = mkdtempSync(join(tmpdir(), 'ds-pipeline-'));
@@ -227,5 +238,6 @@ export const cases: Case[] = [
       ),
     gpus: 2,
   },
+  { name: 'two weights that three stages share, in two places', run: placedApart, gpus: 3 },
   { name: 'saved by stages, resumed by others', run: resumed, gpus: 4 },
 ];

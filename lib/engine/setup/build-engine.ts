@@ -52,6 +52,7 @@ import {
   type PipelinePlan,
   planPipeline,
   type Tie,
+  tieOf,
 } from './pipeline.js';
 import { choosePlanned, measured, type Planned } from './planned-zero.js';
 import { shardSizes } from './shard-sizes.js';
@@ -259,9 +260,8 @@ function hold(
   owned.defer(explainShortages(device, () => memoryAdvice(watched)));
   const { partitions } = stage;
   furnish(state, { config, optimizer, partitions, device, group }, owned);
-  const tieOf = ({ name }: WeightUnit) => ties.find((tie) => tie.name === name)?.group;
-  adoptModel(stage, state, (unit, slot) => alikeTo(slot.region, tieOf(unit)));
-  const tied = new Set(units.filter((unit) => tieOf(unit) !== undefined));
+  adoptModel(stage, state, (unit, slot) => alikeTo(slot.region, tieOf(ties, unit)?.group));
+  const tied = new Set(units.filter((unit) => tieOf(ties, unit)));
   return { ranks, units, tied, stage, state };
 }
 

@@ -22,6 +22,7 @@ import {
 } from '../../pipe/index.js';
 import { held, Tensor, zeros } from '../../tensor/index.js';
 import type { Partition } from '../../zero/partition.js';
+import type { WeightUnit } from '../../zero/weight-unit.js';
 import { countingAt, type Ranks } from '../ranks.js';
 import { allColumns, type Columns, columnsOfStages } from '../step/columns.js';
 
@@ -123,6 +124,15 @@ export async function openTies(
     ties.push({ name, parameters, group: await groupOf(job, ranks, name) });
   }
   return ties;
+}
+
+/** What a unit is shared by; undefined for one that this rank's stages have alone. */
+export function tieOf(
+  ties: readonly Tie[],
+  { parameters }: Pick<WeightUnit, 'parameters'>,
+): Tie | undefined {
+  const [first] = parameters;
+  return ties.find((tie) => tie.parameters.some((one) => one === first?.parameter));
 }
 
 function untiable({ name }: Optimizer): DsError {

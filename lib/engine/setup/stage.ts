@@ -37,7 +37,7 @@ import {
 import { ZeroStage, ZeroStages } from '../../zero/zero-stage.js';
 import { openDiskWeights } from './disk-weights.js';
 import { dtypeOf, gradientDType } from './dtypes.js';
-import type { Tie } from './pipeline.js';
+import { type Tie, tieOf } from './pipeline.js';
 import type { ModelUnits } from './units.js';
 
 export interface StageOptions {
@@ -73,6 +73,11 @@ interface Between {
   isTrained: boolean;
   replicas: Collectives | null;
   near: Collectives | null;
+  /**
+   * Updated weights go to the others in the order of updates, wherever each is updated: ranks with
+   * other layers beside these may have their state in other places.
+   */
+  publishesAtOnce: boolean;
 }
 
 /** How the gradients and weights of a model's units flow between the ranks of a group: of one, they stay where they are. */
@@ -89,7 +94,7 @@ export function buildStages(
   const ranks = options.samples ?? group.size;
   const isTrained = trained.length > 0;
   const common = { group, ranks, device, timer, overlap, isSummed };
-  const between = { ...common, isTrained, replicas, near };
+  const between = { ...common, isTrained, replicas, near, publishesAtOnce: false };
   const stageOf = (units: readonly Unit[], own: Between, still: readonly WeightUnit[]): ZeroStage =>
     new ZeroStage(
       units,
@@ -97,12 +102,11 @@ export function buildStages(
       weightFlow(config, own, [...units, ...still]),
       still,
     );
-  const isTied = new Set(ties.map(({ name }) => name));
-  const rest = trained.filter(({ name }) => !isTied.has(name));
+  const rest = trained.filter((unit) => !tieOf(ties, unit));
   const tied = ties.map((tie) =>
     stageOf(
-      trained.filter(({ name }) => name === tie.name),
-      { ...between, group: tie.group },
+      trained.filter((unit) => tieOf(ties, unit) === tie),
+      { ...between, group: tie.group, publishesAtOnce: true },
       [],
     ),
   );
@@ -146,7 +150,7 @@ function weightFlow(
   between: Between,
   units: readonly WeightUnit[],
 ): WeightFlow {
-  const { group, device, timer, overlap, isTrained, near } = between;
+  const { group, device, timer, overlap, isTrained, near, publishesAtOnce } = between;
   const { zero_optimization: zero } = config;
   if (shardsWeights(config, group)) {
     return new GatheredWeights(device, group, {
@@ -164,7 +168,7 @@ function weightFlow(
     });
   }
   if (zero.stage === 0 || group.size === 1) return new WholeWeights(group);
-  const bucketElements = zero.allgather_bucket_size;
+  const bucketElements = publishesAtOnce ? 0 : zero.allgather_bucket_size;
   return new PublishedWeights(device, group, { bucketElements, overlap, timer });
 }
 

@@ -8,7 +8,7 @@ import type { Tensor } from '../../tensor/index.js';
 import { Unit, type UnitOptions } from '../../zero/unit.js';
 import { FROZEN, type UnitParameter, WeightUnit } from '../../zero/weight-unit.js';
 import type { ReleaseStack } from '../release-stack.js';
-import type { Tie } from './pipeline.js';
+import { type Tie, tieOf } from './pipeline.js';
 
 /** In forward order, each. */
 export interface ModelUnits {
@@ -62,7 +62,7 @@ export function buildUnits(
     trained: found
       .filter((one) => !isFrozen(one))
       .map(({ name, module: part, parameters, dtype }) => {
-        const tie = ties.find((one) => one.name === name);
+        const tie = tieOf(ties, { parameters });
         const layout = tie ? { ...options.layout, shards: tie.group.size } : options.layout;
         const own = { ...options, dtype, gradDtype: gradDtypeOf(dtype), layout };
         return new Unit(name, part, parameters, own);
