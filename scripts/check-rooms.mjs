@@ -16,7 +16,7 @@ const LIB_ROWS = [
   ['engine'],
   ['profiler', 'plan'],
   ['zero', 'models'],
-  ['text', 'pipe', 'peft', 'parallel'],
+  ['text', 'pipe', 'peft', 'parallel', 'compression'],
   ['optim', 'data', 'monitor', 'comm'],
   ['checkpoint', 'nn'],
   ['tensor'],

@@ -204,11 +204,8 @@ export interface DsConfig {
    * with wall_clock_breakdown.
    */
   autotuning?: AutotuningConfig | null;
-  /**
-   * Quantizes and prunes during training. Default null. Not supported yet: weights are not
-   * compressed.
-   */
-  compression_training?: { [key: string]: unknown } | null;
+  /** Quantizes and prunes in training what `initCompression()` has prepared. */
+  compression_training?: CompressionTrainingConfig | null;
   /**
    * Quantizes during training, the old way. Default null. Not supported yet: weights are not
    * quantized.
@@ -2004,6 +2001,340 @@ export interface AutotuningConfig {
   num_tuning_micro_batch_sizes?: number;
 }
 
+/** Quantizes and prunes in training what `initCompression()` has prepared. */
+export interface CompressionTrainingConfig {
+  /** Weights of few values. */
+  weight_quantization?: CompressionWeightQuantizationConfig | null;
+  /** Inputs of layers in few bits. */
+  activation_quantization?: CompressionActivationQuantizationConfig | null;
+  /** Single weights become 0. */
+  sparse_pruning?: CompressionSparsePruningConfig | null;
+  /** Outputs of linear layers become 0. */
+  row_pruning?: CompressionRowPruningConfig | null;
+  /** Heads become 0: blocks of inputs of the layer behind attention. */
+  head_pruning?: CompressionHeadPruningConfig | null;
+  /** Channels of convolutions become 0. */
+  channel_pruning?: CompressionChannelPruningConfig | null;
+  /** Starts a model with some of the layers of a deeper one. */
+  layer_reduction?: CompressionLayerReductionConfig | null;
+}
+
+/** Weights of few values. */
+export interface CompressionWeightQuantizationConfig {
+  /** Of all groups. */
+  shared_parameters?: CompressionWeightQuantizationShared | null;
+  /** By a name for each group. */
+  different_groups?: { [name: string]: CompressionWeightQuantizationGroup } | null;
+}
+
+/** Of all groups. */
+export interface CompressionWeightQuantizationShared {
+  /** Switches it on. Default false. */
+  enabled?: boolean;
+  /** DeepSpeed's kernel for it. Default false. No effect: operations on tensors compute it. */
+  quantizer_kernel?: boolean;
+  /** Global steps before it acts; those that fp16 skips count. Default 0. */
+  schedule_offset?: number;
+  /** Equal parts of a weight, in the order of memory, each with a step of its own. Default 1. */
+  quantize_groups?: number;
+  /** Prints when bits change. Default false. No effect: bits follow from the step. */
+  quantize_verbose?: boolean;
+  /** Whether values lie around 0, or between the smallest and the largest. Default "symmetric". */
+  quantization_type?: 'symmetric' | 'asymmetric';
+  /** To a value; stochastic with `quantize_weight_in_forward` false alone. Default "nearest". */
+  rounding?: 'nearest' | 'stochastic';
+  /**
+   * True: at target_bits from the first step on; false: from start_bits down to them. Default
+   * false.
+   */
+  quantize_weight_in_forward?: boolean;
+  /** Goes over to quantized weights gradually; not with `quantize_weight_in_forward`. */
+  fp16_mixed_quantize?: CompressionMixedQuantize | null;
+}
+
+/** Goes over to quantized weights gradually; not with `quantize_weight_in_forward`. */
+export interface CompressionMixedQuantize {
+  /** Switches it on. Default false. */
+  enabled?: boolean;
+  /**
+   * By which the part of the weight as it is falls in each step, from 1 after each change of bits.
+   * Default 0.001.
+   */
+  quantize_change_ratio?: number;
+}
+
+/** Layers of one group, and what is done to them. */
+export interface CompressionWeightQuantizationGroup {
+  /** Of the group. */
+  params: CompressionWeightQuantizationParams;
+  /**
+   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
+   * that the model calls. Default "*".
+   */
+  modules?: string | string[];
+  /**
+   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
+   * with it. Default null. No effect: it makes no layer smaller.
+   */
+  related_modules?: string[][] | null;
+}
+
+/** Of the group. */
+export interface CompressionWeightQuantizationParams {
+  /** Bits at first. */
+  start_bits: number;
+  /** Bits in the end; 2: three values, 1: two. */
+  target_bits: number;
+  /** Steps until the first bit goes; the next ones take twice as long each. Default 1. */
+  quantization_period?: number;
+}
+
+/** Inputs of layers in few bits. */
+export interface CompressionActivationQuantizationConfig {
+  /** Of all groups. */
+  shared_parameters?: CompressionActivationQuantizationShared | null;
+  /** By a name for each group. */
+  different_groups?: { [name: string]: CompressionActivationQuantizationGroup } | null;
+}
+
+/** Of all groups. */
+export interface CompressionActivationQuantizationShared {
+  /**
+   * Switches it on. Default false. true is not supported yet: inputs of layers are not quantized.
+   */
+  enabled?: boolean;
+  /** As of weights. Default "symmetric". */
+  quantization_type?: 'symmetric' | 'asymmetric';
+  /** A range for each token, or one for all that follows what was seen. Default "dynamic". */
+  range_calibration?: 'dynamic' | 'static';
+  /** Global steps before it acts; those that fp16 skips count. Default 1000. */
+  schedule_offset?: number;
+}
+
+/** Layers of one group, and what is done to them. */
+export interface CompressionActivationQuantizationGroup {
+  /** Of the group. */
+  params: CompressionActivationQuantizationParams;
+  /**
+   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
+   * that the model calls. Default "*".
+   */
+  modules?: string | string[];
+  /**
+   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
+   * with it. Default null. No effect: it makes no layer smaller.
+   */
+  related_modules?: string[][] | null;
+}
+
+/** Of the group. */
+export interface CompressionActivationQuantizationParams {
+  /** Bits of a value. */
+  bits: 4 | 8;
+}
+
+/** Single weights become 0. */
+export interface CompressionSparsePruningConfig {
+  /** Of all groups. */
+  shared_parameters?: CompressionSparsePruningShared | null;
+  /** By a name for each group. */
+  different_groups?: { [name: string]: CompressionSparsePruningGroup } | null;
+}
+
+/** Of all groups. */
+export interface CompressionSparsePruningShared {
+  /** Switches it on. Default false. */
+  enabled?: boolean;
+  /**
+   * What stays: the largest at the start, or those of the largest scores, which are trained.
+   * Default "l1". "snip_momentum" is not supported yet: DeepSpeed calls neural_compressor for it;
+   * use l1 or topk.
+   */
+  method?: 'l1' | 'topk';
+  /** Global steps before it acts; those that fp16 skips count. Default 1000. */
+  schedule_offset?: number;
+  /** Step after which nothing is pruned. Default null. No effect: it is of snip_momentum. */
+  schedule_offset_end?: number | null;
+  /** Steps between two prunings. Default 1. No effect: it is of snip_momentum. */
+  schedule_offset_stride?: number;
+  /** Shape of blocks. Default "4x1". No effect: it is of snip_momentum. */
+  block_pattern?: string;
+  /** The share that stays. Default 0.1. No effect: it is of snip_momentum. */
+  dense_ratio?: number;
+  /** Layers that stay whole. Default []. No effect: it is of snip_momentum. */
+  excluded_modules?: string[];
+}
+
+/** Layers of one group, and what is done to them. */
+export interface CompressionSparsePruningGroup {
+  /** Of the group. */
+  params: CompressionSparsePruningParams;
+  /**
+   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
+   * that the model calls. Default "*".
+   */
+  modules?: string | string[];
+  /**
+   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
+   * with it. Default null. No effect: it makes no layer smaller.
+   */
+  related_modules?: string[][] | null;
+}
+
+/** Of the group. */
+export interface CompressionSparsePruningParams {
+  /** The share that stays, rounded up. */
+  dense_ratio: number;
+}
+
+/** Outputs of linear layers become 0. */
+export interface CompressionRowPruningConfig {
+  /** Of all groups. */
+  shared_parameters?: CompressionRowPruningShared | null;
+  /** By a name for each group. */
+  different_groups?: { [name: string]: CompressionRowPruningGroup } | null;
+}
+
+/** Of all groups. */
+export interface CompressionRowPruningShared {
+  /** Switches it on. Default false. */
+  enabled?: boolean;
+  /**
+   * What stays: rows of the largest sums of magnitudes at the start, or of the largest scores,
+   * which are trained. Default "l1".
+   */
+  method?: 'l1' | 'topk';
+  /** Global steps before it acts; those that fp16 skips count. Default 1000. */
+  schedule_offset?: number;
+}
+
+/** Layers of one group, and what is done to them. */
+export interface CompressionRowPruningGroup {
+  /** Of the group. */
+  params: CompressionRowPruningParams;
+  /**
+   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
+   * that the model calls. Default "*".
+   */
+  modules?: string | string[];
+  /**
+   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
+   * with it. Default null.
+   */
+  related_modules?: string[][] | null;
+}
+
+/** Of the group. */
+export interface CompressionRowPruningParams {
+  /** The share that stays, rounded up. */
+  dense_ratio: number;
+}
+
+/** Heads become 0: blocks of inputs of the layer behind attention. */
+export interface CompressionHeadPruningConfig {
+  /** Of all groups. */
+  shared_parameters?: CompressionHeadPruningShared | null;
+  /** By a name for each group. */
+  different_groups?: { [name: string]: CompressionHeadPruningGroup } | null;
+}
+
+/** Of all groups. */
+export interface CompressionHeadPruningShared {
+  /** Switches it on. Default false. */
+  enabled?: boolean;
+  /**
+   * What stays: heads of the largest scores, which are trained. Default "topk". "l1" is not
+   * supported yet: DeepSpeed names it and does not compute it; use topk.
+   */
+  method?: 'topk';
+  /** Global steps before it acts; those that fp16 skips count. Default 1000. */
+  schedule_offset?: number;
+  /** Heads of a layer; needed where it is on. Default null. */
+  num_heads?: number | null;
+}
+
+/** Layers of one group, and what is done to them. */
+export interface CompressionHeadPruningGroup {
+  /** Of the group. */
+  params: CompressionHeadPruningParams;
+  /**
+   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
+   * that the model calls. Default "*".
+   */
+  modules?: string | string[];
+  /**
+   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
+   * with it. Default null.
+   */
+  related_modules?: string[][] | null;
+}
+
+/** Of the group. */
+export interface CompressionHeadPruningParams {
+  /** The share that stays, rounded up. */
+  dense_ratio: number;
+}
+
+/** Channels of convolutions become 0. */
+export interface CompressionChannelPruningConfig {
+  /** Of all groups. */
+  shared_parameters?: CompressionChannelPruningShared | null;
+  /** By a name for each group. */
+  different_groups?: { [name: string]: CompressionChannelPruningGroup } | null;
+}
+
+/** Of all groups. */
+export interface CompressionChannelPruningShared {
+  /**
+   * Switches it on. Default false. true is not supported yet: convolutions are not compressed;
+   * row_pruning does the same to linear layers.
+   */
+  enabled?: boolean;
+  /** What stays, as of rows. Default "l1". */
+  method?: 'l1' | 'topk';
+  /** Global steps before it acts; those that fp16 skips count. Default 1000. */
+  schedule_offset?: number;
+}
+
+/** Layers of one group, and what is done to them. */
+export interface CompressionChannelPruningGroup {
+  /** Of the group. */
+  params: CompressionChannelPruningParams;
+  /**
+   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
+   * that the model calls. Default "*".
+   */
+  modules?: string | string[];
+  /**
+   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
+   * with it. Default null.
+   */
+  related_modules?: string[][] | null;
+}
+
+/** Of the group. */
+export interface CompressionChannelPruningParams {
+  /** The share that stays, rounded up. */
+  dense_ratio: number;
+}
+
+/** Starts a model with some of the layers of a deeper one. */
+export interface CompressionLayerReductionConfig {
+  /**
+   * Switches it on. Default false. true is not supported yet: copy the layers yourself, by
+   * loadStateDict().
+   */
+  enabled?: boolean;
+  /** Layers of the model: as many as teacher_layer has. Default null. */
+  keep_number_layer?: number | null;
+  /** Path of the list of layers, in both models. Default null. */
+  module_name_prefix?: string | null;
+  /** Which layer of the deeper model each one starts as. Default []. */
+  teacher_layer?: number[];
+  /** Modules that start as those of the same name. Default []. */
+  other_module_name?: string[];
+}
+
 /** Weights in few bits, of an engine without an optimizer (stage 3). */
 export interface WeightQuantizationConfig {
   /**
@@ -2348,8 +2679,8 @@ export interface ResolvedValues {
    * with wall_clock_breakdown.
    */
   readonly autotuning: ResolvedAutotuning;
-  /** Quantizes and prunes during training. Not supported yet: weights are not compressed. */
-  readonly compression_training: { [key: string]: unknown } | null;
+  /** Quantizes and prunes in training what `initCompression()` has prepared. */
+  readonly compression_training: ResolvedCompressionTraining;
   /** Quantizes during training, the old way. Not supported yet: weights are not quantized. */
   readonly quantize_training: { [key: string]: unknown } | null;
   /** Weights in few bits, of an engine without an optimizer (stage 3). */
@@ -3972,6 +4303,330 @@ export interface ResolvedAutotuning {
   readonly min_train_micro_batch_size_per_gpu: number;
   /** Micro-batches that are tried. */
   readonly num_tuning_micro_batch_sizes: number;
+}
+
+/** Quantizes and prunes in training what `initCompression()` has prepared. */
+export interface ResolvedCompressionTraining {
+  /** Weights of few values. */
+  readonly weight_quantization: ResolvedCompressionWeightQuantization;
+  /** Inputs of layers in few bits. */
+  readonly activation_quantization: ResolvedCompressionActivationQuantization;
+  /** Single weights become 0. */
+  readonly sparse_pruning: ResolvedCompressionSparsePruning;
+  /** Outputs of linear layers become 0. */
+  readonly row_pruning: ResolvedCompressionRowPruning;
+  /** Heads become 0: blocks of inputs of the layer behind attention. */
+  readonly head_pruning: ResolvedCompressionHeadPruning;
+  /** Channels of convolutions become 0. */
+  readonly channel_pruning: ResolvedCompressionChannelPruning;
+  /** Starts a model with some of the layers of a deeper one. */
+  readonly layer_reduction: ResolvedCompressionLayerReduction;
+}
+
+/** Weights of few values. */
+export interface ResolvedCompressionWeightQuantization {
+  /** Of all groups. */
+  readonly shared_parameters: ResolvedCompressionWeightQuantizationShared;
+  /** By a name for each group. */
+  readonly different_groups: { readonly [name: string]: ResolvedCompressionWeightQuantizationGroup };
+}
+
+/** Of all groups. */
+export interface ResolvedCompressionWeightQuantizationShared {
+  /** Switches it on. */
+  readonly enabled: boolean;
+  /** DeepSpeed's kernel for it. No effect: operations on tensors compute it. */
+  readonly quantizer_kernel: boolean;
+  /** Global steps before it acts; those that fp16 skips count. */
+  readonly schedule_offset: number;
+  /** Equal parts of a weight, in the order of memory, each with a step of its own. */
+  readonly quantize_groups: number;
+  /** Prints when bits change. No effect: bits follow from the step. */
+  readonly quantize_verbose: boolean;
+  /** Whether values lie around 0, or between the smallest and the largest. */
+  readonly quantization_type: 'symmetric' | 'asymmetric';
+  /** To a value; stochastic with `quantize_weight_in_forward` false alone. */
+  readonly rounding: 'nearest' | 'stochastic';
+  /** True: at target_bits from the first step on; false: from start_bits down to them. */
+  readonly quantize_weight_in_forward: boolean;
+  /** Goes over to quantized weights gradually; not with `quantize_weight_in_forward`. */
+  readonly fp16_mixed_quantize: ResolvedCompressionMixedQuantize;
+}
+
+/** Goes over to quantized weights gradually; not with `quantize_weight_in_forward`. */
+export interface ResolvedCompressionMixedQuantize {
+  /** Switches it on. */
+  readonly enabled: boolean;
+  /**
+   * By which the part of the weight as it is falls in each step, from 1 after each change of bits.
+   */
+  readonly quantize_change_ratio: number;
+}
+
+/** Layers of one group, and what is done to them. */
+export interface ResolvedCompressionWeightQuantizationGroup {
+  /** Of the group. */
+  readonly params: ResolvedCompressionWeightQuantizationParams;
+  /**
+   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
+   * that the model calls.
+   */
+  readonly modules: string | readonly string[];
+  /**
+   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
+   * with it. No effect: it makes no layer smaller.
+   */
+  readonly related_modules: readonly (readonly string[])[] | null;
+}
+
+/** Of the group. */
+export interface ResolvedCompressionWeightQuantizationParams {
+  /** Bits at first. */
+  readonly start_bits: number;
+  /** Bits in the end; 2: three values, 1: two. */
+  readonly target_bits: number;
+  /** Steps until the first bit goes; the next ones take twice as long each. */
+  readonly quantization_period: number;
+}
+
+/** Inputs of layers in few bits. */
+export interface ResolvedCompressionActivationQuantization {
+  /** Of all groups. */
+  readonly shared_parameters: ResolvedCompressionActivationQuantizationShared;
+  /** By a name for each group. */
+  readonly different_groups: { readonly [name: string]: ResolvedCompressionActivationQuantizationGroup };
+}
+
+/** Of all groups. */
+export interface ResolvedCompressionActivationQuantizationShared {
+  /** Switches it on. true is not supported yet: inputs of layers are not quantized. */
+  readonly enabled: boolean;
+  /** As of weights. */
+  readonly quantization_type: 'symmetric' | 'asymmetric';
+  /** A range for each token, or one for all that follows what was seen. */
+  readonly range_calibration: 'dynamic' | 'static';
+  /** Global steps before it acts; those that fp16 skips count. */
+  readonly schedule_offset: number;
+}
+
+/** Layers of one group, and what is done to them. */
+export interface ResolvedCompressionActivationQuantizationGroup {
+  /** Of the group. */
+  readonly params: ResolvedCompressionActivationQuantizationParams;
+  /**
+   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
+   * that the model calls.
+   */
+  readonly modules: string | readonly string[];
+  /**
+   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
+   * with it. No effect: it makes no layer smaller.
+   */
+  readonly related_modules: readonly (readonly string[])[] | null;
+}
+
+/** Of the group. */
+export interface ResolvedCompressionActivationQuantizationParams {
+  /** Bits of a value. */
+  readonly bits: 4 | 8;
+}
+
+/** Single weights become 0. */
+export interface ResolvedCompressionSparsePruning {
+  /** Of all groups. */
+  readonly shared_parameters: ResolvedCompressionSparsePruningShared;
+  /** By a name for each group. */
+  readonly different_groups: { readonly [name: string]: ResolvedCompressionSparsePruningGroup };
+}
+
+/** Of all groups. */
+export interface ResolvedCompressionSparsePruningShared {
+  /** Switches it on. */
+  readonly enabled: boolean;
+  /**
+   * What stays: the largest at the start, or those of the largest scores, which are trained.
+   * "snip_momentum" is not supported yet: DeepSpeed calls neural_compressor for it; use l1 or topk.
+   */
+  readonly method: 'l1' | 'topk';
+  /** Global steps before it acts; those that fp16 skips count. */
+  readonly schedule_offset: number;
+  /** Step after which nothing is pruned. No effect: it is of snip_momentum. */
+  readonly schedule_offset_end: number | null;
+  /** Steps between two prunings. No effect: it is of snip_momentum. */
+  readonly schedule_offset_stride: number;
+  /** Shape of blocks. No effect: it is of snip_momentum. */
+  readonly block_pattern: string;
+  /** The share that stays. No effect: it is of snip_momentum. */
+  readonly dense_ratio: number;
+  /** Layers that stay whole. No effect: it is of snip_momentum. */
+  readonly excluded_modules: readonly string[];
+}
+
+/** Layers of one group, and what is done to them. */
+export interface ResolvedCompressionSparsePruningGroup {
+  /** Of the group. */
+  readonly params: ResolvedCompressionSparsePruningParams;
+  /**
+   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
+   * that the model calls.
+   */
+  readonly modules: string | readonly string[];
+  /**
+   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
+   * with it. No effect: it makes no layer smaller.
+   */
+  readonly related_modules: readonly (readonly string[])[] | null;
+}
+
+/** Of the group. */
+export interface ResolvedCompressionSparsePruningParams {
+  /** The share that stays, rounded up. */
+  readonly dense_ratio: number;
+}
+
+/** Outputs of linear layers become 0. */
+export interface ResolvedCompressionRowPruning {
+  /** Of all groups. */
+  readonly shared_parameters: ResolvedCompressionRowPruningShared;
+  /** By a name for each group. */
+  readonly different_groups: { readonly [name: string]: ResolvedCompressionRowPruningGroup };
+}
+
+/** Of all groups. */
+export interface ResolvedCompressionRowPruningShared {
+  /** Switches it on. */
+  readonly enabled: boolean;
+  /**
+   * What stays: rows of the largest sums of magnitudes at the start, or of the largest scores,
+   * which are trained.
+   */
+  readonly method: 'l1' | 'topk';
+  /** Global steps before it acts; those that fp16 skips count. */
+  readonly schedule_offset: number;
+}
+
+/** Layers of one group, and what is done to them. */
+export interface ResolvedCompressionRowPruningGroup {
+  /** Of the group. */
+  readonly params: ResolvedCompressionRowPruningParams;
+  /**
+   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
+   * that the model calls.
+   */
+  readonly modules: string | readonly string[];
+  /**
+   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
+   * with it.
+   */
+  readonly related_modules: readonly (readonly string[])[] | null;
+}
+
+/** Of the group. */
+export interface ResolvedCompressionRowPruningParams {
+  /** The share that stays, rounded up. */
+  readonly dense_ratio: number;
+}
+
+/** Heads become 0: blocks of inputs of the layer behind attention. */
+export interface ResolvedCompressionHeadPruning {
+  /** Of all groups. */
+  readonly shared_parameters: ResolvedCompressionHeadPruningShared;
+  /** By a name for each group. */
+  readonly different_groups: { readonly [name: string]: ResolvedCompressionHeadPruningGroup };
+}
+
+/** Of all groups. */
+export interface ResolvedCompressionHeadPruningShared {
+  /** Switches it on. */
+  readonly enabled: boolean;
+  /**
+   * What stays: heads of the largest scores, which are trained. "l1" is not supported yet:
+   * DeepSpeed names it and does not compute it; use topk.
+   */
+  readonly method: 'topk';
+  /** Global steps before it acts; those that fp16 skips count. */
+  readonly schedule_offset: number;
+  /** Heads of a layer; needed where it is on. */
+  readonly num_heads: number | null;
+}
+
+/** Layers of one group, and what is done to them. */
+export interface ResolvedCompressionHeadPruningGroup {
+  /** Of the group. */
+  readonly params: ResolvedCompressionHeadPruningParams;
+  /**
+   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
+   * that the model calls.
+   */
+  readonly modules: string | readonly string[];
+  /**
+   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
+   * with it.
+   */
+  readonly related_modules: readonly (readonly string[])[] | null;
+}
+
+/** Of the group. */
+export interface ResolvedCompressionHeadPruningParams {
+  /** The share that stays, rounded up. */
+  readonly dense_ratio: number;
+}
+
+/** Channels of convolutions become 0. */
+export interface ResolvedCompressionChannelPruning {
+  /** Of all groups. */
+  readonly shared_parameters: ResolvedCompressionChannelPruningShared;
+  /** By a name for each group. */
+  readonly different_groups: { readonly [name: string]: ResolvedCompressionChannelPruningGroup };
+}
+
+/** Of all groups. */
+export interface ResolvedCompressionChannelPruningShared {
+  /**
+   * Switches it on. true is not supported yet: convolutions are not compressed; row_pruning does
+   * the same to linear layers.
+   */
+  readonly enabled: boolean;
+  /** What stays, as of rows. */
+  readonly method: 'l1' | 'topk';
+  /** Global steps before it acts; those that fp16 skips count. */
+  readonly schedule_offset: number;
+}
+
+/** Layers of one group, and what is done to them. */
+export interface ResolvedCompressionChannelPruningGroup {
+  /** Of the group. */
+  readonly params: ResolvedCompressionChannelPruningParams;
+  /**
+   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
+   * that the model calls.
+   */
+  readonly modules: string | readonly string[];
+  /**
+   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
+   * with it.
+   */
+  readonly related_modules: readonly (readonly string[])[] | null;
+}
+
+/** Of the group. */
+export interface ResolvedCompressionChannelPruningParams {
+  /** The share that stays, rounded up. */
+  readonly dense_ratio: number;
+}
+
+/** Starts a model with some of the layers of a deeper one. */
+export interface ResolvedCompressionLayerReduction {
+  /** Switches it on. true is not supported yet: copy the layers yourself, by loadStateDict(). */
+  readonly enabled: boolean;
+  /** Layers of the model: as many as teacher_layer has. */
+  readonly keep_number_layer: number | null;
+  /** Path of the list of layers, in both models. */
+  readonly module_name_prefix: string | null;
+  /** Which layer of the deeper model each one starts as. */
+  readonly teacher_layer: readonly number[];
+  /** Modules that start as those of the same name. */
+  readonly other_module_name: readonly string[];
 }
 
 /** Weights in few bits, of an engine without an optimizer (stage 3). */

@@ -334,7 +334,7 @@ export interface InferenceQuantInitializationConfig {
    */
   group_dim?: number;
   /**
-   * Whether the range of a group is the same on both sides of 0. Default true. "false" is not
+   * Whether the range of a group is the same on both sides of 0. Default true. false is not
    * supported yet: weights are quantized around 0 here.
    */
   symmetric?: boolean;
@@ -615,7 +615,7 @@ export interface ResolvedInferenceQuantInitialization {
    */
   readonly group_dim: number;
   /**
-   * Whether the range of a group is the same on both sides of 0. "false" is not supported yet:
+   * Whether the range of a group is the same on both sides of 0. false is not supported yet:
    * weights are quantized around 0 here.
    */
   readonly symmetric: boolean;

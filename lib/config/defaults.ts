@@ -18,6 +18,11 @@ export function withDefaults(value: Section, schema: Schema = configSchema): Sec
     const item = out[key];
     if (isSection(item)) out[key] = withDefaults(item, declared);
   }
+  const { additionalProperties: named } = schema;
+  if (typeof named !== 'object') return out;
+  for (const [name, item] of Object.entries(value)) {
+    if (isSection(item)) out[name] = withDefaults(item, resolveSchema(named, item));
+  }
   return out;
 }
 

@@ -1,5 +1,6 @@
 // Rules across keys: each a named function that says which keys disagree and what to set.
 import type { ResolvedValues } from '../../types/config.js';
+import { compressionRules, unreadInForward } from './compression-rules.js';
 import {
   beginsBelow,
   curriculumRules,
@@ -30,6 +31,7 @@ const rules: readonly Rule[] = [
   ...partitionRules,
   ...sparseRules,
   ...curriculumRules,
+  ...compressionRules,
   adamWIsDecoupled,
 ];
 
@@ -54,7 +56,7 @@ const castsForNothing = ({ fp16 }: ResolvedValues): Advice | null => {
 
 const advices = [
   ...[warmupOutlastsTotal, castsForNothing, unreadSparseKey],
-  ...[slowLengths, beginsBelow, unreadScheduleKey],
+  ...[slowLengths, beginsBelow, unreadScheduleKey, unreadInForward],
 ];
 
 /** What there is to advise on `config`. */

@@ -83,9 +83,14 @@ export function isSection(value: unknown): value is Section {
   return !Array.isArray(value) && !ArrayBuffer.isView(value);
 }
 
-/** The schema of a key as it is declared; undefined for a key that the section does not have. */
+/**
+ * The schema of a key as it is declared; undefined for a key that the section does not have. Keys
+ * that are names of the user's own have one for all.
+ */
 export function declared(schema: Schema, key: string): Schema | undefined {
-  return Object.hasOwn(schema.properties ?? {}, key) ? schema.properties?.[key] : undefined;
+  const { properties = {}, additionalProperties: others } = schema;
+  if (Object.hasOwn(properties, key)) return properties[key];
+  return typeof others === 'object' ? others : undefined;
 }
 
 /**

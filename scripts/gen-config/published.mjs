@@ -9,6 +9,7 @@ function plain(node) {
   for (const [key, value] of Object.entries(node)) {
     if (key.startsWith('ds') || key === 'discriminator' || key === 'title') continue;
     out[key] = key === 'properties' ? properties(value) : value;
+    if (key === 'additionalProperties' && typeof value === 'object') out[key] = plain(value);
     if (key === 'anyOf') out[key] = value.map(plain);
     if (key === 'oneOf') out[key] = value.map(plain).concat({ type: 'null' }).map(alternative);
   }

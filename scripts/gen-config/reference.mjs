@@ -4,6 +4,7 @@ import {
   defaultText,
   isNullable,
   isSection,
+  keysOf,
   literal,
   remarks,
   resolve,
@@ -68,7 +69,7 @@ function statusText(node, inherited) {
   ];
   const works = ['works', ...where.flat()].join(' ');
   if (node.properties) return works;
-  const some = remarks(rest).map((remark) => remark.replace(/^"(\w+)"/, '`"$1"`'));
+  const some = remarks(rest).map((remark) => remark.replace(/^("\w+"|true)/, '`$1`'));
   return [stages ? `${works}, at ${stagesText(node)}` : works, ...some].join('; ');
 }
 
@@ -92,7 +93,7 @@ function row(key, node, { path, inherited, needed }) {
 const anchor = (place) => place.toLowerCase().replaceAll('.', '').replaceAll(' ', '-');
 
 function table(node, path, inherited) {
-  const rows = Object.entries(node.properties)
+  const rows = Object.entries(keysOf(node))
     .map(([key, property]) => [key, resolve(property)])
     .map(([key, item]) =>
       row(key, item, { path, inherited, needed: (node.required ?? []).includes(key) }),
@@ -121,7 +122,7 @@ function sectionText(node, path, outer) {
 }
 
 function inner(node, path, inherited) {
-  return Object.entries(node.properties)
+  return Object.entries(keysOf(node))
     .map(([key, property]) => [key, resolve(property)])
     .filter(([, item]) => isSection(item) && !item.deprecated)
     .map(([key, item]) => sectionText(item, [...path, key], inherited));

@@ -31,9 +31,19 @@ export function resolve(node) {
   return { ...node[TARGET], ...beside };
 }
 
-/** Whether `node` describes an object with declared keys or alternatives. */
+/** What an object holds under names of the user's own; null where it has keys. */
+function namedBy({ additionalProperties: others }) {
+  return typeof others === 'object' ? others : null;
+}
+
+/** The keys of an object; NAME stands for names of the user's own. */
+export function keysOf(node) {
+  return node.properties ?? { NAME: namedBy(node) };
+}
+
+/** Whether `node` describes an object with declared keys, alternatives or names. */
 export function isSection(node) {
-  return Boolean(node.properties || node.oneOf);
+  return Boolean(node.properties || node.oneOf || namedBy(node));
 }
 
 /** The types of `node` as a list, without null. */
@@ -87,7 +97,8 @@ export function remarks(node) {
   if (node.dsStages) out.push(`Acts at ${stagesText(node)}`);
   if (node.dsUnsupported) out.push(`Not supported yet: ${node.dsUnsupported}`);
   for (const [value, reason] of Object.entries(node.dsUnsupportedValues ?? {})) {
-    out.push(`${JSON.stringify(value)} is not supported yet: ${reason}`);
+    const written = typesOf(node).includes('boolean') ? value : JSON.stringify(value);
+    out.push(`${written} is not supported yet: ${reason}`);
   }
   return out;
 }

@@ -63,7 +63,7 @@ class Form {
 
   array({ items, minItems, maxItems }) {
     const type = this.typeOf(resolve(items));
-    const item = type.includes(' | ') ? `(${type})` : type;
+    const item = /\||^readonly /.test(type) ? `(${type})` : type;
     const list =
       minItems && minItems === maxItems
         ? `[${Array(minItems).fill(item).join(', ')}]`
@@ -72,6 +72,10 @@ class Form {
   }
 
   object(node) {
+    if (typeof node.additionalProperties === 'object') {
+      const type = this.typeOf(resolve(node.additionalProperties));
+      return `{ ${this.resolved ? 'readonly ' : ''}[name: string]: ${type} }`;
+    }
     if (!node.title) return '{ [key: string]: unknown }';
     const name = this.name(node.title);
     if (!this.declarations.has(name)) {

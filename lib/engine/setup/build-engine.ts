@@ -37,6 +37,7 @@ import { checkpointWorld } from './checkpoint-world.js';
 import { configureFromSection } from './checkpointing-section.js';
 import { type Clients, findOptimizer, findSchedules } from './clients.js';
 import { buildCommsLogger } from './comms-logger.js';
+import { followSteps, requireCompression } from './compression.js';
 import { isCutOver, requireElementwise } from './cut-layers.js';
 import { bufferDType, gradientDType, weightDType } from './dtypes.js';
 import { describeState } from './dump-state.js';
@@ -114,6 +115,7 @@ export async function buildEngine(
   const ties = plan ? await openTies(job, plan, optimizer) : [];
   return completely((site) => {
     site.undo.defer(sparsifyFromSection(module, settled.sparse_attention));
+    site.owned.defer(followSteps(decisions));
     keepStages(decisions, site);
     shareSequence(module, ranks, site.owned);
     module.moveBuffers(device, bufferDType(settled));
@@ -165,6 +167,7 @@ function decide(module: Module, config: ResolvedConfig, clients: JoinedClients):
   const { world, mesh } = clients.distributed;
   const { device } = world;
   const plan = planPipeline(module, config, clients.distributed);
+  requireCompression({ module, config, plan });
   requireExchange(optimizer, config, plan !== null);
   const progress = noProgress();
   const trains = !(optimizer instanceof NoOptimizer);

@@ -1,0 +1,143 @@
+// Gives the layers of a model the techniques that a configuration asks for.
+import { DsError } from '../errors.js';
+import { type Embedding, Linear } from '../nn/layers.js';
+import type { Module } from '../nn/module.js';
+import { replaceModules } from '../nn/replace-modules.js';
+import { CompressedEmbedding, CompressedLinear } from './compressed-layers.js';
+import { findLayers, type LayerGroup } from './find-layers.js';
+import { headPruning } from './head-pruning.js';
+import { requireGroups } from './quantizers.js';
+import { rowPruning } from './row-pruning.js';
+import { sparsePruning } from './sparse-pruning.js';
+import { StepClock } from './step-clock.js';
+import type { CompressionSection, Technique } from './technique.js';
+import { weightQuantization } from './weight-quantization.js';
+
+/** What was done to a model. */
+export interface Compression {
+  /** By what. */
+  readonly section: CompressionSection;
+  /** What its layers go by. */
+  readonly clock: StepClock;
+  /** The layers with techniques, by name. */
+  readonly layers: ReadonlyMap<string, CompressedLinear | CompressedEmbedding>;
+}
+
+const compressions = new WeakMap<Module, Compression>();
+
+/** What compress() has done to `model`; null where it has done nothing. */
+export const compressionOf = (model: Module): Compression | null => compressions.get(model) ?? null;
+
+/** Whether any technique on layers is on. */
+export function isOn({ layer_reduction: _, ...techniques }: CompressionSection): boolean {
+  return Object.values(techniques).some(({ shared_parameters: { enabled } }) => enabled);
+}
+
+type Layer = CompressedLinear | CompressedEmbedding;
+
+/** A technique that is on: which layers it is for, and what makes it for one of them. */
+interface Work {
+  readonly group: LayerGroup;
+  make(layer: Layer, name: string): Technique;
+}
+
+/**
+ * Replaces layers of `model` by ones with techniques, in the order in which these act. Nothing has
+ * changed when it throws: DS_CONFIG for groups that do not fit the model, DS_SHAPE for numbers that
+ * do not fit a layer, DS_ARGUMENT for a model that is compressed already.
+ */
+export function compress(model: Module, section: CompressionSection): void {
+  if (compressions.has(model)) throw again();
+  const clock = new StepClock();
+  const layers = new Map<string, Layer>();
+  const instead = new Map<Module, Module>();
+  for (const works of worksOf(section)) {
+    const found = findLayers(
+      model,
+      works.map(({ group }) => group),
+    );
+    for (const { group, make } of works) {
+      for (const [name, base] of found.get(group) ?? []) {
+        const layer = layers.get(name) ?? layerFor(base, clock);
+        layer.add(make(layer, name));
+        layers.set(name, layer);
+        instead.set(base, layer);
+      }
+    }
+  }
+  replaceModules(model, instead);
+  compressions.set(model, { section, clock, layers });
+}
+
+const layerFor = (base: Linear | Embedding, clock: StepClock): Layer =>
+  base instanceof Linear ? new CompressedLinear(base, clock) : new CompressedEmbedding(base, clock);
+
+/** By technique, in the order in which they act. Source: the forward of LinearLayer_Compress. */
+function worksOf(section: CompressionSection): Work[][] {
+  const { weight_quantization, sparse_pruning, row_pruning, head_pruning } = section;
+  return [
+    worksIn('weight_quantization', weight_quantization, (layer, name, params) => {
+      const shared = weight_quantization.shared_parameters;
+      const groups = groupsFor(layer, shared);
+      requireGroups(`initCompression ${name}`, layer.weight, groups);
+      return weightQuantization({ name, groups }, shared, params);
+    }),
+    worksIn('sparse_pruning', sparse_pruning, (layer, name, params) =>
+      sparsePruning(asLinear(layer, name), sparse_pruning.shared_parameters, params),
+    ),
+    worksIn('row_pruning', row_pruning, (layer, name, params) =>
+      rowPruning(asLinear(layer, name), row_pruning.shared_parameters, params),
+    ),
+    worksIn('head_pruning', head_pruning, (layer, name, params) =>
+      headPruning(asLinear(layer, name), head_pruning.shared_parameters, params),
+    ),
+  ];
+}
+
+interface TechniqueSection<Params> {
+  readonly shared_parameters: { readonly enabled: boolean };
+  readonly different_groups: {
+    readonly [name: string]: { readonly params: Params; readonly modules: LayerGroup['modules'] };
+  };
+}
+
+function worksIn<Params>(
+  technique: string,
+  { shared_parameters: shared, different_groups: groups }: TechniqueSection<Params>,
+  make: (layer: Layer, name: string, params: Params) => Technique,
+): Work[] {
+  if (!shared.enabled) return [];
+  return Object.entries(groups).map(([name, { modules, params }]) => ({
+    group: { path: `compression_training.${technique}.different_groups.${name}`, modules },
+    make: (layer, path) => make(layer, path, params),
+  }));
+}
+
+/** In forward a table has a step for each row. Source: DeepSpeed's Embedding_Compress. */
+function groupsFor(
+  layer: Layer,
+  shared: CompressionSection['weight_quantization']['shared_parameters'],
+): number {
+  const byRow = shared.quantize_weight_in_forward && layer instanceof CompressedEmbedding;
+  return byRow ? layer.weight.size(0) : shared.quantize_groups;
+}
+
+function asLinear(layer: Layer, name: string): CompressedLinear {
+  if (layer instanceof CompressedLinear) return layer;
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: `compression_training, ${name}`,
+    expected: 'a linear layer: tables are quantized, and not pruned',
+    got: `a ${layer.base.constructor.name}`,
+    hint: 'Write expressions that leave it out.',
+  });
+}
+
+function again(): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'initCompression',
+    expected: 'a model without compression',
+    got: 'one that has it already',
+  });
+}

@@ -1,0 +1,107 @@
+// Layers with techniques of compression: wrappers that keep a layer's place and the names of its
+// parameters.
+import { type Embedding, Linear, LinearGelu } from '../nn/layers.js';
+import { type Field, Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import { embedding, linear, linearGelu, scope, type Tensor, where } from '../tensor/index.js';
+import type { StepClock } from './step-clock.js';
+import type { Technique, Values } from './technique.js';
+
+/**
+ * Computes what its base would with the weight and bias that techniques make of those of the base,
+ * which is not a child: its fields are this module's. Source: DeepSpeed's basic_layer.py, whose
+ * names masks and scores have.
+ */
+abstract class CompressedLayer<Base extends Linear | Embedding> extends Module {
+  readonly #base: Base;
+  readonly #clock: StepClock;
+  readonly #techniques: Technique[] = [];
+
+  constructor(base: Base, clock: StepClock) {
+    super();
+    this.#base = base;
+    this.#clock = clock;
+    this.training = base.training;
+  }
+
+  /** The layer without compression. */
+  get base(): Base {
+    return this.#base;
+  }
+
+  /** The weight as it is trained. */
+  get weight(): Parameter {
+    return this.base.weight;
+  }
+
+  /** In the order in which they act. */
+  get techniques(): readonly Technique[] {
+    return this.#techniques;
+  }
+
+  /** @internal The next technique. */
+  add(technique: Technique): void {
+    this.#techniques.push(technique);
+  }
+
+  /** What the layer computes with after `step` global steps. */
+  valuesAt(step: number): Values {
+    const { base } = this;
+    const own: Values = { weight: base.weight, bias: base instanceof Linear ? base.bias : null };
+    return this.#techniques
+      .filter(({ offset }) => step >= offset)
+      .reduce((values, technique) => technique.compress(values, step), own);
+  }
+
+  /** The same of the steps that are done. */
+  protected get values(): Values {
+    return this.valuesAt(this.#clock.step);
+  }
+
+  /** @internal */
+  protected override *fields(): Generator<[string, Field]> {
+    yield* Module.fieldsOf(this.#base);
+    yield* super.fields();
+  }
+}
+
+/** A linear layer with techniques. */
+export class CompressedLinear extends CompressedLayer<Linear> {
+  /** [outputs, inputs]: 1 for the weights that stay. */
+  sparse_pruning_mask: Tensor | null = null;
+  /** The scores of weights, in their shape. */
+  sparse_mask_scores: Parameter | null = null;
+  /** [outputs, 1]: 1 for the outputs that stay. */
+  row_pruning_mask: Tensor | null = null;
+  /** [outputs, 1]. */
+  row_mask_scores: Parameter | null = null;
+  /** [1, heads]. */
+  head_pruning_scores: Parameter | null = null;
+
+  /** The base's bias. */
+  get bias(): Parameter | null {
+    return this.base.bias;
+  }
+
+  /** [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
+  override forward(x: Tensor): Tensor {
+    return scope(() => {
+      const { weight, bias } = this.values;
+      const compute = this.base instanceof LinearGelu ? linearGelu : linear;
+      return compute(x, weight, bias);
+    });
+  }
+}
+
+/** A table with techniques. */
+export class CompressedEmbedding extends CompressedLayer<Embedding> {
+  /** Whole numbers [...] to their rows [..., channels]. */
+  override forward(index: Tensor): Tensor {
+    return scope(() => {
+      const rows = embedding(this.values.weight, index);
+      const { paddingIdx } = this.base;
+      if (paddingIdx === null) return rows;
+      return where(index.eq(paddingIdx).unsqueeze(-1), rows.detach(), rows);
+    });
+  }
+}

@@ -1,0 +1,104 @@
+// Which layers of a model the groups of a configuration mean.
+import { DsError } from '../errors.js';
+import { Embedding, Linear } from '../nn/layers.js';
+import type { Module } from '../nn/module.js';
+
+/** Of a group, what says which layers are in it. */
+export interface LayerGroup {
+  /** The dotted path of the group in the configuration. */
+  readonly path: string;
+  /** "*" or regular expressions. */
+  readonly modules: string | readonly string[];
+}
+
+/** Modules whose weights the models of this library read past their forward. */
+const READ_DIRECTLY = ['lm_head', 'wpe'];
+
+const SHOWN = 6;
+
+const lastOf = (name: string): string => name.slice(name.lastIndexOf('.') + 1);
+
+/** What can be compressed. */
+export const isCompressible = (module: Module): module is Linear | Embedding =>
+  module instanceof Linear || module instanceof Embedding;
+
+/**
+ * The layers of each of `groups`, by name. Throws DS_CONFIG for an expression that fits no layer,
+ * for a layer that is in two of the groups, and for one whose weight the model reads directly.
+ * Source: DeepSpeed's get_module_name, which says nothing of an expression that fits none.
+ */
+export function findLayers(
+  model: Module,
+  groups: readonly LayerGroup[],
+): Map<LayerGroup, Map<string, Linear | Embedding>> {
+  const seen = new Map<string, string>();
+  const found = new Map<LayerGroup, Map<string, Linear | Embedding>>();
+  for (const group of groups) {
+    const own = new Map<string, Linear | Embedding>();
+    for (const pattern of [group.modules].flat()) {
+      for (const [name, module] of fitting(model, group, pattern)) {
+        const before = seen.get(name);
+        if (before !== undefined) throw twice(group, { name, before });
+        seen.set(name, group.path);
+        own.set(name, module);
+      }
+    }
+    found.set(group, own);
+  }
+  return found;
+}
+
+/** The layers whose names `pattern` fits somewhere. Throws DS_CONFIG where there is none. */
+export function fitting(
+  model: Module,
+  { path }: Pick<LayerGroup, 'path'>,
+  pattern: string,
+): [string, Linear | Embedding][] {
+  const named = [...model.namedModules()].filter(([name]) => name !== '');
+  const layers = named.filter((one): one is [string, Linear | Embedding] => isCompressible(one[1]));
+  const isOurs = model.describe() !== null;
+  const isDirect = (name: string): boolean => isOurs && READ_DIRECTLY.includes(lastOf(name));
+  if (pattern === '*') {
+    return layers.filter(([name, module]) => module instanceof Linear && !isDirect(name));
+  }
+  const expression = new RegExp(pattern);
+  const wanted = layers.filter(([name]) => expression.test(name));
+  if (wanted.length === 0) throw nothing({ path, pattern }, layers);
+  const direct = wanted.find(([name]) => isDirect(name));
+  if (direct) throw readDirectly({ path, pattern }, direct[0]);
+  return wanted;
+}
+
+function nothing(
+  { path, pattern }: { path: string; pattern: string },
+  layers: readonly [string, Module][],
+): DsError {
+  const names = layers.slice(0, SHOWN).map(([name]) => name);
+  const more = layers.length > SHOWN ? ', ...' : '';
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: `${path}.modules`,
+    expected: 'expressions that fit the name of a linear layer or a table',
+    got: JSON.stringify(pattern),
+    hint: names.length > 0 ? `Names are ${names.join(', ')}${more}.` : 'The model has none.',
+  });
+}
+
+function readDirectly({ path, pattern }: { path: string; pattern: string }, name: string): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: `${path}.modules`,
+    expected: 'layers that the model calls',
+    got: `${JSON.stringify(pattern)}, which fits ${name}, whose weight it reads directly`,
+    hint: 'Write expressions that leave it out.',
+  });
+}
+
+function twice({ path }: LayerGroup, { name, before }: { name: string; before: string }): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: `${path}.modules`,
+    expected: 'each layer in one group, by one expression',
+    got: `${name}, which is in ${before} already`,
+  });
+}

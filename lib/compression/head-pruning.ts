@@ -1,0 +1,41 @@
+// Head pruning: blocks of inputs of the layer behind attention become 0, a block for each head.
+import { DsError } from '../errors.js';
+import type { CompressedLinear } from './compressed-layers.js';
+import type { CompressionSection, Technique } from './technique.js';
+import { maskOf, scoresFor } from './top-mask.js';
+
+type Section = CompressionSection['head_pruning'];
+
+/**
+ * Which heads stay is decided in each step by scores that are trained. Throws DS_SHAPE where
+ * num_heads does not divide the inputs of `layer`. Source: DeepSpeed's enable_head_pruning.
+ */
+export function headPruning(
+  layer: CompressedLinear,
+  { num_heads, schedule_offset: offset }: Section['shared_parameters'],
+  { dense_ratio: ratio }: Section['different_groups'][string]['params'],
+): Technique {
+  const heads = num_heads as number;
+  const [outputs, inputs] = layer.weight.shape as [number, number];
+  if (inputs % heads !== 0) throw uneven(inputs, heads);
+  layer.head_pruning_scores = scoresFor(layer.weight, [1, heads]);
+  const mask = () =>
+    maskOf({ fixed: null, scores: layer.head_pruning_scores }, ratio, layer.weight);
+  return {
+    offset,
+    mask,
+    compress: ({ weight, bias }) => {
+      const blocks = weight.reshape(outputs, heads, inputs / heads);
+      return { weight: blocks.mul(mask().reshape(heads, 1)).reshape(outputs, inputs), bias };
+    },
+  };
+}
+
+function uneven(inputs: number, heads: number): DsError {
+  return new DsError({
+    code: 'DS_SHAPE',
+    op: 'head_pruning.shared_parameters.num_heads',
+    expected: `a divisor of ${inputs}, the inputs of the layer`,
+    got: String(heads),
+  });
+}

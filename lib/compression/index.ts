@@ -1,0 +1,4 @@
+// The compression room's door: weights in few values and without what matters least, in training.
+export { type Compression, compress, compressionOf, isOn } from './compress.js';
+export { CompressedEmbedding, CompressedLinear } from './compressed-layers.js';
+export type { CompressionSection } from './technique.js';

@@ -1,0 +1,90 @@
+// Rounds tensors to few values: groups of elements, each with a step of its own.
+import { DsError } from '../errors.js';
+import { abs, cast, mean, round, scope, sign, sum, type Tensor, where } from '../tensor/index.js';
+
+/** How values are rounded. */
+export interface Rounding {
+  /** 3 or more: 2^bits values; 2: three; 1: two. */
+  readonly bits: number;
+  /** Around 0, or between the smallest and the largest. Two and three values are around 0. */
+  readonly type: 'symmetric' | 'asymmetric';
+  /** Equal parts of the tensor, in the order of its elements. */
+  readonly groups: number;
+  /** Numbers in [-0.5, 0.5) of a shape, which are added before rounding; null: none. */
+  readonly noise: ((like: Tensor) => Tensor) | null;
+}
+
+type Rule = (rows: Tensor, rounding: Rounding) => Tensor;
+
+/** `value`, where it is not 0; 1 there: of a group that is all alike. */
+const orOne = (value: Tensor): Tensor => where(value.eq(0), 1, value);
+
+const noisy = (codes: Tensor, { noise }: Rounding): Tensor =>
+  round(noise ? codes.add(noise(codes)) : codes);
+
+/**
+ * Codes from -2^(bits - 1) to 2^(bits - 1) - 1 times 2 max|x| / 2^bits: the largest is out of reach
+ * where it is positive, as in DeepSpeed.
+ */
+const symmetric: Rule = (rows, rounding) => {
+  const levels = 2 ** rounding.bits;
+  const step = abs(rows)
+    .max({ dims: 1, keepDim: true })
+    .mul(2 / levels);
+  const codes = noisy(rows.div(orOne(step)), rounding);
+  return codes.clamp(-levels / 2, levels / 2 - 1).mul(step);
+};
+
+/** Codes from 0 to 2^bits - 1 times (max - min) / 2^bits, from the multiple next to min on. */
+const asymmetric: Rule = (rows, rounding) => {
+  const levels = 2 ** rounding.bits;
+  const least = rows.min({ dims: 1, keepDim: true });
+  const step = rows.max({ dims: 1, keepDim: true }).sub(least).div(levels);
+  const divisor = orOne(step);
+  const zero = round(least.div(divisor)).mul(step);
+  const codes = noisy(rows.sub(zero).div(divisor), rounding).clamp(0, levels - 1);
+  return where(step.eq(0), rows, codes.mul(step).add(zero));
+};
+
+/**
+ * 0 up to 0.7 mean|x|; beyond, the mean magnitude of what is beyond, with its sign. Source: Li et
+ * al. 2016.
+ */
+const ternary: Rule = (rows) => {
+  const sizes = abs(rows);
+  const threshold = mean(sizes, { dims: 1, keepDim: true }).mul(0.7);
+  const beyond = cast(sizes.gt(threshold), 'f32');
+  const count = sum(beyond, { dims: 1, keepDim: true });
+  const size = sum(sizes.mul(beyond), { dims: 1, keepDim: true }).div(orOne(count));
+  return sign(rows).mul(beyond).mul(size);
+};
+
+/** The mean magnitude, with the sign of x. Source: Rastegari et al. 2016. */
+const binary: Rule = (rows) => sign(rows).mul(mean(abs(rows), { dims: 1, keepDim: true }));
+
+function ruleFor({ bits, type }: Rounding): Rule {
+  if (bits === 1) return binary;
+  if (bits === 2) return ternary;
+  return type === 'symmetric' ? symmetric : asymmetric;
+}
+
+/**
+ * `x` rounded, in its shape and dtype; steps and codes are computed in f32. A group that is all
+ * zeros stays so. Throws DS_SHAPE where groups are not equal. Source: DeepSpeed's SymQuantizer,
+ * AsymQuantizer, TernaryQuantizer and BinaryQuantizer.
+ */
+export function quantized(x: Tensor, rounding: Rounding): Tensor {
+  const { groups } = rounding;
+  requireGroups('quantized', x, groups);
+  return scope(() => {
+    const rows = cast(x, 'f32').reshape(groups, x.numel / groups);
+    return cast(ruleFor(rounding)(rows, rounding).reshape(...x.shape), x.dtype);
+  });
+}
+
+/** Throws DS_SHAPE unless `groups` parts of `x` are equal. */
+export function requireGroups(op: string, { numel, shape }: Tensor, groups: number): void {
+  if (numel % groups === 0) return;
+  const expected = `quantize_groups that divide ${numel} elements [${shape.join(', ')}]`;
+  throw new DsError({ code: 'DS_SHAPE', op, expected, got: String(groups) });
+}

@@ -1,0 +1,39 @@
+// What a technique of compression does to the weight and the bias of a layer.
+import type { ResolvedConfig } from '../../types/config.js';
+import { customFunction, noGrad, scope, type Tensor } from '../tensor/index.js';
+
+/** The section of a configuration, with its defaults. */
+export type CompressionSection = ResolvedConfig['compression_training'];
+
+/** What a layer computes with. */
+export interface Values {
+  /** [outputs, inputs], or a table's [rows, channels]. */
+  readonly weight: Tensor;
+  /** [outputs]; null without one. */
+  readonly bias: Tensor | null;
+}
+
+/** The step of a run that is over. */
+export const FINISHED = Number.POSITIVE_INFINITY;
+
+/** Makes other values of a layer's; differentiable. */
+export interface Technique {
+  /** Global steps before it acts. */
+  readonly offset: number;
+  /** The values after `step` global steps, of which there are at least `offset`. */
+  compress(values: Values, step: number): Values;
+  /** 1 for what stays and 0 for what goes, for a technique that layers can be cut by. */
+  readonly mask?: () => Tensor;
+}
+
+/**
+ * `body`, which keeps shape and dtype, with the gradient of the result as that of its input.
+ * Source: the straight-through estimator of Bengio et al. 2013.
+ */
+export function straightThrough(body: (x: Tensor) => Tensor): (x: Tensor) => Tensor {
+  return customFunction<Tensor>({
+    name: 'straight_through',
+    forward: (_context, x) => noGrad(() => scope(() => body(x as Tensor))),
+    backward: (_context, grad) => grad as Tensor,
+  });
+}

@@ -1,0 +1,85 @@
+// Weight quantization: forward computes with rounded weights, and gradients go to those that are
+// not.
+
+import * as kernels from '../runtime/kernels.generated.js';
+import { inOrder, Tensor } from '../tensor/index.js';
+import { quantized, type Rounding } from './quantizers.js';
+import {
+  type CompressionSection,
+  straightThrough,
+  type Technique,
+  type Values,
+} from './technique.js';
+
+type Section = CompressionSection['weight_quantization'];
+type Shared = Section['shared_parameters'];
+type Params = Section['different_groups'][string]['params'];
+
+/** How a weight is rounded in a step: its bits, and the part of it that is. */
+export interface Precision {
+  readonly bits: number;
+  /** 1: all of it; less: of the weight as it is the rest is added. */
+  readonly share: number;
+}
+
+/**
+ * That of the `count`th step with quantization, from 1. A bit goes at quantization_period steps, at
+ * twice as many, at four times as many and so on; what is mixed in starts again at each. Source:
+ * DeepSpeed's runtime/quantize.py.
+ */
+export function precisionAt(count: number, shared: Shared, params: Params): Precision {
+  const { start_bits: start, target_bits: target, quantization_period: period } = params;
+  if (shared.quantize_weight_in_forward || count === Number.POSITIVE_INFINITY) {
+    return { bits: target, share: 1 };
+  }
+  let [bits, last, next] = [start, 0, period];
+  while (bits > target && count >= next) [bits, last, next] = [bits - 1, next, 2 * next];
+  const { enabled, quantize_change_ratio: change } = shared.fp16_mixed_quantize;
+  return { bits, share: enabled ? Math.min(1, (count - last) * change) : 1 };
+}
+
+/** FNV-1a of `text`: a seed for each name. */
+export function seedOf(text: string): number {
+  let hash = 0x811c9dc5;
+  for (const byte of Buffer.from(text)) hash = Math.imul(hash ^ byte, 0x01000193) >>> 0;
+  return hash;
+}
+
+/**
+ * Noise that depends on the layer's name and the step alone: the same on every rank, in each
+ * micro-batch, when activations are made again and after a resume.
+ */
+function noiseOf(name: string, step: number): (like: Tensor) => Tensor {
+  return (like) => {
+    const out = Tensor.empty(like.shape, 'f32', like.device);
+    const range = { low: -0.5, high: 0.5, seed: seedOf(name), offset: step };
+    kernels.randomUniform({ out, ...range, ...inOrder });
+    return out;
+  };
+}
+
+/**
+ * Rounds the weight of the layer called `name`, in `groups` parts. Where DeepSpeed rounds the copy
+ * in 16 bits after each update, or in forward, this rounds in forward: the same numbers, as the
+ * gradient of the rounded weight goes to the master weight in both.
+ */
+export function weightQuantization(
+  { name, groups }: { name: string; groups: number },
+  shared: Shared,
+  params: Params,
+): Technique {
+  const { schedule_offset: offset, quantization_type: type, rounding } = shared;
+  const isNoisy = rounding === 'stochastic' && !shared.quantize_weight_in_forward;
+  const rounded = (weight: Tensor, step: number): Tensor => {
+    const { bits, share } = precisionAt(step - offset + 1, shared, params);
+    const noise = isNoisy && Number.isFinite(step) ? noiseOf(name, step) : null;
+    const rule: Rounding = { bits, type, groups, noise };
+    const values = quantized(weight, rule);
+    return share === 1 ? values : weight.mul(1 - share).add(values.mul(share));
+  };
+  const compress = ({ weight, bias }: Values, step: number): Values => ({
+    weight: straightThrough((values) => rounded(values, step))(weight),
+    bias,
+  });
+  return { offset, compress };
+}

@@ -1,0 +1,130 @@
+// Rules across the keys of compression_training: what a technique that is on needs, and what it can
+// do.
+import type { ResolvedValues } from '../../types/config.js';
+import { shown } from './config-error.js';
+import type { Advice, Rule, Violation } from './rule.js';
+
+type Section = ResolvedValues['compression_training'];
+type Technique = Exclude<keyof Section, 'layer_reduction'>;
+
+const SECTION = 'compression_training';
+
+const TECHNIQUES: readonly Technique[] = [
+  ...(['weight_quantization', 'activation_quantization', 'sparse_pruning'] as const),
+  ...(['row_pruning', 'head_pruning', 'channel_pruning'] as const),
+];
+
+interface Group {
+  readonly modules: string | readonly string[];
+  readonly related_modules: readonly (readonly string[])[] | null;
+}
+
+/** The groups of the techniques that are on. */
+function groupsIn(section: Section): { path: readonly string[]; group: Group }[] {
+  return TECHNIQUES.filter((name) => section[name].shared_parameters.enabled).flatMap((name) =>
+    Object.entries(section[name].different_groups).map(([group, value]) => ({
+      path: [SECTION, name, 'different_groups', group],
+      group: value,
+    })),
+  );
+}
+
+/** The first thing that `find` has to say of any of `items`. */
+function firstOf<Item>(
+  items: readonly Item[],
+  find: (item: Item) => Violation | null,
+): Violation | null {
+  for (const item of items) {
+    const found = find(item);
+    if (found) return found;
+  }
+  return null;
+}
+
+/** Source: DeepSpeed, which asserts that the key is there. */
+const hasGroups: Rule = ({ compression_training: section }) =>
+  firstOf(TECHNIQUES, (name) => {
+    const { shared_parameters: shared, different_groups: groups } = section[name];
+    if (!shared.enabled || Object.keys(groups).length > 0) return null;
+    const hint = 'A group is { "NAME": { "params": { .. }, "modules": [ .. ] } }.';
+    const path = [SECTION, name, 'different_groups'];
+    return { path, expected: 'a group or more, as it is on', got: 'none', hint };
+  });
+
+const patternsAreExpressions: Rule = ({ compression_training: section }) =>
+  firstOf(groupsIn(section), ({ path, group }) => {
+    const { modules, related_modules: related } = group;
+    const patterns = [[modules].flat(), ...(related ?? [])].flat();
+    const wrong = patterns.find((pattern) => pattern !== '*' && !isExpression(pattern));
+    if (wrong === undefined) return null;
+    const hint = 'Quote what is meant as it stands by a backslash.';
+    return { path, expected: 'regular expressions', got: shown(wrong), hint };
+  });
+
+function isExpression(text: string): boolean {
+  try {
+    return Boolean(new RegExp(text));
+  } catch {
+    return false;
+  }
+}
+
+/** DeepSpeed pairs them up, and leaves out what has no partner. */
+const relatedModulesPairUp: Rule = ({ compression_training: section }) =>
+  firstOf(groupsIn(section), ({ path, group: { modules, related_modules: related } }) => {
+    const count = [modules].flat().length;
+    if (!related || related.length === count) return null;
+    const expected = `${count} lists, one for each entry of modules`;
+    const hint = 'Each list names the layers behind the one in its place.';
+    return { path: [...path, 'related_modules'], expected, got: String(related.length), hint };
+  });
+
+/** Source: DeepSpeed's quantizers, which assert it. */
+const bitsCanBeReached: Rule = ({ compression_training: { weight_quantization: section } }) => {
+  const { shared_parameters: shared, different_groups: groups } = section;
+  if (!shared.enabled) return null;
+  return firstOf(Object.entries(groups), ([name, { params }]) => {
+    const path = [SECTION, 'weight_quantization', 'different_groups', name, 'params'];
+    const { start_bits: start, target_bits: target } = params;
+    if (start < target) {
+      const expected = `at least target_bits, ${target}`;
+      const hint = 'Bits become fewer.';
+      return { path: [...path, 'start_bits'], expected, got: String(start), hint };
+    }
+    if (target > 2) return null;
+    const isNearest = shared.quantize_weight_in_forward || shared.rounding === 'nearest';
+    if (shared.quantization_type === 'symmetric' && isNearest) return null;
+    const hint = 'Two and three values are symmetric, and rounded to nearest.';
+    return { path: [...path, 'target_bits'], expected: 'at least 3', got: String(target), hint };
+  });
+};
+
+/** Source: DeepSpeed, which asserts it. */
+const headsAreCounted: Rule = ({ compression_training: { head_pruning: section } }) => {
+  const { enabled, num_heads: heads } = section.shared_parameters;
+  if (!enabled || heads !== null) return null;
+  const path = [SECTION, 'head_pruning', 'shared_parameters', 'num_heads'];
+  return { path, expected: 'the heads of a layer', got: 'none', hint: 'Give the number.' };
+};
+
+export const compressionRules: readonly Rule[] = [
+  ...[hasGroups, patternsAreExpressions, relatedModulesPairUp, bitsCanBeReached, headsAreCounted],
+];
+
+/** What quantize_weight_in_forward does not read. Source: DeepSpeed, which says nothing. */
+export function unreadInForward({
+  compression_training: { weight_quantization: section },
+}: ResolvedValues): Advice | null {
+  const { shared_parameters: shared, different_groups: groups } = section;
+  if (!shared.enabled || !shared.quantize_weight_in_forward) return null;
+  const falls = Object.values(groups).some(({ params }) => params.start_bits > params.target_bits);
+  const unread = [
+    ...(falls ? ['start_bits'] : []),
+    ...(shared.rounding === 'nearest' ? [] : ['rounding']),
+    ...(shared.fp16_mixed_quantize.enabled ? ['fp16_mixed_quantize'] : []),
+  ];
+  if (unread.length === 0) return null;
+  const path = [SECTION, 'weight_quantization', 'shared_parameters', 'quantize_weight_in_forward'];
+  const text = `is true, with which ${unread.join(', ')} ${unread.length > 1 ? 'are' : 'is'} not read: weights have target_bits from the first step on, rounded to nearest.`;
+  return { path, text };
+}

@@ -1,0 +1,50 @@
+// The section "compression_training" of a ds_config.json: whether the model was made ready for it,
+// and the steps by which its layers go.
+import { isDeepStrictEqual } from 'node:util';
+import { compressionOf, isOn } from '../../compression/index.js';
+import { DsError } from '../../errors.js';
+import type { Decisions } from '../engine-parts.js';
+
+/**
+ * Throws DS_CONFIG where the section is not that of initCompression(), which has not been called
+ * for a section that is on, and for a model in stages.
+ */
+export function requireCompression({
+  module,
+  config: { compression_training: section },
+  plan,
+}: Pick<Decisions, 'module' | 'config' | 'plan'>): void {
+  const done = compressionOf(module);
+  if (!done && !isOn(section)) return;
+  if (plan) {
+    throw refused({
+      expected: 'a model that is not cut into stages',
+      got: `${plan.schedule.stagesPerRank} stages on each rank of a pipeline`,
+      hint: 'Stages of a pipeline are not compressed yet.',
+    });
+  }
+  if (!done) {
+    throw refused({
+      expected: 'a model that initCompression() has prepared',
+      got: 'one that it has not',
+      hint: 'Call initCompression(model, config) before initialize().',
+    });
+  }
+  if (isDeepStrictEqual(done.section, section)) return;
+  throw refused({
+    expected: 'the section that initCompression() was given',
+    got: 'another one',
+    hint: 'Give both the same configuration.',
+  });
+}
+
+/** Lets the layers go by the global steps of an engine; returns what stops them where they are. */
+export function followSteps({
+  module,
+  progress,
+}: Pick<Decisions, 'module' | 'progress'>): () => void {
+  return compressionOf(module)?.clock.follow(() => progress.globalSteps) ?? (() => {});
+}
+
+const refused = (fields: { expected: string; got: string; hint: string }): DsError =>
+  new DsError({ code: 'DS_CONFIG', op: 'compression_training', ...fields });

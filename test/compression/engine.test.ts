@@ -1,0 +1,242 @@
+// Compressed models under an engine: the steps at which techniques begin, ZeRO stages, ranks,
+// checkpoints, and what is refused.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { checkConfig } from '../../lib/config/index.js';
+import {
+  type DsConfig,
+  type DsError,
+  type Engine,
+  initCompression,
+  initialize,
+  nn,
+  seed,
+  Tensor,
+} from '../../lib/index.js';
+import { reportsOf, runRanks } from '../comm/ranks.js';
+import {
+  compressed,
+  configOf,
+  everything,
+  type Section,
+  small,
+  train,
+  valuesOf,
+} from './models.js';
+import type { RanksReport } from './ranks-process.js';
+
+const STAGES = [0, 1, 2, 3] as const;
+const zero = (stage: (typeof STAGES)[number]): DsConfig => ({ zero_optimization: { stage } });
+
+const open: Engine[] = [];
+afterEach(() => {
+  for (const engine of open.splice(0)) engine.destroy();
+});
+
+async function engineOf(section: Section, more: DsConfig = {}): Promise<Engine> {
+  const engine = await compressed(section, more);
+  open.push(engine);
+  return engine;
+}
+
+async function refusal(body: () => unknown): Promise<DsError> {
+  try {
+    await body();
+  } catch (error) {
+    return error as DsError;
+  }
+  throw new Error('nothing was refused');
+}
+
+test('a technique begins after its steps, and nothing changes before', async () => {
+  const offset = (schedule_offset: number): Section => ({
+    sparse_pruning: {
+      shared_parameters: { enabled: true, schedule_offset },
+      different_groups: { all: { params: { dense_ratio: 0.3 } } },
+    },
+  });
+  const { engine } = await initialize({
+    model: small(),
+    config: configOf(undefined),
+    device: 'cpu',
+  });
+  open.push(engine);
+  const plain = train(engine, 5);
+  const late = train(await engineOf(offset(3)), 5);
+  expect(late.slice(0, 3)).toEqual(plain.slice(0, 3));
+  expect(late[3]).not.toBe(plain[3]);
+  const never = train(await engineOf(offset(1000)), 5);
+  expect(never).toEqual(plain);
+});
+
+test('stages agree, and a run that is resumed goes on as if it had never stopped', async () => {
+  const dir = mkdtempSync(join(tmpdir(), 'ds-compression-'));
+  const seen: unknown[] = [];
+  try {
+    for (const stage of STAGES) {
+      const engine = await engineOf(everything, zero(stage));
+      const first = train(engine, 4);
+      await engine.saveCheckpoint(dir, { tag: `${stage}` });
+      const rest = train(engine, 4);
+      const values = valuesOf(engine);
+      seen.push({ first, rest, values });
+      seed(99);
+      const config = configOf(everything, zero(STAGES[3 - stage] as 0));
+      const model = initCompression(small(8), config);
+      const { engine: other } = await initialize({ model, config, device: 'cpu' });
+      open.push(other);
+      await other.loadCheckpoint(dir, { tag: `${stage}` });
+      expect(train(other, 4)).toEqual(rest);
+      expect(valuesOf(other)).toEqual(values);
+    }
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+  for (const one of seen) expect(one).toEqual(seen[0]);
+});
+
+test('two ranks train as one does, at every stage', async () => {
+  const [first, second] = reportsOf<RanksReport>(
+    await runRanks('../compression/ranks-process', 2),
+  ) as [RanksReport, RanksReport];
+  expect(second.values).toEqual(first.values);
+  for (const stage of STAGES) {
+    expect(first.losses[stage]).toEqual(first.losses[0]);
+    expect(first.values[stage]).toEqual(first.values[0]);
+  }
+  const one = train(await engineOf(everything), 6);
+  one.forEach((loss, step) => {
+    expect(first.losses[0]?.[step]).toBeCloseTo(loss, 5);
+  });
+});
+
+const gpt2 = (activationCheckpointing: boolean) => {
+  seed(2);
+  const sizes = { vocabSize: 31, maxSeq: 8, layers: 2, heads: 2, channels: 16 };
+  return new nn.models.GPT2({ ...sizes, activationCheckpointing });
+};
+
+const llama = () => {
+  seed(2);
+  const sizes = { vocabSize: 31, layers: 2, heads: 4, kvHeads: 2, channels: 16, hidden: 24 };
+  return new nn.models.Llama({ ...sizes, maxSeq: 8 } as never);
+};
+
+const inBlocks: Section = {
+  weight_quantization: {
+    shared_parameters: { enabled: true, rounding: 'stochastic', quantization_type: 'asymmetric' },
+    different_groups: { all: { params: { start_bits: 8, target_bits: 4 } } },
+  },
+  sparse_pruning: {
+    shared_parameters: { enabled: true, method: 'topk', schedule_offset: 2 },
+    different_groups: { mlp: { params: { dense_ratio: 0.5 }, modules: ['mlp'] } },
+  },
+};
+
+async function lossesOf(model: nn.Module, more: DsConfig = {}): Promise<number[]> {
+  const config = configOf(inBlocks, more);
+  const { engine } = await initialize({
+    model: initCompression(model, config),
+    config,
+    device: 'cpu',
+  });
+  open.push(engine);
+  const tokens = Tensor.from(
+    Int32Array.from({ length: 32 }, (_, i) => (i * i) % 31),
+    {
+      shape: [4, 8],
+    },
+  );
+  return Array.from({ length: 6 }, () => {
+    const loss = engine.forward<Tensor>(tokens, tokens);
+    engine.backward(loss);
+    engine.step();
+    return loss.item();
+  });
+}
+
+test('models of this library learn in few bits, and recomputation draws the same noise', async () => {
+  const losses = await lossesOf(gpt2(false));
+  expect(losses.at(-1)).toBeLessThan(losses[0] as number);
+  expect(await lossesOf(gpt2(true))).toEqual(losses);
+  const half = await lossesOf(llama(), { bf16: { enabled: true }, ...zero(3) });
+  expect(half.at(-1)).toBeLessThan(half[0] as number);
+});
+
+const one = (technique: string, shared: object, group: object): Section => ({
+  [technique]: { shared_parameters: { enabled: true, ...shared }, different_groups: { g: group } },
+});
+const ratio = { params: { dense_ratio: 0.5 } };
+const bits = (start_bits: number, target_bits: number) => ({ params: { start_bits, target_bits } });
+
+test.each<[Section, string, string]>([
+  [{ row_pruning: { shared_parameters: { enabled: true } } }, 'different_groups', 'got none'],
+  [one('row_pruning', {}, { ...ratio, modules: ['('] }), 'row_pruning', 'regular expressions'],
+  [one('row_pruning', {}, { ...ratio, related_modules: [[], []] }), 'related_modules', '1 lists'],
+  [one('row_pruning', {}, { params: {} }), 'params.dense_ratio', 'a value'],
+  [one('head_pruning', {}, ratio), 'num_heads', 'got none'],
+  [one('head_pruning', { method: 'l1', num_heads: 2 }, ratio), 'method', 'does not compute it'],
+  [one('weight_quantization', {}, bits(4, 8)), 'start_bits', 'at least target_bits'],
+  [
+    one('weight_quantization', { quantization_type: 'asymmetric' }, bits(8, 2)),
+    'target_bits',
+    'are symmetric',
+  ],
+  [one('sparse_pruning', { method: 'snip_momentum' }, ratio), 'method', 'neural_compressor'],
+  [one('channel_pruning', {}, ratio), 'enabled', 'convolutions are not compressed'],
+])('%j is refused', (section, path, text) => {
+  const { errors } = checkConfig(configOf(section), { worldSize: 1 });
+  expect(errors.map(({ op }) => op).join()).toContain(path);
+  expect(errors.map(({ message }) => message).join()).toContain(text);
+});
+
+test('what quantize_weight_in_forward does not read is told', () => {
+  const section = one(
+    'weight_quantization',
+    { quantize_weight_in_forward: true, rounding: 'stochastic' },
+    bits(8, 4),
+  );
+  const { notices } = checkConfig(configOf(section), { worldSize: 1 });
+  expect(notices.map(({ text }) => text).join()).toContain('start_bits, rounding are not read');
+});
+
+test('groups that do not fit a model are refused, and leave it as it was', async () => {
+  const model = small();
+  const names = Array.from(model.namedModules(), ([, module]) => module);
+  const cases: [Section, string, string][] = [
+    [one('row_pruning', {}, { ...ratio, modules: ['attention'] }), 'g.modules', 'Names are table'],
+    [one('row_pruning', {}, { ...ratio, modules: ['table'] }), 'table', 'a linear layer'],
+    [one('row_pruning', {}, { ...ratio, modules: ['out', 'o'] }), 'g.modules', 'got out, which'],
+    [one('head_pruning', { num_heads: 4 }, { ...ratio, modules: ['out'] }), 'num_heads', 'divisor'],
+    [one('weight_quantization', { quantize_groups: 7 }, bits(8, 8)), 'blocks.0', 'divide 54'],
+  ];
+  for (const [section, place, text] of cases) {
+    const error = await refusal(() => initCompression(model, configOf(section)));
+    expect(error.op).toContain(place);
+    expect(error.message).toContain(text);
+  }
+  expect(Array.from(model.namedModules(), ([, module]) => module)).toEqual(names);
+  const direct = one('sparse_pruning', {}, { ...ratio, modules: ['wpe'] });
+  expect(await refusal(() => initCompression(gpt2(false), configOf(direct)))).toMatchObject({
+    code: 'DS_CONFIG',
+  });
+});
+
+test('initialize() wants what initCompression() was given', async () => {
+  const model = small();
+  const start = (section: Section | undefined) =>
+    initialize({ model, config: configOf(section), device: 'cpu' });
+  const early = await refusal(() => start(everything));
+  expect(early).toMatchObject({ code: 'DS_CONFIG', op: 'compression_training' });
+  expect(early.hint).toContain('initCompression(model, config)');
+  initCompression(model, configOf(everything));
+  expect((await refusal(() => start(undefined))).got).toBe('another one');
+  expect((await refusal(() => initCompression(model, configOf(everything)))).code).toBe(
+    'DS_ARGUMENT',
+  );
+  const { engine } = await start(everything);
+  open.push(engine);
+  const late = await refusal(() => initCompression(model, configOf(everything)));
+  expect(late.code).toBe('DS_ARGUMENT');
+});

@@ -1,0 +1,27 @@
+// One of two ranks that train a compressed model at each ZeRO stage on their half of every batch.
+import { initDistributed } from '../../lib/comm/index.js';
+import { compressed, everything, train, valuesOf } from './models.js';
+
+/** Of each stage. */
+export interface RanksReport {
+  losses: number[][];
+  values: Record<string, number[]>[];
+}
+
+async function main(): Promise<void> {
+  const job = await initDistributed({ device: 'cpu' });
+  const report: RanksReport = { losses: [], values: [] };
+  for (const stage of [0, 1, 2, 3] as const) {
+    const engine = await compressed(everything, {
+      train_micro_batch_size_per_gpu: 2,
+      zero_optimization: { stage, stage3_param_persistence_threshold: 0 },
+    });
+    report.losses.push(train(engine, 6));
+    report.values.push(valuesOf(engine));
+    engine.destroy();
+  }
+  await job.destroy();
+  process.stdout.write(`${JSON.stringify(report)}\n`);
+}
+
+void main();
