@@ -49,6 +49,7 @@ export type { LoadedCheckpoint, LoadOptions } from './engine/saving/restore.js';
 export type { Stateful } from './engine/saving/stateful.js';
 export type { Clients } from './engine/setup/clients.js';
 export type { ShortensInputs } from './engine/step/curriculum.js';
+export type { DropsLayers, LayerDrop } from './engine/step/layer-drop.js';
 export type { Progress } from './engine/step/progress.js';
 export type { Phase, PhaseTimes } from './engine/watch/phase-timer.js';
 export type { TraceStepsOptions } from './engine/watch/traced-steps.js';

@@ -181,7 +181,7 @@ export interface DsConfig {
   amp?: AmpConfig;
   /** PyTorch's automatic mixed precision. Not supported yet: set bf16 or fp16. */
   torch_autocast?: TorchAutocastConfig | null;
-  /** Leaves out layers more and more often. Not supported yet: every layer runs. */
+  /** Leaves out layers more and more often. */
   progressive_layer_drop?: ProgressiveLayerDropConfig | null;
   /** Estimates eigenvalues of the curvature per layer. Not supported yet: nothing is estimated. */
   eigenvalue?: EigenvalueConfig | null;
@@ -1809,11 +1809,13 @@ export interface TorchAutocastConfig {
   lower_precision_safe_modules?: string[] | null;
 }
 
-/** Leaves out layers more and more often. Not supported yet: every layer runs. */
+/** Leaves out layers more and more often. */
 export interface ProgressiveLayerDropConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /** Share of layers that is kept in the end. Default 1. */
+  /**
+   * Share of layers that run in the end, of the last one; earlier ones run more often. Default 1.
+   */
   theta?: number;
   /** How fast that share is reached. Default 0.001. */
   gamma?: number;
@@ -2656,7 +2658,7 @@ export interface ResolvedValues {
   readonly amp: ResolvedAmp;
   /** PyTorch's automatic mixed precision. Not supported yet: set bf16 or fp16. */
   readonly torch_autocast: ResolvedTorchAutocast;
-  /** Leaves out layers more and more often. Not supported yet: every layer runs. */
+  /** Leaves out layers more and more often. */
   readonly progressive_layer_drop: ResolvedProgressiveLayerDrop;
   /** Estimates eigenvalues of the curvature per layer. Not supported yet: nothing is estimated. */
   readonly eigenvalue: ResolvedEigenvalue;
@@ -4123,11 +4125,11 @@ export interface ResolvedTorchAutocast {
   readonly lower_precision_safe_modules: readonly string[] | null;
 }
 
-/** Leaves out layers more and more often. Not supported yet: every layer runs. */
+/** Leaves out layers more and more often. */
 export interface ResolvedProgressiveLayerDrop {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Share of layers that is kept in the end. */
+  /** Share of layers that run in the end, of the last one; earlier ones run more often. */
   readonly theta: number;
   /** How fast that share is reached. */
   readonly gamma: number;

@@ -17,6 +17,7 @@ import type { BatchSizes } from './step/batch-sizes.js';
 import type { Curriculum } from './step/curriculum.js';
 import type { GradientCollector } from './step/gradient-collector.js';
 import type { InputCast } from './step/input-cast.js';
+import type { LayerDropping } from './step/layer-drop.js';
 import type { Progress } from './step/progress.js';
 import type { StepControl } from './step/step-control.js';
 import type { StopRequest } from './step/stop-request.js';
@@ -38,6 +39,7 @@ export interface Decisions {
   /** From the inputs of forward() to the model's. */
   inputs: InputCast;
   curriculum: Curriculum;
+  layerDrop: LayerDropping;
   progress: Progress;
   /** Null where the model is no pipeline. */
   plan: PipelinePlan | null;

@@ -10,12 +10,10 @@ import type { Device } from '../runtime/device.js';
 import { TensorGrowth } from '../tensor/growth.js';
 import {
   backward,
-  type SampleShare,
   Scope,
   sharingSamples,
   surrenderResult,
   type Tensor,
-  tensorsIn,
   within,
 } from '../tensor/index.js';
 import { misuse, requireLoss } from './engine-errors.js';
@@ -32,6 +30,7 @@ import type { Stateful } from './saving/stateful.js';
 import { requireTraining } from './setup/untrained.js';
 import { lossSeed } from './step/loss-seed.js';
 import type { Progress } from './step/progress.js';
+import { sampleShareOf } from './step/sample-share.js';
 import { settle } from './step/settle.js';
 import { type PhaseTimes, untimed } from './watch/phase-timer.js';
 import { type TraceStepsOptions, tracedSteps } from './watch/traced-steps.js';
@@ -133,7 +132,7 @@ export class Engine {
       const scope = new Scope();
       try {
         const result = within(scope, () =>
-          sharingSamples(this.shareOf(inputs), () => module.call(...cast(inputs))),
+          sharingSamples(sampleShareOf(inputs, this), () => module.call(...cast(inputs))),
         ) as Result;
         surrenderResult(scope, results, result);
         return result;
@@ -362,6 +361,14 @@ export class Engine {
     return this.parts.curriculum.seqlen;
   }
 
+  /**
+   * The share of layers that run in the coming step, as far as `progressive_layer_drop` has come; null without it.
+   * CausalLMs leave layers out by it in training; other models are told by the caller, or have dropLayers().
+   */
+  get pldTheta(): number | null {
+    return this.parts.layerDrop.theta;
+  }
+
   /** The "custom" schedule: tokens in global step `step`, from 1, the same on every rank. Throws DS_CONFIG for others. */
   setCustomCurriculumLearningSchedule(schedule: (step: number) => number): void {
     this.parts.curriculum.setSchedule(schedule);
@@ -482,14 +489,6 @@ export class Engine {
     const rank = worldSize > 1 ? `, rank ${globalRank} of ${worldSize}` : '';
     const head = `Engine(step ${globalSteps}, ${optimizer.name}, ${stage}, ${device.name}${rank})`;
     return depth < 0 ? head : `${head} of ${module}`;
-  }
-
-  /** As DistributedSampler deals samples out: data rank r has those of number r, r + dpWorldSize, ... */
-  private shareOf(inputs: readonly unknown[]): SampleShare | null {
-    const { dpRank: rank, dpWorldSize: ranks } = this;
-    if (ranks === 1) return null;
-    const samples = tensorsIn(inputs)[0]?.shape[0] ?? 0;
-    return samples > 0 ? { samples, rank, ranks } : null;
   }
 
   /** @internal Throws DS_AUTOGRAD after destroy(). */

@@ -3,7 +3,7 @@
 import type { JsonObject } from '../../types/json.js';
 import { firstTokens } from '../data/first-tokens.js';
 import { DsError } from '../errors.js';
-import { KeyValueCache, type LayerCache } from '../nn/attention.js';
+import { KeyValueCache } from '../nn/attention.js';
 import { loadBalancingLoss, type RouterLoads } from '../nn/experts.js';
 import { Module, type PretrainedDescription } from '../nn/module.js';
 import { PackedLinear, StoredParameter } from '../nn/packed-linear.js';
@@ -19,10 +19,8 @@ import type { Pipelined, PipelineLayer, Values } from '../pipe/index.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
-import { describe, numel } from '../runtime/view.js';
+import { numel } from '../runtime/view.js';
 import {
-  documentPositions,
   indexSelect,
   type LinearCrossEntropyOptions,
   LossReport,
@@ -33,6 +31,7 @@ import {
 } from '../tensor/index.js';
 import type { BlockActivations } from './activation-shape.js';
 import { type Decoder, type GenerateOptions, generate } from './generate.js';
+import { inRows, type PlaceInputs, type Places, placesOf } from './places.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
 
 /** What the configuration of every language model says. */
@@ -76,17 +75,7 @@ export interface CausalLossOptions {
 }
 
 /** What a forward may be told beside tokens and targets. */
-export interface CausalInputs {
-  /**
-   * The document of each token, [B, T] i32, non-decreasing along a row; a negative number is
-   * padding. Attention stays inside a document. Default: each row is one.
-   */
-  documents?: Tensor | null;
-  /**
-   * The position of each token, [B, T] i32. Default: 0, 1, .. along the row, restarting in each
-   * document when `documents` is given.
-   */
-  positions?: Tensor | null;
+export interface CausalInputs extends PlaceInputs {
   /** How the loss is made. Default: the mean over the targets that count. */
   loss?: CausalLossOptions;
 }
@@ -99,7 +88,9 @@ interface Call {
   how: CausalLossOptions;
 }
 
-const INPUTS: OptionNames<CausalInputs> = { documents: true, positions: true, loss: true };
+const INPUTS: OptionNames<CausalInputs> = {
+  ...{ documents: true, positions: true, loss: true, layerFactors: true },
+};
 const LOSS: OptionNames<CausalLossOptions> = {
   ...{ divisor: true, labelSmoothing: true, report: true, skipIgnored: true },
 };
@@ -117,33 +108,6 @@ const STALE = [
   ...['dtype', 'torch_dtype', 'transformers_version', '_name_or_path', 'auto_map'],
   ...['rope_parameters', 'quantization_config'],
 ];
-
-/** Where the tokens of a forward stand. */
-export interface Places {
-  /**
-   * The document of each, [B, T]; null where each row is one. Those of all tokens where ranks share
-   * them out.
-   */
-  documents: Tensor | null;
-  /** The position of each, [B, T]; null where they follow each other. */
-  positions: Tensor | null;
-  /**
-   * The longest text that `positions` may be of; null where they are those inside a document or row
-   * of these tokens.
-   */
-  reach: number | null;
-  /** The position of the first token of each row where `positions` is null. */
-  start: number;
-  /** What keeps keys and values, of each layer; null where nothing does. */
-  caches: readonly LayerCache[] | null;
-  /** Where routers say what they did; without it nobody asks. */
-  loads?: RouterLoads;
-}
-
-/** Each row is a text. */
-export const inRows: Places = {
-  ...{ documents: null, positions: null, reach: null, start: 0, caches: null },
-};
 
 /** From hidden states to the logits of tokens, by its weight [vocabSize, channels]. */
 export interface LanguageHead extends Module {
@@ -303,7 +267,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     const op = `${this.constructor.name} inputs`;
     const { loss, ...given } = readOptions(op, inputs, INPUTS);
     const how = readOptions(`${op}.loss`, loss, LOSS);
-    const places = placesOf(op, tokens, given, this.maxSeq);
+    const places = placesOf(op, tokens, given, this.config);
     const part = this.#sequence?.partOf(this, tokens);
     if (part) {
       if (targets && this.routerLoss > 0) throw noParts(this.constructor.name, this.routerLoss);
@@ -316,6 +280,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       const mask = documents ? documents.reshape([-1]).ge(0).to('f32') : null;
       const loads: RouterLoads = { mask, layers: [] };
       const loss = this.lossOf(this.hiddenOf(tokens, { ...places, loads }), targets, how);
+      if (loads.layers.length === 0) return loss;
       const total = loss.add(this.routersPart(loads, targets, how));
       for (const load of loads.layers) load.dispose();
       return total;
@@ -337,6 +302,15 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     };
     const all = [cut(tokens), cut(targets), told && { ...told, ...places }, ...rest];
     return all.slice(0, inputs.length);
+  }
+
+  /** @internal Inputs of forward() that leave out what `drop` does: see DropsLayers. */
+  dropLayers(
+    [tokens, targets = null, told, ...rest]: readonly unknown[],
+    drop: { factors(layers: number): number[] },
+  ): unknown[] {
+    const layerFactors = drop.factors(this.config.layers);
+    return [tokens, targets, { ...(told as CausalInputs), layerFactors }, ...rest];
   }
 
   /** @internal Weight of what routers add to the loss. */
@@ -457,33 +431,4 @@ function noParts(model: string, got: number): DsError {
     got: String(got),
     hint: 'Read the model with { routerAuxLossCoef: 0 }, or train without sequence_parallel_size.',
   });
-}
-
-/** What is said of the places of tokens [B, T]. Throws DS_ARGUMENT, DS_SHAPE, DS_DTYPE. */
-function placesOf(
-  op: string,
-  tokens: Tensor,
-  { documents = null, positions = null }: Omit<CausalInputs, 'loss'>,
-  maxSeq: number,
-): Places {
-  if (documents) requireAlike(`${op}.documents`, documents, tokens);
-  if (positions) requireAlike(`${op}.positions`, positions, tokens);
-  return {
-    ...inRows,
-    documents,
-    positions: positions ?? (documents && documentPositions(documents)),
-    reach: positions && (documents ? tokens.size(1) : maxSeq),
-  };
-}
-
-/** Throws unless there is a whole number for each token. */
-function requireAlike(op: string, given: Tensor, tokens: Tensor): void {
-  const expected = `a tensor [${tokens.shape.join(', ')}] i32, a number for each token`;
-  if (!(given instanceof Tensor)) {
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(given) });
-  }
-  const isWhole = given.dtype === 'i32' || given.dtype === 'i64';
-  if (isWhole && given.shape.join() === tokens.shape.join()) return;
-  const code = isWhole ? 'DS_SHAPE' : 'DS_DTYPE';
-  throw new DsError({ code, op, expected, got: describe(given) });
 }

@@ -5,7 +5,6 @@ export {
   CausalLM,
   type CausalLossOptions,
   type LanguageHead,
-  type Places,
 } from './causal-lm.js';
 export {
   fromConfig,
@@ -27,6 +26,7 @@ export { Llama, type LlamaConfig } from './llama/llama.js';
 export { Mistral, type MistralConfig } from './mistral/mistral.js';
 export { Mixtral, type MixtralConfig } from './mixtral/mixtral.js';
 export type { FolderOptions } from './model-folder.js';
+export type { PlaceInputs, Places } from './places.js';
 export { Qwen2, type Qwen2Config } from './qwen2/qwen2.js';
 export { Qwen2Moe, type Qwen2MoeConfig } from './qwen2-moe/qwen2-moe.js';
 export { Qwen3, type Qwen3Config } from './qwen3/qwen3.js';

@@ -12,7 +12,7 @@ const rows = Object.entries(wild.keys).flatMap(([path, values]) =>
 
 /** Features that configuration.md announces as not supported yet. */
 const MISSING = [
-  ...['amp', 'bf16.bf16_master_weights_and_grads', 'compile', 'progressive_layer_drop'],
+  ...['amp', 'bf16.bf16_master_weights_and_grads', 'compile'],
   ...['torch_autocast', 'zero_optimization.zenflow'],
 ];
 

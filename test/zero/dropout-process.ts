@@ -86,7 +86,15 @@ function tokensLoss(engine: Engine, micro: number): Tensor {
 const sgd: DsConfig['optimizer'] = { type: 'SGD', params: { lr: 0.5 } };
 const adam: DsConfig['optimizer'] = { type: 'AdamW', params: { lr: 3e-3 } };
 
-const models = {
+interface Trained {
+  build: () => nn.Module;
+  loss: (engine: Engine, micro: number) => Tensor;
+  optimizer: DsConfig['optimizer'];
+  more?: DsConfig;
+  steps?: number;
+}
+
+const models: Record<string, Trained> = {
   exact: { build: () => new ExactNet(), loss: exactLoss, optimizer: sgd },
   'GPT-2': { build: () => tinyModel({ dropout: 0.2 }), loss: tokensLoss, optimizer: adam },
   'GPT-2, checkpointed': {
@@ -94,10 +102,17 @@ const models = {
     loss: tokensLoss,
     optimizer: adam,
   },
+  'GPT-2, layers left out': {
+    build: () => tinyModel({ dropout: 0.2 }),
+    loss: tokensLoss,
+    optimizer: adam,
+    more: { progressive_layer_drop: { enabled: true, theta: 0.2, gamma: 3 } },
+    steps: 5,
+  },
 };
 
-async function trained(name: keyof typeof models, stage: 0 | 2 | 3): Promise<DroppedOut> {
-  const { build, loss, optimizer } = models[name];
+async function trained(name: string, stage: 0 | 2 | 3): Promise<DroppedOut> {
+  const { build, loss, optimizer, more, steps = STEPS } = models[name] as Trained;
   seed(4321);
   const model = build();
   const { engine } = await initialize({
@@ -107,9 +122,10 @@ async function trained(name: keyof typeof models, stage: 0 | 2 | 3): Promise<Dro
       gradient_accumulation_steps: MICROS,
       optimizer,
       zero_optimization: { stage },
+      ...more,
     },
   });
-  for (let micro = 0; micro < STEPS * MICROS; ++micro) {
+  for (let micro = 0; micro < steps * MICROS; ++micro) {
     engine.backward(loss(engine, micro));
     engine.step();
   }
@@ -122,7 +138,7 @@ async function main(): Promise<void> {
   const job = JSON.parse(process.argv[2] ?? '') as DropoutJob;
   const world = await initDistributed(job.device === 'cpu' ? { device: 'cpu' } : {});
   const results: DroppedOut[] = [];
-  for (const name of Object.keys(models) as (keyof typeof models)[]) {
+  for (const name of Object.keys(models)) {
     for (const stage of job.stages) results.push(await trained(name, stage));
   }
   await world.destroy();

@@ -21,6 +21,7 @@ import { BatchSizes } from '../step/batch-sizes.js';
 import { curriculumOf, wholeSamples } from '../step/curriculum.js';
 import { GradientCollector } from '../step/gradient-collector.js';
 import { asGiven, toHalf } from '../step/input-cast.js';
+import { everyLayer, layerDroppingOf } from '../step/layer-drop.js';
 import { noProgress } from '../step/progress.js';
 import { StepControl } from '../step/step-control.js';
 import { STOP_SIGNALS, StopRequest } from '../step/stop-request.js';
@@ -172,6 +173,7 @@ function decide(module: Module, config: ResolvedConfig, clients: JoinedClients):
   const progress = noProgress();
   const trains = !(optimizer instanceof NoOptimizer);
   const curriculum = trains ? curriculumOf(config, { module, progress }) : wholeSamples;
+  const layerDrop = trains ? layerDroppingOf(config, { module, progress }) : everyLayer;
   const cast = config.fp16.enabled && config.fp16.auto_cast ? toHalf : asGiven;
   return {
     ...{ module, config, device, optimizer },
@@ -187,8 +189,8 @@ function decide(module: Module, config: ResolvedConfig, clients: JoinedClients):
     }),
     plan,
     // A pipeline cuts whole batches, in which labels are.
-    inputs: plan ? cast : curriculum.cutting(cast),
-    curriculum,
+    inputs: plan ? cast : curriculum.cutting(layerDrop.dropping(cast)),
+    ...{ curriculum, layerDrop },
   };
 }
 

@@ -49,6 +49,7 @@ export function planPipeline(
   if (!isPipelined(module)) throw uncut(module);
   const ranks = mesh.size('pp');
   requireStages(module, config, ranks);
+  if (config.progressive_layer_drop?.enabled) throw unrouted('progressive_layer_drop');
   const schedule = scheduleOf(config);
   const options = optionsOf(module, config);
   const place = { rank: mesh.place('pp'), ranks };
@@ -220,6 +221,17 @@ function requireStages(module: Module, config: ResolvedConfig, ranks: number): v
     expected: '0 or 1 for a pipeline, whose stages keep their gradients until the end of a batch',
     got: String(stage),
     hint: 'Stages 2 and 3 would reduce gradients and gather weights for every micro-batch.',
+  });
+}
+
+/** Layers of a stage are called one by one, and none of them knows of the others. */
+function unrouted(section: string): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: section,
+    expected: 'a model that is no pipeline',
+    got: 'one that trains in stages, each of which runs all its layers on all tokens',
+    hint: 'Switch the section off, or train without pipeline.stages.',
   });
 }
 

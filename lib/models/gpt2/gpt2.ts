@@ -19,8 +19,10 @@ import {
 } from '../../tensor/index.js';
 import type { BlockActivations } from '../activation-shape.js';
 import { streaming, streamOf } from '../block-layers.js';
-import { CausalLM, inRows, type Places } from '../causal-lm.js';
+import { CausalLM } from '../causal-lm.js';
+import { requireOwnTokens, running, scaled } from '../layer-factors.js';
 import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
+import { inRows, type Places } from '../places.js';
 import { TiedHead } from '../tied-head.js';
 import { gpt2BlockActivations } from './activations.js';
 import { type GPT2Config, type GPT2Options, publishedGpt2, readGpt2Config } from './config.js';
@@ -97,17 +99,19 @@ export class GPT2Block extends Module {
 
   /**
    * The stream is branch + residual, or branch alone when residual is null; returns the next pair.
+   * What the block adds to the stream is multiplied by `factor`.
    */
   override forward(
     branch: Tensor,
     residual: Tensor | null,
     cache: LayerCache | null = null,
     documents: Tensor | null = null,
+    factor = 1,
   ): [Tensor, Tensor] {
     const [stream, x] = this.normalize(branch, residual, this.ln_1);
-    const attended = this.drop(this.attn.call(x, cache, documents));
+    const attended = scaled(this.drop(this.attn.call(x, cache, documents)), factor);
     const [next, y] = this.normalize(attended, stream, this.ln_2);
-    return [this.drop(this.mlp.call(y)), next];
+    return [scaled(this.drop(this.mlp.call(y)), factor), next];
   }
 
   private drop(x: Tensor): Tensor {
@@ -153,12 +157,10 @@ export class Transformer extends Module {
 
   /** Tokens [B, T] to hidden states [B, T, channels]. */
   override forward(tokens: Tensor, places: Places = inRows): Tensor {
-    const { caches, documents } = places;
     const embedded = scope(() => this.embed(tokens, places));
-    const keepsInputsOnly = this.config.activationCheckpointing === true && !caches;
-    return keepsInputsOnly
-      ? this.checkpointed(embedded, documents)
-      : this.fused(embedded, caches, documents);
+    requireOwnTokens(embedded, places.factors);
+    const keepsInputsOnly = this.config.activationCheckpointing === true && !places.caches;
+    return keepsInputsOnly ? this.checkpointed(embedded, places) : this.fused(embedded, places);
   }
 
   /**
@@ -192,23 +194,26 @@ export class Transformer extends Module {
   }
 
   /** Every addition to the stream is part of a normalisation; what was added is let go. */
-  private fused(x: Tensor, caches: readonly LayerCache[] | null, documents: Tensor | null): Tensor {
+  private fused(x: Tensor, { caches, documents, factors }: Places): Tensor {
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
-    this.h.forEach((block, i) => {
+    for (const { layer, index, factor } of running(this.h, factors)) {
       const used = [branch, residual];
-      const cache = caches?.[i] ?? null;
-      [branch, residual] = scope(() => block.call(branch, residual, cache, documents));
+      const cache = caches?.[index] ?? null;
+      [branch, residual] = scope(() => layer.call(branch, residual, cache, documents, factor));
       for (const tensor of used) tensor?.dispose();
-    });
+    }
     return scope(() => normalized(branch, residual, this.ln_f)[1]);
   }
 
   /** One tensor per segment survives the forward. The same sums as fused(), bit for bit. */
-  private checkpointed(x: Tensor, documents: Tensor | null): Tensor {
-    const layers = this.h.map((block) => (input: Tensor, within: Tensor | null) => {
-      const [branch, residual] = block.call(input, null, null, within);
-      return branch.add(residual);
-    });
+  private checkpointed(x: Tensor, { documents, factors }: Places): Tensor {
+    const layers = running(this.h, factors).map(
+      ({ layer, factor }) =>
+        (input: Tensor, within: Tensor | null) => {
+          const [branch, residual] = layer.call(input, null, null, within, factor);
+          return branch.add(residual);
+        },
+    );
     const segments = this.config.numberCheckpoints ?? null;
     const stream = checkpointSequential(layers, segments, x, documents);
     return this.ln_f.call(stream);

@@ -22,7 +22,8 @@ import {
   type Tensor,
 } from '../../tensor/index.js';
 import { streaming, streamOf } from '../block-layers.js';
-import { inRows, type Places } from '../causal-lm.js';
+import { requireOwnTokens, running, scaled } from '../layer-factors.js';
+import { inRows, type Places } from '../places.js';
 import type { Body, Window } from './config.js';
 import { feedForward } from './mixture.js';
 import { type RopeScaling, regimeOf } from './rope-scaling.js';
@@ -167,19 +168,21 @@ export class RotaryBlock extends Module {
 
   /**
    * The stream is branch + residual, or branch alone when residual is null; returns the next pair.
+   * What the block adds to the stream is multiplied by `factor`.
    */
   override forward(
     branch: Tensor,
     residual: Tensor | null,
     passage: Passage,
     cache: LayerCache | null = null,
+    factor = 1,
   ): [Tensor, Tensor] {
     const [stream, x] = normalized(branch, residual, this.input_layernorm);
-    const attended = this.self_attn.call(x, passage, cache);
+    const attended = scaled(this.self_attn.call(x, passage, cache), factor);
     const [next, y] = normalized(attended, stream, this.post_attention_layernorm);
     const { mlp } = this;
     const fed = mlp instanceof SparseMixture ? mlp.call(y, passage.loads) : mlp.call(y);
-    return [fed, next];
+    return [scaled(fed, factor), next];
   }
 }
 
@@ -214,10 +217,9 @@ export class RotaryModel extends Module {
   /** Hidden states [B, T, C] of tokens [B, T]. Throws DS_ARGUMENT. */
   override forward(tokens: Tensor, places: Places = inRows): Tensor {
     const embedded = this.embed_tokens.call(tokens);
+    requireOwnTokens(embedded, places.factors);
     const keepsInputsOnly = this.body.activationCheckpointing && !places.caches;
-    return keepsInputsOnly
-      ? this.checkpointed(embedded, places)
-      : this.fused(embedded, this.passageOf(embedded, places), places.caches);
+    return keepsInputsOnly ? this.checkpointed(embedded, places) : this.fused(embedded, places);
   }
 
   private passageOf(x: Tensor, places: Places): Passage {
@@ -261,23 +263,25 @@ export class RotaryModel extends Module {
   }
 
   /** Every addition to the stream is part of a normalisation; what was added is let go. */
-  private fused(x: Tensor, passage: Passage, caches: readonly LayerCache[] | null): Tensor {
+  private fused(x: Tensor, places: Places): Tensor {
+    const passage = this.passageOf(x, places);
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
-    this.layers.forEach((block, i) => {
+    for (const { layer, index, factor } of running(this.layers, places.factors)) {
       const used = [branch, residual];
-      [branch, residual] = scope(() => block.call(branch, residual, passage, caches?.[i] ?? null));
+      const cache = places.caches?.[index] ?? null;
+      [branch, residual] = scope(() => layer.call(branch, residual, passage, cache, factor));
       for (const tensor of used) tensor?.dispose();
-    });
+    }
     return scope(() => normalized(branch, residual, this.norm)[1]);
   }
 
   /** One tensor per segment survives the forward. The same sums as fused(), bit for bit. */
   private checkpointed(x: Tensor, places: Places): Tensor {
     if (places.loads) return this.norm.call(this.checkpointedBeside(x, places, places.loads));
-    const layers = this.layers.map((block) => {
+    const layers = running(this.layers, places.factors).map(({ layer, factor }) => {
       return (input: Tensor, documents: Tensor | null, positions: Tensor | null): Tensor => {
         const passage = this.passageOf(input, { ...places, documents, positions });
-        const [branch, residual] = block.call(input, null, passage);
+        const [branch, residual] = layer.call(input, null, passage, null, factor);
         return branch.add(residual);
       };
     });
@@ -291,13 +295,14 @@ export class RotaryModel extends Module {
   private checkpointedBeside(x: Tensor, places: Places, { mask, layers }: RouterLoads): Tensor {
     const { documents, positions } = places;
     let stream = x;
-    for (const part of segmentsOf(this.layers, this.body.numberCheckpoints ?? null)) {
+    const blocks = running(this.layers, places.factors);
+    for (const part of segmentsOf(blocks, this.body.numberCheckpoints ?? null)) {
       const through = (input: Tensor, ...given: readonly (Tensor | null)[]): Tensor[] => {
         const [documents = null, positions = null, mask = null] = given;
         const loads: RouterLoads = { mask, layers: [] };
-        const out = part.reduce((from, block) => {
+        const out = part.reduce((from, { layer, factor }) => {
           const passage = this.passageOf(from, { ...places, documents, positions, loads });
-          const [branch, residual] = block.call(from, null, passage);
+          const [branch, residual] = layer.call(from, null, passage, null, factor);
           return branch.add(residual);
         }, input);
         return [out, ...loads.layers];

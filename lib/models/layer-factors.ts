@@ -1,0 +1,45 @@
+// Factors of layers: what of each block's branches joins the residual stream, and which blocks run.
+import { DsError } from '../errors.js';
+import { phrase } from '../runtime/phrase.js';
+import { sharedTokens, type Tensor } from '../tensor/index.js';
+
+/** A branch as it joins the stream: times `factor`. */
+export function scaled(branch: Tensor, factor: number): Tensor {
+  return factor === 1 ? branch : branch.mul(factor);
+}
+
+/** The layers that run, each with its factor; all of them where there are no factors. */
+export function running<Layer>(
+  layers: readonly Layer[],
+  factors: readonly number[] | null = null,
+): { layer: Layer; index: number; factor: number }[] {
+  return layers
+    .map((layer, index) => ({ layer, index, factor: factors?.[index] ?? 1 }))
+    .filter(({ factor }) => factor !== 0);
+}
+
+/** Throws DS_ARGUMENT unless there is a number >= 0 for each of `layers` layers. */
+export function requireFactors(op: string, factors: unknown, layers: number): void {
+  const isFactor = (one: unknown): boolean => Number.isFinite(one) && (one as number) >= 0;
+  const isList = Array.isArray(factors) && factors.length === layers && factors.every(isFactor);
+  if (isList) return;
+  const got = Array.isArray(factors) ? `[${factors.map(phrase).join(', ')}]` : phrase(factors);
+  const expected = `a list of ${layers} numbers >= 0, one for each block`;
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got });
+}
+
+/**
+ * Throws DS_ARGUMENT where the first block is to share the tokens of `x` out to ranks, as it may
+ * not run.
+ */
+export function requireOwnTokens(x: Tensor, factors: readonly number[] | null = null): void {
+  const share = sharedTokens();
+  if (!factors || !share || x.size(1) === share.count) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'layerFactors',
+    expected: 'a model without sequenceParallel, whose first block shares tokens out',
+    got: `${share.whole} tokens for blocks that get ${share.count}`,
+    hint: 'Parallelize it without sequenceParallel, or leave progressive_layer_drop out.',
+  });
+}

@@ -1,0 +1,87 @@
+// Where the tokens of a language model's forward stand, and which of its blocks they go through.
+import { DsError } from '../errors.js';
+import type { LayerCache } from '../nn/attention.js';
+import type { RouterLoads } from '../nn/experts.js';
+import { phrase } from '../runtime/phrase.js';
+import { describe } from '../runtime/view.js';
+import { documentPositions, Tensor } from '../tensor/index.js';
+import { requireFactors } from './layer-factors.js';
+
+/** What a forward may be told of its tokens. */
+export interface PlaceInputs {
+  /**
+   * The document of each token, [B, T] i32, non-decreasing along a row; a negative number is
+   * padding. Attention stays inside a document. Default: each row is one.
+   */
+  documents?: Tensor | null;
+  /**
+   * The position of each token, [B, T] i32. Default: 0, 1, .. along the row, restarting in each
+   * document when `documents` is given.
+   */
+  positions?: Tensor | null;
+  /**
+   * Of each block, what its branches are multiplied by before they join the residual stream; a
+   * block with 0 does not run. Default: 1. See progressive_layer_drop.
+   */
+  layerFactors?: readonly number[] | null;
+}
+
+/** Where the tokens of a forward stand. */
+export interface Places {
+  /**
+   * The document of each, [B, T]; null where each row is one. Those of all tokens where ranks share
+   * them out.
+   */
+  documents: Tensor | null;
+  /** The position of each, [B, T]; null where they follow each other. */
+  positions: Tensor | null;
+  /**
+   * The longest text that `positions` may be of; null where they are those inside a document or row
+   * of these tokens.
+   */
+  reach: number | null;
+  /** The position of the first token of each row where `positions` is null. */
+  start: number;
+  /** What keeps keys and values, of each layer; null where nothing does. */
+  caches: readonly LayerCache[] | null;
+  /** Where routers say what they did; without it nobody asks. */
+  loads?: RouterLoads;
+  /** Of each block, what its branches are multiplied by; null: 1. */
+  factors?: readonly number[] | null;
+}
+
+/** Each row is a text. */
+export const inRows: Places = {
+  ...{ documents: null, positions: null, reach: null, start: 0, caches: null },
+};
+
+/** What is said of the places of tokens [B, T]. Throws DS_ARGUMENT, DS_SHAPE, DS_DTYPE. */
+export function placesOf(
+  op: string,
+  tokens: Tensor,
+  { documents = null, positions = null, layerFactors = null }: PlaceInputs,
+  { maxSeq, layers }: { maxSeq: number; layers: number },
+): Places {
+  if (layerFactors) requireFactors(`${op}.layerFactors`, layerFactors, layers);
+  if (documents) requireAlike(`${op}.documents`, documents, tokens);
+  if (positions) requireAlike(`${op}.positions`, positions, tokens);
+  return {
+    ...inRows,
+    documents,
+    positions: positions ?? (documents && documentPositions(documents)),
+    reach: positions && (documents ? tokens.size(1) : maxSeq),
+    factors: layerFactors,
+  };
+}
+
+/** Throws unless there is a whole number for each token. */
+function requireAlike(op: string, given: Tensor, tokens: Tensor): void {
+  const expected = `a tensor [${tokens.shape.join(', ')}] i32, a number for each token`;
+  if (!(given instanceof Tensor)) {
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(given) });
+  }
+  const isWhole = given.dtype === 'i32' || given.dtype === 'i64';
+  if (isWhole && given.shape.join() === tokens.shape.join()) return;
+  const code = isWhole ? 'DS_SHAPE' : 'DS_DTYPE';
+  throw new DsError({ code, op, expected, got: describe(given) });
+}
