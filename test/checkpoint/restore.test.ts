@@ -128,6 +128,54 @@ test('everything, by default', async () => {
   expect(weights(engine)).toEqual(weights(first));
 });
 
+/** A block shares its bias with a layer that comes before it in the model. */
+class Tied extends nn.Module {
+  readonly first = new nn.Linear(3, 3);
+  readonly shift: nn.Parameter;
+  readonly blocks = [new nn.Linear(3, 3), new nn.Linear(3, 3)];
+
+  constructor() {
+    super();
+    const { bias } = this.blocks[1] as nn.Linear;
+    this.shift = bias as nn.Parameter;
+  }
+
+  forward(x: Tensor): Tensor {
+    let hidden = this.first.call(x).add(this.shift).tanh();
+    for (const block of this.blocks) hidden = block.call(hidden).tanh();
+    return hidden.square().mean();
+  }
+}
+
+test.each([0, 3] as const)('state of a parameter tied across units, stage %d', async (stage) => {
+  const made = async (from: number): Promise<() => number> => {
+    seed(from);
+    const { engine } = await initialize({
+      model: new Tied(),
+      device: 'cpu',
+      config: {
+        train_micro_batch_size_per_gpu: 2,
+        optimizer: { type: 'AdamW', params: { lr: 1e-2 } },
+        zero_optimization: { stage },
+      },
+    });
+    engines.push(engine);
+    const x = Tensor.from([1, 2, 3, -2, 1, 0], { shape: [2, 3] }).keep();
+    return () => {
+      const loss = engine.forward(x);
+      engine.backward(loss);
+      engine.step();
+      return loss.item();
+    };
+  };
+  const step = await made(1);
+  step();
+  await engines[0]?.saveCheckpoint(dir);
+  const after = await made(2);
+  await engines[1]?.loadCheckpoint(dir);
+  expect([after(), after(), after()]).toEqual([step(), step(), step()]);
+});
+
 test('loadModuleOnly: the weights and buffers, and nothing else', async () => {
   const first = await saved();
   const { engine, model } = await start(2);

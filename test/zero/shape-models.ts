@@ -115,6 +115,28 @@ export class PassingNet extends Net {
   }
 }
 
+/** Adds a parameter that another module has as well. */
+class Shift extends nn.Module {
+  constructor(readonly bias: nn.Parameter) {
+    super();
+  }
+
+  override forward(x: Tensor): Tensor {
+    return x.add(this.bias).tanh();
+  }
+}
+
+/** A module below the root, called before the blocks, shares a parameter with one of them. */
+export class SharingNet extends Net {
+  readonly shift = new Shift((this.blocks[1] as Block).down.bias as nn.Parameter);
+
+  override forward(x: Tensor): Tensor {
+    let hidden: Tensor = this.shift.call(this.first.call(x));
+    for (const block of this.blocks) hidden = this.through(block, hidden);
+    return meanSquare(this.last.call(hidden));
+  }
+}
+
 /** Reads another module's weight in its forward. */
 export class BorrowingBlock extends nn.Module {
   readonly own = new nn.Linear(width, width);

@@ -13,6 +13,7 @@ import {
   NestedNet,
   Net,
   PassingNet,
+  SharingNet,
   TwiceBlock,
 } from './shape-models.js';
 
@@ -97,6 +98,7 @@ function partlyIgnoredSteps(engine: Engine): number[] {
 const structures: Scenario[] = [
   { name: 'plain', model: () => new Net() },
   { name: 'parameters tied across units', model: () => new Net({ tied: true }) },
+  { name: 'a parameter tied with a module outside the units', model: () => new SharingNet() },
   { name: 'a layer used twice', model: () => new Net({ block: () => new TwiceBlock() }) },
   { name: 'a unit called twice', model: () => new Net({ route: () => [0, 1, 0, 2, 1] }) },
   {

@@ -75,12 +75,16 @@ export function buildUnits(
 
 type Part = [name: string, module: Module, parameters: [name: string, parameter: Parameter][]];
 
-/** What stages share, the root, then the model's units, each with the parameters that none before it has. */
+/**
+ * What stages share, the root, then the model's units, each with the parameters that none before it has, under the names
+ * that namedParameters() of the model gives them: weights and state of a checkpoint are known by these.
+ */
 function partsOf(module: Module, ties: readonly Tie[]): Part[] {
   const inner = module.units();
   const owned = new Set(inner.flatMap((unit) => unit.module.parameters()));
   const taken = new Set(ties.flatMap(({ parameters }) => parameters));
   const all = [...module.namedParameters()];
+  const nameOf = new Map(all.map(([name, parameter]) => [parameter, name]));
   const root = all.filter(([, parameter]) => !owned.has(parameter) && !taken.has(parameter));
   const parts: Part[] = ties.map(({ name, parameters }) => {
     const own = new Set(parameters);
@@ -90,7 +94,7 @@ function partsOf(module: Module, ties: readonly Tie[]): Part[] {
   for (const { name, module: part } of inner) {
     const named = [...part.namedParameters()].filter(([, parameter]) => !taken.has(parameter));
     for (const [, parameter] of named) taken.add(parameter);
-    parts.push([name, part, named.map(([own, parameter]) => [`${name}.${own}`, parameter])]);
+    parts.push([name, part, named.map(([, one]) => [nameOf.get(one) as string, one])]);
   }
   return parts;
 }

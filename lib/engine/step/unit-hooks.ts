@@ -164,8 +164,8 @@ export class UnitHooks {
 
 /**
  * The modules that read each unit: the unit's own; units that share parameters with it (tied
- * weights); modules with external parameters; and for the root's unit also the modules directly
- * below the root, which may be called without it.
+ * weights), and modules outside all units that do; modules with external parameters; and for the
+ * root's unit also the modules directly below the root, which may be called without it.
  */
 function readersOf(
   model: Module,
@@ -183,12 +183,17 @@ function readersOf(
     for (const { parameter } of part.unit.parameters) home.set(parameter, part);
   }
   const inner = new Set(model.units().map(({ module }) => module));
+  const within = new Set([...inner].flatMap((module) => module.modules()));
   for (const [name, module] of model.namedModules()) {
     const isUnit = inner.has(module);
     const isBelowRoot = name !== '' && !name.includes('.');
     for (const parameter of isUnit || isBelowRoot ? module.parameters() : []) {
       const part = home.get(parameter);
       if (isUnit || part?.unit.module === model) reads(module, part);
+    }
+    for (const parameter of within.has(module) ? [] : module.ownParameters()) {
+      const part = home.get(parameter);
+      if (part?.unit.module !== model) reads(module, part);
     }
     for (const parameter of externalParameters(module)) reads(module, home.get(parameter));
   }
