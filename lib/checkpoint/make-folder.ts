@@ -1,8 +1,10 @@
 // A folder and those above it, on disk when it returns, with an end on every file system.
-import { mkdir, stat } from 'node:fs/promises';
-import { dirname } from 'node:path';
+import { randomBytes } from 'node:crypto';
+import { mkdir, stat, unlink, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 
 import { syncPath } from '../runtime/file.js';
+import { orDsError } from './file-error.js';
 
 /**
  * mkdir -p; each folder that is made is synced into the one above it. Rejects as mkdir does, or
@@ -23,6 +25,19 @@ export async function makeFolder(path: string): Promise<void> {
     if (error.code !== 'EEXIST' || !(await isFolder(path))) throw error;
   });
   await syncPath(parent);
+}
+
+/**
+ * Makes the folder and a file in it, which is deleted again: what cannot be written is known before
+ * there is something to save. Rejects with DS_IO.
+ */
+export async function requireWritable(path: string): Promise<void> {
+  await orDsError(path, async () => {
+    await makeFolder(path);
+    const probe = join(path, `.writable-${randomBytes(6).toString('hex')}`);
+    await writeFile(probe, '', { flag: 'wx' });
+    await unlink(probe);
+  });
 }
 
 async function isFolder(path: string): Promise<boolean> {

@@ -1,4 +1,6 @@
 // A run from its beginning to its end: where it goes on from, the loop, and the weights it leaves.
+import { inUnison } from '../checkpoint/index.js';
+import { requireWritable } from '../checkpoint/make-folder.js';
 import { findCheckpoint, readCheckpoint, requireNoneBehind } from './checkpoint-folder.js';
 import type { EndEvent, EndReason, TrainerEvent } from './events.js';
 import { trainingLoop } from './loop.js';
@@ -20,6 +22,7 @@ export async function* runOf<Batch>(
 ): AsyncGenerator<TrainerEvent, EndEvent> {
   const { engine, state, book, length } = session;
   const resumedFrom = await resumed(session, beginning);
+  await saveFolder(session);
   engine.train();
   book.begin();
   const { maxSteps } = length;
@@ -43,6 +46,15 @@ async function resumed<Batch>(
   state.loadJson(await readCheckpoint(engine, path, resumeData), path);
   state.checkpoint = path;
   return path;
+}
+
+/** Rejects on all ranks with DS_IO where no checkpoint could be written. */
+async function saveFolder<Batch>({ world, settings: { save } }: Session<Batch>): Promise<void> {
+  if (!save) return;
+  await inUnison(world, 'opening save.dir', async () => {
+    if (world.rank === 0) await requireWritable(save.dir);
+    return null;
+  });
 }
 
 /** A run that was stopped goes on later; one that is over has its best weights. */

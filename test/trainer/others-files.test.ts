@@ -132,3 +132,19 @@ test('a model saved to where its tokenizer lies keeps the tokenizer', async () =
   await trainer({ tokenizer: out }).save(out);
   expect(contentOf(out)).toMatchObject(before);
 });
+
+test('a folder that cannot be written is known before the first step, and nothing is left in one that can', async () => {
+  const run = async (save: string): Promise<string[]> => {
+    const seen: string[] = [];
+    for await (const { type } of trainer({ save: { dir: save, every: 100 } }).train()) {
+      seen.push(type);
+      if (type === 'begin') return [...seen, ...readdirSync(save)];
+    }
+    return seen;
+  };
+  writeFileSync(join(dir, 'file'), '');
+  for (const bad of ['/proc/none', join(dir, 'file'), join(dir, 'file', 'below')]) {
+    await expect(run(bad)).rejects.toMatchObject({ code: 'DS_IO' });
+  }
+  expect(await run(join(dir, 'new', 'folder'))).toEqual(['begin']);
+});

@@ -187,6 +187,13 @@ test('a configuration that says something else than the arguments names all of i
   );
 }, 60_000);
 
+test('an output that cannot be written is known before anything is read', async () => {
+  const line = `train ${COMMON} --output /proc/none --device cpu --save_strategy no`;
+  const { code, stdout, stderr } = await ds(line);
+  expect([code, stdout]).toEqual([1, '']);
+  expect(stderr).toMatch(/mkdir \/proc\/none: expected success, got ENOENT/);
+}, 60_000);
+
 test('samples get longer where the configuration asks for it', async () => {
   const config = file(
     'curriculum.json',

@@ -4,6 +4,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
 import { replaceFile } from '../../checkpoint/index.js';
+import { requireWritable } from '../../checkpoint/make-folder.js';
 import { type Distributed, joinLaunched } from '../../comm/index.js';
 import type { CausalLM } from '../../models/index.js';
 import type { Device } from '../../runtime/device.js';
@@ -33,6 +34,7 @@ export async function train(args: CheckedArguments): Promise<void> {
   const say: Say = job.rank === 0 ? (line) => console.log(line) : () => {};
   let after: (() => Promise<void>) | null = null;
   try {
+    if (job.rank === 0) await requireWritable(args.output_dir);
     const tokenizer = Tokenizer.fromPretrained(args.tokenizer_name ?? sourceOf(args));
     const model = await openModel(args);
     say(described(args, model, job));
