@@ -1,6 +1,6 @@
 // Which files a dataset is read from, and the pieces of them that threads take in turn.
 import { createHash } from 'node:crypto';
-import { createReadStream, readdirSync, statSync } from 'node:fs';
+import { createReadStream, existsSync, readdirSync, statSync } from 'node:fs';
 import { basename, dirname, extname, isAbsolute, join, sep } from 'node:path';
 
 import { DsError } from '../errors.js';
@@ -33,8 +33,8 @@ const PART_BYTES = 4 << 20;
 
 /**
  * The files that paths and patterns (with *, ?, ** and {a,b}) name, each once, those of a pattern
- * in the order of their paths. Throws DS_DATA for a pattern that names none, and for a file of
- * unknown format; DS_ARGUMENT.
+ * in the order of their paths. What is there under just that name is no pattern. Throws DS_DATA for
+ * a pattern that names none, and for a file of unknown format; DS_ARGUMENT.
  */
 export function findFiles(op: string, given: unknown): string[] {
   const patterns = Array.isArray(given) ? given : [given];
@@ -49,7 +49,7 @@ export function findFiles(op: string, given: unknown): string[] {
 }
 
 function filesOf(pattern: string): string[] {
-  const isPattern = /[*?{]/.test(pattern);
+  const isPattern = /[*?{]/.test(pattern) && !existsSync(pattern);
   const files = isPattern ? matches(pattern) : wholeFolder(pattern);
   if (files.length > 0) return files.sort();
   const hint = `Known are ${Object.keys(FORMATS).join(', ')}; patterns are relative to ${process.cwd()}.`;

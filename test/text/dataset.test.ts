@@ -166,6 +166,9 @@ test('patterns, folders and formats: jsonl, json, text, each file once', async (
   list.mockRestore();
   expect(await texts(at('?.jsonl'))).toEqual(['one', 'two']);
   expect(await texts([at('inner/*.md'), at('**/d.md'), at('b.json')])).toEqual(['five', 'three']);
+  write('f{x}*.jsonl', '{"text":"six"}');
+  write('fx.jsonl', '{"text":"seven"}');
+  expect(await texts(at('f{x}*.jsonl'))).toEqual(['six']); // A name that is there is no pattern.
 });
 
 /** The columns of a list of 64-bit integers. */
