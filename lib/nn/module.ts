@@ -202,12 +202,6 @@ export abstract class Module {
     return Array.from(this.namedParameters(), ([, parameter]) => parameter);
   }
 
-  /** @internal Those in this module's own fields, which its forward reads itself. */
-  ownParameters(): Parameter[] {
-    const fields = Array.from(this.fields(), ([, field]) => field);
-    return fields.filter((field) => field instanceof Parameter);
-  }
-
   /** The tensors in its fields, and in those below it, that are no parameters. */
   buffers(): Tensor[] {
     return Array.from(this.namedBuffers(), ([, buffer]) => buffer);

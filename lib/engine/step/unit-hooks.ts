@@ -2,6 +2,7 @@
 // after.
 import { externalParameters } from '../../nn/external-parameters.js';
 import type { Module } from '../../nn/module.js';
+import type { Parameter } from '../../nn/parameter.js';
 import { beforeBackward, type Tensor, tensorsIn } from '../../tensor/index.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { WeightPart } from '../../zero/partition.js';
@@ -191,11 +192,17 @@ function readersOf(
       const part = home.get(parameter);
       if (isUnit || part?.unit.module === model) reads(module, part);
     }
-    for (const parameter of within.has(module) ? [] : module.ownParameters()) {
+    for (const parameter of within.has(module) ? [] : ownParameters(module)) {
       const part = home.get(parameter);
       if (part?.unit.module !== model) reads(module, part);
     }
     for (const parameter of externalParameters(module)) reads(module, home.get(parameter));
   }
   return readers;
+}
+
+/** Those that no module below this one has. */
+function ownParameters(module: Module): Parameter[] {
+  const below = new Set(module.children().flatMap((child) => child.parameters()));
+  return module.parameters().filter((parameter) => !below.has(parameter));
 }
