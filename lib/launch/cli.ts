@@ -125,6 +125,13 @@ program
   .option('--lora [r]', 'train adapters of this rank; default 8', positiveInteger)
   .option('--qlora [r]', 'the same over linear layers in 4 bits', positiveInteger)
   .option('--lora-targets <names>', 'layers with adapters, or all-linear; default: as PEFT')
+  .addOption(
+    new Option(
+      '--config <file>',
+      'a ds_config.json: say what it needs and takes, and choose none',
+    ).conflicts(['batch', 'precision', 'bf16OptimizerStates', 'tp', 'pp']),
+  )
+  .option('--checkpointing', 'with --config: the model has activationCheckpointing: true')
   .option('--json', 'all ways, as JSON')
   .action((flags: PlanFlags) =>
     finish(async () => {

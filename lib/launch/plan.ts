@@ -1,15 +1,24 @@
 // `ds plan`: what training a model needs by stage and offload, and the configuration that is
 // fastest.
 import { availableParallelism, totalmem } from 'node:os';
+import { plannedConfigs, type ResolvedConfig, resolveConfig } from '../config/index.js';
+import { cutsIn } from '../config/source.js';
 import { DsError } from '../errors.js';
 import {
   configOf,
   formatPlan,
+  formatPrediction,
   H200,
+  inOrder,
   makePlan,
   type PlannedAdapters,
+  type PlanRequest,
+  plannedGpuShare,
   plannedModel,
+  requireLength,
+  setupOfConfig,
   sizesOf,
+  weigh,
 } from '../plan/index.js';
 
 /** The options as they are typed; bytes are numbers. */
@@ -38,16 +47,40 @@ export interface PlanFlags {
   lora?: number | true;
   qlora?: number | true;
   loraTargets?: string;
+  /** A ds_config.json, of which bytes and times are said; it has batch, precision and axes. */
+  config?: string;
+  /** Whether the model of `config` computes blocks again. */
+  checkpointing?: boolean;
   json?: boolean;
 }
 
 /** The rank of adapters that nobody has given one. Source: PEFT. */
 const RANK = 8;
 
-/** The plan as text, and whether anything fits. Throws DS_ARGUMENT, DS_CHECKPOINT, DS_IO. */
+/**
+ * The plan as text, and whether anything fits. Throws DS_ARGUMENT, DS_CHECKPOINT, DS_IO; DS_CONFIG
+ * for a ds_config.json that has errors.
+ */
 export function plan(flags: PlanFlags): { fits: boolean; output: string } {
-  const sizes = sizesOf(plannedModel(flags.model, adaptersOf(flags)));
-  const request = {
+  if (flags.config !== undefined) return predict(flags, flags.config);
+  if (flags.checkpointing) {
+    const expected = '--config beside it, as a plan weighs both';
+    throw new DsError({ code: 'DS_ARGUMENT', op: 'plan --checkpointing', expected, got: 'none' });
+  }
+  const request = requestOf(flags, plannedModel(flags.model, adaptersOf(flags)));
+  const made = makePlan(request);
+  const fits = made.best !== null;
+  if (!flags.json) return { fits, output: formatPlan(made, request) };
+  const listed = made.candidates.map((one) => ({ ...one, config: configOf(one) }));
+  return {
+    fits,
+    output: JSON.stringify({ best: fits ? listed[0] : null, candidates: listed }, null, 2),
+  };
+}
+
+function requestOf(flags: PlanFlags, model: ReturnType<typeof plannedModel>): PlanRequest {
+  const sizes = sizesOf(model);
+  return {
     ...{ sizes, batch: flags.batch, seq: flags.seq ?? Math.min(1024, sizes.maxSeq) },
     ...{ precision: flags.precision, bf16States: flags.bf16OptimizerStates ?? false },
     rates: { ...H200, disk: flags.nvmeRate * 1e9 },
@@ -60,14 +93,74 @@ export function plan(flags: PlanFlags): { fits: boolean; output: string } {
       nodeLink: flags.link * 1e9,
     },
   };
-  const made = makePlan(request);
-  const fits = made.best !== null;
-  if (!flags.json) return { fits, output: formatPlan(made, request) };
-  const listed = made.candidates.map((one) => ({ ...one, config: configOf(one) }));
-  return {
-    fits,
-    output: JSON.stringify({ best: fits ? listed[0] : null, candidates: listed }, null, 2),
-  };
+}
+
+/** What the ways that a ds_config.json leaves open need and take: one, but for "auto". */
+function predict(given: PlanFlags, file: string): { fits: boolean; output: string } {
+  const { stages, layers: tensor, tokens } = cutsIn(file);
+  const axes = { tensor, stages: stages ?? 1 };
+  const flags = { ...given, tp: tensor, pp: axes.stages };
+  const model = plannedModel(flags.model, adaptersOf(flags));
+  const request = requestOf(flags, model);
+  const { sizes, seq, cluster, rates } = request;
+  requireLength('plan', seq, sizes);
+  const worldSize = dataRanksOf(flags, tensor * axes.stages * tokens);
+  const environment = { worldSize, auto: { model: { hiddenSize: model.hiddenSize } } };
+  const configs = plannedConfigs(file, environment)?.configs ?? [resolveConfig(file, environment)];
+  const facts = { ...axes, seq: Math.ceil(seq / tokens), checkpointing: !!flags.checkpointing };
+  const weighed = configs.map((config) => {
+    const { stage, mics_shard_size: copy, offload_optimizer: state } = config.zero_optimization;
+    const ranks = worldSize * tokens;
+    const setup = setupOfConfig(config, {
+      ...{ ...facts, ranks: stage === 3 && copy > 0 ? copy : ranks },
+      ...{ stateBytes: stateBytesOf(config), speculates: speculates(config) },
+    });
+    const isLeft = state.gpu_share === null && state.device === 'cpu';
+    const gpuShare = isLeft ? plannedGpuShare(setup, rates, cluster) : setup.gpuShare;
+    const one = weigh(request, { ...setup, gpuShare });
+    return { ...one, tokensPerSecond: (one.tokensPerSecond * ranks) / setup.ranks };
+  });
+  const { candidates, best } = inOrder(weighed);
+  const fits = best !== null;
+  if (!flags.json) return { fits, output: formatPrediction(candidates, request) };
+  return { fits, output: JSON.stringify({ best, candidates }, null, 2) };
+}
+
+/** Those that share batches out, where `sharing` ranks have one model. Throws DS_ARGUMENT. */
+function dataRanksOf({ gpus, nodes }: PlanFlags, sharing: number): number {
+  const ranks = (gpus * nodes) / sharing;
+  if (Number.isInteger(ranks)) return ranks;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'plan --gpus',
+    expected: `a multiple of ${sharing}, the ranks that share the model by the configuration`,
+    got: `${gpus * nodes}`,
+  });
+}
+
+/** Of the optimizer's state, of each parameter. Throws DS_ARGUMENT for one of whole parameters. */
+function stateBytesOf({ optimizer, bf16 }: ResolvedConfig): number {
+  const type = optimizer?.type ?? 'AdamW';
+  if (type === 'Adam' || type === 'AdamW') return bf16.bf16_optimizer_states ? 4 : 8;
+  if (type === 'Lion' || type === 'Adagrad') return 4;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'plan --config, optimizer.type',
+    expected: 'AdamW, Adam, Lion or Adagrad, whose state a plan counts',
+    got: type,
+    hint: 'zero.estimateMemory(model, { stateBytes }) takes the bytes of any other.',
+  });
+}
+
+/** Whether updates are tried out on a GPU's host: see offload_optimizer.super_offload. */
+function speculates({ zero_optimization: zero, ...config }: ResolvedConfig): boolean {
+  const { stage, offload_optimizer, offload_param } = zero;
+  if (stage === 3 && offload_param.device !== 'none') return false;
+  const { fp16, bf16, optimizer, data_types } = config;
+  const isNarrow = fp16.enabled || bf16.enabled;
+  const isAdam = optimizer === null || optimizer.type === 'Adam' || optimizer.type === 'AdamW';
+  const isAble = isAdam && !(isNarrow && data_types.grad_accum_dtype === 'fp32');
+  return offload_optimizer.super_offload ?? isAble;
 }
 
 /** The adapters that the options ask for. Throws DS_ARGUMENT for what cannot be together. */

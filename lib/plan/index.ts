@@ -1,15 +1,24 @@
 // What a run will need and how long its steps will take, before anything is allocated.
+export { type ConfigFacts, setupOfConfig } from './config-setup.js';
 export {
   type EstimateMemoryOptions,
   estimateMemory,
   type MemoryEstimate,
 } from './estimate-memory.js';
 export { type DeviceBytes, type HostBytes, type Memory, memoryOf, total } from './memory.js';
-export { countsOf, type ModelSizes, sizesOf } from './model-sizes.js';
-export { type Candidate, configOf, makePlan, type Plan, type PlanRequest, weigh } from './plan.js';
+export { countsOf, type ModelSizes, requireLength, sizesOf } from './model-sizes.js';
+export {
+  type Candidate,
+  configOf,
+  inOrder,
+  makePlan,
+  type Plan,
+  type PlanRequest,
+  weigh,
+} from './plan.js';
 export { type PlannedAdapters, plannedModel } from './planned-model.js';
 export { H200, hostAdamRate, type Rates } from './rates.js';
-export { formatPlan } from './report.js';
+export { formatPlan, formatPrediction } from './report.js';
 export { type Place, plainSetup, type Setup } from './setup.js';
 export { type Cluster, plannedGpuShare, type StepTime, stepTime } from './step-time.js';
 export { chooseWay, type Room, type Way, type Weighed, type Weights } from './zero-choice.js';

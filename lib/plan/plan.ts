@@ -84,7 +84,6 @@ function setupsOf(request: PlanRequest): Setup[] {
   return found.flatMap((one) => {
     if (one.optimizer !== 'cpu') return [one];
     const both = [one, { ...one, gpuShare: plannedGpuShare(one, rates, cluster) }];
-    // Weights in host memory are never tried out.
     if (one.weights === 'cpu') return both;
     return [...both, ...both.map((way) => ({ ...way, speculates: false }))];
   });
@@ -108,7 +107,9 @@ function setupsOn(axes: Pick<Setup, 'tensor' | 'stages'>, request: PlanRequest):
   return halvesOf(batch).flatMap((microBatch) =>
     [false, true].flatMap((checkpointing): Setup[] => {
       const one = { ...common, microBatch, accumulation: batch / microBatch, checkpointing };
-      const whole = { ...one, stage: 3, optimizer: 'cpu', weights: 'cpu' } as const;
+      // Weights in host memory are never tried out.
+      const away = { stage: 3, weights: 'cpu', speculates: false } as const;
+      const whole = { ...one, ...away, optimizer: 'cpu' } as const;
       return [
         ...stages.map((stage) => ({ ...one, stage })),
         ...offloading.flatMap((stage) => [
@@ -157,13 +158,17 @@ export function makePlan(request: PlanRequest): Plan {
   requireWhole('nodes', request.cluster.nodes);
   requireLength('plan', request.seq, request.sizes);
   const candidates = setupsOf(request).map((setup) => weigh(request, setup));
+  return inOrder(candidates);
+}
+
+/** The best of what was weighed comes first. */
+export function inOrder(candidates: readonly Candidate[]): Plan {
   const fitting = candidates.filter(({ fits }) => fits);
   const fastest = Math.max(0, ...fitting.map(({ tokensPerSecond }) => tokensPerSecond));
   const best = fitting.find(({ tokensPerSecond }) => tokensPerSecond > AS_FAST * fastest) ?? null;
   const rank = (one: Candidate): number =>
     one === best ? Infinity : one.fits ? one.tokensPerSecond : -one.device;
-  candidates.sort((a, b) => rank(b) - rank(a));
-  return { candidates, best };
+  return { candidates: candidates.toSorted((a, b) => rank(b) - rank(a)), best };
 }
 
 function requireWhole(name: string, value: number): void {
@@ -178,7 +183,7 @@ const NVME_PATH = '/nvme';
 /** The ds_config.json of a way; what checkpoints a model's blocks is the model's own option. */
 export function configOf({ setup }: Candidate): DsConfig {
   const { stage, optimizer, weights, ratio, precision, microBatch, accumulation, overlap } = setup;
-  const { gpuShare: gpu_share, speculates, tensor, stages, bf16States } = setup;
+  const { gpuShare: gpu_share, speculates, tensor, stages, ranks, bf16States } = setup;
   const sections = {
     ...(precision !== 'fp32' && { [precision]: { enabled: true } }),
     ...(bf16States && { bf16: { enabled: precision === 'bf16', bf16_optimizer_states: true } }),
@@ -194,11 +199,11 @@ export function configOf({ setup }: Candidate): DsConfig {
     ...sections,
     zero_optimization: {
       stage,
-      ...(stage > 0 && { overlap_comm: overlap }),
+      ...((stage > 0 || ranks > 1) && { overlap_comm: overlap }),
       ...(optimizer === 'cpu' && {
         offload_optimizer: {
           ...{ ...pinned, ...(ratio < 1 && { ratio }), gpu_share },
-          ...(!speculates && { super_offload: false }),
+          ...(!speculates && weights === 'device' && { super_offload: false }),
         },
       }),
       ...(optimizer === 'nvme' && {

@@ -23,7 +23,7 @@ function nameOf({ setup }: Candidate): string {
     ...(stages > 1 ? [`${stages} pipeline stages`] : []),
     ...(optimizer === 'cpu' ? [`optimizer on the host${share}`] : []),
     ...(optimizer === 'nvme' ? ['optimizer on disk'] : []),
-    ...(setup.speculates ? [] : ['after the verdict']),
+    ...(setup.speculates || weights === 'cpu' ? [] : ['after the verdict']),
     ...(weights === 'cpu' ? ['weights on the host'] : []),
     ...(checkpointing ? ['checkpointing'] : []),
     `micro-batch ${microBatch}${accumulation > 1 ? ` x ${accumulation}` : ''}`,
@@ -95,6 +95,40 @@ function assumptions(request: PlanRequest): string[] {
       : []),
     'AdamW; bytes within 5 % and times within 15 % of what was measured on 1 and 2 GPUs, and simulated beyond.',
   ];
+}
+
+/** What there is of each memory, and what of it a way lacks. */
+function verdictOf({ device, host, disk }: Candidate, request: PlanRequest): string {
+  const { deviceMemory, hostMemory, diskMemory } = request;
+  const needs = [
+    ['of each GPU', device, deviceMemory],
+    ["of each machine's memory", host, hostMemory],
+    ["of each machine's disk", disk, diskMemory],
+  ] as const;
+  const short = needs.filter(([, needed, there]) => needed > there);
+  const text = (short.length > 0 ? short : needs.filter(([, needed]) => needed > 0))
+    .map(([of, needed, there]) => `${gib(needed)} of the ${gib(there)} ${of}`)
+    .join(', ');
+  return short.length > 0 ? `Does not fit: it needs ${text}.` : `Fits: ${text}.`;
+}
+
+/**
+ * What a configuration means as text: the ways that it leaves open, the bytes of the first, and
+ * whether that fits.
+ */
+export function formatPrediction(candidates: readonly Candidate[], request: PlanRequest): string {
+  const head = ['', 'GPU', 'host', 'step', 'tokens/s', 'way'];
+  const [best] = candidates as [Candidate];
+  return [
+    ...table([head, ...candidates.slice(0, SHOWN).map(rowOf)]),
+    '',
+    verdictOf(best, request),
+    parts('Each GPU', best.memory.device),
+    parts('Each rank on the host', best.memory.host),
+    ...(best.disk > 0 ? [`Each machine on its disk: ${gib(best.disk)}`] : []),
+    '',
+    ...assumptions(request),
+  ].join('\n');
 }
 
 /** The plan as text: the first ways, the best one's bytes and ds_config.json, the assumptions. */

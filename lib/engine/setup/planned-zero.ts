@@ -14,9 +14,9 @@ import {
   countsOf,
   H200,
   type ModelSizes,
-  plainSetup,
   plannedGpuShare,
   type Setup,
+  setupOfConfig,
   sizesOf,
   type Way,
 } from '../../plan/index.js';
@@ -25,7 +25,6 @@ import { numel } from '../../runtime/view.js';
 import type { Decisions } from '../engine-parts.js';
 import { exchanged } from './agreement.js';
 import { isCutOver } from './cut-layers.js';
-import { gradientDType, weightDType } from './dtypes.js';
 import { speculates } from './master-halves.js';
 import { notice } from './memory-promise.js';
 import { choiceLine, refusal } from './planned-report.js';
@@ -129,33 +128,20 @@ interface Facts {
 function setupOf(config: ResolvedConfig, { job, asked, model, cluster, seq }: Facts): Setup {
   const { mesh, world } = job;
   const { optimizer } = asked;
-  const { stage, offload_optimizer, offload_param, overlap_comm } = config.zero_optimization;
-  const setup: Setup = {
-    ...plainSetup,
-    stage,
+  const { offload_optimizer: state } = config.zero_optimization;
+  const setup = setupOfConfig(config, {
     ranks: shardSizes(config).copy ?? mesh.size('dp', 'sp'),
     tensor: model.isCut ? 1 : mesh.size('tp'),
     stages: mesh.size('pp'),
-    optimizer: offload_optimizer.device === 'none' ? 'device' : offload_optimizer.device,
-    weights: stage === 3 && offload_param.device !== 'none' ? 'cpu' : 'device',
-    ratio: offload_optimizer.ratio,
     speculates: speculates({ config, optimizer, device: world.device }),
-    microBatch: config.train_micro_batch_size_per_gpu,
-    accumulation: config.gradient_accumulation_steps,
     seq: Math.ceil(seq / mesh.size('sp')),
-    precision: PRECISIONS[weightDType(config)] ?? 'fp32',
-    wideGradients: gradientDType(config) === 'f32',
     checkpointing: model.checkpointing || optimizer instanceof NoOptimizer,
-    overlap: overlap_comm ?? stage === 3,
     stateBytes: stateBytes(optimizer),
-    bf16States: config.bf16.bf16_optimizer_states,
-  };
-  const share = offload_optimizer.gpu_share;
-  const isOnHost = setup.optimizer !== 'cpu' || world.device.kind === 'cpu';
-  return { ...setup, gpuShare: share ?? (isOnHost ? 0 : plannedGpuShare(setup, H200, cluster)) };
+  });
+  const isMeasured = state.device === 'cpu' && world.device.kind !== 'cpu';
+  if (state.gpu_share !== null || !isMeasured) return setup;
+  return { ...setup, gpuShare: plannedGpuShare(setup, H200, cluster) };
 }
-
-const PRECISIONS: Partial<Record<string, Setup['precision']>> = { f16: 'fp16', bf16: 'bf16' };
 
 /** The mean over the parameters that are trained. */
 function stateBytes(optimizer: Optimizer): number {

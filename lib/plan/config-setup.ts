@@ -1,0 +1,33 @@
+// What a plan has to know of a ds_config.json.
+import type { ResolvedConfig } from '../../types/config.js';
+import { plainSetup, type Setup } from './setup.js';
+
+/** What a configuration does not say by itself: the ranks, the model, the optimizer. */
+export type ConfigFacts = Pick<
+  Setup,
+  'ranks' | 'tensor' | 'stages' | 'seq' | 'checkpointing' | 'stateBytes' | 'speculates'
+>;
+
+/**
+ * The way to train that a configuration means; gpuShare is 0 where it leaves that to a measuring.
+ */
+export function setupOfConfig(config: ResolvedConfig, facts: ConfigFacts): Setup {
+  const { bf16, fp16, data_types, zero_optimization: zero } = config;
+  const { stage, offload_optimizer: state, offload_param, overlap_comm } = zero;
+  const precision = fp16.enabled ? 'fp16' : bf16.enabled ? 'bf16' : 'fp32';
+  return {
+    ...plainSetup,
+    ...facts,
+    stage,
+    optimizer: state.device === 'none' ? 'device' : state.device,
+    weights: stage === 3 && offload_param.device !== 'none' ? 'cpu' : 'device',
+    ratio: state.ratio,
+    gpuShare: state.gpu_share ?? 0,
+    microBatch: config.train_micro_batch_size_per_gpu,
+    accumulation: config.gradient_accumulation_steps,
+    precision,
+    wideGradients: (data_types.grad_accum_dtype ?? precision) === 'fp32',
+    overlap: overlap_comm ?? stage === 3,
+    bf16States: bf16.bf16_optimizer_states,
+  };
+}

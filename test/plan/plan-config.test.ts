@@ -1,0 +1,75 @@
+// What `ds plan --config` says of a ds_config.json: what the plan says of the way that it means.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type PlanFlags, plan } from '../../lib/launch/plan.js';
+
+const GIB = 2 ** 30;
+const home = mkdtempSync(join(tmpdir(), 'ds-plan-'));
+afterAll(() => rmSync(home, { recursive: true }));
+const flags: PlanFlags = {
+  ...{ model: '124M', batch: 1, gpuMemory: 24 * GIB, hostMemory: 64 * GIB, nvmeRate: 2 },
+  ...{ tp: 1, pp: 1, gpus: 4, nodes: 1, cores: 16, link: 50, precision: 'bf16' },
+};
+const predicted = (config: object, more: object = {}) => {
+  const file = join(home, 'ds_config.json');
+  writeFileSync(file, JSON.stringify(config));
+  return plan({ ...flags, config: file, ...more });
+};
+
+test('says of every way that a plan weighs what the plan says', () => {
+  const machine = { nvmeSpace: 64 * GIB, json: true } as const;
+  const weighed = JSON.parse(plan({ ...flags, ...machine, tp: 2, pp: 2 }).output);
+  expect(weighed.candidates.length).toBeGreaterThan(100);
+  // Some, from the fastest to what does not fit.
+  const some = weighed.candidates.filter((_: unknown, i: number) => i % 4 === 0);
+  for (const { config, ...one } of some) {
+    const { checkpointing } = one.setup;
+    const { fits, output } = predicted(config, { ...machine, checkpointing });
+    const { candidates } = JSON.parse(output);
+    const [got] = candidates;
+    // One rank exchanges nothing that could overlap.
+    const { overlap } = got.setup;
+    expect(one.setup.ranks === 1 || overlap).toBe(true);
+    expect(got).toEqual({ ...one, setup: { ...one.setup, overlap } });
+    expect([fits, candidates.length]).toEqual([one.fits, 1]);
+  }
+});
+
+test('prints whether it fits, the bytes by part and the time', () => {
+  const config = {
+    train_micro_batch_size_per_gpu: 4,
+    bf16: { enabled: true },
+    optimizer: { type: 'AdamW', params: { lr: 1e-4 } },
+    zero_optimization: { stage: 2 },
+  };
+  const { fits, output } = predicted(config);
+  expect(fits).toBe(true);
+  expect(output).toMatch(
+    /^ +GPU +host +step +tokens\/s +way\nfits .*stage 2, micro-batch 4\n\nFits: /,
+  );
+  expect(output).toMatch(/\nEach GPU: weights 0\.2 GiB, gradients/);
+  const none = predicted(config, { gpuMemory: GIB });
+  expect(none.fits).toBe(false);
+  expect(none.output).toMatch(/Does not fit: it needs \d\.\d GiB of the 1\.0 GiB of each GPU\./);
+});
+
+test('weighs what "auto" leaves open, the best first', () => {
+  const zero_optimization = { stage: 'auto', offload_optimizer: 'auto' };
+  const optimizer = { type: 'AdamW', params: { lr: 1e-4 } };
+  const config = { train_micro_batch_size_per_gpu: 1, optimizer, zero_optimization };
+  const { best, candidates } = JSON.parse(predicted(config, { json: true }).output);
+  expect(candidates.length).toBeGreaterThan(4);
+  expect(best).toEqual(candidates[0]);
+});
+
+test('refuses what it cannot say', () => {
+  const config = { train_micro_batch_size_per_gpu: 1, optimizer: { type: 'Lamb' } };
+  expect(() => predicted(config)).toThrow(/optimizer.type: expected AdamW, Adam, .*got Lamb/);
+  const cut = { ...config, tensor_parallel: { autotp_size: 3 } };
+  expect(() => predicted(cut)).toThrow(/plan --gpus: expected a multiple of 3,.*got 4/);
+  expect(() => predicted({ train_micro_batch_size_per_gpu: 0 })).toThrow(/DS_CONFIG|micro_batch/);
+  expect(() => plan({ ...flags, checkpointing: true })).toThrow(
+    /--checkpointing: expected --config/,
+  );
+});
