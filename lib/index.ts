@@ -24,7 +24,7 @@ export * as checkpointing from './checkpointing.js';
  */
 export * as comm from './comm/index.js';
 export { initDistributed } from './comm/index.js';
-export { initCompression } from './compression.js';
+export { initCompression, redundancyClean } from './compression.js';
 export {
   addConfigArguments,
   type ConfigArguments,

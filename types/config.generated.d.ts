@@ -2087,7 +2087,10 @@ export interface CompressionWeightQuantizationParams {
   start_bits: number;
   /** Bits in the end; 2: three values, 1: two. */
   target_bits: number;
-  /** Steps until the first bit goes; the next ones take twice as long each. Default 1. */
+  /**
+   * Steps until the first bit goes; the next ones take twice as long each. 0: a bit goes in each
+   * step. Default 1.
+   */
   quantization_period?: number;
 }
 
@@ -2101,14 +2104,15 @@ export interface CompressionActivationQuantizationConfig {
 
 /** Of all groups. */
 export interface CompressionActivationQuantizationShared {
-  /**
-   * Switches it on. Default false. true is not supported yet: inputs of layers are not quantized.
-   */
+  /** Switches it on. Default false. */
   enabled?: boolean;
   /** As of weights. Default "symmetric". */
   quantization_type?: 'symmetric' | 'asymmetric';
-  /** A range for each token, or one for all that follows what was seen. Default "dynamic". */
-  range_calibration?: 'dynamic' | 'static';
+  /**
+   * A range for each token, or one for all that follows what was seen. Default "dynamic". "static"
+   * is not supported yet: what each rank has seen is not brought together; use dynamic.
+   */
+  range_calibration?: 'dynamic';
   /** Global steps before it acts; those that fp16 skips count. Default 1000. */
   schedule_offset?: number;
 }
@@ -2322,10 +2326,7 @@ export interface CompressionChannelPruningParams {
 
 /** Starts a model with some of the layers of a deeper one. */
 export interface CompressionLayerReductionConfig {
-  /**
-   * Switches it on. Default false. true is not supported yet: copy the layers yourself, by
-   * loadStateDict().
-   */
+  /** Switches it on. Default false. */
   enabled?: boolean;
   /** Layers of the model: as many as teacher_layer has. Default null. */
   keep_number_layer?: number | null;
@@ -4387,7 +4388,10 @@ export interface ResolvedCompressionWeightQuantizationParams {
   readonly start_bits: number;
   /** Bits in the end; 2: three values, 1: two. */
   readonly target_bits: number;
-  /** Steps until the first bit goes; the next ones take twice as long each. */
+  /**
+   * Steps until the first bit goes; the next ones take twice as long each. 0: a bit goes in each
+   * step.
+   */
   readonly quantization_period: number;
 }
 
@@ -4401,12 +4405,15 @@ export interface ResolvedCompressionActivationQuantization {
 
 /** Of all groups. */
 export interface ResolvedCompressionActivationQuantizationShared {
-  /** Switches it on. true is not supported yet: inputs of layers are not quantized. */
+  /** Switches it on. */
   readonly enabled: boolean;
   /** As of weights. */
   readonly quantization_type: 'symmetric' | 'asymmetric';
-  /** A range for each token, or one for all that follows what was seen. */
-  readonly range_calibration: 'dynamic' | 'static';
+  /**
+   * A range for each token, or one for all that follows what was seen. "static" is not supported
+   * yet: what each rank has seen is not brought together; use dynamic.
+   */
+  readonly range_calibration: 'dynamic';
   /** Global steps before it acts; those that fp16 skips count. */
   readonly schedule_offset: number;
 }
@@ -4619,7 +4626,7 @@ export interface ResolvedCompressionChannelPruningParams {
 
 /** Starts a model with some of the layers of a deeper one. */
 export interface ResolvedCompressionLayerReduction {
-  /** Switches it on. true is not supported yet: copy the layers yourself, by loadStateDict(). */
+  /** Switches it on. */
   readonly enabled: boolean;
   /** Layers of the model: as many as teacher_layer has. */
   readonly keep_number_layer: number | null;

@@ -3,6 +3,7 @@ import { DsError } from '../errors.js';
 import { type Embedding, Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
 import { replaceModules } from '../nn/replace-modules.js';
+import { activationQuantization } from './activation-quantization.js';
 import { CompressedEmbedding, CompressedLinear } from './compressed-layers.js';
 import { findLayers, type LayerGroup } from './find-layers.js';
 import { headPruning } from './head-pruning.js';
@@ -10,7 +11,7 @@ import { requireGroups } from './quantizers.js';
 import { rowPruning } from './row-pruning.js';
 import { sparsePruning } from './sparse-pruning.js';
 import { StepClock } from './step-clock.js';
-import type { CompressionSection, Technique } from './technique.js';
+import type { CompressionSection } from './technique.js';
 import { weightQuantization } from './weight-quantization.js';
 
 /** What was done to a model. */
@@ -28,6 +29,11 @@ const compressions = new WeakMap<Module, Compression>();
 /** What compress() has done to `model`; null where it has done nothing. */
 export const compressionOf = (model: Module): Compression | null => compressions.get(model) ?? null;
 
+/** Forgets it: the model has its own layers again. */
+export function forgetCompression(model: Module): void {
+  compressions.delete(model);
+}
+
 /** Whether any technique on layers is on. */
 export function isOn({ layer_reduction: _, ...techniques }: CompressionSection): boolean {
   return Object.values(techniques).some(({ shared_parameters: { enabled } }) => enabled);
@@ -38,7 +44,7 @@ type Layer = CompressedLinear | CompressedEmbedding;
 /** A technique that is on: which layers it is for, and what makes it for one of them. */
 interface Work {
   readonly group: LayerGroup;
-  make(layer: Layer, name: string): Technique;
+  make(layer: Layer, name: string): void;
 }
 
 /**
@@ -59,7 +65,7 @@ export function compress(model: Module, section: CompressionSection): void {
     for (const { group, make } of works) {
       for (const [name, base] of found.get(group) ?? []) {
         const layer = layers.get(name) ?? layerFor(base, clock);
-        layer.add(make(layer, name));
+        make(layer, name);
         layers.set(name, layer);
         instead.set(base, layer);
       }
@@ -74,23 +80,30 @@ const layerFor = (base: Linear | Embedding, clock: StepClock): Layer =>
 
 /** By technique, in the order in which they act. Source: the forward of LinearLayer_Compress. */
 function worksOf(section: CompressionSection): Work[][] {
-  const { weight_quantization, sparse_pruning, row_pruning, head_pruning } = section;
+  const { weight_quantization: weights, activation_quantization: inputs } = section;
+  const { sparse_pruning: sparse, row_pruning: rows, head_pruning: heads } = section;
   return [
-    worksIn('weight_quantization', weight_quantization, (layer, name, params) => {
-      const shared = weight_quantization.shared_parameters;
+    worksIn('weight_quantization', weights, (layer, name, params) => {
+      const { shared_parameters: shared } = weights;
       const groups = groupsFor(layer, shared);
       requireGroups(`initCompression ${name}`, layer.weight, groups);
-      return weightQuantization({ name, groups }, shared, params);
+      layer.add(weightQuantization({ name, groups }, shared, params));
     }),
-    worksIn('sparse_pruning', sparse_pruning, (layer, name, params) =>
-      sparsePruning(asLinear(layer, name), sparse_pruning.shared_parameters, params),
-    ),
-    worksIn('row_pruning', row_pruning, (layer, name, params) =>
-      rowPruning(asLinear(layer, name), row_pruning.shared_parameters, params),
-    ),
-    worksIn('head_pruning', head_pruning, (layer, name, params) =>
-      headPruning(asLinear(layer, name), head_pruning.shared_parameters, params),
-    ),
+    worksIn('sparse_pruning', sparse, (layer, name, params) => {
+      const own = asLinear(layer, name);
+      own.add(sparsePruning(own, sparse.shared_parameters, params));
+    }),
+    worksIn('row_pruning', rows, (layer, name, params) => {
+      const own = asLinear(layer, name);
+      own.add(rowPruning(own, rows.shared_parameters, params));
+    }),
+    worksIn('head_pruning', heads, (layer, name, params) => {
+      const own = asLinear(layer, name);
+      own.add(headPruning(own, heads.shared_parameters, params));
+    }),
+    worksIn('activation_quantization', inputs, (layer, name, params) => {
+      asLinear(layer, name).inputs = activationQuantization(inputs.shared_parameters, params);
+    }),
   ];
 }
 
@@ -104,7 +117,7 @@ interface TechniqueSection<Params> {
 function worksIn<Params>(
   technique: string,
   { shared_parameters: shared, different_groups: groups }: TechniqueSection<Params>,
-  make: (layer: Layer, name: string, params: Params) => Technique,
+  make: (layer: Layer, name: string, params: Params) => void,
 ): Work[] {
   if (!shared.enabled) return [];
   return Object.entries(groups).map(([name, { modules, params }]) => ({
@@ -127,7 +140,7 @@ function asLinear(layer: Layer, name: string): CompressedLinear {
   throw new DsError({
     code: 'DS_CONFIG',
     op: `compression_training, ${name}`,
-    expected: 'a linear layer: tables are quantized, and not pruned',
+    expected: 'a linear layer: of tables only the weights are quantized',
     got: `a ${layer.base.constructor.name}`,
     hint: 'Write expressions that leave it out.',
   });
@@ -139,5 +152,6 @@ function again(): DsError {
     op: 'initCompression',
     expected: 'a model without compression',
     got: 'one that has it already',
+    hint: 'redundancyClean() ends it.',
   });
 }

@@ -5,7 +5,7 @@ import { type Field, Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { embedding, linear, linearGelu, scope, type Tensor, where } from '../tensor/index.js';
 import type { StepClock } from './step-clock.js';
-import type { Technique, Values } from './technique.js';
+import type { InputTechnique, Technique, Values } from './technique.js';
 
 /**
  * Computes what its base would with the weight and bias that techniques make of those of the base,
@@ -55,7 +55,12 @@ abstract class CompressedLayer<Base extends Linear | Embedding> extends Module {
 
   /** The same of the steps that are done. */
   protected get values(): Values {
-    return this.valuesAt(this.#clock.step);
+    return this.valuesAt(this.step);
+  }
+
+  /** Global steps that are done. */
+  protected get step(): number {
+    return this.#clock.step;
   }
 
   /** @internal */
@@ -77,6 +82,8 @@ export class CompressedLinear extends CompressedLayer<Linear> {
   row_mask_scores: Parameter | null = null;
   /** [1, heads]. */
   head_pruning_scores: Parameter | null = null;
+  /** @internal What becomes of inputs; null: nothing. */
+  inputs: InputTechnique | null = null;
 
   /** The base's bias. */
   get bias(): Parameter | null {
@@ -88,7 +95,9 @@ export class CompressedLinear extends CompressedLayer<Linear> {
     return scope(() => {
       const { weight, bias } = this.values;
       const compute = this.base instanceof LinearGelu ? linearGelu : linear;
-      return compute(x, weight, bias);
+      const { inputs } = this;
+      const given = inputs && this.step >= inputs.offset ? inputs.compress(x) : x;
+      return compute(given, weight, bias);
     });
   }
 }
@@ -104,4 +113,14 @@ export class CompressedEmbedding extends CompressedLayer<Embedding> {
       return where(index.eq(paddingIdx).unsqueeze(-1), rows.detach(), rows);
     });
   }
+}
+
+/** The linear layer called `name`, the base of a compressed one; null where there is none. */
+export function linearAt(model: Module, name: string): Linear | null {
+  for (const [path, module] of model.namedModules()) {
+    if (path !== name) continue;
+    const layer = module instanceof CompressedLinear ? module.base : module;
+    return layer instanceof Linear ? layer : null;
+  }
+  return null;
 }

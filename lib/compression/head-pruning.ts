@@ -22,6 +22,7 @@ export function headPruning(
   const mask = () =>
     maskOf({ fixed: null, scores: layer.head_pruning_scores }, ratio, layer.weight);
   return {
+    kind: 'head_pruning',
     offset,
     mask,
     compress: ({ weight, bias }) => {

@@ -1,4 +1,6 @@
 // The compression room's door: weights in few values and without what matters least, in training.
+export { clean } from './clean.js';
 export { type Compression, compress, compressionOf, isOn } from './compress.js';
 export { CompressedEmbedding, CompressedLinear } from './compressed-layers.js';
+export { reduceLayers } from './layer-reduction.js';
 export type { CompressionSection } from './technique.js';

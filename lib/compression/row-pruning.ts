@@ -24,6 +24,7 @@ export function rowPruning(
     return maskOf({ fixed, scores }, ratio, layer.weight);
   };
   return {
+    kind: 'row_pruning',
     offset,
     mask,
     compress: ({ weight, bias }) => {

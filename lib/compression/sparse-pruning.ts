@@ -19,6 +19,7 @@ export function sparsePruning(
   if (method === 'l1') layer.sparse_pruning_mask = fixedMask(own, abs, ratio);
   else layer.sparse_mask_scores = scoresFor(own, own.shape);
   return {
+    kind: 'sparse_pruning',
     offset,
     compress: ({ weight, bias }) => {
       const { sparse_pruning_mask: fixed, sparse_mask_scores: scores } = layer;

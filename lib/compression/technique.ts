@@ -18,12 +18,22 @@ export const FINISHED = Number.POSITIVE_INFINITY;
 
 /** Makes other values of a layer's; differentiable. */
 export interface Technique {
+  /** Its key in the section. */
+  readonly kind: keyof CompressionSection;
   /** Global steps before it acts. */
   readonly offset: number;
   /** The values after `step` global steps, of which there are at least `offset`. */
   compress(values: Values, step: number): Values;
   /** 1 for what stays and 0 for what goes, for a technique that layers can be cut by. */
   readonly mask?: () => Tensor;
+}
+
+/** Makes another input of a layer's; differentiable. */
+export interface InputTechnique {
+  /** Global steps before it acts. */
+  readonly offset: number;
+  /** The input that the layer computes with, in its shape and dtype. */
+  compress(x: Tensor): Tensor;
 }
 
 /**

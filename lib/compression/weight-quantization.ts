@@ -24,16 +24,18 @@ export interface Precision {
 
 /**
  * That of the `count`th step with quantization, from 1. A bit goes at quantization_period steps, at
- * twice as many, at four times as many and so on; what is mixed in starts again at each. Source:
- * DeepSpeed's runtime/quantize.py.
+ * twice as many, at four times as many and so on, of a period of 0 in each step; what is mixed in
+ * starts again at each. Source: DeepSpeed's runtime/quantize.py.
  */
 export function precisionAt(count: number, shared: Shared, params: Params): Precision {
   const { start_bits: start, target_bits: target, quantization_period: period } = params;
   if (shared.quantize_weight_in_forward || count === Number.POSITIVE_INFINITY) {
     return { bits: target, share: 1 };
   }
-  let [bits, last, next] = [start, 0, period];
-  while (bits > target && count >= next) [bits, last, next] = [bits - 1, next, 2 * next];
+  let [bits, last, next] = [start, 0, Math.max(1, period)];
+  while (bits > target && count >= next) {
+    [bits, last, next] = [bits - 1, next, period === 0 ? next + 1 : 2 * next];
+  }
   const { enabled, quantize_change_ratio: change } = shared.fp16_mixed_quantize;
   return { bits, share: enabled ? Math.min(1, (count - last) * change) : 1 };
 }
@@ -81,5 +83,5 @@ export function weightQuantization(
     weight: straightThrough((values) => rounded(values, step))(weight),
     bias,
   });
-  return { offset, compress };
+  return { kind: 'weight_quantization', offset, compress };
 }

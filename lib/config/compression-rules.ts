@@ -107,7 +107,23 @@ const headsAreCounted: Rule = ({ compression_training: { head_pruning: section }
   return { path, expected: 'the heads of a layer', got: 'none', hint: 'Give the number.' };
 };
 
+/** Source: DeepSpeed, which reads all three, and does not compare keep_number_layer. */
+const layersAreNamed: Rule = ({ compression_training: { layer_reduction: section } }) => {
+  if (!section.enabled) return null;
+  const { module_name_prefix: prefix, teacher_layer: layers, keep_number_layer: count } = section;
+  const path = [SECTION, 'layer_reduction'];
+  if (layers.length > 0 && prefix === null) {
+    const hint = 'As "transformer.h".';
+    return { path: [...path, 'module_name_prefix'], expected: 'a path', got: 'none', hint };
+  }
+  if (count === null || count === layers.length) return null;
+  const expected = `${count} layers, which is keep_number_layer`;
+  const hint = 'Each layer of the model starts as one of the teacher.';
+  return { path: [...path, 'teacher_layer'], expected, got: shown(layers), hint };
+};
+
 export const compressionRules: readonly Rule[] = [
+  layersAreNamed,
   ...[hasGroups, patternsAreExpressions, relatedModulesPairUp, bitsCanBeReached, headsAreCounted],
 ];
 

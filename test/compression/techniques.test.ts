@@ -95,10 +95,10 @@ const weights = (params: object, shared: object = {}): Section => ({
   },
 });
 
-test('bits fall as in a loop that counts', () => {
+test.each([3, 0, 1])('bits fall as in a loop that counts, from a period of %i', (first) => {
   const mixed = { enabled: true, quantize_change_ratio: 0.125 };
   const section = weights(
-    { start_bits: 9, target_bits: 5, quantization_period: 3 },
+    { start_bits: 9, target_bits: 5, quantization_period: first },
     { fp16_mixed_quantize: mixed },
   );
   const { weight_quantization } = resolveConfig(configOf(section), {
@@ -107,7 +107,7 @@ test('bits fall as in a loop that counts', () => {
   const { params } = weight_quantization.different_groups.one as never as {
     params: Parameters<typeof precisionAt>[2];
   };
-  let [bits, period, real] = [9, 3, 1];
+  let [bits, period, real] = [9, first, 1];
   for (let count = 1; count < 40; ++count) {
     real = Math.max(0, real - 0.125);
     if (bits > 5 && count >= period) [bits, period, real] = [bits - 1, 2 * period, 1];

@@ -73,6 +73,15 @@ test('samples that get longer are learned from, with the lengths that the page s
   expect(steps.at(-1)?.[2]).toBeLessThan((steps[0]?.[2] as number) - 0.5);
 }, 120_000);
 
+test('a model is compressed while it learns, and gets as small as the page says', () => {
+  const out = runPage('docs/compression.md');
+  const losses = Array.from(out.matchAll(/loss (\d\.\d+)/g), ([, loss]) => Number(loss));
+  expect(losses).toHaveLength(3);
+  expect(losses.at(-1)).toBeLessThan((losses[0] as number) / 2);
+  const [, said] = /`(\d+ parameters, then \d+)`/.exec(readPage('docs/compression.md')) ?? [];
+  expect(out.trimEnd().split('\n').at(-1)).toBe(said);
+}, 120_000);
+
 test('a pipeline of two stages learns', () => {
   const ranks = [join(root, 'dist/launch/cli.js'), '--num_procs', '2'];
   const out = runPage('docs/pipeline.md', ...ranks);

@@ -1,0 +1,21 @@
+// Activation quantization: linear layers are given their inputs in few bits.
+import type { Tensor } from '../tensor/index.js';
+import { quantized } from './quantizers.js';
+import { type CompressionSection, type InputTechnique, straightThrough } from './technique.js';
+
+type Section = CompressionSection['activation_quantization'];
+
+/**
+ * Rounds each row of the last dim by a range of its own; the gradient passes as it is. Source:
+ * DeepSpeed's range_calibration "dynamic".
+ */
+export function activationQuantization(
+  { quantization_type: type, schedule_offset: offset }: Section['shared_parameters'],
+  { bits }: Section['different_groups'][string]['params'],
+): InputTechnique {
+  const rounded = straightThrough((x) => {
+    const groups = x.numel / (x.shape.at(-1) as number);
+    return x.numel === 0 ? x : quantized(x, { bits, type, groups, noise: null });
+  });
+  return { offset, compress: (x: Tensor) => rounded(x) };
+}

@@ -1,0 +1,100 @@
+// Ends compression: what was masked becomes 0 or goes, rounded weights become the weights, and
+// layers are plain ones again.
+import { isDeepStrictEqual } from 'node:util';
+import { DsError } from '../errors.js';
+import { zeros } from '../nn/initializers.js';
+import { Linear, LinearGelu } from '../nn/layers.js';
+import type { Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import { replaceModules } from '../nn/replace-modules.js';
+import { indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
+import { type Compression, compressionOf, forgetCompression } from './compress.js';
+import { CompressedLinear, linearAt } from './compressed-layers.js';
+import { type Cut, cutsOf } from './cut-layers.js';
+import { StepClock } from './step-clock.js';
+import { type CompressionSection, FINISHED, type Values } from './technique.js';
+
+/**
+ * Writes into the layers of `model` what they compute with after the last step, and puts them back
+ * in their places; those with related_modules get smaller. Inputs that are quantized stay so.
+ * Throws DS_ARGUMENT for a model that is not compressed by `section` or that an engine has,
+ * DS_CONFIG where layers do not fit each other. Source: DeepSpeed's redundancy_clean.
+ */
+export function clean(model: Module, section: CompressionSection): void {
+  const done = compressionOf(model);
+  if (!done) throw misused('a model that initCompression() has prepared', 'one that it has not');
+  if (!isDeepStrictEqual(done.section, section)) {
+    throw misused('the section that initCompression() was given', 'another one');
+  }
+  for (const parameter of model.parameters()) parameter.requireWritable('redundancyClean');
+  noGrad(() => scope(() => cleanLayers(model, done)));
+  forgetCompression(model);
+}
+
+function cleanLayers(model: Module, done: Compression): void {
+  const cuts = cutsOf(model, done);
+  requireUntied(model, cuts);
+  const instead = new Map<Module, Module>();
+  for (const [name, layer] of done.layers) {
+    const { base } = layer;
+    const values = layer.valuesAt(FINISHED);
+    const cut = cuts.get(name);
+    const plain =
+      cut && base instanceof Linear ? smaller(base, values, cut) : written(base, values);
+    instead.set(layer, withInputs(layer, plain));
+  }
+  for (const [name, cut] of cuts) {
+    const layer = linearAt(model, name) as Linear;
+    if (!done.layers.has(name)) instead.set(layer, smaller(layer, layer, cut));
+  }
+  replaceModules(model, instead);
+}
+
+/** `plain`, with its inputs quantized from now on where those of `layer` are. */
+function withInputs(layer: Module, plain: Module): Module {
+  if (!(layer instanceof CompressedLinear && layer.inputs)) return plain;
+  const made = new CompressedLinear(plain as Linear, new StepClock());
+  made.inputs = { ...layer.inputs, offset: 0 };
+  return made;
+}
+
+function written<Base extends { weight: Parameter; bias?: Parameter | null }>(
+  base: Base,
+  { weight, bias }: Values,
+): Base {
+  if (weight !== base.weight) base.weight.copy_(weight);
+  if (bias && base.bias && bias !== base.bias) base.bias.copy_(bias);
+  return base;
+}
+
+/** A layer of the rows and columns that stay. */
+function smaller(base: Linear, { weight, bias }: Values, { rows, columns }: Cut): Linear {
+  const [outputs, inputs] = base.weight.shape as [number, number];
+  const Class = base instanceof LinearGelu ? LinearGelu : Linear;
+  const made = new Class(columns?.length ?? inputs, rows?.length ?? outputs, {
+    ...{ bias: base.bias !== null, weightInit: zeros, biasInit: zeros },
+  });
+  const { dtype, device } = base.weight;
+  for (const parameter of made.parameters()) parameter.moveTo(device, dtype);
+  made.weight.copy_(chosen(chosen(weight, 0, rows), 1, columns));
+  if (bias && made.bias) made.bias.copy_(chosen(bias, 0, rows));
+  made.training = base.training;
+  return made;
+}
+
+function chosen(values: Tensor, dim: number, numbers: readonly number[] | null): Tensor {
+  if (!numbers) return values;
+  const options = { shape: [numbers.length], dtype: 'i64', device: values.device } as const;
+  return indexSelect(values, dim, Tensor.from([...numbers], options));
+}
+
+/** A smaller weight could not be tied to what it was tied to. */
+function requireUntied(model: Module, cuts: ReadonlyMap<string, Cut>): void {
+  for (const pair of model.tiedNames()) {
+    const tied = pair.find((name) => cuts.has(name.slice(0, name.lastIndexOf('.'))));
+    if (tied) throw misused('related_modules of layers with weights of their own', `${tied}, tied`);
+  }
+}
+
+const misused = (expected: string, got: string): DsError =>
+  new DsError({ code: 'DS_ARGUMENT', op: 'redundancyClean', expected, got });

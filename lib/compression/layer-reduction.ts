@@ -1,0 +1,38 @@
+// Layer reduction: a model of few layers starts as some of those of a deeper one.
+import { DsError } from '../errors.js';
+import type { Module } from '../nn/module.js';
+import type { CompressionSection } from './technique.js';
+
+type Section = CompressionSection['layer_reduction'];
+
+const SECTION = 'compression_training.layer_reduction';
+
+/**
+ * Layer i of `model` gets the values of layer teacher_layer[i] of `teacher`, and modules named by
+ * other_module_name those of the same name. Throws DS_CONFIG for names that either has not,
+ * DS_CHECKPOINT for shapes that differ. Source: DeepSpeed's student_initialization.
+ */
+export function reduceLayers(model: Module, teacher: Module, section: Section): void {
+  const { module_name_prefix: prefix, teacher_layer: layers, other_module_name: others } = section;
+  const copies = [
+    ...layers.map((from, to) => [`${prefix}.${to}`, `${prefix}.${from}`] as const),
+    ...others.map((name) => [name, name] as const),
+  ];
+  const pairs = copies.map(
+    ([to, from]) => [moduleAt(model, to, 'model'), moduleAt(teacher, from, 'teacher')] as const,
+  );
+  for (const [to, from] of pairs) to.loadStateDict(from.stateDict());
+}
+
+function moduleAt(model: Module, path: string, whose: string): Module {
+  const found = new Map(model.namedModules()).get(path);
+  if (found) return found;
+  const names = [...model.namedChildren()].map(([name]) => name).join(', ');
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: SECTION,
+    expected: `a module "${path}" in the ${whose}`,
+    got: 'none of this name',
+    hint: `The names of the ${whose} begin with ${names}.`,
+  });
+}

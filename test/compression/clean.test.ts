@@ -1,0 +1,217 @@
+// What is left when compression ends, quantized inputs, and layers of a deeper model.
+import {
+  type DsError,
+  initCompression,
+  initialize,
+  nn,
+  noGrad,
+  redundancyClean,
+  seed,
+  Tensor,
+} from '../../lib/index.js';
+import { compressed, configOf, everything, type Section, small, train } from './models.js';
+
+const x = Tensor.from(
+  Array.from({ length: 24 }, (_, i) => Math.cos(1 + i)),
+  { shape: [2, 2, 6] },
+).keep();
+
+const of = (technique: string, shared: object, group: object): Section => ({
+  [technique]: {
+    shared_parameters: { enabled: true, schedule_offset: 0, ...shared },
+    different_groups: { g: group },
+  },
+});
+
+function refusal(body: () => unknown): DsError {
+  try {
+    body();
+  } catch (error) {
+    return error as DsError;
+  }
+  throw new Error('nothing was refused');
+}
+
+const outputs = (model: nn.Module, input: Tensor): number[] =>
+  noGrad(() => (model.call(input) as Tensor).toArray());
+
+const closely = (got: readonly number[], expected: readonly number[]): void => {
+  expect(got.length).toBe(expected.length);
+  got.forEach((value, i) => {
+    expect(value).toBeCloseTo(expected[i] as number, 5);
+  });
+};
+
+test('what was trained computes the same without compression, under the names of before', async () => {
+  const section: Section = { ...everything };
+  delete section.weight_quantization;
+  const engine = await compressed(section);
+  train(engine, 5);
+  const model = engine.module;
+  engine.destroy();
+  const index = Tensor.from(Int32Array.from([1, 4, 6]), { shape: [3] });
+  const before = outputs(model, index);
+  expect(redundancyClean(model, configOf(section))).toBe(model);
+  expect(outputs(model, index)).toEqual(before);
+  expect(Object.keys(model.stateDict())).toEqual(Object.keys(small().stateDict()));
+  const zeros = (model as ReturnType<typeof small>).blocks[0]?.weight.toArray() as number[];
+  expect(zeros.filter((value) => value === 0).length).toBeGreaterThanOrEqual(6 * 4);
+  expect(refusal(() => redundancyClean(model, configOf(section))).code).toBe('DS_ARGUMENT');
+});
+
+test('weights end at target_bits', () => {
+  seed(4);
+  const own = new nn.Linear(6, 4);
+  const weight = own.weight.toArray();
+  const section = of('weight_quantization', {}, { params: { start_bits: 8, target_bits: 3 } });
+  const model = initCompression(new nn.Sequential(own), configOf(section));
+  redundancyClean(model, configOf(section));
+  expect(model.children()).toEqual([own]);
+  const step = (2 * Math.max(...weight.map(Math.abs))) / 8;
+  const codes = own.weight.toArray().map((value) => value / step);
+  for (const [i, code] of codes.entries()) {
+    expect(code).toBeCloseTo(
+      Math.min(3, Math.max(-4, Math.round((weight[i] as number) / step))),
+      4,
+    );
+  }
+});
+
+test('rows go, with the columns that read them', () => {
+  seed(4);
+  const build = () => new nn.Sequential(new nn.LinearGelu(6, 9), new nn.Linear(9, 5));
+  const section = of(
+    'row_pruning',
+    { method: 'topk' },
+    { params: { dense_ratio: 0.4 }, modules: ['^0'], related_modules: [['^1']] },
+  );
+  const model = initCompression(build(), configOf(section));
+  const before = outputs(model, x);
+  redundancyClean(model, configOf(section));
+  const shapes = [...model.namedParameters()].map(([name, { shape }]) => `${name} ${shape}`);
+  expect(shapes).toEqual(['0.weight 4,6', '0.bias 4', '1.weight 5,4', '1.bias 5']);
+  expect(model.children()[0]).toBeInstanceOf(nn.LinearGelu);
+  closely(outputs(model, x), before);
+});
+
+/** Attention whose width is that of its projections: heads of two channels. */
+class Attention extends nn.Module {
+  readonly query = new nn.Linear(6, 6);
+  readonly key = new nn.Linear(6, 6);
+  readonly value = new nn.Linear(6, 6);
+  readonly out = new nn.Linear(6, 6);
+
+  override forward(input: Tensor): Tensor {
+    const heads = (one: nn.Linear): Tensor => {
+      const y = one.call(input);
+      return y.reshape(y.size(0), y.size(1), y.size(2) / 2, 2).transpose(1, 2);
+    };
+    const scores = heads(this.query).matmul(heads(this.key).transpose(-2, -1));
+    const mixed = scores.softmax(-1).matmul(heads(this.value)).transpose(1, 2);
+    return this.out.call(mixed.reshape(mixed.size(0), mixed.size(1), mixed.size(2) * 2));
+  }
+}
+
+test('heads go, with the rows of queries, keys and values', () => {
+  seed(4);
+  const model = new Attention();
+  const section = of(
+    'head_pruning',
+    { num_heads: 3 },
+    {
+      ...{ params: { dense_ratio: 0.5 }, modules: ['out'] },
+      related_modules: [['query', 'key', 'value']],
+    },
+  );
+  initCompression(model, configOf(section));
+  const before = outputs(model, x);
+  redundancyClean(model, configOf(section));
+  expect([model.query, model.out].map(({ weight }) => weight.shape)).toEqual([
+    [4, 6],
+    [6, 4],
+  ]);
+  closely(outputs(model, x), before);
+});
+
+test('layers that do not fit each other stay as they are', () => {
+  const cut = (related: string) =>
+    of(
+      'row_pruning',
+      {},
+      { params: { dense_ratio: 0.5 }, modules: ['blocks.0'], related_modules: [[related]] },
+    );
+  for (const [related, text] of [
+    ['out', '9 inputs, as blocks.0 has outputs'],
+    ['blocks', '1 linear layers'],
+  ] as const) {
+    const model = initCompression(small(), configOf(cut(related)));
+    const before = model.children();
+    const error = refusal(() => redundancyClean(model, configOf(cut(related))));
+    expect(error).toMatchObject({ code: 'DS_CONFIG' });
+    expect(error.message).toContain(text);
+    expect(model.children()).toEqual(before);
+  }
+});
+
+test('inputs have a range for each token, gradients pass, and they stay quantized', () => {
+  seed(4);
+  const own = new nn.Linear(6, 4);
+  const section = of('activation_quantization', {}, { params: { bits: 4 } });
+  const model = initCompression(new nn.Sequential(own), configOf(section));
+  const rounded = Array.from({ length: 4 }, (_, row) => {
+    const values = x.toArray().slice(6 * row, 6 * row + 6);
+    const step = (2 * Math.max(...values.map(Math.abs))) / 16;
+    return values.map((value) => Math.min(7, Math.max(-8, Math.round(value / step))) * step);
+  });
+  const expected = outputs(own, Tensor.from(rounded.flat(), { shape: [2, 2, 6] }));
+  closely(outputs(model, x), expected);
+  const input = x.clone();
+  input.requiresGrad = true;
+  (model.call(input) as Tensor).sum().backward();
+  const columns = Array.from({ length: 6 }, (_, k) =>
+    [0, 1, 2, 3].reduce((sum, o) => sum + (own.weight.toArray()[6 * o + k] as number), 0),
+  );
+  closely(
+    input.grad?.toArray() ?? [],
+    [0, 1, 2, 3].flatMap(() => columns),
+  );
+  redundancyClean(model, configOf(section));
+  closely(outputs(model, x), expected);
+});
+
+test('a model starts as some layers of a deeper one', async () => {
+  const sizes = { vocabSize: 31, maxSeq: 8, heads: 2, channels: 16 };
+  seed(1);
+  const teacher = new nn.models.GPT2({ ...sizes, layers: 4 });
+  const section: Section = {
+    layer_reduction: {
+      ...{ enabled: true, keep_number_layer: 2, module_name_prefix: 'transformer.h' },
+      ...{ teacher_layer: [1, 3], other_module_name: ['transformer.wte', 'transformer.ln_f'] },
+    },
+  };
+  const model = new nn.models.GPT2({ ...sizes, layers: 2 });
+  expect(refusal(() => initCompression(model, configOf(section))).code).toBe('DS_ARGUMENT');
+  initCompression(model, configOf(section), teacher);
+  const [student, taught] = [model.stateDict(), teacher.stateDict()];
+  const pairs = {
+    'h.0.attn.c_attn.weight': 'h.1',
+    'h.1.mlp.c_fc.bias': 'h.3',
+    'wte.weight': 'wte',
+  };
+  for (const [name, from] of Object.entries(pairs)) {
+    const there = name.replace(/^h\.\d|^wte/, from);
+    expect(student[`transformer.${name}`]?.toArray()).toEqual(
+      taught[`transformer.${there}`]?.toArray(),
+    );
+  }
+  expect(student['transformer.wpe.weight']?.toArray()).not.toEqual(
+    taught['transformer.wpe.weight']?.toArray(),
+  );
+  const { engine } = await initialize({ model, config: configOf(section), device: 'cpu' });
+  engine.destroy();
+  const wrong = { ...section.layer_reduction, module_name_prefix: 'bert.encoder' };
+  const error = refusal(() =>
+    initCompression(model, configOf({ layer_reduction: wrong }), teacher),
+  );
+  expect(error).toMatchObject({ code: 'DS_CONFIG', hint: expect.stringContaining('transformer') });
+});
