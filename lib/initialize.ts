@@ -29,7 +29,7 @@ import { requireUnowned } from './engine/parameters/owned-parameters.js';
 import type { PipelineEngine } from './engine/pipeline-engine.js';
 import { DATA } from './engine/ranks.js';
 import { buildEngine } from './engine/setup/build-engine.js';
-import type { Clients } from './engine/setup/clients.js';
+import { type Clients, requireMonitors } from './engine/setup/clients.js';
 import type { Planned } from './engine/setup/planned-zero.js';
 import { DsError } from './errors.js';
 import { Module } from './nn/index.js';
@@ -39,6 +39,7 @@ import type { ScheduleSet } from './optim/schedule-set.js';
 import { type Pipelined, PipelineModule } from './pipe/index.js';
 import { type Device, device as findDevice } from './runtime/device.js';
 import { type OptionNames, readOptions } from './runtime/options.js';
+import { requireType } from './runtime/require-type.js';
 import { seed } from './tensor/index.js';
 
 /** Where the configuration comes from: exactly one of `config` and `args`. */
@@ -159,6 +160,10 @@ export async function initialize<Sample, Batch>(
   const { model } = options;
   requireModel(model);
   requireUnowned(model);
+  const { collate, strict, monitors } = options;
+  if (collate !== undefined) requireType('initialize collate', collate, 'function');
+  if (strict !== undefined) requireType('initialize strict', strict, 'boolean');
+  requireMonitors(monitors);
   const job = await jobOf(options);
   const { config, planned } = readConfiguration(options, model.hiddenSize, job);
   if (config.seed !== null) seed(config.seed);

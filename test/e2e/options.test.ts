@@ -315,3 +315,22 @@ test('Muon: groups that are split by rule keep it too', () => {
   const made = new optim.Muon(named).groups;
   expect(made.map(({ name }: { name: string }) => name)).toEqual(['g0', 'g1']);
 });
+
+test.each([
+  [{ lr_scheduler: 1 }, 'initialize lrScheduler: expected a schedule, with lr(), apply(), '],
+  [
+    { lrScheduler: () => [{}] },
+    'initialize lrScheduler: expected a schedule, with lr(), apply(), ',
+  ],
+  [{ optimizer: {} }, 'initialize optimizer: expected an optimizer, with declareState(), got '],
+  [{ optimizer: () => 'Adam' }, 'initialize optimizer: expected an optimizer, with declareState()'],
+  [{ monitors: 1 }, 'initialize monitors: expected a list of monitors, got 1.'],
+  [{ monitors: [{}] }, 'initialize monitors: expected a monitor, with write(), flush(), close()'],
+  [{ collate: 1 }, 'initialize collate: expected a function, got 1.'],
+  [{ strict: 'no' }, 'initialize strict: expected true or false, got "no".'],
+])('initialize() with a wrong client: %#', async (wrong, message) => {
+  const config = { train_micro_batch_size_per_gpu: 1, optimizer: { type: 'SGD' } };
+  const made = ds.initialize({ model: linear(), device: 'cpu', config, ...wrong });
+  await expect(made).rejects.toMatchObject({ code: 'DS_ARGUMENT' });
+  await expect(made).rejects.toThrow(message);
+});

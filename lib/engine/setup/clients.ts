@@ -10,6 +10,7 @@ import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import type { LrSchedule } from '../../optim/schedule.js';
 import { ScheduleSet } from '../../optim/schedule-set.js';
 import { StandaloneOptimizer } from '../../optim/standalone.js';
+import { phrase } from '../../runtime/phrase.js';
 import type { CommTimer } from '../../zero/exchange.js';
 import { buildOptimizer } from './optimizer.js';
 import { buildSchedules } from './schedule.js';
@@ -42,6 +43,26 @@ export interface Clients {
   stopSignals?: readonly NodeJS.Signals[];
 }
 
+/** Throws DS_ARGUMENT for monitors that are no list of what has Monitor's methods. */
+export function requireMonitors(monitors: unknown): void {
+  if (monitors === undefined) return;
+  const op = 'initialize monitors';
+  if (!Array.isArray(monitors)) {
+    const got = phrase(monitors);
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'a list of monitors', got });
+  }
+  for (const one of monitors) requireMethods(op, one, 'a monitor', ['write', 'flush', 'close']);
+}
+
+/** Throws DS_ARGUMENT where a caller's object, of a class of its own maybe, lacks a method. */
+function requireMethods(op: string, one: unknown, kind: string, names: readonly string[]): void {
+  const held = (typeof one === 'object' && one) as Record<string, unknown> | null;
+  const missing = names.filter((name) => typeof held?.[name] !== 'function');
+  if (missing.length === 0) return;
+  const expected = `${kind}, with ${names.map((name) => `${name}()`).join(', ')}`;
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(one) });
+}
+
 /**
  * The caller's optimizer, or that of the configuration; at stage 3, where weights come for a
  * forward and go, none is one that trains nothing. Throws DS_CONFIG where nobody names one
@@ -55,6 +76,7 @@ export function findOptimizer(
   if (!optimizer && !section && !modelParameters && stage === 3) return new NoOptimizer();
   const { bf16_optimizer_states: bf16States } = bf16;
   const own = (one: Optimizer): Optimizer => {
+    requireMethods('initialize optimizer', one, 'an optimizer', ['declareState']);
     if (bf16States) requireBf16States(one);
     return unused(one);
   };
@@ -111,6 +133,9 @@ export function findSchedules(
   const { groups } = optimizer;
   if (!lrScheduler) return buildSchedules(scheduler, groups);
   const given = typeof lrScheduler === 'function' ? lrScheduler(optimizer) : lrScheduler;
+  for (const one of isList(given) ? given : [given]) {
+    requireMethods('initialize lrScheduler', one, 'a schedule', ['lr', 'apply', 'stateDict']);
+  }
   if (!isList(given)) return new ScheduleSet(groups.map(() => given));
   if (given.length === groups.length) return new ScheduleSet(given);
   throw new DsError({
