@@ -117,6 +117,7 @@ function offValue(value: unknown, schema: Schema): string {
 
 function supported(schema: Schema): string {
   const refused = Object.keys(schema.dsUnsupportedValues ?? {});
-  const allowed = (schema.enum ?? []).filter((value) => !refused.includes(String(value)));
+  const values = schema.type === 'boolean' ? [true, false] : (schema.enum ?? []);
+  const allowed = values.filter((value) => !refused.includes(String(value)));
   return allowed.map(shown).join(', ') || 'another value';
 }
