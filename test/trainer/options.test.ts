@@ -36,6 +36,8 @@ const wrong: readonly Bad[] = [
   [{ eval: { data: train, every: 'best' } }, 'Trainer eval.every'],
   [{ eval: { data: train, maxBatches: 0 } }, 'Trainer eval.maxBatches'],
   [{ save: { dir: 1 } }, 'Trainer save.dir: expected a string'],
+  [{ num_train_epochs: 1 }, 'Did you mean "epochs"?'],
+  [{ save: { save_total_limit: 1 } }, 'Did you mean "keep"?'],
   [{ save: { dir: 'd', every: 'never' } }, 'or "best", got "never"'],
   [{ save: { dir: 'd', best: 'loss' } }, 'Trainer save.best: expected `eval` data'],
   [{ save: { dir: 'd', every: 'best' } }, 'Trainer save.every: expected `save.best`'],
