@@ -5,6 +5,7 @@ import { activationsBench } from './activations.js';
 import { adamBench } from './adam.js';
 import { attentionBench } from './attention.js';
 import { checkpointBench } from './checkpoint.js';
+import { cpuBench } from './cpu.js';
 import { decodeBench } from './decode.js';
 import { hostBench } from './host.js';
 import { inferenceMemoryBench } from './inference-memory.js';
@@ -26,6 +27,7 @@ const benches: Record<string, Bench> = {
   host: hostBench,
   adam: adamBench,
   checkpoint: checkpointBench,
+  cpu: cpuBench,
   decode: decodeBench,
   train: trainBench,
   serve: serveBench,
