@@ -1,4 +1,5 @@
-// Matrix products on the CPU: output tiles run in parallel, each an OpenBLAS call and its epilogue.
+// Matrix products on the CPU: output tiles run in parallel, each an OpenBLAS call, or for a few
+// rows dot products, and its epilogue.
 #include "matmul.h"
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "../cpu/blas.h"
+#include "../cpu/few_rows.h"
 #include "../cpu/rows.h"
 #include "unary_math.h"
 
@@ -16,6 +18,7 @@ constexpr const char* kOp = "matmul";
 constexpr int64_t kInlineFlops = 1 << 20;  // below this, waking a thread costs more than it gains
 constexpr int64_t kTileFlops = 1 << 23;
 constexpr int64_t kTileSide = 512, kTileSideMin = 64, kTargetTiles = 32;
+constexpr int64_t kManyWeights = 1 << 16;
 constexpr int64_t kInnerBlock = 512;  // columns of a and rows of b converted at a time
 
 /// The sizes of one call; `batch` is 1 for plain matrices.
@@ -100,6 +103,9 @@ class Product {
   Product(const Matmul& op, const Sizes& sizes) : op_(op), s_(sizes) {}
 
   void run(ThreadPool& pool) const {
+    if constexpr (sizeof(T) == 2) {
+      if (reads_most()) return run_few_rows(pool);
+    }
     const Tiling tiling(s_);
     const int64_t across = tiling.col_tiles(s_), down = tiling.row_tiles(s_);
     const auto tiles = [&](int64_t begin, int64_t end) {
@@ -121,6 +127,24 @@ class Product {
  private:
   const Matmul& op_;
   const Sizes s_;
+
+  /// Whether a few rows meet so many weights [n, k] that reading those is most of the work.
+  /// OpenBLAS would need a copy of them in f32.
+  bool reads_most() const {
+    return s_.batch == 1 && s_.m <= kFewRows && s_.n * s_.k >= kManyWeights && !op_.trans_a &&
+           op_.trans_b;
+  }
+
+  void run_few_rows(ThreadPool& pool) const {
+    const auto a = operand<T>(op_.a, 0, false), b = operand<T>(op_.b, 0, true);
+    const FewRows product(a.data, a.ld, s_.m, s_.k);
+    const DenseRows<T> weights{b.data, b.ld, s_.k};
+    pool.parallel_for(s_.n, kFewRowsOutputs, [&](int64_t begin, int64_t end) {
+      float sums[kFewRows * kFewRowsOutputs];
+      product.multiply(weights, begin, end - begin, sums);
+      finish({0, 0, begin, s_.m, end - begin}, sums, kFewRowsOutputs, false);
+    });
+  }
 
   O* out_at(const View& v, const Tile& t) const {
     return v.as<O>() + t.batch * batch_stride(v) + t.row * row_stride(v) + t.col;

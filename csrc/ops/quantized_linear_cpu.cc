@@ -1,10 +1,12 @@
-// Weights of 8 and 4 bits on the CPU: tiles of them become f32, which OpenBLAS multiplies.
+// Weights of 8 and 4 bits on the CPU: for a few rows they become f32 in registers, for more in
+// tiles that OpenBLAS multiplies.
 #include "quantized_linear.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "../cpu/blas.h"
+#include "../cpu/few_rows.h"
 #include "../cpu/index_check.h"
 #include "../cpu/map.h"
 #include "quantized_math.h"
@@ -58,6 +60,40 @@ struct Weights {
   }
 };
 
+/// The same for FewRows: `run` inputs share a step and a zero.
+template <int kBits>
+struct CodedRows {
+  const Weights& weights;
+  int64_t run;
+
+  using Codes = int32_t __attribute__((vector_size(32)));  // one instruction makes them f32
+
+  struct Row {
+    const uint8_t* codes;
+    Floats zero, step;
+
+    Floats at(int64_t k) const {
+      Words words;
+      if constexpr (kBits == 8) words = load_bytes(codes + k);
+      else words = load_vector<uint32_t>(codes + k / 2) >> Words{0, 4, 8, 12, 16, 20, 24, 28} & 15u;
+      return (__builtin_convertvector((Codes)words, Floats) - zero) * step;
+    }
+
+    /// A word has eight codes of 4 bits, but only four of 8 bits.
+    Floats tail(int64_t k, int64_t count) const {
+      uint8_t left[kFloats] = {};
+      std::memcpy(left, codes + k * kBits / 8, static_cast<size_t>((count * kBits + 7) / 8));
+      return Row{left, zero, step}.at(0);
+    }
+  };
+
+  Row row(int64_t output, int64_t from) const {
+    const int64_t place = weights.at(output, from), row_bytes = weights.packed.shape[1] * 4;
+    const float zero = weights.zero_at(place), step = weights.scale_at(place);
+    return {weights.packed.as<uint8_t>() + output * row_bytes, Floats{} + zero, Floats{} + step};
+  }
+};
+
 /// Code i of words with `bits` bits a code.
 uint32_t code_at(const uint32_t* words, int64_t i, int64_t bits) {
   const int64_t codes = 32 / bits;
@@ -82,8 +118,36 @@ void quantize_group(const T* x, int64_t count, const QuantizeWeights& op, S& sca
   }
 }
 
+/// Adds the bias to the sums of some outputs, kTile apart from row to row, and rounds them once.
+template <class T>
+void finish(const QuantizedLinear& op, int64_t first, int64_t columns, float* sums) {
+  float bias[kTile] = {};
+  if (op.bias) widen(op.bias.as<T>() + first, bias, columns);
+  for (int64_t m = 0; m < op.out.shape[0]; ++m) {
+    float* const line = sums + m * kTile;
+    for (int64_t n = 0; n < columns; ++n) line[n] += bias[n];
+    narrow(line, op.out.as<T>() + m * op.out.shape[1] + first, columns);
+  }
+}
+
+template <class T>
+void linear_of_few(const QuantizedLinear& op, ThreadPool& pool) {
+  const int64_t rows = op.x.shape[0], inputs = op.x.shape[1], outputs = op.out.shape[1];
+  const Weights weights{op.packed, op.scale, op.zero, inputs, op.bits, op.group};
+  const FewRows product(op.x.as<T>(), inputs, rows, inputs);
+  static_assert(kTile == kFewRowsOutputs);
+  pool.parallel_for(outputs, kTile, [&](int64_t first, int64_t end) {
+    float sums[kFewRows * kTile];
+    const int64_t columns = end - first;
+    if (op.bits == 8) product.multiply(CodedRows<8>{weights, op.group}, first, columns, sums);
+    else product.multiply(CodedRows<4>{weights, op.group}, first, columns, sums);
+    finish<T>(op, first, columns, sums);
+  });
+}
+
 template <class T>
 void linear(const QuantizedLinear& op, ThreadPool& pool) {
+  if (op.x.shape[0] <= kFewRows) return linear_of_few<T>(op, pool);
   const int64_t rows = op.x.shape[0], inputs = op.x.shape[1], outputs = op.out.shape[1];
   const Weights weights{op.packed, op.scale, op.zero, inputs, op.bits, op.group};
   std::vector<float> wide;
@@ -95,7 +159,6 @@ void linear(const QuantizedLinear& op, ThreadPool& pool) {
   }
   pool.parallel_for((outputs + kTile - 1) / kTile, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> values(kTile * kDepth), sums(static_cast<size_t>(rows * kTile));
-    std::vector<float> bias(kTile);
     for (int64_t tile = begin; tile < end; ++tile) {
       const int64_t first = tile * kTile, columns = std::min(kTile, outputs - first);
       std::fill(sums.begin(), sums.end(), 0.0f);
@@ -106,12 +169,7 @@ void linear(const QuantizedLinear& op, ThreadPool& pool) {
         gemm<float>(rows, columns, depth, 1.0f, {x + k, inputs}, {values.data(), depth, true}, 1.0f,
                     sums.data(), kTile);
       }
-      if (op.bias) widen(op.bias.as<T>() + first, bias.data(), columns);
-      for (int64_t m = 0; m < rows; ++m) {
-        float* const line = sums.data() + m * kTile;
-        for (int64_t n = 0; n < columns; ++n) line[n] += bias[n];
-        narrow(line, op.out.as<T>() + m * outputs + first, columns);
-      }
+      finish<T>(op, first, columns, sums.data());
     }
   });
 }

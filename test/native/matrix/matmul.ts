@@ -176,6 +176,14 @@ function forDType(dtype: DType): Product[] {
     list.push({ dtype, sizes: [rows, 8, 1], transB: true, gap: 3 });
     if (dtype === 'bf16' || dtype === 'f16') list.push({ dtype, out: 'f32', sizes, transB: true });
   }
+  // As many weights as a CPU reads once for up to eight rows, and one row more.
+  for (const rows of [1, 2, 3, 5, 8, 9]) {
+    const sizes = [rows, 1029 + rows, 67];
+    list.push({ dtype, sizes, transB: true, gap: 3, lead: 5, bias: true });
+    list.push({ dtype, sizes, transB: true, accumulate: true });
+    list.push({ dtype, sizes, transB: true, epilogue: rows % 2 ? 'gelu' : 'gelu_grad' });
+    if (dtype === 'bf16' || dtype === 'f16') list.push({ dtype, out: 'f32', sizes, transB: true });
+  }
   // One row by weights that take a GPU's blocks more than one turn.
   list.push({ dtype, sizes: [1, 4200, 37], transB: true, bias: true });
   list.push({ dtype, sizes: [1, 9096, 6], transB: true, gap: 8 });
