@@ -21,6 +21,7 @@ module.exports = {
   // A process whose heap has grown is replaced between two files: tests that count what is alive
   // collect all of it.
   workerIdleMemoryLimit: '400MB',
+  testSequencer: '<rootDir>/test/support/longest-first.cjs',
   testEnvironment: '<rootDir>/test/support/jest-environment.cjs',
   setupFiles: ['<rootDir>/test/support/threads.ts'],
   // Several times what the slowest needs on busy cores: other work on the machine is no failure. A
