@@ -12,6 +12,7 @@ import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { LentState } from '../../zero/home/lent-state.js';
+import { pinned } from '../../zero/home/pinned.js';
 import type { EngineCore } from '../engine-parts.js';
 import {
   type BoxedPart,
@@ -254,10 +255,13 @@ async function readConverted(
   const dtype = checkpoint.tensors(section).get(name)?.dtype ?? into.dtype;
   if (dtype === into.dtype) return checkpoint.read(section, name, part, into);
   const { device } = into;
-  const values = held(() => Tensor.empty(into.shape, dtype, device));
+  const isPinned = into.buffer.pinned;
+  const values = isPinned
+    ? pinned(device, into.shape, dtype)
+    : held(() => Tensor.empty(into.shape, dtype, device));
   try {
     await checkpoint.read(section, name, part, values);
-    if (into.buffer.pinned) kernels.copyOnHost({ in: values, out: into }, device.compute);
+    if (isPinned) kernels.copyOnHost({ in: values, out: into }, device.compute);
     else kernels.copy({ in: values, out: into });
     device.compute.synchronize();
   } finally {
