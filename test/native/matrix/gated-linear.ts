@@ -61,10 +61,13 @@ const plain = floating.flatMap((dtype) =>
   ),
 );
 
-/** Codes of 8 in groups of 64 have a step with each weight, which the fused kernel leaves to others. */
+/** Rows alone in one kernel, where steps are of a row or of 64 inputs and more; and all others. */
 const quantized: MatrixCase[] = (['f32', 'f16', 'bf16'] as const).flatMap((dtype) =>
   [
     { rows: 1, inputs: 256, hidden: 37, bits: 4, group: 128 },
+    { rows: 2, inputs: 64, hidden: 5, bits: 8, group: 64 },
+    { rows: 1, inputs: 320, hidden: 21, bits: 8, group: 64 },
+    { rows: 2, inputs: 96, hidden: 5, bits: 4, group: 32 },
     { rows: 8, inputs: 160, hidden: 8, bits: 8, group: 160 },
     { rows: 9, inputs: 128, hidden: 12, bits: 4, group: 128 },
     { rows: 2, inputs: 128, hidden: 3, bits: 8, group: 64 },

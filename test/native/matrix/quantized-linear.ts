@@ -42,6 +42,20 @@ const largest: readonly Sizes[] = [
   { outputs: 21, inputs: 3712, bits: 4, group: 32 },
 ];
 
+/**
+ * A row alone, of symmetric codes with steps of its dtype: parts of a step's warps without inputs,
+ * last tiles that are not full, more tiles than a GPU takes at once, and more inputs than it keeps.
+ */
+const single: readonly Sizes[] = [
+  { outputs: 37, inputs: 1664, bits: 4, group: 128 },
+  { outputs: 6530, inputs: 128, bits: 4, group: 128 },
+  { outputs: 21, inputs: 5120, bits: 4, group: 256 },
+  { outputs: 18, inputs: 16_512, bits: 4, group: 128 },
+  { outputs: 45, inputs: 1984, bits: 8, group: 1984 },
+  { outputs: 6410, inputs: 128, bits: 8, group: 64 },
+  { outputs: 17, inputs: 32_832, bits: 8, group: 32_832 },
+];
+
 const groupsOf = ({ inputs, group }: Sizes): number => Math.ceil(inputs / group);
 const wordsOf = ({ inputs, bits }: Sizes): number => Math.ceil((inputs * bits) / 32);
 const titleOf = ({ outputs, inputs, bits, group }: Sizes): string =>
@@ -174,12 +188,13 @@ const dequantize = narrow.flatMap((dtype, d) =>
 const EACH = Array.from({ length: 33 }, (_, i) => i + 1);
 
 function rowsOf(size: Sizes): readonly number[] {
+  if (single.includes(size)) return [1];
   if (largest.includes(size)) return [1, 9, 17];
   return everyRow.includes(size) ? EACH : [0, 1, 3, 8, 13, 32, 33];
 }
 
 const linear = narrow.flatMap((dtype, d) =>
-  [...sizes, ...everyRow, ...largest].flatMap((size, i) =>
+  [...sizes, ...everyRow, ...largest, ...single].flatMap((size, i) =>
     rowsOf(size).map((rows) =>
       opCase({
         op: 'QuantizedLinear',
@@ -187,16 +202,18 @@ const linear = narrow.flatMap((dtype, d) =>
         title: `${rows} rows by ${titleOf(size)}`,
         build(random) {
           const { outputs, inputs, bits, group } = size;
-          const scale = narrow[(d + i) % 3] as DType;
+          const isSingle = single.includes(size);
+          const scale = isSingle ? dtype : (narrow[(d + i) % 3] as DType);
+          const hasZeros = !isSingle && i % 3 !== 1;
           const hasBias = (rows + i) % 2 === 0;
           return {
             operands: {
               x: input(dtype, [rows, inputs], random.normal(rows * inputs)),
-              ...operandsOf(random, size, scale, i % 3 !== 1),
+              ...operandsOf(random, size, scale, hasZeros),
               bias: hasBias ? input(dtype, [outputs], random.normal(outputs)) : null,
               out: output(dtype, [rows, outputs], {
                 ...close(dtype, 1, 'tensor'),
-                ...(largest.includes(size) && { absolute: 1e-6 * Math.sqrt(inputs) }),
+                ...([...largest, ...single].includes(size) && { absolute: 1e-6 * Math.sqrt(inputs) }),
               }),
             },
             args: { bits, group },
