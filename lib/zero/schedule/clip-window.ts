@@ -1,31 +1,31 @@
 // Whether speculation pays: the share of recent steps whose update turned out other than tried.
 
-/** Steps that count, and that a pause lasts. */
-export const windowLength = 20;
+/** Steps that count. */
+export const windowLength = 10;
+/** Steps of a new run after which it is first judged: most runs clip at their start. */
+export const fewestSteps = 4;
 
 /** Above this share of missed steps, emitting weights twice costs more than the overlap saves. */
-export const missLimit = 0.6;
+export const pauseAbove = 0.6;
+/** At this share speculation goes on: lower, since a pause begins with a pass that only commits. */
+export const resumeAt = 0.4;
 
-/**
- * A step is missed when its gradients were clipped or not finite. Once more than missLimit of the last windowLength
- * steps were missed, speculation pauses for windowLength steps, and is then judged again by these.
- */
+/** A step is missed when its gradients were clipped or not finite. */
 export class ClipWindow {
   private readonly missed: boolean[] = [];
-  private pause = 0;
+  private paused = false;
 
   /** Whether the next step's update should be tried out before its verdict. */
   get speculate(): boolean {
-    return this.pause === 0;
+    return !this.paused;
   }
 
   /** Takes a step's verdict into account, whether it was tried out or not. */
   record(missed: boolean): void {
     this.missed.push(missed);
     if (this.missed.length > windowLength) this.missed.shift();
-    if (this.pause > 0) this.pause--;
-    if (this.pause > 0 || this.missed.length < windowLength) return;
-    const misses = this.missed.filter(Boolean).length;
-    if (misses > missLimit * windowLength) this.pause = windowLength;
+    if (this.missed.length < fewestSteps) return;
+    const share = this.missed.filter(Boolean).length / this.missed.length;
+    this.paused = share > (this.paused ? resumeAt : pauseAbove);
   }
 }
