@@ -94,16 +94,20 @@ function dataset(seq) {
   return data.TokenDataset.fromText({ ...source, encode, seq });
 }
 
+const PHASES = ['forward', 'backward', 'step'];
+
 /**
- * A monitor that keeps the loss of each step, averaged over all ranks; it is told a step later, on
- * rank 0 alone.
+ * A monitor that keeps each step's loss, averaged over all ranks, and the milliseconds of its
+ * phases; it is told a step later, so that nobody waits, on rank 0 alone.
  */
-class Losses {
-  values = [];
+class History {
+  losses = [];
+  phases = Object.fromEntries(PHASES.map((phase) => [phase, []]));
 
   write(events) {
     for (const { name, value } of events) {
-      if (name === 'Train/Samples/train_loss') this.values.push(value);
+      if (name === 'Train/Samples/train_loss') this.losses.push(value);
+      this.phases[name.replace('Train/Samples/elapsed_time_ms_', '')]?.push(value);
     }
   }
 
@@ -122,8 +126,8 @@ function utilization({ module, device, worldSize }) {
   return { flopsPerToken: monitor.flopsPerToken(size), peakFlops: peak && peak * worldSize };
 }
 
-async function train(engine, loader, losses) {
-  const run = { milliseconds: [], phases: [], stopped: false };
+async function train(engine, loader, { losses }) {
+  const run = { milliseconds: [], stopped: false };
   const total = Number(options.steps);
   const tokensPerStep = engine.trainBatchSize() * Number(options.seq);
   const bar =
@@ -132,7 +136,7 @@ async function train(engine, loader, losses) {
   const show = () =>
     bar?.update({
       step: engine.globalSteps,
-      loss: losses.values.at(-1),
+      loss: losses.at(-1),
       tokensPerSecond: (tokensPerStep * 1000) / run.milliseconds.at(-1),
       memoryBytes: engine.device.memory.peakInUse,
     });
@@ -146,7 +150,6 @@ async function train(engine, loader, losses) {
     targets.dispose();
     // Gradients of more micro-batches belong to this step.
     if (engine.globalSteps === before) continue;
-    run.phases.push(engine.phaseTimes());
     run.milliseconds.push(performance.now() - start);
     start = performance.now();
     show();
@@ -175,13 +178,8 @@ function sample(model, prompt) {
 
 const quantile = (values, q) => [...values].sort((a, b) => a - b)[Math.floor(q * values.length)];
 
-function summarize(engine, config, losses, { milliseconds, phases }) {
+function summarize(engine, config, { losses, phases }, { milliseconds }) {
   const median = quantile(milliseconds, 0.5);
-  const phase = (name) =>
-    quantile(
-      phases.map((p) => p[name]),
-      0.5,
-    );
   return {
     model: options.model,
     params: engine.module.numParameters(),
@@ -193,7 +191,7 @@ function summarize(engine, config, losses, { milliseconds, phases }) {
     step_ms: {
       median,
       p90: quantile(milliseconds, 0.9),
-      phases: { forward: phase('forward'), backward: phase('backward'), step: phase('step') },
+      phases: Object.fromEntries(PHASES.map((phase) => [phase, quantile(phases[phase], 0.5)])),
     },
     peak_device_bytes: engine.device.memory.peakInUse,
     peak_host_bytes: process.resourceUsage().maxRSS * 1024,
@@ -206,8 +204,9 @@ function summarize(engine, config, losses, { milliseconds, phases }) {
   };
 }
 
-function report(engine, config, losses, run) {
-  const summary = summarize(engine, config, losses, run);
+function report(engine, config, history, run) {
+  const summary = summarize(engine, config, history, run);
+  const { losses } = history;
   if (options.summary) writeFileSync(options.summary, `${JSON.stringify(summary, null, 2)}\n`);
   console.log(
     `loss ${losses[0].toFixed(3)} -> ${losses.at(-1).toFixed(3)} in ${summary.steps} steps, ` +
@@ -229,14 +228,14 @@ async function main() {
     maxSeq: Math.max(shape.maxSeq, seq),
     activationCheckpointing: options.checkpoint,
   });
-  const losses = new Losses();
+  const history = new History();
   const { engine, trainLoader } = await initialize({
     model,
     config,
     trainingData: dataset(seq),
     numWorkers: Number(options.workers),
     device: options.device,
-    monitors: [losses],
+    monitors: [history],
   });
   say(
     `GPT-2 ${options.model}: ${model.numParameters().toLocaleString('en')} parameters on ${engine.device.info.name}`,
@@ -248,7 +247,7 @@ async function main() {
   }
   // The first steps pay for memory and for choosing matrix algorithms.
   if (options.trace) engine.trace(options.trace, { steps: 2, after: 2 });
-  const run = await train(engine, trainLoader, losses);
+  const run = await train(engine, trainLoader, history);
   if (run.stopped) say(`stopped after step ${engine.globalSteps}`);
   if (options.save) {
     say(`saved ${await engine.saveCheckpoint(options.save)}`);
@@ -259,7 +258,7 @@ async function main() {
     say(`\nsample: ${sample(model, 'interface ')}\n`);
   }
   if (engine.globalRank === 0 && run.milliseconds.length > 0) {
-    report(engine, config, losses.values, run);
+    report(engine, config, history, run);
   }
   engine.destroy();
   await job.destroy();

@@ -131,14 +131,19 @@ async function oneStepLate(device: Device): Promise<void> {
 }
 
 async function asked(device: Device): Promise<void> {
-  const engine = await watchedEngine(device, {});
+  const recorder = new Recorder();
+  const engine = await watchedEngine(device, {}, [recorder]);
   trainTiny(engine, 0, 1);
   assert.equal(engine.phaseTimes(), null);
   engine.recordPhases();
-  trainTiny(engine, 1, 2);
+  trainTiny(engine, 1, 4);
+  assert.ok(recorder.of(time('forward')).length > 0, 'told while it trains');
   const times = engine.phaseTimes();
   assert.ok(times && times.forward > 0 && times.backward > 0, JSON.stringify(times));
   assert.deepEqual(engine.phaseTimes(), times, 'asked twice');
+  engine.synchronize();
+  const told = ['forward', 'backward', 'step'].map((name) => recorder.of(time(name)).at(-1)?.value);
+  assert.deepEqual(told, [times.forward, times.backward, times.step]);
   engine.destroy();
 }
 

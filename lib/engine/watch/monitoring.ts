@@ -108,7 +108,8 @@ export function buildObservers(
   const master = new MonitorMaster([...openMonitors(config, opened), ...own]);
   const metrics = fp16.enabled ? [TRAIN_LOSS, LR, LOSS_SCALE] : [TRAIN_LOSS, LR];
   const observers: StepObserver[] = [];
-  if (timed && master.enabled) observers.push(new TimeEvents(master));
+  // Steps are timed where the configuration or recordPhases() says so.
+  if (master.enabled) observers.push(new TimeEvents(master));
   if (master.enabled) observers.push(new MetricEvents(master, metrics));
   if (every) observers.push(new ProgressLines(new ConsoleMonitor({ every })));
   if (timed) observers.push(new TimeLines(new ConsoleMonitor({ every: every ?? 1 })));
