@@ -384,18 +384,12 @@ export class Engine {
     return this.config.zero_optimization.stage;
   }
 
-  /**
-   * Times the phases from now on, as wall_clock_breakdown does from the start. Monitors are told a step later, which
-   * waits for nothing.
-   */
+  /** Times the phases from now on, as wall_clock_breakdown does from the start. Monitors are told a step later. */
   recordPhases(): void {
     this.parts.watch.record(this.device);
   }
 
-  /**
-   * Device milliseconds of the last finished step, by phase; null when it was not recorded. Waits for the device: asked
-   * at every step, it keeps the next one from overlapping it.
-   */
+  /** Device milliseconds of the last finished step, or null where it was not recorded. Waits: ends what overlaps steps. */
   phaseTimes(): PhaseTimes | null {
     return this.parts.watch.times();
   }

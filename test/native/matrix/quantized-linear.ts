@@ -213,7 +213,9 @@ const linear = narrow.flatMap((dtype, d) =>
               bias: hasBias ? input(dtype, [outputs], random.normal(outputs)) : null,
               out: output(dtype, [rows, outputs], {
                 ...close(dtype, 1, 'tensor'),
-                ...([...largest, ...single].includes(size) && { absolute: 1e-6 * Math.sqrt(inputs) }),
+                ...([...largest, ...single].includes(size) && {
+                  absolute: 1e-6 * Math.sqrt(inputs),
+                }),
               }),
             },
             args: { bits, group },
