@@ -51,6 +51,7 @@ export type { Clients } from './engine/setup/clients.js';
 export type { ShortensInputs } from './engine/step/curriculum.js';
 export type { DropsLayers, LayerDrop } from './engine/step/layer-drop.js';
 export type { Progress } from './engine/step/progress.js';
+export type { DropsTokens, TokenDrop } from './engine/step/token-drop.js';
 export type { Phase, PhaseTimes } from './engine/watch/phase-timer.js';
 export type { TraceStepsOptions } from './engine/watch/traced-steps.js';
 /** What programs say to models whose parameters are spread over ranks. Source: deepspeed.zero. */

@@ -187,10 +187,7 @@ export interface DsConfig {
   eigenvalue?: EigenvalueConfig | null;
   /** Sequences that get longer during training. */
   curriculum_learning?: CurriculumLearningConfig | null;
-  /**
-   * Samples and routes data by difficulty. Not supported yet: draw samples in a sampler of your
-   * own; for sequences that get longer use curriculum_learning.
-   */
+  /** Samples and routes data by difficulty. */
   data_efficiency?: DataEfficiencyConfig | null;
   /** Attention between blocks of a pattern only. Default null. */
   sparse_attention?: SparseAttentionConfig | boolean | null;
@@ -1882,19 +1879,89 @@ export interface CurriculumScheduleConfig {
   max_step?: number[] | null;
 }
 
-/**
- * Samples and routes data by difficulty. Not supported yet: draw samples in a sampler of your own;
- * for sequences that get longer use curriculum_learning.
- */
+/** Samples and routes data by difficulty. */
 export interface DataEfficiencyConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /** Seed of the sampling. Default 1234. */
+  /**
+   * Seed of the sampling. Default 1234. No effect: random-LTD draws from the generator that seed()
+   * sets.
+   */
   seed?: number;
-  /** Which samples are drawn. Default null. */
+  /**
+   * Which samples are drawn. Default null. Not supported yet: draw samples in a data.Sampler of
+   * your own; for sequences that get longer use curriculum_learning.
+   */
   data_sampling?: { [key: string]: unknown } | null;
-  /** Which tokens a layer sees. Default null. */
-  data_routing?: { [key: string]: unknown } | null;
+  /** Which tokens a layer sees. */
+  data_routing?: DataRoutingConfig | null;
+}
+
+/** Which tokens a layer sees. */
+export interface DataRoutingConfig {
+  /** Switches it on. Default false. */
+  enabled?: boolean;
+  /** Gives some layers a random part of the tokens of each sample. */
+  random_ltd?: RandomLtdConfig | null;
+}
+
+/** Gives some layers a random part of the tokens of each sample. */
+export interface RandomLtdConfig {
+  /** Switches it on. Default false. */
+  enabled?: boolean;
+  /** Layers of the model; numbers of layers are below it. Default null. */
+  total_layer_num?: number | null;
+  /** How many layers see some tokens only: as many as `random_ltd_layer_id` names. Default null. */
+  random_ltd_layer_num?: number | null;
+  /** Which ones, from 0. First and last layers had better see all tokens. Default null. */
+  random_ltd_layer_id?: number[] | null;
+  /**
+   * Name of the attention mask among a layer's arguments. Default null. No effect: masks follow the
+   * tokens.
+   */
+  model_mask_name?: string | null;
+  /**
+   * Whether attention is causal. Default null. "encoder" is not supported yet: the language models
+   * here are decoders.
+   */
+  model_type?: 'decoder' | null;
+  /**
+   * Order of the dims of hidden states. Default null. No effect: models here have samples first.
+   */
+  hidden_state_order?: 'batch_seq_dim' | 'seq_batch_dim' | null;
+  /** Samples of a micro-batch. Default null. No effect: forward() knows its samples. */
+  micro_batch_size?: number | null;
+  /** Samples of a step. Default null. No effect: the batch sizes of the engine say it. */
+  global_batch_size?: number | null;
+  /** How many tokens these layers see. */
+  random_ltd_schedule?: RandomLtdScheduleConfig | null;
+  /**
+   * Learning rates by the tokens that layers have seen. Default null. Not supported yet: rates
+   * follow steps; DeepSpeed raises NotImplementedError for it too.
+   */
+  layer_token_lr_schedule?: { [key: string]: unknown } | null;
+}
+
+/** How many tokens these layers see. */
+export interface RandomLtdScheduleConfig {
+  /** Tokens at the start. Default null. */
+  min_value?: number | null;
+  /** Tokens at the end: the whole sample. Default null. */
+  max_value?: number | null;
+  /** How the number grows. Default "fixed_linear". */
+  schedule_type?: 'fixed_linear';
+  /** Parameters of the growth. */
+  schedule_config?: RandomLtdGrowthConfig | null;
+}
+
+/** Parameters of the growth. */
+export interface RandomLtdGrowthConfig {
+  /** Steps from the fewest to the most tokens. Default null. */
+  require_steps?: number | null;
+  /**
+   * Lengths are rounded down to multiples of it. Tensor cores want multiples of 8. Default null.
+   */
+  seq_per_step?: number | null;
 }
 
 /** Attention between blocks of a pattern only. */
@@ -2665,10 +2732,7 @@ export interface ResolvedValues {
   readonly eigenvalue: ResolvedEigenvalue;
   /** Sequences that get longer during training. */
   readonly curriculum_learning: ResolvedCurriculumLearning;
-  /**
-   * Samples and routes data by difficulty. Not supported yet: draw samples in a sampler of your
-   * own; for sequences that get longer use curriculum_learning.
-   */
+  /** Samples and routes data by difficulty. */
   readonly data_efficiency: ResolvedDataEfficiency;
   /** Attention between blocks of a pattern only. */
   readonly sparse_attention: ResolvedSparseAttention | boolean | null;
@@ -4189,19 +4253,79 @@ export interface ResolvedCurriculumSchedule {
   readonly max_step: readonly number[] | null;
 }
 
-/**
- * Samples and routes data by difficulty. Not supported yet: draw samples in a sampler of your own;
- * for sequences that get longer use curriculum_learning.
- */
+/** Samples and routes data by difficulty. */
 export interface ResolvedDataEfficiency {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Seed of the sampling. */
+  /** Seed of the sampling. No effect: random-LTD draws from the generator that seed() sets. */
   readonly seed: number;
-  /** Which samples are drawn. */
+  /**
+   * Which samples are drawn. Not supported yet: draw samples in a data.Sampler of your own; for
+   * sequences that get longer use curriculum_learning.
+   */
   readonly data_sampling: { [key: string]: unknown } | null;
   /** Which tokens a layer sees. */
-  readonly data_routing: { [key: string]: unknown } | null;
+  readonly data_routing: ResolvedDataRouting;
+}
+
+/** Which tokens a layer sees. */
+export interface ResolvedDataRouting {
+  /** Switches it on. */
+  readonly enabled: boolean;
+  /** Gives some layers a random part of the tokens of each sample. */
+  readonly random_ltd: ResolvedRandomLtd;
+}
+
+/** Gives some layers a random part of the tokens of each sample. */
+export interface ResolvedRandomLtd {
+  /** Switches it on. */
+  readonly enabled: boolean;
+  /** Layers of the model; numbers of layers are below it. */
+  readonly total_layer_num: number | null;
+  /** How many layers see some tokens only: as many as `random_ltd_layer_id` names. */
+  readonly random_ltd_layer_num: number | null;
+  /** Which ones, from 0. First and last layers had better see all tokens. */
+  readonly random_ltd_layer_id: readonly number[] | null;
+  /** Name of the attention mask among a layer's arguments. No effect: masks follow the tokens. */
+  readonly model_mask_name: string | null;
+  /**
+   * Whether attention is causal. "encoder" is not supported yet: the language models here are
+   * decoders.
+   */
+  readonly model_type: 'decoder' | null;
+  /** Order of the dims of hidden states. No effect: models here have samples first. */
+  readonly hidden_state_order: 'batch_seq_dim' | 'seq_batch_dim' | null;
+  /** Samples of a micro-batch. No effect: forward() knows its samples. */
+  readonly micro_batch_size: number | null;
+  /** Samples of a step. No effect: the batch sizes of the engine say it. */
+  readonly global_batch_size: number | null;
+  /** How many tokens these layers see. */
+  readonly random_ltd_schedule: ResolvedRandomLtdSchedule;
+  /**
+   * Learning rates by the tokens that layers have seen. Not supported yet: rates follow steps;
+   * DeepSpeed raises NotImplementedError for it too.
+   */
+  readonly layer_token_lr_schedule: { [key: string]: unknown } | null;
+}
+
+/** How many tokens these layers see. */
+export interface ResolvedRandomLtdSchedule {
+  /** Tokens at the start. */
+  readonly min_value: number | null;
+  /** Tokens at the end: the whole sample. */
+  readonly max_value: number | null;
+  /** How the number grows. */
+  readonly schedule_type: 'fixed_linear';
+  /** Parameters of the growth. */
+  readonly schedule_config: ResolvedRandomLtdGrowth;
+}
+
+/** Parameters of the growth. */
+export interface ResolvedRandomLtdGrowth {
+  /** Steps from the fewest to the most tokens. */
+  readonly require_steps: number | null;
+  /** Lengths are rounded down to multiples of it. Tensor cores want multiples of 8. */
+  readonly seq_per_step: number | null;
 }
 
 /** Attention between blocks of a pattern only. */

@@ -10,6 +10,7 @@ import {
 import type { Draft } from './draft.js';
 import { partitionRules } from './partition-rules.js';
 import { precisionRules } from './precision-rules.js';
+import { routingRules } from './routing-rules.js';
 import type { Advice, Rule, Violation } from './rule.js';
 import { sparseRules, unreadSparseKey } from './sparse-rules.js';
 import { zeroRules } from './zero-rules.js';
@@ -31,6 +32,7 @@ const rules: readonly Rule[] = [
   ...partitionRules,
   ...sparseRules,
   ...curriculumRules,
+  ...routingRules,
   ...compressionRules,
   adamWIsDecoupled,
 ];

@@ -33,6 +33,7 @@ import type { BlockActivations } from './activation-shape.js';
 import { type Decoder, type GenerateOptions, generate } from './generate.js';
 import { inRows, type PlaceInputs, type Places, placesOf } from './places.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
+import type { LayerTokens } from './token-drop.js';
 
 /** What the configuration of every language model says. */
 export interface CausalConfig {
@@ -89,7 +90,7 @@ interface Call {
 }
 
 const INPUTS: OptionNames<CausalInputs> = {
-  ...{ documents: true, positions: true, loss: true, layerFactors: true },
+  ...{ documents: true, positions: true, loss: true, layerFactors: true, layerTokens: true },
 };
 const LOSS: OptionNames<CausalLossOptions> = {
   ...{ divisor: true, labelSmoothing: true, report: true, skipIgnored: true },
@@ -311,6 +312,14 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   ): unknown[] {
     const layerFactors = drop.factors(this.config.layers);
     return [tokens, targets, { ...(told as CausalInputs), layerFactors }, ...rest];
+  }
+
+  /** @internal Inputs of forward() that give blocks what `drop` says: see DropsTokens. */
+  dropTokens(
+    [tokens, targets = null, told, ...rest]: readonly unknown[],
+    layerTokens: LayerTokens,
+  ): unknown[] {
+    return [tokens, targets, { ...(told as CausalInputs), layerTokens }, ...rest];
   }
 
   /** @internal Weight of what routers add to the loss. */

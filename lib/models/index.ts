@@ -50,3 +50,4 @@ export type {
 export { RotaryLM } from './rotary/rotary-lm.js';
 export type { Angles } from './rotary/rotary-table.js';
 export type { TiedHead } from './tied-head.js';
+export type { LayerTokens } from './token-drop.js';

@@ -6,6 +6,7 @@ import { phrase } from '../runtime/phrase.js';
 import { describe } from '../runtime/view.js';
 import { documentPositions, Tensor } from '../tensor/index.js';
 import { requireFactors } from './layer-factors.js';
+import { type LayerTokens, requireTokens } from './token-drop.js';
 
 /** What a forward may be told of its tokens. */
 export interface PlaceInputs {
@@ -24,6 +25,8 @@ export interface PlaceInputs {
    * block with 0 does not run. Default: 1. See progressive_layer_drop.
    */
   layerFactors?: readonly number[] | null;
+  /** Blocks that see some tokens of each row, drawn at random. Default: none. See random_ltd. */
+  layerTokens?: LayerTokens | null;
 }
 
 /** Where the tokens of a forward stand. */
@@ -48,6 +51,8 @@ export interface Places {
   loads?: RouterLoads;
   /** Of each block, what its branches are multiplied by; null: 1. */
   factors?: readonly number[] | null;
+  /** Blocks that see some tokens only; null: none. */
+  layerTokens?: LayerTokens | null;
 }
 
 /** Each row is a text. */
@@ -59,9 +64,10 @@ export const inRows: Places = {
 export function placesOf(
   op: string,
   tokens: Tensor,
-  { documents = null, positions = null, layerFactors = null }: PlaceInputs,
+  { documents = null, positions = null, layerFactors = null, layerTokens = null }: PlaceInputs,
   { maxSeq, layers }: { maxSeq: number; layers: number },
 ): Places {
+  if (layerTokens) requireTokens(`${op}.layerTokens`, layerTokens, layers);
   if (layerFactors) requireFactors(`${op}.layerFactors`, layerFactors, layers);
   if (documents) requireAlike(`${op}.documents`, documents, tokens);
   if (positions) requireAlike(`${op}.positions`, positions, tokens);
@@ -71,6 +77,7 @@ export function placesOf(
     positions: positions ?? (documents && documentPositions(documents)),
     reach: positions && (documents ? tokens.size(1) : maxSeq),
     factors: layerFactors,
+    layerTokens,
   };
 }
 

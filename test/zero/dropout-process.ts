@@ -102,11 +102,27 @@ const models: Record<string, Trained> = {
     loss: tokensLoss,
     optimizer: adam,
   },
-  'GPT-2, layers left out': {
+  'GPT-2, layers and tokens left out': {
     build: () => tinyModel({ dropout: 0.2 }),
     loss: tokensLoss,
     optimizer: adam,
-    more: { progressive_layer_drop: { enabled: true, theta: 0.2, gamma: 3 } },
+    more: {
+      progressive_layer_drop: { enabled: true, theta: 0.2, gamma: 3 },
+      data_efficiency: {
+        enabled: true,
+        data_routing: {
+          enabled: true,
+          random_ltd: {
+            enabled: true,
+            random_ltd_layer_id: [0],
+            random_ltd_schedule: {
+              ...{ min_value: 4, max_value: tinyShape.seq },
+              schedule_config: { require_steps: 100, seq_per_step: 1 },
+            },
+          },
+        },
+      },
+    },
     steps: 5,
   },
 };

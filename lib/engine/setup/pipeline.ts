@@ -25,6 +25,7 @@ import type { Partition } from '../../zero/partition.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
 import { countingAt, type Ranks } from '../ranks.js';
 import { allColumns, type Columns, columnsOfStages } from '../step/columns.js';
+import { routedLayers } from '../step/token-drop.js';
 
 /** A model that trains in stages. */
 export interface PipelinePlan {
@@ -50,6 +51,7 @@ export function planPipeline(
   const ranks = mesh.size('pp');
   requireStages(module, config, ranks);
   if (config.progressive_layer_drop?.enabled) throw unrouted('progressive_layer_drop');
+  if (routedLayers(config)) throw unrouted('data_efficiency.data_routing.random_ltd');
   const schedule = scheduleOf(config);
   const options = optionsOf(module, config);
   const place = { rank: mesh.place('pp'), ranks };

@@ -24,6 +24,7 @@ import { requireOwnTokens, running, scaled } from '../layer-factors.js';
 import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
 import { inRows, type Places } from '../places.js';
 import { TiedHead } from '../tied-head.js';
+import { aroundChosen, chosenFor, type DrawnTokens, drawTokens } from '../token-drop.js';
 import { gpt2BlockActivations } from './activations.js';
 import { type GPT2Config, type GPT2Options, publishedGpt2, readGpt2Config } from './config.js';
 import { describeGpt2, GPT2_FOLDERS, parseGpt2Config } from './pretrained.js';
@@ -135,6 +136,21 @@ function normalizedAgain(
   return [stream, recomputable(x, again, stream)];
 }
 
+/** A block on the stream, or on the tokens `chosen` [B, R] of it, each in its document. */
+function onChosen(
+  [branch, residual]: [Tensor, Tensor | null],
+  chosen: Tensor | null,
+  documents: Tensor | null,
+  through: (b: Tensor, r: Tensor | null, documents: Tensor | null) => [Tensor, Tensor],
+): [Tensor, Tensor | null] {
+  if (!chosen) return through(branch, residual, documents);
+  const stream = residual ? branch.add(residual) : branch;
+  const within = documents?.gather(1, chosen) ?? null;
+  return [aroundChosen(stream, chosen, (part) => sum(through(part, null, within))), null];
+}
+
+const sum = ([branch, residual]: [Tensor, Tensor]): Tensor => branch.add(residual);
+
 /** Embeddings, blocks and the last norm, under the names of Hugging Face's GPT2Model. */
 export class Transformer extends Module {
   /** The table of tokens. */
@@ -160,7 +176,12 @@ export class Transformer extends Module {
     const embedded = scope(() => this.embed(tokens, places));
     requireOwnTokens(embedded, places.factors);
     const keepsInputsOnly = this.config.activationCheckpointing === true && !places.caches;
-    return keepsInputsOnly ? this.checkpointed(embedded, places) : this.fused(embedded, places);
+    const drawn = drawTokens(embedded, places.layerTokens);
+    const out = keepsInputsOnly
+      ? this.checkpointed(embedded, places, drawn)
+      : this.fused(embedded, places, drawn);
+    drawn?.chosen.dispose();
+    return out;
   }
 
   /**
@@ -194,28 +215,43 @@ export class Transformer extends Module {
   }
 
   /** Every addition to the stream is part of a normalisation; what was added is let go. */
-  private fused(x: Tensor, { caches, documents, factors }: Places): Tensor {
+  private fused(
+    x: Tensor,
+    { caches, documents, factors }: Places,
+    drawn: DrawnTokens | null,
+  ): Tensor {
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
     for (const { layer, index, factor } of running(this.h, factors)) {
       const used = [branch, residual];
       const cache = caches?.[index] ?? null;
-      [branch, residual] = scope(() => layer.call(branch, residual, cache, documents, factor));
+      const through = (b: Tensor, r: Tensor | null, within: Tensor | null) =>
+        layer.call(b, r, cache, within, factor);
+      [branch, residual] = scope(() =>
+        onChosen([branch, residual], chosenFor(drawn, index), documents, through),
+      );
       for (const tensor of used) tensor?.dispose();
     }
     return scope(() => normalized(branch, residual, this.ln_f)[1]);
   }
 
   /** One tensor per segment survives the forward. The same sums as fused(), bit for bit. */
-  private checkpointed(x: Tensor, { documents, factors }: Places): Tensor {
+  private checkpointed(
+    x: Tensor,
+    { documents, factors }: Places,
+    drawn: DrawnTokens | null,
+  ): Tensor {
     const layers = running(this.h, factors).map(
-      ({ layer, factor }) =>
-        (input: Tensor, within: Tensor | null) => {
-          const [branch, residual] = layer.call(input, null, null, within, factor);
-          return branch.add(residual);
+      ({ layer, index, factor }) =>
+        (input: Tensor, within: Tensor | null, chosen: Tensor | null) => {
+          const through = (b: Tensor, r: Tensor | null, some: Tensor | null) =>
+            layer.call(b, r, null, some, factor);
+          const seen = chosenFor(drawn, index, chosen);
+          const [branch, residual] = onChosen([input, null], seen, within, through);
+          return residual ? branch.add(residual) : branch;
         },
     );
     const segments = this.config.numberCheckpoints ?? null;
-    const stream = checkpointSequential(layers, segments, x, documents);
+    const stream = checkpointSequential(layers, segments, x, documents, drawn?.chosen ?? null);
     return this.ln_f.call(stream);
   }
 }

@@ -24,6 +24,7 @@ import {
 import { streaming, streamOf } from '../block-layers.js';
 import { requireOwnTokens, running, scaled } from '../layer-factors.js';
 import { inRows, type Places } from '../places.js';
+import { aroundChosen, chosenFor, type DrawnTokens, drawTokens, refused } from '../token-drop.js';
 import type { Body, Window } from './config.js';
 import { feedForward } from './mixture.js';
 import { type RopeScaling, regimeOf } from './rope-scaling.js';
@@ -191,6 +192,25 @@ function normalized(branch: Tensor, residual: Tensor | null, norm: RMSNorm): [Te
   return addRmsNorm(branch, residual, norm.weight, norm.eps);
 }
 
+/** A block on the stream, or on the tokens `chosen` [B, R] of it, each at its own position. */
+function onChosen(
+  [branch, residual]: [Tensor, Tensor | null],
+  chosen: Tensor | null,
+  passage: Passage,
+  through: (b: Tensor, r: Tensor | null, passage: Passage) => [Tensor, Tensor],
+): [Tensor, Tensor | null] {
+  if (!chosen) return through(branch, residual, passage);
+  const stream = residual ? branch.add(residual) : branch;
+  const some = (all: Tensor | null): Tensor | null => all?.gather(1, chosen) ?? null;
+  const positions = some(passage.positions) ?? chosen;
+  const at = { ...passage, positions, documents: some(passage.documents) };
+  const whole = aroundChosen(stream, chosen, (part) => {
+    const [b, r] = through(part, null, at);
+    return b.add(r);
+  });
+  return [whole, null];
+}
+
 /** The embedding, blocks and the last norm. */
 export class RotaryModel extends Module {
   /** The table of tokens. */
@@ -219,7 +239,21 @@ export class RotaryModel extends Module {
     const embedded = this.embed_tokens.call(tokens);
     requireOwnTokens(embedded, places.factors);
     const keepsInputsOnly = this.body.activationCheckpointing && !places.caches;
-    return keepsInputsOnly ? this.checkpointed(embedded, places) : this.fused(embedded, places);
+    const drawn = this.drawn(embedded, places);
+    const out = keepsInputsOnly
+      ? this.checkpointed(embedded, places, drawn)
+      : this.fused(embedded, places, drawn);
+    drawn?.chosen.dispose();
+    return out;
+  }
+
+  private drawn(x: Tensor, { layerTokens, loads }: Places): DrawnTokens | null {
+    const drawn = drawTokens(x, layerTokens);
+    if (!drawn) return null;
+    if (loads) throw refused('routers whose loads are balanced', 'Set routerAuxLossCoef to 0');
+    const looksBack = this.body.windows.some((window, i) => window !== null && drawn.draws.has(i));
+    if (looksBack) throw refused('a window of neighbours', 'Name blocks without a window');
+    return drawn;
   }
 
   private passageOf(x: Tensor, places: Places): Passage {
@@ -263,31 +297,40 @@ export class RotaryModel extends Module {
   }
 
   /** Every addition to the stream is part of a normalisation; what was added is let go. */
-  private fused(x: Tensor, places: Places): Tensor {
+  private fused(x: Tensor, places: Places, drawn: DrawnTokens | null): Tensor {
     const passage = this.passageOf(x, places);
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
     for (const { layer, index, factor } of running(this.layers, places.factors)) {
       const used = [branch, residual];
       const cache = places.caches?.[index] ?? null;
-      [branch, residual] = scope(() => layer.call(branch, residual, passage, cache, factor));
+      const through = (b: Tensor, r: Tensor | null, at: Passage) =>
+        layer.call(b, r, at, cache, factor);
+      [branch, residual] = scope(() =>
+        onChosen([branch, residual], chosenFor(drawn, index), passage, through),
+      );
       for (const tensor of used) tensor?.dispose();
     }
     return scope(() => normalized(branch, residual, this.norm)[1]);
   }
 
   /** One tensor per segment survives the forward. The same sums as fused(), bit for bit. */
-  private checkpointed(x: Tensor, places: Places): Tensor {
+  private checkpointed(x: Tensor, places: Places, drawn: DrawnTokens | null): Tensor {
     if (places.loads) return this.norm.call(this.checkpointedBeside(x, places, places.loads));
-    const layers = running(this.layers, places.factors).map(({ layer, factor }) => {
-      return (input: Tensor, documents: Tensor | null, positions: Tensor | null): Tensor => {
+    const layers = running(this.layers, places.factors).map(({ layer, index, factor }) => {
+      return (input: Tensor, ...given: readonly (Tensor | null)[]): Tensor => {
+        const [documents = null, positions = null, chosen = null] = given;
         const passage = this.passageOf(input, { ...places, documents, positions });
-        const [branch, residual] = layer.call(input, null, passage, null, factor);
-        return branch.add(residual);
+        const through = (b: Tensor, r: Tensor | null, at: Passage) =>
+          layer.call(b, r, at, null, factor);
+        const seen = chosenFor(drawn, index, chosen);
+        const [branch, residual] = onChosen([input, null], seen, passage, through);
+        return residual ? branch.add(residual) : branch;
       };
     });
     const segments = this.body.numberCheckpoints ?? null;
     const { documents, positions } = places;
-    const stream = checkpointSequential(layers, segments, x, documents, positions);
+    const given = [documents, positions, drawn?.chosen ?? null];
+    const stream = checkpointSequential(layers, segments, x, ...given);
     return this.norm.call(stream);
   }
 

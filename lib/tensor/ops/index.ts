@@ -35,5 +35,12 @@ export {
 } from './pointwise-losses.js';
 export * from './rope.js';
 export type { Sizes } from './shapes.js';
+export {
+  chooseTokens,
+  drawOf,
+  placesOfTokens,
+  replaceRows,
+  takeRows,
+} from './token-choice.js';
 export { unary } from './unary.js';
 export { type Pair, unfold, type WindowOptions } from './unfold.js';

@@ -1,0 +1,87 @@
+// Blocks that see some tokens of each row: which ones, and how the stream goes around them.
+import { DsError } from '../errors.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireInteger } from '../runtime/require-number.js';
+import {
+  chooseTokens,
+  drawOf,
+  placesOfTokens,
+  replaceRows,
+  scope,
+  sharedTokens,
+  type Tensor,
+  takeRows,
+} from '../tensor/index.js';
+
+/** Which blocks see how many tokens of each row; the others see all. */
+export interface LayerTokens {
+  /** Numbers of the blocks, from 0. */
+  layers: readonly number[];
+  /**
+   * Tokens of each row that they see, drawn for each block and row; all where there are no more.
+   */
+  reserved: number;
+}
+
+/** What a forward draws: [blocks that drop, B, reserved] i32, and which draw is a block's. */
+export interface DrawnTokens {
+  chosen: Tensor;
+  /** By block. */
+  draws: ReadonlyMap<number, number>;
+}
+
+/** Throws DS_ARGUMENT. */
+export function requireTokens(op: string, given: LayerTokens, layers: number): void {
+  requireInteger(`${op}.reserved`, given.reserved, 1);
+  const list: unknown = given.layers;
+  const isLayer = (one: unknown): boolean =>
+    Number.isInteger(one) && (one as number) >= 0 && (one as number) < layers;
+  if (Array.isArray(list) && list.every(isLayer) && new Set(list).size === list.length) return;
+  const got = Array.isArray(list) ? `[${list.map(phrase).join(', ')}]` : phrase(list);
+  const expected = `different numbers of blocks, from 0 to ${layers - 1}`;
+  throw new DsError({ code: 'DS_ARGUMENT', op: `${op}.layers`, expected, got });
+}
+
+/** The draw for the rows of x [B, T, C]; null where every block sees all tokens. */
+export function drawTokens(x: Tensor, given: LayerTokens | null = null): DrawnTokens | null {
+  if (!given || given.layers.length === 0 || given.reserved >= x.size(1)) return null;
+  if (sharedTokens())
+    throw refused('tokens that ranks share out', 'Train without sequence parallelism');
+  const { layers, reserved } = given;
+  const [rows = 0, tokens = 0] = x.shape;
+  const draw = { rows, tokens, draws: layers.length, chosen: reserved };
+  return { chosen: chooseTokens(draw, x), draws: new Map(layers.map((layer, i) => [layer, i])) };
+}
+
+/** @internal What layers that drop tokens cannot have. */
+export function refused(got: string, way: string): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'layerTokens',
+    expected: 'blocks that may see a random part of each row',
+    got,
+    hint: `${way}, or switch random_ltd off.`,
+  });
+}
+
+/** The stream x [B, T, C] behind `through`, which sees the tokens `chosen` [B, R] of it. */
+export function aroundChosen(x: Tensor, chosen: Tensor, through: (part: Tensor) => Tensor): Tensor {
+  return scope(() => {
+    const [rows = 0, tokens = 0, channels = 0] = x.shape;
+    const places = placesOfTokens(chosen, tokens);
+    const flat = x.reshape([rows * tokens, channels]);
+    const part = takeRows(flat, places).reshape([rows, chosen.size(1), channels]);
+    const out = through(part).reshape([-1, channels]);
+    return replaceRows(flat, places, out).reshape([rows, tokens, channels]);
+  });
+}
+
+/** The tokens [B, R] that block `index` sees; null: all. */
+export function chosenFor(
+  drawn: DrawnTokens | null,
+  index: number,
+  chosen: Tensor | null = drawn?.chosen ?? null,
+): Tensor | null {
+  const draw = drawn?.draws.get(index);
+  return draw === undefined || !chosen ? null : drawOf(chosen, draw);
+}

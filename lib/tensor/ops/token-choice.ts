@@ -1,0 +1,105 @@
+// Tokens that are chosen at random, taken out of their rows and put back: random-LTD.
+import * as kernels from '../../runtime/kernels.generated.js';
+import type { View } from '../../runtime/view.js';
+import { noGrad, record } from '../autograd.js';
+import { nextRandom, placeAmongRanks } from '../random.js';
+import { scope } from '../scope.js';
+import { Tensor } from '../tensor.js';
+import { arange, to } from './creation.js';
+import { add } from './elementwise.js';
+import { partFor } from './indexing.js';
+import { constant, copied, expanded, viewOf } from './shapes.js';
+import { sort, topk } from './sort.js';
+import { narrow, reshape, transpose } from './views.js';
+
+// Operations: none.
+
+/** Of which rows tokens are chosen, how many, and how often. */
+export interface TokenDraw {
+  /** Samples here. */
+  rows: number;
+  /** Tokens of each. */
+  tokens: number;
+  /** Draws, each of its own tokens. */
+  draws: number;
+  /** Tokens of each draw: 1 to `tokens`. */
+  chosen: number;
+}
+
+/**
+ * @internal Of each draw and row, `chosen` different tokens in rising order, all sets equally
+ * likely: [draws, rows, chosen] i32. They follow the sample of the global micro-batch, as dropout
+ * does.
+ */
+export function chooseTokens({ rows, tokens, draws, chosen }: TokenDraw, like: Tensor): Tensor {
+  return noGrad(() =>
+    scope(() => {
+      const keys = Tensor.empty([rows, draws, tokens], 'f32', like.device);
+      const { sample, rank, ranks } = placeAmongRanks({ shape: [rows], numel: rows });
+      const own = sample * draws * tokens;
+      const part = { first: rank * own, row: ranks > 1 ? own : 0, stride: ranks * own };
+      kernels.randomUniform({ out: keys, low: 0, high: 1, ...nextRandom(), ...part });
+      const { indices } = topk(keys, chosen);
+      return to(transpose(sort(indices).values, 0, 1), 'i32').contiguous();
+    }),
+  );
+}
+
+/**
+ * @internal Places [rows * chosen] of tokens [rows, chosen] among those of all rows of `tokens`.
+ */
+export function placesOfTokens(chosen: Tensor, tokens: number): Tensor {
+  return noGrad(() =>
+    scope(() => {
+      const [rows = 0] = chosen.shape;
+      const firsts = arange(rows, { dtype: 'i32', device: chosen.device }).mul(tokens);
+      return reshape(add(chosen, reshape(firsts, [rows, 1])), [-1]).contiguous();
+    }),
+  );
+}
+
+/** `places` [n] for each of `width` columns. */
+const acrossColumns = (places: Tensor, width: number): View =>
+  expanded(viewOf(places, [places.numel, 1]), [places.numel, width]);
+
+/** @internal Rows of x [N, C] at `places` [n], all different: [n, C]. */
+export function takeRows(x: Tensor, places: Tensor): Tensor {
+  const out = pickedRows(x, places);
+  record('takeRows', [x], [out], [places], ([grad], sink) => {
+    sink.write(0, (dx, accumulate) => {
+      const index = acrossColumns(places, x.size(1));
+      kernels.scatterAdd({ src: grad as Tensor, index, out: dx, dim: 0, accumulate });
+    });
+  });
+  return out;
+}
+
+/** @internal x [N, C] with `rows` [n, C] at `places` [n], all different. */
+export function replaceRows(x: Tensor, places: Tensor, rows: Tensor): Tensor {
+  const index = acrossColumns(places, x.size(1));
+  const put = (into: Tensor, src: View): void =>
+    kernels.scatter({ src, index, out: partFor('replaceRows', into, 0, index), dim: 0 });
+  const out = copied(x);
+  put(out, rows);
+  record('replaceRows', [x, rows], [out], [places], ([grad], sink) => {
+    const g = grad as Tensor;
+    if (sink.needs(0)) {
+      const rest = copied(g);
+      put(rest, expanded(constant(0, g.dtype, g.device), rows.shape));
+      sink.give(0, rest);
+    }
+    if (sink.needs(1)) sink.give(1, pickedRows(g, places));
+  });
+  return out;
+}
+
+function pickedRows(x: Tensor, places: Tensor): Tensor {
+  const index = acrossColumns(places, x.size(1));
+  const out = Tensor.empty(index.shape, x.dtype, x.device);
+  kernels.gather({ in: partFor('takeRows', x, 0, index), index, out, dim: 0 });
+  return out;
+}
+
+/** @internal Draw `i` of chooseTokens(): [rows, chosen]. */
+export const drawOf = (draws: Tensor, i: number): Tensor =>
+  noGrad(() => reshape(narrow(draws, 0, i, 1), [draws.size(1), draws.size(2)]));
