@@ -9,7 +9,7 @@ import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
 import { type Compression, compressionOf, forgetCompression } from './compress.js';
-import { CompressedLinear, linearAt } from './compressed-layers.js';
+import { CompressedLinear, linearsOf } from './compressed-layers.js';
 import { type Cut, cutsOf } from './cut-layers.js';
 import { StepClock } from './step-clock.js';
 import { type CompressionSection, FINISHED, type Values } from './technique.js';
@@ -43,9 +43,9 @@ function cleanLayers(model: Module, done: Compression): void {
       cut && base instanceof Linear ? smaller(base, values, cut) : written(base, values);
     instead.set(layer, withInputs(layer, plain));
   }
-  for (const [name, cut] of cuts) {
-    const layer = linearAt(model, name) as Linear;
-    if (!done.layers.has(name)) instead.set(layer, smaller(layer, layer, cut));
+  for (const [name, layer] of linearsOf(model)) {
+    const cut = cuts.get(name);
+    if (cut && !done.layers.has(name)) instead.set(layer, smaller(layer, layer, cut));
   }
   replaceModules(model, instead);
 }

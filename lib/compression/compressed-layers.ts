@@ -115,12 +115,12 @@ export class CompressedEmbedding extends CompressedLayer<Embedding> {
   }
 }
 
-/** The linear layer called `name`, the base of a compressed one; null where there is none. */
-export function linearAt(model: Module, name: string): Linear | null {
-  for (const [path, module] of model.namedModules()) {
-    if (path !== name) continue;
+/** The linear layers of `model`, the bases of compressed ones among them, in its order. */
+export function linearsOf(model: Module): Map<string, Linear> {
+  const found = new Map<string, Linear>();
+  for (const [name, module] of model.namedModules()) {
     const layer = module instanceof CompressedLinear ? module.base : module;
-    return layer instanceof Linear ? layer : null;
+    if (layer instanceof Linear) found.set(name, layer);
   }
-  return null;
+  return found;
 }

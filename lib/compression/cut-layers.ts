@@ -1,10 +1,11 @@
 // Which rows and columns of linear layers stay when what is pruned is taken away, with those of the
 // layers behind or in front.
+import { isDeepStrictEqual } from 'node:util';
 import { DsError } from '../errors.js';
 import type { Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
 import type { Compression } from './compress.js';
-import { type CompressedLinear, linearAt } from './compressed-layers.js';
+import { type CompressedEmbedding, type CompressedLinear, linearsOf } from './compressed-layers.js';
 import type { CompressionSection, Technique } from './technique.js';
 
 /** What stays of a layer: numbers of outputs and inputs; null: all. */
@@ -24,32 +25,57 @@ interface Place {
 
 /**
  * The cuts that related_modules ask for, by layer. The i-th layer of `modules` goes with the i-th
- * of each of its related ones. Throws DS_CONFIG where layers do not pair up, or are not of the
- * sizes of what lies behind each other.
+ * of each of its related ones, both in the model's order. Throws DS_CONFIG where layers do not pair
+ * up, are not of the sizes of what lies behind each other, or are to lose different things on one
+ * side.
  */
 export function cutsOf(model: Module, { section, layers }: Compression): Map<string, Cut> {
   const cuts = new Map<string, Cut>();
-  const keep = (name: string, part: Partial<Cut>): void => {
-    cuts.set(name, { rows: null, columns: null, ...cuts.get(name), ...part });
-  };
+  const linears = linearsOf(model);
   for (const { place, patterns, related } of groupsOf(section)) {
-    const own = patterns.map((pattern) => namesFitting([...layers.keys()], pattern));
-    own.forEach((names, i) => {
-      for (const pattern of related[i] ?? []) {
-        const others = namesFitting(
-          [...new Map(model.namedModules()).keys()].filter((name) => linearAt(model, name)),
-          pattern,
-        );
-        if (others.length !== names.length) throw unpaired(place, { pattern, names, others });
+    const masked = [...linears.keys()].filter((name) => techniqueOf(layers.get(name), place));
+    for (const [i, pattern] of patterns.entries()) {
+      const names = namesFitting(masked, pattern);
+      for (const relatedPattern of related[i] ?? []) {
+        const others = namesFitting([...linears.keys()], relatedPattern);
+        if (others.length !== names.length) {
+          throw unpaired(place, { pattern: relatedPattern, names, others });
+        }
         names.forEach((name, n) => {
           const layer = layers.get(name) as CompressedLinear;
           const other = others[n] as string;
-          cutPair(place, { layer, name, other, beside: linearAt(model, other) as Linear }, keep);
+          const pair = { layer, name, other, beside: linears.get(other) as Linear };
+          cutPair(place, pair, (at, part) => keep(cuts, place, [at, part]));
         });
       }
-    });
+    }
   }
   return cuts;
+}
+
+const techniqueOf = (
+  layer: CompressedLinear | CompressedEmbedding | undefined,
+  { technique }: Place,
+): Technique | undefined => layer?.techniques.find(({ kind }) => kind === technique);
+
+/** A layer may lose outputs by one mask and inputs by another, but one side by one mask alone. */
+function keep(
+  cuts: Map<string, Cut>,
+  { path }: Place,
+  [name, part]: readonly [string, Partial<Cut>],
+): void {
+  const before = cuts.get(name) ?? { rows: null, columns: null };
+  for (const side of ['rows', 'columns'] as const) {
+    if (!before[side] || !part[side] || isDeepStrictEqual(before[side], part[side])) continue;
+    throw new DsError({
+      code: 'DS_CONFIG',
+      op: `${path}.related_modules, ${name}`,
+      expected: `one mask by which it loses ${side}`,
+      got: 'two that differ',
+      hint: 'Prune one of the layers that meet there, or leave related_modules out: what goes is 0.',
+    });
+  }
+  cuts.set(name, { ...before, ...part });
 }
 
 interface RelatedGroup {
@@ -83,11 +109,12 @@ interface Pair {
 }
 
 function cutPair(
-  { path, technique }: Place,
+  place: Place,
   { layer, name, other, beside }: Pair,
   keep: (name: string, part: Partial<Cut>) => void,
 ): void {
-  const { mask } = layer.techniques.find(({ kind }) => kind === technique) as Technique;
+  const { path, technique } = place;
+  const { mask } = techniqueOf(layer, place) as Technique;
   const kept = numbersOf(mask?.().toArray() ?? []);
   const [outputs, inputs] = layer.weight.shape as [number, number];
   const [rows, columns] = beside.weight.shape as [number, number];

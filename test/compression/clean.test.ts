@@ -153,6 +153,61 @@ test('layers that do not fit each other stay as they are', () => {
   }
 });
 
+test('layers pair up in the order of the model, whichever group names them first', () => {
+  seed(4);
+  const model = new nn.Sequential(
+    ...[new nn.LinearGelu(6, 8), new nn.Linear(8, 6), new nn.LinearGelu(6, 8), new nn.Linear(8, 6)],
+  );
+  const inBits = (start_bits: number, at: string) => ({
+    params: { start_bits, target_bits: start_bits },
+    modules: [at],
+  });
+  const section = {
+    weight_quantization: {
+      shared_parameters: { enabled: true },
+      different_groups: { late: inBits(8, '^2'), early: inBits(6, '^0') },
+    },
+    ...of(
+      'row_pruning',
+      { method: 'topk' },
+      { params: { dense_ratio: 0.5 }, modules: ['0|2'], related_modules: [['1|3']] },
+    ),
+  };
+  initCompression(model, configOf(section));
+  const before = outputs(model, x);
+  redundancyClean(model, configOf(section));
+  closely(outputs(model, x), before);
+});
+
+test('a layer in which two masks meet is refused', () => {
+  class Gated extends nn.Module {
+    readonly gate = new nn.Linear(6, 8);
+    readonly up = new nn.Linear(6, 8);
+    readonly down = new nn.Linear(8, 6);
+
+    override forward(input: Tensor): Tensor {
+      return this.down.call(this.gate.call(input).mul(this.up.call(input)));
+    }
+  }
+  seed(4);
+  const section = of(
+    'row_pruning',
+    {},
+    {
+      ...{ params: { dense_ratio: 0.5 }, modules: ['gate', 'up'] },
+      related_modules: [['down'], ['down']],
+    },
+  );
+  const model = initCompression(new Gated(), configOf(section));
+  const before = outputs(model, x);
+  const error = refusal(() => redundancyClean(model, configOf(section)));
+  expect(error).toMatchObject({
+    code: 'DS_CONFIG',
+    op: expect.stringContaining('g.related_modules, down'),
+  });
+  expect(outputs(model, x)).toEqual(before);
+});
+
 test('inputs have a range for each token, gradients pass, and they stay quantized', () => {
   seed(4);
   const own = new nn.Linear(6, 4);
