@@ -1,6 +1,6 @@
 // Which layers of a model the groups of a configuration mean.
 import { DsError } from '../errors.js';
-import { Embedding, Linear } from '../nn/layers.js';
+import { Embedding, Linear, LinearGelu } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
 
 /** Of a group, what says which layers are in it. */
@@ -14,18 +14,23 @@ export interface LayerGroup {
 /** Modules whose weights the models of this library read past their forward. */
 const READ_DIRECTLY = ['lm_head', 'wpe'];
 
+/** What compressed layers compute. */
+const FORWARDS: readonly unknown[] = [Linear, LinearGelu, Embedding].map(
+  ({ prototype }) => prototype.forward,
+);
+
 const SHOWN = 6;
 
 const lastOf = (name: string): string => name.slice(name.lastIndexOf('.') + 1);
 
-/** What can be compressed. */
-export const isCompressible = (module: Module): module is Linear | Embedding =>
+const isCompressible = (module: Module): module is Linear | Embedding =>
   module instanceof Linear || module instanceof Embedding;
 
 /**
  * The layers of each of `groups`, by name. Throws DS_CONFIG for an expression that fits no layer,
- * for a layer that is in two of the groups, and for one whose weight the model reads directly.
- * Source: DeepSpeed's get_module_name, which says nothing of an expression that fits none.
+ * for a layer that is in two of the groups, and for one whose weight the model reads directly or
+ * whose class has a forward of its own. Source: DeepSpeed's get_module_name, which says nothing of
+ * an expression that fits none.
  */
 export function findLayers(
   model: Module,
@@ -48,25 +53,39 @@ export function findLayers(
   return found;
 }
 
-/** The layers whose names `pattern` fits somewhere. Throws DS_CONFIG where there is none. */
-export function fitting(
+/**
+ * The layers whose names `pattern` fits somewhere. Throws DS_CONFIG where there is none, and for
+ * layers that compression would not reach.
+ */
+function fitting(
   model: Module,
   { path }: Pick<LayerGroup, 'path'>,
   pattern: string,
 ): [string, Linear | Embedding][] {
   const named = [...model.namedModules()].filter(([name]) => name !== '');
   const layers = named.filter((one): one is [string, Linear | Embedding] => isCompressible(one[1]));
-  const isOurs = model.describe() !== null;
-  const isDirect = (name: string): boolean => isOurs && READ_DIRECTLY.includes(lastOf(name));
-  if (pattern === '*') {
-    return layers.filter(([name, module]) => module instanceof Linear && !isDirect(name));
-  }
-  const expression = new RegExp(pattern);
-  const wanted = layers.filter(([name]) => expression.test(name));
+  const isDirect = directReads(model);
+  const expression = pattern === '*' ? null : new RegExp(pattern);
+  const wanted = layers.filter(([name, module]) =>
+    expression ? expression.test(name) : module instanceof Linear && !isDirect(name),
+  );
   if (wanted.length === 0) throw nothing({ path, pattern }, layers);
-  const direct = wanted.find(([name]) => isDirect(name));
-  if (direct) throw readDirectly({ path, pattern }, direct[0]);
+  for (const [name, module] of wanted) {
+    const got = `${JSON.stringify(pattern)}, which fits ${name}`;
+    if (isDirect(name)) throw unreached(path, `${got}, whose weight it reads directly`);
+    if (!FORWARDS.includes(module.forward)) {
+      throw unreached(path, `${got}, a ${module.constructor.name} with a forward of its own`);
+    }
+  }
   return wanted;
+}
+
+/** Whether a model of this library, which may lie in another, reads a layer past its forward. */
+function directReads(model: Module): (name: string) => boolean {
+  const ours = [...model.namedModules()].filter(([, module]) => module.describe() !== null);
+  const prefixes = ours.map(([name]) => (name === '' ? '' : `${name}.`));
+  return (name) =>
+    READ_DIRECTLY.includes(lastOf(name)) && prefixes.some((prefix) => name.startsWith(prefix));
 }
 
 function nothing(
@@ -84,12 +103,12 @@ function nothing(
   });
 }
 
-function readDirectly({ path, pattern }: { path: string; pattern: string }, name: string): DsError {
+function unreached(path: string, got: string): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: `${path}.modules`,
-    expected: 'layers that the model calls',
-    got: `${JSON.stringify(pattern)}, which fits ${name}, whose weight it reads directly`,
+    expected: 'layers that the model calls, with the forward of nn',
+    got,
     hint: 'Write expressions that leave it out.',
   });
 }

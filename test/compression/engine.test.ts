@@ -223,6 +223,32 @@ test('groups that do not fit a model are refused, and leave it as it was', async
   });
 });
 
+test('layers that would not compute compressed are refused', async () => {
+  class Doubled extends nn.Linear {
+    override forward(x: Tensor): Tensor {
+      return super.forward(x).mul(2);
+    }
+  }
+  class Around extends nn.Module {
+    readonly inner = llama();
+
+    override forward(tokens: Tensor): Tensor {
+      return this.inner.call(tokens) as Tensor;
+    }
+  }
+  const cases: [nn.Module, string, string][] = [
+    [new nn.Sequential(new Doubled(4, 4)), '*', '0, a Doubled with a forward of its own'],
+    [new Around(), 'lm_head', 'inner.lm_head, whose weight it reads directly'],
+    [new nn.Sequential(new nn.Embedding(4, 4)), '*', 'got "*"'],
+  ];
+  for (const [model, pattern, text] of cases) {
+    const section = one('sparse_pruning', {}, { ...ratio, modules: pattern });
+    const error = await refusal(() => initCompression(model, configOf(section)));
+    expect(error).toMatchObject({ code: 'DS_CONFIG', op: expect.stringContaining('g.modules') });
+    expect(error.message).toContain(text);
+  }
+});
+
 test('initialize() wants what initCompression() was given', async () => {
   const model = small();
   const start = (section: Section | undefined) =>
