@@ -8,8 +8,8 @@ import {
   compress,
   isOn,
   reduceLayers,
+  requireUncompressed,
 } from './compression/index.js';
-
 import { readConfig, resolveConfig } from './config/index.js';
 import { requireUnowned } from './engine/parameters/owned-parameters.js';
 import type { Module } from './nn/module.js';
@@ -33,11 +33,13 @@ export function initCompression<Model extends Module>(
   requireModule('initCompression', model);
   requireUnowned(model);
   const section = sectionOf(config);
+  if (!isOn(section)) return model;
+  requireUncompressed(model);
   if (section.layer_reduction.enabled) {
     requireModule('initCompression teacherModel, for layer_reduction', teacherModel);
     reduceLayers(model, teacherModel, section.layer_reduction);
   }
-  if (isOn(section)) compress(model, section);
+  compress(model, section);
   return model;
 }
 
@@ -45,8 +47,8 @@ export function initCompression<Model extends Module>(
  * Makes of a model that initCompression() has prepared, with the same configuration, one that
  * computes the same without: rounded weights (in target_bits) and zeros are written into the
  * layers, which are plain ones again; layers with related_modules lose the rows, columns and heads
- * that are
- * 0. Inputs that are quantized stay so. After engine.destroy(), or once a checkpoint was loaded.
+ * that are 0. Inputs that are quantized stay so. Without compression in the section nothing
+ * happens. After engine.destroy(), or once a checkpoint was loaded.
  * Returns the model. Throws DS_ARGUMENT for a model that is not compressed by that section or that
  * an engine has, DS_CONFIG where layers do not fit each other. Source: DeepSpeed's
  * redundancy_clean.

@@ -8,7 +8,7 @@ import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
-import { type Compression, compressionOf, forgetCompression } from './compress.js';
+import { type Compression, compressionOf, forgetCompression, isOn } from './compress.js';
 import { CompressedLinear, linearsOf } from './compressed-layers.js';
 import { type Cut, cutsOf } from './cut-layers.js';
 import { StepClock } from './step-clock.js';
@@ -22,6 +22,7 @@ import { type CompressionSection, FINISHED, type Values } from './technique.js';
  */
 export function clean(model: Module, section: CompressionSection): void {
   const done = compressionOf(model);
+  if (!done && !isOn(section)) return;
   if (!done) throw misused('a model that initCompression() has prepared', 'one that it has not');
   if (!isDeepStrictEqual(done.section, section)) {
     throw misused('the section that initCompression() was given', 'another one');

@@ -34,8 +34,12 @@ export function forgetCompression(model: Module): void {
   compressions.delete(model);
 }
 
+/** Whether the section asks for anything. */
+export const isOn = (section: CompressionSection): boolean =>
+  section.layer_reduction.enabled || hasTechniques(section);
+
 /** Whether any technique on layers is on. */
-export function isOn({ layer_reduction: _, ...techniques }: CompressionSection): boolean {
+export function hasTechniques({ layer_reduction: _, ...techniques }: CompressionSection): boolean {
   return Object.values(techniques).some(({ shared_parameters: { enabled } }) => enabled);
 }
 
@@ -50,10 +54,9 @@ interface Work {
 /**
  * Replaces layers of `model` by ones with techniques, in the order in which these act. Nothing has
  * changed when it throws: DS_CONFIG for groups that do not fit the model, DS_SHAPE for numbers that
- * do not fit a layer, DS_ARGUMENT for a model that is compressed already.
+ * do not fit a layer.
  */
 export function compress(model: Module, section: CompressionSection): void {
-  if (compressions.has(model)) throw again();
   const clock = new StepClock();
   const layers = new Map<string, Layer>();
   const instead = new Map<Module, Module>();
@@ -146,8 +149,10 @@ function asLinear(layer: Layer, name: string): CompressedLinear {
   });
 }
 
-function again(): DsError {
-  return new DsError({
+/** Throws DS_ARGUMENT for a model that is compressed already. */
+export function requireUncompressed(model: Module): void {
+  if (!compressions.has(model)) return;
+  throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'initCompression',
     expected: 'a model without compression',

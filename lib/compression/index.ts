@@ -1,6 +1,13 @@
 // The compression room's door: weights in few values and without what matters least, in training.
 export { clean } from './clean.js';
-export { type Compression, compress, compressionOf, isOn } from './compress.js';
+export {
+  type Compression,
+  compress,
+  compressionOf,
+  hasTechniques,
+  isOn,
+  requireUncompressed,
+} from './compress.js';
 export { CompressedEmbedding, CompressedLinear } from './compressed-layers.js';
 export { reduceLayers } from './layer-reduction.js';
 export type { CompressionSection } from './technique.js';

@@ -262,8 +262,17 @@ test('a model starts as some layers of a deeper one', async () => {
   expect(student['transformer.wpe.weight']?.toArray()).not.toEqual(
     taught['transformer.wpe.weight']?.toArray(),
   );
-  const { engine } = await initialize({ model, config: configOf(section), device: 'cpu' });
+  const config = configOf(section);
+  const start = (untaught: nn.Module) => initialize({ model: untaught, config, device: 'cpu' });
+  await expect(start(new nn.models.GPT2({ ...sizes, layers: 2 }))).rejects.toMatchObject({
+    ...{ code: 'DS_CONFIG', hint: expect.stringContaining('initCompression') },
+  });
+  expect(refusal(() => initCompression(model, config, teacher)).code).toBe('DS_ARGUMENT');
+  const { engine } = await start(model);
   engine.destroy();
+  const before = model.stateDict();
+  expect(redundancyClean(model, config).stateDict()).toEqual(before);
+  expect(redundancyClean(model, configOf({}))).toBe(model);
   const wrong = { ...section.layer_reduction, module_name_prefix: 'bert.encoder' };
   const error = refusal(() =>
     initCompression(model, configOf({ layer_reduction: wrong }), teacher),

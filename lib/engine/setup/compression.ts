@@ -1,13 +1,13 @@
 // The section "compression_training" of a ds_config.json: whether the model was made ready for it,
 // and the steps by which its layers go.
 import { isDeepStrictEqual } from 'node:util';
-import { compressionOf, isOn } from '../../compression/index.js';
+import { compressionOf, hasTechniques, isOn } from '../../compression/index.js';
 import { DsError } from '../../errors.js';
 import type { Decisions } from '../engine-parts.js';
 
 /**
  * Throws DS_CONFIG where the section is not that of initCompression(), which has not been called
- * for a section that is on, and for a model in stages.
+ * for a section that is on, and for layers with techniques in stages.
  */
 export function requireCompression({
   module,
@@ -16,7 +16,7 @@ export function requireCompression({
 }: Pick<Decisions, 'module' | 'config' | 'plan'>): void {
   const done = compressionOf(module);
   if (!done && !isOn(section)) return;
-  if (plan) {
+  if (plan && hasTechniques(section)) {
     throw refused({
       expected: 'a model that is not cut into stages',
       got: `${plan.schedule.stagesPerRank} stages on each rank of a pipeline`,
