@@ -36,13 +36,16 @@ function cleanLayers(model: Module, done: Compression): void {
   const cuts = cutsOf(model, done);
   requireUntied(model, cuts);
   const instead = new Map<Module, Module>();
+  const written = new Set<Parameter>();
   for (const [name, layer] of done.layers) {
     const { base } = layer;
-    const values = layer.valuesAt(FINISHED);
     const cut = cuts.get(name);
-    const plain =
-      cut && base instanceof Linear ? smaller(base, values, cut) : written(base, values);
-    instead.set(layer, withInputs(layer, plain));
+    if (cut && base instanceof Linear) {
+      instead.set(layer, withInputs(layer, smaller(base, layer.valuesAt(FINISHED), cut)));
+      continue;
+    }
+    write(base, layer.valuesAt(FINISHED), written);
+    instead.set(layer, withInputs(layer, base));
   }
   for (const [name, layer] of linearsOf(model)) {
     const cut = cuts.get(name);
@@ -53,19 +56,22 @@ function cleanLayers(model: Module, done: Compression): void {
 
 /** `plain`, with its inputs quantized from now on where those of `layer` are. */
 function withInputs(layer: Module, plain: Module): Module {
+  plain.training = layer.training;
   if (!(layer instanceof CompressedLinear && layer.inputs)) return plain;
   const made = new CompressedLinear(plain as Linear, new StepClock());
   made.inputs = { ...layer.inputs, offset: 0 };
   return made;
 }
 
-function written<Base extends { weight: Parameter; bias?: Parameter | null }>(
-  base: Base,
+/** A weight that layers share is written once: rounded values would be rounded again. */
+function write(
+  base: { weight: Parameter; bias?: Parameter | null },
   { weight, bias }: Values,
-): Base {
-  if (weight !== base.weight) base.weight.copy_(weight);
+  written: Set<Parameter>,
+): void {
+  if (weight !== base.weight && !written.has(base.weight)) base.weight.copy_(weight);
+  written.add(base.weight);
   if (bias && base.bias && bias !== base.bias) base.bias.copy_(bias);
-  return base;
 }
 
 /** A layer of the rows and columns that stay. */
@@ -78,7 +84,11 @@ function smaller(base: Linear, { weight, bias }: Values, { rows, columns }: Cut)
   const { dtype, device } = base.weight;
   for (const parameter of made.parameters()) parameter.moveTo(device, dtype);
   made.weight.copy_(chosen(chosen(weight, 0, rows), 1, columns));
-  if (bias && made.bias) made.bias.copy_(chosen(bias, 0, rows));
+  made.weight.requiresGrad = base.weight.requiresGrad;
+  if (bias && made.bias && base.bias) {
+    made.bias.copy_(chosen(bias, 0, rows));
+    made.bias.requiresGrad = base.bias.requiresGrad;
+  }
   made.training = base.training;
   return made;
 }

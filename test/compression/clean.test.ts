@@ -179,6 +179,42 @@ test('layers pair up in the order of the model, whichever group names them first
   closely(outputs(model, x), before);
 });
 
+test('a weight of two layers is rounded once, and what is frozen or in eval() stays so', () => {
+  seed(4);
+  const model = new nn.Sequential(
+    ...[new nn.Linear(6, 6), new nn.Linear(6, 6), new nn.Linear(6, 8), new nn.Linear(8, 4)],
+  );
+  const [first, second, third] = model.children() as [nn.Linear, nn.Linear, nn.Linear];
+  Object.assign(second, { weight: first.weight });
+  third.weight.requiresGrad = false;
+  const section = {
+    ...of(
+      'weight_quantization',
+      { quantization_type: 'asymmetric' },
+      { params: { start_bits: 3, target_bits: 3 } },
+    ),
+    ...of(
+      'row_pruning',
+      {},
+      { params: { dense_ratio: 0.5 }, modules: ['2'], related_modules: [['3']] },
+    ),
+  };
+  initCompression(model, configOf(section)).eval();
+  const before = outputs(model, x);
+  redundancyClean(model, configOf(section));
+  closely(outputs(model, x), before);
+  expect(model.modules().map(({ training }) => training)).toEqual(Array(5).fill(false));
+  expect([...model.namedParameters()].map(([, { requiresGrad }]) => requiresGrad)).toEqual([
+    true,
+    true,
+    true,
+    false,
+    true,
+    true,
+    true,
+  ]);
+});
+
 test('a layer in which two masks meet is refused', () => {
   class Gated extends nn.Module {
     readonly gate = new nn.Linear(6, 8);
