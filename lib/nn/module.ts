@@ -49,8 +49,9 @@ export abstract class Module {
   /** Whether train() or eval() was called last: what dropout goes by. True at first. */
   training = true;
   /**
-   * @internal Another rank of a pipeline has it: it is not the model's here, whose parameters,
-   * units and names are as if it had not this module.
+   * @internal Another rank of a pipeline has it: it is not the model's here, whose modules,
+   * parameters and units are as if it had not this module. Names and their order stay those of the
+   * whole model: of a parameter that modules of several ranks share, all of these tell alike.
    */
   isElsewhere = false;
   private readonly preHooks = new Set<ForwardPreHook>();
@@ -143,16 +144,29 @@ export abstract class Module {
 
   /**
    * Every parameter, buffer and module below, by path; a tied one as often as it has names. Throws
-   * DS_ARGUMENT for a module inside itself; `above` are those that hold this one.
+   * DS_ARGUMENT for a module inside itself.
    */
-  private *walk(prefix: string, above: readonly Module[] = []): Generator<[string, Field]> {
+  private *walk(): Generator<[string, Field]> {
+    for (const [path, field, isHere] of this.walkWhole()) if (isHere) yield [path, field];
+  }
+
+  /**
+   * The same of what is elsewhere, too, and whether each is the model's here. `above` are the
+   * modules that hold this one.
+   */
+  private *walkWhole(
+    prefix = '',
+    above: readonly Module[] = [],
+    isReached = true,
+  ): Generator<[string, Field, boolean]> {
     const chain = [...above, this];
     for (const [name, field] of this.fields()) {
-      if (field instanceof Module && field.isElsewhere) continue;
       const path = prefix + name;
-      if (field instanceof Module && chain.includes(field)) throw endless(path, field);
-      yield [path, field];
-      if (field instanceof Module) yield* field.walk(`${path}.`, chain);
+      const isModule = field instanceof Module;
+      if (isModule && chain.includes(field)) throw endless(path, field);
+      const isHere = isReached && !(isModule && field.isElsewhere);
+      yield [path, field, isHere];
+      if (isModule) yield* field.walkWhole(`${path}.`, chain, isHere);
     }
   }
 
@@ -160,7 +174,7 @@ export abstract class Module {
   *namedModules(): Generator<[string, Module]> {
     const seen = new Set<Module>([this]);
     yield ['', this];
-    for (const [name, field] of this.walk('')) {
+    for (const [name, field] of this.walk()) {
       if (!(field instanceof Module) || seen.has(field)) continue;
       seen.add(field);
       yield [name, field];
@@ -169,30 +183,33 @@ export abstract class Module {
 
   /** Every parameter once, under the first of its names. */
   *namedParameters(): Generator<[string, Parameter]> {
-    const seen = new Set<Parameter>();
-    for (const [name, field] of this.walk('')) {
-      if (!(field instanceof Parameter) || seen.has(field)) continue;
-      seen.add(field);
-      yield [name, field];
-    }
+    for (const [parameter, [name]] of this.parameterNames()) yield [name as string, parameter];
   }
 
   /** Further names of tied parameters, with the name that namedParameters() gives. */
   tiedNames(): Map<string, string> {
-    const first = new Map<Parameter, string>();
     const tied = new Map<string, string>();
-    for (const [name, field] of this.walk('')) {
-      if (!(field instanceof Parameter)) continue;
-      const canonical = first.get(field);
-      if (canonical === undefined) first.set(field, name);
-      else tied.set(name, canonical);
+    for (const [canonical, ...others] of this.parameterNames().values()) {
+      for (const name of others) tied.set(name, canonical as string);
     }
     return tied;
   }
 
+  /** The names of each parameter, elsewhere as well, in the order of the first ones. */
+  private parameterNames(): Map<Parameter, string[]> {
+    const all = new Map<Parameter, string[]>();
+    const here = new Set<Parameter>();
+    for (const [name, field, isHere] of this.walkWhole()) {
+      if (!(field instanceof Parameter)) continue;
+      all.set(field, [...(all.get(field) ?? []), name]);
+      if (isHere) here.add(field);
+    }
+    return new Map([...all].filter(([parameter]) => here.has(parameter)));
+  }
+
   /** Tensors that are state but no parameters. */
   *namedBuffers(): Generator<[string, Tensor]> {
-    for (const [name, field] of this.walk('')) {
+    for (const [name, field] of this.walk()) {
       if (field instanceof Tensor && !(field instanceof Parameter)) yield [name, field];
     }
   }

@@ -24,8 +24,11 @@ export interface Leg {
   checkpoint?: number;
   /** The first layers, which are all of the first stage and more, want no gradients. */
   frozen?: boolean;
-  /** The head is the embedding; "twice": each stage has a layer, too, which is the same. */
-  tied?: boolean | 'twice';
+  /**
+   * The head is the embedding; "twice": each stage has a layer, too, which is the same; "crossed":
+   * layers of the last stage share the weights of the first one's, in another order.
+   */
+  tied?: boolean | 'twice' | 'crossed';
   /** Of the state that is offloaded. */
   ratio?: number;
   /** Where it saves after half of its steps; a leg that names what another one saved resumes there. */
@@ -88,18 +91,38 @@ const tiedTwice = () => [
   ...[new LayerSpec(nn.LayerNorm, CHANNELS), square(), reversed()],
 ];
 
+/** Multiplies with a weight that another layer may have as well. */
+class Product extends nn.Module {
+  constructor(readonly weight: nn.Parameter) {
+    super();
+  }
+
+  override forward(x: Tensor): Tensor {
+    return x.add(linear(x, this.weight));
+  }
+}
+
+const tiedCrosswise = () => {
+  const [one, two] = [0, 1].map(() => new nn.Linear(CHANNELS, CHANNELS).weight) as [
+    nn.Parameter,
+    nn.Parameter,
+  ];
+  return [
+    ...[new nn.Embedding(VOCABULARY, CHANNELS), new Product(one), new Product(two)],
+    ...[new Product(two), new Product(one), new nn.Linear(CHANNELS, VOCABULARY)],
+  ];
+};
+
 export function model({ checkpoint: interval = 0, tied = false }: Leg): PipelineModule {
+  const plain = () => [
+    tied ? embedding() : new nn.Embedding(VOCABULARY, CHANNELS),
+    ...Array.from({ length: 5 }, () => new LayerSpec(Branch)),
+    (x: Tensor) => x.mul(0.5),
+    new LayerSpec(nn.LayerNorm, CHANNELS),
+    tied ? reversed() : new LayerSpec(nn.Linear, CHANNELS, VOCABULARY),
+  ];
   return new PipelineModule({
-    layers:
-      tied === 'twice'
-        ? tiedTwice()
-        : [
-            tied ? embedding() : new nn.Embedding(VOCABULARY, CHANNELS),
-            ...Array.from({ length: 5 }, () => new LayerSpec(Branch)),
-            (x: Tensor) => x.mul(0.5),
-            new LayerSpec(nn.LayerNorm, CHANNELS),
-            tied ? reversed() : new LayerSpec(nn.Linear, CHANNELS, VOCABULARY),
-          ],
+    layers: tied === 'twice' ? tiedTwice() : tied === 'crossed' ? tiedCrosswise() : plain(),
     lossFn: (logits: Tensor, targets: Tensor) => crossEntropy(logits, targets),
     partitionMethod: 'uniform',
     activationCheckpointInterval: interval,

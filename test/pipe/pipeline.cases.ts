@@ -104,6 +104,25 @@ async function placedApart(device: Device): Promise<void> {
   for (const [all, some] of reports) assert.deepEqual(some, all);
 }
 
+/** Stages that come to what they share in another order train it, save it and resume it as one rank does. */
+async function crossed(device: Device): Promise<void> {
+  const root = mkdtempSync(join(tmpdir(), 'ds-pipeline-'));
+  const leg: Leg = { schedule: '1f1b', micros: 2, stage: 1, precision: 'fp32', tied: 'crossed' };
+  try {
+    await near(device, { pp: 2, dp: 1 }, [leg]);
+    const legs = [
+      { ...leg, save: root },
+      { ...leg, from: root },
+    ];
+    for (const [saved, resumed] of await run(device, 2, { pp: 2, legs })) {
+      assert.deepEqual(resumed?.losses, saved?.losses.slice(2));
+      assert.deepEqual(resumed?.weights, saved?.weights);
+    }
+  } finally {
+    rmSync(root, { recursive: true, force: true });
+  }
+}
+
 /** What any number of stages saves, any other resumes, and goes on as if it had never stopped. */
 async function resumed(device: Device): Promise<void> {
   const root = mkdtempSync(join(tmpdir(), 'ds-pipeline-'));
@@ -236,6 +255,11 @@ export const cases: Case[] = [
           grows: true,
         })),
       ),
+    gpus: 2,
+  },
+  {
+    name: 'two weights that two stages share, in another order on each',
+    run: crossed,
     gpus: 2,
   },
   { name: 'two weights that three stages share, in two places', run: placedApart, gpus: 3 },
