@@ -13,6 +13,7 @@ import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { BackwardHooks, type Gradients, type InsteadOrNothing } from './backward-hooks.js';
 import { outline } from './outline.js';
 import { Parameter } from './parameter.js';
+import { type Place, parameterNames } from './parameter-names.js';
 
 /** Runs before forward, with its inputs. */
 export type ForwardPreHook = (module: Module, inputs: readonly unknown[]) => void;
@@ -143,22 +144,15 @@ export abstract class Module {
   }
 
   /**
-   * Every parameter, buffer and module below, by path; a tied one as often as it has names. Throws
-   * DS_ARGUMENT for a module inside itself.
+   * Every parameter, buffer and module below, by path, and whether it is the model's here; a tied
+   * one as often as it has names. Throws DS_ARGUMENT for a module inside itself; `above` are those
+   * that hold this one.
    */
-  private *walk(): Generator<[string, Field]> {
-    for (const [path, field, isHere] of this.walkWhole()) if (isHere) yield [path, field];
-  }
-
-  /**
-   * The same of what is elsewhere, too, and whether each is the model's here. `above` are the
-   * modules that hold this one.
-   */
-  private *walkWhole(
+  private *walk(
     prefix = '',
     above: readonly Module[] = [],
     isReached = true,
-  ): Generator<[string, Field, boolean]> {
+  ): Generator<Place<Field>> {
     const chain = [...above, this];
     for (const [name, field] of this.fields()) {
       const path = prefix + name;
@@ -166,7 +160,7 @@ export abstract class Module {
       if (isModule && chain.includes(field)) throw endless(path, field);
       const isHere = isReached && !(isModule && field.isElsewhere);
       yield [path, field, isHere];
-      if (isModule) yield* field.walkWhole(`${path}.`, chain, isHere);
+      if (isModule) yield* field.walk(`${path}.`, chain, isHere);
     }
   }
 
@@ -174,8 +168,8 @@ export abstract class Module {
   *namedModules(): Generator<[string, Module]> {
     const seen = new Set<Module>([this]);
     yield ['', this];
-    for (const [name, field] of this.walk()) {
-      if (!(field instanceof Module) || seen.has(field)) continue;
+    for (const [name, field, isHere] of this.walk()) {
+      if (!isHere || !(field instanceof Module) || seen.has(field)) continue;
       seen.add(field);
       yield [name, field];
     }
@@ -183,34 +177,24 @@ export abstract class Module {
 
   /** Every parameter once, under the first of its names. */
   *namedParameters(): Generator<[string, Parameter]> {
-    for (const [parameter, [name]] of this.parameterNames()) yield [name as string, parameter];
+    for (const [parameter, [name]] of parameterNames(this.walk()))
+      yield [name as string, parameter];
   }
 
   /** Further names of tied parameters, with the name that namedParameters() gives. */
   tiedNames(): Map<string, string> {
     const tied = new Map<string, string>();
-    for (const [canonical, ...others] of this.parameterNames().values()) {
+    for (const [canonical, ...others] of parameterNames(this.walk()).values()) {
       for (const name of others) tied.set(name, canonical as string);
     }
     return tied;
   }
 
-  /** The names of each parameter, elsewhere as well, in the order of the first ones. */
-  private parameterNames(): Map<Parameter, string[]> {
-    const all = new Map<Parameter, string[]>();
-    const here = new Set<Parameter>();
-    for (const [name, field, isHere] of this.walkWhole()) {
-      if (!(field instanceof Parameter)) continue;
-      all.set(field, [...(all.get(field) ?? []), name]);
-      if (isHere) here.add(field);
-    }
-    return new Map([...all].filter(([parameter]) => here.has(parameter)));
-  }
-
   /** Tensors that are state but no parameters. */
   *namedBuffers(): Generator<[string, Tensor]> {
-    for (const [name, field] of this.walk()) {
-      if (field instanceof Tensor && !(field instanceof Parameter)) yield [name, field];
+    for (const [name, field, isHere] of this.walk()) {
+      const isBuffer = field instanceof Tensor && !(field instanceof Parameter);
+      if (isHere && isBuffer) yield [name, field];
     }
   }
 
