@@ -19,6 +19,7 @@ import type { Pipelined, PipelineLayer, Values } from '../pipe/index.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
 import { numel } from '../runtime/view.js';
 import {
   indexSelect,
@@ -296,12 +297,13 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     const cut = (value: unknown): unknown =>
       value instanceof Tensor ? firstTokens(value, seqlen) : value;
     const [tokens, targets, told, ...rest] = inputs;
-    const { documents, positions } = (told ?? {}) as CausalInputs;
+    const given = this.told(told);
+    const { documents, positions } = given;
     const places = {
       ...(documents ? { documents: cut(documents) } : {}),
       ...(positions ? { positions: cut(positions) } : {}),
     };
-    const all = [cut(tokens), cut(targets), told && { ...told, ...places }, ...rest];
+    const all = [cut(tokens), cut(targets), told && { ...given, ...places }, ...rest];
     return all.slice(0, inputs.length);
   }
 
@@ -311,7 +313,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     drop: { factors(layers: number): number[] },
   ): unknown[] {
     const layerFactors = drop.factors(this.config.layers);
-    return [tokens, targets, { ...(told as CausalInputs), layerFactors }, ...rest];
+    return [tokens, targets, { ...this.told(told, 'layerFactors'), layerFactors }, ...rest];
   }
 
   /** @internal Inputs of forward() that give blocks what `drop` says: see DropsTokens. */
@@ -319,7 +321,25 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     [tokens, targets = null, told, ...rest]: readonly unknown[],
     layerTokens: LayerTokens,
   ): unknown[] {
-    return [tokens, targets, { ...(told as CausalInputs), layerTokens }, ...rest];
+    return [tokens, targets, { ...this.told(told, 'layerTokens'), layerTokens }, ...rest];
+  }
+
+  /**
+   * What forward() is told beside tokens and targets, without `drawn`, which the configuration
+   * draws. Throws DS_ARGUMENT.
+   */
+  private told(given: unknown, drawn: keyof CausalInputs | null = null): CausalInputs {
+    const op = `${this.constructor.name} inputs`;
+    const told = readOptions(op, given as CausalInputs | undefined, INPUTS);
+    const twice = drawn && told[drawn];
+    if (twice == null) return told;
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: `${op}.${drawn}`,
+      expected: 'none beside those that the configuration draws',
+      got: phrase(twice),
+      hint: 'Leave it out, or switch the section of the configuration off.',
+    });
   }
 
   /** @internal Weight of what routers add to the loss. */

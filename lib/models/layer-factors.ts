@@ -21,8 +21,9 @@ export function running<Layer>(
 /** Throws DS_ARGUMENT unless there is a number >= 0 for each of `layers` layers. */
 export function requireFactors(op: string, factors: unknown, layers: number): void {
   const isFactor = (one: unknown): boolean => Number.isFinite(one) && (one as number) >= 0;
-  const isList = Array.isArray(factors) && factors.length === layers && factors.every(isFactor);
-  if (isList) return;
+  // Array.from() and not every(), which passes over holes.
+  const isList = Array.isArray(factors) && factors.length === layers;
+  if (isList && Array.from(factors, isFactor).every(Boolean)) return;
   const got = Array.isArray(factors) ? `[${factors.map(phrase).join(', ')}]` : phrase(factors);
   const expected = `a list of ${layers} numbers >= 0, one for each block`;
   throw new DsError({ code: 'DS_ARGUMENT', op, expected, got });

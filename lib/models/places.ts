@@ -67,10 +67,10 @@ export function placesOf(
   { documents = null, positions = null, layerFactors = null, layerTokens = null }: PlaceInputs,
   { maxSeq, layers }: { maxSeq: number; layers: number },
 ): Places {
-  if (layerTokens) requireTokens(`${op}.layerTokens`, layerTokens, layers);
-  if (layerFactors) requireFactors(`${op}.layerFactors`, layerFactors, layers);
-  if (documents) requireAlike(`${op}.documents`, documents, tokens);
-  if (positions) requireAlike(`${op}.positions`, positions, tokens);
+  if (layerTokens !== null) requireTokens(`${op}.layerTokens`, layerTokens, layers);
+  if (layerFactors !== null) requireFactors(`${op}.layerFactors`, layerFactors, layers);
+  if (documents !== null) requireAlike(`${op}.documents`, documents, tokens);
+  if (positions !== null) requireAlike(`${op}.positions`, positions, tokens);
   return {
     ...inRows,
     documents,

@@ -1,5 +1,7 @@
 // Blocks that see some tokens of each row: which ones, and how the stream goes around them.
 import { DsError } from '../errors.js';
+import type { SparsePattern } from '../nn/sparse-attention.js';
+import { readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import {
@@ -32,22 +34,34 @@ export interface DrawnTokens {
 
 /** Throws DS_ARGUMENT. */
 export function requireTokens(op: string, given: LayerTokens, layers: number): void {
-  requireInteger(`${op}.reserved`, given.reserved, 1);
-  const list: unknown = given.layers;
+  const read = readOptions<LayerTokens>(op, given, { layers: true, reserved: true });
+  requireInteger(`${op}.reserved`, read.reserved, 1);
+  const list: unknown = read.layers;
   const isLayer = (one: unknown): boolean =>
     Number.isInteger(one) && (one as number) >= 0 && (one as number) < layers;
-  if (Array.isArray(list) && list.every(isLayer) && new Set(list).size === list.length) return;
+  // Array.from() and not every(), which passes over holes.
+  const each = Array.isArray(list) ? Array.from(list, isLayer) : [false];
+  if (each.every(Boolean) && new Set(list as number[]).size === each.length) return;
   const got = Array.isArray(list) ? `[${list.map(phrase).join(', ')}]` : phrase(list);
   const expected = `different numbers of blocks, from 0 to ${layers - 1}`;
   throw new DsError({ code: 'DS_ARGUMENT', op: `${op}.layers`, expected, got });
 }
 
-/** The draw for the rows of x [B, T, C]; null where every block sees all tokens. */
-export function drawTokens(x: Tensor, given: LayerTokens | null = null): DrawnTokens | null {
+/**
+ * The draw for the rows of x [B, T, C]; null where every block sees all tokens. `patternOf` a block
+ * says which blocks of tokens its attention sees.
+ */
+export function drawTokens(
+  x: Tensor,
+  given: LayerTokens | null = null,
+  patternOf: (layer: number) => SparsePattern | null = () => null,
+): DrawnTokens | null {
   if (!given || given.layers.length === 0 || given.reserved >= x.size(1)) return null;
   if (sharedTokens())
     throw refused('tokens that ranks share out', 'Train without sequence parallelism');
   const { layers, reserved } = given;
+  const isSparse = layers.some((layer) => patternOf(layer)?.isDense === false);
+  if (isSparse) throw refused('sparse attention', 'Call nn.sparsify(model, null)');
   const [rows = 0, tokens = 0] = x.shape;
   const draw = { rows, tokens, draws: layers.length, chosen: reserved };
   return { chosen: chooseTokens(draw, x), draws: new Map(layers.map((layer, i) => [layer, i])) };

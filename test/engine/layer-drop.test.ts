@@ -160,7 +160,8 @@ describe.each(families)('%s', (_, build) => {
   test('refuses factors that are none', async () => {
     const model = made();
     const { tokens } = batch(0);
-    for (const layerFactors of [[1, 1], [1, 1, 1, -1], [1, 1, 1, Number.NaN], 'all']) {
+    const holed = Object.assign(new Array(LAYERS), [1, 1]);
+    for (const layerFactors of [[1, 1], [1, 1, 1, -1], [1, 1, 1, Number.NaN], 'all', 0, holed]) {
       const wrong = { layerFactors } as never;
       expect(await refusal(() => model.call(tokens, null, wrong))).toMatchObject({
         code: 'DS_ARGUMENT',
@@ -198,6 +199,18 @@ test('an engine trains as if its factors were given by hand, and judges by all l
   expect(noGrad(() => engine.forward(tokens)).toArray()).toEqual(
     noGrad(() => byHand.forward(tokens)).toArray(),
   );
+});
+
+test('what is no list of inputs, and factors beside those drawn, are refused', async () => {
+  const engine = await engineOf(gpt2());
+  const { tokens, targets } = batch(0);
+  for (const told of [5, true, null, tokens, new Map(), { layerFactors: [1, 1, 1, 1] }]) {
+    expect(await refusal(() => engine.forward(tokens, targets, told))).toMatchObject({
+      code: 'DS_ARGUMENT',
+      op: expect.stringMatching(/^GPT2 inputs/),
+    });
+  }
+  expect(engine.forward(tokens, targets, { layerFactors: null })).toBeInstanceOf(Tensor);
 });
 
 test.each([0, 1, 2, 3] as const)('stage %i, offloaded too, leaves out the same', async (stage) => {
@@ -272,6 +285,11 @@ describe('a model of the caller', () => {
     }
     expect(seen.map((drop) => drop.pldTheta.toFixed(3))).toEqual(['1.000', '1.000', '0.558']);
     expect(await refusal(() => seen[0]?.factors(0))).toMatchObject({ code: 'DS_ARGUMENT' });
+    const wrong = await engineOf(Object.assign(new Own(), { dropLayers: () => null }));
+    expect(await refusal(() => wrong.forward(batch(0).tokens))).toMatchObject({
+      code: 'DS_ARGUMENT',
+      op: 'dropLayers()',
+    });
   });
 
   test('in stages is refused', async () => {

@@ -190,6 +190,9 @@ describe.each(families)('%s', (_, build) => {
       { layers: [0, 0], reserved: 3 },
       { layers: [0], reserved: 0 },
       { layers: 'all', reserved: 3 },
+      { layers: new Array(1), reserved: 3 },
+      { layers: [0], reserved: 3, seed: 1 },
+      0,
     ]) {
       expect(
         await refusal(() => model.call(tokens, null, { layerTokens: wrong } as never)),
@@ -218,6 +221,36 @@ test('a window of neighbours is refused', async () => {
     code: 'DS_ARGUMENT',
     op: 'layerTokens',
   });
+});
+
+test.each(families)('a pattern of blocks in %s is refused', async (_, build) => {
+  const model = build(2);
+  nn.sparsify(model, { mode: 'fixed', block: 16, attention: 'unidirectional' });
+  const inputs = { layerTokens: { layers: [1], reserved: 4 } };
+  expect(await refusal(() => model.call(batch(0).tokens, null, inputs))).toMatchObject({
+    code: 'DS_ARGUMENT',
+    op: 'layerTokens',
+    hint: expect.stringContaining('nn.sparsify(model, null)'),
+  });
+});
+
+test('an engine that trains nothing gives layers all tokens', async () => {
+  const { optimizer: _, ...given } = config(ltd(), { zero_optimization: { stage: 3 } });
+  const engine = await engineOf(given, families[1]?.[1](4)); // Without dropout.
+  const logits = noGrad(() => engine.forward(batch(0).tokens)).toArray();
+  engine.eval();
+  expect(noGrad(() => engine.forward(batch(0).tokens)).toArray()).toEqual(logits);
+});
+
+test('what is no list of inputs, and tokens beside those drawn, are refused', async () => {
+  const engine = await engineOf();
+  const { tokens, targets } = batch(0);
+  for (const told of [5, null, tokens, { layerTokens: { layers: [0], reserved: 2 } }]) {
+    expect(await refusal(() => engine.forward(tokens, targets, told))).toMatchObject({
+      code: 'DS_ARGUMENT',
+      op: expect.stringMatching(/^GPT2 inputs/),
+    });
+  }
 });
 
 test('an engine trains as if its tokens were given by hand, and judges by all', async () => {

@@ -25,7 +25,7 @@ import { everyLayer, layerDroppingOf } from '../step/layer-drop.js';
 import { noProgress } from '../step/progress.js';
 import { StepControl } from '../step/step-control.js';
 import { STOP_SIGNALS, StopRequest } from '../step/stop-request.js';
-import { tokenDroppingOf } from '../step/token-drop.js';
+import { everyToken, tokenDroppingOf } from '../step/token-drop.js';
 import { UnitHooks } from '../step/unit-hooks.js';
 import { UpdatePlanner } from '../step/update-planner.js';
 import { Verdicts } from '../step/verdicts.js';
@@ -175,7 +175,7 @@ function decide(module: Module, config: ResolvedConfig, clients: JoinedClients):
   const trains = !(optimizer instanceof NoOptimizer);
   const curriculum = trains ? curriculumOf(config, { module, progress }) : wholeSamples;
   const layerDrop = trains ? layerDroppingOf(config, { module, progress }) : everyLayer;
-  const routing = tokenDroppingOf(config, { module, progress });
+  const routing = trains ? tokenDroppingOf(config, { module, progress }) : everyToken;
   const cast = config.fp16.enabled && config.fp16.auto_cast ? toHalf : asGiven;
   return {
     ...{ module, config, device, optimizer },

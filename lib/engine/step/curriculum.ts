@@ -14,7 +14,7 @@ import type { PipelineBatch } from '../../pipe/index.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { Tensor } from '../../tensor/index.js';
-import type { InputCast } from './input-cast.js';
+import { type InputCast, requireInputs } from './input-cast.js';
 import type { Progress } from './progress.js';
 
 /** A model that knows which of its inputs have a place for each token. */
@@ -142,7 +142,9 @@ class SequenceCurriculum implements Curriculum {
   private cut(op: string, inputs: readonly unknown[]): unknown[] {
     const { module, progress } = this.run;
     const step = progress.globalSteps + 1;
-    if (shortens(module)) return module.shortenInputs(inputs, this.at(step));
+    if (shortens(module)) {
+      return requireInputs('shortenInputs', module.shortenInputs(inputs, this.at(step)));
+    }
     if (this.askedFor === step) return [...inputs];
     throw new DsError({
       code: 'DS_CONFIG',

@@ -1,6 +1,8 @@
 // What forward() does to the model's inputs: nothing, or floats to half precision (fp16.auto_cast).
 // Source: DeepSpeed's engine, _cast_inputs_half.
+import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
+import { phrase } from '../../runtime/phrase.js';
 import { Tensor } from '../../tensor/index.js';
 
 /**
@@ -10,6 +12,13 @@ import { Tensor } from '../../tensor/index.js';
 export type InputCast = (inputs: unknown[]) => unknown[];
 
 export const asGiven: InputCast = (inputs) => inputs;
+
+/** What a model's method has made of the inputs of forward(). Throws DS_ARGUMENT for no list. */
+export function requireInputs(method: string, made: unknown): unknown[] {
+  if (Array.isArray(made)) return made;
+  const expected = 'the inputs of forward(), a list';
+  throw new DsError({ code: 'DS_ARGUMENT', op: `${method}()`, expected, got: phrase(made) });
+}
 
 /** Floating-point tensors as f16, in lists and plain objects too; everything else stays. */
 export const toHalf: InputCast = (inputs) => inputs.map(half);

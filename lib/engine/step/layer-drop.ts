@@ -5,7 +5,7 @@ import { philox } from '../../data/philox.js';
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { requireInteger } from '../../runtime/require-number.js';
-import type { InputCast } from './input-cast.js';
+import { type InputCast, requireInputs } from './input-cast.js';
 import type { Progress } from './progress.js';
 
 /** What a step leaves out. */
@@ -78,7 +78,7 @@ class ProgressiveLayerDrop implements LayerDropping {
 
   private told(inputs: readonly unknown[]): unknown[] {
     const { module, progress } = this.run;
-    if (drops(module)) return module.dropLayers(inputs, this.drop());
+    if (drops(module)) return requireInputs('dropLayers', module.dropLayers(inputs, this.drop()));
     if (this.askedFor === progress.globalSteps) return [...inputs];
     throw new DsError({
       code: 'DS_CONFIG',

@@ -4,7 +4,7 @@ import type { ResolvedConfig } from '../../../types/config.js';
 import { type CurriculumSchedule, fixedRoot } from '../../data/curriculum-schedule.js';
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
-import type { InputCast } from './input-cast.js';
+import { type InputCast, requireInputs } from './input-cast.js';
 import type { Progress } from './progress.js';
 
 /** Which tokens a step leaves out of which layers. */
@@ -24,6 +24,9 @@ export interface DropsTokens {
 /** The inputs of forward() under `cast`, which say in training what is left out. */
 export type TokenDropping = (cast: InputCast) => InputCast;
 
+/** All layers see all tokens. */
+export const everyToken: TokenDropping = (cast) => cast;
+
 const SECTION = 'data_efficiency.data_routing.random_ltd';
 
 /** What the configuration asks for. */
@@ -32,12 +35,14 @@ export function tokenDroppingOf(
   { module, progress }: { module: Module; progress: Progress },
 ): TokenDropping {
   const layers = routedLayers(config);
-  if (!layers) return (cast) => cast;
+  if (!layers) return everyToken;
   const reservedAt = scheduleOf(config);
   return (cast) => (inputs) => {
     if (!module.training) return cast(inputs);
     const reserved = reservedAt(progress.globalSteps);
-    if (drops(module)) return cast(module.dropTokens(inputs, { layers, reserved }));
+    if (drops(module)) {
+      return cast(requireInputs('dropTokens', module.dropTokens(inputs, { layers, reserved })));
+    }
     throw new DsError({
       code: 'DS_CONFIG',
       op: `engine.forward, ${SECTION}`,

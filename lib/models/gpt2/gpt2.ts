@@ -176,7 +176,8 @@ export class Transformer extends Module {
     const embedded = scope(() => this.embed(tokens, places));
     requireOwnTokens(embedded, places.factors);
     const keepsInputsOnly = this.config.activationCheckpointing === true && !places.caches;
-    const drawn = drawTokens(embedded, places.layerTokens);
+    const patternOf = (layer: number) => this.h[layer]?.attn.sparsity ?? null;
+    const drawn = drawTokens(embedded, places.layerTokens, patternOf);
     const out = keepsInputsOnly
       ? this.checkpointed(embedded, places, drawn)
       : this.fused(embedded, places, drawn);

@@ -248,7 +248,8 @@ export class RotaryModel extends Module {
   }
 
   private drawn(x: Tensor, { layerTokens, loads }: Places): DrawnTokens | null {
-    const drawn = drawTokens(x, layerTokens);
+    const patternOf = (layer: number) => this.layers[layer]?.self_attn.sparsity ?? null;
+    const drawn = drawTokens(x, layerTokens, patternOf);
     if (!drawn) return null;
     if (loads) throw refused('routers whose loads are balanced', 'Set routerAuxLossCoef to 0');
     const looksBack = this.body.windows.some((window, i) => window !== null && drawn.draws.has(i));
