@@ -29,7 +29,7 @@ import { requireUnowned } from './engine/parameters/owned-parameters.js';
 import type { PipelineEngine } from './engine/pipeline-engine.js';
 import { DATA } from './engine/ranks.js';
 import { buildEngine } from './engine/setup/build-engine.js';
-import { type Clients, requireMonitors } from './engine/setup/clients.js';
+import { type Clients, requireJob, requireMonitors } from './engine/setup/clients.js';
 import type { Planned } from './engine/setup/planned-zero.js';
 import { DsError } from './errors.js';
 import { Module } from './nn/index.js';
@@ -164,6 +164,7 @@ export async function initialize<Sample, Batch>(
   if (collate !== undefined) requireType('initialize collate', collate, 'function');
   if (strict !== undefined) requireType('initialize strict', strict, 'boolean');
   requireMonitors(monitors);
+  requireJob(options.distributed);
   const job = await jobOf(options);
   const { config, planned } = readConfiguration(options, model.hiddenSize, job);
   if (config.seed !== null) seed(config.seed);

@@ -7,36 +7,38 @@ import { closest } from './suggestion.js';
 export type OptionNames<Options> = Readonly<Record<keyof Options & string, true>>;
 
 /** Names that other libraries have for ours, without case and underscores. */
-const elsewhere: Readonly<Record<string, readonly string[]>> = {
-  axis: ['dims'],
-  bf16: ['precision'],
-  computemetrics: ['metrics', 'eval'],
-  datacollator: ['collate', 'data'],
-  dim: ['dims'],
-  earlystoppingpatience: ['patience', 'earlyStop'],
-  epsilon: ['eps'],
-  evaldataset: ['eval'],
-  evalsteps: ['every', 'eval'],
-  fp16: ['precision'],
-  gradientaccumulationsteps: ['accumulation'],
-  keepdims: ['keepDim'],
-  l2: ['weightDecay'],
-  learningrate: ['lr', 'maxLr', 'baseLr'],
-  loggingsteps: ['every', 'log'],
-  lrschedulertype: ['schedule'],
-  numtrainepochs: ['epochs'],
-  outputdir: ['save'],
-  perdevicetrainbatchsize: ['batchSize'],
-  savesteps: ['every', 'save'],
-  savetotallimit: ['keep', 'save'],
-  shuffle: ['sampling'],
-  size: ['shape', 'batchSize'],
-  std: ['stddev'],
-  traindataset: ['train'],
-  type: ['dtype'],
-  warmupsteps: ['warmup'],
-  workers: ['numWorkers'],
-};
+const elsewhere: ReadonlyMap<string, readonly string[]> = new Map(
+  Object.entries({
+    axis: ['dims'],
+    bf16: ['precision'],
+    computemetrics: ['metrics', 'eval'],
+    datacollator: ['collate', 'data'],
+    dim: ['dims'],
+    earlystoppingpatience: ['patience', 'earlyStop'],
+    epsilon: ['eps'],
+    evaldataset: ['eval'],
+    evalsteps: ['every', 'eval'],
+    fp16: ['precision'],
+    gradientaccumulationsteps: ['accumulation'],
+    keepdims: ['keepDim'],
+    l2: ['weightDecay'],
+    learningrate: ['lr', 'maxLr', 'baseLr'],
+    loggingsteps: ['every', 'log'],
+    lrschedulertype: ['schedule'],
+    numtrainepochs: ['epochs'],
+    outputdir: ['save'],
+    perdevicetrainbatchsize: ['batchSize'],
+    savesteps: ['every', 'save'],
+    savetotallimit: ['keep', 'save'],
+    shuffle: ['sampling'],
+    size: ['shape', 'batchSize'],
+    std: ['stddev'],
+    traindataset: ['train'],
+    type: ['dtype'],
+    warmupsteps: ['warmup'],
+    workers: ['numWorkers'],
+  }),
+);
 
 /**
  * `options` by their own names: DeepSpeed's and PyTorch's snake_case of a known name is taken for
@@ -86,7 +88,7 @@ function unknown(op: string, name: string, names: readonly string[]): DsError {
   const word = bare(name);
   const meant =
     names.find((one) => bare(one) === word) ??
-    elsewhere[word]?.find((one) => names.includes(one)) ??
+    elsewhere.get(word)?.find((one) => names.includes(one)) ??
     (closest(name, names) || names.find((one) => bare(one).startsWith(word)));
   const hint = meant ? `Did you mean "${meant}"?` : '';
   return refused(op, `the options ${names.join(', ')}`, `"${name}"`, hint);

@@ -322,8 +322,26 @@ test.each([
     { lrScheduler: () => [{}] },
     'initialize lrScheduler: expected a schedule, with lr(), apply(), ',
   ],
-  [{ optimizer: {} }, 'initialize optimizer: expected an optimizer, with declareState(), got '],
-  [{ optimizer: () => 'Adam' }, 'initialize optimizer: expected an optimizer, with declareState()'],
+  [
+    { optimizer: {} },
+    'initialize optimizer: expected an optimizer, with declareState(), update(), got ',
+  ],
+  [
+    { optimizer: () => 'Adam' },
+    'initialize optimizer: expected an optimizer, with declareState(), update()',
+  ],
+  [
+    { optimizer: { declareState: () => ({}), update() {} } },
+    'initialize optimizer: expected an optimizer whose groups are a list of { params, .. }',
+  ],
+  [{ optimizer: optim.AdamW }, 'got the class AdamW. Pass new AdamW(..), or (given) => new AdamW('],
+  [{ lrScheduler: class Own {} }, 'initialize lrScheduler: expected an object, or a function that'],
+  [
+    { lrScheduler: { lr: () => 1, apply() {}, stateDict: () => ({}) } },
+    'initialize lrScheduler: expected a schedule, with lr(), apply(), stateDict(), loadStateDict()',
+  ],
+  [{ distributed: {} }, 'initialize distributed: expected a job, as initDistributed() gives it'],
+  [{ constructor: 1 }, 'initialize: expected the options model, '],
   [{ monitors: 1 }, 'initialize monitors: expected a list of monitors, got 1.'],
   [{ monitors: [{}] }, 'initialize monitors: expected a monitor, with write(), flush(), close()'],
   [{ collate: 1 }, 'initialize collate: expected a function, got 1.'],

@@ -63,6 +63,43 @@ function requireMethods(op: string, one: unknown, kind: string, names: readonly 
   throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(one) });
 }
 
+/** Throws DS_ARGUMENT where an optimizer of the caller's has no groups. */
+function requireGroups(op: string, groups: unknown): void {
+  const isGroup = (one: unknown): boolean =>
+    typeof one === 'object' && one !== null && Array.isArray((one as Partial<ParamGroup>).params);
+  if (Array.isArray(groups) && groups.length > 0 && groups.every(isGroup)) return;
+  const expected = 'an optimizer whose groups are a list of { params, .. }, with one at least';
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(groups) });
+}
+
+/**
+ * What a caller's function makes of `given`. Throws DS_ARGUMENT for a class, which only `new`
+ * calls.
+ */
+function madeBy<Given, Made>(op: string, make: (given: Given) => Made, given: Given): Made {
+  if (!/^class\b/.test(Function.prototype.toString.call(make))) return make(given);
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'an object, or a function that makes one',
+    got: `the class ${make.name}`,
+    hint: `Pass new ${make.name}(..), or (given) => new ${make.name}(given, ..).`,
+  });
+}
+
+/** Throws DS_ARGUMENT for what is none of the jobs that initDistributed() joins. */
+export function requireJob(job: unknown): void {
+  if (job === undefined || job === null) return;
+  const { rank, worldSize } = job as Partial<Distributed>;
+  if (Number.isInteger(rank) && Number.isInteger(worldSize)) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'initialize distributed',
+    expected: 'a job, as initDistributed() gives it',
+    got: phrase(job),
+  });
+}
+
 /**
  * The caller's optimizer, or that of the configuration; at stage 3, where weights come for a
  * forward and go, none is one that trains nothing. Throws DS_CONFIG where nobody names one
@@ -76,7 +113,9 @@ export function findOptimizer(
   if (!optimizer && !section && !modelParameters && stage === 3) return new NoOptimizer();
   const { bf16_optimizer_states: bf16States } = bf16;
   const own = (one: Optimizer): Optimizer => {
-    requireMethods('initialize optimizer', one, 'an optimizer', ['declareState']);
+    const op = 'initialize optimizer';
+    requireMethods(op, one, 'an optimizer', ['declareState', 'update']);
+    requireGroups(op, one.groups);
     if (bf16States) requireBf16States(one);
     return unused(one);
   };
@@ -85,7 +124,7 @@ export function findOptimizer(
   if (!modelParameters && trainable.length === 0) throw untrainable(module);
   const params = modelParameters ?? trainable;
   return optimizer
-    ? own(optimizer(params))
+    ? own(madeBy('initialize optimizer', optimizer, params))
     : buildOptimizer(section, params, { named: module.namedParameters(), bf16States });
 }
 
@@ -131,16 +170,18 @@ export function findSchedules(
   { lrScheduler }: Clients,
 ): ScheduleSet {
   const { groups } = optimizer;
+  const op = 'initialize lrScheduler';
   if (!lrScheduler) return buildSchedules(scheduler, groups);
-  const given = typeof lrScheduler === 'function' ? lrScheduler(optimizer) : lrScheduler;
+  const given =
+    typeof lrScheduler === 'function' ? madeBy(op, lrScheduler, optimizer) : lrScheduler;
   for (const one of isList(given) ? given : [given]) {
-    requireMethods('initialize lrScheduler', one, 'a schedule', ['lr', 'apply', 'stateDict']);
+    requireMethods(op, one, 'a schedule', ['lr', 'apply', 'stateDict', 'loadStateDict']);
   }
   if (!isList(given)) return new ScheduleSet(groups.map(() => given));
   if (given.length === groups.length) return new ScheduleSet(given);
   throw new DsError({
     code: 'DS_ARGUMENT',
-    op: 'initialize lrScheduler',
+    op,
     expected: `a schedule, or one for each of ${groups.length} groups`,
     got: `${given.length} schedules`,
   });
