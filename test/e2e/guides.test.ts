@@ -73,6 +73,15 @@ test('samples that get longer are learned from, with the lengths that the page s
   expect(steps.at(-1)?.[2]).toBeLessThan((steps[0]?.[2] as number) - 0.5);
 }, 120_000);
 
+test('layers are left out as often as the page says, and the model learns', () => {
+  const out = runPage('docs/data-efficiency.md');
+  const steps = Array.from(out.matchAll(/(step \d+: \d\.\d+), loss (\d\.\d+)/g));
+  const said = readPage('docs/data-efficiency.md').matchAll(/`(step \d+: \d\.\d+)`/g);
+  expect(steps.map(([, line]) => line)).toEqual(Array.from(said, ([, line]) => line));
+  const losses = steps.map(([, , loss]) => Number(loss));
+  expect(losses.at(-1)).toBeLessThan((losses[0] as number) - 0.5);
+}, 120_000);
+
 test('a model is compressed while it learns, and gets as small as the page says', () => {
   const out = runPage('docs/compression.md');
   const losses = Array.from(out.matchAll(/loss (\d\.\d+)/g), ([, loss]) => Number(loss));
