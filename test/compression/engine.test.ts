@@ -11,6 +11,7 @@ import {
   initCompression,
   initialize,
   nn,
+  PipelineModule,
   seed,
   Tensor,
 } from '../../lib/index.js';
@@ -247,6 +248,24 @@ test('layers that would not compute compressed are refused', async () => {
     expect(error).toMatchObject({ code: 'DS_CONFIG', op: expect.stringContaining('g.modules') });
     expect(error.message).toContain(text);
   }
+});
+
+test('layers that ranks share and stages of a pipeline are refused', async () => {
+  const section = one('row_pruning', {}, ratio);
+  const shared = configOf(section, { tensor_parallel: { autotp_size: 2 } });
+  const model = initCompression(llama(), shared);
+  expect(await refusal(() => initialize({ model, config: shared, device: 'cpu' }))).toMatchObject({
+    ...{ code: 'DS_CONFIG', op: 'compression_training', got: '2' },
+    hint: 'Layers that ranks share are not compressed yet.',
+  });
+  const stages = new PipelineModule({
+    layers: [new nn.Linear(4, 4), new nn.Linear(4, 4)],
+    lossFn: (outputs: Tensor) => outputs.mean(),
+  });
+  const config = configOf(section);
+  initCompression(stages, config);
+  const error = await refusal(() => initialize({ model: stages, config, device: 'cpu' }));
+  expect(error.hint).toBe('Stages of a pipeline are not compressed yet.');
 });
 
 test('initialize() wants what initCompression() was given', async () => {

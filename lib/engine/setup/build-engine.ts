@@ -39,7 +39,7 @@ import { checkpointWorld } from './checkpoint-world.js';
 import { configureFromSection } from './checkpointing-section.js';
 import { type Clients, findOptimizer, findSchedules } from './clients.js';
 import { buildCommsLogger } from './comms-logger.js';
-import { followSteps, requireCompression } from './compression.js';
+import { followSteps, requireCompression, requireWholeLayers } from './compression.js';
 import { isCutOver, requireElementwise } from './cut-layers.js';
 import { bufferDType, gradientDType, weightDType } from './dtypes.js';
 import { describeState } from './dump-state.js';
@@ -94,6 +94,7 @@ export async function buildEngine(
   const { device } = job.world;
   const whole = planned && measured(module, job);
   configureFromSection(config.activation_checkpointing);
+  requireWholeLayers(module, config);
   await shareLayers(module, config, job);
   const given = decide(module, config, clients);
   const { plan, optimizer } = given;

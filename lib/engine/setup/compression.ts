@@ -1,8 +1,10 @@
 // The section "compression_training" of a ds_config.json: whether the model was made ready for it,
 // and the steps by which its layers go.
 import { isDeepStrictEqual } from 'node:util';
+import type { ResolvedConfig } from '../../../types/config.js';
 import { compressionOf, hasTechniques, isOn } from '../../compression/index.js';
 import { DsError } from '../../errors.js';
+import type { Module } from '../../nn/module.js';
 import type { Decisions } from '../engine-parts.js';
 
 /**
@@ -35,6 +37,20 @@ export function requireCompression({
     expected: 'the section that initCompression() was given',
     got: 'another one',
     hint: 'Give both the same configuration.',
+  });
+}
+
+/** Throws DS_CONFIG for a compressed model whose layers the configuration deals out to ranks. */
+export function requireWholeLayers(
+  module: Module,
+  { tensor_parallel: { autotp_size, tensor_parallel: other } }: ResolvedConfig,
+): void {
+  const size = Math.max(autotp_size, other.tp_size);
+  if (size <= 1 || !compressionOf(module)?.layers.size) return;
+  throw refused({
+    expected: 'tensor_parallel.autotp_size 0 or 1',
+    got: String(size),
+    hint: 'Layers that ranks share are not compressed yet.',
   });
 }
 
