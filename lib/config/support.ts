@@ -42,7 +42,8 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
     if (moot && isSection(value) && isOff(value, schema)) return false;
     const reasons = new Map(Object.entries(schema.dsUnsupportedValues ?? {}));
     const reason = reasons.get(String(value));
-    if (reason) {
+    // A template may name, in a section that is switched off, what nobody computes.
+    if (reason && section.enabled !== false) {
       const hint = `This value is not supported yet: ${reason}.`;
       draft.refuse(path, { expected: supported(schema), got: shown(value), hint });
     }

@@ -192,6 +192,15 @@ test.each<[Section, string, string]>([
   expect(errors.map(({ message }) => message).join()).toContain(text);
 });
 
+test.each([
+  ['activation_quantization', { range_calibration: 'static' }],
+  ['sparse_pruning', { method: 'snip_momentum' }],
+  ['head_pruning', { method: 'l1' }],
+])('what %s does not compute may stand where it is switched off', (technique, shared) => {
+  const section = { [technique]: { shared_parameters: { enabled: false, ...shared } } };
+  expect(checkConfig(configOf(section), { worldSize: 1 }).errors).toEqual([]);
+});
+
 test('what quantize_weight_in_forward does not read is told', () => {
   const section = one(
     'weight_quantization',
