@@ -2113,7 +2113,7 @@ export interface CompressionWeightQuantizationShared {
   /** To a value; stochastic with `quantize_weight_in_forward` false alone. Default "nearest". */
   rounding?: 'nearest' | 'stochastic';
   /**
-   * True: at target_bits from the first step on; false: from start_bits down to them. Default
+   * True: at target_bits from schedule_offset on; false: from start_bits down to them. Default
    * false.
    */
   quantize_weight_in_forward?: boolean;
@@ -4474,7 +4474,7 @@ export interface ResolvedCompressionWeightQuantizationShared {
   readonly quantization_type: 'symmetric' | 'asymmetric';
   /** To a value; stochastic with `quantize_weight_in_forward` false alone. */
   readonly rounding: 'nearest' | 'stochastic';
-  /** True: at target_bits from the first step on; false: from start_bits down to them. */
+  /** True: at target_bits from schedule_offset on; false: from start_bits down to them. */
   readonly quantize_weight_in_forward: boolean;
   /** Goes over to quantized weights gradually; not with `quantize_weight_in_forward`. */
   readonly fp16_mixed_quantize: ResolvedCompressionMixedQuantize;

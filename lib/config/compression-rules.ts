@@ -141,6 +141,6 @@ export function unreadInForward({
   ];
   if (unread.length === 0) return null;
   const path = [SECTION, 'weight_quantization', 'shared_parameters', 'quantize_weight_in_forward'];
-  const text = `is true, with which ${unread.join(', ')} ${unread.length > 1 ? 'are' : 'is'} not read: weights have target_bits from the first step on, rounded to nearest.`;
+  const text = `is true, with which ${unread.join(', ')} ${unread.length > 1 ? 'are' : 'is'} not read: weights have target_bits from schedule_offset on, rounded to nearest.`;
   return { path, text };
 }

@@ -94,6 +94,29 @@ test('rows go, with the columns that read them', () => {
   closely(outputs(model, x), before);
 });
 
+test('a token table is rounded for itself alone, and in the end for a tied head as well', () => {
+  seed(4);
+  const sizes = { vocabSize: 31, maxSeq: 8, heads: 2, channels: 16, layers: 1 };
+  const model = new nn.models.GPT2(sizes);
+  const { lm_head: head, transformer } = model;
+  const weight = transformer.wte.weight.toArray();
+  const section = of(
+    'weight_quantization',
+    {},
+    { params: { start_bits: 3, target_bits: 3 }, modules: ['wte'] },
+  );
+  initCompression(model, configOf(section));
+  const rows = Tensor.from(
+    Int32Array.from({ length: 31 }, (_, i) => i),
+    { shape: [31] },
+  );
+  const rounded = outputs(transformer.wte, rows);
+  expect(new Set(rounded).size).toBeLessThanOrEqual(8);
+  expect((head as { weight: Tensor }).weight.toArray()).toEqual(weight);
+  redundancyClean(model, configOf(section));
+  expect((head as { weight: Tensor }).weight.toArray()).toEqual(rounded);
+});
+
 /** Attention whose width is that of its projections: heads of two channels. */
 class Attention extends nn.Module {
   readonly query = new nn.Linear(6, 6);
