@@ -110,20 +110,30 @@ function predict(given: PlanFlags, file: string): { fits: boolean; output: strin
   const facts = { ...axes, seq: Math.ceil(seq / tokens), checkpointing: !!flags.checkpointing };
   const weighed = configs.map((config) => {
     const { stage, mics_shard_size: copy, offload_optimizer: state } = config.zero_optimization;
-    const ranks = worldSize * tokens;
+    requireStages(stage, axes.stages, sizes.layers);
+    const all = worldSize * tokens;
+    const ranks = stage === 3 && copy > 0 ? copy : all;
     const setup = setupOfConfig(config, {
-      ...{ ...facts, ranks: stage === 3 && copy > 0 ? copy : ranks },
+      ...{ ...facts, ranks, copies: all / ranks },
       ...{ stateBytes: stateBytesOf(config), speculates: speculates(config) },
     });
     const isLeft = state.gpu_share === null && state.device === 'cpu';
     const gpuShare = isLeft ? plannedGpuShare(setup, rates, cluster) : setup.gpuShare;
-    const one = weigh(request, { ...setup, gpuShare });
-    return { ...one, tokensPerSecond: (one.tokensPerSecond * ranks) / setup.ranks };
+    return weigh(request, { ...setup, gpuShare });
   });
   const { candidates, best } = inOrder(weighed);
   const fits = best !== null;
   if (!flags.json) return { fits, output: formatPrediction(candidates, request) };
   return { fits, output: JSON.stringify({ best, candidates }, null, 2) };
+}
+
+/** Throws DS_CONFIG for what no pipeline of this model trains, as initialize() does. */
+function requireStages(zero: number, stages: number, layers: number): void {
+  const refused = (op: string, expected: string, got: number): DsError =>
+    new DsError({ code: 'DS_CONFIG', op: `plan --config, ${op}`, expected, got: String(got) });
+  if (stages > layers) throw refused('pipeline.stages', `${layers} at most, as layers`, stages);
+  if (stages === 1 || zero < 2) return;
+  throw refused('zero_optimization.stage', '0 or 1 beside pipeline.stages', zero);
 }
 
 /** Those that share batches out, where `sharing` ranks have one model. Throws DS_ARGUMENT. */

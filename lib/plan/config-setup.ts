@@ -5,7 +5,7 @@ import { plainSetup, type Setup } from './setup.js';
 /** What a configuration does not say by itself: the ranks, the model, the optimizer. */
 export type ConfigFacts = Pick<
   Setup,
-  'ranks' | 'tensor' | 'stages' | 'seq' | 'checkpointing' | 'stateBytes' | 'speculates'
+  'ranks' | 'copies' | 'tensor' | 'stages' | 'seq' | 'checkpointing' | 'stateBytes' | 'speculates'
 >;
 
 /**

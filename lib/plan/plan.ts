@@ -141,10 +141,19 @@ export function weigh(request: Omit<PlanRequest, 'batch' | 'seq'>, setup: Setup)
   const host = total(memory.host) * HOST_SPARE * here;
   const disk = memory.disk * here;
   const time = stepTime(sizes, setup, rates, cluster);
-  const tokens = setup.ranks * setup.microBatch * setup.accumulation * setup.seq;
+  const samples = setup.ranks * setup.copies * setup.microBatch * setup.accumulation;
   const isInMemory = device <= request.deviceMemory && host <= request.hostMemory;
   const fits = isInMemory && disk <= request.diskMemory;
-  return { setup, memory, device, host, disk, fits, time, tokensPerSecond: tokens / time.step };
+  return {
+    setup,
+    memory,
+    device,
+    host,
+    disk,
+    fits,
+    time,
+    tokensPerSecond: (samples * setup.seq) / time.step,
+  };
 }
 
 /**

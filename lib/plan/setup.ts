@@ -7,8 +7,10 @@ export type Place = 'device' | 'cpu' | 'nvme';
 export interface Setup {
   /** zero_optimization.stage. */
   stage: 0 | 1 | 2 | 3;
-  /** Ranks that share a batch out: all, over `tensor` and `stages`. */
+  /** Ranks that share the state out: all, over `copies`, `tensor` and `stages`. */
   ranks: number;
+  /** Groups of so many ranks, each with a state of its own: mics_shard_size; else 1. */
+  copies: number;
   /** Ranks that share each layer out. */
   tensor: number;
   /** Stages of a pipeline, one to a rank. */
@@ -46,7 +48,7 @@ export interface Setup {
 /** AdamW in bf16 on one rank, with nothing shared out or moved. */
 export const plainSetup: Setup = {
   ...{ stage: 0, ranks: 1, optimizer: 'device', weights: 'device', ratio: 1 },
-  ...{ tensor: 1, stages: 1 },
+  ...{ copies: 1, tensor: 1, stages: 1 },
   gpuShare: 0,
   speculates: true,
   ...{ microBatch: 1, seq: 1024, accumulation: 1, precision: 'bf16', checkpointing: false },

@@ -122,8 +122,8 @@ function adapterTime(
 }
 
 /** All ranks of one machine, whatever they share. */
-export function ranksOfMachine({ ranks, tensor, stages }: Setup, at: Cluster): number {
-  return Math.min(ranks * tensor * stages, at.devicesPerNode);
+export function ranksOfMachine({ ranks, copies, tensor, stages }: Setup, at: Cluster): number {
+  return Math.min(ranks * copies * tensor * stages, at.devicesPerNode);
 }
 
 /** Bytes a second of a rank's collectives with ranks of other machines, where there are any. */

@@ -63,12 +63,32 @@ test('weighs what "auto" leaves open, the best first', () => {
   expect(best).toEqual(candidates[0]);
 });
 
+test('counts all ranks of a machine where several groups of them have a state each', () => {
+  const zero = { stage: 3, offload_optimizer: { device: 'cpu' } };
+  const config = { train_micro_batch_size_per_gpu: 1, bf16: { enabled: true } };
+  const weighed = (mics_shard_size: number) =>
+    JSON.parse(
+      predicted({ ...config, zero_optimization: { ...zero, mics_shard_size } }, { json: true })
+        .output,
+    ).best;
+  const [whole, halves] = [weighed(4), weighed(2)];
+  expect(halves.setup).toMatchObject({ ranks: 2, copies: 2 });
+  expect(halves.host).toBeGreaterThan(1.3 * whole.host);
+});
+
 test('refuses what it cannot say', () => {
   const config = { train_micro_batch_size_per_gpu: 1, optimizer: { type: 'Lamb' } };
   expect(() => predicted(config)).toThrow(/optimizer.type: expected AdamW, Adam, .*got Lamb/);
   const cut = { ...config, tensor_parallel: { autotp_size: 3 } };
   expect(() => predicted(cut)).toThrow(/plan --gpus: expected a multiple of 3,.*got 4/);
   expect(() => predicted({ train_micro_batch_size_per_gpu: 0 })).toThrow(/DS_CONFIG|micro_batch/);
+  const staged = { train_micro_batch_size_per_gpu: 1, pipeline: { stages: 2 } };
+  expect(() => predicted({ ...staged, zero_optimization: { stage: 2 } })).toThrow(
+    /zero_optimization.stage: expected 0 or 1 beside pipeline.stages, got 2/,
+  );
+  expect(() => predicted({ ...staged, pipeline: { stages: 16 } }, { gpus: 16 })).toThrow(
+    /pipeline.stages: expected 12 at most, as layers, got 16/,
+  );
   expect(() => plan({ ...flags, checkpointing: true })).toThrow(
     /--checkpointing: expected --config/,
   );

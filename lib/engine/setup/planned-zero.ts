@@ -129,8 +129,10 @@ function setupOf(config: ResolvedConfig, { job, asked, model, cluster, seq }: Fa
   const { mesh, world } = job;
   const { optimizer } = asked;
   const { offload_optimizer: state } = config.zero_optimization;
+  const all = mesh.size('dp', 'sp');
+  const ranks = shardSizes(config).copy ?? all;
   const setup = setupOfConfig(config, {
-    ranks: shardSizes(config).copy ?? mesh.size('dp', 'sp'),
+    ...{ ranks, copies: all / ranks },
     tensor: model.isCut ? 1 : mesh.size('tp'),
     stages: mesh.size('pp'),
     speculates: speculates({ config, optimizer, device: world.device }),
