@@ -170,7 +170,10 @@ function adamw(n: number): Prepared {
   const rule = { lr: 1e-4, weightDecay: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8 };
   const steps = { correction1: 0.5, correction2: 0.5, decoupled: true };
   const args = { master, m, v, grad, weight: null, control, ...rule, ...steps };
-  return { call: () => kernels.adamW(args as Parameters<typeof kernels.adamW>[0]) };
+  const end = async (): Promise<void> => {
+    for (const tensor of [master, m, v, grad, control]) tensor?.dispose();
+  };
+  return { call: () => kernels.adamW(args as Parameters<typeof kernels.adamW>[0]), end };
 }
 
 /** What is computed, and of which tensors. */
@@ -207,11 +210,16 @@ export async function prepared(one: Case): Promise<Prepared> {
   if (one.op === 'decode') return continuing(one);
   if (one.op === 'adamw') return adamw((one.shape as number[])[0] as number);
   const [compute, inputs] = functional(one);
+  const owned = [...inputs];
   const end = async (): Promise<void> => {
-    for (const tensor of inputs) tensor.dispose();
+    for (const tensor of owned) tensor.dispose();
   };
   if (!one.backward) return { call: () => noGrad(() => scope(() => void compute(...inputs))), end };
-  const grad = random(noGrad(() => compute(...inputs)).shape, one.dtype);
+  const grad = random(
+    noGrad(() => scope(() => [...compute(...inputs).shape])),
+    one.dtype,
+  );
+  owned.push(grad);
   const call = (): void => {
     scope(() => backward(compute(...inputs), grad));
     for (const tensor of inputs) {

@@ -65,6 +65,13 @@ async function answer(lines: AsyncIterator<string>): Promise<string> {
   throw new DsError({ code: 'DS_IO', op: 'bench cpu --peer', expected, got: 'its end' });
 }
 
+/** Throws DS_ARGUMENT for a name that none has. */
+function group(name: string): readonly Case[] {
+  if (Object.hasOwn(groups, name)) return groups[name] as readonly Case[];
+  const expected = `some of ${Object.keys(groups).join(', ')}`;
+  throw new DsError({ code: 'DS_ARGUMENT', op: 'bench cpu --only', expected, got: name });
+}
+
 /** Significant digits that a table keeps. */
 const rounded = (x: number): number => Number(x.toPrecision(4));
 
@@ -103,7 +110,7 @@ export async function cpuBench(options: Options): Promise<object> {
   const peer = options.peer ? await Peer.start(options.peer, threads) : null;
   const rows: object[] = [];
   for (const name of (options.only ?? Object.keys(groups).join(',')).split(',')) {
-    for (const one of groups[name] ?? []) {
+    for (const one of group(name)) {
       if (options.dtype && options.dtype !== one.dtype) continue;
       const measured = await row(one, peer, rounds, seconds);
       console.log(JSON.stringify(measured));
