@@ -1,4 +1,7 @@
 // What is left when compression ends, quantized inputs, and layers of a deeper model.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import {
   type DsError,
   initCompression,
@@ -115,6 +118,34 @@ test('a token table is rounded for itself alone, and in the end for a tied head 
   expect((head as { weight: Tensor }).weight.toArray()).toEqual(weight);
   redundancyClean(model, configOf(section));
   expect((head as { weight: Tensor }).weight.toArray()).toEqual(rounded);
+});
+
+test('a folder is read back once the model is clean', async () => {
+  seed(4);
+  const sizes = { vocabSize: 31, maxSeq: 8, heads: 2, channels: 16, layers: 1 };
+  const model = new nn.models.GPT2(sizes);
+  const config = configOf(
+    of(
+      'sparse_pruning',
+      { method: 'topk' },
+      { params: { dense_ratio: 0.5 }, modules: ['mlp.c_fc'] },
+    ),
+  );
+  initCompression(model, config);
+  const dir = mkdtempSync(join(tmpdir(), 'ds-clean-'));
+  try {
+    const [early, late] = [join(dir, 'early'), join(dir, 'late')];
+    await model.save(early);
+    await expect(nn.models.GPT2.fromPretrained(early)).rejects.toThrow('c_fc.sparse_mask_scores');
+    await redundancyClean(model, config).save(late);
+    const read = (await nn.models.GPT2.fromPretrained(late)).stateDict();
+    const name = 'transformer.h.0.mlp.c_fc.weight';
+    const weight = read[name]?.toArray() ?? [];
+    expect(weight).toEqual(model.stateDict()[name]?.toArray());
+    expect(weight.filter((value) => value === 0)).toHaveLength(weight.length / 2);
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
 });
 
 /** Attention whose width is that of its projections: heads of two channels. */
