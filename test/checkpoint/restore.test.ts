@@ -176,6 +176,24 @@ test.each([0, 3] as const)('state of a parameter tied across units, stage %d', a
   expect([after(), after(), after()]).toEqual([step(), step(), step()]);
 });
 
+test('a parameter that is thawed has no state in the checkpoint, and what to do is said', async () => {
+  const made = async (frozen: boolean): Promise<Engine> => {
+    const model = new nn.Linear(3, 3);
+    (model.bias as nn.Parameter).requireGrad(!frozen);
+    const optimizer = { type: 'AdamW' } as const;
+    const config = { train_micro_batch_size_per_gpu: 2, optimizer };
+    const { engine } = await initialize({ model, device: 'cpu', config });
+    engines.push(engine);
+    return engine;
+  };
+  await (await made(true)).saveCheckpoint(dir);
+  const thawed = await made(false);
+  await expect(thawed.loadCheckpoint(dir)).rejects.toThrow(
+    /bias: expected fp32.*got no optimizer state\. It was not trained then.*loadOptimizerStates: false/,
+  );
+  await thawed.loadCheckpoint(dir, { loadOptimizerStates: false });
+});
+
 test('loadModuleOnly: the weights and buffers, and nothing else', async () => {
   const first = await saved();
   const { engine, model } = await start(2);

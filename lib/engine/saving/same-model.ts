@@ -130,12 +130,14 @@ export function requireSameOptimizer(
     const own = names.map((name) => (name === 'master' ? 'fp32' : name));
     const found = (saved.get(slot.name) ?? []).filter((name) => !isRankError(name));
     if ([...own].sort().join() === [...found].sort().join()) continue;
+    const from =
+      found.length > 0 ? 'It was saved with another optimizer' : 'It was not trained then';
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: `${checkpoint.path}: ${slot.name}`,
       expected: `${own.join(', ')}, which ${engine.optimizer.name} keeps`,
       got: found.length > 0 ? found.join(', ') : 'no optimizer state',
-      hint: 'It was saved with another optimizer: { loadOptimizerStates: false } starts this one afresh.',
+      hint: `${from}, or had another name: { loadOptimizerStates: false } starts the optimizer afresh.`,
     });
   }
 }
