@@ -64,6 +64,16 @@ const order: GradientCheck[] = [
 
 const places: GradientCheck[] = [
   {
+    op: 'takeRows',
+    inputs: x(5, 3),
+    run: (a) => ops.takeRows(a, indices([4, 0, 2], [3], a)).square(),
+  },
+  {
+    op: 'replaceRows',
+    inputs: shapes([5, 3], [2, 3]),
+    run: (a, b) => ops.replaceRows(a, indices([3, 1], [2], a), b).exp(),
+  },
+  {
     op: 'gather',
     title: 'of a part',
     inputs: x(4, 5),
