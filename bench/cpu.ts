@@ -40,7 +40,9 @@ class Peer {
 
   /** Throws DS_IO where it ends before it has answered. */
   static async start(python: string, threads: number): Promise<Peer> {
-    const env = { ...process.env, OMP_NUM_THREADS: String(threads) };
+    // Debian's OpenBLAS has threads of its own and heeds no other variable.
+    const count = String(threads);
+    const env = { ...process.env, OMP_NUM_THREADS: count, OPENBLAS_NUM_THREADS: count };
     const stdio: ['pipe', 'pipe', 'inherit'] = ['pipe', 'pipe', 'inherit'];
     const child = spawn(python, ['bench/peers/cpu_torch.py'], { env, stdio });
     const lines = createInterface(child.stdout)[Symbol.asyncIterator]();
