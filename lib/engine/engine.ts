@@ -225,9 +225,9 @@ export class Engine {
     return this.parts.gradients.noSync(body);
   }
 
-  /** True when the next (or the just finished) backward() completes an accumulation step. */
+  /** True when the backward() that waits for its step(), or else the next one, completes an accumulation step. */
   isGradientAccumulationBoundary(): boolean {
-    return this.parts.gradients.boundary;
+    return this.parts.gradients.atBoundary;
   }
 
   /** Forgets the gradients accumulated since the last step. */

@@ -272,6 +272,30 @@ async function batchSizeChanges(device: Device): Promise<void> {
   engine.destroy();
 }
 
+/** As in DeepSpeed, whose loops ask before step() whether it is going to update. */
+async function boundaryUntilStep(device: Device): Promise<void> {
+  const engine = await tinyEngine({ accumulation: 3 }, device);
+  const { tokens, targets } = tinyBatch(0, device);
+  for (let micro = 0; micro < 6; ++micro) {
+    const isLast = micro % 3 === 2;
+    const seen = [engine.isGradientAccumulationBoundary()];
+    const loss = engine.forward<Tensor>(tokens, targets);
+    seen.push(engine.isGradientAccumulationBoundary());
+    if (micro < 3) engine.backward(loss);
+    else loss.backward();
+    seen.push(engine.isGradientAccumulationBoundary());
+    if (micro >= 3) engine.backwardEpilogue();
+    seen.push(engine.isGradientAccumulationBoundary());
+    assert.deepEqual(seen, [isLast, isLast, isLast, isLast], `micro-batch ${micro}`);
+    engine.step();
+    assert.equal(engine.globalSteps, Math.floor((micro + 1) / 3));
+  }
+  const loss = engine.forward<Tensor>(tokens, targets);
+  engine.noSync(() => engine.backward(loss));
+  assert.equal(engine.isGradientAccumulationBoundary(), false, 'after noSync()');
+  engine.destroy();
+}
+
 async function zeroGradForgets(device: Device): Promise<void> {
   const expected = await trained({}, device, ours);
   const again = await trained({}, device, (engine, loss, micro) => {
@@ -329,5 +353,9 @@ export const cases: Case[] = [
     },
   })),
   { name: 'setTrainBatchSize() changes the accumulation alone', run: batchSizeChanges },
+  {
+    name: 'isGradientAccumulationBoundary() is of a micro-batch until its step()',
+    run: boundaryUntilStep,
+  },
   { name: 'zeroGrad() forgets the gradients', run: zeroGradForgets },
 ];

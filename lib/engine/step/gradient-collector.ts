@@ -34,6 +34,8 @@ export interface CollectorParts {
 export class GradientCollector implements UnitListener {
   /** Backwards since the last step, those inside noSync() aside. */
   private microSteps = 0;
+  /** One of them has ended, and its step() has not come yet. */
+  private awaitsStep = false;
   private pass: Pass | null = null;
   private inNoSync = false;
   /** The factor that this rank's gradients carry; null before the step's first backward. */
@@ -63,6 +65,15 @@ export class GradientCollector implements UnitListener {
   /** Whether the coming or present backward completes the gradients of a step. */
   get boundary(): boolean {
     return !this.inNoSync && this.parts.batch.accumulation.completes(this.microSteps);
+  }
+
+  /**
+   * Whether the backward whose step() has not come yet, or else the coming one, completes the
+   * gradients of a step. Source: DeepSpeed, whose step() counts micro-batches.
+   */
+  get atBoundary(): boolean {
+    const done = this.awaitsStep ? this.microSteps - 1 : this.microSteps;
+    return !this.inNoSync && this.parts.batch.accumulation.completes(done);
   }
 
   /** Whether this step's gradients are reduced and wait for step(). */
@@ -120,6 +131,7 @@ export class GradientCollector implements UnitListener {
     if (this.microSteps === 0) {
       throw misuse('engine.step', 'backward() before step()', 'no gradient since the last step');
     }
+    this.awaitsStep = false;
     if (!this.parts.batch.accumulation.applies(this.microSteps)) return false;
     if (this.decided) return true;
     const { units, stage, control } = this.parts;
@@ -147,6 +159,7 @@ export class GradientCollector implements UnitListener {
   /** After an update: the next step begins. */
   restart(): void {
     this.microSteps = 0;
+    this.awaitsStep = false;
     this.carried = null;
     this.concluded.clear();
     this.decided = false;
@@ -219,6 +232,7 @@ export class GradientCollector implements UnitListener {
     if (!this.parts.batch.accumulation.accepts(this.microSteps))
       throw stepMissing(this.parts.batch.accumulation.divisor);
     if (this.carried !== null && this.carried !== carried) throw mixedScales(this.carried, carried);
+    this.awaitsStep = false;
     this.carried = carried;
     this.pass = pass;
     const { units, state, planner } = this.parts;
@@ -254,7 +268,10 @@ export class GradientCollector implements UnitListener {
     this.pause();
     if (boundary) control.decide(this.gradientScale);
     this.decided = boundary;
-    if (!this.inNoSync) this.microSteps++;
+    if (!this.inNoSync) {
+      this.microSteps++;
+      this.awaitsStep = true;
+    }
     progress.globalSamples += this.inNoSync ? batch.micros : batch.samplesOf(this.microSteps);
   }
 
