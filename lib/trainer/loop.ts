@@ -89,7 +89,7 @@ async function* act<Batch>(session: Session<Batch>, moment: Moment): Events<EndR
 async function* evaluation<Batch>(session: Session<Batch>): Events<EvaluateEvent | null> {
   const { settings, state } = session;
   if (!settings.eval) return null;
-  yield* settled(session);
+  yield* finished(session);
   const data = await session.evalData(settings.eval);
   const metrics = await evaluate(session, data, settings.eval);
   const isBest = judged(settings, state, metrics);
@@ -104,9 +104,8 @@ async function* checkpoint<Batch>(
   save: SaveSettings,
   isBest: boolean,
 ): Events {
-  const { engine, world, settings, state, length, counts, book } = session;
-  yield* settled(session);
-  book.read(counts.tokens());
+  const { engine, world, settings, state, length } = session;
+  yield* finished(session);
   if (isBest && state.best) state.best.checkpoint = checkpointPath(save, state.step);
   const source = { engine, world, save, tokenizer: settings.tokenizer };
   const run = { maxSteps: length.maxSteps, batchSize: engine.trainMicroBatchSizePerGpu() };
@@ -121,12 +120,16 @@ async function* settled<Batch>({ book }: Session<Batch>): Events {
   yield* book.settle();
 }
 
+/** The same, where its tokens have not been read yet: no other update has begun. */
+async function* finished<Batch>(session: Session<Batch>): Events {
+  session.book.read(session.counts.tokens());
+  yield* settled(session);
+}
+
 /** Whatever has not been logged yet. */
 async function* logged<Batch>(session: Session<Batch>): Events {
-  const { book, counts } = session;
-  book.read(counts.tokens());
-  yield* settled(session);
-  const rest = book.rest();
+  yield* finished(session);
+  const rest = session.book.rest();
   if (rest) yield rest;
 }
 

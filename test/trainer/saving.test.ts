@@ -17,7 +17,7 @@ import {
   type TrainerEvent,
   type TrainerOptions,
 } from '../../lib/index.js';
-import { samples, tinyModel, type Window, weightsOf } from './tiny.js';
+import { SEQ, samples, tinyModel, type Window, weightsOf } from './tiny.js';
 
 let dir: string;
 beforeEach(() => {
@@ -172,6 +172,28 @@ test('trainer_state.json has the fields of transformers', async () => {
     'epoch,eval_loss,eval_score,step',
   ]);
 });
+
+test.each<[string, Options]>([
+  ['an evaluation', { eval: { data: judged, every: 2 } }],
+  ['a save', { save: { dir: 'here', every: 2 } }],
+  [
+    'both, the evaluation first',
+    { eval: { data: judged, every: 2 }, save: { dir: 'here', every: 2 } },
+  ],
+])(
+  'a log in the step of %s says the tokens and the speed of that step, too',
+  async (_, options) => {
+    const save = options.save && { dir, every: 2 };
+    const one = trainer({ ...options, save, log: { every: 2 }, epochs: 1 });
+    const told: [number, number][] = [];
+    one.on('log', ({ step, tokens, tokensPerSecond }) => {
+      told.push([step, tokens]);
+      expect(tokensPerSecond).toBeGreaterThan(0);
+    });
+    await one.train();
+    expect(told).toEqual([2, 4, 5].map((step) => [step, step * 2 * SEQ]));
+  },
+);
 
 test('weights alone: a folder that loads, and no place to go on from', async () => {
   const one = trainer({ maxSteps: 1, save: { dir, weightsOnly: true } });
