@@ -215,8 +215,8 @@ describe('as options of a Trainer', () => {
     ['--use_cpu', { device: 'cpu' }],
     ['--load_best_model_at_end --eval_data e', { save: { best: { metric: 'loss', load: true } } }],
     [
-      '--early_stopping_patience 2 --metric_for_best_model acc --eval_data e',
-      { earlyStop: { patience: 2 }, save: { best: { metric: 'acc', load: false } } },
+      '--early_stopping_patience 2 --metric_for_best_model eval_loss --eval_data e',
+      { earlyStop: { patience: 2 }, save: { best: { metric: 'eval_loss', load: false } } },
     ],
   ])('%s', async (line, options) => {
     expect(said((await part(line)).options)).toMatchObject(options);
@@ -227,7 +227,9 @@ describe('as options of a Trainer', () => {
   }
 
   test('saving can be left out', async () => {
-    expect((await part('--save_strategy no')).options.save).toBeUndefined();
+    for (const line of ['', '--metric_for_best_model loss']) {
+      expect((await part(`${line} --save_strategy no`)).options.save).toBeUndefined();
+    }
   });
 
   test.each<[line: string, evaluation: object | null]>([
@@ -254,6 +256,17 @@ describe('as options of a Trainer', () => {
     ['--lr_scheduler_kwargs {"timescale":3}', /--lr_scheduler_kwargs timescale: expected min_lr/],
     ['--lr_scheduler_kwargs {"power":"3"}', /--lr_scheduler_kwargs power: expected a number/],
     ['--early_stopping_threshold 1', /--early_stopping_patience beside it/],
+    ['--load_best_model_at_end', /--load_best_model_at_end: expected --eval_data FILE beside it/],
+    [
+      '--eval_data e --eval_strategy no --save_strategy best',
+      /--save_strategy best: .*--eval_strat/,
+    ],
+    [
+      '--eval_data e --load_best_model_at_end --save_strategy no',
+      /--save_strategy other than "no"/,
+    ],
+    ['--eval_data e --early_stopping_patience 2 --save_strategy no', /patience: .*--save_strategy/],
+    ['--eval_data e --metric_for_best_model accuracy', /"loss" or "eval_loss", got "accuracy"/],
     ['--save_strategy no --report_to csv', /--save_strategy other than "no"/],
   ])('%s is refused', async (line, message) => {
     await expect(part(line)).rejects.toThrow(message);

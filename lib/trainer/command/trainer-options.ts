@@ -156,12 +156,13 @@ function everyOf(
 function saveOf(args: TrainArguments, dir: string): CheckpointOptions | undefined {
   const { save_strategy: strategy, save_steps: steps } = args;
   const every = strategy === 'best' ? 'best' : everyOf('save', strategy, steps);
+  const best = bestOf(args);
   if (every === null) return undefined;
   return {
     dir,
     every,
     keep: args.save_total_limit,
-    best: bestOf(args),
+    best,
     // Of LoRA a checkpoint has the adapter beside it, and not the model's weights once more.
     weights: args.use_peft ? false : undefined,
     weightsOnly: args.save_only_model,
@@ -171,9 +172,30 @@ function saveOf(args: TrainArguments, dir: string): CheckpointOptions | undefine
 /** Named, asked for, or needed by what goes by it. */
 function bestOf(args: TrainArguments): CheckpointOptions['best'] {
   const { load_best_model_at_end: load = false, metric_for_best_model: metric = 'loss' } = args;
-  const isNeeded = args.save_strategy === 'best' || args.early_stopping_patience !== undefined;
-  if (!load && !isNeeded && args.metric_for_best_model === undefined) return undefined;
+  const wish = wishForBest(args);
+  if (wish === null) return undefined;
+  const { save_strategy: saves, eval_strategy: evaluates, validation_file: files } = args;
+  if (saves === 'no' && wish === METRIC) return undefined; // It would mark a checkpoint, no more.
+  if (files === undefined) throw refused(wish, '--eval_data FILE beside it', 'none');
+  if (evaluates === 'no')
+    throw refused(wish, 'an --eval_strategy other than "no" beside it', '"no"');
+  if (saves === 'no') throw refused(wish, 'a --save_strategy other than "no" beside it', '"no"');
+  if (!/^(eval_)?loss$/.test(metric)) {
+    const hint =
+      'Other metrics are computed by a program of your own: `eval.metrics` of its Trainer.';
+    throw refused(METRIC, '"loss" or "eval_loss"', JSON.stringify(metric), hint);
+  }
   return { metric, greaterIsBetter: args.greater_is_better, load };
+}
+
+const METRIC = '--metric_for_best_model';
+
+/** The argument that asks for the best evaluation; null where none does. */
+function wishForBest(args: TrainArguments): string | null {
+  if (args.load_best_model_at_end) return '--load_best_model_at_end';
+  if (args.save_strategy === 'best') return '--save_strategy best';
+  if (args.early_stopping_patience !== undefined) return '--early_stopping_patience';
+  return args.metric_for_best_model === undefined ? null : METRIC;
 }
 
 function earlyStopOf(args: TrainArguments): TrainerOptions['earlyStop'] {
