@@ -1,10 +1,20 @@
 // The errors of wrong calls of the engine, and of a step that cannot go on.
 import { DsError } from '../errors.js';
-import type { Tensor } from '../tensor/index.js';
+import { phrase } from '../runtime/phrase.js';
+import { Tensor } from '../tensor/index.js';
 import type { Verdict } from './step/step-control.js';
 
-/** Throws DS_SHAPE unless `loss` is one f32 element. */
+/** Throws DS_ARGUMENT unless `loss` is a tensor, DS_SHAPE unless it is one f32 element. */
 export function requireLoss(op: string, loss: Tensor): void {
+  if (!(loss instanceof Tensor)) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op,
+      expected: 'a loss: the tensor that forward() has computed',
+      got: phrase(loss),
+      hint: 'Where the model returns more than its loss, pass the loss alone.',
+    });
+  }
   if (loss.numel === 1 && loss.dtype === 'f32') return;
   throw new DsError({
     code: 'DS_SHAPE',

@@ -253,6 +253,13 @@ export const cases: Case[] = [
       const { tokens } = tinyBatch(0, device);
       const logits = engine.forward<Tensor>(tokens);
       await expectError('DS_SHAPE', /engine\.backward/, () => engine.backward(logits));
+      // What a model of transformers returns, and what loss.item() does.
+      for (const outputs of [{ loss: logits, logits }, [logits], 0.5, undefined]) {
+        const none = outputs as unknown as Tensor;
+        const alone = /pass the loss alone/;
+        await expectError('DS_ARGUMENT', alone, () => engine.backward(none));
+        await expectError('DS_ARGUMENT', alone, () => engine.scale(none));
+      }
       await expectError('DS_AUTOGRAD', /engine\.step/, () => engine.step(), { hint: false });
       engine.destroy();
       tokens.dispose();
