@@ -197,6 +197,22 @@ async function wrongGroups(device: Device): Promise<void> {
   );
 }
 
+/** Schedules as PyTorch has them step by themselves: the message says what the engine takes. */
+async function wrongSchedules(device: Device): Promise<void> {
+  const torch = { step: () => {}, getLastLr: () => [1] } as unknown as optim.LrSchedule;
+  await assert.rejects(
+    run(device, () => ({ lrScheduler: torch })),
+    /new optim\.LambdaLr\(\{/,
+  );
+  const linear = ({ lr }: { lr: number }) => new optim.LinearLr({ baseLr: lr, steps: 10 });
+  const wrapped = (one: optim.Optimizer) => new optim.LrScheduler(one, linear);
+  const lrScheduler = wrapped as unknown as Clients['lrScheduler'];
+  await assert.rejects(
+    run(device, () => ({ lrScheduler })),
+    /class LrScheduler\. An engine advances schedules itself: pass what the LrScheduler was given/,
+  );
+}
+
 async function saysWhatItIs(device: Device): Promise<void> {
   const { engine } = await run(device, () => ({}), { steps_per_print: 7, gradient_clipping: 0.5 });
   assert.equal(engine.stepsPerPrint(), 7);
@@ -220,5 +236,6 @@ export const cases: Case[] = [
   { name: 'client schedules: one for all, one per group', run: clientSchedules },
   { name: 'without a schedule rates are the caller’s', run: ratesAreTheCallers },
   { name: 'wrong groups are refused', run: wrongGroups },
+  { name: 'what is no schedule is refused, with what is one', run: wrongSchedules },
   { name: 'the engine says what it is', run: saysWhatItIs },
 ];

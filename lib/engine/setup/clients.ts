@@ -5,6 +5,7 @@ import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import type { Monitor } from '../../monitor/index.js';
 import type { Module } from '../../nn/module.js';
+import { LrScheduler } from '../../optim/lr-scheduler.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import type { LrSchedule } from '../../optim/schedule.js';
@@ -55,12 +56,18 @@ export function requireMonitors(monitors: unknown): void {
 }
 
 /** Throws DS_ARGUMENT where a caller's object, of a class of its own maybe, lacks a method. */
-function requireMethods(op: string, one: unknown, kind: string, names: readonly string[]): void {
+function requireMethods(
+  op: string,
+  one: unknown,
+  kind: string,
+  names: readonly string[],
+  hint = '',
+): void {
   const held = (typeof one === 'object' && one) as Record<string, unknown> | null;
   const missing = names.filter((name) => typeof held?.[name] !== 'function');
   if (missing.length === 0) return;
   const expected = `${kind}, with ${names.map((name) => `${name}()`).join(', ')}`;
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(one) });
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(one), hint });
 }
 
 /** Throws DS_ARGUMENT where an optimizer of the caller's has no groups. */
@@ -175,7 +182,8 @@ export function findSchedules(
   const given =
     typeof lrScheduler === 'function' ? madeBy(op, lrScheduler, optimizer) : lrScheduler;
   for (const one of isList(given) ? given : [given]) {
-    requireMethods(op, one, 'a schedule', ['lr', 'apply', 'stateDict', 'loadStateDict']);
+    const methods = ['lr', 'apply', 'stateDict', 'loadStateDict'];
+    requireMethods(op, one, 'a schedule', methods, one instanceof LrScheduler ? INSIDE : OF_OWN);
   }
   if (!isList(given)) return new ScheduleSet(groups.map(() => given));
   if (given.length === groups.length) return new ScheduleSet(given);
@@ -186,6 +194,11 @@ export function findSchedules(
     got: `${given.length} schedules`,
   });
 }
+
+const INSIDE =
+  'An engine advances schedules itself: pass what the LrScheduler was given, such as `({ groups }) => groups.map(({ lr }) => new optim.LinearLr({ baseLr: lr }))`.';
+const OF_OWN =
+  'Take one of optim; new optim.LambdaLr({ baseLr, factor: (updates) => .. }) is any function of the updates.';
 
 function isList<T>(value: T | readonly T[]): value is readonly T[] {
   return Array.isArray(value);
