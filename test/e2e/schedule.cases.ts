@@ -145,9 +145,47 @@ async function listOfAnotherLength(device: Device): Promise<void> {
   });
 }
 
+/** Notices of an initialize() with groups of rates 1e-3 and 1e-5. */
+async function noticesOf(scheduler: DsConfig['scheduler'], device: Device): Promise<string[]> {
+  const model = tinyModel();
+  const all = model.parameters();
+  const modelParameters = [{ params: all.slice(0, 1) }, { params: all.slice(1), lr: 1e-5 }];
+  const config = { ...tinyConfig({ precision: 'fp32', offload: false }), scheduler };
+  const told: string[] = [];
+  const { emitWarning } = process;
+  process.emitWarning = ((text: string) => void told.push(text)) as typeof emitWarning;
+  try {
+    const { engine } = await initialize({ model, modelParameters, config, device });
+    engine.destroy();
+  } finally {
+    process.emitWarning = emitWarning;
+  }
+  return told;
+}
+
+async function unusedRatesAreTold(device: Device): Promise<void> {
+  const own = { warmup_max_lr: 1e-3, warmup_num_steps: 2 };
+  const [told, ...others] = await noticesOf({ type: 'WarmupLR', params: own }, device);
+  assert.match(told ?? '', /^scheduler\.params\.warmup_max_lr is 0\.001 for all parameter groups/);
+  assert.match(told ?? '', /0\.00001, have no effect: WarmupLR .*Write a list: one for each group/);
+  assert.deepEqual(others, []);
+  const decay = { ...own, total_num_steps: 9 };
+  assert.match(
+    (await noticesOf({ type: 'WarmupDecayLR', params: decay }, device))[0] ?? '',
+    /Decay/,
+  );
+  const heard: DsConfig['scheduler'][] = [
+    { type: 'WarmupLR', params: { warmup_num_steps: 2 } }, // From the groups' rates.
+    { type: 'WarmupLR', params: { ...own, warmup_max_lr: [1e-3, 1e-5] } },
+    { type: 'WarmupCosineLR', params: { total_num_steps: 9, warmup_num_steps: 2 } },
+  ];
+  for (const scheduler of heard) assert.deepEqual(await noticesOf(scheduler, device), []);
+}
+
 export const cases: Case[] = [
   { name: 'lists of rates: one for each parameter group', run: listsPerGroup },
   { name: 'a list of another length is refused at initialize', run: listOfAnotherLength },
+  { name: 'rates of groups that a schedule does not look at are told', run: unusedRatesAreTold },
   { name: 'OneCycle drives rate and betas of every update', run: drivesTheGroups },
   { name: 'the scheduled momentum reaches the weights', run: momentumReachesTheUpdate },
   { name: 'skipped updates do not advance OneCycle', run: skippedStepsDoNotAdvance },

@@ -45,7 +45,7 @@ import { bufferDType, gradientDType, weightDType } from './dtypes.js';
 import { describeState } from './dump-state.js';
 import { requireExchange, sumsGradients } from './exchange.js';
 import { buildScaler } from './loss-scaler.js';
-import { requireMemory } from './memory-promise.js';
+import { notice, requireMemory } from './memory-promise.js';
 import { furnish } from './optimizer-state.js';
 import {
   columnsOf,
@@ -58,6 +58,7 @@ import {
   tieOf,
 } from './pipeline.js';
 import { choosePlanned, measured, type Planned } from './planned-zero.js';
+import { unusedRates } from './schedule.js';
 import { shardSizes } from './shard-sizes.js';
 import { shareLayers } from './share-layers.js';
 import { requireSequence, shareSequence } from './share-sequence.js';
@@ -102,6 +103,8 @@ export async function buildEngine(
   const layers = isCutOver(job, module);
   if (layers) requireElementwise(optimizer);
   await requireAgreement(job, given, planned?.keys);
+  const unused = clients.lrScheduler ? null : unusedRates(config.scheduler, optimizer.groups);
+  if (unused && job.rank === 0) notice(unused);
   const asked =
     planned && whole
       ? {

@@ -52,6 +52,32 @@ export function buildSchedules(
   return new ScheduleSet(schedules);
 }
 
+/** Where a schedule with a rate of its own has it. */
+const PEAKS: Partial<Record<keyof Params, string>> = {
+  ...{ WarmupLR: 'warmup_max_lr', WarmupDecayLR: 'warmup_max_lr' },
+  ...{ OneCycle: 'cycle_max_lr', LRRangeTest: 'lr_range_test_min_lr' },
+};
+
+/**
+ * What to say where groups have rates that differ, and `scheduler` one of its own for all of them;
+ * null elsewhere.
+ */
+export function unusedRates(
+  scheduler: ResolvedScheduler | null,
+  groups: readonly ParamGroup[],
+): string | null {
+  if (!scheduler) return null;
+  const { type, params } = scheduler;
+  const key = PEAKS[type];
+  const peak = key && Object.entries(params).find(([name]) => name === key)?.[1];
+  const rates = groups.map(({ lr }) => lr);
+  if (typeof peak !== 'number' || new Set(rates).size < 2) return null;
+  return (
+    `scheduler.params.${key} is ${peak} for all parameter groups, whose own rates, ` +
+    `${rates.join(', ')}, have no effect: ${type} starts from none. Write a list: one for each group.`
+  );
+}
+
 function ofGroup({ type, params }: ResolvedScheduler, group: number, groups: number) {
   const own = Object.entries(params).map(([key, value]) => {
     if (!Array.isArray(value) || wholeLists.has(key)) return [key, value];
