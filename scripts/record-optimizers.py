@@ -194,7 +194,8 @@ BLOCK = 256
 
 
 def rounded(x, signed):
-    """x as the nearest numbers of the code times the largest magnitude of each block."""
+    """x as the nearest numbers of the code times the largest magnitude of each block; what is above 0
+    stays so where there are no signs."""
     out = []
     for at in range(0, len(x), BLOCK):
         block = x[at:at + BLOCK]
@@ -205,6 +206,8 @@ def rounded(x, signed):
                 code = min(CODES[signed], key=lambda one: abs(one - value / scale))
                 if value < 0 and code == 0:
                     code = max(one for one in CODES[signed] if one < 0)
+                if value > 0 and code == 0 and not signed:
+                    code = CODES[signed][1]
             out.append(code * scale)
     return out
 

@@ -39,12 +39,15 @@ constexpr DynamicCode dynamic_code(bool has_sign) {
   return code;
 }
 
-/// The nearest code of x, the lower one of two; what is negative stays it, as in bitsandbytes.
+/// The nearest code of x, the lower one of two; what is negative stays it, as in bitsandbytes. What
+/// is above 0 stays so without a sign: a second moment that is rounded to 0 beside a first one that
+/// is not makes the next step m / eps.
 DS_HOST_DEVICE int nearest_code(const float* middle, int zero, float x) {
   int code = 0;
 #pragma GCC unroll 8
   for (int step = 128; step > 0; step /= 2) code += x > middle[code + step - 1] ? step : 0;
-  return code == zero && x < 0.0f ? zero - 1 : code;
+  if (code != zero) return code;
+  return zero == 0 ? (x > 0.0f ? 1 : 0) : (x < 0.0f ? zero - 1 : zero);
 }
 
 }  // namespace ds

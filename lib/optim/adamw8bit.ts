@@ -37,9 +37,9 @@ const ZERO = { signed: 127, unsigned: 0 };
 
 /**
  * AdamW's rule in f32 on moments that are widened before an update and rounded after it: each is a code of 256 numbers
- * (dynamic tree quantization) times the largest magnitude of its block of 256 elements. A parameter takes 2 bytes and
- * 1/32 of one for its moments, not 8. Master weights stay f32. Trainings take another path than AdamW's, to losses
- * that are alike; ZeRO's stages and offload have the bits of one another.
+ * (dynamic tree quantization) times the largest magnitude of its block of 256 elements, and above 0 for a second moment
+ * that is. A parameter takes 2 bytes and 1/32 of one for its moments, not 8. Master weights stay f32. Trainings take
+ * another path than AdamW's, to losses that are alike; ZeRO's stages and offload have the bits of one another.
  */
 export class AdamW8bit extends StandaloneOptimizer<AdamGroup> {
   readonly name = 'AdamW8bit';

@@ -741,9 +741,9 @@ export function adamWOnHost(args: AdamWArgs, stream: Stream): void {
  * As AdamW, with moments that are codes (core/dynamic_code.h, of m with a sign, of v without)
  * times the scale of their block of 256 elements, counted from the range's start; the last block
  * may be shorter. They are widened, updated in f32, used for the weights, and rounded to the
- * nearest codes of the largest magnitude of their block, which is its new scale; a block of zeros
- * has the scale 0. The same bits on every back end, denormals flushed to zero. When control[1] is
- * 0 only `weight` is written, from the unchanged master.
+ * nearest codes of the largest magnitude of their block, which is its new scale, but no v above 0
+ * to 0; a block of zeros has the scale 0. The same bits on every back end, denormals flushed to
+ * zero. When control[1] is 0 only `weight` is written, from the unchanged master.
  */
 export interface AdamW8bitArgs {
   /** [n] f32, updated */

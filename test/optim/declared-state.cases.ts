@@ -165,6 +165,27 @@ async function memory(type: Type, device: Device): Promise<void> {
   engine.destroy();
 }
 
+/**
+ * A step behind which no gradient follows, as of a table's row whose token is read once: the second moments are five
+ * decades apart, so that codes of 8 bits are too few for the least of them.
+ */
+function smallSteps(device: Device): void {
+  const [count, lr] = [512, 1e-2];
+  const gradients = Float32Array.from({ length: count }, (_, i) => (-1) ** i * 10 ** (-i / 100));
+  const parameter = Tensor.from(new Float32Array(count), { device });
+  const optimizer = new optim.AdamW8bit([parameter], { lr, min8bitSize: 0 });
+  let before = parameter.toArray();
+  for (let step = 0; step < 10; ++step) {
+    parameter.grad = Tensor.from(step === 0 ? gradients : new Float32Array(count), { device });
+    optimizer.step();
+    const after = parameter.toArray();
+    const largest = max(...after.map((x, i) => abs(x - before[i]!)));
+    assert.ok(largest > 0 && largest <= 1.01 * lr, `step ${step} moves a weight by ${largest}`);
+    before = after;
+  }
+  parameter.dispose();
+}
+
 const types = Object.keys(sections) as Type[];
 
 export const cases: Case[] = [
@@ -175,6 +196,7 @@ export const cases: Case[] = [
       run: (device: Device) => offloadEqualsResident(type, precision, device),
     })),
   ),
+  { name: 'AdamW8bit: no step is larger where gradients end', run: smallSteps },
   ...types.map((type) => ({
     name: `${type}: memory is that of the formula`,
     run: (device: Device) => memory(type, device),

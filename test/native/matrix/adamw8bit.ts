@@ -34,13 +34,14 @@ function dynamicMap(signed: boolean): number[] {
 
 const codes = { m: dynamicMap(true), v: dynamicMap(false) };
 
-/** The nearest code of x in [-1, 1]; what is negative stays it. */
+/** The nearest code of x in [-1, 1]; what is negative stays it, and above 0 what has no sign. */
 function nearest(code: readonly number[], x: number): number {
   let best = 0;
   code.forEach((value, i) => {
     if (abs(value - x) < abs(code[best]! - x)) best = i;
   });
-  return x < 0 && code[best] === 0 ? best - 1 : best;
+  if (code[best] !== 0) return best;
+  return best === 0 ? Number(x > 0) : best - Number(x < 0);
 }
 
 interface Step {
