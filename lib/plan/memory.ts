@@ -52,7 +52,7 @@ const PREFETCH = 5e7;
 const CHUNK_LOGITS = 2 ** 27;
 const CHUNK_ROWS = 2048;
 const LARGE_VOCABULARY = 2 ** 16;
-const KEPT_LOGITS = 2 ** 30;
+const KEPT_LOGIT_BYTES = { trained: 2 ** 32, frozen: 2 ** 31 };
 /** f32. */
 const MASTER = 4;
 /** What restores one from its bf16 weight: see SplitHome. */
@@ -119,7 +119,8 @@ function splitStateOf({ trained: { count, own } }: ModelSizes, setup: Setup): nu
 function headElements(sizes: ModelSizes, setup: Setup): number {
   const { paddedVocabulary: columns, vocabulary, channels, trained } = sizes;
   const rows = setup.microBatch * setup.seq;
-  const isLarge = columns > LARGE_VOCABULARY && rows * columns > KEPT_LOGITS;
+  const kept = KEPT_LOGIT_BYTES[trained.hasHead ? 'trained' : 'frozen'];
+  const isLarge = columns > LARGE_VOCABULARY && rows * columns * bytesOf(setup) > kept;
   const fitting = 2 ** Math.floor(Math.log2(CHUNK_LOGITS / columns));
   const isChunked = setup.checkpointing || isLarge;
   const held = isChunked ? Math.min(rows, fitting, CHUNK_ROWS) : rows;

@@ -1,5 +1,7 @@
 // The vocabulary head and its cross-entropy in one: the logits are never a tensor, and need not all
 // be there at once.
+
+import { dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
@@ -71,10 +73,11 @@ const CHUNK_LOGITS = 2 ** 27;
 /** Rows of one chunk at most: more make the products no faster. */
 const CHUNK_ROWS = 2048;
 /**
- * Logits that are kept, 2 GiB in 16 bits, and vocabularies whose logits are kept however many they
- * are.
+ * Bytes of logits that are kept: of a trained weight, since the backward would need a product to
+ * make them again, and of a frozen one, where chunks cost memory alone.
  */
-const KEPT_LOGITS = 2 ** 30;
+const KEPT_BYTES = { trained: 2 ** 32, frozen: 2 ** 31 };
+/** Vocabularies whose logits are kept however many they are. */
 const SMALL_VOCABULARY = 2 ** 16;
 
 /** @internal Rows of a chunk of `columns` logits each. */
@@ -257,7 +260,8 @@ function planOf(
 ): { Kind: new (head: ChunkedHead, x: Tensor) => Plan; rows: number } {
   const total = rowCount(x.shape);
   const columns = paddedColumns(weight.shape[0] as number);
-  const isLarge = columns > SMALL_VOCABULARY && total * columns > KEPT_LOGITS;
+  const kept = KEPT_BYTES[weight.requiresGrad ? 'trained' : 'frozen'] / dtypeSize(x.dtype);
+  const isLarge = columns > SMALL_VOCABULARY && total * columns > kept;
   const drops = recompute ?? isLarge;
   const learns = isGradEnabled() && (x.requiresGrad || weight.requiresGrad);
   const keeps = learns && !drops;
