@@ -166,12 +166,12 @@ async function memory(type: Type, device: Device): Promise<void> {
 }
 
 /**
- * A step behind which no gradient follows, as of a table's row whose token is read once: the second moments are five
+ * A step behind which no gradient follows, as of a table's row whose token is read once: the second moments are eight
  * decades apart, so that codes of 8 bits are too few for the least of them.
  */
 function smallSteps(device: Device): void {
-  const [count, lr] = [512, 1e-2];
-  const gradients = Float32Array.from({ length: count }, (_, i) => (-1) ** i * 10 ** (-i / 100));
+  const [count, lr] = [256, 1e-2];
+  const gradients = Float32Array.from({ length: count }, (_, i) => (-1) ** i * 10 ** (-i / 60));
   const parameter = Tensor.from(new Float32Array(count), { device });
   const optimizer = new optim.AdamW8bit([parameter], { lr, min8bitSize: 0 });
   let before = parameter.toArray();
