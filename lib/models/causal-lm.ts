@@ -29,6 +29,7 @@ import {
   noGrad,
   scope,
   Tensor,
+  where,
 } from '../tensor/index.js';
 import type { BlockActivations } from './activation-shape.js';
 import { type Decoder, type GenerateOptions, generate } from './generate.js';
@@ -355,7 +356,9 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       .ne(this.config.ignoreIndex ?? -100)
       .to('f32')
       .sum();
-    return part.mul(counted).div(divisor);
+    // As in the loss of the tokens: of targets that are none, 0 and not 0 / 0.
+    const whole = divisor instanceof Tensor ? where(divisor.eq(0), 1, divisor) : divisor;
+    return part.mul(counted).div(whole);
   }
 
   /** The same, by ranks each of which has a part of the tokens. */

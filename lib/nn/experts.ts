@@ -107,15 +107,17 @@ function loadOf(logits: Tensor, ids: Tensor, mask: Tensor | null): Tensor {
 
 /**
  * experts sum_e f_e p_e, where f_e is how many choices expert e got for each token of each layer
- * and p_e its mean probability: k when all experts get the same. A scalar, f32. Source: Fedus et
- * al. 2022, eq. 4 to 6, over all layers together as transformers' load_balancing_loss_func.
+ * and p_e its mean probability: k when all experts get the same, and 0 of no token. A scalar, f32.
+ * Source: Fedus et al. 2022, eq. 4 to 6, over all layers together as transformers'
+ * load_balancing_loss_func.
  */
 export function loadBalancingLoss({ layers, mask }: RouterLoads, tokens: number): Tensor {
   return scope(() => {
     const total = layers.length === 1 ? (layers[0] as Tensor) : stack(layers).sum(0);
+    // Where no token counts, neither do choices: 0 over any number.
     const means = mask
-      ? total.div(mask.sum().mul(layers.length))
-      : total.div(tokens * layers.length);
+      ? total.div(mask.sum().clamp(1).mul(layers.length))
+      : total.div(Math.max(1, tokens) * layers.length);
     const product = means.select(0, 0).detach().mul(means.select(0, 1));
     return product.sum().mul(total.size(1));
   });

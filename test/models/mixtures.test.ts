@@ -135,6 +135,26 @@ test('the loss of routers is k where all experts get the same, and is in the los
   expect(lossOf(0.5, { activationCheckpointing: true }) - plain).toBeCloseTo(0.5 * 2, 5);
 });
 
+test('of a batch that is padding, or has no target, the loss of routers is 0 and no NaN', () => {
+  const model = new Mixtral({ ...sizes, routerAuxLossCoef: 0.5 });
+  const all = (value: number): Tensor =>
+    Tensor.from(new Int32Array(24).fill(value), { shape: [2, 12] });
+  const [tokens, targets, padding] = [all(3), all(-100), all(-1)];
+  const none = Tensor.from([0]);
+  for (const inputs of [
+    { documents: padding },
+    { documents: padding, loss: { divisor: 40 } },
+    { loss: { divisor: none } },
+  ]) {
+    const loss = model.call(tokens, targets, inputs);
+    loss.backward();
+    expect(loss.item()).toBe(0);
+  }
+  for (const { grad } of model.parameters()) {
+    expect((grad as Tensor).toArray().every((value) => value === 0)).toBe(true);
+  }
+});
+
 test('checkpointing of activations gives the gradients of routers, too', () => {
   const tokens = Tensor.from(
     Int32Array.from({ length: 24 }, (_, i) => (i * 7) % 31),
