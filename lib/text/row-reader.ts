@@ -1,4 +1,5 @@
 // The rows of a part of a file, each with the place that errors name.
+import { constants } from 'node:buffer';
 import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
 
 import { parquetRows } from './parquet-rows.js';
@@ -77,8 +78,12 @@ function readWhole(path: string): Uint8Array {
 function utf8(bytes: Uint8Array, place: () => string): string {
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
-  } catch {
-    throw dataError(place(), 'UTF-8 text', 'other bytes', 'Convert it to UTF-8.');
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code !== 'ERR_STRING_TOO_LONG') {
+      throw dataError(place(), 'UTF-8 text', 'other bytes', 'Convert it to UTF-8.');
+    }
+    const expected = `a text of at most ${constants.MAX_STRING_LENGTH} characters`;
+    throw dataError(place(), expected, `${bytes.length} bytes`, 'Cut it into several.');
   }
 }
 
@@ -94,28 +99,52 @@ function* linesFrom(
   const file = opened(path);
   try {
     // A line begins at `start` when the byte before ends one.
-    let at = Math.max(0, start - 1);
-    let rest = Buffer.alloc(0);
-    let isSkipping = start > 0;
-    while (at < end) {
-      const cut = rest.indexOf(NEWLINE);
-      if (cut < 0) {
-        const more = Buffer.allocUnsafe(CHUNK_BYTES);
-        const count = readSync(file, more, 0, CHUNK_BYTES, at + rest.length);
-        if (count > 0) {
-          rest = Buffer.concat([rest, more.subarray(0, count)]);
-          continue;
-        }
+    let at = start > 0 ? behindNewline(file, start - 1, end) : 0;
+    let pieces: Uint8Array[] = [];
+    for (const chunk of at < end ? chunksFrom(file, at) : []) {
+      let from = 0;
+      for (;;) {
+        const cut = chunk.indexOf(NEWLINE, from);
+        pieces.push(chunk.subarray(from, cut < 0 ? chunk.length : cut));
+        if (cut < 0) break;
+        const bytes = joined(pieces);
+        if (bytes.length > 0) yield { bytes, at };
+        at += bytes.length + 1;
+        if (at >= end) return;
+        from = cut + 1;
+        pieces = [];
       }
-      const length = cut < 0 ? rest.length : cut;
-      if (!isSkipping && length > 0) yield { bytes: rest.subarray(0, length), at };
-      isSkipping = false;
-      if (cut < 0) return;
-      rest = rest.subarray(length + 1);
-      at += length + 1;
     }
+    const bytes = joined(pieces);
+    if (bytes.length > 0) yield { bytes, at };
   } finally {
     closeSync(file);
+  }
+}
+
+const joined = (pieces: readonly Uint8Array[]): Uint8Array =>
+  pieces.length === 1 ? (pieces[0] as Uint8Array) : Buffer.concat(pieces);
+
+/** Where the line behind the first newline from `at` on begins; `end` where none begins before. */
+function behindNewline(file: number, at: number, end: number): number {
+  let seen = at;
+  for (const chunk of chunksFrom(file, at)) {
+    const cut = chunk.indexOf(NEWLINE);
+    if (cut >= 0) return seen + cut + 1;
+    seen += chunk.length;
+    if (seen >= end) break;
+  }
+  return end;
+}
+
+/** The bytes of a file from `at` on, each chunk in memory of its own. */
+function* chunksFrom(file: number, at: number): Generator<Buffer> {
+  for (let from = at; ; ) {
+    const chunk = Buffer.allocUnsafe(CHUNK_BYTES);
+    const count = readSync(file, chunk, 0, CHUNK_BYTES, from);
+    if (count === 0) return;
+    yield chunk.subarray(0, count);
+    from += count;
   }
 }
 
@@ -129,8 +158,18 @@ function opened(path: string): number {
 
 /** The number of the line that begins at a byte; only errors need it. */
 function lineAt(path: string, at: number): number {
-  const bytes = readFileSync(path).subarray(0, at);
-  let line = 1;
-  for (const byte of bytes) if (byte === NEWLINE) line++;
-  return line;
+  const file = opened(path);
+  try {
+    let line = 1;
+    let left = at;
+    for (const chunk of chunksFrom(file, 0)) {
+      const before = chunk.subarray(0, left);
+      for (let i = before.indexOf(NEWLINE); i >= 0; i = before.indexOf(NEWLINE, i + 1)) line++;
+      left -= before.length;
+      if (left === 0) break;
+    }
+    return line;
+  } finally {
+    closeSync(file);
+  }
 }
