@@ -22,9 +22,10 @@ template <class C>
 void softmax_row(const C* x, C* y, int64_t n, bool log) {
   const C max = max_of(x, n);
   if (log) {
-    const C shift = max + std::log(sum_of<C>(n, [=](int64_t i) { return exp_of(x[i] - max); }));
+    const C log_sum = std::log(sum_of<C>(n, [=](int64_t i) { return exp_of(x[i] - max); }));
+    // max + log_sum would round by an ulp of the largest value.
     apply_block(
-        y, n, [=](C value) { return value - shift; }, x);
+        y, n, [=](C value) { return (value - max) - log_sum; }, x);
   } else {
     apply_block(
         y, n, [=](C value) { return exp_of(value - max); }, x);

@@ -1,4 +1,4 @@
-// Sums and norms where rounding errors are all alike and would add up, against f64.
+// Sums, norms and logarithms where rounding errors are all alike, would add up or are those of large values, against f64.
 import assert from 'node:assert/strict';
 import { scope, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -89,9 +89,35 @@ function sumsOfNoNumber(device: Device): void {
   }
 }
 
+/** Logarithms of probabilities are those of the differences, however large the scores. */
+function largeScores(device: Device): void {
+  const steps = Array.from({ length: 50 }, (_, j) => (j * 7919) % 9);
+  for (const [unit, offset] of [
+    [1 / 16, 0],
+    [1 / 16, 1e4],
+    [1 / 16, -1e5],
+    [0, 1e30],
+  ] as const) {
+    scope(() => {
+      const x = Tensor.from(
+        Float32Array.from(steps, (step) => offset + unit * step),
+        { device },
+      );
+      const all = Math.log(steps.reduce((sum, step) => sum + Math.exp(unit * step), 0));
+      x.logSoftmax(0)
+        .toArray()
+        .forEach((got, j) => {
+          const off = abs(Number(got) - (unit * (steps[j] as number) - all));
+          assert.ok(off <= 2e-6, `${offset} and ${steps[j]} times ${unit}: off by ${off}`);
+        });
+    });
+  }
+}
+
 export const cases: readonly Case[] = [
   { name: 'accuracy: layer norm of rows of equal values', run: constantRows },
   { name: 'accuracy: layer norm of rows far from zero', run: shiftedRows },
   { name: 'accuracy: sums of equal values', run: equalValues },
   { name: 'accuracy: sums of infinities and NaN', run: sumsOfNoNumber },
+  { name: 'accuracy: logarithms of probabilities of large scores', run: largeScores },
 ];
