@@ -1,4 +1,4 @@
-// Who owns the gradient of a leaf, what backward() takes for roots and seeds, and slopes at the edge of pow's domain.
+// Who owns the gradient of a leaf, what backward() takes for roots and seeds, and slopes at kinks and at edges of domains.
 import assert from 'node:assert/strict';
 import { DsError, type DsErrorCode } from '../../lib/errors.js';
 import { cpu, type Device } from '../../lib/runtime/device.js';
@@ -144,4 +144,24 @@ export const cases: Case[] = [
       assert.deepEqual(gradientOf(x), [0, 0]);
     });
   }),
+  tidyCase(
+    'operands of maximum and minimum that are equal share the gradient, as in PyTorch',
+    (device) => {
+      for (const op of ['maximum', 'minimum'] as const) {
+        scope(() => {
+          const [a, b] = [leafOf([1, 2, 3, -0], device), leafOf([2, 2, 1, 0], device)];
+          a[op](b)
+            .mul(Tensor.from([1, 3, 1, 5], { device }))
+            .sum()
+            .backward();
+          const [more, less] = op === 'maximum' ? [b, a] : [a, b];
+          assert.deepEqual(gradientOf(more), [1, 1.5, 0, 2.5]);
+          assert.deepEqual(gradientOf(less), [0, 1.5, 1, 2.5]);
+          const [x, low] = [leafOf([-1, 2, 3], device), leafOf([2], device)];
+          x.clamp(low, 3).sum().backward();
+          assert.deepEqual([gradientOf(x), gradientOf(low)], [[0, 1, 1], [1]]);
+        });
+      }
+    },
+  ),
 ];

@@ -175,26 +175,42 @@ function masked(grad: Tensor, left: View, right: View, op: CompareOp): Tensor {
   return out;
 }
 
-function extremum(op: 'maximum' | 'minimum', a: Operand, b: Operand): Tensor {
+type Extremum = 'maximum' | 'minimum';
+
+/** How the operand that is not taken compares with the other one. */
+const BEATEN: Record<Extremum, CompareOp> = { maximum: 'lt', minimum: 'gt' };
+
+function extremum(op: Extremum, a: Operand, b: Operand): Tensor {
   return withOperands(op, a, b, (left, right) => {
     const out = combine(op, left, right);
     record(op, [left, right], [out], [left, right], ([grad], sink) => {
       const g = grad as Tensor;
-      const [wins, loses]: CompareOp[] = op === 'maximum' ? ['ge', 'lt'] : ['le', 'gt'];
-      const share = (won: CompareOp): Tensor => masked(g, left, right, won);
-      if (sink.needs(0)) giveBroadcast(sink, 0, share(wins as CompareOp));
-      if (sink.needs(1)) giveBroadcast(sink, 1, share(loses as CompareOp));
+      const [x, y] = [expanded(left, g.shape), expanded(right, g.shape)];
+      if (sink.needs(0)) giveBroadcast(sink, 0, shareOf(g, x, y, BEATEN[op]));
+      if (sink.needs(1)) giveBroadcast(sink, 1, shareOf(g, y, x, BEATEN[op]));
     });
     return out;
   });
 }
 
-/** The larger of a and b, broadcast. Where they are equal, a gets the gradient. */
+/** 0 where `own beaten other`, half of grad where they are equal, all of it elsewhere. */
+function shareOf(grad: Tensor, own: View, other: View, beaten: CompareOp): Tensor {
+  const { shape, dtype, device } = grad;
+  const [mask, out] = [Tensor.empty(shape, 'bool', device), Tensor.emptyLike(grad)];
+  kernels.scale({ in: grad, out, scale: 0.5, shift: 0, accumulate: false });
+  kernels.compare({ a: own, b: other, out: mask, op: 'eq' });
+  kernels.where({ condition: mask, a: out, b: grad, out });
+  kernels.compare({ a: own, b: other, out: mask, op: beaten });
+  kernels.where({ condition: mask, a: expanded(constant(0, dtype, device), shape), b: out, out });
+  return out;
+}
+
+/** The larger of a and b, broadcast. Where they are equal, each gets half of the gradient. */
 export function maximum(a: Operand, b: Operand): Tensor {
   return extremum('maximum', a, b);
 }
 
-/** The smaller of a and b, broadcast. Where they are equal, a gets the gradient. */
+/** The smaller of a and b, broadcast. Where they are equal, each gets half of the gradient. */
 export function minimum(a: Operand, b: Operand): Tensor {
   return extremum('minimum', a, b);
 }
@@ -289,6 +305,20 @@ export function atan2(y: Operand, x: Operand): Tensor {
 const mirrored = { eq: 'eq', ne: 'ne', lt: 'gt', le: 'ge', gt: 'lt', ge: 'le' } as const;
 
 // Operations: none.
+
+/** maximum() or minimum(), where x alone has a gradient at the limit. */
+export function limited(op: Extremum, x: Operand, limit: Operand): Tensor {
+  return withOperands(op, x, limit, (left, right) => {
+    const out = combine(op, left, right);
+    record(op, [left, right], [out], [left, right], ([grad], sink) => {
+      const g = grad as Tensor;
+      const inside = op === 'maximum' ? 'ge' : 'le';
+      if (sink.needs(0)) giveBroadcast(sink, 0, masked(g, left, right, inside));
+      if (sink.needs(1)) giveBroadcast(sink, 1, masked(g, left, right, BEATEN[op]));
+    });
+    return out;
+  });
+}
 
 /**
  * a op b as bool, broadcast. Integers beside a number are compared with its exact value, beside a

@@ -11,7 +11,7 @@ import { noGrad } from '../autograd.js';
 import { scope } from '../scope.js';
 import { Tensor } from '../tensor.js';
 import { arange, cast, to } from './creation.js';
-import { compare, eq, maximum, minimum, ne, sub, where } from './elementwise.js';
+import { compare, eq, limited, ne, sub, where } from './elementwise.js';
 import type { Operand } from './operands.js';
 import { type Reduction, readReduction } from './reduce.js';
 import {
@@ -177,8 +177,8 @@ export function clamp(
   if (isOptions && max !== null) throw twoLimits(max);
   const [low, high] = [limits.min ?? null, limits.max ?? null] as [Operand | null, Operand | null];
   if (low === null && high === null) throw twoLimits(null);
-  const above = low === null ? x : maximum(x, low);
-  return high === null ? above : minimum(above, high);
+  const above = low === null ? x : limited('maximum', x, low);
+  return high === null ? above : limited('minimum', above, high);
 }
 
 function twoLimits(got: unknown): DsError {
