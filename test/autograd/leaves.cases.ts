@@ -164,4 +164,27 @@ export const cases: Case[] = [
       }
     },
   ),
+  tidyCase(
+    "norms have PyTorch's slopes where elements are 0 or NaN, and atan2 at the origin",
+    (device) => {
+      scope(() => {
+        const expectSlopes = (leaf: Tensor, expected: number[]): void =>
+          gradientOf(leaf).forEach((slope, i) => {
+            assert.ok(Math.abs(slope - (expected[i] as number)) < 1e-5, `${i}: ${slope}`);
+          });
+        const x = leafOf([0, 4, 0, 9], device);
+        x.norm(0.5).backward();
+        expectSlopes(x, [0, 5 / 2, 0, 5 / 3]);
+        for (const p of [2, 3, 0.5]) {
+          const nan = leafOf([Number.NaN, 1], device);
+          nan.norm(p).backward();
+          assert.ok(gradientOf(nan).every(Number.isNaN), `p ${p}: ${gradientOf(nan)}`);
+        }
+        const [y, z] = [leafOf([0, 0, 3], device), leafOf([0, 2, 4], device)];
+        y.atan2(z).sum().backward();
+        expectSlopes(y, [0, 0.5, 0.16]);
+        expectSlopes(z, [0, 0, -0.12]);
+      });
+    },
+  ),
 ];

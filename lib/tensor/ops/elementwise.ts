@@ -263,8 +263,8 @@ export function pow(a: Operand, b: Operand): Tensor {
 }
 
 /**
- * left / (left left + right right), negated if asked, in g's dtype; f32 inside, since squares
- * overflow f16.
+ * left / (left left + right right), negated if asked, in g's dtype, and 0 where both are; f32
+ * inside, since squares overflow f16.
  */
 function slopeOfAngle(left: View, right: View, sign: 1 | -1, g: Tensor): Tensor {
   const dtype = g.dtype === 'f64' ? 'f64' : 'f32';
@@ -274,11 +274,15 @@ function slopeOfAngle(left: View, right: View, sign: 1 | -1, g: Tensor): Tensor 
   kernels.copy({ in: right, out: b });
   kernels.binary({ a, b: a, out: squares, op: 'mul', accumulate: false });
   kernels.binary({ a: b, b, out: squares, op: 'mul', accumulate: true });
-  kernels.binary({ a, b: squares, out: a, op: 'div', accumulate: false });
   const slope = Tensor.emptyLike(g);
+  const isZero = Tensor.empty(g.shape, 'bool', g.device);
+  const zero = expanded(constant(0, dtype, g.device), g.shape);
+  kernels.compare({ a: squares, b: zero, out: isZero, op: 'eq' });
+  kernels.binary({ a, b: squares, out: a, op: 'div', accumulate: false });
+  kernels.where({ condition: isZero, a: zero, b: a, out: a });
   kernels.scale({ in: a, out: a, scale: sign, shift: 0, accumulate: false });
   kernels.copy({ in: a, out: slope });
-  for (const each of [a, b, squares]) each.dispose();
+  for (const each of [a, b, squares, isZero]) each.dispose();
   return slope;
 }
 
@@ -286,7 +290,7 @@ function slopeOfAngle(left: View, right: View, sign: 1 | -1, g: Tensor): Tensor 
 
 /**
  * The angle of the point (x, y) in radians, in [-pi, pi], broadcast; integers become f32. The
- * gradient at the origin is NaN, as in PyTorch. See add.
+ * gradient at the origin is 0, as in PyTorch. See add.
  */
 export function atan2(y: Operand, x: Operand): Tensor {
   return withOperands('atan2', y, x, (up, right) => {

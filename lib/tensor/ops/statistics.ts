@@ -9,7 +9,7 @@ import { noGrad } from '../autograd.js';
 import { scope } from '../scope.js';
 import type { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
-import { add, eq, gt, mul, ne, pow, scale, sub, where } from './elementwise.js';
+import { add, eq, mul, ne, pow, scale, sub, where } from './elementwise.js';
 import {
   argmax,
   max,
@@ -95,9 +95,16 @@ function spread(op: 'var' | 'std', x: Tensor, given: Spread): Tensor {
 
 /** sqrt, or another power, of what is not negative; its gradient is 0 at 0 instead of infinite. */
 function root(x: Tensor, power = 0.5): Tensor {
-  const isPositive = gt(x, 0);
-  const safe = where(isPositive, x, 1);
-  return where(isPositive, power === 0.5 ? sqrt(safe) : pow(safe, power), x);
+  const isZero = eq(x, 0);
+  const safe = where(isZero, 1, x);
+  return where(isZero, 0, power === 0.5 ? sqrt(safe) : pow(safe, power));
+}
+
+/** |x|^p of what is not negative, without a gradient at 0, where it would be infinite below 1. */
+function powerOf(sizes: Tensor, p: number): Tensor {
+  if (p >= 1) return pow(sizes, p);
+  const isZero = eq(sizes, 0);
+  return where(isZero, 0 ** p, pow(where(isZero, 1, sizes), p));
 }
 
 /**
@@ -126,7 +133,7 @@ export function norm(
     if (power === 1) return sum(sizes, over);
     if (power === Number.POSITIVE_INFINITY) return max(sizes, over);
     if (power === Number.NEGATIVE_INFINITY) return min(sizes, over);
-    return root(sum(pow(sizes, power), over), 1 / power);
+    return root(sum(powerOf(sizes, power), over), 1 / power);
   });
 }
 
