@@ -1,13 +1,42 @@
 // From Philox words to uniform and normal floats, written so that CPU and GPU give the same bits.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "dtype.h"
 #include "exact_math.h"
 
 namespace ds {
 
-/// low + u (high - low) with u = unit_float(word).
-DS_HOST_DEVICE float uniform_between(uint32_t word, float low, float high) {
-  return fma_rn(unit_float(word), sub_rn(high, low), low);
+/// [low, high), whose largest number in some dtype is `most`.
+struct UniformRange {
+  float low, high, most;
+};
+
+/// The largest number of `significand` bits, of exponents from `least` on, that is at most x.
+inline float floor_to(float x, int significand, int least) {
+  const int exponent = x == 0.0f ? least : std::max(std::ilogb(x), least);
+  const float unit = std::ldexp(1.0f, exponent - (significand - 1));
+  return std::floor(x / unit) * unit;
+}
+
+/// `high` may be the nearest number to some that are below it, and is not in the range for that;
+/// where no number of `dtype` is, `most` is `low`.
+inline UniformRange uniform_range(double from, double to, DType dtype) {
+  const float low = static_cast<float>(from), high = static_cast<float>(to);
+  if (!(low < high)) return {low, high, high};
+  float most = std::nextafter(high, -std::numeric_limits<float>::infinity());
+  if (dtype == DType::bf16) most = floor_to(most, 8, -126);
+  if (dtype == DType::f16) most = std::min(floor_to(most, 11, -14), 65504.0f);
+  return {low, high, std::max(most, low)};
+}
+
+/// low + u (high - low) with u = unit_float(word), at most the largest number of the range.
+DS_HOST_DEVICE float uniform_between(uint32_t word, const UniformRange& range) {
+  const float x = fma_rn(unit_float(word), sub_rn(range.high, range.low), range.low);
+  return x > range.most ? range.most : x;
 }
 
 /// Natural logarithm of a positive normal float within 2 ulp, for the arguments of Box-Muller.

@@ -10,10 +10,10 @@ namespace {
 constexpr int kWords = 4, kThreads = 256;
 
 struct Uniform {
-  float low, high;
+  UniformRange range;
   __device__ __forceinline__ void operator()(const Philox4& words, float (&x)[kWords]) const {
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) x[i] = uniform_between(words.v[i], low, high);
+    for (int i = 0; i < kWords; ++i) x[i] = uniform_between(words.v[i], range);
   }
 };
 
@@ -71,8 +71,7 @@ void launch(const char* name, const Op& op, Distribution distribution, CudaConte
 }  // namespace
 
 void run(const RandomUniform& op, CudaContext& ctx) {
-  launch("random_uniform", op, Uniform{static_cast<float>(op.low), static_cast<float>(op.high)},
-         ctx);
+  launch("random_uniform", op, Uniform{uniform_range(op.low, op.high, op.out.dtype)}, ctx);
 }
 
 void run(const RandomNormal& op, CudaContext& ctx) {

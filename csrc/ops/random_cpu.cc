@@ -40,11 +40,11 @@ void generate(const char* name, const Op& op, CpuContext& ctx, F value) {
 }  // namespace
 
 void run(const RandomUniform& op, CpuContext& ctx) {
-  const float low = static_cast<float>(op.low), high = static_cast<float>(op.high);
+  const UniformRange range = uniform_range(op.low, op.high, op.out.dtype);
   generate("random_uniform", op, ctx, [&](uint64_t block) {
     const Philox4 words = words_of(op, block);
     Four x;
-    for (int j = 0; j < 4; ++j) x.v[j] = uniform_between(words.v[j], low, high);
+    for (int j = 0; j < 4; ++j) x.v[j] = uniform_between(words.v[j], range);
     return x;
   });
 }

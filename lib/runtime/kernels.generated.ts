@@ -3486,8 +3486,9 @@ export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
 }
 
 /**
- * out ~ U[low, high): low + u * (high - low) in f32, one rounding to out's dtype. The element at
- * place i (see Part) uses word i % 4 of block i / 4.
+ * out ~ U[low, high): low + u * (high - low) in f32, one rounding to out's dtype, but to the
+ * largest number below high where that would be high. The element at place i (see Part) uses word
+ * i % 4 of block i / 4.
  */
 export interface RandomUniformArgs {
   /** contiguous, floating */

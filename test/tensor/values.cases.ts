@@ -72,6 +72,38 @@ export const cases: Case[] = [
     assert.ok(u.every((x) => x >= 2 && x < 4));
     ops.setRandomState(state);
   }),
+  valueCase('uniform numbers are below the end of their range in 16 bits, too', (device) => {
+    const state = ops.getRandomState();
+    ops.seed(3);
+    for (const [dtype, ranges] of [
+      [
+        'bf16',
+        [
+          [0, 1, 1 - 2 ** -8],
+          [5, 6, 6 - 2 ** -5],
+          [-2, -1, -1 - 2 ** -7],
+          [-1, 0, -0],
+        ],
+      ],
+      [
+        'f16',
+        [
+          [0, 1, 1 - 2 ** -11],
+          [5, 6, 6 - 2 ** -8],
+          [-2, -1, -1 - 2 ** -10],
+          [-1, 0, -0],
+        ],
+      ],
+    ] as const) {
+      for (const [low, high, most] of ranges) {
+        const x = ops.uniform([20_000], { device, dtype, low, high });
+        const largest = x.max().item();
+        assert.ok(high === 0 ? largest < 0 : largest === most, `${dtype} ${high}: ${largest}`);
+        assert.ok(x.min().item() >= low);
+      }
+    }
+    ops.setRandomState(state);
+  }),
   valueCase('broadcasting', (device) => {
     const row = Tensor.from([10, 20, 30], { device });
     expectTensor(counting(device, 2, 3).add(row), [2, 3], [10, 21, 32, 13, 24, 35]);
