@@ -37,21 +37,12 @@ Occurrences occurrences(const char* name, const View& index, int64_t rows) {
   return result;
 }
 
-/// Occurrences that are added up one after the other; their sums are, too. Of a token that is read
-/// a million times, one sum would lose a hundredth.
-constexpr int64_t kRun = 512;
-
 /// dweight's rows [begin, end): each the sum of the rows of dout at its occurrences, rounded once.
 template <class T>
 void sum_rows(const EmbeddingBackward& op, const Occurrences& where, int64_t begin, int64_t end) {
   using C = compute_t<T>;
   const int64_t columns = op.dweight.shape[1];
-  const auto size = static_cast<size_t>(columns);
-  std::vector<C> sum(size), run(size), row(size);
-  const auto add = [columns](std::vector<C>& to, const C* x) {
-    apply_block(
-        to.data(), columns, [](C a, C b) { return a + b; }, to.data(), x);
-  };
+  std::vector<C> sum(static_cast<size_t>(columns)), row(static_cast<size_t>(columns));
   for (int64_t v = begin; v < end; ++v) {
     T* const out = op.dweight.as<T>() + v * columns;
     const int64_t first = where.starts[static_cast<size_t>(v)];
@@ -60,15 +51,15 @@ void sum_rows(const EmbeddingBackward& op, const Occurrences& where, int64_t beg
       if (!op.accumulate) std::fill_n(out, columns, convert<T>(C(0)));
       continue;
     }
-    const auto row_of = [&](const T* source) { return load_block(source, 1, columns, row.data()); };
-    for (int64_t from = first; from < last; from += kRun) {
-      std::fill(run.begin(), run.end(), C(0));
-      for (int64_t k = from; k < std::min(last, from + kRun); ++k)
-        add(run, row_of(op.dout.as<T>() + where.positions[static_cast<size_t>(k)] * columns));
-      if (from == first) std::swap(sum, run);
-      else add(sum, run.data());
-    }
-    if (op.accumulate) add(sum, row_of(out));
+    std::fill(sum.begin(), sum.end(), C(0));
+    const auto add = [&](const T* source) {
+      const C* const x = load_block(source, 1, columns, row.data());
+      apply_block(
+          sum.data(), columns, [](C a, C b) { return a + b; }, sum.data(), x);
+    };
+    for (int64_t k = first; k < last; ++k)
+      add(op.dout.as<T>() + where.positions[static_cast<size_t>(k)] * columns);
+    if (op.accumulate) add(out);
     narrow(sum.data(), out, columns);
   }
 }

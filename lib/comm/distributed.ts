@@ -1,4 +1,5 @@
 // initDistributed: from the launcher's environment to the process group of all ranks.
+import { randomBytes } from 'node:crypto';
 import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
 import { cpu, type Device, device as findDevice, probeGpus } from '../runtime/device.js';
@@ -49,6 +50,8 @@ export class Distributed {
   /** The ranks on their axes. */
   readonly mesh: Mesh;
   private readonly groups = new Map<string, number>();
+  /** How many names of a kind nextName() has given. */
+  private readonly named = new Map<string, number>();
 
   /** @internal Use initDistributed(). */
   constructor(
@@ -82,6 +85,17 @@ export class Distributed {
   /** @internal The job's key-value store; null in a job of one rank. */
   get store(): Job | null {
     return this.network.job;
+  }
+
+  /**
+   * @internal A name in the store for something that all ranks make, in the same order: "initialize
+   * 0", "initialize 1". No other job has it, though one store may serve several, and a process may
+   * have been in more of them than others.
+   */
+  nextName(what: string): string {
+    const count = this.named.get(what) ?? 0;
+    this.named.set(what, count + 1);
+    return `${this.network.name}/${what} ${count}`;
   }
 
   /**
@@ -195,9 +209,11 @@ async function join(options: InitOptions): Promise<Distributed> {
   let other: DsError | null;
   try {
     job = await Job.join({ store, rank, worldSize, timeout });
-    const network: Network = { job, server, device, timeout, groups: [] };
     await job.set(meshKey(rank), String(shape));
+    if (rank === 0) await job.set(NAME_KEY, randomBytes(8).toString('hex'));
+    const network: Network = { job, server, device, timeout, name: '', groups: [] };
     const world = await openGroup(network, 'world', everyone, rank);
+    network.name = await job.get(NAME_KEY, 0);
     joined = new Distributed(world, localRank, shape, network);
     other = await otherMesh(job, worldSize);
   } catch (error) {
@@ -216,9 +232,12 @@ async function join(options: InitOptions): Promise<Distributed> {
 /** A job of this process alone, whose collectives are copies; nobody else learns of it. */
 export function aloneOn(device: Device, { localRank = 0, timeout = 600_000 } = {}): Distributed {
   const world = new ProcessGroup('world', [0], 0, device, new SoloGroup());
-  const network: Network = { job: null, server: null, device, timeout, groups: [] };
+  const network: Network = { job: null, server: null, device, timeout, name: '', groups: [] };
   return new Distributed(world, localRank, MeshShape.over(1), network);
 }
+
+/** Where rank 0 says in the store what the job is called. */
+const NAME_KEY = 'name';
 
 /** Where a rank says in the store what its mesh is. */
 const meshKey = (rank: number): string => `mesh/${rank}`;
@@ -262,6 +281,8 @@ interface Network {
   device: Device;
   /** Milliseconds. */
   timeout: number;
+  /** What names in the store begin with; empty without one. */
+  name: string;
   /** Those that were opened. */
   groups: ProcessGroup[];
 }

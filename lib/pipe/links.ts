@@ -67,9 +67,6 @@ export async function groupOf(
   return (await group) as ProcessGroup;
 }
 
-/** Links have numbers, the same on all ranks: an engine's are not another's. */
-let opened = 0;
-
 /**
  * One process group per direction between two ranks, each on a stream of its own: transfers of one
  * direction are in order, never wait for those of another, and compute waits for none but those
@@ -107,7 +104,8 @@ export class Links {
     const { mesh } = job;
     const ranks = mesh.shape.ranksAlong(job.rank, 'pp');
     const rank = mesh.place('pp');
-    const name = `pipeline/${opened++}/${mesh.place('dp', 'sp', 'tp')}`;
+    // An engine's are not another's.
+    const name = `${job.nextName('pipeline')}/${mesh.place('dp', 'sp', 'tp')}`;
     const groups = new Map<string, ProcessGroup>();
     for (const key of channelsOf(lists)) {
       const [from = 0, to = 0] = key.split(' ').map(Number);

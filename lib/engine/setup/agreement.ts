@@ -167,8 +167,6 @@ class AgreementWorld {
 type Exchange = (value: JsonValue) => Promise<JsonValue[]>;
 
 const worlds = new WeakMap<Distributed, AgreementWorld>();
-/** Ranks join the same jobs in the same order; one store may serve several. */
-let jobs = 0;
 
 function worldOf(job: Distributed): AgreementWorld {
   const known = worlds.get(job);
@@ -176,7 +174,7 @@ function worldOf(job: Distributed): AgreementWorld {
   const { rank, worldSize: size, store, timeout, world } = job;
   const made = new AgreementWorld(
     new StoreWorld(store as NonNullable<typeof store>, {
-      ...{ rank, size, timeout, name: `initialize/${jobs++}`, check: () => world.check() },
+      ...{ rank, size, timeout, name: job.nextName('initialize'), check: () => world.check() },
       hint: 'Every rank must call initialize(), and as often.',
     }),
   );

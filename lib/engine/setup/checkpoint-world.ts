@@ -3,13 +3,11 @@ import { type CheckpointWorld, soloWorld } from '../../checkpoint/index.js';
 import type { Distributed } from '../../comm/index.js';
 import { StoreWorld } from '../saving/store-world.js';
 
-/** Engines are built in the same order on every rank. */
-let built = 0;
-
 /** Those of the job, which meet at its store; one rank alone meets nobody. */
 export function checkpointWorld(job: Distributed): CheckpointWorld {
-  const name = `checkpoint/${built++}`;
   if (!job.store) return soloWorld;
+  // Engines are built in the same order on every rank.
+  const name = job.nextName('checkpoint');
   const { rank, worldSize: size, store, timeout, world } = job;
   return new StoreWorld(store, { rank, size, name, timeout, check: () => world.check() });
 }
