@@ -1,57 +1,14 @@
 // Runs one program as several ranks: real processes that meet at a store on this machine.
-import { type ChildProcess, spawn } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { commandFor, ended, type RankOptions, type RankResult } from './rank-child.js';
+import { canStand, runOnStanding } from './standing-ranks.js';
 
-export interface RankResult {
-  rank: number;
-  code: number | null;
-  signal: NodeJS.Signals | null;
-  /** What the rank reported: the JSON value of its last line of output. */
-  report: unknown;
-  stderr: string;
-}
-
-export interface RankOptions {
-  /** Passed to the program as JSON. */
-  job?: unknown;
-  environment?: Record<string, string>;
-  /** The command that runs a rank's own command, such as one that enters a network namespace. */
-  wrapper?: (rank: number) => readonly string[];
-  /** After so many milliseconds a process is killed, and `stderr` says where its threads were. */
-  limit?: number;
-  /** Sees each process after it was started. */
-  started?: (children: readonly ChildProcess[]) => void;
-  /** Called with each line that a rank prints. */
-  line?: (rank: number, text: string, children: readonly ChildProcess[]) => void;
-}
-
-/** Longer than any test needs on a busy machine, less than jest waits; what is still running then is killed. */
-const LIMIT_MS = 300_000;
-
-/** What each thread of a process waits for, as far as the kernel tells: of one that hangs. */
-function threadsOf(pid: number): string {
-  const part = (path: string) => {
-    try {
-      return readFileSync(path, 'utf8').trim();
-    } catch (error) {
-      return `(${(error as NodeJS.ErrnoException).code})`;
-    }
-  };
-  const folder = `/proc/${pid}/task`;
-  const lines = readdirSync(folder).map((id) => {
-    const at = (name: string) => part(`${folder}/${id}/${name}`);
-    const state = /^State:\s*(.*)$/m.exec(at('status'))?.[1];
-    const [user, system] = at('stat').split(') ').pop()?.split(' ').slice(11, 13) ?? [];
-    const stack = at('stack').replaceAll('\n', '\n    ');
-    const where = `wchan ${at('wchan')}, syscall ${at('syscall').split(' ')[0]}`;
-    return `  ${id} ${at('comm')}: ${state}, ${where}, ticks ${user}+${system}\n    ${stack}`;
-  });
-  return `still running; its threads:\n${lines.join('\n')}\n`;
-}
+export { commandFor, type RankOptions, type RankResult } from './rank-child.js';
 
 /**
  * Below those that systems give to outgoing connections, any of which would be in the way until
@@ -77,87 +34,61 @@ function isFree(port: number): Promise<boolean> {
   });
 }
 
-/** How this Node runs `program`, a file of this folder without extension: compiled, or through swc. */
-export function commandFor(program: string): string[] {
-  const compiled = __filename.endsWith('.js');
-  if (compiled) return [join(__dirname, `${program}.js`)];
-  return ['-r', join(__dirname, '../support/run-typescript.cjs'), join(__dirname, `${program}.ts`)];
+/** What tells the ranks of a job where they meet, and who they are. */
+async function environmentsOf(
+  count: number,
+  gate: string,
+  own: Record<string, string> = {},
+): Promise<NodeJS.ProcessEnv[]> {
+  const port = await freePort();
+  const secret = randomBytes(16).toString('hex');
+  return Array.from({ length: count }, (_, rank) => ({
+    ...process.env,
+    RANK: String(rank),
+    LOCAL_RANK: String(rank),
+    WORLD_SIZE: String(count),
+    MASTER_ADDR: '127.0.0.1',
+    MASTER_PORT: String(port),
+    DS_JOB_SECRET: secret,
+    DS_NUM_THREADS: '1',
+    DS_TEST_GATE: gate,
+    DS_TEST_RANKS: String(count),
+    ...own,
+  }));
 }
 
-/** Starts `program` as ranks 0 to `count` - 1 and resolves when all have ended. */
+/** Runs `program` as ranks 0 to `count` - 1 and resolves when all have ended. */
 export async function runRanks(
   program: string,
   count: number,
   options: RankOptions = {},
 ): Promise<RankResult[]> {
-  const port = await freePort();
-  const secret = randomBytes(16).toString('hex');
   const gate = mkdtempSync(join(tmpdir(), 'ds-gate-'));
+  try {
+    const environments = await environmentsOf(count, gate, options.environment);
+    const run = canStand(program, options) ? runOnStanding : startRanks;
+    return await run(program, environments, options);
+  } finally {
+    rmSync(gate, { recursive: true });
+  }
+}
+
+function startRanks(
+  program: string,
+  environments: readonly NodeJS.ProcessEnv[],
+  options: RankOptions,
+): Promise<RankResult[]> {
   const own = [process.execPath, ...commandFor(program), JSON.stringify(options.job ?? null)];
-  const children = Array.from({ length: count }, (_, rank) => {
+  const children = environments.map((env, rank) => {
     const [command, ...words] = [...(options.wrapper?.(rank) ?? []), ...own];
-    return spawn(command as string, words, {
-      env: {
-        ...process.env,
-        RANK: String(rank),
-        LOCAL_RANK: String(rank),
-        WORLD_SIZE: String(count),
-        MASTER_ADDR: '127.0.0.1',
-        MASTER_PORT: String(port),
-        DS_JOB_SECRET: secret,
-        DS_NUM_THREADS: '1',
-        DS_TEST_GATE: gate,
-        DS_TEST_RANKS: String(count),
-        ...options.environment,
-      },
-      stdio: ['ignore', 'pipe', 'pipe'],
-    });
+    return spawn(command as string, words, { env, stdio: ['ignore', 'pipe', 'pipe'] });
   });
   options.started?.(children);
   return Promise.all(
     children.map((child, rank) =>
-      ended(child, rank, options.limit ?? LIMIT_MS, (text) => options.line?.(rank, text, children)),
+      ended(child, rank, options.limit, (text) => options.line?.(rank, text, children)),
     ),
-  ).finally(() => rmSync(gate, { recursive: true }));
-}
-
-async function ended(
-  child: ChildProcess,
-  rank: number,
-  limit: number,
-  line: (text: string) => void,
-): Promise<RankResult> {
-  let stderr = '';
-  let partial = '';
-  let last = '';
-  child.stderr?.on('data', (data) => {
-    stderr += data;
-  });
-  child.stdout?.on('data', (data) => {
-    const lines = (partial + data).split('\n');
-    partial = lines.pop() ?? '';
-    for (const text of lines) {
-      last = text;
-      line(text);
-    }
-  });
-  const timer = setTimeout(() => {
-    stderr += child.pid ? threadsOf(child.pid) : '';
-    child.kill('SIGKILL');
-  }, limit);
-  const [code, signal] = await new Promise<[number | null, NodeJS.Signals | null]>((resolve) =>
-    child.on('close', (...end) => resolve(end)),
   );
-  clearTimeout(timer);
-  return { rank, code, signal, report: parse(last), stderr };
-}
-
-function parse(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return text;
-  }
 }
 
 /** Throws unless every rank ended well; returns their reports. */

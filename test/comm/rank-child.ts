@@ -1,0 +1,123 @@
+// A process that is one rank: how Node runs its program, and what it prints until it ends.
+import type { ChildProcess } from 'node:child_process';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+export interface RankResult {
+  rank: number;
+  code: number | null;
+  signal: NodeJS.Signals | null;
+  /** What the rank reported: the JSON value of its last line of output. */
+  report: unknown;
+  stderr: string;
+}
+
+export interface RankOptions {
+  /** Passed to the program as JSON. */
+  job?: unknown;
+  environment?: Record<string, string>;
+  /** The command that runs a rank's own command, such as one that enters a network namespace. */
+  wrapper?: (rank: number) => readonly string[];
+  /** After so many milliseconds a process is killed, and `stderr` says where its threads were. */
+  limit?: number;
+  /** Sees each process after it was started. */
+  started?: (children: readonly ChildProcess[]) => void;
+  /** Called with each line that a rank prints. */
+  line?: (rank: number, text: string, children: readonly ChildProcess[]) => void;
+}
+
+/** Longer than any test needs on a busy machine, less than jest waits; what is still running then is killed. */
+const LIMIT_MS = 300_000;
+
+/** What each thread of a process waits for, as far as the kernel tells: of one that hangs. */
+function threadsOf(pid: number): string {
+  const part = (path: string) => {
+    try {
+      return readFileSync(path, 'utf8').trim();
+    } catch (error) {
+      return `(${(error as NodeJS.ErrnoException).code})`;
+    }
+  };
+  const folder = `/proc/${pid}/task`;
+  const lines = readdirSync(folder).map((id) => {
+    const at = (name: string) => part(`${folder}/${id}/${name}`);
+    const state = /^State:\s*(.*)$/m.exec(at('status'))?.[1];
+    const [user, system] = at('stat').split(') ').pop()?.split(' ').slice(11, 13) ?? [];
+    const stack = at('stack').replaceAll('\n', '\n    ');
+    const where = `wchan ${at('wchan')}, syscall ${at('syscall').split(' ')[0]}`;
+    return `  ${id} ${at('comm')}: ${state}, ${where}, ticks ${user}+${system}\n    ${stack}`;
+  });
+  return `still running; its threads:\n${lines.join('\n')}\n`;
+}
+
+/** How this Node runs `program`, a file of this folder without extension: compiled, or through swc. */
+export function commandFor(program: string): string[] {
+  const compiled = __filename.endsWith('.js');
+  if (compiled) return [join(__dirname, `${program}.js`)];
+  return ['-r', join(__dirname, '../support/run-typescript.cjs'), join(__dirname, `${program}.ts`)];
+}
+
+/**
+ * The last line of output that a rank of a process with others to come prints, and the last of its
+ * errors; behind it in the output its exit code.
+ */
+export const END = '\u0004 end of the rank ';
+
+/** Resolves when the process has ended, or the rank in it whose END comes before that. */
+export function ended(
+  child: ChildProcess,
+  rank: number,
+  limit = LIMIT_MS,
+  line: (text: string) => void = () => {},
+): Promise<RankResult> {
+  return new Promise((resolve) => {
+    const read = { stderr: '', partial: '', last: '' };
+    const ends: { code?: number; errors?: boolean } = {};
+    const finish = (code: number | null, signal: NodeJS.Signals | null): void => {
+      clearTimeout(timer);
+      child.stdout?.off('data', onOutput);
+      child.stderr?.off('data', onErrors);
+      child.off('close', finish);
+      resolve({ rank, code, signal, report: parse(read.last), stderr: read.stderr });
+    };
+    const finishOfRank = (): void => {
+      if (ends.code !== undefined && ends.errors) finish(ends.code, null);
+    };
+    const onOutput = (data: Buffer): void => {
+      const lines = (read.partial + data).split('\n');
+      read.partial = lines.pop() ?? '';
+      for (const text of lines) {
+        if (text.startsWith(END)) {
+          ends.code = Number(text.slice(END.length));
+          finishOfRank();
+          return;
+        }
+        read.last = text;
+        line(text);
+      }
+    };
+    const onErrors = (data: Buffer): void => {
+      read.stderr += data;
+      const at = read.stderr.indexOf(END);
+      if (at < 0) return;
+      read.stderr = read.stderr.slice(0, at);
+      ends.errors = true;
+      finishOfRank();
+    };
+    const timer = setTimeout(() => {
+      read.stderr += child.pid ? threadsOf(child.pid) : '';
+      child.kill('SIGKILL');
+    }, limit);
+    child.stdout?.on('data', onOutput);
+    child.stderr?.on('data', onErrors);
+    child.on('close', finish);
+  });
+}
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
