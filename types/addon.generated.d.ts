@@ -72,7 +72,10 @@ export interface Addon {
    * Blocks until `source` may be changed again.
    */
   write(handle: number, offset: number, source: ArrayBufferView, stream: number): void;
-  createStream(number: number): number;
+  /**
+   * `urgency` is the number of an Urgency.
+   */
+  createStream(number: number, urgency: number): number;
   releaseStream(stream: number): void;
   createEvent(number: number, timed: boolean): number;
   releaseEvent(event: number): void;

@@ -1,6 +1,7 @@
 // The native module: one row per function; argument conversion follows from each C++ signature.
 #include <node_api.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "../core/dynamic_library.h"
@@ -198,9 +199,11 @@ void write(Addon& addon, double handle, double offset, Bytes source, double stre
 
 // --- streams and events -----------------------------------------------------------------------
 
-double create_stream(Addon& addon, double number) {
+/// `urgency` is the number of an Urgency.
+double create_stream(Addon& addon, double number, double urgency) {
   Device& device = device_of(addon, number);
-  std::unique_ptr<Stream> stream = device.create_stream();
+  const auto level = static_cast<Urgency>(std::clamp(static_cast<int>(urgency), 0, kUrgencies - 1));
+  std::unique_ptr<Stream> stream = device.create_stream(level);
   Stream& borrowed = *stream;
   return addon.streams.add(
       std::shared_ptr<StreamRef>(new StreamRef{device, std::move(stream), borrowed}));

@@ -42,6 +42,16 @@ struct DeviceInfo {
   size_t total_bytes = 0;
 };
 
+/// Whose work begins first where that of several streams could. A GPU finishes what it has begun,
+/// and takes copies of one urgency stream by stream: those of one that never pauses hold up all
+/// others.
+enum class Urgency {
+  kBulk,   // Much, and nobody waits for its first part: state on its way to an update and back.
+  kUsual,  // What compute waits for, piece by piece.
+  kFirst,  // Little, and all else waits for it: the tokens of a batch.
+};
+constexpr int kUrgencies = 3;
+
 /// A GPU is used on one thread, JavaScript's; the CPU on any. Methods throw ds::Error.
 class Device {
  public:
@@ -62,7 +72,7 @@ class Device {
   virtual void set_cap(size_t bytes) = 0;
   virtual void trim() = 0;
 
-  virtual std::unique_ptr<Stream> create_stream() = 0;
+  virtual std::unique_ptr<Stream> create_stream(Urgency urgency) = 0;
   virtual std::unique_ptr<Event> create_event(bool timed) = 0;
   virtual Stream& compute_stream() = 0;
   virtual void record(Event& event, Stream& stream) = 0;

@@ -167,7 +167,9 @@ void CpuDevice::set_cap(size_t bytes) {
   stats_.cap = bytes;
 }
 
-std::unique_ptr<Stream> CpuDevice::create_stream() { return std::make_unique<ImmediateStream>(); }
+std::unique_ptr<Stream> CpuDevice::create_stream(Urgency) {
+  return std::make_unique<ImmediateStream>();
+}
 std::unique_ptr<Event> CpuDevice::create_event(bool) { return std::make_unique<ClockEvent>(); }
 
 void CpuDevice::record(Event& event, Stream&) {

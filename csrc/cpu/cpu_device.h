@@ -25,7 +25,7 @@ class CpuDevice final : public Device {
   void set_cap(size_t bytes) override;
   void trim() override;
 
-  std::unique_ptr<Stream> create_stream() override;
+  std::unique_ptr<Stream> create_stream(Urgency urgency) override;
   std::unique_ptr<Event> create_event(bool timed) override;
   Stream& compute_stream() override { return *compute_; }
   void record(Event& event, Stream& stream) override;

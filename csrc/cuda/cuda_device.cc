@@ -1,6 +1,7 @@
 // CudaDevice over the CUDA runtime, each call checked and reported under its method's name.
 #include "cuda_device.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "../core/error.h"
@@ -44,17 +45,25 @@ bool pageable(const void* p) {
 
 }  // namespace
 
-CudaStream::CudaStream(CudaDevice& device, bool urgent) : device_(device) {
+CudaStream::CudaStream(CudaDevice& device, int urgency) : device_(device) {
   device_.make_current();
   int least = 0, greatest = 0;
   DS_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest), "create_stream");
-  DS_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, urgent ? greatest : least),
+  DS_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                       std::max(least - urgency, greatest)),
           "create_stream");
 }
 
 CudaStream::~CudaStream() {
+  if (host_queue_ && device_.has_given_up()) host_queue_->drop();
+  host_queue_.reset();
   device_.forget(stream_);
   cudaStreamDestroy(stream_);
+}
+
+HostQueue& CudaStream::host_queue() {
+  if (!host_queue_) host_queue_ = std::make_unique<HostQueue>(stream_);
+  return *host_queue_;
 }
 
 struct CudaDevice::HostCall {
@@ -71,7 +80,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
                 "Use a newer GPU, or the CPU device.");
   }
   make_current();
-  compute_ = std::make_unique<CudaStream>(*this, false);
+  compute_ = std::make_unique<CudaStream>(*this, 0);
   pool_ = std::make_unique<MemoryPool>(index, compute_->get());
 }
 
@@ -131,9 +140,9 @@ void CudaDevice::trim() {
 }
 
 /// Kernels beside compute are short, and others wait for them: a tile that is updated, a
-/// collective.
-std::unique_ptr<Stream> CudaDevice::create_stream() {
-  return std::make_unique<CudaStream>(*this, true);
+/// collective. So compute is the least urgent.
+std::unique_ptr<Stream> CudaDevice::create_stream(Urgency urgency) {
+  return std::make_unique<CudaStream>(*this, 1 + static_cast<int>(urgency));
 }
 
 std::unique_ptr<Event> CudaDevice::create_event(bool timed) {
@@ -200,8 +209,7 @@ void CudaDevice::copy(void* dst, const void* src, size_t bytes, Stream& stream) 
   if (pageable(dst) || pageable(src)) DS_CUDA(cudaStreamSynchronize(stream_of(stream)), "copy");
 }
 
-void CudaDevice::run_host_call(void* data) {
-  auto* call = static_cast<HostCall*>(data);
+void CudaDevice::run_host_call(HostCall* call) {
   call->task();
   HostCall* head = call->device.finished_.load(std::memory_order_relaxed);
   do {
@@ -220,7 +228,8 @@ void CudaDevice::launch_host(Stream& stream, std::function<void()> task) {
   make_current();
   collect_host_calls();
   auto call = std::make_unique<HostCall>(HostCall{*this, std::move(task)});
-  DS_CUDA(cudaLaunchHostFunc(stream_of(stream), run_host_call, call.get()), "launch_host");
+  HostQueue& queue = static_cast<CudaStream&>(stream).host_queue();
+  queue.push([call = call.get()] { run_host_call(call); });
   call.release();  // collect_host_calls deletes it
 }
 

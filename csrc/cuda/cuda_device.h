@@ -10,6 +10,7 @@
 
 #include "../core/device.h"
 #include "entry.h"
+#include "host_queue.h"
 #include "memory_pool.h"
 
 namespace ds::cuda {
@@ -20,14 +21,18 @@ class Gemm;
 /// Owns a non-blocking CUDA stream: it never orders itself with the legacy default stream.
 class CudaStream final : public Stream {
  public:
-  /// Blocks of `urgent` streams are placed before those that wait in others.
-  CudaStream(CudaDevice& device, bool urgent);
+  /// Blocks of more urgent streams are placed, and their copies begin, before those that wait in
+  /// others; 0 is the least urgent.
+  CudaStream(CudaDevice& device, int urgency);
   ~CudaStream() override;
   cudaStream_t get() const { return stream_; }
+  /// Opened by the first call.
+  HostQueue& host_queue();
 
  private:
   CudaDevice& device_;
   cudaStream_t stream_ = nullptr;
+  std::unique_ptr<HostQueue> host_queue_;
 };
 
 inline cudaStream_t stream_of(Stream& stream) { return static_cast<CudaStream&>(stream).get(); }
@@ -50,7 +55,7 @@ class CudaDevice final : public Device {
   void set_cap(size_t bytes) override;
   void trim() override;
 
-  std::unique_ptr<Stream> create_stream() override;
+  std::unique_ptr<Stream> create_stream(Urgency urgency) override;
   std::unique_ptr<Event> create_event(bool timed) override;
   Stream& compute_stream() override { return *compute_; }
   void record(Event& event, Stream& stream) override;
@@ -86,14 +91,15 @@ class CudaDevice final : public Device {
   void make_current() const;
   /// Work on it will never end: waits throw DS_CUDA from now on.
   void give_up() { given_up_.store(true); }
+  bool has_given_up() const { return given_up_.load(); }
   /// A stream is about to be destroyed: returns what is kept for it.
   void forget(cudaStream_t stream);
 
  private:
   struct HostCall;
-  static void CUDART_CB run_host_call(void* call);
-  /// Destroys the tasks of finished host calls: here, because what they own may call into CUDA,
-  /// which the thread that ran them must not.
+  static void run_host_call(HostCall* call);
+  /// Destroys the tasks of finished host calls: here, because what they own belongs to the thread
+  /// that uses the device.
   void collect_host_calls();
   /// Throws DS_CUDA after give_up().
   void require_hope() const;

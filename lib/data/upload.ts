@@ -61,7 +61,7 @@ export class StagedUpload implements Uploader {
 
   upload(arrays: readonly HostArray[]): Tensor[] {
     if (arrays.length === 0) return [];
-    this.stream ??= Stream.create(this.device, 'batches to the device');
+    this.stream ??= Stream.create(this.device, 'batches to the device', 'first');
     const offsets: number[] = [];
     let bytes = 0;
     for (const { values } of arrays) {

@@ -13,6 +13,14 @@ export interface StreamHome {
   readonly compute: Stream;
 }
 
+/**
+ * Whose work begins first where that of several streams could: `bulk` is much, and nobody waits for
+ * its first part; `first` is little, and all else waits for it.
+ */
+export type Urgency = 'bulk' | 'usual' | 'first';
+/** As csrc/core/device.h numbers them. */
+const URGENCIES: readonly Urgency[] = ['bulk', 'usual', 'first'];
+
 /** By their handles, until they are disposed of. */
 const living = new Map<number, Stream>();
 
@@ -32,8 +40,9 @@ export class Stream {
   }
 
   /** A stream of its own on `device`, to be released with dispose(); traces call it `name`. */
-  static create(device: StreamHome, name = 'other work'): Stream {
-    const handle = native(() => addon.createStream(device.number));
+  static create(device: StreamHome, name = 'other work', urgency: Urgency = 'usual'): Stream {
+    const level = URGENCIES.indexOf(urgency);
+    const handle = native(() => addon.createStream(device.number, level));
     return new Stream(device, handle, name);
   }
 

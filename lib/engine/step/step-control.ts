@@ -112,7 +112,7 @@ export class StepControl implements GradientReceiver {
     this.inputs = slot(columns.count + INPUTS);
     this.onHost = Buffer.allocatePinned(device, (4 + this.rows.numel) * 4);
     this.fetched = new Event(device);
-    this.reading = Stream.create(device, 'numbers to the host');
+    this.reading = Stream.create(device, 'numbers to the host', 'first');
     partitions.forEach((partition, i) => {
       const ranges = countedRanges(partition, (one) => ranks.answersFor(one));
       const more = ranges.length > 1 ? held(() => zeros([1], { device })) : null;

@@ -44,8 +44,8 @@ export class Windows {
     /** In which kernels run. */
     private readonly updates: Stream,
   ) {
-    this.up = Stream.create(device, 'state to the device');
-    this.down = Stream.create(device, 'state to the host');
+    this.up = Stream.create(device, 'state to the device', 'bulk');
+    this.down = Stream.create(device, 'state to the host', 'bulk');
     this.written = new Event(device);
   }
 
