@@ -45,6 +45,23 @@ const OPTIONS: OptionNames<ScheduleOptions> = {
   ...{ type: true, minLr: true, cycles: true, power: true, decay: true },
 };
 
+/** The schedules of configurations that go as one of these does. Source: transformers. */
+const LIKE: Readonly<Record<string, ScheduleType>> = {
+  WarmupLR: 'constant_with_warmup',
+  WarmupDecayLR: 'linear',
+  WarmupCosineLR: 'cosine',
+};
+
+/** What to say where a caller's schedule is not that of the configuration; null where it is. */
+export function overruled(schedule: Schedule, scheduler: string): string | null {
+  const type = typeof schedule === 'string' ? schedule : schedule.type;
+  if (LIKE[scheduler] === type) return null;
+  return (
+    `scheduler of the configuration, ${scheduler}, drives the rate: schedule "${type}" ` +
+    '(--lr_scheduler_type) has no effect. Leave the section out of the file to have it.'
+  );
+}
+
 /** The rate after the warm-up, as a factor of the highest: `part` of the way has been gone. */
 type Curve = (part: number, options: Required<ScheduleOptions>, span: ScheduleSpan) => number;
 

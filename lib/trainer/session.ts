@@ -17,7 +17,7 @@ import { BatchMover } from './moved-batch.js';
 import { type Objective, objectiveOf } from './objective.js';
 import type { BatchSource, DataPlace, TrainerData } from './options.js';
 import { ownOptimizer } from './own-optimizer.js';
-import { OwnSchedule } from './own-schedule.js';
+import { OwnSchedule, overruled } from './own-schedule.js';
 import type { RunSettings, TrainerSettings } from './read-options.js';
 import { type TargetCounts, targetCounts } from './target-counts.js';
 import { openTrainData } from './train-data.js';
@@ -69,7 +69,7 @@ export async function openSession<Sample, Batch>(
   seed(settings.seed);
   const engine = await buildEngine(settings, job, length, {
     optimizer: file.optimizer !== null,
-    scheduler: file.scheduler !== null,
+    scheduler: file.scheduler?.type ?? null,
     bf16States: file.bf16.bf16_optimizer_states,
   });
   if (data?.stateDict && data.loadStateDict) engine.companions.set('trainData', data as never);
@@ -108,13 +108,17 @@ async function buildEngine(
   settings: RunSettings,
   job: Distributed,
   length: RunLength,
-  has: { optimizer: boolean; scheduler: boolean; bf16States: boolean },
+  has: { optimizer: boolean; scheduler: string | null; bf16States: boolean },
 ): Promise<Engine> {
   const { model, deepspeed: config, strict, stopSignals } = settings;
   const auto = autoSources(settings, length);
   const own = () => ownOptimizer(model, settings, !has.bf16States);
   const { optimizer = has.optimizer ? undefined : own } = settings;
   const { lrScheduler = has.scheduler ? undefined : scheduleOver(settings, length) } = settings;
+  if (has.scheduler && !settings.lrScheduler && settings.given.has('schedule') && job.rank === 0) {
+    const notice = overruled(settings.schedule, has.scheduler);
+    if (notice) process.emitWarning(notice, { type: 'DsNotice', code: 'DS_NOTICE' });
+  }
   const clients = { optimizer, lrScheduler, stopSignals, distributed: job };
   const { engine } = await initialize({ model, config, auto, strict, ...clients });
   return engine;

@@ -293,6 +293,28 @@ test('what the file says stands, "auto" is filled, and what differs from options
   }
 });
 
+test.each<[Options['schedule'], string, number]>([
+  ['cosine', 'WarmupDecayLR', 1],
+  [{ type: 'cosine', minLr: 1e-5 }, 'WarmupLR', 1],
+  ['linear', 'WarmupDecayLR', 0], // The same curve by transformers' name.
+  ['constant_with_warmup', 'WarmupLR', 0],
+  [undefined, 'WarmupDecayLR', 0],
+])('schedule %j beside %s of the configuration: %i notices', async (schedule, type, notices) => {
+  const spy = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+  const params = { warmup_num_steps: 'auto', warmup_max_lr: 'auto' };
+  const total = type === 'WarmupDecayLR' ? { total_num_steps: 'auto' } : {};
+  const scheduler = { type, params: { ...params, ...total } };
+  const deepspeed = { train_micro_batch_size_per_gpu: 'auto', scheduler } as Options['deepspeed'];
+  const { lrScheduler } = await once({ deepspeed, schedule }).engine();
+  const told = spy.mock.calls.map(([text]) => String(text));
+  spy.mockRestore();
+  expect(lrScheduler.schedules[0]?.name).toBe(type);
+  expect(told).toHaveLength(notices);
+  for (const text of told) {
+    expect(text).toContain(`${type}, drives the rate: schedule "cosine" (--lr_scheduler_type) has`);
+  }
+});
+
 test('rows of text: packed with their documents, or padded each for itself', async () => {
   const rows: text.TextSample[] = [3, 7, 5, 4, 6, 2].map((length, row) => ({
     ids: Int32Array.from({ length }, (_, i) => (row * 9 + i * 4) % 61),
