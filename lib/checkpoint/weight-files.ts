@@ -301,6 +301,11 @@ function noWeights(op: string, files: readonly string[]): DsError {
     const hint = 'Use engine.loadCheckpoint(), or `ds consolidate` the checkpoint first.';
     return refusal('a checkpoint of an engine', hint);
   }
+  if (files.includes('adapter_config.json')) {
+    const hint =
+      'It belongs to a model: open that, then peft.loadAdapter(model, folder). With peft.merge(model), peft.unload(model) and nn.saveWeights(model, dir) both are one folder.';
+    return refusal('an adapter of PEFT', hint);
+  }
   const other = files.find((name) => name.endsWith('.safetensors'));
   if (other) return refusal(other, 'Name the file itself where it has another name.');
   const pickled = files.find((name) => /\.(bin|pt|pth)$/.test(name));

@@ -1,5 +1,5 @@
 // nn.loadWeights: exports of a module of a program's own come back exactly, and what does not fit changes nothing.
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -146,6 +146,15 @@ test.each<[DType, DType]>([
   }
 });
 
+/** The names of PEFT's files. */
+function adapterIn(folder: string): string {
+  mkdirSync(folder);
+  for (const name of ['adapter_config.json', 'adapter_model.safetensors']) {
+    writeFileSync(join(folder, name), '');
+  }
+  return folder;
+}
+
 describe('tied names', () => {
   const table = () => saved.get('table.weight') as Tensor;
 
@@ -236,6 +245,11 @@ describe('what does not fit', () => {
       /a checkpoint of an engine\. .*loadCheckpoint.*consolidate/,
     ],
     ['a folder with another name', () => root, /changed\.safetensors\. Name the file/],
+    [
+      'an adapter of PEFT',
+      () => adapterIn(join(root, 'adapter')),
+      /an adapter of PEFT\. .*peft\.loadAdapter.*peft\.merge.*nn\.saveWeights/,
+    ],
     ['a file of another kind', () => __filename, /load-weights\.test\.ts/],
   ])('%s', async (_name, path, message) => {
     await rewritten();

@@ -1,5 +1,13 @@
 // `ds train` as users run it: processes, from a folder and rows to a trained folder.
-import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -171,6 +179,17 @@ describe('is refused by the launcher, once, before a rank runs', () => {
     const { code, stdout, stderr } = await ds(line);
     expect([code, stdout]).toEqual([2, '']);
     expect(stderr).toMatch(message);
+  });
+
+  test('a folder with an adapter alone', async () => {
+    mkdirSync(join(dir, 'tuned-adapter'));
+    writeFileSync(join(dir, 'tuned-adapter', 'adapter_config.json'), '{}');
+    const line = `train ${COMMON.replace('--model model', '--model tuned-adapter')} --output o`;
+    const { code, stderr } = await ds(line);
+    expect(code).toBe(2);
+    expect(stderr).toMatch(
+      /^ds: --model: expected .*tuned-adapter, an adapter of PEFT\. Give the/m,
+    );
   });
 });
 

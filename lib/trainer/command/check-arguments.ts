@@ -1,6 +1,6 @@
 // What the arguments of `ds train` must be together, judged before anything is loaded.
-import { realpathSync } from 'node:fs';
-import { resolve } from 'node:path';
+import { existsSync, realpathSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 
 import { DsError } from '../../errors.js';
 import type { TrainArguments } from './arguments.js';
@@ -40,9 +40,20 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
   if (dir !== undefined && placeOf(dir) === placeOf(out as string)) {
     throw refused('--output', 'another folder than that of --model, which stays as it is', dir);
   }
+  if (dir !== undefined) requireModel(dir);
   requireLora(args);
   trainerPart(args, out as string);
   return args as CheckedArguments;
+}
+
+/** Throws DS_ARGUMENT for a folder that has an adapter alone. */
+function requireModel(dir: string): void {
+  const has = (name: string): boolean => existsSync(join(dir, name));
+  if (!has('adapter_config.json') || has('config.json')) return;
+  const hint =
+    'Give the model that it was trained beside: --resume_from_checkpoint goes on with an adapter, and peft.merge() makes both one model.';
+  const expected = 'the folder of a model, with config.json';
+  throw refused('--model', expected, `${dir}, an adapter of PEFT`, hint);
 }
 
 /** Where a path leads; as it is written where nothing is there yet. */
@@ -65,6 +76,6 @@ function requireLora(args: TrainArguments): void {
   throw refused('--lora', 'a --model, whose weights stay as they are', '--config_name');
 }
 
-function refused(op: string, expected: string, got: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
+function refused(op: string, expected: string, got: string, hint = ''): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }
