@@ -1,5 +1,5 @@
 // What is left when compression ends, quantized inputs, and layers of a deeper model.
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import {
@@ -231,6 +231,38 @@ test('layers pair up in the order of the model, whichever group names them first
   const before = outputs(model, x);
   redundancyClean(model, configOf(section));
   closely(outputs(model, x), before);
+});
+
+test('a GPT-2 whose MLPs got smaller is saved with their width, and loads into one cut alike', async () => {
+  const section = of(
+    'row_pruning',
+    {},
+    {
+      ...{ params: { dense_ratio: 0.5 }, modules: ['mlp.c_fc'] },
+      related_modules: [['mlp.c_proj']],
+    },
+  );
+  const sizes = { vocabSize: 11, maxSeq: 8, layers: 2, heads: 2, channels: 8 };
+  const cut = (from: number) => {
+    seed(from);
+    const model = initCompression(new nn.models.GPT2(sizes), configOf(section));
+    return redundancyClean(model, configOf(section)) as nn.models.GPT2;
+  };
+  const model = cut(4);
+  const folder = mkdtempSync(join(tmpdir(), 'ds-cut-'));
+  try {
+    await model.save(join(folder, 'cut'));
+    const config = JSON.parse(readFileSync(join(folder, 'cut', 'config.json'), 'utf8'));
+    expect(config).toMatchObject({ n_embd: 8, n_inner: 16 });
+    await expect(nn.models.fromPretrained(join(folder, 'cut'))).rejects.toThrow(/n_inner.*32.*16/);
+    const other = cut(5);
+    await nn.loadWeights(other, join(folder, 'cut'));
+    const tokens = Tensor.from(Int32Array.from([3, 1, 4]), { shape: [1, 3] });
+    expect(outputs(other, tokens)).toEqual(outputs(model, tokens));
+    expect(new nn.models.GPT2(sizes).describe().config.n_inner).toBeNull();
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });
 
 test('a weight of two layers is rounded once, and what is frozen or in eval() stays so', () => {

@@ -73,6 +73,13 @@ export function parseGpt2Config({ config, tensors }: ModelFolder): GPT2Sizes {
   return { vocabSize, maxSeq, layers, heads: config.size('n_head'), channels };
 }
 
+/** The width inside the MLPs, where redundancyClean() has made all of them smaller; else null. */
+function innerOf(model: Module, channels: number): number | null {
+  const biases = [...model.namedParameters()].filter(([name]) => name.endsWith('.mlp.c_fc.bias'));
+  const [inner, ...others] = new Set(biases.map(([, { region }]) => region.whole[0] as number));
+  return inner === undefined || others.length > 0 || inner === 4 * channels ? null : inner;
+}
+
 /** What transformers needs to read the model. */
 export function describeGpt2(model: Module, sizes: GPT2Config): PretrainedDescription {
   const { vocabSize, maxSeq, layers, heads, channels, dropout = 0 } = sizes;
@@ -84,7 +91,7 @@ export function describeGpt2(model: Module, sizes: GPT2Config): PretrainedDescri
     n_embd: channels,
     n_layer: layers,
     n_head: heads,
-    n_inner: null,
+    n_inner: innerOf(model, channels),
     activation_function: 'gelu_new',
     layer_norm_epsilon: LAYER_NORM_EPSILON,
     embd_pdrop: dropout,
