@@ -240,12 +240,16 @@ function requireFit(op: string, { missing, unexpected, mismatched }: Matched, st
     op,
     expected: 'the tensors of the module',
     got: `files ${problems.join('; ')}`,
-    hint:
-      mismatched.length > 0
+    hint: unexpected.some((name) => OF_COMPRESSION.test(name))
+      ? 'They are of a model in compression: save it after redundancyClean(), or call initCompression() on the model that they are for.'
+      : mismatched.length > 0
         ? 'Were they saved from another model?'
         : 'Were they saved from another model? nn.loadWeights with { strict: false } loads what fits by name.',
   });
 }
+
+/** What compression_training keeps beside a weight: loaded without, nothing of it is pruned. */
+const OF_COMPRESSION = /\.(sparse|row|head)_(pruning|mask)_(mask|scores)$/;
 
 /** Tied parameters have one value, whatever they are called. */
 async function requireEqual(

@@ -265,6 +265,31 @@ test('a GPT-2 whose MLPs got smaller is saved with their width, and loads into o
   }
 });
 
+test('a folder that was saved before redundancyClean() says so where it is read', async () => {
+  const sizes = { vocabSize: 11, maxSeq: 8, layers: 1, heads: 2, channels: 8 };
+  const folder = mkdtempSync(join(tmpdir(), 'ds-unclean-'));
+  try {
+    for (const [technique, method] of [
+      ['sparse_pruning', 'l1'],
+      ['sparse_pruning', 'topk'],
+      ['row_pruning', 'l1'],
+      ['row_pruning', 'topk'],
+      ['head_pruning', 'topk'],
+    ] as const) {
+      const heads = technique === 'head_pruning' ? { num_heads: 2 } : {};
+      const group = { params: { dense_ratio: 0.5 }, modules: ['attn.c_proj'] };
+      const section = of(technique, { method, ...heads }, group);
+      const model = initCompression(new nn.models.GPT2(sizes), configOf(section));
+      const path = join(folder, `${technique}-${method}`);
+      await model.save(path);
+      const reading = nn.models.fromPretrained(path);
+      await expect(reading).rejects.toThrow(/unexpected .*save it after redundancyClean\(\)/);
+    }
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
 test('a weight of two layers is rounded once, and what is frozen or in eval() stays so', () => {
   seed(4);
   const model = new nn.Sequential(
