@@ -7,6 +7,7 @@ import { Module } from '../nn/index.js';
 import { requireModule } from '../nn/require-module.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { noGrad, scope } from '../tensor/index.js';
@@ -185,6 +186,15 @@ export function getModelProfile(
   options: ModelProfileOptions = {},
 ): ForwardProfile {
   requireModule('getModelProfile', model);
+  if (!Array.isArray(inputs)) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'getModelProfile inputs',
+      expected: 'a list of what model.call() takes',
+      got: phrase(inputs),
+      hint: 'Write getModelProfile(model, [tokens], options).',
+    });
+  }
   const read = readOptions('getModelProfile', options, PROFILE_OPTIONS);
   const { printProfile: print = true, warmUp = 1, outputFile, ...report } = read;
   requireType('getModelProfile printProfile', print, 'boolean');

@@ -58,6 +58,11 @@ const watching: readonly Mistake[] = [
     'Did you mean "warmUp"?',
   ],
   [
+    'getModelProfile(m, { inputs })',
+    () => profiler.getModelProfile(linear(), { inputs: [] } as unknown as unknown[]),
+    'getModelProfile inputs: expected a list of what model.call() takes, got an object { inputs }.',
+  ],
+  [
     'getModelProfile(m, [x], { warmUp: -1 })',
     () => profiler.getModelProfile(linear(), [], { warmUp: -1 }),
     'getModelProfile warmUp: expected an integer of at least 0, got -1.',
