@@ -33,7 +33,7 @@ import { type Clients, requireJob, requireMonitors } from './engine/setup/client
 import type { Planned } from './engine/setup/planned-zero.js';
 import { DsError } from './errors.js';
 import { Module } from './nn/index.js';
-import { described } from './nn/require-module.js';
+import { described, modelHint } from './nn/require-module.js';
 import type { Optimizer } from './optim/optimizer.js';
 import type { ScheduleSet } from './optim/schedule-set.js';
 import { type Pipelined, PipelineModule } from './pipe/index.js';
@@ -261,6 +261,6 @@ function requireModel(model: unknown): void {
     op: 'initialize',
     expected: 'a model: an object of a class that extends nn.Module and has a forward()',
     got: described(model),
-    hint: typeof model === 'function' ? `Pass new ${model.name}(...).` : '',
+    hint: modelHint(model),
   });
 }

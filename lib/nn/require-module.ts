@@ -10,8 +10,15 @@ export function requireModule(op: string, value: unknown): asserts value is Modu
     op,
     expected: 'a model: an object of a class that extends nn.Module',
     got: described(value),
-    hint: typeof value === 'function' ? `Pass new ${value.name}(...).` : '',
+    hint: modelHint(value),
   });
+}
+
+/** What to do with what is no model yet. */
+export function modelHint(value: unknown): string {
+  if (typeof value === 'function') return `Pass new ${value.name}(...).`;
+  if (!(value instanceof Promise)) return '';
+  return 'Await it first: a model of a folder is read before anything is done with it.';
 }
 
 /** A value in the words of a message about models. */

@@ -12,6 +12,7 @@ import {
   nn,
   scope,
   Tensor,
+  zero,
 } from '../../lib/index.js';
 import { cpu, type Device, device as findDevice } from '../../lib/runtime/device.js';
 import { crossEntropy, full, linearCrossEntropy } from '../../lib/tensor/index.js';
@@ -199,6 +200,10 @@ export const cases: Case[] = [
         start(nn.Linear),
       );
       await expectError('DS_ARGUMENT', /class Object/, () => start({ forward() {} }), plain);
+      const reading = Promise.resolve(new nn.Linear(2, 2));
+      await expectError('DS_ARGUMENT', /class Promise\. Await it/, () => start(reading));
+      const read = () => reading as unknown as nn.Module;
+      await expectError('DS_ARGUMENT', /promise\. .*awaited without/, () => zero.Init(read));
       class Silent extends (nn.Module as unknown as new () => object) {}
       await expectError('DS_ARGUMENT', /Silent without forward/, () => start(new Silent()), plain);
       const model = new nn.Linear(2, 2);

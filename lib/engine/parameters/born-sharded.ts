@@ -13,6 +13,7 @@ import { requireType } from '../../runtime/require-type.js';
 export function init<Model extends Module>(build: () => Model): Model {
   requireType('zero.Init', build, 'function');
   const model = build();
+  if (model instanceof Promise) throw read();
   requireModule('zero.Init', model);
   for (const [name, parameter] of model.namedParameters()) {
     if (!parameter.isMaterialized) continue;
@@ -26,3 +27,13 @@ export function init<Model extends Module>(build: () => Model): Model {
   }
   return model;
 }
+
+/** A model of a folder has values, and nothing to be drawn. */
+const read = (): DsError =>
+  new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'zero.Init',
+    expected: 'a function that makes a model',
+    got: 'one that returns a promise',
+    hint: 'nn.models.fromPretrained(dir) is awaited without zero.Init: initialize() cuts what it has read into shards.',
+  });
