@@ -6,7 +6,6 @@ import { join } from 'node:path';
 import { checkConfig } from '../../lib/config/index.js';
 import {
   type DsConfig,
-  type DsError,
   type Engine,
   initCompression,
   initialize,
@@ -16,6 +15,7 @@ import {
   Tensor,
 } from '../../lib/index.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
+import { refusal } from '../support/refusal.js';
 import {
   compressed,
   configOf,
@@ -39,15 +39,6 @@ async function engineOf(section: Section, more: DsConfig = {}): Promise<Engine> 
   const engine = await compressed(section, more);
   open.push(engine);
   return engine;
-}
-
-async function refusal(body: () => unknown): Promise<DsError> {
-  try {
-    await body();
-  } catch (error) {
-    return error as DsError;
-  }
-  throw new Error('nothing was refused');
 }
 
 test('a technique begins after its steps, and nothing changes before', async () => {

@@ -13,6 +13,7 @@ import {
   seed,
   Tensor,
 } from '../../lib/index.js';
+import { refusal } from '../support/refusal.js';
 import { weightsOf } from '../trainer/tiny.js';
 
 type Section = NonNullable<DsConfig['curriculum_learning']>;
@@ -96,15 +97,6 @@ function train(engine: Engine, steps: number, lengthOf: (step: number) => number
 
 const whole = () => TOKENS;
 const cut = (step: number): number => LENGTHS[step] as number;
-
-async function refusal(body: () => unknown): Promise<unknown> {
-  try {
-    await body();
-  } catch (error) {
-    return error;
-  }
-  throw new Error('nothing was refused');
-}
 
 test('steps train on the first tokens of each sample, with targets, documents and dropout', async () => {
   const engine = await engineOf(section);

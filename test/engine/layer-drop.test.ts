@@ -15,6 +15,7 @@ import {
   seed,
   Tensor,
 } from '../../lib/index.js';
+import { refusal } from '../support/refusal.js';
 import { weightsOf } from '../trainer/tiny.js';
 
 const [ROWS, TOKENS, VOCABULARY, LAYERS] = [2, 6, 31, 4];
@@ -73,15 +74,6 @@ function train(engine: Engine, steps: number): number[] {
     engine.step();
     return loss.item();
   });
-}
-
-async function refusal(body: () => unknown): Promise<unknown> {
-  try {
-    await body();
-  } catch (error) {
-    return error;
-  }
-  throw new Error('nothing was refused');
 }
 
 describe('the schedule', () => {

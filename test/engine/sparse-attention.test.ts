@@ -1,8 +1,9 @@
 // The section sparse_attention of a configuration: whom it acts on, and what it refuses.
 import { checkConfig } from '../../lib/config/index.js';
-import { type DsConfig, DsError, initInference, initialize, nn, Tensor } from '../../lib/index.js';
+import { type DsConfig, initInference, initialize, nn, Tensor } from '../../lib/index.js';
 import { GPT2 } from '../../lib/models/index.js';
 import type { SparsePattern } from '../../lib/nn/index.js';
+import { refusal } from '../support/refusal.js';
 
 const config = (sparse_attention: object): DsConfig => ({
   train_micro_batch_size_per_gpu: 2,
@@ -18,16 +19,6 @@ const patternsOf = (model: nn.Module): (SparsePattern | null)[] =>
   [...model.namedModules()].flatMap(([, one]) =>
     'sparsity' in one ? [one.sparsity as SparsePattern | null] : [],
   );
-
-async function refusal(body: () => Promise<unknown>): Promise<DsError> {
-  try {
-    await body();
-  } catch (error) {
-    if (error instanceof DsError) return error;
-    throw error;
-  }
-  throw new Error('nothing was refused');
-}
 
 test('all attention of a model takes the pattern, for the longest text, and trains', async () => {
   const model = gpt2();

@@ -13,6 +13,7 @@ import {
   Tensor,
 } from '../../lib/index.js';
 import { chooseTokens } from '../../lib/tensor/index.js';
+import { refusal } from '../support/refusal.js';
 import { weightsOf } from '../trainer/tiny.js';
 
 const [ROWS, TOKENS, VOCABULARY] = [2, 7, 31];
@@ -91,15 +92,6 @@ function train(engine: Engine, steps: number): number[] {
     engine.step();
     return loss.item();
   });
-}
-
-async function refusal(body: () => unknown): Promise<unknown> {
-  try {
-    await body();
-  } catch (error) {
-    return error;
-  }
-  throw new Error('nothing was refused');
 }
 
 test('tokens are drawn for each draw and row, in rising order, all alike often', () => {
