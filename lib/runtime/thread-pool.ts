@@ -32,7 +32,7 @@ export class ThreadPool<Question, Answer> {
 
   /**
    * Rejects with the DsError that the thread threw, or with `lost` of what became of it: it ended,
-   * took too long, or the pool was closed.
+   * took too long, or the pool was closed; and with `lost` for a question that cannot be copied.
    */
   async ask(question: Question, lost: (got: string) => DsError): Promise<Answer> {
     const thread = await this.freeThread(lost);
@@ -60,8 +60,10 @@ export class ThreadPool<Question, Answer> {
       await new Promise<void>((resolve) => this.waiting.push(resolve));
     }
     if (this.isClosed) throw lost('a pool that was closed');
-    const free = this.idle.pop();
-    if (free) return free;
+    for (let free = this.idle.pop(); free; free = this.idle.pop()) {
+      if (!free.hasEnded) return free;
+      this.all.delete(free);
+    }
     const { folder, entry, data } = this.options;
     const made = new AnsweringThread<Question, Answer>(startThread(folder, entry, data));
     this.all.add(made);
@@ -112,7 +114,11 @@ class AnsweringThread<Question, Answer> {
       }
       this.worker.ref();
       this.worker.on('message', onMessage).on('exit', onExit);
-      this.worker.postMessage(question);
+      try {
+        this.worker.postMessage(question);
+      } catch (cause) {
+        finish(() => reject(lost(`a question that cannot be copied: ${(cause as Error).message}`)));
+      }
     });
   }
 

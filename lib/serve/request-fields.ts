@@ -73,8 +73,10 @@ export class RequestFields {
 
   object(name: string): JsonObject | Absent {
     const value = this.any(name);
-    if (value === undefined || isObject(value)) return value;
-    throw invalid(name, 'an object', phrase(value));
+    if (value === undefined) return undefined;
+    if (!isObject(value)) throw invalid(name, 'an object', phrase(value));
+    if (isWithin(value, LEVELS)) return value;
+    throw invalid(name, `at most ${LEVELS} levels of nesting`, 'more');
   }
 
   /** Throws 400 for the first field that no reader was asked for. */
@@ -87,6 +89,14 @@ export class RequestFields {
       throw new ApiError(400, message, { param: name.slice(0, 60), code: 'unknown_parameter' });
     }
   }
+}
+
+/** Whoever copies or renders an object goes down level by level. */
+const LEVELS = 64;
+
+function isWithin(value: JsonValue | undefined, levels: number): boolean {
+  if (typeof value !== 'object' || value === null) return true;
+  return levels > 0 && Object.values(value).every((one) => isWithin(one, levels - 1));
 }
 
 export const isObject = (value: unknown): value is JsonObject =>

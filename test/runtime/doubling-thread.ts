@@ -5,6 +5,8 @@ import { answerQuestions } from '../../lib/runtime/thread-pool.js';
 function double(question: number | string): number | Promise<number> {
   if (typeof question === 'number') return 2 * question;
   if (question === 'end') process.exit(3);
+  if (question === 'end soon') setTimeout(() => process.exit(3), 1);
+  if (question === 'end soon') return 0;
   if (question === 'hang') return new Promise(() => {});
   if (question === 'odd') throw new TypeError('odd');
   throw new DsError({ code: 'DS_DATA', op: 'doubling', expected: 'a number', got: question });

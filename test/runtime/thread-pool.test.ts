@@ -1,11 +1,13 @@
 // A pool of threads answers in any order, tells what a thread threw, and replaces those that end.
+import { setTimeout as sleep } from 'node:timers/promises';
+
 import { DsError } from '../../lib/errors.js';
 import { ThreadPool } from '../../lib/runtime/thread-pool.js';
 
 const lost = (got: string) =>
   new DsError({ code: 'DS_INTERNAL', op: 'asking', expected: 'an answer', got });
 
-function poolOf(threads: number, timeoutMs = 60_000): ThreadPool<number | string, number> {
+function poolOf(threads: number, timeoutMs = 60_000): ThreadPool<unknown, number> {
   const entry = { folder: __dirname, entry: 'doubling-thread', data: {} };
   return new ThreadPool({ ...entry, threads, timeoutMs });
 }
@@ -32,4 +34,28 @@ test('a thread that ends, or says nothing, is replaced', async () => {
   await expect(impatient.ask('hang', lost)).rejects.toThrow('nothing for 1 ms');
   await expect(impatient.ask('hang', lost)).rejects.toThrow('nothing for 1 ms');
   await impatient.close();
+});
+
+test('a thread that ended while nobody asked it is replaced', async () => {
+  const pool = poolOf(1);
+  expect(await pool.ask('end soon', lost)).toBe(0);
+  await sleep(500);
+  expect(await pool.ask(4, lost)).toBe(8);
+  await pool.close();
+});
+
+test('a question that cannot be copied fails alone, and leaves nothing behind', async () => {
+  const pool = poolOf(1, 1500);
+  expect(await pool.ask(1, lost)).toBe(2);
+  let deep: unknown = 0;
+  for (let i = 0; i < 100_000; ++i) deep = [deep];
+  for (const odd of [deep, () => {}]) {
+    await expect(pool.ask(odd, lost)).rejects.toMatchObject({
+      ...{ code: 'DS_INTERNAL', got: expect.stringMatching(/^a question that cannot be copied/) },
+    });
+  }
+  // Its time is not counted on: the thread lives, and answers.
+  await sleep(2000);
+  expect(await pool.ask(2, lost)).toBe(4);
+  await pool.close();
 });

@@ -72,6 +72,8 @@ const texts: readonly Wrong[] = [
   [{ logprobs: 1, echo: true }, 'echo', /no logprobs/],
 ];
 
+const nested = (levels: number): unknown =>
+  JSON.parse(`${'['.repeat(levels)}${']'.repeat(levels)}`);
 const message = (fields: object) => ({ messages: [{ ...chat[0], ...fields }] });
 const image = { type: 'image_url', image_url: { url: 'data:' } };
 const chats: readonly Wrong[] = [
@@ -89,6 +91,8 @@ const chats: readonly Wrong[] = [
   [{ logprobs: true, top_logprobs: 21 }, 'top_logprobs', /from 0 to 20/],
   [{ tool_choice: 'required' }, 'tool_choice', /not supported/],
   [{ modalities: ['audio'] }, 'modalities', /not supported/],
+  [{ chat_template_kwargs: { deep: nested(64) } }, 'chat_template_kwargs', /at most 64 levels/],
+  [{ chat_template_kwargs: { deep: nested(900) } }, 'chat_template_kwargs', /at most 64 levels/],
   [{ prompt: 'x' }, 'prompt', /no parameter that this server knows/],
   [
     { continue_final_message: true, add_generation_prompt: true },
@@ -115,6 +119,7 @@ test.each(chats)('chats refuse %j', (fields, param, words) =>
 test('what asks for nothing is taken', async () => {
   const body = {
     ...{ messages: chat, tools: [], tool_choice: 'none', response_format: { type: 'text' } },
+    ...{ chat_template_kwargs: { deep: nested(63) } },
     ...{ user: 'a', metadata: {}, store: false, n: null, stop: null, logit_bias: null },
   };
   expect((await ask(`${url}/v1/chat/completions`, { body, headers: KEY })).status).toBe(200);
