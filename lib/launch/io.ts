@@ -5,7 +5,7 @@ import { mkdirSync } from 'node:fs';
 import { DsError } from '../errors.js';
 import { SWAP_ALIGNMENT } from '../runtime/swap-file.js';
 import { formatBytes } from './byte-size.js';
-import { type AioSetting, type Measured, measureDisk } from './measure-disk.js';
+import { type AioSetting, LEAST_BLOCKS, type Measured, measureDisk } from './measure-disk.js';
 
 export interface IoFlags {
   /** Bytes of the file that is read and written. */
@@ -23,9 +23,11 @@ const SECONDS_PER_DAY = 86_400;
 
 /**
  * Tells `say` each measurement as it comes, and returns the `aio` section as JSON. Throws DS_IO
- * where the folder is none or has no room.
+ * where the folder is none or has no room,
+ * DS_ARGUMENT for blocks of which the file has too few.
  */
 export function ioCommand(path: string, flags: IoFlags, say: (line: string) => void): string {
+  for (const block of flags.block_size) requireBlocks(block, flags.size);
   makeFolder(path);
   const [firstThreads = 1] = flags.threads;
   const settings = flags.block_size.map(aligned).flatMap((block_size) =>
@@ -52,6 +54,19 @@ export function ioCommand(path: string, flags: IoFlags, say: (line: string) => v
 
 /** As training rounds it up. */
 const aligned = (bytes: number): number => Math.ceil(bytes / SWAP_ALIGNMENT) * SWAP_ALIGNMENT;
+
+/** More would be written, and held in memory, than the file was to have. */
+function requireBlocks(block: number, size: number): void {
+  const most = Math.floor(size / LEAST_BLOCKS);
+  if (block <= most) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'ds io --block_size',
+    expected: `at most ${most} bytes, as the file has ${size} and ${LEAST_BLOCKS} blocks at least`,
+    got: `${block}`,
+    hint: 'Give smaller blocks, or a larger --size.',
+  });
+}
 
 function makeFolder(path: string): void {
   try {

@@ -46,3 +46,15 @@ test('a path that is a file is an error', () => {
   const call = () => ioCommand(path, flags, () => {});
   expect(call).toThrow(expect.objectContaining({ code: 'DS_IO', op: `ds io ${path}` }));
 });
+
+test('blocks of which the file has too few are refused before anything is made', () => {
+  const path = join(folder, 'unmade');
+  const call = () => ioCommand(path, { ...flags, block_size: [5000, 5e9] }, () => {});
+  expect(call).toThrow(
+    expect.objectContaining({
+      code: 'DS_ARGUMENT',
+      message: expect.stringMatching(/at most 131072/),
+    }),
+  );
+  expect(readdirSync(folder)).not.toContain('unmade');
+});
