@@ -34,7 +34,7 @@ const axesOf = ({ tp, pp }: Options) => ({
 
 type ZeroConfig = Exclude<DsConfig['zero_optimization'], boolean | undefined>;
 
-const warmUp = 4;
+const WARM_UP = 4;
 
 function elementsOf(shares: readonly Share[]): number {
   return shares.flatMap(({ partitions }) => partitions).reduce((sum, { numel }) => sum + numel, 0);
@@ -143,6 +143,49 @@ function isBesideCompute({ config }: Engine): boolean {
   return overlap_comm === true || offload_optimizer.device !== 'none';
 }
 
+/** Peaks, and where optimizer state lies. */
+function memoryOf({ device, parts }: Engine): object {
+  const { peakInUse, peakReserved } = device.memory;
+  const { bytes } = parts.state;
+  return {
+    peak_device_gib: peakInUse / 2 ** 30,
+    peak_device_reserved_gib: peakReserved / 2 ** 30,
+    optimizer_state_gib: { device: bytes.device / 2 ** 30, host: bytes.host / 2 ** 30 },
+    disk: diskOf(parts.state, parts.stage.partitions),
+    peak_host_rss_gib: process.resourceUsage().maxRSS / 2 ** 20,
+  };
+}
+
+/** What a start is made of. */
+class Start {
+  /** By part, in order. */
+  readonly seconds: Record<string, number> = {};
+  private last = performance.now();
+
+  /** A part has ended. */
+  add(part: string): void {
+    const now = performance.now();
+    this.seconds[part] = (now - this.last) / 1000;
+    this.last = now;
+  }
+}
+
+/** The steps that are not measured; one rank says when the first has ended, for who waits. */
+async function warmUp(
+  update: () => Promise<Tensor>,
+  { world, rank }: Distributed,
+  start: Start,
+): Promise<void> {
+  for (let i = 0; i < WARM_UP; ++i) {
+    await update();
+    if (i > 0) continue;
+    world.device.synchronize();
+    start.add('first step');
+    if (rank === 0) console.error(`seconds: ${JSON.stringify(start.seconds)}`);
+  }
+  world.device.synchronize();
+}
+
 /** Steps after the measured ones into --trace FILE: no time is of one that was traced. */
 async function traceSteps(
   engine: Engine,
@@ -176,9 +219,12 @@ export async function trainBench(options: Options): Promise<object | null> {
   if (options.cap) device.setMemoryCap(Number(options.cap) * 2 ** 30);
   const config = configOf(options, { batch, accumulation });
   const name = options.model ?? '124M';
+  const start = new Start();
   const model = await modelOf(options, seq, job);
+  start.add('model');
   const commTimer = options['comm-times'] ? new EventCommTimer(device) : undefined;
   const { engine } = await initialize({ model, config, device, commTimer });
+  start.add('engine');
   const shape = [batch, seq];
   const draw = (): Tensor =>
     Tensor.from(tokensLike(batch * seq, model.vocabSize), { shape, device }).keep();
@@ -186,8 +232,7 @@ export async function trainBench(options: Options): Promise<object | null> {
   const update = updateOf(engine, tokens, targets);
   let loss: Tensor | undefined;
   engine.recordPhases();
-  for (let i = 0; i < warmUp; ++i) await update();
-  device.synchronize();
+  await warmUp(update, job, start);
   commTimer?.reset();
   const marks = [performance.now()];
   for (let i = 0; i < steps; ++i) {
@@ -203,8 +248,7 @@ export async function trainBench(options: Options): Promise<object | null> {
   await traceSteps(engine, update, options);
   await job.destroy();
   if (engine.globalRank > 0) return null;
-  const memory = device.memory;
-  const { bytes, shares } = engine.parts.state;
+  const { shares } = engine.parts.state;
   return {
     model: name,
     params: model.numParameters(),
@@ -232,6 +276,7 @@ export async function trainBench(options: Options): Promise<object | null> {
     segments: options.segments ?? null,
     cpu_checkpointing: options['cpu-checkpointing'] === 'true',
     tokens_per_second: (batch * seq * accumulation * engine.dpWorldSize * 1000) / mean,
+    start_seconds: start.seconds,
     step_ms: {
       mean,
       median: median(intervals),
@@ -244,11 +289,7 @@ export async function trainBench(options: Options): Promise<object | null> {
       exposed_ms: comm.exposed / steps,
       hidden_share: 1 - comm.exposed / comm.total,
     },
-    peak_device_gib: memory.peakInUse / 2 ** 30,
-    peak_device_reserved_gib: memory.peakReserved / 2 ** 30,
-    optimizer_state_gib: { device: bytes.device / 2 ** 30, host: bytes.host / 2 ** 30 },
-    disk: diskOf(engine.parts.state, engine.parts.stage.partitions),
-    peak_host_rss_gib: process.resourceUsage().maxRSS / 2 ** 20,
+    ...memoryOf(engine),
     loss: last.loss,
   };
 }
