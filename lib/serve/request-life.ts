@@ -1,4 +1,5 @@
 // How long a request is worked on: until it is answered, its client has gone, or its time is over.
+import { setMaxListeners } from 'node:events';
 import type { ServerResponse } from 'node:http';
 
 import { ApiError } from './api-error.js';
@@ -15,6 +16,7 @@ export class RequestLife {
     seconds: number,
   ) {
     response.once('close', this.onClose);
+    setMaxListeners(0, this.signal); // One for each prompt and choice of the request.
     // The client's own retries would ask for as long again.
     const details = { code: 'request_timeout', headers: { 'x-should-retry': 'false' } };
     const message = `The request took more than ${seconds} s, the most that this server gives one.`;

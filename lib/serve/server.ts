@@ -96,7 +96,11 @@ export class InferenceServer {
     const bodyMs = this.limits.bodySeconds * 1000;
     // Takes long to load, and most programs serve nobody.
     const { createServer } = require('node:http') as typeof import('node:http');
-    this.http = createServer({ requestTimeout: bodyMs, headersTimeout: bodyMs });
+    this.http = createServer({
+      ...{ requestTimeout: bodyMs, headersTimeout: bodyMs },
+      // Node looks for those that are late every 30 s by itself.
+      connectionsCheckingInterval: Math.min(bodyMs / 4, 5000),
+    });
     this.connections = new Connections(this.http);
     this.http.on('request', this.onRequest);
     this.http.on('checkContinue', this.onExpected);
@@ -221,15 +225,24 @@ const CLIENT_GONE = 499;
 /** Milliseconds that connections have for their last bytes when a server stops. */
 const FAREWELL_MS = 2000;
 
+/** Status, its words and the message of what cannot be read, by Node's code. */
+type Unreadable = readonly [status: number, words: string, message: string];
+const noRequest: Unreadable = [400, 'Bad Request', 'This is no HTTP/1.1 request.'];
+const clientErrors: ReadonlyMap<string | undefined, Unreadable> = new Map([
+  ['ERR_HTTP_REQUEST_TIMEOUT', [408, 'Request Timeout', 'The request came too slowly.']],
+  [
+    'HPE_HEADER_OVERFLOW',
+    [431, 'Request Header Fields Too Large', 'The headers are longer than 16 KiB.'],
+  ],
+]);
+
 /** What is no HTTP, or came too slowly, gets an answer too. */
 function onClientError(error: NodeJS.ErrnoException, socket: Socket): void {
   if (!socket.writable || error.code === 'ECONNRESET') {
     socket.destroy();
     return;
   }
-  const isLate = error.code === 'ERR_HTTP_REQUEST_TIMEOUT';
-  const [status, words] = isLate ? [408, 'Request Timeout'] : [400, 'Bad Request'];
-  const message = isLate ? 'The request came too slowly.' : 'This is no HTTP/1.1 request.';
+  const [status, words, message] = clientErrors.get(error.code) ?? noRequest;
   const body = JSON.stringify(new ApiError(status, message).body);
   const head = `HTTP/1.1 ${status} ${words}\r\nConnection: close\r\nContent-Type: application/json`;
   socket.end(`${head}\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`);

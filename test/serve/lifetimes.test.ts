@@ -52,6 +52,36 @@ test('a client that goes while it sends leaves nothing', () =>
     expect(engine.requests).toHaveLength(1);
   }));
 
+test(
+  'a body that does not come is answered soon after its time',
+  () =>
+    withServer(
+      async (url) => {
+        const socket = connect(Number(new URL(url).port), '127.0.0.1');
+        const head = `POST ${PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n`;
+        socket.write(`${head}content-length: 100\r\n\r\n{"prompt"`);
+        const chunks: Buffer[] = [];
+        for await (const chunk of socket) chunks.push(chunk as Buffer);
+        expect(Buffer.concat(chunks).toString()).toMatch(/^HTTP\/1\.1 408 .*too slowly/s);
+      },
+      { limits: { bodySeconds: 1 } },
+    ),
+  20_000,
+); // By itself Node would look after 30 s.
+
+test('a request of many prompts gives no warning', () =>
+  withServer(async (url) => {
+    const warnings: Error[] = [];
+    const keep = (warning: Error): void => void warnings.push(warning);
+    process.on('warning', keep);
+    const prompts = Array.from({ length: 16 }, () => prompt);
+    const { status, json } = await ask(url + PATH, { body: { prompt: prompts, max_tokens: 2 } });
+    await new Promise((resolve) => setImmediate(resolve));
+    process.off('warning', keep);
+    expect([status, json.choices.length]).toEqual([200, 16]);
+    expect(warnings).toEqual([]);
+  }));
+
 test('a slow reader is ended at a bound, and stalls nobody', () =>
   withServer(
     async (url, engine) => {
