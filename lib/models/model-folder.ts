@@ -1,6 +1,6 @@
 // A model's folder as Hugging Face's transformers writes it (config.json beside safetensors), made
 // into a model.
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync, statSync } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
@@ -115,6 +115,8 @@ const isJsonObject = (value: unknown): value is JsonObject =>
 function readConfig(path: string): [string, JsonObject] {
   const file = path.endsWith('.json') ? path : join(path, 'config.json');
   try {
+    // Opening a pipe would wait for who writes it.
+    if (existsSync(file) && !statSync(file).isFile()) throw new Error('no regular file');
     const values: unknown = JSON.parse(readFileSync(file, 'utf8'));
     if (isJsonObject(values)) return [file, values];
     throw new Error('other JSON');

@@ -67,13 +67,14 @@ function requireComputable(tokenizer: Json, path: string): void {
     const expected = `a model of type ${MODELS.join(', ')}`;
     throw dataError(path, expected, phrase(type), 'Files of before 2020 name none: save it anew.');
   }
-  const single = (tokenizer.added_tokens as Json[]).find(({ single_word }) => single_word === true);
+  const added = addedTokens(tokenizer, path);
+  const single = added.find(({ single_word }) => single_word === true);
   if (single) {
     const got = `${phrase(single.content)} with "single_word": true`;
     throw dataError(path, 'added tokens that match anywhere', got, 'It is not supported.');
   }
   for (const step of stepsOf(tokenizer.pre_tokenizer)) {
-    const { regex, text } = splitOf(step);
+    const { regex, text } = splitOf(step, path);
     const known = ['Isolated', 'Removed'].includes(String(step.behavior ?? 'Isolated'));
     if (step.type !== 'Split' || (known && !regex.includes('\\G'))) continue;
     const got = `"behavior": ${phrase(step.behavior)} with the pattern ${phrase(text)}`;
@@ -81,9 +82,22 @@ function requireComputable(tokenizer: Json, path: string): void {
   }
 }
 
-function splitOf({ pattern }: Json): { regex: string; text: string } {
-  const { Regex, String: literal } = (pattern ?? {}) as { Regex?: string; String?: string };
-  return { regex: Regex ?? '', text: Regex ?? literal ?? '' };
+function addedTokens({ added_tokens: given }: Json, path: string): Json[] {
+  const expected = '"added_tokens", a list of objects whose "content" is a text';
+  if (!Array.isArray(given)) throw dataError(path, expected, phrase(given), 'Is it whole?');
+  const wrong = given.findIndex((one) => typeof one?.content !== 'string');
+  if (wrong < 0) return given;
+  throw dataError(path, expected, `${phrase(given[wrong])} at ${wrong}`, 'Is it whole?');
+}
+
+function splitOf({ pattern }: Json, path: string): { regex: string; text: string } {
+  const { Regex, String: literal } = (pattern ?? {}) as { Regex?: unknown; String?: unknown };
+  for (const one of [Regex, literal]) {
+    if (one === undefined || typeof one === 'string') continue;
+    throw dataError(path, 'a pattern that is a text', phrase(one), 'Is it whole?');
+  }
+  const [regex, text] = [Regex, Regex ?? literal].map((one) => String(one ?? ''));
+  return { regex: regex as string, text: text as string };
 }
 
 /** The steps of a pre-tokenizer or normalizer, sequences taken apart. */
@@ -110,13 +124,20 @@ function readTemplates(folder: string, config: Json): Record<string, string> {
   const found: Record<string, string> = {};
   const given = config.chat_template;
   if (typeof given === 'string') found.default = given;
-  if (Array.isArray(given)) {
-    for (const { name, template } of given) found[String(name)] = String(template);
+  for (const [i, one] of (Array.isArray(given) ? given : []).entries()) {
+    if (typeof one?.name !== 'string' || typeof one.template !== 'string') {
+      const place = `${join(folder, 'tokenizer_config.json')} chat_template[${i}]`;
+      throw dataError(place, 'an object with the texts "name" and "template"', phrase(one), '');
+    }
+    found[one.name] = one.template;
   }
   const main = join(folder, 'chat_template.jinja');
   if (existsSync(main)) found.default = readText(main);
   const others = join(folder, 'additional_chat_templates');
   if (!existsSync(others)) return found;
+  if (!statSync(others).isDirectory()) {
+    throw dataError(others, 'a folder of templates', 'a file', 'Remove it, or make it a folder.');
+  }
   for (const file of readdirSync(others).filter((name) => name.endsWith('.jinja'))) {
     found[file.slice(0, -'.jinja'.length)] = readText(join(others, file));
   }
@@ -146,6 +167,8 @@ function readJson(path: string): Json {
 
 function readText(path: string): string {
   try {
+    // Opening a pipe would wait for who writes it.
+    if (!statSync(path).isFile()) throw new Error('it is none');
     return readFileSync(path, 'utf8');
   } catch (cause) {
     throw dataError(path, 'a readable file', (cause as Error).message, '');

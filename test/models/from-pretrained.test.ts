@@ -1,5 +1,6 @@
 // fromPretrained: the folder says which model it holds; what is unknown is answered with what there
 // is.
+import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -29,6 +30,15 @@ const tiny = () => new GPT2({ vocabSize: 31, maxSeq: 8, layers: 2, heads: 2, cha
 
 const refusal = (message: RegExp, code = 'DS_CHECKPOINT') =>
   expect.objectContaining({ code, message: expect.stringMatching(message) });
+
+test('a pipe in place of config.json is refused, not waited for', async () => {
+  execFileSync('mkfifo', [join(dir, 'config.json')]);
+  for (const make of [() => fromPretrained(dir), () => nn.models.fromConfig(dir)]) {
+    await expect(async () => make()).rejects.toEqual(
+      refusal(/config\.json: expected .*(a pipe|no regular file)/),
+    );
+  }
+});
 
 test('model_type chooses the class; options are those of the class', async () => {
   const model = tiny();

@@ -271,6 +271,51 @@ describe('what is wrong is named', () => {
       'DS_DATA',
       /Contiguous/,
     ],
+    [
+      'no added token',
+      from((t) => t.added_tokens.splice(2, 0, null)),
+      'DS_DATA',
+      /"added_tokens".*null at 2/,
+    ],
+    [
+      'added tokens that are no list',
+      from((t) => Object.assign(t, { added_tokens: {} })),
+      'DS_DATA',
+      /"added_tokens", a list/,
+    ],
+    [
+      'an added token whose content is no text',
+      from((t) => Object.assign(t.added_tokens[0], { content: 5 })),
+      'DS_DATA',
+      /"content" is a text/,
+    ],
+    [
+      'a pattern that is no text',
+      from((t) => Object.assign(t.pre_tokenizer.pretokenizers[0].pattern, { Regex: 5 })),
+      'DS_DATA',
+      /a pattern that is a text, got 5/,
+    ],
+    ...[null, { name: 'a' }, { name: 1, template: '' }].map(
+      (wrong): [string, () => unknown, string, RegExp] => [
+        `a template ${JSON.stringify(wrong)}`,
+        () => {
+          const config = { chat_template: [wrong] };
+          text.Tokenizer.fromPretrained(folderWith(join(GOLDEN, 'gpt2'), { config }).path);
+        },
+        'DS_DATA',
+        /chat_template\[0\]: .*"name" and "template"/,
+      ],
+    ),
+    [
+      'a file in place of the folder of templates',
+      () => {
+        const folder = folderWith(join(GOLDEN, 'gpt2'), {});
+        folder.write('additional_chat_templates', '');
+        text.Tokenizer.fromPretrained(folder.path);
+      },
+      'DS_DATA',
+      /a folder of templates/,
+    ],
     ['no model', from((t) => delete t.model), 'DS_DATA', /"model"/],
     [
       'an unknown model',
