@@ -101,6 +101,6 @@ export function endStanding(): void {
   waiting.clear();
 }
 
-// Under jest, whose files know nothing of each other.
-const { afterAll } = globalThis as { afterAll?: (body: () => void) => void };
-afterAll?.(endStanding);
+// Under jest, whose files know nothing of each other: see its environment.
+const { atEndOfFile } = globalThis as { atEndOfFile?: (body: () => void) => void };
+atEndOfFile?.(endStanding);

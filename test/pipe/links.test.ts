@@ -50,6 +50,7 @@ async function firstStage(): Promise<Links> {
     ...{ rank: 0, store: null, timeout: 1000, world: { device: cpu() } },
     mesh: { shape: { ranksAlong: () => ranks }, place: () => 0 },
     newGroup: async () => group(),
+    nextName: (what: string) => what,
   } as unknown as Distributed;
   return Links.open(job, lower(ONE_F_ONE_B, 2, 2), false);
 }
