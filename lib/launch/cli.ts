@@ -173,7 +173,7 @@ program
   .description('measure a disk for optimizer state and print the fastest "aio" section')
   .argument('<path>', 'a folder on it')
   .option('--size <size>', 'of the file: bytes, or 500MB, 2GiB', byteCount, 2 ** 30)
-  .option('--block_size <list>', 'bytes of a request', byteCounts, [2 ** 20, 2 ** 22, 2 ** 24])
+  .option('--block_size <list>', 'bytes of a request (default: 1, 4 and 16 MiB)', byteCounts)
   .option('--queue_depth <list>', 'requests under way', positiveIntegers, [8, 32])
   .option('--threads <list>', 'for checksums', positiveIntegers, [1, 2, 4])
   .option('--parameters <n>', 'of a model: says what its steps cost', positiveInteger)

@@ -10,7 +10,8 @@ import { type AioSetting, LEAST_BLOCKS, type Measured, measureDisk } from './mea
 export interface IoFlags {
   /** Bytes of the file that is read and written. */
   size: number;
-  block_size: readonly number[];
+  /** Default: those of BLOCKS of which the file has enough. */
+  block_size?: readonly number[];
   queue_depth: readonly number[];
   threads: readonly number[];
   /** Of a model, for what a step costs. */
@@ -23,14 +24,14 @@ const SECONDS_PER_DAY = 86_400;
 
 /**
  * Tells `say` each measurement as it comes, and returns the `aio` section as JSON. Throws DS_IO
- * where the folder is none or has no room,
- * DS_ARGUMENT for blocks of which the file has too few.
+ * where the folder is none or has no room, DS_ARGUMENT for blocks of which the file has too few.
  */
 export function ioCommand(path: string, flags: IoFlags, say: (line: string) => void): string {
-  for (const block of flags.block_size) requireBlocks(block, flags.size);
+  const blocks = flags.block_size ?? blocksFor(flags.size);
+  for (const block of blocks) requireBlocks(block, flags.size);
   makeFolder(path);
   const [firstThreads = 1] = flags.threads;
-  const settings = flags.block_size.map(aligned).flatMap((block_size) =>
+  const settings = blocks.map(aligned).flatMap((block_size) =>
     flags.queue_depth.map((queue_depth) => ({
       ...{ block_size, queue_depth, intra_op_parallelism: firstThreads },
     })),
@@ -54,6 +55,15 @@ export function ioCommand(path: string, flags: IoFlags, say: (line: string) => v
 
 /** As training rounds it up. */
 const aligned = (bytes: number): number => Math.ceil(bytes / SWAP_ALIGNMENT) * SWAP_ALIGNMENT;
+
+const BLOCKS = [2 ** 20, 2 ** 22, 2 ** 24];
+
+/** At least one, however small the file is. */
+function blocksFor(size: number): number[] {
+  const most = Math.floor(size / LEAST_BLOCKS);
+  const fitting = BLOCKS.filter((block) => block <= most);
+  return fitting.length > 0 ? fitting : [most];
+}
 
 /** More would be written, and held in memory, than the file was to have. */
 function requireBlocks(block: number, size: number): void {

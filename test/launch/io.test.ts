@@ -47,6 +47,17 @@ test('a path that is a file is an error', () => {
   expect(call).toThrow(expect.objectContaining({ code: 'DS_IO', op: `ds io ${path}` }));
 });
 
+test.each([
+  [2 ** 24, [2 ** 20]],
+  [2 ** 20, [2 ** 17]],
+])('a file of %i bytes is measured in blocks of which it has enough', (size, blocks) => {
+  const lines: string[] = [];
+  const one = { size, queue_depth: [4], threads: [1] };
+  ioCommand(join(folder, 'small'), one, (line) => lines.push(line));
+  const sizes = lines.slice(2).map((row) => Number(row.trim().split(/ +/)[0]));
+  expect(sizes).toEqual(blocks);
+});
+
 test('blocks of which the file has too few are refused before anything is made', () => {
   const path = join(folder, 'unmade');
   const call = () => ioCommand(path, { ...flags, block_size: [5000, 5e9] }, () => {});
