@@ -22,7 +22,7 @@ class HostDevice final : public Device {
   void reset_peaks() override {}
   void set_cap(size_t) override {}
   void trim() override {}
-  std::unique_ptr<Stream> create_stream() override { return std::make_unique<Stream>(); }
+  std::unique_ptr<Stream> create_stream(Urgency) override { return std::make_unique<Stream>(); }
   std::unique_ptr<Event> create_event(bool) override { return std::make_unique<Event>(); }
   Stream& compute_stream() override { return stream_; }
   void record(Event&, Stream&) override {}
