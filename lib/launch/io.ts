@@ -62,7 +62,7 @@ const BLOCKS = [2 ** 20, 2 ** 22, 2 ** 24];
 function blocksFor(size: number): number[] {
   const most = Math.floor(size / LEAST_BLOCKS);
   const fitting = BLOCKS.filter((block) => block <= most);
-  return fitting.length > 0 ? fitting : [most];
+  return fitting.length > 0 ? fitting : [Math.max(most, 1)];
 }
 
 /** More would be written, and held in memory, than the file was to have. */

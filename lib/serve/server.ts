@@ -99,7 +99,7 @@ export class InferenceServer {
     this.http = createServer({
       ...{ requestTimeout: bodyMs, headersTimeout: bodyMs },
       // Node looks for those that are late every 30 s by itself.
-      connectionsCheckingInterval: Math.min(bodyMs / 4, 5000),
+      connectionsCheckingInterval: Math.min(Math.ceil(bodyMs / 4), 5000),
     });
     this.connections = new Connections(this.http);
     this.http.on('request', this.onRequest);

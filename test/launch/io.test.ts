@@ -68,4 +68,6 @@ test('blocks of which the file has too few are refused before anything is made',
     }),
   );
   expect(readdirSync(folder)).not.toContain('unmade');
+  const few = { size: 4, queue_depth: [1], threads: [1] };
+  expect(() => ioCommand(path, few, () => {})).toThrow(/the file has 4 and 8 blocks/);
 });

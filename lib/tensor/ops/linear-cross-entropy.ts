@@ -1,6 +1,5 @@
 // The vocabulary head and its cross-entropy in one: the logits are never a tensor, and need not all
 // be there at once.
-
 import { dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';

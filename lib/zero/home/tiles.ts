@@ -24,8 +24,8 @@ export interface Tile extends HostTile, RangeState {}
 /**
  * The size of tiles that hold at most `subGroup` elements: a multiple of 64, at least 64. While the host computes one, the
  * gradient of the next arrives and the weights of the last one leave. It does not pay below a unit's size: each tile is
- * work of its own on three streams, and where hundreds wait for the host, the GPU driver's queues are full and
- * backward stands still (1558M on an H200: 417 ms a step by units, 435 in tiles of 2^24, 504 of 2^22).
+ * work of its own on three streams (1558M on an H200: 417 ms a step by units, 435 in tiles of 2^24, 504 of 2^22, when the
+ * driver's host functions did it; a stream has room for about 500 pieces of host work).
  */
 export function tileSize(subGroup: number): number {
   return Math.max(1, Math.floor(subGroup / slotAlignment)) * slotAlignment;
