@@ -77,11 +77,11 @@ export function validate(file: string, options: ValidateOptions): Validation {
   return { valid, output: lines.join('\n'), messages };
 }
 
-/** Those that share batches out, where stages of a pipeline and parts of layers leave some. */
+/** Those that share batches out, where others share stages, layers or samples. */
 function dataRanks(file: string, worldSize: number): number {
   try {
-    const { stages, layers } = cutsIn(file);
-    const ranks = worldSize / ((stages ?? 1) * layers);
+    const { stages, layers, tokens } = cutsIn(file);
+    const ranks = worldSize / ((stages ?? 1) * layers * tokens);
     return Number.isInteger(ranks) ? ranks : worldSize;
   } catch {
     return worldSize; // The report says what is wrong with the file.

@@ -44,6 +44,16 @@ test('the triad names what was derived, and from which world size', () => {
 });
 
 test.each([
+  '"sequence_parallel_size": 2',
+  '"tensor_parallel": { "autotp_size": 2 }',
+  '"pipeline": { "stages": 2 }',
+])('of 4 ranks 2 share batches out where the others share the model: %s', (cut) => {
+  const batch = '"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2';
+  const path = file(`{ ${batch}, "gradient_accumulation_steps": 2, ${cut} }`);
+  expect(validate(path, { worldSize: 4 })).toMatchObject({ valid: true, messages: [] });
+});
+
+test.each([
   ['{ "seed": 1, }}', ':1:15: error: expected nothing after the end, got "}".'],
   ['', ': error: expected one JSON object, got an empty file.'],
 ])('a file that does not parse: %j', (text, message) => {
