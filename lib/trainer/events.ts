@@ -38,9 +38,11 @@ export interface LogEvent extends TrainerPlace {
   gradNorm: number;
   /** Of the last update, of the first group of parameters. */
   lr: number;
-  /** Tokens (or samples, of data without tokens) that all ranks have read so far. */
+  /**
+   * Tokens (or samples, of data without tokens) that all ranks have read so far, without padding.
+   */
   tokens: number;
-  /** Of all ranks, since the last log. */
+  /** Of all ranks, since the last log, without the time of evaluations and checkpoints. */
   tokensPerSecond: number;
   /**
    * Share of what the devices could do at best; null where that or the model's work is not known.

@@ -73,6 +73,14 @@ export class Logbook {
     this.since = sinceNow(this.options.state);
   }
 
+  /** What is done from now on takes no time of training; the result says that it is over. */
+  suspend(): () => void {
+    const start = performance.now();
+    return () => {
+      this.since.time += performance.now() - start;
+    };
+  }
+
   /** All ranks have read so many tokens in the updates of this run. */
   read(tokens: number): void {
     const { state } = this.options;

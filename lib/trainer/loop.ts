@@ -87,15 +87,17 @@ async function* act<Batch>(session: Session<Batch>, moment: Moment): Events<EndR
 }
 
 async function* evaluation<Batch>(session: Session<Batch>): Events<EvaluateEvent | null> {
-  const { settings, state } = session;
+  const { settings, state, book } = session;
   if (!settings.eval) return null;
   yield* finished(session);
+  const resume = book.suspend();
   const data = await session.evalData(settings.eval);
   const metrics = await evaluate(session, data, settings.eval);
   const isBest = judged(settings, state, metrics);
   const event: EvaluateEvent = { type: 'evaluate', ...placeOf(state), metrics, isBest };
   state.evaluated(event);
   yield event;
+  resume();
   return event;
 }
 
@@ -104,8 +106,9 @@ async function* checkpoint<Batch>(
   save: SaveSettings,
   isBest: boolean,
 ): Events {
-  const { engine, world, settings, state, length } = session;
+  const { engine, world, settings, state, length, book } = session;
   yield* finished(session);
+  const resume = book.suspend();
   if (isBest && state.best) state.best.checkpoint = checkpointPath(save, state.step);
   const source = { engine, world, save, tokenizer: settings.tokenizer };
   const run = { maxSteps: length.maxSteps, batchSize: engine.trainMicroBatchSizePerGpu() };
@@ -113,6 +116,7 @@ async function* checkpoint<Batch>(
   state.checkpoint = path;
   await retainCheckpoints(source, state.step, state.best?.checkpoint ?? null);
   yield { type: 'save', ...placeOf(state), path };
+  resume();
 }
 
 /** The numbers of the last update, if nobody has taken them. */

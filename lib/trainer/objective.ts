@@ -22,7 +22,7 @@ export interface MicroBatch<Batch> {
   targets: Tensor | null;
   /** What the loss is a mean over. */
   counted: number;
-  /** Tokens that the model reads; of other models, samples. */
+  /** Tokens that the model reads, without padding; of other models, samples. */
   tokens: number;
 }
 
@@ -104,7 +104,7 @@ class CausalObjective<Batch> implements Objective<Batch> {
     const targets = this.targetsOf(batch);
     const counted = this.options.count?.(batch) ?? countOthers(targets, this.ignored);
     requireFinite('Trainer count', counted, 0);
-    return { batch, targets, counted, tokens: targets.numel };
+    return { batch, targets, counted, tokens: tokensIn(batch, targets) };
   }
 
   private targetsOf(batch: Batch): Tensor {
@@ -220,6 +220,17 @@ function countedIn(batch: unknown): number {
   return isIndices ? countOthers(targets, IGNORED) : samplesIn(batch);
 }
 
+/**
+ * Tokens that are no padding, of a batch that says which these are: by the numbers of `documents`,
+ * or by a mask. Transformers counts them so where `include_num_input_tokens_seen` is "non_padding".
+ */
+function tokensIn(batch: unknown, targets: Tensor): number {
+  const { documents, attention_mask, mask = attention_mask } = batch as Record<string, unknown>;
+  if (documents instanceof Tensor) return countWhere(documents, (document) => document >= 0);
+  if (mask instanceof Tensor) return countWhere(mask, (seen) => Number(seen) !== 0);
+  return targets.numel;
+}
+
 /** Dim 0 of the first tensor. Throws DS_ARGUMENT where there is none. */
 function samplesIn(batch: unknown): number {
   const [first] = tensorsIn([batch]);
@@ -227,12 +238,17 @@ function samplesIn(batch: unknown): number {
   throw refused('Trainer batch', 'batches with a tensor in them', phrase(batch));
 }
 
-/** Elements other than `ignored`. Waits for the device of tensors on one. */
+/** Elements other than `ignored`. */
 function countOthers(targets: Tensor, ignored: number): number {
-  const values = targets.toRaw();
   const none = targets.dtype === 'i64' ? BigInt(ignored) : ignored;
+  return countWhere(targets, (target) => target !== none);
+}
+
+/** Waits for the device of tensors on one. */
+function countWhere(tensor: Tensor, counts: (value: number | bigint) => boolean): number {
+  const values = tensor.toRaw();
   let count = 0;
-  for (let i = 0; i < values.length; ++i) if (values[i] !== none) count++;
+  for (let i = 0; i < values.length; ++i) if (counts(values[i] as number | bigint)) count++;
   return count;
 }
 

@@ -36,7 +36,7 @@ export class TrainerState {
   step = 0;
   /** Passes over the data so far, parts included. */
   epoch = 0;
-  /** Tokens (or samples) that all ranks have read. */
+  /** Tokens (or samples) that all ranks have read, without padding. */
   tokens = 0;
   /** FLOPs of the model's formula for them; 0 where it has none. */
   flops = 0;

@@ -1,7 +1,13 @@
-// What a log says of updates whose sequences differ in length.
+// What a log says of updates whose sequences differ in length, of padding, and of speed beside
+// evaluations and checkpoints.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type LogEvent, Trainer, type text } from '../../lib/index.js';
 import { Device } from '../../lib/runtime/device.js';
 import { Logbook, type LogbookOptions } from '../../lib/trainer/logbook.js';
 import { TrainerState } from '../../lib/trainer/trainer-state.js';
+import { SEQ, samples, tinyModel } from './tiny.js';
 
 /** A GPU of which nothing but its name is asked. */
 const h100: Device = Object.create(Device.prototype, {
@@ -43,4 +49,59 @@ test('the share of the peak is that of the FLOPs since the last log, at every le
   expect(ratios).toEqual([4e6, 16e6].map((cost) => expect.closeTo(cost, 0)));
   book.read(tokens);
   expect(state.flops).toBe(8 * 4e6 + 32 * 16e6 + 128 * 64e6);
+});
+
+test('tokens are those of the rows, without what fills them up', async () => {
+  const lengths = [3, 7, 5, 4];
+  const row = (i: number): text.TextSample => {
+    const ids = Int32Array.from({ length: lengths[i] as number }, (_, at) => 9 * i + at);
+    const positions = ids.map((_, at) => at);
+    return { ids, labels: ids, positions, documents: new Int32Array(ids.length) };
+  };
+  const train = { length: lengths.length, get: row };
+  const logs: LogEvent[] = [];
+  const one = new Trainer({
+    ...{ model: tinyModel(), train, batchSize: 2, epochs: 1, device: 'cpu', progress: false },
+    ...{ data: { sampling: 'sequential' }, log: { every: 1 }, stopSignals: [] },
+    callbacks: [{ log: (event) => void logs.push(event) }],
+  });
+  await one.train();
+  expect(logs.map(({ tokens }) => tokens)).toEqual([3 + 7, 3 + 7 + 5 + 4]);
+  const state = await one.state();
+  expect(state.tokens).toBe(3 + 7 + 5 + 4);
+  await one.destroy();
+});
+
+test('the speed is that of training: evaluations and checkpoints take no time of it', async () => {
+  let now = 0;
+  const pass = (seconds: number): void => {
+    now += 1000 * seconds;
+  };
+  const clock = jest.spyOn(performance, 'now').mockImplementation(() => now);
+  const dir = mkdtempSync(join(tmpdir(), 'ds-speed-'));
+  const logs: LogEvent[] = [];
+  const one = new Trainer({
+    ...{ model: tinyModel(), train: samples(8), batchSize: 2, epochs: 1, device: 'cpu' },
+    ...{ progress: false, log: { every: 1 }, stopSignals: [], save: { dir, every: 2 } },
+    eval: {
+      ...{ data: samples(2), every: 1, atStart: true },
+      metrics: () => {
+        pass(3600);
+        return { judged: { sum: 1, count: 1 } };
+      },
+    },
+    callbacks: [
+      {
+        step: () => pass(0.5),
+        log: (event) => void logs.push(event),
+        save: () => pass(60),
+      },
+    ],
+  });
+  await one.train();
+  clock.mockRestore();
+  await one.destroy();
+  rmSync(dir, { recursive: true });
+  // Half a second for each update, of 2 rows.
+  expect(logs.map(({ tokensPerSecond }) => tokensPerSecond)).toEqual(Array(4).fill(2 * SEQ * 2));
 });

@@ -29,7 +29,7 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
     ...['prediction_loss_only', 'eval_accumulation_steps', 'eval_do_concat_batches'],
     ...['eval_use_gather_object', 'include_for_metrics', 'batch_eval_metrics'],
   ]),
-  ...all('tokens are counted always', [
+  ...all('tokens are counted always, without padding', [
     'include_num_input_tokens_seen',
     'include_tokens_per_second',
   ]),
