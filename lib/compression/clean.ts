@@ -34,7 +34,6 @@ export function clean(model: Module, section: CompressionSection): void {
 
 function cleanLayers(model: Module, done: Compression): void {
   const cuts = cutsOf(model, done);
-  requireUntied(model, cuts);
   const instead = new Map<Module, Module>();
   const written = new Set<Parameter>();
   for (const [name, layer] of done.layers) {
@@ -97,14 +96,6 @@ function chosen(values: Tensor, dim: number, numbers: readonly number[] | null):
   if (!numbers) return values;
   const options = { shape: [numbers.length], dtype: 'i64', device: values.device } as const;
   return indexSelect(values, dim, Tensor.from([...numbers], options));
-}
-
-/** A smaller weight could not be tied to what it was tied to. */
-function requireUntied(model: Module, cuts: ReadonlyMap<string, Cut>): void {
-  for (const pair of model.tiedNames()) {
-    const tied = pair.find((name) => cuts.has(name.slice(0, name.lastIndexOf('.'))));
-    if (tied) throw misused('related_modules of layers with weights of their own', `${tied}, tied`);
-  }
 }
 
 const misused = (expected: string, got: string): DsError =>

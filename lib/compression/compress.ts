@@ -5,6 +5,7 @@ import type { Module } from '../nn/module.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { activationQuantization } from './activation-quantization.js';
 import { CompressedEmbedding, CompressedLinear } from './compressed-layers.js';
+import { requireRelated } from './cut-layers.js';
 import { findLayers, type LayerGroup } from './find-layers.js';
 import { headPruning } from './head-pruning.js';
 import { requireGroups } from './quantizers.js';
@@ -53,8 +54,9 @@ interface Work {
 
 /**
  * Replaces layers of `model` by ones with techniques, in the order in which these act. Nothing has
- * changed when it throws: DS_CONFIG for groups that do not fit the model, DS_SHAPE for numbers that
- * do not fit a layer.
+ * changed when it throws: DS_CONFIG for groups that do not fit the model and for related_modules
+ * that do not fit each other, DS_ARGUMENT for those whose weights are tied, DS_SHAPE for numbers
+ * that do not fit a layer.
  */
 export function compress(model: Module, section: CompressionSection): void {
   const clock = new StepClock();
@@ -74,6 +76,7 @@ export function compress(model: Module, section: CompressionSection): void {
       }
     }
   }
+  requireRelated(model, { section, layers });
   replaceModules(model, instead);
   compressions.set(model, { section, clock, layers });
 }

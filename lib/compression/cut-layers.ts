@@ -4,7 +4,6 @@ import { isDeepStrictEqual } from 'node:util';
 import { DsError } from '../errors.js';
 import type { Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
-import type { Compression } from './compress.js';
 import { type CompressedEmbedding, type CompressedLinear, linearsOf } from './compressed-layers.js';
 import type { CompressionSection, Technique } from './technique.js';
 
@@ -23,14 +22,48 @@ interface Place {
   technique: Structured;
 }
 
+/** The layers with techniques, and by which section they got them. */
+interface Compressed {
+  readonly section: CompressionSection;
+  readonly layers: ReadonlyMap<string, CompressedLinear | CompressedEmbedding>;
+}
+
 /**
- * The cuts that related_modules ask for, by layer. The i-th layer of `modules` goes with the i-th
- * of each of its related ones, both in the model's order. Throws DS_CONFIG where layers do not pair
- * up, are not of the sizes of what lies behind each other, or are to lose different things on one
- * side.
+ * The cuts that related_modules ask for, by layer. Throws as requireRelated() does, and DS_CONFIG
+ * where layers are to lose different things on one side.
  */
-export function cutsOf(model: Module, { section, layers }: Compression): Map<string, Cut> {
+export function cutsOf(model: Module, compressed: Compressed): Map<string, Cut> {
   const cuts = new Map<string, Cut>();
+  for (const pair of pairsOf(model, compressed)) {
+    cutPair(pair, (name, part) => keep(cuts, pair.place, [name, part]));
+  }
+  return cuts;
+}
+
+/**
+ * Whether the layers that related_modules name can be cut together, whatever is pruned of them.
+ * Throws DS_CONFIG where they do not pair up or are not of the sizes of what lies behind each
+ * other, DS_ARGUMENT for a weight that is tied to another: a smaller one could not be.
+ */
+export function requireRelated(model: Module, compressed: Compressed): void {
+  const pairs = pairsOf(model, compressed);
+  const cut = new Set(pairs.flatMap(({ name, other }) => [name, other]));
+  for (const names of model.tiedNames()) {
+    const tied = names.find((name) => cut.has(name.slice(0, name.lastIndexOf('.'))));
+    if (!tied) continue;
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'compression_training',
+      expected: 'related_modules of layers with weights of their own',
+      got: `${tied}, tied`,
+      hint: 'Leave related_modules out: what goes is 0.',
+    });
+  }
+}
+
+/** The i-th layer of `modules` goes with the i-th of each related one, in the model's order. */
+function pairsOf(model: Module, { section, layers }: Compressed): Pair[] {
+  const pairs: Pair[] = [];
   const linears = linearsOf(model);
   for (const { place, patterns, related } of groupsOf(section)) {
     const masked = [...linears.keys()].filter((name) => techniqueOf(layers.get(name), place));
@@ -44,13 +77,14 @@ export function cutsOf(model: Module, { section, layers }: Compression): Map<str
         names.forEach((name, n) => {
           const layer = layers.get(name) as CompressedLinear;
           const other = others[n] as string;
-          const pair = { layer, name, other, beside: linears.get(other) as Linear };
-          cutPair(place, pair, (at, part) => keep(cuts, place, [at, part]));
+          const pair = { place, layer, name, other };
+          requireSize(pair, (linears.get(other) as Linear).weight.shape);
+          pairs.push(pair);
         });
       }
     }
   }
-  return cuts;
+  return pairs;
 }
 
 const techniqueOf = (
@@ -101,40 +135,27 @@ function namesFitting(names: readonly string[], pattern: string): string[] {
   return names.filter((name) => expression.test(name));
 }
 
+/** A layer that is pruned, and one that lies beside it. */
 interface Pair {
+  place: Place;
   layer: CompressedLinear;
   name: string;
   other: string;
-  beside: Linear;
 }
 
 function cutPair(
-  place: Place,
-  { layer, name, other, beside }: Pair,
+  { place, layer, name, other }: Pair,
   keep: (name: string, part: Partial<Cut>) => void,
 ): void {
-  const { path, technique } = place;
   const { mask } = techniqueOf(layer, place) as Technique;
   const kept = numbersOf(mask?.().toArray() ?? []);
-  const [outputs, inputs] = layer.weight.shape as [number, number];
-  const [rows, columns] = beside.weight.shape as [number, number];
-  if (technique === 'row_pruning') {
-    requireSize(
-      path,
-      { name: other, got: columns, expected: `${outputs} inputs, as ${name} has outputs` },
-      outputs,
-    );
+  if (place.technique === 'row_pruning') {
     keep(name, { rows: kept });
     keep(other, { columns: kept });
     return;
   }
-  requireSize(
-    path,
-    { name: other, got: rows, expected: `${inputs} outputs, as ${name} has inputs` },
-    inputs,
-  );
   const heads = layer.head_pruning_scores?.size(1) ?? 1;
-  const width = inputs / heads;
+  const width = layer.weight.size(1) / heads;
   const places = kept.flatMap((head) => Array.from({ length: width }, (_, i) => head * width + i));
   keep(name, { columns: places });
   keep(other, { rows: places });
@@ -144,15 +165,20 @@ function cutPair(
 const numbersOf = (mask: readonly number[]): number[] =>
   mask.flatMap((value, i) => (value === 0 ? [] : [i]));
 
-function requireSize(
-  path: string,
-  { name, got, expected }: { name: string; got: number; expected: string },
-  size: number,
-): void {
-  if (got === size) return;
-  const op = `${path}.related_modules, ${name}`;
-  const hint = 'Name the linear layers that lie beside it; without related_modules what goes is 0.';
-  throw new DsError({ code: 'DS_CONFIG', op, expected, got: String(got), hint });
+/** Of what is pruned of `layer`, the one beside it, of `shape`, has as much on its side. */
+function requireSize({ place, layer, name, other }: Pair, shape: readonly number[]): void {
+  const [outputs, inputs] = layer.weight.shape;
+  const isRows = place.technique === 'row_pruning';
+  const [wanted, got] = isRows ? [outputs, shape[1]] : [inputs, shape[0]];
+  if (got === wanted) return;
+  const [beside, own] = isRows ? ['inputs', 'outputs'] : ['outputs', 'inputs'];
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: `${place.path}.related_modules, ${other}`,
+    expected: `${wanted} ${beside}, as ${name} has ${own}`,
+    got: String(got),
+    hint: 'Name the linear layers that lie beside it; without related_modules what goes is 0.',
+  });
 }
 
 function unpaired(

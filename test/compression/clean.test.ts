@@ -187,7 +187,7 @@ test('heads go, with the rows of queries, keys and values', () => {
   closely(outputs(model, x), before);
 });
 
-test('layers that do not fit each other stay as they are', () => {
+test('related_modules that fit nothing are refused before training, and change no layer', () => {
   const cut = (related: string) =>
     of(
       'row_pruning',
@@ -197,10 +197,11 @@ test('layers that do not fit each other stay as they are', () => {
   for (const [related, text] of [
     ['out', '9 inputs, as blocks.0 has outputs'],
     ['blocks', '1 linear layers'],
+    ['nowhere', '0 that fit "nowhere"'],
   ] as const) {
-    const model = initCompression(small(), configOf(cut(related)));
+    const model = small();
     const before = model.children();
-    const error = refusal(() => redundancyClean(model, configOf(cut(related))));
+    const error = refusal(() => initCompression(model, configOf(cut(related))));
     expect(error).toMatchObject({ code: 'DS_CONFIG' });
     expect(error.message).toContain(text);
     expect(model.children()).toEqual(before);
