@@ -307,6 +307,28 @@ test('a model that cannot, and one in stages, are refused', async () => {
 });
 
 describe('the section', () => {
+  test('names layers of the model, or is refused before training', async () => {
+    const more = { random_ltd_layer_id: [1, 2, 4], random_ltd_layer_num: 3, total_layer_num: 8 };
+    expect(await refusal(() => engineOf(config(ltd(more))))).toMatchObject({
+      code: 'DS_CONFIG',
+      op: 'data_efficiency.data_routing.random_ltd.random_ltd_layer_id',
+      expected: 'numbers from 0 to 3, as the model has 4 layers',
+    });
+  });
+
+  test.each([
+    [8, 1],
+    [4, 0],
+    [null, 0],
+  ])('for a model of %j layers is told to one of four: %i notices', async (total, notices) => {
+    const spy = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+    await engineOf(config(ltd({ total_layer_num: total })));
+    const told = spy.mock.calls.map(([text]) => String(text));
+    spy.mockRestore();
+    const own = told.filter((text) => text.includes('total_layer_num is 8, and the model has 4'));
+    expect([told.length, own.length]).toEqual([notices, notices]);
+  });
+
   test.each<[string, object, object]>([
     ['random_ltd_layer_id', { random_ltd_layer_id: null }, {}],
     ['random_ltd_layer_id', { random_ltd_layer_num: 3 }, {}],

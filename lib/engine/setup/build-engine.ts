@@ -25,7 +25,7 @@ import { everyLayer, layerDroppingOf } from '../step/layer-drop.js';
 import { noProgress } from '../step/progress.js';
 import { StepControl } from '../step/step-control.js';
 import { STOP_SIGNALS, StopRequest } from '../step/stop-request.js';
-import { everyToken, tokenDroppingOf } from '../step/token-drop.js';
+import { everyToken, requireOwnLayers, tokenDroppingOf } from '../step/token-drop.js';
 import { UnitHooks } from '../step/unit-hooks.js';
 import { UpdatePlanner } from '../step/update-planner.js';
 import { Verdicts } from '../step/verdicts.js';
@@ -96,6 +96,8 @@ export async function buildEngine(
   const whole = planned && measured(module, job);
   configureFromSection(config.activation_checkpointing);
   requireWholeLayers(module, config);
+  const unlike = requireOwnLayers(config, module);
+  if (unlike && job.rank === 0) notice(unlike);
   await shareLayers(module, config, job);
   const given = decide(module, config, clients);
   const { plan, optimizer } = given;

@@ -3,6 +3,7 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import { type CurriculumSchedule, fixedRoot } from '../../data/curriculum-schedule.js';
 import { DsError } from '../../errors.js';
+import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/module.js';
 import { type InputCast, requireInputs } from './input-cast.js';
 import type { Progress } from './progress.js';
@@ -54,15 +55,45 @@ export function tokenDroppingOf(
 }
 
 /** The layers that see some tokens only; null where the section is off. */
-export function routedLayers({ data_efficiency: section }: ResolvedConfig): number[] | null {
+export function routedLayers(config: ResolvedConfig): number[] | null {
+  const ltd = sectionOf(config);
+  return ltd ? [...(ltd.random_ltd_layer_id as readonly number[])] : null;
+}
+
+/**
+ * A notice where the section was written for a model with more or fewer layers than `module`, which
+ * changes nothing: DeepSpeed counts tokens with that number alone, and nothing is counted by it
+ * here. Throws DS_CONFIG where it names layers that `module` has not got. Null where all fits, and
+ * for a model of somebody else's, whose layers are not known.
+ */
+export function requireOwnLayers(config: ResolvedConfig, module: Module): string | null {
+  const ltd = sectionOf(config);
+  if (!ltd || !(module instanceof CausalLM)) return null;
+  const { layers } = module.config;
+  const ids = ltd.random_ltd_layer_id as readonly number[];
+  if (ids.some((id) => id >= layers)) {
+    throw new DsError({
+      code: 'DS_CONFIG',
+      op: `${SECTION}.random_ltd_layer_id`,
+      expected: `numbers from 0 to ${layers - 1}, as the model has ${layers} layers`,
+      got: `[${ids.join(', ')}]`,
+      hint: 'Was the section written for another model?',
+    });
+  }
+  const { total_layer_num: total } = ltd;
+  if (total === null || total === layers) return null;
+  return `${SECTION}.total_layer_num is ${total}, and the model has ${layers} layers: layers ${ids.join(', ')} of these see some tokens only`;
+}
+
+function sectionOf({ data_efficiency: section }: ResolvedConfig) {
   const routing = section?.enabled ? section.data_routing : null;
   const ltd = routing?.enabled ? routing.random_ltd : null;
-  return ltd?.enabled ? [...(ltd.random_ltd_layer_id as readonly number[])] : null;
+  return ltd?.enabled ? ltd : null;
 }
 
 /** By the steps before this one. Source: DeepSpeed's RandomLTDScheduler. */
-function scheduleOf({ data_efficiency: section }: ResolvedConfig): CurriculumSchedule {
-  const given = section?.data_routing?.random_ltd?.random_ltd_schedule;
+function scheduleOf(config: ResolvedConfig): CurriculumSchedule {
+  const given = sectionOf(config)?.random_ltd_schedule;
   return fixedRoot({
     min: given?.min_value as number,
     max: given?.max_value as number,
