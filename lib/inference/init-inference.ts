@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { distributed, jointlyInTurns } from '../comm/index.js';
 import { DsError } from '../errors.js';
-import { CausalLM, fromConfig, fromPretrainedCut } from '../models/index.js';
+import { CausalLM, fromConfig } from '../models/index.js';
 import { quantizeModel } from '../models/quantize-model.js';
 import { joinAll } from '../nn/joined-linears.js';
 import { requireDense } from '../nn/sparse-attention.js';
@@ -27,6 +27,7 @@ import {
   sharingOf,
 } from './config/index.js';
 import { InferenceEngine } from './engine.js';
+import { openModelFolder } from './model-folder.js';
 import type { CacheSizes } from './paged-cache.js';
 import { loadParts } from './parts/load-parts.js';
 import { readPartsList } from './parts/parts-list.js';
@@ -55,9 +56,10 @@ const OPTIONS: OptionNames<InitInferenceOptions> = { tokenizer: true };
 /**
  * An engine for a model, which goes to evaluation mode and, where the configuration says so, to
  * another device and dtype, its linear layers into 8 or 4 bits; or for a folder of Hugging Face's,
- * whose tokenizer it reads beside the model. Weights, cache and a first forward are there when it
- * resolves. Rejects with DS_CONFIG for a configuration that cannot be, DS_ARGUMENT for what is no
- * model and for one that a training engine has, DS_LIMIT where the cache has no room for one
+ * whose tokenizer it reads beside the model. A folder with an adapter is the model that it was
+ * trained beside, with the adapter merged into it. Weights, cache and a first forward are there
+ * when it resolves. Rejects with DS_CONFIG for a configuration that cannot be, DS_ARGUMENT for what
+ * is no model and for one that a training engine has, DS_LIMIT where the cache has no room for one
  * sequence, and as models.fromPretrained() and Tokenizer.fromPretrained() do. Source:
  * deepspeed.init_inference.
  */
@@ -99,11 +101,12 @@ async function engineOf(
 ): Promise<InferenceEngine> {
   if (typeof model === 'string') {
     const read = resolved.checkpoint
-      ? fromConfig(model)
-      : await fromPretrainedCut(model, Object.fromEntries(dtypeOf(resolved)), (read) => {
+      ? { model: fromConfig(model), folders: [model] }
+      : await openModelFolder(model, Object.fromEntries(dtypeOf(resolved)), (read) => {
           if (ranks) shareOut(read, ranks);
         });
-    return build(read, resolved, ranks, { tokenizer: tokenizerOf(own, model), ownsModel: true });
+    const tokenizer = tokenizerOf(own, read.folders);
+    return build(read.model, resolved, ranks, { tokenizer, ownsModel: true });
   }
   if (!(model instanceof CausalLM)) {
     throw new DsError({
@@ -113,18 +116,21 @@ async function engineOf(
       got: phrase(model),
     });
   }
-  return build(model, resolved, ranks, { tokenizer: tokenizerOf(own, null), ownsModel: false });
+  return build(model, resolved, ranks, { tokenizer: tokenizerOf(own, []), ownsModel: false });
 }
 
-/** The tokenizer that was given, or else that of the model's folder, where it has one. */
-function tokenizerOf({ tokenizer }: InitInferenceOptions, folder: string | null): Tokenizer | null {
+/** The tokenizer that was given, or else that of the first of the folders that has one. */
+function tokenizerOf(
+  { tokenizer }: InitInferenceOptions,
+  folders: readonly string[],
+): Tokenizer | null {
   if (tokenizer instanceof Tokenizer) return tokenizer;
   if (tokenizer !== undefined) {
     requireType('initInference tokenizer', tokenizer, 'string');
     return Tokenizer.fromPretrained(tokenizer);
   }
-  const hasOwn = folder !== null && existsSync(join(folder, 'tokenizer.json'));
-  return hasOwn ? Tokenizer.fromPretrained(folder) : null;
+  const own = folders.find((folder) => existsSync(join(folder, 'tokenizer.json')));
+  return own === undefined ? null : Tokenizer.fromPretrained(own);
 }
 
 /** What an engine has beside its model. */

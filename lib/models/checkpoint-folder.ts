@@ -12,6 +12,7 @@ import {
 } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import { Parameter } from '../nn/parameter.js';
+import { isFactor } from '../peft/adapter-files.js';
 import { cpu } from '../runtime/device.js';
 import { isFloating } from '../runtime/dtype.js';
 import { held, Tensor } from '../tensor/index.js';
@@ -59,15 +60,19 @@ interface Description {
   generation: JsonObject | null;
 }
 
-function descriptionOf({ description, path }: Checkpoint): Description {
+function descriptionOf(checkpoint: Checkpoint): Description {
+  const { description, path } = checkpoint;
   const { config, generation = null } = (description ?? {}) as Partial<Description>;
   if (typeof config === 'object' && config !== null) return { config, generation };
+  const isAdapted = [...checkpoint.tensors('model').keys()].some((name) => isFactor(name));
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: path,
     expected: 'a checkpoint of a model that says how transformers knows it',
-    got: 'one that does not',
-    hint: 'Make the Module yourself, and let engine.loadCheckpoint() fill it.',
+    got: isAdapted ? 'one of a model with adapters' : 'one that does not',
+    hint: isAdapted
+      ? 'Open the model that they were trained beside, give it the same peft.addLora() and let engine.loadCheckpoint() fill it; peft.saveAdapter() then writes what others read.'
+      : 'Make the Module yourself, and let engine.loadCheckpoint() fill it.',
   });
 }
 

@@ -2,6 +2,7 @@
 // config.json.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { adapterAlone, adapterFolder } from '../peft/adapter-folder.js';
 import type { CausalLM } from './causal-lm.js';
 import { isCheckpointFolder, readCheckpointModel } from './checkpoint-folder.js';
 import type { GPT2Options } from './gpt2/config.js';
@@ -68,6 +69,8 @@ export async function fromPretrainedCut(
   options: PretrainedOptions,
   cut: (model: CausalLM) => void,
 ): Promise<CausalLM> {
+  const adapter = typeof dir === 'string' ? adapterFolder(dir) : null;
+  if (adapter) throw adapterAlone(adapter);
   const isOurs = typeof dir === 'string' && (await isCheckpointFolder(dir));
   if (isOurs) return readCheckpointModel(dir, families, options, cut);
   const model = await readPretrained(dir, families, options);

@@ -23,6 +23,9 @@ const PREFIX = 'base_model.model.';
 const SHOWN = 10;
 const FACTOR = /(^|\.)lora_(A\.weight|B\.weight|embedding_A|embedding_B|magnitude_vector)$/;
 
+/** Whether an adapter has a parameter of this name. */
+export const isFactor = (name: string): boolean => FACTOR.test(name);
+
 /** A tensor of the files. */
 interface Saved {
   /** In the files. */

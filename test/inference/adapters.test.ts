@@ -1,0 +1,116 @@
+// Folders of adapters, as ds serve and ds chat are given them: the model beside them, and what is
+// said where there is none.
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { initInference, initialize, nn, peft, Tensor } from '../../lib/index.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+import { openEngine } from '../../lib/serve/index.js';
+import { stir, tinyLlama } from '../peft/models.js';
+import { refusal } from '../support/refusal.js';
+
+const dir = mkdtempSync(join(tmpdir(), 'ds-adapters-'));
+const base = join(dir, 'base');
+const adapter = join(dir, 'adapter');
+const tokenizer = join(packageRoot(), 'examples', 'tokenizer');
+/** It outweighs what it is added to: texts differ. */
+const strong = { r: 2, loraAlpha: 200 };
+const ask = { prompt: [3, 1, 4], maxNewTokens: 6, temperature: 0, ignoreEos: true };
+
+beforeAll(async () => {
+  await tinyLlama().save(base);
+  const model = peft.addLora(tinyLlama(), { ...strong, baseModelNameOrPath: base });
+  stir(model);
+  await peft.saveAdapter(model, adapter);
+});
+afterAll(() => rmSync(dir, { recursive: true }));
+
+async function text(model: nn.models.CausalLM | string, more: object = {}): Promise<number[]> {
+  const config = { device: 'cpu', max_out_tokens: 16, ...more };
+  const engine =
+    typeof model === 'string'
+      ? await openEngine(model, { config })
+      : await initInference(model, config);
+  const [one] = await engine.generate(ask);
+  await engine.destroy();
+  return Array.from(one?.tokens ?? []);
+}
+
+/** The adapter's folder, whose file names `named` as its model. */
+function naming(name: string, named: string | null): string {
+  const folder = join(dir, name);
+  cpSync(adapter, folder, { recursive: true });
+  const file = join(folder, 'adapter_config.json');
+  const config = JSON.parse(readFileSync(file, 'utf8'));
+  writeFileSync(file, JSON.stringify({ ...config, base_model_name_or_path: named }));
+  return folder;
+}
+
+test('an adapter is served in the model that it was trained beside', async () => {
+  const model = peft.addLora(tinyLlama(), strong);
+  stir(model);
+  peft.merge(model);
+  const wanted = await text(peft.unload(model));
+  expect(wanted).not.toEqual(await text(base));
+  expect(await text(adapter)).toEqual(wanted);
+  expect(await text(naming('beside', '../base'))).toEqual(wanted);
+  expect(await text(adapter, { quant: { weight: { num_bits: 8 } } })).toHaveLength(6);
+});
+
+test('beside a model in 4 bits the adapter stays by itself', async () => {
+  const small = join(dir, 'small');
+  const packed = peft.quantize(tinyLlama());
+  await packed.save(small);
+  await peft.loadAdapter(packed, adapter);
+  expect(await text(naming('on-small', small))).toEqual(await text(packed));
+});
+
+test('a tokenizer that lies beside the model alone is taken', async () => {
+  cpSync(tokenizer, base, { recursive: true });
+  for (const [folder, home] of [
+    [naming('without', base), base],
+    [naming('with', base), join(dir, 'with')],
+  ] as const) {
+    if (home === folder) cpSync(tokenizer, folder, { recursive: true });
+    const engine = await openEngine(folder, { config: { device: 'cpu' } });
+    expect(engine.tokenizer?.folder).toBe(home);
+    await engine.destroy();
+  }
+});
+
+test('a checkpoint of training that holds an adapter alone is one, too', async () => {
+  const model = peft.addLora(tinyLlama(), { r: 2 });
+  const { engine } = await initialize({
+    model,
+    device: 'cpu',
+    config: { train_batch_size: 1, optimizer: { type: 'SGD', params: { lr: 0.5 } } },
+  });
+  const tokens = Tensor.from(Int32Array.from([1, 2, 3, 4]), { shape: [1, 4] });
+  engine.backward(engine.forward(tokens, tokens));
+  engine.step();
+  const folder = join(dir, 'checkpoint-1');
+  await engine.saveCheckpoint(folder);
+  engine.destroy();
+  expect(await refusal(() => nn.models.fromPretrained(folder))).toMatchObject({
+    code: 'DS_CHECKPOINT',
+    got: 'one of a model with adapters',
+    hint: expect.stringContaining('peft.addLora()'),
+  });
+  cpSync(adapter, folder, { recursive: true });
+  expect(await text(folder)).toEqual(await text(adapter));
+});
+
+test.each([
+  ['gpt2', '"gpt2"'],
+  [null, 'a model that it does not name'],
+])('an adapter of %j, which is no folder here, says what it is', async (named, said) => {
+  const folder = naming(`of-${named}`, named);
+  for (const open of [() => openEngine(folder), () => nn.models.fromPretrained(folder)]) {
+    expect(await refusal(open)).toMatchObject({
+      code: 'DS_CHECKPOINT',
+      op: folder,
+      got: `an adapter of PEFT, which was trained beside ${said}`,
+      hint: expect.stringContaining('peft.loadAdapter'),
+    });
+  }
+});
