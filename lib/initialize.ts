@@ -178,13 +178,18 @@ type AnyOptions<Sample, Batch> = InitializeOptions<Sample, Batch> | StreamingOpt
 
 type AnyLoader<Sample, Batch> = DataLoader<Sample, Batch> | IterableLoader<Sample, Batch> | null;
 
+/** Where a job is joined: what says its device, and the ranks that share a model. */
+export interface JobOptions extends ConfigurationOptions, Pick<Clients, 'distributed'> {
+  /** What is trained; undefined where nobody has opened it yet. */
+  model?: Module;
+  device?: string | Device;
+}
+
 /**
  * @internal The job to train in. A process alone may choose its device anew; ranks of a job have
  * theirs.
  */
-export async function jobOf<Sample, Batch>(
-  options: AnyOptions<Sample, Batch>,
-): Promise<Distributed> {
+export async function jobOf(options: JobOptions): Promise<Distributed> {
   const { distributed, device, model } = options;
   const isOurs = !distributed && !joinedBefore();
   const mesh = isOurs ? meshWanted(model, options) : undefined;
@@ -197,7 +202,10 @@ export async function jobOf<Sample, Batch>(
 }
 
 /** What the model or the configuration asks to be cut over; undefined where neither does. */
-function meshWanted(model: Module, options: ConfigurationOptions): MeshOptions | undefined {
+function meshWanted(
+  model: Module | undefined,
+  options: ConfigurationOptions,
+): MeshOptions | undefined {
   const named = model instanceof PipelineModule ? model.numStages : null;
   const { stages, layers: tp, tokens: sp } = cutsIn(configSource(options).config);
   const pp = named ?? stages;

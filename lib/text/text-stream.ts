@@ -40,11 +40,13 @@ export interface TextStreamOptions extends TextOptions {
   rank?: number;
   /** Ranks that share the samples. Default 1. */
   worldSize?: number;
+  /** Rounds the length of rows that are not packed up to a multiple of this. Default 1. */
+  padToMultipleOf?: number;
 }
 
 const OPTIONS: OptionNames<TextStreamOptions> = {
   ...{ ...TEXT_OPTIONS, batchSize: true, device: true, shuffle: true, shuffleBuffer: true },
-  ...{ seed: true, rank: true, worldSize: true },
+  ...{ seed: true, rank: true, worldSize: true, padToMultipleOf: true },
 };
 
 /** Where a buffer begins: its number in the epoch, and the part and row of its first row. */
@@ -75,6 +77,7 @@ interface StreamSettings extends TextSettings {
   seed: number;
   rank: number;
   worldSize: number;
+  padToMultipleOf: number;
 }
 
 /**
@@ -101,7 +104,7 @@ export class TextStream {
     const op = 'TextStream.open';
     const options = readOptions(op, given, OPTIONS);
     const { batchSize = 1, shuffleBuffer = 1000, seed = 0, rank = 0, worldSize = 1 } = options;
-    const { shuffle = true } = options;
+    const { shuffle = true, padToMultipleOf = 1 } = options;
     requireType(`${op} shuffle`, shuffle, 'boolean');
     const settings: StreamSettings = {
       ...textSettings(op, options),
@@ -112,6 +115,7 @@ export class TextStream {
       seed: requireInteger(`${op} seed`, seed, 0),
       worldSize: requireInteger(`${op} worldSize`, worldSize, 1),
       rank: requireInteger(`${op} rank`, rank, 0),
+      padToMultipleOf: requireInteger(`${op} padToMultipleOf`, padToMultipleOf, 1),
     };
     if (rank >= worldSize) {
       const expected = `a rank below the world size ${worldSize}`;
@@ -151,8 +155,8 @@ export class TextStream {
   /** Returns whether it came to the end of the epoch, not where somebody changed the position. */
   private async *batchesTo(pool: EncodePool): AsyncGenerator<TextBatch, boolean> {
     const started = this.position;
-    const { batchSize, device, pad, rank, worldSize } = this.settings;
-    const collate = collateSamples(pad);
+    const { batchSize, device, pad, rank, worldSize, padToMultipleOf } = this.settings;
+    const collate = collateSamples(pad, padToMultipleOf);
     let served = 0;
     for await (const samples of this.rounds(pool, started)) {
       served++;

@@ -1,6 +1,8 @@
 // The configuration of a Trainer's engine: the file, and what the options say that it leaves open.
 import type { DsConfig, ResolvedConfig } from '../../types/config.js';
 import { type AutoSources, readConfig, resolveConfig } from '../config/index.js';
+import { cutsIn } from '../config/source.js';
+import { DsError } from '../errors.js';
 import { stepsOf } from './own-schedule.js';
 import type { RunSettings } from './read-options.js';
 
@@ -15,6 +17,19 @@ export interface RunLength {
   maxSteps: number;
   /** Of the rise of the learning rate. */
   warmupSteps: number;
+}
+
+/** Throws DS_CONFIG for a pipeline, which trains by whole batches; and what a bad file throws. */
+export function requireOneStage(deepspeed: Settings['deepspeed']): void {
+  const { stages } = cutsIn(deepspeed);
+  if ((stages ?? 1) <= 1) return;
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: 'Trainer deepspeed, pipeline.stages',
+    expected: '1: a Trainer trains models in one part',
+    got: String(stages),
+    hint: 'Share its layers out by tensor_parallel, or call initialize() and engine.trainBatch() in a loop of your own.',
+  });
 }
 
 /**

@@ -29,7 +29,7 @@ export async function openEvalData<Sample, Batch>(
   const opened = typeof data === 'function' ? await data(place) : data;
   const dataset = isIterableDataset<Sample>(opened) ? await held(opened) : opened;
   if (!isDataset<Sample>(dataset)) return new DealtOut(requireSource<Batch>(dataset));
-  const collate = await collateFor(dataset, settings);
+  const collate = await collateFor(dataset, settings, place);
   return new EvenBatches(dataset, place, collate);
 }
 

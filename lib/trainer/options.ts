@@ -33,6 +33,10 @@ export interface DataPlace {
   device: Device;
   /** Decides their order. */
   seed: number;
+  /**
+   * The ranks that share each sample (sequence_parallel_size), of whose tokens each has as many.
+   */
+  tokenRanks: number;
 }
 
 /**

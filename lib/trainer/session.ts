@@ -8,7 +8,13 @@ import { initialize, jobOf } from '../initialize.js';
 import type { Optimizer } from '../optim/optimizer.js';
 import { cpu } from '../runtime/device.js';
 import { seed } from '../tensor/index.js';
-import { autoSources, firstReading, type RunLength, runLength } from './configuration.js';
+import {
+  autoSources,
+  firstReading,
+  type RunLength,
+  requireOneStage,
+  runLength,
+} from './configuration.js';
 import { Decisions } from './decisions.js';
 import type { EvalData } from './eval-data.js';
 import { openEvalData } from './eval-data.js';
@@ -59,6 +65,7 @@ export async function openSession<Sample, Batch>(
   const { model } = settings;
   const objective = objectiveOf<Batch>(model, settings);
   const cost = costOf(model);
+  requireOneStage(settings.deepspeed);
   const job = await jobOf({ ...settings, config: settings.deepspeed });
   const file = firstReading(settings, job.mesh.size(...DATA));
   const place = placeIn(job, settings, file.train_micro_batch_size_per_gpu);
@@ -101,7 +108,8 @@ export async function closeSession<Batch>(session: Session<Batch>): Promise<void
 /** Batches are made on the host, where their targets are counted. */
 function placeIn({ mesh }: Distributed, { data }: RunSettings, batchSize: number): DataPlace {
   const [rank, worldSize] = [mesh.place(...DATA), mesh.size(...DATA)];
-  return { rank, worldSize, batchSize, device: cpu(), seed: data.seed };
+  const tokenRanks = mesh.size('sp');
+  return { rank, worldSize, batchSize, device: cpu(), seed: data.seed, tokenRanks };
 }
 
 async function buildEngine(

@@ -39,7 +39,7 @@ export async function openTrainData<Sample, Batch>(
     sampling === 'group_by_length'
       ? new LengthGroupedSampler(lengths ?? (await lengthsOf(opened)), { ...share, batchSize })
       : new DistributedSampler(opened.length, { ...share, shuffle: sampling === 'random' });
-  const collate = await collateFor(opened, settings);
+  const collate = await collateFor(opened, settings, place);
   const { device } = place;
   const options = { batchSize: place.batchSize, device, sampler, dropLast, collate };
   return new DataLoader(opened, { ...options, numWorkers: workers });
@@ -52,11 +52,12 @@ export async function openTrainData<Sample, Batch>(
 export async function collateFor<Sample, Batch>(
   dataset: Dataset<Sample>,
   { data, tokenizer }: DataSettings<Sample, Batch>,
+  { tokenRanks }: DataPlace,
 ): Promise<((samples: Sample[], device: Device) => Batch) | undefined> {
   if (data.collate || dataset.length === 0) return data.collate;
   const first = await dataset.get(0);
   if (!isTextSample(first)) return undefined;
-  const collate = collateSamples(padOf(tokenizer)) as (samples: never, device: Device) => unknown;
+  const collate: unknown = collateSamples(padOf(tokenizer), tokenRanks);
   return collate as (samples: Sample[], device: Device) => Batch;
 }
 

@@ -128,6 +128,46 @@ test('two ranks at stage 3 fill "auto", and the first one alone prints', async (
   await nn.models.fromPretrained(join(dir, 'two'));
 }, 120_000);
 
+test.each([
+  ['tensor_parallel', { tensor_parallel: { autotp_size: 2 } }],
+  ['sequence_parallel_size', { sequence_parallel_size: 2 }],
+])(
+  'two ranks that share the model by %s learn what one does, "auto" beside it',
+  async (name, cut) => {
+    // Rows of an odd number of tokens, which two ranks cannot share out as they are.
+    const rows = ['one', 'one two', 'one two three'].map((text) => JSON.stringify({ text }));
+    const data = file('short.jsonl', rows.join('\n'));
+    const run = (out: string, more: object): Promise<Finished> => {
+      const config = file(
+        `${out}.json`,
+        JSON.stringify({
+          ...{ train_batch_size: 'auto', train_micro_batch_size_per_gpu: 'auto', ...more },
+          optimizer: { type: 'AdamW', params: { lr: 'auto' } },
+          zero_optimization: { stage: 'auto' },
+        }),
+      );
+      const procs = out === 'whole' ? 1 : 2;
+      return ds(
+        `--num_procs ${procs} train ${COMMON.replace('rows.jsonl', data)} --deepspeed ${config} --output ${out} --per_device_train_batch_size 1 --max_steps 6 --learning_rate 1e-2 --logging_steps 1 --no_sample`,
+      );
+    };
+    const [whole, shared] = [await run('whole', {}), await run(name, cut)];
+    expect([whole.code, shared.code, shared.stderr]).toEqual([
+      0,
+      0,
+      expect.not.stringMatching(/Error|failed/),
+    ]);
+    const [one, two] = [losses('whole'), losses(name)];
+    expect(one).toHaveLength(6);
+    two.forEach((loss, i) => {
+      expect(loss).toBeCloseTo(one[i] as number, 3);
+    });
+    await nn.models.fromPretrained(join(dir, name));
+    rmSync(join(dir, 'whole'), { recursive: true });
+  },
+  120_000,
+);
+
 test('--lora trains adapters alone, on two ranks, and leaves the files of PEFT', async () => {
   const stage3 = file('stage3.json', '{ "zero_optimization": { "stage": 3 } }');
   const line = `train --num-procs 2 ${COMMON} --deepspeed ${stage3} --output adapter --lora --lora-r 4 --target_modules all-linear --max_steps 12 --learning_rate 3e-2 --logging_steps 4 --save_steps 12`;
@@ -174,6 +214,10 @@ describe('is refused by the launcher, once, before a rank runs', () => {
     [`train ${COMMON} --output o --fp16 --bf16`, /--fp16: expected one of --fp16 and --bf16/],
     [`train ${COMMON} --output o --device cuda:1`, /--device: .*--include localhost:0,1/],
     [`train ${COMMON} --output o --num_procs many`, /Expected a whole number from 1/],
+    [
+      `--num_procs 2 train ${COMMON} --output o --deepspeed {"pipeline":{"stages":2}}`,
+      /pipeline\.stages: expected 1: a Trainer trains models in one part, got 2\. .*tensor_parallel/,
+    ],
     [`--num_procs 2 train ${COMMON} --output o --seed x`, /--seed: expected a whole number/],
   ])('%s', async (line, message) => {
     const { code, stdout, stderr } = await ds(line);

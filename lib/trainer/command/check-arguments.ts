@@ -3,6 +3,7 @@ import { existsSync, realpathSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 
 import { DsError } from '../../errors.js';
+import { requireOneStage } from '../configuration.js';
 import type { TrainArguments } from './arguments.js';
 import { trainerPart } from './trainer-options.js';
 
@@ -42,7 +43,8 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
   }
   if (dir !== undefined) requireModel(dir);
   requireLora(args);
-  trainerPart(args, out as string);
+  const { options } = trainerPart(args, out as string);
+  if (options.deepspeed !== undefined) requireOneStage(options.deepspeed);
   return args as CheckedArguments;
 }
 

@@ -45,8 +45,8 @@ export async function openRows(
 
 /** Opened by the Trainer, which knows the ranks. */
 function streamed(how: TextOptions): TrainerData<TextSample, TextBatch> {
-  return async ({ rank, worldSize, batchSize, device, seed }) =>
-    await TextStream.open({ ...how, rank, worldSize, batchSize, device, seed });
+  return async ({ tokenRanks, ...place }) =>
+    await TextStream.open({ ...how, ...place, padToMultipleOf: tokenRanks });
 }
 
 function counted(report: Report | null, { length, packing }: TextOptions): string {

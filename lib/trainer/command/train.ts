@@ -5,7 +5,8 @@ import { join } from 'node:path';
 
 import { replaceFile } from '../../checkpoint/index.js';
 import { requireWritable } from '../../checkpoint/make-folder.js';
-import { type Distributed, joinLaunched } from '../../comm/index.js';
+import type { Distributed } from '../../comm/index.js';
+import { jobOf } from '../../initialize.js';
 import type { CausalLM } from '../../models/index.js';
 import type { Device } from '../../runtime/device.js';
 import { type TextBatch, type TextSample, Tokenizer } from '../../text/index.js';
@@ -29,7 +30,8 @@ const SAMPLE_TOKENS = 48;
 /** Throws DS_ARGUMENT, DS_DATA, DS_CHECKPOINT, DS_IO, and what a Trainer throws. */
 export async function train(args: CheckedArguments): Promise<void> {
   const { options, evaluation } = trainerPart(args, args.output_dir);
-  const job = await joinLaunched({ device: options.device });
+  const { device: kind, deepspeed: config = {} } = options;
+  const job = await jobOf({ device: kind, config });
   const { device } = job.world;
   const say: Say = job.rank === 0 ? (line) => console.log(line) : () => {};
   let after: (() => Promise<void>) | null = null;
