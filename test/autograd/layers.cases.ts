@@ -425,6 +425,7 @@ const around: GradientCheck[] = [
   {
     op: 'checkpoint',
     inputs: shapes([3, 4], [5, 4]),
+    rereads: true,
     run: (x, w) => ops.checkpoint((y) => ops.linear(y.tanh(), w).square(), x),
   },
   {
@@ -443,6 +444,7 @@ const around: GradientCheck[] = [
     op: 'checkpoint',
     title: 'parameters only',
     inputs: [{ shape: [3, 4], grad: false }, { shape: [4] }],
+    rereads: true,
     run: (x, w) => ops.checkpoint((a) => a.mul(w).tanh(), x),
   },
   {

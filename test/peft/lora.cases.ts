@@ -233,6 +233,24 @@ async function keepsNoInput(device: Device): Promise<void> {
   }
 }
 
+/** Gradients come to adapters through experts that nobody trains. */
+async function underExperts(device: Device): Promise<void> {
+  seed(5);
+  const sizes = { vocabSize: 64, maxSeq: 16, layers: 2, heads: 4, kvHeads: 2, channels: 32 };
+  const model = on(
+    device,
+    new nn.models.Mixtral({ ...sizes, hidden: 24, moe: { experts: 4, perToken: 2 } }),
+  );
+  peft.addLora(on(device, model), { r: 2 });
+  stir(on(device, model));
+  const tokens = Tensor.from([[3, 9, 1, 40, 7]], { device, dtype: 'i32' });
+  model.train().call(tokens, tokens).backward();
+  for (const [name, { grad, requiresGrad }] of model.namedParameters()) {
+    assert.equal(requiresGrad, name.includes('lora_'), name);
+    assert.equal(Number(grad?.square().sum().toArray()[0] ?? 0) > 0, requiresGrad, name);
+  }
+}
+
 /** PEFT saves the table and the head along where a table has an adapter. */
 async function savedTables(device: Device): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'ds-adapter-'));
@@ -310,5 +328,6 @@ export const cases: Case[] = [
   { name: "PEFT's files", run: files },
   { name: "PEFT's files with tables of the base", run: savedTables },
   { name: 'frozen layers keep nothing of their inputs', run: keepsNoInput },
+  { name: 'gradients go through frozen experts', run: underExperts },
   { name: 'adapters in f32 over bf16 layers', run: dtypes },
 ];

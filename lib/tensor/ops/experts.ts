@@ -113,6 +113,7 @@ export function groupedLinear(
   const width = weight.shape[1] as number;
   const out = Tensor.empty([count, width], x.dtype, x.device);
   kernels.groupedMatmul({ x, rows, weight: w, offsets, out, plain: false });
+  // Only the gradient of the weight reads x, which may be gone without it.
   const read = weight.requiresGrad ? [x, w] : [w];
   record(
     'grouped_linear',
@@ -125,7 +126,7 @@ export function groupedLinear(
         kernels.groupedMatmul({ x: dout, rows: null, weight: w, offsets, out: to, plain: true });
       sink.write(0, (dx, accumulate) => {
         if (!rows) return overwriteOrAdd(dx, accumulate, product);
-        const sorted = Tensor.empty([count, x.shape[1] as number], x.dtype, x.device);
+        const sorted = Tensor.empty([count, w.shape[2] as number], dout.dtype, dout.device);
         product(sorted);
         kernels.combineRows({ y: sorted, places, weights: null, out: dx, accumulate });
         sorted.dispose();

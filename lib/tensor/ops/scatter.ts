@@ -91,7 +91,9 @@ export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | num
   const at = normalizeDim('scatter', dim, x.ndim);
   const place = (into: Tensor, values: Tensor | number): void => {
     const isTensor = values instanceof Tensor;
-    const from = isTensor ? values : expanded(constant(values, x.dtype, x.device), index.shape);
+    const from = isTensor
+      ? values
+      : expanded(constant(values, into.dtype, into.device), index.shape);
     const out = partFor('scatter', into, at, index);
     kernels.scatter({ src: chosen('scatter', from, index), index, out, dim: at });
   };
