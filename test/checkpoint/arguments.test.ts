@@ -45,6 +45,13 @@ test('options are an object of known names: no tag in their place, no mistyped n
 const self: Record<string, unknown> = {};
 self.again = self;
 
+/** An object in an object, so many times. */
+function nested(levels: number): object {
+  let value = {};
+  for (let level = 0; level < levels; ++level) value = { in: value };
+  return value;
+}
+
 test.each<[string, unknown, RegExp]>([
   ['infinity', { best: Number.POSITIVE_INFINITY }, /clientState\.best: .*got Infinity/],
   ['NaN', { losses: [1, Number.NaN] }, /clientState\.losses\[1\]: .*got NaN/],
@@ -53,11 +60,31 @@ test.each<[string, unknown, RegExp]>([
   ['a Map', { m: new Map() }, /clientState\.m: .*got a Map/],
   ['a typed array', { w: new Float32Array(2) }, /clientState\.w: .*got a Float32Array/],
   ['a cycle', { self }, /clientState\.self\.again: .*contains itself/],
+  ['a date that is none', { at: new Date('?') }, /clientState\.at: .*got an invalid Date/],
+  ['a toJSON() that gives NaN', { x: { toJSON: () => Number.NaN } }, /clientState\.x: .*got NaN/],
+  ['a toJSON() that gives a bigint', { x: { toJSON: () => 1n } }, /clientState\.x: .*a bigint/],
+  ['a toJSON() that gives a list', { toJSON: () => [1] }, /clientState: .*got an array/],
+  ['too many levels', nested(20_000), /clientState\.in\.in.*: .*at most 1000 levels/],
 ])('a client state with %s is refused, and nothing is left behind', async (_, state, message) => {
   const options = { clientState: state } as SaveOptions;
   await expect(engine.saveCheckpoint(dir, options)).rejects.toEqual(refusal(message));
   expect(readdirSync(dir)).toEqual([]);
 });
+
+test.each<[string, unknown, RegExp]>([
+  ['nothing that can be loaded', null, /companions\.mine: expected an object.*got null/],
+  ['a list', [1], /companions\.mine: expected an object.*got an array/],
+  ['a promise', Promise.resolve({}), /companions\.mine: .*got a Promise/],
+  ['an infinity', { best: Number.POSITIVE_INFINITY }, /companions\.mine\.best: .*got Infinity/],
+])(
+  'a companion whose state is %s is refused by its name, and nothing is left behind',
+  async (_, state, message) => {
+    const mine = { stateDict: () => state as never, loadStateDict: () => {} };
+    engine.companions.set('mine', mine);
+    await expect(engine.saveCheckpoint(dir)).rejects.toEqual(refusal(message));
+    expect(readdirSync(dir)).toEqual([]);
+  },
+);
 
 test('what JSON keeps comes back', async () => {
   const shared = { epoch: 3 };

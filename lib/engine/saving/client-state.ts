@@ -1,52 +1,95 @@
 // What a program keeps in a checkpoint: values that come back from JSON as they were.
+import type { JsonObject, JsonValue } from '../../../types/json.js';
 import { DsError } from '../../errors.js';
 
+/** An object may lie in so many others: what writes and reads JSON calls itself for each. */
+const MOST_LEVELS = 1000;
+/** Characters of a place that an error shows. */
+const SHOWN = 120;
+
 /**
- * Throws DS_ARGUMENT unless it is an object, as a load returns it, of values that come back: see
- * requireJson.
+ * A copy of `value` as JSON keeps it. Throws DS_ARGUMENT unless that is an object, as a load
+ * returns it, naming the first value inside that JSON would drop or change: NaN and infinities
+ * (null), a function, a bigint, a Map, a typed array. Properties that are undefined count as
+ * absent; a toJSON() speaks for its object, and what it says is judged likewise.
  */
-export function requireClientState(value: unknown): void {
-  const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
-  requireJson('clientState', value);
-  if (isObject) return;
-  const got = Array.isArray(value) ? 'an array' : JSON.stringify(value);
+export function jsonObject(place: string, value: unknown, example: string): JsonObject {
+  const kept = keptOf(place, '', value, []);
+  if (typeof kept === 'object' && kept !== null && !Array.isArray(kept)) return kept;
   throw new DsError({
     code: 'DS_ARGUMENT',
-    op: 'clientState',
-    expected: 'an object, such as { epoch: 3 }',
-    got,
+    op: place,
+    expected: `an object, such as ${example}`,
+    got: Array.isArray(kept) ? 'an array' : String(JSON.stringify(kept)),
   });
 }
 
-/**
- * Throws DS_ARGUMENT naming the first value inside `value` that JSON would drop or change: NaN and
- * infinities (null), a function, a bigint, a Map, a typed array. Properties that are undefined
- * count as absent; a toJSON() speaks for itself.
- */
-export function requireJson(place: string, value: unknown, outer: readonly object[] = []): void {
-  if (value === null || typeof value === 'string' || typeof value === 'boolean') return;
+/** `outer`: the objects that `value`, the property `name` of the last of them, lies in. */
+function keptOf(
+  place: string,
+  name: string,
+  value: unknown,
+  outer: readonly object[],
+): JsonValue | undefined {
+  if (value === null || typeof value === 'string' || typeof value === 'boolean') return value;
   if (typeof value === 'number') {
-    if (Number.isFinite(value)) return;
+    if (Number.isFinite(value)) return value;
     throw refused(place, String(value), 'Leave it out, or save null.');
   }
   if (typeof value !== 'object') throw refused(place, `a ${typeof value}`);
   if (outer.includes(value)) throw refused(place, 'an object that contains itself');
+  if (outer.length === MOST_LEVELS) {
+    const expected = `an object in at most ${MOST_LEVELS} levels of others`;
+    throw refused(place, 'one that lies deeper', '', expected);
+  }
   const within = [...outer, value];
-  if (typeof (value as { toJSON?: unknown }).toJSON === 'function') return;
+  const { toJSON } = value as Partial<Speaker>;
+  if (typeof toJSON === 'function') return saidBy(place, name, { value, toJSON, within });
   if (Array.isArray(value)) {
-    for (const [i, item] of value.entries()) requireJson(`${place}[${i}]`, item, within);
-    return;
+    return Array.from(value, (item, i) => {
+      const kept = keptOf(`${place}[${i}]`, `${i}`, item, within);
+      if (kept === undefined) throw refused(`${place}[${i}]`, 'a toJSON() that gives nothing');
+      return kept;
+    });
   }
   const prototype = Object.getPrototypeOf(value);
   if (prototype !== null && Object.getPrototypeOf(prototype) !== null) {
     throw refused(place, `a ${prototype.constructor?.name ?? 'class'}`, 'Save plain objects.');
   }
-  for (const [name, item] of Object.entries(value)) {
-    if (item !== undefined) requireJson(`${place}.${name}`, item, within);
-  }
+  const kept = Object.entries(value).map(([key, item]) => {
+    const of = item === undefined ? undefined : keptOf(`${place}.${key}`, key, item, within);
+    return [key, of] as const;
+  });
+  return Object.fromEntries(kept.filter(([, of]) => of !== undefined)) as JsonObject;
 }
 
-function refused(op: string, got: string, hint = ''): DsError {
-  const expected = 'a value that JSON keeps';
+interface Speaker {
+  value: object;
+  toJSON: (name: string) => unknown;
+  within: readonly object[];
+}
+
+/** What a toJSON() gives for its object; undefined where that is nothing. */
+function saidBy(
+  place: string,
+  name: string,
+  { value, toJSON, within }: Speaker,
+): JsonValue | undefined {
+  if (value instanceof Date && Number.isNaN(value.getTime())) {
+    throw refused(place, 'an invalid Date', 'Leave it out, or save null.');
+  }
+  const said: unknown = toJSON.call(value, name);
+  if (said === undefined) return undefined;
+  // Of an object that speaks for itself, its properties.
+  return keptOf(place, name, said === value ? { ...value, toJSON: undefined } : said, within);
+}
+
+function refused(
+  place: string,
+  got: string,
+  hint = '',
+  expected = 'a value that JSON keeps',
+): DsError {
+  const op = place.length > SHOWN ? `${place.slice(0, SHOWN)}...` : place;
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }

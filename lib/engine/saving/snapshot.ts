@@ -7,7 +7,7 @@ import { isPlain } from '../../peft/index.js';
 import { getRandomState } from '../../tensor/index.js';
 import type { EngineCore } from '../engine-parts.js';
 import { MODEL } from '../ranks.js';
-import { requireClientState } from './client-state.js';
+import { jsonObject } from './client-state.js';
 import {
   catalogOf,
   optimizerShards,
@@ -62,7 +62,6 @@ function sharedState(
   { parts, progress }: EngineCore,
   { clientState, excludeFrozenParameters }: ContentOptions,
 ): JsonObject {
-  requireClientState(clientState);
   const curriculum = parts.curriculum.state();
   return {
     ...(excludeFrozenParameters ? { excludesFrozen: true } : {}),
@@ -71,12 +70,14 @@ function sharedState(
     scaler: parts.scaler.state(),
     schedule: parts.schedules.stateDict(),
     groups: parts.optimizer.groups.map((group) => hyperparameters(group) as unknown as JsonObject),
-    clientState,
+    clientState: jsonObject('clientState', clientState, '{ epoch: 3 }'),
   };
 }
 
 function rankState(engine: EngineCore): JsonObject {
   const companions: JsonObject = {};
-  for (const [name, part] of engine.companions) companions[name] = part.stateDict();
+  for (const [name, part] of engine.companions) {
+    companions[name] = jsonObject(`companions.${name}`, part.stateDict(), '{ position: 3 }');
+  }
   return { random: { ...getRandomState() }, companions };
 }
