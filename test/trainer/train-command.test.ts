@@ -13,6 +13,7 @@ import { join } from 'node:path';
 
 import { nn, seed } from '../../lib/index.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
+import { runRanks } from '../comm/ranks.js';
 import { DS, type Finished, Run } from '../launch/jobs.js';
 
 /** Questions with answers that the tiny model learns by heart. */
@@ -255,6 +256,20 @@ test('an output that cannot be written is known before anything is read', async 
   const { code, stdout, stderr } = await ds(line);
   expect([code, stdout]).toEqual([1, '']);
   expect(stderr).toMatch(/mkdir \/proc\/none: expected success, got ENOENT/);
+}, 60_000);
+
+test('what one rank cannot do ends the others, too, where nobody watches them', async () => {
+  const at = (name: string): string => join(dir, name);
+  const own = `--model ${at('model')} --data ${at('rows.jsonl')} --dataset_num_proc 0 --max_length 64`;
+  const words = `${own} --per_device_train_batch_size 4 --output /proc/none --device cpu`.split(
+    ' ',
+  );
+  const ranks = await runRanks('../trainer/train-process', 2, { job: words, limit: 30_000 });
+  const reason = 'mkdir /proc/none: expected success, got ENOENT';
+  expect(ranks.map(({ report }) => report)).toEqual([
+    expect.stringMatching(`^${reason}`),
+    expect.stringMatching(`^preparing to train on rank 0: ${reason}`),
+  ]);
 }, 60_000);
 
 test('samples get longer where the configuration asks for it', async () => {

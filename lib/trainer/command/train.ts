@@ -3,9 +3,10 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
-import { replaceFile } from '../../checkpoint/index.js';
+import { inUnison, replaceFile } from '../../checkpoint/index.js';
 import { requireWritable } from '../../checkpoint/make-folder.js';
 import type { Distributed } from '../../comm/index.js';
+import { checkpointWorld } from '../../engine/setup/checkpoint-world.js';
 import { jobOf } from '../../initialize.js';
 import type { CausalLM } from '../../models/index.js';
 import type { Device } from '../../runtime/device.js';
@@ -16,10 +17,10 @@ import { Trainer } from '../trainer.js';
 import type { TrainerState } from '../trainer-state.js';
 import type { TrainArguments } from './arguments.js';
 import type { CheckedArguments } from './check-arguments.js';
-import { openRows } from './rows.js';
+import { openRows, type RowData } from './rows.js';
 import { continued, firstPrompt, type Prompt, promptOf } from './sample.js';
 import { openModel, savedModel, sourceOf, writeAdapter } from './trained-model.js';
-import { trainerPart } from './trainer-options.js';
+import { type Evaluation, trainerPart } from './trainer-options.js';
 
 /** Prints a line on the first rank. */
 type Say = (line: string) => void;
@@ -36,13 +37,7 @@ export async function train(args: CheckedArguments): Promise<void> {
   const say: Say = job.rank === 0 ? (line) => console.log(line) : () => {};
   let after: (() => Promise<void>) | null = null;
   try {
-    if (job.rank === 0) await requireWritable(args.output_dir);
-    const tokenizer = Tokenizer.fromPretrained(args.tokenizer_name ?? sourceOf(args));
-    const model = await openModel(args);
-    say(described(args, model, job));
-    const rows = await openRows(args, evaluation, { tokenizer, maxSeq: model.maxSeq });
-    rows.lines.forEach(say);
-    const prompt = job.rank === 0 ? await promptFor(args, tokenizer) : null;
+    const { model, tokenizer, rows, prompt } = await readTogether(args, evaluation, job, say);
     const { train: data, eval: judged } = rows;
     const all = { ...options, train: data, eval: judged, model, tokenizer, distributed: job };
     const isWhole = await trained(all as RowTrainerOptions, args, say);
@@ -51,6 +46,41 @@ export async function train(args: CheckedArguments): Promise<void> {
     await job.destroy();
   }
   await after?.();
+}
+
+/** What a rank trains, and on what. */
+interface Material {
+  model: CausalLM;
+  tokenizer: Tokenizer;
+  rows: RowData;
+  /** Of a sample, on the first rank. */
+  prompt: Prompt | null;
+}
+
+/**
+ * What the arguments name, once all ranks have theirs: where one fails, as the first one does where
+ * the output cannot be written, the others do not wait for it.
+ */
+async function readTogether(
+  args: CheckedArguments,
+  evaluation: Evaluation | null,
+  job: Distributed,
+  say: Say,
+): Promise<Material> {
+  const isFirst = job.rank === 0;
+  const found: Material[] = [];
+  await inUnison(checkpointWorld(job), 'preparing to train', async () => {
+    if (isFirst) await requireWritable(args.output_dir);
+    const tokenizer = Tokenizer.fromPretrained(args.tokenizer_name ?? sourceOf(args));
+    const model = await openModel(args);
+    say(described(args, model, job));
+    const rows = await openRows(args, evaluation, { tokenizer, maxSeq: model.maxSeq });
+    rows.lines.forEach(say);
+    const prompt = isFirst ? await promptFor(args, tokenizer) : null;
+    found.push({ model, tokenizer, rows, prompt });
+    return null;
+  });
+  return found[0] as Material;
 }
 
 type RowTrainer = Trainer<TextSample, TextBatch>;

@@ -1,0 +1,16 @@
+// One rank of `ds train` that no launcher watches; it reports the error that it ends with.
+import { checkArguments } from '../../lib/trainer/command/check-arguments.js';
+import { readArguments } from '../../lib/trainer/command/read-arguments.js';
+import { train } from '../../lib/trainer/command/train.js';
+
+async function main(words: readonly string[]): Promise<string | null> {
+  const { args } = await readArguments(words);
+  return train(checkArguments(args)).then(
+    () => null,
+    (error: Error) => error.message,
+  );
+}
+
+void main(JSON.parse(process.argv.at(-1) as string) as string[]).then((message) => {
+  process.stdout.write(`${JSON.stringify(message)}\n`);
+});
