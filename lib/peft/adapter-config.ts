@@ -2,7 +2,8 @@
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
-import { type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
+import { isAmong } from '../nn/pack-linears.js';
+import { ALL_LINEAR, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
 
 /** Keys that are options here; their names are PEFT's in snake_case. */
 const OPTIONS: Readonly<Record<string, keyof LoraOptions>> = {
@@ -94,10 +95,8 @@ export function adapterConfigOf(
     init_lora_weights: config.initLoraWeights,
     use_rslora: config.useRslora,
     use_dora: config.useDora,
-    target_modules: targetsOf(config, targets),
+    ...targetsOf(model, config, targets),
     exclude_modules: listOrNull(config.excludeModules),
-    layers_to_transform: config.layersToTransform && [...config.layersToTransform],
-    layers_pattern: listOrNull(config.layersPattern),
     rank_pattern: { ...config.rankPattern },
     alpha_pattern: { ...config.alphaPattern },
     modules_to_save: listOrNull(config.modulesToSave),
@@ -108,12 +107,37 @@ export function adapterConfigOf(
   };
 }
 
-/** Default targets by the ends of their names, as PEFT writes them. */
-function targetsOf({ targetModules }: LoraConfig, targets: readonly string[]): JsonValue {
-  if (typeof targetModules === 'string') return targetModules;
-  if (targetModules) return [...targetModules];
-  return [...new Set(targets.map((name) => name.slice(name.lastIndexOf('.') + 1)))];
+/**
+ * Which modules. PEFT takes no layers beside a text, and its "all-linear" is what its version of
+ * transformers has: both are written as names of modules.
+ */
+function targetsOf(model: Module, config: LoraConfig, targets: readonly string[]): JsonObject {
+  const { targetModules: wanted, layersToTransform, layersPattern } = config;
+  const isAll = typeof wanted === 'string' && wanted.toLowerCase() === ALL_LINEAR;
+  if (isAll || (typeof wanted === 'string' && layersToTransform !== null)) {
+    return {
+      target_modules: shortest(model, targets),
+      ...{ layers_to_transform: null, layers_pattern: null },
+    };
+  }
+  return {
+    target_modules: typeof wanted === 'string' ? wanted : [...(wanted ?? endsOf(targets))],
+    layers_to_transform: layersToTransform && [...layersToTransform],
+    layers_pattern: listOrNull(layersPattern),
+  };
 }
+
+/** The ends of the targets' names where no other module has them, as PEFT writes them. */
+function shortest(model: Module, targets: readonly string[]): string[] {
+  const ends = endsOf(targets);
+  const own = new Set(targets);
+  const named = [...model.namedModules()].filter(([name]) => isAmong(name, ends));
+  return named.every(([name]) => own.has(name)) ? ends : [...targets];
+}
+
+const endsOf = (targets: readonly string[]): string[] => [
+  ...new Set(targets.map((name) => name.slice(name.lastIndexOf('.') + 1))),
+];
 
 function listOrNull(value: string | readonly string[]): JsonValue {
   if (typeof value === 'string') return value;

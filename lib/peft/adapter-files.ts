@@ -13,7 +13,8 @@ import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, type Tensor, to } from '../tensor/index.js';
 import { adapterConfigOf, parseAdapterConfig } from './adapter-config.js';
-import { addAdapters, configOf, lorasOf } from './lora.js';
+import { addAdapters, configOf, lorasOf, sizesOf } from './lora.js';
+import type { LoraConfig } from './lora-options.js';
 import { isSavedWhole } from './targets.js';
 
 const CONFIG = 'adapter_config.json';
@@ -98,7 +99,9 @@ export async function loadAdapter<Model extends Module>(
   const files = await WeightFiles.open(join(dir, WEIGHTS));
   try {
     if (lorasOf(model).size === 0) addAdapters(model, config);
+    else requireSame(path, model, config);
     const matched = match(files, savedOf(model), basesOf(model));
+    await requireTied(files, matched);
     for (const [name, saved] of matched) await fill(files, name, saved);
     await files.requireUnchanged();
   } finally {
@@ -106,6 +109,26 @@ export async function loadAdapter<Model extends Module>(
   }
   if (!isTrainable) model.requiresGrad_(false);
   return model;
+}
+
+/** Throws where values of adapters with `config` mean something else in those of `model`. */
+function requireSame(path: string, model: Module, config: LoraConfig): void {
+  for (const [name, { sizes, isMerged }] of lorasOf(model)) {
+    if (isMerged) {
+      const [expected, got] = ['adapters beside the weights', 'merged ones'];
+      const hint = 'unmerge() first.';
+      throw new DsError({ code: 'DS_ARGUMENT', op: 'loadAdapter', expected, got, hint });
+    }
+    const { scaling } = sizesOf(name, config);
+    if (scaling === sizes.scaling) continue;
+    throw new DsError({
+      code: 'DS_CHECKPOINT',
+      op: path,
+      expected: `adapters of the factor ${sizes.scaling}, as ${name} has`,
+      got: String(scaling),
+      hint: 'Load it into the model without adapters: peft.unload(model).',
+    });
+  }
 }
 
 /** Everything of a model with adapters that the files have. */
@@ -170,6 +193,8 @@ function match(
   const unexpected: string[] = [];
   for (const [name, entry] of files.tensors) {
     const plain = name.replace('.modules_to_save.', '.').replace(/\.default(?=\.|$)/, '');
+    // What PEFT has put aside; it computes nothing.
+    if (plain.includes('.original_module.')) continue;
     const saved =
       own.get(plain) ?? own.get(plain.replace(/\.bias$/, '.base_layer.bias')) ?? bases.get(plain);
     if (!saved) unexpected.push(name);
@@ -203,6 +228,38 @@ function requireShape(
   if (entry.shape.join() === shape.join()) return;
   const expected = `[${shape.join(', ')}]`;
   throw new DsError({ code: 'DS_CHECKPOINT', op, expected, got: describe(entry) });
+}
+
+/**
+ * PEFT trains copies of modules that are tied here. Throws DS_CHECKPOINT where the files have other
+ * values for one parameter under its second name.
+ */
+async function requireTied(files: WeightFiles, matched: ReadonlyMap<string, Saved>): Promise<void> {
+  const first = new Map<Parameter, string>();
+  for (const [name, { parameter }] of matched) {
+    const other = first.get(parameter);
+    if (other === undefined) first.set(parameter, name);
+    else if ((await rawOf(files, other)) !== (await rawOf(files, name))) {
+      throw new DsError({
+        code: 'DS_CHECKPOINT',
+        op: `${files.path}: ${name}`,
+        expected: `the values of ${other}, with which the model shares the parameter`,
+        got: 'others',
+        hint: 'PEFT has untied and trained both: merge them there, into a model with tie_word_embeddings false.',
+      });
+    }
+  }
+}
+
+/** Dtype, sizes and bytes of a tensor of the files. */
+async function rawOf(files: WeightFiles, name: string): Promise<string> {
+  const values = await files.read(name);
+  try {
+    const { buffer, byteOffset, byteLength } = values.toRaw();
+    return `${describe(values)} ${Buffer.from(buffer, byteOffset, byteLength).toString('latin1')}`;
+  } finally {
+    values.release();
+  }
 }
 
 async function fill(

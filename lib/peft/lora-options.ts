@@ -82,6 +82,9 @@ export interface LoraConfig {
   readonly taskType: string | null;
 }
 
+/** The targetModules that stand for all linear layers but the head, in any case of letters. */
+export const ALL_LINEAR = 'all-linear';
+
 const NAMES: OptionNames<LoraOptions> = {
   ...{ r: true, loraAlpha: true, loraDropout: true, bias: true, useRslora: true },
   useDora: true,
@@ -104,6 +107,11 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
   const flag = (name: keyof LoraOptions, value: unknown): boolean =>
     requireType(`${op} ${name}`, value, 'boolean');
   const { bias = 'none', initLoraWeights = true } = options;
+  const layersToTransform = layersOf(`${op} layersToTransform`, options.layersToTransform);
+  const layersPattern = patternsOf(`${op} layersPattern`, options.layersPattern);
+  if (layersPattern.length > 0 && layersToTransform === null) {
+    throw refused(`${op} layersPattern`, 'layersToTransform beside it', options.layersPattern);
+  }
   requireOneOf(`${op} bias`, bias, ['none', 'all', 'lora_only']);
   requireOneOf(`${op} initLoraWeights`, initLoraWeights, [true, false, 'gaussian']);
   return {
@@ -115,8 +123,7 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
     useDora: flag('useDora', options.useDora ?? false),
     targetModules: namesOrNull(`${op} targetModules`, options.targetModules),
     excludeModules: namesOrNull(`${op} excludeModules`, options.excludeModules) ?? [],
-    layersToTransform: layersOf(`${op} layersToTransform`, options.layersToTransform),
-    layersPattern: [options.layersPattern ?? []].flat(),
+    ...{ layersToTransform, layersPattern },
     rankPattern: patternOf(`${op} rankPattern`, options.rankPattern, (place, value) =>
       requireInteger(place, value, 1),
     ),
@@ -156,6 +163,13 @@ function namesOrNull(op: string, value: unknown): string | readonly string[] | n
 function layersOf(op: string, value: unknown): readonly number[] | null {
   if (value === undefined || value === null) return null;
   return [value].flat().map((layer) => requireInteger(op, layer, 0));
+}
+
+/** Names of lists of layers, each of which may be a regular expression. */
+function patternsOf(op: string, value: unknown): readonly string[] {
+  const patterns = listOf(op, typeof value === 'string' ? [value] : (value ?? []));
+  for (const pattern of patterns) expression(op, pattern);
+  return patterns;
 }
 
 function patternOf(

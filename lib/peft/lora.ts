@@ -52,7 +52,8 @@ export function configOf(op: string, model: Module): LoraConfig {
   throw misused(op, 'a model with adapters', 'one without', 'Call peft.addLora() first.');
 }
 
-function sizesOf(name: string, config: LoraConfig): LoraSizes {
+/** What the adapter of a layer is. */
+export function sizesOf(name: string, config: LoraConfig): LoraSizes {
   const r = byPattern(name, config.rankPattern, config.r);
   const alpha = byPattern(name, config.alphaPattern, config.loraAlpha);
   return {
@@ -132,11 +133,34 @@ export function lorasOf(model: Module): Map<string, LoraLayer> {
 /**
  * Adds every adapter's update to the weight of its layer, in f32: what the model computes stays the
  * same but for rounding, and takes no longer than without. Before initialize() or, on all ranks, in
- * zero.GatheredParameters with a modifierRank. Throws DS_ARGUMENT where an engine has the weights.
+ * zero.GatheredParameters with a modifierRank. Throws DS_ARGUMENT where an engine has the weights
+ * and, before anything changes, where another module has one of them, as a tied head has the table.
  * Source: PEFT's merge_adapter.
  */
 export function merge(model: Module): void {
-  for (const layer of present('merge', model)) layer.merge();
+  const layers = present('merge', model);
+  requireAlone(model);
+  for (const layer of layers) layer.merge();
+}
+
+/** An update in a weight that another module reads as well would change what that one computes. */
+function requireAlone(model: Module): void {
+  const readers = new Map<Parameter, string[]>();
+  for (const [path, module] of model.namedModules()) {
+    for (const [key, parameter] of module.namedParameters()) {
+      if (!key.includes('.')) readers.set(parameter, [...(readers.get(parameter) ?? []), path]);
+    }
+  }
+  for (const [name, { weight }] of lorasOf(model)) {
+    const other = readers.get(weight)?.find((path) => path !== name);
+    if (other === undefined) continue;
+    throw misused(
+      `merge ${name}`,
+      'a weight that no other module reads',
+      `one that ${other} reads as well, without the update`,
+      'Keep such an adapter beside the weight: peft.saveAdapter(), peft.loadAdapter().',
+    );
+  }
 }
 
 /** Takes the updates away again, as merge(). Source: PEFT's unmerge_adapter. */

@@ -4,7 +4,7 @@ import { Embedding, Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isAmong } from '../nn/pack-linears.js';
 import { PackedLinear } from '../nn/packed-linear.js';
-import { expression, type LoraConfig } from './lora-options.js';
+import { ALL_LINEAR, expression, type LoraConfig } from './lora-options.js';
 
 /** What PEFT takes by default, by the model_type of config.json. */
 const FAMILIES: Readonly<Record<string, readonly string[]>> = {
@@ -40,7 +40,8 @@ export function findTargets(model: Module, config: LoraConfig): Map<string, Modu
       ([name, module]) =>
         isWanted(name, module, wanted) &&
         !isNamed(name, config.excludeModules) &&
-        inLayers(name, config),
+        !isInside(name, config.modulesToSave) &&
+        (isExactly(name, wanted) || inLayers(name, config)),
     ),
   );
   if (found.size === 0) throw noTargets(wanted, config, named);
@@ -62,11 +63,19 @@ function defaultsOf(model: Module): readonly string[] {
 }
 
 function isWanted(name: string, module: Module, wanted: string | readonly string[]): boolean {
-  if (typeof wanted === 'string' && wanted.toLowerCase() === 'all-linear') {
+  if (typeof wanted === 'string' && wanted.toLowerCase() === ALL_LINEAR) {
     return isProjection(module) && !HEADS.includes(lastOf(name));
   }
   return isNamed(name, wanted);
 }
+
+/** PEFT asks for the layer of what a list names by its end alone. */
+const isExactly = (name: string, wanted: string | readonly string[]): boolean =>
+  typeof wanted !== 'string' && wanted.includes(name);
+
+/** What is trained whole gets no adapter beside; "norm" is a module's name here, or its end. */
+const isInside = (name: string, modulesToSave: readonly string[]): boolean =>
+  modulesToSave.some((one) => `.${name}.`.includes(`.${one}.`));
 
 /** A list names modules or their ends, a text is an expression for whole names. */
 function isNamed(name: string, wanted: string | readonly string[]): boolean {
@@ -79,10 +88,10 @@ export const isSavedWhole = (path: string, modulesToSave: readonly string[]): bo
   modulesToSave.some((one) => path.endsWith(one));
 
 function inLayers(name: string, { layersToTransform, layersPattern }: LoraConfig): boolean {
-  if (layersToTransform === null) return true;
+  if (layersToTransform === null || layersToTransform.length === 0) return true;
   const lists = layersPattern.length > 0 ? layersPattern : ['[^.]*'];
   for (const list of lists) {
-    const [, layer] = new RegExp(`^.*\\.(?:${list})\\.(\\d+)\\.`).exec(`.${name}`) ?? [];
+    const [, layer] = new RegExp(`^.*?\\.(?:${list})\\.(\\d+)\\.`).exec(`.${name}`) ?? [];
     if (layer !== undefined) return layersToTransform.includes(Number(layer));
   }
   return false;
@@ -108,7 +117,7 @@ function noTargets(
   const linear = named.filter(([, module]) => isProjection(module)).map(([name]) => lastOf(name));
   const there = [...new Set(linear)];
   const more = there.length > SHOWN ? ', ...' : '';
-  const layers = layersToTransform ? ` in layers ${layersToTransform.join(', ')}` : '';
+  const layers = layersToTransform?.length ? ` in layers ${layersToTransform.join(', ')}` : '';
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'addLora targetModules',

@@ -39,7 +39,7 @@ export function logits(model: nn.models.CausalLM, device: Device): number[] {
 }
 
 export const bitsOf = (tensor: Tensor): string =>
-  Buffer.from(tensor.toRaw() as Uint8Array).toString('base64');
+  Buffer.from(tensor.toRaw().buffer).toString('base64');
 
 /** Moves every factor of the adapters away from where it starts: B is no longer zero. */
 export function stir(model: nn.Module): void {

@@ -43,6 +43,24 @@ test.each<[string, peft.LoraOptions, string[]]>([
     { targetModules: ['o_proj'], excludeModules: ['layers.0.self_attn.o_proj'] },
     inLayer(1, 'self_attn.o_proj'),
   ],
+  [
+    'no layers, which are all',
+    { targetModules: ['o_proj'], layersToTransform: [] },
+    [0, 1].flatMap((l) => inLayer(l, 'self_attn.o_proj')),
+  ],
+  [
+    'a whole name, whatever the layers',
+    {
+      ...{ targetModules: ['o_proj', 'model.layers.0.mlp.up_proj'], layersToTransform: [1] },
+      layersPattern: ['(?:h|layers)'],
+    },
+    [...inLayer(0, 'mlp.up_proj'), ...inLayer(1, 'self_attn.o_proj')],
+  ],
+  [
+    'nothing of what is trained whole',
+    { targetModules: ['o_proj', 'up_proj'], modulesToSave: ['layers.0.self_attn', 'mlp'] },
+    inLayer(1, 'self_attn.o_proj'),
+  ],
 ])('%s', (_, options, names) => {
   expect(adapted(tinyLlama(), options)).toEqual(names);
 });
@@ -121,6 +139,9 @@ test.each<[peft.LoraOptions | object, RegExp]>([
   [{ targetModules: ['lm_head'] }, /reads directly\. modulesToSave: \["lm_head"\]/],
   [{ targetModules: '(' }, /a regular expression/],
   [{ modulesToSave: ['heads'] }, /modulesToSave: expected names of modules, got "heads"/],
+  [{ layersPattern: 'h' }, /addLora layersPattern: expected layersToTransform beside it, got "h"/],
+  [{ layersToTransform: 0, layersPattern: '(' }, /addLora layersPattern: expected a regular exp/],
+  [{ layersToTransform: 0, layersPattern: [1] }, /addLora layersPattern: expected a list of names/],
   [{ r: 0 }, /addLora r: expected an integer of at least 1/],
   [{ loraDropout: 1 }, /addLora loraDropout/],
   [{ bias: 'some' }, /addLora bias: expected "none", "all", "lora_only"/],
@@ -139,6 +160,16 @@ test.each<[peft.LoraOptions | object, RegExp]>([
 test('a tied head is not trained by one of its names', () => {
   expect(() => peft.addLora(tinyGpt2(), { modulesToSave: ['lm_head'] })).toThrow(/tied to/);
   peft.addLora(tinyGpt2(), { modulesToSave: ['lm_head', 'wte'] });
+});
+
+test('the update of a table stays beside it where a tied head reads it', () => {
+  const model = peft.addLora(tinyGpt2(), { targetModules: ['wte', 'c_attn'] });
+  const layers = [...peft.lorasOf(model).values()];
+  expect(() => peft.merge(model)).toThrow(
+    /merge transformer\.wte: expected a weight that no other module reads, got one that lm_head/,
+  );
+  expect(layers.some(({ isMerged }) => isMerged)).toBe(false);
+  peft.merge(peft.addLora(tinyLlama(), { targetModules: ['embed_tokens'] }));
 });
 
 test('a model has one set of adapters', () => {

@@ -1,0 +1,118 @@
+// Folders of adapters as PEFT reads and writes them, where the two libraries differ in what they hold.
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type nn, peft, Tensor } from '../../lib/index.js';
+import { stir, tinyGpt2, tinyLlama } from './models.js';
+
+let dir: string;
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-adapter-'));
+});
+afterEach(() => rmSync(dir, { recursive: true, force: true }));
+
+/** What saveAdapter() writes of the targets of a Llama with such adapters. */
+async function written(model: nn.Module, options: peft.LoraOptions): Promise<object> {
+  await peft.saveAdapter(peft.addLora(model, options), dir);
+  const config = JSON.parse(readFileSync(join(dir, 'adapter_config.json'), 'utf8'));
+  const { target_modules, layers_to_transform, layers_pattern } = config;
+  return { target_modules, layers_to_transform, layers_pattern };
+}
+
+const nowhere = { layers_to_transform: null, layers_pattern: null };
+const whole = ['model.layers.1.self_attn.q_proj', 'model.layers.1.self_attn.v_proj'];
+
+test.each<[peft.LoraOptions, object]>([
+  [
+    { targetModules: 'ALL-linear' },
+    {
+      target_modules: ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'],
+      ...nowhere,
+    },
+  ],
+  [
+    { targetModules: '.*[qv]_proj', layersToTransform: [1], layersPattern: 'layers' },
+    { target_modules: whole, ...nowhere },
+  ],
+  [{ targetModules: '.*[qv]_proj' }, { target_modules: '.*[qv]_proj', ...nowhere }],
+  [
+    { layersToTransform: 1 },
+    { target_modules: ['q_proj', 'v_proj'], layers_to_transform: [1], layers_pattern: null },
+  ],
+])('PEFT takes what is written of %j', async (options, wanted) => {
+  const model = tinyLlama();
+  expect(await written(model, options)).toEqual(wanted);
+  const other = await peft.loadAdapter(tinyLlama(), dir);
+  expect([...peft.lorasOf(other).keys()]).toEqual([...peft.lorasOf(model).keys()]);
+});
+
+/** The tensors of a folder, changed, in the same folder. */
+async function rewrite(change: (tensors: Map<string, Tensor>) => void): Promise<void> {
+  const path = join(dir, 'adapter_model.safetensors');
+  const bytes = readFileSync(path);
+  const end = 8 + Number(bytes.readBigUInt64LE(0));
+  const { __metadata__, ...header } = JSON.parse(bytes.subarray(8, end).toString());
+  const tensors = new Map<string, Tensor>();
+  for (const [name, entry] of Object.entries<{ shape: number[]; data_offsets: number[] }>(header)) {
+    const [from, to] = entry.data_offsets.map((offset) => end + offset) as [number, number];
+    const values = new Float32Array(new Uint8Array(bytes.subarray(from, to)).buffer);
+    tensors.set(name, Tensor.from(values, { shape: entry.shape }));
+  }
+  change(tensors);
+  const own: Record<string, object> = {};
+  const parts: Uint8Array[] = [];
+  let at = 0;
+  for (const [name, tensor] of tensors) {
+    const { buffer } = tensor.toRaw();
+    own[name] = { dtype: 'F32', shape: tensor.shape, data_offsets: [at, at + buffer.byteLength] };
+    at += buffer.byteLength;
+    parts.push(new Uint8Array(buffer as ArrayBuffer));
+  }
+  const text = Buffer.from(JSON.stringify(own));
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(text.length));
+  writeFileSync(path, Buffer.concat([length, text, ...parts]));
+}
+
+test('biases that PEFT has put aside are left there', async () => {
+  const model = peft.addLora(tinyGpt2(), { bias: 'all', modulesToSave: ['mlp'] });
+  stir(model);
+  await peft.saveAdapter(model, dir);
+  await rewrite((tensors) => {
+    const name = 'base_model.model.transformer.h.0.mlp.original_module.c_fc.bias';
+    tensors.set(name, Tensor.from(new Float32Array(96)));
+  });
+  const other = await peft.loadAdapter(tinyGpt2(9), dir);
+  const bias = 'transformer.h.0.mlp.c_fc.bias';
+  expect(other.stateDict()[bias]?.toArray()).toEqual(model.stateDict()[bias]?.toArray());
+});
+
+test('a table and a head that PEFT has trained apart are no tied model', async () => {
+  const model = peft.addLora(tinyGpt2(), { modulesToSave: ['wte', 'lm_head'] });
+  await peft.saveAdapter(model, dir);
+  const [table, head] = ['transformer.wte.weight', 'lm_head.weight'].map(
+    (name) => `base_model.model.${name}`,
+  ) as [string, string];
+  await rewrite((tensors) => tensors.set(head, (tensors.get(table) as Tensor).clone()));
+  await peft.loadAdapter(tinyGpt2(), dir);
+  await rewrite((tensors) => tensors.set(head, (tensors.get(table) as Tensor).add(1e-3)));
+  const other = tinyGpt2(3);
+  const before = other.transformer.wte.weight.toArray();
+  await expect(peft.loadAdapter(other, dir)).rejects.toThrow(
+    /lm_head\.weight: expected the values of .*wte\.weight, with which the model shares .* got others/,
+  );
+  expect(other.transformer.wte.weight.toArray()).toEqual(before);
+});
+
+test('values are for adapters of the same factor, which are not merged', async () => {
+  const options = { r: 4, loraAlpha: 16, targetModules: ['q_proj', 'v_proj'] };
+  await peft.saveAdapter(peft.addLora(tinyLlama(), options), dir);
+  const factor = peft.addLora(tinyLlama(), { ...options, alphaPattern: { v_proj: 8 } });
+  await expect(peft.loadAdapter(factor, dir)).rejects.toThrow(
+    /adapter_config\.json: expected adapters of the factor 2, as model\.layers\.0\.self_attn\.v_proj has, got 4/,
+  );
+  const same = peft.addLora(tinyLlama(), { ...options, loraAlpha: 8, useRslora: true });
+  expect(await peft.loadAdapter(same, dir)).toBe(same);
+  peft.merge(same);
+  await expect(peft.loadAdapter(same, dir)).rejects.toThrow(/merged ones.*unmerge\(\) first/);
+});
