@@ -10,7 +10,8 @@ import { HostHome } from '../../lib/zero/home/host-home.js';
 import { SplitHome } from '../../lib/zero/home/split-home.js';
 import { StreamedHome } from '../../lib/zero/home/streamed-home.js';
 import { StreamedSplitHome } from '../../lib/zero/home/streamed-split-home.js';
-import { evenlySpread } from '../../lib/zero/optimizer-state.js';
+import { Windows } from '../../lib/zero/home/windows.js';
+import { evenlySpread, type Share } from '../../lib/zero/optimizer-state.js';
 import { Deferred } from '../../lib/zero/schedule/deferred.js';
 import { Speculative } from '../../lib/zero/schedule/speculative.js';
 import type { Case } from '../support/case.js';
@@ -86,6 +87,32 @@ const places: Case = {
       assert.ok(beside >= 0 && beside < 4096, `${beside} bytes beside the state`);
       engine.destroy();
     }
+  },
+};
+
+const once: Case = {
+  name: 'updates by both processors: while steps are clipped, state crosses once each way a step',
+  async run(device) {
+    const options = { precision: 'bf16', offload: true, speculative: true, clip: 0.05 } as const;
+    const engine = await tinyEngine({ ...options, gpuShare: 0.5, zero: inTiles }, device);
+    // Enough steps that nothing is tried out any more.
+    trainTiny(engine, 0, 12);
+    const { home, partitions } = engine.parts.state.shares[0] as { home: StreamedHome } & Share;
+    const tiles = partitions.flatMap((partition) => home.tilesOf(partition)).length;
+    const { open } = Windows.prototype;
+    let opened = 0;
+    Windows.prototype.open = function (...args) {
+      opened += 1;
+      return open.apply(this, args);
+    };
+    try {
+      trainTiny(engine, 12, 16);
+    } finally {
+      Windows.prototype.open = open;
+    }
+    assert.ok(home instanceof StreamedHome && tiles > 1);
+    assert.equal(opened, 4 * tiles);
+    engine.destroy();
   },
 };
 
@@ -168,6 +195,7 @@ export const cases: Case[] = [
     [{ gpuShare: 0.5 }],
   ),
   places,
+  once,
   advised,
   spread,
   resumed,

@@ -37,6 +37,8 @@ export interface HostHomeOptions {
  */
 export class HostHome extends HostUpdates<HostPart> {
   readonly lendsCopies: boolean = false;
+  /** An update reads state where it is kept: a pass that stores little of it costs less than one that stores all. */
+  readonly readsInPlace: boolean = true;
 
   constructor(
     device: Device,

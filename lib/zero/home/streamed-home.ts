@@ -24,6 +24,7 @@ const LARGEST_TILE = 2 ** 24;
  * and two windows for tiles. Host memory: the state alone. Rules by element only: see isByElement().
  */
 export class StreamedHome extends HostHome {
+  override readonly readsInPlace = false;
   protected readonly windows: Windows;
   /** [4] f32, the control of the updates under way. */
   private readonly seen: Tensor;

@@ -59,7 +59,8 @@ interface Verdict {
  * step() waits for the verdict. When it is another than assumed, the weights are emitted once more from the committed
  * state, with what was decided: no state was touched, so there is nothing to roll back. While most steps miss, updates
  * wait for their verdict as in Deferred, but for those of the first units in forward order: these get their weights by
- * a pass that stores nothing else, and are committed under the next forward and backward, as many as there is time for.
+ * a pass that stores nothing else, and are committed under the next forward and backward, as many as there is time for:
+ * not where the home reads no state in place, since each pass brings all of it across PCIe.
  * Memory per parameter: one gradient element more than there.
  */
 export class Speculative implements Schedule {
@@ -144,7 +145,7 @@ export class Speculative implements Schedule {
     this.write(this.decided, verdict);
     this.decidedSettings = plan.settings;
     const holds = asAssumed && tried && !tried.stale && sameSettings(tried.settings, plan.settings);
-    let later = tried ? 0 : this.later.of(this.attempts.size);
+    let later = tried || !home.readsInPlace ? 0 : this.later.of(this.attempts.size);
     this.commitsLater = later > 0;
     for (const [partition, attempt] of this.attempts) {
       if (tried) {
