@@ -34,8 +34,6 @@ const axesOf = ({ tp, pp }: Options) => ({
 
 type ZeroConfig = Exclude<DsConfig['zero_optimization'], boolean | undefined>;
 
-const WARM_UP = 4;
-
 function elementsOf(shares: readonly Share[]): number {
   return shares.flatMap(({ partitions }) => partitions).reduce((sum, { numel }) => sum + numel, 0);
 }
@@ -173,10 +171,11 @@ class Start {
 /** The steps that are not measured; one rank says when the first has ended, for who waits. */
 async function warmUp(
   update: () => Promise<Tensor>,
+  steps: number,
   { world, rank }: Distributed,
   start: Start,
 ): Promise<void> {
-  for (let i = 0; i < WARM_UP; ++i) {
+  for (let i = 0; i < steps; ++i) {
     await update();
     if (i > 0) continue;
     world.device.synchronize();
@@ -202,7 +201,7 @@ async function traceSteps(
  * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap
  * with the next step counts, work left over does not. --model 124M, or llama-1B, llama-8B --batch
  * 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--share auto|0..1] [--sub-group ELEMENTS]]
- * [--precision bf16] [--steps 10] [--cap GiB] [--checkpoint [selective | attention]] [--segments N]
+ * [--precision bf16] [--steps 10] [--warm-up 4] [--cap GiB] [--checkpoint [selective | attention]] [--segments N]
  * [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3] [--layers N]
  * [--lora | --qlora [RANK] [--adapters bf16]] [--nvme DIR] [--offload-param | --nvme-weights DIR
  * [--max-in-cpu N]] [--live ELEMENTS] [--overlap true|false] [--comm-times] [--tp N [--sequence]]
@@ -232,7 +231,7 @@ export async function trainBench(options: Options): Promise<object | null> {
   const update = updateOf(engine, tokens, targets);
   let loss: Tensor | undefined;
   engine.recordPhases();
-  await warmUp(update, job, start);
+  await warmUp(update, Number(options['warm-up'] ?? 4), job, start);
   commTimer?.reset();
   const marks = [performance.now()];
   for (let i = 0; i < steps; ++i) {
