@@ -31,7 +31,8 @@ const MODEL_ROOMS = [
 const LIB_BESIDE = {
   inference: MODEL_ROOMS,
   serve: [...MODEL_ROOMS, 'inference'],
-  launch: ['config', 'checkpoint', 'runtime', 'plan', 'trainer', 'serve'],
+  autotuning: ['config', 'plan'],
+  launch: ['config', 'checkpoint', 'runtime', 'plan', 'trainer', 'serve', 'autotuning'],
 };
 /** Files directly in lib/ that every room may import. */
 const LIB_SHARED = ['errors', 'version'];

@@ -196,10 +196,7 @@ export interface DsConfig {
    * yourself.
    */
   elasticity?: ElasticityConfig | null;
-  /**
-   * Searches for the fastest configuration. Not supported yet: compare configurations yourself,
-   * with wall_clock_breakdown.
-   */
+  /** Searches for the fastest configuration: `ds --autotuning tune|run`. */
   autotuning?: AutotuningConfig | null;
   /** Quantizes and prunes in training what `initCompression()` has prepared. */
   compression_training?: CompressionTrainingConfig | null;
@@ -2025,49 +2022,87 @@ export interface ElasticityConfig {
   version?: 0.1 | 0.2;
 }
 
-/**
- * Searches for the fastest configuration. Not supported yet: compare configurations yourself, with
- * wall_clock_breakdown.
- */
+/** Searches for the fastest configuration: `ds --autotuning tune|run`. */
 export interface AutotuningConfig {
-  /** Switches it on. Default false. */
+  /** Switches it on for DeepSpeed; here the launcher's flag does. Default false. */
   enabled?: boolean;
-  /** Searches only stage and micro-batch. Default true. */
+  /**
+   * Searches only stage, offload and micro-batch; false: other keys of ZeRO after that. Default
+   * true.
+   */
   fast?: boolean;
-  /** Folder of results. Default "autotuning_results". */
+  /**
+   * Folder of results: one folder for each experiment, the summary, and the best configuration.
+   * Default "autotuning_results".
+   */
   results_dir?: string;
-  /** Folder of experiments. Default "autotuning_exps". */
+  /** Folder of experiments: a file that describes each. Default "autotuning_exps". */
   exps_dir?: string;
-  /** Runs experiments again. Default true. */
+  /** Runs experiments again; false: takes the results that are there. Default true. */
   overwrite?: boolean;
-  /** First step that is timed. Default 3. */
+  /** Steps that an experiment takes before it is timed. Default 3. */
   start_profile_step?: number;
-  /** Last step that is timed. Default 5. */
+  /** Another name of start_profile_step. */
+  start_step?: number;
+  /** An experiment is timed until one step after so many, and then ends. Default 5. */
   end_profile_step?: number;
-  /** What is compared. Default "throughput". */
-  metric?: 'throughput' | 'latency' | 'flops';
-  /** How the search goes. Default "gridsearch". */
+  /** Another name of end_profile_step. */
+  end_step?: number;
+  /**
+   * What is compared: samples a second, milliseconds of a step, operations a second of a GPU.
+   * Default "throughput".
+   */
+  metric?: 'throughput' | 'latency' | 'flops' | 'FLOPS' | 'FLOPS_per_gpu';
+  /**
+   * The launcher writes it: this run is an experiment, which writes what it measures there and
+   * ends. Default null.
+   */
+  metric_path?: string | null;
+  /**
+   * The order of experiments: as they are listed, drawn, or by what the plan foretells. Default
+   * "gridsearch".
+   */
   tuner_type?: 'gridsearch' | 'random' | 'model_based';
-  /** Experiments without improvement after which the search ends. Default 5. */
+  /** Experiments without improvement after which the search ends; 0: it does not. Default 5. */
   tuner_early_stopping?: number;
   /** Most experiments. Default 50. */
   tuner_num_trials?: number;
-  /** Which arguments of the program hold which key. Default null. */
-  arg_mappings?: { [key: string]: unknown } | null;
+  /** Which argument of the program has which key: experiments set both. Default null. */
+  arg_mappings?: { [name: string]: string } | null;
   /** What is known of the model. Default null. */
-  model_info?: { [key: string]: unknown } | null;
-  /** GPUs of one model. Default 1. */
+  model_info?: AutotuningModelInfoConfig | null;
+  /** The launcher writes it: the file that describes the model. Default null. */
+  model_info_path?: string | null;
+  /**
+   * GPUs of one model. Default 1. No effect: a first short run tells how many ranks share the
+   * model.
+   */
   mp_size?: number;
-  /** Largest batch. Default null. */
+  /** Largest batch: experiments accumulate up to it. Default null. */
   max_train_batch_size?: number | null;
-  /** Smallest batch. Default 1. */
+  /** Smallest batch: experiments accumulate to reach it. Default 1. */
   min_train_batch_size?: number;
   /** Largest micro-batch. Default 1024. */
   max_train_micro_batch_size_per_gpu?: number;
-  /** Smallest micro-batch. Default 1. */
+  /** Smallest micro-batch, where the file names none. Default 1. */
   min_train_micro_batch_size_per_gpu?: number;
-  /** Micro-batches that are tried. Default 3. */
+  /** Micro-batches that are tried of each stage: the largest that fit. Default 3. */
   num_tuning_micro_batch_sizes?: number;
+}
+
+/** What is known of the model. */
+export interface AutotuningModelInfoConfig {
+  /**
+   * The launcher writes it: this run describes the model at model_info_path and ends. Default
+   * false.
+   */
+  profile?: boolean;
+  /** Parameters. Default null. No effect: a first short run counts the model. */
+  num_params?: number | null;
+  /** Width of the residual stream. Default null. No effect: a first short run counts the model. */
+  hidden_size?: number | null;
+  /** Blocks. Default null. No effect: a first short run counts the model. */
+  num_layers?: number | null;
 }
 
 /** Quantizes and prunes in training what `initCompression()` has prepared. */
@@ -2741,10 +2776,7 @@ export interface ResolvedValues {
    * yourself.
    */
   readonly elasticity: ResolvedElasticity;
-  /**
-   * Searches for the fastest configuration. Not supported yet: compare configurations yourself,
-   * with wall_clock_breakdown.
-   */
+  /** Searches for the fastest configuration: `ds --autotuning tune|run`. */
   readonly autotuning: ResolvedAutotuning;
   /** Quantizes and prunes in training what `initCompression()` has prepared. */
   readonly compression_training: ResolvedCompressionTraining;
@@ -4387,49 +4419,65 @@ export interface ResolvedElasticity {
   readonly version: 0.1 | 0.2;
 }
 
-/**
- * Searches for the fastest configuration. Not supported yet: compare configurations yourself, with
- * wall_clock_breakdown.
- */
+/** Searches for the fastest configuration: `ds --autotuning tune|run`. */
 export interface ResolvedAutotuning {
-  /** Switches it on. */
+  /** Switches it on for DeepSpeed; here the launcher's flag does. */
   readonly enabled: boolean;
-  /** Searches only stage and micro-batch. */
+  /** Searches only stage, offload and micro-batch; false: other keys of ZeRO after that. */
   readonly fast: boolean;
-  /** Folder of results. */
+  /** Folder of results: one folder for each experiment, the summary, and the best configuration. */
   readonly results_dir: string;
-  /** Folder of experiments. */
+  /** Folder of experiments: a file that describes each. */
   readonly exps_dir: string;
-  /** Runs experiments again. */
+  /** Runs experiments again; false: takes the results that are there. */
   readonly overwrite: boolean;
-  /** First step that is timed. */
+  /** Steps that an experiment takes before it is timed. */
   readonly start_profile_step: number;
-  /** Last step that is timed. */
+  /** An experiment is timed until one step after so many, and then ends. */
   readonly end_profile_step: number;
-  /** What is compared. */
+  /** What is compared: samples a second, milliseconds of a step, operations a second of a GPU. */
   readonly metric: 'throughput' | 'latency' | 'flops';
-  /** How the search goes. */
+  /**
+   * The launcher writes it: this run is an experiment, which writes what it measures there and
+   * ends.
+   */
+  readonly metric_path: string | null;
+  /** The order of experiments: as they are listed, drawn, or by what the plan foretells. */
   readonly tuner_type: 'gridsearch' | 'random' | 'model_based';
-  /** Experiments without improvement after which the search ends. */
+  /** Experiments without improvement after which the search ends; 0: it does not. */
   readonly tuner_early_stopping: number;
   /** Most experiments. */
   readonly tuner_num_trials: number;
-  /** Which arguments of the program hold which key. */
-  readonly arg_mappings: { [key: string]: unknown } | null;
+  /** Which argument of the program has which key: experiments set both. */
+  readonly arg_mappings: { readonly [name: string]: string } | null;
   /** What is known of the model. */
-  readonly model_info: { [key: string]: unknown } | null;
-  /** GPUs of one model. */
+  readonly model_info: ResolvedAutotuningModelInfo | null;
+  /** The launcher writes it: the file that describes the model. */
+  readonly model_info_path: string | null;
+  /** GPUs of one model. No effect: a first short run tells how many ranks share the model. */
   readonly mp_size: number;
-  /** Largest batch. */
+  /** Largest batch: experiments accumulate up to it. */
   readonly max_train_batch_size: number | null;
-  /** Smallest batch. */
+  /** Smallest batch: experiments accumulate to reach it. */
   readonly min_train_batch_size: number;
   /** Largest micro-batch. */
   readonly max_train_micro_batch_size_per_gpu: number;
-  /** Smallest micro-batch. */
+  /** Smallest micro-batch, where the file names none. */
   readonly min_train_micro_batch_size_per_gpu: number;
-  /** Micro-batches that are tried. */
+  /** Micro-batches that are tried of each stage: the largest that fit. */
   readonly num_tuning_micro_batch_sizes: number;
+}
+
+/** What is known of the model. */
+export interface ResolvedAutotuningModelInfo {
+  /** The launcher writes it: this run describes the model at model_info_path and ends. */
+  readonly profile: boolean;
+  /** Parameters. No effect: a first short run counts the model. */
+  readonly num_params: number | null;
+  /** Width of the residual stream. No effect: a first short run counts the model. */
+  readonly hidden_size: number | null;
+  /** Blocks. No effect: a first short run counts the model. */
+  readonly num_layers: number | null;
 }
 
 /** Quantizes and prunes in training what `initCompression()` has prepared. */

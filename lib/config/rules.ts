@@ -1,5 +1,6 @@
 // Rules across keys: each a named function that says which keys disagree and what to set.
 import type { ResolvedValues } from '../../types/config.js';
+import { autotuningRules, searchesNothing } from './autotuning-rules.js';
 import { compressionRules, unreadInForward } from './compression-rules.js';
 import {
   beginsBelow,
@@ -34,6 +35,7 @@ const rules: readonly Rule[] = [
   ...curriculumRules,
   ...routingRules,
   ...compressionRules,
+  ...autotuningRules,
   adamWIsDecoupled,
 ];
 
@@ -59,6 +61,7 @@ const castsForNothing = ({ fp16 }: ResolvedValues): Advice | null => {
 const advices = [
   ...[warmupOutlastsTotal, castsForNothing, unreadSparseKey],
   ...[slowLengths, beginsBelow, unreadScheduleKey, unreadInForward],
+  searchesNothing,
 ];
 
 /** What there is to advise on `config`. */

@@ -198,8 +198,11 @@ const launcher = launchCommand((options, script, args) =>
   finish(async () => {
     if (script === TRAIN && !options.module) return train(args, options);
     if (!options.module) requireNoCommand(script, commands);
-    const { launch } = await import('./launch.js');
-    return launch(options, { name: script, args });
+    const start = { name: script, args };
+    if (options.autotuning) {
+      return (await import('./autotune.js')).autotuneCommand(options, start);
+    }
+    return (await import('./launch.js')).launch(options, start);
   }),
 )
   .version(version)

@@ -27,6 +27,8 @@ export interface LaunchOptions {
   save_pid?: boolean;
   grace_period: number;
   quiet?: boolean;
+  /** Search the fastest configuration, and with "run" train with it. */
+  autotuning?: 'tune' | 'run';
 }
 
 /** `start` gets the options, the script, and the script's arguments untouched. */
@@ -132,6 +134,10 @@ function runOptions(): Option[] {
       .default(30)
       .argParser(wholeFrom(0)),
     new Option('--save_pid', "write the launcher's pid to <pid>.ds in the temporary folder"),
+    new Option(
+      '--autotuning <mode>',
+      'search the fastest ds_config.json: "tune", or "run" it too',
+    ).choices(['tune', 'run']),
     new Option('-q, --quiet', 'no notices'),
   ];
 }

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 
 import { refuse } from './argument-error.js';
 import type { LaunchOptions } from './launch-options.js';
-import type { StreamName } from './lines.js';
+import type { StreamName, WriteLine } from './lines.js';
 import { type LaunchJob, makeJob } from './make-job.js';
 import { describeExit, type Exit, exitCode, type Member } from './member.js';
 import { MergedOutput } from './merged-output.js';
@@ -15,7 +15,15 @@ import { Reaper } from './reaper.js';
 import type { Program } from './script.js';
 import { SshNode } from './ssh-node.js';
 import { startRanks } from './start-ranks.js';
-import { Supervisor } from './supervisor.js';
+import { type Outcome, Supervisor } from './supervisor.js';
+
+/** Where the output of a job goes. */
+export interface JobOutput {
+  write: WriteLine;
+  notice: (text: string) => void;
+  /** Whether a lone rank writes to this process's own output, which may be a terminal. */
+  isTerminal: boolean;
+}
 
 /**
  * Runs the job and returns the launcher's exit code: that of the rank that failed first, 128 + the
@@ -23,34 +31,63 @@ import { Supervisor } from './supervisor.js';
  * refuses to start.
  */
 export async function launch(options: LaunchOptions, program: Program): Promise<number> {
-  const notice = (text: string) => {
-    if (!options.quiet) console.error(`ds: ${text}`);
-  };
-  const { env } = process;
-  const probe = async () => (await import('../runtime/device.js')).probeGpus();
-  const plan = await makeJob(options, program, { env, probe, notice });
+  const output = { write, notice: noticeOf(options), isTerminal: true };
+  const plan = await plannedJob(options, program, output.notice);
   const pidFile = options.save_pid ? savePid() : null;
-  const { grace } = plan.job;
-  const reaper = new Reaper(grace, (reason) => notice(`no reaper: ${reason}`));
-  const sink = new MergedOutput(write, { worldSize: ranksSeen(plan) });
   try {
-    const members = startMembers(plan, sink, reaper, notice);
-    const supervisor = new Supervisor(members, grace, (exit) => {
-      sink.end();
-      for (const line of report(exit, ranksSeen(plan))) console.error(line);
-    });
-    const interrupt = (signal: NodeJS.Signals) => supervisor.interrupt(signal);
-    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, interrupt);
-    // Nobody reads the output any more.
-    const stop = stopOnce(interrupt);
-    for (const stream of [process.stdout, process.stderr]) stream.on('error', stop);
-    const outcome = await supervisor.run();
+    const outcome = await runJob(plan, output);
     if (outcome.failure) return exitCode(outcome.failure);
     return outcome.interrupted ? exitCode({ code: null, signal: outcome.interrupted }) : 0;
   } finally {
+    if (pidFile) rmSync(pidFile, { force: true });
+  }
+}
+
+/** Says what the user should know, unless nothing is to be said. */
+export function noticeOf({ quiet }: LaunchOptions): (text: string) => void {
+  return (text) => {
+    if (!quiet) console.error(`ds: ${text}`);
+  };
+}
+
+/** makeJob() with what this machine has. */
+export function plannedJob(
+  options: LaunchOptions,
+  program: Program,
+  notice: (text: string) => void,
+): Promise<LaunchJob> {
+  const probe = async () => (await import('../runtime/device.js')).probeGpus();
+  return makeJob(options, program, { env: process.env, probe, notice });
+}
+
+/** Runs `plan` to its end; signals to this process are passed on to it. */
+export async function runJob(plan: LaunchJob, output: JobOutput): Promise<Outcome> {
+  const { grace } = plan.job;
+  const reaper = new Reaper(grace, (reason) => output.notice(`no reaper: ${reason}`));
+  const sink = new MergedOutput(output.write, { worldSize: ranksSeen(plan) });
+  const cleanups: (() => void)[] = [];
+  try {
+    const members = startMembers(plan, sink, reaper, output);
+    const supervisor = new Supervisor(members, grace, (exit) => {
+      sink.end();
+      for (const line of report(exit, ranksSeen(plan))) output.write('err', line);
+    });
+    const interrupt = (signal: NodeJS.Signals) => supervisor.interrupt(signal);
+    const stop = stopOnce(interrupt);
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+      process.on(signal, interrupt);
+      cleanups.push(() => process.off(signal, interrupt));
+    }
+    // Nobody reads the output any more.
+    for (const stream of [process.stdout, process.stderr]) {
+      stream.on('error', stop);
+      cleanups.push(() => stream.off('error', stop));
+    }
+    return await supervisor.run();
+  } finally {
     sink.end();
     await reaper.close();
-    if (pidFile) rmSync(pidFile, { force: true });
+    for (const clean of cleanups) clean();
   }
 }
 
@@ -61,10 +98,11 @@ function startMembers(
   plan: LaunchJob,
   sink: MergedOutput,
   reaper: Reaper,
-  notice: (text: string) => void,
+  { write, notice, isTerminal }: JobOutput,
 ): Member[] {
   const { job, here, remote, ssh } = plan;
-  const alone = ranksSeen(plan) === 1 && here.length === 1 && job.logDirectory === null;
+  const isAlone = ranksSeen(plan) === 1 && here.length === 1 && job.logDirectory === null;
+  const alone = isTerminal && isAlone;
   const around = { env: process.env, reaper, sink: alone ? null : sink, notice };
   return [
     ...here.flatMap((nodeRank) => startRanks(job, nodeRank, around)),

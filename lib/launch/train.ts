@@ -3,8 +3,17 @@ import { checkArguments } from '../trainer/command/check-arguments.js';
 import { helpText } from '../trainer/command/help.js';
 import { readArguments } from '../trainer/command/read-arguments.js';
 import { refuse } from './argument-error.js';
+import { autotuneCommand, type KnownProgram } from './autotune.js';
 import { launch } from './launch.js';
 import { type LaunchOptions, takeLaunchOptions } from './launch-options.js';
+
+const KNOWN: KnownProgram = {
+  name: 'train',
+  holding: {
+    train_micro_batch_size_per_gpu: '--per_device_train_batch_size',
+    gradient_accumulation_steps: '--gradient_accumulation_steps',
+  },
+};
 
 /**
  * Runs what `words` ask for and returns the exit code of launch(). Options of the launcher may
@@ -34,5 +43,6 @@ export async function trainCommand(
   // Of a package, JavaScript; of its sources, what this process runs itself.
   const name = require.resolve('../trainer/command/main.js');
   const program = { name, args: rest, node: process.execArgv };
-  return launch({ ...options, ...procs, module: false, no_local_rank: true }, program);
+  const all = { ...options, ...procs, module: false, no_local_rank: true };
+  return all.autotuning ? autotuneCommand(all, program, KNOWN) : launch(all, program);
 }

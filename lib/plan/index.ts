@@ -1,4 +1,5 @@
 // What a run will need and how long its steps will take, before anything is allocated.
+export { type ExperimentMetrics, type ModelInfo, writeResult } from './autotuning-files.js';
 export { type ConfigFacts, setupOfConfig } from './config-setup.js';
 export {
   type EstimateMemoryOptions,
@@ -21,4 +22,12 @@ export { H200, hostAdamRate, type Rates } from './rates.js';
 export { formatPlan, formatPrediction } from './report.js';
 export { type Place, plainSetup, type Setup } from './setup.js';
 export { type Cluster, plannedGpuShare, type StepTime, stepTime } from './step-time.js';
-export { chooseWay, type Room, type Way, type Weighed, type Weights } from './zero-choice.js';
+export {
+  chooseWay,
+  type Room,
+  usedShare,
+  type Way,
+  type Weighed,
+  type Weights,
+  weighWay,
+} from './zero-choice.js';

@@ -68,12 +68,12 @@ export function chooseWay<Config>(
 ): { best: Weighed<Config> | null; leanest: Weighed<Config> } {
   const { room, knowsActivations } = weights;
   const open = weights.isHost ? inPlace(ways) : ways;
-  const weighed = open.toSorted(byDistance).map((way) => weigh(way, weights));
+  const weighed = open.toSorted(byDistance).map((way) => weighWay(way, weights));
   const share = knowsActivations ? 1 : LEFT_TO_ACTIVATIONS;
-  const fitting = weighed.filter((one) => usedOf(one, weights, room.host, share) <= 1);
+  const fitting = weighed.filter((one) => usedShare(one, weights, room.host, share) <= 1);
   const fastest = Math.min(...fitting.map(({ step }) => step ?? 0));
   const best = fitting.find(({ step }) => AS_FAST * (step ?? 0) <= fastest);
-  const used = (one: Weighed<Config>): number => usedOf(one, weights, room.hostAtMost);
+  const used = (one: Weighed<Config>): number => usedShare(one, weights, room.hostAtMost);
   const leanest = weighed.reduce((least, one) => (used(one) < used(least) ? one : least));
   return { best: best ?? (used(leanest) <= 1 ? leanest : null), leanest };
 }
@@ -98,7 +98,8 @@ function byDistance({ setup: a }: Way<unknown>, { setup: b }: Way<unknown>): num
   );
 }
 
-function weigh<Config>(way: Way<Config>, weights: Weights): Weighed<Config> {
+/** What a way needs, and how long its step takes where that is foretold. */
+export function weighWay<Config>(way: Way<Config>, weights: Weights): Weighed<Config> {
   const { sizes, knowsActivations, isHost, cluster, rates } = weights;
   const memory = memoryOf(sizes, way.setup);
   const isForetold = knowsActivations && !isHost;
@@ -116,7 +117,7 @@ function weigh<Config>(way: Way<Config>, weights: Weights): Weighed<Config> {
  * Of the memory that is scarcest, the share that a way needs; above 1 it does not fit. `share`:
  * what of a device it may take.
  */
-function usedOf(
+export function usedShare(
   { device, host, disk }: Weighed<unknown>,
   { room, isHost }: Weights,
   hostRoom: number,

@@ -48,6 +48,13 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     { fp16: { enabled: true } },
   ],
   [
+    'an experiment is timed for a step at least',
+    { autotuning: { enabled: true, start_profile_step: 4, end_profile_step: 3 } },
+    'autotuning.end_profile_step',
+    /steps between are timed/,
+    { autotuning: { enabled: true, start_profile_step: 3, end_profile_step: 3 } },
+  ],
+  [
     'the first scale is at least the smallest',
     { fp16: { enabled: true, initial_scale_power: 2, min_loss_scale: 8 } },
     'fp16.initial_scale_power',

@@ -36,7 +36,7 @@ const wrong: readonly DsConfig[] = [
   { bf16: { loss_scale: 128 } },
   // @ts-expect-error a mistyped key of a monitor
   { tensorboard: { enabled: true, job: 'run' } },
-  // @ts-expect-error a wrong option of a section that is not supported yet
+  // @ts-expect-error a value that the metric of a search does not have
   { autotuning: { enabled: true, metric: 'speed' } },
   // @ts-expect-error a type that is none
   { optimizer: { type: 'AdmW' } },

@@ -46,6 +46,7 @@ import { describeState } from './dump-state.js';
 import { requireExchange, sumsGradients } from './exchange.js';
 import { buildScaler } from './loss-scaler.js';
 import { notice, requireMemory } from './memory-promise.js';
+import { describeModel, modelInfoPath } from './model-info.js';
 import { furnish } from './optimizer-state.js';
 import {
   columnsOf,
@@ -93,7 +94,8 @@ export async function buildEngine(
 ): Promise<Engine> {
   const { distributed: job, planned = null } = clients;
   const { device } = job.world;
-  const whole = planned && measured(module, job);
+  const infoPath = modelInfoPath(config);
+  const whole = planned || infoPath !== null ? measured(module, job) : null;
   configureFromSection(config.activation_checkpointing);
   requireWholeLayers(module, config);
   const unlike = requireOwnLayers(config, module);
@@ -105,6 +107,7 @@ export async function buildEngine(
   const layers = isCutOver(job, module);
   if (layers) requireElementwise(optimizer);
   await requireAgreement(job, given, planned?.keys);
+  if (infoPath !== null && whole) await describeModel(infoPath, job, given, whole);
   const unused = clients.lrScheduler ? null : unusedRates(config.scheduler, optimizer.groups);
   if (unused && job.rank === 0) notice(unused);
   const asked =

@@ -138,15 +138,15 @@ function setupOf(config: ResolvedConfig, { job, asked, model, cluster, seq }: Fa
     speculates: speculates({ config, optimizer, device: world.device }),
     seq: Math.ceil(seq / mesh.size('sp')),
     checkpointing: model.checkpointing || optimizer instanceof NoOptimizer,
-    stateBytes: stateBytes(optimizer),
+    stateBytes: stateBytesOf(optimizer),
   });
   const isMeasured = state.device === 'cpu' && world.device.kind !== 'cpu';
   if (state.gpu_share !== null || !isMeasured) return setup;
   return { ...setup, gpuShare: plannedGpuShare(setup, H200, cluster) };
 }
 
-/** The mean over the parameters that are trained. */
-function stateBytes(optimizer: Optimizer): number {
+/** Of the optimizer's state: the mean over the parameters that are trained. */
+export function stateBytesOf(optimizer: Optimizer): number {
   let [bytes, elements] = [0, 0];
   for (const [group, { params }] of optimizer.groups.entries()) {
     for (const { shape } of params) {
@@ -160,7 +160,7 @@ function stateBytes(optimizer: Optimizer): number {
 }
 
 /** Where nothing is trained, nothing has gradients or state. */
-function trainedBy(optimizer: Optimizer, sizes: ModelSizes): ModelSizes {
+export function trainedBy(optimizer: Optimizer, sizes: ModelSizes): ModelSizes {
   if (!(optimizer instanceof NoOptimizer)) return sizes;
   const none = { count: 0, own: { count: 0, bytes: 0 }, root: 0, block: 0, hasHead: false };
   return { ...sizes, trained: none };

@@ -2,21 +2,27 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Module } from '../../nn/module.js';
 import { FlopsProfiler } from '../../profiler/index.js';
+import type { Ranks } from '../ranks.js';
+import { FirstForward, MeasuredSteps } from '../watch/experiment.js';
 import { MemoryBreakdown, type MemoryOwners } from '../watch/memory-breakdown.js';
 import { EventTimer, type PhaseTimer, untimed } from '../watch/phase-timer.js';
 import { ProfiledStep } from '../watch/profiled-step.js';
+import { modelInfoPath } from './model-info.js';
+
+/** The engine whose steps are watched. */
+type Watched = MemoryOwners & { module: Module; ranks: Pick<Ranks, 'world'> };
 
 /**
- * wall_clock_breakdown, and where this rank `prints`, flops_profiler and memory_breakdown. With
- * none of them nothing is watched.
+ * wall_clock_breakdown, what a run of autotuning was started for, and where this rank `prints`,
+ * flops_profiler and memory_breakdown. With none of them nothing is watched.
  */
-export function buildTimer(
-  config: ResolvedConfig,
-  watched: MemoryOwners & { module: Module },
-  prints: boolean,
-): PhaseTimer {
+export function buildTimer(config: ResolvedConfig, watched: Watched, prints: boolean): PhaseTimer {
   const { flops_profiler: flops } = config;
-  let timer: PhaseTimer = config.wall_clock_breakdown ? new EventTimer(watched.device) : untimed;
+  let timer = experimentIn(
+    config,
+    watched,
+    config.wall_clock_breakdown ? new EventTimer(watched.device) : untimed,
+  );
   if (!prints) return timer;
   if (flops.enabled) {
     timer = new ProfiledStep(timer, new FlopsProfiler(watched), {
@@ -29,4 +35,17 @@ export function buildTimer(
     });
   }
   return config.memory_breakdown ? new MemoryBreakdown(timer, watched) : timer;
+}
+
+/** Where the launcher has started this run to try the configuration out, on every rank. */
+function experimentIn(
+  config: ResolvedConfig,
+  { module, device, ranks }: Watched,
+  inner: PhaseTimer,
+): PhaseTimer {
+  const { enabled, metric_path: metrics } = config.autotuning;
+  const tried = { module, device, config, world: ranks.world };
+  const info = modelInfoPath(config);
+  if (info !== null) return new FirstForward(inner, tried, info);
+  return enabled && metrics !== null ? new MeasuredSteps(inner, tried) : inner;
 }

@@ -1,0 +1,155 @@
+// The search: what the model is, which configurations fit, how fast each is, and the best of them.
+import type { ResolvedConfig } from '../../types/config.js';
+import {
+  checkConfig,
+  type DsConfig,
+  noticeLine,
+  readConfig,
+  resolveConfig,
+} from '../config/index.js';
+import type { Section } from '../config/schema.js';
+import { batchWishes } from './batch-choice.js';
+import { Experiments, Interrupted, type Jobs } from './experiments.js';
+import { configArgument, type Mappings } from './program-arguments.js';
+import {
+  type Candidate,
+  firstRuns,
+  type Space,
+  variantsOf,
+  type Way,
+  waysOf,
+} from './search-space.js';
+import { experimentLine, summaryOf } from './summary.js';
+import { bestOf, type Row, Tuner } from './tuner.js';
+
+type Settings = ResolvedConfig['autotuning'];
+
+/** What is tuned. */
+export interface AutotuneRequest {
+  /** The program's own arguments, among which is the ds_config.json. */
+  args: readonly string[];
+  /** Arguments that hold keys of the configuration, of a program that is known. */
+  known: Readonly<Record<string, string>>;
+  jobs: Jobs;
+  /** Prints a line. */
+  say: (line: string) => void;
+}
+
+/** What was found. */
+export interface Found {
+  /** The best ds_config.json; null where nothing could be measured. */
+  file: string | null;
+  /** The program's arguments with it. */
+  args: readonly string[];
+  isInterrupted: boolean;
+}
+
+/**
+ * Searches, and writes what it finds into results_dir. Throws DS_ARGUMENT where the arguments name
+ * no configuration or the program does not train with it, DS_CONFIG, DS_IO.
+ */
+export async function autotune(request: AutotuneRequest): Promise<Found> {
+  const { args, known, jobs, say } = request;
+  const config = configArgument(args);
+  const file = readConfig(config.file) as Section;
+  const settings = settingsOf(config.file, file, say);
+  const mappings: Mappings = { named: namedBy(settings), known };
+  const batches = batchWishes(file, settings, args, mappings);
+  const experiments = new Experiments(jobs, settings, { args, config, mappings });
+  const search = new Search({ file, settings, batches }, experiments, say);
+  const isInterrupted = await search.run();
+  const best = search.best();
+  const found = best ? experiments.best(best.candidate) : null;
+  for (const line of search.report(found?.file ?? null)) say(line);
+  return { file: found?.file ?? null, args: found?.args ?? args, isInterrupted };
+}
+
+function namedBy({ arg_mappings: named }: Settings): Readonly<Record<string, string>> {
+  return (named ?? {}) as Readonly<Record<string, string>>;
+}
+
+/** The section with its defaults; errors and notices have their places in the file. */
+function settingsOf(path: string, { autotuning }: Section, say: (line: string) => void): Settings {
+  const { errors, notices } = checkConfig(path, { worldSize: 1, autoLater: true });
+  const isOurs = ({ path: key }: { path: string }): boolean => key.startsWith('autotuning.');
+  for (const notice of notices.filter(isOurs)) {
+    if (notice.path !== 'autotuning.enabled') say(noticeLine(notice));
+  }
+  const error = errors.find(isOurs);
+  if (error) throw error;
+  const section = { ...(autotuning as Section | null), enabled: true };
+  const alone = { train_micro_batch_size_per_gpu: 1, autotuning: section } as DsConfig;
+  return resolveConfig(alone, { worldSize: 1 }).autotuning;
+}
+
+/** One search. */
+class Search {
+  private readonly rows: Row[] = [];
+  private ways: readonly Way[] = [];
+  private readonly startedAt = performance.now();
+
+  constructor(
+    private readonly space: Space,
+    private readonly experiments: Experiments,
+    private readonly say: (line: string) => void,
+  ) {}
+
+  /** Tries what there is; true where it was asked to end. */
+  async run(): Promise<boolean> {
+    try {
+      const info = await this.experiments.modelInfo(firstRuns(this.space));
+      this.ways = waysOf(this.space, info);
+      await this.tryAll(this.firstOfEach());
+      const best = this.best();
+      if (!this.space.settings.fast && best) {
+        await this.tryAll(variantsOf(best.candidate, this.space, info), [best]);
+      }
+      return false;
+    } catch (error) {
+      if (error instanceof Interrupted) return true;
+      throw error;
+    }
+  }
+
+  best(): Row | null {
+    return bestOf(this.rows, this.space.settings.metric);
+  }
+
+  /** Prints and keeps what was found; the lines. */
+  report(best: string | null): string[] {
+    const seconds = (performance.now() - this.startedAt) / 1000;
+    const { metric } = this.space.settings;
+    const lines = summaryOf({ rows: this.rows, ways: this.ways, metric, seconds, best });
+    this.experiments.summarize(`${lines.join('\n')}\n`);
+    return lines;
+  }
+
+  /** Of each way as many micro-batches as are wanted; all that the file lists. */
+  private firstOfEach(): Candidate[] {
+    const { settings, batches } = this.space;
+    const count = batches.only ? undefined : settings.num_tuning_micro_batch_sizes;
+    return this.ways.flatMap(({ candidates }) => candidates.slice(0, count));
+  }
+
+  private async tryAll(candidates: readonly Candidate[], known: readonly Row[] = []) {
+    const { settings } = this.space;
+    const tuner = new Tuner(candidates, settings, known);
+    for (let next = tuner.next(); next; next = tuner.next()) {
+      const row = await this.experiments.tryOut(next);
+      this.rows.push(row);
+      tuner.told(row);
+      const smaller = tuner.waits(next.way) ? null : this.smallerThan(row);
+      if (smaller) tuner.add(smaller);
+      this.say(experimentLine(row, settings.metric, tuner.left));
+    }
+  }
+
+  /** Where memory was short for all of a way: its next micro-batch. */
+  private smallerThan({ isShort, candidate }: Row): Candidate | null {
+    const { way, microBatch } = candidate;
+    const isOpen = ({ metrics, candidate: other }: Row) => other.way === way && metrics !== null;
+    if (!isShort || this.rows.some(isOpen)) return null;
+    const all = this.ways.find(({ name }) => name === way)?.candidates ?? [];
+    return all.find((one) => one.microBatch < microBatch) ?? null;
+  }
+}

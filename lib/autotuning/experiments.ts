@@ -1,0 +1,226 @@
+// Experiments: jobs of the user's own program, each with a configuration, and what each leaves in
+// its folder.
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
+import { join, resolve } from 'node:path';
+
+import type { ResolvedConfig } from '../../types/config.js';
+import type { Section } from '../config/schema.js';
+import { DsError } from '../errors.js';
+import type { ExperimentMetrics, ModelInfo } from '../plan/index.js';
+import { type ConfigArgument, type Mappings, withValues } from './program-arguments.js';
+import type { Candidate } from './search-space.js';
+import type { Row } from './tuner.js';
+
+type Settings = ResolvedConfig['autotuning'];
+
+/** How a job ended. */
+export interface Ended {
+  /** As a shell reports it. */
+  code: number;
+  /** Whether this process was asked to end. */
+  isInterrupted: boolean;
+}
+
+/** Starts jobs of the program that is tuned. */
+export interface Jobs {
+  /** GPUs, or places on the CPU, of each node, and nodes. */
+  slots: number;
+  nodes: number;
+  /** Whether ranks run on other machines as well, which see no file of this one. */
+  isRemote: boolean;
+  /** Runs the program with `args`; its output goes to the two files. */
+  run(args: readonly string[], logs: { out: string; err: string }): Promise<Ended>;
+  /** The words that start the program with `args` by hand. */
+  words(args: readonly string[]): readonly string[];
+}
+
+/** Thrown where the search was asked to end. */
+export class Interrupted extends Error {}
+
+/** Sections by which a run of a few steps would write beside the user's own runs. */
+const MONITORS = ['tensorboard', 'csv_monitor', 'wandb', 'comet'];
+
+const FIRST_RUN = 'profile_model_info';
+
+/** Bytes of standard error in which a reason is looked for. */
+const TAIL = 2 ** 16;
+
+export class Experiments {
+  readonly results: string;
+  private readonly descriptions: string;
+
+  /** Throws DS_IO where the folders cannot be made. */
+  constructor(
+    private readonly jobs: Jobs,
+    private readonly settings: Settings,
+    private readonly program: {
+      args: readonly string[];
+      config: ConfigArgument;
+      mappings: Mappings;
+    },
+  ) {
+    this.results = resolve(settings.results_dir);
+    this.descriptions = resolve(settings.exps_dir);
+    made(this.results);
+    made(this.descriptions);
+    if (settings.overwrite) this.clear();
+  }
+
+  /** The model and the memory, by a run that ends with its first forward. Throws DS_ARGUMENT. */
+  async modelInfo(configs: readonly Section[]): Promise<ModelInfo> {
+    const folder = join(this.results, FIRST_RUN);
+    const file = join(folder, 'model_info.json');
+    let failure = '';
+    for (const config of configs) {
+      const own = { enabled: true, model_info_path: file, model_info: { profile: true } };
+      const ended = await this.start(FIRST_RUN, { ...config, autotuning: own });
+      const info = readJson<ModelInfo>(file);
+      const reason = reasonOf(folder, ended, 'it ended before the first forward of an engine');
+      // Where memory is short for it, what it had found before is enough to go on.
+      if (info && (info.activation_mem_per_gpu !== null || reason.isShort)) return info;
+      failure = reason.text;
+      if (info) break;
+    }
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: '--autotuning',
+      expected: 'a program that trains with the configuration that it is given',
+      got: failure,
+      hint: `Its output is in ${folder}.`,
+    });
+  }
+
+  /** Tries `candidate`, or takes the result of the same one where that may be. */
+  async tryOut(candidate: Candidate): Promise<Row> {
+    const { name } = candidate;
+    const folder = join(this.results, name);
+    const file = join(folder, 'metrics.json');
+    const { start_profile_step, end_profile_step, metric, overwrite } = this.settings;
+    const own = { enabled: true, start_profile_step, end_profile_step, metric, metric_path: file };
+    const config = { ...candidate.config, autotuning: own };
+    const isThere = !overwrite && isSame(readJson(join(folder, 'ds_config.json')), config);
+    const known = isThere ? readJson<ExperimentMetrics>(file) : null;
+    if (known) return { candidate, metrics: known, failure: null, isShort: false };
+    const ended = await this.start(name, config);
+    const metrics = readJson<ExperimentMetrics>(file);
+    if (metrics) return { candidate, metrics, failure: null, isShort: false };
+    const steps = end_profile_step + (metric === 'flops' ? 2 : 1);
+    const reason = reasonOf(folder, ended, `it ended before step ${steps}`);
+    return { candidate, metrics: null, failure: reason.text, isShort: reason.isShort };
+  }
+
+  /** Writes `config` as the best one; returns the file and the program's arguments with it. */
+  best({ config }: Candidate): { file: string; args: readonly string[] } {
+    const file = join(this.results, 'ds_config_optimal.json');
+    write(file, text(config));
+    const args = this.argumentsOf(file, config);
+    write(join(this.results, 'cmd_optimal.txt'), `${this.jobs.words(args).join(' ')}\n`);
+    return { file, args };
+  }
+
+  /** Beside the results. */
+  summarize(summary: string): void {
+    write(join(this.results, 'summary.txt'), summary);
+  }
+
+  private async start(name: string, experiment: Section): Promise<Ended> {
+    const { jobs } = this;
+    const config = Object.fromEntries(
+      Object.entries(experiment).filter(([key]) => !MONITORS.includes(key)),
+    );
+    const folder = join(this.results, name);
+    rmSync(folder, { recursive: true, force: true });
+    made(folder);
+    const file = join(folder, 'ds_config.json');
+    const args = this.argumentsOf(file, config);
+    const { slots: num_gpus, nodes: num_nodes } = jobs;
+    const described = { name, ds_config: config, num_gpus, num_nodes };
+    const logs = { out: join(folder, 'stdout.log'), err: join(folder, 'stderr.log') };
+    const all = { ...described, result_dir: folder, user_args: args };
+    write(join(this.descriptions, `${name}.json`), text(described));
+    write(join(folder, 'exp.json'), text(all));
+    write(file, text(config));
+    for (const log of Object.values(logs)) write(log, '');
+    write(join(folder, 'cmd.txt'), `${jobs.words(args).join(' ')}\n`);
+    const ended = await jobs.run(args, logs);
+    if (ended.isInterrupted) throw new Interrupted();
+    return ended;
+  }
+
+  /** Other machines get the configuration itself, as DeepSpeed's experiments do. */
+  private argumentsOf(file: string, config: Section): string[] {
+    const { args: _given, config: argument, mappings } = this.program;
+    const word = this.jobs.isRemote
+      ? Buffer.from(JSON.stringify(config)).toString('base64url')
+      : file;
+    return withValues(argument.replaced(word), mappings, config);
+  }
+
+  /** Takes away what earlier searches have left, and nothing else. */
+  private clear(): void {
+    for (const name of readdirSync(this.results)) {
+      const folder = join(this.results, name);
+      if (!statSync(folder).isDirectory() || !existsSync(join(folder, 'exp.json'))) continue;
+      rmSync(folder, { recursive: true });
+      rmSync(join(this.descriptions, `${name}.json`), { force: true });
+    }
+  }
+}
+
+/** Why nothing was measured. */
+function reasonOf(folder: string, { code }: Ended, early: string) {
+  const said = tailOf(join(folder, 'stderr.log'));
+  const isKilled = code === 137;
+  const isShort = isKilled || /DS_OUT_OF_MEMORY|heap out of memory|out of memory/i.test(said);
+  const lines = said.split('\n').map((line) => line.trim());
+  const error = lines.find((line) => /^(\w*Error|DsError)\b.*:/.test(line));
+  const ending = code === 0 ? early : `exit code ${code}${isKilled ? ', killed' : ''}`;
+  return { isShort, text: error ? `${error.slice(0, 300)} (${ending})` : ending };
+}
+
+function tailOf(file: string): string {
+  return existsSync(file) ? readFileSync(file, 'utf8').slice(-TAIL) : '';
+}
+
+function readJson<Value>(file: string): Value | null {
+  try {
+    return JSON.parse(readFileSync(file, 'utf8')) as Value;
+  } catch {
+    return null;
+  }
+}
+
+const isSame = (a: unknown, b: unknown): boolean => JSON.stringify(a) === JSON.stringify(b);
+
+const text = (value: object): string => `${JSON.stringify(value, null, 2)}\n`;
+
+function made(folder: string): void {
+  onDisk(folder, () => mkdirSync(folder, { recursive: true }));
+}
+
+function write(file: string, content: string): void {
+  onDisk(file, () => writeFileSync(file, content));
+}
+
+function onDisk(path: string, body: () => void): void {
+  try {
+    body();
+  } catch (cause) {
+    throw new DsError({
+      code: 'DS_IO',
+      op: `autotuning ${path}`,
+      expected: 'a place that can be written',
+      got: (cause as Error).message,
+      hint: 'autotuning.results_dir and exps_dir name the folders.',
+      cause,
+    });
+  }
+}

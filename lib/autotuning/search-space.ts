@@ -1,0 +1,229 @@
+// The configurations among which the fastest is searched: stages, offload where memory needs it,
+// and micro-batches.
+import type { ResolvedConfig } from '../../types/config.js';
+import { checkConfig, type DsConfig } from '../config/index.js';
+import { configSchema, isSection, type Section, typesOf } from '../config/schema.js';
+import type { ModelInfo } from '../plan/index.js';
+import {
+  accumulationOf,
+  type BatchWishes,
+  MICRO,
+  microBatches,
+  STEPS,
+  TOTAL,
+} from './batch-choice.js';
+import { type Fit, fitOf, isCountable } from './memory-fit.js';
+
+type Settings = ResolvedConfig['autotuning'];
+
+/** A configuration that may be tried. */
+export interface Candidate {
+  /** DeepSpeed's: "z2_gas1_tmbspg4". */
+  name: string;
+  /** Stage and offload: "z2", "z2_offload". */
+  way: string;
+  microBatch: number;
+  config: Section;
+  /** Samples a second of all ranks by the plan; null where nothing foretells them. */
+  foretold: number | null;
+}
+
+/** What the plan leaves of a way to train. */
+export interface Way {
+  name: string;
+  /** From the largest micro-batch that fits to the smallest. */
+  candidates: readonly Candidate[];
+  /** Why there are none; null where there are some. */
+  reason: string | null;
+}
+
+/** What is searched in. */
+export interface Space {
+  file: Section;
+  settings: Settings;
+  batches: BatchWishes;
+}
+
+/** What a way says of zero_optimization. */
+interface Placement {
+  name: string;
+  zero: Section;
+}
+
+const MOVED = { device: 'cpu', pin_memory: true };
+
+/** zero_optimization of `file`; of lists of values the first. */
+export function zeroOf({ zero_optimization: zero }: Section): Section {
+  if (!isSection(zero)) return {};
+  const { offload_optimizer: state, offload_param: weights, ...rest } = zero;
+  const kept = Object.entries({ ...rest }).map(([key, value]) => [key, firstOf(key, value)]);
+  return {
+    ...Object.fromEntries(kept),
+    // The plan's "auto" leaves offload to the search.
+    ...(isSection(state) && state.device !== 'auto' && { offload_optimizer: state }),
+    ...(isSection(weights) && weights.device !== 'auto' && { offload_param: weights }),
+  };
+}
+
+/** Whether a value of zero_optimization is several to choose from. */
+export function isChoice(key: string, value: unknown): value is readonly unknown[] {
+  const schema = configSchema.properties?.zero_optimization?.properties?.[key];
+  return Array.isArray(value) && value.length > 0 && !typesOf(schema ?? {}).includes('array');
+}
+
+const firstOf = (key: string, value: unknown): unknown => (isChoice(key, value) ? value[0] : value);
+
+/** The stages that the file leaves open: all where it names none. One rank shares nothing out. */
+export function stagesOf({ zero_optimization: zero }: Section, ranks: number): readonly unknown[] {
+  const stage = isSection(zero) ? zero.stage : undefined;
+  if (Array.isArray(stage)) return stage;
+  if (stage !== undefined && stage !== null && stage !== 'auto' && stage !== 'all') return [stage];
+  return ranks > 1 ? [0, 1, 2, 3] : [0];
+}
+
+/**
+ * All ways to train with what of each fits, as the file says; where nothing fits and the file says
+ * nothing of offload, with state, and then weights, in host memory.
+ */
+export function waysOf(space: Space, info: ModelInfo): Way[] {
+  const { file } = space;
+  const ranks = info.mesh.data * info.mesh.tokens;
+  const zero = zeroOf(file);
+  const stages = stagesOf(file, ranks);
+  const plain = stages.map((stage) => ({ name: `z${stage}`, zero: { ...zero, stage } }));
+  const ways = plain.map((placement) => wayOf(placement, space, info));
+  const isSaid = zero.offload_optimizer !== undefined || zero.offload_param !== undefined;
+  if (isSaid || info.isHost || ways.some(({ candidates }) => candidates.length > 0)) return ways;
+  // On one rank stage 2 stands for all that keep weights on the device.
+  const isOpen = ranks === 1 && stagesOf(file, 2).length > 1;
+  const added = moved(isOpen ? [2, 3] : stages, zero);
+  return [...ways, ...added.map((one) => wayOf(one, space, info))];
+}
+
+function moved(stages: readonly unknown[], zero: Section): Placement[] {
+  return stages.flatMap((stage): Placement[] => {
+    if (stage === 0) return [];
+    const state = { ...zero, stage, offload_optimizer: MOVED };
+    const both = { ...state, offload_param: MOVED };
+    return [
+      { name: `z${stage}_offload`, zero: state },
+      ...(stage === 3 ? [{ name: 'z3_offload_param', zero: both }] : []),
+    ];
+  });
+}
+
+function wayOf({ name, zero }: Placement, space: Space, info: ModelInfo): Way {
+  const { settings, batches } = space;
+  const sizes = microBatches(batches, settings, info.mesh.data);
+  if (info.mesh.stages > 1 && Number(zero.stage) > 1) {
+    return { name, candidates: [], reason: 'a pipeline takes stages 0 and 1' };
+  }
+  if (sizes.length === 0) return { name, candidates: [], reason: noSize(batches, info) };
+  const open = isCountable(info) || batches.only ? sizes : sizes.slice(-1);
+  const weighed = open.map((size) => {
+    const config = configWith(space, zero, { size, ranks: info.mesh.data });
+    return { size, config, fit: fitOf(config, info) };
+  });
+  const candidates = weighed
+    .filter(({ fit }) => fit.fits)
+    .map(({ size, config, fit }) => ({
+      name: `${name}_gas${config[STEPS]}_tmbspg${size}`,
+      ...{ way: name, microBatch: size, config, foretold: fit.samplesPerSecond },
+    }));
+  return { name, candidates, reason: candidates.length > 0 ? null : noneFits(weighed) };
+}
+
+function noSize({ total }: BatchWishes, { mesh }: ModelInfo): string {
+  const of = total === null ? 'autotuning.max_train_batch_size' : `${TOTAL} ${total}`;
+  return `no micro-batch of ${mesh.data} ranks makes up ${of}`;
+}
+
+function noneFits(weighed: readonly { size: number; fit: Fit }[]): string {
+  const least = weighed.at(-1);
+  return least?.fit.refusal ?? `a micro-batch of ${least?.size} does not fit by the plan`;
+}
+
+/** `file` with a way's stage and offload, and with micro-batches of `size`. */
+function configWith(
+  { file, settings, batches }: Space,
+  zero: Section,
+  place: { size: number; ranks: number },
+): Section {
+  const { autotuning: _search, ...rest } = file;
+  const steps = accumulationOf(batches, settings, place);
+  return {
+    ...rest,
+    ...(file[TOTAL] !== undefined && { [TOTAL]: place.size * steps * place.ranks }),
+    [MICRO]: place.size,
+    [STEPS]: steps,
+    zero_optimization: zero,
+  };
+}
+
+/**
+ * Configurations of the first run, of which the first one that starts is enough: the highest stage,
+ * which needs least, and lower ones, as not every optimizer and pipeline takes it. Throws DS_CONFIG
+ * where none can be trained.
+ */
+export function firstRuns({ file, batches }: Space): Section[] {
+  const { autotuning: _search, [TOTAL]: _total, ...rest } = file;
+  const open = stagesOf(file, 2)
+    .map(Number)
+    .sort((a, b) => b - a);
+  const stages = new Set([open[0] ?? 0, ...open.filter((stage) => stage < 2)]);
+  const all = [...stages].map((stage) => ({
+    ...rest,
+    [MICRO]: batches.only?.at(-1) ?? batches.least,
+    [STEPS]: 1,
+    zero_optimization: { ...zeroOf(file), stage },
+  }));
+  const checked = all.map((one) =>
+    checkConfig(one as DsConfig, { worldSize: 1, autoLater: true }).errors.at(0),
+  );
+  if (checked[0] && checked.every((error) => error !== undefined)) throw checked[0];
+  return all.filter((_, i) => checked[i] === undefined);
+}
+
+/** Keys of ZeRO that `fast: false` tries by itself, where they act. Source: DeepSpeed, in part. */
+const MORE: Readonly<Record<number, Readonly<Record<string, readonly unknown[]>>>> = {
+  1: { overlap_comm: [true, false], reduce_bucket_size: [5e7, 5e8, 1e9] },
+  2: { overlap_comm: [true, false], reduce_bucket_size: [5e7, 5e8, 1e9] },
+  3: { overlap_comm: [true, false], prefetch_bucket_size: [5e6, 5e7, 5e8] },
+};
+
+/** `best` with each other choice of the keys of ZeRO that the file leaves open. */
+export function variantsOf(best: Candidate, { file }: Space, info: ModelInfo): Candidate[] {
+  const own = isSection(file.zero_optimization) ? file.zero_optimization : {};
+  const { stage } = best.config.zero_optimization as { stage: number };
+  const isAlone = info.mesh.data * info.mesh.tokens === 1;
+  const standard = Object.entries(isAlone ? {} : (MORE[stage] ?? {})).filter(
+    ([key]) => own[key] === undefined && own[`stage3_${key}`] === undefined,
+  );
+  const named = Object.entries(own).filter(
+    ([key, value]) => key !== 'stage' && isChoice(key, value),
+  );
+  const choices = [...standard, ...named] as [string, readonly unknown[]][];
+  const all = choices.reduce<Section[]>(
+    (made, [key, values]) =>
+      made.flatMap((one) => values.map((value) => ({ ...one, [key]: value }))),
+    [{}],
+  );
+  const zero = best.config.zero_optimization as Section;
+  return all
+    .filter((one) => Object.entries(one).some(([key, value]) => zero[key] !== value))
+    .map((one) => ({
+      ...best,
+      name: [
+        best.name,
+        ...Object.entries(one).map(([key, value]) => `${initials(key)}${value}`),
+      ].join('_'),
+      config: { ...best.config, zero_optimization: { ...zero, ...one } },
+    }));
+}
+
+/** "reduce_bucket_size" as "rbs". */
+const initials = (key: string): string =>
+  key
+    .split('_')
+    .map((word) => word.charAt(0))
+    .join('');

@@ -1,0 +1,138 @@
+// Which candidate is tried next, and when there have been enough.
+import type { ResolvedConfig } from '../../types/config.js';
+import type { ExperimentMetrics } from '../plan/index.js';
+import type { Candidate } from './search-space.js';
+
+type Settings = ResolvedConfig['autotuning'];
+
+/** A candidate that was tried. */
+export interface Row {
+  candidate: Candidate;
+  metrics: ExperimentMetrics | null;
+  /** Why it measured nothing; null where it did. */
+  failure: string | null;
+  /** Whether it failed for want of memory. */
+  isShort: boolean;
+}
+
+/** What the metric says of a row; null where nothing was measured. */
+export function metricOf({ metrics }: Row, metric: Settings['metric']): number | null {
+  if (!metrics) return null;
+  return metric === 'flops' ? (metrics.FLOPS_per_gpu ?? null) : metrics[metric];
+}
+
+/** Whether `a` is better than `b`; anything is better than nothing. */
+function isBetter(a: number | null, b: number | null, metric: Settings['metric']): boolean {
+  if (a === null || b === null) return a !== null;
+  return metric === 'latency' ? a < b : a > b;
+}
+
+/** The best of `rows`; null where none was measured. */
+export function bestOf(rows: readonly Row[], metric: Settings['metric']): Row | null {
+  let best: Row | null = null;
+  for (const row of rows) {
+    const [value, most] = [metricOf(row, metric), best && metricOf(best, metric)];
+    if (isBetter(value, most, metric)) best = row;
+  }
+  return best;
+}
+
+/** Deals candidates, one at a time. */
+export class Tuner {
+  private waiting: Candidate[];
+  private readonly rows: Row[] = [];
+  private tried = 0;
+  private withoutGain = 0;
+
+  /** `first`: what is known already, which costs no trial. */
+  constructor(
+    candidates: readonly Candidate[],
+    private readonly settings: Settings,
+    first: readonly Row[] = [],
+  ) {
+    const isRandom = settings.tuner_type === 'random';
+    this.waiting = isRandom ? shuffled(candidates) : [...candidates];
+    this.rows.push(...first);
+  }
+
+  /** At most so many follow. */
+  get left(): number {
+    return Math.min(this.waiting.length, this.settings.tuner_num_trials - this.tried);
+  }
+
+  /** Null where all were tried, or enough. */
+  next(): Candidate | null {
+    const { tuner_early_stopping: patience, tuner_type: type } = this.settings;
+    if (this.left <= 0 || (patience > 0 && this.withoutGain >= patience)) return null;
+    const next = type === 'model_based' ? this.mostPromising() : this.waiting[0];
+    this.waiting = this.waiting.filter((one) => one !== next);
+    return next ?? null;
+  }
+
+  /** What became of the last one. Memory that is short for it is so for larger ones of its way. */
+  told(row: Row): void {
+    const { metric } = this.settings;
+    const before = bestOf(this.rows, metric);
+    this.rows.push(row);
+    this.tried++;
+    const isFound = bestOf(this.rows, metric) !== null;
+    this.withoutGain = bestOf(this.rows, metric) !== before || !isFound ? 0 : this.withoutGain + 1;
+    if (!row.isShort) return;
+    const { way, microBatch } = row.candidate;
+    this.waiting = this.waiting.filter((one) => one.way !== way || one.microBatch <= microBatch);
+  }
+
+  /** Whether some of `way` are still to be tried. */
+  waits(way: string): boolean {
+    return this.waiting.some((one) => one.way === way);
+  }
+
+  /** One more to try, before those that wait. */
+  add(candidate: Candidate): void {
+    this.waiting.unshift(candidate);
+  }
+
+  /**
+   * By what the plan foretells, corrected by what it was wrong by; as they come where it is mute.
+   */
+  private mostPromising(): Candidate | undefined {
+    const { metric } = this.settings;
+    const foretold = ({ foretold, config }: Candidate): number => {
+      const rate = foretold ?? 0;
+      if (metric !== 'latency') return rate;
+      const samples =
+        Number(config.train_micro_batch_size_per_gpu) * Number(config.gradient_accumulation_steps);
+      return rate / samples;
+    };
+    if (this.waiting.some((one) => one.foretold === null)) return this.waiting[0];
+    const score = (one: Candidate): number => foretold(one) * this.correction(one.way);
+    return this.waiting.toSorted((a, b) => score(b) - score(a))[0];
+  }
+
+  /** Measured over foretold samples a second: of the way, or else of all; failures tell nothing. */
+  private correction(way: string): number {
+    const told = this.rows.filter(({ metrics, candidate }) => metrics && candidate.foretold);
+    const own = told.filter(({ candidate }) => candidate.way === way);
+    const used = own.length > 0 ? own : told;
+    if (used.length === 0) return 1;
+    const ratios = used.map(
+      ({ metrics, candidate }) => (metrics?.throughput ?? 0) / (candidate.foretold ?? 1),
+    );
+    return ratios.reduce((sum, one) => sum + one, 0) / ratios.length;
+  }
+}
+
+/** In an order of chance that is the same in every search. Source: Park and Miller's generator. */
+function shuffled(candidates: readonly Candidate[]): Candidate[] {
+  let state = 1;
+  const draw = (below: number): number => {
+    state = (state * 48271) % 0x7fffffff;
+    return state % below;
+  };
+  const out = [...candidates];
+  for (let i = out.length - 1; i > 0; --i) {
+    const j = draw(i + 1);
+    [out[i], out[j]] = [out[j] as Candidate, out[i] as Candidate];
+  }
+  return out;
+}

@@ -1,0 +1,48 @@
+// Rules across the keys of autotuning: what an experiment must know, and that a run searches
+// nothing by itself.
+import type { ResolvedValues } from '../../types/config.js';
+import type { Advice, Rule } from './rule.js';
+
+const endsAfterItsStart: Rule = ({ autotuning }) => {
+  const { enabled, start_profile_step: start, end_profile_step: end } = autotuning;
+  if (!enabled || end >= start) return null;
+  return {
+    path: ['autotuning', 'end_profile_step'],
+    expected: `at least start_profile_step, which is ${start}`,
+    got: String(end),
+    hint: 'The steps between are timed.',
+  };
+};
+
+const namesItsFolders: Rule = ({ autotuning }) => {
+  const key = (['results_dir', 'exps_dir'] as const).find((one) => autotuning[one] === '');
+  if (!autotuning.enabled || !key) return null;
+  const hint = `"${key === 'results_dir' ? 'autotuning_results' : 'autotuning_exps'}" is the default.`;
+  return { path: ['autotuning', key], expected: 'a folder', got: '""', hint };
+};
+
+const describesItsModel: Rule = ({ autotuning }) => {
+  const { enabled, model_info: info, model_info_path: file } = autotuning;
+  if (!enabled || !info?.profile || file !== null) return null;
+  return {
+    path: ['autotuning', 'model_info_path'],
+    expected: 'a file, as model_info.profile is true',
+    got: 'none',
+    hint: 'The launcher writes both: leave them out, and start ds --autotuning tune.',
+  };
+};
+
+export const autotuningRules: readonly Rule[] = [
+  endsAfterItsStart,
+  namesItsFolders,
+  describesItsModel,
+];
+
+/** Source: DeepSpeed ends such a run one step after end_profile_step, with an error. */
+export function searchesNothing({ autotuning }: ResolvedValues): Advice | null {
+  const { enabled, metric_path: metrics, model_info: info } = autotuning;
+  if (!enabled || metrics !== null || info?.profile) return null;
+  const text =
+    'is the wish of `ds --autotuning tune|run`: started without it, this run trains as the file says.';
+  return { path: ['autotuning', 'enabled'], text };
+}

@@ -1,0 +1,51 @@
+// The first run of `ds --autotuning`: writes down what the plan has to know of the model, the job
+// and its memory, before anything is allocated.
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { JsonValue } from '../../../types/json.js';
+import type { Distributed } from '../../comm/index.js';
+import { type ModelInfo, writeResult } from '../../plan/index.js';
+import type { Decisions } from '../engine-parts.js';
+import { exchanged } from './agreement.js';
+import { clusterOf, roomOf, type Standing, standingOf } from './planned-room.js';
+import { type Measured, stateBytesOf, trainedBy } from './planned-zero.js';
+
+/** The file that this run is to write; null for all other runs. */
+export function modelInfoPath({ autotuning }: ResolvedConfig): string | null {
+  return autotuning.enabled && autotuning.model_info?.profile ? autotuning.model_info_path : null;
+}
+
+/** Rank 0 writes `file`; what each rank has counts in it. Throws DS_IO, DS_COMM. */
+export async function describeModel(
+  file: string,
+  job: Distributed,
+  { module, config, optimizer }: Decisions,
+  { sizes: whole, isKnown, checkpointing, isCut }: Measured,
+): Promise<void> {
+  const { device } = job.world;
+  const own = standingOf(module, config, device);
+  const said = job.worldSize === 1 ? [own] : await exchanged(job, own as unknown as JsonValue);
+  if (job.rank !== 0) return;
+  const standings = said as unknown as Standing[];
+  const sizes = trainedBy(optimizer, whole);
+  const info: ModelInfo = {
+    num_params: sizes.parameters,
+    trainable_num_params: sizes.trained.count,
+    activation_mem_per_gpu: null,
+    sequence_length: null,
+    sizes,
+    knowsActivations: isKnown,
+    checkpointing,
+    stateBytes: stateBytesOf(optimizer),
+    isHost: device.kind === 'cpu',
+    deviceName: device.name,
+    room: roomOf(standings),
+    cluster: clusterOf(standings),
+    mesh: {
+      data: job.mesh.size('dp'),
+      tokens: job.mesh.size('sp'),
+      layers: isCut ? 1 : job.mesh.size('tp'),
+      stages: job.mesh.size('pp'),
+    },
+  };
+  writeResult(file, info);
+}

@@ -1,0 +1,145 @@
+// Runs that `ds --autotuning` has started: phase timers that measure what they were started for,
+// write it down, and end the process, as DeepSpeed does.
+import { readFileSync } from 'node:fs';
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { Module } from '../../nn/module.js';
+import { type ExperimentMetrics, type ModelInfo, writeResult } from '../../plan/index.js';
+import { FlopsProfiler } from '../../profiler/index.js';
+import type { Device } from '../../runtime/device.js';
+import { Tensor, zeros } from '../../tensor/index.js';
+import type { Collectives } from '../../zero/collectives.js';
+import type { Phase, PhaseTimer } from './phase-timer.js';
+import { WrappedTimer } from './wrapped-timer.js';
+
+/** The engine that is measured. */
+export interface Tried {
+  module: Module;
+  device: Device;
+  config: ResolvedConfig;
+  world: Collectives;
+}
+
+/**
+ * Milliseconds of the steps behind start_profile_step, from the end of one to the end of the last:
+ * all that a step takes, the program's own work between calls of the engine included. DeepSpeed
+ * adds up forward, backward and step.
+ */
+export class MeasuredSteps extends WrappedTimer {
+  private readonly profiler: FlopsProfiler;
+  private steps = 0;
+  private startedAt: number | null = null;
+  private metrics: ExperimentMetrics | null = null;
+
+  constructor(
+    inner: PhaseTimer,
+    private readonly tried: Tried,
+  ) {
+    super(inner);
+    this.profiler = new FlopsProfiler(tried);
+  }
+
+  override time<T>(phase: Phase, body: () => T): T {
+    if (this.steps === this.settings.start_profile_step) this.startedAt ??= this.now();
+    return super.time(phase, body);
+  }
+
+  override finishStep(step: number, samples: number): void {
+    super.finishStep(step, samples);
+    const { start_profile_step: start, end_profile_step: end, metric } = this.settings;
+    this.steps++;
+    if (this.steps === start) this.startedAt = this.now();
+    if (this.steps === end + 1) {
+      this.metrics = this.measured(end + 1 - start);
+      if (metric === 'flops') this.profiler.startProfile();
+      else this.leave(this.metrics);
+    } else if (this.metrics) this.leave(this.withOperations(this.metrics));
+  }
+
+  private get settings(): ResolvedConfig['autotuning'] {
+    return this.tried.config.autotuning;
+  }
+
+  /** Once the device has done what it was given. */
+  private now(): number {
+    this.tried.device.compute.synchronize();
+    return performance.now();
+  }
+
+  private measured(steps: number): ExperimentMetrics {
+    const { device, config } = this.tried;
+    const { train_batch_size } = config;
+    const latency = (this.now() - (this.startedAt ?? 0)) / steps;
+    return {
+      ...{ latency, throughput: (train_batch_size * 1000) / latency, train_batch_size },
+      peak_memory: device.memory.peakInUse,
+    };
+  }
+
+  /** The operations of one step more, which counting makes longer, over the time of the others. */
+  private withOperations(metrics: ExperimentMetrics): ExperimentMetrics {
+    this.profiler.stopProfile();
+    const { forward, backward, recompute } = this.profiler.profile().work;
+    this.profiler.endProfile();
+    const operations = forward.flops + backward.flops + recompute.flops;
+    return { ...metrics, FLOPS_per_gpu: (operations * 1000) / metrics.latency };
+  }
+
+  private leave(metrics: ExperimentMetrics): void {
+    const { world, device } = this.tried;
+    if (world.rank === 0) writeResult(this.settings.metric_path as string, metrics);
+    endTogether(world, device);
+  }
+}
+
+/** Adds what the first forward shows of activations to the file that describes the model. */
+export class FirstForward extends WrappedTimer {
+  private tokens: number | null = null;
+  private readonly unhook: () => void;
+
+  constructor(
+    inner: PhaseTimer,
+    private readonly tried: Tried,
+    private readonly file: string,
+  ) {
+    super(inner);
+    this.unhook = tried.module.registerForwardPreHook((_module, inputs) => {
+      const batch = inputs.find((one): one is Tensor => one instanceof Tensor);
+      this.tokens = batch?.shape[1] ?? null;
+    });
+  }
+
+  override time<T>(phase: Phase, body: () => T): T {
+    if (phase !== 'forward') return super.time(phase, body);
+    const { device, config, world } = this.tried;
+    const before = device.memory.inUse;
+    const result = super.time(phase, body);
+    const kept = Math.max(0, device.memory.inUse - before);
+    if (world.rank === 0) {
+      const info = JSON.parse(readFileSync(this.file, 'utf8')) as ModelInfo;
+      const activation_mem_per_gpu = kept / config.train_micro_batch_size_per_gpu;
+      writeResult(this.file, { ...info, activation_mem_per_gpu, sequence_length: this.tokens });
+    }
+    endTogether(world, device);
+    return result;
+  }
+
+  override dispose(): void {
+    this.unhook();
+    super.dispose();
+  }
+}
+
+/**
+ * Ends the process once every rank has come here. The library ends a process here alone: the
+ * launcher has started it for what is measured by now, and what the program would do with a run of
+ * a few steps, such as saving it over another one, is not wanted.
+ */
+function endTogether(world: Collectives, device: Device): void {
+  if (world.size > 1) {
+    const here = zeros([1], { device });
+    const { compute: stream } = device;
+    world.allReduce(here, { stream, purpose: 'the end of an experiment' }).wait(stream);
+  }
+  device.compute.synchronize();
+  process.exit(0);
+}

@@ -1,0 +1,106 @@
+// `ds --autotuning tune|run script.js`: searches the fastest configuration by jobs of the script,
+// and with `run` starts it with the best one.
+import { appendFileSync } from 'node:fs';
+
+import { autotune, type Jobs } from '../autotuning/index.js';
+import { refuse } from './argument-error.js';
+import { launch, noticeOf, plannedJob, runJob } from './launch.js';
+import type { LaunchOptions } from './launch-options.js';
+import type { LaunchJob } from './make-job.js';
+import { exitCode } from './member.js';
+import type { Program } from './script.js';
+
+const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+/** As a shell reports a program that Ctrl-C has ended. */
+const INTERRUPTED = 130;
+
+/** A program of this package. */
+export interface KnownProgram {
+  /** What a user types for it. */
+  name: string;
+  /** Its arguments that hold keys of a configuration. */
+  holding: Readonly<Record<string, string>>;
+}
+
+/**
+ * 0 where a configuration was found, or with "run" the exit code of the training with it; 1 where
+ * none could be measured. Throws DS_ARGUMENT for what cannot be searched, DS_CONFIG, DS_IO.
+ */
+export async function autotuneCommand(
+  options: LaunchOptions,
+  program: Program,
+  known: KnownProgram | null = null,
+): Promise<number> {
+  const { autotuning: mode, ...own } = options;
+  if (own.node_rank !== undefined) {
+    const hint = 'Start it once, with --hostfile.';
+    refuse('--autotuning', 'one launcher, which starts all ranks', '--node_rank', hint);
+  }
+  const notice = noticeOf(own);
+  const job = await plannedJob(own, program, notice);
+  if (!job.here.includes(0)) {
+    const hint = 'Its first rank writes what it measures where ds reads it.';
+    refuse('--autotuning', 'to be started on the first host of the hostfile', 'another one', hint);
+  }
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});
+  const asked = new AskedToEnd();
+  const jobs = jobsOf(own, program, job, { name: known?.name ?? program.name, asked });
+  const request = { args: program.args, known: known?.holding ?? {}, jobs };
+  const say = (line: string) =>
+    void process.stdout.write(`${line}
+`);
+  const found = await autotune({ ...request, say }).finally(() => asked.dispose());
+  if (found.isInterrupted) return INTERRUPTED;
+  if (found.file === null) return 1;
+  return mode === 'run' ? launch(own, { ...program, args: found.args }) : 0;
+}
+
+/** Hears signals between two jobs as well. */
+class AskedToEnd {
+  isDue = false;
+  private readonly hear = (): void => {
+    this.isDue = true;
+  };
+
+  constructor() {
+    for (const signal of SIGNALS) process.on(signal, this.hear);
+  }
+
+  dispose(): void {
+    for (const signal of SIGNALS) process.off(signal, this.hear);
+  }
+}
+
+function jobsOf(
+  options: LaunchOptions,
+  program: Program,
+  { job, remote }: LaunchJob,
+  { name, asked }: { name: string; asked: AskedToEnd },
+): Jobs {
+  return {
+    slots: Math.max(...job.nodes.map(({ slots }) => slots.length)),
+    nodes: job.nodes.length,
+    isRemote: remote.length > 0,
+    words: (args) => ['ds', ...wordsOf(options), name, ...args],
+    async run(args, { out, err }) {
+      const write = (stream: 'out' | 'err', text: string): void =>
+        appendFileSync(stream === 'out' ? out : err, `${text}\n`);
+      const notice = (text: string): void => write('err', `ds: ${text}`);
+      const plan = await plannedJob(options, { ...program, args }, notice);
+      if (asked.isDue) return { code: INTERRUPTED, isInterrupted: true };
+      const { failure } = await runJob(plan, { write, notice, isTerminal: false });
+      return { code: failure ? exitCode(failure) : 0, isInterrupted: asked.isDue };
+    },
+  };
+}
+
+/** Options as somebody types them who starts an experiment by hand. */
+function wordsOf(options: LaunchOptions): string[] {
+  return Object.entries(options).flatMap(([name, value]) => {
+    if (name === 'bind_cores_to_rank') return value ? [] : ['--no-bind_cores_to_rank'];
+    if (value === true) return [`--${name}`];
+    const isStandard =
+      (name === 'launcher' && value === 'ssh') || (name === 'grace_period' && value === 30);
+    return isStandard || value === false || value === undefined ? [] : [`--${name}`, String(value)];
+  });
+}

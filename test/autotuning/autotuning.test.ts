@@ -1,0 +1,115 @@
+// `ds --autotuning` over real jobs on the CPU: what it measures, keeps, and starts in the end.
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { DS, type Finished, Run, scriptOf } from '../launch/jobs.js';
+
+let dir: string;
+let run: Run | null = null;
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-autotuning-'));
+  writeFileSync(join(dir, 'train.js'), scriptOf(join(__dirname, 'tuned-process')));
+});
+afterEach(async () => {
+  await run?.gone();
+  rmSync(dir, { recursive: true, force: true });
+});
+
+function start(config: object, ...launcher: string[]): Promise<Finished> {
+  writeFileSync(join(dir, 'ds_config.json'), JSON.stringify(config));
+  const program = ['train.js', '--batch', '1', '--deepspeed', 'ds_config.json'];
+  run = new Run([...DS, ...launcher, ...program], dir, { DS_NUM_THREADS: '1' });
+  return run.finished;
+}
+
+const json = (...path: string[]) => JSON.parse(readFileSync(join(dir, ...path), 'utf8'));
+
+const BASE = {
+  train_micro_batch_size_per_gpu: 1,
+  optimizer: { type: 'AdamW', params: { lr: 1e-3 } },
+  autotuning: {
+    enabled: true,
+    arg_mappings: { 'train_micro_batch_size_per_gpu ': '--batch' },
+    ...{ start_step: 1, end_step: 2, max_train_micro_batch_size_per_gpu: 2 },
+  },
+};
+
+test('two ranks try stages and micro-batches, and the best configuration trains', async () => {
+  const autotuning = { ...BASE.autotuning, num_tuning_micro_batch_sizes: 1 };
+  const config = { ...BASE, autotuning, zero_optimization: { stage: [0, 2] } };
+  const { code, stdout, stderr } = await start(config, '--autotuning', 'run', '--num_procs', '2');
+  expect({ code, stderr }).toMatchObject({ code: 0 });
+  const names = ['z0_gas1_tmbspg2', 'z2_gas1_tmbspg2'];
+  for (const name of names) {
+    expect(stdout).toMatch(new RegExp(`^autotuning: ${name}: [\\d.]+ samples/s`, 'm'));
+    const { latency, throughput, train_batch_size } = json(
+      'autotuning_results',
+      name,
+      'metrics.json',
+    );
+    expect(train_batch_size).toBe(4);
+    expect(latency * throughput).toBeCloseTo(4000, 3);
+    expect(readFileSync(join(dir, 'autotuning_results', name, 'stdout.log'), 'utf8')).toBe('');
+    const experiment = json('autotuning_exps', `${name}.json`);
+    expect(experiment).toMatchObject({ name, num_gpus: 2, num_nodes: 1 });
+  }
+  const info = json('autotuning_results', 'profile_model_info', 'model_info.json');
+  expect(info).toMatchObject({ sequence_length: 17, knowsActivations: true, isHost: true });
+  expect(info.mesh).toEqual({ data: 2, tokens: 1, layers: 1, stages: 1 });
+  expect(info.activation_mem_per_gpu).toBeGreaterThan(0);
+  const best = json('autotuning_results', 'ds_config_optimal.json');
+  expect(best).not.toHaveProperty('autotuning');
+  expect(best.train_micro_batch_size_per_gpu).toBe(2);
+  expect(stdout).toContain(`trained 6 steps of 2 at stage ${best.zero_optimization.stage}`);
+  const command = readFileSync(join(dir, 'autotuning_results', 'cmd_optimal.txt'), 'utf8');
+  expect(command).toMatch(/^ds --num_procs 2 train.js --batch 2 --deepspeed .*ds_config_optimal/);
+  const summary = readFileSync(join(dir, 'autotuning_results', 'summary.txt'), 'utf8');
+  expect(stdout).toContain(summary.trimEnd());
+});
+
+test('what memory is short for is a row, and what is there is taken again', async () => {
+  const autotuning = {
+    ...{ ...BASE.autotuning, overwrite: false, metric: 'FLOPS', start_step: 0, end_step: 0 },
+    ...{ num_tuning_micro_batch_sizes: 1, max_train_micro_batch_size_per_gpu: 8 },
+  };
+  const config = { ...BASE, autotuning };
+  const first = await start(config, '--autotuning', 'tune', '--num_procs', '1');
+  expect(first.code).toBe(0);
+  expect(first.stdout).toMatch(
+    /^autotuning: z0_gas1_tmbspg8: nothing: Error: DS_OUT_OF_MEMORY, as it may be/m,
+  );
+  expect(first.stdout).toMatch(/^autotuning: z0_gas1_tmbspg4: [\d.e+]+ FLOPS/m);
+  expect(first.stdout).not.toContain('trained');
+  const metrics = join('autotuning_results', 'z0_gas1_tmbspg4', 'metrics.json');
+  expect(json(metrics).FLOPS_per_gpu).toBeGreaterThan(0);
+  writeFileSync(join(dir, metrics), JSON.stringify({ ...json(metrics), FLOPS_per_gpu: 7 }));
+  const again = await start(config, '--autotuning', 'tune', '--num_procs', '1');
+  expect(again.stdout).toMatch(/^autotuning: z0_gas1_tmbspg4: 7 FLOPS/m);
+});
+
+test('a program that does not train is named with its error, and nothing is tried', async () => {
+  writeFileSync(join(dir, 'train.js'), 'throw new TypeError("no data at x: y");');
+  const { code, stderr } = await start(BASE, '--autotuning', 'tune', '--num_procs', '1');
+  expect(code).toBe(2);
+  expect(stderr).toMatch(/^ds: --autotuning: expected a program that trains .*TypeError: no data/m);
+  expect(readdirSync(join(dir, 'autotuning_results'))).toEqual(['profile_model_info']);
+});
+
+test('Ctrl-C ends the search, which says what it has found', async () => {
+  const searching = start(BASE, '--autotuning', 'run', '--num_procs', '1');
+  await run?.printed('z0_gas1_tmbspg2: ');
+  run?.signalGroup('SIGINT');
+  const { code, stdout } = await searching;
+  expect(code).toBe(130);
+  expect(stdout).toContain('| z0           | 1 ');
+  expect(stdout).not.toContain('trained');
+});
+
+test('without the flag a run trains as the file says, with one notice', async () => {
+  const { code, stdout, stderr } = await start(BASE, '--num_procs', '1');
+  expect(code).toBe(0);
+  expect(stdout).toContain('trained 6 steps of 1');
+  expect(stderr.match(/DS_NOTICE.*autotuning\.enabled is the wish of/g)).toHaveLength(1);
+  expect(existsSync(join(dir, 'autotuning_results'))).toBe(false);
+});

@@ -1,0 +1,281 @@
+// What is searched in, in which order, and what ends the search: over jobs that only write results.
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { autotune } from '../../lib/autotuning/index.js';
+import { nn } from '../../lib/index.js';
+import { type ModelInfo, sizesOf } from '../../lib/plan/index.js';
+
+const GIB = 2 ** 30;
+const GPT2 = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('1558M')));
+
+const SHORT = "DsError: no memory: here\n  code: 'DS_OUT_OF_MEMORY'";
+
+let dir: string;
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-search-'));
+});
+afterEach(() => rmSync(dir, { recursive: true, force: true }));
+
+/** GPT-2 1558M in bf16 on devices of `memory` bytes. */
+const infoOf = (ranks: number, memory: number): ModelInfo => ({
+  ...{ num_params: GPT2.parameters, trainable_num_params: GPT2.parameters, sizes: GPT2 },
+  ...{ activation_mem_per_gpu: GIB, sequence_length: 1024, knowsActivations: true },
+  ...{ checkpointing: false, stateBytes: 8, isHost: false, deviceName: 'cuda:0' },
+  room: { device: memory, host: 512 * GIB, hostAtMost: 512 * GIB, disk: 0 },
+  cluster: { nodes: 1, devicesPerNode: ranks, coresPerNode: 16, nodeLink: 50e9 },
+  mesh: { data: ranks, tokens: 1, layers: 1, stages: 1 },
+});
+
+interface Config {
+  train_micro_batch_size_per_gpu: number;
+  gradient_accumulation_steps: number;
+  train_batch_size?: number;
+  zero_optimization: { stage: number; [key: string]: unknown };
+  autotuning: { metric_path?: string; model_info_path?: string; model_info?: object };
+}
+
+interface Searched {
+  info?: ModelInfo;
+  args?: readonly string[];
+  known?: Record<string, string>;
+  /** Samples a second; null where memory is short. */
+  speed?: (config: Config) => number | null;
+  isRemote?: boolean;
+}
+
+/** Runs a search; `tried` has the arguments of each job but the first. */
+async function search(file: object, options: Searched = {}) {
+  const { info = infoOf(2, 44 * GIB), speed = () => 1, args = [], isRemote = false } = options;
+  const path = join(dir, 'ds_config.json');
+  const folders = { results_dir: join(dir, 'results'), exps_dir: join(dir, 'exps') };
+  const { autotuning, ...rest } = file as { autotuning?: object };
+  writeFileSync(path, JSON.stringify({ ...rest, autotuning: { ...folders, ...autotuning } }));
+  const tried: { name: string; config: Config; args: readonly string[] }[] = [];
+  const lines: string[] = [];
+  const run = async (words: readonly string[], { err }: { err: string }) => {
+    const word = words[words.indexOf('--deepspeed') + 1] as string;
+    const text = isRemote ? Buffer.from(word, 'base64url') : readFileSync(word);
+    const config = JSON.parse(text.toString()) as Config;
+    const { model_info_path: first, metric_path: metrics } = config.autotuning;
+    if (first) {
+      writeFileSync(first, JSON.stringify(info));
+      if (info.activation_mem_per_gpu === null) writeFileSync(err, SHORT);
+      return { code: 0, isInterrupted: false };
+    }
+    tried.push({ name: (metrics ?? '').split('/').at(-2) as string, config, args: words });
+    const throughput = speed(config);
+    if (throughput === null) {
+      writeFileSync(err, SHORT);
+      return { code: 1, isInterrupted: false };
+    }
+    const latency = 1000 / throughput;
+    const result = { latency, throughput, train_batch_size: 1, peak_memory: GIB };
+    writeFileSync(metrics as string, JSON.stringify(result));
+    return { code: 0, isInterrupted: false };
+  };
+  const found = await autotune({
+    args: ['--deepspeed', path, ...args],
+    known: options.known ?? {},
+    jobs: { slots: 2, nodes: 1, isRemote, run, words: (words) => ['ds', ...words] },
+    say: (line) => lines.push(line),
+  });
+  const best = found.file ? (JSON.parse(readFileSync(found.file, 'utf8')) as Config) : null;
+  return { found, best, tried, lines, names: tried.map(({ name }) => name) };
+}
+
+const BF16 = { bf16: { enabled: true } };
+
+describe('what is tried', () => {
+  test('is what fits by the plan, of each stage the largest micro-batches', async () => {
+    const autotuning = { tuner_early_stopping: 0, num_tuning_micro_batch_sizes: 2 };
+    const { names } = await search({ ...BF16, autotuning });
+    expect(names).toEqual([
+      ...['z0_gas1_tmbspg8', 'z0_gas1_tmbspg4', 'z1_gas1_tmbspg8', 'z1_gas1_tmbspg4'],
+      ...['z2_gas1_tmbspg8', 'z2_gas1_tmbspg4', 'z3_gas1_tmbspg8', 'z3_gas1_tmbspg4'],
+    ]);
+  });
+
+  test('has offload where nothing fits without it, and what is left out is said', async () => {
+    const autotuning = { num_tuning_micro_batch_sizes: 1 };
+    const { names, lines, tried } = await search(
+      { ...BF16, autotuning },
+      { info: infoOf(1, 12 * GIB) },
+    );
+    expect(names).toEqual([
+      'z2_offload_gas1_tmbspg2',
+      'z3_offload_gas1_tmbspg2',
+      'z3_offload_param_gas1_tmbspg2',
+    ]);
+    expect(tried[0]?.config.zero_optimization.offload_optimizer).toMatchObject({ device: 'cpu' });
+    expect(lines).toContain('z0 was left out: a micro-batch of 1 does not fit by the plan');
+  });
+
+  test.each([
+    ['a number', 2, ['z2_gas1_tmbspg1']],
+    ['a list', [3, 1], ['z3_gas1_tmbspg1', 'z1_gas1_tmbspg1']],
+  ])('keeps to the stages of the file: %s', async (_, stage, names) => {
+    const autotuning = { max_train_micro_batch_size_per_gpu: 1 };
+    expect((await search({ ...BF16, zero_optimization: { stage }, autotuning })).names).toEqual(
+      names,
+    );
+  });
+
+  test('keeps to the micro-batches of the file', async () => {
+    const file = { ...BF16, zero_optimization: { stage: 1 } };
+    const only = await search({ ...file, train_micro_batch_size_per_gpu: [1, 3] });
+    expect(only.names).toEqual(['z1_gas1_tmbspg3', 'z1_gas1_tmbspg1']);
+    const least = await search({ ...file, train_micro_batch_size_per_gpu: 3 });
+    expect(least.names).toEqual(['z1_gas1_tmbspg6', 'z1_gas1_tmbspg3']);
+  });
+
+  test('is what makes up the batch of the file, or the largest one that it allows', async () => {
+    const file = { ...BF16, zero_optimization: { stage: 1 } };
+    const total = await search({ ...file, train_batch_size: 24 });
+    expect(total.names).toEqual(['z1_gas3_tmbspg4', 'z1_gas6_tmbspg2', 'z1_gas12_tmbspg1']);
+    expect(total.tried.every(({ config }) => config.train_batch_size === 24)).toBe(true);
+    const most = await search({ ...file, autotuning: { max_train_batch_size: 9 } });
+    expect(most.names).toEqual(['z1_gas1_tmbspg4', 'z1_gas2_tmbspg2', 'z1_gas4_tmbspg1']);
+    const steps = { gradient_accumulation_steps: 2, autotuning: { min_train_batch_size: 20 } };
+    expect((await search({ ...file, ...steps })).names).toEqual([
+      ...['z1_gas2_tmbspg8', 'z1_gas3_tmbspg4', 'z1_gas5_tmbspg2'],
+    ]);
+  });
+
+  test('leaves a model of unknown activations to what its first forward kept', async () => {
+    const info = { ...infoOf(2, 44 * GIB), knowsActivations: false };
+    const own = { ...info, sizes: { ...GPT2, activations: { ...GPT2.activations, kept: 0 } } };
+    const file = { ...BF16, zero_optimization: { stage: 3 } };
+    expect(
+      (await search(file, { info: { ...own, activation_mem_per_gpu: 5 * GIB } })).names,
+    ).toEqual([...['z3_gas1_tmbspg4', 'z3_gas1_tmbspg2', 'z3_gas1_tmbspg1']]);
+    expect((await search(file, { info: { ...own, activation_mem_per_gpu: null } })).names).toEqual([
+      'z3_gas1_tmbspg1',
+    ]);
+  });
+
+  test('refuses a file that nothing can train, by its key', async () => {
+    const wrong = { ...BF16, optimizer: { type: 'AdamW', params: { lr: -1 } } };
+    await expect(search(wrong)).rejects.toMatchObject({ op: 'optimizer.params.lr' });
+    const lists = { ...BF16, gradient_accumulation_steps: [1, 2] };
+    await expect(search(lists)).rejects.toMatchObject({ op: 'gradient_accumulation_steps' });
+    const nowhere = { ...BF16, autotuning: { results_dir: '' } };
+    await expect(search(nowhere)).rejects.toMatchObject({ path: 'autotuning.results_dir' });
+    const unwritten = { ...BF16, autotuning: { enabled: true, model_info: { profile: true } } };
+    await expect(search(unwritten)).rejects.toMatchObject({ path: 'autotuning.model_info_path' });
+    const metric = { ...BF16, autotuning: { metric: 'speed' } };
+    await expect(search(metric)).rejects.toMatchObject({
+      message: expect.stringContaining('ds_config.json:1:'),
+      op: expect.stringContaining('autotuning.metric'),
+    });
+  });
+});
+
+describe('the search', () => {
+  const STAGE1 = { ...BF16, zero_optimization: { stage: 1 } };
+  const micro = (config: Config) => config.train_micro_batch_size_per_gpu;
+
+  test('takes the best by its metric, without the section', async () => {
+    const speed = (config: Config) => 10 - micro(config);
+    const { best } = await search(STAGE1, { speed });
+    expect(best).toMatchObject({ train_micro_batch_size_per_gpu: 2 });
+    expect(best).not.toHaveProperty('autotuning');
+    const latency = await search(
+      { ...STAGE1, autotuning: { metric: 'latency' } },
+      { speed: micro },
+    );
+    expect(latency.best).toMatchObject({ train_micro_batch_size_per_gpu: 8 });
+  });
+
+  test('goes on to smaller micro-batches where memory is short after all', async () => {
+    const speed = (config: Config) => (micro(config) > 1 ? null : 5);
+    const autotuning = { num_tuning_micro_batch_sizes: 2 };
+    const { names, lines, best } = await search({ ...STAGE1, autotuning }, { speed });
+    expect(names).toEqual([
+      'z1_gas1_tmbspg8',
+      'z1_gas1_tmbspg4',
+      'z1_gas1_tmbspg2',
+      'z1_gas1_tmbspg1',
+    ]);
+    expect(lines.join('\n')).toContain('nothing: DsError: no memory: here (exit code 1)');
+    expect(best).toMatchObject({ train_micro_batch_size_per_gpu: 1 });
+  });
+
+  test('ends after trials without gain, or enough of them', async () => {
+    const open = { ...BF16, autotuning: { tuner_early_stopping: 2 } };
+    expect((await search(open)).names).toHaveLength(3);
+    const few = { ...BF16, autotuning: { tuner_num_trials: 4, tuner_early_stopping: 0 } };
+    expect((await search(few)).names).toHaveLength(4);
+  });
+
+  test('says where nothing can be measured', async () => {
+    const { found, lines } = await search(STAGE1, { speed: () => null });
+    expect(found.file).toBeNull();
+    expect(lines.join('\n')).toContain('there is no best configuration');
+  });
+
+  test('draws in one order, or goes by the plan and what it was wrong by', async () => {
+    const all = { tuner_early_stopping: 0 };
+    const listed = (await search({ ...BF16, autotuning: all })).names;
+    const random = { ...BF16, autotuning: { ...all, tuner_type: 'random' } };
+    const drawn = (await search(random)).names;
+    expect(drawn).not.toEqual(listed);
+    expect(drawn.toSorted()).toEqual(listed.toSorted());
+    expect((await search(random)).names).toEqual(drawn);
+    const planned = { ...BF16, autotuning: { ...all, tuner_type: 'model_based' } };
+    // The largest micro-batches are foretold to be the fastest; a way that is slower than that waits.
+    const speed = ({ zero_optimization: { stage } }: Config) => (stage === 0 ? 1 : 100);
+    const { names } = await search(planned, { speed });
+    expect(names.slice(0, 2).every((name) => name.endsWith('tmbspg8'))).toBe(true);
+    expect(names.slice(-2).every((name) => name.startsWith('z0'))).toBe(true);
+  });
+
+  test('tries other keys of ZeRO with the best where it is not fast', async () => {
+    const zero = { stage: 1, overlap_comm: [true, false], reduce_bucket_size: 5e8 };
+    const autotuning = { fast: false, num_tuning_micro_batch_sizes: 1 };
+    const speed = ({ zero_optimization: { overlap_comm } }: Config) => (overlap_comm ? 1 : 2);
+    const { names, best } = await search(
+      { ...BF16, zero_optimization: zero, autotuning },
+      { speed },
+    );
+    expect(names).toEqual(['z1_gas1_tmbspg8', 'z1_gas1_tmbspg8_ocfalse']);
+    expect(best?.zero_optimization).toEqual({ ...zero, overlap_comm: false });
+    const standard = await search({
+      ...STAGE1,
+      autotuning: { ...autotuning, tuner_early_stopping: 0 },
+    });
+    expect(standard.names).toContain('z1_gas1_tmbspg8_ocfalse_rbs50000000');
+  });
+});
+
+describe('the program', () => {
+  const autotuning = {
+    arg_mappings: { 'gradient_accumulation_steps ': '--steps' },
+    max_train_micro_batch_size_per_gpu: 8,
+  };
+  const file = { ...BF16, zero_optimization: { stage: 1 }, train_micro_batch_size_per_gpu: 'auto' };
+
+  test('gets values in the arguments that hold them, which say the smallest', async () => {
+    const args = ['--per-device-train-batch-size=4', '--out', 'x'];
+    const known = { train_micro_batch_size_per_gpu: '--per_device_train_batch_size' };
+    const { tried } = await search({ ...file, autotuning }, { args, known });
+    expect(tried.map((one) => one.args.slice(2))).toEqual([
+      ['--per-device-train-batch-size=8', '--out', 'x', '--steps', '1'],
+      ['--per-device-train-batch-size=4', '--out', 'x', '--steps', '1'],
+    ]);
+  });
+
+  test('gets the configuration itself where ranks run on other machines', async () => {
+    const { found, names } = await search({ ...file, autotuning }, { isRemote: true });
+    expect(names).toContain('z1_gas1_tmbspg8');
+    expect(found.args[1]).not.toContain('/');
+  });
+
+  test('must take a ds_config.json', async () => {
+    const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), words: () => [] };
+    const given = { args: ['--deepspeed', '--out', 'x'], known: {}, jobs, say: () => {} };
+    await expect(autotune(given)).rejects.toMatchObject({ op: '--autotuning' });
+    expect(jobs.run).not.toHaveBeenCalled();
+  });
+});
