@@ -1,8 +1,7 @@
 // `ds io`: measures the disk of a folder for optimizer state, and prints the `aio` section that is
 // fastest.
-import { mkdirSync } from 'node:fs';
-
 import { DsError } from '../errors.js';
+import { makeFolderNow } from '../runtime/make-folder.js';
 import { SWAP_ALIGNMENT } from '../runtime/swap-file.js';
 import { formatBytes } from './byte-size.js';
 import { type AioSetting, LEAST_BLOCKS, type Measured, measureDisk } from './measure-disk.js';
@@ -80,7 +79,7 @@ function requireBlocks(block: number, size: number): void {
 
 function makeFolder(path: string): void {
   try {
-    mkdirSync(path, { recursive: true });
+    makeFolderNow(path);
   } catch (cause) {
     throw new DsError({
       code: 'DS_IO',

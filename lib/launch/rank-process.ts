@@ -1,6 +1,7 @@
 // One rank: a Node process that runs the user's script, with its output read line by line.
-import { createWriteStream, mkdirSync, type WriteStream } from 'node:fs';
+import { createWriteStream, type WriteStream } from 'node:fs';
 import { join } from 'node:path';
+import { makeFolderNow } from '../runtime/make-folder.js';
 import { ChildGroup } from './child-group.js';
 import type { Binding } from './core-binding.js';
 import type { LineSink } from './lines.js';
@@ -99,7 +100,7 @@ function openLog(file: string, sink: LineSink | null, rank: number): WriteStream
  * Makes `directory` and names the rank's file in it: DIRECTORY/20260131-235959_rank0.log, in UTC.
  */
 export function logFile(directory: string, rank: number, started: Date): string {
-  mkdirSync(directory, { recursive: true });
+  makeFolderNow(directory);
   const stamp = started.toISOString().slice(0, 19).replace(/[-:]/g, '').replace('T', '-');
   return join(directory, `${stamp}_rank${rank}.log`);
 }

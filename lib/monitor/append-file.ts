@@ -1,9 +1,10 @@
 // A file that only grows: whole chunks are appended at once, so that a crash leaves a readable
 // prefix.
-import { closeSync, fstatSync, fsync, mkdirSync, openSync, writeSync } from 'node:fs';
+import { closeSync, fstatSync, fsync, openSync, writeSync } from 'node:fs';
 import { promisify } from 'node:util';
 
 import { DsError } from '../errors.js';
+import { makeFolderNow } from '../runtime/make-folder.js';
 
 /** Nothing is buffered in the process: what append() returned from outlives it. */
 export class AppendFile {
@@ -62,7 +63,7 @@ export class AppendFile {
 /** Creates `path` and what lies above it. Throws DS_IO. */
 export function makeFolder(path: string): void {
   try {
-    mkdirSync(path, { recursive: true });
+    makeFolderNow(path);
   } catch (cause) {
     throw ioError(path, cause);
   }

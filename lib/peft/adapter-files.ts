@@ -1,5 +1,5 @@
 // Adapters to and from PEFT's files: adapter_config.json and adapter_model.safetensors.
-import { mkdir, readFile } from 'node:fs/promises';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { converted, replaceFile, WeightFiles, writeAlone } from '../checkpoint/index.js';
@@ -8,6 +8,7 @@ import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { cpu } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { makeFolderNow } from '../runtime/make-folder.js';
 import { readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
@@ -62,7 +63,7 @@ export async function saveAdapter(model: Module, dir: string): Promise<string[]>
       null,
       2,
     );
-    await mkdir(dir, { recursive: true });
+    makeFolderNow(dir);
     const paths = [CONFIG, WEIGHTS].map((file) => join(dir, file)) as [string, string];
     await writeAlone(paths[1], sources);
     await replaceFile(paths[0], `${text}\n`);

@@ -1,11 +1,12 @@
 // The FLOPs profiler: parameters, MACs, FLOPs and latency of every module, under DeepSpeed's names.
 
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { DsError } from '../errors.js';
 import { Module } from '../nn/index.js';
 import { requireModule } from '../nn/require-module.js';
 import { cpu, type Device } from '../runtime/device.js';
+import { makeFolderNow } from '../runtime/make-folder.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
@@ -137,7 +138,7 @@ export function printProfile(profile: ModelProfile, options: PrintOptions = {}):
   const json = outputFile.endsWith('.json');
   const text = json ? JSON.stringify(profile, null, 2) : formatProfile(profile, report);
   try {
-    mkdirSync(dirname(outputFile), { recursive: true });
+    makeFolderNow(dirname(outputFile));
     writeFileSync(outputFile, `${text}\n`);
   } catch (cause) {
     throw new DsError({

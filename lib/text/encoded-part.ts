@@ -1,9 +1,10 @@
 // All rows of a part of a file as flat arrays, with what was counted on the way; as bytes they are
 // the token cache.
 import { createHash, randomUUID } from 'node:crypto';
-import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
+import { makeFolderNow } from '../runtime/make-folder.js';
 import { IGNORED, RowEncoder, type RowSettings } from './row-encoder.js';
 import type { FilePart } from './row-files.js';
 import { rowsOf } from './row-reader.js';
@@ -141,7 +142,7 @@ export function writeCached(folder: string, name: string, part: EncodedPart): vo
   const digest = createHash('sha256').update(content).digest();
   const draft = join(folder, `${name}.${randomUUID()}`);
   try {
-    mkdirSync(folder, { recursive: true });
+    makeFolderNow(folder);
     writeFileSync(draft, Buffer.concat([digest, content]));
     renameSync(draft, join(folder, name));
   } catch (cause) {

@@ -1,10 +1,10 @@
 // The nvme_path of a section, and the aio section: the folder of a swap file, how it is used, and
 // what makes it slow.
-import { mkdirSync } from 'node:fs';
 import { resolve } from 'node:path';
 
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
+import { makeFolderNow } from '../../runtime/make-folder.js';
 import { SWAP_ALIGNMENT, type SwapFileInfo } from '../../runtime/swap-file.js';
 
 /** File systems that are memory. */
@@ -17,7 +17,7 @@ export function folderOf(
 ): string {
   const folder = resolve(zero[section].nvme_path as string);
   try {
-    mkdirSync(folder, { recursive: true });
+    makeFolderNow(folder);
   } catch (cause) {
     throw new DsError({
       code: 'DS_IO',

@@ -1,12 +1,13 @@
 // Which share of the state in host memory the device updates where the configuration leaves it
 // open: what both processors are found to be able to, measured once per host.
-import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir, hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 
 import type { Optimizer } from '../../optim/optimizer.js';
 import { type Device, threads } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
+import { makeFolderNow } from '../../runtime/make-folder.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { type Collectives, takeOver } from '../../zero/collectives.js';
 import {
@@ -127,7 +128,7 @@ function readKnown(file: string): Record<string, unknown> {
 function keep(file: string, rates: Record<string, unknown>): void {
   const written = `${file}.${process.pid}`;
   try {
-    mkdirSync(dirname(file), { recursive: true });
+    makeFolderNow(dirname(file));
     writeFileSync(written, `${JSON.stringify(rates, null, 2)}\n`);
     renameSync(written, file);
   } catch {

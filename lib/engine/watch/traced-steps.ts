@@ -1,8 +1,9 @@
 // Traces some steps of a run into a file: a phase timer around another.
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { DsError } from '../../errors.js';
 import { type Trace, writeTrace } from '../../profiler/index.js';
+import { makeFolderNow } from '../../runtime/make-folder.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { phrase } from '../../runtime/phrase.js';
 import { requireInteger } from '../../runtime/require-number.js';
@@ -47,7 +48,7 @@ export function tracedSteps(path: string, given: TraceStepsOptions, rank: number
     after: requireInteger(`${op} after`, after, 0),
   };
   try {
-    mkdirSync(dirname(options.path), { recursive: true });
+    makeFolderNow(dirname(options.path));
     writeFileSync(options.path, '{"traceEvents":[]}\n');
   } catch (cause) {
     const got = (cause as Error).message;

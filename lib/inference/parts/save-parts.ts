@@ -1,6 +1,5 @@
 // Writes a model as its ranks have it: a file for what is alike on all, one for each rank's parts,
 // and the JSON that lists them (save_mp_checkpoint_path).
-import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { replaceFile, requireFree, type TensorSource, writeAlone } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
@@ -8,6 +7,7 @@ import type { CausalLM } from '../../models/index.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { hasPackedParts } from '../../parallel/quantized-layers.js';
 import { cpu } from '../../runtime/device.js';
+import { makeFolderNow } from '../../runtime/make-folder.js';
 import { held, noGrad, scope, Tensor, to } from '../../tensor/index.js';
 import type { ModelRanks } from '../ranks/open-ranks.js';
 import { PARTS_LIST } from './parts-list.js';
@@ -33,7 +33,7 @@ export async function saveParts(
   await together(ranks, async () => {
     if (!isFirst) return;
     await requireFree(folder);
-    await mkdir(folder, { recursive: true });
+    makeFolderNow(folder);
   });
   await together(ranks, async () => {
     if (size > 1) await writeAlone(join(folder, partOf(rank)), sourcesOf(named.filter(isCut)));

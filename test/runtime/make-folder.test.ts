@@ -1,0 +1,55 @@
+// Folders that are made while the caller waits: an end on every file system, and in all that makes some.
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { CsvMonitor, TensorBoardMonitor } from '../../lib/monitor/index.js';
+import { makeFolderNow } from '../../lib/runtime/make-folder.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+
+let dir: string;
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-folder-'));
+});
+afterEach(() => rmSync(dir, { recursive: true }));
+
+test('a folder and those above it, also where they are there', () => {
+  for (const path of [join(dir, 'a', 'b', 'c'), join(dir, 'a', 'b'), dir, '.', '/']) {
+    makeFolderNow(path);
+    makeFolderNow(path);
+  }
+  expect(readdirSync(join(dir, 'a', 'b'))).toEqual(['c']);
+});
+
+test.each(['taken', join('taken', 'below'), ''])('what cannot be made is an error: %j', (path) => {
+  writeFileSync(join(dir, 'taken'), '');
+  const error = /^(EEXIST|ENOTDIR|ENOENT): .*mkdir/;
+  expect(() => makeFolderNow(path && join(dir, path))).toThrow(error);
+});
+
+// In a process of its own: what tries for ever would keep this one for ever.
+test('a folder that takes no new ones and says that something is missing is one as well', () => {
+  const program = `
+    const { makeFolderNow } = require(process.argv[1]);
+    try { makeFolderNow('/proc/ds/runs'); } catch ({ code }) { console.log(code); }`;
+  const preload = join(packageRoot(), 'test', 'support', 'run-typescript.cjs');
+  const source = join(packageRoot(), 'lib', 'runtime', 'make-folder.ts');
+  const words = ['-r', preload, '-e', program, source];
+  const said = execFileSync(process.execPath, words, { encoding: 'utf8', timeout: 60_000 });
+  expect(said).toBe('ENOENT\n');
+  const at = { outputPath: '/proc/ds', jobName: 'job' };
+  for (const make of [() => new CsvMonitor(at), () => new TensorBoardMonitor(at)]) {
+    expect(make).toThrow(expect.objectContaining({ code: 'DS_IO', op: '/proc/ds/job' }));
+  }
+});
+
+test('no source makes folders with the loop of Node', () => {
+  const root = join(packageRoot(), 'lib');
+  const sources = readdirSync(root, { recursive: true, encoding: 'utf8' });
+  const found = sources.filter((name) => {
+    if (!name.endsWith('.ts')) return false;
+    return /mkdir(Sync)?\([^;]*recursive: true/.test(readFileSync(join(root, name), 'utf8'));
+  });
+  expect(found).toEqual([]);
+});
