@@ -89,6 +89,32 @@ function sumsOfNoNumber(device: Device): void {
   }
 }
 
+/** A large tensor of bytes or bools is summed without a copy of it in i64, over any of its dims. */
+function manyBytes(device: Device): void {
+  const [rows, columns] = [3, 2 ** 20 + 5];
+  const bytes = Uint8Array.from({ length: rows * columns }, (_, i) => (i * 37) % 251);
+  const sumOf = (part: Uint8Array): number => part.reduce((sum, byte) => sum + byte, 0);
+  const byRow = [0, 1, 2].map((row) => sumOf(bytes.subarray(row * columns, (row + 1) * columns)));
+  scope(() => {
+    const x = Tensor.from(bytes, { shape: [rows, columns], device });
+    const before = device.memory.inUse;
+    device.resetPeaks();
+    const all = x.sum().item();
+    const rest = x.ne(0).sum().item();
+    const copies = device.memory.peakInUse - before;
+    assert.ok(copies < 7 * bytes.length, `${copies} bytes for a sum of ${bytes.length}`);
+    assert.equal(Number(all), sumOf(bytes));
+    assert.equal(Number(rest), bytes.filter((byte) => byte !== 0).length);
+    assert.deepEqual(Array.from(x.sum({ dims: 1 }).toArray(), Number), byRow);
+    assert.deepEqual(x.sum({ dims: 1, keepDim: true }).shape, [rows, 1]);
+    const sums = x.transpose(0, 1).sum({ dims: -1 });
+    for (const i of [0, 1, columns / 3 + 1, columns - 1].map(Math.floor)) {
+      const column = [0, 1, 2].map((row) => bytes[row * columns + i] as number);
+      assert.equal(Number(sums.narrow(0, i, 1).item()), sumOf(Uint8Array.from(column)));
+    }
+  });
+}
+
 /** Logarithms of probabilities are those of the differences, however large the scores. */
 function largeScores(device: Device): void {
   const steps = Array.from({ length: 50 }, (_, j) => (j * 7919) % 9);
@@ -118,6 +144,7 @@ export const cases: readonly Case[] = [
   { name: 'accuracy: layer norm of rows of equal values', run: constantRows },
   { name: 'accuracy: layer norm of rows far from zero', run: shiftedRows },
   { name: 'accuracy: sums of equal values', run: equalValues },
+  { name: 'accuracy: sums of many bytes', run: manyBytes },
   { name: 'accuracy: sums of infinities and NaN', run: sumsOfNoNumber },
   { name: 'accuracy: logarithms of probabilities of large scores', run: largeScores },
 ];

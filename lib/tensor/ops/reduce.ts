@@ -7,6 +7,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { record } from '../autograd.js';
+import { scope } from '../scope.js';
 import { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
 import {
@@ -19,7 +20,7 @@ import {
   requireTensor,
   viewOf,
 } from './shapes.js';
-import { contiguous, transpose } from './views.js';
+import { contiguous, narrow, transpose } from './views.js';
 
 /** Which dims to reduce: all by default; `keepDim` leaves them with size 1. */
 export interface ReduceOptions {
@@ -61,11 +62,17 @@ interface Reduced {
   count: number;
 }
 
-function reduce(op: ReduceOp, x: Tensor, options: Reduction): Reduced {
+/** The dims that a reduction of `x` goes over, and the shape of what it gives. */
+function reductionOf(op: ReduceOp, x: Tensor, options: Reduction) {
   const { dims, keepDim = false } = readReduction(op, options);
   const over = normalizeDims(op, dims, x.ndim);
   const kept = x.shape.map((size, d) => (over.includes(d) ? 1 : size));
   const shape = keepDim ? kept : x.shape.filter((_, d) => !over.includes(d));
+  return { over, kept, shape };
+}
+
+function reduce(op: ReduceOp, x: Tensor, options: Reduction): Reduced {
+  const { kept, shape } = reductionOf(op, x, options);
   const out = Tensor.empty(shape, x.dtype, x.device);
   kernels.reduce({ in: x, out: viewOf(out, kept), op, accumulate: false });
   return { out, kept, count: numel(x.shape) / Math.max(1, numel(kept)) };
@@ -85,12 +92,36 @@ function repeated(grad: Tensor, kept: readonly number[], shape: readonly number[
  */
 export function sum(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('sum', x);
-  if (!isFloating(x.dtype)) return wholeNumber('sum', x, options);
+  if (!isFloating(x.dtype)) return wholeSum(x, options);
   const { out, kept } = reduce('sum', x, options);
   const { shape } = x;
   record('sum', [x], [out], [], ([grad], sink) => {
     sink.give(0, repeated(grad as Tensor, kept, shape));
   });
+  return out;
+}
+
+/** Elements that are widened to i64 at a time: 16 MiB. */
+const WIDENED = 2 ** 21;
+
+/** A sum of integers, i64: parts of a large tensor are widened one after the other. */
+function wholeSum(x: Tensor, options: Reduction): Tensor {
+  if (x.dtype === 'i64' || x.numel <= WIDENED) return wholeNumber('sum', x, options);
+  const { over, kept, shape } = reductionOf('sum', x, options);
+  const out = Tensor.empty(shape, 'i64', x.device);
+  const size = Math.max(...x.shape);
+  const dim = x.shape.indexOf(size);
+  const step = Math.max(1, Math.floor((WIDENED * size) / x.numel));
+  const isReduced = over.includes(dim);
+  for (let start = 0; start < size; start += step) {
+    const count = Math.min(step, size - start);
+    scope(() => {
+      const all = out.alias(kept);
+      const into = isReduced ? all : narrow(all, dim, start, count);
+      const wide = cast(narrow(x, dim, start, count), 'i64');
+      kernels.reduce({ in: wide, out: into, op: 'sum', accumulate: isReduced && start > 0 });
+    });
+  }
   return out;
 }
 
