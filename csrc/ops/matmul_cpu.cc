@@ -20,6 +20,9 @@ constexpr int64_t kTileFlops = 1 << 23;
 constexpr int64_t kTileSide = 512, kTileSideMin = 64, kTargetTiles = 32;
 constexpr int64_t kManyWeights = 1 << 16;
 constexpr int64_t kInnerBlock = 512;  // columns of a and rows of b converted at a time
+// Longer f32 sums are taken in pieces, and those in f64: one long sum would drift by its roundings.
+// OpenBLAS cuts the sums of several rows once more, but not those of one.
+constexpr int64_t kPiece = 1 << 14, kRowPiece = 1 << 11, kFewRowsLongest = 1 << 16;
 
 /// The sizes of one call; `batch` is 1 for plain matrices.
 struct Sizes {
@@ -131,8 +134,8 @@ class Product {
   /// Whether a few rows meet so many weights [n, k] that reading those is most of the work.
   /// OpenBLAS would need a copy of them in f32.
   bool reads_most() const {
-    return s_.batch == 1 && s_.m <= kFewRows && s_.n * s_.k >= kManyWeights && !op_.trans_a &&
-           op_.trans_b;
+    return s_.batch == 1 && s_.m <= kFewRows && s_.n * s_.k >= kManyWeights &&
+           s_.k <= kFewRowsLongest && !op_.trans_a && op_.trans_b;
   }
 
   void run_few_rows(ThreadPool& pool) const {
@@ -166,24 +169,56 @@ class Product {
     }
   }
 
-  /// c (+)= the tile's product; panels of a and b are converted where OpenBLAS cannot read them.
+  /// c (+)= the tile's product.
   void multiply(const Tile& t, C* c, int64_t ldc, bool add, std::vector<C>& scratch) const {
+    if (std::is_same_v<C, float> && s_.k > kPiece) multiply_pieces(t, c, ldc, add, scratch);
+    else multiply_inner(t, {0, s_.k}, c, ldc, add, scratch);
+  }
+
+  /// The same, by sums in f64 over pieces of the inner dim.
+  void multiply_pieces(const Tile& t, C* c, int64_t ldc, bool add, std::vector<C>& scratch) const {
+    std::vector<C> piece(static_cast<size_t>(t.rows * t.cols));
+    std::vector<double> sums(piece.size(), 0.0);
+    const int64_t length = t.rows == 1 ? kRowPiece : kPiece;
+    for (int64_t k = 0; k < s_.k; k += length) {
+      multiply_inner(t, {k, std::min(s_.k, k + length)}, piece.data(), t.cols, false, scratch);
+      for (size_t i = 0; i < sums.size(); ++i) sums[i] += static_cast<double>(piece[i]);
+    }
+    for (int64_t i = 0; i < t.rows; ++i) {
+      for (int64_t j = 0; j < t.cols; ++j) {
+        const double sum = sums[static_cast<size_t>(i * t.cols + j)];
+        C& out = c[i * ldc + j];
+        out = static_cast<C>(add ? static_cast<double>(out) + sum : sum);
+      }
+    }
+  }
+
+  struct Inner {
+    int64_t begin, end;
+  };
+
+  /// c (+)= the product over a range of the inner dim; panels of a and b are converted where
+  /// OpenBLAS cannot read them.
+  void multiply_inner(const Tile& t, Inner inner, C* c, int64_t ldc, bool add,
+                      std::vector<C>& scratch) const {
+    const int64_t length = inner.end - inner.begin;
     const auto a = operand<T>(op_.a, t.batch, op_.trans_a);
     const auto b = operand<T>(op_.b, t.batch, op_.trans_b);
     const bool direct = a.direct(s_.m, s_.k) && b.direct(s_.k, s_.n);
     const int64_t block = direct ? int64_t{1} << 30 : kInnerBlock;
-    const int64_t a_panel = t.rows * std::min(s_.k, block);
-    if (!direct) scratch.resize(static_cast<size_t>((t.rows + t.cols) * std::min(s_.k, block)));
-    if (s_.k == 0 && !add) {
+    const int64_t a_panel = t.rows * std::min(length, block);
+    if (!direct) scratch.resize(static_cast<size_t>((t.rows + t.cols) * std::min(length, block)));
+    if (length == 0 && !add) {
       for (int64_t i = 0; i < t.rows; ++i) std::fill_n(c + i * ldc, t.cols, C(0));
     }
-    for (int64_t k = 0; k < s_.k; k += block) {
-      const int64_t depth = std::min(block, s_.k - k);
+    for (int64_t k = inner.begin; k < inner.end; k += block) {
+      const int64_t depth = std::min(block, inner.end - k);
       const auto left =
           direct ? a.in_place(t.row, k) : a.widened(t.row, k, t.rows, depth, scratch.data());
       const auto right = direct ? b.in_place(k, t.col)
                                 : b.widened(k, t.col, depth, t.cols, scratch.data() + a_panel);
-      gemm<C>(t.rows, t.cols, depth, C(1), left, right, add || k > 0 ? C(1) : C(0), c, ldc);
+      gemm<C>(t.rows, t.cols, depth, C(1), left, right, add || k > inner.begin ? C(1) : C(0), c,
+              ldc);
     }
   }
 
