@@ -30,7 +30,6 @@ export * as init from './initializers.js';
 export type { Joinable, Joining, JoinsOthers } from './joined-linears.js';
 export * from './layers.js';
 export * from './losses.js';
-export type { PretrainedDescription } from './module.js';
 export {
   type ForwardHook,
   type ForwardPreHook,
@@ -43,6 +42,7 @@ export {
 export * from './multihead-attention.js';
 export { type PackedLayout, PackedLinear, StoredParameter } from './packed-linear.js';
 export { Parameter, type Place } from './parameter.js';
+export type { PretrainedDescription } from './pretrained-description.js';
 export {
   type QuantizedLayout,
   QuantizedLinear,

@@ -1,6 +1,5 @@
 // Module: parameters, buffers and child modules found in its fields; hooks and state dicts.
 
-import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Device, placeFor } from '../runtime/device.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
@@ -14,11 +13,14 @@ import { BackwardHooks, type Gradients, type InsteadOrNothing } from './backward
 import { outline } from './outline.js';
 import { Parameter } from './parameter.js';
 import { type Place, parameterNames } from './parameter-names.js';
+import type { PretrainedDescription } from './pretrained-description.js';
 
 /** Runs before forward, with its inputs. */
 export type ForwardPreHook = (module: Module, inputs: readonly unknown[]) => void;
 /** Runs after forward, with its inputs and what it returned. */
 export type ForwardHook = (module: Module, inputs: readonly unknown[], output: unknown) => void;
+/** Runs when a call of a module ends with an exception. */
+type FailureHook = (module: Module) => void;
 /** Runs when backward reaches a module, before its forward's backward. */
 export type FullBackwardPreHook = (module: Module, gradOutput: Gradients) => InsteadOrNothing;
 /** Runs when the gradients of a module's inputs are complete. */
@@ -57,6 +59,7 @@ export abstract class Module {
   isElsewhere = false;
   private readonly preHooks = new Set<ForwardPreHook>();
   private readonly hooks = new Set<ForwardHook>();
+  private readonly failureHooks = new Set<FailureHook>();
   private readonly stateDictPreHooks = new Set<StateDictPreHook>();
   private backwardHooks: BackwardHooks<Module> | null = null;
 
@@ -66,11 +69,16 @@ export abstract class Module {
 
   /** forward(...inputs) with the hooks around it. */
   call(...inputs: InputsOf<this>): ReturnType<this['forward']> {
-    for (const hook of this.preHooks) hook(this, inputs);
-    const watched = this.backwardHooks?.start(this) ?? null;
-    const output = this.forward(...(watched ? watched.inputs(inputs) : inputs));
-    for (const hook of this.hooks) hook(this, inputs, output);
-    return watched ? watched.output(output) : output;
+    try {
+      for (const hook of this.preHooks) hook(this, inputs);
+      const watched = this.backwardHooks?.start(this) ?? null;
+      const output = this.forward(...(watched ? watched.inputs(inputs) : inputs));
+      for (const hook of this.hooks) hook(this, inputs, output);
+      return watched ? watched.output(output) : output;
+    } catch (error) {
+      for (const hook of this.failureHooks) hook(this);
+      throw error;
+    }
   }
 
   /** Returns a function that removes the hook. */
@@ -83,6 +91,14 @@ export abstract class Module {
   registerForwardHook(hook: ForwardHook): () => void {
     this.hooks.add(hook);
     return () => this.hooks.delete(hook);
+  }
+
+  /**
+   * @internal Calls `hook` when a call ends with an exception. Returns a function that ends that.
+   */
+  registerFailureHook(hook: FailureHook): () => void {
+    this.failureHooks.add(hook);
+    return () => this.failureHooks.delete(hook);
   }
 
   /**
@@ -107,19 +123,13 @@ export abstract class Module {
     return this.backwardHooks.addPre(hook);
   }
 
-  /**
-   * Runs before stateDict() of this module or one above it, once each. Returns a function that
-   * removes the hook.
-   */
+  /** Runs before stateDict() of this module or one above it, once each; returns what ends that. */
   registerStateDictPreHook(hook: StateDictPreHook): () => void {
     this.stateDictPreHooks.add(hook);
     return () => this.stateDictPreHooks.delete(hook);
   }
 
-  /**
-   * @internal Own fields in order of assignment; modules and parameters in collections as
-   * "field.key".
-   */
+  /** @internal Own fields in order; modules and parameters in collections as "field.key". */
   protected *fields(): Generator<[string, Field]> {
     for (const [name, value] of Object.entries(this)) {
       if (value instanceof Tensor || value instanceof Module) yield [name, value];
@@ -140,7 +150,7 @@ export abstract class Module {
   }
 
   private ownHooks(value: object): boolean {
-    return value === this.preHooks || value === this.hooks;
+    return [this.preHooks, this.hooks, this.failureHooks].includes(value as never);
   }
 
   /**
@@ -485,16 +495,4 @@ function mismatch(expected: string, got: string): DsError {
     got,
     hint: 'Was it saved from another model? { strict: false } loads what fits by name.',
   });
-}
-
-/**
- * What Module.describe() says of a model that `transformers` knows, too. Under `generation` it may
- * have an object beside: what generation_config.json holds; under `pieces` the names that the files
- * have for parts of a parameter (see checkpoint.Pieces).
- */
-export interface PretrainedDescription extends JsonObject {
-  /** What config.json holds. */
-  config: JsonObject;
-  /** Parameters that are stored as the transpose of ours. Other names and layouts are the same. */
-  transposed: string[];
 }

@@ -51,6 +51,7 @@ export class Recorder {
       this.removers.push(
         module.registerForwardPreHook(() => this.enter(node)),
         module.registerForwardHook(() => this.leave(node)),
+        module.registerFailureHook(() => this.abandon(node)),
       );
     }
   }
@@ -84,14 +85,25 @@ export class Recorder {
     this.marks.push({ after: newestNode(), node });
   }
 
-  /** Calls that ended with an exception have not been left: they are dropped. */
   private leave(node: ModuleNode): void {
-    let call = this.open.pop();
-    for (; call && call.node !== node; call = this.open.pop()) call.start.dispose();
+    const call = this.left(node);
     if (!call) return;
     call.end = this.mark();
     this.closed.push(call);
+  }
+
+  /** A call has ended with an exception: what it took is not counted. */
+  private abandon(node: ModuleNode): void {
+    this.left(node)?.start.dispose();
+  }
+
+  /** The innermost call, which is no longer open; null where it is another module's. */
+  private left(node: ModuleNode): Call | null {
+    const call = this.open.at(-1);
+    if (call?.node !== node) return null;
+    this.open.pop();
     this.marks.push({ after: newestNode(), node: call.caller ?? this.tree.root });
+    return call;
   }
 
   /** Adds an op's work when it runs, where it was called. */

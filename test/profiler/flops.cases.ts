@@ -252,6 +252,27 @@ class Patient extends nn.Module {
   }
 }
 
+/** Who catches it calls the model again: the rest is counted as if the first call had not been. */
+function exceptionsOutside(device: Device): void {
+  const model = new Mixture().to(device);
+  const wrong = constant([11, 4], device).keep();
+  const run = (): Tensor => model.call(constant([11, 5], device)).mean();
+  const { model: alone } = profiled(model, run);
+  const { model: root } = profiled(model, () => {
+    assert.throws(() => model.call(wrong), { code: 'DS_SHAPE' });
+    return run();
+  });
+  assert.equal(root.calls, 1);
+  assert.deepEqual(root.work, alone.work);
+  for (const name of ['first', 'second'] as const) {
+    const of = (whole: profiler.ModuleProfile) => whole.children.find((one) => one.name === name);
+    assert.deepEqual(of(root)?.work, of(alone)?.work, name);
+  }
+  const all = [root, ...root.children];
+  for (const { name, ownLatencyMs: own } of all) assert.ok(own >= 0, `${name}: ${own} ms`);
+  wrong.dispose();
+}
+
 function exceptions(device: Device): void {
   const model = new Patient().to(device);
   const flops = new FlopsProfiler(model);
@@ -315,6 +336,7 @@ export const cases: Case[] = [
   { name: 'flops profiler: segments within segments', run: nestedSegments },
   { name: 'flops profiler: parts and rest make the whole', run: sums },
   { name: 'flops profiler: a module that throws', run: exceptions },
+  { name: 'flops profiler: a call that throws, and another one', run: exceptionsOutside },
   { name: 'flops profiler: counts from start to stop and never else', run: ends },
   { name: 'flops profiler: getModelProfile', run: oneCall },
 ];

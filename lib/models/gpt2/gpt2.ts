@@ -2,8 +2,9 @@
 import { CausalSelfAttention, type LayerCache } from '../../nn/attention.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Embedding, LayerNorm, Linear, LinearGelu } from '../../nn/layers.js';
-import { Module, type PretrainedDescription } from '../../nn/module.js';
+import { Module } from '../../nn/module.js';
 import type { PackedLinear } from '../../nn/packed-linear.js';
+import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { TensorPlan } from '../../parallel/plan.js';
 import type { PipelineLayer, Values } from '../../pipe/index.js';
 import {

@@ -1,6 +1,7 @@
 // GPT-2 to and from Hugging Face: config.json, names and layouts of GPT2LMHeadModel.
 import type { JsonObject } from '../../../types/json.js';
-import type { Module, PretrainedDescription } from '../../nn/module.js';
+import type { Module } from '../../nn/module.js';
+import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { ModelFolder } from '../model-folder.js';
 import type { GPT2Config, GPT2Sizes } from './config.js';
 

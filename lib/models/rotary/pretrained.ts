@@ -1,6 +1,6 @@
 // Models with rotary positions to and from Hugging Face: config.json, and the names of the tensors.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
-import type { PretrainedDescription } from '../../nn/module.js';
+import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { Layout } from '../load-weights.js';
 import type { ModelConfig } from '../model-config.js';
 import type { ModelFolder } from '../model-folder.js';

@@ -2,8 +2,8 @@
 import { DsError } from '../../errors.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/layers.js';
-import type { PretrainedDescription } from '../../nn/module.js';
 import { PackedLinear } from '../../nn/packed-linear.js';
+import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { StyleName, TensorPlan } from '../../parallel/plan.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import type { Tensor } from '../../tensor/index.js';
