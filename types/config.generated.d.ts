@@ -179,7 +179,7 @@ export interface DsConfig {
   pipeline?: PipelineConfig;
   /** Mixed precision by NVIDIA's apex; other keys go to it. Not supported yet: set bf16 or fp16. */
   amp?: AmpConfig;
-  /** PyTorch's automatic mixed precision. Not supported yet: set bf16 or fp16. */
+  /** PyTorch's automatic mixed precision: read as bf16 or fp16, with inputs cast. */
   torch_autocast?: TorchAutocastConfig | null;
   /** Leaves out layers more and more often. */
   progressive_layer_drop?: ProgressiveLayerDropConfig | null;
@@ -1097,8 +1097,8 @@ export interface Fp16Config {
   /** Casts floating-point inputs of forward to fp16; acts with enabled. Default false. */
   auto_cast?: boolean;
   /**
-   * Keeps master weights and gradients in fp16. Default false. Not supported yet: master weights
-   * are fp32.
+   * Keeps master weights and gradients in fp16. Default false. No effect: master weights stay fp32,
+   * which takes 2 bytes a parameter more and loses no update.
    */
   fp16_master_weights_and_grads?: boolean;
 }
@@ -1115,8 +1115,8 @@ export interface Bf16Config {
    */
   immediate_grad_update?: boolean;
   /**
-   * Keeps master weights and gradients in bf16. Default false. Not supported yet: master weights
-   * stay fp32, and bf16_optimizer_states does without.
+   * Keeps master weights and gradients in bf16. Default false. No effect: master weights stay fp32,
+   * which takes 2 bytes a parameter more and loses no update.
    */
   bf16_master_weights_and_grads?: boolean;
   /**
@@ -1793,13 +1793,19 @@ export interface AmpConfig {
   [key: string]: unknown;
 }
 
-/** PyTorch's automatic mixed precision. Not supported yet: set bf16 or fp16. */
+/** PyTorch's automatic mixed precision: read as bf16 or fp16, with inputs cast. */
 export interface TorchAutocastConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /** Dtype of the chosen operations. Default null. */
-  dtype?: string | null;
-  /** Modules that run in the lower precision. Default null. */
+  /**
+   * Dtype of weights, activations and gradients, and of floating-point inputs of forward. Default
+   * null.
+   */
+  dtype?: 'bf16' | 'fp16' | 'bfloat16' | 'torch.bfloat16' | 'float16' | 'half' | 'torch.float16' | 'torch.half' | null;
+  /**
+   * Modules whose gradients and weights travel in the lower precision. Default null. No effect: all
+   * of them travel in the weights' dtype, or in communication_data_type.
+   */
   lower_precision_safe_modules?: string[] | null;
 }
 
@@ -2759,7 +2765,7 @@ export interface ResolvedValues {
   readonly pipeline: ResolvedPipeline;
   /** Mixed precision by NVIDIA's apex; other keys go to it. Not supported yet: set bf16 or fp16. */
   readonly amp: ResolvedAmp;
-  /** PyTorch's automatic mixed precision. Not supported yet: set bf16 or fp16. */
+  /** PyTorch's automatic mixed precision: read as bf16 or fp16, with inputs cast. */
   readonly torch_autocast: ResolvedTorchAutocast;
   /** Leaves out layers more and more often. */
   readonly progressive_layer_drop: ResolvedProgressiveLayerDrop;
@@ -3596,7 +3602,10 @@ export interface ResolvedFp16 {
   readonly min_loss_scale: number;
   /** Casts floating-point inputs of forward to fp16; acts with enabled. */
   readonly auto_cast: boolean;
-  /** Keeps master weights and gradients in fp16. Not supported yet: master weights are fp32. */
+  /**
+   * Keeps master weights and gradients in fp16. No effect: master weights stay fp32, which takes 2
+   * bytes a parameter more and loses no update.
+   */
   readonly fp16_master_weights_and_grads: boolean;
 }
 
@@ -3612,8 +3621,8 @@ export interface ResolvedBf16 {
    */
   readonly immediate_grad_update: boolean;
   /**
-   * Keeps master weights and gradients in bf16. Not supported yet: master weights stay fp32, and
-   * bf16_optimizer_states does without.
+   * Keeps master weights and gradients in bf16. No effect: master weights stay fp32, which takes 2
+   * bytes a parameter more and loses no update.
    */
   readonly bf16_master_weights_and_grads: boolean;
   /**
@@ -4212,13 +4221,16 @@ export interface ResolvedAmp {
   [key: string]: unknown;
 }
 
-/** PyTorch's automatic mixed precision. Not supported yet: set bf16 or fp16. */
+/** PyTorch's automatic mixed precision: read as bf16 or fp16, with inputs cast. */
 export interface ResolvedTorchAutocast {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Dtype of the chosen operations. */
-  readonly dtype: string | null;
-  /** Modules that run in the lower precision. */
+  /** Dtype of weights, activations and gradients, and of floating-point inputs of forward. */
+  readonly dtype: 'bf16' | 'fp16' | null;
+  /**
+   * Modules whose gradients and weights travel in the lower precision. No effect: all of them
+   * travel in the weights' dtype, or in communication_data_type.
+   */
   readonly lower_precision_safe_modules: readonly string[] | null;
 }
 

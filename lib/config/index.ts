@@ -5,6 +5,7 @@ import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { type AutoSources, fillAuto, fillKnownAuto } from './auto.js';
+import { readAutocast } from './autocast.js';
 import { canonicalOptimizer, coerceValues } from './coerce.js';
 import { ConfigError, firstOf } from './config-error.js';
 import { deepFreeze, deriveOverlap, withDefaults } from './defaults.js';
@@ -204,6 +205,7 @@ function check(
   siftKeys(draft, env.strict ?? false);
   const left = fillIn(draft, env);
   coerceValues(draft);
+  readAutocast(draft);
   judgeSupport(draft, env.worldSize);
   checkSchema(draft);
   if (draft.errors.length > 0) return failure(draft);

@@ -1,5 +1,7 @@
 // Rules across the keys that choose number formats and loss scaling.
+
 import type { ResolvedValues } from '../../types/config.js';
+import { autocastNamesItsDtype } from './autocast.js';
 import type { Rule } from './rule.js';
 
 /** Weights have one 16-bit format. */
@@ -83,30 +85,6 @@ function weightDtype({ fp16, bf16 }: ResolvedValues): 'fp16' | 'bf16' | 'fp32' {
   return bf16.enabled ? 'bf16' : 'fp32';
 }
 
-/** fp16 master weights belong to an update on the host. */
-const fp16MastersOnHost: Rule = ({ fp16, zero_optimization: zero }) =>
-  fp16.fp16_master_weights_and_grads &&
-  (zero.stage === 0 || zero.offload_optimizer.device === 'none')
-    ? {
-        path: ['fp16', 'fp16_master_weights_and_grads'],
-        expected: 'false without stage 1 to 3 and offload_optimizer',
-        got: 'true',
-        hint: 'Set zero_optimization.stage and offload_optimizer.device to "cpu", or set this to false.',
-      }
-    : null;
-
-/** bf16 master weights belong to an update on the host, unless the moments are bf16 too. */
-const bf16MastersOnHost: Rule = ({ bf16, zero_optimization: zero }) =>
-  bf16.bf16_master_weights_and_grads &&
-  (zero.stage === 0 || (zero.offload_optimizer.device === 'none' && !bf16.bf16_optimizer_states))
-    ? {
-        path: ['bf16', 'bf16_master_weights_and_grads'],
-        expected: 'false without stage 1 to 3, and offload_optimizer or bf16_optimizer_states',
-        got: 'true',
-        hint: 'Set zero_optimization.stage and offload_optimizer.device to "cpu", or set this to false.',
-      }
-    : null;
-
 /** Rules whose moments may be bf16. */
 const WITH_BF16_STATES: readonly string[] = ['Adam', 'AdamW', 'FusedAdam', 'DeepSpeedCPUAdam'];
 
@@ -128,7 +106,6 @@ export const precisionRules: readonly Rule[] = [
   parameterDtypeAgrees,
   gradientsSumInWeightsDtypeOrFp32,
   speculationHasOneDtype,
-  fp16MastersOnHost,
-  bf16MastersOnHost,
   bf16StatesAreAdams,
+  autocastNamesItsDtype,
 ];

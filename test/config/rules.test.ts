@@ -126,30 +126,6 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     },
   ],
   [
-    'fp16 masters need the host',
-    { fp16: { fp16_master_weights_and_grads: true }, ...zero({ stage: 2 }) },
-    'fp16.fp16_master_weights_and_grads',
-    /offload_optimizer.device to "cpu"/,
-    { fp16: { fp16_master_weights_and_grads: true }, ...zero({ stage: 2, ...onHost }) },
-  ],
-  [
-    'bf16 masters need the host',
-    { bf16: { bf16_master_weights_and_grads: true }, ...zero({ stage: 1 }) },
-    'bf16.bf16_master_weights_and_grads',
-    /offload_optimizer.device to "cpu"/,
-    { bf16: { bf16_master_weights_and_grads: true }, ...zero({ stage: 1, ...onHost }) },
-  ],
-  [
-    'bf16 masters need a stage',
-    { bf16: { bf16_master_weights_and_grads: true, bf16_optimizer_states: true } },
-    'bf16.bf16_master_weights_and_grads',
-    /Set zero_optimization.stage/,
-    {
-      bf16: { bf16_master_weights_and_grads: true, bf16_optimizer_states: true },
-      ...zero({ stage: 1 }),
-    },
-  ],
-  [
     'bf16 moments are those of Adam',
     {
       bf16: { bf16_optimizer_states: true },

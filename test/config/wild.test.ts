@@ -11,10 +11,7 @@ const rows = Object.entries(wild.keys).flatMap(([path, values]) =>
 );
 
 /** Features that configuration.md announces as not supported yet. */
-const MISSING = [
-  ...['amp', 'bf16.bf16_master_weights_and_grads', 'compile'],
-  ...['torch_autocast', 'zero_optimization.zenflow'],
-];
+const MISSING = ['amp', 'compile', 'zero_optimization.zenflow'];
 
 /**
  * DeepSpeed 0.19.6 refuses these: a whole number is wanted, gradient_clipping is where clipping is
@@ -36,6 +33,7 @@ const COMPANIONS: Record<string, Section> = {
     ...{ min_difficulty: 8, max_difficulty: 128, schedule_type: 'fixed_linear' },
     schedule_config: { total_curriculum_step: 30, difficulty_step: 8 },
   },
+  torch_autocast: { dtype: 'bfloat16' },
   activation_checkpointing: { partition_activations: true, number_checkpoints: 1 },
 };
 

@@ -1,6 +1,7 @@
-// fp16.auto_cast: floating-point inputs arrive in half precision, in lists and objects too; the rest as it was given.
+// fp16.auto_cast, torch_autocast: floating-point inputs arrive in 16 bits, in lists and objects too; the rest as it was
+// given.
 import assert from 'node:assert/strict';
-import { initialize, nn, Tensor } from '../../lib/index.js';
+import { type DsConfig, initialize, nn, Tensor } from '../../lib/index.js';
 import type { Case } from '../support/case.js';
 
 interface Batch {
@@ -20,17 +21,23 @@ class Recorder extends nn.Module {
 }
 
 function caseOf(auto: boolean, enabled: boolean, seen: string[]): Case {
+  const fp16 = { fp16: { enabled, auto_cast: auto } };
+  return caseWith(`fp16.auto_cast ${auto}, fp16 ${enabled}`, fp16, enabled && !auto, seen);
+}
+
+/** `isCast`: the caller casts what goes through a layer. */
+function caseWith(title: string, precision: DsConfig, isCast: boolean, seen: string[]): Case {
   return {
-    name: `fp16.auto_cast ${auto}, fp16 ${enabled}: inputs arrive as ${seen.slice(0, 2)}`,
+    name: `${title}: inputs arrive as ${seen.slice(0, 2)}`,
     async run(device) {
       const model = new Recorder();
       const config = {
         train_batch_size: 1,
-        fp16: { enabled, auto_cast: auto },
+        ...precision,
         optimizer: { type: 'AdamW' as const },
       };
       const { engine } = await initialize({ model, config, device });
-      const dtype = enabled && !auto ? 'f16' : 'f32';
+      const dtype = isCast ? 'f16' : 'f32';
       const x = Tensor.from([[1, 2, 3, 4]], { device }).to(dtype);
       const row = Tensor.from([1], { device });
       const label = Tensor.from([1], { dtype: 'i32', device });
@@ -45,8 +52,14 @@ function caseOf(auto: boolean, enabled: boolean, seen: string[]): Case {
   };
 }
 
+const autocast = (dtype: 'torch.bfloat16' | 'float16'): DsConfig => ({
+  torch_autocast: { enabled: true, dtype },
+});
+
 export const cases: Case[] = [
   caseOf(true, true, ['f16', 'f16']),
   caseOf(false, true, ['f16', 'f32']),
   caseOf(true, false, ['f32', 'f32']),
+  caseWith('torch_autocast in bf16', autocast('torch.bfloat16'), false, ['bf16', 'bf16']),
+  caseWith('torch_autocast in fp16', autocast('float16'), false, ['f16', 'f16']),
 ];

@@ -20,7 +20,7 @@ import { inStages, managed, unmanaged } from '../step/accumulation.js';
 import { BatchSizes } from '../step/batch-sizes.js';
 import { curriculumOf, wholeSamples } from '../step/curriculum.js';
 import { GradientCollector } from '../step/gradient-collector.js';
-import { asGiven, toHalf } from '../step/input-cast.js';
+import { inputCastOf } from '../step/input-cast.js';
 import { everyLayer, layerDroppingOf } from '../step/layer-drop.js';
 import { noProgress } from '../step/progress.js';
 import { StepControl } from '../step/step-control.js';
@@ -185,7 +185,7 @@ function decide(module: Module, config: ResolvedConfig, clients: JoinedClients):
   const curriculum = trains ? curriculumOf(config, { module, progress }) : wholeSamples;
   const layerDrop = trains ? layerDroppingOf(config, { module, progress }) : everyLayer;
   const routing = trains ? tokenDroppingOf(config, { module, progress }) : everyToken;
-  const cast = config.fp16.enabled && config.fp16.auto_cast ? toHalf : asGiven;
+  const cast = inputCastOf(config);
   return {
     ...{ module, config, device, optimizer },
     schedules: findSchedules(config, optimizer, clients),

@@ -1,5 +1,7 @@
-// What forward() does to the model's inputs: nothing, or floats to half precision (fp16.auto_cast).
+// What forward() does to the model's inputs: nothing, or floats to 16 bits (fp16.auto_cast,
+// torch_autocast).
 // Source: DeepSpeed's engine, _cast_inputs_half.
+import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { phrase } from '../../runtime/phrase.js';
@@ -20,14 +22,21 @@ export function requireInputs(method: string, made: unknown): unknown[] {
   throw new DsError({ code: 'DS_ARGUMENT', op: `${method}()`, expected, got: phrase(made) });
 }
 
-/** Floating-point tensors as f16, in lists and plain objects too; everything else stays. */
-export const toHalf: InputCast = (inputs) => inputs.map(half);
+/** Floating-point tensors as `dtype`, in lists and plain objects too; everything else stays. */
+export function floatsAs(dtype: 'f16' | 'bf16'): InputCast {
+  const cast = (value: unknown): unknown => {
+    if (value instanceof Tensor) return isFloating(value.dtype) ? value.to(dtype) : value;
+    if (Array.isArray(value)) return value.map(cast);
+    if (typeof value !== 'object' || value === null || !isPlain(value)) return value;
+    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, cast(item)]));
+  };
+  return (inputs) => inputs.map(cast);
+}
 
-function half(value: unknown): unknown {
-  if (value instanceof Tensor) return isFloating(value.dtype) ? value.to('f16') : value;
-  if (Array.isArray(value)) return value.map(half);
-  if (typeof value !== 'object' || value === null || !isPlain(value)) return value;
-  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, half(item)]));
+/** What the configuration wants of the inputs of forward(). */
+export function inputCastOf({ fp16, bf16, torch_autocast: autocast }: ResolvedConfig): InputCast {
+  if (fp16.enabled && (fp16.auto_cast || autocast.enabled)) return floatsAs('f16');
+  return bf16.enabled && autocast.enabled ? floatsAs('bf16') : asGiven;
 }
 
 function isPlain(value: object): boolean {

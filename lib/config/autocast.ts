@@ -1,0 +1,34 @@
+// torch_autocast: read as the mixed precision that there is, in its dtype.
+import type { ResolvedValues } from '../../types/config.js';
+import type { Draft } from './draft.js';
+import type { Rule } from './rule.js';
+import { isSection } from './schema.js';
+
+/**
+ * Switches on bf16 or fp16 where `draft` asks for autocast in that dtype, and says what differs
+ * from PyTorch's.
+ */
+export function readAutocast(draft: Draft): void {
+  const { torch_autocast: section } = draft.value;
+  if (!isSection(section) || section.enabled !== true) return;
+  const { dtype } = section;
+  if (dtype !== 'bf16' && dtype !== 'fp16') return;
+  const own = draft.value[dtype];
+  const isOn = isSection(own) && own.enabled === true;
+  draft.value[dtype] = { ...(isSection(own) ? own : {}), enabled: true };
+  const of = 'torch_autocast.dtype';
+  if (!isOn) draft.made.set(`${dtype}.enabled`, { from: 'derived', of });
+  const text = `is read as ${dtype}.enabled: weights and what layers give each other are ${dtype}, master weights and sums within operations fp32; PyTorch's weights, norms and softmax stay fp32.`;
+  draft.note('advice', ['torch_autocast', 'enabled'], text);
+}
+
+/** PyTorch takes the device's own: fp16 on a GPU, bf16 on a CPU. */
+export const autocastNamesItsDtype: Rule = ({ torch_autocast: autocast }: ResolvedValues) =>
+  autocast.enabled && autocast.dtype === null
+    ? {
+        path: ['torch_autocast', 'dtype'],
+        expected: '"bf16" or "fp16"',
+        got: 'none',
+        hint: 'Set it to "bf16" where the GPU has it.',
+      }
+    : null;
