@@ -138,6 +138,7 @@ function requireTokens(what: string, given: unknown, { vocabSize }: RequestLimit
 /** Strings are found in text, which takes a tokenizer. TextStream checks what they are. */
 function requireStops(given: string | readonly string[], tokenizer: Tokenizer | null) {
   const stops = typeof given === 'string' ? [given] : given;
+  if (!Array.isArray(stops)) throw refused('stop', 'a text or a list of texts', phrase(given));
   if (tokenizer || stops.length === 0) return stops;
   throw refused('stop', 'stopTokens, for an engine without a tokenizer', phrase(given));
 }

@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import type { Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
-import { HEADS, isAmong, isLinear, packLinears } from '../nn/pack-linears.js';
+import { HEADS, isAmong, isLinear, packLinears, readSkipModules } from '../nn/pack-linears.js';
 import {
   QuantizedLinear,
   type QuantizedOptions,
@@ -37,7 +37,9 @@ export function quantizeModel<Model extends Module>(
   given: QuantizeModelOptions,
 ): Model {
   const op = 'quantizeModel';
-  const { head = null, skipModules = [], ...rest } = Object(given) as QuantizeModelOptions;
+  const { head = null, ...others } = Object(given) as QuantizeModelOptions;
+  const { skipModules: skip = [], ...rest } = others;
+  const skipModules = readSkipModules(op, skip);
   const options = readQuantizedOptions(op, rest);
   if (head !== null && head !== 8 && head !== 4) {
     throw misused(`${op} head`, '8, 4 or null', phrase(head));

@@ -1,5 +1,6 @@
 // The linear layers of a model give way to layers that store their weights in fewer bits.
 import { DsError } from '../errors.js';
+import { phrase } from '../runtime/phrase.js';
 import { Linear } from './layers.js';
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
@@ -11,6 +12,14 @@ export const HEADS: readonly string[] = ['lm_head', 'score', 'classifier'];
 /** Whether a module is called by one of `names`: all of its path, or the end. */
 export const isAmong = (path: string, names: readonly string[]): boolean =>
   names.some((one) => path === one || path.endsWith(`.${one}`));
+
+/** Names, or ends of names, of layers that are to stay. Throws DS_ARGUMENT for anything else. */
+export function readSkipModules(op: string, given: unknown): readonly string[] {
+  const isName = (one: unknown): boolean => typeof one === 'string' && one !== '';
+  if (Array.isArray(given) && given.every(isName)) return given;
+  const [expected, got] = ['a list of names', phrase(given)];
+  throw new DsError({ code: 'DS_ARGUMENT', op: `${op} skipModules`, expected, got });
+}
 
 /** A layer with a weight of its own. */
 export type Weighted = Module & { readonly weight: Parameter };

@@ -106,6 +106,8 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
   const options = readOptions(op, rest, NAMES);
   const flag = (name: keyof LoraOptions, value: unknown): boolean =>
     requireType(`${op} ${name}`, value, 'boolean');
+  const text = (name: keyof LoraOptions, given: unknown): string | null =>
+    orNull(given, (value) => requireType(`${op} ${name}`, value, 'string'));
   const { bias = 'none', initLoraWeights = true } = options;
   const layersToTransform = layersOf(`${op} layersToTransform`, options.layersToTransform);
   const layersPattern = patternsOf(`${op} layersPattern`, options.layersPattern);
@@ -130,9 +132,9 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
     alphaPattern: patternOf(`${op} alphaPattern`, options.alphaPattern, requireFinite),
     modulesToSave: listOf(`${op} modulesToSave`, options.modulesToSave ?? []),
     autocastAdapterDtype: flag('autocastAdapterDtype', options.autocastAdapterDtype ?? true),
-    fanInFanOut: options.fanInFanOut ?? null,
-    baseModelNameOrPath: options.baseModelNameOrPath ?? null,
-    taskType: options.taskType === undefined ? 'CAUSAL_LM' : options.taskType,
+    fanInFanOut: orNull(options.fanInFanOut, (value) => flag('fanInFanOut', value)),
+    baseModelNameOrPath: text('baseModelNameOrPath', options.baseModelNameOrPath),
+    taskType: options.taskType === undefined ? 'CAUSAL_LM' : text('taskType', options.taskType),
   };
 }
 
@@ -149,8 +151,12 @@ function withoutMissing(op: string, given: LoraOptions): LoraOptions {
   return rest as LoraOptions;
 }
 
+const orNull = <T>(value: unknown, read: (value: unknown) => T): T | null =>
+  value === undefined || value === null ? null : read(value);
+
 function listOf(op: string, value: unknown): readonly string[] {
-  const isList = Array.isArray(value) && value.every((item) => typeof item === 'string');
+  const isName = (item: unknown): boolean => typeof item === 'string' && item !== '';
+  const isList = Array.isArray(value) && value.every(isName);
   if (isList) return value;
   throw refused(op, 'a list of names', value);
 }

@@ -4,6 +4,7 @@ import type { TensorSource, WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import { Linear, LinearGelu } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
+import { HEADS, isAmong } from '../nn/pack-linears.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { numel } from '../runtime/view.js';
@@ -201,10 +202,26 @@ export function quantizationConfig(model: Module, torchDType: string): JsonObjec
     bnb_4bit_use_double_quant: first.nested_offset !== null,
     bnb_4bit_compute_dtype: torchDType,
     bnb_4bit_quant_storage: 'uint8',
-    llm_int8_skip_modules: null,
+    llm_int8_skip_modules: skippedOf(model),
     llm_int8_threshold: 6,
   };
 }
+
+/**
+ * The linear layers that are whole, as transformers has to know them; null where the head alone is,
+ * which is what it takes without them.
+ */
+function skippedOf(model: Module): string[] | null {
+  const whole = [...model.namedModules()].filter(
+    ([path, module]) =>
+      module instanceof Linear || (isHead(path) && !(module instanceof NF4Linear)),
+  );
+  const paths = whole.map(([path]) => path);
+  const heads = [...model.namedModules()].filter(([path]) => isHead(path)).length;
+  return paths.every(isHead) && paths.length === heads ? null : paths;
+}
+
+const isHead = (path: string): boolean => isAmong(path, HEADS);
 
 function damaged(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got });

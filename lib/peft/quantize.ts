@@ -3,7 +3,7 @@
 import { DsError } from '../errors.js';
 import type { Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
-import { HEADS, isLinear, packLinears } from '../nn/pack-linears.js';
+import { HEADS, isLinear, packLinears, readSkipModules } from '../nn/pack-linears.js';
 import { requireModule } from '../nn/require-module.js';
 import { lorasOf } from './lora.js';
 import { NF4Linear, type NF4Options, readNF4Options } from './nf4-linear.js';
@@ -22,7 +22,8 @@ export interface QuantizeOptions extends NF4Options {
  */
 export function quantize<Model extends Module>(model: Model, given: QuantizeOptions = {}): Model {
   requireModule('quantize', model);
-  const { skipModules = HEADS, ...rest } = given;
+  const { skipModules: skip = HEADS, ...rest } = Object(given) as QuantizeOptions;
+  const skipModules = readSkipModules('quantize', skip);
   const options = readNF4Options('quantize', rest);
   if (lorasOf(model).size > 0) throw misused('a model without adapters', 'one with some');
   const pack = (layer: Linear): NF4Linear => NF4Linear.from(layer, options);

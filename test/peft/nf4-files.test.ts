@@ -51,6 +51,25 @@ test.each([true, false])(
   },
 );
 
+/** What config.json says of layers that are whole. */
+async function skipped(model: nn.models.CausalLM, skipModules?: string[]): Promise<unknown> {
+  const folder = join(dir, 'skipped');
+  await nn.saveWeights(peft.quantize(model, skipModules && { skipModules }), folder);
+  const config = JSON.parse(readFileSync(join(folder, 'config.json'), 'utf8'));
+  const again = await nn.models.fromPretrained(folder);
+  expect(bits(again)).toEqual(bits(model));
+  rmSync(folder, { recursive: true });
+  return config.quantization_config.llm_int8_skip_modules;
+}
+
+test('layers that stay whole are named where the head is not the only one', async () => {
+  const outputs = [0, 1].map((layer) => `model.layers.${layer}.self_attn.o_proj`);
+  expect(await skipped(tinyLlama())).toBeNull();
+  expect(await skipped(tinyLlama(), ['lm_head', 'o_proj'])).toEqual([...outputs, 'lm_head']);
+  expect(await skipped(tinyLlama(), ['o_proj'])).toEqual(outputs);
+  expect(await skipped(tinyLlama(), [])).toEqual([]);
+});
+
 test('another way to store weights in few bits is refused', async () => {
   const folder = join(dir, 'other');
   await nn.saveWeights(tinyLlama(), folder);

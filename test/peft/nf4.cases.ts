@@ -205,6 +205,12 @@ async function refuses(device: Device): Promise<void> {
   const made = peft.NF4Linear.from(layer);
   assert.throws(() => made.weight.requireGrad(), /stored in few bits/);
   assert.throws(() => peft.quantize(new nn.Dropout(0.5)), /linear layers/);
+  for (const skipModules of ['lm_head', null, [1], ['']] as unknown as string[][]) {
+    const given = { skipModules };
+    const message = /skipModules: expected a list of names, got/;
+    assert.throws(() => peft.quantize(tinyLlama(), given), message);
+    assert.throws(() => nn.quantizeModel(tinyLlama(), { bits: 8, ...given }), message);
+  }
   const adapted = peft.addLora(on(device, tinyLlama()));
   assert.throws(() => peft.quantize(adapted), /Quantize first/);
   const [code, absmax] = [f32(NF4_CODE, device), f32([1], device)];

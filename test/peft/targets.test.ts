@@ -149,6 +149,10 @@ test.each<[peft.LoraOptions | object, RegExp]>([
   [{ lora_bias: true }, /addLora lora_bias: expected no bias of B/],
   [{ useDora: 1 }, /addLora useDora: expected true or false/],
   [{ initLoraWeights: 'pissa' }, /addLora initLoraWeights/],
+  [{ modulesToSave: [''] }, /addLora modulesToSave: expected a list of names/],
+  [{ fanInFanOut: 'x' }, /addLora fanInFanOut: expected true or false/],
+  [{ baseModelNameOrPath: 3 }, /addLora baseModelNameOrPath: expected a string/],
+  [{ taskType: {} }, /addLora taskType: expected a string/],
   [{ alpha: 3 }, /alpha/],
 ])('%j is refused', (options, message) => {
   const model = tinyLlama();
