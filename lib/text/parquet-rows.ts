@@ -1,5 +1,6 @@
 // Rows of Parquet files, a row group at a time. The reader is an ES module, hence imported when it
 // is needed.
+import { requirePages } from './parquet-pages.js';
 import { dataError } from './tokenizer-folder.js';
 
 /** The numbers of the first rows of the row groups and, last, of all rows. Throws DS_DATA. */
@@ -17,8 +18,9 @@ export function parquetRows(path: string, start: number, end: number): Promise<o
   return reading(path, async () => {
     const { parquetReadObjects } = await import('hyparquet');
     const { compressors } = await import('hyparquet-compressors');
-    const rows = { rowStart: start, rowEnd: end, compressors };
-    return parquetReadObjects({ ...(await open(path)), ...rows });
+    const { file, metadata } = await open(path);
+    await requirePages(file, metadata, start, end);
+    return parquetReadObjects({ file, metadata, rowStart: start, rowEnd: end, compressors });
   });
 }
 
