@@ -60,6 +60,9 @@ type Calls = Pick<
 let isWatched = false;
 let isRecorded = false;
 
+/** Whether somebody is told: another one would be refused. */
+export const hasWatcher = (): boolean => isWatched;
+
 /**
  * Whether what is enqueued now is only recorded (graph.ts), as far as somebody watches: an event of
  * it would never have a time.

@@ -178,6 +178,30 @@ async function refusals(device: Device): Promise<void> {
   });
 }
 
+/** A second engine's trace begins with its first whole step behind the other's. */
+async function takingTurns(device: Device): Promise<void> {
+  await inFolder(async (folder) => {
+    const engines = [
+      await tinyEngine({ precision: 'fp32', offload: false }, device),
+      await tinyEngine({ precision: 'fp32', offload: false }, device),
+    ] as const;
+    const [first, second] = engines;
+    for (const [i, engine] of engines.entries())
+      engine.trace(join(folder, `${i}.json`), { steps: 2 });
+    for (let step = 0; step < 5; ++step)
+      for (const engine of engines) trainTiny(engine, step, step + 1);
+    const stepsOf = (file: string): string[] => {
+      const { traceEvents } = JSON.parse(readFileSync(join(folder, file), 'utf8'));
+      const all = traceEvents as { name: string; cat?: string; pid: number }[];
+      const steps = all.filter(({ cat }) => cat === 'step').map(({ name }) => name);
+      return [...new Set(steps)];
+    };
+    assert.deepEqual(stepsOf('0.json'), ['step 1', 'step 2']);
+    assert.deepEqual(stepsOf('1.json'), ['step 2', 'step 3']);
+    for (const engine of [first, second]) engine.destroy();
+  });
+}
+
 export const cases: Case[] = [
   { name: 'trace: steps, and in them forward, backward and step', run: phases },
   { name: 'trace: updates on the host, and copies to and from it', run: hostUpdates },
@@ -187,5 +211,6 @@ export const cases: Case[] = [
   },
   { name: 'trace: transfers with a disk', run: disk },
   { name: 'trace: training that ends before the steps do', run: unfinished },
+  { name: 'trace: two engines in turn', run: takingTurns },
   { name: 'trace: files that cannot be written, wrong options, two at once', run: refusals },
 ];

@@ -7,6 +7,7 @@ import { makeFolderNow } from '../../runtime/make-folder.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { phrase } from '../../runtime/phrase.js';
 import { requireInteger } from '../../runtime/require-number.js';
+import { hasWatcher } from '../../runtime/watched-work.js';
 import type { Phase, PhaseTimer } from './phase-timer.js';
 import { WrappedTimer } from './wrapped-timer.js';
 
@@ -58,12 +59,17 @@ export function tracedSteps(path: string, given: TraceStepsOptions, rank: number
   return options;
 }
 
-/** Nothing is recorded before its steps; after them, and on dispose(), it gives its place back. */
+/**
+ * Nothing is recorded before its steps; after them, and on dispose(), it gives its place back. A
+ * thread has one trace at a time: behind another engine's, it begins with the next whole step.
+ */
 export class TracedSteps extends WrappedTimer {
   private begun = false;
   private passing: number;
   private left: number;
   private closeStep: ((name: string) => void) | null = null;
+  /** The step under way began while another engine's steps were traced. */
+  private standsBack = false;
 
   constructor(
     inner: PhaseTimer,
@@ -77,6 +83,8 @@ export class TracedSteps extends WrappedTimer {
 
   override time<T>(phase: Phase, body: () => T): T {
     if (this.passing > 0) return this.inner.time(phase, body);
+    if (!this.begun && hasWatcher()) this.standsBack = true;
+    if (this.standsBack) return this.inner.time(phase, body);
     const { trace } = this.options;
     if (!this.begun) trace.begin();
     this.begun = true;
@@ -93,6 +101,10 @@ export class TracedSteps extends WrappedTimer {
     super.finishStep(step, samples);
     if (this.passing > 0) {
       this.passing--;
+      return;
+    }
+    if (this.standsBack) {
+      this.standsBack = false;
       return;
     }
     this.closeStep?.(`step ${step}`);
