@@ -61,7 +61,13 @@ async function train(words: readonly string[], before: LaunchOptions | null): Pr
   return trainCommand(words, before);
 }
 
-const program = new Command('ds').description('Tools of @ds/native.').version(version);
+/** Ends what commander ends, which knows no other code than 1 for what is wrong. */
+const ended = ({ exitCode }: { exitCode: number }): never => process.exit(exitCode && USAGE);
+
+const program = new Command('ds')
+  .description('Tools of @ds/native.')
+  .version(version)
+  .exitOverride(ended);
 
 program
   .command('env')
@@ -207,7 +213,7 @@ const launcher = launchCommand((options, script, args) =>
 )
   .version(version)
   .addHelpText('after', '\nOther commands (ds <command> --help):')
-  .exitOverride(({ exitCode }) => process.exit(exitCode && USAGE));
+  .exitOverride(ended);
 
 const shown = program.createHelp().visibleCommands(program);
 const width = Math.max(...shown.map((command) => command.name().length)) + 2;

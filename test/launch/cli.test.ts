@@ -25,6 +25,28 @@ function config(text: string): string {
   return path;
 }
 
+// 1 is an answer of theirs: a configuration that is not valid, a plan that does not fit.
+test.each([
+  ['validate'],
+  ['validate ds_config.json --world-size 0'],
+  ['plan --model 124M --batch 0'],
+  ['plan --model 124M --precision fp8'],
+  ['plan --model 124M --nosuch'],
+  ['consolidate here'],
+  ['io . --size none'],
+  ['serve'],
+  ['env more'],
+])('a command line that is wrong ends with 2, and says why: ds %s', (words) => {
+  const { status, stdout, stderr } = ds(words.split(' '));
+  expect([status, stdout]).toEqual([2, '']);
+  expect(stderr).toMatch(/^error: /);
+});
+
+test.each(['plan --help', 'env --help', '--version'])('help ends with 0: ds %s', (words) => {
+  const { status, stdout } = ds(words.split(' '));
+  expect([status, stdout]).toEqual([0, expect.stringMatching(/^(Usage: ds |\d)/)]);
+});
+
 describe('ds env', () => {
   test('says what was found, in lines', () => {
     const { status, stdout } = ds(['env']);
