@@ -12,23 +12,30 @@ const whole = join(folder, 'whole.parquet');
 const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
-/** The writer is an ES module: another process runs it. Its first page begins behind "PAR1". */
+/** Where the header of the first page of data begins: a dictionary lies before it. */
+let first = 0;
+
+/** Writer and reader are ES modules: another process runs them. */
 beforeAll(() => {
   const options = JSON.stringify({ filename: whole, codec: 'UNCOMPRESSED' });
-  const script = `import('hyparquet-writer').then(({ parquetWriteFile }) =>
-    parquetWriteFile({ ...${options}, columnData: [{ name: 'text', type: 'STRING', encoding: 'PLAIN',
-      data: Array.from({ length: 200 }, (_, i) => 'row ' + i) }] }))`;
-  execFileSync(process.execPath, ['-e', script], { cwd: packageRoot() });
+  const script = `(async () => {
+    const { parquetWriteFile } = await import('hyparquet-writer');
+    const data = Array.from({ length: 200 }, (_, i) => 'row ' + (i % 7));
+    parquetWriteFile({ ...${options}, columnData: [{ name: 'text', type: 'STRING', data }] });
+    const { asyncBufferFromFile, parquetMetadataAsync } = await import('hyparquet');
+    const { row_groups } = await parquetMetadataAsync(await asyncBufferFromFile('${whole}'));
+    console.log(Number(row_groups[0].columns[0].meta_data.data_page_offset));
+  })()`;
+  first = Number(execFileSync(process.execPath, ['-e', script], { cwd: packageRoot() }));
 });
 
-const FIRST = 4;
 /** A field of type i32 behind the field before it. */
 const NEXT = 0x15;
 
-/** Where the numbers of the first page's header begin: its type, whole size, size, and values. */
+/** Where the numbers of that header begin: its type, whole size, size, and values. */
 function placesIn(bytes: Uint8Array): number[] {
   const places: number[] = [];
-  let at = FIRST;
+  let at = first;
   while (places.length < 4) {
     if (bytes[at++] !== NEXT) continue; // The header of the values lies in a struct of its own.
     places.push(at);
@@ -45,15 +52,35 @@ test('a whole file is read', async () => {
   expect(report?.rows).toBe(200);
 });
 
-test.each([
-  [1, 'whole size'],
-  [2, 'size'],
-  [3, 'number of values'],
-])('a page whose header has a negative number %i, its %s', async (which) => {
-  const bytes = readFileSync(whole);
+/** Odd numbers stand for negative ones. */
+const negated = (bytes: Uint8Array, which: number): void => {
   const place = placesIn(bytes)[which] as number;
-  bytes[place] = (bytes[place] as number) | 1; // Odd numbers stand for negative ones.
-  const path = join(folder, `damaged-${which}.parquet`);
+  bytes[place] = (bytes[place] as number) | 1;
+};
+
+/** Where a number of two bytes ends. */
+const last = (bytes: Uint8Array, which: number): number => (placesIn(bytes)[which] as number) + 1;
+
+/** A field of the type 0 is the end of a header. */
+const ended = (bytes: Uint8Array, before: number): void => {
+  bytes[(placesIn(bytes)[before] as number) - 1] = 0;
+};
+
+test.each<[string, (bytes: Uint8Array) => void]>([
+  ['ends before its whole size', (bytes) => ended(bytes, 1)],
+  ['ends before its size', (bytes) => ended(bytes, 2)],
+  ['ends before its number of values', (bytes) => ended(bytes, 3)],
+  [
+    'has too large a number of values',
+    (bytes) => bytes.fill(0xff, last(bytes, 3), last(bytes, 3) + 1),
+  ],
+  ['has a negative whole size', (bytes) => negated(bytes, 1)],
+  ['has a negative size', (bytes) => negated(bytes, 2)],
+  ['has a negative number of values', (bytes) => negated(bytes, 3)],
+])('a page whose header %s', async (name, damage) => {
+  const bytes = readFileSync(whole);
+  damage(bytes);
+  const path = join(folder, `${name}.parquet`);
   writeFileSync(path, bytes);
   // A thread can be ended where this one would read on.
   for (const threads of [1, 0]) {
@@ -61,7 +88,7 @@ test.each([
       code: 'DS_DATA',
       op: path,
       expected: 'a Parquet file',
-      got: expect.stringMatching(/^column text, byte 4: a page of /),
+      got: expect.stringMatching(`^column text, byte ${first}: `),
     });
   }
 });
