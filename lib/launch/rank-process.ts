@@ -1,6 +1,7 @@
 // One rank: a Node process that runs the user's script, with its output read line by line.
 import { createWriteStream, type WriteStream } from 'node:fs';
 import { join } from 'node:path';
+import { DsError } from '../errors.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { ChildGroup } from './child-group.js';
 import type { Binding } from './core-binding.js';
@@ -98,9 +99,16 @@ function openLog(file: string, sink: LineSink | null, rank: number): WriteStream
 
 /**
  * Makes `directory` and names the rank's file in it: DIRECTORY/20260131-235959_rank0.log, in UTC.
+ * Throws DS_IO.
  */
 export function logFile(directory: string, rank: number, started: Date): string {
-  makeFolderNow(directory);
+  try {
+    makeFolderNow(directory);
+  } catch (cause) {
+    const got = (cause as Error).message;
+    const op = `--enable_each_rank_log ${directory}`;
+    throw new DsError({ code: 'DS_IO', op, expected: 'a folder that can be made', got, cause });
+  }
   const stamp = started.toISOString().slice(0, 19).replace(/[-:]/g, '').replace('T', '-');
   return join(directory, `${stamp}_rank${rank}.log`);
 }

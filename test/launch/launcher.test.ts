@@ -186,6 +186,20 @@ describe('output', () => {
     expect(ofOne.findIndex((l) => l.includes('same'))).toBeLessThan(ofOne.indexOf('[1] mine 1'));
   });
 
+  test.each(['print.js', 'print.js/below', '/proc/logs'])(
+    'no folder for logs, no ranks: %s',
+    async (folder) => {
+      file('print.js', `console.log('out');`);
+      const words = ['--num_procs', '2', '--enable_each_rank_log', folder, 'print.js'];
+      const { code, stdout, stderr } = await ds(words);
+      expect([code, stdout]).toEqual([2, '']);
+      expect(stderr).toMatch(
+        /^ds: --enable_each_rank_log .*: expected a folder that can be made, got E/m,
+      );
+      expect(stderr).not.toMatch(/\n {4}at /);
+    },
+  );
+
   test('every rank has a log file of its own', async () => {
     file('print.js', `console.log('out ' + process.env.RANK); console.error('err');`);
     await ds(['--num_procs', '2', '--enable_each_rank_log', 'logs/run', 'print.js']);
