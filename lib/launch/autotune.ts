@@ -4,7 +4,7 @@ import { appendFileSync } from 'node:fs';
 
 import { autotune, type Jobs } from '../autotuning/index.js';
 import { refuse } from './argument-error.js';
-import { launch, noticeOf, plannedJob, runJob } from './launch.js';
+import { launch, noticeOf, outliveReaders, plannedJob, runJob, withPidFile } from './launch.js';
 import type { LaunchOptions } from './launch-options.js';
 import type { LaunchJob } from './make-job.js';
 import { exitCode } from './member.js';
@@ -31,31 +31,30 @@ export async function autotuneCommand(
   program: Program,
   known: KnownProgram | null = null,
 ): Promise<number> {
-  const { autotuning: mode, ...own } = options;
+  const { autotuning: mode, save_pid, ...own } = options;
   if (own.node_rank !== undefined) {
     const hint = 'Start it once, with --hostfile.';
     refuse('--autotuning', 'one launcher, which starts all ranks', '--node_rank', hint);
   }
-  const notice = noticeOf(own);
-  const job = await plannedJob(own, program, notice);
+  const job = await plannedJob(own, program, noticeOf(own));
   if (!job.here.includes(0)) {
     const hint = 'Its first rank writes what it measures where ds reads it.';
     refuse('--autotuning', 'to be started on the first host of the hostfile', 'another one', hint);
   }
-  for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});
-  const asked = new AskedToEnd();
-  const jobs = jobsOf(own, program, job, { name: known?.name ?? program.name, asked });
-  const request = { args: program.args, known: known?.holding ?? {}, jobs };
-  const say = (line: string) =>
-    void process.stdout.write(`${line}
-`);
-  const found = await autotune({ ...request, say }).finally(() => asked.dispose());
-  if (found.isInterrupted) return INTERRUPTED;
-  if (found.file === null) return 1;
-  return mode === 'run' ? launch(own, { ...program, args: found.args }) : 0;
+  outliveReaders();
+  return withPidFile({ ...own, save_pid }, async () => {
+    const asked = new AskedToEnd();
+    const jobs = jobsOf(own, program, job, { name: known?.name ?? program.name, asked });
+    const request = { args: program.args, known: known?.holding ?? {}, jobs };
+    const say = (line: string) => void process.stdout.write(`${line}\n`);
+    const found = await autotune({ ...request, say }).finally(() => asked.dispose());
+    if (found.isInterrupted || asked.isDue) return INTERRUPTED;
+    if (found.file === null) return 1;
+    return mode === 'run' ? launch(own, { ...program, args: found.args }) : 0;
+  });
 }
 
-/** Hears signals between two jobs as well. */
+/** Hears signals between two jobs as well, and that nobody reads the output any more. */
 class AskedToEnd {
   isDue = false;
   private readonly hear = (): void => {
@@ -64,10 +63,12 @@ class AskedToEnd {
 
   constructor() {
     for (const signal of SIGNALS) process.on(signal, this.hear);
+    process.stdout.on('error', this.hear);
   }
 
   dispose(): void {
     for (const signal of SIGNALS) process.off(signal, this.hear);
+    process.stdout.off('error', this.hear);
   }
 }
 

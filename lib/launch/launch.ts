@@ -33,14 +33,30 @@ export interface JobOutput {
 export async function launch(options: LaunchOptions, program: Program): Promise<number> {
   const output = { write, notice: noticeOf(options), isTerminal: true };
   const plan = await plannedJob(options, program, output.notice);
-  const pidFile = options.save_pid ? savePid() : null;
-  try {
+  outliveReaders();
+  return withPidFile(options, async () => {
     const outcome = await runJob(plan, output);
     if (outcome.failure) return exitCode(outcome.failure);
     return outcome.interrupted ? exitCode({ code: null, signal: outcome.interrupted }) : 0;
+  });
+}
+
+/** Runs `body` while the file of --save_pid is there. Throws DS_ARGUMENT where it cannot be. */
+export async function withPidFile(
+  { save_pid: isWanted }: LaunchOptions,
+  body: () => Promise<number>,
+): Promise<number> {
+  const file = isWanted ? savePid() : null;
+  try {
+    return await body();
   } finally {
-    if (pidFile) rmSync(pidFile, { force: true });
+    if (file) rmSync(file, { force: true });
   }
+}
+
+/** That nobody reads the output any more is no reason to end as if this process had failed. */
+export function outliveReaders(): void {
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});
 }
 
 /** Says what the user should know, unless nothing is to be said. */

@@ -68,6 +68,19 @@ test('two ranks try stages and micro-batches, and the best configuration trains'
   expect(stdout).toContain(summary.trimEnd());
 });
 
+test('a pipeline tries stages 0 and 1 of ZeRO', async () => {
+  const autotuning = { ...BASE.autotuning, num_tuning_micro_batch_sizes: 1, end_step: 1 };
+  const config = { ...BASE, autotuning, pipeline: { stages: 2 } };
+  const zero_optimization = { stage: [1, 2] };
+  const run = ['--autotuning', 'tune', '--num_procs', '2'];
+  const { code, stdout } = await start({ ...config, zero_optimization }, ...run);
+  expect(stdout).toMatch(/^autotuning: z1_gas1_tmbspg2: [\d.]+ samples/m);
+  expect(stdout).toMatch(/^z2 was left out: a pipeline takes stages 0 and 1$/m);
+  expect(code).toBe(0);
+  const info = json('autotuning_results', 'profile_model_info', 'model_info.json');
+  expect(info.mesh).toEqual({ data: 1, tokens: 1, layers: 1, stages: 2 });
+});
+
 test('what memory is short for is a row, and what is there is taken again', async () => {
   const autotuning = {
     ...{ ...BASE.autotuning, overwrite: false, metric: 'FLOPS', start_step: 0, end_step: 0 },
@@ -104,6 +117,14 @@ test('Ctrl-C ends the search, which says what it has found', async () => {
   expect(code).toBe(130);
   expect(stdout).toContain('| z0           | 1 ');
   expect(stdout).not.toContain('trained');
+});
+
+test('a search whose output nobody reads any more ends', async () => {
+  const autotuning = { ...BASE.autotuning, max_train_micro_batch_size_per_gpu: 4 };
+  const searching = start({ ...BASE, autotuning }, '--autotuning', 'run', '--num_procs', '1');
+  await run?.printed('z0_gas1_tmbspg4: ');
+  run?.child.stdout?.destroy();
+  expect((await searching).code).toBe(130);
 });
 
 test('without the flag a run trains as the file says, with one notice', async () => {

@@ -2,6 +2,7 @@
 // when it has come to its end.
 import { readFileSync } from 'node:fs';
 
+import { PipelineEngine } from '../../lib/engine/pipeline-engine.js';
 import { initialize, type Tensor } from '../../lib/index.js';
 import { tinyBatch, tinyModel } from '../e2e/tiny-training.js';
 
@@ -14,6 +15,7 @@ async function main(): Promise<void> {
   const config = after('--deepspeed');
   const model = tinyModel();
   const { engine } = await initialize({ model, config, device: 'cpu' });
+  if (engine instanceof PipelineEngine) return inStages(engine);
   const size = Number(after('--batch'));
   if (size !== engine.trainMicroBatchSizePerGpu()) throw new Error(`--batch ${size}`);
   for (let step = 0; step < 6; ++step) {
@@ -27,6 +29,15 @@ async function main(): Promise<void> {
   }
   const { zero_optimization: zero } = JSON.parse(readFileSync(config, 'utf8'));
   console.log(`trained ${engine.globalSteps} steps of ${size} at stage ${zero?.stage}`);
+  engine.destroy();
+}
+
+async function inStages(engine: PipelineEngine): Promise<void> {
+  for (let step = 0; step < 6; ++step) {
+    const { tokens, targets } = tinyBatch(step, engine.device, engine.trainMicroBatchSizePerGpu());
+    const loss = await engine.trainBatch([[tokens, targets] as const].values());
+    for (const one of [tokens, targets, loss]) one.dispose();
+  }
   engine.destroy();
 }
 

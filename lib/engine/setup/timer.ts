@@ -10,7 +10,7 @@ import { ProfiledStep } from '../watch/profiled-step.js';
 import { modelInfoPath } from './model-info.js';
 
 /** The engine whose steps are watched. */
-type Watched = MemoryOwners & { module: Module; ranks: Pick<Ranks, 'world'> };
+type Watched = MemoryOwners & { module: Module; ranks: Pick<Ranks, 'world' | 'mesh'> };
 
 /**
  * wall_clock_breakdown, what a run of autotuning was started for, and where this rank `prints`,
@@ -44,7 +44,8 @@ function experimentIn(
   inner: PhaseTimer,
 ): PhaseTimer {
   const { enabled, metric_path: metrics } = config.autotuning;
-  const tried = { module, device, config, world: ranks.world };
+  const isPipeline = ranks.mesh.size('pp') > 1;
+  const tried = { module, device, config, world: ranks.world, isPipeline };
   const info = modelInfoPath(config);
   if (info !== null) return new FirstForward(inner, tried, info);
   return enabled && metrics !== null ? new MeasuredSteps(inner, tried) : inner;

@@ -17,6 +17,8 @@ export interface Tried {
   device: Device;
   config: ResolvedConfig;
   world: Collectives;
+  /** Whether ranks wait for each other's forwards: they end no sooner than their first step. */
+  isPipeline: boolean;
 }
 
 /**
@@ -94,6 +96,7 @@ export class MeasuredSteps extends WrappedTimer {
 /** Adds what the first forward shows of activations to the file that describes the model. */
 export class FirstForward extends WrappedTimer {
   private tokens: number | null = null;
+  private isKnown = false;
   private readonly unhook: () => void;
 
   constructor(
@@ -110,17 +113,22 @@ export class FirstForward extends WrappedTimer {
 
   override time<T>(phase: Phase, body: () => T): T {
     if (phase !== 'forward') return super.time(phase, body);
-    const { device, config, world } = this.tried;
+    const { device, config, world, isPipeline } = this.tried;
     const before = device.memory.inUse;
     const result = super.time(phase, body);
     const kept = Math.max(0, device.memory.inUse - before);
-    if (world.rank === 0) {
+    if (world.rank === 0 && !this.isKnown) {
       const info = JSON.parse(readFileSync(this.file, 'utf8')) as ModelInfo;
       const activation_mem_per_gpu = kept / config.train_micro_batch_size_per_gpu;
       writeResult(this.file, { ...info, activation_mem_per_gpu, sequence_length: this.tokens });
     }
-    endTogether(world, device);
+    this.isKnown = true;
+    if (!isPipeline) endTogether(world, device);
     return result;
+  }
+
+  override finishStep(): void {
+    endTogether(this.tried.world, this.tried.device);
   }
 
   override dispose(): void {
