@@ -16,6 +16,7 @@ import {
   recomputed,
   scope,
   type Tensor,
+  where,
 } from '../tensor/index.js';
 
 /** What one adapter of a LoraConfig is. */
@@ -258,10 +259,18 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
     if (!this.isActive) return base.call(index);
     return scope(() => {
       const rows = base.call(index);
-      const inner = embedding(this.lora_embedding_A.transpose(0, 1), index);
+      const inner = this.looked(index);
       const beside = linear(inner.mul(this.sizes.scaling), this.lora_embedding_B);
       return this.finished(rows.add(cast(beside, rows.dtype)));
     });
+  }
+
+  /** The columns of A; that of padding has no gradient, as the table's row. */
+  private looked(index: Tensor): Tensor {
+    const columns = embedding(this.lora_embedding_A.transpose(0, 1), index);
+    const { paddingIdx } = this.base;
+    if (paddingIdx === null) return columns;
+    return where(index.eq(paddingIdx).unsqueeze(-1), columns.detach(), columns);
   }
 
   /** What becomes of the rows with their update. */

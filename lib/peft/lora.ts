@@ -1,7 +1,8 @@
 // addLora and what can be done with adapters in place: merge, unmerge, disable, unload.
-
+import { types } from 'node:util';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
+import { StoredParameter } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
@@ -83,7 +84,21 @@ function savedModules(model: Module, { modulesToSave }: LoraConfig): Parameter[]
   }
   const parameters = [...found.values()].flatMap((module) => module.parameters());
   requireUntied(model, found, new Set(parameters));
+  requireWhole(model, new Set(parameters));
   return parameters;
+}
+
+/** Weights in few bits cannot be trained. */
+function requireWhole(model: Module, parameters: ReadonlySet<Parameter>): void {
+  for (const [name, parameter] of model.namedParameters()) {
+    if (!parameters.has(parameter) || !(parameter instanceof StoredParameter)) continue;
+    throw misused(
+      'addLora modulesToSave',
+      'modules whose weights are whole',
+      `${name}, which is stored in few bits`,
+      'Name them in the skipModules of peft.quantize() or nn.quantizeModel().',
+    );
+  }
 }
 
 /** PEFT copies such a module; one that is tied would be trained here in both of its places. */
@@ -168,7 +183,10 @@ export function unmerge(model: Module): void {
   for (const layer of present('unmerge', model)) layer.unmerge();
 }
 
-/** Runs `body` while the layers compute without their adapters. Source: PEFT's disable_adapter. */
+/**
+ * Runs `body` while the layers compute without their adapters, up to the end of a promise that it
+ * returns. Source: PEFT's disable_adapter.
+ */
 export function withoutAdapters<Result>(model: Module, body: () => Result): Result {
   requireModule('withoutAdapters', model);
   requireType('withoutAdapters', body, 'function');
@@ -187,13 +205,19 @@ export function withoutAdapters<Result>(model: Module, body: () => Result): Resu
       'unmerge() first.',
     );
   const before = layers.map(({ isEnabled }) => isEnabled);
-  try {
-    for (const layer of layers) layer.isEnabled = false;
-    return body();
-  } finally {
+  const restore = (): void =>
     layers.forEach((layer, i) => {
       layer.isEnabled = before[i] as boolean;
     });
+  for (const layer of layers) layer.isEnabled = false;
+  let isLater = false;
+  try {
+    const result = body();
+    if (!types.isPromise(result)) return result;
+    isLater = true;
+    return result.finally(restore) as Result;
+  } finally {
+    if (!isLater) restore();
   }
 }
 

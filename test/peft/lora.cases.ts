@@ -109,6 +109,33 @@ async function embeddings(device: Device): Promise<void> {
   );
 }
 
+/** What the table does not learn of padding, its adapter does not either. */
+async function padding(device: Device): Promise<void> {
+  class Words extends nn.Module {
+    readonly table = new nn.Embedding(6, 4, { paddingIdx: 2 });
+    forward(index: Tensor): Tensor {
+      return this.table.call(index);
+    }
+  }
+  const model = peft.addLora(on(device, new Words()), { r: 3, targetModules: ['table'] });
+  stir(on(device, model));
+  const layer = model.table as unknown as peft.LoraEmbedding;
+  const out = model.call(Tensor.from(Int32Array.from([2, 5, 2, 0]), { device }));
+  const whole = layer.base.weight.to('f32').add(layer.update());
+  near(
+    'rows',
+    out,
+    [2, 5, 2, 0].map((row) => matrixOf(whole)[row] as number[]),
+  );
+  out.sum().backward();
+  const grad = matrixOf(layer.lora_embedding_A.grad as Tensor);
+  for (const row of grad) assert.deepEqual(row.map((x) => x !== 0).join(), GRAD_AT.join());
+  assert.deepEqual(layer.lora_embedding_B.grad?.shape, [4, 3]);
+}
+
+/** Rows of the table that are read and are no padding. */
+const GRAD_AT = [true, false, false, false, false, true];
+
 /** At first nothing changes; merged, unmerged and unloaded, the model computes the same. */
 async function stagesOfALife(device: Device, model: nn.models.CausalLM): Promise<void> {
   on(device, model);
@@ -317,6 +344,7 @@ export const cases: Case[] = [
       ),
   },
   { name: 'embeddings', run: embeddings },
+  { name: 'embeddings with padding', run: padding },
   {
     name: 'Llama with adapters, merged, unmerged, unloaded',
     run: (device) => stagesOfALife(device, tinyLlama()),

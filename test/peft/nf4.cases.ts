@@ -211,6 +211,12 @@ async function refuses(device: Device): Promise<void> {
     assert.throws(() => peft.quantize(tinyLlama(), given), message);
     assert.throws(() => nn.quantizeModel(tinyLlama(), { bits: 8, ...given }), message);
   }
+  const whole = peft.quantize(tinyLlama());
+  assert.throws(
+    () => peft.addLora(whole, { modulesToSave: ['mlp'] }),
+    /modulesToSave: expected modules whose .* whole, got model\.layers\.0\.mlp\.gate_proj\.weight, which/,
+  );
+  assert.equal(peft.lorasOf(whole).size, 0);
   const adapted = peft.addLora(on(device, tinyLlama()));
   assert.throws(() => peft.quantize(adapted), /Quantize first/);
   const [code, absmax] = [f32(NF4_CODE, device), f32([1], device)];

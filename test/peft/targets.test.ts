@@ -2,8 +2,8 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type nn, peft } from '../../lib/index.js';
-import { tinyGpt2, tinyLlama } from './models.js';
+import { cpu, type nn, peft } from '../../lib/index.js';
+import { logits, tinyGpt2, tinyLlama } from './models.js';
 
 const adapted = (model: nn.Module, options: peft.LoraOptions): string[] => [
   ...peft.lorasOf(peft.addLora(model, options)).keys(),
@@ -174,6 +174,22 @@ test('the update of a table stays beside it where a tied head reads it', () => {
   );
   expect(layers.some(({ isMerged }) => isMerged)).toBe(false);
   peft.merge(peft.addLora(tinyLlama(), { targetModules: ['embed_tokens'] }));
+});
+
+test('adapters stay away until a promise has ended, and come back where it fails', async () => {
+  const model = peft.addLora(tinyLlama(), { initLoraWeights: false });
+  const said = (): number[] => logits(model, cpu());
+  const [adapted, plain] = [said(), peft.withoutAdapters(model, said)];
+  expect(adapted).not.toEqual(plain);
+  const later = peft.withoutAdapters(model, async () => {
+    await Promise.resolve();
+    return said();
+  });
+  expect(await later).toEqual(plain);
+  expect(said()).toEqual(adapted);
+  const failing = peft.withoutAdapters(model, async () => Promise.reject(new Error('no')));
+  await expect(failing).rejects.toThrow('no');
+  expect(said()).toEqual(adapted);
 });
 
 test('a model has one set of adapters', () => {
