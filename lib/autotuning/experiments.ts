@@ -180,8 +180,9 @@ function reasonOf(folder: string, { code }: Ended, early: string) {
   const said = tailOf(join(folder, 'stderr.log'));
   const isKilled = code === 137;
   const isShort = isKilled || /DS_OUT_OF_MEMORY|heap out of memory|out of memory/i.test(said);
-  const lines = said.split('\n').map((line) => line.trim());
-  const error = lines.find((line) => /^(\w*Error|DsError)\b.*:/.test(line));
+  // Without the labels of ranks.
+  const lines = said.split('\n').map((line) => line.replace(/^\[[\d,-]+\] /, '').trim());
+  const error = lines.find((line) => /^\w*Error( \[\w+\])?: /.test(line));
   const ending = code === 0 ? early : `exit code ${code}${isKilled ? ', killed' : ''}`;
   return { isShort, text: error ? `${error.slice(0, 300)} (${ending})` : ending };
 }

@@ -1,5 +1,7 @@
 // The configurations among which the fastest is searched: stages, offload where memory needs it,
 // and micro-batches.
+import { isDeepStrictEqual } from 'node:util';
+
 import type { ResolvedConfig } from '../../types/config.js';
 import { checkConfig, type DsConfig } from '../config/index.js';
 import { configSchema, isSection, type Section, typesOf } from '../config/schema.js';
@@ -209,8 +211,8 @@ export function variantsOf(best: Candidate, { file }: Space, info: ModelInfo): C
     [{}],
   );
   const zero = best.config.zero_optimization as Section;
+  const known = meaningOf(best.config, info);
   return all
-    .filter((one) => Object.entries(one).some(([key, value]) => zero[key] !== value))
     .map((one) => ({
       ...best,
       name: [
@@ -218,7 +220,18 @@ export function variantsOf(best: Candidate, { file }: Space, info: ModelInfo): C
         ...Object.entries(one).map(([key, value]) => `${initials(key)}${value}`),
       ].join('_'),
       config: { ...best.config, zero_optimization: { ...zero, ...one } },
-    }));
+    }))
+    .filter(({ config }) => {
+      const meaning = meaningOf(config, info);
+      return meaning !== null && !isDeepStrictEqual(meaning, known);
+    });
+}
+
+/** zero_optimization with its defaults; null where it is refused. */
+function meaningOf(config: Section, { mesh }: ModelInfo): object | null {
+  const environment = { worldSize: mesh.data, autoLater: true };
+  const { config: resolved } = checkConfig(config as DsConfig, environment);
+  return resolved?.zero_optimization ?? null;
 }
 
 /** "reduce_bucket_size" as "rbs". */

@@ -10,7 +10,7 @@ import { type ModelInfo, sizesOf } from '../../lib/plan/index.js';
 const GIB = 2 ** 30;
 const GPT2 = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('1558M')));
 
-const SHORT = "DsError: no memory: here\n  code: 'DS_OUT_OF_MEMORY'";
+const SHORT = "[0,1] ConfigError [DsError]: no memory: here\n  code: 'DS_OUT_OF_MEMORY'";
 
 let dir: string;
 beforeEach(() => {
@@ -198,7 +198,9 @@ describe('the search', () => {
       'z1_gas1_tmbspg2',
       'z1_gas1_tmbspg1',
     ]);
-    expect(lines.join('\n')).toContain('nothing: DsError: no memory: here (exit code 1)');
+    expect(lines.join('\n')).toContain(
+      'nothing: ConfigError [DsError]: no memory: here (exit code 1)',
+    );
     expect(best).toMatchObject({ train_micro_batch_size_per_gpu: 1 });
   });
 
@@ -245,7 +247,10 @@ describe('the search', () => {
       ...STAGE1,
       autotuning: { ...autotuning, tuner_early_stopping: 0 },
     });
-    expect(standard.names).toContain('z1_gas1_tmbspg8_ocfalse_rbs50000000');
+    expect(standard.names).toContain('z1_gas1_tmbspg8_octrue_rbs50000000');
+    // What says the defaults has been tried.
+    expect(standard.names).toHaveLength(6);
+    expect(standard.names).not.toContain('z1_gas1_tmbspg8_ocfalse_rbs500000000');
   });
 });
 
