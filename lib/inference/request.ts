@@ -113,13 +113,20 @@ function promptTokens(
     const hint = 'initInference(folder) reads the tokenizer in the folder of the model.';
     throw refused('prompt', 'tokens, for an engine without a tokenizer', 'a text', hint);
   }
-  const given =
-    typeof prompt === 'string' ? (limits.tokenizer as Tokenizer).encode(prompt) : prompt;
+  const given = typeof prompt === 'string' ? encoded(prompt, limits) : prompt;
   const tokens = requireTokens('prompt', given, limits);
   if (tokens.length > 0) return tokens;
   const hint =
     'A model continues something: give it the token that begins a text, as a rule bosId.';
   throw refused('prompt', 'a token or more', 'none', hint);
+}
+
+/** Throws DS_LIMIT, before it encodes it, for a text that is certain to be too long. */
+function encoded(text: string, { tokenizer, maxTokens }: RequestLimits): Int32Array {
+  const own = tokenizer as Tokenizer;
+  const fewest = own.fewestTokens(text);
+  if (fewest >= maxTokens) throw tooLong(`a prompt of at least ${fewest}`, maxTokens);
+  return own.encode(text);
 }
 
 /** Whole numbers below the vocabulary's size. */
@@ -149,11 +156,16 @@ function newTokens(prompt: number, given: number | undefined, limits: RequestLim
   const wanted = given === undefined ? null : requireInteger(`${OP} maxNewTokens`, given, 1);
   const room = maxTokens - prompt;
   if (room >= Math.max(minNewTokens, wanted ?? 1)) return wanted ?? room;
-  throw new DsError({
+  const added = Math.max(minNewTokens, wanted ?? 1);
+  throw tooLong(`a prompt of ${prompt} and ${added} new ones`, maxTokens);
+}
+
+function tooLong(got: string, maxTokens: number): DsError {
+  return new DsError({
     code: 'DS_LIMIT',
     op: `${OP} prompt`,
     expected: `at most ${maxTokens} tokens of a prompt and its continuation`,
-    got: `a prompt of ${prompt} and ${Math.max(minNewTokens, wanted ?? 1)} new ones`,
+    got,
     hint: 'Shorten the prompt, lower maxNewTokens, or raise max_out_tokens (up to the longest sequence of the model).',
   });
 }

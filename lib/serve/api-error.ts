@@ -78,6 +78,15 @@ export function invalid(param: string, expected: string, got: string): ApiError 
   return new ApiError(400, `${param}: expected ${expected}, got ${got}.`, { param });
 }
 
+/** OpenAI's code for it. */
+export const TOO_LONG = 'context_length_exceeded';
+
+/** 400: the prompt in the field `param` has more than `most` tokens. */
+export function tooLong(param: string, tokens: string, most: number): ApiError {
+  const message = `The prompt has ${tokens} tokens; this server takes at most ${most}.`;
+  return new ApiError(400, message, { param, code: TOO_LONG });
+}
+
 /** 400: something that OpenAI's interface has and this server has not. */
 export function unsupported(param: string, reason: string): ApiError {
   return new ApiError(400, `${param} is not supported: ${reason}.`, {

@@ -2,7 +2,7 @@
 import type { JsonValue } from '../../types/json.js';
 import { phrase } from '../runtime/phrase.js';
 import type { AnswerFormat } from './answer-format.js';
-import { ApiError, invalid } from './api-error.js';
+import { ApiError, invalid, TOO_LONG, tooLong } from './api-error.js';
 import { isInteger, isObject, type RequestFields } from './request-fields.js';
 import type { ContinuationOptions } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
@@ -157,18 +157,13 @@ function logitBias(
 export function withinContext(
   { options, asked, promptField }: Order,
   length: number,
-  { maxTokens, limits }: ServedModel,
+  { maxTokens, mostTokens }: ServedModel,
 ): Options {
-  const code = 'context_length_exceeded';
   const room = maxTokens - length;
-  const most = Math.min(limits.promptTokens, maxTokens - 1);
-  if (length > most) {
-    const message = `The prompt has ${length} tokens; this server takes at most ${most}.`;
-    throw new ApiError(400, message, { param: promptField, code });
-  }
+  if (length > mostTokens) throw tooLong(promptField, `${length}`, mostTokens);
   if (asked !== undefined && asked > room) {
     const message = `The prompt has ${length} tokens and ${asked} new ones are asked for; both together may have at most ${maxTokens}.`;
-    throw new ApiError(400, message, { param: 'max_tokens', code });
+    throw new ApiError(400, message, { param: 'max_tokens', code: TOO_LONG });
   }
   const maxNewTokens = asked ?? Math.min(options.maxNewTokens ?? room, room);
   return { ...options, maxNewTokens };

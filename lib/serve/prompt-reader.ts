@@ -4,6 +4,7 @@
 import { DsError } from '../errors.js';
 import { ThreadPool } from '../runtime/thread-pool.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
+import { tooLong } from './api-error.js';
 
 /** UTF-16 units of a text that is encoded where it is: handing it over would take as long. */
 const SHORT = 1024;
@@ -16,6 +17,8 @@ export interface PromptSetup {
   folder: string;
   /** A Jinja text in place of the tokenizer's own chat template. */
   chatTemplate: string | undefined;
+  /** Tokens of a prompt, at most. */
+  most: number;
 }
 
 /** How a conversation becomes a prompt. */
@@ -30,28 +33,42 @@ export type PromptQuestion =
   | { text: string }
   | { messages: readonly ChatMessage[]; options: ChatPromptOptions };
 
+/** What a thread says: the tokens, or how many there are at least, where these are too many. */
+export type PromptAnswer = { tokens: Int32Array } | { fewest: number };
+
 /** Tokens of prompts; threads start when the first one is needed. */
 export class PromptReader {
-  private readonly pool: ThreadPool<PromptQuestion, Int32Array>;
+  private readonly pool: ThreadPool<PromptQuestion, PromptAnswer>;
+  private readonly most: number;
 
   constructor(
     private readonly tokenizer: Tokenizer,
-    { threads, chatTemplate }: { threads: number; chatTemplate?: string },
+    {
+      threads,
+      chatTemplate,
+      most = Number.MAX_SAFE_INTEGER,
+    }: { threads: number; chatTemplate?: string; most?: number },
   ) {
-    const data: PromptSetup = { folder: tokenizer.folder, chatTemplate };
+    this.most = most;
+    const data: PromptSetup = { folder: tokenizer.folder, chatTemplate, most };
     const entry = { folder: __dirname, entry: 'prompt-thread', data };
     this.pool = new ThreadPool({ ...entry, threads, timeoutMs: TIMEOUT_MS });
   }
 
-  /** A text with the special tokens that begin one. Rejects with DS_DATA. */
+  /**
+   * A text with the special tokens that begin one. Rejects with DS_DATA, and with 400 where it is
+   * certain to be too long.
+   */
   async text(text: string): Promise<number[]> {
-    const tokens = text.length <= SHORT ? this.tokenizer.encode(text) : await this.ask({ text });
-    return Array.from(tokens);
+    const fewest = this.tokenizer.fewestTokens(text);
+    if (fewest > this.most) throw tooLong('prompt', `at least ${fewest}`, this.most);
+    if (text.length <= SHORT) return Array.from(this.tokenizer.encode(text));
+    return this.within('prompt', await this.ask({ text }));
   }
 
-  /** A conversation as the chat template writes it. Rejects with DS_DATA, DS_ARGUMENT. */
+  /** A conversation as the chat template writes it. Rejects as text(), and with DS_ARGUMENT. */
   async chat(messages: readonly ChatMessage[], options: ChatPromptOptions): Promise<number[]> {
-    return Array.from(await this.ask({ messages, options }));
+    return this.within('messages', await this.ask({ messages, options }));
   }
 
   /** Ends the threads. */
@@ -59,7 +76,12 @@ export class PromptReader {
     return this.pool.close();
   }
 
-  private ask(question: PromptQuestion): Promise<Int32Array> {
+  private within(field: string, answer: PromptAnswer): number[] {
+    if ('tokens' in answer) return Array.from(answer.tokens);
+    throw tooLong(field, `at least ${answer.fewest}`, this.most);
+  }
+
+  private ask(question: PromptQuestion): Promise<PromptAnswer> {
     const expected = 'its tokens from their thread';
     const fields = { code: 'DS_INTERNAL', op: 'encoding a prompt', expected } as const;
     return this.pool.ask(question, (got) => new DsError({ ...fields, got }));

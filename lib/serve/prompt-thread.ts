@@ -3,20 +3,24 @@ import { workerData } from 'node:worker_threads';
 
 import { answerQuestions } from '../runtime/thread-pool.js';
 import { Tokenizer } from '../text/index.js';
-import type { PromptQuestion, PromptSetup } from './prompt-reader.js';
+import type { PromptAnswer, PromptQuestion, PromptSetup } from './prompt-reader.js';
 
-const { folder, chatTemplate: template } = workerData as PromptSetup;
+const { folder, chatTemplate: template, most } = workerData as PromptSetup;
 let tokenizer: Tokenizer | null = null;
 
-function encode(question: PromptQuestion): Int32Array {
+function encode(question: PromptQuestion): PromptAnswer {
   tokenizer ??= Tokenizer.fromPretrained(folder);
-  if ('text' in question) return tokenizer.encode(question.text);
+  if ('text' in question) return { tokens: tokenizer.encode(question.text) };
   const { messages, options } = question;
-  return tokenizer.applyChatTemplate(messages, { ...options, template }).ids;
+  const text = tokenizer.chatText(messages, { ...options, template });
+  const fewest = tokenizer.fewestTokens(text);
+  return fewest > most
+    ? { fewest }
+    : { tokens: tokenizer.encode(text, { addSpecialTokens: false }) };
 }
 
 answerQuestions(
   encode,
-  ({ buffer }) => [buffer as ArrayBuffer],
+  (answer) => ('tokens' in answer ? [answer.tokens.buffer as ArrayBuffer] : []),
   () => ({ code: 'DS_INTERNAL', op: 'encoding a prompt', expected: 'tokens' }),
 );

@@ -18,6 +18,8 @@ export interface ServedModel {
   readonly vocabSize: number;
   /** Tokens of a prompt and its continuation together. */
   readonly maxTokens: number;
+  /** Tokens of a prompt. */
+  readonly mostTokens: number;
   readonly defaults: ContinuationOptions;
   readonly limits: Required<ServeLimits>;
 }
@@ -38,9 +40,11 @@ export function servedModel(
   const { tokenizer, maxTokens, module } = engine;
   const hasTemplate =
     reading.chatTemplate !== undefined || tokenizer?.chatTemplates.includes('default');
+  const most = Math.min(limits.promptTokens, maxTokens - 1);
   return {
+    mostTokens: most,
     ...{ name, engine, tokenizer, maxTokens, limits },
-    reader: tokenizer && new PromptReader(tokenizer, reading),
+    reader: tokenizer && new PromptReader(tokenizer, { ...reading, most }),
     canChat: tokenizer !== null && hasTemplate === true,
     vocabSize: module.vocabSize,
     defaults: samplingDefaults(module.describe()),

@@ -30,6 +30,9 @@ function byteAlphabet(): Map<string, number> {
 
 const ALPHABET = byteAlphabet();
 
+/** A letter for each byte. */
+export const byteLetters = (): string[] => [...ALPHABET.keys()];
+
 function spellingOf(decoder: unknown): Spelling {
   const steps = JSON.stringify(decoder ?? null);
   if (steps.includes('"ByteLevel"')) return 'bytes';

@@ -11,6 +11,7 @@ import { requireType } from '../runtime/require-type.js';
 import { type AddedToken, type BackendTokenizer, backendTokenizer } from './backend.js';
 import { type ChatMessage, ChatTemplate, type RenderedChat, type Spoken } from './chat-template.js';
 import { DecodeStream } from './decode-stream.js';
+import { fewestTokens } from './fewest-tokens.js';
 import { type PaddedBatch, type PaddingOptions, padRows } from './padding.js';
 import { TokenSpans } from './token-spans.js';
 import {
@@ -114,6 +115,7 @@ export class Tokenizer {
   private readonly spans: TokenSpans;
   private readonly cleansUp: boolean;
   private digest: string | null = null;
+  private bound: ((text: string) => number) | null | undefined;
   private readonly bounds: { prefix: number[]; suffix: number[] };
 
   private constructor(
@@ -199,6 +201,19 @@ export class Tokenizer {
   encode(text: string, given: EncodeOptions = {}): Int32Array {
     const op = 'Tokenizer.encode';
     return this.encodeText(op, text, readOptions(op, given, ENCODE));
+  }
+
+  /**
+   * @internal So many tokens, or more, a text has: known without encoding it. 0 where the tokenizer
+   * does not say.
+   */
+  fewestTokens(text: string): number {
+    if (this.bound === undefined) {
+      const { model } = this.backend;
+      const added = [...this.backend.get_added_tokens_decoder().values()];
+      this.bound = fewestTokens({ ...this.parts, vocab: model.vocab, added });
+    }
+    return this.bound?.(text) ?? 0;
   }
 
   /**

@@ -215,6 +215,20 @@ test('angles that follow from the length of a text end where they change', async
   await own.destroy();
 });
 
+test('a text that is certain to be too long is refused before it is encoded', async () => {
+  const source = join(__dirname, '../golden/transformers/tokenizers/llama3');
+  const tokenizer = text.Tokenizer.fromPretrained(source);
+  const speaker = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
+  const own = await initInference(speaker, {}, { tokenizer });
+  const encode = jest.spyOn(tokenizer, 'encode');
+  await expect(own.generate({ prompt: 'Once upon '.repeat(1e4) })).rejects.toMatchObject({
+    code: 'DS_LIMIT',
+    got: expect.stringMatching(/^a prompt of at least \d+$/),
+  });
+  expect(encode).not.toHaveBeenCalled();
+  await own.destroy();
+});
+
 test('a tokenizer is given beside a model, as an object or by its folder', async () => {
   const source = join(__dirname, '../golden/transformers/tokenizers/llama3');
   const tokenizer = text.Tokenizer.fromPretrained(source);

@@ -116,6 +116,18 @@ test.each(chats)('chats refuse %j', (fields, param, words) =>
   expectRefusal('/v1/chat/completions', { messages: chat, ...fields }, param, words),
 );
 
+test.each([
+  ['/v1/completions', 'prompt', (text: string) => ({ prompt: text })],
+  ['/v1/chat/completions', 'messages', (text: string) => message({ content: text })],
+] as const)('%s refuses a long text before it becomes tokens', async (path, param, body) => {
+  const { json, status } = await ask(url + path, { body: body('a b '.repeat(500)), headers: KEY });
+  expect(status).toBe(400);
+  expect(json.error).toMatchObject({
+    ...{ param, code: 'context_length_exceeded' },
+    message: expect.stringMatching(/^The prompt has at least \d+ tokens; .* at most 40\.$/),
+  });
+});
+
 test('what asks for nothing is taken', async () => {
   const body = {
     ...{ messages: chat, tools: [], tool_choice: 'none', response_format: { type: 'text' } },

@@ -1,0 +1,74 @@
+// The fewest tokens that a text can have, known without encoding it: none stands for more bytes
+// than the longest.
+import type { AddedToken } from './backend.js';
+import { byteLetters } from './token-spans.js';
+import { stepsOf } from './tokenizer-folder.js';
+
+type Json = Record<string, unknown>;
+
+/** What is known of a tokenizer. */
+export interface TokenizerParts {
+  /** The content of tokenizer.json. */
+  readonly tokenizer: Json;
+  /** The content of tokenizer_config.json. */
+  readonly config: Json;
+  readonly vocab: readonly (string | undefined)[];
+  readonly added: readonly AddedToken[];
+}
+
+/** Characters that canonical composition makes one of, at most. Source: UAX 15, U+1F82. */
+const COMPOSED = 4;
+
+/**
+ * A bound from below on the tokens of a text. Null for a tokenizer that may leave parts of a text
+ * out, as all may but those over all bytes (GPT-2, Llama 3, Qwen): with those each byte is in a
+ * token.
+ */
+export function fewestTokens(parts: TokenizerParts): ((text: string) => number) | null {
+  const { tokenizer, config, vocab, added } = parts;
+  const forms = stepsOf(tokenizer.normalizer).map(({ type }) => type);
+  const keepsAll =
+    isByteModel((tokenizer.model ?? {}) as Json, new Set(vocab)) &&
+    keepsBytes(stepsOf(tokenizer.pre_tokenizer)) &&
+    forms.every((type) => type === 'NFC') &&
+    tokenizer.truncation == null &&
+    !config.remove_space &&
+    !config.do_lowercase_and_remove_accent &&
+    added.every(({ lstrip, rstrip }) => !lstrip && !rstrip);
+  if (!keepsAll) return null;
+  const lengths = vocab.map((token) => token?.length ?? 0);
+  const contents = added.map(({ content }) => Buffer.byteLength(content));
+  const longest = [...lengths, ...contents].reduce((most, length) => Math.max(most, length), 1);
+  const bytesOf = forms.length > 0 ? composedBytes : Buffer.byteLength;
+  return (text) => Math.ceil(bytesOf(text) / longest);
+}
+
+/** Byte-pair encoding in which each byte has a token. */
+function isByteModel(model: Json, vocab: ReadonlySet<string | undefined>): boolean {
+  const { type, unk_token: unknown, dropout } = model;
+  const affixes = [model.continuing_subword_prefix, model.end_of_word_suffix];
+  const isPlain = affixes.every((affix) => affix == null || affix === '');
+  const isWhole = type === 'BPE' && unknown == null && !dropout && isPlain;
+  return isWhole && byteLetters().every((letter) => vocab.has(letter));
+}
+
+function keepsBytes(steps: readonly Json[]): boolean {
+  const isKept = ({ type, behavior, invert }: Json): boolean =>
+    type === 'ByteLevel' || (type === 'Split' && behavior === 'Isolated' && !invert);
+  return steps.some(({ type }) => type === 'ByteLevel') && steps.every(isKept);
+}
+
+/**
+ * Bytes that are left of a text at least when it is composed (NFC): an ASCII character stays unless
+ * another than one of these follows it.
+ */
+function composedBytes(text: string): number {
+  let [kept, others] = [0, 0];
+  for (let i = 0; i < text.length; ++i) {
+    const isAscii = text.charCodeAt(i) < 0x80;
+    const next = text.charCodeAt(i + 1); // NaN behind the last one.
+    if (isAscii && !(next >= 0x80)) kept++;
+    else if (!(text.charCodeAt(i) >= 0xdc00 && text.charCodeAt(i) < 0xe000)) others++;
+  }
+  return kept + Math.floor(others / COMPOSED);
+}
