@@ -301,12 +301,30 @@ async function retriesOnRanks(device: Device, config: DsConfig): Promise<void> {
   }
 }
 
+/** The first rank alone opens monitors: the others do not wait for it until the job's timeout. */
+async function tellsTheOtherRank(): Promise<void> {
+  await inFolder(async ({ blocked }) => {
+    const csv_monitor = { enabled: true, output_path: blocked, job_name: 'csv' };
+    const job = { ...BASE, csv_monitor };
+    const results = await runRanks('../e2e/unwritable-log-process', 2, { job, limit: 60_000 });
+    const [first, second] = reportsOf<{ code: string; message: string }>(results);
+    assert.equal(first?.code, 'DS_IO');
+    assert.equal(second?.code, 'DS_COMM');
+    assert.match(second?.message ?? '', /rank 0 failed: DS_IO .*a place to write to/);
+  });
+}
+
 export const cases: Case[] = [
   ...failures.map((failure) => ({
     name: `a failed initialize() leaves nothing behind: ${failure.name}`,
     run: (device: Device) => releases(failure, device),
   })),
   { name: 'a monitor that cannot be opened closes the others', run: closesTheFirstMonitor },
+  {
+    name: 'a monitor that the first of two ranks cannot open',
+    run: tellsTheOtherRank,
+    gpus: 2,
+  },
   ...[1, 3].map((stage) => ({
     name: `two ranks initialize again after a failure, stage ${stage}`,
     run: (device: Device) =>

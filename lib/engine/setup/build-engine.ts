@@ -1,6 +1,6 @@
 // The composition root: turns a resolved configuration into the engine's parts. Nobody outside setup/ branches on it.
 import type { ResolvedConfig } from '../../../types/config.js';
-import type { Distributed } from '../../comm/index.js';
+import { type Distributed, jointly } from '../../comm/index.js';
 import type { Module } from '../../nn/module.js';
 import { markStreamed } from '../../nn/streamed.js';
 import { isPart, type Region, wholeRegion } from '../../runtime/box.js';
@@ -124,7 +124,7 @@ export async function buildEngine(
   const decisions = { ...asked, config: settled };
   const links = plan && (await openLinks(job, plan));
   const ties = plan ? await openTies(job, plan, optimizer) : [];
-  return completely((site) => {
+  const build = (site: Site): Engine => {
     site.undo.defer(sparsifyFromSection(module, settled.sparse_attention));
     site.owned.defer(followSteps(decisions));
     keepStages(decisions, site);
@@ -138,7 +138,9 @@ export async function buildEngine(
     const parts = { ...decisions, ...holdings, ...steps, meeting, owned: site.owned };
     if (optimizer instanceof NoOptimizer) site.owned.defer(markStreamed(module));
     return plan && links ? new PipelineEngine(parts, { ...plan, links, ties }) : new Engine(parts);
-  });
+  };
+  // An error of one rank, such as a folder that only the first one writes to, ends the others' waits.
+  return jointly({ always: [job.world] }, () => completely(build));
 }
 
 /** From here on the model is what this rank has of it. */
