@@ -108,6 +108,11 @@ const apart: Case[] = [
     own: /no such file/,
   },
   {
+    what: 'a configuration that is not there before the job is joined',
+    odd: { config: join(golden, 'no such file.json'), joins: true },
+    own: /no such file/,
+  },
+  {
     what: 'another number of ranks',
     odd: { config: { tensor_parallel: { tp_size: 3 } } },
     own: /tensor_parallel.tp_size: expected 2, the ranks/,

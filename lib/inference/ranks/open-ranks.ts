@@ -10,6 +10,7 @@ import {
 } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/index.js';
+import { jobEnvironment } from '../../runtime/addon.js';
 import { cpu, type Device } from '../../runtime/device.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { ResolvedInferenceConfig } from '../config/index.js';
@@ -28,6 +29,8 @@ export interface ModelRanks {
 }
 
 const DIGEST = 32;
+/** Of waiting for ranks that may never come: those of a job in which each has its own model. */
+const MINUTES = 0.25;
 
 /** Of a configuration: who shares, and where it computes. */
 type Sharing = Pick<ResolvedInferenceConfig, 'tensor_parallel' | 'moe' | 'device'>;
@@ -53,7 +56,8 @@ export async function openRanks(sharing: Sharing): Promise<ModelRanks | null> {
 /**
  * This rank does not begin, because of `error`: those that would share the model with it get
  * DS_COMM in place of its part. `sharing`: what its configuration says of that; null where that
- * cannot be read, and the mesh's axis tp stands for it. Never rejects.
+ * cannot be read, and the mesh's axis tp stands for it, or all ranks of the job where nobody has
+ * joined it: ranks that say otherwise learn that at once as well. Never rejects.
  */
 export async function refuseRanks(sharing: Sharing | null, error: unknown): Promise<void> {
   try {
@@ -62,11 +66,19 @@ export async function refuseRanks(sharing: Sharing | null, error: unknown): Prom
       if (ranks) tell(ranks, error);
       return;
     }
-    const job = distributed();
+    const job = distributed() ?? (await joinUnread());
     if (job && job.mesh.size('tp') > 1) tell(await ranksOf(job, false), error);
   } catch {
     // The error itself says more; the others then learn of it by this rank's end.
   }
+}
+
+/**
+ * The job of a rank that cannot tell how others share; null where it is alone, or they do not come.
+ */
+async function joinUnread(): Promise<Distributed | null> {
+  const size = Number(jobEnvironment().worldSize ?? 1);
+  return size > 1 ? joinLaunched({ mesh: { tp: size }, timeout: MINUTES }) : null;
 }
 
 const tell = ({ layers, host }: ModelRanks, error: unknown): void =>
