@@ -1,4 +1,6 @@
 // `ds validate`: a configuration checked without a model, a device or training.
+
+import { ConfigError } from '../config/config-error.js';
 import {
   type AutoSources,
   asksPlan,
@@ -37,9 +39,11 @@ export interface Validation {
  */
 export function validate(file: string, options: ValidateOptions): Validation {
   const { worldSize, auto, strict = false, json = false, explain = false } = options;
-  const ranks = dataRanks(file, worldSize);
+  const { ranks, flaw } = dataRanks(file, worldSize);
   const report = checkConfig(file, { worldSize: ranks, auto, strict, autoLater: true });
-  const { config, notices, errors } = report;
+  const { notices } = report;
+  const errors = flaw ? [...report.errors, flaw] : report.errors;
+  const config = flaw ? null : report.config;
   const valid = config !== null;
   const { notices: _lines, ...resolved } = config ?? { notices: [] };
   const left = report.left ?? new Set<string>();
@@ -77,14 +81,23 @@ export function validate(file: string, options: ValidateOptions): Validation {
   return { valid, output: lines.join('\n'), messages };
 }
 
-/** Those that share batches out, where others share stages, layers or samples. */
-function dataRanks(file: string, worldSize: number): number {
+/**
+ * Those that share batches out, where others share stages, layers or samples; and what is wrong
+ * with the number of all of them. One rank is what nobody has said.
+ */
+function dataRanks(file: string, worldSize: number): { ranks: number; flaw: ConfigError | null } {
+  const all = { ranks: worldSize, flaw: null };
   try {
     const { stages, layers, tokens } = cutsIn(file);
-    const ranks = worldSize / ((stages ?? 1) * layers * tokens);
-    return Number.isInteger(ranks) ? ranks : worldSize;
+    const sharing = (stages ?? 1) * layers * tokens;
+    const ranks = worldSize / sharing;
+    if (Number.isInteger(ranks)) return { ranks, flaw: null };
+    if (worldSize === 1) return all;
+    const expected = `a multiple of ${sharing}, the ranks that share one model by this file`;
+    const where = { file, place: null, path: '--world-size' };
+    return { ...all, flaw: new ConfigError({ ...where, expected, got: String(worldSize) }) };
   } catch {
-    return worldSize; // The report says what is wrong with the file.
+    return all; // The report says what is wrong with the file.
   }
 }
 

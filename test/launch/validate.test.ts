@@ -53,6 +53,16 @@ test.each([
   expect(validate(path, { worldSize: 4 })).toMatchObject({ valid: true, messages: [] });
 });
 
+test('ranks that the cuts do not divide are an error, as of training', () => {
+  const path = file('{ "train_batch_size": 8,\n "tensor_parallel": { "autotp_size": 2 } }');
+  const message = `${path}: error: --world-size: expected a multiple of 2, the ranks that share one model by this file, got 3.`;
+  expect(validate(path, { worldSize: 3 })).toMatchObject({ valid: false, messages: [message] });
+  const json = JSON.parse(validate(path, { worldSize: 3, json: true }).output);
+  expect(json).toMatchObject({ valid: false, errors: [{ code: 'DS_CONFIG', got: '3' }] });
+  // Nobody has said how many there are.
+  expect(validate(path, { worldSize: 1 })).toMatchObject({ valid: true, messages: [] });
+});
+
 test.each([
   ['{ "seed": 1, }}', ':1:15: error: expected nothing after the end, got "}".'],
   ['', ': error: expected one JSON object, got an empty file.'],
