@@ -32,6 +32,7 @@ import {
   Tensor,
   where,
 } from '../tensor/index.js';
+import { requireTensor } from '../tensor/ops/shapes.js';
 import type { BlockActivations } from './activation-shape.js';
 import { type Decoder, type GenerateOptions, generate } from './generate.js';
 import { inRows, type PlaceInputs, type Places, placesOf } from './places.js';
@@ -444,6 +445,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   }
 
   private requireLength(tokens: Tensor): void {
+    requireTensor(this.constructor.name, tokens);
     if (tokens.ndim === 2 && tokens.size(1) <= this.maxSeq) return;
     throw new DsError({
       code: 'DS_SHAPE',

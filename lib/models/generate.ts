@@ -62,6 +62,7 @@ export function generate(
   const { temperature = 1, topK, ...read } = readOptions('generate', options, NAMES);
   const maxNewTokens = requireInteger('generate maxNewTokens', read.maxNewTokens, 0);
   const seed = requireInteger('generate seed', read.seed ?? 0, 0);
+  requirePrompt(prompt);
   const total = prompt.length + maxNewTokens;
   requireFits(model, prompt, maxNewTokens);
   requireSampling(temperature, topK);
@@ -99,13 +100,28 @@ function requireFits({ maxSeq = Infinity }: CausalModel, prompt: readonly number
   });
 }
 
-function requireSampling(temperature: number, topK: number | undefined): void {
-  if (temperature >= 0 && (topK === undefined || (Number.isInteger(topK) && topK > 0))) return;
+function requirePrompt(prompt: unknown): void {
+  const isList = Array.isArray(prompt) || ArrayBuffer.isView(prompt);
+  const tokens = isList ? Array.from(prompt as ArrayLike<unknown>) : [];
+  const wrong = tokens.findIndex((token) => !Number.isInteger(token) || (token as number) < 0);
+  if (isList && wrong < 0) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'generate prompt',
+    expected: 'a list of tokens, whole numbers from 0',
+    got: isList ? `${phrase(tokens[wrong])} at ${wrong}` : phrase(prompt),
+    hint: typeof prompt === 'string' ? 'The encode() of a Tokenizer makes tokens of a text.' : '',
+  });
+}
+
+function requireSampling(temperature: unknown, topK: unknown): void {
+  const isTemperature = typeof temperature === 'number' && temperature >= 0;
+  if (isTemperature && (topK === undefined || (Number.isInteger(topK) && Number(topK) > 0))) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'generate',
     expected: 'a temperature of 0 or more and a topK of 1 or more',
-    got: `temperature ${temperature}, topK ${topK}`,
+    got: `temperature ${phrase(temperature)}, topK ${phrase(topK)}`,
   });
 }
 

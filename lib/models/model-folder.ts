@@ -44,6 +44,11 @@ export interface FolderOptions {
 }
 
 function requireFolderOptions<Options extends FolderOptions>(options: Options): Options {
+  if (typeof options !== 'object' || options === null || Array.isArray(options)) {
+    const expected = 'options, such as { dtype: "bf16" }';
+    const got = phrase(options);
+    throw new DsError({ code: 'DS_ARGUMENT', op: 'fromPretrained', expected, got });
+  }
   const { dtype } = options;
   if (dtype === undefined || (isDType(dtype) && isFloating(dtype))) return options;
   const expected = '"f32", "f16", "bf16" or "f64"';

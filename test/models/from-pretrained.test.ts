@@ -54,6 +54,13 @@ test('model_type chooses the class; options are those of the class', async () =>
   );
 });
 
+test.each(['bf16', null, 3, ['bf16']])('options that are %j are none', async (options) => {
+  await write(tiny());
+  await expect(fromPretrained(dir, options as never)).rejects.toEqual(
+    refusal(/expected options, such as \{ dtype: "bf16" \}, got/, 'DS_ARGUMENT'),
+  );
+});
+
 test.each([
   ['another type', 'bert', /config\.json: model_type: expected "gpt2", "llama", .*, got "bert"/],
   ['no type', null, /model_type: expected "gpt2", "llama", .*, got nothing/],

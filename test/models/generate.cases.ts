@@ -60,6 +60,25 @@ export const cases: Case[] = [
     const options = { maxNewTokens: 1 };
     refused(() => generate(model, [], options), 'DS_ARGUMENT', /1 to 20 tokens .* prompt of 0/);
     refused(() => generate(new Plain(model), [], options), 'DS_ARGUMENT', /prompt of a token/);
+    for (const [given, message] of [
+      ['a text', /prompt: expected a list of tokens.*got "a text"\. The encode\(\) of a Tokenizer/],
+      [[3, '4'], /prompt: .* got "4" at 1/],
+      [[3.5], /prompt: .* got 3\.5 at 0/],
+      [[-1], /prompt: .* got -1 at 0/],
+      [null, /prompt: .* got null/],
+    ] as const) {
+      refused(() => generate(model, given as unknown as number[], options), 'DS_ARGUMENT', message);
+    }
+    for (const temperature of ['1', [], true] as unknown as number[]) {
+      const asked = { ...options, temperature };
+      refused(() => generate(model, prompt, asked), 'DS_ARGUMENT', /a temperature of 0 or more/);
+    }
+    assert.deepEqual(
+      generate(model, Int32Array.from(prompt) as never, options).slice(0, 5),
+      prompt,
+    );
+    const tokens = prompt as unknown as Tensor;
+    refused(() => model.call(tokens), 'DS_ARGUMENT', /GPT2: expected a tensor, got an array/);
     const sums = new Sums().to(device);
     refused(() => generate(sums, prompt, options), 'DS_SHAPE', /logits \[1, T, V\].*\[\] f32/);
     assert.ok(sums.training);
