@@ -95,7 +95,8 @@ function dataRanks(file: string, worldSize: number): { ranks: number; flaw: Conf
     if (worldSize === 1) return all;
     const expected = `a multiple of ${sharing}, the ranks that share one model by this file`;
     const where = { file, place: null, path: '--world-size' };
-    return { ...all, flaw: new ConfigError({ ...where, expected, got: String(worldSize) }) };
+    const flaw = new ConfigError({ ...where, expected, got: String(worldSize) });
+    return { ranks: Math.ceil(ranks), flaw };
   } catch {
     return all; // The report says what is wrong with the file.
   }
