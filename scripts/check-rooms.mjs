@@ -31,7 +31,7 @@ const MODEL_ROOMS = [
 const LIB_BESIDE = {
   inference: MODEL_ROOMS,
   serve: [...MODEL_ROOMS, 'inference'],
-  autotuning: ['config', 'plan'],
+  autotuning: ['config', 'plan', 'runtime'],
   launch: ['config', 'checkpoint', 'runtime', 'plan', 'trainer', 'serve', 'autotuning'],
 };
 /** Files directly in lib/ that every room may import. */

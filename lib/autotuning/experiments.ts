@@ -1,20 +1,13 @@
 // Experiments: jobs of the user's own program, each with a configuration, and what each leaves in
 // its folder.
-import {
-  existsSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  statSync,
-  writeFileSync,
-} from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 
 import type { ResolvedConfig } from '../../types/config.js';
 import type { Section } from '../config/schema.js';
 import { DsError } from '../errors.js';
 import type { ExperimentMetrics, ModelInfo } from '../plan/index.js';
+import { makeFolderNow } from '../runtime/make-folder.js';
 import { type ConfigArgument, type Mappings, withValues } from './program-arguments.js';
 import type { Candidate } from './search-space.js';
 import type { Row } from './tuner.js';
@@ -50,9 +43,10 @@ const MONITORS = ['tensorboard', 'csv_monitor', 'wandb', 'comet'];
 
 const FIRST_RUN = 'profile_model_info';
 
-/** Bytes of standard error in which a reason is looked for. */
+/** Characters of standard error in which a reason is looked for. */
 const TAIL = 2 ** 16;
 
+/** The experiments of one search, and its results, in the folders that the settings name. */
 export class Experiments {
   readonly results: string;
   private readonly descriptions: string;
@@ -69,8 +63,8 @@ export class Experiments {
   ) {
     this.results = resolve(settings.results_dir);
     this.descriptions = resolve(settings.exps_dir);
-    made(this.results);
-    made(this.descriptions);
+    makeFolder(this.results);
+    makeFolder(this.descriptions);
     if (settings.overwrite) this.clear();
   }
 
@@ -138,7 +132,7 @@ export class Experiments {
     );
     const folder = join(this.results, name);
     rmSync(folder, { recursive: true, force: true });
-    made(folder);
+    makeFolder(folder);
     const file = join(folder, 'ds_config.json');
     const args = this.argumentsOf(file, config);
     const { slots: num_gpus, nodes: num_nodes } = jobs;
@@ -203,8 +197,8 @@ const isSame = (a: unknown, b: unknown): boolean => JSON.stringify(a) === JSON.s
 
 const text = (value: object): string => `${JSON.stringify(value, null, 2)}\n`;
 
-function made(folder: string): void {
-  onDisk(folder, () => mkdirSync(folder, { recursive: true }));
+function makeFolder(folder: string): void {
+  onDisk(folder, () => makeFolderNow(folder));
 }
 
 function write(file: string, content: string): void {
