@@ -73,7 +73,7 @@ export class RowEncoder {
     if (loss === 'completion') throw noLoss(place, 'prompt and completion', row);
     const text = row[textKey];
     if (typeof text === 'string') return plain(this.withEnd(this.tokenizer.encode(text)));
-    const hint = 'Name the key of the text with `textKey`.';
+    const hint = 'Name the key of the text with `textKey` (--dataset_text_field).';
     throw dataError(place(), `a row with ${KEYS}`, phrase(row), hint);
   }
 
@@ -152,6 +152,6 @@ function integers(list: unknown, place: () => string, below: number, other?: num
 }
 
 function noLoss(place: () => string, keys: string, row: Row): Error {
-  const hint = 'Leave `loss` out for rows that have none.';
+  const hint = 'Leave `loss` (--completion_only_loss) out for rows that have none.';
   return dataError(place(), `a row with ${keys}, as the loss asks for`, phrase(row), hint);
 }

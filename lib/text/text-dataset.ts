@@ -138,6 +138,6 @@ function sharedPieces(
 function nothingLeft(files: readonly string[], report: TextReport): DsError {
   const { rows, empty, unlearned, cutRows } = report;
   const got = `${rows} rows: ${empty} empty, ${unlearned} without one, ${cutRows} cut or left out`;
-  const hint = 'A larger `length`, or another `loss`, keeps more of them.';
+  const hint = 'A larger `length` (--max_length), or another `loss`, keeps more of them.';
   return dataError(files.slice(0, 3).join(', '), 'rows with a token to learn', got, hint);
 }

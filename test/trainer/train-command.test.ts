@@ -169,6 +169,19 @@ test.each([
   120_000,
 );
 
+test.each([
+  ['--learning_rate -1', /Trainer lr: expected a finite number of at least 0, got -1/],
+  ['--per_device_train_batch_size 0', /Trainer batchSize: expected an integer of at least 1/],
+  ['--save_steps 0', /Trainer save\.every: .*got 0/],
+  ['--eval_data rows.jsonl --eval_steps 0', /Trainer eval\.every: .*got 0/],
+  ['--deepspeed {"train_batch_size":7}', /train_batch_size: .*got 7/],
+])('what a Trainer refuses is known before rows are read: %s', async (words, message) => {
+  const line = `train ${COMMON} --output refused --device cpu --max_steps 1 ${words}`;
+  const { code, stdout, stderr } = await ds(line);
+  expect([code, stdout]).toEqual([1, expect.not.stringContaining('learns from')]);
+  expect(stderr).toMatch(message);
+});
+
 test('--lora trains adapters alone, on two ranks, and leaves the files of PEFT', async () => {
   const stage3 = file('stage3.json', '{ "zero_optimization": { "stage": 3 } }');
   const line = `train --num-procs 2 ${COMMON} --deepspeed ${stage3} --output adapter --lora --lora-r 4 --target_modules all-linear --max_steps 12 --learning_rate 3e-2 --logging_steps 4 --save_steps 12`;

@@ -6,13 +6,16 @@ import { join } from 'node:path';
 import { inUnison, replaceFile } from '../../checkpoint/index.js';
 import { requireWritable } from '../../checkpoint/make-folder.js';
 import type { Distributed } from '../../comm/index.js';
+import { DATA } from '../../engine/ranks.js';
 import { checkpointWorld } from '../../engine/setup/checkpoint-world.js';
 import { jobOf } from '../../initialize.js';
 import type { CausalLM } from '../../models/index.js';
 import type { Device } from '../../runtime/device.js';
 import { type TextBatch, type TextSample, Tokenizer } from '../../text/index.js';
+import { firstReading } from '../configuration.js';
 import type { EndEvent, TrainerEvent } from '../events.js';
 import type { TrainerOptions } from '../options.js';
+import { readTrainerOptions } from '../read-options.js';
 import { Trainer } from '../trainer.js';
 import type { TrainerState } from '../trainer-state.js';
 import type { TrainArguments } from './arguments.js';
@@ -30,14 +33,14 @@ const SAMPLE_TOKENS = 48;
 
 /** Throws DS_ARGUMENT, DS_DATA, DS_CHECKPOINT, DS_IO, and what a Trainer throws. */
 export async function train(args: CheckedArguments): Promise<void> {
-  const { options, evaluation } = trainerPart(args, args.output_dir);
+  const { options } = trainerPart(args, args.output_dir);
   const { device: kind, deepspeed: config = {} } = options;
   const job = await jobOf({ device: kind, config });
   const { device } = job.world;
   const say: Say = job.rank === 0 ? (line) => console.log(line) : () => {};
   let after: (() => Promise<void>) | null = null;
   try {
-    const { model, tokenizer, rows, prompt } = await readTogether(args, evaluation, job, say);
+    const { model, tokenizer, rows, prompt } = await readTogether(args, job, say);
     const { train: data, eval: judged } = rows;
     const all = { ...options, train: data, eval: judged, model, tokenizer, distributed: job };
     const isWhole = await trained(all as RowTrainerOptions, args, say);
@@ -61,19 +64,16 @@ interface Material {
  * What the arguments name, once all ranks have theirs: where one fails, as the first one does where
  * the output cannot be written, the others do not wait for it.
  */
-async function readTogether(
-  args: CheckedArguments,
-  evaluation: Evaluation | null,
-  job: Distributed,
-  say: Say,
-): Promise<Material> {
+async function readTogether(args: CheckedArguments, job: Distributed, say: Say): Promise<Material> {
   const isFirst = job.rank === 0;
+  const { options, evaluation } = trainerPart(args, args.output_dir);
   const found: Material[] = [];
   await inUnison(checkpointWorld(job), 'preparing to train', async () => {
     if (isFirst) await requireWritable(args.output_dir);
     const tokenizer = Tokenizer.fromPretrained(args.tokenizer_name ?? sourceOf(args));
     const model = await openModel(args);
     say(described(args, model, job));
+    requireTrainer({ ...options, model, tokenizer }, evaluation, job);
     const rows = await openRows(args, evaluation, { tokenizer, maxSeq: model.maxSeq });
     rows.lines.forEach(say);
     const prompt = isFirst ? await promptFor(args, tokenizer) : null;
@@ -81,6 +81,18 @@ async function readTogether(
     return null;
   });
   return found[0] as Material;
+}
+
+/** Throws what a Trainer of these options refuses: before rows are read, which may take long. */
+function requireTrainer(
+  options: Omit<TrainerOptions<unknown, unknown>, 'train'>,
+  evaluation: Evaluation | null,
+  { mesh }: Distributed,
+): void {
+  const data = () => [] as never;
+  const judged = evaluation ? { ...evaluation, data } : undefined;
+  const settings = readTrainerOptions({ ...options, train: data, eval: judged });
+  firstReading(settings, mesh.size(...DATA));
 }
 
 type RowTrainer = Trainer<TextSample, TextBatch>;
