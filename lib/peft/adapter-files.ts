@@ -149,7 +149,18 @@ function savedOf(model: Module): Saved[] {
     const own = isBias && isWrapped ? `${owner}.base_layer.bias` : name;
     saved.push({ name: PREFIX + own, parameter, transposed: theirs.has(name) });
   }
-  return saved;
+  return [...saved, ...tiedOf(model, config, saved)];
+}
+
+/** PEFT has a copy of its own of each module that is trained whole, and wants all of them. */
+function tiedOf(model: Module, { modulesToSave }: LoraConfig, saved: readonly Saved[]): Saved[] {
+  const whole = [...model.tiedNames()].filter(([tied]) =>
+    parentsOf(tied).some((one) => isSavedWhole(one, modulesToSave)),
+  );
+  return whole.flatMap(([tied, name]) => {
+    const first = saved.find((one) => one.name === PREFIX + name);
+    return first ? [{ ...first, name: PREFIX + tied }] : [];
+  });
 }
 
 /**
@@ -204,8 +215,8 @@ function match(
       found.set(name, saved);
     }
   }
-  const there = new Set([...found.values()].map(({ name }) => name));
-  const missing = [...own.keys()].filter((name) => !there.has(name));
+  const there = new Set([...found.values()].map(({ parameter }) => parameter));
+  const missing = wanted.filter(({ parameter }) => !there.has(parameter)).map(({ name }) => name);
   if (missing.length === 0 && unexpected.length === 0) return found;
   const problems = [
     missing.length > 0 ? `without ${listed(missing)}` : '',
