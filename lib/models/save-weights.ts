@@ -129,7 +129,7 @@ function forTransformers(
     const hint = 'No format holds both.';
     throw misuse('saveWeights', 'layers in NF4 or in whole numbers', 'some of each', hint);
   }
-  const adapters = new Set([...lorasOf(module).values()].flatMap(({ factors }) => factors));
+  const adapters = new Set([...lorasOf(module).values()].flatMap(({ added }) => added));
   const parameters = new Map(module.namedParameters());
   const kept = sources.flatMap((source) => {
     const name = names.get(source.name) ?? source.name;

@@ -72,6 +72,12 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
   /** A and B. */
   abstract get factors(): readonly Parameter[];
 
+  /** @internal All that it adds to the base's own parameters. */
+  get added(): readonly Parameter[] {
+    const own = new Set(this.#base.parameters());
+    return this.parameters().filter((parameter) => !own.has(parameter));
+  }
+
   /** The update of the weight, f32, in its shape [out, in] or [rows, channels]. */
   abstract update(): Tensor;
 

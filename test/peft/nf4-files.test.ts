@@ -81,10 +81,15 @@ test('another way to store weights in few bits is refused', async () => {
   );
 });
 
-test.each([tinyLlama, tinyGpt2])(
-  '%p: merged adapters are saved as the weights that they are part of',
-  async (make) => {
-    const model: nn.models.CausalLM = peft.addLora(make(), { targetModules: 'all-linear' });
+test.each([
+  [tinyLlama, false],
+  [tinyGpt2, false],
+  [tinyGpt2, true],
+])(
+  '%p: merged adapters are saved as the weights that they are part of, with DoRA: %s',
+  async (make, useDora) => {
+    const options = { targetModules: 'all-linear', useDora };
+    const model: nn.models.CausalLM = peft.addLora(make(), options);
     stir(model);
     await expect(nn.saveWeights(model, join(dir, 'apart'))).rejects.toThrow(
       /adapters that are merged, got one beside .*peft\.merge\(model\)/,
