@@ -1,5 +1,6 @@
 // What a search prints: a line for each experiment as it ends, and the table of all.
 import type { ResolvedConfig } from '../../types/config.js';
+import { byteText } from '../runtime/byte-text.js';
 import type { Way } from './search-space.js';
 import { bestOf, metricOf, type Row } from './tuner.js';
 
@@ -12,12 +13,6 @@ const UNITS: Readonly<Record<Metric, string>> = {
 };
 
 const number = (value: number): string => value.toPrecision(4).replace(/\.?0+$/, '');
-
-/** "1.5 GiB", "812.0 MiB". */
-function size(bytes: number): string {
-  const mebibytes = bytes / 2 ** 20;
-  return mebibytes < 1024 ? `${mebibytes.toFixed(1)} MiB` : `${(mebibytes / 1024).toFixed(1)} GiB`;
-}
 
 /** "autotuning: z1_gas1_tmbspg4: 123.4 samples/s, 48 ms a step (at most 5 more)". */
 export function experimentLine(row: Row, metric: Metric, left: number): string {
@@ -40,7 +35,7 @@ interface Searched {
 export function summaryOf({ rows, ways, metric, seconds, best }: Searched): string[] {
   const measured = rows.map((row) => {
     const { metrics, failure, candidate } = row;
-    const peak = metrics ? size(metrics.peak_memory) : '';
+    const peak = metrics ? byteText(metrics.peak_memory) : '';
     const value = metricOf(row, metric);
     return [candidate.name, value === null ? '' : number(value), peak, failure ?? ''];
   });

@@ -1,12 +1,10 @@
 // A plan as people read it: a table of ways, the bytes of the best by part, and what was assumed.
+import { gibibytes } from '../runtime/byte-text.js';
 import type { ModelSizes } from './model-sizes.js';
 import { type Candidate, configOf, type Plan, type PlanRequest } from './plan.js';
 import { hostAdamRate } from './rates.js';
 
-const GIB = 2 ** 30;
 const SHOWN = 12;
-
-const gib = (bytes: number): string => `${(bytes / GIB).toFixed(1)} GiB`;
 
 /** "stage 2, optimizer on the host (ratio 0.5), checkpointing, micro-batch 4 x 2". */
 function nameOf({ setup }: Candidate): string {
@@ -35,8 +33,8 @@ function rowOf(one: Candidate): string[] {
   const speed = `${(tokensPerSecond / 1000).toFixed(1)}k`;
   return [
     fits ? 'fits' : 'too much',
-    gib(device),
-    gib(host),
+    gibibytes(device),
+    gibibytes(host),
     `${time.step.toFixed(3)} s`,
     speed,
     nameOf(one),
@@ -54,7 +52,9 @@ function table(rows: readonly string[][]): string[] {
 }
 
 function parts(name: string, bytes: object): string {
-  const list = Object.entries(bytes).map(([part, value]) => `${part} ${gib(value as number)}`);
+  const list = Object.entries(bytes).map(
+    ([part, value]) => `${part} ${gibibytes(value as number)}`,
+  );
   return `${name}: ${list.join(', ')}`;
 }
 
@@ -76,11 +76,11 @@ function assumptions(request: PlanRequest): string[] {
   const link =
     nodes > 1 ? `, ${(nodeLink / 1e9).toFixed(0)} GB/s from each machine to the others` : '';
   return [
-    `${(weightsOf(sizes) / 1e9).toFixed(3)}e9 parameters${ofAdapters(sizes)}; ${nodes} x ${devicesPerNode} GPUs of ${gib(deviceMemory)}, ${gib(hostMemory)} of memory and ${coresPerNode} cores a machine${link}.`,
+    `${(weightsOf(sizes) / 1e9).toFixed(3)}e9 parameters${ofAdapters(sizes)}; ${nodes} x ${devicesPerNode} GPUs of ${gibibytes(deviceMemory)}, ${gibibytes(hostMemory)} of memory and ${coresPerNode} cores a machine${link}.`,
     `Rates of ${rates.name}: ${(rates.matmul / 1e12).toFixed(0)} TFLOP/s in 16-bit products, ${(rates.deviceMemory / 1e12).toFixed(2)} TB/s, ${(rates.link / 1e9).toFixed(0)} GB/s between GPUs, Adam on the host at ${adam.toFixed(0)} GB/s, ${(rates.pcie / 1e9).toFixed(0)} GB/s to and from a GPU at once.`,
     ...(diskMemory > 0
       ? [
-          `A disk of ${gib(diskMemory)} a machine, read and written at ${(rates.disk / 1e9).toFixed(1)} GB/s each at once, which all its ranks share; an update reads and writes 12 bytes a parameter, and hides behind one micro-batch.`,
+          `A disk of ${gibibytes(diskMemory)} a machine, read and written at ${(rates.disk / 1e9).toFixed(1)} GB/s each at once, which all its ranks share; an update reads and writes 12 bytes a parameter, and hides behind one micro-batch.`,
         ]
       : []),
     ...(most.tensor > 1 || most.stages > 1
@@ -107,7 +107,7 @@ function verdictOf({ device, host, disk }: Candidate, request: PlanRequest): str
   ] as const;
   const short = needs.filter(([, needed, there]) => needed > there);
   const text = (short.length > 0 ? short : needs.filter(([, needed]) => needed > 0))
-    .map(([of, needed, there]) => `${gib(needed)} of the ${gib(there)} ${of}`)
+    .map(([of, needed, there]) => `${gibibytes(needed)} of the ${gibibytes(there)} ${of}`)
     .join(', ');
   return short.length > 0 ? `Does not fit: it needs ${text}.` : `Fits: ${text}.`;
 }
@@ -125,7 +125,7 @@ export function formatPrediction(candidates: readonly Candidate[], request: Plan
     verdictOf(best, request),
     parts('Each GPU', best.memory.device),
     parts('Each rank on the host', best.memory.host),
-    ...(best.disk > 0 ? [`Each machine on its disk: ${gib(best.disk)}`] : []),
+    ...(best.disk > 0 ? [`Each machine on its disk: ${gibibytes(best.disk)}`] : []),
     '',
     ...assumptions(request),
   ].join('\n');
@@ -143,7 +143,7 @@ export function formatPlan({ candidates, best }: Plan, request: PlanRequest): st
       `Best: ${nameOf(best)}.`,
       parts('Each GPU', best.memory.device),
       parts('Each rank on the host', best.memory.host),
-      ...(best.disk > 0 ? [`Each machine on its disk: ${gib(best.disk)}`] : []),
+      ...(best.disk > 0 ? [`Each machine on its disk: ${gibibytes(best.disk)}`] : []),
       ...(checkpointing ? ['The model is made with activationCheckpointing: true.'] : []),
       JSON.stringify(configOf(best), null, 2),
     );

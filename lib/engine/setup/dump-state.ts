@@ -1,5 +1,6 @@
 // dump_state: the resolved configuration and what the engine made of it, as text.
 import { formatCount } from '../../profiler/index.js';
+import { mebibytes } from '../../runtime/byte-text.js';
 import type { Decisions, Holdings } from '../engine-parts.js';
 
 /** What is described. */
@@ -7,8 +8,6 @@ type Described = Decisions & Holdings;
 
 /** Values of keys like these are not for a log. */
 const SECRET = /(api_?key|experiment_key|token|secret|password)$/i;
-
-const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
 /**
  * One section a part, then the configuration as JSON; secrets are masked. Ends without a line

@@ -6,9 +6,9 @@ import type { ResolvedConfig } from '../../../types/config.js';
 import type { JsonValue } from '../../../types/json.js';
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
+import { byteText } from '../../runtime/byte-text.js';
 import { cpu, type Device } from '../../runtime/device.js';
 import { type HostLimits, hostLimits } from '../../runtime/host-limits.js';
-import { size } from '../watch/memory-advice.js';
 import { exchanged } from './agreement.js';
 import {
   type CertainBytes,
@@ -181,7 +181,7 @@ function onDevices(claims: readonly Claim[]): Shortage[] {
     if (limit === null || sumOf(parts) <= limit) return [];
     const whose = claims.length > 1 ? ` of rank ${rank}` : '';
     const of = `the memory of ${name}${whose}`;
-    return [{ of, parts, there: size(limit), place: 'device', isCertain: true }];
+    return [{ of, parts, there: byteText(limit), place: 'device', isCertain: true }];
   });
 }
 
@@ -198,12 +198,12 @@ function onHosts(claims: readonly Claim[]): Shortage[] {
     const within = host.groups.flatMap(({ group, limit }, i): Shortage[] => {
       const free = most(({ groups }) => groups[i]?.free ?? Number.MAX_SAFE_INTEGER);
       if (sumOf(parts) <= free) return [];
-      const there = `${size(free)} free of the ${size(limit)} that control group ${group} may have`;
+      const there = `${byteText(free)} free of the ${byteText(limit)} that control group ${group} may have`;
       return [{ ...short, there, isCertain: true }];
     });
     const free = most((limits) => limits.free);
     if (within.length > 0 || sumOf(parts) <= free) return within.slice(0, 1);
-    const there = `${size(free)} free of ${size(host.total)}`;
+    const there = `${byteText(free)} free of ${byteText(host.total)}`;
     return [{ ...short, there, isCertain: !host.canGrow }];
   });
 }
@@ -219,7 +219,7 @@ function onDisks(claims: readonly Claim[]): Shortage[] {
     const parts = added(here.map(({ folder, bytes }) => ({ [folder]: bytes })));
     const free = Math.max(...here.map((file) => file.free));
     if (sumOf(parts) <= free) return [];
-    const there = `${size(free)} free`;
+    const there = `${byteText(free)} free`;
     return [{ of: 'disk', parts, there, place: 'disk', isCertain: true }];
   });
 }
@@ -253,8 +253,8 @@ function refusal(found: readonly Shortage[], config: ResolvedConfig): DsError {
 /** "17.4 GiB of host memory (weights 2.9 GiB + ...)". */
 export function needsText(of: string, parts: Parts): string {
   const list = Object.entries(parts).filter(([, bytes]) => bytes > 0);
-  const terms = list.map(([name, bytes]) => `${name} ${size(bytes)}`);
-  return `${size(sumOf(parts))} of ${of} (${terms.join(' + ')})`;
+  const terms = list.map(([name, bytes]) => `${name} ${byteText(bytes)}`);
+  return `${byteText(sumOf(parts))} of ${of} (${terms.join(' + ')})`;
 }
 
 /** What would need less of a place. `ds plan` weighs all of it. */

@@ -2,7 +2,7 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { H200, type Room, type Weighed } from '../../plan/index.js';
-import { size } from '../watch/memory-advice.js';
+import { byteText } from '../../runtime/byte-text.js';
 import { needsText, settings } from './memory-promise.js';
 
 /** Where a choice was made. */
@@ -33,7 +33,7 @@ export function choiceLine(best: Weighed<ResolvedConfig>, context: Context): str
   const { isKnown } = context;
   const why = context.isHost ? ', as the CPU computes where host memory is' : '';
   const places = placesOf(best, context).map(
-    ({ of, bytes, there }) => `${size(bytes)} of ${size(there)} of ${of}`,
+    ({ of, bytes, there }) => `${byteText(bytes)} of ${byteText(there)} of ${of}`,
   );
   const each = context.ranks > 1 ? ' for each rank' : '';
   const time =
@@ -112,7 +112,7 @@ export function refusal(leanest: Weighed<ResolvedConfig>, context: Context): DsE
     code: 'DS_OUT_OF_MEMORY',
     op: 'initialize',
     expected: `${short.map(({ of, parts }) => needsText(of, parts)).join(', ')}${each} by the plan, with ${wayText(leanest)}, which needs least of what "auto" leaves open`,
-    got: short.map(({ there }) => size(there)).join(', '),
+    got: short.map(({ there }) => byteText(there)).join(', '),
     hint: [...new Set(hints)].join(' '),
   });
 }

@@ -1,6 +1,7 @@
 // What an engine says when memory runs out: who holds it, and the settings that would free most of
 // it.
 import type { ResolvedConfig } from '../../../types/config.js';
+import { byteText } from '../../runtime/byte-text.js';
 import type { Explanation } from '../../runtime/shortage.js';
 import { StreamedHome } from '../../zero/home/streamed-home.js';
 import type { Ranks } from '../ranks.js';
@@ -22,12 +23,6 @@ const SHOWN = 3;
 /** What checkpointing every block leaves of activations, for the order of the advice. */
 const CHECKPOINTED = 1 / 3;
 
-/** "1.5 GiB", "812.0 MiB". */
-export function size(bytes: number): string {
-  const mebibytes = bytes / 2 ** 20;
-  return mebibytes < 1024 ? `${mebibytes.toFixed(1)} MiB` : `${(mebibytes / 1024).toFixed(1)} GiB`;
-}
-
 /**
  * What is held by owner, under which limit, and the three settings that would free most, by what
  * they would free.
@@ -37,12 +32,12 @@ export function memoryAdvice(advised: Advised): Explanation {
   const { device } = advised;
   const { weights, gradients, optimizer, other } = use.device;
   const { cap, total } = device.memory;
-  const limit = cap > 0 ? `the cap ${size(cap)}` : `the ${size(total)} of ${device.name}`;
+  const limit = cap > 0 ? `the cap ${byteText(cap)}` : `the ${byteText(total)} of ${device.name}`;
   const held = [
-    `weights ${size(weights)}`,
-    `gradients ${size(gradients)}`,
-    `master weights and optimizer ${size(optimizer)}`,
-    `activations and other ${size(other)}`,
+    `weights ${byteText(weights)}`,
+    `gradients ${byteText(gradients)}`,
+    `master weights and optimizer ${byteText(optimizer)}`,
+    `activations and other ${byteText(other)}`,
   ].join(', ');
   const best = settings(advised, use.device)
     .filter(({ frees }) => frees > 0)
@@ -70,23 +65,26 @@ function forState(
       (sum, { home, schedule }) => sum + home.bytes.device + schedule.deviceBytes,
       0,
     );
-    const text = `"zero_optimization.offload_optimizer.gpu_share": 0 frees ${size(frees)}`;
+    const text = `"zero_optimization.offload_optimizer.gpu_share": 0 frees ${byteText(frees)}`;
     found.push({ frees, text });
   }
   if (device.kind !== 'cpu' && offload.device === 'none') {
     const also = stage === 0 ? '"stage": 1, ' : '';
-    const text = `"zero_optimization": { ${also}"offload_optimizer": { "device": "cpu" } } moves ${size(optimizer)} to host memory`;
+    const text = `"zero_optimization": { ${also}"offload_optimizer": { "device": "cpu" } } moves ${byteText(optimizer)} to host memory`;
     found.push({ frees: optimizer, text });
   }
   if (device.kind !== 'cpu' && stage === 3 && params.device === 'none') {
-    const text = `"zero_optimization.offload_param": { "device": "cpu" } moves ${size(weights)} to host memory`;
+    const text = `"zero_optimization.offload_param": { "device": "cpu" } moves ${byteText(weights)} to host memory`;
     found.push({ frees: weights, text });
   }
   if (stage < 3) {
     const next = stage < 2 ? 2 : 3;
     const shared = (stage < 1 ? optimizer : 0) + (stage < 2 ? gradients : weights);
     const frees = shared * (1 - 1 / data.size);
-    found.push({ frees, text: `"zero_optimization.stage": ${next} frees about ${size(frees)}` });
+    found.push({
+      frees,
+      text: `"zero_optimization.stage": ${next} frees about ${byteText(frees)}`,
+    });
   }
   return found;
 }
@@ -102,15 +100,15 @@ function forActivations({ config }: Advised, { other }: MemoryUse['device']): Se
       frees: smaller,
       text:
         `"train_micro_batch_size_per_gpu": ${left} with "gradient_accumulation_steps": ` +
-        `${Math.ceil((steps * micro) / left)} frees about ${size(smaller)}`,
+        `${Math.ceil((steps * micro) / left)} frees about ${byteText(smaller)}`,
     },
     {
       frees: recomputed,
-      text: `checkpoint() around each block of the model frees up to ${size(recomputed)} of activations`,
+      text: `checkpoint() around each block of the model frees up to ${byteText(recomputed)} of activations`,
     },
   ];
   if (!config.bf16.enabled && !config.fp16.enabled) {
-    const text = `"bf16": { "enabled": true } halves activations, by about ${size(other / 2)}`;
+    const text = `"bf16": { "enabled": true } halves activations, by about ${byteText(other / 2)}`;
     found.push({ frees: other / 2, text });
   }
   return found;
@@ -119,6 +117,6 @@ function forActivations({ config }: Advised, { other }: MemoryUse['device']): Se
 function forLimits({ device }: Advised): Setting[] {
   const { cap, total } = device.memory;
   if (cap === 0) return [];
-  const text = `a higher cap: device.setMemoryCap() allows ${size(cap)} of ${size(total)}`;
+  const text = `a higher cap: device.setMemoryCap() allows ${byteText(cap)} of ${byteText(total)}`;
   return [{ frees: total - cap, text }];
 }

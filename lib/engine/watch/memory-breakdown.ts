@@ -1,5 +1,6 @@
 // memory_breakdown: a line on who holds how much memory, before and after each phase of a step.
 
+import { mebibytes } from '../../runtime/byte-text.js';
 import type { Device } from '../../runtime/device.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { ZeroStages } from '../../zero/zero-stage.js';
@@ -53,8 +54,6 @@ export function memoryUse({ device, stage, state }: MemoryOwners): MemoryUse {
     host: { pinned, resident: process.memoryUsage.rss() },
   };
 }
-
-const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
 /** "memory after forward | cpu: 812.0 MiB, peak 900.5 MiB | weights: ... | pinned: ..." */
 export function memoryLine(point: string, device: Device, { device: on, host }: MemoryUse): string {

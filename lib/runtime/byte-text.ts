@@ -1,0 +1,11 @@
+// Numbers of bytes as people read them.
+
+/** "812.0 MiB", whatever the size. */
+export const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+
+/** "1.5 GiB", whatever the size. */
+export const gibibytes = (bytes: number): string => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+
+/** "812.0 MiB", and "1.5 GiB" from there on. */
+export const byteText = (bytes: number): string =>
+  bytes < 2 ** 30 ? mebibytes(bytes) : gibibytes(bytes);
