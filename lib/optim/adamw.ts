@@ -2,6 +2,7 @@
 import type { DType } from '../runtime/dtype.js';
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { type AdamGroup, adamScalars, adamTensors } from './adam-rule.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import type {
   SpeculationTensors,
@@ -10,17 +11,10 @@ import type {
   UpdateSettings,
   UpdateTensors,
 } from './optimizer.js';
-import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
+import { makeGroups, type ParamsOf } from './param-groups.js';
 import { halves, type SplitTensors, type SplittingOptimizer } from './split-master.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
-
-/** A parameter group of Adam and AdamW; fields may be changed between steps. */
-export interface AdamGroup extends ParamGroup {
-  betas: readonly [number, number];
-  /** Added to the root of the second moment. */
-  eps: number;
-}
 
 /** Defaults of AdamW's groups. */
 export interface AdamWOptions {
@@ -84,16 +78,7 @@ export class AdamW
     settings: UpdateSettings<AdamGroup>,
     kernels: UpdateKernels,
   ): void {
-    const { group, master, grad, weight, state, control } = tensors;
-    kernels.adamW({
-      master,
-      m: state.exp_avg!,
-      v: state.exp_avg_sq!,
-      grad,
-      weight,
-      control,
-      ...this.scalars(settings, group),
-    });
+    kernels.adamW({ ...adamTensors(tensors), ...this.scalars(settings, tensors.group) });
   }
 
   get updatesHalves(): boolean {
@@ -136,18 +121,8 @@ export class AdamW
   }
 
   private scalars({ step, groups }: UpdateSettings<AdamGroup>, group: number): AdamWScalars {
-    const { lr, betas, eps, weightDecay } = groups[group] as AdamGroup;
-    const correction = (beta: number): number => (this.biasCorrection ? 1 - beta ** step : 1);
-    return {
-      lr,
-      beta1: betas[0],
-      beta2: betas[1],
-      eps,
-      weightDecay,
-      correction1: correction(betas[0]),
-      correction2: correction(betas[1]),
-      decoupled: this.decoupled,
-    };
+    const { biasCorrection, decoupled } = this;
+    return adamScalars(groups[group] as AdamGroup, biasCorrection ? step : null, { decoupled });
   }
 }
 

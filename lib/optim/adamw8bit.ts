@@ -2,7 +2,7 @@
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { numel } from '../runtime/view.js';
-import type { AdamGroup } from './adamw.js';
+import { type AdamGroup, adamScalars, adamTensors } from './adam-rule.js';
 import { type DeclaredState, perBlock, perElement, type StateTensor } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamsOf } from './param-groups.js';
@@ -74,20 +74,14 @@ export class AdamW8bit extends StandaloneOptimizer<AdamGroup> {
   }
 
   update(
-    { group, master, grad, weight, state, control }: UpdateTensors,
+    tensors: UpdateTensors,
     { step, groups }: UpdateSettings<AdamGroup>,
     kernels: UpdateKernels,
   ): void {
-    const { lr, betas, eps, weightDecay } = groups[group] as AdamGroup;
-    const correction = (beta: number): number => (this.biasCorrection ? 1 - beta ** step : 1);
-    const rule = {
-      ...{ lr, beta1: betas[0], beta2: betas[1], eps, weightDecay, decoupled: true },
-      correction1: correction(betas[0]),
-      correction2: correction(betas[1]),
-    };
-    const [m, v] = [state.exp_avg!, state.exp_avg_sq!];
-    const operands = { master, m, v, grad, weight, control, ...rule };
-    const { exp_avg_absmax: mScale, exp_avg_sq_absmax: vScale } = state;
+    const group = groups[tensors.group] as AdamGroup;
+    const scalars = adamScalars(group, this.biasCorrection ? step : null);
+    const operands = { ...adamTensors(tensors), ...scalars };
+    const { exp_avg_absmax: mScale, exp_avg_sq_absmax: vScale } = tensors.state;
     if (mScale && vScale) kernels.adamW8bit({ ...operands, mScale, vScale });
     else kernels.adamW(operands);
   }

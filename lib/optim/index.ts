@@ -8,9 +8,9 @@ export type {
 } from '../runtime/kernels.generated.js';
 export { Adafactor, type AdafactorOptions } from './adafactor.js';
 export { Adagrad, type AdagradGroup, type AdagradOptions } from './adagrad.js';
+export type { AdamGroup } from './adam-rule.js';
 export {
   Adam,
-  type AdamGroup,
   type AdamOptions,
   AdamW,
   type AdamWOptions,

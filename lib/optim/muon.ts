@@ -5,6 +5,7 @@ import type { DType } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { numel, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
+import { adamScalars, adamTensors } from './adam-rule.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import {
   type MuonGroup,
@@ -251,27 +252,12 @@ interface PlaceUpdate {
 }
 
 function adamUpdate(
-  { group, master, grad, weight, state, control }: UpdateTensors,
+  tensors: UpdateTensors,
   { step, groups }: UpdateSettings<MuonGroup>,
   kernels: UpdateKernels,
 ): void {
-  const { lr, betas, eps, weightDecay } = groups[group] as MuonGroup;
-  kernels.adamW({
-    master,
-    m: state.exp_avg!,
-    v: state.exp_avg_sq!,
-    grad,
-    weight,
-    control,
-    lr,
-    beta1: betas[0],
-    beta2: betas[1],
-    eps,
-    weightDecay,
-    correction1: 1 - betas[0] ** step,
-    correction2: 1 - betas[1] ** step,
-    decoupled: true,
-  });
+  const group = groups[tensors.group] as MuonGroup;
+  kernels.adamW({ ...adamTensors(tensors), ...adamScalars(group, step) });
 }
 
 const flat = (matrix: View): View => ({ ...matrix, shape: [numel(matrix.shape)], strides: [1] });

@@ -2,7 +2,7 @@
 // Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
-import type { AdamGroup } from './adamw.js';
+import { type AdamGroup, adamScalars, adamTensors } from './adam-rule.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import { type ExchangingOptimizer, type PayloadPass, wholeParameter } from './exchange.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
@@ -96,26 +96,15 @@ export class OneBitAdam
 }
 
 /** AdamW without bias correction. */
-export function plainAdam(
-  { master, grad, weight, state, control }: UpdateTensors,
-  { lr, betas, eps, weightDecay }: AdamGroup,
-  kernels: UpdateKernels,
-): void {
-  kernels.adamW({
-    ...{ master, m: state.exp_avg!, v: state.exp_avg_sq!, grad, weight, control },
-    ...{ lr, beta1: betas[0], beta2: betas[1], eps, weightDecay },
-    ...{ correction1: 1, correction2: 1, decoupled: true },
-  });
+export function plainAdam(tensors: UpdateTensors, group: AdamGroup, kernels: UpdateKernels): void {
+  kernels.adamW({ ...adamTensors(tensors), ...adamScalars(group, null) });
 }
 
 /** The same by a second moment that stays. */
 export function frozenAdam(
-  { master, grad, weight, state, control }: UpdateTensors,
+  tensors: UpdateTensors,
   { lr, betas, eps, weightDecay }: AdamGroup,
   kernels: UpdateKernels,
 ): void {
-  kernels.frozenAdam({
-    ...{ master, m: state.exp_avg!, v: state.exp_avg_sq!, grad, weight, control },
-    ...{ lr, beta1: betas[0], eps, weightDecay },
-  });
+  kernels.frozenAdam({ ...adamTensors(tensors), lr, beta1: betas[0], eps, weightDecay });
 }

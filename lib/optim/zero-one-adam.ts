@@ -2,7 +2,7 @@
 // Sources: Lu et al. 2022, arXiv:2202.06009; DeepSpeed's ZeroOneAdam.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
-import type { AdamGroup } from './adamw.js';
+import type { AdamGroup } from './adam-rule.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import { Drift } from './drift.js';
 import { type ExchangingOptimizer, type PayloadPass, wholeParameter } from './exchange.js';

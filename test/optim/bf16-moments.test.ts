@@ -1,6 +1,6 @@
 // AdamW's moments in bf16 on the CPU, and optimizers of the caller's own beside the setting.
 import { cpu, initialize, optim } from '../../lib/index.js';
-import type { AdamGroup } from '../../lib/optim/adamw.js';
+import type { AdamGroup } from '../../lib/optim/adam-rule.js';
 import type { ParamGroup, ParamsOf } from '../../lib/optim/param-groups.js';
 import { tinyConfig, tinyModel } from '../e2e/tiny-training.js';
 import { testOnCpu } from '../support/jest-cases.js';

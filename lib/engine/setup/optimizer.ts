@@ -1,7 +1,8 @@
 // The optimizer section of a configuration to the optimizer it names.
 import type { ResolvedOptimizer } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
-import { type AdamGroup, AdamW } from '../../optim/adamw.js';
+import type { AdamGroup } from '../../optim/adam-rule.js';
+import { AdamW } from '../../optim/adamw.js';
 import * as optim from '../../optim/index.js';
 import { Lamb, type LambGroup } from '../../optim/lamb.js';
 import { Muon } from '../../optim/muon.js';
