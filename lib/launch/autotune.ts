@@ -9,8 +9,8 @@ import type { LaunchOptions } from './launch-options.js';
 import type { LaunchJob } from './make-job.js';
 import { exitCode } from './member.js';
 import type { Program } from './script.js';
+import { INTERRUPTS } from './supervisor.js';
 
-const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 /** As a shell reports a program that Ctrl-C has ended. */
 const INTERRUPTED = 130;
 
@@ -62,12 +62,12 @@ class AskedToEnd {
   };
 
   constructor() {
-    for (const signal of SIGNALS) process.on(signal, this.hear);
+    for (const signal of INTERRUPTS) process.on(signal, this.hear);
     process.stdout.on('error', this.hear);
   }
 
   dispose(): void {
-    for (const signal of SIGNALS) process.off(signal, this.hear);
+    for (const signal of INTERRUPTS) process.off(signal, this.hear);
     process.stdout.off('error', this.hear);
   }
 }

@@ -5,7 +5,7 @@ import { type Exit, exitCode } from './member.js';
 import { EventSink, encodeEvent } from './node-events.js';
 import { Reaper } from './reaper.js';
 import { startRanks } from './start-ranks.js';
-import { Supervisor } from './supervisor.js';
+import { INTERRUPTS, Supervisor } from './supervisor.js';
 
 /**
  * The first line of input is the job; further ones are signals for the ranks. The input's end means
@@ -55,7 +55,7 @@ class Orders {
         else reject(new Error('a job on standard input was expected: use ds --hostfile'));
       });
     });
-    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+    for (const signal of INTERRUPTS) {
       process.on(signal, () => this.interrupt(signal));
     }
   }

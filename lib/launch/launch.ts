@@ -15,7 +15,7 @@ import { Reaper } from './reaper.js';
 import type { Program } from './script.js';
 import { SshNode } from './ssh-node.js';
 import { startRanks } from './start-ranks.js';
-import { type Outcome, Supervisor } from './supervisor.js';
+import { INTERRUPTS, type Outcome, Supervisor } from './supervisor.js';
 
 /** Where the output of a job goes. */
 export interface JobOutput {
@@ -90,7 +90,7 @@ export async function runJob(plan: LaunchJob, output: JobOutput): Promise<Outcom
     });
     const interrupt = (signal: NodeJS.Signals) => supervisor.interrupt(signal);
     const stop = stopOnce(interrupt);
-    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+    for (const signal of INTERRUPTS) {
       process.on(signal, interrupt);
       cleanups.push(() => process.off(signal, interrupt));
     }

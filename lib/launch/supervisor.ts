@@ -3,6 +3,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 
 import type { Exit, Member } from './member.js';
 
+/** Signals to a launcher that end its job. */
+export const INTERRUPTS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+
 export interface Outcome {
   /** The first member that ended otherwise than with exit code 0; not one that was asked to end. */
   failure: Exit | null;

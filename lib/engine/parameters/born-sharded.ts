@@ -13,7 +13,7 @@ import { requireType } from '../../runtime/require-type.js';
 export function init<Model extends Module>(build: () => Model): Model {
   requireType('zero.Init', build, 'function');
   const model = build();
-  if (model instanceof Promise) throw read();
+  if (model instanceof Promise) throw promised();
   requireModule('zero.Init', model);
   for (const [name, parameter] of model.namedParameters()) {
     if (!parameter.isMaterialized) continue;
@@ -29,7 +29,7 @@ export function init<Model extends Module>(build: () => Model): Model {
 }
 
 /** A model of a folder has values, and nothing to be drawn. */
-const read = (): DsError =>
+const promised = (): DsError =>
   new DsError({
     code: 'DS_ARGUMENT',
     op: 'zero.Init',

@@ -1,8 +1,9 @@
 // What the arguments of `ds train` must be together, judged before anything is loaded.
-import { existsSync, realpathSync } from 'node:fs';
-import { join, resolve } from 'node:path';
+import { realpathSync } from 'node:fs';
+import { resolve } from 'node:path';
 
 import { DsError } from '../../errors.js';
+import { adapterFolder } from '../../peft/adapter-folder.js';
 import { requireOneStage } from '../configuration.js';
 import type { TrainArguments } from './arguments.js';
 import { trainerPart } from './trainer-options.js';
@@ -50,8 +51,7 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
 
 /** Throws DS_ARGUMENT for a folder that has an adapter alone. */
 function requireModel(dir: string): void {
-  const has = (name: string): boolean => existsSync(join(dir, name));
-  if (!has('adapter_config.json') || has('config.json')) return;
+  if (!adapterFolder(dir)) return;
   const hint =
     'Give the model that it was trained beside: --resume_from_checkpoint goes on with an adapter, and peft.merge() makes both one model.';
   const expected = 'the folder of a model, with config.json';
