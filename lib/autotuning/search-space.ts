@@ -55,7 +55,7 @@ interface Placement {
 const MOVED = { device: 'cpu', pin_memory: true };
 
 /** zero_optimization of `file`; of lists of values the first. */
-export function zeroOf({ zero_optimization: zero }: Section): Section {
+function zeroOf({ zero_optimization: zero }: Section): Section {
   if (!isSection(zero)) return {};
   const { offload_optimizer: state, offload_param: weights, ...rest } = zero;
   const kept = Object.entries({ ...rest }).map(([key, value]) => [key, firstOf(key, value)]);
@@ -68,7 +68,7 @@ export function zeroOf({ zero_optimization: zero }: Section): Section {
 }
 
 /** Whether a value of zero_optimization is several to choose from. */
-export function isChoice(key: string, value: unknown): value is readonly unknown[] {
+function isChoice(key: string, value: unknown): value is readonly unknown[] {
   const schema = configSchema.properties?.zero_optimization?.properties?.[key];
   return Array.isArray(value) && value.length > 0 && !typesOf(schema ?? {}).includes('array');
 }

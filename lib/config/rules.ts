@@ -65,7 +65,7 @@ const advices = [
 ];
 
 /** What there is to advise on `config`. */
-export function adviceOn(config: ResolvedValues): Advice[] {
+function adviceOn(config: ResolvedValues): Advice[] {
   return advices.map((advice) => advice(config)).filter((advice) => advice !== null);
 }
 

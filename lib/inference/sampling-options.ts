@@ -87,7 +87,7 @@ export interface SamplingRules {
 }
 
 /** Tokens of a bad word at most: what the device remembers of a sequence. */
-export const MOST_IN_BAD_WORD = 64;
+const MOST_IN_BAD_WORD = 64;
 
 /** The tokens that there are. */
 export interface Vocabulary {

@@ -57,7 +57,7 @@ export interface StepAudience {
 }
 
 /** Nobody but the reader. */
-export const noAudience: StepAudience = {
+const noAudience: StepAudience = {
   queueOf: (_request, onLeave) => new PieceQueue(onLeave),
   rest: () => {},
 };

@@ -111,7 +111,7 @@ const PLUGIN = /^NCCL_\w*PLUGIN$/;
  * not. NCCL_*, UCX_* and absolute library paths, which DeepSpeed's users keep in .deepspeed_env,
  * are fine.
  */
-export function loadsCode(name: string, value: string): string | null {
+function loadsCode(name: string, value: string): string | null {
   if (ALWAYS.includes(name)) return 'a variable that loads no code';
   const entries = value.split(':');
   if (FOLDERS.includes(name) && !entries.every((entry) => entry.startsWith('/'))) {

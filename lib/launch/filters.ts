@@ -9,7 +9,7 @@ type Selection = Map<string, string[] | null>;
  * Parses "host", "host:0,1" and several of these joined by "@". A colon inside brackets belongs to
  * the host ("[fe80::1]:0"). Throws DS_ARGUMENT.
  */
-export function parseFilter(option: string, text: string): Selection {
+function parseFilter(option: string, text: string): Selection {
   const selection: Selection = new Map();
   for (const item of text.split('@')) {
     const [, host, list] = /^(\[[^\]]*\]|[^:\s]+)(?::(.*))?$/.exec(item.trim()) ?? [];

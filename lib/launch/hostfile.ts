@@ -4,7 +4,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { refuse } from './argument-error.js';
 
 /** Where DeepSpeed looks when no hostfile is named. */
-export const DEFAULT_HOSTFILE = '/job/hostfile';
+const DEFAULT_HOSTFILE = '/job/hostfile';
 
 /**
  * A host, or "this machine", and the slots on it that ranks may take: GPU numbers, or places on the

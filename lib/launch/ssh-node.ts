@@ -18,7 +18,7 @@ const LAST_LINES = 5;
  * ssh's own words after its name; of an option that comes twice, ssh takes the first. No password
  * is ever asked for, no terminal is made, and a link that is lost is noticed within a minute.
  */
-export function sshArguments({ port, args }: SshOptions, host: string, command: string): string[] {
+function sshArguments({ port, args }: SshOptions, host: string, command: string): string[] {
   const options = ['BatchMode=yes', 'ConnectTimeout=30', 'ServerAliveInterval=15'];
   return [
     '-T',
@@ -35,7 +35,7 @@ export function sshArguments({ port, args }: SshOptions, host: string, command: 
  * The command for a POSIX shell there; the same Node and the same package must lie at the same
  * paths.
  */
-export function nodeCommand(directory: string, nodeRank: number): string {
+function nodeCommand(directory: string, nodeRank: number): string {
   const cli = process.argv[1] as string;
   const words = [process.execPath, ...process.execArgv, cli, 'launch-node', String(nodeRank)];
   return `cd ${quote(directory)} && exec ${words.map(quote).join(' ')}`;

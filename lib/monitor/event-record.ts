@@ -83,7 +83,7 @@ export function crc32c(bytes: Uint8Array): number {
 }
 
 /** TFRecord's form of a checksum: rotated and shifted, for data that holds checksums itself. */
-export function maskedCrc32c(bytes: Uint8Array): number {
+function maskedCrc32c(bytes: Uint8Array): number {
   const crc = crc32c(bytes);
   return (((crc >>> 15) | (crc << 17)) + 0xa282ead8) >>> 0;
 }

@@ -133,7 +133,7 @@ function behind([, , T, S]: ScoreShape, like: Tensor): Tensor {
  * see no key has weights of 0 and passes no gradient on, where PyTorch has NaN. Throws DS_SHAPE,
  * DS_DTYPE.
  */
-export function maskedWeights(op: string, q: Tensor, k: Tensor, masks: AttentionMasks): Tensor {
+function maskedWeights(op: string, q: Tensor, k: Tensor, masks: AttentionMasks): Tensor {
   const [B, H, T, D] = q.shape as [number, number, number, number];
   const sizes = [B, H, T, k.size(2)] as const;
   const { attnMask, keyPaddingMask, isCausal = false } = masks;

@@ -29,7 +29,7 @@ export type MuonGroupOptions = GroupOptions<MuonGroup> & { useMuon: boolean };
 const NOT_HIDDEN = /embed|lm_head|(^|\.)w[tp]e\./;
 
 /** DeepSpeed's rule: two dims or more, and neither "embed" nor "lm_head" in the name; nor GPT-2's wte and wpe. */
-export function wantsMuon(name: string, { shape }: Tensor): boolean {
+function wantsMuon(name: string, { shape }: Tensor): boolean {
   return shape.length >= 2 && !NOT_HIDDEN.test(name);
 }
 

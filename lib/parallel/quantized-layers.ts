@@ -40,7 +40,7 @@ export const hasPackedParts = (model: Module): boolean =>
  * A ColumnLinear or a RowLinear whose part of the weight is a QuantizedLinear's, under its names.
  * For inference: checkpoints would not know of which whole these are parts.
  */
-export class CutQuantizedLinear extends Module implements JoinsOthers {
+class CutQuantizedLinear extends Module implements JoinsOthers {
   /** See QuantizedLinear. */
   readonly weight_packed: Parameter;
   /** See QuantizedLinear. */

@@ -141,7 +141,7 @@ function parseState(op: string, text: string, { weight }: Linear): QuantState {
 }
 
 /** The layers of a model that are in 4 bits, by their paths. */
-export function quantizedOf(model: Module): Map<string, NF4Linear> {
+function quantizedOf(model: Module): Map<string, NF4Linear> {
   const found = new Map<string, NF4Linear>();
   for (const [name, module] of model.namedModules()) {
     if (module instanceof NF4Linear) found.set(name, module);

@@ -25,7 +25,7 @@ const SHOWN = 12;
 
 const lastOf = (name: string): string => name.slice(name.lastIndexOf('.') + 1);
 
-export const isProjection = (module: Module): module is Linear | PackedLinear =>
+const isProjection = (module: Module): module is Linear | PackedLinear =>
   module instanceof Linear || module instanceof PackedLinear;
 
 /**

@@ -120,7 +120,7 @@ export function isPipelined(model: object): model is Module & Pipelined {
 }
 
 /** Throws DS_ARGUMENT for values that are none. */
-export function requireOptions(op: string, options: PipelineOptions): PipelineOptions {
+function requireOptions(op: string, options: PipelineOptions): PipelineOptions {
   const { partitionMethod: method, activationCheckpointInterval, baseSeed } = options;
   if (method !== undefined && !/^(parameters|uniform|flops|type:.+)$/i.test(String(method))) {
     const expected = '"parameters", "uniform", "flops" or "type:REGEX"';

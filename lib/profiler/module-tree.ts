@@ -7,7 +7,7 @@ export type Pass = 'forward' | 'backward' | 'recompute';
 /** Work by pass: forward, backward, and the forward that is run again in the backward. */
 export type PassWork = Record<Pass, Work>;
 
-export function noWork(): PassWork {
+function noWork(): PassWork {
   const zero = (): Work => ({ macs: 0, flops: 0 });
   return { forward: zero(), backward: zero(), recompute: zero() };
 }

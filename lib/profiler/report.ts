@@ -199,7 +199,7 @@ export interface Aggregate {
 }
 
 /** One list per level, the model's first; `deepest` -1 goes to the leaves. */
-export function aggregateByDepth(model: ModuleProfile, deepest: number): Aggregate[][] {
+function aggregateByDepth(model: ModuleProfile, deepest: number): Aggregate[][] {
   const levels: Aggregate[][] = [];
   const last = deepest < 0 ? Number.POSITIVE_INFINITY : deepest;
   for (let level = [model]; level.length > 0 && levels.length <= last; ) {

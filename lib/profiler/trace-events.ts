@@ -3,7 +3,7 @@
 import { writeFileSync } from 'node:fs';
 
 /** Groups of lanes, in the order in which they are shown. */
-export const PROCESSES = ['JavaScript', 'device', 'host threads', 'collectives', 'disk'] as const;
+const PROCESSES = ['JavaScript', 'device', 'host threads', 'collectives', 'disk'] as const;
 
 /** Who has done something. */
 export type TraceProcess = (typeof PROCESSES)[number];

@@ -28,7 +28,7 @@ export interface ServeLimits {
   drainSeconds?: number;
 }
 
-export const LIMITS: OptionNames<ServeLimits> = {
+const LIMITS: OptionNames<ServeLimits> = {
   ...{ bodyBytes: true, promptTokens: true, answers: true, prompts: true, requests: true },
   ...{ requestSeconds: true, bodySeconds: true, unreadBytes: true, unreadSeconds: true },
   ...{ drainSeconds: true },

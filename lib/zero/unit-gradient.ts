@@ -46,7 +46,7 @@ export interface GradientShape {
  * In the parameters' dtype: backward adds the next micro-batch to `parameter.grad`, views of one
  * flat buffer.
  */
-export class InPlaceGradient implements UnitGradient {
+class InPlaceGradient implements UnitGradient {
   readonly dtype: DType;
   private flat: Tensor | null = null;
 
@@ -102,7 +102,7 @@ export class InPlaceGradient implements UnitGradient {
  * so that `parameter.grad` is null between backwards. Source: DeepSpeed's
  * data_types.grad_accum_dtype.
  */
-export class WideGradient implements UnitGradient {
+class WideGradient implements UnitGradient {
   readonly dtype = 'f32';
   private sum: Tensor | null = null;
 

@@ -13,7 +13,7 @@ import { Tensor } from '../../tensor/index.js';
  */
 export type InputCast = (inputs: unknown[]) => unknown[];
 
-export const asGiven: InputCast = (inputs) => inputs;
+const asGiven: InputCast = (inputs) => inputs;
 
 /** What a model's method has made of the inputs of forward(). Throws DS_ARGUMENT for no list. */
 export function requireInputs(method: string, made: unknown): unknown[] {
@@ -23,7 +23,7 @@ export function requireInputs(method: string, made: unknown): unknown[] {
 }
 
 /** Floating-point tensors as `dtype`, in lists and plain objects too; everything else stays. */
-export function floatsAs(dtype: 'f16' | 'bf16'): InputCast {
+function floatsAs(dtype: 'f16' | 'bf16'): InputCast {
   const cast = (value: unknown): unknown => {
     if (value instanceof Tensor) return isFloating(value.dtype) ? value.to(dtype) : value;
     if (Array.isArray(value)) return value.map(cast);

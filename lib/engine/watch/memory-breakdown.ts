@@ -56,7 +56,7 @@ export function memoryUse({ device, stage, state }: MemoryOwners): MemoryUse {
 }
 
 /** "memory after forward | cpu: 812.0 MiB, peak 900.5 MiB | weights: ... | pinned: ..." */
-export function memoryLine(point: string, device: Device, { device: on, host }: MemoryUse): string {
+function memoryLine(point: string, device: Device, { device: on, host }: MemoryUse): string {
   const owners = {
     weights: on.weights,
     gradients: on.gradients,

@@ -183,7 +183,7 @@ export function scalingKeys(type: RopeScaling['type']): {
 }
 
 /** Radians per position of each pair of channels, headDim / 2 of them. Source: Su et al. 2021. */
-export function plainFrequencies({ headDim, ropeTheta }: AngleSizes): number[] {
+function plainFrequencies({ headDim, ropeTheta }: AngleSizes): number[] {
   return Array.from({ length: headDim / 2 }, (_, i) => ropeTheta ** ((-2 * i) / headDim));
 }
 

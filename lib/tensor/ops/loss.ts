@@ -105,7 +105,7 @@ function requireDivisor(op: string, divisor: unknown, reduction: string, device:
 }
 
 /** Throws DS_ARGUMENT. */
-export function ignoreIndexOf(op: string, { ignoreIndex = IGNORE_INDEX }: RowOptions): number {
+function ignoreIndexOf(op: string, { ignoreIndex = IGNORE_INDEX }: RowOptions): number {
   return requireInteger(`${op} ignoreIndex`, ignoreIndex, Number.MIN_SAFE_INTEGER);
 }
 

@@ -13,7 +13,7 @@ export interface GemmOperand {
 }
 
 /** Reads `x` [.., M, K] in place when one of its last two dims has stride 1; else from a copy. */
-export function gemmOperand(x: Tensor): GemmOperand {
+function gemmOperand(x: Tensor): GemmOperand {
   const n = x.ndim;
   const [rows, columns] = [x.shape[n - 2] as number, x.shape[n - 1] as number];
   const [rowStride, columnStride] = [x.strides[n - 2] as number, x.strides[n - 1] as number];
