@@ -1,5 +1,7 @@
 // A pool of threads answers in any order, tells what a thread threw, and replaces those that end.
-import { setTimeout as sleep } from 'node:timers/promises';
+import { once } from 'node:events';
+import { runInThisContext } from 'node:vm';
+import type { Worker } from 'node:worker_threads';
 
 import { DsError } from '../../lib/errors.js';
 import { ThreadPool } from '../../lib/runtime/thread-pool.js';
@@ -11,6 +13,12 @@ function poolOf(threads: number, timeoutMs = 60_000): ThreadPool<unknown, number
   const entry = { folder: __dirname, entry: 'doubling-thread', data: {} };
   return new ThreadPool({ ...entry, threads, timeoutMs });
 }
+
+/** Node's own, which hears of threads: a test file has a copy. */
+const node: NodeJS.Process = runInThisContext('process');
+
+/** Timers of this process that have not come yet. */
+const timers = () => node.getActiveResourcesInfo().filter((name) => name === 'Timeout').length;
 
 test('more questions than threads, and what a thread throws', async () => {
   const pool = poolOf(2);
@@ -38,15 +46,20 @@ test('a thread that ends, or says nothing, is replaced', async () => {
 
 test('a thread that ended while nobody asked it is replaced', async () => {
   const pool = poolOf(1);
-  expect(await pool.ask('end soon', lost)).toBe(0);
-  await sleep(500);
+  const started = once(node, 'worker') as Promise<[Worker]>;
+  const answer = pool.ask('end soon', lost);
+  const [thread] = await started;
+  const ended = once(thread, 'exit');
+  expect(await answer).toBe(0);
+  await ended;
   expect(await pool.ask(4, lost)).toBe(8);
   await pool.close();
 });
 
 test('a question that cannot be copied fails alone, and leaves nothing behind', async () => {
-  const pool = poolOf(1, 1500);
+  const pool = poolOf(1);
   expect(await pool.ask(1, lost)).toBe(2);
+  const before = timers();
   let deep: unknown = 0;
   for (let i = 0; i < 100_000; ++i) deep = [deep];
   for (const odd of [deep, () => {}]) {
@@ -54,8 +67,7 @@ test('a question that cannot be copied fails alone, and leaves nothing behind', 
       ...{ code: 'DS_INTERNAL', got: expect.stringMatching(/^a question that cannot be copied/) },
     });
   }
-  // Its time is not counted on: the thread lives, and answers.
-  await sleep(2000);
+  expect(timers()).toBe(before);
   expect(await pool.ask(2, lost)).toBe(4);
   await pool.close();
 });

@@ -62,6 +62,8 @@ export class FakeEngine implements ServedEngine {
     this.active++;
     this.counts.promptTokens += prompt.length;
     request.onStart?.();
+    const hear = () => {}; // As an engine, which listens for each of its requests.
+    signal?.addEventListener('abort', hear);
     const streams = Array.from({ length: n }, () => this.tokenizer?.decodeStream());
     try {
       for (let place = 0; place < maxNewTokens; ++place) {
@@ -85,6 +87,7 @@ export class FakeEngine implements ServedEngine {
       }
     } finally {
       this.active--;
+      signal?.removeEventListener('abort', hear);
       if (signal?.aborted) this.aborted++;
     }
   }

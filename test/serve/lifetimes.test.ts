@@ -1,6 +1,8 @@
 // How long requests live: clients that go or read slowly, time and queues that are over, failures, and the server's own end.
 import { once, setMaxListeners } from 'node:events';
 import { connect } from 'node:net';
+import { runInThisContext } from 'node:vm';
+
 import { DsError } from '../../lib/errors.js';
 import { serve } from '../../lib/serve/index.js';
 import { ask, begin, eventsOf, until, withServer } from './client.js';
@@ -42,12 +44,14 @@ test.each([false, true])('a client that goes frees what it held (stream: %s)', (
 );
 
 test('a client that goes while it sends leaves nothing', () =>
-  withServer(async (url, engine) => {
+  withServer(async (url, engine, server) => {
     const socket = connect(Number(new URL(url).port), '127.0.0.1');
     const head = `POST ${PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n`;
-    socket.write(`${head}content-length: 100\r\n\r\n{"prompt"`);
-    await new Promise((resolve) => setTimeout(resolve, 20));
+    const begun = `${head}content-length: 100\r\n\r\n{"prompt"`;
+    await new Promise((resolve) => socket.write(begun, resolve));
+    await until(() => server.openConnections === 1);
     socket.destroy();
+    await until(() => server.openConnections === 0);
     expect((await ask(url + PATH, { body: { prompt } })).status).toBe(200);
     expect(engine.requests).toHaveLength(1);
   }));
@@ -69,15 +73,18 @@ test(
   20_000,
 ); // By itself Node would look after 30 s.
 
+/** Node's own, which hears of its warnings: a test file has a copy. */
+const node: NodeJS.Process = runInThisContext('process');
+
 test('a request of many prompts gives no warning', () =>
   withServer(async (url) => {
     const warnings: Error[] = [];
     const keep = (warning: Error): void => void warnings.push(warning);
-    process.on('warning', keep);
+    node.on('warning', keep);
     const prompts = Array.from({ length: 16 }, () => prompt);
     const { status, json } = await ask(url + PATH, { body: { prompt: prompts, max_tokens: 2 } });
     await new Promise((resolve) => setImmediate(resolve));
-    process.off('warning', keep);
+    node.off('warning', keep);
     expect([status, json.choices.length]).toEqual([200, 16]);
     expect(warnings).toEqual([]);
   }));
@@ -105,12 +112,12 @@ test('a slow reader is ended at a bound, and stalls nobody', () =>
 
 test('a client that never takes its answer is cut off', () =>
   withServer(
-    async (url, engine) => {
+    async (url, engine, server) => {
       engine.padding = 'x'.repeat(1e6);
       const stuck = await begin(url + PATH, { body: { prompt, max_tokens: 40 } });
       stuck.pause();
       const closed = new Promise((resolve) => stuck.once('close', resolve));
-      await new Promise((resolve) => setTimeout(resolve, 1500));
+      await until(() => server.openConnections === 0);
       stuck.on('error', () => {}).resume();
       await closed;
       expect(stuck.complete).toBe(false);
