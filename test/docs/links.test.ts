@@ -72,6 +72,22 @@ test.each(pages())(
   },
 );
 
+/** Sources that a page names by their paths. */
+function pathsIn(page: string): string[] {
+  const paths = readPage(page).matchAll(
+    /`((?:lib|csrc|test|scripts|bench|examples|docs)\/[\w./-]+)`/g,
+  );
+  return Array.from(paths, ([, path = '']) => path);
+}
+
+test.each([...pages(), 'CONTRIBUTING.md'])('the sources that %s names are there', (page) => {
+  expect(pathsIn(page).filter((path) => !existsSync(join(root, path)))).toEqual([]);
+});
+
+test('pages name sources', () => {
+  expect(pathsIn('CONTRIBUTING.md')).toContain('test/config/obeyed.test.ts');
+});
+
 test('a link to what is not packed is found', () => {
   expect(isPacked('docs/data.md')).toBe(true);
   expect(isPacked('docs/api/index.html')).toBe(false);

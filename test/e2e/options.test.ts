@@ -68,7 +68,7 @@ const watching: readonly Mistake[] = [
     'getModelProfile warmUp: expected an integer of at least 0, got -1.',
   ],
   [
-    'printModelProfile({ topModule })',
+    'printProfile(p, { topModule })',
     () => profiler.printProfile({}, { topModule: 3 }),
     'printProfile: expected the options moduleDepth, topModules, detailed, recomputeFwdFactor',
   ],
@@ -88,7 +88,7 @@ const watching: readonly Mistake[] = [
     'CsvMonitor: expected the options outputPath, jobName, got "path".',
   ],
   [
-    'new TensorBoardMonitor({ outputPath })',
+    'new TensorBoardMonitor without jobName',
     () => new monitor.TensorBoardMonitor({ output_path: folder }),
     'TensorBoardMonitor jobName: expected a string, got undefined.',
   ],
@@ -131,7 +131,7 @@ const datasets: readonly Mistake[] = [
     'TokenDataset.fromText: expected an object of options, such as { path: ... }',
   ],
   [
-    'TokenDataset.fromText({ tokenizer })',
+    'TokenDataset.fromText({ encoder })',
     () => data.TokenDataset.fromText({ path: text, seq: 2, encoder: encode }),
     'Did you mean "encode"?',
   ],

@@ -11,14 +11,12 @@ export interface Gpt2Shape {
 /** Multiply-accumulates of a forward; `headWide` has the vocabulary padded to a multiple of 64. */
 export function gpt2Macs({ channels: C, layers: L, vocabulary: V, batch: B, seq: T }: Gpt2Shape): {
   blocks: number;
-  head: number;
   headWide: number;
 } {
   const perToken = 12 * C * C + T * C;
   const tokens = B * T;
   return {
     blocks: L * tokens * perToken,
-    head: tokens * C * V,
     headWide: tokens * C * 64 * Math.ceil(V / 64),
   };
 }
