@@ -14,20 +14,8 @@ const HASHES = ['.cmake', '.sh', '.py', '.yml', '.txt', '.gyp', ''];
 /** What is generated, recorded or prose in a format of its own. */
 const LEFT_OUT =
   /\.generated\.|(^|\/)(golden|results)\/|(^|\/)(LICENSE|NOTICE)$|(^|\/)\.git(ignore|attributes)$/;
-/** Folders and files that have not been wrapped yet; those that are named are. */
-const LATER = new RegExp(
-  [
-    /^csrc\//,
-    /^lib\/(optim|zero\/(home|schedule))\//,
-    /^lib\/(checkpoint\/shared-file|tensor\/ops\/linear|zero\/(adopt|layout|weight-unit|wire))\.ts$/,
-    /^lib\/engine\/(engine|pipeline-engine|parameters\/full-state|step\/stage-worker)\.ts$/,
-    /^lib\/engine\/saving\/(engine-shards|host-state|restore|same-model)\.ts$/,
-    /^lib\/engine\/setup\/(build-engine|pipeline|stage|units)\.ts$/,
-    /^test\/(?!config|docs|models|monitor|profiler|scripts|support|tarball|launch)/,
-  ]
-    .map(({ source }) => source)
-    .join('|'),
-);
+/** Folders, and a file, that have not been wrapped yet. */
+const LATER = /^(csrc|lib\/zero\/(home|schedule))\/|^lib\/engine\/engine\.ts$/;
 
 /**
  * A line that is read as it stands: lists, tables, orders to tools, and what is aligned by

@@ -1,5 +1,5 @@
-// The GPU half of the tests, in plain Node:
-// node build/js/test/gpu.js [--device cuda] [--only REGEXP] [--gpus N] [--repeat TIMES] [--part K/N].
+// The GPU half of the tests, in plain Node: node build/js/test/gpu.js [--device cuda] [--only
+// REGEXP] [--gpus N] [--repeat TIMES] [--part K/N].
 import { spawnSync } from 'node:child_process';
 import { type Device, device as findDevice, probeGpus } from '../lib/runtime/device.js';
 import { allCases } from './support/all-cases.js';
@@ -16,7 +16,10 @@ function option(name: string): string | undefined {
   return at < 0 ? undefined : process.argv[at + 1];
 }
 
-/** Those that the words of the command choose: by name and GPUs, as often as asked, every N-th of them. */
+/**
+ * Those that the words of the command choose: by name and GPUs, as often as asked, every N-th of
+ * them.
+ */
 function chosenCases(): Case[] {
   const only = new RegExp(option('only') ?? '');
   const gpus = option('gpus');
@@ -31,7 +34,9 @@ function chosenCases(): Case[] {
   return mine.slice(Number(option('from') ?? 0));
 }
 
-/** Whether a failed case has taken the process's GPU context with it: then all others would fail. */
+/**
+ * Whether a failed case has taken the process's GPU context with it: then all others would fail.
+ */
 function isLost(device: Device): boolean {
   try {
     device.synchronize();

@@ -1,4 +1,5 @@
-// One safetensors file of whole tensors that several ranks write together, each its parts, without gathering anything.
+// One safetensors file of whole tensors that several ranks write together, each its parts, without
+// gathering anything.
 import { lstat, rename } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 
@@ -21,8 +22,9 @@ import { WEIGHTS_FILE } from './weight-files.js';
 import { type CheckpointWorld, inUnison } from './world.js';
 
 /**
- * Writes `dir`/`file`, which appears when it is complete, and returns its path. `tensors` are those that this rank has a
- * part of; the shards of all ranks are all elements of all of theirs. Throws on all ranks DS_IO, DS_CHECKPOINT, DS_COMM.
+ * Writes `dir`/`file`, which appears when it is complete, and returns its path. `tensors` are those
+ * that this rank has a part of; the shards of all ranks are all elements of all of theirs. Throws
+ * on all ranks DS_IO, DS_CHECKPOINT, DS_COMM.
  */
 export async function writeTogether(
   { dir, file }: { dir: string; file: string },
@@ -74,9 +76,9 @@ export async function writeTogether(
 }
 
 /**
- * Writes a shard where it belongs in the tensor whose first byte is number `start` of the file: in one piece, or, of a
- * box, row by row. Host memory beyond that of device tensors: two buffers of 32 MiB, of remote ones two parts; for a box,
- * all of its values.
+ * Writes a shard where it belongs in the tensor whose first byte is number `start` of the file: in
+ * one piece, or, of a box, row by row. Host memory beyond that of device tensors: two buffers of 32
+ * MiB, of remote ones two parts; for a box, all of its values.
  */
 async function writePart(path: string, start: number, shard: Shard): Promise<void> {
   const { name, shape, tensor } = shard;
@@ -110,8 +112,8 @@ async function onHost(values: Tensor | Remote): Promise<Tensor> {
 }
 
 /**
- * Writes one safetensors file, which appears when it is complete in the place of one that may be there. Throws DS_IO,
- * DS_CHECKPOINT where there is anything else.
+ * Writes one safetensors file, which appears when it is complete in the place of one that may be
+ * there. Throws DS_IO, DS_CHECKPOINT where there is anything else.
  */
 export async function writeAlone(path: string, sources: readonly TensorSource[]): Promise<void> {
   await requireWeights(path);
@@ -132,7 +134,10 @@ async function putInPlace(made: string, path: string): Promise<void> {
   await syncPath(dirname(resolve(path)));
 }
 
-/** Whether there are weights at `path` to replace. Throws DS_CHECKPOINT where there is anything else. */
+/**
+ * Whether there are weights at `path` to replace. Throws DS_CHECKPOINT where there is anything
+ * else.
+ */
 async function requireWeights(path: string): Promise<boolean> {
   const status = await lstat(path).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return null;

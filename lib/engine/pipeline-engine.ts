@@ -34,9 +34,10 @@ export interface PipelineParts {
 export type MicroBatches = Iterator<unknown> | AsyncIterator<unknown>;
 
 /**
- * Trains and evaluates in whole batches: forward(), backward() and step() are its own. Every rank calls trainBatch() and
- * evalBatch() alike; those of the first stage read inputs from their iterator, those of the last one labels, and the
- * others read nothing. Source: DeepSpeed's PipelineEngine.
+ * Trains and evaluates in whole batches: forward(), backward() and step() are its own. Every rank
+ * calls trainBatch() and evalBatch() alike; those of the first stage read inputs from their
+ * iterator, those of the last one labels, and the others read nothing. Source: DeepSpeed's
+ * PipelineEngine.
  */
 export class PipelineEngine extends Engine {
   private isRunning = false;
@@ -78,9 +79,10 @@ export class PipelineEngine extends Engine {
   }
 
   /**
-   * One update from gradientAccumulationSteps() micro-batches, which `batches` gives as [inputs, labels]; resolves with
-   * their mean loss over the data ranks, a scalar f32 on the device, on every rank. Rejects with DS_DATA when there are
-   * fewer, and with what the model throws; DS_COMM where another rank has failed.
+   * One update from gradientAccumulationSteps() micro-batches, which `batches` gives as [inputs,
+   * labels]; resolves with their mean loss over the data ranks, a scalar f32 on the device, on
+   * every rank. Rejects with DS_DATA when there are fewer, and with what the model throws; DS_COMM
+   * where another rank has failed.
    */
   async trainBatch(batches: MicroBatches): Promise<Tensor> {
     const { module, parts } = this;
@@ -107,7 +109,8 @@ export class PipelineEngine extends Engine {
   }
 
   /**
-   * The mean loss of `micros` micro-batches over the data ranks, on every rank; nothing changes. Rejects as trainBatch().
+   * The mean loss of `micros` micro-batches over the data ranks, on every rank; nothing changes.
+   * Rejects as trainBatch().
    */
   async evalBatch(
     batches: MicroBatches,
@@ -193,7 +196,10 @@ export class PipelineEngine extends Engine {
     return known;
   }
 
-  /** The first and the last stage read as many items as there are micro-batches. Throws DS_DATA for fewer. */
+  /**
+   * The first and the last stage read as many items as there are micro-batches. Throws DS_DATA for
+   * fewer.
+   */
   private async fetch(
     op: string,
     batches: MicroBatches,
@@ -210,7 +216,10 @@ export class PipelineEngine extends Engine {
     return found;
   }
 
-  /** The first stage reads inputs, and others may give something else in their place. Throws DS_DATA, DS_ARGUMENT. */
+  /**
+   * The first stage reads inputs, and others may give something else in their place. Throws
+   * DS_DATA, DS_ARGUMENT.
+   */
   private batchOf(op: string, item: unknown): PipelineBatch {
     const [inputs, labels] = batchOf(op, item);
     if (!this.isFirstStage) return [inputs, labels];
@@ -234,7 +243,9 @@ export class PipelineEngine extends Engine {
 
 type Named = Record<string, unknown>;
 
-/** [inputs, labels], { tokens, targets } or { inputs, labels }. Throws DS_DATA for anything else. */
+/**
+ * [inputs, labels], { tokens, targets } or { inputs, labels }. Throws DS_DATA for anything else.
+ */
 function batchOf(op: string, item: unknown): PipelineBatch {
   if (Array.isArray(item) && item.length === 2) return [item[0], item[1]];
   if (typeof item === 'object' && item !== null) {

@@ -1,5 +1,6 @@
-// Adafactor: Adam's second moment from its rows and columns, steps relative to the size of the parameter.
-// Sources: Shazeer & Stern 2018, arXiv:1804.04235; the Adafactor of fairseq and transformers.
+// Adafactor: Adam's second moment from its rows and columns, steps relative to the size of the
+// parameter. Sources: Shazeer & Stern 2018, arXiv:1804.04235; the Adafactor of fairseq and
+// transformers.
 import { DsError } from '../errors.js';
 import type {
   AdafactorScalars,
@@ -25,7 +26,10 @@ import type { UpdateKernels } from './update-kernels.js';
 export interface AdafactorOptions {
   /** The rate; null, the default, for relativeStep. */
   lr?: number | null;
-  /** What is added to squared gradients, and the least size of a parameter that scaleParameter sees. Default [1e-30, 1e-3]. */
+  /**
+   * What is added to squared gradients, and the least size of a parameter that scaleParameter sees.
+   * Default [1e-30, 1e-3].
+   */
   eps?: readonly [number, number];
   /** Largest root mean square of a direction. Default 1. */
   clipThreshold?: number;
@@ -38,8 +42,8 @@ export interface AdafactorOptions {
   /** Multiplies the rate by the root mean square of the parameter. Default true. */
   scaleParameter?: boolean;
   /**
-   * The rate at update t is min(1e-2, 1 / sqrt(t)) times that of the group, which is 1 unless somebody sets it. Default:
-   * true where there is no lr.
+   * The rate at update t is min(1e-2, 1 / sqrt(t)) times that of the group, which is 1 unless
+   * somebody sets it. Default: true where there is no lr.
    */
   relativeStep?: boolean | null;
   /** With relativeStep 1e-6 t stands for 1e-2. Default false. */
@@ -64,11 +68,12 @@ interface PlaceUpdate {
 }
 
 /**
- * With d = 1 - t^decayRate, for a parameter of two dims or more, as matrices of its last two:
- * row = d row + (1 - d) mean over columns of (g^2 + eps0); column likewise over rows; u = g / sqrt(row column / mean(row)).
- * For others v = d v + (1 - d) (g^2 + eps0); u = g / sqrt(v). Then a = lr max(eps1, rms(p)), or lr without
- * scaleParameter; u = a u / max(1, rms(u) / clipThreshold); with beta1 m = beta1 m + (1 - beta1) u, which stands for u;
- * p -= a wd p; p -= u. The exact sequence of operations stands in csrc/ops/adafactor_rule.h.
+ * With d = 1 - t^decayRate, for a parameter of two dims or more, as matrices of its last two: row =
+ * d row + (1 - d) mean over columns of (g^2 + eps0); column likewise over rows; u = g / sqrt(row
+ * column / mean(row)). For others v = d v + (1 - d) (g^2 + eps0); u = g / sqrt(v). Then a = lr
+ * max(eps1, rms(p)), or lr without scaleParameter; u = a u / max(1, rms(u) / clipThreshold); with
+ * beta1 m = beta1 m + (1 - beta1) u, which stands for u; p -= a wd p; p -= u. The exact sequence of
+ * operations stands in csrc/ops/adafactor_rule.h.
  */
 export class Adafactor extends StandaloneOptimizer<ParamGroup> implements SummedOptimizer {
   readonly name = 'Adafactor';
@@ -108,7 +113,10 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
     };
   }
 
-  /** Of matrices: squares of weights, of gradients along rows and columns; then of directions. Of others: of both. */
+  /**
+   * Of matrices: squares of weights, of gradients along rows and columns; then of directions. Of
+   * others: of both.
+   */
   override sumsPerRound(_group: number, shape: readonly number[]): readonly number[] {
     if (!isFactored(shape)) return [2];
     const { rows, matrices, columns } = matrixOf(shape);

@@ -1,4 +1,5 @@
-// Adagrad: rates that fall with the sum of squared gradients. Source: Duchi et al. 2011 in the form of torch.optim.Adagrad.
+// Adagrad: rates that fall with the sum of squared gradients. Source: Duchi et al. 2011 in the form
+// of torch.optim.Adagrad.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
@@ -35,8 +36,8 @@ const NAMES: OptionNames<AdagradOptions> = {
 };
 
 /**
- * g += wd p; sum += g^2; p -= lr / (1 + (t - 1) lrDecay) * g / (sqrt(sum) + eps). The exact sequence of operations
- * stands in csrc/ops/adagrad.h.
+ * g += wd p; sum += g^2; p -= lr / (1 + (t - 1) lrDecay) * g / (sqrt(sum) + eps). The exact
+ * sequence of operations stands in csrc/ops/adagrad.h.
  */
 export class Adagrad extends StandaloneOptimizer<AdagradGroup> {
   readonly name = 'Adagrad';

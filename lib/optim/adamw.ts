@@ -1,4 +1,5 @@
-// Adam with decoupled (AdamW) or L2 weight decay, under all of its names. Sources: Kingma & Ba 2015; Loshchilov & Hutter 2019.
+// Adam with decoupled (AdamW) or L2 weight decay, under all of its names. Sources: Kingma & Ba
+// 2015; Loshchilov & Hutter 2019.
 import type { DType } from '../runtime/dtype.js';
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -31,8 +32,8 @@ export interface AdamWOptions {
   /** True (default) decays weights directly; false adds weight_decay * p to the gradient. */
   decoupled?: boolean;
   /**
-   * False keeps the moments in bf16, 4 bytes a parameter instead of 8: not exact. Default true. Source:
-   * DeepSpeedCPUAdam's fp32_optimizer_states.
+   * False keeps the moments in bf16, 4 bytes a parameter instead of 8: not exact. Default true.
+   * Source: DeepSpeedCPUAdam's fp32_optimizer_states.
    */
   fp32OptimizerStates?: boolean;
 }
@@ -43,9 +44,10 @@ const NAMES: OptionNames<AdamWOptions> = {
 };
 
 /**
- * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr wd p; p -= lr / c1 * m / (sqrt(v / c2) + eps), with
- * c = 1 - b^t. The exact sequence of operations stands in csrc/ops/adamw_rule.h. Moments of bf16 are widened, updated in f32,
- * used for p, and then rounded: m to the nearest, v stochastically (csrc/core/bf16_moments.h).
+ * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr wd p; p -= lr / c1 * m / (sqrt(v / c2) +
+ * eps), with c = 1 - b^t. The exact sequence of operations stands in csrc/ops/adamw_rule.h. Moments
+ * of bf16 are widened, updated in f32, used for p, and then rounded: m to the nearest, v
+ * stochastically (csrc/core/bf16_moments.h).
  */
 export class AdamW
   extends StandaloneOptimizer<AdamGroup>
@@ -128,7 +130,9 @@ export class AdamW
 
 /** Defaults of Adam's groups. */
 export interface AdamOptions extends Omit<AdamWOptions, 'decoupled'> {
-  /** True (default) decays weights directly, as AdamW; false adds weight_decay * p to the gradient. */
+  /**
+   * True (default) decays weights directly, as AdamW; false adds weight_decay * p to the gradient.
+   */
   adamWMode?: boolean;
 }
 

@@ -1,4 +1,5 @@
-// AdamW whose moments are codes of 8 bits: not exact. Sources: Dettmers et al. 2021, arXiv:2110.02861; bitsandbytes.
+// AdamW whose moments are codes of 8 bits: not exact. Sources: Dettmers et al. 2021,
+// arXiv:2110.02861; bitsandbytes.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { numel } from '../runtime/view.js';
@@ -36,10 +37,11 @@ const BLOCK = 256;
 const ZERO = { signed: 127, unsigned: 0 };
 
 /**
- * AdamW's rule in f32 on moments that are widened before an update and rounded after it: each is a code of 256 numbers
- * (dynamic tree quantization) times the largest magnitude of its block of 256 elements, and above 0 for a second moment
- * that is. A parameter takes 2 bytes and 1/32 of one for its moments, not 8. Master weights stay f32. Trainings take
- * another path than AdamW's, to losses that are alike; ZeRO's stages and offload have the bits of one another.
+ * AdamW's rule in f32 on moments that are widened before an update and rounded after it: each is a
+ * code of 256 numbers (dynamic tree quantization) times the largest magnitude of its block of 256
+ * elements, and above 0 for a second moment that is. A parameter takes 2 bytes and 1/32 of one for
+ * its moments, not 8. Master weights stay f32. Trainings take another path than AdamW's, to losses
+ * that are alike; ZeRO's stages and offload have the bits of one another.
  */
 export class AdamW8bit extends StandaloneOptimizer<AdamGroup> {
   readonly name = 'AdamW8bit';

@@ -1,5 +1,5 @@
-// What an optimizer keeps of a parameter, as it declares it: tensors by name, and what becomes of them where the
-// parameter is cut.
+// What an optimizer keeps of a parameter, as it declares it: tensors by name, and what becomes of
+// them where the parameter is cut.
 import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
 import { describe, numel } from '../runtime/view.js';
@@ -15,9 +15,10 @@ export interface StateTensor {
   /** What each element is before the first update. */
   readonly initial: number;
   /**
-   * How many elements of the parameter, in their order, one element of it belongs to: 1, or another power of two. Whoever
-   * holds a part of the parameter holds what belongs to it, and no part begins within a block. Null: it belongs to the
-   * whole parameter, and whoever holds a part of that has all of it.
+   * How many elements of the parameter, in their order, one element of it belongs to: 1, or another
+   * power of two. Whoever holds a part of the parameter holds what belongs to it, and no part
+   * begins within a block. Null: it belongs to the whole parameter, and whoever holds a part of
+   * that has all of it.
    */
   readonly per: number | null;
 }
@@ -30,7 +31,9 @@ export function perElement(shape: readonly number[], initial = 0): StateTensor {
   return { shape, dtype: 'f32', saved: true, initial, per: 1 };
 }
 
-/** An f32 value for each block of `size` elements of a parameter, the last of which may be shorter. */
+/**
+ * An f32 value for each block of `size` elements of a parameter, the last of which may be shorter.
+ */
 export function perBlock(shape: readonly number[], size: number): StateTensor {
   const blocks = Math.ceil(numel(shape) / size);
   return { shape: [blocks], dtype: 'f32', saved: true, initial: 0, per: size };
@@ -49,8 +52,8 @@ export interface StateKeeper {
   /** What it is called in errors. */
   readonly name: string;
   /**
-   * What is kept beside the master weights of a parameter of a group, by the shape that it has as a whole. The same
-   * whenever it is asked.
+   * What is kept beside the master weights of a parameter of a group, by the shape that it has as a
+   * whole. The same whenever it is asked.
    */
   declareState(group: number, shape: readonly number[]): DeclaredState;
 }
@@ -59,8 +62,9 @@ export interface StateKeeper {
 const RESERVED = ['master', 'fp32', 'step'];
 
 /**
- * What `optimizer` keeps of a parameter of `group` that has this shape as a whole. Throws DS_ARGUMENT where that is no
- * state: of another number of elements than `per` says, or under a name that means something else.
+ * What `optimizer` keeps of a parameter of `group` that has this shape as a whole. Throws
+ * DS_ARGUMENT where that is no state: of another number of elements than `per` says, or under a
+ * name that means something else.
  */
 export function declaredState(
   optimizer: StateKeeper,

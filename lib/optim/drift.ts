@@ -1,4 +1,5 @@
-// Updates that a rank has made by itself since all ranks had the same weights: which, and at what rates.
+// Updates that a rank has made by itself since all ranks had the same weights: which, and at what
+// rates.
 
 interface LocalUpdate {
   readonly step: number;
@@ -9,8 +10,8 @@ interface LocalUpdate {
 }
 
 /**
- * A device may skip an update, which the host learns later: the next update then has its number, and what was noted of it
- * never was.
+ * A device may skip an update, which the host learns later: the next update then has its number,
+ * and what was noted of it never was.
  */
 export class Drift {
   private updates: LocalUpdate[] = [];
@@ -20,7 +21,10 @@ export class Drift {
     return (this.updates.at(-1)?.ends ?? true) === false || this.updates.length > 1;
   }
 
-  /** Notes an update; those before it are certain. Returns whether it is the first since the weights were the same. */
+  /**
+   * Notes an update; those before it are certain. Returns whether it is the first since the weights
+   * were the same.
+   */
   begin(update: LocalUpdate): boolean {
     this.keep(update.step - 1);
     this.updates.push(update);
@@ -38,7 +42,10 @@ export class Drift {
     return sums;
   }
 
-  /** All ranks are about to have the same weights, after `applied` updates: the sums until there; null where they have them. */
+  /**
+   * All ranks are about to have the same weights, after `applied` updates: the sums until there;
+   * null where they have them.
+   */
   end(applied: number): number[] | null {
     this.keep(applied);
     const rates = this.updates.length > 0 ? this.rates() : null;

@@ -1,4 +1,5 @@
-// LambdaLR: the rate times a function of the updates applied. Source: PyTorch torch.optim.lr_scheduler.LambdaLR.
+// LambdaLR: the rate times a function of the updates applied. Source: PyTorch
+// torch.optim.lr_scheduler.LambdaLR.
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
@@ -14,7 +15,10 @@ export interface LambdaOptions {
 
 const NAMES: OptionNames<LambdaOptions> = { baseLr: true, factor: true };
 
-/** lr = base * factor(n) after n updates. Throws DS_ARGUMENT unless `factor` is a function, and where it gives no finite number. */
+/**
+ * lr = base * factor(n) after n updates. Throws DS_ARGUMENT unless `factor` is a function, and
+ * where it gives no finite number.
+ */
 export class LambdaLr extends PureSchedule {
   readonly name = 'LambdaLR';
 

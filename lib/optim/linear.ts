@@ -19,7 +19,10 @@ const NAMES: OptionNames<LinearOptions> = {
   ...{ baseLr: true, startFactor: true, endFactor: true, steps: true },
 };
 
-/** lr = base * (start + (end - start) * min(n, steps) / steps) after n updates. Throws DS_CONFIG for a bad number of steps. */
+/**
+ * lr = base * (start + (end - start) * min(n, steps) / steps) after n updates. Throws DS_CONFIG for
+ * a bad number of steps.
+ */
 export class LinearLr extends PureSchedule {
   readonly name = 'LinearLR';
   private readonly options: Required<LinearOptions>;

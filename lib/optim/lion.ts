@@ -15,7 +15,10 @@ export interface LionGroup extends ParamGroup {
 export interface LionOptions {
   /** Default 1e-3. */
   lr?: number;
-  /** Share of the momentum in the step and in the next momentum. Default [0.9, 0.999], as DeepSpeed; the paper has 0.99. */
+  /**
+   * Share of the momentum in the step and in the next momentum. Default [0.9, 0.999], as DeepSpeed;
+   * the paper has 0.99.
+   */
   betas?: readonly [number, number];
   /** Decoupled. Default 0. */
   weightDecay?: number;
@@ -26,8 +29,8 @@ const NAMES: OptionNames<LionOptions> = {
 };
 
 /**
- * p -= lr wd p; p -= lr sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g, with sign(0) = 0. The exact sequence of
- * operations stands in csrc/ops/lion.h.
+ * p -= lr wd p; p -= lr sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g, with sign(0) = 0. The exact
+ * sequence of operations stands in csrc/ops/lion.h.
  */
 export class Lion extends StandaloneOptimizer<LionGroup> {
   readonly name = 'Lion';

@@ -138,8 +138,9 @@ export class DynamicLossScaler implements LossScaler {
   }
 
   /**
-   * Continues from a saved state; window, hysteresis and minimum stay those of this object. The empty state of a run
-   * without dynamic scaling (bf16, fp32, a static scale) leaves this scaler at its start. Throws DS_CHECKPOINT, and then nothing has changed.
+   * Continues from a saved state; window, hysteresis and minimum stay those of this object. The
+   * empty state of a run without dynamic scaling (bf16, fp32, a static scale) leaves this scaler at
+   * its start. Throws DS_CHECKPOINT, and then nothing has changed.
    */
   load(state: JsonObject): void {
     if (Object.keys(state).length === 0) return;

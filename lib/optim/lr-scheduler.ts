@@ -9,8 +9,9 @@ import type { LrSchedule } from './schedule.js';
 import { ScheduleSet } from './schedule-set.js';
 
 /**
- * Moves an optimizer's rates by any schedule, as torch.optim.lr_scheduler does: construction sets those of the first
- * update, and step() after each opt.step() those of the next. An engine does this itself: give it `lrScheduler`.
+ * Moves an optimizer's rates by any schedule, as torch.optim.lr_scheduler does: construction sets
+ * those of the first update, and step() after each opt.step() those of the next. An engine does
+ * this itself: give it `lrScheduler`.
  */
 export class LrScheduler {
   private readonly schedules: ScheduleSet;
@@ -18,8 +19,9 @@ export class LrScheduler {
   private steps = 0;
 
   /**
-   * `schedule` governs all groups alike; a function makes one for each, from the group with the rate it has now:
-   * `new LrScheduler(opt, ({ lr }) => new LinearLr({ baseLr: lr }))`. Throws DS_ARGUMENT for anything else.
+   * `schedule` governs all groups alike; a function makes one for each, from the group with the
+   * rate it has now: `new LrScheduler(opt, ({ lr }) => new LinearLr({ baseLr: lr }))`. Throws
+   * DS_ARGUMENT for anything else.
    */
   constructor(
     optimizer: Pick<Optimizer, 'groups'>,
@@ -39,8 +41,8 @@ export class LrScheduler {
   }
 
   /**
-   * Counts an update and sets the rates of the next. `metric` is what a ReduceLrOnPlateau observes, which needs one;
-   * other schedules take none. Throws DS_ARGUMENT.
+   * Counts an update and sets the rates of the next. `metric` is what a ReduceLrOnPlateau observes,
+   * which needs one; other schedules take none. Throws DS_ARGUMENT.
    */
   step(metric?: number): void {
     const watching = new Set(this.schedules.schedules.filter(isPlateau));

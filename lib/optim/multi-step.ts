@@ -16,7 +16,10 @@ export interface MultiStepOptions {
 
 const NAMES: OptionNames<MultiStepOptions> = { baseLr: true, milestones: true, gamma: true };
 
-/** lr = base * gamma^k after n updates, k of the milestones being at most n. Throws DS_CONFIG unless they are integers. */
+/**
+ * lr = base * gamma^k after n updates, k of the milestones being at most n. Throws DS_CONFIG unless
+ * they are integers.
+ */
 export class MultiStepLr extends PureSchedule {
   readonly name = 'MultiStepLR';
   private readonly options: Required<MultiStepOptions>;

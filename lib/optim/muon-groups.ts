@@ -25,15 +25,22 @@ export interface MuonGroup extends ParamGroup {
 /** A group that says which rule it takes. */
 export type MuonGroupOptions = GroupOptions<MuonGroup> & { useMuon: boolean };
 
-/** Parts of a name that mark tables and heads, which are matrices but no maps between hidden states. */
+/**
+ * Parts of a name that mark tables and heads, which are matrices but no maps between hidden states.
+ */
 const NOT_HIDDEN = /embed|lm_head|(^|\.)w[tp]e\./;
 
-/** DeepSpeed's rule: two dims or more, and neither "embed" nor "lm_head" in the name; nor GPT-2's wte and wpe. */
+/**
+ * DeepSpeed's rule: two dims or more, and neither "embed" nor "lm_head" in the name; nor GPT-2's
+ * wte and wpe.
+ */
 function wantsMuon(name: string, { shape }: Tensor): boolean {
   return shape.length >= 2 && !NOT_HIDDEN.test(name);
 }
 
-/** One group for Muon and one for AdamW out of a model's named parameters; an empty one is left out. */
+/**
+ * One group for Muon and one for AdamW out of a model's named parameters; an empty one is left out.
+ */
 export function makeMuonGroups(named: Iterable<readonly [string, Tensor]>): MuonGroupOptions[] {
   const all = [...named];
   return splitMuonGroups(
@@ -43,8 +50,8 @@ export function makeMuonGroups(named: Iterable<readonly [string, Tensor]>): Muon
 }
 
 /**
- * Splits every group that does not say useMuon. A group's rate is that of its matrices; what AdamW takes of it keeps
- * the optimizer's adam_lr.
+ * Splits every group that does not say useMuon. A group's rate is that of its matrices; what AdamW
+ * takes of it keeps the optimizer's adam_lr.
  */
 export function splitMuonGroups(
   params: ParamsOf<MuonGroup>,

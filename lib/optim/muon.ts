@@ -1,5 +1,5 @@
-// Muon: matrices move along their orthogonalised moment, all other parameters by AdamW.
-// Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's Muon (MuonWithAuxAdam).
+// Muon: matrices move along their orthogonalised moment, all other parameters by AdamW. Sources:
+// Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's Muon (MuonWithAuxAdam).
 
 import type { DType } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -65,11 +65,12 @@ const NAMES: OptionNames<MuonOptions> = {
 };
 
 /**
- * Matrices: m = b m + (1 - b) g; u = b m + (1 - b) g (Nesterov); O = five Newton-Schulz steps on u / (||u|| + 1e-7);
- * p -= lr wd p; p -= lr sqrt(max(1, rows / columns)) O. More than two dims count as [first, all others]. The rest:
- * AdamW with bias correction. f32 models multiply in f32; 16-bit models in bf16 ("standard") or f16 ("gram"), as
- * DeepSpeed's code does, with f32 accumulation. Moments and master weights are f32 everywhere.
- * Under offload on one rank the products run on host threads, which is slow, and every unit waits for its own workspace.
+ * Matrices: m = b m + (1 - b) g; u = b m + (1 - b) g (Nesterov); O = five Newton-Schulz steps on u
+ * / (||u|| + 1e-7); p -= lr wd p; p -= lr sqrt(max(1, rows / columns)) O. More than two dims count
+ * as [first, all others]. The rest: AdamW with bias correction. f32 models multiply in f32; 16-bit
+ * models in bf16 ("standard") or f16 ("gram"), as DeepSpeed's code does, with f32 accumulation.
+ * Moments and master weights are f32 everywhere. Under offload on one rank the products run on host
+ * threads, which is slow, and every unit waits for its own workspace.
  */
 export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOptimizer<MuonGroup> {
   readonly name = 'Muon';
@@ -77,7 +78,10 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
   private readonly nesterov: boolean;
   private readonly method: NewtonSchulzMethod;
 
-  /** Throws DS_ARGUMENT for a group without useMuon, a vector in a group that has it set, and as makeGroups. */
+  /**
+   * Throws DS_ARGUMENT for a group without useMuon, a vector in a group that has it set, and as
+   * makeGroups.
+   */
   constructor(params: Iterable<MuonGroupOptions>, given: MuonOptions = {}) {
     super();
     const options = readOptions('Muon', given, NAMES);

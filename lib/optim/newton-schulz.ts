@@ -1,5 +1,6 @@
-// Newton-Schulz iteration: pushes every singular value of a matrix towards 1, by matrix products alone.
-// Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed runtime/zero/muon/original_muon.py.
+// Newton-Schulz iteration: pushes every singular value of a matrix towards 1, by matrix products
+// alone. Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed
+// runtime/zero/muon/original_muon.py.
 
 import type { View } from '../runtime/view.js';
 import { contiguousStrides } from '../runtime/view.js';
@@ -7,9 +8,10 @@ import type { Tensor } from '../tensor/index.js';
 import type { UpdateKernels } from './update-kernels.js';
 
 /**
- * "standard" multiplies the whole matrix in every step. "gram" iterates on the Gram matrix of the shorter side and
- * multiplies the whole matrix at the end, and once after two steps, where it starts afresh for stability: fewer FLOPs
- * the longer the matrix. Both are the same polynomial. A square matrix takes "standard" in either case.
+ * "standard" multiplies the whole matrix in every step. "gram" iterates on the Gram matrix of the
+ * shorter side and multiplies the whole matrix at the end, and once after two steps, where it
+ * starts afresh for stability: fewer FLOPs the longer the matrix. Both are the same polynomial. A
+ * square matrix takes "standard" in either case.
  */
 export type NewtonSchulzMethod = 'standard' | 'gram';
 
@@ -48,7 +50,9 @@ function matrixAt(workspace: Tensor, at: number, rows: number, columns: number):
   return { buffer, dtype, offset: offset + at, shape, strides: contiguousStrides(shape) };
 }
 
-/** Five steps on the matrix that firstMatrix() names; the result lies elsewhere in the workspace. */
+/**
+ * Five steps on the matrix that firstMatrix() names; the result lies elsewhere in the workspace.
+ */
 export function orthogonalize(
   workspace: Tensor,
   what: Orthogonalization,
@@ -58,7 +62,9 @@ export function orthogonalize(
   return isGram(what.rows, what.columns, what.method) ? iteration.gram() : iteration.standard();
 }
 
-/** The products of one matrix X [rows, columns], whose Gram matrices are square on its shorter side. */
+/**
+ * The products of one matrix X [rows, columns], whose Gram matrices are square on its shorter side.
+ */
 class Iteration {
   private x: View;
   private y: View;
@@ -134,7 +140,10 @@ class Iteration {
     this.product({ a: factor, b: of, out, accumulate: true });
   }
 
-  /** X = factor X, or X factor' of a tall X, which is the same for symmetric factors; may add to what Y holds. */
+  /**
+   * X = factor X, or X factor' of a tall X, which is the same for symmetric factors; may add to
+   * what Y holds.
+   */
   private multiplyX(factor: View, accumulate: boolean): void {
     const { x, y: out } = this;
     if (this.tall) this.product({ a: x, b: factor, out, transB: true, accumulate });

@@ -1,5 +1,5 @@
-// 1-bit Adam: after a warm-up ranks exchange moments of one bit per element, by a second moment that no longer changes.
-// Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam.
+// 1-bit Adam: after a warm-up ranks exchange moments of one bit per element, by a second moment
+// that no longer changes. Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { type AdamGroup, adamScalars, adamTensors } from './adam-rule.js';
@@ -29,10 +29,11 @@ const NAMES: OptionNames<OneBitAdamOptions> = {
 };
 
 /**
- * Updates 1 to freezeStep: AdamW without bias correction. From then on v stays as it is, and m = b1 m + (1 - b1) g of each
- * rank's own gradient becomes the ranks' average, of one bit per element with error feedback;
- * p -= lr (m / (sqrt(v) + eps) + wd p). Where v is 0 m is 0. One rank exchanges nothing. The exact sequences of operations
- * stand in csrc/ops/adamw_rule.h and csrc/ops/onebit.h.
+ * Updates 1 to freezeStep: AdamW without bias correction. From then on v stays as it is, and m = b1
+ * m + (1 - b1) g of each rank's own gradient becomes the ranks' average, of one bit per element
+ * with error feedback; p -= lr (m / (sqrt(v) + eps) + wd p). Where v is 0 m is 0. One rank
+ * exchanges nothing. The exact sequences of operations stand in csrc/ops/adamw_rule.h and
+ * csrc/ops/onebit.h.
  */
 export class OneBitAdam
   extends StandaloneOptimizer<AdamGroup>

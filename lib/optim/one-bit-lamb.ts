@@ -1,5 +1,5 @@
-// 1-bit LAMB: after a warm-up ranks exchange moments of one bit per element, and trust ratios follow a fresh second moment.
-// Sources: Li et al. 2021, arXiv:2104.06069; DeepSpeed's OneBitLamb.
+// 1-bit LAMB: after a warm-up ranks exchange moments of one bit per element, and trust ratios
+// follow a fresh second moment. Sources: Li et al. 2021, arXiv:2104.06069; DeepSpeed's OneBitLamb.
 import type { LambScalars } from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
@@ -14,7 +14,9 @@ import { StandaloneOptimizer } from './standalone.js';
 import { TrustRatios } from './trust-ratios.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Defaults of 1-bit LAMB's groups, its phases, and how trust ratios may change after the warm-up. */
+/**
+ * Defaults of 1-bit LAMB's groups, its phases, and how trust ratios may change after the warm-up.
+ */
 export interface OneBitLambOptions {
   /** Default 1e-3. */
   lr?: number;
@@ -46,13 +48,14 @@ const NAMES: OptionNames<OneBitLambOptions> = {
 };
 
 /**
- * Updates 1 to freezeStep: LAMB without bias correction; `frozen` is the mean of its trust ratios but those that are 1.
- * From then on v stays, and m = b1 m + (1 - b1) g of each rank's own gradient becomes the ranks' average, of one bit per
- * element with error feedback. The gradient that follows from it, g = (m - b1 m_before) / (1 - b1), goes on with a copy of
- * v, `fresh`; the trust ratio is frozen * factor, whose factor is the largest (sqrt(v) + eps) / (sqrt(fresh) + eps) of the
- * parameter within its bounds (see OneBitLambCoefficients in csrc/ops/onebit_lamb.h);
- * p -= lr ratio (m / (sqrt(v) + eps) + wd p). Each parameter has a scale of its own in the exchange, so that moments need
- * none of DeepSpeed's scaling before it.
+ * Updates 1 to freezeStep: LAMB without bias correction; `frozen` is the mean of its trust ratios
+ * but those that are 1. From then on v stays, and m = b1 m + (1 - b1) g of each rank's own gradient
+ * becomes the ranks' average, of one bit per element with error feedback. The gradient that follows
+ * from it, g = (m - b1 m_before) / (1 - b1), goes on with a copy of v, `fresh`; the trust ratio is
+ * frozen * factor, whose factor is the largest (sqrt(v) + eps) / (sqrt(fresh) + eps) of the
+ * parameter within its bounds (see OneBitLambCoefficients in csrc/ops/onebit_lamb.h); p -= lr ratio
+ * (m / (sqrt(v) + eps) + wd p). Each parameter has a scale of its own in the exchange, so that
+ * moments need none of DeepSpeed's scaling before it.
  */
 export class OneBitLamb
   extends StandaloneOptimizer<LambGroup>
@@ -156,8 +159,8 @@ export class OneBitLamb
   }
 
   /**
-   * The trust ratio of each parameter of which this rank updates a part, in its last update, by name: a copy. Waits for
-   * that update. Throws DS_RELEASED once the engine has been destroyed.
+   * The trust ratio of each parameter of which this rank updates a part, in its last update, by
+   * name: a copy. Waits for that update. Throws DS_RELEASED once the engine has been destroyed.
    */
   getLambCoeffs(): Map<string, number> {
     return this.ratios.read();

@@ -1,5 +1,6 @@
 // 1-bit SGD: after a warm-up ranks exchange gradients of one bit per element and two means per row.
-// Source: Seide et al. 2014, "1-Bit Stochastic Gradient Descent", as CNTK's column quantizer has it.
+// Source: Seide et al. 2014, "1-Bit Stochastic Gradient Descent", as CNTK's column quantizer has
+// it.
 
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
@@ -21,10 +22,11 @@ const NAMES: OptionNames<OneBitSGDOptions> = {
 };
 
 /**
- * SGD whose gradients, from update freezeStep + 1 on, are the ranks' average of one bit per element with error feedback.
- * Each row of a parameter [out, ...] has two values, the means of what is negative and of what is not; in parameters of
- * one dim each element is a row, which its mean holds exactly. Weight decay and momentum follow, alike on every rank. One
- * rank exchanges nothing: it is SGD.
+ * SGD whose gradients, from update freezeStep + 1 on, are the ranks' average of one bit per element
+ * with error feedback. Each row of a parameter [out, ...] has two values, the means of what is
+ * negative and of what is not; in parameters of one dim each element is a row, which its mean holds
+ * exactly. Weight decay and momentum follow, alike on every rank. One rank exchanges nothing: it is
+ * SGD.
  */
 export class OneBitSGD extends Sgd implements ExchangingOptimizer<SgdGroup> {
   override readonly name = 'OneBitSGD';

@@ -1,4 +1,5 @@
-// What the engine needs of an optimizer: its groups, the state it keeps and its rule for one flat range.
+// What the engine needs of an optimizer: its groups, the state it keeps and its rule for one flat
+// range.
 import type { DType } from '../runtime/dtype.js';
 import type { Tensor } from '../tensor/index.js';
 import type { StateKeeper } from './declared-state.js';
@@ -20,8 +21,9 @@ export interface ParameterPlace {
 }
 
 /**
- * One group's part of one unit, of parameters that keep the same kind of state: flat tensors in one memory. Parameters
- * start at multiples of 64 elements, or of a block; master, gradient and state are zero between them.
+ * One group's part of one unit, of parameters that keep the same kind of state: flat tensors in one
+ * memory. Parameters start at multiples of 64 elements, or of a block; master, gradient and state
+ * are zero between them.
  */
 export interface UpdateTensors {
   /** Index of the group. */
@@ -30,14 +32,19 @@ export interface UpdateTensors {
   master: Tensor;
   /** Gradient in the weights' dtype, scaled as control[0] undoes. */
   grad: Tensor;
-  /** Receives the updated weights in their dtype; it may be `grad`. Null when master is what the model computes with. */
+  /**
+   * Receives the updated weights in their dtype; it may be `grad`. Null when master is what the
+   * model computes with.
+   */
   weight: Tensor | null;
   /**
-   * Optimizer state by name, see StateTensor. With `per` n it has an element for each n of the range; else it is that of
-   * each of `places`, one after the other.
+   * Optimizer state by name, see StateTensor. With `per` n it has an element for each n of the
+   * range; else it is that of each of `places`, one after the other.
    */
   state: Record<string, Tensor>;
-  /** By round, the f64 sums of each of `places`, one after the other: see Optimizer.sumsPerRound. */
+  /**
+   * By round, the f64 sums of each of `places`, one after the other: see Optimizer.sumsPerRound.
+   */
   sums: readonly Tensor[];
   /** [4] f32, see GradientControl: multiplier, apply, norm, finite. */
   control: Tensor;
@@ -82,33 +89,42 @@ export interface SpeculationTensors {
 }
 
 /**
- * A rule that updates f32 master weights from gradients, range by range; whoever holds the state calls it.
- * Implement it for an optimizer of your own.
+ * A rule that updates f32 master weights from gradients, range by range; whoever holds the state
+ * calls it. Implement it for an optimizer of your own.
  */
 export interface Optimizer<Group extends ParamGroup = ParamGroup> extends StateKeeper {
   /** What it is called in configurations, checkpoints and errors. */
   readonly name: string;
   /** Its parameter groups; rates and other hyperparameters may be changed between steps. */
   readonly groups: Group[];
-  /** How many f64 sums over a parameter of this shape the rule works with, by the round that makes them. Default: none. */
+  /**
+   * How many f64 sums over a parameter of this shape the rule works with, by the round that makes
+   * them. Default: none.
+   */
   sumsPerRound?(group: number, shape: readonly number[]): readonly number[];
   /**
-   * Whether update() refuses a part of a parameter of this group. Default: it takes any range. Ranks that hold parts
-   * take a SummedOptimizer or a GatheredOptimizer through its halves instead.
+   * Whether update() refuses a part of a parameter of this group. Default: it takes any range.
+   * Ranks that hold parts take a SummedOptimizer or a GatheredOptimizer through its halves instead.
    */
   needsWholeParameters?(group: number): boolean;
-  /** Enqueues one update of one range. When control[1] is 0 nothing changes but `weight`, which is written anyway. */
+  /**
+   * Enqueues one update of one range. When control[1] is 0 nothing changes but `weight`, which is
+   * written anyway.
+   */
   update(tensors: UpdateTensors, settings: UpdateSettings<Group>, kernels: UpdateKernels): void;
 }
 
-/** An update in rounds, after each of which ranks that hold parts of a parameter add up their sums. */
+/**
+ * An update in rounds, after each of which ranks that hold parts of a parameter add up their sums.
+ */
 export interface MeasuringOptimizer<Group extends ParamGroup = ParamGroup>
   extends Optimizer<Group> {
   sumsPerRound(group: number, shape: readonly number[]): readonly number[];
   /**
-   * Enqueues round number `round`, from 0, for a range of whole parameters or parts: the state changes, sums[round]
-   * receives those over what is here, zeros when control[1] is 0. The sums of earlier rounds are over whole parameters. Does
-   * nothing for parameters without sums in that round.
+   * Enqueues round number `round`, from 0, for a range of whole parameters or parts: the state
+   * changes, sums[round] receives those over what is here, zeros when control[1] is 0. The sums of
+   * earlier rounds are over whole parameters. Does nothing for parameters without sums in that
+   * round.
    */
   measure(
     tensors: UpdateTensors,
@@ -125,7 +141,10 @@ export interface SummedOptimizer<Group extends ParamGroup = ParamGroup>
   applySums(tensors: UpdateTensors, settings: UpdateSettings<Group>, kernels: UpdateKernels): void;
 }
 
-/** A rule that transforms the direction of a whole parameter, such as Muon's: in each group that has sums. */
+/**
+ * A rule that transforms the direction of a whole parameter, such as Muon's: in each group that has
+ * sums.
+ */
 export interface GatheredOptimizer<Group extends ParamGroup = ParamGroup>
   extends MeasuringOptimizer<Group> {
   /** Of directions, for gradients of dtype `grad`. */
@@ -139,7 +158,10 @@ export interface GatheredOptimizer<Group extends ParamGroup = ParamGroup>
   ): void;
   /** Enqueues the transformation of a whole parameter's direction [numel], in place. */
   transform(direction: Tensor, shape: readonly number[], kernels: UpdateKernels): void;
-  /** Enqueues the last pass over a range of any group; `direction` [range] is null where it has no sums. */
+  /**
+   * Enqueues the last pass over a range of any group; `direction` [range] is null where it has no
+   * sums.
+   */
   applyDirection(
     tensors: UpdateTensors,
     direction: Tensor | null,
@@ -160,8 +182,8 @@ export function canGather(optimizer: Optimizer): optimizer is GatheredOptimizer 
 export interface SpeculativeOptimizer<Group extends ParamGroup = ParamGroup>
   extends Optimizer<Group> {
   /**
-   * Enqueues the commit of `previous`, then the weights that `next` would give: the bits of update() followed by
-   * update(). At least one of the two is present.
+   * Enqueues the commit of `previous`, then the weights that `next` would give: the bits of
+   * update() followed by update(). At least one of the two is present.
    */
   speculate(tensors: SpeculationTensors, kernels: UpdateKernels): void;
 }

@@ -1,4 +1,5 @@
-// Parameter groups: which parameters an optimizer updates with which hyperparameters, as PyTorch has them.
+// Parameter groups: which parameters an optimizer updates with which hyperparameters, as PyTorch
+// has them.
 import { DsError } from '../errors.js';
 import { readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
@@ -15,13 +16,15 @@ export interface ParamGroup {
   lr: number;
   /** At least 0; whether it decays weights or is added to gradients is the rule's. */
   weightDecay: number;
-  /** Decays of the moments, in groups whose rule has them: what OneCycle schedules beside the rate. */
+  /**
+   * Decays of the moments, in groups whose rule has them: what OneCycle schedules beside the rate.
+   */
   betas?: readonly [number, number];
 }
 
 /**
- * A group as a caller writes it: what is left out comes from the optimizer's options, and what is no hyperparameter of
- * any optimizer, such as a name, is kept on the group as it is.
+ * A group as a caller writes it: what is left out comes from the optimizer's options, and what is
+ * no hyperparameter of any optimizer, such as a name, is kept on the group as it is.
  */
 export type GroupOptions<Group extends ParamGroup> = Partial<Omit<Group, 'params'>> & {
   params: Iterable<Tensor>;
@@ -32,8 +35,8 @@ export type GroupOptions<Group extends ParamGroup> = Partial<Omit<Group, 'params
 export type ParamsOf<Group extends ParamGroup> = Iterable<Tensor> | Iterable<GroupOptions<Group>>;
 
 /**
- * The groups of optimizer `name`, with `defaults` where a group says nothing. Throws DS_ARGUMENT when there is
- * no parameter, or one is in two groups.
+ * The groups of optimizer `name`, with `defaults` where a group says nothing. Throws DS_ARGUMENT
+ * when there is no parameter, or one is in two groups.
  */
 export function makeGroups<Group extends ParamGroup>(
   name: string,
@@ -72,7 +75,10 @@ export function makeGroups<Group extends ParamGroup>(
   });
 }
 
-/** Hyperparameters of optimizers here and in PyTorch, which one that has no such thing must not pass over. */
+/**
+ * Hyperparameters of optimizers here and in PyTorch, which one that has no such thing must not pass
+ * over.
+ */
 const HYPERPARAMETERS: readonly string[] = [
   ...['params', 'lr', 'weightDecay', 'betas', 'eps', 'momentum', 'dampening', 'nesterov'],
   ...['useMuon', 'lrDecay', 'initialAccumulatorValue', 'minCoeff', 'maxCoeff', 'biasCorrection'],
@@ -81,7 +87,10 @@ const HYPERPARAMETERS: readonly string[] = [
   ...['scaleParameter', 'relativeStep', 'warmupInit', 'min8bitSize'],
 ];
 
-/** Whether a group may have it for its owner's use: it is nobody's hyperparameter, nor one that is mistyped. */
+/**
+ * Whether a group may have it for its owner's use: it is nobody's hyperparameter, nor one that is
+ * mistyped.
+ */
 function isExtra(key: string): boolean {
   const bare = key.replaceAll('_', '').toLowerCase();
   const names = HYPERPARAMETERS.map((name) => name.toLowerCase());
@@ -89,8 +98,8 @@ function isExtra(key: string): boolean {
 }
 
 /**
- * A group's hyperparameters by their own names, and what else it has. Throws DS_ARGUMENT for a hyperparameter that is
- * not among `known`, or mistyped.
+ * A group's hyperparameters by their own names, and what else it has. Throws DS_ARGUMENT for a
+ * hyperparameter that is not among `known`, or mistyped.
  */
 export function readGroup<Group extends ParamGroup>(
   op: string,
@@ -105,7 +114,9 @@ export function readGroup<Group extends ParamGroup>(
   return { group: readOptions(op, rest as GroupOptions<Group>, names), extras };
 }
 
-/** `group` with what is not to be scheduled, saved or compared: it can be read, and is not listed. */
+/**
+ * `group` with what is not to be scheduled, saved or compared: it can be read, and is not listed.
+ */
 function withExtras<Group extends ParamGroup>(group: Group, extras: object): Group {
   for (const [key, value] of Object.entries(extras)) {
     Object.defineProperty(group, key, { value, writable: true, configurable: true });
@@ -136,7 +147,10 @@ function requireParameter(op: string, value: unknown): void {
   throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'parameters', got: phrase(value), hint });
 }
 
-/** Like what a hyperparameter is that is no number. The defaults do not tell: a caller's are among them. */
+/**
+ * Like what a hyperparameter is that is no number. The defaults do not tell: a caller's are among
+ * them.
+ */
 const KINDS: Readonly<Record<string, unknown>> = {
   betas: [0, 0],
   nesterov: false,

@@ -10,7 +10,10 @@ export function part(tensor: Tensor, place: { offset: number; numel: number }): 
   return { buffer, dtype, offset: offset + place.offset, shape: [place.numel], strides: [1] };
 }
 
-/** Throws DS_CONFIG for a range that holds part of a parameter, where the rule of `optimizer` needs all of it. */
+/**
+ * Throws DS_CONFIG for a range that holds part of a parameter, where the rule of `optimizer` needs
+ * all of it.
+ */
 export function requireWhole(optimizer: string, { places }: UpdateTensors): void {
   const cut = places.find((place) => place.numel < numel(place.shape));
   if (!cut) return;

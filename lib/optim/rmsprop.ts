@@ -1,5 +1,5 @@
-// RMSprop: rates that fall with a running mean of squared gradients.
-// Sources: Tieleman & Hinton 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; in the form of torch.optim.RMSprop.
+// RMSprop: rates that fall with a running mean of squared gradients. Sources: Tieleman & Hinton
+// 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; in the form of torch.optim.RMSprop.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
@@ -31,7 +31,9 @@ export interface RMSpropOptions {
   weightDecay?: number;
   /** Default 0: no momentum, and no state for it. */
   momentum?: number;
-  /** Divides by the estimated deviation instead: keeps a mean of gradients as well. Default false. */
+  /**
+   * Divides by the estimated deviation instead: keeps a mean of gradients as well. Default false.
+   */
   centered?: boolean;
 }
 
@@ -40,9 +42,10 @@ const NAMES: OptionNames<RMSpropOptions> = {
 };
 
 /**
- * g += wd p; s = a s + (1 - a) g^2; d = g / (sqrt(s) + eps), or centered g / (sqrt(max(0, s - m^2)) + eps) with
- * m += (1 - a) (g - m); with momentum b = momentum b + d, and d is b; p -= lr d. Where rounding makes s - m^2 negative
- * PyTorch has NaN. The exact sequence of operations stands in csrc/ops/rmsprop.h.
+ * g += wd p; s = a s + (1 - a) g^2; d = g / (sqrt(s) + eps), or centered g / (sqrt(max(0, s - m^2))
+ * + eps) with m += (1 - a) (g - m); with momentum b = momentum b + d, and d is b; p -= lr d. Where
+ * rounding makes s - m^2 negative PyTorch has NaN. The exact sequence of operations stands in
+ * csrc/ops/rmsprop.h.
  */
 export class RMSprop extends StandaloneOptimizer<RMSpropGroup> {
   readonly name = 'RMSprop';

@@ -1,12 +1,13 @@
-// The schedules of an optimizer's groups as one: a schedule per group, or one that all groups share.
+// The schedules of an optimizer's groups as one: a schedule per group, or one that all groups
+// share.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { ParamGroup } from './param-groups.js';
 import type { LrSchedule } from './schedule.js';
 
 /**
- * `schedules[i]` governs group i; an object that stands for several groups keeps one state. Groups without a
- * schedule keep the rate that their owner sets.
+ * `schedules[i]` governs group i; an object that stands for several groups keeps one state. Groups
+ * without a schedule keep the rate that their owner sets.
  */
 export class ScheduleSet {
   private readonly distinct: readonly LrSchedule[];

@@ -49,8 +49,8 @@ const NO_NUMBERS = new Set([
 ]);
 
 /**
- * The options of schedule `name` by their own names. Throws DS_ARGUMENT for an unknown one, and for what is no finite
- * number; `required` ones have no default.
+ * The options of schedule `name` by their own names. Throws DS_ARGUMENT for an unknown one, and for
+ * what is no finite number; `required` ones have no default.
  */
 export function readSchedule<Options extends object>(
   name: string,
@@ -72,7 +72,9 @@ export function requirePositiveInteger(place: string, value: unknown): void {
   refuseCount(place, 'a positive integer', value);
 }
 
-/** Throws DS_CONFIG unless `value` is an integer of at least 0: DeepSpeed takes fewer than 2 as 2. */
+/**
+ * Throws DS_CONFIG unless `value` is an integer of at least 0: DeepSpeed takes fewer than 2 as 2.
+ */
 export function requireWarmup(place: string, value: unknown): void {
   if (Number.isInteger(value) && (value as number) >= 0) return;
   refuseCount(place, 'an integer of at least 0', value);

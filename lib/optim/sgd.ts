@@ -1,4 +1,5 @@
-// Stochastic gradient descent with momentum. Source: Sutskever et al. 2013 in the form of torch.optim.SGD.
+// Stochastic gradient descent with momentum. Source: Sutskever et al. 2013 in the form of
+// torch.optim.SGD.
 
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -37,8 +38,9 @@ const NAMES: OptionNames<SgdOptions> = {
 };
 
 /**
- * g += wd p; buffer = momentum * buffer + (1 - dampening) g, which starts as g; p -= lr * buffer, or by the gradient
- * where there is no momentum. The exact sequence of operations stands in csrc/ops/sgd.h.
+ * g += wd p; buffer = momentum * buffer + (1 - dampening) g, which starts as g; p -= lr * buffer,
+ * or by the gradient where there is no momentum. The exact sequence of operations stands in
+ * csrc/ops/sgd.h.
  */
 export class Sgd extends StandaloneOptimizer<SgdGroup> {
   readonly name: string = 'SGD';

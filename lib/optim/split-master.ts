@@ -1,5 +1,5 @@
-// Master weights in two halves, the first of which is the bf16 weight that the model computes with: an optimizer that keeps
-// the second among its state.
+// Master weights in two halves, the first of which is the bf16 weight that the model computes with:
+// an optimizer that keeps the second among its state.
 import type { DeclaredState, StateTensor } from './declared-state.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import type { ParamGroup } from './param-groups.js';
@@ -9,15 +9,17 @@ import type { UpdateKernels } from './update-kernels.js';
 export const halves = { low: 'master_low', ties: 'master_ties' } as const;
 
 /**
- * Tensors of an update whose master weights are split: `master` is the bf16 weights themselves, and `state` has what
- * `halves` names.
+ * Tensors of an update whose master weights are split: `master` is the bf16 weights themselves, and
+ * `state` has what `halves` names.
  */
 export type SplitTensors = Omit<UpdateTensors, 'weight'>;
 
 /** An optimizer that can update master weights in halves, with the bits of update() on f32 ones. */
 export interface SplittingOptimizer<Group extends ParamGroup = ParamGroup>
   extends Optimizer<Group> {
-  /** False where update() is another rule than updateHalves(), as in a class derived from this one. */
+  /**
+   * False where update() is another rule than updateHalves(), as in a class derived from this one.
+   */
   readonly updatesHalves: boolean;
   /** Enqueues one update of one range. When control[1] is 0 nothing changes. */
   updateHalves(
@@ -32,8 +34,8 @@ export function canSplit(optimizer: Optimizer): optimizer is SplittingOptimizer 
 }
 
 /**
- * `optimizer` over split masters: 2 bytes and a bit of state for each parameter instead of 4, beside its bf16 weight. The
- * encoding is that of csrc/core/master_halves.h.
+ * `optimizer` over split masters: 2 bytes and a bit of state for each parameter instead of 4,
+ * beside its bf16 weight. The encoding is that of csrc/core/master_halves.h.
  */
 export class SplitMaster implements Optimizer {
   constructor(private readonly optimizer: SplittingOptimizer) {}

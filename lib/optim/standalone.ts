@@ -1,4 +1,5 @@
-// Optimizers that step by themselves: the update kernels over parameters that no engine has taken over.
+// Optimizers that step by themselves: the update kernels over parameters that no engine has taken
+// over.
 import { DsError } from '../errors.js';
 import { describe } from '../runtime/view.js';
 import { newestNode } from '../tensor/autograd.js';
@@ -11,11 +12,13 @@ import { type OptimizerStateDict, readState, stateOf } from './state-dict.js';
 import { deviceKernels, type UpdateKernels } from './update-kernels.js';
 
 /**
- * An optimizer for training without an engine, as torch.optim.Optimizer: `loss.backward(); opt.step(); opt.zeroGrad()`.
- * Updates run on each parameter's device by the kernels that engines use, with the same bits for f32 parameters. f16 and
- * bf16 parameters have f32 master weights, which take over what is written into the parameter between steps. State is
- * made when a parameter has its first gradient, and counts the updates of that parameter alone. An optimizer that is
- * given to initialize() is the engine's: engine.step() then takes the steps, and the methods here refuse.
+ * An optimizer for training without an engine, as torch.optim.Optimizer: `loss.backward();
+ * opt.step(); opt.zeroGrad()`. Updates run on each parameter's device by the kernels that engines
+ * use, with the same bits for f32 parameters. f16 and bf16 parameters have f32 master weights,
+ * which take over what is written into the parameter between steps. State is made when a parameter
+ * has its first gradient, and counts the updates of that parameter alone. An optimizer that is
+ * given to initialize() is the engine's: engine.step() then takes the steps, and the methods here
+ * refuse.
  */
 export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   implements Optimizer<Group>
@@ -38,10 +41,11 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   sumsPerRound?(group: number, shape: readonly number[]): readonly number[];
 
   /**
-   * Updates every parameter that has a gradient; the others stay as they are. With `closure`, which computes the loss and
-   * calls backward(), runs that first and returns its result. A gradient that is not finite is applied as it is:
-   * nn.clipGradNorm() tells. Throws, before anything has changed, DS_ARGUMENT for parameters that an engine has,
-   * DS_DTYPE for f64 ones, DS_SHAPE for strided ones, DS_DEVICE for one that has moved since its first step.
+   * Updates every parameter that has a gradient; the others stay as they are. With `closure`, which
+   * computes the loss and calls backward(), runs that first and returns its result. A gradient that
+   * is not finite is applied as it is: nn.clipGradNorm() tells. Throws, before anything has
+   * changed, DS_ARGUMENT for parameters that an engine has, DS_DTYPE for f64 ones, DS_SHAPE for
+   * strided ones, DS_DEVICE for one that has moved since its first step.
    */
   step<Loss = void>(closure?: () => Loss): Loss | undefined {
     const result = closure?.();
@@ -55,7 +59,10 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
     return result;
   }
 
-  /** Drops the gradients of all parameters, as zero_grad() does. Throws DS_ARGUMENT for parameters that an engine has. */
+  /**
+   * Drops the gradients of all parameters, as zero_grad() does. Throws DS_ARGUMENT for parameters
+   * that an engine has.
+   */
   zeroGrad(): void {
     for (const { parameter } of this.members()) {
       this.requireFree('zeroGrad', parameter);
@@ -65,19 +72,20 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   }
 
   /**
-   * The hyperparameters of the groups, and the state of each parameter under its number over all groups: the tensors
-   * themselves in the shapes that the optimizer declares, the parameter's for moments, not copies; `master`, f32, for
-   * 16-bit parameters; and its number of updates.
-   * A parameter without a gradient so far has none.
+   * The hyperparameters of the groups, and the state of each parameter under its number over all
+   * groups: the tensors themselves in the shapes that the optimizer declares, the parameter's for
+   * moments, not copies; `master`, f32, for 16-bit parameters; and its number of updates. A
+   * parameter without a gradient so far has none.
    */
   stateDict(): OptimizerStateDict {
     return stateOf(this.groups, this.kept);
   }
 
   /**
-   * Takes over what stateDict() of an optimizer of the same kind and groups gave: hyperparameters, copies of its tensors,
-   * converted to each parameter's device, and numbers of updates. Throws DS_CHECKPOINT where groups, names or shapes
-   * differ, before anything has changed; DS_ARGUMENT for parameters that an engine has.
+   * Takes over what stateDict() of an optimizer of the same kind and groups gave: hyperparameters,
+   * copies of its tensors, converted to each parameter's device, and numbers of updates. Throws
+   * DS_CHECKPOINT where groups, names or shapes differ, before anything has changed; DS_ARGUMENT
+   * for parameters that an engine has.
    */
   loadStateDict(state: OptimizerStateDict): void {
     for (const { parameter } of this.members()) this.requireFree('loadStateDict', parameter);
@@ -89,7 +97,10 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
     return this.kept.size > 0;
   }
 
-  /** Frees the state; the next step() starts anew. Without it the memory returns when the optimizer is collected. */
+  /**
+   * Frees the state; the next step() starts anew. Without it the memory returns when the optimizer
+   * is collected.
+   */
   dispose(): void {
     for (const state of this.kept.values()) state.dispose();
     this.kept.clear();

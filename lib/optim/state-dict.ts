@@ -1,4 +1,5 @@
-// The state of a standalone optimizer as an object, in the form of torch.optim.Optimizer.state_dict().
+// The state of a standalone optimizer as an object, in the form of
+// torch.optim.Optimizer.state_dict().
 import { DsError } from '../errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { phrase } from '../runtime/phrase.js';
@@ -11,13 +12,17 @@ import { hyperparameters, type ParamGroup, requireHyperparameter } from './param
 
 /** What stateDict() of an optimizer gives. */
 export interface OptimizerStateDict {
-  /** By the parameter's number over all groups: tensors as declared, and the number of its updates. */
+  /**
+   * By the parameter's number over all groups: tensors as declared, and the number of its updates.
+   */
   state: Record<string, { step: number } & Record<string, number | Tensor>>;
   /** Hyperparameters of each group, and the numbers of its parameters. */
   groups: ({ params: number[] } & Record<string, unknown>)[];
 }
 
-/** The state of an optimizer with `groups`: views with the declared shapes, in the current scope. */
+/**
+ * The state of an optimizer with `groups`: views with the declared shapes, in the current scope.
+ */
 export function stateOf(
   groups: readonly ParamGroup[],
   kept: ReadonlyMap<Tensor, OwnState>,
@@ -50,8 +55,8 @@ interface Entry {
 }
 
 /**
- * Brings `state` into an optimizer, whose state of a parameter `stateFor` makes. Throws DS_CHECKPOINT where they do not
- * fit, before anything has changed.
+ * Brings `state` into an optimizer, whose state of a parameter `stateFor` makes. Throws
+ * DS_CHECKPOINT where they do not fit, before anything has changed.
  */
 export function readState(
   optimizer: Optimizer,

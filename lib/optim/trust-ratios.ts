@@ -20,7 +20,9 @@ export class TrustRatios {
     return ratios;
   }
 
-  /** All of them by the parameters' names: a copy. Waits for the last update. Throws DS_RELEASED. */
+  /**
+   * All of them by the parameters' names: a copy. Waits for the last update. Throws DS_RELEASED.
+   */
   read(): Map<string, number> {
     const all = new Map<string, number>();
     for (const [ratios, { places, kernels }] of this.readers) {

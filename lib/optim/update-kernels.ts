@@ -6,7 +6,10 @@ import type { Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import { deviceOps, hostOps, type UpdateOps } from './update-ops.generated.js';
 
-/** The fused rules, and what else an update is made of; the same arithmetic, bit for bit, in every implementation. */
+/**
+ * The fused rules, and what else an update is made of; the same arithmetic, bit for bit, in every
+ * implementation.
+ */
 export interface UpdateKernels extends UpdateOps {
   /** Copies, converting. */
   copy(args: kernels.CopyArgs): void;
@@ -17,8 +20,8 @@ export interface UpdateKernels extends UpdateOps {
   /** Writes one value to every element. */
   fill(args: kernels.FillArgs): void;
   /**
-   * A flat tensor of undefined contents in the memory of `like`. The caller releases it as soon as the ops that use it
-   * are enqueued; on host threads that waits for them.
+   * A flat tensor of undefined contents in the memory of `like`. The caller releases it as soon as
+   * the ops that use it are enqueued; on host threads that waits for them.
    */
   workspace(like: Tensor, numel: number, dtype: DType): Tensor;
   /** Waits for the updates enqueued so far and copies a flat f32 tensor that they wrote. */
@@ -26,8 +29,8 @@ export interface UpdateKernels extends UpdateOps {
 }
 
 /**
- * Runs on the device, in the order of `stream`; default: its compute stream, in whose order workspaces are returned, so that
- * rules that need some run nowhere else.
+ * Runs on the device, in the order of `stream`; default: its compute stream, in whose order
+ * workspaces are returned, so that rules that need some run nowhere else.
  */
 export function deviceKernels(stream?: Stream): UpdateKernels {
   return {

@@ -1,5 +1,6 @@
-// CosineAnnealingWarmRestarts: half a cosine down to a minimum, again and again from the top, each as long or longer.
-// Sources: Loshchilov & Hutter 2017, arXiv:1608.03983 (SGDR); PyTorch torch.optim.lr_scheduler.
+// CosineAnnealingWarmRestarts: half a cosine down to a minimum, again and again from the top, each
+// as long or longer. Sources: Loshchilov & Hutter 2017, arXiv:1608.03983 (SGDR); PyTorch
+// torch.optim.lr_scheduler.
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
@@ -20,8 +21,8 @@ const NAMES: OptionNames<WarmRestartsOptions> = {
 };
 
 /**
- * lr = min + (base - min) * (1 + cos(pi k / T)) / 2, k updates after the last restart and T updates before the next one.
- * Throws DS_CONFIG unless period and growth are positive integers.
+ * lr = min + (base - min) * (1 + cos(pi k / T)) / 2, k updates after the last restart and T updates
+ * before the next one. Throws DS_CONFIG unless period and growth are positive integers.
  */
 export class CosineAnnealingWarmRestarts extends PureSchedule {
   readonly name = 'CosineAnnealingWarmRestarts';

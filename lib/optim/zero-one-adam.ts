@@ -1,5 +1,5 @@
-// 0/1 Adam: ever fewer sums of gradients, one bit per element between them, and in the end ranks that update by themselves.
-// Sources: Lu et al. 2022, arXiv:2202.06009; DeepSpeed's ZeroOneAdam.
+// 0/1 Adam: ever fewer sums of gradients, one bit per element between them, and in the end ranks
+// that update by themselves. Sources: Lu et al. 2022, arXiv:2202.06009; DeepSpeed's ZeroOneAdam.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { AdamGroup } from './adam-rule.js';
@@ -27,7 +27,10 @@ export interface ZeroOneAdamOptions {
   varFreezeStep?: number;
   /** Updates of the second moment after which they become half as frequent. Default 16. */
   varUpdateScaler?: number;
-  /** Updates of the second phase after which ranks agree half as often. Default 32678, as in DeepSpeed. */
+  /**
+   * Updates of the second phase after which ranks agree half as often. Default 32678, as in
+   * DeepSpeed.
+   */
   localStepScaler?: number;
   /** The most updates from one agreement to the next. Default 16. */
   localStepClipper?: number;
@@ -39,12 +42,14 @@ const NAMES: OptionNames<ZeroOneAdamOptions> = {
 };
 
 /**
- * First phase, updates 1 to varFreezeStep: where the interval of the second moment divides the update's number, AdamW
- * without bias correction; else the average of the ranks' gradients, of one bit per element with error feedback, changes m
- * alone. Second phase: v stays, each rank updates m and p by its own gradients; where the interval of agreement divides
- * the number, u = (p - anchor) (sqrt(v) + eps) becomes the ranks' average in the same way, m = -u / (sum of rates since
- * the last agreement), p = anchor + u / (sqrt(v) + eps), and all ranks have the same weights, the new anchor. One rank
- * has nothing to agree on: it updates by its own gradients throughout. See csrc/ops/onebit.h.
+ * First phase, updates 1 to varFreezeStep: where the interval of the second moment divides the
+ * update's number, AdamW without bias correction; else the average of the ranks' gradients, of one
+ * bit per element with error feedback, changes m alone. Second phase: v stays, each rank updates m
+ * and p by its own gradients; where the interval of agreement divides the number, u = (p - anchor)
+ * (sqrt(v) + eps) becomes the ranks' average in the same way, m = -u / (sum of rates since the last
+ * agreement), p = anchor + u / (sqrt(v) + eps), and all ranks have the same weights, the new
+ * anchor. One rank has nothing to agree on: it updates by its own gradients throughout. See
+ * csrc/ops/onebit.h.
  */
 export class ZeroOneAdam
   extends StandaloneOptimizer<AdamGroup>
@@ -56,7 +61,10 @@ export class ZeroOneAdam
   private readonly phases: ZeroOnePhases;
   private readonly intervals: ZeroOneIntervals;
   private readonly drift = new Drift();
-  /** The update under way is a rank's first since the weights were the same: it starts from the anchor. */
+  /**
+   * The update under way is a rank's first since the weights were the same: it starts from the
+   * anchor.
+   */
   private leavesAnchor = false;
 
   /** Throws DS_ARGUMENT, see makeGroups. */

@@ -12,8 +12,9 @@ export interface ZeroOneIntervals {
 }
 
 /**
- * "variance": gradients are summed, both moments change. "gradient": the ranks' gradients are exchanged, the first moment
- * changes. "local": each rank updates by itself. "agree": likewise, and then all ranks have the same weights.
+ * "variance": gradients are summed, both moments change. "gradient": the ranks' gradients are
+ * exchanged, the first moment changes. "local": each rank updates by itself. "agree": likewise, and
+ * then all ranks have the same weights.
  */
 export type ZeroOneStep = 'variance' | 'gradient' | 'local' | 'agree';
 
@@ -30,7 +31,10 @@ const START: State = {
   ...{ step: 0, varInterval: 1, varUpdates: 0, localInterval: 1, localUpdates: 0 },
 };
 
-/** Counts from the last update that it was asked of, or from the first one where that came later. Source: DeepSpeed's ZeroOneAdam. */
+/**
+ * Counts from the last update that it was asked of, or from the first one where that came later.
+ * Source: DeepSpeed's ZeroOneAdam.
+ */
 export class ZeroOnePhases {
   private state: State = START;
   private last: ZeroOneStep = 'variance';

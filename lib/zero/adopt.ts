@@ -1,4 +1,5 @@
-// Moves a model into units: parameters become views of flat weights, their values the partitions' master weights.
+// Moves a model into units: parameters become views of flat weights, their values the partitions'
+// master weights.
 import type { Tensor } from '../tensor/index.js';
 import { type Collectives, takeOver } from './collectives.js';
 import { sliceFlat } from './flat.js';
@@ -9,9 +10,10 @@ import type { InitialValues, WeightUnit } from './weight-unit.js';
 import type { ZeroStages } from './zero-stage.js';
 
 /**
- * Every rank starts with the values that the first of each of the groups of `alikeOf` has, one group after the other, of
- * frozen units as well; what lies in files, which are the same for all, each rank reads for itself, and of shards nothing
- * else. Blocks until everything is in place. Device memory beyond the result: one unit, and one parameter in f32.
+ * Every rank starts with the values that the first of each of the groups of `alikeOf` has, one
+ * group after the other, of frozen units as well; what lies in files, which are the same for all,
+ * each rank reads for itself, and of shards nothing else. Blocks until everything is in place.
+ * Device memory beyond the result: one unit, and one parameter in f32.
  */
 export function adoptModel(
   stage: ZeroStages,
@@ -41,7 +43,10 @@ export function adoptModel(
   state.synchronize();
 }
 
-/** Sets the master weights of this rank's part of a parameter: `values` f32 on the device, all of it or from `from` on. */
+/**
+ * Sets the master weights of this rank's part of a parameter: `values` f32 on the device, all of it
+ * or from `from` on.
+ */
 export function writePieces(
   state: OptimizerState,
   partition: Partition,

@@ -1,9 +1,13 @@
-// Who owns which flat range: pure arithmetic from parameter shapes to offsets, with no device in sight.
+// Who owns which flat range: pure arithmetic from parameter shapes to offsets, with no device in
+// sight.
 import type { ParameterPlace } from '../optim/optimizer.js';
 import { type Region, wholeRegion } from '../runtime/box.js';
 import { numel } from '../runtime/view.js';
 
-/** Every parameter starts on a multiple of this many elements, so that 16-byte accesses stay aligned. */
+/**
+ * Every parameter starts on a multiple of this many elements, so that 16-byte accesses stay
+ * aligned.
+ */
 export const slotAlignment = 64;
 
 export interface ParameterShape {
@@ -24,7 +28,10 @@ export interface LayoutOptions {
    * unit's shards, start at multiples of the largest. Default: of slotAlignment, as all do.
    */
   blockOf?: (parameter: ParameterShape) => number;
-  /** What kind of state is kept of a parameter: those of one kind lie together. Default: all are of one. */
+  /**
+   * What kind of state is kept of a parameter: those of one kind lie together. Default: all are of
+   * one.
+   */
   kindOf?: (parameter: ParameterShape) => string;
 }
 
@@ -63,8 +70,9 @@ export interface UnitLayout {
 const alignUp = (n: number, unit: number): number => Math.ceil(n / unit) * unit;
 
 /**
- * Lays parameters out one after the other, those of one optimizer group together, in it those of one kind, order kept
- * otherwise. The end is padded so that `shards` equal parts are aligned as well.
+ * Lays parameters out one after the other, those of one optimizer group together, in it those of
+ * one kind, order kept otherwise. The end is padded so that `shards` equal parts are aligned as
+ * well.
  */
 export function layoutUnit(
   parameters: readonly ParameterShape[],
@@ -138,7 +146,10 @@ export const overlap = (range: Range, window: Range): Range => {
   return { offset, numel: Math.max(0, end - offset) };
 };
 
-/** The groups' parts inside `window`, by offset from its start, with the parameters in them and parts of such. */
+/**
+ * The groups' parts inside `window`, by offset from its start, with the parameters in them and
+ * parts of such.
+ */
 export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] {
   return groups.flatMap(({ group, like, places, ...range }) => {
     const { offset, numel } = overlap(range, window);

@@ -1,4 +1,5 @@
-// A unit's weights: parameters that move together, as views into one flat buffer. All there is of a frozen unit.
+// A unit's weights: parameters that move together, as views into one flat buffer. All there is of a
+// frozen unit.
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -95,7 +96,10 @@ export class WeightUnit {
     return flat;
   }
 
-  /** Makes the parameters views of flat weights that somebody else fills: `flat` is [numel], held by the unit from now. */
+  /**
+   * Makes the parameters views of flat weights that somebody else fills: `flat` is [numel], held by
+   * the unit from now.
+   */
   materialize(flat: Tensor): void {
     this.flat = flat;
     const { buffer, dtype, offset } = flat;
@@ -104,7 +108,10 @@ export class WeightUnit {
     }
   }
 
-  /** Frees the flat weights in the order of the compute stream; the parameters have no values until materialize(). */
+  /**
+   * Frees the flat weights in the order of the compute stream; the parameters have no values until
+   * materialize().
+   */
   vacate(): void {
     for (const { parameter } of this.parameters) parameter.vacate(this.name);
     this.dropWeights();
@@ -115,10 +122,11 @@ export class WeightUnit {
   }
 
   /**
-   * Writes the parameters' values into the allocated flat weights, floating ones rounded from f32 to the unit's dtype,
-   * and makes the parameters views of it; `onInitial` sees each one's values first. Of values that lie in files those in
-   * `kept` alone are read, and the rest of the flat weights is undefined. What anybody else writes to the parameters from
-   * now on would be lost, and is refused.
+   * Writes the parameters' values into the allocated flat weights, floating ones rounded from f32
+   * to the unit's dtype, and makes the parameters views of it; `onInitial` sees each one's values
+   * first. Of values that lie in files those in `kept` alone are read, and the rest of the flat
+   * weights is undefined. What anybody else writes to the parameters from now on would be lost, and
+   * is refused.
    */
   adopt(kept: Range, onInitial: (initial: InitialValues) => void): void {
     for (const slot of this.layout.slots) {

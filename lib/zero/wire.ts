@@ -1,11 +1,15 @@
-// How gradients travel between ranks: as they are, divided beforehand, or in another dtype, to all ranks or to owners.
+// How gradients travel between ranks: as they are, divided beforehand, or in another dtype, to all
+// ranks or to owners.
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { At, Collectives, Work } from './collectives.js';
 
-/** Sums flat gradients over the ranks. `full` may be changed; it is held until the returned work is done. */
+/**
+ * Sums flat gradients over the ranks. `full` may be changed; it is held until the returned work is
+ * done.
+ */
 export interface Wire {
   /** What the sums carry, compared to what the update is to see. */
   readonly factor: number;
@@ -15,7 +19,9 @@ export interface Wire {
 
 /** The gradients as they are. */
 export class PlainWire implements Wire {
-  /** `factor`: over how many ranks the sum is to be averaged; 1 where it is the sum that is wanted. */
+  /**
+   * `factor`: over how many ranks the sum is to be averaged; 1 where it is the sum that is wanted.
+   */
   constructor(
     private readonly group: Collectives,
     readonly factor: number,
@@ -30,7 +36,10 @@ export class PlainWire implements Wire {
   }
 }
 
-/** Divides by `divisor` first, so that f16 sums do not overflow (also prescale_gradients, gradient_predivide_factor). */
+/**
+ * Divides by `divisor` first, so that f16 sums do not overflow (also prescale_gradients,
+ * gradient_predivide_factor).
+ */
 export class DividedWire implements Wire {
   readonly factor: number;
 
@@ -101,7 +110,10 @@ export class CastWire implements Wire {
   }
 }
 
-/** Sums `full` [size * n] over the ranks; this rank's part goes to `shard` [n], which may be its place in `full`. */
+/**
+ * Sums `full` [size * n] over the ranks; this rank's part goes to `shard` [n], which may be its
+ * place in `full`.
+ */
 export type ToOwner = (
   parts: { wire: Wire; group: Collectives },
   shard: Tensor,

@@ -1,4 +1,5 @@
-// Gradients of running sums and products, of sorted elements, and of what goes to places that an index names.
+// Gradients of running sums and products, of sorted elements, and of what goes to places that an
+// index names.
 import * as ops from '../../lib/tensor/index.js';
 import { type GradientCheck, gradientCases, type Input, indices } from './check.js';
 
@@ -6,7 +7,10 @@ const x = (...shape: number[]): Input[] => [{ shape }];
 const turned = (...shape: number[]): Input[] => [{ shape, strided: true }];
 const shapes = (...list: number[][]): Input[] => list.map((shape) => ({ shape }));
 
-/** `a` with zeros at the flat positions `at`. The finite differences at zeros themselves are in test/native/matrix. */
+/**
+ * `a` with zeros at the flat positions `at`. The finite differences at zeros themselves are in
+ * test/native/matrix.
+ */
 function withZeros(a: ops.Tensor, at: readonly number[]): ops.Tensor {
   const factors = Array.from({ length: a.numel }, (_, i) => (at.includes(i) ? 0 : 1));
   const { shape, device, dtype } = a;

@@ -226,7 +226,8 @@ describe('the search', () => {
     expect(drawn.toSorted()).toEqual(listed.toSorted());
     expect((await search(random)).names).toEqual(drawn);
     const planned = { ...BF16, autotuning: { ...all, tuner_type: 'model_based' } };
-    // The largest micro-batches are foretold to be the fastest; a way that is slower than that waits.
+    // The largest micro-batches are foretold to be the fastest; a way that is slower than that
+    // waits.
     const speed = ({ zero_optimization: { stage } }: Config) => (stage === 0 ? 1 : 100);
     const { names } = await search(planned, { speed });
     expect(names.slice(0, 2).every((name) => name.endsWith('tmbspg8'))).toBe(true);

@@ -1,4 +1,5 @@
-// What saveCheckpoint() and loadCheckpoint() say to arguments that they would otherwise ignore or change.
+// What saveCheckpoint() and loadCheckpoint() say to arguments that they would otherwise ignore or
+// change.
 import { mkdtempSync, readdirSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,4 +1,5 @@
-// Tensors that ranks hold as boxes, and as ranges of boxes: saved and loaded across every way of cutting them.
+// Tensors that ranks hold as boxes, and as ranges of boxes: saved and loaded across every way of
+// cutting them.
 import { createHash } from 'node:crypto';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,5 @@
-// Files that are not ours: beside, inside and above every path that a command or a save is given. None ever changes.
+// Files that are not ours: beside, inside and above every path that a command or a save is given.
+// None ever changes.
 import { spawnSync } from 'node:child_process';
 import {
   chmodSync,

@@ -1,4 +1,5 @@
-// Checkpoints of one rank: round trips, retention, damage of every kind, and what dead saves leave behind.
+// Checkpoints of one rank: round trips, retention, damage of every kind, and what dead saves leave
+// behind.
 import {
   cpSync,
   existsSync,

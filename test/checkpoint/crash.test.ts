@@ -1,4 +1,5 @@
-// Saves of two processes that die at random moments, or run out of disk: always the old checkpoint or the new one.
+// Saves of two processes that die at random moments, or run out of disk: always the old checkpoint
+// or the new one.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -46,7 +47,10 @@ function start(tag: string | null, first: number, limit = 'unlimited'): Promise<
 
 const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Waits for the first checkpoint, then kills one rank `delay` milliseconds later, and soon the other. */
+/**
+ * Waits for the first checkpoint, then kills one rank `delay` milliseconds later, and soon the
+ * other.
+ */
 async function killDuringSaves(tag: string | null, first: number): Promise<void> {
   const ends = start(tag, first);
   await new Promise((resolve) => children[0]?.stdout?.once('data', resolve));

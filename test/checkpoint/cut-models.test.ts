@@ -1,4 +1,5 @@
-// Engines whose model is cut between them: each rank's parts come from a checkpoint of the whole, and make up one again.
+// Engines whose model is cut between them: each rank's parts come from a checkpoint of the whole,
+// and make up one again.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -141,7 +142,10 @@ function placesOf(ranks: number, zeros: number, stage: number): Place[] {
   }));
 }
 
-/** An engine of one rank as that of a rank of the mesh: for what is not cut, the first share answers. */
+/**
+ * An engine of one rank as that of a rank of the mesh: for what is not cut, the first share
+ * answers.
+ */
 function seen(engine: Engine, { rank, zero, zeros, stage }: Place): Engine {
   const view = zeros === 1 ? engine : partitioned(engine, { stage, rank: zero, size: zeros });
   const mesh = { place: () => rank };
@@ -182,7 +186,10 @@ async function onEach(
   for (const one of results) if (one.status === 'rejected') throw one.reason;
 }
 
-/** Every element of what the rank holds of its weights, by tensor and place; the values that a checkpoint has there. */
+/**
+ * Every element of what the rank holds of its weights, by tensor and place; the values that a
+ * checkpoint has there.
+ */
 function requireValues(engine: Engine, values: Record<string, number[]>): void {
   for (const [name, parameter] of engine.module.namedParameters()) {
     const { whole } = parameter.region;

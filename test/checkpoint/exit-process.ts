@@ -1,4 +1,5 @@
-// A program that ends while a checkpoint is being saved: node exit-process.ts DIR returns|exits|throws|destroys.
+// A program that ends while a checkpoint is being saved: node exit-process.ts DIR
+// returns|exits|throws|destroys.
 import { initialize, seed } from '../../lib/index.js';
 import { tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';
 

@@ -1,4 +1,5 @@
-// Exports: consolidated checkpoints in Hugging Face's layout and in ours, and GPT-2 read back from them.
+// Exports: consolidated checkpoints in Hugging Face's layout and in ours, and GPT-2 read back from
+// them.
 import {
   mkdirSync,
   mkdtempSync,

@@ -1,4 +1,5 @@
-// Fault injection: file calls of Node and of the addon that fail one after another, once or from then on.
+// Fault injection: file calls of Node and of the addon that fail one after another, once or from
+// then on.
 import { DsError } from '../../lib/errors.js';
 import { addon } from '../../lib/runtime/addon.js';
 
@@ -87,8 +88,8 @@ export interface Fault {
 }
 
 /**
- * Fails each of `calls` in turn, in every place where `body` makes it; each outcome is a success, DS_IO or
- * DS_CHECKPOINT, which `check` looks at. Returns in how many places there were calls.
+ * Fails each of `calls` in turn, in every place where `body` makes it; each outcome is a success,
+ * DS_IO or DS_CHECKPOINT, which `check` looks at. Returns in how many places there were calls.
  */
 export async function everyFault(
   calls: readonly FileCall[],

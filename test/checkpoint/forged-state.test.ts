@@ -1,4 +1,5 @@
-// Manifests whose digest is right and whose fields are not: each is harmless, or a typed error before anything changes.
+// Manifests whose digest is right and whose fields are not: each is harmless, or a typed error
+// before anything changes.
 import { createHash } from 'node:crypto';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,5 @@
-// Checkpoints as earlier versions wrote them: each loads, bit for bit, and training goes on as it did then.
+// Checkpoints as earlier versions wrote them: each loads, bit for bit, and training goes on as it
+// did then.
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -32,7 +33,10 @@ function bitsOf(tensor: Tensor): string {
   return Buffer.from(raw.buffer, raw.byteOffset, raw.byteLength).toString('base64');
 }
 
-/** Weights, buffers, master weights and states of an engine of one rank, under their names in a checkpoint. */
+/**
+ * Weights, buffers, master weights and states of an engine of one rank, under their names in a
+ * checkpoint.
+ */
 function tensorsOf(engine: Engine): Record<string, string> {
   const all = [...engine.module.namedParameters(), ...engine.module.namedBuffers()];
   const bits = Object.fromEntries(all.map(([name, tensor]) => [name, bitsOf(tensor)]));

@@ -1,4 +1,5 @@
-// Checkpoints and folders that somebody has tampered with: a typed error each time, and nothing outside is opened.
+// Checkpoints and folders that somebody has tampered with: a typed error each time, and nothing
+// outside is opened.
 import { createHash } from 'node:crypto';
 import {
   cpSync,

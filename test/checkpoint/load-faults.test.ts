@@ -1,4 +1,5 @@
-// Every file call of a load fails, once or from then on: a typed error that names the path, and the next load succeeds.
+// Every file call of a load fails, once or from then on: a typed error that names the path, and the
+// next load succeeds.
 import * as files from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -66,7 +67,10 @@ function stateOf(engine: Engine): unknown {
   return { values, state, rankState };
 }
 
-/** Verified tensors are on their way into the engine: what fails then leaves it undefined, as restoreEngine says. */
+/**
+ * Verified tensors are on their way into the engine: what fails then leaves it undefined, as
+ * restoreEngine says.
+ */
 const isLate = ({ call }: Fault) => ['read', 'readFile', 'fstat'].includes(call);
 
 test.each(BOTH)('loadCheckpoint: the engine as it was, or as it was saved (%j)', async (mode) => {

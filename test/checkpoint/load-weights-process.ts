@@ -1,4 +1,5 @@
-// One rank that gives weights from a file to a module of its own, trains it sharded and reports what it computes.
+// One rank that gives weights from a file to a module of its own, trains it sharded and reports
+// what it computes.
 import { comm, DsError, initialize, nn } from '../../lib/index.js';
 import { Sorter } from './sorter-model.js';
 

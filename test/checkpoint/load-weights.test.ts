@@ -1,4 +1,5 @@
-// nn.loadWeights: exports of a module of a program's own come back exactly, and what does not fit changes nothing.
+// nn.loadWeights: exports of a module of a program's own come back exactly, and what does not fit
+// changes nothing.
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

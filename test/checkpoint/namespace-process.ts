@@ -1,4 +1,5 @@
-// A saver that takes itself for alone: node namespace-process.ts JSON, see NamespaceJob. Prints each tag once it is saved.
+// A saver that takes itself for alone: node namespace-process.ts JSON, see NamespaceJob. Prints
+// each tag once it is saved.
 import { Tensor } from '../../lib/tensor/tensor.js';
 import { contentOf, save } from './content.js';
 

@@ -30,7 +30,9 @@ interface Saver {
   end: Promise<number | null>;
 }
 
-/** `before` processes come first, so that no process of this number is alive in the other namespace. */
+/**
+ * `before` processes come first, so that no process of this number is alive in the other namespace.
+ */
 function start(job: NamespaceJob, before = 0): Saver {
   const script = `for ((i = 0; i < ${before}; ++i)); do /bin/true; done; "$@"; exit $?`;
   const saver = [process.execPath, '-r', HOOK, SAVER, JSON.stringify(job)];

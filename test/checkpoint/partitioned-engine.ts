@@ -1,4 +1,5 @@
-// A trained tiny engine seen as one rank of a stage: real units, partitions and state, without collectives.
+// A trained tiny engine seen as one rank of a stage: real units, partitions and state, without
+// collectives.
 
 import { keptState } from '../../lib/engine/saving/engine-shards.js';
 import { type Engine, initialize, seed } from '../../lib/index.js';

@@ -35,7 +35,10 @@ export class RankPool {
     return pool;
   }
 
-  /** Has ranks 0 to `size` - 1 of a world obey `command`, each with what `own` adds; null keeps one out. */
+  /**
+   * Has ranks 0 to `size` - 1 of a world obey `command`, each with what `own` adds; null keeps one
+   * out.
+   */
   async run(
     size: number,
     stage: number,

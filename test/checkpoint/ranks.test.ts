@@ -1,4 +1,5 @@
-// Checkpoints of several processes: any number of ranks and any stage reads what any other has saved.
+// Checkpoints of several processes: any number of ranks and any stage reads what any other has
+// saved.
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

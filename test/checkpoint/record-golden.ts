@@ -1,4 +1,5 @@
-// Records a checkpoint of every kind, as the library writes them today, and how training goes on after each:
+// Records a checkpoint of every kind, as the library writes them today, and how training goes on
+// after each:
 //     node -r ./test/support/run-typescript.cjs test/checkpoint/record-golden.ts OUTDIR
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';

@@ -1,4 +1,5 @@
-// Saves one tag again and again, each time with another number in it, until its input ends: argv is a folder.
+// Saves one tag again and again, each time with another number in it, until its input ends: argv is
+// a folder.
 import type { Tensor } from '../../lib/tensor/index.js';
 import { content, save } from './content.js';
 

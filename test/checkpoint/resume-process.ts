@@ -1,4 +1,5 @@
-// One rank that trains the tiny GPT-2 at one stage, from a checkpoint or from the start, and reports its weights.
+// One rank that trains the tiny GPT-2 at one stage, from a checkpoint or from the start, and
+// reports its weights.
 import { initDistributed } from '../../lib/comm/index.js';
 import { type DsConfig, initialize, type Tensor } from '../../lib/index.js';
 import { seed } from '../../lib/tensor/index.js';

@@ -1,4 +1,5 @@
-// Training that was saved by four ranks at stage 3 goes on at other stages and on other numbers of ranks.
+// Training that was saved by four ranks at stage 3 goes on at other stages and on other numbers of
+// ranks.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -94,8 +95,9 @@ async function resumeAlike(
 }
 
 /**
- * What is of whole parameters and of blocks: saved by 3 ranks at stage 3, loaded by 1 and 2 at other stages and offloaded,
- * and saved by these again, it is the same bit for bit. On as many ranks training goes on with the bits of stage 3.
+ * What is of whole parameters and of blocks: saved by 3 ranks at stage 3, loaded by 1 and 2 at
+ * other stages and offloaded, and saved by these again, it is the same bit for bit. On as many
+ * ranks training goes on with the bits of stage 3.
  */
 async function movesDeclared(device: Device, optimizer: Leg['optimizer']) {
   const dir = mkdtempSync(join(tmpdir(), 'ds-resume-'));
@@ -128,8 +130,9 @@ async function movesDeclared(device: Device, optimizer: Leg['optimizer']) {
 }
 
 /**
- * LAMB, Muon and Adafactor, whose updates look at whole parameters: saved by 3 ranks at stage 3, resumed with other cuts and without.
- * Stage 2 has the bits of stage 3 where it has its ranks; elsewhere sums of gradients differ by their rounding.
+ * LAMB, Muon and Adafactor, whose updates look at whole parameters: saved by 3 ranks at stage 3,
+ * resumed with other cuts and without. Stage 2 has the bits of stage 3 where it has its ranks;
+ * elsewhere sums of gradients differ by their rounding.
  */
 async function resumeWhole(device: Device, type: 'Lamb' | 'Muon' | 'Adafactor') {
   const dir = mkdtempSync(join(tmpdir(), 'ds-resume-'));

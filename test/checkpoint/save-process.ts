@@ -1,4 +1,5 @@
-// A rank that saves numbered checkpoints until it is killed: node save-process.ts JSON, see SaveJob.
+// A rank that saves numbered checkpoints until it is killed: node save-process.ts JSON, see
+// SaveJob.
 import {
   type CheckpointContent,
   type LocalShard,

@@ -1,4 +1,5 @@
-// A module of a program's own for exports: blocks, a tied table, buffers of two kinds, and odd sizes.
+// A module of a program's own for exports: blocks, a tied table, buffers of two kinds, and odd
+// sizes.
 import { linear, nn, noGrad, scope, Tensor } from '../../lib/index.js';
 
 const SIZES = { words: 11, channels: 5 };

@@ -1,4 +1,5 @@
-// What the files of a checkpoint say, read by the words of docs/checkpoints.md and without the library.
+// What the files of a checkpoint say, read by the words of docs/checkpoints.md and without the
+// library.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 

@@ -1,4 +1,5 @@
-// Whether parts make up a tensor: random ways of cutting, with and without something wrong, against a count of elements.
+// Whether parts make up a tensor: random ways of cutting, with and without something wrong, against
+// a count of elements.
 import { findFlaw } from '../../lib/checkpoint/tiling.js';
 import { type Box, type BoxRange, boxesOf, wholeBox } from '../../lib/runtime/box.js';
 import {

@@ -1,4 +1,5 @@
-// A checkpoint or a folder of weights that is replaced while it is read: one state or the other, never parts of both.
+// A checkpoint or a folder of weights that is replaced while it is read: one state or the other,
+// never parts of both.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -23,7 +23,10 @@ export interface Loads {
   torn: string[];
 }
 
-/** Loads of the tag that another process saves again and again into `dir`. Throws what a load throws. */
+/**
+ * Loads of the tag that another process saves again and again into `dir`. Throws what a load
+ * throws.
+ */
 export async function checkpointLoads(dir: string, count: number): Promise<Loads> {
   const writer = spawn(process.execPath, ['-r', HOOK, WRITER, dir], {
     stdio: ['pipe', 'pipe', 'inherit'],
@@ -54,7 +57,10 @@ export async function checkpointLoads(dir: string, count: number): Promise<Loads
   }
 }
 
-/** Loads of a folder of weights in two files and an index, whose name goes to a new one again and again. */
+/**
+ * Loads of a folder of weights in two files and an index, whose name goes to a new one again and
+ * again.
+ */
 export async function folderLoads(dir: string, count: number): Promise<Loads> {
   const path = join(dir, 'weights');
   const publish = async (state: number) => {
@@ -69,7 +75,8 @@ export async function folderLoads(dir: string, count: number): Promise<Loads> {
   const replace = async () => {
     for (let state = 2; writing; ++state) {
       await publish(state);
-      await pause(5 + (state % 7)); // Opening takes a few milliseconds, and must succeed in the end.
+      // Opening takes a few milliseconds, and must succeed in the end.
+      await pause(5 + (state % 7));
     }
   };
   const replaced = replace();

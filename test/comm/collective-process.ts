@@ -1,4 +1,5 @@
-// One rank that runs every collective with every dtype, op and size, and reports what came out wrong.
+// One rank that runs every collective with every dtype, op and size, and reports what came out
+// wrong.
 
 import {
   CommsLogger,
@@ -26,7 +27,9 @@ const POISON = 77;
 const failures: string[] = [];
 let checks = 0;
 
-/** Rank `rank`'s element i: small whole numbers, so that any order of summation gives the same bits. */
+/**
+ * Rank `rank`'s element i: small whole numbers, so that any order of summation gives the same bits.
+ */
 function element(rank: number, i: number, op: ReduceOp | null, dtype: DType): number {
   const hash = Math.imul((i + 1) * 2654435761 + rank * 40503, 2246822519) >>> 16;
   if (op === 'prod') return 1 + (hash % 2);
@@ -59,7 +62,10 @@ function make(
   return Tensor.from(values, { dtype, device: group.device });
 }
 
-/** Compares bit for bit with `expected`; averages over GPUs, which divide each term, may differ by their rounding. */
+/**
+ * Compares bit for bit with `expected`; averages over GPUs, which divide each term, may differ by
+ * their rounding.
+ */
 function check(name: string, got: Tensor, expected: (i: number) => number, close = false): void {
   checks++;
   const values = Float64Array.from({ length: got.numel }, (_, i) => expected(i));
@@ -222,7 +228,9 @@ async function overlapping(group: ProcessGroup): Promise<void> {
   }
 }
 
-/** On the CPU, sums of any numbers have the bits of a left-to-right sum, however they are cut up. */
+/**
+ * On the CPU, sums of any numbers have the bits of a left-to-right sum, however they are cut up.
+ */
 function ordered(group: ProcessGroup): void {
   const size = 4099;
   const value = (rank: number) => (i: number) =>

@@ -21,7 +21,9 @@ export interface EvenEndReport {
 
 const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** The last rank has done its part, where the device lets it, long before the others take theirs. */
+/**
+ * The last rank has done its part, where the device lets it, long before the others take theirs.
+ */
 async function unread({ world, rank }: Distributed, tensor: Tensor): Promise<void> {
   const last = world.size - 1;
   if (rank < last) await sleep(400 * (rank + 1));

@@ -1,4 +1,5 @@
-// One rank that exchanges vectors of one bit per element, and compares each round with a simulation of all ranks.
+// One rank that exchanges vectors of one bit per element, and compares each round with a simulation
+// of all ranks.
 import {
   CommsLogger,
   CompressedExchange,

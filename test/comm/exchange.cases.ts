@@ -1,4 +1,5 @@
-// The compressed exchange on 2, 3 and 4 ranks equals a plain simulation bit for bit, and sends what its layout says.
+// The compressed exchange on 2, 3 and 4 ranks equals a plain simulation bit for bit, and sends what
+// its layout says.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';

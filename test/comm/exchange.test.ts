@@ -28,7 +28,10 @@ test('parts are whole bytes', () => {
   expect(() => new CompressedLayout(100, 2, [])).toThrow(/multiple of 128 elements/);
 });
 
-/** GPT-2 1558M as one vector: 2 * (W - 1) * (n / (8 W) + 8 segments of a part) bytes, an eighth of n for W = 2. */
+/**
+ * GPT-2 1558M as one vector: 2 * (W - 1) * (n / (8 W) + 8 segments of a part) bytes, an eighth of n
+ * for W = 2.
+ */
 test('195 MB a rank for 1558M parameters on 2 ranks', () => {
   const numel = Math.ceil(1_557_611_200 / 128) * 128;
   const layers = Array.from({ length: 580 }, (_, i) => ({

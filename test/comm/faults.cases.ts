@@ -1,4 +1,5 @@
-// A rank that issues another collective, stalls, raises or dies: every other rank ends with one clear error.
+// A rank that issues another collective, stalls, raises or dies: every other rank ends with one
+// clear error.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
@@ -93,7 +94,10 @@ const expectations: readonly Expectation[] = [
   { fault: 'leaves-ahead', ranks: 2, culprit: 1, timeout: 10, endsWell: true, says: LEFT(1) },
 ];
 
-/** Of one case: its slowest waits half a minute for others, and then for its own end; busy cores take longer. */
+/**
+ * Of one case: its slowest waits half a minute for others, and then for its own end; busy cores
+ * take longer.
+ */
 const LIMIT_MS = { cpu: 300_000, cuda: 60_000 };
 
 const random = (limit: number) => Math.floor(Math.random() * limit);

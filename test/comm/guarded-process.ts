@@ -1,4 +1,5 @@
-// One rank that joins late if told so, sums, leaves, and reports its open ports and threads on the way.
+// One rank that joins late if told so, sums, leaves, and reports its open ports and threads on the
+// way.
 import { existsSync, readdirSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { initDistributed } from '../../lib/comm/index.js';

@@ -1,4 +1,5 @@
-// Two nodes as network namespaces that lose their link: every rank ends, and its error says who is missing.
+// Two nodes as network namespaces that lose their link: every rank ends, and its error says who is
+// missing.
 import { spawnSync } from 'node:child_process';
 import type { FaultJob, FaultReport } from './fault-process.js';
 import { reportsOf, runRanks } from './ranks.js';

@@ -26,7 +26,10 @@ export interface RankOptions {
   line?: (rank: number, text: string, children: readonly ChildProcess[]) => void;
 }
 
-/** Longer than any test needs on a busy machine, less than jest waits; what is still running then is killed. */
+/**
+ * Longer than any test needs on a busy machine, less than jest waits; what is still running then is
+ * killed.
+ */
 const LIMIT_MS = 300_000;
 
 /** What each thread of a process waits for, as far as the kernel tells: of one that hangs. */
@@ -50,7 +53,9 @@ function threadsOf(pid: number): string {
   return `still running; its threads:\n${lines.join('\n')}\n`;
 }
 
-/** How this Node runs `program`, a file of this folder without extension: compiled, or through swc. */
+/**
+ * How this Node runs `program`, a file of this folder without extension: compiled, or through swc.
+ */
 export function commandFor(program: string): string[] {
   const compiled = __filename.endsWith('.js');
   if (compiled) return [join(__dirname, `${program}.js`)];

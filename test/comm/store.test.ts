@@ -100,7 +100,8 @@ test(
       const job = await Job.join({ store, rank: 0, worldSize: 2, timeout: 1000 });
       await job.set('a', '1');
       serving.kill('SIGSTOP');
-      // Far below the half minute after which a silent store is given up in a job that waits longer.
+      // Far below the half minute after which a silent store is given up in a job that waits
+      // longer.
       const ask = async () => {
         while (true) await job.set('a', '2'); // The process may answer until the signal has reached it.
       };
@@ -150,7 +151,8 @@ test(
       await once(first, 'data');
       serving.kill('SIGSTOP');
       while (!/ T /.test(readFileSync(`/proc/${serving.pid}/stat`, 'utf8'))) await turn();
-      // The answer to the first of these breaks the connection: what it carries is read all the same.
+      // The answer to the first of these breaks the connection: what it carries is read all the
+      // same.
       await new Promise<void>((resolve) => {
         first.write(Buffer.concat([report(0), report(0, leaving)]), () => resolve());
       });

@@ -160,7 +160,9 @@ const x = Tensor.from(
   { shape: [3, 6] },
 ).keep();
 
-/** The gradients of sum(y^2) / 2 for a weight W [4, 6] and bias b: dy = y, dW = y^T x, db = sum y. */
+/**
+ * The gradients of sum(y^2) / 2 for a weight W [4, 6] and bias b: dy = y, dW = y^T x, db = sum y.
+ */
 function reference(weight: number[], bias: number[]) {
   const rows = x.toArray();
   const at = (i: number, k: number): number => rows[6 * i + k] as number;

@@ -1,4 +1,5 @@
-// Subset, ConcatDataset, randomSplit and TensorDataset: which samples they have, and what they refuse.
+// Subset, ConcatDataset, randomSplit and TensorDataset: which samples they have, and what they
+// refuse.
 import { join } from 'node:path';
 import {
   ConcatDataset,

@@ -41,7 +41,8 @@ function threads(): number {
 
 /** The number of threads once it is `count`, or that of now where it does not come to it. */
 async function threadsComingTo(count: number): Promise<number> {
-  for (let i = 0; i < 1000 && threads() !== count; ++i) await pause(10); // A thread outlives its join a little.
+  // A thread outlives its join a little.
+  for (let i = 0; i < 1000 && threads() !== count; ++i) await pause(10);
   return threads();
 }
 

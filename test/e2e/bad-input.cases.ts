@@ -20,7 +20,10 @@ import type { Case } from '../support/case.js';
 import { quiet } from '../support/quiet.js';
 import { tinyBatch, tinyConfig, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
 
-/** Runs `body` and expects a DsError with `code` whose text matches, with a hint when one is asked for. */
+/**
+ * Runs `body` and expects a DsError with `code` whose text matches, with a hint when one is asked
+ * for.
+ */
 async function expectError(
   code: DsErrorCode,
   pattern: RegExp,
@@ -85,7 +88,10 @@ async function ignoredLabels(device: Device): Promise<void> {
   for (const tensor of [tokens, targets, none]) tensor.dispose();
 }
 
-/** Each form of the loss without a label that counts: 0, and gradients of 0 where rows were not finite. */
+/**
+ * Each form of the loss without a label that counts: 0, and gradients of 0 where rows were not
+ * finite.
+ */
 function emptyMeans(device: Device): void {
   scope(() => {
     const labels = full([5], -100, { dtype: 'i64', device });

@@ -1,4 +1,5 @@
-// Activation checkpointing changes no bit in any mode: the same gradients, losses and weights, dropout on.
+// Activation checkpointing changes no bit in any mode: the same gradients, losses and weights,
+// dropout on.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { scope, seed } from '../../lib/tensor/index.js';

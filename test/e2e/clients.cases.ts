@@ -1,4 +1,5 @@
-// What a caller brings to initialize(): parameter groups, optimizers, schedules; and what the engine says of itself.
+// What a caller brings to initialize(): parameter groups, optimizers, schedules; and what the
+// engine says of itself.
 import assert from 'node:assert/strict';
 import {
   type Clients,

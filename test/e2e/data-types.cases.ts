@@ -1,4 +1,5 @@
-// data_types: gradients summed in fp32 against a sum in f64, their bytes, overflows, and the dtype of buffers.
+// data_types: gradients summed in fp32 against a sum in f64, their bytes, overflows, and the dtype
+// of buffers.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -21,7 +22,9 @@ import {
 const ACCUMULATION = 8;
 const RATE = 1000;
 
-/** One SGD step whose weights are almost the gradient: no clipping, no schedule, a fixed loss scale. */
+/**
+ * One SGD step whose weights are almost the gradient: no clipping, no schedule, a fixed loss scale.
+ */
 async function sgdEngine(device: Device, options: TinyOptions): Promise<Engine> {
   device.setDeterministic(true);
   seed(1234);
@@ -102,7 +105,10 @@ async function stepErrors(
   return { norm: Math.abs(norm / Math.hypot(...exact) - 1), masters: distance(after, wanted) };
 }
 
-/** The step of f32 sums is that of the exact sum; that of 16-bit sums is not, or the test would show nothing. */
+/**
+ * The step of f32 sums is that of the exact sum; that of 16-bit sums is not, or the test would show
+ * nothing.
+ */
 const exactSums =
   (precision: Precision) =>
   async (device: Device): Promise<void> => {
@@ -116,7 +122,10 @@ const exactSums =
     assert.ok(narrow.masters > 1e-4, `${narrow.masters}`);
   };
 
-/** Between micro-batches a unit holds 4 bytes an element instead of 2, and parameters hold no gradient. */
+/**
+ * Between micro-batches a unit holds 4 bytes an element instead of 2, and parameters hold no
+ * gradient.
+ */
 async function bytes(device: Device): Promise<void> {
   for (const gradients of ['bf16', 'fp32'] as const) {
     const options = { precision: 'bf16' as const, offload: false, accumulation: 2, gradients };
@@ -133,7 +142,10 @@ async function bytes(device: Device): Promise<void> {
   }
 }
 
-/** fp16 with a first scale that overflows: steps are skipped, nothing of them stays, training goes on. */
+/**
+ * fp16 with a first scale that overflows: steps are skipped, nothing of them stays, training goes
+ * on.
+ */
 async function overflow(device: Device): Promise<void> {
   const options = { precision: 'fp16', offload: false, accumulation: 2 } as const;
   const engine = await tinyEngine({ ...options, gradients: 'fp32' }, device);
@@ -165,7 +177,10 @@ async function bufferedEngine(device: Device, dtype: Precision | null): Promise<
   return (await initialize({ model: new Buffered(), config, device })).engine;
 }
 
-/** Floating buffers are converted, others are not, and a checkpoint's values are converted on the way in. */
+/**
+ * Floating buffers are converted, others are not, and a checkpoint's values are converted on the
+ * way in.
+ */
 async function buffers(device: Device): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'ds-buffers-'));
   try {

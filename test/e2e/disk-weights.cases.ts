@@ -1,4 +1,5 @@
-// Weights on disk equal weights in memory, wherever their optimizer's state is: the same losses, weights and moments.
+// Weights on disk equal weights in memory, wherever their optimizer's state is: the same losses,
+// weights and moments.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -84,7 +85,9 @@ function labelOf(
   return [precision, ...Object.keys({ ...rest, ...param })].join(', ');
 }
 
-/** 100 steps of fp16 with accumulation, dropout and recomputation, some clipped, some overflowing. */
+/**
+ * 100 steps of fp16 with accumulation, dropout and recomputation, some clipped, some overflowing.
+ */
 const longRun: Case = homeCase(
   'host memory',
   { precision: 'fp16', clip: 1.2, accumulation: 2, dropout: 0.1, checkpointing: true },
@@ -147,7 +150,10 @@ const checkpoints: Case = {
     }),
 };
 
-/** Bytes of a model whose state no block of memory holds: 6 million parameters in a unit of one matrix. */
+/**
+ * Bytes of a model whose state no block of memory holds: 6 million parameters in a unit of one
+ * matrix.
+ */
 const wide = { vocabSize: tinyShape.vocabulary, channels: 36, maxSeq: 170_000 };
 
 /** Of what state there is, saving and loading have a few parts in memory at a time. */
@@ -186,7 +192,9 @@ const withoutCopies: Case = {
     }),
 };
 
-/** Frozen layers have no state; they are read, written from outside, saved and loaded all the same. */
+/**
+ * Frozen layers have no state; they are read, written from outside, saved and loaded all the same.
+ */
 const frozen: Case = {
   name: 'weights on disk: frozen layers come and go, and keep what is written to them',
   run: (device) =>

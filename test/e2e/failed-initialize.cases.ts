@@ -1,4 +1,5 @@
-// An initialize() that fails leaves nothing open or allocated, wherever it fails, and its model can be given to another.
+// An initialize() that fails leaves nothing open or allocated, wherever it fails, and its model can
+// be given to another.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readdirSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -282,8 +283,8 @@ async function runsOutOfMemory(device: Device, config: DsConfig): Promise<void> 
 }
 
 /**
- * Both ranks fail while the first unit is filled, and the next attempt trains as if nothing had been. Weights that went
- * with the shards of an engine are missed aloud, not drawn again.
+ * Both ranks fail while the first unit is filled, and the next attempt trains as if nothing had
+ * been. Weights that went with the shards of an engine are missed aloud, not drawn again.
  */
 async function retriesOnRanks(device: Device, config: DsConfig): Promise<void> {
   const run = async (fails: boolean): Promise<FailedReport[]> => {

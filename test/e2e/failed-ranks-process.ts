@@ -1,4 +1,5 @@
-// One rank whose first initialize() fails while its first unit is filled, and whose second one trains; it reports both.
+// One rank whose first initialize() fails while its first unit is filled, and whose second one
+// trains; it reports both.
 import { comm, type DsConfig, initialize, type Tensor } from '../../lib/index.js';
 import { seed } from '../../lib/tensor/index.js';
 import { quiet } from '../support/quiet.js';

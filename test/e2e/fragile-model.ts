@@ -5,7 +5,9 @@ import type { Device } from '../../lib/runtime/device.js';
 
 /** Three units behind each other; the last one's bias has values that can fail to come. */
 export class Fragile extends nn.Module {
-  /** What fails while it is set: the initial values, or units() when it is asked for them once more. */
+  /**
+   * What fails while it is set: the initial values, or units() when it is asked for them once more.
+   */
   breaks: 'values' | 'hooks' | null = null;
   readonly layers = [new nn.Linear(64, 64), new nn.Linear(64, 64), new nn.Linear(64, 64)];
   readonly shift = new Parameter([64], (out) => this.shiftValues(out));

@@ -82,7 +82,8 @@ const places: Case = {
       const { state, stage } = engine.parts;
       const elements = stage.partitions.reduce((sum, { numel }) => sum + numel, 0);
       assert.equal(state.shares.length, 1);
-      // Two moments and master weights, half of which the device has; the optimizer's tables beside them.
+      // Two moments and master weights, half of which the device has; the optimizer's tables beside
+      // them.
       const beside = state.bytes.host - (speculative ? 12 : 10 + 1 / 8) * elements;
       assert.ok(beside >= 0 && beside < 4096, `${beside} bytes beside the state`);
       engine.destroy();

@@ -1,5 +1,5 @@
-// fp16.auto_cast, torch_autocast: floating-point inputs arrive in 16 bits, in lists and objects too; the rest as it was
-// given.
+// fp16.auto_cast, torch_autocast: floating-point inputs arrive in 16 bits, in lists and objects
+// too; the rest as it was given.
 import assert from 'node:assert/strict';
 import { type DsConfig, initialize, nn, Tensor } from '../../lib/index.js';
 import type { Case } from '../support/case.js';

@@ -1,5 +1,6 @@
 // What a plain JavaScript program may call by mistake: every function and class of the package is
-// given what it cannot take, and answers with a DsError that says so, never with a TypeError of its insides.
+// given what it cannot take, and answers with a DsError that says so, never with a TypeError of its
+// insides.
 import * as ds from '../../lib/index.js';
 import { surfaceOf } from '../docs/reference.js';
 

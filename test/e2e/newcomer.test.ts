@@ -1,11 +1,12 @@
-// What a newcomer types wrongly in plain JavaScript, and the message that each mistake gets: the messages are the contract.
+// What a newcomer types wrongly in plain JavaScript, and the message that each mistake gets: the
+// messages are the contract.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import * as library from '../../lib/index.js';
 
-// biome-ignore lint/suspicious/noExplicitAny: JavaScript has no types that would stop these mistakes.
+// biome-ignore lint/suspicious/noExplicitAny: in JavaScript no types stop these mistakes.
 type Untyped = any;
 const ds = library as Untyped;
 const { nn, optim, data, Tensor, DsError } = ds;

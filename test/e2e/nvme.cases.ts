@@ -1,4 +1,5 @@
-// Optimizer state on disk equals state in memory: the same losses, weights and moments, bit for bit.
+// Optimizer state on disk equals state in memory: the same losses, weights and moments, bit for
+// bit.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -114,7 +115,10 @@ export const withoutParam = (zero: Options['zero']) => {
 const small = { sub_group_size: 1000 };
 const offloadedWeights = { stage: 3, offload_param: { device: 'cpu' } } as const;
 
-/** Every way of keeping state, from the same start: losses of 200 steps, some clipped, some overflowing. */
+/**
+ * Every way of keeping state, from the same start: losses of 200 steps, some clipped, some
+ * overflowing.
+ */
 const everywhere: Case = {
   name: 'state on disk, in host memory, on the device, and shares of it: 200 steps of fp16 with accumulation, dropout, clipping and overflow',
   run: (device) =>

@@ -115,7 +115,10 @@ const offloadedWeights: Record<string, Exclude<TinyOptions['zero'], boolean>> = 
 /** One tile per 64 elements, and tiles that end inside parameters. */
 const subGroupSizes = [1, 64, 1000];
 
-/** The device keeps what updates need; the host keeps the weights, and gets them back from a checkpoint. */
+/**
+ * The device keeps what updates need; the host keeps the weights, and gets them back from a
+ * checkpoint.
+ */
 const weightsAlone: Case = {
   name: 'weights offloaded alone: where they are, saved and loaded',
   async run(device) {
@@ -228,7 +231,10 @@ const splitMasters = (place: string, gradients: 'bf16' | 'fp32'): Case => ({
   },
 });
 
-/** Trains one large parameter, of which masters are written in more than one part, beside small ones. */
+/**
+ * Trains one large parameter, of which masters are written in more than one part, beside small
+ * ones.
+ */
 const largeSplit: Case = {
   name: 'offload equals resident: masters in halves, a parameter of 2.2 million elements',
   async run(device) {

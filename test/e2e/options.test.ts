@@ -1,4 +1,5 @@
-// Options of classes and functions that stand on their own: an unknown name and a wrong kind get a DsError that says so.
+// Options of classes and functions that stand on their own: an unknown name and a wrong kind get a
+// DsError that says so.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -6,7 +7,7 @@ import { join } from 'node:path';
 import * as library from '../../lib/index.js';
 import { DynamicLossScaler, StaticLossScaler } from '../../lib/optim/loss-scale.js';
 
-// biome-ignore lint/suspicious/noExplicitAny: JavaScript has no types that would stop these mistakes.
+// biome-ignore lint/suspicious/noExplicitAny: in JavaScript no types stop these mistakes.
 type Untyped = any;
 const ds = library as Untyped;
 const { checkpointing, comm, data, monitor, nn, optim, profiler, Tensor, DsError } = ds;

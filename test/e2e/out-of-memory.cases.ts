@@ -1,4 +1,5 @@
-// Out of memory in training says what was asked, who holds the rest, the cap, and what would free most.
+// Out of memory in training says what was asked, who holds the rest, the cap, and what would free
+// most.
 import assert from 'node:assert/strict';
 import { DsError, initialize, nn, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';

@@ -1,4 +1,5 @@
-// A share of the optimizer on the device, the rest offloaded: the same bits as with all of it in one place.
+// A share of the optimizer on the device, the rest offloaded: the same bits as with all of it in
+// one place.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

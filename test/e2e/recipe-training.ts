@@ -1,4 +1,5 @@
-// Trains the tiny GPT-2 under a recipe of the documentation, on one batch, which has to become familiar.
+// Trains the tiny GPT-2 under a recipe of the documentation, on one batch, which has to become
+// familiar.
 import { createHash } from 'node:crypto';
 import { type DsConfig, initialize, type Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';

@@ -1,4 +1,5 @@
-// Every configuration of docs/recipes.md is accepted without a notice and trains: alone, or on two ranks.
+// Every configuration of docs/recipes.md is accepted without a notice and trains: alone, or on two
+// ranks.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -12,7 +13,10 @@ import { type Followed, follow, type Recipe } from './recipe-training.js';
 
 const page = readFileSync(join(packageRoot(), 'docs/recipes.md'), 'utf8');
 
-/** The sections of the page: its title, its configuration, and whether its command starts several ranks. */
+/**
+ * The sections of the page: its title, its configuration, and whether its command starts several
+ * ranks.
+ */
 const sections = page
   .split(/^## /m)
   .slice(1)

@@ -1,4 +1,5 @@
-// A training loop as the page on checkpoints shows it: it saves beside training, stops when asked, and resumes.
+// A training loop as the page on checkpoints shows it: it saves beside training, stops when asked,
+// and resumes.
 import { createHash } from 'node:crypto';
 import { writeSync } from 'node:fs';
 

@@ -1,4 +1,5 @@
-// Stopped by a signal at a random step and resumed, equal to never stopped: JavaScript and TypeScript, one process and two.
+// Stopped by a signal at a random step and resumed, equal to never stopped: JavaScript and
+// TypeScript, one process and two.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

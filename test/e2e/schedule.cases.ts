@@ -71,7 +71,9 @@ async function skippedStepsDoNotAdvance(device: Device): Promise<void> {
   engine.destroy();
 }
 
-/** A schedule in which every rate is a list of two, and the first and the last rate of each group. */
+/**
+ * A schedule in which every rate is a list of two, and the first and the last rate of each group.
+ */
 const LISTS: { scheduler: NonNullable<DsConfig['scheduler']>; rates: [number[], number[]] }[] = [
   {
     scheduler: {

@@ -1,4 +1,5 @@
-// docs/serving.md as its readers follow it: a model that the example has just saved, served and talked with.
+// docs/serving.md as its readers follow it: a model that the example has just saved, served and
+// talked with.
 import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

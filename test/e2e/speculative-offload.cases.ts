@@ -1,4 +1,5 @@
-// Speculative offload equals no offload bit for bit, whatever is clipped, skipped, saved or reordered.
+// Speculative offload equals no offload bit for bit, whatever is clipped, skipped, saved or
+// reordered.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -129,7 +130,10 @@ function orderCase(early: number): Case {
   };
 }
 
-/** While every step is clipped, `later` units get their weights before they are committed: none, one, or all. */
+/**
+ * While every step is clipped, `later` units get their weights before they are committed: none,
+ * one, or all.
+ */
 function laterCase(later: number): Case {
   return {
     name: `speculative offload does not depend on what is committed later: ${later} units`,

@@ -1,4 +1,5 @@
-// Signals reach a training loop that never yields, on all ranks at the same step, and a second one ends it.
+// Signals reach a training loop that never yields, on all ranks at the same step, and a second one
+// ends it.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -50,7 +51,8 @@ test('a loop that never yields hears the first signal; the second one ends it at
   const [{ requested, aborted, heard, steps }] = stopped(run) as [Stopped];
   expect({ requested, aborted }).toEqual({ requested: true, aborted: 'Asked to stop by SIGINT.' });
   expect(steps).toBeGreaterThanOrEqual(2);
-  // The program's own handler is not replaced: it runs as soon as it can, which the loop did not let it.
+  // The program's own handler is not replaced: it runs as soon as it can, which the loop did not
+  // let it.
   expect(heard[0]).toBe(0);
   expect(heard[1]).toBeGreaterThanOrEqual(1);
   await pause(APART);

@@ -1,4 +1,5 @@
-// A tiny GPT-2 trained on fixed random tokens: the body that the end-to-end cases compare with itself.
+// A tiny GPT-2 trained on fixed random tokens: the body that the end-to-end cases compare with
+// itself.
 import { type DsConfig, type Engine, initialize, nn, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';

@@ -1,4 +1,5 @@
-// A training process for tests: trains the tiny model, saving to and resuming from a folder, and prints JSON.
+// A training process for tests: trains the tiny model, saving to and resuming from a folder, and
+// prints JSON.
 import { device } from '../../lib/index.js';
 import { type TinyOptions, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
 

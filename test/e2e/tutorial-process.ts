@@ -1,4 +1,5 @@
-// Trains a tiny GPT-2 under a configuration file in a process of its own, whose working directory gets what it writes.
+// Trains a tiny GPT-2 under a configuration file in a process of its own, whose working directory
+// gets what it writes.
 import { initialize, type Tensor } from '../../lib/index.js';
 import { tinyBatch, tinyModel, weightBits } from './tiny-training.js';
 

@@ -1,4 +1,5 @@
-// DeepSpeed's tutorial configuration trains as it stands: fp16, accumulation, offload, warm-up, TensorBoard.
+// DeepSpeed's tutorial configuration trains as it stands: fp16, accumulation, offload, warm-up,
+// TensorBoard.
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
@@ -39,7 +40,10 @@ function learns({ losses, skipped, lossScale, moved, parameters, rates }: Tutori
   assert.ok(Math.abs((rates[0] as number) - rateAfter(STEPS)) < 1e-12, `${rates}`);
 }
 
-/** One warning for each key without effect and for the unknown one, in the order of the file, each with its line. */
+/**
+ * One warning for each key without effect and for the unknown one, in the order of the file, each
+ * with its line.
+ */
 function warns({ warnings }: TutorialReport): void {
   const keys = warnings.map(({ code, message }) => {
     assert.equal(code, 'DS_NOTICE');

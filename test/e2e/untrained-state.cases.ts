@@ -1,4 +1,5 @@
-// What is no trained parameter: frozen ones keep their values, buffers follow the engine to its device.
+// What is no trained parameter: frozen ones keep their values, buffers follow the engine to its
+// device.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,5 @@
-// One rank of an initialize() whose first rank cannot open its monitor, and stays in the job until all know.
+// One rank of an initialize() whose first rank cannot open its monitor, and stays in the job until
+// all know.
 import { comm, type DsConfig, initialize, nn } from '../../lib/index.js';
 import { gate } from '../comm/gate.js';
 

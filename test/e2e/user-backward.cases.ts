@@ -1,4 +1,5 @@
-// loss.backward(), joint losses of several engines, noSync and unmanaged accumulation, against engine.backward().
+// loss.backward(), joint losses of several engines, noSync and unmanaged accumulation, against
+// engine.backward().
 import assert from 'node:assert/strict';
 import {
   type DsConfig,

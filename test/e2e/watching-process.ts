@@ -1,4 +1,5 @@
-// One rank that trains under a configuration that watches, and reports what the engine and the log counted.
+// One rank that trains under a configuration that watches, and reports what the engine and the log
+// counted.
 import { comm, type DsConfig, initialize } from '../../lib/index.js';
 import { type TinyOptions, tinyConfig, tinyModel, trainTiny } from './tiny-training.js';
 

@@ -1,4 +1,5 @@
-// Watching over two ranks: the log of communication, the time of the reduction, and rank 0 alone prints.
+// Watching over two ranks: the log of communication, the time of the reduction, and rank 0 alone
+// prints.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -130,7 +131,10 @@ async function firstRankPrints(device: Device): Promise<void> {
   assert.deepEqual([lines[1], reports[1]?.notices], [[], []]);
 }
 
-/** The line's loss is the mean over both ranks and both micro-batches, of a step that no rank waited for. */
+/**
+ * The line's loss is the mean over both ranks and both micro-batches, of a step that no rank waited
+ * for.
+ */
 async function lossOfAllRanks(device: Device): Promise<void> {
   const { lines, reports } = await watch(device, { steps_per_print: 1 }, { accumulation: 2 });
   const [zero, one] = reports.map(({ losses }) => losses) as [number[], number[]];

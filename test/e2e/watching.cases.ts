@@ -27,7 +27,10 @@ function figure(line: string, name: string): number {
 
 const POINTS = ['forward', 'backward', 'step'].flatMap((p) => [`before ${p}`, `after ${p}`]);
 
-/** Every owner's bytes at every point, from the shapes: 16-bit weights and gradients, three f32 copies of them. */
+/**
+ * Every owner's bytes at every point, from the shapes: 16-bit weights and gradients, three f32
+ * copies of them.
+ */
 async function memory(device: Device, offload: boolean): Promise<void> {
   let elements = 0;
   const before = device.memory.inUse / MiB;
@@ -60,7 +63,10 @@ async function memory(device: Device, offload: boolean): Promise<void> {
   });
 }
 
-/** What forward leaves for backward is the rest, and gone after it; the peak is at least what is there. */
+/**
+ * What forward leaves for backward is the rest, and gone after it; the peak is at least what is
+ * there.
+ */
 async function activations(device: Device): Promise<void> {
   const engine = await engineOf(device, { precision: 'fp32', offload: false }, {});
   const { tokens, targets } = tinyBatch(0, device);

@@ -1,4 +1,5 @@
-// Engines without an optimizer: weights lie in host memory and come for each forward, in few bits too.
+// Engines without an optimizer: weights lie in host memory and come for each forward, in few bits
+// too.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -2,7 +2,10 @@
 import { AXES, type Axis, MeshShape } from '../../lib/comm/mesh-shape.js';
 import { firstDifference } from '../../lib/engine/setup/agreement.js';
 
-/** Two stages of a pipeline, each with two data ranks that have two parts of its tensors: 0 1 | 2 3 || 4 5 | 6 7. */
+/**
+ * Two stages of a pipeline, each with two data ranks that have two parts of its tensors: 0 1 | 2 3
+ * || 4 5 | 6 7.
+ */
 const shape = MeshShape.over(8, { pp: 2, tp: 2 });
 const OF_STAGE: Axis[] = ['dp', 'sp', 'tp'];
 

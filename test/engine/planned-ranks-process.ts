@@ -1,4 +1,5 @@
-// One rank that leaves stage and offload to the plan, with memory of its own, and says what came of it.
+// One rank that leaves stage and offload to the plan, with memory of its own, and says what came of
+// it.
 import { initDistributed } from '../../lib/comm/index.js';
 import { type DsConfig, DsError, initialize, nn, seed, Tensor } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';

@@ -1,4 +1,5 @@
-// A rank whose optimizer state, or weights, are on disk: trains, saves, lets its disk fail, and tells what it saw.
+// A rank whose optimizer state, or weights, are on disk: trains, saves, lets its disk fail, and
+// tells what it saw.
 import { writeFileSync } from 'node:fs';
 
 import { type DsError, type Engine, initDistributed } from '../../lib/index.js';

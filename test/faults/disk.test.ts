@@ -1,5 +1,5 @@
-// A disk that fails under optimizer state, or under weights: one error that names file, offset and cure, the last checkpoint as it was, and
-// a run that goes on from it bit for bit.
+// A disk that fails under optimizer state, or under weights: one error that names file, offset and
+// cure, the last checkpoint as it was, and a run that goes on from it bit for bit.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -27,7 +27,9 @@ export interface Launched {
   training: Training;
   /** SIGKILL to one rank. */
   kill(rank: number): void;
-  /** Resolves once `ds` has ended; rejects when a process of the run is left, or had to be killed. */
+  /**
+   * Resolves once `ds` has ended; rejects when a process of the run is left, or had to be killed.
+   */
   ended(): Promise<Ended>;
 }
 
@@ -71,7 +73,9 @@ export class Trainings {
     };
   }
 
-  /** Resumes from the last checkpoint and, beside it, trains as far without any fault; returns both. */
+  /**
+   * Resumes from the last checkpoint and, beside it, trains as far without any fault; returns both.
+   */
   async resumeAndCompare(): Promise<{ resumed: Outcome[]; reference: Outcome[] }> {
     const latest = readFileSync(join(checkpointsOf(this), 'latest'), 'utf8');
     const saved = Number(/^global_step(\d+)/.exec(latest)?.[1]);

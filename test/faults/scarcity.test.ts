@@ -1,4 +1,5 @@
-// Threads and memory that the system refuses: an error, or fewer do the work; no process dies of it.
+// Threads and memory that the system refuses: an error, or fewer do the work; no process dies of
+// it.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

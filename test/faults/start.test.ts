@@ -1,4 +1,5 @@
-// Jobs that cannot start: a port that is taken, a hostfile that is wrong. One clear error, and nothing is left.
+// Jobs that cannot start: a port that is taken, a hostfile that is wrong. One clear error, and
+// nothing is left.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer, type Server, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,5 @@
-// Terminates workers in the midst of failing native calls: node test/faults/terminate.mjs [TIMES] [ADDON].
+// Terminates workers in the midst of failing native calls: node test/faults/terminate.mjs [TIMES]
+// [ADDON].
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';

@@ -37,7 +37,10 @@ export interface Outcome {
   /** Of all weights. */
   hash?: string;
   error?: { code: string | null; message: string; stack: string };
-  /** How the last asynchronous save ended, when training has failed: a path, null for none, or an error. */
+  /**
+   * How the last asynchronous save ended, when training has failed: a path, null for none, or an
+   * error.
+   */
   saving?: string | null;
 }
 

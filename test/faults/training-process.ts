@@ -1,4 +1,5 @@
-// One rank that trains the tiny GPT-2, saves as it goes and goes wrong in a chosen way; it writes down how it ended.
+// One rank that trains the tiny GPT-2, saves as it goes and goes wrong in a chosen way; it writes
+// down how it ended.
 import { createHash } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { setTimeout as pause } from 'node:timers/promises';
@@ -18,7 +19,10 @@ import { checkpointsOf, type Fault, noteOf, type Outcome, type Training } from '
 
 const SAVE_EVERY = 3;
 
-/** Units are gathered one by one and let go after use, so that the order of modules is that of collectives. */
+/**
+ * Units are gathered one by one and let go after use, so that the order of modules is that of
+ * collectives.
+ */
 const oneByOne: DsConfig['zero_optimization'] = {
   stage3_prefetch_bucket_size: 0,
   stage3_max_live_parameters: 0,
@@ -110,7 +114,8 @@ async function failure(engine: Engine | null, error: unknown): Promise<Outcome> 
 }
 
 async function main(training: Training): Promise<void> {
-  // The launcher asks all ranks to end at the first failure: these live to tell what they have seen of it.
+  // The launcher asks all ranks to end at the first failure: these live to tell what they have seen
+  // of it.
   process.on('SIGTERM', () => {});
   let engine: Engine | null = null;
   let job: Distributed | null = null;

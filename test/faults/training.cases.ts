@@ -1,5 +1,5 @@
-// Ranks that die, raise, stall or stray while they train: every other rank ends with one clear error, nothing is left,
-// and training resumes as if nothing had happened.
+// Ranks that die, raise, stall or stray while they train: every other rank ends with one clear
+// error, nothing is left, and training resumes as if nothing had happened.
 import assert from 'node:assert/strict';
 
 import type { Device } from '../../lib/runtime/device.js';
@@ -12,8 +12,8 @@ type Kind = Omit<Setting, 'device'>;
 const random = (limit: number) => Math.floor(Math.random() * limit);
 const FOREVER = 100_000;
 /**
- * Of stalls, in minutes: longer than ranks take to start, and shorter than the 15 s after which a rank that was
- * stopped counts as gone.
+ * Of stalls, in minutes: longer than ranks take to start, and shorter than the 15 s after which a
+ * rank that was stopped counts as gone.
  */
 const TIMEOUT = { cpu: 0.1, cuda: 0.2 };
 
@@ -71,7 +71,9 @@ function killed(device: Device, ranks: number, kind: Kind): Promise<void> {
 
 interface Dying {
   rank: number;
-  /** At most, in milliseconds after the save has gone to the background; 0: before it has written. */
+  /**
+   * At most, in milliseconds after the save has gone to the background; 0: before it has written.
+   */
   delay: number;
   stage: 1 | 2 | 3;
 }

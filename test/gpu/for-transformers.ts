@@ -1,5 +1,5 @@
-// Writes folders of every kind for transformers and PEFT, with our logits beside them: run this with
-// DIR [GPT-2's size] [device], then scripts/check-in-transformers.py DIR.
+// Writes folders of every kind for transformers and PEFT, with our logits beside them: run this
+// with DIR [GPT-2's size] [device], then scripts/check-in-transformers.py DIR.
 import { readdirSync, rmSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { consolidate } from '../../lib/checkpoint/index.js';

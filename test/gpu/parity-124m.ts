@@ -1,4 +1,5 @@
-// GPT-2 124M against transformers: run scripts/record-golden.py DIR --model 124M, then this with DIR.
+// GPT-2 124M against transformers: run scripts/record-golden.py DIR --model 124M, then this with
+// DIR.
 import { join } from 'node:path';
 import { type Device, device as findDevice } from '../../lib/runtime/device.js';
 import { noGrad, scope, type Tensor } from '../../lib/tensor/index.js';

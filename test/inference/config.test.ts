@@ -1,4 +1,5 @@
-// The configuration of initInference(): every key and other name, what is refused, and what has no effect.
+// The configuration of initInference(): every key and other name, what is refused, and what has no
+// effect.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -19,7 +19,9 @@ const TEXTS = [
   [1, 1],
 ] as const;
 
-/** How far two orders of the same sums may be from each other after rounding, for sums of about 1. */
+/**
+ * How far two orders of the same sums may be from each other after rounding, for sums of about 1.
+ */
 const TOLERANCE = { f32: 4e-6, f16: 2e-3, bf16: 1.6e-2 } as const;
 
 /** A window, and how long the host believes texts to be: by that kernels are chosen. */
@@ -46,7 +48,9 @@ function list(values: readonly number[], device: Device, shape = [values.length]
   return Tensor.from(Int32Array.from(values), { shape, device });
 }
 
-/** The texts one after the other; blocks of theirs in the reverse order, the last ones of the pool. */
+/**
+ * The texts one after the other; blocks of theirs in the reverse order, the last ones of the pool.
+ */
 function compare(
   dtype: keyof typeof TOLERANCE,
   call: (typeof CALLS)[number],

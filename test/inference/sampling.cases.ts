@@ -1,4 +1,5 @@
-// Sampler: transformers' processors, chances of draws, seeds, slots that come and go, and what is refused.
+// Sampler: transformers' processors, chances of draws, seeds, slots that come and go, and what is
+// refused.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -70,7 +71,9 @@ function step(sampler: Sampler, slots: readonly number[], scores: readonly numbe
   });
 }
 
-/** Holds the counts of draws to their chances: what has none is never drawn, the rest by chi-square. */
+/**
+ * Holds the counts of draws to their chances: what has none is never drawn, the rest by chi-square.
+ */
 function checkDraws(drawn: readonly number[], chances: readonly number[], what: string): void {
   const counts = chances.map(() => 0);
   for (const token of drawn) counts[token]! += 1;

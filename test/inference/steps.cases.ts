@@ -97,8 +97,9 @@ async function sameTexts(device: Device, config: InferenceConfig): Promise<void>
 }
 
 /**
- * A step is computed as it comes, recorded, and run again from the record: the same bits. Some texts
- * are longer than a tile of 64 keys: a record reads older tiles before the kernel in front has ended.
+ * A step is computed as it comes, recorded, and run again from the record: the same bits. Some
+ * texts are longer than a tile of 64 keys: a record reads older tiles before the kernel in front
+ * has ended.
  */
 function sameBits(device: Device, dtype: 'f32' | 'bf16', rows: number): void {
   for (const model of Object.values(models())) {

@@ -7,6 +7,7 @@ import {
   rmSync,
   symlinkSync,
   truncateSync,
+  utimesSync,
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -151,8 +152,9 @@ describe('an open file', () => {
     writeFileSync(path, '123456789');
     const file = await InputFile.open(path);
     await file.requireUnchanged();
-    await new Promise((resolve) => setTimeout(resolve, 20)); // Past the clock tick of the file system.
     writeFileSync(path, '987654321');
+    // At another time for certain: the clocks of file systems are coarse.
+    utimesSync(path, new Date(), new Date(Date.now() + 1000));
     await expect(file.requireUnchanged()).rejects.toEqual(io({ op: `read ${path}` }));
     await file.close();
   });

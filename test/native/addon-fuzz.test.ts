@@ -1,4 +1,5 @@
-// The addon called directly, past the typed wrappers: absent operands, wrong handles, numbers that are none.
+// The addon called directly, past the typed wrappers: absent operands, wrong handles, numbers that
+// are none.
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { block, addon as typed } from '../../lib/runtime/addon.js';

@@ -1,4 +1,5 @@
-// The compiler knows the codes of errors: native code can throw those of lib/errors.ts and no other.
+// The compiler knows the codes of errors: native code can throw those of lib/errors.ts and no
+// other.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';

@@ -1,4 +1,5 @@
-// Parameters that keep a part of their tensor: the part's first values are those of the whole, made alone.
+// Parameters that keep a part of their tensor: the part's first values are those of the whole, made
+// alone.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

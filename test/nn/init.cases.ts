@@ -1,4 +1,5 @@
-// Initial values: bounds and moments from their formulas, the same numbers on every device, and on parameters old and new.
+// Initial values: bounds and moments from their formulas, the same numbers on every device, and on
+// parameters old and new.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import * as nn from '../../lib/nn/index.js';

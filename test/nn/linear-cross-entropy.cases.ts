@@ -1,4 +1,5 @@
-// The head and its loss in one: every way of holding logits, divisors, what is counted, and the memory that it takes.
+// The head and its loss in one: every way of holding logits, divisors, what is counted, and the
+// memory that it takes.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import type { Device } from '../../lib/runtime/device.js';

@@ -1,4 +1,5 @@
-// Losses against their formulas in f64: odd sizes, weights, ignored rows, extreme logits, nothing to average.
+// Losses against their formulas in f64: odd sizes, weights, ignored rows, extreme logits, nothing
+// to average.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import * as nn from '../../lib/nn/index.js';

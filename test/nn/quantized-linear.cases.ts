@@ -1,4 +1,5 @@
-// Layers with weights of 8 and 4 bits: how far weights move, the products and gradients of the weights that codes stand for.
+// Layers with weights of 8 and 4 bits: how far weights move, the products and gradients of the
+// weights that codes stand for.
 import assert from 'node:assert/strict';
 import { nn, noGrad, scope, seed, Tensor } from '../../lib/index.js';
 import { bringTogether, joinedLinear } from '../../lib/nn/joined-linears.js';
@@ -25,7 +26,10 @@ function drawn(shape: readonly number[], dtype: DType, device: Device): Tensor {
   return scope(() => Tensor.from(values, { shape, device }).to(dtype)).keep();
 }
 
-/** Every weight is within half a step of what it was; the step is that of its group, as it is stored. */
+/**
+ * Every weight is within half a step of what it was; the step is that of its group, as it is
+ * stored.
+ */
 async function rounds(device: Device): Promise<void> {
   for (const dtype of dtypes) {
     for (const [bits, groupSize] of [

@@ -1,4 +1,5 @@
-// bf16.bf16_optimizer_states: homes and schedules change no bit, memory is 4 bytes a parameter less, and the loss stays.
+// bf16.bf16_optimizer_states: homes and schedules change no bit, memory is 4 bytes a parameter
+// less, and the loss stays.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -90,7 +91,10 @@ async function memory(device: Device): Promise<void> {
   }
 }
 
-/** Mean loss of the last 20 of 300 steps with dropout, at a beta2 under which rounding to nearest is seen. */
+/**
+ * Mean loss of the last 20 of 300 steps with dropout, at a beta2 under which rounding to nearest is
+ * seen.
+ */
 async function learnsAlike(device: Device): Promise<void> {
   const ends: number[] = [];
   for (const bf16States of [false, true]) {

@@ -1,4 +1,5 @@
-// Adafactor and AdamW8bit: formulas in f64 for what recordings leave out, offload, memory, and that both learn.
+// Adafactor and AdamW8bit: formulas in f64 for what recordings leave out, offload, memory, and that
+// both learn.
 import assert from 'node:assert/strict';
 import { type DsConfig, type Engine, initialize, optim, scope, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -68,7 +69,9 @@ function expectedStep(one: Expected, g: readonly number[], t: number): void {
   one.p = one.p.map((x, i) => x - rate * 0.1 * x - step * u[i]!);
 }
 
-/** Three dims, a row, a column, a scalar, a vector, nothing at all; one of them is zero at first. */
+/**
+ * Three dims, a row, a column, a scalar, a vector, nothing at all; one of them is zero at first.
+ */
 const SHAPES = [[3, 5, 7], [2, 2, 3, 4], [1, 9], [9, 1], [], [11], [0, 4], [70, 66]];
 
 function equalsFormula(device: Device): void {
@@ -142,7 +145,10 @@ async function offloadEqualsResident(
   if (precision === 'fp16') assert.ok(runs[0]!.skipped > 0, 'no overflow was provoked');
 }
 
-/** Bytes of master weights and state on one rank are those of the formula, but for padding and what updates share. */
+/**
+ * Bytes of master weights and state on one rank are those of the formula, but for padding and what
+ * updates share.
+ */
 async function memory(type: Type, device: Device): Promise<void> {
   const engine = await engineOf(type, { precision: 'bf16' }, device);
   const { units, state } = engine.parts;
@@ -166,8 +172,8 @@ async function memory(type: Type, device: Device): Promise<void> {
 }
 
 /**
- * A step behind which no gradient follows, as of a table's row whose token is read once: the second moments are eight
- * decades apart, so that codes of 8 bits are too few for the least of them.
+ * A step behind which no gradient follows, as of a table's row whose token is read once: the second
+ * moments are eight decades apart, so that codes of 8 bits are too few for the least of them.
  */
 function smallSteps(device: Device): void {
   const [count, lr] = [256, 1e-2];

@@ -1,4 +1,5 @@
-// What optimizers declare of their state: what is no state is refused, and what a part of a parameter has of it.
+// What optimizers declare of their state: what is no state is refused, and what a part of a
+// parameter has of it.
 import {
   declaredState,
   kindOf,

@@ -1,4 +1,5 @@
-// Every optimizer over 20 engine steps against numbers of an independent program (scripts/record-optimizers.py).
+// Every optimizer over 20 engine steps against numbers of an independent program
+// (scripts/record-optimizers.py).
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -38,13 +39,17 @@ const golden: Golden = JSON.parse(
 );
 
 /**
- * Relative to the largest value of the parameter. Muon multiplies the matrices of 16-bit models in f16, whose rounding
- * the iteration amplifies: its updates of unit scale are off by up to 2^-9 each.
+ * Relative to the largest value of the parameter. Muon multiplies the matrices of 16-bit models in
+ * f16, whose rounding the iteration amplifies: its updates of unit scale are off by up to 2^-9
+ * each.
  */
 const toleranceOf = (type: string, precision: Precision): number =>
   type === 'Muon' && precision === 'bf16' ? 4e-3 : 1e-6;
 
-/** As in the recording: in [-1000, 1000] / 1024; step 0 is the initial value, steps from 1 on are gradients. */
+/**
+ * As in the recording: in [-1000, 1000] / 1024; step 0 is the initial value, steps from 1 on are
+ * gradients.
+ */
 function hashed(step: number, parameter: number, element: number): number {
   const { imul } = Math;
   let x = imul(step, 0x9e3779b1) + imul(parameter, 0x85ebca77) + imul(element, 0xc2b2ae3d) + 1;

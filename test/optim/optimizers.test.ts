@@ -1,4 +1,5 @@
-// What optimizers say of themselves: state per group, defaults, refusals, DeepSpeed's names, what OneCycle schedules.
+// What optimizers say of themselves: state per group, defaults, refusals, DeepSpeed's names, what
+// OneCycle schedules.
 import { resolveConfig } from '../../lib/config/index.js';
 import { buildSchedules } from '../../lib/engine/setup/schedule.js';
 import { DsError } from '../../lib/errors.js';

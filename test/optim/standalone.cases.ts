@@ -1,4 +1,5 @@
-// Optimizers without an engine: the engine's bits, state that goes and comes back, 16-bit masters, clipping, misuse.
+// Optimizers without an engine: the engine's bits, state that goes and comes back, 16-bit masters,
+// clipping, misuse.
 import assert from 'node:assert/strict';
 import {
   DsError,
@@ -139,7 +140,8 @@ function masters(device: Device): void {
   });
   const ones = Tensor.from(new Float32Array(65).fill(1), { shape: [13, 5], device });
   model.loadStateDict({ 'first.weight': ones }, { strict: false });
-  // A bf16 just below 1 is 2^-8 away: three steps of 2^-10 are rounded back, what they add up to is not.
+  // A bf16 just below 1 is 2^-8 away: three steps of 2^-10 are rounded back, what they add up to is
+  // not.
   opt.step();
   assert.equal(weight.toArray()[0], 1);
   for (let i = 0; i < 3; ++i) opt.step();

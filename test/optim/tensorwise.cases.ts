@@ -1,4 +1,5 @@
-// LAMB and Muon in the engine: formulas on a transformer, offload, skipped steps, resume and parts of parameters.
+// LAMB and Muon in the engine: formulas on a transformer, offload, skipped steps, resume and parts
+// of parameters.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -26,7 +27,10 @@ interface Setup {
   offload?: boolean;
 }
 
-/** The tiny GPT-2 under LAMB with two groups: matrices decay, the rest does not and has bounds of its own. */
+/**
+ * The tiny GPT-2 under LAMB with two groups: matrices decay, the rest does not and has bounds of
+ * its own.
+ */
 async function lambEngine({ precision, offload = false }: Setup, device: Device): Promise<Engine> {
   seed(1234);
   const model = tinyModel();
@@ -100,7 +104,10 @@ function gradients(engine: Engine, step: number): Map<string, number[]> {
   return found;
 }
 
-/** The engine's own gradients through the formula: master weights and ratios stay together for 20 steps. */
+/**
+ * The engine's own gradients through the formula: master weights and ratios stay together for 20
+ * steps.
+ */
 async function equalsFormula(precision: Precision, device: Device): Promise<void> {
   const engine = await lambEngine({ precision }, device);
   const { optimizer } = engine.parts;
@@ -202,8 +209,8 @@ async function muonEngine(
 }
 
 /**
- * The matrices that Muon updates. The rest is no measure of rounding: Adam's first steps have unit scale whatever the
- * gradient, and that of the attention's key bias is rounding noise around zero.
+ * The matrices that Muon updates. The rest is no measure of rounding: Adam's first steps have unit
+ * scale whatever the gradient, and that of the attention's key bias is rounding noise around zero.
  */
 function matricesOf(engine: Engine): Map<string, number[]> {
   const found = new Map<string, number[]>();
@@ -251,8 +258,8 @@ async function muonMethodsAgree(device: Device): Promise<void> {
 }
 
 /**
- * The same bits on the CPU. On a GPU its products round otherwise than the host's: matrices differ by up to 6e-6 of their
- * largest element in fp32 and 3.6e-2 in 16 bits after 5 steps (H200).
+ * The same bits on the CPU. On a GPU its products round otherwise than the host's: matrices differ
+ * by up to 6e-6 of their largest element in fp32 and 3.6e-2 in 16 bits after 5 steps (H200).
  */
 async function muonOffload(
   precision: Precision,

@@ -30,7 +30,10 @@ const PLACES: readonly Place[] = [
 /** Half of the steps are done, and nothing more is to come: what is resumed is saved as it was. */
 const RESUMED = { steps: 2 };
 
-/** Every tensor of every place's checkpoint, as every other place saves it again; and the losses that follow. */
+/**
+ * Every tensor of every place's checkpoint, as every other place saves it again; and the losses
+ * that follow.
+ */
 export async function everywhere(
   device: Device,
   places: readonly Place[],
@@ -86,7 +89,10 @@ export async function everywhere(
   }
 }
 
-/** One file of whole weights: those that the ranks export together after the last step, and those of a checkpoint. */
+/**
+ * One file of whole weights: those that the ranks export together after the last step, and those of
+ * a checkpoint.
+ */
 async function requireExports(dir: string, values: Record<string, number[]>): Promise<void> {
   const last = join(dir, 'weights.safetensors');
   const saved = join(dir, 'consolidated');

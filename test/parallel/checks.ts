@@ -1,4 +1,5 @@
-// What one rank of a test of cut layers holds against those of one rank: bits, and numbers within a tolerance.
+// What one rank of a test of cut layers holds against those of one rank: bits, and numbers within a
+// tolerance.
 import type { ProcessGroup } from '../../lib/comm/index.js';
 import { cpu, type Device, type nn, noGrad, scope, Tensor } from '../../lib/index.js';
 
@@ -23,7 +24,10 @@ export class Checks {
     this.failures.push(`${what}: element ${at} of ${wanted.length}: ${got[at]}, not ${wanted[at]}`);
   }
 
-  /** Within rtol 1e-5 and 1e-6 of the largest of `all` (by default of the wanted ones); 10 times that on a GPU. */
+  /**
+   * Within rtol 1e-5 and 1e-6 of the largest of `all` (by default of the wanted ones); 10 times
+   * that on a GPU.
+   */
   near(
     what: string,
     got: readonly number[],

@@ -1,5 +1,5 @@
-// A small model that a test cuts over ranks by hand: what an engine does with parts of layers shows without the room that
-// makes them.
+// A small model that a test cuts over ranks by hand: what an engine does with parts of layers shows
+// without the room that makes them.
 import type { ProcessGroup } from '../../lib/comm/index.js';
 import {
   crossEntropy,
@@ -40,7 +40,9 @@ function partOf(region: Region, shape: readonly number[], init: nn.Initializer):
   return new nn.Parameter(shape, cut).partOf(region);
 }
 
-/** The identity, whose gradient is the sum over the ranks, and the sum, whose gradient is as it is. */
+/**
+ * The identity, whose gradient is the sum over the ranks, and the sum, whose gradient is as it is.
+ */
 function across(group: ProcessGroup) {
   const summed = (x: Tensor): Tensor => {
     const sum = x.contiguous().clone();

@@ -1,4 +1,5 @@
-// One rank of a mesh that trains a model whose layers are cut over tp, leg by leg, and says what it has at the end.
+// One rank of a mesh that trains a model whose layers are cut over tp, leg by leg, and says what it
+// has at the end.
 import { type Distributed, initDistributed, type MeshOptions } from '../../lib/comm/index.js';
 import {
   type DsConfig,
@@ -29,7 +30,10 @@ export interface Leg {
   frozen?: string;
   micros?: number;
   optimizer?: DsConfig['optimizer'];
-  /** Where it saves after half of its steps, and after it has resumed; `from` names what another one saved. */
+  /**
+   * Where it saves after half of its steps, and after it has resumed; `from` names what another one
+   * saved.
+   */
   save?: string;
   from?: string;
   /** Sums over micro-batches are f32. */

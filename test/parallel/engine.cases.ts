@@ -20,7 +20,10 @@ export async function run(
   return reportsOf<LegReport[]>(results);
 }
 
-/** Every parameter as a whole, from what the ranks have of it; ranks that have the same have the same bits. */
+/**
+ * Every parameter as a whole, from what the ranks have of it; ranks that have the same have the
+ * same bits.
+ */
 export function wholeOf(held: readonly Record<string, Held>[]): Map<string, Float64Array> {
   const found = new Map<string, Float64Array>();
   for (const [name, { region, values }] of held.flatMap((one) => Object.entries(one))) {
@@ -57,7 +60,9 @@ interface Bounds {
   weights: number;
 }
 
-/** Of one leg: what the ranks of a mesh report, against those of its data ranks with whole layers. */
+/**
+ * Of one leg: what the ranks of a mesh report, against those of its data ranks with whole layers.
+ */
 export function requireEqual(
   shape: MeshShape,
   own: readonly LegReport[],
@@ -115,7 +120,8 @@ export async function equal(device: Device, wanted: Comparison): Promise<void> {
     const of = (reports: LegReport[][]) => reports.map((one) => one[i] as LegReport);
     for (const { error } of [...of(own), ...of(alone)]) assert.equal(error, undefined, place);
     const isNarrow = leg.precision === 'bf16' || leg.precision === 'fp16';
-    // Ranks round the parts of a sum to 16 bits: norms of this few elements are a few percent apart.
+    // Ranks round the parts of a sum to 16 bits: norms of this few elements are a few percent
+    // apart.
     const narrow: Bounds = { tolerance: 1e-2, norms: 0.1, weights: 0.2 };
     const within = isNarrow ? narrow : { tolerance, weights: tolerance };
     requireEqual(shape, of(own), of(alone), { place, ...within });

@@ -69,7 +69,10 @@ async function broken(device: Device, leg: Leg, culprit: number, says: RegExp): 
   }
 }
 
-/** SIGTERM to one rank ends all after the same step, with a checkpoint from which a run goes on to the bit. */
+/**
+ * SIGTERM to one rank ends all after the same step, with a checkpoint from which a run goes on to
+ * the bit.
+ */
 async function stopped(device: Device, ranks: number, mesh: MeshOptions): Promise<void> {
   const root = mkdtempSync(join(tmpdir(), 'ds-stopped-'));
   const steps = 8;

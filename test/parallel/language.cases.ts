@@ -1,5 +1,5 @@
-// Language models cut by the configuration train as whole ones: the same first weights and dropout, losses and weights to
-// rounding.
+// Language models cut by the configuration train as whole ones: the same first weights and dropout,
+// losses and weights to rounding.
 import type { Case } from '../support/case.js';
 import { equal } from './engine.cases.js';
 import type { Leg } from './engine-process.js';

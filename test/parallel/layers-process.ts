@@ -82,8 +82,8 @@ function along(group: ProcessGroup, shape: readonly number[], dim: number): void
 }
 
 /**
- * Calls `body` and tells at each sum over ranks which of the parameters have a gradient by then, and that compute goes on
- * beside it.
+ * Calls `body` and tells at each sum over ranks which of the parameters have a gradient by then,
+ * and that compute goes on beside it.
  */
 function watched(
   group: ProcessGroup,
@@ -113,7 +113,9 @@ function watched(
   return seen;
 }
 
-/** One exchange for all layers that read a tensor, which begins before the last weight's gradient. */
+/**
+ * One exchange for all layers that read a tensor, which begins before the last weight's gradient.
+ */
 function overlap(group: ProcessGroup): void {
   const layers = [1, 2, 3].map(() => new parallel.ColumnLinear(new nn.Linear(6, 8), group)) as [
     ...[parallel.ColumnLinear, parallel.ColumnLinear, parallel.ColumnLinear],

@@ -1,4 +1,5 @@
-// Cut layers and models on 2, 3 and 4 ranks equal whole ones: outputs, gradients, first values, dropout, losses, texts, files.
+// Cut layers and models on 2, 3 and 4 ranks equal whole ones: outputs, gradients, first values,
+// dropout, losses, texts, files.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

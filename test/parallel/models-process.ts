@@ -1,4 +1,5 @@
-// One rank that holds cut language models against whole ones: first values, dropout, losses, gradients, sampled texts.
+// One rank that holds cut language models against whole ones: first values, dropout, losses,
+// gradients, sampled texts.
 import { initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
 import { LossReport, nn, parallel, scope, seed, type Tensor } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
@@ -65,7 +66,9 @@ function trained(model: nn.models.CausalLM, report: LossReport): Tensor {
   return loss;
 }
 
-/** The loss of the model with tokens shared out as well, whose gradients are those of the whole one. */
+/**
+ * The loss of the model with tokens shared out as well, whose gradients are those of the whole one.
+ */
 function sequence(
   group: ProcessGroup,
   name: string,

@@ -1,4 +1,5 @@
-// One rank that has some tokens of each sample, held against one with whole samples: losses, counts, logits, gradients, dropout.
+// One rank that has some tokens of each sample, held against one with whole samples: losses,
+// counts, logits, gradients, dropout.
 import { initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
 import { LossReport, nn, noGrad, parallel, scope, seed, Tensor } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
@@ -115,7 +116,9 @@ function ownLoss(group: ProcessGroup, name: string, whole: nn.Module, part: nn.M
   compareSums(group, `${name}, logits`, whole, part);
 }
 
-/** What does not come out even, with and without gradients; and sampling, which needs no other rank. */
+/**
+ * What does not come out even, with and without gradients; and sampling, which needs no other rank.
+ */
 function apart(name: string, whole: nn.models.CausalLM, part: nn.models.CausalLM): void {
   const odd = tokens([1, 11], 37);
   checks.throws(`${name}, odd tokens`, () => part.call(odd, odd), 'DS_SHAPE', 'a multiple of');

@@ -1,5 +1,5 @@
-// Ranks that share out the tokens of samples (Ulysses) train as one rank with whole samples: models by themselves, engines at
-// every ZeRO stage, and checkpoints from any mesh.
+// Ranks that share out the tokens of samples (Ulysses) train as one rank with whole samples: models
+// by themselves, engines at every ZeRO stage, and checkpoints from any mesh.
 
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';

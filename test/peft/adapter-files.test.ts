@@ -1,4 +1,5 @@
-// Folders of adapters as PEFT reads and writes them, where the two libraries differ in what they hold.
+// Folders of adapters as PEFT reads and writes them, where the two libraries differ in what they
+// hold.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,4 +1,5 @@
-// DoRA: what it computes against plain sums in f64, under dropout, over 4 bits, merged, in files and under engines.
+// DoRA: what it computes against plain sums in f64, under dropout, over 4 bits, merged, in files
+// and under engines.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync, truncateSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -90,7 +91,9 @@ async function asInF64(device: Device): Promise<void> {
   near('db', layer.bias?.grad, (_, j) => times(ROWS, turned(dy), () => 1)(j, 0), OUTPUTS);
 }
 
-/** Where lengths are what they were, dropout changes what LoRA's changes: the base sees all of x. */
+/**
+ * Where lengths are what they were, dropout changes what LoRA's changes: the base sees all of x.
+ */
 async function dropsAsLora(device: Device): Promise<void> {
   const outputs = [true, false].map((useDora) => {
     seed(4);
@@ -115,7 +118,9 @@ async function dropsAsLora(device: Device): Promise<void> {
   assert.ok(largest(dx, wanted) < 1e-2);
 }
 
-/** At first nothing changes, over whole weights and 4 bits; merged and taken apart it is the same. */
+/**
+ * At first nothing changes, over whole weights and 4 bits; merged and taken apart it is the same.
+ */
 async function stagesOfALife(device: Device): Promise<void> {
   for (const isSmall of [false, true]) {
     const model = on(device, tinyLlama());

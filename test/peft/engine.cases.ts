@@ -1,4 +1,5 @@
-// Adapters over 4-bit weights under an engine: accumulation, checkpoints with and without the base, files.
+// Adapters over 4-bit weights under an engine: accumulation, checkpoints with and without the base,
+// files.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,5 @@
-// Adapters and 4-bit weights against PEFT and bitsandbytes, as scripts/record-peft.py has recorded them.
+// Adapters and 4-bit weights against PEFT and bitsandbytes, as scripts/record-peft.py has recorded
+// them.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { WeightFiles } from '../../lib/checkpoint/index.js';

@@ -1,4 +1,5 @@
-// Adapters: what they compute against plain sums in f64, what they train, and what becomes of the weights.
+// Adapters: what they compute against plain sums in f64, what they train, and what becomes of the
+// weights.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

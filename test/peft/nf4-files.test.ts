@@ -1,4 +1,5 @@
-// Models with layers in 4 bits, written and read under bitsandbytes' names; what saving does with adapters.
+// Models with layers in 4 bits, written and read under bitsandbytes' names; what saving does with
+// adapters.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

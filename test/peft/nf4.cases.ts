@@ -1,4 +1,5 @@
-// Weights in 4 bits: the bits of quantization and of what comes back, against the formula in TypeScript; layers over them.
+// Weights in 4 bits: the bits of quantization and of what comes back, against the formula in
+// TypeScript; layers over them.
 import assert from 'node:assert/strict';
 import { full, nn, peft, seed, Tensor } from '../../lib/index.js';
 import { DYNAMIC_CODE, NF4_CODE } from '../../lib/peft/codebooks.js';
@@ -144,7 +145,10 @@ async function nests(device: Device): Promise<void> {
   assert.ok(largest(back, weights) < 0.02);
 }
 
-/** The layer is a linear layer of the restored weight, bit for bit, in every dtype, and so is its gradient. */
+/**
+ * The layer is a linear layer of the restored weight, bit for bit, in every dtype, and so is its
+ * gradient.
+ */
 async function computes(device: Device): Promise<void> {
   for (const doubleQuant of [true, false]) {
     for (const dtype of ['f32', 'bf16'] as DType[]) {

@@ -31,7 +31,9 @@ export interface Leg {
   tied?: boolean | 'twice' | 'crossed';
   /** Of the state that is offloaded. */
   ratio?: number;
-  /** Where it saves after half of its steps; a leg that names what another one saved resumes there. */
+  /**
+   * Where it saves after half of its steps; a leg that names what another one saved resumes there.
+   */
   save?: string;
   from?: string;
   /** A language model instead of the small layers. */

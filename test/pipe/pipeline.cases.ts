@@ -61,8 +61,8 @@ const requireNear = (a: number | null, b: number | null, place: string, by = 1e-
 const toleranceOf = (name: string): number => (name.endsWith('c_attn.bias') ? 1e-4 : 1e-5);
 
 /**
- * As equal(), to rounding: gradients of what two stages share are summed in another order than on one rank, and the
- * squares of what is one unit there.
+ * As equal(), to rounding: gradients of what two stages share are summed in another order than on
+ * one rank, and the squares of what is one unit there.
  */
 async function near(
   device: Device,
@@ -104,7 +104,10 @@ async function placedApart(device: Device): Promise<void> {
   for (const [all, some] of reports) assert.deepEqual(some, all);
 }
 
-/** Stages that come to what they share in another order train it, save it and resume it as one rank does. */
+/**
+ * Stages that come to what they share in another order train it, save it and resume it as one rank
+ * does.
+ */
 async function crossed(device: Device): Promise<void> {
   const root = mkdtempSync(join(tmpdir(), 'ds-pipeline-'));
   const leg: Leg = { schedule: '1f1b', micros: 2, stage: 1, precision: 'fp32', tied: 'crossed' };

@@ -97,7 +97,9 @@ test('transfers take time, and stages of unlike size wait for the longest', () =
   expect(uneven.idle).toEqual([1, 13]);
 });
 
-/** The time of `lists` where a transfer takes none, but keeps both its ranks until the other comes. */
+/**
+ * The time of `lists` where a transfer takes none, but keeps both its ranks until the other comes.
+ */
 function timeOfMeetings(lists: readonly (readonly Action[])[]): number {
   const clocks = lists.map(() => 0);
   const queues = lists.map((list) => list.filter(({ kind }) => kind !== 'reduce') as Work[]);

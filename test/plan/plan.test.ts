@@ -344,7 +344,9 @@ test.each([
   expect(() => zero.estimateMemory(model, options as never)).toThrow(message);
 });
 
-/** Bytes that the blocks hold after the forward, and at most in the backward, for each block more. */
+/**
+ * Bytes that the blocks hold after the forward, and at most in the backward, for each block more.
+ */
 function measure(model: nn.models.RotaryLM, tokens: Tensor): { held: number; peak: number } {
   const device = cpu();
   const step = () => {

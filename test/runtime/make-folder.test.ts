@@ -1,4 +1,5 @@
-// Folders that are made while the caller waits: an end on every file system, and in all that makes some.
+// Folders that are made while the caller waits: an end on every file system, and in all that makes
+// some.
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

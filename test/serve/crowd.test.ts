@@ -1,4 +1,5 @@
-// Many clients at once: every good request is answered in full, every bad one with its error, and nothing is left.
+// Many clients at once: every good request is answered in full, every bad one with its error, and
+// nothing is left.
 import { copyFileSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

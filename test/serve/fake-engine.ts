@@ -1,4 +1,5 @@
-// An engine without a model: its continuations follow from the prompt by arithmetic, a token a turn of the event loop.
+// An engine without a model: its continuations follow from the prompt by arithmetic, a token a turn
+// of the event loop.
 import { join } from 'node:path';
 import { setImmediate as turn } from 'node:timers/promises';
 import { packageRoot } from '../../lib/runtime/package-root.js';

@@ -1,4 +1,5 @@
-// How long requests live: clients that go or read slowly, time and queues that are over, failures, and the server's own end.
+// How long requests live: clients that go or read slowly, time and queues that are over, failures,
+// and the server's own end.
 import { once, setMaxListeners } from 'node:events';
 import { connect } from 'node:net';
 import { runInThisContext } from 'node:vm';

@@ -1,4 +1,5 @@
-// Sums, norms and logarithms where rounding errors are all alike, would add up or are those of large values, against f64.
+// Sums, norms and logarithms where rounding errors are all alike, would add up or are those of
+// large values, against f64.
 import assert from 'node:assert/strict';
 import { scope, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';

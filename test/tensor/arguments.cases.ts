@@ -1,4 +1,5 @@
-// What the op functions take: numbers beside integer tensors, PyTorch's spellings, and nothing that would be misread.
+// What the op functions take: numbers beside integer tensors, PyTorch's spellings, and nothing that
+// would be misread.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import type { Device } from '../../lib/runtime/device.js';

@@ -1,4 +1,5 @@
-// Masks of attention: every form against the same one written out, what hidden keys may hold, memory, and mistakes.
+// Masks of attention: every form against the same one written out, what hidden keys may hold,
+// memory, and mistakes.
 import assert from 'node:assert/strict';
 import * as nn from '../../lib/nn/index.js';
 import type { Device } from '../../lib/runtime/device.js';

@@ -1,4 +1,5 @@
-// checkpoint(), its policies and checkpointSequential(): inputs, layouts, lifetimes, options, times.
+// checkpoint(), its policies and checkpointSequential(): inputs, layouts, lifetimes, options,
+// times.
 import assert from 'node:assert/strict';
 import * as checkpointing from '../../lib/checkpointing.js';
 import { configureFromSection } from '../../lib/engine/setup/checkpointing-section.js';
@@ -31,7 +32,10 @@ import {
   under,
 } from './segments.js';
 
-/** Within two roundings: an output that is an input adds its gradient in another order, which a fused sum rounds once. */
+/**
+ * Within two roundings: an output that is an input adds its gradient in another order, which a
+ * fused sum rounds once.
+ */
 function isClose(got: Gradients, expected: Gradients): void {
   for (const [leaf, values] of expected.entries()) {
     for (const [i, value] of (values ?? []).entries()) {

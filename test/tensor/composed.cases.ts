@@ -1,4 +1,5 @@
-// What composed functions compute: against plain JavaScript in doubles, at odd sizes, in every dtype that they take.
+// What composed functions compute: against plain JavaScript in doubles, at odd sizes, in every
+// dtype that they take.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -53,7 +54,10 @@ const tolerances: readonly [DType, number][] = [
   ['f16', 2e-3],
 ];
 
-/** Compares `run` over the last dim of random [3, 37] with `reference` of each row in doubles, in every floating dtype. */
+/**
+ * Compares `run` over the last dim of random [3, 37] with `reference` of each row in doubles, in
+ * every floating dtype.
+ */
 function expectRows(
   device: Device,
   run: (x: ops.Tensor) => ops.Tensor,

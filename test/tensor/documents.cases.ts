@@ -1,4 +1,5 @@
-// Documents and windows in attention, positions in rope: packed rows against their documents by themselves.
+// Documents and windows in attention, positions in rope: packed rows against their documents by
+// themselves.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import type { DType } from '../../lib/runtime/dtype.js';

@@ -1,4 +1,5 @@
-// The safety net for tensors that no scope owns, in a process where V8 has lost somebody's registry.
+// The safety net for tensors that no scope owns, in a process where V8 has lost somebody's
+// registry.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 

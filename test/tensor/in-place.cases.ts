@@ -1,4 +1,5 @@
-// What in-place forms change, what they refuse, and that a backward notices when what it saved has changed.
+// What in-place forms change, what they refuse, and that a backward notices when what it saved has
+// changed.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import { initialize, zero } from '../../lib/index.js';

@@ -1,4 +1,5 @@
-// What sorting, running sums, scattering, draws and continued borders compute, and what they refuse.
+// What sorting, running sums, scattering, draws and continued borders compute, and what they
+// refuse.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import type { DType } from '../../lib/runtime/dtype.js';

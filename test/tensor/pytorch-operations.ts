@@ -1,5 +1,5 @@
-// What each operation of docs/pytorch.md is here, by its name in PyTorch; scripts/record-operations.py
-// has the same calls there.
+// What each operation of docs/pytorch.md is here, by its name in PyTorch;
+// scripts/record-operations.py has the same calls there.
 import * as ds from '../../lib/tensor/index.js';
 
 type Tensor = ds.Tensor;

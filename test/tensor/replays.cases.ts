@@ -1,4 +1,5 @@
-// Replays of checkpointed segments: what they compute, what they leave out, and that no value is missed.
+// Replays of checkpointed segments: what they compute, what they leave out, and that no value is
+// missed.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import { observeKernels } from '../../lib/runtime/call.js';
@@ -48,7 +49,10 @@ function geluInProduct(device: Device): void {
   for (const each of leaves) each.dispose();
 }
 
-/** A block's second half: the last product and the two additions after it are nothing that backward reads. */
+/**
+ * A block's second half: the last product and the two additions after it are nothing that backward
+ * reads.
+ */
 const branch = (x: Tensor, up: Tensor, down: Tensor): Tensor =>
   dropout(linear(gelu(linear(x, up)), down), 0.25)
     .add(x)

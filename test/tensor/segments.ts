@@ -1,4 +1,5 @@
-// What the cases of checkpointed segments share: configurations, both stores, gradients beside those of a plain run.
+// What the cases of checkpointed segments share: configurations, both stores, gradients beside
+// those of a plain run.
 import assert from 'node:assert/strict';
 import * as checkpointing from '../../lib/checkpointing.js';
 import type { Device } from '../../lib/runtime/device.js';

@@ -1,4 +1,5 @@
-// Weights that are views with gaps, transposed ones above all: the same values and gradients as of copies.
+// Weights that are views with gaps, transposed ones above all: the same values and gradients as of
+// copies.
 import assert from 'node:assert/strict';
 import { scope, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';

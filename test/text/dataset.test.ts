@@ -1,4 +1,5 @@
-// Datasets and streams of text: every kind of row and file, losses, caches, threads, order and resumption.
+// Datasets and streams of text: every kind of row and file, losses, caches, threads, order and
+// resumption.
 import { execFileSync } from 'node:child_process';
 import fs, { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -179,7 +180,10 @@ const TOKEN_LISTS = [
   { name: 'element', type: 'INT64', repetition_type: 'OPTIONAL' },
 ];
 
-/** Parquet is written by another process: the writer is an ES module. `columns` is the code of its columns. */
+/**
+ * Parquet is written by another process: the writer is an ES module. `columns` is the code of its
+ * columns.
+ */
 function parquet(name: string, columns: string, options: object = {}): string {
   const path = join(folder, name);
   const given = JSON.stringify({ filename: path, ...options });

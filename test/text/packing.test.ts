@@ -1,4 +1,5 @@
-// Packing by itself: nothing is lost or doubled, the best fit is found, and long documents are treated as asked.
+// Packing by itself: nothing is lost or doubled, the best fit is found, and long documents are
+// treated as asked.
 import { packBestFit, piecesOf } from '../../lib/text/packing.js';
 import { cumulativeLengths, documentLengths, sampleOf } from '../../lib/text/sample.js';
 
@@ -11,7 +12,10 @@ function numbers(seed: number): (below: number) => number {
   };
 }
 
-/** What the packing is to give, found by looking at every open sample; of equal ones it takes the one used last. */
+/**
+ * What the packing is to give, found by looking at every open sample; of equal ones it takes the
+ * one used last.
+ */
 function plainBestFit(lengths: readonly number[], capacity: number): number[][] {
   const samples: { room: number; used: number; lengths: number[] }[] = [];
   let now = 0;

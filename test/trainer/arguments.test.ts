@@ -1,5 +1,5 @@
-// The arguments of `ds train`: transformers' spellings, files of them, what they mean for a Trainer,
-// and what is refused.
+// The arguments of `ds train`: transformers' spellings, files of them, what they mean for a
+// Trainer, and what is refused.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

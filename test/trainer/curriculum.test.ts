@@ -30,7 +30,9 @@ const rows = (length: number, make: (row: number, at: number) => number): Tensor
 const token = (step: number) => (row: number, at: number) =>
   (5 * step + 3 * row + at * at) % VOCABULARY;
 
-/** Micro-batches of the lengths of each step, and what predicts the next token but here and there. */
+/**
+ * Micro-batches of the lengths of each step, and what predicts the next token but here and there.
+ */
 function windows(step: number, length: number): Batch {
   const of = token(step);
   const targets = rows(length, (row, at) => ((at + step) % 3 === row ? -100 : of(row, at + 1)));

@@ -49,7 +49,9 @@ function assertClose(
   assert.deepEqual(got.predictions, wanted.predictions, place);
 }
 
-/** Counts of targets differ by sample: from none to nearly all. Nine are judged: one more on a rank. */
+/**
+ * Counts of targets differ by sample: from none to nearly all. Nine are judged: one more on a rank.
+ */
 async function countsLikeOne(device: Device, more: JsonObject = {}): Promise<void> {
   const run = (batchSize: number, stage: 0 | 2 | 3, accumulation: number): RanksRun => ({
     ...{ train: 24, judged: 9, dropout: 0.1 },

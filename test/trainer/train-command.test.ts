@@ -301,7 +301,8 @@ test('samples get longer where the configuration asks for it', async () => {
   const text = readFileSync(join(dir, 'longer', 'trainer_state.json'), 'utf8');
   const { log_history: history } = JSON.parse(text) as { log_history: { num_tokens?: number }[] };
   const tokens = history.flatMap(({ num_tokens: count }) => count ?? []);
-  // 8 + 14 step, rounded down to multiples of 8, of four samples, in each of which 44 are no padding.
+  // 8 + 14 step, rounded down to multiples of 8, of four samples, in each of which 44 are no
+  // padding.
   const lengths = [16, 32, 44, 44, 44];
   let sum = 0;
   expect(tokens).toEqual(lengths.map((length) => (sum += 4 * length)));

@@ -1,4 +1,5 @@
-// One rank that initializes engines while the other rank is given something else, and says how each attempt ended.
+// One rank that initializes engines while the other rank is given something else, and says how each
+// attempt ended.
 import { initDistributed } from '../../lib/comm/index.js';
 import { type DsConfig, DsError, initialize, nn, optim, Tensor } from '../../lib/index.js';
 
@@ -79,7 +80,8 @@ async function main({ device, attempts }: AgreementJob): Promise<void> {
   for (const gifts of attempts) {
     errors.push(await train(gifts[job.rank] as Gift).then(() => null, told));
   }
-  // Two engines at once: the comparisons, and the collectives behind them, keep one order on every rank.
+  // Two engines at once: the comparisons, and the collectives behind them, keep one order on every
+  // rank.
   if (errors.length > 1) await Promise.all([train({}), train({ model: 'wide' })]);
   const report: AgreementReport = { errors, warnings };
   console.log(JSON.stringify(report));

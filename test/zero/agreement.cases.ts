@@ -1,4 +1,5 @@
-// Ranks that were given different configurations, models or optimizers: every rank says what differs, before anything is shared.
+// Ranks that were given different configurations, models or optimizers: every rank says what
+// differs, before anything is shared.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
@@ -137,7 +138,10 @@ async function everyRankSays(device: Device): Promise<void> {
   }
 }
 
-/** A rank that fails by itself never comes to the comparison: the other one learns that it has ended. */
+/**
+ * A rank that fails by itself never comes to the comparison: the other one learns that it has
+ * ended.
+ */
 async function oneRankFails(device: Device): Promise<void> {
   const bad: Gift = { config: { optimizer: adamW(-1) } };
   for (const culprit of [0, 1] as const) {

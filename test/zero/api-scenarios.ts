@@ -1,4 +1,5 @@
-// What the zero namespace reads and writes of a model under training: the same at every stage and placement.
+// What the zero namespace reads and writes of a model under training: the same at every stage and
+// placement.
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
@@ -230,14 +231,18 @@ function bitsIn(tensors: Iterable<Tensor>): number {
   return hash.digest().readUInt32LE();
 }
 
-/** After step() the weights are those of withFullWeights() at once, read after synchronize() or from a state dict. */
+/**
+ * After step() the weights are those of withFullWeights() at once, read after synchronize() or from
+ * a state dict.
+ */
 function synchronizing(engine: Engine): number[] {
   const { module } = engine;
   const isWhole = engine.zeroOptimizationStage() < 3;
   return [0, 1, 2, 3].flatMap((index) => {
     step(engine, index);
     let seen: number | null = null;
-    // One rank alone, in one step each way: the others go on, and no collective of theirs is left out.
+    // One rank alone, in one step each way: the others go on, and no collective of theirs is left
+    // out.
     if (isWhole && engine.globalRank === index % engine.worldSize) {
       if (index < 2) {
         engine.synchronize();

@@ -1,4 +1,5 @@
-// One rank that gathers weights and reduces gradients as codes, and compares both with a simulation of all ranks.
+// One rank that gathers weights and reduces gradients as codes, and compares both with a simulation
+// of all ranks.
 import { CommsLogger, initDistributed } from '../../lib/comm/index.js';
 import { Tensor } from '../../lib/index.js';
 import { BLOCK, BlockCodes } from '../../lib/zero/block-codes.js';

@@ -1,5 +1,5 @@
-// Stage 3 whose weights and gradients travel as codes, or have copies within few ranks (ZeRO++, MiCS): by simulation, and
-// beside plain stage 3.
+// Stage 3 whose weights and gradients travel as codes, or have copies within few ranks (ZeRO++,
+// MiCS): by simulation, and beside plain stage 3.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';

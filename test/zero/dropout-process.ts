@@ -1,4 +1,5 @@
-// One rank that trains models with dropout on its samples of fixed global micro-batches and reports masks and weights.
+// One rank that trains models with dropout on its samples of fixed global micro-batches and reports
+// masks and weights.
 import { initDistributed } from '../../lib/comm/index.js';
 import { checkpoint, type DsConfig, type Engine, initialize, nn, Tensor } from '../../lib/index.js';
 import { ones } from '../../lib/nn/initializers.js';
@@ -25,8 +26,8 @@ const MICROS = 2;
 const [ROWS, WIDTH] = [3, 5];
 
 /**
- * Powers of two and small integers: of the first step nothing rounds, whatever the order of sums, of the second little.
- * A sample is 15 elements, which Philox blocks of 4 do not end with.
+ * Powers of two and small integers: of the first step nothing rounds, whatever the order of sums,
+ * of the second little. A sample is 15 elements, which Philox blocks of 4 do not end with.
  */
 class ExactNet extends nn.Module {
   readonly first = new nn.Parameter([WIDTH], ones);

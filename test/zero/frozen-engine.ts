@@ -13,7 +13,9 @@ export const comingAndGoing: Zero = {
   ...{ stage3_max_reuse_distance: 0, stage3_param_persistence_threshold: 0 },
 };
 
-/** Blocks train adapters in f32 beside frozen layers in bf16; with `more`, the last layer as well. */
+/**
+ * Blocks train adapters in f32 beside frozen layers in bf16; with `more`, the last layer as well.
+ */
 export async function frozenEngine(
   from: number,
   zero: Zero,

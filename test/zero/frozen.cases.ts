@@ -1,4 +1,5 @@
-// Frozen parameters that are sharded: checkpoints with and without them, on other worlds, and as whole parameters.
+// Frozen parameters that are sharded: checkpoints with and without them, on other worlds, and as
+// whole parameters.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,5 @@
-// The settings under which every ZeRO stage must equal stage 0, and the runs of a job that compares them.
+// The settings under which every ZeRO stage must equal stage 0, and the runs of a job that compares
+// them.
 import { tmpdir } from 'node:os';
 
 import type { DsConfig } from '../../lib/index.js';
@@ -7,7 +8,10 @@ import type { Setting } from './train-process.js';
 
 type Zero = Exclude<NonNullable<DsConfig['zero_optimization']>, boolean>;
 
-/** Settings that agree in everything that may change a bit; the first one is the reference, at stage 0. */
+/**
+ * Settings that agree in everything that may change a bit; the first one is the reference, at stage
+ * 0.
+ */
 export interface Family {
   name: string;
   settings: Setting[];
@@ -175,8 +179,9 @@ function family(arithmetic: Arithmetic, steps: number): Family {
 }
 
 /**
- * Families whose members agree bit for bit. With accumulation, stages 2 and 3 reduce every micro-batch and sum the
- * shards, stages 0 and 1 sum first: two families, whose references are compared within a bound.
+ * Families whose members agree bit for bit. With accumulation, stages 2 and 3 reduce every
+ * micro-batch and sum the shards, stages 0 and 1 sum first: two families, whose references are
+ * compared within a bound.
  */
 export function families(arithmetics: readonly Arithmetic[], steps: number): Family[] {
   return arithmetics.flatMap((arithmetic) => {

@@ -1,4 +1,5 @@
-// One rank that reports what it holds at every stage, and the most it ever held of a model of many units at stage 3.
+// One rank that reports what it holds at every stage, and the most it ever held of a model of many
+// units at stage 3.
 import { type MeasuredStage, measureStage } from '../../bench/zero-memory.js';
 import { initDistributed } from '../../lib/comm/index.js';
 import { initialize, nn, scope, Tensor, zero } from '../../lib/index.js';
@@ -47,7 +48,9 @@ export interface MemoryReport {
 const WIDTH = 256;
 const UNITS = 16;
 
-/** Units of 128 KiB of weights each, which blocks hold without rounding, activations of 512 bytes. */
+/**
+ * Units of 128 KiB of weights each, which blocks hold without rounding, activations of 512 bytes.
+ */
 class Deep extends nn.Module {
   readonly layers = Array.from(
     { length: UNITS },

@@ -1,4 +1,5 @@
-// What a rank holds at each stage is what the ZeRO paper's formula says, and stage 3 never holds more than its shards and a unit.
+// What a rank holds at each stage is what the ZeRO paper's formula says, and stage 3 never holds
+// more than its shards and a unit.
 import assert from 'node:assert/strict';
 import type { StateBytes } from '../../bench/zero-memory.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -37,14 +38,18 @@ function checkPeak({ ranks, overlap, states, unit, parameter, model, ...peak }: 
   within('states', states, (14 * model) / ranks);
   // One unit's weights in bf16, and the initial values of one parameter in f32.
   within('initialize', peak.initialize, states + 2 * unit + 4 * parameter);
-  // The shards and their gradients; one unit's weights and gradient. With overlap, the gradient before it is on its way.
+  // The shards and their gradients; one unit's weights and gradient. With overlap, the gradient
+  // before it is on its way.
   const shards = states + (2 * model) / ranks;
   within('step', peak.step, shards + 2 * unit + (overlap ? 2 : 1) * (2 * unit));
   // The bound has teeth: the whole model in bf16 would not fit.
   assert.ok(2 * model > 6 * unit + 4 * parameter + SLACK);
 }
 
-/** A rank keeps its share of the frozen weights, on the device or on the host, and holds one unit more at a time. */
+/**
+ * A rank keeps its share of the frozen weights, on the device or on the host, and holds one unit
+ * more at a time.
+ */
 function checkFrozen(device: Device, bytes: FrozenBytes): void {
   const { ranks, offload, model, unit, onDevice, pinned, states, step } = bytes;
   assert.deepEqual(offload ? [0, pinned] : [onDevice, 0], [onDevice, pinned]);

@@ -1,4 +1,5 @@
-// One rank of a mesh that trains the tiny GPT-2 on its data rank's batches, saves, resumes and stops; and says what it saw.
+// One rank of a mesh that trains the tiny GPT-2 on its data rank's batches, saves, resumes and
+// stops; and says what it saw.
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import {
@@ -43,7 +44,10 @@ export interface MeshJob {
 }
 
 export interface LegReport {
-  /** Of the first step's gradients, the weights at the end, and the weights after the culprit's change. */
+  /**
+   * Of the first step's gradients, the weights at the end, and the weights after the culprit's
+   * change.
+   */
   hashes: string[];
   losses: number[];
   /** As the engine tells monitors. */

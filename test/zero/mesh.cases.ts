@@ -1,4 +1,5 @@
-// A mesh whose other axes carry copies alone trains, prints and saves as its data axis does by itself, bit for bit.
+// A mesh whose other axes carry copies alone trains, prints and saves as its data axis does by
+// itself, bit for bit.
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
@@ -28,7 +29,10 @@ async function runMesh(device: Device, ranks: number, wishes: Wishes): Promise<R
   return { reports, lines };
 }
 
-/** Every file below `dir` by its name: the digest of what it holds, and of a manifest what does not depend on the hour. */
+/**
+ * Every file below `dir` by its name: the digest of what it holds, and of a manifest what does not
+ * depend on the hour.
+ */
 function filesIn(dir: string): Record<string, string> {
   const names = readdirSync(dir, { recursive: true, withFileTypes: true });
   const found: [string, string][] = [];
@@ -99,7 +103,8 @@ async function equalToData(device: Device, wanted: Comparison): Promise<void> {
   const dir = (name: string): string => join(root, name);
   const legs = (name: string, from: string | null = null): MeshLeg[] =>
     stages.map((stage) => ({ stage, steps: STEPS, dir: dir(name), from }));
-  // The last rank is a copy: its wishes and changes count as any other's, and it must be given what the others are.
+  // The last rank is a copy: its wishes and changes count as any other's, and it must be given what
+  // the others are.
   const culprit = ranks - 1;
   const stopping: MeshLeg = { stage: 1, steps: LATER, dir: dir('stopped'), from: null, culprit };
   const shape = MeshShape.over(ranks, mesh);

@@ -1,4 +1,5 @@
-// One rank that trains by 1-bit optimizers: against their formulas, against dense ones, resumed, skipping steps, evaluated.
+// One rank that trains by 1-bit optimizers: against their formulas, against dense ones, resumed,
+// skipping steps, evaluated.
 import { createHash } from 'node:crypto';
 import { initDistributed } from '../../lib/comm/index.js';
 import { type DsConfig, type Engine, initialize, nn, noGrad, Tensor } from '../../lib/index.js';
@@ -31,7 +32,10 @@ export interface OneBitJob {
 export interface OneBitReport {
   /** By optimizer and buckets: how far the weights are from the formula's after all steps. */
   distances: Record<string, number>;
-  /** What 0/1 Adam's updates did, in order, and trust ratios of 1-bit LAMB: how far from the formula's. */
+  /**
+   * What 0/1 Adam's updates did, in order, and trust ratios of 1-bit LAMB: how far from the
+   * formula's.
+   */
   kinds: string[];
   ratios: number;
   /** Hashes of weights, by what was trained: the same on every rank. */
@@ -89,7 +93,10 @@ const sections = {
 type Name = keyof typeof sections;
 const names = Object.keys(sections) as Name[];
 
-/** In [-1000, 1000] / 1024. Step 0 is the initial value of every rank, steps from 1 on are a rank's gradients. */
+/**
+ * In [-1000, 1000] / 1024. Step 0 is the initial value of every rank, steps from 1 on are a rank's
+ * gradients.
+ */
 function hashed(step: number, parameter: number, element: number, rank: number): number {
   const { imul } = Math;
   let x = imul(step, 0x9e3779b1) + imul(parameter, 0x85ebca77) + imul(element, 0xc2b2ae3d) + 1;
@@ -345,7 +352,9 @@ async function resumed(name: Name, dir: string, report: OneBitReport): Promise<v
   again.destroy();
 }
 
-/** Sums over its elements of each parameter's error of this rank, then of the parts that it owns. */
+/**
+ * Sums over its elements of each parameter's error of this rank, then of the parts that it owns.
+ */
 function errorSums({ parts }: Engine): number[] {
   const sums = { worker_error: 0, server_error: 0 };
   const list: number[] = [];

@@ -1,4 +1,5 @@
-// The formulas of the 1-bit optimizers over several ranks, in plain JavaScript: every rank in one place, elements in one row.
+// The formulas of the 1-bit optimizers over several ranks, in plain JavaScript: every rank in one
+// place, elements in one row.
 import { ExchangeSimulation, type Piece } from '../support/sign-exchange.js';
 
 const { abs, max, min, sqrt } = Math;

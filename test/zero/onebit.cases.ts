@@ -1,4 +1,5 @@
-// 1-bit optimizers over several ranks: their formulas, their warm-up, checkpoints, precisions, and ranks that agree.
+// 1-bit optimizers over several ranks: their formulas, their warm-up, checkpoints, precisions, and
+// ranks that agree.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

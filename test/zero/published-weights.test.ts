@@ -1,5 +1,6 @@
-// When updated weights go to the other ranks: what the host has updated at once and beside compute, in any order of buckets.
-// Where ranks have shards of them, each unit is gathered once it has changed itself.
+// When updated weights go to the other ranks: what the host has updated at once and beside compute,
+// in any order of buckets. Where ranks have shards of them, each unit is gathered once it has
+// changed itself.
 import { resolveConfig } from '../../lib/config/index.js';
 import { gradientBucket } from '../../lib/engine/setup/stage.js';
 import { addon } from '../../lib/runtime/addon.js';

@@ -1,4 +1,5 @@
-// Ways of training models whose structure is hard on sharded weights: each must give the same weights at every stage.
+// Ways of training models whose structure is hard on sharded weights: each must give the same
+// weights at every stage.
 import assert from 'node:assert/strict';
 import { type DsConfig, type Engine, nn, noGrad, peft, Tensor, zero } from '../../lib/index.js';
 import { full } from '../../lib/tensor/index.js';

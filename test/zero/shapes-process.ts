@@ -19,7 +19,10 @@ export interface ShapeResult {
   inPairs: boolean;
   hash: string;
   values: number[];
-  /** Tensors alive after the first setting of a scenario would be repeated ones: the difference to it. */
+  /**
+   * Tensors alive after the first setting of a scenario would be repeated ones: the difference to
+   * it.
+   */
   leaked: number;
   error: string | null;
 }

@@ -1,4 +1,5 @@
-// Sharded weights under models and training loops of every shape: the same weights as without a stage, and no leaks.
+// Sharded weights under models and training loops of every shape: the same weights as without a
+// stage, and no leaks.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';

@@ -1,4 +1,5 @@
-// The order of the host's work: arrivals first, then forward order, and how the share between them moves.
+// The order of the host's work: arrivals first, then forward order, and how the share between them
+// moves.
 import { SpeculationOrder } from '../../lib/zero/schedule/speculation-order.js';
 
 const forward = ['root', 'h0', 'h1', 'h2', 'h3'];

@@ -28,7 +28,10 @@ async function trainFamilies(device: Device, ranks: number, all: Family[], weigh
   });
 }
 
-/** All ranks and all settings of a family have the same weights; some step clipped, some skipped in fp16. */
+/**
+ * All ranks and all settings of a family have the same weights; some step clipped, some skipped in
+ * fp16.
+ */
 const stagesAgree =
   (ranks: number, arithmetics: readonly Arithmetic[]) =>
   async (device: Device): Promise<void> => {
@@ -45,7 +48,9 @@ const stagesAgree =
     }
   };
 
-/** NCCL sums more than two ranks in an order that depends on the collective: equal within rounding. */
+/**
+ * NCCL sums more than two ranks in an order that depends on the collective: equal within rounding.
+ */
 async function fourRanksAgree(device: Device): Promise<void> {
   const clips = [0, 1] as const;
   const all = families(
@@ -89,8 +94,9 @@ async function orderOfSums(device: Device): Promise<void> {
 }
 
 /**
- * The global batch of N ranks, as N accumulated micro-batches of one. In bf16 gradients are rounded to 8 bits at other
- * points of the sum, and Adam's step is near its rate where a gradient is near zero: a few weights are apart by steps of 3e-3, ten of them at most both ways.
+ * The global batch of N ranks, as N accumulated micro-batches of one. In bf16 gradients are rounded
+ * to 8 bits at other points of the sum, and Adam's step is near its rate where a gradient is near
+ * zero: a few weights are apart by steps of 3e-3, ten of them at most both ways.
  */
 const ranksEqualOne =
   (precision: 'fp32' | 'bf16', bound: { worst: number; mean: number }) =>
@@ -119,7 +125,10 @@ const ranksEqualOne =
 const relative = (a: number | null | undefined, b: number | null | undefined): number =>
   Math.abs((a ?? 0) / (b ?? 0) - 1);
 
-/** Dividing before the sum, after it or both, and summing in another dtype, change the rounding alone. */
+/**
+ * Dividing before the sum, after it or both, and summing in another dtype, change the rounding
+ * alone.
+ */
 async function waysOfAveraging(device: Device): Promise<void> {
   const settings = [
     {},
@@ -141,7 +150,10 @@ async function waysOfAveraging(device: Device): Promise<void> {
   assert.ok(Math.abs((ratios[0] as number) - 2) < 1e-5, `${ratios}`);
 }
 
-/** On data that all ranks share, the loss scale that one rank can use is what several can, however they sum. */
+/**
+ * On data that all ranks share, the loss scale that one rank can use is what several can, however
+ * they sum.
+ */
 async function scalesAgree(device: Device): Promise<void> {
   const run = (stage: number, more: Setting['more'] = {}): Setting =>
     setting({ steps: 12, precision: 'fp16', sameBatches: true, zero: { stage: stage as 0 }, more });
@@ -163,8 +175,9 @@ async function scalesAgree(device: Device): Promise<void> {
 }
 
 /**
- * 16-bit gradients of 2 ranks and 4 micro-batches, summed in f32 at every stage: each stage's sum has the norm of stage 0
- * to f32's precision, which sums in 16 bits do not reach. A wire in bf16 costs the ranks' share of it.
+ * 16-bit gradients of 2 ranks and 4 micro-batches, summed in f32 at every stage: each stage's sum
+ * has the norm of stage 0 to f32's precision, which sums in 16 bits do not reach. A wire in bf16
+ * costs the ranks' share of it.
  */
 async function sumsAcrossRanks(device: Device): Promise<void> {
   const run = (stage: number, more: Partial<Setting>): Setting =>
@@ -182,7 +195,10 @@ async function sumsAcrossRanks(device: Device): Promise<void> {
   for (const error of errors.slice(4)) assert.ok(error > 2e-6 && error < 1e-2, `${errors}`);
 }
 
-/** Bytes after the first of 2 micro-batches: what each stage keeps of weights and of gradients summed in f32. */
+/**
+ * Bytes after the first of 2 micro-batches: what each stage keeps of weights and of gradients
+ * summed in f32.
+ */
 async function bytesByStage(device: Device): Promise<void> {
   const settings = [0, 1, 2, 3].map((stage) =>
     setting({
@@ -207,7 +223,10 @@ async function bytesByStage(device: Device): Promise<void> {
   ]);
 }
 
-/** Each accumulation under each clip in some precision: what they do together is no matter of dtypes. */
+/**
+ * Each accumulation under each clip in some precision: what they do together is no matter of
+ * dtypes.
+ */
 const arithmetics: Record<Precision, readonly Arithmetic[]> = {
   fp32: [
     { precision: 'fp32', accumulation: 1, clip: 0 },

@@ -1,4 +1,5 @@
-// One rank that trains the tiny GPT-2 under a list of configurations and reports losses and weights of each.
+// One rank that trains the tiny GPT-2 under a list of configurations and reports losses and weights
+// of each.
 import { createHash } from 'node:crypto';
 import { CommsLogger, initDistributed } from '../../lib/comm/index.js';
 import { memoryUse } from '../../lib/engine/watch/memory-breakdown.js';

@@ -1,4 +1,5 @@
-// Optimizers that work by parameter or by block, LAMB, Muon, Adafactor and AdamW8bit, and AdamW's moments in bf16, where stages 1 to 3 cut parameters between ranks: equal to stage 0.
+// Optimizers that work by parameter or by block, LAMB, Muon, Adafactor and AdamW8bit, and AdamW's
+// moments in bf16, where stages 1 to 3 cut parameters between ranks: equal to stage 0.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
@@ -20,8 +21,8 @@ const optimizers = {
 } as const;
 
 /**
- * Stage 3 with weights that come and go, stage 1 with every unit by itself in the order of compute, and optimizer state
- * in tiles, and on the device for tables alone and for one block more.
+ * Stage 3 with weights that come and go, stage 1 with every unit by itself in the order of compute,
+ * and optimizer state in tiles, and on the device for tables alone and for one block more.
  */
 const variants: Record<string, Partial<Setting>> = {
   'stage 1, units by themselves': {
@@ -65,8 +66,8 @@ function settings(type: Type, precision: Precision): Setting[] {
 }
 
 /**
- * Sums of parts are added in f64, which the rounding to f32 hides: the same bits on the CPU. On a GPU the products of
- * Muon may take other kernels.
+ * Sums of parts are added in f64, which the rounding to f32 hides: the same bits on the CPU. On a
+ * GPU the products of Muon may take other kernels.
  */
 const equalsStage0 =
   (type: Type, precision: 'fp32' | 'bf16' | 'fp16', ranks: number) =>

@@ -1,4 +1,5 @@
-// Reads and writes a parameter's master weights, gradient and optimizer state as a whole, wherever the parts are.
+// Reads and writes a parameter's master weights, gradient and optimizer state as a whole, wherever
+// the parts are.
 import { DsError } from '../../errors.js';
 import type { Parameter } from '../../nn/parameter.js';
 import {
@@ -20,17 +21,19 @@ import { settle } from '../step/settle.js';
 import { type HeldParameter, type OwnedParameter, ownerOf } from './owned-parameters.js';
 
 /**
- * The master weights of a parameter: f32 in its shape on the engine's device, the caller's to dispose of. Null for a
- * parameter that no engine trains. All ranks call it, between steps. Source: deepspeed.utils.safe_get_full_fp32_param.
+ * The master weights of a parameter: f32 in its shape on the engine's device, the caller's to
+ * dispose of. Null for a parameter that no engine trains. All ranks call it, between steps. Source:
+ * deepspeed.utils.safe_get_full_fp32_param.
  */
 export function safeGetFullFp32Param(parameter: Parameter): Tensor | null {
   return getState(parameter, 'master');
 }
 
 /**
- * The gradient that the coming step() will apply, over all ranks and micro-batches and without the loss scale, before
- * clipping: f32 as above. Null where there is none: before the backward that completes the step's gradients, and with
- * managed_gradient_accumulation false. All ranks call it. Source: deepspeed.utils.safe_get_full_grad.
+ * The gradient that the coming step() will apply, over all ranks and micro-batches and without the
+ * loss scale, before clipping: f32 as above. Null where there is none: before the backward that
+ * completes the step's gradients, and with managed_gradient_accumulation false. All ranks call it.
+ * Source: deepspeed.utils.safe_get_full_grad.
  */
 export function safeGetFullGrad(parameter: Parameter): Tensor | null {
   const owned = ownerOf(parameter);
@@ -49,25 +52,28 @@ export function safeGetFullGrad(parameter: Parameter): Tensor | null {
 }
 
 /**
- * A tensor of the optimizer's state, such as "exp_avg", or "fp32" for the master weights: as above, but in the shape and
- * dtype in which the optimizer keeps it, which for moments are the parameter's and f32. Throws DS_ARGUMENT for one that it
- * does not keep. Source: deepspeed.utils.safe_get_full_optimizer_state.
+ * A tensor of the optimizer's state, such as "exp_avg", or "fp32" for the master weights: as above,
+ * but in the shape and dtype in which the optimizer keeps it, which for moments are the parameter's
+ * and f32. Throws DS_ARGUMENT for one that it does not keep. Source:
+ * deepspeed.utils.safe_get_full_optimizer_state.
  */
 export function safeGetFullOptimizerState(parameter: Parameter, key: string): Tensor | null {
   return getState(parameter, key === 'fp32' ? 'master' : key);
 }
 
 /**
- * Sets the master weights, and the weights with them, on all ranks, which all give the same `value`. Throws DS_SHAPE,
- * and DS_ARGUMENT for a parameter that no engine trains. Source: deepspeed.utils.safe_set_full_fp32_param.
+ * Sets the master weights, and the weights with them, on all ranks, which all give the same
+ * `value`. Throws DS_SHAPE, and DS_ARGUMENT for a parameter that no engine trains. Source:
+ * deepspeed.utils.safe_set_full_fp32_param.
  */
 export function safeSetFullFp32Param(parameter: Parameter, value: Tensor): void {
   setState(parameter, value, 'master');
 }
 
 /**
- * Sets the gradient that the coming step() will apply, before clipping; norm and clipping follow it. All ranks give the
- * same `value`. Throws as above, and where safeGetFullGrad() gives null. Source: deepspeed.utils.safe_set_full_grad.
+ * Sets the gradient that the coming step() will apply, before clipping; norm and clipping follow
+ * it. All ranks give the same `value`. Throws as above, and where safeGetFullGrad() gives null.
+ * Source: deepspeed.utils.safe_set_full_grad.
  */
 export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
   const owned = requireOwned('safeSetFullGrad', parameter);
@@ -136,7 +142,10 @@ export function writeMaster({ engine, partition, slot }: OwnedParameter, values:
   writePieces(engine.parts.state, partition, { slot, values });
 }
 
-/** Keeps this rank's part of a frozen parameter as it is gathered now, for later gathers. Waits for the device. */
+/**
+ * Keeps this rank's part of a frozen parameter as it is gathered now, for later gathers. Waits for
+ * the device.
+ */
 export function writeFrozen({ engine, part, slot, parameter }: HeldParameter): void {
   const { compute } = engine.device;
   const values = { ...perElement(slot.shape), values: parameter };
@@ -180,7 +189,10 @@ const inMemory =
   (flat: Tensor) =>
   (piece: Piece): Place => ({ tensor: slicePiece(flat, piece), keep() {} });
 
-/** The whole of a state, of which `read` gives this rank's pieces; the tensors it gives are released. */
+/**
+ * The whole of a state, of which `read` gives this rank's pieces; the tensors it gives are
+ * released.
+ */
 function assemble(
   { engine, partition, slot }: OwnedParameter,
   state: StateTensor,
@@ -210,7 +222,9 @@ function assemble(
   return full;
 }
 
-/** Copies this rank's pieces of `values` to where `placeOf` says; the tensors it has are released. */
+/**
+ * Copies this rank's pieces of `values` to where `placeOf` says; the tensors it has are released.
+ */
 function writeParts(
   { engine, part, slot }: Pick<HeldParameter, 'engine' | 'part' | 'slot'>,
   { values, ...state }: StateTensor & { values: Tensor },
@@ -227,7 +241,9 @@ function writeParts(
   }
 }
 
-/** Computes the norm and what it decides once more, with the gradient of `partition` as it is now. */
+/**
+ * Computes the norm and what it decides once more, with the gradient of `partition` as it is now.
+ */
 function countAgain({ engine, partition }: OwnedParameter, grad: Tensor): void {
   const { control } = engine.parts;
   const { compute } = engine.device;

@@ -1,4 +1,5 @@
-// What of an engine goes into a checkpoint as tensors: which rank saves which part, and under which name.
+// What of an engine goes into a checkpoint as tensors: which rank saves which part, and under which
+// name.
 import { isRemote, type Remote, type Shard, type TensorInfo } from '../../checkpoint/index.js';
 import type { Parameter } from '../../nn/parameter.js';
 import {
@@ -23,7 +24,10 @@ import { partOfRemote, remoteState, remoteWeights } from './remote-state.js';
 export const stateKey = (name: string, state: string): string =>
   `${name}.${state === 'master' ? 'fp32' : state}`;
 
-/** What a checkpoint keeps of a parameter, by name: its master weights and what the optimizer declares. */
+/**
+ * What a checkpoint keeps of a parameter, by name: its master weights and what the optimizer
+ * declares.
+ */
 export function keptState({ parts }: EngineCore, { group, shape }: Slot): DeclaredState {
   return {
     master: perElement(shape),
@@ -31,7 +35,10 @@ export function keptState({ parts }: EngineCore, { group, shape }: Slot): Declar
   };
 }
 
-/** What of a state a part of its parameter has, as elements of a tensor, whose shape is that of `region`. */
+/**
+ * What of a state a part of its parameter has, as elements of a tensor, whose shape is that of
+ * `region`.
+ */
 export function statePart(
   state: StateTensor,
   { slot, from, numel: count }: Piece,
@@ -49,8 +56,8 @@ export function* heldPieces(engine: EngineCore): Generator<{ partition: Partitio
 }
 
 /**
- * Those of them that no other rank saves: stage 0 has everything everywhere, and each data rank saves
- * its share.
+ * Those of them that no other rank saves: stage 0 has everything everywhere, and each data rank
+ * saves its share.
  */
 function* savedOf<Part extends WeightPart>(
   engine: EngineCore,
@@ -87,7 +94,10 @@ export interface BoxedPart {
   tensor: Tensor;
 }
 
-/** `tensor`, elements from number `from` of what this rank holds, by the boxes in which they lie. Takes it over. */
+/**
+ * `tensor`, elements from number `from` of what this rank holds, by the boxes in which they lie.
+ * Takes it over.
+ */
 export function boxedParts(region: Region, from: number, tensor: Tensor): BoxedPart[] {
   const parts = boxedRanges(region, from, tensor.numel).map(({ range, ...place }) => {
     const isAll = range.numel === tensor.numel;
@@ -97,7 +107,10 @@ export function boxedParts(region: Region, from: number, tensor: Tensor): BoxedP
   return parts;
 }
 
-/** `count` elements from number `from` of what this rank holds, by box, and where among them each part lies. */
+/**
+ * `count` elements from number `from` of what this rank holds, by box, and where among them each
+ * part lies.
+ */
 function boxedRanges({ whole, boxes }: Region, from: number, count: number) {
   if (numel(whole) === 0) {
     return [{ box: wholeBox(whole), from: 0, range: { offset: 0, numel: count } }];
@@ -124,7 +137,8 @@ export function optimizerShards(engine: EngineCore): Shard[] {
     const { slot } = piece;
     for (const [name, state] of Object.entries(keptState(engine, slot))) {
       const { region, from, numel: count } = statePart(state, piece);
-      // Of a state that every rank has which has a part of the parameter, the one with its start saves all.
+      // Of a state that every rank has which has a part of the parameter, the one with its start
+      // saves all.
       if (count === 0 || (state.per === null && piece.from > 0)) continue;
       const values = stateValues(engine, part, piece, { name, state, numel: count });
       shards.push(...shardsOf(stateKey(slot.name, name), region, from, values));
@@ -133,7 +147,9 @@ export function optimizerShards(engine: EngineCore): Shard[] {
   return shards;
 }
 
-/** A piece's part of the state called `name`, `numel` elements of it: as it is in memory, or remote. */
+/**
+ * A piece's part of the state called `name`, `numel` elements of it: as it is in memory, or remote.
+ */
 function stateValues(
   { parts: { state: kept } }: EngineCore,
   partition: Partition,
@@ -173,7 +189,10 @@ export function weightShards(engine: EngineCore, wanted: Wanted): Shard[] {
   });
 }
 
-/** Buffers, and frozen parameters that are in no unit, which every rank has; the tensors themselves, held once more. */
+/**
+ * Buffers, and frozen parameters that are in no unit, which every rank has; the tensors themselves,
+ * held once more.
+ */
 export function wholeTensors(engine: EngineCore, wanted: Wanted): Shard[] {
   const inUnits = new Set(unitSlotsOf(engine).map(nameOf));
   return wholeShards(engine, (name) => wanted(name) && !inUnits.has(name));

@@ -1,4 +1,5 @@
-// An engine's state that is no tensor: it follows a checkpoint as one, or goes back to where it was.
+// An engine's state that is no tensor: it follows a checkpoint as one, or goes back to where it
+// was.
 import type { JsonObject } from '../../../types/json.js';
 import { Fields } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
@@ -50,8 +51,8 @@ export class HostState {
   }
 
   /**
-   * Takes over what is wanted. Throws DS_CHECKPOINT, naming the field of the manifest, for what is of another kind than
-   * this engine's, or out of range; go back() then.
+   * Takes over what is wanted. Throws DS_CHECKPOINT, naming the field of the manifest, for what is
+   * of another kind than this engine's, or out of range; go back() then.
    */
   follow(saved: SavedState, wanted: Wanted): void {
     const { parts } = this.engine;
@@ -98,7 +99,10 @@ export class HostState {
     throw reader.refusal(`state.groups[${index}]`, expected, states() || 'none of it');
   }
 
-  /** Adam's time is that of the moments, a schedule's is its own: either may start afresh without the other. */
+  /**
+   * Adam's time is that of the moments, a schedule's is its own: either may start afresh without
+   * the other.
+   */
   private followProgress({ shared }: SavedState, { optimizer, schedules }: Wanted): void {
     const { progress } = this.engine;
     const { appliedSteps, scheduleStart } = shared.progress;
@@ -108,8 +112,9 @@ export class HostState {
   }
 
   /**
-   * The generator of this data rank, and its companions. Where there were fewer ranks and each had a generator of its own,
-   * so have the new ones; else all have the same. Companions have the same position on every rank.
+   * The generator of this data rank, and its companions. Where there were fewer ranks and each had
+   * a generator of its own, so have the new ones; else all have the same. Companions have the same
+   * position on every rank.
    */
   private followRank(saved: SavedState, { counters, companions }: Wanted): void {
     const { rank, size } = this.engine.parts.ranks.data;

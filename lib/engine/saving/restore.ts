@@ -42,8 +42,8 @@ export interface LoadOptions {
   /** Default: what `latest` names. */
   tag?: string;
   /**
-   * False: parameters and buffers that the checkpoint lacks stay as they are, and what the model lacks is ignored.
-   * Default true.
+   * False: parameters and buffers that the checkpoint lacks stay as they are, and what the model
+   * lacks is ignored. Default true.
    */
   loadModuleStrict?: boolean;
   /** False: moments, hyperparameters and the loss scale start afresh. Default true. */
@@ -70,10 +70,10 @@ export interface LoadedCheckpoint {
 }
 
 /**
- * Restores an engine built from the same model, on all ranks or on none. Throws DS_CHECKPOINT when the checkpoint is
- * missing, damaged, of another model, optimizer or schedule, naming file and tensor or field: the engine is then
- * unchanged. Gradients since the last step are dropped: they are of another run.
- * A failure to read what was verified (DS_IO) leaves it undefined: load again.
+ * Restores an engine built from the same model, on all ranks or on none. Throws DS_CHECKPOINT when
+ * the checkpoint is missing, damaged, of another model, optimizer or schedule, naming file and
+ * tensor or field: the engine is then unchanged. Gradients since the last step are dropped: they
+ * are of another run. A failure to read what was verified (DS_IO) leaves it undefined: load again.
  */
 export async function restoreEngine(
   engine: EngineCore,
@@ -120,8 +120,8 @@ export async function restoreEngine(
 }
 
 /**
- * Compares the checkpoint with the engine, and takes over all that is no tensor: on every rank, or nothing on any.
- * Returns the client state.
+ * Compares the checkpoint with the engine, and takes over all that is no tensor: on every rank, or
+ * nothing on any. Returns the client state.
  */
 async function follow(
   engine: EngineCore,
@@ -223,7 +223,9 @@ async function readFrozenPieces(engine: EngineCore, checkpoint: Checkpoint): Pro
   }
 }
 
-/** Where a frozen parameter of `dtype` is read from: the master weights, where they have more of it. */
+/**
+ * Where a frozen parameter of `dtype` is read from: the master weights, where they have more of it.
+ */
 function frozenSource(checkpoint: Checkpoint, name: string, dtype: DType): [Section, string] {
   const master = stateKey(name, 'master');
   const sameDtype = checkpoint.tensors('model').get(name)?.dtype === dtype;

@@ -1,4 +1,5 @@
-// Whether a checkpoint is of an engine's model, optimizer and groups: names, shapes, and what is kept of each parameter.
+// Whether a checkpoint is of an engine's model, optimizer and groups: names, shapes, and what is
+// kept of each parameter.
 import type { Checkpoint } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
@@ -29,7 +30,10 @@ export function unknownNames(engine: EngineCore, checkpoint: Checkpoint): string
   return [...checkpoint.tensors('model').keys()].filter((name) => !known.has(name));
 }
 
-/** Throws DS_CHECKPOINT where no rank has a tensor of the checkpoint. `unknown`: what each rank has not. */
+/**
+ * Throws DS_CHECKPOINT where no rank has a tensor of the checkpoint. `unknown`: what each rank has
+ * not.
+ */
 export function requireKnown(checkpoint: Checkpoint, unknown: readonly string[][]): void {
   const [first = [], ...others] = unknown;
   const left = others.reduce((names, other) => {
@@ -41,7 +45,10 @@ export function requireKnown(checkpoint: Checkpoint, unknown: readonly string[][
   throw otherModel(checkpoint.path, 'the tensors of this model alone', got);
 }
 
-/** What the checkpoint lacks because it was saved without what is not trained, and is not trained here either. */
+/**
+ * What the checkpoint lacks because it was saved without what is not trained, and is not trained
+ * here either.
+ */
 function leftOut(engine: EngineCore, { state }: Checkpoint): ReadonlySet<string> {
   if (state.excludesFrozen !== true) return new Set();
   const trained = new Set(slotsOf(engine).map(({ name }) => name));
@@ -49,7 +56,10 @@ function leftOut(engine: EngineCore, { state }: Checkpoint): ReadonlySet<string>
   return new Set(names.filter((name) => !trained.has(name)));
 }
 
-/** Without `strict`, what the checkpoint lacks is left alone; so is what it was saved without (excludeFrozenParameters). */
+/**
+ * Without `strict`, what the checkpoint lacks is left alone; so is what it was saved without
+ * (excludeFrozenParameters).
+ */
 export function requireSameModel(
   engine: EngineCore,
   checkpoint: Checkpoint,
@@ -72,7 +82,10 @@ export function requireSameModel(
   }
 }
 
-/** Master weights and states have the shapes that the optimizer declares, in floating point or in its dtype. */
+/**
+ * Master weights and states have the shapes that the optimizer declares, in floating point or in
+ * its dtype.
+ */
 export function requireSameShapes(engine: EngineCore, checkpoint: Checkpoint): void {
   const kept = new Map<string, Record<string, Outline>>();
   for (const slot of slotsOf(engine)) {

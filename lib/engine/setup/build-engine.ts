@@ -1,4 +1,5 @@
-// The composition root: turns a resolved configuration into the engine's parts. Nobody outside setup/ branches on it.
+// The composition root: turns a resolved configuration into the engine's parts. Nobody outside
+// setup/ branches on it.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { type Distributed, jointly } from '../../comm/index.js';
 import type { Module } from '../../nn/module.js';
@@ -74,18 +75,22 @@ import { requireWholeParameters } from './whole-parameters.js';
 /** What a caller brings, with the job that it is for. */
 export type JoinedClients = Clients & { distributed: Distributed; planned?: Planned | null };
 
-/** What has been made so far: `owned` by the engine from the end on; `undo` is for a failure alone. */
+/**
+ * What has been made so far: `owned` by the engine from the end on; `undo` is for a failure alone.
+ */
 interface Site {
   owned: ReleaseStack;
   undo: ReleaseStack;
 }
 
 /**
- * Builds this rank's engine; of `planned`, whose first configuration is `config`, by the one that the plan chooses. Throws DS_CONFIG when nobody names an optimizer, DS_ARGUMENT when its groups are wrong, either
- * where the ranks were given different things (then nothing has changed), DS_IO when a monitor cannot write,
- * DS_OUT_OF_MEMORY, DS_COMM. Then everything made until there has been released again, in reverse order; the model keeps
- * its values, in the weights' dtype where they had moved into units already; where those were cut into shards (stage 3 on
- * several ranks) they are gone, and their next use says so.
+ * Builds this rank's engine; of `planned`, whose first configuration is `config`, by the one that
+ * the plan chooses. Throws DS_CONFIG when nobody names an optimizer, DS_ARGUMENT when its groups
+ * are wrong, either where the ranks were given different things (then nothing has changed), DS_IO
+ * when a monitor cannot write, DS_OUT_OF_MEMORY, DS_COMM. Then everything made until there has been
+ * released again, in reverse order; the model keeps its values, in the weights' dtype where they
+ * had moved into units already; where those were cut into shards (stage 3 on several ranks) they
+ * are gone, and their next use says so.
  */
 export async function buildEngine(
   module: Module,
@@ -139,7 +144,8 @@ export async function buildEngine(
     if (optimizer instanceof NoOptimizer) site.owned.defer(markStreamed(module));
     return plan && links ? new PipelineEngine(parts, { ...plan, links, ties }) : new Engine(parts);
   };
-  // An error of one rank, such as a folder that only the first one writes to, ends the others' waits.
+  // An error of one rank, such as a folder that only the first one writes to, ends the others'
+  // waits.
   return jointly({ always: [job.world] }, () => completely(build));
 }
 
@@ -150,7 +156,10 @@ function keepStages({ module, optimizer, plan }: Decisions, { undo }: Site): voi
   keepOwn(optimizer, module);
 }
 
-/** Runs `build`; when it throws, releases what it has made, by the stacks and what no stack has come to know. */
+/**
+ * Runs `build`; when it throws, releases what it has made, by the stacks and what no stack has come
+ * to know.
+ */
 function completely<Result>(build: (site: Site) => Result): Result {
   return allOrNothing(() => {
     const site: Site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
@@ -163,7 +172,10 @@ function completely<Result>(build: (site: Site) => Result): Result {
   });
 }
 
-/** What has failed already is what the caller is to hear of: a release that fails as well is a warning. */
+/**
+ * What has failed already is what the caller is to hear of: a release that fails as well is a
+ * warning.
+ */
 function releaseAfter(stack: ReleaseStack): void {
   try {
     stack.release();
@@ -174,7 +186,10 @@ function releaseAfter(stack: ReleaseStack): void {
   }
 }
 
-/** What takes no memory: errors of the configuration and of the caller come from here, before anything has changed. */
+/**
+ * What takes no memory: errors of the configuration and of the caller come from here, before
+ * anything has changed.
+ */
 function decide(module: Module, config: ResolvedConfig, clients: JoinedClients): Decisions {
   const optimizer = findOptimizer(module, config, clients);
   const { world, mesh } = clients.distributed;
@@ -285,7 +300,10 @@ function hold(
 
 type GroupsOf = (region: Region, own?: Collectives) => readonly Collectives[];
 
-/** Whose first values a rank takes over: of a part those with the same part, of the rest then those with the others. */
+/**
+ * Whose first values a rank takes over: of a part those with the same part, of the rest then those
+ * with the others.
+ */
 function groupsOf({ alike, layers }: Ranks): GroupsOf {
   return (region, own = alike) => (layers && !isPart(region) ? [own, layers] : [own]);
 }

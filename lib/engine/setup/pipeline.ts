@@ -1,4 +1,5 @@
-// From the configuration and a model's layers to a pipeline: who has which stage, in which order they work, and the links.
+// From the configuration and a model's layers to a pipeline: who has which stage, in which order
+// they work, and the links.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed, ProcessGroup } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
@@ -35,9 +36,9 @@ export interface PipelinePlan {
 }
 
 /**
- * The plan of a model that is to train as a pipeline: a PipelineModule, or one that can be cut where the configuration
- * names stages; null for all others. Throws DS_CONFIG for what pipelines do not do, DS_ARGUMENT for more stages than
- * layers.
+ * The plan of a model that is to train as a pipeline: a PipelineModule, or one that can be cut
+ * where the configuration names stages; null for all others. Throws DS_CONFIG for what pipelines do
+ * not do, DS_ARGUMENT for more stages than layers.
  */
 export function planPipeline(
   module: Module,
@@ -102,7 +103,10 @@ export interface Tie {
   group: ProcessGroup;
 }
 
-/** The ties of this rank, in one order on all. Rejects with DS_COMM. Throws DS_CONFIG for what cannot update them. */
+/**
+ * The ties of this rank, in one order on all. Rejects with DS_COMM. Throws DS_CONFIG for what
+ * cannot update them.
+ */
 export async function openTies(
   job: Distributed,
   { pipeline }: PipelinePlan,
@@ -157,7 +161,10 @@ export function keepOwn({ groups }: Optimizer, module: Module): void {
   }
 }
 
-/** Where the sums of partitions lie in what ranks tell each other: in the order of layers, whoever has them. */
+/**
+ * Where the sums of partitions lie in what ranks tell each other: in the order of layers, whoever
+ * has them.
+ */
 export function columnsOf(
   plan: PipelinePlan | null,
   partitions: readonly Partition[],

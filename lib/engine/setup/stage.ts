@@ -55,7 +55,10 @@ export interface StageOptions {
   ties?: readonly Tie[];
   /** The ranks that share layers out, where they do. */
   layers?: Collectives | null;
-  /** Whether gradients are summed over the ranks in the step under way; null (the default): in every step. */
+  /**
+   * Whether gradients are summed over the ranks in the step under way; null (the default): in every
+   * step.
+   */
   isSummed?: (() => boolean) | null;
 }
 
@@ -80,7 +83,10 @@ interface Between {
   publishesAtOnce: boolean;
 }
 
-/** How the gradients and weights of a model's units flow between the ranks of a group: of one, they stay where they are. */
+/**
+ * How the gradients and weights of a model's units flow between the ranks of a group: of one, they
+ * stay where they are.
+ */
 export function buildStages(
   config: ResolvedConfig,
   { trained, frozen }: ModelUnits,
@@ -194,8 +200,8 @@ function shardHome(
 }
 
 /**
- * Divides where the most bits are: before gradients become narrower, or after they have become f32. Source: DeepSpeed's
- * gradient averaging.
+ * Divides where the most bits are: before gradients become narrower, or after they have become f32.
+ * Source: DeepSpeed's gradient averaging.
  */
 function buildWire(config: ResolvedConfig, { group, ranks, replicas }: Between): Wire {
   const written = gradientDType(config);
@@ -213,8 +219,9 @@ function buildWire(config: ResolvedConfig, { group, ranks, replicas }: Between):
 }
 
 /**
- * What gradients are divided by before they are summed. Where sums are f16, or become it, by the number of ranks: the sum
- * is then their mean, which is finite wherever theirs are. The range of f32 and bf16 needs no such care.
+ * What gradients are divided by before they are summed. Where sums are f16, or become it, by the
+ * number of ranks: the sum is then their mean, which is finite wherever theirs are. The range of
+ * f32 and bf16 needs no such care.
  */
 function divisorOf(config: ResolvedConfig, ranks: number, inF16: boolean): number {
   if (ranks === 1) return 1;

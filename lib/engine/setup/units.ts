@@ -18,13 +18,21 @@ export interface ModelUnits {
 }
 
 export interface ModelUnitOptions extends UnitOptions {
-  /** Whether units come when they are used and go again: frozen parameters then form units as well. */
+  /**
+   * Whether units come when they are used and go again: frozen parameters then form units as well.
+   */
   shardsWeights: boolean;
-  /** Parameters of several stages of a pipeline: units of their own, whose shards are those of their ranks. */
+  /**
+   * Parameters of several stages of a pipeline: units of their own, whose shards are those of their
+   * ranks.
+   */
   ties?: readonly Tie[];
 }
 
-/** Parameters of one module that move as one: they are all trained or all frozen, and have one dtype. */
+/**
+ * Parameters of one module that move as one: they are all trained or all frozen, and have one
+ * dtype.
+ */
 interface Together {
   name: string;
   module: Module;
@@ -33,10 +41,10 @@ interface Together {
 }
 
 /**
- * Root parameters first (embeddings are read first), then the model's units in forward order, each as one unit for every
- * dtype among its trained parameters and one for every dtype among its frozen ones. A parameter with several names belongs
- * to the first unit that has it. One that is frozen, or in no group, gets no gradient and keeps no state; `undo` makes
- * trainable again what was.
+ * Root parameters first (embeddings are read first), then the model's units in forward order, each
+ * as one unit for every dtype among its trained parameters and one for every dtype among its frozen
+ * ones. A parameter with several names belongs to the first unit that has it. One that is frozen,
+ * or in no group, gets no gradient and keeps no state; `undo` makes trainable again what was.
  */
 export function buildUnits(
   module: Module,
@@ -76,8 +84,9 @@ export function buildUnits(
 type Part = [name: string, module: Module, parameters: [name: string, parameter: Parameter][]];
 
 /**
- * What stages share, the root, then the model's units, each with the parameters that none before it has, under the names
- * that namedParameters() of the model gives them: weights and state of a checkpoint are known by these.
+ * What stages share, the root, then the model's units, each with the parameters that none before it
+ * has, under the names that namedParameters() of the model gives them: weights and state of a
+ * checkpoint are known by these.
  */
 function partsOf(module: Module, ties: readonly Tie[]): Part[] {
   const inner = module.units();
@@ -99,7 +108,10 @@ function partsOf(module: Module, ties: readonly Tie[]): Part[] {
   return parts;
 }
 
-/** The parameters of a part by what they have in common, in the order in which each kind comes first. */
+/**
+ * The parameters of a part by what they have in common, in the order in which each kind comes
+ * first.
+ */
 function together(
   [name, module, named]: Part,
   groupOf: ReadonlyMap<Tensor, number>,

@@ -101,7 +101,9 @@ abstract class Worker implements StageWorker {
 
 /** Adds up gradients in the units, as engine.backward() does. */
 export class TrainingWorker extends Worker {
-  /** Where micro-batches are counted on a rank that does not get their losses; null on the others. */
+  /**
+   * Where micro-batches are counted on a rank that does not get their losses; null on the others.
+   */
   private readonly uncounted: number | null;
   /** By stage and micro-batch. */
   private readonly late = new Map<string, LateGradients>();

@@ -68,12 +68,15 @@ function weightBackward(dz: Tensor, x: SavedTensor, sink: GradSink): void {
 }
 
 /**
- * What linearGelu gave, to the values before the activation: the second output of its node. The product that reads the
- * one gives the other its gradient, the slope of GELU in the same GEMM.
+ * What linearGelu gave, to the values before the activation: the second output of its node. The
+ * product that reads the one gives the other its gradient, the slope of GELU in the same GEMM.
  */
 const beforeGelu = new WeakMap<Tensor, Tensor>();
 
-/** The gradient of z, where x = gelu_tanh(z), for input 0 of the node: dz' = (dz W) gelu'(z); dW as in linearBackward. */
+/**
+ * The gradient of z, where x = gelu_tanh(z), for input 0 of the node: dz' = (dz W) gelu'(z); dW as
+ * in linearBackward.
+ */
 function linearBackwardThroughGelu(
   dz: Tensor,
   { x, z }: { x: SavedTensor; z: Tensor },
@@ -107,7 +110,8 @@ function outputShape(x: Tensor, weight: Tensor): number[] {
 
 /**
  * x W^T + b. x [.., in], weight [out, in], bias [out] or null; one dtype, any strides (a transposed
- * weight is copied first). Returns [.., out]. f32 accumulation. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
+ * weight is copied first). Returns [.., out]. f32 accumulation. Throws DS_SHAPE, DS_DTYPE,
+ * DS_DEVICE.
  */
 export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
   checkLinear('linear', x, weight, bias);
@@ -174,7 +178,10 @@ function project(
   return out;
 }
 
-/** The gradient of z from that of gelu_tanh(z), and what has reached z itself; one of them is not null. */
+/**
+ * The gradient of z from that of gelu_tanh(z), and what has reached z itself; one of them is not
+ * null.
+ */
 function geluBackward(z: Tensor, grad: Tensor | null, given: Tensor | null): Tensor {
   if (!grad) return packed(given as Tensor);
   const out = Tensor.emptyLike(z);

@@ -1,4 +1,5 @@
-// Accumulate: every dtype that is added up, odd sizes, layouts, and values that vanish in 16-bit sums.
+// Accumulate: every dtype that is added up, odd sizes, layouts, and values that vanish in 16-bit
+// sums.
 import { numel } from '../../../lib/runtime/view.js';
 import { exact, input, type Layout, type MatrixCase, opCase, updated } from './harness.js';
 import { aligned, broadcast, oddSizes, padded, reversed, sparse, unaligned } from './layouts.js';

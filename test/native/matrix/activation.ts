@@ -53,7 +53,9 @@ const settings: readonly Setting[] = [
   { title: 'broadcast', shape: [6, 24], in: broadcast([6, 24], [0]) },
 ];
 
-/** NaN, infinities, zeros and the ends of what f16 holds, then numbers on both sides of the bend. */
+/**
+ * NaN, infinities, zeros and the ends of what f16 holds, then numbers on both sides of the bend.
+ */
 const special = [NaN, Infinity, -Infinity, 0, -0, 60000, -60000, 1e-4, -1e-4];
 const withSpecial = (values: Float64Array): Float64Array =>
   values.map((x, i) => (values.length > 100 && i < special.length ? special[i]! : x));

@@ -1,4 +1,5 @@
-// Adafactor: sums along rows and columns of matrices and of parts of them, factors, directions, and the last pass.
+// Adafactor: sums along rows and columns of matrices and of parts of them, factors, directions, and
+// the last pass.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import type { MatrixPart } from '../../../lib/runtime/kernels.generated.js';
 import {

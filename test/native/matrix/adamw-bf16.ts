@@ -1,5 +1,5 @@
-// Moments of bf16: one formula in f64, AdamW on widened moments rounded by plain integers, and the expectation of what is
-// rounded at random.
+// Moments of bf16: one formula in f64, AdamW on widened moments rounded by plain integers, and the
+// expectation of what is rounded at random.
 import assert from 'node:assert/strict';
 import { Buffer } from '../../../lib/runtime/buffer.js';
 import type { Device } from '../../../lib/runtime/device.js';
@@ -158,7 +158,10 @@ interface Steps {
   wild: boolean;
 }
 
-/** Three updates by each op that knows moments of bf16, against AdamW on f32 ones that are then rounded. */
+/**
+ * Three updates by each op that knows moments of bf16, against AdamW on f32 ones that are then
+ * rounded.
+ */
 function equalsRounded(s: Steps): Case {
   const { n, grad: dtype } = s;
   const name = `moments of bf16, gradients ${dtype} [${n}] of ${s.scale}, lead ${s.lead}${s.wild ? ', wild' : ''}: rounded`;
@@ -253,7 +256,10 @@ function same(
   }
 }
 
-/** Constant gradients of 1 for 4000 steps: to the nearest, v would stop at a fourth to a half of 1, or never shrink. */
+/**
+ * Constant gradients of 1 for 4000 steps: to the nearest, v would stop at a fourth to a half of 1,
+ * or never shrink.
+ */
 function followsGradients(from: number): Case {
   const [n, steps] = [512, 4000];
   const run = (device: Device): void => {

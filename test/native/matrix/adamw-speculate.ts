@@ -1,4 +1,5 @@
-// AdamWSpeculate: commit, speculation, both and neither, against plain f64 and against AdamW run twice.
+// AdamWSpeculate: commit, speculation, both and neither, against plain f64 and against AdamW run
+// twice.
 import assert from 'node:assert/strict';
 import { Buffer } from '../../../lib/runtime/buffer.js';
 import type { Device } from '../../../lib/runtime/device.js';

@@ -1,4 +1,5 @@
-// AdamW with 8-bit moments: every dtype, short blocks, blocks of zeros, skipped steps; codes are the nearest ones.
+// AdamW with 8-bit moments: every dtype, short blocks, blocks of zeros, skipped steps; codes are
+// the nearest ones.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   type Check,
@@ -19,7 +20,10 @@ const narrow = ['f32', 'f16', 'bf16'] as const;
 
 const BLOCK = 256;
 
-/** bitsandbytes' create_dynamic_map: in each of 7 decades the middles of equal parts, twice as many as in the one below. */
+/**
+ * bitsandbytes' create_dynamic_map: in each of 7 decades the middles of equal parts, twice as many
+ * as in the one below.
+ */
 function dynamicMap(signed: boolean): number[] {
   const found = [0, 1];
   for (let i = 0; i < 7; ++i) {

@@ -4,7 +4,10 @@ import { attentions, type Filter, keepAll, type Sizes } from './attention.js';
 import type { MatrixCase } from './harness.js';
 import { floating } from './layouts.js';
 
-/** Documents and windows, beside tiles of every kernel: smaller, larger, cut by them, and none at all. */
+/**
+ * Documents and windows, beside tiles of every kernel: smaller, larger, cut by them, and none at
+ * all.
+ */
 function reachedAttentions(): MatrixCase[] {
   const list: Sizes[] = [];
   const add = (

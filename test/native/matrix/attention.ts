@@ -31,7 +31,10 @@ export interface Sizes {
   filter?: Filter;
 }
 
-/** What hides keys beside causality. `repeats` are the dims of [B, H, T, S] along which the mask is one. */
+/**
+ * What hides keys beside causality. `repeats` are the dims of [B, H, T, S] along which the mask is
+ * one.
+ */
 export interface Filter {
   title: string;
   mask?: { as: 'bool' | 'f32' | 'like q'; repeats: readonly number[]; transposed?: boolean };
@@ -43,7 +46,10 @@ export interface Filter {
   dropout?: AttentionDropout;
 }
 
-/** How documents lie in rows: one after the other, with padding before or after them, all padding, or anyhow. */
+/**
+ * How documents lie in rows: one after the other, with padding before or after them, all padding,
+ * or anyhow.
+ */
 type DocumentKind = 'packed' | 'left' | 'right' | 'none' | 'scattered';
 
 /** What drops no weight. */
@@ -73,7 +79,9 @@ function documentOf(kind: DocumentKind, b: number, i: number, n: number): number
   return 3 + 2 * document;
 }
 
-/** Documents [b, n] of which the last n of each `of` are taken: queries are the last of the keys. */
+/**
+ * Documents [b, n] of which the last n of each `of` are taken: queries are the last of the keys.
+ */
 function documentRows(kind: DocumentKind, b: number, n: number, of = n): Float64Array {
   const whole = max(n, of);
   return Float64Array.from({ length: b * n }, (_, i) =>
@@ -130,7 +138,10 @@ function biasOf(z: Sizes, v: Values): (b: number, h: number, t: number, s: numbe
   };
 }
 
-/** What dropout makes of the weight of query t and key s: two queries by two keys share a block of Philox. */
+/**
+ * What dropout makes of the weight of query t and key s: two queries by two keys share a block of
+ * Philox.
+ */
 function factorOf(z: Sizes): (b: number, h: number, t: number, s: number) => number {
   const { p, seed, offset, sample, rank, ranks, head, heads } = z.filter?.dropout ?? keepAll;
   if (p === 0) return () => 1;
@@ -174,7 +185,9 @@ function forEachQuery(
   }
 }
 
-/** Probabilities, and the logarithm of the sum of exponentials; minus infinity where all is hidden. */
+/**
+ * Probabilities, and the logarithm of the sum of exponentials; minus infinity where all is hidden.
+ */
 function softmax(scores: Float64Array): [Float64Array, number] {
   const largest = scores.reduce((x, y) => max(x, y), -Infinity);
   if (largest === -Infinity) return [scores.fill(0), -Infinity];
@@ -235,7 +248,9 @@ function layoutOf(kind: LayoutKind, shape: readonly number[]): Layout {
   return kind === 'heads last' ? permuted(shape, [0, 2, 1, 3]) : {};
 }
 
-/** Bools and numbers that hide about a third of the keys, some rows, and all of the second query. */
+/**
+ * Bools and numbers that hide about a third of the keys, some rows, and all of the second query.
+ */
 function maskValues(
   as: string,
   shape: readonly number[],

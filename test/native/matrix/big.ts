@@ -1,4 +1,5 @@
-// Shapes of real training, only on a GPU and against the CPU: inputs are drawn by the native generator.
+// Shapes of real training, only on a GPU and against the CPU: inputs are drawn by the native
+// generator.
 import assert from 'node:assert/strict';
 import { Buffer } from '../../../lib/runtime/buffer.js';
 import { cpu, type Device } from '../../../lib/runtime/device.js';

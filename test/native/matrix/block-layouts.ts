@@ -2,7 +2,9 @@
 
 const { floor } = Math;
 
-/** Whether a layout lets block `query` of head h see block `key`: a window, a column, and whatever. */
+/**
+ * Whether a layout lets block `query` of head h see block `key`: a window, a column, and whatever.
+ */
 export function seesBlock(h: number, query: number, key: number): boolean {
   if ((query * 7 + h) % 11 === 3) return false;
   return floor(query / 3) === floor(key / 3) || key === h || (query * 5 + key * 3 + h) % 7 === 0;

@@ -17,7 +17,9 @@ import {
 } from './layouts.js';
 import { rounded } from './numbers.js';
 
-/** What the conversion of `value` to `dtype` gives: truncation, saturated to 64 bits, then wrapped. */
+/**
+ * What the conversion of `value` to `dtype` gives: truncation, saturated to 64 bits, then wrapped.
+ */
 export function converted(value: number, dtype: DType): number {
   if (dtype === 'bool') return value !== 0 ? 1 : 0;
   if (!integers.includes(dtype)) return rounded(value, dtype);

@@ -165,7 +165,9 @@ function randoms(): MatrixCase[] {
   return cases;
 }
 
-/** Parts of a larger tensor: in whole blocks of four and not, rows shorter than a block, one row. */
+/**
+ * Parts of a larger tensor: in whole blocks of four and not, rows shorter than a block, one row.
+ */
 const parts: readonly (ElementPart & { n: number })[] = [
   { n: 40_000, first: 8, row: 400, stride: 1200 },
   { n: 1000, first: 7, row: 10, stride: 33 },
@@ -298,7 +300,10 @@ function dropouts(): MatrixCase[] {
   return cases;
 }
 
-/** This rank's samples draw what they draw among those of all ranks; `sample` that is no multiple of 4 splits blocks. */
+/**
+ * This rank's samples draw what they draw among those of all ranks; `sample` that is no multiple of
+ * 4 splits blocks.
+ */
 function sharedDropouts(): MatrixCase[] {
   const p = 0.3;
   const shapes = [1, 3, 4, 6, 8, 100, 1024].flatMap((sample) =>

@@ -1,4 +1,5 @@
-// GatedLinear and QuantizedGatedLinear: few rows and many, biases, odd sizes, none; and the bits of the two ops that they stand for.
+// GatedLinear and QuantizedGatedLinear: few rows and many, biases, odd sizes, none; and the bits of
+// the two ops that they stand for.
 import assert from 'node:assert/strict';
 import { noGrad, scope, Tensor } from '../../../lib/index.js';
 import type { Device } from '../../../lib/runtime/device.js';
@@ -34,7 +35,8 @@ const plain = floating.flatMap((dtype) =>
           x: input(dtype, [rows, inputs], random.normal(rows * inputs)),
           weight: input(dtype, [2 * hidden, inputs], random.normal(2 * hidden * inputs)),
           bias: i % 2 ? input(dtype, [2 * hidden], random.normal(2 * hidden)) : null,
-          // Gates are rounded, and the slope of what follows is at most about that of what it multiplies.
+          // Gates are rounded, and the slope of what follows is at most about that of what it
+          // multiplies.
           out: output(dtype, [rows, hidden], {
             ...close(dtype, 4, 'tensor'),
             ...(dtype === 'f32' && { absolute: 2e-5 * Math.sqrt(inputs) }),

@@ -277,7 +277,9 @@ function scales(expected: ArrayLike<number>, shape: readonly number[], check: Ch
   return out;
 }
 
-/** Compares decoded elements with `expected`, rounded to the dtype first where no error is allowed. */
+/**
+ * Compares decoded elements with `expected`, rounded to the dtype first where no error is allowed.
+ */
 export function checkValues(
   name: string,
   got: ArrayLike<number>,

@@ -1,4 +1,5 @@
-// LAMB: both halves over several parameters with gaps, every dtype, skipped steps, zero sums and clamped ratios.
+// LAMB: both halves over several parameters with gaps, every dtype, skipped steps, zero sums and
+// clamped ratios.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import type { LambScalars } from '../../../lib/runtime/kernels.generated.js';
 import {

@@ -1,4 +1,5 @@
-// Split master weights: every float comes back, halves are the rounded weights, and AdamW on them gives AdamW's bits.
+// Split master weights: every float comes back, halves are the rounded weights, and AdamW on them
+// gives AdamW's bits.
 import assert from 'node:assert/strict';
 import { Buffer } from '../../../lib/runtime/buffer.js';
 import type { Device } from '../../../lib/runtime/device.js';
@@ -84,7 +85,10 @@ function assertSame(got: Uint32Array, expected: Uint32Array, what: string): void
   assert.equal(at, -1, `${what} ${at}: ${hex(got)}, not ${hex(expected)}`);
 }
 
-/** Splits floats of these bits and joins them: the weights are the rounded floats, and nothing is lost. */
+/**
+ * Splits floats of these bits and joins them: the weights are the rounded floats, and nothing is
+ * lost.
+ */
 function comesBack(name: string, bitsOf: () => Uint32Array, lead = 0): Case {
   const run = (device: Device): void => {
     const bits = bitsOf();
@@ -106,7 +110,10 @@ function comesBack(name: string, bitsOf: () => Uint32Array, lead = 0): Case {
   return { name: `split masters come back: ${name}`, run };
 }
 
-/** Upper halves about signs, zero, denormals, ones, the largest floats, infinities and NaNs, even and odd. */
+/**
+ * Upper halves about signs, zero, denormals, ones, the largest floats, infinities and NaNs, even
+ * and odd.
+ */
 const uppers = [
   ...[0, 1, 0x7f, 0x80, 0x3f80, 0x3f81, 0x7f7e, 0x7f7f, 0x7f80, 0x7fbf, 0x7fc0, 0x7fff],
 ].flatMap((upper) => [upper, upper | 0x8000]);

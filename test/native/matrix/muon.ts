@@ -1,4 +1,5 @@
-// Muon's element-wise ops: momentum and sums of squares over several parameters, directions, and the step.
+// Muon's element-wise ops: momentum and sums of squares over several parameters, directions, and
+// the step.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   close,

@@ -1,4 +1,5 @@
-// Nf4Quantize, BytesQuantize and Nf4Dequantize: odd sizes, last blocks that are not full, scales in f32 and in bytes.
+// Nf4Quantize, BytesQuantize and Nf4Dequantize: odd sizes, last blocks that are not full, scales in
+// f32 and in bytes.
 import { DYNAMIC_CODE, NF4_CODE } from '../../../lib/peft/codebooks.js';
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { exact, input, type MatrixCase, opCase, output } from './harness.js';
@@ -12,7 +13,9 @@ const NESTED = 4;
 
 const blocksOf = (n: number, block: number): number => Math.ceil(n / block);
 
-/** The largest magnitude of each block, and the number of the code nearest to each value over it. */
+/**
+ * The largest magnitude of each block, and the number of the code nearest to each value over it.
+ */
 function inBlocks(x: Float64Array, code: readonly number[], block: number) {
   const scales = Float64Array.from({ length: blocksOf(x.length, block) }, (_, b) =>
     x.subarray(b * block, (b + 1) * block).reduce((most, one) => Math.max(most, Math.abs(one)), 0),

@@ -113,7 +113,9 @@ function forward(
 
 interface Backward {
   centred: boolean;
-  /** `fused`: dsum is added; `in place`: dx is dsum itself; `only sums`: no dx; `only dx`: no sums. */
+  /**
+   * `fused`: dsum is added; `in place`: dx is dsum itself; `only sums`: no dx; `only dx`: no sums.
+   */
   mode: 'plain' | 'fused' | 'in place' | 'only sums' | 'only dx';
   accumulate: boolean;
 }

@@ -1,4 +1,5 @@
-// 1-bit optimizers' own ops: payloads, updates by a frozen second moment, agreement, and 1-bit LAMB's trust ratios.
+// 1-bit optimizers' own ops: payloads, updates by a frozen second moment, agreement, and 1-bit
+// LAMB's trust ratios.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   closeSameBits,

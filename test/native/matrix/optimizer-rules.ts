@@ -1,4 +1,5 @@
-// SGD, Adagrad, RMSprop and Lion: every variant of the rule, every dtype of gradient and weight, skipped steps and denormals.
+// SGD, Adagrad, RMSprop and Lion: every variant of the rule, every dtype of gradient and weight,
+// skipped steps and denormals.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   closeSameBits,
@@ -20,8 +21,9 @@ const narrow = ['f32', 'f16', 'bf16'] as const;
 const flush = (x: number): number => (abs(x) < 2 ** -126 ? 0 : x);
 
 /**
- * The operands that hold states, and what their old values are; null where one is absent. "mean" is well below the roots
- * of "square", as means of one series are: their difference is not what rounding leaves.
+ * The operands that hold states, and what their old values are; null where one is absent. "mean" is
+ * well below the roots of "square", as means of one series are: their difference is not what
+ * rounding leaves.
  */
 type States = Record<string, 'signed' | 'positive' | 'square' | 'mean' | 'poison' | null>;
 

@@ -1,4 +1,5 @@
-// QuantizeWeights, DequantizeWeights, QuantizedLinear and RepackCodes: odd sizes, last groups and words that are not full, no rows, poisoned outputs.
+// QuantizeWeights, DequantizeWeights, QuantizedLinear and RepackCodes: odd sizes, last groups and
+// words that are not full, no rows, poisoned outputs.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { close, exact, input, type MatrixCase, opCase, output } from './harness.js';
 import { unaligned } from './layouts.js';
@@ -26,14 +27,18 @@ const sizes: readonly Sizes[] = [
   { outputs: 9, inputs: 21, bits: 8, group: 8 },
 ];
 
-/** What the rows of x can be on tensor cores: each tile of 8, more than one group in a step of 128. */
+/**
+ * What the rows of x can be on tensor cores: each tile of 8, more than one group in a step of 128.
+ */
 const everyRow: readonly Sizes[] = [
   { outputs: 35, inputs: 288, bits: 4, group: 128 },
   { outputs: 19, inputs: 96, bits: 4, group: 32 },
   { outputs: 34, inputs: 208, bits: 8, group: 208 },
 ];
 
-/** More tiles of outputs than a GPU has places for, and more steps of inputs than are on their way. */
+/**
+ * More tiles of outputs than a GPU has places for, and more steps of inputs than are on their way.
+ */
 const largest: readonly Sizes[] = [
   { outputs: 4300, inputs: 128, bits: 4, group: 128 },
   { outputs: 4290, inputs: 64, bits: 8, group: 64 },

@@ -97,7 +97,9 @@ const reductions: readonly Reduction[] = [
   { from: [70_001], to: [1] },
 ];
 
-/** Many dense rows, as bias gradients have: 16-bit ones are summed by kernels of their own on a GPU. */
+/**
+ * Many dense rows, as bias gradients have: 16-bit ones are summed by kernels of their own on a GPU.
+ */
 const biasGradients: readonly Reduction[] = [
   { from: [256, 8], to: [1, 8] },
   { from: [523, 264], to: [1, 264] },
@@ -184,7 +186,8 @@ function nonFinite(): MatrixCase[] {
             dtype,
             title: `${op} [33,65] to [${to}] with ${special}`,
             build(random) {
-              // A product of many small numbers is 0, or not yet, by its order; and 0 times infinity is NaN.
+              // A product of many small numbers is 0, or not yet, by its order; and 0 times
+              // infinity is NaN.
               const n = numel(shape);
               const values = op === 'prod' ? factors(random, n, true) : random.normal(n);
               values[7 * 65 + 40] = special;
@@ -334,7 +337,8 @@ function gradientControls(): MatrixCase[] {
                 const finite = Number.isFinite(sum);
                 const norm = sqrt(sum) / lossScale;
                 const wanted = (norm + 1e-6) / maxNorm;
-                // A NaN norm leaves the factor unspecified unless the update is skipped; the op takes 1.
+                // A NaN norm leaves the factor unspecified unless the update is skipped; the op
+                // takes 1.
                 const clip = maxNorm > 0 && wanted > 1 ? wanted : 1;
                 return {
                   control: [

@@ -1,4 +1,5 @@
-// SampleTokens against the same steps in plain JavaScript: rows with rules of their own, ties, bans, and rows that have no next token.
+// SampleTokens against the same steps in plain JavaScript: rows with rules of their own, ties,
+// bans, and rows that have no next token.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   closeSameBits,

@@ -15,7 +15,9 @@ import { everyDType, floating, permuted, reversed, sparse, unaligned } from './l
 import { type Gathering, gatherings, placeOf } from './lookup.js';
 import type { Random } from './numbers.js';
 
-/** Lines of more indices than are compared with one another, and places of very many or no index. */
+/**
+ * Lines of more indices than are compared with one another, and places of very many or no index.
+ */
 const crowded: readonly Gathering[] = [
   { from: [1], to: [4099], dim: 0 },
   { from: [3], to: [4099], dim: 0, layout: unaligned },

@@ -1,4 +1,5 @@
-// Sign packing: both kinds of levels over segments of every length, gaps, bytes of several segments, skipped steps; averages of ranks.
+// Sign packing: both kinds of levels over segments of every length, gaps, bytes of several
+// segments, skipped steps; averages of ranks.
 import { type Levels, levelsOf } from '../../support/sign-exchange.js';
 import {
   closeSameBits,

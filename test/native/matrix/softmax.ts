@@ -197,7 +197,10 @@ function crossEntropies(): MatrixCase[] {
     const title = `[${shape}]${of} targets ${index} row stride ${layout.strides?.[0] ?? classes}${options}`;
     const rowOf = (x: Float64Array, r: number): Float64Array =>
       x.subarray(r * classes, (r + 1) * classes);
-    /** Every second target is the first choice, which a row of few distinct logits has more than once. */
+    /**
+     * Every second target is the first choice, which a row of few distinct logits has more than
+     * once.
+     */
     const targetsOf = (random: Random, logits: Float64Array): number[] =>
       Array.from({ length: rows }, (_, r) => {
         if (r === 1) return IGNORE;

@@ -1,4 +1,5 @@
-// Sort: whole rows and the first places of rows, short and long, with ties, NaN, infinities and both zeros.
+// Sort: whole rows and the first places of rows, short and long, with ties, NaN, infinities and
+// both zeros.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { numel } from '../../../lib/runtime/view.js';
 import { exact, input, type Layout, type MatrixCase, opCase, output } from './harness.js';

@@ -1,4 +1,5 @@
-// Swiglu and its gradients: odd sizes, rows with gaps, halves of one tensor, gradients that are added to.
+// Swiglu and its gradients: odd sizes, rows with gaps, halves of one tensor, gradients that are
+// added to.
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { numel } from '../../../lib/runtime/view.js';
 import { swiglu } from '../../../lib/tensor/index.js';

@@ -1,4 +1,5 @@
-// Every thread of csrc/comm at work at once: store, watchdogs, engines, Gloo's loop; for ThreadSanitizer.
+// Every thread of csrc/comm at work at once: store, watchdogs, engines, Gloo's loop; for
+// ThreadSanitizer.
 #include <csignal>
 #include <cstdio>
 #include <stdexcept>
@@ -43,7 +44,8 @@ void move(Rank& self, int rank, int size) {
   constexpr int64_t kCount = 30'000;
   const Floats own = floats(kCount, static_cast<float>(rank)), wide = floats(size * kCount, 1);
   const Floats gathered = floats(size * kCount), scattered = floats(kCount);
-  const Floats exchanged = floats(size * kCount), cast = floats(kCount, -1), reduced = floats(kCount);
+  const Floats exchanged = floats(size * kCount), cast = floats(kCount, -1);
+  const Floats reduced = floats(kCount);
   const std::vector<uint64_t> tickets{
       self.start(Kind::all_gather, own, gathered, kCount),
       self.start(Kind::reduce_scatter, wide, scattered, kCount),
@@ -100,8 +102,8 @@ void missing_rank() {
   });
 }
 
-/// A rank that gives up in the midst of traffic, each time at another moment: its memory must not go
-/// before its engine is done with it, and its connections close under the others' feet.
+/// A rank that gives up in the midst of traffic, each time at another moment: its memory must not
+/// go before its engine is done with it, and its connections close under the others' feet.
 void rank_that_leaves() {
   constexpr int64_t kMany = 1'000'000;
   for (int trial = 0; trial < 8; ++trial) {
@@ -247,7 +249,8 @@ constexpr Scenario kScenarios[] = {
 }  // namespace ds::threads
 
 int main() {
-  std::signal(SIGPIPE, SIG_IGN);  // as in Node, where Gloo runs: it writes to connections that have closed
+  // As in Node, where Gloo runs: it writes to connections that have closed.
+  std::signal(SIGPIPE, SIG_IGN);
   int failed = 0;
   for (const ds::threads::Scenario& scenario : ds::threads::kScenarios) {
     const auto begin = ds::comm::Clock::now();

@@ -16,8 +16,9 @@ namespace ds::threads {
 /// Throws std::runtime_error unless `holds`.
 void require(bool holds, const std::string& what);
 
-/// Memory of collectives, kept by a group as the addon's buffers are: until it lets go of them. It is
-/// written over before it is freed, as ThreadSanitizer looks at the first bytes of what is freed only.
+/// Memory of collectives, kept by a group as the addon's buffers are: until it lets go of them. It
+/// is written over before it is freed, as ThreadSanitizer looks at the first bytes of what is freed
+/// only.
 using Floats = std::shared_ptr<std::vector<float>>;
 Floats floats(int64_t count, float value = 0);
 
@@ -54,8 +55,8 @@ struct Store {
 };
 Store open_store();
 
-/// Runs `body` once per rank, each on a thread of its own that joins the store first and returns when
-/// all have ended. Throws what the first of them threw.
+/// Runs `body` once per rank, each on a thread of its own that joins the store first and returns
+/// when all have ended. Throws what the first of them threw.
 void on_ranks(const Store& store, int count, comm::Milliseconds timeout,
               const std::function<void(Rank&, int)>& body);
 
