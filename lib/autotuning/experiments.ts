@@ -8,6 +8,7 @@ import type { Section } from '../config/schema.js';
 import { DsError } from '../errors.js';
 import type { ExperimentMetrics, ModelInfo } from '../plan/index.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
+import { onDisk, type Wanted } from '../runtime/on-disk.js';
 import { type ConfigArgument, type Mappings, withValues } from './program-arguments.js';
 import type { Candidate } from './search-space.js';
 import type { Row } from './tuner.js';
@@ -198,24 +199,15 @@ const isSame = (a: unknown, b: unknown): boolean => JSON.stringify(a) === JSON.s
 const text = (value: object): string => `${JSON.stringify(value, null, 2)}\n`;
 
 function makeFolder(folder: string): void {
-  onDisk(folder, () => makeFolderNow(folder));
+  onDisk(wanted(folder), () => makeFolderNow(folder));
 }
 
 function write(file: string, content: string): void {
-  onDisk(file, () => writeFileSync(file, content));
+  onDisk(wanted(file), () => writeFileSync(file, content));
 }
 
-function onDisk(path: string, body: () => void): void {
-  try {
-    body();
-  } catch (cause) {
-    throw new DsError({
-      code: 'DS_IO',
-      op: `autotuning ${path}`,
-      expected: 'a place that can be written',
-      got: (cause as Error).message,
-      hint: 'autotuning.results_dir and exps_dir name the folders.',
-      cause,
-    });
-  }
-}
+const wanted = (path: string): Wanted => ({
+  op: `autotuning ${path}`,
+  expected: 'a place that can be written',
+  hint: 'autotuning.results_dir and exps_dir name the folders.',
+});

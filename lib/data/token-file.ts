@@ -2,6 +2,7 @@
 
 import { closeSync, openSync, writeSync } from 'node:fs';
 import { DsError } from '../errors.js';
+import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireType } from '../runtime/require-type.js';
@@ -188,7 +189,7 @@ export function writeTokenFile(
     }
   }
   const Type = dtype === 'u16' ? Uint16Array : Uint32Array;
-  try {
+  onDisk({ op: path, expected: 'a file that can be written' }, () => {
     const file = openSync(path, 'w');
     try {
       for (let first = 0; first < tokens.length; first += CHUNK) {
@@ -200,15 +201,7 @@ export function writeTokenFile(
     } finally {
       closeSync(file);
     }
-  } catch (cause) {
-    throw new DsError({
-      code: 'DS_IO',
-      op: path,
-      expected: 'a file that can be written',
-      got: (cause as Error).message,
-      cause,
-    });
-  }
+  });
 }
 
 function writeAll(file: number, bytes: Uint8Array): void {

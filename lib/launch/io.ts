@@ -2,6 +2,7 @@
 // fastest.
 import { DsError } from '../errors.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
+import { onDisk } from '../runtime/on-disk.js';
 import { SWAP_ALIGNMENT } from '../runtime/swap-file.js';
 import { formatBytes } from './byte-size.js';
 import { type AioSetting, LEAST_BLOCKS, type Measured, measureDisk } from './measure-disk.js';
@@ -78,17 +79,8 @@ function requireBlocks(block: number, size: number): void {
 }
 
 function makeFolder(path: string): void {
-  try {
-    makeFolderNow(path);
-  } catch (cause) {
-    throw new DsError({
-      code: 'DS_IO',
-      op: `ds io ${path}`,
-      expected: 'a folder, or the right to make it',
-      got: (cause as Error).message,
-      cause,
-    });
-  }
+  const wanted = { op: `ds io ${path}`, expected: 'a folder, or the right to make it' };
+  onDisk(wanted, () => makeFolderNow(path));
 }
 
 /** The one whose updates would be done first. */

@@ -1,8 +1,8 @@
 // One rank: a Node process that runs the user's script, with its output read line by line.
 import { createWriteStream, type WriteStream } from 'node:fs';
 import { join } from 'node:path';
-import { DsError } from '../errors.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
+import { onDisk } from '../runtime/on-disk.js';
 import { ChildGroup } from './child-group.js';
 import type { Binding } from './core-binding.js';
 import type { LineSink } from './lines.js';
@@ -102,13 +102,8 @@ function openLog(file: string, sink: LineSink | null, rank: number): WriteStream
  * Throws DS_IO.
  */
 export function logFile(directory: string, rank: number, started: Date): string {
-  try {
-    makeFolderNow(directory);
-  } catch (cause) {
-    const got = (cause as Error).message;
-    const op = `--enable_each_rank_log ${directory}`;
-    throw new DsError({ code: 'DS_IO', op, expected: 'a folder that can be made', got, cause });
-  }
+  const op = `--enable_each_rank_log ${directory}`;
+  onDisk({ op, expected: 'a folder that can be made' }, () => makeFolderNow(directory));
   const stamp = started.toISOString().slice(0, 19).replace(/[-:]/g, '').replace('T', '-');
   return join(directory, `${stamp}_rank${rank}.log`);
 }

@@ -2,7 +2,7 @@
 // is, or what its steps took.
 import { renameSync, writeFileSync } from 'node:fs';
 
-import { DsError } from '../errors.js';
+import { onDisk } from '../runtime/on-disk.js';
 import type { ModelSizes } from './model-sizes.js';
 import type { Cluster } from './step-time.js';
 import type { Room } from './zero-choice.js';
@@ -53,17 +53,13 @@ export interface ExperimentMetrics {
 
 /** Replaces `file` as a whole. Throws DS_IO. */
 export function writeResult(file: string, result: ModelInfo | ExperimentMetrics): void {
-  try {
+  const wanted = {
+    op: `autotuning ${file}`,
+    expected: 'a file that can be written',
+    hint: 'The launcher makes the folder: of several nodes it must be one that rank 0 sees.',
+  };
+  onDisk(wanted, () => {
     writeFileSync(`${file}.part`, `${JSON.stringify(result, null, 2)}\n`);
     renameSync(`${file}.part`, file);
-  } catch (cause) {
-    throw new DsError({
-      code: 'DS_IO',
-      op: `autotuning ${file}`,
-      expected: 'a file that can be written',
-      got: (cause as Error).message,
-      hint: 'The launcher makes the folder: of several nodes it must be one that rank 0 sees.',
-      cause,
-    });
-  }
+  });
 }

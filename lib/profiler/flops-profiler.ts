@@ -7,6 +7,7 @@ import { Module } from '../nn/index.js';
 import { requireModule } from '../nn/require-module.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
+import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
@@ -137,18 +138,10 @@ export function printProfile(profile: ModelProfile, options: PrintOptions = {}):
   }
   const json = outputFile.endsWith('.json');
   const text = json ? JSON.stringify(profile, null, 2) : formatProfile(profile, report);
-  try {
+  onDisk({ op: outputFile, expected: 'a file to write the profile to' }, () => {
     makeFolderNow(dirname(outputFile));
     writeFileSync(outputFile, `${text}\n`);
-  } catch (cause) {
-    throw new DsError({
-      code: 'DS_IO',
-      op: outputFile,
-      expected: 'a file to write the profile to',
-      got: (cause as Error).message,
-      cause,
-    });
-  }
+  });
 }
 
 /** How getModelProfile() runs the model, and where it prints. */

@@ -114,11 +114,6 @@ export function tinyBatch(
   };
 }
 
-export interface TinyRun {
-  engine: Engine;
-  losses: number[];
-}
-
 export async function tinyEngine(options: TinyOptions, device: Device): Promise<Engine> {
   seed(1234);
   const { engine } = await initialize({

@@ -3,8 +3,8 @@
 import { resolve } from 'node:path';
 
 import type { ResolvedConfig } from '../../../types/config.js';
-import { DsError } from '../../errors.js';
 import { makeFolderNow } from '../../runtime/make-folder.js';
+import { onDisk } from '../../runtime/on-disk.js';
 import { SWAP_ALIGNMENT, type SwapFileInfo } from '../../runtime/swap-file.js';
 
 /** File systems that are memory. */
@@ -16,18 +16,12 @@ export function folderOf(
   section: 'offload_optimizer' | 'offload_param',
 ): string {
   const folder = resolve(zero[section].nvme_path as string);
-  try {
-    makeFolderNow(folder);
-  } catch (cause) {
-    throw new DsError({
-      code: 'DS_IO',
-      op: `zero_optimization.${section}.nvme_path ${folder}`,
-      expected: 'a folder, or the right to make it',
-      got: (cause as Error).message,
-      hint: 'Name a folder on a local disk that this user may write to.',
-      cause,
-    });
-  }
+  const wanted = {
+    op: `zero_optimization.${section}.nvme_path ${folder}`,
+    expected: 'a folder, or the right to make it',
+    hint: 'Name a folder on a local disk that this user may write to.',
+  };
+  onDisk(wanted, () => makeFolderNow(folder));
   return folder;
 }
 
