@@ -1,6 +1,7 @@
 // Which candidate is tried next, and when there have been enough.
 import type { ResolvedConfig } from '../../types/config.js';
 import type { ExperimentMetrics } from '../plan/index.js';
+import { MICRO, STEPS } from './batch-choice.js';
 import type { Candidate } from './search-space.js';
 
 type Settings = ResolvedConfig['autotuning'];
@@ -96,16 +97,14 @@ export class Tuner {
    * By what the plan foretells, corrected by what it was wrong by; as they come where it is mute.
    */
   private mostPromising(): Candidate | undefined {
-    const { metric } = this.settings;
-    const foretold = ({ foretold, config }: Candidate): number => {
-      const rate = foretold ?? 0;
-      if (metric !== 'latency') return rate;
-      const samples =
-        Number(config.train_micro_batch_size_per_gpu) * Number(config.gradient_accumulation_steps);
-      return rate / samples;
-    };
     if (this.waiting.some((one) => one.foretold === null)) return this.waiting[0];
-    const score = (one: Candidate): number => foretold(one) * this.correction(one.way);
+    const { metric } = this.settings;
+    /** Samples a second, or for latency what is in proportion to steps a second. */
+    const rateOf = ({ foretold, config }: Candidate): number => {
+      const samples = Number(config[MICRO]) * Number(config[STEPS]);
+      return (foretold ?? 0) / (metric === 'latency' ? samples : 1);
+    };
+    const score = (one: Candidate): number => rateOf(one) * this.correction(one.way);
     return this.waiting.toSorted((a, b) => score(b) - score(a))[0];
   }
 
