@@ -68,12 +68,24 @@ interface PlaceUpdate {
 }
 
 /**
- * With d = 1 - t^decayRate, for a parameter of two dims or more, as matrices of its last two: row =
- * d row + (1 - d) mean over columns of (g^2 + eps0); column likewise over rows; u = g / sqrt(row
- * column / mean(row)). For others v = d v + (1 - d) (g^2 + eps0); u = g / sqrt(v). Then a = lr
- * max(eps1, rms(p)), or lr without scaleParameter; u = a u / max(1, rms(u) / clipThreshold); with
- * beta1 m = beta1 m + (1 - beta1) u, which stands for u; p -= a wd p; p -= u. The exact sequence of
- * operations stands in csrc/ops/adafactor_rule.h.
+ * With d = 1 - t^decayRate, for a parameter of two dims or more, as matrices of its last two:
+ *
+ *   row = d row + (1 - d) mean over columns of (g^2 + eps0); column likewise over rows
+ *   u = g / sqrt(row column / mean(row))
+ *
+ * For others:
+ *
+ *   v = d v + (1 - d) (g^2 + eps0)
+ *   u = g / sqrt(v)
+ *
+ * Then, with a = lr max(eps1, rms(p)), or lr without scaleParameter:
+ *
+ *   u = a u / max(1, rms(u) / clipThreshold)
+ *   m = beta1 m + (1 - beta1) u, which stands for u, with beta1
+ *   p -= a wd p
+ *   p -= u
+ *
+ * The exact sequence of operations stands in csrc/ops/adafactor_rule.h.
  */
 export class Adafactor extends StandaloneOptimizer<ParamGroup> implements SummedOptimizer {
   readonly name = 'Adafactor';

@@ -44,10 +44,13 @@ const NAMES: OptionNames<AdamWOptions> = {
 };
 
 /**
- * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr wd p; p -= lr / c1 * m / (sqrt(v / c2) +
- * eps), with c = 1 - b^t. The exact sequence of operations stands in csrc/ops/adamw_rule.h. Moments
- * of bf16 are widened, updated in f32, used for p, and then rounded: m to the nearest, v
- * stochastically (csrc/core/bf16_moments.h).
+ *   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
+ *   p -= lr wd p
+ *   p -= lr / c1 * m / (sqrt(v / c2) + eps), with c = 1 - b^t
+ *
+ * The exact sequence of operations stands in csrc/ops/adamw_rule.h. Moments of bf16 are widened,
+ * updated in f32, used for p, and then rounded: m to the nearest, v stochastically
+ * (csrc/core/bf16_moments.h).
  */
 export class AdamW
   extends StandaloneOptimizer<AdamGroup>

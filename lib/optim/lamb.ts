@@ -60,11 +60,17 @@ const NAMES: OptionNames<LambOptions> = {
 };
 
 /**
- * m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; u = m / (sqrt(v) + eps) + wd p; p -= lr sqrt(c2)
- * / c1 clamp(||p|| / ||u||, min, max) u, with c = 1 - b^t, where the trust ratio is 1 when either
- * norm is 0. So DeepSpeed's kernel corrects, which the ratio does not undo: early steps are not of
- * the size that it means. With momentCorrection u = (m / c1) / (sqrt(v / c2) + eps) + wd p and the
- * rate is lr, as in the paper. The sequence of operations stands in csrc/ops/lamb_rule.h.
+ *   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
+ *   u = m / (sqrt(v) + eps) + wd p
+ *   p -= lr sqrt(c2) / c1 * clamp(||p|| / ||u||, min, max) u, with c = 1 - b^t
+ *
+ * The trust ratio is 1 when either norm is 0. So DeepSpeed's kernel corrects, which the ratio does
+ * not undo: early steps are not of the size that it means. With momentCorrection the rate is lr, as
+ * in the paper, and
+ *
+ *   u = (m / c1) / (sqrt(v / c2) + eps) + wd p
+ *
+ * The sequence of operations stands in csrc/ops/lamb_rule.h.
  */
 export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimizer<LambGroup> {
   readonly name = 'Lamb';

@@ -29,8 +29,11 @@ const NAMES: OptionNames<LionOptions> = {
 };
 
 /**
- * p -= lr wd p; p -= lr sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g, with sign(0) = 0. The exact
- * sequence of operations stands in csrc/ops/lion.h.
+ *   p -= lr wd p
+ *   p -= lr sign(b1 m + (1 - b1) g), with sign(0) = 0
+ *   m = b2 m + (1 - b2) g
+ *
+ * The exact sequence of operations stands in csrc/ops/lion.h.
  */
 export class Lion extends StandaloneOptimizer<LionGroup> {
   readonly name = 'Lion';

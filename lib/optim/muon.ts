@@ -65,12 +65,18 @@ const NAMES: OptionNames<MuonOptions> = {
 };
 
 /**
- * Matrices: m = b m + (1 - b) g; u = b m + (1 - b) g (Nesterov); O = five Newton-Schulz steps on u
- * / (||u|| + 1e-7); p -= lr wd p; p -= lr sqrt(max(1, rows / columns)) O. More than two dims count
- * as [first, all others]. The rest: AdamW with bias correction. f32 models multiply in f32; 16-bit
- * models in bf16 ("standard") or f16 ("gram"), as DeepSpeed's code does, with f32 accumulation.
- * Moments and master weights are f32 everywhere. Under offload on one rank the products run on host
- * threads, which is slow, and every unit waits for its own workspace.
+ * Matrices, as which more than two dims count as [first, all others]:
+ *
+ *   m = b m + (1 - b) g
+ *   u = b m + (1 - b) g (Nesterov)
+ *   O = five Newton-Schulz steps on u / (||u|| + 1e-7)
+ *   p -= lr wd p
+ *   p -= lr sqrt(max(1, rows / columns)) O
+ *
+ * The rest: AdamW with bias correction. f32 models multiply in f32; 16-bit models in bf16
+ * ("standard") or f16 ("gram"), as DeepSpeed's code does, with f32 accumulation. Moments and master
+ * weights are f32 everywhere. Under offload on one rank the products run on host threads, which is
+ * slow, and every unit waits for its own workspace.
  */
 export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOptimizer<MuonGroup> {
   readonly name = 'Muon';

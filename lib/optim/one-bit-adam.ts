@@ -29,10 +29,15 @@ const NAMES: OptionNames<OneBitAdamOptions> = {
 };
 
 /**
- * Updates 1 to freezeStep: AdamW without bias correction. From then on v stays as it is, and m = b1
- * m + (1 - b1) g of each rank's own gradient becomes the ranks' average, of one bit per element
- * with error feedback; p -= lr (m / (sqrt(v) + eps) + wd p). Where v is 0 m is 0. One rank
- * exchanges nothing. The exact sequences of operations stand in csrc/ops/adamw_rule.h and
+ * Updates 1 to freezeStep: AdamW without bias correction. From then on v stays as it is, and
+ *
+ *   m = b1 m + (1 - b1) g of each rank's own gradient
+ *
+ * becomes the ranks' average, of one bit per element with error feedback, which is 0 where v is:
+ *
+ *   p -= lr (m / (sqrt(v) + eps) + wd p)
+ *
+ * One rank exchanges nothing. The exact sequences of operations stand in csrc/ops/adamw_rule.h and
  * csrc/ops/onebit.h.
  */
 export class OneBitAdam

@@ -49,13 +49,23 @@ const NAMES: OptionNames<OneBitLambOptions> = {
 
 /**
  * Updates 1 to freezeStep: LAMB without bias correction; `frozen` is the mean of its trust ratios
- * but those that are 1. From then on v stays, and m = b1 m + (1 - b1) g of each rank's own gradient
+ * but those that are 1. From then on v stays, and
+ *
+ *   m = b1 m + (1 - b1) g of each rank's own gradient
+ *
  * becomes the ranks' average, of one bit per element with error feedback. The gradient that follows
- * from it, g = (m - b1 m_before) / (1 - b1), goes on with a copy of v, `fresh`; the trust ratio is
- * frozen * factor, whose factor is the largest (sqrt(v) + eps) / (sqrt(fresh) + eps) of the
- * parameter within its bounds (see OneBitLambCoefficients in csrc/ops/onebit_lamb.h); p -= lr ratio
- * (m / (sqrt(v) + eps) + wd p). Each parameter has a scale of its own in the exchange, so that
- * moments need none of DeepSpeed's scaling before it.
+ * from it goes on with a copy of v, `fresh`:
+ *
+ *   g = (m - b1 m_before) / (1 - b1)
+ *
+ * The trust ratio is frozen * factor, whose factor is the largest of the parameter within its
+ * bounds (see OneBitLambCoefficients in csrc/ops/onebit_lamb.h):
+ *
+ *   factor = max((sqrt(v) + eps) / (sqrt(fresh) + eps))
+ *   p -= lr ratio (m / (sqrt(v) + eps) + wd p)
+ *
+ * Each parameter has a scale of its own in the exchange, so that moments need none of DeepSpeed's
+ * scaling before it.
  */
 export class OneBitLamb
   extends StandaloneOptimizer<LambGroup>

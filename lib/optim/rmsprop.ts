@@ -42,9 +42,14 @@ const NAMES: OptionNames<RMSpropOptions> = {
 };
 
 /**
- * g += wd p; s = a s + (1 - a) g^2; d = g / (sqrt(s) + eps), or centered g / (sqrt(max(0, s - m^2))
- * + eps) with m += (1 - a) (g - m); with momentum b = momentum b + d, and d is b; p -= lr d. Where
- * rounding makes s - m^2 negative PyTorch has NaN. The exact sequence of operations stands in
+ *   g += wd p
+ *   s = a s + (1 - a) g^2
+ *   d = g / (sqrt(s) + eps)
+ *   d = g / (sqrt(max(0, s - m^2)) + eps) with m += (1 - a) (g - m), where it is centered
+ *   b = momentum b + d, and d is b, with momentum
+ *   p -= lr d
+ *
+ * Where rounding makes s - m^2 negative PyTorch has NaN. The exact sequence of operations stands in
  * csrc/ops/rmsprop.h.
  */
 export class RMSprop extends StandaloneOptimizer<RMSpropGroup> {

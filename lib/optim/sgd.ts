@@ -38,9 +38,11 @@ const NAMES: OptionNames<SgdOptions> = {
 };
 
 /**
- * g += wd p; buffer = momentum * buffer + (1 - dampening) g, which starts as g; p -= lr * buffer,
- * or by the gradient where there is no momentum. The exact sequence of operations stands in
- * csrc/ops/sgd.h.
+ *   g += wd p
+ *   buffer = momentum * buffer + (1 - dampening) g, which starts as g
+ *   p -= lr * buffer; with nesterov lr * (g + momentum * buffer), without momentum lr * g
+ *
+ * The exact sequence of operations stands in csrc/ops/sgd.h.
  */
 export class Sgd extends StandaloneOptimizer<SgdGroup> {
   readonly name: string = 'SGD';

@@ -44,11 +44,17 @@ const NAMES: OptionNames<ZeroOneAdamOptions> = {
 /**
  * First phase, updates 1 to varFreezeStep: where the interval of the second moment divides the
  * update's number, AdamW without bias correction; else the average of the ranks' gradients, of one
- * bit per element with error feedback, changes m alone. Second phase: v stays, each rank updates m
- * and p by its own gradients; where the interval of agreement divides the number, u = (p - anchor)
- * (sqrt(v) + eps) becomes the ranks' average in the same way, m = -u / (sum of rates since the last
- * agreement), p = anchor + u / (sqrt(v) + eps), and all ranks have the same weights, the new
- * anchor. One rank has nothing to agree on: it updates by its own gradients throughout. See
+ * bit per element with error feedback, changes m alone.
+ *
+ * Second phase: v stays, each rank updates m and p by its own gradients. Where the interval of
+ * agreement divides the number, u becomes the ranks' average in the same way, and all ranks have
+ * the same weights, the new anchor:
+ *
+ *   u = (p - anchor) (sqrt(v) + eps)
+ *   m = -u / (sum of rates since the last agreement)
+ *   p = anchor + u / (sqrt(v) + eps)
+ *
+ * One rank has nothing to agree on: it updates by its own gradients throughout. See
  * csrc/ops/onebit.h.
  */
 export class ZeroOneAdam
