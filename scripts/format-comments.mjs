@@ -15,7 +15,7 @@ const HASHES = ['.cmake', '.sh', '.py', '.yml', '.txt', '.gyp', ''];
 const LEFT_OUT =
   /\.generated\.|(^|\/)(golden|results)\/|(^|\/)(LICENSE|NOTICE)$|(^|\/)\.git(ignore|attributes)$/;
 /** Folders, and a file, that have not been wrapped yet. */
-const LATER = /^(csrc|lib\/zero\/(home|schedule))\/|^lib\/engine\/engine\.ts$/;
+const LATER = /^lib\/zero\/(home|schedule)\/|^lib\/engine\/engine\.ts$/;
 
 /**
  * A line that is read as it stands: lists, tables, orders to tools, and what is aligned by

@@ -1,3 +1,3 @@
-// The door of the autotuning room.
+// The autotuning room's door: the fastest configuration, searched by jobs of the user's program.
 export { type AutotuneRequest, autotune, type Found } from './autotune.js';
 export type { Ended, Jobs } from './experiments.js';

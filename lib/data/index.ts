@@ -1,4 +1,4 @@
-// The door of the data room.
+// The data room's door: datasets, samplers, and the loaders that make batches of them.
 export { type Batched, collate } from './collate.js';
 export { DataLoader, type DataLoaderOptions, type WorkerThreadOptions } from './data-loader.js';
 export {

@@ -1,4 +1,4 @@
-// The door of the inference room.
+// The inference room's door: texts that a model continues, many at a time.
 
 /** The types of the configuration's sections, as written. */
 export type {

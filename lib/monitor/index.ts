@@ -1,4 +1,4 @@
-// The door of the monitor room.
+// The monitor room's door: where a run's numbers go.
 export { ConsoleMonitor, type ConsoleOptions, type ProgressReport } from './console.js';
 export { CsvMonitor, type LogFolder } from './csv.js';
 export { MonitorMaster } from './master.js';

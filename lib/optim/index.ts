@@ -1,4 +1,4 @@
-// The door of the optimizer room.
+// The optimizer room's door: optimizers, learning-rate schedules and loss scalers.
 export type {
   CopyArgs,
   FillArgs,

@@ -1,4 +1,4 @@
-// The parallel room's door.
+// The parallel room's door: layers, and tokens of samples, that ranks share.
 export {
   copyToGroup,
   gatherForGroup,

@@ -1,4 +1,4 @@
-// The door of the profiler room.
+// The profiler room's door: FLOPs and latency by module, and traces of steps.
 export type { StreamWork, WorkWatcher } from '../runtime/watched-work.js';
 export type { Work } from './flop-counts.js';
 export {

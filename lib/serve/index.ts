@@ -1,4 +1,4 @@
-// The door of the serving room.
+// The serving room's door: an inference engine behind HTTP and in the terminal.
 export { type ChatOptions, chat } from './chat.js';
 export { followEngine, leaveRanks } from './follow-engine.js';
 export type { ServeLimits } from './limits.js';

@@ -1,4 +1,4 @@
-// The door of the text room.
+// The text room's door: tokenizers, chat templates, and rows of text as samples.
 export type { ChatMessage } from './chat-template.js';
 export { DecodeStream } from './decode-stream.js';
 export type { RowCounts } from './encoded-part.js';

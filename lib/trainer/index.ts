@@ -1,4 +1,4 @@
-// The door of the trainer room.
+// The trainer room's door: fine-tuning without a loop of one's own.
 export type { Prediction } from './evaluation.js';
 export type {
   AlertEvent,
