@@ -125,12 +125,9 @@ export async function startWhole(
   files: WeightFiles,
   { op, layout, dtype }: Source & { dtype: DType },
 ): Promise<void> {
-  const place = `${op} ${files.path}`;
-  const matched = match(module, files, layout);
-  requireFit(place, matched, true);
-  for (const { sources } of matched.found) await requireEqual(place, files, sources);
+  const { found } = await fitting(module, files, { op, layout, strict: true });
   const open = new OpenWeights(files);
-  for (const { target, sources, pieces, transposed } of matched.found) {
+  for (const { target, sources, pieces, transposed } of found) {
     const [name] = sources;
     const stored =
       name === undefined
@@ -143,16 +140,25 @@ export async function startWhole(
 async function load(
   module: Module,
   files: WeightFiles,
-  { op, layout, strict }: Source & { strict: boolean },
+  source: Source & { strict: boolean },
 ): Promise<LoadedWeights> {
+  const { found, missing, unexpected } = await fitting(module, files, source);
+  for (const destination of found) await fill(destination, files);
+  await files.requireUnchanged();
+  return { missing, unexpected };
+}
+
+/** What of the files goes where, all of which fits; nothing has changed where it does not. */
+async function fitting(
+  module: Module,
+  files: WeightFiles,
+  { op, layout, strict }: Source & { strict: boolean },
+): Promise<Matched> {
   const place = `${op} ${files.path}`;
   const matched = match(module, files, layout);
   requireFit(place, matched, strict);
   for (const { sources } of matched.found) await requireEqual(place, files, sources);
-  for (const destination of matched.found) await fill(destination, files);
-  await files.requireUnchanged();
-  const { missing, unexpected } = matched;
-  return { missing, unexpected };
+  return matched;
 }
 
 /** Whose layout the files have. */
