@@ -32,8 +32,8 @@ export interface Jobs {
   isRemote: boolean;
   /** Runs the program with `args`; its output goes to the two files. */
   run(args: readonly string[], logs: { out: string; err: string }): Promise<Ended>;
-  /** The words that start the program with `args` by hand. */
-  words(args: readonly string[]): readonly string[];
+  /** What somebody types into a shell who starts the program with `args` by hand. */
+  command(args: readonly string[]): string;
 }
 
 /** Thrown where the search was asked to end. */
@@ -76,7 +76,7 @@ export class Experiments {
     let failure = '';
     for (const config of configs) {
       const own = { enabled: true, model_info_path: file, model_info: { profile: true } };
-      const ended = await this.start(FIRST_RUN, { ...config, autotuning: own });
+      const ended = await this.start(FIRST_RUN, unmonitored({ ...config, autotuning: own }));
       const info = readJson<ModelInfo>(file);
       const reason = reasonOf(folder, ended, 'it ended before the first forward of an engine');
       // Where memory is short for it, what it had found before is enough to go on.
@@ -100,7 +100,7 @@ export class Experiments {
     const file = join(folder, 'metrics.json');
     const { start_profile_step, end_profile_step, metric, overwrite } = this.settings;
     const own = { enabled: true, start_profile_step, end_profile_step, metric, metric_path: file };
-    const config = { ...candidate.config, autotuning: own };
+    const config = unmonitored({ ...candidate.config, autotuning: own });
     const isThere = !overwrite && isSame(readJson(join(folder, 'ds_config.json')), config);
     const known = isThere ? readJson<ExperimentMetrics>(file) : null;
     if (known) return { candidate, metrics: known, failure: null, isShort: false };
@@ -117,7 +117,7 @@ export class Experiments {
     const file = join(this.results, 'ds_config_optimal.json');
     write(file, text(config));
     const args = this.argumentsOf(file, config);
-    write(join(this.results, 'cmd_optimal.txt'), `${this.jobs.words(args).join(' ')}\n`);
+    write(join(this.results, 'cmd_optimal.txt'), `${this.jobs.command(args)}\n`);
     return { file, args };
   }
 
@@ -126,11 +126,8 @@ export class Experiments {
     write(join(this.results, 'summary.txt'), summary);
   }
 
-  private async start(name: string, experiment: Section): Promise<Ended> {
+  private async start(name: string, config: Section): Promise<Ended> {
     const { jobs } = this;
-    const config = Object.fromEntries(
-      Object.entries(experiment).filter(([key]) => !MONITORS.includes(key)),
-    );
     const folder = join(this.results, name);
     rmSync(folder, { recursive: true, force: true });
     makeFolder(folder);
@@ -144,7 +141,7 @@ export class Experiments {
     write(join(folder, 'exp.json'), text(all));
     write(file, text(config));
     for (const log of Object.values(logs)) write(log, '');
-    write(join(folder, 'cmd.txt'), `${jobs.words(args).join(' ')}\n`);
+    write(join(folder, 'cmd.txt'), `${jobs.command(args)}\n`);
     const ended = await jobs.run(args, logs);
     if (ended.isInterrupted) throw new Interrupted();
     return ended;
@@ -168,6 +165,11 @@ export class Experiments {
       rmSync(join(this.descriptions, `${name}.json`), { force: true });
     }
   }
+}
+
+/** `config` as an experiment has it. */
+function unmonitored(config: Section): Section {
+  return Object.fromEntries(Object.entries(config).filter(([key]) => !MONITORS.includes(key)));
 }
 
 /** Why nothing was measured. */

@@ -120,7 +120,7 @@ function wayOf({ name, zero }: Placement, space: Space, info: ModelInfo): Way {
   if (info.mesh.stages > 1 && Number(zero.stage) > 1) {
     return { name, candidates: [], reason: 'a pipeline takes stages 0 and 1' };
   }
-  if (sizes.length === 0) return { name, candidates: [], reason: noSize(batches, info) };
+  if (sizes.length === 0) return { name, candidates: [], reason: noSize(space, info) };
   const open = isCountable(info) || batches.only ? sizes : sizes.slice(-1);
   const weighed = open.map((size) => {
     const config = configWith(space, zero, { size, ranks: info.mesh.data });
@@ -135,9 +135,17 @@ function wayOf({ name, zero }: Placement, space: Space, info: ModelInfo): Way {
   return { name, candidates, reason: candidates.length > 0 ? null : noneFits(weighed) };
 }
 
-function noSize({ total }: BatchWishes, { mesh }: ModelInfo): string {
-  const of = total === null ? 'autotuning.max_train_batch_size' : `${TOTAL} ${total}`;
-  return `no micro-batch of ${mesh.data} ranks makes up ${of}`;
+function noSize({ settings, batches }: Space, { mesh }: ModelInfo): string {
+  const { max_train_batch_size: most, max_train_micro_batch_size_per_gpu: limit } = settings;
+  const of = `no micro-batch of ${mesh.data} ranks`;
+  if (!batches.only && batches.least > limit) {
+    return `${of} is within autotuning.max_train_micro_batch_size_per_gpu ${limit}`;
+  }
+  const least = batches.only?.at(-1) ?? batches.least;
+  if (most !== null && least * mesh.data > most) {
+    return `${of} is within autotuning.max_train_batch_size ${most}`;
+  }
+  return `${of} makes up ${TOTAL} ${batches.total}`;
 }
 
 function noneFits(weighed: readonly { size: number; fit: Fit }[]): string {

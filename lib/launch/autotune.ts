@@ -9,6 +9,7 @@ import type { LaunchOptions } from './launch-options.js';
 import type { LaunchJob } from './make-job.js';
 import { exitCode } from './member.js';
 import type { Program } from './script.js';
+import { quote } from './shell-words.js';
 import { INTERRUPTS } from './supervisor.js';
 
 /** As a shell reports a program that Ctrl-C has ended. */
@@ -82,7 +83,7 @@ function jobsOf(
     slots: Math.max(...job.nodes.map(({ slots }) => slots.length)),
     nodes: job.nodes.length,
     isRemote: remote.length > 0,
-    words: (args) => ['ds', ...wordsOf(options), name, ...args],
+    command: (args) => ['ds', ...wordsOf(options), name, ...args].map(quote).join(' '),
     async run(args, { out, err }) {
       const write = (stream: 'out' | 'err', text: string): void =>
         appendFileSync(stream === 'out' ? out : err, `${text}\n`);

@@ -18,7 +18,7 @@ afterEach(async () => {
 
 function start(config: object, ...launcher: string[]): Promise<Finished> {
   writeFileSync(join(dir, 'ds_config.json'), JSON.stringify(config));
-  const program = ['train.js', '--batch', '1', '--deepspeed', 'ds_config.json'];
+  const program = ['train.js', '--note', 'a b', '--batch', '1', '--deepspeed', 'ds_config.json'];
   run = new Run([...DS, ...launcher, ...program], dir, { DS_NUM_THREADS: '1' });
   return run.finished;
 }
@@ -63,7 +63,9 @@ test('two ranks try stages and micro-batches, and the best configuration trains'
   expect(best.train_micro_batch_size_per_gpu).toBe(2);
   expect(stdout).toContain(`trained 6 steps of 2 at stage ${best.zero_optimization.stage}`);
   const command = readFileSync(join(dir, 'autotuning_results', 'cmd_optimal.txt'), 'utf8');
-  expect(command).toMatch(/^ds --num_procs 2 train.js --batch 2 --deepspeed .*ds_config_optimal/);
+  expect(command).toMatch(
+    /^ds --num_procs 2 train.js --note 'a b' --batch 2 --deepspeed .*ds_config_optimal/,
+  );
   const summary = readFileSync(join(dir, 'autotuning_results', 'summary.txt'), 'utf8');
   expect(stdout).toContain(summary.trimEnd());
 });

@@ -78,7 +78,7 @@ async function search(file: object, options: Searched = {}) {
   const found = await autotune({
     args: ['--deepspeed', path, ...args],
     known: options.known ?? {},
-    jobs: { slots: 2, nodes: 1, isRemote, run, words: (words) => ['ds', ...words] },
+    jobs: { slots: 2, nodes: 1, isRemote, run, command: (words) => words.join(' ') },
     say: (line) => lines.push(line),
   });
   const best = found.file ? (JSON.parse(readFileSync(found.file, 'utf8')) as Config) : null;
@@ -128,6 +128,18 @@ describe('what is tried', () => {
     expect(only.names).toEqual(['z1_gas1_tmbspg3', 'z1_gas1_tmbspg1']);
     const least = await search({ ...file, train_micro_batch_size_per_gpu: 3 });
     expect(least.names).toEqual(['z1_gas1_tmbspg6', 'z1_gas1_tmbspg3']);
+  });
+
+  test.each([
+    [{ max_train_micro_batch_size_per_gpu: 2 }, 'max_train_micro_batch_size_per_gpu 2'],
+    [{ max_train_batch_size: 7 }, 'max_train_batch_size 7'],
+  ])('says which bound leaves no micro-batch: %j', async (autotuning, bound) => {
+    const file = { ...BF16, train_micro_batch_size_per_gpu: 4, zero_optimization: { stage: 1 } };
+    const { names, lines } = await search({ ...file, autotuning });
+    expect(names).toEqual([]);
+    expect(lines).toContain(
+      `z1 was left out: no micro-batch of 2 ranks is within autotuning.${bound}`,
+    );
   });
 
   test('is what makes up the batch of the file, or the largest one that it allows', async () => {
@@ -211,6 +223,18 @@ describe('the search', () => {
     expect((await search(few)).names).toHaveLength(4);
   });
 
+  test('takes what is there over, whatever the monitors of the file, which experiments have not', async () => {
+    const monitors = { csv_monitor: { enabled: true }, tensorboard: { enabled: true } };
+    const file = { ...STAGE1, ...monitors, autotuning: { overwrite: false } };
+    const first = await search(file);
+    expect(first.names).toHaveLength(3);
+    expect(first.tried[0]?.config).not.toHaveProperty('csv_monitor');
+    expect(first.best).toMatchObject(monitors);
+    const again = await search(file);
+    expect(again.names).toEqual([]);
+    expect(again.best).toEqual(first.best);
+  });
+
   test('says where nothing can be measured', async () => {
     const { found, lines } = await search(STAGE1, { speed: () => null });
     expect(found.file).toBeNull();
@@ -279,7 +303,7 @@ describe('the program', () => {
   });
 
   test('must take a ds_config.json', async () => {
-    const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), words: () => [] };
+    const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), command: () => '' };
     const given = { args: ['--deepspeed', '--out', 'x'], known: {}, jobs, say: () => {} };
     await expect(autotune(given)).rejects.toMatchObject({ op: '--autotuning' });
     expect(jobs.run).not.toHaveBeenCalled();
