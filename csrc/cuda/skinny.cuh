@@ -204,7 +204,9 @@ __device__ __forceinline__ void finish_sums(
   }
 }
 
-/// Blocks take every (blocks of the grid)-th tile, as many as run at once.
+/// Blocks take every (blocks of the grid)-th tile, as many as run at once. The next kernel does not
+/// begin early: its blocks would hold what attention's clusters need (a layer of Llama 8B with 32
+/// rows of codes of 4 bits takes 243 us for 279).
 template <class Shape, class T, class Weights, class Finish>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     skinny_kernel(const __grid_constant__ SkinnyArguments<T, Weights, Finish> a) {
@@ -214,7 +216,6 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   Sums* const partial = reinterpret_cast<Sums*>(skinny_ring + Shape::ring);
   Warp warp(a, skinny_ring);
   typename Warp::Details next[Shape::ahead];
-  let_next_begin();
   if (!a.settled) await_previous();
   for (int i = 0; i < Shape::stages; ++i) warp.copy_next();
 #pragma unroll

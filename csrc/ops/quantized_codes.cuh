@@ -73,6 +73,21 @@ __device__ __forceinline__ float code_as_float(uint32_t word, int byte) {
   return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 | byte));
 }
 
+/// What the lowest four bits of a 16-bit float's mantissa add to, as units of its last place.
+template <class T>
+constexpr float kNibbleBase = std::is_same_v<T, __half> ? 1024.f : 128.f;
+
+/// The codes in the lowest four bits of both halves of a word, each that much higher, in T. By one
+/// instruction, which the compiler does not find: both masks cannot be part of it.
+template <class T>
+__device__ __forceinline__ uint32_t raised_nibbles(uint32_t word) {
+  uint32_t pair;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;"  // (word & mask) | base
+      : "=r"(pair)
+      : "r"(word), "r"(0x000f000fu), "r"(std::is_same_v<T, __half> ? 0x64006400u : 0x43004300u));
+  return pair;
+}
+
 /// When the step between codes is multiplied in.
 enum class ScaleTime {
   weight,   // with each weight, which is rounded: groups of at least a packet
@@ -122,6 +137,12 @@ struct CodedWeights {
       of_bytes(pairs[2], pairs[3], words[2 * i + 1], step);
     }
   }
+  /// With 4 bits: the codes without a step, kNibbleBase too high.
+  __device__ __forceinline__ static void raised(uint32_t (&pairs)[4], const uint4& packet, int i) {
+    const uint32_t words[4] = {packet.x, packet.y, packet.z, packet.w};
+#pragma unroll
+    for (int p = 0; p < 4; ++p) pairs[p] = raised_nibbles<T>(words[i] >> (4 * p));
+  }
   __device__ __forceinline__ static void right(uint32_t (&pairs)[4], const uint4& x) {
     if constexpr (kBits == 4) {
       pairs[0] = __byte_perm(x.x, x.z, 0x5410), pairs[1] = __byte_perm(x.x, x.z, 0x7632);
@@ -132,18 +153,15 @@ struct CodedWeights {
   }
 
  private:
-  /// A code in the low bits of a 16-bit float's mantissa adds to it: 128 in bf16, 1024 in f16.
   __device__ __forceinline__ static void of_nibbles(uint32_t (&pairs)[4], uint32_t word,
                                                     const Step& step) {
-    constexpr bool kBrain = std::is_same_v<T, __nv_bfloat16>;
-    constexpr uint32_t kMagic = kBrain ? 0x43004300u : 0x64006400u;
-    constexpr float kBase = kBrain ? 128.f : 1024.f;
-    using T2 = std::conditional_t<kBrain, __nv_bfloat162, __half2>;
-    const uint32_t offset = pack_pair<T>(kBase + step.zero, kBase + step.zero);
+    using T2 = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+    const float zero = kNibbleBase<T> + step.zero;
+    const uint32_t offset = pack_pair<T>(zero, zero);
     const uint32_t factor = pack_pair<T>(step.scale, step.scale);
 #pragma unroll
     for (int p = 0; p < 4; ++p) {
-      const uint32_t codes = (word >> (4 * p) & 0x000f000fu) | kMagic;
+      const uint32_t codes = raised_nibbles<T>(word >> (4 * p));
       T2 value =
           __hsub2(*reinterpret_cast<const T2*>(&codes), *reinterpret_cast<const T2*>(&offset));
       if constexpr (kTime == ScaleTime::weight)

@@ -1,0 +1,218 @@
+// The product of one row with codes of 4 bits around the middle one on tensor cores. Codes go from
+// memory to registers and nowhere else; what several rows need beside that is in skinny.cuh.
+//
+// mma takes 16 outputs by 16 inputs on the left and 8 columns on the right, and all of these are
+// the one row: the seven that are too many cost less than multiplications one by one. What takes
+// longer than memory are the instructions that make a weight of a code, so there are few.
+#pragma once
+
+#include "one_row.cuh"
+#include "quantized_codes.cuh"
+
+namespace ds::cuda {
+
+/// out [outputs] = x [inputs] by weights + bias; of gates, [outputs / 2]: see OneRow.
+template <ScaleTime kTime, class T>
+struct OneNibbleRow {
+  CodedWeights<T, 4, kTime> weights;  // without zero points, with scales of type T
+  const T *x, *bias;                  // bias may be null
+  T* out;
+  bool settled;  // codes may be read before the kernel in front has ended
+};
+
+/// A block has 16 outputs, whose inputs kWarps warps share in steps; each has kAhead on their way.
+template <bool kGated, int kWarps, int kAhead, int kBlocksPerSm>
+struct NibbleShape {
+  static constexpr bool gated = kGated;
+  static constexpr int warps = kWarps, threads = 32 * kWarps, ahead = kAhead;
+  static constexpr int blocks_per_sm = kBlocksPerSm;
+};
+
+constexpr int kNibbleOutputs = 16;                    // of a block
+constexpr int kNibbleRun = 32, kNibbleSpan = 4 * 32;  // inputs of a lane's packet, and of a step
+/// Elements between runs of x in shared memory: those of 4 lanes lie in different banks.
+constexpr int kNibblePitch = kNibbleRun + 8;
+
+/// Output r of this block, or one that is none: the gates come first.
+template <bool kGated>
+__device__ __forceinline__ int nibble_output(int outputs, int r) {
+  const int block = static_cast<int>(blockIdx.x);
+  if constexpr (!kGated) return block * kNibbleOutputs + r;
+  constexpr int kPairs = kNibbleOutputs / 2;
+  const int half = outputs / 2, pair = block * kPairs + r % kPairs;
+  return pair < half ? pair + r / kPairs * half : outputs;
+}
+
+/// The packets of a lane's two outputs for one step: lane t of the four that share them has run t.
+template <ScaleTime kTime, class T>
+struct NibblePackets {
+  using Weights = CodedWeights<T, 4, kTime>;
+  /// Sums are of codes that are too high by what bf16 can still take off; the error of f16's 1024
+  /// would be as large as its last place.
+  static constexpr bool kRaised = kTime == ScaleTime::packets && std::is_same_v<T, __nv_bfloat16>;
+  uint4 codes[2];
+  T scales[2];
+
+  /// Adds the products with `x`, this lane's run in the order of right(), to the sums.
+  __device__ __forceinline__ void add_to(float (&sums)[2], const T* x) const {
+    constexpr uint32_t kOnes = 0x3f803f80u, ones[4] = {kOnes, kOnes, kOnes, kOnes};
+    float here[4] = {}, total[4] = {};
+#pragma unroll
+    for (int i = 0; i < kNibbleRun / 8; ++i) {
+      const uint4 eight = *reinterpret_cast<const uint4*>(x + i * 8);
+      const uint32_t right[4] = {eight.x, eight.y, eight.z, eight.w};
+      uint32_t left[2][4];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if constexpr (kRaised) Weights::raised(left[r], codes[r], i);
+        else Weights::left(left[r], codes[r], i, {to_float(scales[r]), middle_code(4)});
+      }
+#pragma unroll
+      for (int p = 0; p < 4; p += 2) {
+        const uint32_t pairs[4] = {left[0][p], left[1][p], left[0][p + 1], left[1][p + 1]};
+        mma_16x8x16<T>(here, pairs, right[p], right[p + 1]);
+        if constexpr (kRaised) mma_16x8x16<T>(total, ones, right[p], right[p + 1]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float sum = here[2 * r];
+      if constexpr (kRaised) sum = fmaf(-(kNibbleBase<T> + middle_code(4)), total[0], sum);
+      if constexpr (kTime == ScaleTime::packets) sums[r] = fmaf(sum, to_float(scales[r]), sums[r]);
+      else sums[r] += sum;
+    }
+  }
+};
+
+/// Where a lane's packets lie.
+template <bool kGated, ScaleTime kTime, class T>
+class NibbleRows {
+ public:
+  /// `last`: the first run of x that is not the warp's.
+  __device__ NibbleRows(const CodeMatrix& w, int last)
+      : shift_(w.groups == 1 ? 31 : w.shift), last_(last) {
+    const int outputs = static_cast<int>(w.outputs);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      // Outputs behind the last one are it again: their sums are nobody's.
+      const int64_t own =
+          min(nibble_output<kGated>(outputs, r * 8 + threadIdx.x % 32 / 4), outputs - 1);
+      codes_[r] = reinterpret_cast<const uint4*>(w.packed + own * w.words);
+      scales_[r] = static_cast<const T*>(w.scale) + own * w.groups;
+    }
+  }
+  /// Of the warp's run `index`, if that is one.
+  __device__ __forceinline__ void load(NibblePackets<kTime, T>& to, int index) const {
+    if (index >= last_) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      to.codes[r] = load_once_16(codes_[r] + index);
+      to.scales[r] = scales_[r][index * kNibbleRun >> shift_];
+    }
+  }
+
+ private:
+  const int shift_, last_;
+  const uint4* codes_[2];
+  const T* scales_[2];
+};
+
+/// Writes the warp's part of x, steps `first` to `end`, to shared memory in the order of the right
+/// operand; behind the inputs there are zeros, which meet codes of no weight.
+template <class Weights, class T>
+__device__ __forceinline__ void order_inputs(T* to, const T* x, int inputs, int first, int end) {
+  const int lane = threadIdx.x % 32;
+  for (int k = first * kNibbleSpan + lane * 8; k < end * kNibbleSpan; k += 256) {
+    uint4 eight{0, 0, 0, 0};
+    if (k < inputs) eight = *reinterpret_cast<const uint4*>(x + k);
+    uint32_t pairs[4];
+    Weights::right(pairs, eight);
+    *reinterpret_cast<uint4*>(to + k / kNibbleRun * kNibblePitch + k % kNibbleRun) =
+        uint4{pairs[0], pairs[1], pairs[2], pairs[3]};
+  }
+  __syncwarp();
+}
+
+/// Adds up what the warps have of a block's outputs, and writes these.
+template <class Shape, ScaleTime kTime, class T>
+__device__ __forceinline__ void finish_row(const OneNibbleRow<kTime, T>& a,
+                                           const float (&partial)[Shape::warps][kNibbleOutputs]) {
+  constexpr int kFinished = Shape::gated ? kNibbleOutputs / 2 : kNibbleOutputs;
+  const int r = threadIdx.x, outputs = static_cast<int>(a.weights.matrix.outputs);
+  if (r >= kFinished) return;
+  const int n = nibble_output<Shape::gated>(outputs, r);
+  if (n >= outputs) return;
+  const auto total = [&](int row, int of) {
+    float sum = 0.f;
+#pragma unroll
+    for (int p = 0; p < Shape::warps; ++p) sum += partial[p][row];
+    return a.bias ? sum + to_float(a.bias[of]) : sum;
+  };
+  if constexpr (Shape::gated)
+    a.out[n] = gated<T>(total(r, n), total(r + kFinished, n + outputs / 2));
+  else a.out[n] = from_float<T>(total(r, n));
+}
+
+/// The next kernel does not begin early: see one_row_kernel.
+template <class Shape, ScaleTime kTime, class T>
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
+    one_nibble_row_kernel(const __grid_constant__ OneNibbleRow<kTime, T> a) {
+  extern __shared__ uint4 nibble_row_inputs[];
+  __shared__ float partial[Shape::warps][kNibbleOutputs];
+  const CodeMatrix& w = a.weights.matrix;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, inputs = static_cast<int>(w.inputs);
+  const int steps = (inputs + kNibbleSpan - 1) / kNibbleSpan;
+  const int each = (steps + Shape::warps - 1) / Shape::warps;
+  const int first = warp * each, end = min(steps, first + each);
+  const NibbleRows<Shape::gated, kTime, T> rows(w, min(end * 4, inputs / kNibbleRun));
+  NibblePackets<kTime, T> packets[Shape::ahead] = {};
+  if (!a.settled) await_previous();
+#pragma unroll
+  for (int u = 0; u < Shape::ahead; ++u) rows.load(packets[u], (first + u) * 4 + lane % 4);
+  if (a.settled) await_previous();
+  T* const x = reinterpret_cast<T*>(nibble_row_inputs);
+  order_inputs<CodedWeights<T, 4, kTime>>(x, a.x, inputs, first, end);
+  float sums[2] = {};
+  for (int step = first; step < end; step += Shape::ahead)
+#pragma unroll
+    for (int u = 0; u < Shape::ahead; ++u) {
+      if (step + u >= end) break;
+      const int index = (step + u) * 4 + lane % 4;
+      packets[u].add_to(sums, x + index * kNibblePitch);
+      rows.load(packets[u], index + Shape::ahead * 4);
+    }
+#pragma unroll
+  for (int r = 0; r < 2; ++r)
+    if (lane % 4 == 0) partial[warp][r * 8 + lane / 4] = sums[r];
+  __syncthreads();
+  finish_row<Shape>(a, partial);
+}
+
+/// Inputs that shared memory has room for.
+constexpr int64_t kMostNibbleInputs = 32768;
+
+template <class Shape, ScaleTime kTime, class T>
+void launch_nibble_shape(const char* name, const OneNibbleRow<kTime, T>& a, CudaContext& ctx) {
+  const CodeMatrix& w = a.weights.matrix;
+  const auto blocks = static_cast<unsigned>((w.outputs + kNibbleOutputs - 1) / kNibbleOutputs);
+  const int64_t runs = (w.inputs + kNibbleSpan - 1) / kNibbleSpan * 4;
+  const size_t bytes = sizeof(T) * kNibblePitch * static_cast<size_t>(runs);
+  launch_behind(ctx, {name, dim3(blocks), dim3(Shape::threads), ctx.stream, bytes},
+                one_nibble_row_kernel<Shape, kTime, T>, a);
+}
+
+/// One row, symmetric codes, groups of 2^n packets. Many outputs have blocks of few warps, which
+/// begin and end less often; few outputs have warps enough for every processor.
+template <ScaleTime kTime, bool kGated, class T, class Op>
+void launch_one_nibble_row(const char* name, const Op& op, const CodeMatrix& w, CudaContext& ctx) {
+  const OneNibbleRow<kTime, T> a{{w},
+                                 op.x.template as<T>(),
+                                 op.bias.template as<T>(),
+                                 op.out.template as<T>(),
+                                 codes_are_settled(op, ctx)};
+  if (w.outputs >= int64_t{8} * kNibbleOutputs * ctx.sm_count)
+    return launch_nibble_shape<NibbleShape<kGated, 4, 2, 8>>(name, a, ctx);
+  launch_nibble_shape<NibbleShape<kGated, 8, 3, 3>>(name, a, ctx);
+}
+
+}  // namespace ds::cuda
