@@ -16,13 +16,12 @@ namespace {
 constexpr int kOldestCapability = 80;
 constexpr const char* kGraph = "graph";
 
-/// Waiting for one sleeps instead of spinning: the core belongs to the host calls that run
-/// meanwhile.
+/// Orders streams; see SleepingWaits for a thread that waits for one.
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(bool timed) {
-    const unsigned timing = timed ? cudaEventDefault : cudaEventDisableTiming;
-    DS_CUDA(cudaEventCreateWithFlags(&event_, timing | cudaEventBlockingSync), "create_event");
+    const unsigned flags = timed ? cudaEventDefault : cudaEventDisableTiming;
+    DS_CUDA(cudaEventCreateWithFlags(&event_, flags), "create_event");
   }
   ~CudaEvent() override { cudaEventDestroy(event_); }
   cudaEvent_t get() const { return event_; }
@@ -179,7 +178,10 @@ void CudaDevice::require_hope() const {
 
 void CudaDevice::synchronize(Event& event) {
   require_hope();
-  DS_CUDA(cudaEventSynchronize(event_of(event)), "synchronize");
+  if (!done(event)) {
+    make_current();
+    waits_.await(event_of(event));
+  }
   collect_host_calls();
 }
 

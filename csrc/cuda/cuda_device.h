@@ -12,6 +12,7 @@
 #include "entry.h"
 #include "host_queue.h"
 #include "memory_pool.h"
+#include "sleeping_waits.h"
 
 namespace ds::cuda {
 
@@ -109,6 +110,7 @@ class CudaDevice final : public Device {
   bool deterministic_ = false, captures_ = false;
   std::atomic<bool> given_up_{false};
   std::atomic<HostCall*> finished_{nullptr};
+  SleepingWaits waits_;
   std::unique_ptr<CudaStream> compute_;
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<Gemm> gemm_;

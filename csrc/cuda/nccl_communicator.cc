@@ -208,8 +208,7 @@ std::shared_ptr<CollectiveEnd> NcclCommunicator::make_end() {
       spare_.reserve(++events_);
     }
   }
-  constexpr unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync;
-  if (!event) DS_CUDA(cudaEventCreateWithFlags(&event, flags), "collective");
+  if (!event) DS_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "collective");
   return {new CollectiveEnd(event, device),
           [self = self_.lock()](CollectiveEnd* one) { self->give_back(one); }};
 }
