@@ -109,8 +109,8 @@ function wholeSum(x: Tensor, options: Reduction): Tensor {
   if (x.dtype === 'i64' || x.numel <= WIDENED) return wholeNumber('sum', x, options);
   const { over, kept, shape } = reductionOf('sum', x, options);
   const out = Tensor.empty(shape, 'i64', x.device);
-  const size = Math.max(...x.shape);
-  const dim = x.shape.indexOf(size);
+  const dim = outermost(x, Math.ceil(x.numel / WIDENED));
+  const size = x.size(dim);
   const step = Math.max(1, Math.floor((WIDENED * size) / x.numel));
   const isReduced = over.includes(dim);
   for (let start = 0; start < size; start += step) {
@@ -123,6 +123,17 @@ function wholeSum(x: Tensor, options: Reduction): Tensor {
     });
   }
   return out;
+}
+
+/**
+ * The dim of the largest stride that can be cut into so many parts, each of which lies together as
+ * far as it can; else the longest.
+ */
+function outermost(x: Tensor, parts: number): number {
+  const dims = x.shape.map((_, d) => d);
+  const stride = (d: number): number => Math.abs(x.strides[d] as number);
+  const [first] = dims.filter((d) => x.size(d) >= parts).sort((a, b) => stride(b) - stride(a));
+  return first ?? x.shape.indexOf(Math.max(...x.shape));
 }
 
 /** A sum or product of integers, i64. */
