@@ -7,11 +7,12 @@ import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { cpu } from '../runtime/device.js';
+import { dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
-import { describe } from '../runtime/view.js';
+import { describe, numel } from '../runtime/view.js';
 import { held, noGrad, scope, type Tensor, to } from '../tensor/index.js';
 import { adapterConfigOf, parseAdapterConfig } from './adapter-config.js';
 import { addAdapters, configOf, lorasOf, sizesOf } from './lora.js';
@@ -23,6 +24,8 @@ const WEIGHTS = 'adapter_model.safetensors';
 /** What PEFT puts before the names of the model that it wraps. */
 const PREFIX = 'base_model.model.';
 const SHOWN = 10;
+/** Bytes that are compared at a time: a table may be longer than a string or a buffer can be. */
+const COMPARED = 2 ** 22;
 const FACTOR = /(^|\.)lora_(A\.weight|B\.weight|embedding_A|embedding_B|magnitude_vector)$/;
 
 /** Whether an adapter has a parameter of this name. */
@@ -102,7 +105,7 @@ export async function loadAdapter<Model extends Module>(
     if (lorasOf(model).size === 0) addAdapters(model, config);
     else requireSame(path, model, config);
     const matched = match(files, savedOf(model), basesOf(model));
-    await requireTied(files, matched);
+    requireTied(files, matched);
     for (const [name, saved] of matched) await fill(files, name, saved);
     await files.requireUnchanged();
   } finally {
@@ -246,12 +249,12 @@ function requireShape(
  * PEFT trains copies of modules that are tied here. Throws DS_CHECKPOINT where the files have other
  * values for one parameter under its second name.
  */
-async function requireTied(files: WeightFiles, matched: ReadonlyMap<string, Saved>): Promise<void> {
+function requireTied(files: WeightFiles, matched: ReadonlyMap<string, Saved>): void {
   const first = new Map<Parameter, string>();
   for (const [name, { parameter }] of matched) {
     const other = first.get(parameter);
     if (other === undefined) first.set(parameter, name);
-    else if ((await rawOf(files, other)) !== (await rawOf(files, name))) {
+    else if (!areSame(files, other, name)) {
       throw new DsError({
         code: 'DS_CHECKPOINT',
         op: `${files.path}: ${name}`,
@@ -263,15 +266,19 @@ async function requireTied(files: WeightFiles, matched: ReadonlyMap<string, Save
   }
 }
 
-/** Dtype, sizes and bytes of a tensor of the files. */
-async function rawOf(files: WeightFiles, name: string): Promise<string> {
-  const values = await files.read(name);
-  try {
-    const { buffer, byteOffset, byteLength } = values.toRaw();
-    return `${describe(values)} ${Buffer.from(buffer, byteOffset, byteLength).toString('latin1')}`;
-  } finally {
-    values.release();
+/** Whether two tensors of the files are alike in dtype, sizes and every byte. */
+function areSame(files: WeightFiles, one: string, other: string): boolean {
+  const [a, b] = [one, other].map((name) => files.tensors.get(name));
+  if (!a || !b || describe(a) !== describe(b)) return false;
+  const total = numel(a.shape) * dtypeSize(a.dtype);
+  for (let from = 0; from < total; from += COMPARED) {
+    const length = Math.min(COMPARED, total - from);
+    const [left, right] = [Buffer.alloc(length), Buffer.alloc(length)];
+    files.readNow(one, from, left);
+    files.readNow(other, from, right);
+    if (!left.equals(right)) return false;
   }
+  return true;
 }
 
 async function fill(

@@ -171,9 +171,9 @@ function layersOf(op: string, value: unknown): readonly number[] | null {
   return [value].flat().map((layer) => requireInteger(op, layer, 0));
 }
 
-/** Names of lists of layers, each of which may be a regular expression. */
+/** Names of lists of layers, each of which may be a regular expression; to PEFT "" is none. */
 function patternsOf(op: string, value: unknown): readonly string[] {
-  const patterns = listOf(op, typeof value === 'string' ? [value] : (value ?? []));
+  const patterns = listOf(op, typeof value === 'string' ? [value].filter(Boolean) : (value ?? []));
   for (const pattern of patterns) expression(op, pattern);
   return patterns;
 }

@@ -160,6 +160,18 @@ export function merge(model: Module): void {
 
 /** An update in a weight that another module reads as well would change what that one computes. */
 function requireAlone(model: Module): void {
+  const shared = sharedTarget(model);
+  if (!shared) return;
+  throw misused(
+    `merge ${shared.name}`,
+    'a weight that no other module reads',
+    `one that ${shared.other} reads as well, without the update`,
+    'Keep such an adapter beside the weight: peft.saveAdapter(), peft.loadAdapter().',
+  );
+}
+
+/** A layer with an adapter whose weight another module reads as well; null where none is. */
+export function sharedTarget(model: Module): { name: string; other: string } | null {
   const readers = new Map<Parameter, string[]>();
   for (const [path, module] of model.namedModules()) {
     for (const [key, parameter] of module.namedParameters()) {
@@ -168,14 +180,9 @@ function requireAlone(model: Module): void {
   }
   for (const [name, { weight }] of lorasOf(model)) {
     const other = readers.get(weight)?.find((path) => path !== name);
-    if (other === undefined) continue;
-    throw misused(
-      `merge ${name}`,
-      'a weight that no other module reads',
-      `one that ${other} reads as well, without the update`,
-      'Keep such an adapter beside the weight: peft.saveAdapter(), peft.loadAdapter().',
-    );
+    if (other !== undefined) return { name, other };
   }
+  return null;
 }
 
 /** Takes the updates away again, as merge(). Source: PEFT's unmerge_adapter. */
@@ -204,12 +211,8 @@ export function withoutAdapters<Result>(model: Module, body: () => Result): Resu
       'merged ones',
       'unmerge() first.',
     );
-  const before = layers.map(({ isEnabled }) => isEnabled);
-  const restore = (): void =>
-    layers.forEach((layer, i) => {
-      layer.isEnabled = before[i] as boolean;
-    });
-  for (const layer of layers) layer.isEnabled = false;
+  const restore = (): void => layers.forEach(bringBack);
+  layers.forEach(takeAway);
   let isLater = false;
   try {
     const result = body();
@@ -218,6 +221,25 @@ export function withoutAdapters<Result>(model: Module, body: () => Result): Resu
     return result.finally(restore) as Result;
   } finally {
     if (!isLater) restore();
+  }
+}
+
+/** Layers that compute without their adapters: for how many bodies, and what was before them. */
+const away = new WeakMap<LoraLayer, { bodies: number; wasEnabled: boolean }>();
+
+function takeAway(layer: LoraLayer): void {
+  const { bodies, wasEnabled } = away.get(layer) ?? { bodies: 0, wasEnabled: layer.isEnabled };
+  away.set(layer, { bodies: bodies + 1, wasEnabled });
+  layer.isEnabled = false;
+}
+
+/** Bodies that wait may end in any order: the last one brings the adapter back. */
+function bringBack(layer: LoraLayer): void {
+  const { bodies = 1, wasEnabled = true } = away.get(layer) ?? {};
+  if (bodies > 1) away.set(layer, { bodies: bodies - 1, wasEnabled });
+  else {
+    away.delete(layer);
+    layer.isEnabled = wasEnabled;
   }
 }
 

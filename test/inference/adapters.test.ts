@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { initInference, initialize, nn, peft, Tensor } from '../../lib/index.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { openEngine } from '../../lib/serve/index.js';
-import { stir, tinyLlama } from '../peft/models.js';
+import { stir, tinyGpt2, tinyLlama } from '../peft/models.js';
 import { refusal } from '../support/refusal.js';
 
 const dir = mkdtempSync(join(tmpdir(), 'ds-adapters-'));
@@ -63,6 +63,19 @@ test('beside a model in 4 bits the adapter stays by itself', async () => {
   await packed.save(small);
   await peft.loadAdapter(packed, adapter);
   expect(await text(naming('on-small', small))).toEqual(await text(packed));
+});
+
+test('the adapter of a table that is the head as well stays by itself', async () => {
+  const tied = join(dir, 'tied');
+  await tinyGpt2().save(tied);
+  const model = await nn.models.fromPretrained(tied);
+  const options = { ...strong, targetModules: ['wte', 'c_attn'], baseModelNameOrPath: tied };
+  stir(peft.addLora(model, options));
+  const folder = join(dir, 'on-tied');
+  await peft.saveAdapter(model, folder);
+  const said = await text(folder);
+  expect(said).not.toEqual(await text(tied));
+  expect(said).toEqual(await text(model));
 });
 
 test('a tokenizer that lies beside the model alone is taken', async () => {

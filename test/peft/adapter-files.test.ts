@@ -109,6 +109,38 @@ test('a table and a head that PEFT has trained apart are no tied model', async (
   expect(other.transformer.wte.weight.toArray()).toEqual(before);
 });
 
+test('a table and its head may be longer than a string can be', async () => {
+  const model = peft.addLora(tinyGpt2(), { modulesToSave: ['wte', 'lm_head'] });
+  await peft.saveAdapter(model, dir);
+  const longest = 4096;
+  const given = Buffer.prototype.toString;
+  const limited = jest.spyOn(Buffer.prototype, 'toString').mockImplementation(function (
+    this: Buffer,
+    ...args
+  ) {
+    if (args[0] === 'latin1' && this.length > longest) throw new Error('ERR_STRING_TOO_LONG');
+    return given.apply(this, args);
+  });
+  try {
+    expect(model.transformer.wte.weight.numel * 4).toBeGreaterThan(longest);
+    await peft.loadAdapter(tinyGpt2(3), dir);
+  } finally {
+    limited.mockRestore();
+  }
+});
+
+test('PEFT means no pattern by an empty one', async () => {
+  const model = peft.addLora(tinyLlama(), { targetModules: ['q_proj'] });
+  await peft.saveAdapter(model, dir);
+  const path = join(dir, 'adapter_config.json');
+  const config = JSON.parse(readFileSync(path, 'utf8'));
+  for (const layers of [null, [0, 1]]) {
+    const changed = { ...config, layers_to_transform: layers, layers_pattern: '' };
+    writeFileSync(path, JSON.stringify(changed));
+    expect(peft.lorasOf(await peft.loadAdapter(tinyLlama(), dir)).size).toBe(2);
+  }
+});
+
 test('values are for adapters of the same factor, which are not merged', async () => {
   const options = { r: 4, loraAlpha: 16, targetModules: ['q_proj', 'v_proj'] };
   await peft.saveAdapter(peft.addLora(tinyLlama(), options), dir);

@@ -192,6 +192,20 @@ test('adapters stay away until a promise has ended, and come back where it fails
   expect(said()).toEqual(adapted);
 });
 
+test('adapters come back with the last of several bodies, whatever order they end in', async () => {
+  const model = peft.addLora(tinyLlama());
+  const enabled = (): boolean => [...peft.lorasOf(model).values()].every((one) => one.isEnabled);
+  const ends: (() => void)[] = [];
+  const wait = (): Promise<void> => new Promise((end) => ends.push(end));
+  const [first, second] = [peft.withoutAdapters(model, wait), peft.withoutAdapters(model, wait)];
+  ends[0]?.();
+  await first;
+  expect(enabled()).toBe(false);
+  ends[1]?.();
+  await second;
+  expect(enabled()).toBe(true);
+});
+
 test('a model has one set of adapters', () => {
   const model = peft.addLora(tinyLlama());
   expect(() => peft.addLora(model)).toThrow(/a model without adapters/);
