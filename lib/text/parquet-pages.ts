@@ -5,6 +5,12 @@ import type { AsyncBuffer, ColumnMetaData, FileMetaData, PageHeader } from 'hypa
 /** Bytes in which a header is looked for first; those with long statistics have more. */
 const HEADER = 2 ** 16;
 
+/** Bytes of a file that were read at once: headers of small pages lie in them side by side. */
+interface Window {
+  from: number;
+  bytes: ArrayBuffer;
+}
+
 /** The header of a page, and where the page itself begins. */
 interface Found {
   header: PageHeader;
@@ -38,9 +44,10 @@ async function requireColumn(file: AsyncBuffer, column: ColumnMetaData): Promise
   if (!(start >= 0 && start <= end && end <= file.byteLength)) {
     throw damaged(column, start, `bytes to ${end} of ${file.byteLength}`);
   }
+  const headerAt = headerReader(file, end);
   let values = 0;
   for (let at = start; at < end - 1 && values < Number(all); ) {
-    const found = await headerAt(file, at, end);
+    const found = await headerAt(at);
     const { compressed_page_size: size, uncompressed_page_size: whole } = found.header;
     if (!isCount(size) || !isCount(whole) || found.at + size > end) {
       throw damaged(column, at, `a page of ${size} bytes for ${whole}, of ${end - found.at}`);
@@ -67,16 +74,30 @@ function valuesIn(column: ColumnMetaData, header: PageHeader, at: number): numbe
   return page === dictionary_page_header ? 0 : page.num_values;
 }
 
-async function headerAt(file: AsyncBuffer, at: number, end: number): Promise<Found> {
-  const { parquetHeader } = await import('hyparquet/src/column.js');
-  const read = async (until: number): Promise<Found> => {
-    const view = new DataView(await file.slice(at, until));
-    const reader = { view, offset: 0 };
-    const header = parquetHeader(reader);
-    return { header, at: at + reader.offset };
+/** Reads headers before `end`, in one direction. */
+function headerReader(file: AsyncBuffer, end: number): (at: number) => Promise<Found> {
+  let window: Window = { from: 0, bytes: new ArrayBuffer(0) };
+  return async (at) => {
+    const { parquetHeader } = await import('hyparquet/src/column.js');
+    const found = (): Found => {
+      const reader = { view: new DataView(window.bytes, at - window.from), offset: 0 };
+      const header = parquetHeader(reader);
+      return { header, at: at + reader.offset };
+    };
+    const read = async (until: number): Promise<Found> => {
+      window = { from: at, bytes: await file.slice(at, until) };
+      return found();
+    };
+    if (at < window.from + window.bytes.byteLength) {
+      try {
+        return found();
+      } catch {
+        // It ends behind the window, or is none.
+      }
+    }
+    const near = Math.min(end, at + HEADER);
+    return read(near).catch((error) => (near < end ? read(end) : Promise.reject(error)));
   };
-  const short = Math.min(end, at + HEADER);
-  return read(short).catch((error) => (short < end ? read(end) : Promise.reject(error)));
 }
 
 const isCount = (value: unknown): value is number =>

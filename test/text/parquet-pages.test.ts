@@ -5,11 +5,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from '../../lib/index.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
+import { requirePages } from '../../lib/text/parquet-pages.js';
 import { refusal } from '../support/refusal.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'ds-pages-'));
 const whole = join(folder, 'whole.parquet');
 const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
+/** A column of many small pages. */
+const many = join(folder, 'many.parquet');
 afterAll(() => rmSync(folder, { recursive: true }));
 
 /** Where the header of the first page of data begins: a dictionary lies before it. */
@@ -25,6 +28,9 @@ beforeAll(() => {
     const { asyncBufferFromFile, parquetMetadataAsync } = await import('hyparquet');
     const { row_groups } = await parquetMetadataAsync(await asyncBufferFromFile('${whole}'));
     console.log(Number(row_groups[0].columns[0].meta_data.data_page_offset));
+    const long = Array.from({ length: 20000 }, (_, i) => 'row ' + i);
+    const columnData = [{ name: 'text', type: 'STRING', data: long, encoding: 'PLAIN' }];
+    parquetWriteFile({ filename: '${many}', codec: 'UNCOMPRESSED', pageSize: 256, columnData });
   })()`;
   first = Number(execFileSync(process.execPath, ['-e', script], { cwd: packageRoot() }));
 });
@@ -45,11 +51,23 @@ function placesIn(bytes: Uint8Array): number[] {
 }
 
 const open = (path: string, threads: number) =>
-  text.TextDataset.open({ files: path, tokenizer, length: 64, threads, timeoutMs: 5000 });
+  text.TextDataset.open({ files: path, tokenizer, length: 64, threads, timeoutMs: 60_000 });
 
 test('a whole file is read', async () => {
   const { report } = await open(whole, 0);
   expect(report?.rows).toBe(200);
+});
+
+test('headers of small pages, which lie side by side, are read together', async () => {
+  const { asyncBufferFromFile, parquetMetadataAsync } = await import('hyparquet');
+  const file = await asyncBufferFromFile(many);
+  const metadata = await parquetMetadataAsync(file);
+  const slice = jest.fn((start: number, end?: number) => file.slice(start, end));
+  await requirePages({ byteLength: file.byteLength, slice }, metadata, 0, 20_000);
+  // Windows of 64 KiB, of which the first one ends within a page or a header.
+  expect(slice.mock.calls.length).toBeLessThanOrEqual(Math.ceil(file.byteLength / 2 ** 16) + 1);
+  const { report } = await open(many, 0);
+  expect(report?.rows).toBe(20_000);
 });
 
 /** Odd numbers stand for negative ones. */
