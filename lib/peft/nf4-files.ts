@@ -1,8 +1,8 @@
 // Layers in 4 bits to and from files as transformers writes them with bitsandbytes.
 import type { JsonObject } from '../../types/json.js';
-import type { TensorSource, WeightFiles } from '../checkpoint/index.js';
+import { readPieces, type TensorSource, type WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
-import { Linear, LinearGelu } from '../nn/layers.js';
+import { Embedding, Linear, LinearGelu } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isAmong } from '../nn/pack-linears.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -10,6 +10,7 @@ import { replaceModules } from '../nn/replace-modules.js';
 import { numel } from '../runtime/view.js';
 import { held, scope, Tensor } from '../tensor/index.js';
 import { lorasOf } from './lora.js';
+import { LoraLayer } from './lora-layer.js';
 import { NF4Linear } from './nf4-linear.js';
 
 const STATE = '.weight.quant_state.bitsandbytes__nf4';
@@ -208,18 +209,36 @@ export function quantizationConfig(model: Module, torchDType: string): JsonObjec
 }
 
 /**
- * The linear layers that are whole, as transformers has to know them; null where the head alone is,
- * which is what it takes without them.
+ * The layers with products whose weights are whole, as transformers has to know them; null where
+ * the head alone is, which is what it takes without them. Routers and experts are under the names
+ * of the files: its versions before 5 have linear layers there.
  */
 function skippedOf(model: Module): string[] | null {
-  const whole = [...model.namedModules()].filter(
-    ([path, module]) =>
-      module instanceof Linear || (isHead(path) && !(module instanceof NF4Linear)),
+  const pieces = readPieces(model.describe()?.pieces) ?? {};
+  const whole = [...model.namedModules()].filter(([path, module]) => isWhole(path, module));
+  const paths = new Set(
+    whole.flatMap(([path, module]) => {
+      const others = ownNames(module).flatMap((key) => pieces[`${path}.${key}`] ?? []);
+      return others.length > 0
+        ? others.map((name) => name.replace(/(\.\*.*|\.weight)$/, ''))
+        : [path];
+    }),
   );
-  const paths = whole.map(([path]) => path);
+  const named = [...paths];
   const heads = [...model.namedModules()].filter(([path]) => isHead(path)).length;
-  return paths.every(isHead) && paths.length === heads ? null : paths;
+  return named.every(isHead) && named.length === heads ? null : named;
 }
+
+function isWhole(path: string, module: Module): boolean {
+  const plain = module instanceof LoraLayer ? module.base : module;
+  if (plain instanceof NF4Linear || (plain instanceof Embedding && !isHead(path))) return false;
+  if (plain instanceof Linear || isHead(path)) return true;
+  return ownNames(plain).some((key) => (plain[key as never] as Parameter).ndim > 1);
+}
+
+/** The names of a module's parameters that lie in none of its children. */
+const ownNames = (module: Module): string[] =>
+  [...module.namedParameters()].map(([key]) => key).filter((key) => !key.includes('.'));
 
 const isHead = (path: string): boolean => isAmong(path, HEADS);
 

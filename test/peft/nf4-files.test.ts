@@ -71,6 +71,28 @@ test('layers that stay whole are named where the head is not the only one', asyn
   expect(await skipped(tinyLlama(), [])).toEqual([]);
 });
 
+test('a head that is the table is whole', async () => {
+  const tied = (): nn.models.Llama => {
+    const sizes = { vocabSize: 64, maxSeq: 16, layers: 1, heads: 2, kvHeads: 2, channels: 64 };
+    return new nn.models.Llama({ ...sizes, hidden: 64, tied: true });
+  };
+  expect(await skipped(tied())).toBeNull();
+  const names = ['model.layers.0.mlp.up_proj', 'lm_head'];
+  expect(await skipped(tied(), ['lm_head', 'up_proj'])).toEqual(names);
+});
+
+test('routers and experts, which stay whole, are named as the files name them', async () => {
+  const sizes = { vocabSize: 64, maxSeq: 16, layers: 1, heads: 2, kvHeads: 2, channels: 64 };
+  const moe = { experts: 2, perToken: 1, hidden: 64, sharedHidden: 64 };
+  const named = (layer: string): string[] =>
+    ['gate', 'experts'].map((part) => `model.layers.0.${layer}.${part}`);
+  const { Mixtral, Qwen2Moe } = nn.models;
+  const mixtral = new Mixtral({ ...sizes, hidden: 64, moe: { experts: 2, perToken: 1 } });
+  expect(await skipped(mixtral)).toEqual([...named('block_sparse_moe'), 'lm_head']);
+  const qwen = new Qwen2Moe({ ...sizes, hidden: 64, moe });
+  expect(await skipped(qwen)).toEqual([...named('mlp'), 'lm_head']);
+});
+
 test('another way to store weights in few bits is refused', async () => {
   const folder = join(dir, 'other');
   await nn.saveWeights(tinyLlama(), folder);
