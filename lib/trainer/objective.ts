@@ -222,12 +222,15 @@ function countedIn(batch: unknown): number {
 
 /**
  * Tokens that are no padding, of a batch that says which these are: by the numbers of `documents`,
- * or by a mask. Transformers counts them so where `include_num_input_tokens_seen` is "non_padding".
+ * or by a mask with a place for each of them. Transformers counts them so where
+ * `include_num_input_tokens_seen` is "non_padding".
  */
 function tokensIn(batch: unknown, targets: Tensor): number {
   const { documents, attention_mask, mask = attention_mask } = batch as Record<string, unknown>;
-  if (documents instanceof Tensor) return countWhere(documents, (document) => document >= 0);
-  if (mask instanceof Tensor) return countWhere(mask, (seen) => Number(seen) !== 0);
+  const isByToken = (one: unknown): one is Tensor =>
+    one instanceof Tensor && one.numel === targets.numel;
+  if (isByToken(documents)) return countWhere(documents, (document) => document >= 0);
+  if (isByToken(mask)) return countWhere(mask, (seen) => Number(seen) !== 0);
   return targets.numel;
 }
 

@@ -3,7 +3,7 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type LogEvent, Trainer, type text } from '../../lib/index.js';
+import { type LogEvent, Tensor, Trainer, type text } from '../../lib/index.js';
 import { Device } from '../../lib/runtime/device.js';
 import { Logbook, type LogbookOptions } from '../../lib/trainer/logbook.js';
 import { TrainerState } from '../../lib/trainer/trainer-state.js';
@@ -69,6 +69,32 @@ test('tokens are those of the rows, without what fills them up', async () => {
   expect(logs.map(({ tokens }) => tokens)).toEqual([3 + 7, 3 + 7 + 5 + 4]);
   const state = await one.state();
   expect(state.tokens).toBe(3 + 7 + 5 + 4);
+  await one.destroy();
+});
+
+// Of samples [B, T] a mask [B, 1, T, T] says which tokens see which, often in zeros and -inf.
+test('a mask that has no place for each token says nothing of padding', async () => {
+  const logs: LogEvent[] = [];
+  const stack = (rows: Int32Array[]) => {
+    const values = Int32Array.from(rows.flatMap((row) => [...row]));
+    return Tensor.from(values, { shape: [rows.length, SEQ], dtype: 'i32' });
+  };
+  const one = new Trainer({
+    ...{ model: tinyModel(), train: samples(4), batchSize: 2, epochs: 1, device: 'cpu' },
+    ...{ log: { every: 1 }, stopSignals: [], progress: false },
+    data: {
+      collate: (rows) => ({
+        tokens: stack(rows.map(({ tokens }) => tokens)),
+        targets: stack(rows.map(({ targets }) => targets)),
+        attention_mask: Tensor.from(new Float32Array(rows.length * SEQ * SEQ), {
+          shape: [rows.length, 1, SEQ, SEQ],
+        }),
+      }),
+    },
+    callbacks: [{ log: (event) => void logs.push(event) }],
+  });
+  await one.train();
+  expect(logs.map(({ tokens }) => tokens)).toEqual([2 * SEQ, 4 * SEQ]);
   await one.destroy();
 });
 
