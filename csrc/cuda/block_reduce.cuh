@@ -21,6 +21,13 @@ struct Max {
     return a > b || a != a ? a : b;
   }
 };
+/// The same by one instruction, with 0 above -0.
+__device__ __forceinline__ float larger_or_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+
 struct Min {
   template <class T>
   __device__ __forceinline__ T operator()(T a, T b) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "../cuda/dependent_launch.cuh"
 #include "../cuda/sort_pairs.h"
 #include "../cuda/vector.cuh"
 
@@ -24,6 +25,8 @@ template <class T, class I, int N>
 __global__ void __launch_bounds__(kMaxThreads)
     embedding_kernel(const T* weight, const I* index, T* out, int64_t rows, int64_t columns,
                      int64_t weight_stride) {
+  let_next_begin();
+  await_previous();
   const int64_t n = blockIdx.x, v = index[n];
   const bool bad = v < 0 || v >= rows;
   const T* source = weight + (bad ? 0 : v) * weight_stride;
@@ -215,9 +218,8 @@ void run(const Embedding& op, CudaContext& ctx) {
           columns % N == 0 && stride % N == 0 && aligned_for<N>(weight) && aligned_for<N>(out);
       const auto kernel = vectors ? embedding_kernel<T, I, N> : embedding_kernel<T, I, 1>;
       const unsigned threads = threads_for(vectors ? columns / N : columns);
-      kernel<<<static_cast<unsigned>(n), threads, 0, ctx.stream>>>(
-          weight, op.index.as<I>(), out, op.weight.shape[0], columns, stride);
-      DS_CUDA_LAUNCHED(kOp);
+      launch_behind(ctx, {kOp, dim3(static_cast<unsigned>(n)), dim3(threads), ctx.stream}, kernel,
+                    weight, op.index.as<I>(), out, op.weight.shape[0], columns, stride);
     });
   });
 }

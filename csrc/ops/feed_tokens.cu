@@ -1,7 +1,7 @@
 // The next tokens on the GPU, a thread each.
 #include "feed_tokens.h"
 
-#include "../cuda/cuda_context.h"
+#include "../cuda/dependent_launch.cuh"
 
 namespace ds::cuda {
 namespace {
@@ -11,6 +11,8 @@ constexpr int kThreads = 256;
 __global__ void __launch_bounds__(kThreads)
     feed_tokens_kernel(const int* tokens, const int* previous, int* out, int64_t count,
                        int64_t size) {
+  let_next_begin();
+  await_previous();
   const int64_t n = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (n >= count) return;
   const int token = tokens[n];
@@ -24,9 +26,9 @@ void run(const FeedTokens& op, CudaContext& ctx) {
   const int64_t count = op.tokens.shape[0];
   if (count == 0) return;
   const auto blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
-  feed_tokens_kernel<<<blocks, kThreads, 0, ctx.stream>>>(
-      op.tokens.as<int>(), op.previous.as<int>(), op.out.as<int>(), count, op.previous.shape[0]);
-  DS_CUDA_LAUNCHED("feed_tokens");
+  launch_behind(ctx, {"feed_tokens", dim3(blocks), dim3(kThreads), ctx.stream}, feed_tokens_kernel,
+                op.tokens.as<int>(), op.previous.as<int>(), op.out.as<int>(), count,
+                op.previous.shape[0]);
 }
 
 }  // namespace ds::cuda

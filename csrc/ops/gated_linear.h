@@ -42,7 +42,8 @@ inline void check(const GatedLinear& op) {
 }
 
 /// The same with weights as QuantizedLinear has them. On the GPU one row of 16 bits is one kernel,
-/// where codes are symmetric and steps of x's dtype, of a row or of 2^n inputs from 32 on.
+/// where codes are symmetric and steps of x's dtype, of a row or of 2^n inputs from 32 on (64 with
+/// 8 bits).
 struct QuantizedGatedLinear {
   View x;             // [rows, inputs] f32, f16 or bf16, contiguous
   View packed;        // [2 hidden, ceil(inputs / (32 / bits))] i32, contiguous

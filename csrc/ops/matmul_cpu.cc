@@ -21,7 +21,8 @@ constexpr int64_t kTileSide = 512, kTileSideMin = 64, kTargetTiles = 32;
 constexpr int64_t kManyWeights = 1 << 16;
 constexpr int64_t kInnerBlock = 512;  // columns of a and rows of b converted at a time
 // Longer f32 sums are taken in pieces, and those in f64: one long sum would drift by its roundings.
-// OpenBLAS cuts the sums of several rows once more, but not those of one.
+// OpenBLAS cuts the sums of several rows once more, but not those of one; dot products have eight
+// sums side by side, and are cut where they are longer still.
 constexpr int64_t kPiece = 1 << 14, kRowPiece = 1 << 11, kFewRowsLongest = 1 << 16;
 
 /// The sizes of one call; `batch` is 1 for plain matrices.
@@ -134,19 +135,42 @@ class Product {
   /// Whether a few rows meet so many weights [n, k] that reading those is most of the work.
   /// OpenBLAS would need a copy of them in f32.
   bool reads_most() const {
-    return s_.batch == 1 && s_.m <= kFewRows && s_.n * s_.k >= kManyWeights &&
-           s_.k <= kFewRowsLongest && !op_.trans_a && op_.trans_b;
+    return s_.batch == 1 && s_.m <= kFewRows && s_.n * s_.k >= kManyWeights && !op_.trans_a &&
+           op_.trans_b;
   }
 
   void run_few_rows(ThreadPool& pool) const {
     const auto a = operand<T>(op_.a, 0, false), b = operand<T>(op_.b, 0, true);
-    const FewRows product(a.data, a.ld, s_.m, s_.k);
-    const DenseRows<T> weights{b.data, b.ld, s_.k};
+    const int64_t length = s_.k > kFewRowsLongest ? kPiece : s_.k;
+    std::vector<FewRows> pieces;
+    for (int64_t k = 0; k < s_.k; k += length)
+      pieces.emplace_back(a.data + k, a.ld, s_.m, std::min(length, s_.k - k));
     pool.parallel_for(s_.n, kFewRowsOutputs, [&](int64_t begin, int64_t end) {
+      const Tile tile{0, 0, begin, s_.m, end - begin};
       float sums[kFewRows * kFewRowsOutputs];
-      product.multiply(weights, begin, end - begin, sums);
-      finish({0, 0, begin, s_.m, end - begin}, sums, kFewRowsOutputs, false);
+      const auto multiply = [&](size_t i) {
+        const DenseRows<T> weights{b.data + static_cast<int64_t>(i) * length, b.ld, length};
+        pieces[i].multiply(weights, begin, tile.cols, sums);
+      };
+      if (pieces.size() == 1) multiply(0);
+      else sum_pieces(tile, pieces.size(), multiply, sums);
+      finish(tile, sums, kFewRowsOutputs, false);
     });
+  }
+
+  /// The sums of what `multiply` leaves in `sums` for each piece, in f64.
+  template <class Multiply>
+  static void sum_pieces(const Tile& t, size_t pieces, const Multiply& multiply, float* sums) {
+    double totals[kFewRows * kFewRowsOutputs] = {};
+    const auto each = [&](auto&& body) {
+      for (int64_t i = 0; i < t.rows; ++i)
+        for (int64_t j = 0; j < t.cols; ++j) body(i * kFewRowsOutputs + j);
+    };
+    for (size_t piece = 0; piece < pieces; ++piece) {
+      multiply(piece);
+      each([&](int64_t at) { totals[at] += static_cast<double>(sums[at]); });
+    }
+    each([&](int64_t at) { sums[at] = static_cast<float>(totals[at]); });
   }
 
   O* out_at(const View& v, const Tile& t) const {

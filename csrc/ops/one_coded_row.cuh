@@ -1,27 +1,39 @@
 // Which kernel multiplies one row with codes of 8 or 4 bits, if one does.
 #pragma once
 
-#include "one_byte_row.cuh"
+#include "integer_row.cuh"
 #include "one_nibble_row.cuh"
 
 namespace ds::cuda {
 
-/// Whether one is for this op: one row, symmetric codes, scales of x's dtype, of a row or of 2^n
-/// packets of 4 bits. `Op` is QuantizedLinear or what has its operands.
+/// Whether integer_row_kernel is for these codes: segments have one scale each.
+template <int kBits>
+bool has_scaled_segments(const CodeMatrix& w) {
+  constexpr int kShift = kBits == 4 ? 7 : 6;  // log2 of a segment's inputs
+  return w.words * 4 <= kMostPieces<kBits> * kPieceBytes && (w.groups == 1 || w.shift >= kShift);
+}
+
+/// Whether one is for this op: one row, symmetric codes, scales of x's dtype, each of an output or
+/// of 2^n inputs. `Op` is QuantizedLinear or what has its operands.
 template <int kBits, class T, class Op>
 bool is_one_coded_row(const Op& op, const CodeMatrix& w) {
   if (op.x.shape[0] != 1 || op.zero || op.scale.dtype != op.x.dtype) return false;
-  if (!takes_packets<T>(op, w)) return false;
-  if (kBits == 8) return w.groups == 1;
-  return w.inputs <= kMostNibbleInputs && w.outputs < 1 << 30 && (w.groups == 1 || w.shift >= 5);
+  if (!takes_packets<T>(op, w) || w.outputs >= 1 << 30) return false;
+  return has_scaled_segments<kBits>(w) || (kBits == 4 && takes_nibble_row(w));
 }
 
 template <int kBits, bool kGated, class T, class Op>
 void launch_one_coded_row(const char* name, const Op& op, const CodeMatrix& w, CudaContext& ctx) {
-  if constexpr (kBits == 8) launch_one_byte_row<kGated, T>(name, op, w, ctx);
-  else if (scales_late<kBits>(w))
-    launch_one_nibble_row<ScaleTime::packets, kGated, T>(name, op, w, ctx);
-  else launch_one_nibble_row<ScaleTime::weight, kGated, T>(name, op, w, ctx);
+  const bool settled = codes_are_settled(op, ctx);
+  const auto x = op.x.template as<T>(), bias = op.bias.template as<T>();
+  const auto out = op.out.template as<T>();
+  if (has_scaled_segments<kBits>(w)) {
+    const IntegerRow<T> a{w, x, bias, out, settled};
+    if (w.groups == 1) return launch_integer_row<kBits, false, kGated>(name, a, ctx);
+    return launch_integer_row<kBits, true, kGated>(name, a, ctx);
+  }
+  if constexpr (kBits == 4)
+    launch_one_nibble_row<kGated>(name, OneNibbleRow<T>{{w}, x, bias, out, settled}, ctx);
 }
 
 }  // namespace ds::cuda

@@ -1,5 +1,6 @@
-// The product of one row with codes of 4 bits around the middle one on tensor cores. Codes go from
-// memory to registers and nowhere else; what several rows need beside that is in skinny.cuh.
+// The product of one row with codes of 4 bits around the middle one in small groups, or in rows
+// that integer_row.cuh has no room for, on tensor cores as 16-bit floats. Codes go from memory to
+// registers and nowhere else; what several rows need beside that is in skinny.cuh.
 //
 // mma takes 16 outputs by 16 inputs on the left and 8 columns on the right, and all of these are
 // the one row: the seven that are too many cost less than multiplications one by one. What takes
@@ -12,10 +13,10 @@
 namespace ds::cuda {
 
 /// out [outputs] = x [inputs] by weights + bias; of gates, [outputs / 2]: see OneRow.
-template <ScaleTime kTime, class T>
+template <class T>
 struct OneNibbleRow {
-  CodedWeights<T, 4, kTime> weights;  // without zero points, with scales of type T
-  const T *x, *bias;                  // bias may be null
+  CodedWeights<T, 4, ScaleTime::weight> weights;  // no zero points, scales of T
+  const T *x, *bias;                              // bias may be null
   T* out;
   bool settled;  // codes may be read before the kernel in front has ended
 };
@@ -44,48 +45,35 @@ __device__ __forceinline__ int nibble_output(int outputs, int r) {
 }
 
 /// The packets of a lane's two outputs for one step: lane t of the four that share them has run t.
-template <ScaleTime kTime, class T>
+template <class T>
 struct NibblePackets {
-  using Weights = CodedWeights<T, 4, kTime>;
-  /// Sums are of codes that are too high by what bf16 can still take off; the error of f16's 1024
-  /// would be as large as its last place.
-  static constexpr bool kRaised = kTime == ScaleTime::packets && std::is_same_v<T, __nv_bfloat16>;
+  using Weights = CodedWeights<T, 4, ScaleTime::weight>;
   uint4 codes[2];
   T scales[2];
 
   /// Adds the products with `x`, this lane's run in the order of right(), to the sums.
   __device__ __forceinline__ void add_to(float (&sums)[2], const T* x) const {
-    constexpr uint32_t kOnes = 0x3f803f80u, ones[4] = {kOnes, kOnes, kOnes, kOnes};
-    float here[4] = {}, total[4] = {};
+    float here[4] = {};
 #pragma unroll
     for (int i = 0; i < kNibbleRun / 8; ++i) {
       const uint4 eight = *reinterpret_cast<const uint4*>(x + i * 8);
       const uint32_t right[4] = {eight.x, eight.y, eight.z, eight.w};
       uint32_t left[2][4];
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if constexpr (kRaised) Weights::raised(left[r], codes[r], i);
-        else Weights::left(left[r], codes[r], i, {to_float(scales[r]), middle_code(4)});
-      }
+      for (int r = 0; r < 2; ++r)
+        Weights::left(left[r], codes[r], i, {to_float(scales[r]), middle_code(4)});
 #pragma unroll
       for (int p = 0; p < 4; p += 2) {
         const uint32_t pairs[4] = {left[0][p], left[1][p], left[0][p + 1], left[1][p + 1]};
         mma_16x8x16<T>(here, pairs, right[p], right[p + 1]);
-        if constexpr (kRaised) mma_16x8x16<T>(total, ones, right[p], right[p + 1]);
       }
     }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float sum = here[2 * r];
-      if constexpr (kRaised) sum = fmaf(-(kNibbleBase<T> + middle_code(4)), total[0], sum);
-      if constexpr (kTime == ScaleTime::packets) sums[r] = fmaf(sum, to_float(scales[r]), sums[r]);
-      else sums[r] += sum;
-    }
+    sums[0] += here[0], sums[1] += here[2];
   }
 };
 
 /// Where a lane's packets lie.
-template <bool kGated, ScaleTime kTime, class T>
+template <bool kGated, class T>
 class NibbleRows {
  public:
   /// `last`: the first run of x that is not the warp's.
@@ -102,7 +90,7 @@ class NibbleRows {
     }
   }
   /// Of the warp's run `index`, if that is one.
-  __device__ __forceinline__ void load(NibblePackets<kTime, T>& to, int index) const {
+  __device__ __forceinline__ void load(NibblePackets<T>& to, int index) const {
     if (index >= last_) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -134,8 +122,8 @@ __device__ __forceinline__ void order_inputs(T* to, const T* x, int inputs, int 
 }
 
 /// Adds up what the warps have of a block's outputs, and writes these.
-template <class Shape, ScaleTime kTime, class T>
-__device__ __forceinline__ void finish_row(const OneNibbleRow<kTime, T>& a,
+template <class Shape, class T>
+__device__ __forceinline__ void finish_row(const OneNibbleRow<T>& a,
                                            const float (&partial)[Shape::warps][kNibbleOutputs]) {
   constexpr int kFinished = Shape::gated ? kNibbleOutputs / 2 : kNibbleOutputs;
   const int r = threadIdx.x, outputs = static_cast<int>(a.weights.matrix.outputs);
@@ -154,9 +142,9 @@ __device__ __forceinline__ void finish_row(const OneNibbleRow<kTime, T>& a,
 }
 
 /// The next kernel does not begin early: see one_row_kernel.
-template <class Shape, ScaleTime kTime, class T>
+template <class Shape, class T>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
-    one_nibble_row_kernel(const __grid_constant__ OneNibbleRow<kTime, T> a) {
+    one_nibble_row_kernel(const __grid_constant__ OneNibbleRow<T> a) {
   extern __shared__ uint4 nibble_row_inputs[];
   __shared__ float partial[Shape::warps][kNibbleOutputs];
   const CodeMatrix& w = a.weights.matrix;
@@ -164,14 +152,14 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   const int steps = (inputs + kNibbleSpan - 1) / kNibbleSpan;
   const int each = (steps + Shape::warps - 1) / Shape::warps;
   const int first = warp * each, end = min(steps, first + each);
-  const NibbleRows<Shape::gated, kTime, T> rows(w, min(end * 4, inputs / kNibbleRun));
-  NibblePackets<kTime, T> packets[Shape::ahead] = {};
+  const NibbleRows<Shape::gated, T> rows(w, min(end * 4, inputs / kNibbleRun));
+  NibblePackets<T> packets[Shape::ahead] = {};
   if (!a.settled) await_previous();
 #pragma unroll
   for (int u = 0; u < Shape::ahead; ++u) rows.load(packets[u], (first + u) * 4 + lane % 4);
   if (a.settled) await_previous();
   T* const x = reinterpret_cast<T*>(nibble_row_inputs);
-  order_inputs<CodedWeights<T, 4, kTime>>(x, a.x, inputs, first, end);
+  order_inputs<CodedWeights<T, 4, ScaleTime::weight>>(x, a.x, inputs, first, end);
   float sums[2] = {};
   for (int step = first; step < end; step += Shape::ahead)
 #pragma unroll
@@ -191,26 +179,26 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
 /// Inputs that shared memory has room for.
 constexpr int64_t kMostNibbleInputs = 32768;
 
-template <class Shape, ScaleTime kTime, class T>
-void launch_nibble_shape(const char* name, const OneNibbleRow<kTime, T>& a, CudaContext& ctx) {
+template <class Shape, class T>
+void launch_nibble_shape(const char* name, const OneNibbleRow<T>& a, CudaContext& ctx) {
   const CodeMatrix& w = a.weights.matrix;
   const auto blocks = static_cast<unsigned>((w.outputs + kNibbleOutputs - 1) / kNibbleOutputs);
   const int64_t runs = (w.inputs + kNibbleSpan - 1) / kNibbleSpan * 4;
   const size_t bytes = sizeof(T) * kNibblePitch * static_cast<size_t>(runs);
   launch_behind(ctx, {name, dim3(blocks), dim3(Shape::threads), ctx.stream, bytes},
-                one_nibble_row_kernel<Shape, kTime, T>, a);
+                one_nibble_row_kernel<Shape, T>, a);
 }
 
-/// One row, symmetric codes, groups of 2^n packets. Many outputs have blocks of few warps, which
-/// begin and end less often; few outputs have warps enough for every processor.
-template <ScaleTime kTime, bool kGated, class T, class Op>
-void launch_one_nibble_row(const char* name, const Op& op, const CodeMatrix& w, CudaContext& ctx) {
-  const OneNibbleRow<kTime, T> a{{w},
-                                 op.x.template as<T>(),
-                                 op.bias.template as<T>(),
-                                 op.out.template as<T>(),
-                                 codes_are_settled(op, ctx)};
-  if (w.outputs >= int64_t{8} * kNibbleOutputs * ctx.sm_count)
+/// Groups of 2^n packets, or one of an output.
+inline bool takes_nibble_row(const CodeMatrix& w) {
+  return w.inputs <= kMostNibbleInputs && (w.groups == 1 || w.shift >= 5);
+}
+
+/// Many outputs have blocks of few warps, which begin and end less often; few outputs have warps
+/// enough for every processor.
+template <bool kGated, class T>
+void launch_one_nibble_row(const char* name, const OneNibbleRow<T>& a, CudaContext& ctx) {
+  if (a.weights.matrix.outputs >= int64_t{8} * kNibbleOutputs * ctx.sm_count)
     return launch_nibble_shape<NibbleShape<kGated, 4, 2, 8>>(name, a, ctx);
   launch_nibble_shape<NibbleShape<kGated, 8, 3, 3>>(name, a, ctx);
 }

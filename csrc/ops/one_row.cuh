@@ -76,7 +76,7 @@ struct OneRowPackets {
 
 /// A block for kOneRowOutputs outputs, whose threads share the inputs. The next kernel does not
 /// begin early: what its blocks hold while they wait is what blocks of this one are to have. With
-/// let_next_begin() a layer of Llama 8B takes 120 us for 118, and with codes of 4 bits 75 for 62.
+/// let_next_begin() a layer of Llama 8B takes 120 us for 118.
 template <bool kGated, class T>
 __global__ void __launch_bounds__(kOneRowWarps* kWarp, 3)
     one_row_kernel(const __grid_constant__ OneRow<T> a) {

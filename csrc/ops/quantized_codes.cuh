@@ -137,12 +137,6 @@ struct CodedWeights {
       of_bytes(pairs[2], pairs[3], words[2 * i + 1], step);
     }
   }
-  /// With 4 bits: the codes without a step, kNibbleBase too high.
-  __device__ __forceinline__ static void raised(uint32_t (&pairs)[4], const uint4& packet, int i) {
-    const uint32_t words[4] = {packet.x, packet.y, packet.z, packet.w};
-#pragma unroll
-    for (int p = 0; p < 4; ++p) pairs[p] = raised_nibbles<T>(words[i] >> (4 * p));
-  }
   __device__ __forceinline__ static void right(uint32_t (&pairs)[4], const uint4& x) {
     if constexpr (kBits == 4) {
       pairs[0] = __byte_perm(x.x, x.z, 0x5410), pairs[1] = __byte_perm(x.x, x.z, 0x7632);

@@ -82,7 +82,9 @@ inline void check(const DequantizeWeights& op) {
 }
 
 /// out = x W^T (+ bias): products and sums in f32, one rounding. On the GPU weights are rounded to
-/// x's dtype first, but for those with one scale a row in up to 32 rows of x.
+/// x's dtype first, but for those with one scale a row in up to 32 rows of x, and in one row of x
+/// where codes are symmetric and scales of x's dtype, of 2^n inputs from 128 on (64 with 8 bits); a
+/// row of x that is not finite gives outputs that are no numbers there.
 struct QuantizedLinear {
   View x;             // [rows, inputs] f32, f16 or bf16, contiguous
   View packed;        // [outputs, ceil(inputs / (32 / bits))] i32, contiguous

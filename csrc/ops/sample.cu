@@ -215,6 +215,37 @@ __device__ __forceinline__ void each_element(const T* row, uint32_t columns, Eac
   for (uint32_t c = whole * N + threadIdx.x; c < columns; c += kThreads) each(c, to_float(row[c]));
 }
 
+/// The rank of the best score of a row as it is, or 0 where one is no number: a step of greedy
+/// texts reads the row once, and looks for columns only in packets that have a new best one.
+template <class T>
+__device__ uint64_t best_of_row(const T* row, uint32_t columns) {
+  constexpr uint32_t N = kPacket<T>;
+  const uint32_t whole = reinterpret_cast<uintptr_t>(row) % 16 == 0 ? columns / N : 0;
+  float most = kOut;
+  uint32_t at = ~0u;
+  bool bad = false;
+#pragma unroll 4
+  for (uint32_t i = threadIdx.x; i < whole; i += kThreads) {
+    const Vector<T, N> x = load_vector<N>(row + i * N);
+    float here = to_float(x.v[0]);
+#pragma unroll
+    for (uint32_t e = 1; e < N; ++e) here = larger_or_nan(here, to_float(x.v[e]));
+    bad |= !(here < INFINITY);
+    if (!(here > most)) continue;
+    most = here;
+#pragma unroll
+    for (uint32_t e = N; e-- > 0;)
+      if (to_float(x.v[e]) == here) at = i * N + e;
+  }
+  for (uint32_t c = whole * N + threadIdx.x; c < columns; c += kThreads) {
+    const float x = to_float(row[c]);
+    bad |= !(x < INFINITY);
+    if (x > most) most = x, at = c;
+  }
+  const uint64_t best = block_reduce(ranked(most, at), Max{});
+  return __syncthreads_or(bad) ? 0 : best;
+}
+
 /// Steps 1 to 4: writes the row's scores to `y` where it is not null. Returns the rank of the best,
 /// or 0 where a score is no number.
 template <class T>
@@ -224,6 +255,7 @@ __device__ uint64_t stage(const Problem<T>& p, const int32_t* numbers, const Sam
   const int32_t counts_row = numbers[kCountsRow], bias_row = numbers[kBiasRow];
   const int32_t* const counts = row_of(p.counts, counts_row, p.count_rows, p.columns);
   const float* const bias = row_of(p.bias, bias_row, p.bias_rows, p.columns);
+  if (!bias && !counts && !y) return best_of_row(row, p.columns);
   uint64_t best = 0;
   int bad = 0;
   each_element(row, p.columns, [&](uint32_t c, float x) {

@@ -1835,7 +1835,8 @@ export function gatedLinearOnHost(args: GatedLinearArgs, stream: Stream): void {
 
 /**
  * The same with weights as QuantizedLinear has them. On the GPU one row of 16 bits is one kernel,
- * where codes are symmetric and steps of x's dtype, of a row or of 2^n inputs from 32 on.
+ * where codes are symmetric and steps of x's dtype, of a row or of 2^n inputs from 32 on (64 with
+ * 8 bits).
  */
 export interface QuantizedGatedLinearArgs {
   /** [rows, inputs] f32, f16 or bf16, contiguous */
@@ -3402,7 +3403,9 @@ export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Str
 
 /**
  * out = x W^T (+ bias): products and sums in f32, one rounding. On the GPU weights are rounded to
- * x's dtype first, but for those with one scale a row in up to 32 rows of x.
+ * x's dtype first, but for those with one scale a row in up to 32 rows of x, and in one row of x
+ * where codes are symmetric and scales of x's dtype, of 2^n inputs from 128 on (64 with 8 bits); a
+ * row of x that is not finite gives outputs that are no numbers there.
  */
 export interface QuantizedLinearArgs {
   /** [rows, inputs] f32, f16 or bf16, contiguous */

@@ -1,9 +1,42 @@
 // The accuracy cases on the CPU.
-import { full, scope, type Tensor } from '../../lib/index.js';
+import { full, scope, Tensor } from '../../lib/index.js';
+import { cpu } from '../../lib/runtime/device.js';
+import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { testOnCpu } from '../support/jest-cases.js';
 import { cases } from './accuracy.cases.js';
 
 testOnCpu('accuracy', cases);
+
+test.each(['bf16', 'f16'] as const)(
+  'a row of a long product in %s has its bits whichever rows are beside it',
+  (dtype) => {
+    scope(() => {
+      const length = 2 ** 16 + 2 ** 14 + 5;
+      const values = (rows: number, phase: number): Tensor => {
+        const list = Float32Array.from({ length: rows * length }, (_, i) =>
+          Math.sin(phase + 0.7 * i),
+        );
+        return Tensor.from(list, { shape: [rows, length] }).to(dtype);
+      };
+      const [x, weights] = [values(8, 0), values(3, 1)];
+      const product = (rows: number): number[][] => {
+        const out = Tensor.empty([rows, 3], 'f32', cpu());
+        const how = { bias: null, aux: null, epilogue: 'none', accumulate: false } as const;
+        const a = x.narrow(0, 0, rows);
+        kernels.matmul({ ...how, a, b: weights, out, transA: false, transB: true });
+        return out.toList() as number[][];
+      };
+      const all = product(8);
+      for (const rows of [1, 2, 3, 5]) expect(product(rows)).toEqual(all.slice(0, rows));
+      const exact = x.to('f64').matmul(weights.to('f64').transpose(0, 1)).toList() as number[][];
+      for (const [row, sums] of exact.entries()) {
+        for (const [column, sum] of sums.entries()) {
+          expect(Math.abs((all[row]?.[column] as number) - sum)).toBeLessThan(1e-5 * length);
+        }
+      }
+    });
+  },
+);
 
 test.each([
   ['f32', 1, 1],

@@ -48,16 +48,23 @@ const largest: readonly Sizes[] = [
 ];
 
 /**
- * A row alone, of symmetric codes with steps of its dtype: parts of a step's warps without inputs,
- * last tiles that are not full, more tiles than a GPU takes at once, and more inputs than it keeps.
+ * A row alone, of symmetric codes with steps of its dtype: segments without inputs, one output
+ * behind the last pair, more pairs than a block keeps sums of, one piece of an output a warp and
+ * two, small groups, and more inputs than there is room for.
  */
 const single: readonly Sizes[] = [
   { outputs: 37, inputs: 1664, bits: 4, group: 128 },
   { outputs: 6530, inputs: 128, bits: 4, group: 128 },
+  { outputs: 210_001, inputs: 32, bits: 4, group: 32 },
   { outputs: 21, inputs: 5120, bits: 4, group: 256 },
   { outputs: 18, inputs: 16_512, bits: 4, group: 128 },
+  { outputs: 13, inputs: 28_704, bits: 4, group: 28_704 },
+  { outputs: 27, inputs: 2176, bits: 4, group: 64 },
   { outputs: 45, inputs: 1984, bits: 8, group: 1984 },
   { outputs: 6410, inputs: 128, bits: 8, group: 64 },
+  { outputs: 35, inputs: 1040, bits: 8, group: 128 },
+  { outputs: 43, inputs: 5200, bits: 8, group: 5200 },
+  { outputs: 19, inputs: 14_336, bits: 8, group: 256 },
   { outputs: 17, inputs: 32_832, bits: 8, group: 32_832 },
 ];
 
