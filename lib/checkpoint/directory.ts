@@ -9,13 +9,14 @@
 
 import type { Stats } from 'node:fs';
 import { lstat, readdir } from 'node:fs/promises';
-import { join } from 'node:path';
+import { basename, dirname, join, resolve } from 'node:path';
 import { DsError } from '../errors.js';
 import { InputFile } from '../runtime/input-file.js';
 import { requireType } from '../runtime/require-type.js';
 import { asDsError, ifThere, leadsNowhere } from './file-error.js';
 
 export const LATEST = 'latest';
+export const MANIFEST = 'manifest.json';
 
 /** Of a file that names a tag. */
 const MAX_LATEST_BYTES = 4096;
@@ -155,15 +156,29 @@ async function textOf(path: string): Promise<string> {
 export async function readLatest(dir: string): Promise<string> {
   const tag = await findLatest(dir);
   if (tag !== null) return tag;
-  throw missingTag(dir, 'a file "latest"', await listTags(dir));
+  throw await missingTag(dir, 'a file "latest"');
 }
 
-export function missingTag(dir: string, expected: string, tags: readonly string[]): DsError {
-  return new DsError({
-    code: 'DS_CHECKPOINT',
-    op: dir,
-    expected,
-    got: tags.length > 0 ? `the tags ${tags.join(', ')}` : 'a folder without checkpoints',
-    hint: tags.length > 0 ? 'Pass one of these tags.' : 'Save a checkpoint there first.',
-  });
+/** An error that says what `dir` has in place of what was expected. Throws as listTags(). */
+export async function missingTag(dir: string, expected: string): Promise<DsError> {
+  const tags = await listTags(dir);
+  const refused = (got: string, hint: string): DsError =>
+    new DsError({ code: 'DS_CHECKPOINT', op: dir, expected, got, hint });
+  if (await isThere(join(dir, MANIFEST))) {
+    const whole = resolve(dir);
+    const hint = `Give the folder that it lies in, ${dirname(whole)}, and the tag ${basename(whole)}.`;
+    return refused('a checkpoint itself', hint);
+  }
+  const isFolder = await Promise.all(tags.map((tag) => isThere(join(dir, tag, LATEST))));
+  const folder = tags.findLast((_, i) => isFolder[i]);
+  if (folder !== undefined) {
+    return refused('folders with checkpoints in it', `Give one of them: ${join(dir, folder)}.`);
+  }
+  if (tags.length === 0) {
+    return refused('a folder without checkpoints', 'Save a checkpoint there first.');
+  }
+  return refused(`the tags ${tags.join(', ')}`, 'Pass one of these tags.');
 }
+
+const isThere = async (path: string): Promise<boolean> =>
+  (await ifThere(path, () => lstat(path))) !== null;

@@ -10,16 +10,17 @@ export {
   TORCH_DTYPES,
 } from './consolidate.js';
 export { converted } from './convert.js';
-export { findLatest, listTags } from './directory.js';
+export { findLatest, listTags, MANIFEST } from './directory.js';
 export { requireFree, writeFolder } from './export-folder.js';
 export { Fields } from './fields.js';
 export { ifThere } from './file-error.js';
-export { MANIFEST, type TensorRecord } from './manifest.js';
-export { Checkpoint, type Section } from './open.js';
+export type { TensorRecord } from './manifest.js';
+export { BEGIN_LOAD, Checkpoint, type Section } from './open.js';
 export { inPieces, type Piece, type Pieces, piecesOf, readPieces } from './pieces.js';
 export { isUnfinishedFile, moveFile, replaceFile } from './replace-file.js';
 export type { TensorSource } from './safetensors-writer.js';
 export {
+  BEGIN_SAVE,
   type CheckpointContent,
   Save,
   type SaveTarget,
@@ -35,6 +36,6 @@ export {
   type Shard,
   type TensorInfo,
 } from './shard.js';
-export { writeAlone, writeTogether } from './shared-file.js';
+export { BEGIN_EXPORT, writeAlone, writeTogether } from './shared-file.js';
 export { generationOf, WeightFiles } from './weight-files.js';
 export { type CheckpointWorld, inUnison, soloWorld } from './world.js';

@@ -7,9 +7,10 @@ import { syncPath } from '../runtime/file.js';
 import { orDsError } from './file-error.js';
 
 /**
- * mkdir -p; each folder that is made is synced into the one above it. Rejects as mkdir does, or
- * with DS_IO. Node's own `recursive` retries for ever where a folder that exists takes no new ones
- * and says ENOENT, as /proc and automounted folders do.
+ * mkdir -p, also where others make the same folders at the same time; each folder that is made is
+ * synced into the one above it. Rejects as mkdir does, or with DS_IO. Node's own `recursive`
+ * retries for ever where a folder that exists takes no new ones and says ENOENT, as /proc and
+ * automounted folders do.
  */
 export async function makeFolder(path: string): Promise<void> {
   const failure = await mkdir(path).then(
@@ -19,8 +20,9 @@ export async function makeFolder(path: string): Promise<void> {
   if (!failure) return syncPath(dirname(path));
   if (failure.code === 'EEXIST' && (await isFolder(path))) return;
   const parent = dirname(path);
-  if (failure.code !== 'ENOENT' || parent === path || (await isFolder(parent))) throw failure;
-  await makeFolder(parent);
+  if (failure.code !== 'ENOENT' || parent === path) throw failure;
+  // Somebody may have made it since.
+  if (!(await isFolder(parent))) await makeFolder(parent);
   await mkdir(path).catch(async (error: NodeJS.ErrnoException) => {
     if (error.code !== 'EEXIST' || !(await isFolder(path))) throw error;
   });

@@ -11,13 +11,11 @@ import { dtypes } from '../runtime/dtypes.generated.js';
 import { syncPath } from '../runtime/file.js';
 import type { InputFile } from '../runtime/input-file.js';
 import { numel } from '../runtime/view.js';
-import { isCheckpointFile } from './directory.js';
+import { isCheckpointFile, MANIFEST } from './directory.js';
 import { Fields } from './fields.js';
 import { openInside } from './folder.js';
 import type { FileSum } from './safetensors-writer.js';
 import { type Part, requireWhole, type TensorInfo } from './shard.js';
-
-export const MANIFEST = 'manifest.json';
 
 /** Format 2 has no boxes; the rest is alike. */
 const FORMATS = { written: 3, read: [2, 3] } as const;

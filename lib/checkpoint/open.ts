@@ -6,7 +6,7 @@ import type { InputFile } from '../runtime/input-file.js';
 import { describe, numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { find } from './commit.js';
-import { listTags, missingTag, readLatest, requireTag } from './directory.js';
+import { missingTag, readLatest, requireTag } from './directory.js';
 import { openInside } from './folder.js';
 import type { TensorEntry } from './header.js';
 import { manifestId, readManifest, type StoredManifest, type TensorRecord } from './manifest.js';
@@ -33,6 +33,9 @@ interface Payload {
   file: SafetensorsFile;
   entries: ReadonlyMap<string, TensorEntry>;
 }
+
+/** The first exchange of a load. */
+export const BEGIN_LOAD = 'loading a checkpoint';
 
 /**
  * A verified checkpoint, whatever the number of ranks that saved it. Whoever opens one closes it.
@@ -61,7 +64,7 @@ export class Checkpoint {
     tag?: string,
     world: CheckpointWorld = soloWorld,
   ): Promise<Checkpoint> {
-    const wishes = await inUnison(world, 'loading a checkpoint', async () => {
+    const wishes = await inUnison(world, BEGIN_LOAD, async () => {
       if (tag !== undefined) requireTag(tag);
       return tag ?? null;
     });
@@ -192,7 +195,7 @@ async function openFiles(dir: string, wish: string | null): Promise<Files> {
 async function locate(dir: string, tag: string): Promise<string> {
   const path = await find(dir, tag);
   if (path !== null) return path;
-  throw missingTag(dir, `a checkpoint "${tag}"`, await listTags(dir));
+  throw await missingTag(dir, `a checkpoint "${tag}"`);
 }
 
 /** All or none. */

@@ -4,8 +4,8 @@ import { lstat, readdir, rmdir, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
-import { isCheckpointFile } from './directory.js';
-import { MANIFEST, readManifest } from './manifest.js';
+import { isCheckpointFile, MANIFEST } from './directory.js';
+import { readManifest } from './manifest.js';
 import { isExportFile } from './weight-files.js';
 
 /** How many names an error lists. */

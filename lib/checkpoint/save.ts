@@ -37,6 +37,9 @@ import {
 } from './shard.js';
 import { type CheckpointWorld, inUnison } from './world.js';
 
+/** The first exchange of a save. */
+export const BEGIN_SAVE = 'saving a checkpoint';
+
 /** What happens when ranks save under different tags; "Warn" and "Ignore" take rank 0's. */
 export type TagValidation = 'Warn' | 'Ignore' | 'Fail';
 
@@ -96,7 +99,7 @@ export class Save {
    */
   static async begin(world: CheckpointWorld, target: SaveTarget): Promise<Save> {
     const { saveLatest } = target;
-    const proposals = await inUnison(world, 'saving a checkpoint', async () => {
+    const proposals = await inUnison(world, BEGIN_SAVE, async () => {
       requirePath('saveCheckpoint', target.dir);
       requireTag(target.tag);
       requireKeep(target.keepLast);

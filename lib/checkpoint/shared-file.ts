@@ -21,6 +21,9 @@ import { isHost } from './staging.js';
 import { WEIGHTS_FILE } from './weight-files.js';
 import { type CheckpointWorld, inUnison } from './world.js';
 
+/** The first exchange of writeTogether(). */
+export const BEGIN_EXPORT = 'comparing tensors';
+
 /**
  * Writes `dir`/`file`, which appears when it is complete, and returns its path. `tensors` are those
  * that this rank has a part of; the shards of all ranks are all elements of all of theirs. Throws
@@ -33,7 +36,7 @@ export async function writeTogether(
   world: CheckpointWorld,
 ): Promise<string> {
   const own = { model: tensors, optimizer: new Map<string, TensorInfo>() };
-  const digests = await inUnison(world, 'comparing tensors', async () => digestOf(own));
+  const digests = await inUnison(world, BEGIN_EXPORT, async () => digestOf(own));
   const { model } = await mergedCatalog(world, own, digests);
   const table = Array.from(model, ([name, info]) => ({ name, ...info }));
   const { bytes: head, entries } = encodeHeader(table);

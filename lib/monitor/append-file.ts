@@ -1,6 +1,6 @@
 // A file that only grows: whole chunks are appended at once, so that a crash leaves a readable
 // prefix.
-import { closeSync, fstatSync, fsync, openSync, writeSync } from 'node:fs';
+import { closeSync, fstatSync, fsync, openSync, readSync, writeSync } from 'node:fs';
 import { promisify } from 'node:util';
 
 import { DsError } from '../errors.js';
@@ -10,6 +10,8 @@ import { makeFolderNow } from '../runtime/make-folder.js';
 export class AppendFile {
   /** Bytes that the file held when it was opened. */
   readonly initialBytes: number;
+  /** The last of them; null where there was none. */
+  readonly lastByte: number | null;
   private fd: number | null;
 
   /** Opens the file, or creates it; `fresh` insists on a new one. Throws DS_IO. */
@@ -18,8 +20,11 @@ export class AppendFile {
     { fresh = false } = {},
   ) {
     try {
-      this.fd = openSync(path, fresh ? 'ax' : 'a');
+      this.fd = openSync(path, fresh ? 'ax+' : 'a+');
       this.initialBytes = fstatSync(this.fd).size;
+      const last = Buffer.alloc(1);
+      const count = readSync(this.fd, last, 0, 1, Math.max(0, this.initialBytes - 1));
+      this.lastByte = count === 1 ? (last[0] as number) : null;
     } catch (cause) {
       throw ioError(path, cause);
     }

@@ -27,8 +27,8 @@ export function logFolder(op: string, given: LogFolder): string {
 
 /**
  * "Train/Samples/lr" goes to Train_Samples_lr.csv: the header "step,lr", then a row per event. A
- * later run of the same job appends; the header is written into an empty file only. Throws
- * DS_ARGUMENT, DS_IO.
+ * later run of the same job appends; the header is written into an empty file only, and a row that
+ * a full disk has cut ends where it is. Throws DS_ARGUMENT, DS_IO.
  */
 export class CsvMonitor implements Monitor {
   /** The folder with one file for each name. */
@@ -63,9 +63,12 @@ export class CsvMonitor implements Monitor {
     this.files.set(name, file);
     const column = name.slice(name.lastIndexOf('/') + 1);
     if (file.initialBytes === 0) file.append(Buffer.from(row('step', quoted(column))));
+    else if (file.lastByte !== NEWLINE) file.append(Buffer.from('\r\n'));
     return file;
   }
 }
+
+const NEWLINE = 10;
 
 /** Lines end as those of Python's csv writer. */
 function row(step: string, value: string): string {

@@ -1,5 +1,7 @@
 // TensorBoard's events as bytes: the protobuf fields of Event and Summary, framed as TFRecords.
 // Sources: tensorflow/core/util/event.proto, framework/summary.proto, lib/io/record_writer.h.
+import { DsError } from '../errors.js';
+import { phrase } from '../runtime/phrase.js';
 import type { MonitorEvent } from './monitor.js';
 
 /** Protobuf wire types. */
@@ -29,9 +31,16 @@ export function versionEvent(wallTime: number): Buffer {
 
 /**
  * Event { wall_time = 1, step = 2, summary = 5 { value = 1 { tag = 1, simple_value = 2 } } }.
- * TensorBoard keeps values as f32.
+ * TensorBoard keeps values as f32. Throws DS_ARGUMENT for a step that is no whole number from 0.
  */
 export function scalarEvent({ name, value, step }: MonitorEvent, wallTime: number): Buffer {
+  if (!Number.isSafeInteger(step) || step < 0) {
+    const op = `TensorBoardMonitor step of ${phrase(name)}`;
+    throw new DsError({
+      ...{ code: 'DS_ARGUMENT', op, expected: 'a whole number from 0', got: phrase(step) },
+      hint: 'Count samples or steps; the value may be any number.',
+    });
+  }
   const summaryValue = Buffer.concat([bytes(1, Buffer.from(name)), float(2, value)]);
   const number = Buffer.concat([tag(2, VARINT), varint(step)]);
   return Buffer.concat([double(1, wallTime), number, bytes(5, bytes(1, summaryValue))]);

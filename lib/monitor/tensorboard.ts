@@ -37,7 +37,10 @@ export class TensorBoardMonitor implements Monitor {
     return this.file.path;
   }
 
-  /** Appends a scalar for each event, at the latest with flush(). Throws DS_IO. */
+  /**
+   * Appends a scalar for each event, at the latest with flush(). Throws DS_IO, and DS_ARGUMENT for
+   * a step that is no whole number from 0.
+   */
   write(events: readonly MonitorEvent[]): void {
     const now = seconds();
     this.file.append(Buffer.concat(events.map((event) => tfRecord(scalarEvent(event, now)))));

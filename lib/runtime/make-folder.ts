@@ -3,8 +3,9 @@ import { mkdirSync, statSync } from 'node:fs';
 import { dirname } from 'node:path';
 
 /**
- * mkdir -p. Throws as mkdirSync() does. Node's own `recursive` retries for ever where a folder that
- * exists takes no new ones and says ENOENT, as /proc and automounted folders do.
+ * mkdir -p, also where other processes make the same folders at the same time. Throws as
+ * mkdirSync() does. Node's own `recursive` retries for ever where a folder that exists takes no new
+ * ones and says ENOENT, as /proc and automounted folders do.
  */
 export function makeFolderNow(path: string): void {
   const parent = dirname(path);
@@ -14,9 +15,10 @@ export function makeFolderNow(path: string): void {
   } catch (error) {
     if (isFolder(path)) return;
     const isMissing = (error as NodeJS.ErrnoException).code === 'ENOENT';
-    if (!isMissing || parent === path || isFolder(parent)) throw error;
+    if (!isMissing || parent === path) throw error;
   }
-  makeFolderNow(parent);
+  // Somebody may have made it since.
+  if (!isFolder(parent)) makeFolderNow(parent);
   try {
     mkdirSync(path);
   } catch (error) {

@@ -107,6 +107,14 @@ test('a folder that cannot be made is an error, also where Node would try for ev
   }
 });
 
+test('folders that many make at the same time are no error', async () => {
+  for (let round = 0; round < 50; ++round) {
+    const paths = Array.from({ length: 8 }, (_, i) => join(dir, `${round}`, 'a', 'b', `${i % 2}`));
+    await Promise.all(paths.map((path) => makeFolder(path)));
+    expect(readdirSync(join(dir, `${round}`, 'a', 'b'))).toEqual(['0', '1']);
+  }
+});
+
 test('an engine that was destroyed neither trains nor saves nor loads', async () => {
   await engine.saveCheckpoint(dir);
   const input = Tensor.from([[1, 2]]).keep();

@@ -178,6 +178,16 @@ describe('refusals', () => {
     await expect(Checkpoint.open(dir, 'step8')).rejects.toEqual(refusal(/"step8".*step9, step10/));
   });
 
+  test('a checkpoint in place of its folder, and a folder of such folders, say which to give', async () => {
+    await save(join(dir, 'run'), 'step10', content(1));
+    await expect(Checkpoint.open(join(dir, 'run', 'step10'))).rejects.toEqual(
+      refusal(/got a checkpoint itself\. Give the folder .*run, and the tag step10\./),
+    );
+    const message = /"latest", got folders with checkpoints in it\. Give one of them: .*run\./;
+    await expect(Checkpoint.open(dir)).rejects.toEqual(refusal(message));
+    await expect(Checkpoint.open(dir, 'run')).rejects.toEqual(refusal(/run.*manifest/));
+  });
+
   test('a folder without a manifest is half a checkpoint', async () => {
     await save(dir, 't', content(1));
     rmSync(join(dir, 't', 'manifest.json'));

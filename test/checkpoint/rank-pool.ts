@@ -42,7 +42,7 @@ export class RankPool {
   async run(
     size: number,
     stage: number,
-    command: Pick<Command, 'what' | 'dir' | 'tag'>,
+    command: Pick<Command, 'what' | 'dir' | 'tag' | 'method'>,
     own: (rank: number) => Partial<Command> | null = () => ({}),
   ): Promise<(Answer | null)[]> {
     const name = `test/${this.commands++}`;

@@ -13,7 +13,7 @@ import { getRandomState, setRandomState } from '../../lib/tensor/index.js';
 import { type Place, partitioned, stateBits, tinyEngine } from './partitioned-engine.js';
 
 export interface Command {
-  what: 'save' | 'load' | 'export' | 'beside';
+  what: 'save' | 'load' | 'export' | 'beside' | 'call';
   /** Sets its exchanges apart. */
   name: string;
   place: Place;
@@ -21,6 +21,9 @@ export interface Command {
   tag: string;
   tagValidation?: 'Warn' | 'Ignore' | 'Fail';
   keepLast?: number;
+  /** Of "call": the method of a Checkpointer, and options of any kind. */
+  method?: 'save' | 'load' | 'exportWeights';
+  options?: object;
   /** Milliseconds. */
   timeout?: number;
 }
@@ -90,7 +93,17 @@ async function saveBeside(command: Command): Promise<void> {
   checkpointer.close();
 }
 
-const deeds = { save, load, export: exportWeights, beside: saveBeside };
+/** Calls as a program does, with the options that it is told. */
+async function call(command: Command): Promise<void> {
+  const { place, dir, tag, method, options = {} } = command;
+  const checkpointer = new Checkpointer(partitioned(reference, place), worldOf(command));
+  if (method === 'exportWeights') await checkpointer.exportWeights(dir, 'file', options);
+  else if (method === 'load') await checkpointer.load(dir, { tag, ...options });
+  else await checkpointer.save(dir, { tag, ...options });
+  await checkpointer.done();
+}
+
+const deeds = { save, load, export: exportWeights, beside: saveBeside, call };
 
 async function obey(command: Command): Promise<Answer> {
   const begin = performance.now();

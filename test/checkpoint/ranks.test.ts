@@ -155,6 +155,30 @@ describe('disagreement', () => {
       expect(error).toEqual(refusal(/same call on every rank/, 'DS_COMM'));
   });
 
+  test.each([
+    ['save', {}, 'saving a checkpoint on rank 1: saveCheckpoint'],
+    ['save', { asynchronous: true }, 'saving a checkpoint on rank 1: saveCheckpoint'],
+    ['load', {}, 'loading a checkpoint on rank 1: loadCheckpoint'],
+    ['exportWeights', {}, 'comparing tensors on rank 1: save16bitModel'],
+  ] as const)(
+    'what one rank alone says wrong in %s %j is told to all',
+    async (method, options, at) => {
+      const command = { what: 'call', method, dir, tag: 't' } as const;
+      const said = async (odd: object) => {
+        const own = (rank: number) => ({ options: rank === 1 ? { ...options, ...odd } : options });
+        return run(3, 1, command, own);
+      };
+      if (method === 'load') await run(3, 1, { what: 'save', dir, tag: 't' });
+      const wrong = [{ clientSate: {} }, { excludeFrozenParameters: 'yes' }];
+      for (const odd of method === 'load' ? wrong.slice(0, 1) : wrong) {
+        const errors = await said(odd);
+        expect(errors[1]).toEqual(refusal(/expected/, 'DS_ARGUMENT'));
+        for (const rank of [0, 2]) expect(errors[rank]).toEqual(refusal(new RegExp(at)));
+      }
+      expect(await said({})).toEqual(fine(3));
+    },
+  );
+
   test('a rank that cannot write fails all of them, and the old checkpoint stays', async () => {
     expect(await run(2, 1, { what: 'save', dir, tag: 't' })).toEqual(fine(2));
     const before = readdirSync(join(dir, 't'));

@@ -87,6 +87,17 @@ test('what a rank said before it died still counts', async () => {
   expect(await world(shared, check).exchange('saving', 1)).toEqual([1, 2]);
 });
 
+test('the hint is that of the world, for ranks that do not come and those that come elsewhere', async () => {
+  const shared = store(() => false);
+  const seat = (rank: number, timeout: number) =>
+    new StoreWorld(shared, {
+      ...{ rank, size: 2, name: 'test', timeout, check: () => {} },
+      hint: 'Do this.',
+    });
+  await expect(seat(0, 0).exchange('one', 1)).rejects.toThrow(/nothing from rank 1. Do this.$/);
+  await expect(seat(1, 0).exchange('two', 1)).rejects.toThrow(/"one" on rank 0. Do this.$/);
+});
+
 test('a rank that does not come in time is named', async () => {
   const alone = world(
     store(() => false),

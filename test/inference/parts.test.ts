@@ -42,6 +42,14 @@ test('one process writes a checkpoint and reads it', async () => {
   });
 });
 
+test('a folder that cannot be made is an error with a code', async () => {
+  const model = new nn.models.GPT2({ vocabSize: 31, maxSeq: 32, layers: 1, heads: 2, channels: 8 });
+  const saved = text(model, { save_mp_checkpoint_path: '/proc/ds/parts' });
+  await expect(saved).rejects.toMatchObject({
+    ...{ code: 'DS_IO', op: 'save_mp_checkpoint_path /proc/ds/parts' },
+  });
+});
+
 const list = { type: 'ds_model', checkpoints: ['model.safetensors'], version: 1 };
 
 test.each([

@@ -1,5 +1,12 @@
 // CSV files in DeepSpeed's layout.
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  appendFileSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -45,6 +52,19 @@ test('a second run of the job appends without a second header', () => {
     monitor.close();
   }
   expect(read('x.csv')).toBe('step,x\r\n1,0.5\r\n2,1\r\n');
+});
+
+test('a row that was cut off does not run into the first row of the next run', () => {
+  const write = (step: number): void => {
+    const monitor = new CsvMonitor({ outputPath, jobName: 'job' });
+    monitor.write([{ name: 'x', value: step / 2, step }]);
+    monitor.close();
+  };
+  write(1);
+  appendFileSync(join(outputPath, 'job', 'x.csv'), '2,0.');
+  write(2);
+  write(3);
+  expect(read('x.csv')).toBe('step,x\r\n1,0.5\r\n2,0.\r\n2,1\r\n3,1.5\r\n');
 });
 
 test('a folder that cannot be made is an error that names it', () => {

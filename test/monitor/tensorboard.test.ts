@@ -92,3 +92,10 @@ test('a folder that cannot be made is an error that names it', () => {
     expect.objectContaining({ code: 'DS_IO', op: join(outputPath, 'job') }),
   );
 });
+
+test.each([Number.NaN, -1, 1.5, Number.POSITIVE_INFINITY])('a step %d is refused', (step) => {
+  const monitor = new TensorBoardMonitor({ outputPath, jobName: 'job' });
+  const write = () => monitor.write([{ name: LOSS, value: 1, step }]);
+  expect(write).toThrow(expect.objectContaining({ code: 'DS_ARGUMENT' }));
+  monitor.close();
+});

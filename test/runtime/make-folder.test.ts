@@ -1,7 +1,7 @@
 // Folders that are made while the caller waits: an end on every file system, and in all that makes
 // some.
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import fs, { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -21,6 +21,18 @@ test('a folder and those above it, also where they are there', () => {
     makeFolderNow(path);
   }
   expect(readdirSync(join(dir, 'a', 'b'))).toEqual(['c']);
+});
+
+test('a folder above which others make theirs at the same time', () => {
+  const path = join(dir, 'a', 'b');
+  const made = fs.mkdirSync;
+  const other = jest.spyOn(fs, 'mkdirSync').mockImplementationOnce((first) => {
+    made(join(dir, 'a')); // Just behind the look at it.
+    throw Object.assign(new Error(`ENOENT: ${first}`), { code: 'ENOENT' });
+  });
+  makeFolderNow(path);
+  other.mockRestore();
+  expect(readdirSync(join(dir, 'a'))).toEqual(['b']);
 });
 
 test.each(['taken', join('taken', 'below'), ''])('what cannot be made is an error: %j', (path) => {

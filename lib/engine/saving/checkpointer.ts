@@ -1,8 +1,12 @@
 // Saving and loading an engine: one at a time, in this call or beside training.
 import type { JsonObject } from '../../../types/json.js';
 import {
+  BEGIN_EXPORT,
+  BEGIN_LOAD,
+  BEGIN_SAVE,
   type CheckpointContent,
   type CheckpointWorld,
+  inUnison,
   type LocalShard,
   Save,
   type SaveTarget,
@@ -93,8 +97,14 @@ export class Checkpointer {
    */
   async save(dir: string, given: SaveOptions): Promise<string> {
     this.requireOpen('saveCheckpoint');
-    const options = readOptions('saveCheckpoint', given, SAVE_OPTIONS);
     const { engine, world } = this;
+    const read = readOrTell(
+      () => this.worldOf(given),
+      BEGIN_SAVE,
+      () => readSave(given),
+    );
+    // An asynchronous save takes its state within the call: nothing is awaited where all is well.
+    const { options, wanted } = 'then' in read ? await read : read;
     const target = targetOf(engine, dir, options);
     if (this.pending) {
       const { globalSteps } = engine;
@@ -103,7 +113,6 @@ export class Checkpointer {
     }
     settle(engine.parts);
     engine.synchronize();
-    const wanted = contentOptions(options);
     if (options.asynchronous) return this.saveBeside(target, wanted);
     await engine.flushMonitors();
     const save = await Save.begin(world, target);
@@ -124,11 +133,13 @@ export class Checkpointer {
   /** Resumes from a checkpoint saved by any number of ranks at any stage: see restoreEngine. */
   async load(dir: string, given: LoadOptions): Promise<LoadedCheckpoint> {
     this.requireOpen('loadCheckpoint');
-    const options = readOptions('loadCheckpoint', given, LOAD_OPTIONS);
+    const { engine, world } = this;
+    const read = () => readOptions('loadCheckpoint', given, LOAD_OPTIONS);
+    const options = await readOrTell(() => world, BEGIN_LOAD, read);
     await this.done();
-    settle(this.engine.parts);
-    this.engine.synchronize();
-    return restoreEngine(this.engine, dir, options, this.world);
+    settle(engine.parts);
+    engine.synchronize();
+    return restoreEngine(engine, dir, options, world);
   }
 
   /**
@@ -142,14 +153,13 @@ export class Checkpointer {
     given: ExportWeightsOptions = {},
   ): Promise<string> {
     this.requireOpen('save16bitModel');
-    const { excludeFrozenParameters: without = false } = readOptions(
-      'save16bitModel',
-      given,
-      EXPORT_OPTIONS,
-    );
-    requireType('save16bitModel excludeFrozenParameters', without, 'boolean');
-    await this.done();
     const { engine, world } = this;
+    const without = await readOrTell(
+      () => world,
+      BEGIN_EXPORT,
+      () => withoutFrozen(given),
+    );
+    await this.done();
     settle(engine.parts);
     engine.synchronize();
     engine.parts.hooks.awaitWeights();
@@ -180,6 +190,12 @@ export class Checkpointer {
   close(): void {
     this.closed = true;
     if (!this.writing) this.freeCopy();
+  }
+
+  /** Where the other ranks begin a save of such options. */
+  private worldOf(given: SaveOptions | null): CheckpointWorld {
+    const { world } = this;
+    return given?.asynchronous === true && world instanceof StoreWorld ? world.beside() : world;
   }
 
   private requireOpen(op: string): void {
@@ -243,6 +259,26 @@ export class Checkpointer {
   }
 }
 
+/**
+ * What `read` makes of the options of a call, at once. Where it throws, a promise that rejects with
+ * that when the other ranks have it, in the exchange `begin`, by which their call begins in the
+ * same world.
+ */
+function readOrTell<Options>(
+  worldOf: () => CheckpointWorld,
+  begin: string,
+  read: () => Options,
+): Options | Promise<never> {
+  try {
+    return read();
+  } catch (error) {
+    const fail = () => Promise.reject(error);
+    return inUnison(worldOf(), begin, fail)
+      .catch(() => {})
+      .then(fail);
+  }
+}
+
 function release({ model, optimizer }: Pick<CheckpointContent, 'model' | 'optimizer'>): void {
   releaseShards(model);
   releaseShards(optimizer);
@@ -254,10 +290,25 @@ function targetOf(engine: EngineCore, dir: string, options: SaveOptions): SaveTa
   return { dir, tag, saveLatest, keepLast, tagValidation };
 }
 
+function readSave(given: SaveOptions): { options: SaveOptions; wanted: ContentOptions } {
+  const options = readOptions('saveCheckpoint', given, SAVE_OPTIONS);
+  return { options, wanted: contentOptions(options) };
+}
+
 function contentOptions(given: SaveOptions): ContentOptions {
   const { clientState = {}, excludeFrozenParameters = false } = given;
   requireType('saveCheckpoint excludeFrozenParameters', excludeFrozenParameters, 'boolean');
   return { clientState, excludeFrozenParameters };
+}
+
+function withoutFrozen(given: ExportWeightsOptions): boolean {
+  const { excludeFrozenParameters: without = false } = readOptions(
+    'save16bitModel',
+    given,
+    EXPORT_OPTIONS,
+  );
+  requireType('save16bitModel excludeFrozenParameters', without, 'boolean');
+  return without;
 }
 
 function goneOn(from: number, to: number): DsError {

@@ -6,6 +6,7 @@ import {
   inUnison,
   type Section,
 } from '../../checkpoint/index.js';
+import { requireLoadable } from '../../nn/loadable.js';
 import { perElement } from '../../optim/declared-state.js';
 import { type Region, wholeRegion } from '../../runtime/box.js';
 import type { DType } from '../../runtime/dtype.js';
@@ -133,6 +134,7 @@ async function follow(
   let clientState: JsonObject = {};
   try {
     const unknown = await inUnison(world, 'comparing with the model', async () => {
+      requireLoadable('loadCheckpoint', engine.module.namedParameters());
       requireSameModel(engine, checkpoint, strict);
       return strict ? unknownNames(engine, checkpoint) : [];
     });

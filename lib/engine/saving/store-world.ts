@@ -30,7 +30,7 @@ export interface StoreWorldOptions {
   timeout: number;
   /** Throws what made the job fail, once it has: then no rank is waited for any more. */
   check: () => void;
-  /** What to do where a rank does not come. Default: that of checkpoints. */
+  /** What to do where a rank does not come, or to another call. Default: that of checkpoints. */
   hint?: string;
 }
 
@@ -93,7 +93,7 @@ export class StoreWorld implements CheckpointWorld {
     const missing = said.flatMap((one, rank) => (one === null ? [rank] : []));
     if (missing.length > 0) throw absent(label, missing, this.options);
     const other = said.findIndex((one) => one?.label !== label);
-    if (other >= 0) throw elsewhere(label, other, String(said[other]?.label));
+    if (other >= 0) throw elsewhere(label, other, String(said[other]?.label), this.options.hint);
     await this.forget(round - 1).catch((error) => this.explain(error));
     return said.map((one) => one?.value as JsonValue);
   }
@@ -182,16 +182,18 @@ function absent(
     op: label,
     expected: `every rank within ${timeout / 1000} s`,
     got: `nothing from ${who}`,
-    hint: hint ?? 'Every rank must call saveCheckpoint and loadCheckpoint, not rank 0 alone.',
+    hint:
+      hint ??
+      'Every rank must call saveCheckpoint, loadCheckpoint and save16bitModel, not rank 0 alone.',
   });
 }
 
-function elsewhere(label: string, rank: number, other: string): DsError {
+function elsewhere(label: string, rank: number, other: string, hint?: string): DsError {
   return new DsError({
     code: 'DS_COMM',
     op: label,
     expected: 'the same call on every rank',
     got: `"${other}" on rank ${rank}`,
-    hint: 'Every rank must save and load the same checkpoints in the same order.',
+    hint: hint ?? 'Every rank must save and load the same checkpoints in the same order.',
   });
 }

@@ -8,6 +8,7 @@ import type { Parameter } from '../../nn/parameter.js';
 import { hasPackedParts } from '../../parallel/quantized-layers.js';
 import { cpu } from '../../runtime/device.js';
 import { makeFolderNow } from '../../runtime/make-folder.js';
+import { onDisk } from '../../runtime/on-disk.js';
 import { held, noGrad, scope, Tensor, to } from '../../tensor/index.js';
 import type { ModelRanks } from '../ranks/open-ranks.js';
 import { PARTS_LIST } from './parts-list.js';
@@ -33,7 +34,11 @@ export async function saveParts(
   await together(ranks, async () => {
     if (!isFirst) return;
     await requireFree(folder);
-    makeFolderNow(folder);
+    const wanted = {
+      op: `save_mp_checkpoint_path ${folder}`,
+      expected: 'a folder that can be made',
+    };
+    onDisk(wanted, () => makeFolderNow(folder));
   });
   await together(ranks, async () => {
     if (size > 1) await writeAlone(join(folder, partOf(rank)), sourcesOf(named.filter(isCut)));
