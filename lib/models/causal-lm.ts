@@ -229,7 +229,13 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       one !== lm_head && weight !== null && (one as { weight?: unknown }).weight === weight;
     const modules = [lm_head, ...this.modules().filter(isTable)];
     const macs = numel((lm_head instanceof PackedLinear ? lm_head : lm_head.weight).shape);
-    return [...this.bodyLayers(), { modules, macs, forward: (hidden) => hidden }];
+    const [embedding, ...blocks] = this.bodyLayers() as [PipelineLayer, ...PipelineLayer[]];
+    const embedded = (tokens: Values): Values => {
+      this.requireLength(tokens);
+      return embedding.forward(tokens);
+    };
+    const head = { modules, macs, forward: (hidden: Values) => hidden };
+    return [{ ...embedding, forward: embedded }, ...blocks, head];
   }
 
   /** @internal Of hidden states [B, T, channels], and targets [B, T]. */
@@ -444,7 +450,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return generate(this, prompt, options);
   }
 
-  private requireLength(tokens: Tensor): void {
+  private requireLength(tokens: Values): asserts tokens is Tensor {
     requireTensor(this.constructor.name, tokens);
     if (tokens.ndim === 2 && tokens.size(1) <= this.maxSeq) return;
     throw new DsError({

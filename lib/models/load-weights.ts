@@ -12,6 +12,7 @@ import {
 } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import { copyCut } from '../nn/cut-values.js';
+import { requireLoadable } from '../nn/loadable.js';
 import type { Module } from '../nn/module.js';
 import { Parameter } from '../nn/parameter.js';
 import { requireModule } from '../nn/require-module.js';
@@ -106,6 +107,7 @@ export async function loadWeights(
   requireType('loadWeights path', path, 'string');
   const { strict = true, format } = readOptions('loadWeights', given, OPTIONS);
   requireFree(module.namedParameters());
+  requireLoadable('loadWeights', module.namedParameters());
   const files = await WeightFiles.open(path);
   try {
     const layout = layoutOf(module, files, format);

@@ -10,6 +10,7 @@ import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { BackwardHooks, type Gradients, type InsteadOrNothing } from './backward-hooks.js';
+import { requireLoadable } from './loadable.js';
 import { outline } from './outline.js';
 import { Parameter } from './parameter.js';
 import { type Place, parameterNames } from './parameter-names.js';
@@ -372,6 +373,7 @@ export abstract class Module {
       if (shape.join() === target.shape.join()) continue;
       throw mismatch(`${name} ${describe(target)}`, `[${shape.join(', ')}]`);
     }
+    requireLoadable('loadStateDict', pairs);
     for (const [name, target] of pairs) assign(target, given.get(name) as Tensor);
   }
 

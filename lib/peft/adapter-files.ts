@@ -72,7 +72,7 @@ export async function saveAdapter(model: Module, dir: string): Promise<string[]>
     await replaceFile(paths[0], `${text}\n`);
     return paths;
   } catch (cause) {
-    throw asIo('saveAdapter', dir, cause);
+    throw ioError('saveAdapter', dir, cause);
   } finally {
     for (const copy of copies) copy.release();
   }
@@ -301,7 +301,7 @@ async function readJson(path: string): Promise<JsonObject> {
   try {
     text = await readFile(path, 'utf8');
   } catch (cause) {
-    throw asIo('loadAdapter', path, cause);
+    throw unread(path, cause);
   }
   try {
     const value: unknown = JSON.parse(text);
@@ -314,18 +314,21 @@ async function readJson(path: string): Promise<JsonObject> {
   throw new DsError({ code: 'DS_CHECKPOINT', op: path, expected, got: 'something else' });
 }
 
-function asIo(op: string, path: string, cause: unknown): Error {
+function unread(path: string, cause: unknown): Error {
+  const isMissing = (cause as NodeJS.ErrnoException).code === 'ENOENT';
+  if (!isMissing) return ioError('loadAdapter', path, cause);
+  return new DsError({
+    code: 'DS_CHECKPOINT',
+    op: path,
+    expected: `${CONFIG} and ${WEIGHTS}, as PEFT writes them`,
+    got: 'no such file',
+  });
+}
+
+function ioError(op: string, path: string, cause: unknown): Error {
   if (cause instanceof DsError) return cause;
-  const { code = '', message } = cause as NodeJS.ErrnoException;
-  if (code === 'ENOENT') {
-    return new DsError({
-      code: 'DS_CHECKPOINT',
-      op: path,
-      expected: `${CONFIG} and ${WEIGHTS}, as PEFT writes them`,
-      got: 'no such file',
-    });
-  }
-  return new DsError({ code: 'DS_IO', op: `${op} ${path}`, expected: 'to succeed', got: message });
+  const got = (cause as Error).message;
+  return new DsError({ code: 'DS_IO', op: `${op} ${path}`, expected: 'to succeed', got, cause });
 }
 
 function listed(names: readonly string[]): string {

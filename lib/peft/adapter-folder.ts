@@ -5,6 +5,11 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 
 const CONFIG = 'adapter_config.json';
+/** Weights of a model, one of which lies beside its config.json. */
+const WHOLE = ['model.safetensors', 'pytorch_model.bin'].flatMap((name) => [
+  name,
+  `${name}.index.json`,
+]);
 
 /** A folder with an adapter alone. */
 export interface AdapterFolder {
@@ -14,11 +19,13 @@ export interface AdapterFolder {
 }
 
 /**
- * What `dir` says where it has the files of an adapter and no config.json of a model, else null.
+ * What `dir` says where it has the files of an adapter and no model, else null. A config.json
+ * alone, which some trainers leave beside adapters, is no model.
  */
 export function adapterFolder(dir: string): AdapterFolder | null {
   const file = join(dir, CONFIG);
-  if (!isFile(file) || existsSync(join(dir, 'config.json'))) return null;
+  const isThere = (name: string): boolean => existsSync(join(dir, name));
+  if (!isFile(file) || (isThere('config.json') && WHOLE.some(isThere))) return null;
   return { path: dir, base: baseIn(file) };
 }
 

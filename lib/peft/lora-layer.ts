@@ -2,6 +2,7 @@
 import { DsError } from '../errors.js';
 import { kaimingUniform, normal, zeros } from '../nn/initializers.js';
 import { Embedding, Linear, LinearGelu } from '../nn/layers.js';
+import { type Refusal, refuseLoads } from '../nn/loadable.js';
 import { type Field, Module } from '../nn/module.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { Parameter } from '../nn/parameter.js';
@@ -32,6 +33,13 @@ export interface LoraSizes {
   /** f32 whatever the dtype of the layer. */
   isWide: boolean;
 }
+
+/** Weights that were saved beside an adapter would be taken for those that have its update. */
+const MERGED: Refusal = {
+  expected: 'adapters beside the weights',
+  got: 'merged ones',
+  hint: 'peft.unmerge(model) first; or peft.unload(model), which keeps their updates and takes them off.',
+};
 
 /** As PyTorch's Linear starts. Source: PEFT's reset_lora_parameters. */
 const asLinear = kaimingUniform({ a: Math.sqrt(5) });
@@ -92,12 +100,14 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
   merge(): void {
     if (!this.isMerged) this.changeWeight((before) => this.mergedWith(before));
     this.isMerged = true;
+    refuseLoads(this.parameters(), MERGED);
   }
 
   /** Takes it away again; the weight is what it was before but for rounding. Throws DS_ARGUMENT. */
   unmerge(): void {
     if (this.isMerged) this.changeWeight((merged) => this.takenFrom(merged));
     this.isMerged = false;
+    refuseLoads(this.parameters(), null);
   }
 
   /** The weight, f32, that computes alone what `before` and the adapter compute together. */

@@ -1,6 +1,7 @@
 // addLora and what can be done with adapters in place: merge, unmerge, disable, unload.
 import { types } from 'node:util';
 import { DsError } from '../errors.js';
+import { refuseLoads } from '../nn/loadable.js';
 import type { Module } from '../nn/module.js';
 import { StoredParameter } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -249,6 +250,7 @@ function bringBack(layer: LoraLayer): void {
  */
 export function unload<Model extends Module>(model: Model): Model {
   const layers = present('unload', model);
+  for (const layer of layers) refuseLoads(layer.parameters(), null);
   replaceModules(model, new Map(layers.map((layer) => [layer, layer.base])));
   configs.delete(model);
   return model;

@@ -105,7 +105,10 @@ export class NF4Linear extends PackedLinear {
     return new NF4Linear({ ...options, shape: weight.shape, hasGelu }, bias);
   }
 
-  /** `layer` with its weight in 4 bits; the bias is shared. On the layer's device. */
+  /**
+   * `layer` with its weight in 4 bits; the bias is shared. On the layer's device. Throws
+   * DS_NONFINITE for weights that are not finite.
+   */
   static from(layer: Linear, given: NF4Options = {}): NF4Linear {
     const { weight, bias } = layer;
     const made = NF4Linear.unmade(layer, given);
@@ -147,6 +150,7 @@ export class NF4Linear extends PackedLinear {
   }
 
   protected override store(values: Tensor): void {
+    requireFinite(values);
     const {
       weight,
       absmax,
@@ -176,4 +180,16 @@ export class NF4Linear extends PackedLinear {
       block: NESTED_BLOCK,
     });
   }
+}
+
+/** NF4 has no code for NaN, which would become a number. */
+function requireFinite(values: Tensor): void {
+  const sum = scope(() => values.mul(0).sum().item());
+  if (sum === 0) return;
+  throw new DsError({
+    code: 'DS_NONFINITE',
+    op: 'NF4Linear',
+    expected: 'weights that are finite numbers',
+    got: `others in a weight [${values.shape.join(', ')}]`,
+  });
 }

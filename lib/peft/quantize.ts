@@ -5,6 +5,7 @@ import type { Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isLinear, packLinears, readSkipModules } from '../nn/pack-linears.js';
 import { requireModule } from '../nn/require-module.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import { lorasOf } from './lora.js';
 import { NF4Linear, type NF4Options, readNF4Options } from './nf4-linear.js';
 
@@ -14,15 +15,20 @@ export interface QuantizeOptions extends NF4Options {
   skipModules?: readonly string[];
 }
 
+const NAMES: OptionNames<QuantizeOptions> = {
+  ...{ blockSize: true, doubleQuant: true, skipModules: true },
+};
+
 /**
  * Stores the weights of all linear layers of `model` but the head in NF4, frozen; one layer at a
  * time exists in full. Then addLora(): QLoRA. Before initialize(). Returns the model. Throws
- * DS_ARGUMENT for a model that an engine has or that has adapters, and where no layer is linear.
+ * DS_ARGUMENT for a model that an engine has or that has adapters, and where no layer is linear;
+ * DS_NONFINITE for weights that are not finite.
  * Source: transformers' BitsAndBytesConfig with load_in_4bit.
  */
 export function quantize<Model extends Module>(model: Model, given: QuantizeOptions = {}): Model {
   requireModule('quantize', model);
-  const { skipModules: skip = HEADS, ...rest } = Object(given) as QuantizeOptions;
+  const { skipModules: skip = HEADS, ...rest } = readOptions('quantize', given, NAMES);
   const skipModules = readSkipModules('quantize', skip);
   const options = readNF4Options('quantize', rest);
   if (lorasOf(model).size > 0) throw misused('a model without adapters', 'one with some');

@@ -57,6 +57,19 @@ test('an adapter is served in the model that it was trained beside', async () =>
   expect(await text(adapter, { quant: { weight: { num_bits: 8 } } })).toHaveLength(6);
 });
 
+test('the config.json of its model beside an adapter makes it no model', async () => {
+  const folder = naming('with-config', base);
+  cpSync(join(base, 'config.json'), join(folder, 'config.json'));
+  expect(await text(folder)).toEqual(await text(adapter));
+  expect(await refusal(() => nn.models.fromPretrained(folder))).toMatchObject({
+    code: 'DS_CHECKPOINT',
+    got: expect.stringContaining('an adapter of PEFT, which was trained beside'),
+  });
+  // With weights it is one, as it was before.
+  cpSync(join(base, 'model.safetensors'), join(folder, 'model.safetensors'));
+  expect(await text(folder)).toEqual(await text(base));
+});
+
 test('beside a model in 4 bits the adapter stays by itself', async () => {
   const small = join(dir, 'small');
   const packed = peft.quantize(tinyLlama());

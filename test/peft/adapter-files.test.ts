@@ -47,6 +47,17 @@ test.each<[peft.LoraOptions, object]>([
   expect([...peft.lorasOf(other).keys()]).toEqual([...peft.lorasOf(model).keys()]);
 });
 
+test('a folder that cannot be made is named as what it is', async () => {
+  const model = peft.addLora(tinyLlama(), { r: 2 });
+  await expect(peft.saveAdapter(model, '/proc/ds/adapter')).rejects.toMatchObject({
+    ...{ code: 'DS_IO', op: 'saveAdapter /proc/ds/adapter' },
+    message: expect.stringContaining('mkdir'),
+  });
+  await expect(peft.loadAdapter(tinyLlama(), join(dir, 'none'))).rejects.toMatchObject({
+    ...{ code: 'DS_CHECKPOINT', op: join(dir, 'none', 'adapter_config.json') },
+  });
+});
+
 /** The tensors of a folder, changed, in the same folder. */
 async function rewrite(change: (tensors: Map<string, Tensor>) => void): Promise<void> {
   const path = join(dir, 'adapter_model.safetensors');

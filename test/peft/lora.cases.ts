@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { nn, peft, seed, Tensor } from '../../lib/index.js';
+import { initialize, nn, peft, seed, Tensor, zero } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
 import { largest, logits, on, stir, tinyGpt2, tinyLlama } from './models.js';
@@ -170,6 +170,56 @@ async function stagesOfALife(device: Device, model: nn.models.CausalLM): Promise
     names,
   );
   assert.ok(largest(logits(model, device), adapted) < 1e-5);
+}
+
+/** What is loaded over merged weights would be taken for weights that have the update. */
+async function nothingOverMerged(device: Device): Promise<void> {
+  const dir = mkdtempSync(join(tmpdir(), 'ds-merged-'));
+  try {
+    const model = on(device, tinyLlama());
+    await nn.saveWeights(model, dir);
+    peft.addLora(model, { r: 2, targetModules: ['q_proj'] });
+    on(device, model);
+    stir(model);
+    const state = Object.fromEntries(
+      Object.entries(model.stateDict()).map(([name, one]) => [name, one.clone()]),
+    );
+    const before = logits(model, device);
+    const loads = () => model.loadStateDict(state);
+    const reads = () => nn.loadWeights(model, dir, { strict: false });
+    peft.merge(model);
+    const merged = logits(model, device);
+    const refused = { code: 'DS_ARGUMENT', got: 'merged ones' };
+    const name = 'model.layers.0.self_attn.q_proj.weight';
+    assert.throws(loads, { ...refused, op: `loadStateDict ${name}` });
+    await assert.rejects(reads(), { ...refused, op: `loadWeights ${name}` });
+    assert.equal(largest(logits(model, device), merged), 0);
+    peft.unmerge(model);
+    loads();
+    assert.equal(largest(logits(model, device), before), 0);
+    await reads();
+    peft.merge(model);
+    peft.unload(model);
+    await nn.loadWeights(model, dir);
+
+    const trained = peft.addLora(on(device, tinyLlama()), { r: 2, targetModules: ['q_proj'] });
+    const optimizer = { type: 'SGD', params: { lr: 0.1 } } as const;
+    const config = { train_batch_size: 1, optimizer };
+    const { engine } = await initialize({ model: trained, config, device });
+    await engine.saveCheckpoint(dir);
+    const inEngine = (body: () => void) =>
+      zero.GatheredParameters(engine, { modifierRank: 0 }, body);
+    inEngine(() => peft.merge(trained));
+    await assert.rejects(engine.loadCheckpoint(dir), {
+      ...refused,
+      op: `loadCheckpoint ${name}`,
+    });
+    inEngine(() => peft.unmerge(trained));
+    await engine.loadCheckpoint(dir);
+    engine.destroy();
+  } finally {
+    rmSync(dir, { recursive: true });
+  }
 }
 
 /** Files as PEFT names them; another model of the same base becomes the same. */
@@ -354,6 +404,7 @@ export const cases: Case[] = [
     name: 'GPT-2 with adapters, merged, unmerged, unloaded',
     run: (device) => stagesOfALife(device, tinyGpt2()),
   },
+  { name: 'nothing is loaded over merged adapters', run: nothingOverMerged },
   { name: "PEFT's files", run: files },
   { name: "PEFT's files with tables of the base", run: savedTables },
   { name: 'frozen layers keep nothing of their inputs', run: keepsNoInput },

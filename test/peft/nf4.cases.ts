@@ -1,7 +1,7 @@
 // Weights in 4 bits: the bits of quantization and of what comes back, against the formula in
 // TypeScript; layers over them.
 import assert from 'node:assert/strict';
-import { full, nn, peft, seed, Tensor } from '../../lib/index.js';
+import { full, nn, noGrad, peft, scope, seed, Tensor } from '../../lib/index.js';
 import { DYNAMIC_CODE, NF4_CODE } from '../../lib/peft/codebooks.js';
 import type { Device } from '../../lib/runtime/device.js';
 import type { DType } from '../../lib/runtime/dtype.js';
@@ -233,10 +233,33 @@ async function refuses(device: Device): Promise<void> {
   );
 }
 
+/** NaN has no code: it would come back as a number. */
+async function refusesNonFinite(device: Device): Promise<void> {
+  for (const odd of [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY]) {
+    const spoilt = on(device, new nn.Linear(6, 3));
+    const values = Array.from({ length: 18 }, (_, i) => (i === 7 ? odd : i - 9));
+    const wanted = Tensor.from(values, { shape: [3, 6], device });
+    noGrad(() => scope(() => void spoilt.weight.copy_(wanted)));
+    const message = /finite numbers, got others in a weight \[3, 6\]/;
+    const refused = { code: 'DS_NONFINITE', message };
+    assert.throws(() => peft.NF4Linear.from(spoilt), refused);
+    assert.throws(() => peft.quantize(new nn.Sequential(spoilt)), refused);
+  }
+  const made = peft.NF4Linear.from(on(device, new nn.Linear(4, 4)));
+  const before = scope(() => made.values('f32').toArray());
+  const spoilt = full([4, 4], Number.NaN, { device });
+  assert.throws(() => made.setValues(spoilt), { code: 'DS_NONFINITE' });
+  assert.deepEqual(
+    scope(() => made.values('f32').toArray()),
+    before,
+  );
+}
+
 export const cases: Case[] = [
   { name: 'quantized and restored as bitsandbytes does, bit for bit', run: quantizes },
   { name: 'scales in 8 bits', run: nests },
   { name: 'a layer over them, and its gradient', run: computes },
   { name: 'models with adapters over them', run: models },
   { name: 'what cannot be', run: refuses },
+  { name: 'no weight that is not finite', run: refusesNonFinite },
 ];

@@ -45,7 +45,9 @@ export async function openRanks(sharing: Sharing): Promise<ModelRanks | null> {
   if (!wanted) return null;
   const { key, size, expertsOnly } = wanted;
   const kind = sharing.device?.split(':')[0] === 'cpu' ? 'cpu' : 'auto';
-  const job = await joinLaunched({ device: kind, mesh: { tp: size } });
+  const job = await joinLaunched({ device: kind, mesh: { tp: size } }).catch((error) => {
+    throw otherSizes(key, error);
+  });
   const ranks = await ranksOf(job, expertsOnly);
   if (job.mesh.size('tp') === size) return ranks;
   const error = otherRanks(key, size, job);
@@ -97,6 +99,14 @@ async function ranksOf(job: Distributed, expertsOnly: boolean): Promise<ModelRan
   const layers = await job.mesh.axis('tp');
   const host = (await job.newHostGroup(layers.ranks)) as ProcessGroup;
   return { layers, host, device: job.world.device, patience: job.timeout, expertsOnly };
+}
+
+/** What joining says of a mesh, as the configuration calls it; other errors as they are. */
+function otherSizes(op: string, error: unknown): unknown {
+  if (!(error instanceof DsError && error.op === 'initDistributed mesh')) return error;
+  const { expected, got } = error;
+  const hint = `Give every rank the same ${op}.`;
+  return new DsError({ code: 'DS_CONFIG', op, expected, got, hint, cause: error });
 }
 
 function otherRanks(op: string, size: number, { mesh, worldSize }: Distributed): DsError {
