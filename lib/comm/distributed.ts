@@ -163,9 +163,9 @@ export function logSummary(): void {
  * Joins the job that the launcher (or the options) describes and resolves once every rank is there,
  * as deepspeed.init_distributed. A job of one rank opens no connection. Called again, also before
  * the first call has resolved, it returns the same, whatever its options but `mesh`. Rejects with
- * DS_ARGUMENT (an unknown option, a mesh that the ranks do not fill, or another one than that of
- * rank 0 or of the first call), DS_DEVICE, DS_LIBRARY, DS_COMM (a port in use, another secret, a
- * missing rank).
+ * DS_ARGUMENT (an unknown option; on all ranks, a mesh that the ranks do not fill, or another one
+ * than that of rank 0; another than that of the first call), DS_DEVICE, DS_LIBRARY, DS_COMM (a port
+ * in use, another secret, a missing rank).
  */
 export async function initDistributed(given: InitOptions = {}): Promise<Distributed> {
   const options = readOptions('initDistributed', given, OPTIONS);
@@ -195,11 +195,14 @@ function requireMesh({ mesh }: Distributed, wanted: MeshShape): void {
 
 async function join(options: InitOptions): Promise<Distributed> {
   const settings = resolve(options);
-  const { rank, worldSize, localRank, device, timeout, shape } = settings;
+  const { rank, worldSize, localRank, device } = settings;
+  const { shape, told, refused } = meshOf(worldSize, options.mesh);
   if (worldSize === 1) {
-    current = aloneOn(device, { localRank, timeout });
+    if (refused) throw refused;
+    current = aloneOn(device, { localRank, timeout: settings.timeout });
     return current;
   }
+  const timeout = refused ? Math.min(settings.timeout, REFUSED_MS) : settings.timeout;
   const everyone = Array.from({ length: worldSize }, (_, i) => i);
   const { host, port, secret } = settings;
   const store = { host, port, secret };
@@ -209,7 +212,7 @@ async function join(options: InitOptions): Promise<Distributed> {
   let other: DsError | null;
   try {
     job = await Job.join({ store, rank, worldSize, timeout });
-    await job.set(meshKey(rank), String(shape));
+    await job.set(meshKey(rank), told);
     if (rank === 0) await job.set(NAME_KEY, randomBytes(8).toString('hex'));
     const network: Network = { job, server, device, timeout, name: '', groups: [] };
     const world = await openGroup(network, 'world', everyone, rank);
@@ -219,14 +222,35 @@ async function join(options: InitOptions): Promise<Distributed> {
   } catch (error) {
     job?.close();
     server?.stop();
-    throw error;
+    throw refused ?? error;
   }
-  if (other) {
+  if (refused || other) {
     await joined.destroy();
-    throw other;
+    throw refused ?? other;
   }
   current = joined;
   return current;
+}
+
+/** How long a rank whose mesh is refused waits for the others, to tell them what it has. */
+const REFUSED_MS = 15_000;
+
+/**
+ * The mesh of this rank, and what the others are told of it. One that the ranks do not fill is
+ * `refused`, once they have been told.
+ */
+function meshOf(
+  ranks: number,
+  given: MeshOptions | undefined,
+): { shape: MeshShape; told: string; refused: DsError | null } {
+  try {
+    const shape = MeshShape.over(ranks, given);
+    return { shape, told: String(shape), refused: null };
+  } catch (error) {
+    const sizes = Object.entries(given ?? {}).map(([axis, size]) => `${axis} ${size}`);
+    const told = `${sizes.join(' x ') || 'none'}, which ${ranks} ranks do not fill,`;
+    return { shape: MeshShape.over(ranks), told, refused: error as DsError };
+  }
 }
 
 /** A job of this process alone, whose collectives are copies; nobody else learns of it. */
@@ -312,7 +336,6 @@ interface Settings {
   timeout: number;
   serve: boolean;
   device: Device;
-  shape: MeshShape;
 }
 
 function resolve(options: InitOptions): Settings {
@@ -342,7 +365,6 @@ function resolve(options: InitOptions): Settings {
     timeout: minutes * 60_000,
     serve: options.serveStore ?? rank === 0,
     device: chooseDevice(options.device ?? 'auto', localRank),
-    shape: MeshShape.over(worldSize, options.mesh),
   };
 }
 

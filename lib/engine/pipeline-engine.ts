@@ -209,7 +209,9 @@ export class PipelineEngine extends Engine {
     if (typeof batches?.next !== 'function') throw noIterator(op, batches);
     const found: PipelineBatch[] = [];
     while (found.length < micros) {
-      const { value, done } = await batches.next();
+      const given: unknown = await batches.next();
+      if (typeof given !== 'object' || given === null) throw noResult(op, given);
+      const { value, done } = given as IteratorResult<unknown>;
       if (done) throw tooFew(op, found.length, micros);
       found.push(this.batchOf(op, value));
     }
@@ -248,7 +250,7 @@ type Named = Record<string, unknown>;
  */
 function batchOf(op: string, item: unknown): PipelineBatch {
   if (Array.isArray(item) && item.length === 2) return [item[0], item[1]];
-  if (typeof item === 'object' && item !== null) {
+  if (typeof item === 'object' && item !== null && !Array.isArray(item)) {
     const { tokens, targets, inputs = tokens, labels = targets, ...more } = item as Named;
     const [other] = Object.entries(more).filter(([, value]) => value != null);
     if (inputs !== undefined && !other) return [inputs as Values, labels];
@@ -280,6 +282,16 @@ function noIterator(op: string, got: unknown): DsError {
     expected: 'an iterator of micro-batches',
     got: phrase(got),
     hint: 'Of a loader it is loader[Symbol.asyncIterator](), of a list list.values().',
+  });
+}
+
+function noResult(op: string, got: unknown): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'an iterator whose next() gives { value, done }',
+    got: phrase(got),
+    hint: 'A generator function, function* () { yield [inputs, labels]; }, makes such iterators.',
   });
 }
 

@@ -26,7 +26,7 @@ export interface StepTime {
   compute: number;
   /** The update, where it is. */
   update: number;
-  /** Exchanges between ranks that nothing hides. */
+  /** Exchanges between ranks, and weights on their way from host memory, that nothing hides. */
   exposed: number;
   /** All of it. */
   step: number;
@@ -57,6 +57,10 @@ const UNHIDDEN = { one: 0.15, several: 0.75 } as const;
 const CONTENTION = 1.04;
 /** The same of collectives with overlap_comm and without. */
 const UNHIDDEN_EXCHANGE = { true: 0.2, false: 1 } as const;
+/** The same of weights from host memory, beside whichever is shorter: they or the compute. */
+const UNHIDDEN_WEIGHTS = 0.4;
+/** Elements of them that stay from the forward to the backward: stage3_max_live_parameters. */
+const LIVE = 1e9;
 /** Tokens of a micro-batch at which products run at half their rate: fewer fill the device less. */
 const HALF_RATE_TOKENS = 256;
 /**
@@ -149,6 +153,20 @@ function sharingTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster)
   return accumulation * (layers + between);
 }
 
+/**
+ * Seconds of one step in which the device waits for weights that live in host memory: each
+ * micro-batch has its rank's part of them come for the forward, and again for the backward but for
+ * those that stay.
+ */
+function arrivalTime(sizes: ModelSizes, setup: Setup, rates: Rates, micro: number): number {
+  if (setup.weights === 'device') return 0;
+  const { weights } = sizes;
+  const elements = weights.count + Math.max(0, weights.count - LIVE);
+  const arriving = (elements * meanBytes(weights, setup)) / setup.ranks / rates.pcie;
+  const hidden = Math.min(micro, arriving);
+  return setup.accumulation * (arriving - (1 - UNHIDDEN_WEIGHTS) * hidden);
+}
+
 /** Seconds of exchanges between the ranks in one step, hidden or not. */
 function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster): number {
   if (setup.ranks === 1) return 0;
@@ -203,10 +221,11 @@ export function stepTime(whole: ModelSizes, setup: Setup, rates: Rates, at: Clus
   const onHost = Math.max(byThreads, byDisk, (offloaded * crossing) / rates.pcie);
   const unhidden = UNHIDDEN_EXCHANGE[`${setup.overlap}`];
   const shared = sharingTime(sizes, setup, rates, at);
-  const exposed = exchangeTime(sizes, setup, rates, at) * unhidden + shared;
+  const micro = compute / micros;
+  const arrivals = arrivalTime(sizes, setup, rates, micro);
+  const exposed = exchangeTime(sizes, setup, rates, at) * unhidden + shared + arrivals;
   const device = compute + onDevice;
   // All but the last micro-batch of an accumulation have nothing to update.
-  const micro = compute / micros;
   const hides = onDevice + (setup.speculates ? micro : FORWARD[`${setup.checkpointing}`] * micro);
   const both =
     Math.max(hides, onHost) + UNHIDDEN[isAlone ? 'one' : 'several'] * Math.min(hides, onHost);

@@ -10,7 +10,7 @@ export interface AnswerPart {
   /** Null unless they were asked for. */
   logprobs: readonly ServedLogprob[] | null;
   finishReason: string | null;
-  /** Where in the choice's text it begins. */
+  /** Where its first token begins, by the texts of the tokens before: what is held back counts. */
   offset: number;
 }
 
@@ -118,5 +118,13 @@ const finite = (logprob: number): number => Math.max(logprob, -9999);
 /** Without a tokenizer a token is its number. */
 const spell = (tokenizer: Tokenizer | null, token: number): string =>
   tokenizer ? tokenizer.decode([token]) : `token_id:${token}`;
+
+/** Characters of tokens, each spelled by itself. */
+export function spelledLength(
+  { tokenizer }: { tokenizer: Tokenizer | null },
+  tokens: readonly number[],
+): number {
+  return tokens.reduce((sum, token) => sum + spell(tokenizer, token).length, 0);
+}
 
 const tokensOf = ({ tokens }: AnswerPart): object => (tokens ? { token_ids: tokens } : {});

@@ -3,6 +3,7 @@
 import type { ServerResponse } from 'node:http';
 
 import { type Answer, openAnswer, type Usage } from './answer.js';
+import { spelledLength } from './answer-format.js';
 import { ApiError, noModel } from './api-error.js';
 import type { Metrics, RequestWatch } from './metrics.js';
 import { type Options, type Order, withinContext } from './order.js';
@@ -86,8 +87,8 @@ interface RunParts {
 /** The prompts of one request, side by side in the engine. */
 class Run {
   private readonly usage: Usage = { promptTokens: 0, completionTokens: 0, cachedTokens: 0 };
-  /** Characters that each choice has so far. */
-  private readonly lengths = new Map<number, number>();
+  /** Where in the text of its tokens the next part of each choice begins. */
+  private readonly offsets = new Map<number, number>();
 
   constructor(
     private readonly served: ServedModel,
@@ -129,15 +130,16 @@ class Run {
   private pass(choice: number, piece: ServedPiece, echo: string): void {
     const { delivery, options } = this.order;
     const { tokens, logprobs = [], finishReason } = piece;
-    const begun = this.lengths.get(choice);
+    const begun = this.offsets.get(choice);
     const offset = begun ?? 0;
     const text = begun === undefined ? echo + piece.text : piece.text;
-    this.lengths.set(choice, offset + text.length);
+    const isAsked = options.logprobs !== undefined;
+    this.offsets.set(choice, offset + (isAsked ? spelledLength(this.served, tokens) : 0));
     this.usage.completionTokens += tokens.length;
     this.parts.answer.part(choice, {
       ...{ text, finishReason, offset },
       tokens: delivery.tokenIds ? tokens : null,
-      logprobs: options.logprobs === undefined ? null : logprobs,
+      logprobs: isAsked ? logprobs : null,
     });
   }
 }

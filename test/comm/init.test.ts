@@ -83,6 +83,26 @@ test('a mesh is that of the first call, on every rank', async () => {
   expect(reports).toEqual([0, 1].map((rank) => ({ rank, ...report })));
 });
 
+test.each([0, 1])(
+  'a mesh that the ranks do not fill, on rank %i alone, is told to the other at once',
+  async (odd) => {
+    const meshes = [2, 2].map((tp, rank) => ({ mesh: { tp: rank === odd ? 3 : tp } }));
+    const reports = reportsOf<{ message: string }>(
+      await runRanks('init-process', 2, { job: meshes }),
+    );
+    expect(reports[odd]).toMatchObject({ code: 'DS_ARGUMENT', op: 'initDistributed mesh' });
+    expect(reports[odd]?.message).toMatch(/divides the number of ranks, 2, got tp 3 = 3/);
+    const has = ['tp 2', 'tp 2'];
+    has[odd] = 'tp 3, which 2 ranks do not fill,';
+    expect(reports[1 - odd]).toMatchObject({
+      code: 'DS_ARGUMENT',
+      message: expect.stringContaining(
+        `every rank: ${has[0]} as on rank 0, got ${has[1]} on rank 1`,
+      ),
+    });
+  },
+);
+
 test('where one rank has another mesh, every rank says so', async () => {
   const job = [{ mesh: { tp: 2 } }, {}];
   const reports = reportsOf<{ message: string }>(await runRanks('init-process', 2, { job }));

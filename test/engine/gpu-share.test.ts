@@ -2,7 +2,18 @@
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { ratesOf } from '../../lib/engine/setup/gpu-share.js';
+import { momentsOf, ratesOf } from '../../lib/engine/setup/gpu-share.js';
+import { initialize, nn, type Tensor } from '../../lib/index.js';
+import { cpu } from '../../lib/runtime/device.js';
+import type { AdamWSpeculateArgs } from '../../lib/runtime/kernels.generated.js';
+import * as kernels from '../../lib/runtime/kernels.generated.js';
+import { measureRates } from '../../lib/zero/home/processor-rates.js';
+
+jest.mock('../../lib/runtime/kernels.generated.js', () => {
+  const real = jest.requireActual('../../lib/runtime/kernels.generated.js');
+  return { ...real, adamWSpeculateOnHost: jest.fn(real.adamWSpeculateOnHost) };
+});
+const updated = kernels.adamWSpeculateOnHost as jest.Mock;
 
 let folder: string;
 let file: string;
@@ -21,6 +32,31 @@ function asRank(rank: number, first?: boolean) {
   const got = ratesOf('host', { isFirst: rank === 0, agree, measure, file });
   return { got, measured: measure.mock.calls.length };
 }
+
+test('what is measured are updates of moments in the dtype that they have', async () => {
+  for (const [bf16_optimizer_states, dtype] of [
+    [false, 'f32'],
+    [true, 'bf16'],
+  ] as const) {
+    const { engine } = await initialize({
+      model: new nn.Linear(4, 4),
+      device: 'cpu',
+      config: {
+        train_batch_size: 1,
+        bf16: { enabled: true, bf16_optimizer_states },
+        optimizer: { type: 'AdamW', params: { lr: 0.1 } },
+      },
+    });
+    const { partitions } = engine.parts.stage;
+    const moments = momentsOf({ partitions, optimizer: engine.optimizer });
+    expect(moments).toBe(dtype);
+    engine.destroy();
+    updated.mockClear();
+    measureRates(cpu(), { elements: 8, passes: 1, moments });
+    const [{ master, m, v }] = updated.mock.calls[0] as [AdamWSpeculateArgs];
+    expect([master, m, v].map((one) => (one as Tensor).dtype)).toEqual(['f32', dtype, dtype]);
+  }
+});
 
 test('all ranks measure beside each other, and the first one writes', () => {
   expect(asRank(1, false)).toEqual({ got: rates(2), measured: 1 });

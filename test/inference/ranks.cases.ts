@@ -132,5 +132,28 @@ const apart: Case[] = [
   gpus: 2,
 }));
 
+const unlike: Case = {
+  name: 'inference over ranks: numbers of ranks that differ before the job is joined are told at once',
+  run: async ({ kind }) => {
+    const odd = { config: { tensor_parallel: { tp_size: 3 } }, joins: true };
+    const job: RanksJob = {
+      ...{ kind, ranks: 2, folder, prompt, tokens: text, home: '', dies: null, odd },
+    };
+    const environment = { DEEPSPEED_TIMEOUT: '0.5' };
+    const results = await runRanks('../inference/ranks-process', 2, { job, environment });
+    const [first = '', second = ''] = reportsOf<string>(results);
+    const key = 'tensor_parallel.tp_size: expected';
+    assert.ok(
+      first.startsWith(`${key} the same on every rank: tp 2 as on rank 0, got tp 3`),
+      first,
+    );
+    assert.ok(
+      second.startsWith(`${key} sizes whose product divides the number of ranks, 2`),
+      second,
+    );
+  },
+  gpus: 2,
+};
+
 /** Each on as many devices as it has ranks. */
-export const cases: readonly Case[] = [...shared, ...bereaved, misled, ...apart];
+export const cases: readonly Case[] = [...shared, ...bereaved, misled, ...apart, unlike];

@@ -81,6 +81,34 @@ test('what a pipeline does not do is refused by name, on every rank', async () =
   }
 }, 120_000);
 
+test('what is no batch is refused by what was expected', async () => {
+  const sizes = { vocabSize: 11, maxSeq: 4, layers: 1, heads: 2, channels: 8 };
+  const tokens = Tensor.from(Int32Array.of(1, 2, 3, 4), { shape: [1, 4] });
+  const config = {
+    train_micro_batch_size_per_gpu: 1,
+    optimizer: { type: 'AdamW', params: { lr: 0.01 } },
+    pipeline: { stages: 1 },
+  } as const;
+  const of = (...items: unknown[]) => items.values();
+  const { GPT2, Llama } = nn.models;
+  for (const model of [new GPT2(sizes), new Llama({ ...sizes, kvHeads: 1, hidden: 8 })]) {
+    const { engine } = await initialize({ model, config, device: 'cpu' });
+    for (const [batches, code, message] of [
+      [of([[tokens], tokens]), 'DS_ARGUMENT', /^(GPT2|Llama): expected a tensor, got an array/],
+      [of([tokens, [tokens]]), 'DS_ARGUMENT', /expected an index tensor .*, got an array/],
+      [of([tokens.reshape([4]), tokens]), 'DS_SHAPE', /expected tokens \[B, T\]/],
+      [of([tokens]), 'DS_DATA', /expected micro-batches \[inputs, labels\], got an array/],
+      [{ next: () => undefined }, 'DS_ARGUMENT', /whose next\(\) gives .*, got undefined/],
+      [[[tokens, tokens]], 'DS_ARGUMENT', /expected an iterator of micro-batches, got an array/],
+    ] as const) {
+      const said = await engine.trainBatch(batches as never).catch((error) => error);
+      expect(said).toMatchObject({ code, message: expect.stringMatching(message) });
+    }
+    expect((await engine.trainBatch(of([tokens, tokens]))).item()).toBeGreaterThan(0);
+    engine.destroy();
+  }
+});
+
 test('a batch that has failed leaves nothing, and can be given again', async () => {
   let good = Number.POSITIVE_INFINITY;
   const model = () =>

@@ -251,6 +251,37 @@ const timeRows: TimeRow[] = [
   ),
 ];
 
+/** Of weights in host memory updates follow the verdict. */
+const weightsToo = { ...offload, stage: 3, weights: 'cpu', speculates: false } as const;
+
+timeRows.push(
+  [
+    'weights too',
+    '1558M',
+    weightsToo,
+    machine(1, 16),
+    () => measured('train-1558M-offload-weights', 'step_ms', 'median'),
+  ],
+  [
+    'weights too on 2',
+    '1558M',
+    { ...weightsToo, ranks: 2 },
+    machine(2, 32),
+    () => measured('zero-1558M-2gpu-offload-weights', 'step_ms', 'median'),
+  ],
+);
+
+test('weights from host memory come for each micro-batch, however little it computes', () => {
+  const setup = { ...plainSetup, ...weightsToo, microBatch: 1, accumulation: 8 };
+  const model = sizes('1558M');
+  const { step } = stepTime(model, setup, H200, machine(1, 16));
+  const once = (2 * model.parameters) / H200.pcie;
+  expect(step).toBeGreaterThan(8 * once);
+  expect(step).toBeLessThan(8 * 2 * once + 0.5);
+  const { step: whole } = stepTime(model, { ...setup, weights: 'device' }, H200, machine(1, 16));
+  expect(whole).toBeLessThan(8 * once);
+});
+
 test.each(timeRows)('step time: %s', (_, model, setup, at, ms) => {
   const got = 1000 * stepTime(sizes(model), { ...plainSetup, ...setup }, H200, at).step;
   expect(Math.abs(got / ms() - 1)).toBeLessThan(SECONDS);

@@ -124,6 +124,28 @@ test('logprobs of both formats, with the raw bytes of tokens', () =>
     );
   }));
 
+test('a streamed token has the offset of the whole answer, though its text is held back', async () => {
+  const engine = new FakeEngine(tokenizer);
+  engine.holds = 3;
+  await withServer(
+    async (url) => {
+      const body = { prompt: [5, 6], max_tokens: 8, n: 2, logprobs: 0 };
+      const { json } = await ask(`${url}/v1/completions`, { body });
+      const streamed = await ask(`${url}/v1/completions`, { body: { ...body, stream: true } });
+      const { events } = eventsOf(streamed.text);
+      const parts = events.flatMap(({ choices }) => choices);
+      for (const { index, text, logprobs } of json.choices) {
+        const own = parts.filter((part) => part.index === index);
+        expect(own.map((part) => part.text).join('')).toBe(text);
+        const offsets = own.flatMap((part) => part.logprobs.text_offset);
+        expect(offsets).toEqual(logprobs.text_offset);
+      }
+    },
+    {},
+    engine,
+  );
+});
+
 test('what a request does not say, generation_config.json does; what it says wins', async () => {
   const engine = new FakeEngine(tokenizer);
   engine.generation = { temperature: 0.6, top_k: 20, top_p: 0.95, max_new_tokens: 7 };

@@ -47,6 +47,8 @@ export class FakeEngine implements ServedEngine {
   pace: (place: number) => Promise<unknown> = () => turn();
   /** Thrown at this place of every stream. */
   failAt: { place: number; error: unknown } | null = null;
+  /** Characters of the text that are held back until its end, as for a stop string. */
+  holds = 0;
   /** Follows the text of every token. */
   padding = '';
   generation: Record<string, number | boolean> | null = null;
@@ -66,6 +68,7 @@ export class FakeEngine implements ServedEngine {
     const hear = () => {}; // As an engine, which listens for each of its requests.
     signal?.addEventListener('abort', hear);
     const streams = Array.from({ length: n }, () => this.tokenizer?.decodeStream());
+    const held = streams.map(() => '');
     try {
       for (let place = 0; place < maxNewTokens; ++place) {
         await this.pace(place);
@@ -75,7 +78,9 @@ export class FakeEngine implements ServedEngine {
           const token = tokenOf(prompt, index, place);
           const isLast = place === maxNewTokens - 1;
           const said = (decode?.push(token) ?? '') + (isLast ? (decode?.end() ?? '') : '');
-          const text = said + this.padding;
+          const known = held[index] + said + this.padding;
+          const text = isLast ? known : known.slice(0, Math.max(0, known.length - this.holds));
+          held[index] = known.slice(text.length);
           this.counts.generatedTokens++;
           yield {
             ...{ index, text, tokens: [token], cachedTokens: Math.min(prompt.length, 2) },

@@ -12,6 +12,7 @@ import { held, Tensor } from '../../tensor/index.js';
 import { type Collectives, takeOver } from '../../zero/collectives.js';
 import {
   balancedShare,
+  type Measured,
   measureRates,
   type ProcessorRates,
 } from '../../zero/home/processor-rates.js';
@@ -47,16 +48,30 @@ export function findGpuShare(options: ShareOptions): number {
   if (elements < FEWEST_ELEMENTS) return 0;
   const element = dtypeSize((partitions[0] as Partition).weights.dtype);
   const place = `${device.info.name}, ${threads()} threads, ${group.size} ranks`;
-  const rates = ratesOf(`${hostname()}, ${place}`, {
+  const moments = momentsOf(options);
+  const what = moments === 'f32' ? place : `${place}, moments in ${moments}`;
+  const rates = ratesOf(`${hostname()}, ${what}`, {
     isFirst: group.rank === 0,
     agree: (own) => agreedOn(group, device, own ? 1 : 0) === 1,
-    measure: () => measureRates(device),
+    measure: () => measureRates(device, { moments }),
     file: join(homedir(), '.cache', 'ds-native', 'processor-rates.json'),
   });
   if (rates === null) return agreedOn(group, device, 0);
   const balanced = balancedShare(rates, { state: stateBytes(options) / elements, element });
   const most = spareBytes(device, partitions) / (gradients * element * elements);
   return agreedOn(group, device, Math.min(balanced, most));
+}
+
+/** In what `optimizer` keeps Adam's moments; f32 for one that has others. */
+export function momentsOf({
+  partitions,
+  optimizer,
+}: Pick<ShareOptions, 'partitions' | 'optimizer'>): Measured['moments'] {
+  const ranges = partitions.flatMap(({ groups }) => groups);
+  const isNarrow = ranges.some((range) =>
+    stateSizes(range, optimizer).some(({ name, dtype }) => name === 'exp_avg' && dtype === 'bf16'),
+  );
+  return isNarrow ? 'bf16' : 'f32';
 }
 
 /** Of all of `partitions`, master weights included. */

@@ -19,6 +19,14 @@ const ELEMENTS = 2 ** 24;
 /** About a tenth of a second on a machine with a large GPU. */
 const PASSES = 20;
 
+/** What is measured, and how long. */
+export interface Measured {
+  elements: number;
+  passes: number;
+  /** In what Adam keeps its moments: those in bf16 are fewer bytes, and more work. */
+  moments: 'f32' | 'bf16';
+}
+
 /** Bytes of a parameter's state, and of its gradient or its weight. */
 interface Crossing {
   state: number;
@@ -42,10 +50,12 @@ export function balancedShare(
 /** Blocks for a fraction of a second. By default takes 0.5 GB of host memory meanwhile, and 0.2 GB of the device. */
 export function measureRates(
   device: Device,
-  { elements, passes } = { elements: ELEMENTS, passes: PASSES },
+  { elements = ELEMENTS, passes = PASSES, moments = 'f32' }: Partial<Measured> = {},
 ): ProcessorRates {
-  const state = () => Array.from({ length: 3 }, () => pinned(device, [elements], 'f32'));
-  const [own, passing] = [state(), state()];
+  const own = (['f32', moments, moments] as const).map((dtype) =>
+    pinned(device, [elements], dtype),
+  );
+  const passing = own.map(() => pinned(device, [elements], 'f32'));
   const gradients = [0, 1].map(() => pinned(device, [elements], 'bf16'));
   const control = pinnedFilled(device, [4], 'f32', 1);
   const windows = passing.map(() => held(() => Tensor.empty([elements], 'f32', device)));
