@@ -71,7 +71,7 @@ function namedBy({ arg_mappings: named }: Settings): Readonly<Record<string, str
 /** The section with its defaults; errors and notices have their places in the file. */
 function settingsOf(path: string, { autotuning }: Section, say: (line: string) => void): Settings {
   const { errors, notices } = checkConfig(path, { worldSize: 1, autoLater: true });
-  const isOurs = ({ path: key }: { path: string }): boolean => key.startsWith('autotuning.');
+  const isOurs = ({ path: key }: { path: string }): boolean => /^autotuning(\.|$)/.test(key);
   for (const notice of notices.filter(isOurs)) {
     if (notice.path !== 'autotuning.enabled') say(noticeLine(notice));
   }
@@ -144,12 +144,13 @@ class Search {
     }
   }
 
-  /** Where memory was short for all of a way: its next micro-batch. */
+  /** Where memory was short for all of a way: its next micro-batch that was not tried. */
   private smallerThan({ isShort, candidate }: Row): Candidate | null {
     const { way, microBatch } = candidate;
-    const isOpen = ({ metrics, candidate: other }: Row) => other.way === way && metrics !== null;
-    if (!isShort || this.rows.some(isOpen)) return null;
+    const ofWay = this.rows.filter(({ candidate: other }) => other.way === way);
+    if (!isShort || ofWay.some(({ metrics }) => metrics !== null)) return null;
+    const tried = new Set(ofWay.map(({ candidate: other }) => other.microBatch));
     const all = this.ways.find(({ name }) => name === way)?.candidates ?? [];
-    return all.find((one) => one.microBatch < microBatch) ?? null;
+    return all.find((one) => one.microBatch < microBatch && !tried.has(one.microBatch)) ?? null;
   }
 }

@@ -1,6 +1,7 @@
 // Which micro-batches are tried, and how many of them make a step.
 import type { ResolvedConfig } from '../../types/config.js';
-import type { Section } from '../config/schema.js';
+import { coerced } from '../config/coerce.js';
+import { configSchema, type Section } from '../config/schema.js';
 import { DsError } from '../errors.js';
 import { flagOf, type Mappings, numberOf } from './program-arguments.js';
 
@@ -19,7 +20,11 @@ export interface BatchWishes {
   total: number | null;
 }
 
-/** Throws DS_CONFIG for lists that are none of micro-batches. */
+const isSize = (one: unknown): one is number => Number.isSafeInteger(one) && Number(one) > 0;
+
+/**
+ * Throws DS_CONFIG for what are no numbers of samples and steps, DS_ARGUMENT for an argument of 0.
+ */
 export function batchWishes(
   file: Section,
   settings: ResolvedConfig['autotuning'],
@@ -27,22 +32,29 @@ export function batchWishes(
   mappings: Mappings,
 ): BatchWishes {
   const micro = file[MICRO];
-  const isSize = (one: unknown): one is number => Number.isSafeInteger(one) && Number(one) > 0;
   if (Array.isArray(micro) && (micro.length === 0 || !micro.every(isSize))) {
     throw refused(MICRO, 'positive whole numbers', micro);
   }
-  if (Array.isArray(file[STEPS])) throw refused(STEPS, 'one number', file[STEPS]);
+  const only = Array.isArray(micro) ? [...new Set(micro as number[])].sort((a, b) => b - a) : null;
   const said = (key: string): number | null => {
-    if (isSize(file[key])) return file[key] as number;
     const flag = flagOf(mappings, key);
-    return flag === null ? null : numberOf(args, flag);
+    return saidOf(file, key) ?? (flag === null ? null : numberOf(args, flag));
   };
   return {
-    only: Array.isArray(micro) ? [...new Set(micro as number[])].sort((a, b) => b - a) : null,
-    least: said(MICRO) ?? settings.min_train_micro_batch_size_per_gpu,
+    only,
+    least: only?.at(-1) ?? said(MICRO) ?? settings.min_train_micro_batch_size_per_gpu,
     steps: said(STEPS) ?? 1,
-    total: isSize(file[TOTAL]) ? file[TOTAL] : null,
+    total: saidOf(file, TOTAL),
   };
+}
+
+/** Null where `file` leaves the key open. */
+function saidOf(file: Section, key: string): number | null {
+  const given = file[key];
+  const value = coerced(given, configSchema.properties?.[key] ?? {});
+  if (isSize(value)) return value;
+  if (value === undefined || value === 'auto') return null;
+  throw refused(key, 'a positive whole number, or "auto"', given);
 }
 
 function refused(key: string, expected: string, got: unknown): DsError {
@@ -51,14 +63,17 @@ function refused(key: string, expected: string, got: unknown): DsError {
 
 /** Micro-batches from the largest to the smallest: the least one, doubled as long as it may be. */
 export function microBatches(
-  { only, least, total }: BatchWishes,
+  wishes: BatchWishes,
   settings: ResolvedConfig['autotuning'],
   ranks: number,
 ): number[] {
+  const { only, least, total } = wishes;
   const { max_train_batch_size: most, max_train_micro_batch_size_per_gpu: limit } = settings;
   const perRank = total === null ? null : total / ranks;
+  const batchOf = (size: number): number =>
+    size * ranks * accumulationOf(wishes, settings, { size, ranks });
   const mayBe = (size: number): boolean =>
-    (most === null || size * ranks <= most) && (perRank === null || perRank % size === 0);
+    (perRank === null || perRank % size === 0) && (most === null || batchOf(size) <= most);
   if (only) return only.filter(mayBe);
   const sizes: number[] = [];
   for (let size = least; size <= limit; size *= 2) sizes.push(size);

@@ -1,6 +1,14 @@
 // Experiments: jobs of the user's own program, each with a configuration, and what each leaves in
 // its folder.
-import { existsSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  lstatSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { join, resolve } from 'node:path';
 
 import type { ResolvedConfig } from '../../types/config.js';
@@ -39,10 +47,25 @@ export interface Jobs {
 /** Thrown where the search was asked to end. */
 export class Interrupted extends Error {}
 
-/** Sections by which a run of a few steps would write beside the user's own runs. */
-const MONITORS = ['tensorboard', 'csv_monitor', 'wandb', 'comet'];
+/**
+ * Sections by which a run of a few steps would write beside the user's own runs; a profiled step
+ * takes longer, besides.
+ */
+const MONITORS = ['tensorboard', 'csv_monitor', 'wandb', 'comet', 'flops_profiler'];
 
 const FIRST_RUN = 'profile_model_info';
+
+/**
+ * In folders that a search has made, or taken while they were empty: what it names there is its
+ * own.
+ */
+const MARK = '.ds-autotuning';
+
+/** What an experiment leaves in its folder. */
+const LEFT = [
+  ...['exp.json', 'ds_config.json', 'cmd.txt', 'stdout.log', 'stderr.log'],
+  ...['metrics.json', 'metrics.json.part', 'model_info.json', 'model_info.json.part'],
+];
 
 /** Characters of standard error in which a reason is looked for. */
 const TAIL = 2 ** 16;
@@ -52,7 +75,9 @@ export class Experiments {
   readonly results: string;
   private readonly descriptions: string;
 
-  /** Throws DS_IO where the folders cannot be made. */
+  /**
+   * Throws DS_IO where the folders cannot be made, or are somebody's: before anything is changed.
+   */
   constructor(
     private readonly jobs: Jobs,
     private readonly settings: Settings,
@@ -64,8 +89,12 @@ export class Experiments {
   ) {
     this.results = resolve(settings.results_dir);
     this.descriptions = resolve(settings.exps_dir);
-    makeFolder(this.results);
-    makeFolder(this.descriptions);
+    const folders = [this.results, this.descriptions];
+    folders.forEach(requireOwn);
+    for (const folder of folders) {
+      makeFolder(folder);
+      write(join(folder, MARK), '');
+    }
     if (settings.overwrite) this.clear();
   }
 
@@ -101,7 +130,8 @@ export class Experiments {
     const { start_profile_step, end_profile_step, metric, overwrite } = this.settings;
     const own = { enabled: true, start_profile_step, end_profile_step, metric, metric_path: file };
     const config = unmonitored({ ...candidate.config, autotuning: own });
-    const isThere = !overwrite && isSame(readJson(join(folder, 'ds_config.json')), config);
+    const isThere =
+      !overwrite && isSame(readJson(join(folder, 'exp.json')), this.described(name, config));
     const known = isThere ? readJson<ExperimentMetrics>(file) : null;
     if (known) return { candidate, metrics: known, failure: null, isShort: false };
     const ended = await this.start(name, config);
@@ -129,14 +159,12 @@ export class Experiments {
   private async start(name: string, config: Section): Promise<Ended> {
     const { jobs } = this;
     const folder = join(this.results, name);
-    rmSync(folder, { recursive: true, force: true });
+    takeAway(folder, LEFT);
     makeFolder(folder);
     const file = join(folder, 'ds_config.json');
-    const args = this.argumentsOf(file, config);
-    const { slots: num_gpus, nodes: num_nodes } = jobs;
-    const described = { name, ds_config: config, num_gpus, num_nodes };
+    const all = this.described(name, config);
+    const { result_dir: _folder, user_args: args, ...described } = all;
     const logs = { out: join(folder, 'stdout.log'), err: join(folder, 'stderr.log') };
-    const all = { ...described, result_dir: folder, user_args: args };
     write(join(this.descriptions, `${name}.json`), text(described));
     write(join(folder, 'exp.json'), text(all));
     write(file, text(config));
@@ -145,6 +173,14 @@ export class Experiments {
     const ended = await jobs.run(args, logs);
     if (ended.isInterrupted) throw new Interrupted();
     return ended;
+  }
+
+  /** All that an experiment's result depends on but the program itself. */
+  private described(name: string, config: Section) {
+    const { slots: num_gpus, nodes: num_nodes } = this.jobs;
+    const folder = join(this.results, name);
+    const user_args = this.argumentsOf(join(folder, 'ds_config.json'), config);
+    return { name, ds_config: config, num_gpus, num_nodes, result_dir: folder, user_args };
   }
 
   /** Other machines get the configuration itself, as DeepSpeed's experiments do. */
@@ -160,11 +196,31 @@ export class Experiments {
   private clear(): void {
     for (const name of readdirSync(this.results)) {
       const folder = join(this.results, name);
-      if (!statSync(folder).isDirectory() || !existsSync(join(folder, 'exp.json'))) continue;
-      rmSync(folder, { recursive: true });
-      rmSync(join(this.descriptions, `${name}.json`), { force: true });
+      if (!lstatSync(folder).isDirectory() || !existsSync(join(folder, 'exp.json'))) continue;
+      takeAway(folder, LEFT);
+      if (readdirSync(folder).length === 0) rmdirSync(folder);
+      takeAway(this.descriptions, [`${name}.json`]);
     }
   }
+}
+
+/** Throws DS_IO where `folder` holds what no search has made. */
+function requireOwn(folder: string): void {
+  if (!existsSync(folder)) return;
+  const names = onDisk(wanted(folder), () => readdirSync(folder));
+  if (names.length === 0 || names.includes(MARK)) return;
+  throw new DsError({
+    code: 'DS_IO',
+    op: `autotuning ${folder}`,
+    expected: 'an unused name, an empty folder, or the one of an earlier search',
+    got: `a folder with ${names[0]}${names.length > 1 ? ` and ${names.length - 1} more` : ''}`,
+    hint: 'A search replaces files in its folders: name others by autotuning.results_dir and exps_dir.',
+  });
+}
+
+function takeAway(folder: string, names: readonly string[]): void {
+  for (const name of names)
+    onDisk(wanted(join(folder, name)), () => rmSync(join(folder, name), { force: true }));
 }
 
 /** `config` as an experiment has it. */
@@ -179,7 +235,7 @@ function reasonOf(folder: string, { code }: Ended, early: string) {
   const isShort = isKilled || /DS_OUT_OF_MEMORY|heap out of memory|out of memory/i.test(said);
   // Without the labels of ranks.
   const lines = said.split('\n').map((line) => line.replace(/^\[[\d,-]+\] /, '').trim());
-  const error = lines.find((line) => /^\w*Error( \[\w+\])?: /.test(line));
+  const error = lines.find((line) => /^(\w*Error( \[\w+\])?|ds train): /.test(line));
   const ending = code === 0 ? early : `exit code ${code}${isKilled ? ', killed' : ''}`;
   return { isShort, text: error ? `${error.slice(0, 300)} (${ending})` : ending };
 }

@@ -24,10 +24,14 @@ interface Place {
   value: string;
 }
 
-/** The value of `flag`; null where the arguments, up to "--", have none. */
+/**
+ * The value of `flag`, the last one, which wins in parsers; null where the arguments, up to "--",
+ * have none.
+ */
 function placeOf(args: readonly string[], flag: string): Place | null {
-  for (const [at, word] of args.entries()) {
-    if (word === '--') return null;
+  const end = args.indexOf('--');
+  const words = [...(end < 0 ? args : args.slice(0, end)).entries()];
+  for (const [at, word] of words.reverse()) {
     const equals = word.startsWith('--') ? word.indexOf('=') : -1;
     const name = equals < 0 ? word : word.slice(0, equals);
     if (!name.startsWith('--') || plain(name) !== plain(flag)) continue;
@@ -63,10 +67,14 @@ export function configArgument(args: readonly string[]): ConfigArgument {
   });
 }
 
-/** The whole number that `flag` is given; null where it is given none. */
+/** The whole number that `flag` is given; null where it is given none. Throws DS_ARGUMENT for 0. */
 export function numberOf(args: readonly string[], flag: string): number | null {
   const place = placeOf(args, flag);
-  return place && /^\d+$/.test(place.value) ? Number(place.value) : null;
+  if (!place || !/^\d+$/.test(place.value)) return null;
+  const number = Number(place.value);
+  if (number > 0) return number;
+  const expected = 'a positive whole number';
+  throw new DsError({ code: 'DS_ARGUMENT', op: flag, expected, got: place.value });
 }
 
 /** Which argument has which key of the configuration. */
@@ -95,11 +103,17 @@ export function withValues(
     if (value === undefined || value === 'auto' || typeof value === 'object') return;
     const place = placeOf(words, flag.trim());
     if (place) words = put(words, place, String(value));
-    else if (isAdded) words.push(flag.trim(), String(value));
+    else if (isAdded) words = withAdded(words, [flag.trim(), String(value)]);
   };
   for (const [key, flag] of Object.entries(known)) set(key, flag, false);
   for (const [key, flag] of Object.entries(named)) set(key, flag, true);
   return words;
+}
+
+/** Behind "--" a program reads no options. */
+function withAdded(args: readonly string[], added: readonly string[]): string[] {
+  const at = args.indexOf('--');
+  return args.toSpliced(at < 0 ? args.length : at, 0, ...added);
 }
 
 /** By a dotted path, or wherever the name is found first. */

@@ -5,6 +5,7 @@ import { isDeepStrictEqual } from 'node:util';
 import type { ResolvedConfig } from '../../types/config.js';
 import { checkConfig, type DsConfig } from '../config/index.js';
 import { configSchema, isSection, type Section, typesOf } from '../config/schema.js';
+import { DsError } from '../errors.js';
 import type { ModelInfo } from '../plan/index.js';
 import {
   accumulationOf,
@@ -57,10 +58,11 @@ const MOVED = { device: 'cpu', pin_memory: true };
 /** zero_optimization of `file`; of lists of values the first. */
 function zeroOf({ zero_optimization: zero }: Section): Section {
   if (!isSection(zero)) return {};
-  const { offload_optimizer: state, offload_param: weights, ...rest } = zero;
-  const kept = Object.entries({ ...rest }).map(([key, value]) => [key, firstOf(key, value)]);
+  const kept = Object.entries(zero).map(([key, value]) => [key, firstOf(key, value)]);
+  const all = Object.fromEntries(kept) as Section;
+  const { offload_optimizer: state, offload_param: weights, ...rest } = all;
   return {
-    ...Object.fromEntries(kept),
+    ...rest,
     // The plan's "auto" leaves offload to the search.
     ...(isSection(state) && state.device !== 'auto' && { offload_optimizer: state }),
     ...(isSection(weights) && weights.device !== 'auto' && { offload_param: weights }),
@@ -75,10 +77,19 @@ function isChoice(key: string, value: unknown): value is readonly unknown[] {
 
 const firstOf = (key: string, value: unknown): unknown => (isChoice(key, value) ? value[0] : value);
 
-/** The stages that the file leaves open: all where it names none. One rank shares nothing out. */
+/**
+ * The stages that the file leaves open: all where it names none. One rank shares nothing out.
+ * Throws DS_CONFIG for an empty list.
+ */
 export function stagesOf({ zero_optimization: zero }: Section, ranks: number): readonly unknown[] {
+  // Runs read true as stage 1.
+  if (typeof zero === 'boolean') return [Number(zero)];
   const stage = isSection(zero) ? zero.stage : undefined;
-  if (Array.isArray(stage)) return stage;
+  if (Array.isArray(stage)) {
+    if (stage.length > 0) return [...new Set(stage)];
+    const [op, expected] = ['zero_optimization.stage', 'a stage or more'];
+    throw new DsError({ code: 'DS_CONFIG', op, expected, got: '[]' });
+  }
   if (stage !== undefined && stage !== null && stage !== 'auto' && stage !== 'all') return [stage];
   return ranks > 1 ? [0, 1, 2, 3] : [0];
 }
@@ -137,15 +148,19 @@ function wayOf({ name, zero }: Placement, space: Space, info: ModelInfo): Way {
 
 function noSize({ settings, batches }: Space, { mesh }: ModelInfo): string {
   const { max_train_batch_size: most, max_train_micro_batch_size_per_gpu: limit } = settings;
+  const { min_train_batch_size: fewest } = settings;
+  const { total } = batches;
   const of = `no micro-batch of ${mesh.data} ranks`;
   if (!batches.only && batches.least > limit) {
     return `${of} is within autotuning.max_train_micro_batch_size_per_gpu ${limit}`;
   }
-  const least = batches.only?.at(-1) ?? batches.least;
-  if (most !== null && least * mesh.data > most) {
-    return `${of} is within autotuning.max_train_batch_size ${most}`;
+  const atMost = `autotuning.max_train_batch_size ${most}`;
+  if (total === null) {
+    const atLeast = fewest > 1 ? `autotuning.min_train_batch_size ${fewest} and ` : '';
+    return `${of} is within ${atLeast}${atMost}`;
   }
-  return `${of} makes up ${TOTAL} ${batches.total}`;
+  if (most !== null && total > most) return `${TOTAL} ${total} is above ${atMost}`;
+  return `${of} makes up ${TOTAL} ${total}`;
 }
 
 function noneFits(weighed: readonly { size: number; fit: Fit }[]): string {
@@ -201,6 +216,12 @@ const MORE: Readonly<Record<number, Readonly<Record<string, readonly unknown[]>>
   3: { overlap_comm: [true, false], prefetch_bucket_size: [5e6, 5e7, 5e8] },
 };
 
+/** Values of the keys of ZeRO that are open, and an experiment's name with them. */
+interface Choice {
+  name: string;
+  keys: Section;
+}
+
 /** `best` with each other choice of the keys of ZeRO that the file leaves open. */
 export function variantsOf(best: Candidate, { file }: Space, info: ModelInfo): Candidate[] {
   const own = isSection(file.zero_optimization) ? file.zero_optimization : {};
@@ -213,21 +234,22 @@ export function variantsOf(best: Candidate, { file }: Space, info: ModelInfo): C
     ([key, value]) => key !== 'stage' && isChoice(key, value),
   );
   const choices = [...standard, ...named] as [string, readonly unknown[]][];
-  const all = choices.reduce<Section[]>(
+  const all = choices.reduce<Choice[]>(
     (made, [key, values]) =>
-      made.flatMap((one) => values.map((value) => ({ ...one, [key]: value }))),
-    [{}],
+      made.flatMap(({ name, keys }) =>
+        values.map((value, i) => ({
+          name: `${name}_${initials(key)}${isSection(value) ? i : value}`,
+          keys: { ...keys, [key]: value },
+        })),
+      ),
+    [{ name: best.name, keys: {} }],
   );
   const zero = best.config.zero_optimization as Section;
   const known = meaningOf(best.config, info);
   return all
-    .map((one) => ({
-      ...best,
-      name: [
-        best.name,
-        ...Object.entries(one).map(([key, value]) => `${initials(key)}${value}`),
-      ].join('_'),
-      config: { ...best.config, zero_optimization: { ...zero, ...one } },
+    .map(({ name, keys }) => ({
+      ...{ ...best, name },
+      config: { ...best.config, zero_optimization: { ...zero, ...keys } },
     }))
     .filter(({ config }) => {
       const meaning = meaningOf(config, info);

@@ -12,7 +12,12 @@ const UNITS: Readonly<Record<Metric, string>> = {
   flops: 'FLOPS of each GPU',
 };
 
-const number = (value: number): string => value.toPrecision(4).replace(/\.?0+$/, '');
+/** Of four digits, without zeros behind the point: "29.08", "1200", "4.5e+13". */
+function number(value: number): string {
+  const [digits = '', ...exponent] = value.toPrecision(4).split('e');
+  const short = digits.includes('.') ? digits.replace(/\.?0+$/, '') : digits;
+  return [short, ...exponent].join('e');
+}
 
 /** "autotuning: z1_gas1_tmbspg4: 123.4 samples/s, 48 ms a step (at most 5 more)". */
 export function experimentLine(row: Row, metric: Metric, left: number): string {

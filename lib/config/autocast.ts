@@ -13,9 +13,10 @@ export function readAutocast(draft: Draft): void {
   if (!isSection(section) || section.enabled !== true) return;
   const { dtype } = section;
   if (dtype !== 'bf16' && dtype !== 'fp16') return;
-  const own = draft.value[dtype];
-  const isOn = isSection(own) && own.enabled === true;
-  draft.value[dtype] = { ...(isSection(own) ? own : {}), enabled: true };
+  const own = draft.value[dtype] ?? {};
+  if (!isSection(own)) return; // The schema refuses it.
+  const isOn = own.enabled === true;
+  draft.value[dtype] = { ...own, enabled: true };
   const of = 'torch_autocast.dtype';
   if (!isOn) draft.made.set(`${dtype}.enabled`, { from: 'derived', of });
   const text = `is read as ${dtype}.enabled: weights and what layers give each other are ${dtype}, master weights and sums within operations fp32; PyTorch's weights, norms and softmax stay fp32.`;

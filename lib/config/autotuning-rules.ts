@@ -38,10 +38,17 @@ export const autotuningRules: readonly Rule[] = [
   describesItsModel,
 ];
 
-/** Source: DeepSpeed ends such a run one step after end_profile_step, with an error. */
-export function searchesNothing({ autotuning }: ResolvedValues): Advice | null {
+/**
+ * Whether `ds --autotuning` has started the run, of which nothing but what it measures is to be.
+ */
+export function isExperiment({ autotuning }: Pick<ResolvedValues, 'autotuning'>): boolean {
   const { enabled, metric_path: metrics, model_info: info } = autotuning;
-  if (!enabled || metrics !== null || info?.profile) return null;
+  return enabled && (metrics !== null || info?.profile === true);
+}
+
+/** Source: DeepSpeed ends such a run one step after end_profile_step, with an error. */
+export function searchesNothing(config: ResolvedValues): Advice | null {
+  if (!config.autotuning.enabled || isExperiment(config)) return null;
   const text =
     'is the wish of `ds --autotuning tune|run`: started without it, this run trains as the file says.';
   return { path: ['autotuning', 'enabled'], text };

@@ -1,9 +1,9 @@
 // `ds --autotuning tune|run script.js`: searches the fastest configuration by jobs of the script,
 // and with `run` starts it with the best one.
-import { appendFileSync } from 'node:fs';
-
 import { autotune, type Jobs } from '../autotuning/index.js';
+import type { DsError } from '../errors.js';
 import { refuse } from './argument-error.js';
+import { JobLogs } from './job-logs.js';
 import { launch, noticeOf, outliveReaders, plannedJob, runJob, withPidFile } from './launch.js';
 import type { LaunchOptions } from './launch-options.js';
 import type { LaunchJob } from './make-job.js';
@@ -79,19 +79,28 @@ function jobsOf(
   { job, remote }: LaunchJob,
   { name, asked }: { name: string; asked: AskedToEnd },
 ): Jobs {
+  let isTold = false;
+  const tellOnce = ({ code, message }: DsError): void => {
+    if (!isTold) process.stderr.write(`ds: ${code} | ${message}\n`);
+    isTold = true;
+  };
   return {
     slots: Math.max(...job.nodes.map(({ slots }) => slots.length)),
     nodes: job.nodes.length,
     isRemote: remote.length > 0,
     command: (args) => ['ds', ...wordsOf(options), name, ...args].map(quote).join(' '),
-    async run(args, { out, err }) {
-      const write = (stream: 'out' | 'err', text: string): void =>
-        appendFileSync(stream === 'out' ? out : err, `${text}\n`);
+    async run(args, files) {
+      const logs = new JobLogs(files, tellOnce);
+      const { line: write } = logs;
       const notice = (text: string): void => write('err', `ds: ${text}`);
-      const plan = await plannedJob(options, { ...program, args }, notice);
-      if (asked.isDue) return { code: INTERRUPTED, isInterrupted: true };
-      const { failure } = await runJob(plan, { write, notice, isTerminal: false });
-      return { code: failure ? exitCode(failure) : 0, isInterrupted: asked.isDue };
+      try {
+        const plan = await plannedJob(options, { ...program, args }, notice);
+        if (asked.isDue) return { code: INTERRUPTED, isInterrupted: true };
+        const { failure } = await runJob(plan, { write, notice, isTerminal: false });
+        return { code: failure ? exitCode(failure) : 0, isInterrupted: asked.isDue };
+      } finally {
+        await logs.close();
+      }
     },
   };
 }

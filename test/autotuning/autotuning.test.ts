@@ -108,7 +108,30 @@ test('a program that does not train is named with its error, and nothing is trie
   const { code, stderr } = await start(BASE, '--autotuning', 'tune', '--num_procs', '1');
   expect(code).toBe(2);
   expect(stderr).toMatch(/^ds: --autotuning: expected a program that trains .*TypeError: no data/m);
-  expect(readdirSync(join(dir, 'autotuning_results'))).toEqual(['profile_model_info']);
+  expect(readdirSync(join(dir, 'autotuning_results'))).toEqual([
+    '.ds-autotuning',
+    'profile_model_info',
+  ]);
+});
+
+test('a log that cannot be written is said once, and the search goes on', async () => {
+  // Whoever runs first finds a full disk where its output goes.
+  const full = `
+const { join } = require('node:path');
+const { rmSync, symlinkSync } = require('node:fs');
+const log = join(process.argv.at(-1), '..', 'stdout.log');
+rmSync(log);
+symlinkSync('/dev/full', log);
+for (let i = 0; i < 5; ++i) console.log(i);
+`;
+  writeFileSync(join(dir, 'train.js'), full + scriptOf(join(__dirname, 'tuned-process')));
+  const { code, stdout, stderr } = await start(BASE, '--autotuning', 'tune', '--num_procs', '1');
+  expect(stderr).toMatch(
+    /^ds: DS_IO \| autotuning \S+\/profile_model_info\/stdout\.log: expected room .*ENOSPC/m,
+  );
+  expect(stderr.match(/ENOSPC/g)).toHaveLength(1);
+  expect(stdout).toMatch(/^autotuning: z0_gas1_tmbspg2: /m);
+  expect(code).toBe(0);
 });
 
 test('Ctrl-C ends the search, which says what it has found', async () => {

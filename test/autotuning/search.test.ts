@@ -1,7 +1,7 @@
 // What is searched in, in which order, and what ends the search: over jobs that only write results.
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 
 import { autotune } from '../../lib/autotuning/index.js';
 import { nn } from '../../lib/index.js';
@@ -38,16 +38,21 @@ interface Config {
 
 interface Searched {
   info?: ModelInfo;
+  /** Ranks of a node. */
+  slots?: number;
   args?: readonly string[];
   known?: Record<string, string>;
-  /** Samples a second; null where memory is short. */
-  speed?: (config: Config) => number | null;
+  /** Samples a second; null where memory is short, "none" where it fails otherwise. */
+  speed?: (config: Config) => number | null | 'none';
+  /** What a job says that fails otherwise. */
+  said?: string;
   isRemote?: boolean;
 }
 
 /** Runs a search; `tried` has the arguments of each job but the first. */
 async function search(file: object, options: Searched = {}) {
   const { info = infoOf(2, 44 * GIB), speed = () => 1, args = [], isRemote = false } = options;
+  const { slots = 2, said = '' } = options;
   const path = join(dir, 'ds_config.json');
   const folders = { results_dir: join(dir, 'results'), exps_dir: join(dir, 'exps') };
   const { autotuning, ...rest } = file as { autotuning?: object };
@@ -66,8 +71,8 @@ async function search(file: object, options: Searched = {}) {
     }
     tried.push({ name: (metrics ?? '').split('/').at(-2) as string, config, args: words });
     const throughput = speed(config);
-    if (throughput === null) {
-      writeFileSync(err, SHORT);
+    if (throughput === null || throughput === 'none') {
+      writeFileSync(err, throughput === null ? SHORT : said);
       return { code: 1, isInterrupted: false };
     }
     const latency = 1000 / throughput;
@@ -78,7 +83,7 @@ async function search(file: object, options: Searched = {}) {
   const found = await autotune({
     args: ['--deepspeed', path, ...args],
     known: options.known ?? {},
-    jobs: { slots: 2, nodes: 1, isRemote, run, command: (words) => words.join(' ') },
+    jobs: { slots, nodes: 1, isRemote, run, command: (words) => words.join(' ') },
     say: (line) => lines.push(line),
   });
   const best = found.file ? (JSON.parse(readFileSync(found.file, 'utf8')) as Config) : null;
@@ -115,11 +120,24 @@ describe('what is tried', () => {
   test.each([
     ['a number', 2, ['z2_gas1_tmbspg1']],
     ['a list', [3, 1], ['z3_gas1_tmbspg1', 'z1_gas1_tmbspg1']],
+    ['a list that names one twice', [2, 2], ['z2_gas1_tmbspg1']],
   ])('keeps to the stages of the file: %s', async (_, stage, names) => {
     const autotuning = { max_train_micro_batch_size_per_gpu: 1 };
     expect((await search({ ...BF16, zero_optimization: { stage }, autotuning })).names).toEqual(
       names,
     );
+  });
+
+  test('keeps to the stage of a section that is a boolean', async () => {
+    const autotuning = { max_train_micro_batch_size_per_gpu: 1 };
+    const file = { ...BF16, autotuning, zero_optimization: true };
+    expect((await search(file)).names).toEqual(['z1_gas1_tmbspg1']);
+  });
+
+  test('refuses a list of no stages', async () => {
+    const refusal = { code: 'DS_CONFIG', op: 'zero_optimization.stage' };
+    const file = { ...BF16, zero_optimization: { stage: [] } };
+    await expect(search(file)).rejects.toMatchObject(refusal);
   });
 
   test('keeps to the micro-batches of the file', async () => {
@@ -139,6 +157,30 @@ describe('what is tried', () => {
     expect(names).toEqual([]);
     expect(lines).toContain(
       `z1 was left out: no micro-batch of 2 ranks is within autotuning.${bound}`,
+    );
+  });
+
+  test.each([
+    [{ min_train_batch_size: 20, max_train_batch_size: 24 }, '', ['3_tmbspg4', '6_tmbspg2']],
+    [{ min_train_batch_size: 20, max_train_batch_size: 22 }, '', ['5_tmbspg2']],
+    [
+      { min_train_batch_size: 5, max_train_batch_size: 5 },
+      'no micro-batch of 2 ranks is within autotuning.min_train_batch_size 5 and autotuning.max_train_batch_size 5',
+      [],
+    ],
+    [{ min_train_batch_size: 8, max_train_batch_size: 4 }, 'max_train_batch_size 4', []],
+  ])('keeps a batch within its bounds: %j', async (bounds, reason, names) => {
+    const file = { ...BF16, zero_optimization: { stage: 1 }, train_micro_batch_size_per_gpu: 2 };
+    const found = await search({ ...file, autotuning: bounds });
+    expect(found.names).toEqual(names.map((name) => `z1_gas${name}`));
+    expect(found.lines.join('\n')).toContain(reason);
+  });
+
+  test('says where the batch of the file is above its bound', async () => {
+    const file = { ...BF16, zero_optimization: { stage: 1 }, train_batch_size: 32 };
+    const { lines } = await search({ ...file, autotuning: { max_train_batch_size: 16 } });
+    expect(lines).toContain(
+      'z1 was left out: train_batch_size 32 is above autotuning.max_train_batch_size 16',
     );
   });
 
@@ -165,6 +207,39 @@ describe('what is tried', () => {
     expect((await search(file, { info: { ...own, activation_mem_per_gpu: null } })).names).toEqual([
       'z3_gas1_tmbspg1',
     ]);
+  });
+
+  test.each([
+    ['train_micro_batch_size_per_gpu', 0],
+    ['train_micro_batch_size_per_gpu', 2.5],
+    ['train_micro_batch_size_per_gpu', 'many'],
+    ['train_batch_size', [16, 32]],
+    ['train_batch_size', -8],
+    ['gradient_accumulation_steps', 0],
+  ])('refuses %s %j, as runs do, in place of searching without it', async (key, value) => {
+    const refusal = { code: 'DS_CONFIG', op: key, got: JSON.stringify(value) };
+    await expect(search({ ...BF16, [key]: value })).rejects.toMatchObject(refusal);
+  });
+
+  test('reads numbers in quotes, as runs do', async () => {
+    const file = { ...BF16, zero_optimization: { stage: 1 }, train_batch_size: '12' };
+    const { names } = await search({ ...file, train_micro_batch_size_per_gpu: '2' });
+    expect(names).toEqual(['z1_gas3_tmbspg2']);
+  });
+
+  test('refuses an argument of no samples, from which there is no way up', async () => {
+    const known = { train_micro_batch_size_per_gpu: '--batch' };
+    await expect(search(BF16, { known, args: ['--batch', '0'] })).rejects.toMatchObject({
+      ...{ code: 'DS_ARGUMENT', op: '--batch', got: '0' },
+    });
+  });
+
+  test.each([true, [], 'tune'])('refuses a section that is none: %j', async (autotuning) => {
+    const path = join(dir, 'ds_config.json');
+    writeFileSync(path, JSON.stringify({ ...BF16, autotuning }));
+    const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), command: () => '' };
+    const given = { args: ['--deepspeed', path], known: {}, jobs, say: () => {} };
+    await expect(autotune(given)).rejects.toMatchObject({ code: 'DS_CONFIG', path: 'autotuning' });
   });
 
   test('refuses a file that nothing can train, by its key', async () => {
@@ -200,6 +275,20 @@ describe('the search', () => {
     expect(latency.best).toMatchObject({ train_micro_batch_size_per_gpu: 8 });
   });
 
+  test.each([
+    [1200, '1200'],
+    [30, '30'],
+    [29.5, '29.5'],
+    [0.25, '0.25'],
+    [4.5e13, '4.5e+13'],
+    [1e10, '1e+10'],
+  ])('prints what was measured, %d', async (measured, text) => {
+    const autotuning = { num_tuning_micro_batch_sizes: 1 };
+    const { lines } = await search({ ...STAGE1, autotuning }, { speed: () => measured });
+    expect(lines[0]).toBe(`autotuning: z1_gas1_tmbspg8: ${text} samples/s`);
+    expect(lines.at(-4)).toMatch(new RegExp(`global +\\| 1 +\\| ${text.replace('+', '.')} `));
+  });
+
   test('goes on to smaller micro-batches where memory is short after all', async () => {
     const speed = (config: Config) => (micro(config) > 1 ? null : 5);
     const autotuning = { num_tuning_micro_batch_sizes: 2 };
@@ -216,6 +305,19 @@ describe('the search', () => {
     expect(best).toMatchObject({ train_micro_batch_size_per_gpu: 1 });
   });
 
+  test('tries none again that has failed, in whatever order', async () => {
+    // Drawn are 2, 8 and 4: where memory is short for 4, the next smaller one has failed.
+    const speed = (config: Config) => (micro(config) === 2 ? 'none' : null);
+    const autotuning = { tuner_type: 'random', num_tuning_micro_batch_sizes: 3 };
+    const { names } = await search({ ...STAGE1, autotuning }, { speed });
+    expect(names).toEqual([
+      'z1_gas1_tmbspg2',
+      'z1_gas1_tmbspg8',
+      'z1_gas1_tmbspg4',
+      'z1_gas1_tmbspg1',
+    ]);
+  });
+
   test('ends after trials without gain, or enough of them', async () => {
     const open = { ...BF16, autotuning: { tuner_early_stopping: 2 } };
     expect((await search(open)).names).toHaveLength(3);
@@ -224,21 +326,65 @@ describe('the search', () => {
   });
 
   test('takes what is there over, whatever the monitors of the file, which experiments have not', async () => {
-    const monitors = { csv_monitor: { enabled: true }, tensorboard: { enabled: true } };
+    const flops_profiler = { enabled: true, output_file: 'flops.txt' };
+    const monitors = { csv_monitor: { enabled: true }, flops_profiler };
     const file = { ...STAGE1, ...monitors, autotuning: { overwrite: false } };
     const first = await search(file);
     expect(first.names).toHaveLength(3);
-    expect(first.tried[0]?.config).not.toHaveProperty('csv_monitor');
+    for (const key of Object.keys(monitors)) expect(first.tried[0]?.config).not.toHaveProperty(key);
     expect(first.best).toMatchObject(monitors);
     const again = await search(file);
     expect(again.names).toEqual([]);
     expect(again.best).toEqual(first.best);
   });
 
+  test('takes no folder of somebody else, and leaves what others put into its own', async () => {
+    const own = [
+      ['results', 'z1_gas1_tmbspg8', 'exp.json'],
+      ['results', 'notes', 'exp.json'],
+      ['results', 'summary.txt'],
+      ['exps', 'z1_gas1_tmbspg8.json'],
+    ].map((names) => join(dir, ...names));
+    for (const file of own) {
+      mkdirSync(dirname(file), { recursive: true });
+      writeFileSync(file, 'mine');
+      const free = file.includes('exps') ? 'exps' : 'results';
+      const refused = { code: 'DS_IO', op: `autotuning ${join(dir, free)}` };
+      await expect(search(BF16)).rejects.toMatchObject(refused);
+      expect(readFileSync(file, 'utf8')).toBe('mine');
+      rmSync(join(dir, free), { recursive: true });
+    }
+    await search(BF16);
+    const kept = join(dir, 'results', 'z1_gas1_tmbspg8', 'notes.txt');
+    mkdirSync(dirname(kept), { recursive: true });
+    writeFileSync(kept, 'mine');
+    await search(BF16);
+    expect(readFileSync(kept, 'utf8')).toBe('mine');
+  });
+
+  test.each([
+    ['ranks', { slots: 1 }],
+    ['arguments of the program', { args: ['--model', 'large'] }],
+  ])('tries again with other %s, whose results are not these', async (_, other) => {
+    const file = { ...STAGE1, autotuning: { overwrite: false } };
+    const first = await search(file);
+    const { names, lines } = await search(file, { ...other, speed: () => 7 });
+    expect(names).toEqual(first.names);
+    expect(lines[0]).toContain(' 7 samples/s');
+  });
+
   test('says where nothing can be measured', async () => {
     const { found, lines } = await search(STAGE1, { speed: () => null });
     expect(found.file).toBeNull();
     expect(lines.join('\n')).toContain('there is no best configuration');
+  });
+
+  test('gives the reason of `ds train`, which has no name of an error', async () => {
+    const said = 'DS_NOTICE: a\nds train: Trainer save.dir out: expected b, got c\n  at d';
+    const { lines } = await search(STAGE1, { speed: () => 'none', said });
+    expect(lines[0]).toContain(
+      ': nothing: ds train: Trainer save.dir out: expected b, got c (exit',
+    );
   });
 
   test('draws in one order, or goes by the plan and what it was wrong by', async () => {
@@ -279,6 +425,29 @@ describe('the search', () => {
   });
 });
 
+describe('lists of sections', () => {
+  const offload_optimizer = [{ device: 'none' }, { device: 'cpu' }];
+  const file = { ...BF16, zero_optimization: { stage: 2, offload_optimizer } };
+  const speed = ({ zero_optimization: { offload_optimizer: state } }: Config) =>
+    (state as { device: string }).device === 'cpu' ? 2 : 1;
+
+  test('have one experiment for each, in a folder of its own', async () => {
+    const autotuning = { fast: false, num_tuning_micro_batch_sizes: 1, tuner_early_stopping: 0 };
+    const { names, tried, best } = await search({ ...file, autotuning }, { speed });
+    expect(tried[0]?.config.zero_optimization.offload_optimizer).toEqual({ device: 'none' });
+    expect(names).toContain('z2_gas1_tmbspg8_octrue_rbs50000000_oo1');
+    expect(new Set(names).size).toBe(names.length);
+    expect(best?.zero_optimization.offload_optimizer).toEqual({ device: 'cpu' });
+  });
+
+  test('count with their first where the search is fast', async () => {
+    const { tried } = await search(file, { speed });
+    for (const { config } of tried) {
+      expect(config.zero_optimization.offload_optimizer).toEqual({ device: 'none' });
+    }
+  });
+});
+
 describe('the program', () => {
   const autotuning = {
     arg_mappings: { 'gradient_accumulation_steps ': '--steps' },
@@ -294,6 +463,21 @@ describe('the program', () => {
       ['--per-device-train-batch-size=8', '--out', 'x', '--steps', '1'],
       ['--per-device-train-batch-size=4', '--out', 'x', '--steps', '1'],
     ]);
+  });
+
+  test('gets values in the last of several arguments, which wins there', async () => {
+    const args = ['--batch', '1', '--batch=4', '--other', '--batch', '--steps', '2'];
+    const known = { train_micro_batch_size_per_gpu: '--batch' };
+    const { tried } = await search({ ...file, autotuning }, { args, known });
+    expect(tried.at(-1)?.args.slice(2)).toEqual([
+      ...['--batch', '1', '--batch=4', '--other', '--batch', '--steps', '2'],
+    ]);
+    expect(tried[0]?.args[4]).toBe('--batch=8');
+  });
+
+  test('gets values before the "--" behind which it reads none', async () => {
+    const { tried } = await search({ ...file, autotuning }, { args: ['--', '--steps', '4'] });
+    expect(tried[0]?.args.slice(2)).toEqual(['--steps', '1', '--', '--steps', '4']);
   });
 
   test('gets the configuration itself where ranks run on other machines', async () => {

@@ -37,6 +37,8 @@ test.each([
   [{ torch_autocast: { enabled: true } }, 'torch_autocast.dtype'],
   [{ torch_autocast: { enabled: true, dtype: 'fp32' } }, 'torch_autocast.dtype'],
   [{ torch_autocast: { enabled: true, dtype: 'bf16' }, fp16: { enabled: true } }, 'fp16.enabled'],
+  [{ torch_autocast: { enabled: true, dtype: 'bf16' }, bf16: true }, 'bf16'],
+  [{ torch_autocast: { enabled: true, dtype: 'fp16' }, fp16: 7 }, 'fp16'],
 ])('refused: %j', (config, path) => {
   expect(check(config).errors.map((error) => error.path)).toEqual([path]);
 });
