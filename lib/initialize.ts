@@ -30,6 +30,13 @@ import type { PipelineEngine } from './engine/pipeline-engine.js';
 import { DATA } from './engine/ranks.js';
 import { buildEngine } from './engine/setup/build-engine.js';
 import { type Clients, requireJob, requireMonitors } from './engine/setup/clients.js';
+import {
+  isSampled,
+  noteUnserved,
+  requireSameDraws,
+  samplerOf,
+  unchosen,
+} from './engine/setup/data-sampling.js';
 import type { Planned } from './engine/setup/planned-zero.js';
 import { DsError } from './errors.js';
 import { Module } from './nn/index.js';
@@ -156,6 +163,17 @@ export async function initialize<Sample, Batch>(
 ): Promise<
   Omit<Initialized<Sample, Batch>, 'trainLoader'> & { trainLoader: AnyLoader<Sample, Batch> }
 > {
+  return initialized(given, true);
+}
+
+/** @internal initialize() for whoever serves the data, and obeys what is said of them. */
+export function initializeServed(
+  given: InitializeOptions<unknown, unknown>,
+): Promise<Omit<Initialized<unknown, unknown>, 'trainLoader'>> {
+  return initialized(given, false);
+}
+
+async function initialized<Sample, Batch>(given: AnyOptions<Sample, Batch>, isServing: boolean) {
   const options = readOptions('initialize', given, OPTIONS);
   const { model } = options;
   requireModel(model);
@@ -169,7 +187,9 @@ export async function initialize<Sample, Batch>(
   const { config, planned } = readConfiguration(options, model.hiddenSize, job);
   if (config.seed !== null) seed(config.seed);
   const trainLoader = buildLoader(options, config, job);
+  if (isServing && !trainLoader) noteUnserved(config, job.rank);
   const engine = await buildEngine(model, config, { ...options, planned, distributed: job });
+  await requireSameDraws(job, engine, trainLoader);
   if (trainLoader) engine.companions.set('trainLoader', trainLoader);
   return { engine, optimizer: engine.optimizer, trainLoader, lrScheduler: engine.lrScheduler };
 }
@@ -241,12 +261,14 @@ function readConfiguration(
 
 /** Opens nothing before it is iterated. */
 function buildLoader<Sample, Batch>(
-  { trainingData, collate, numWorkers }: AnyOptions<Sample, Batch>,
+  { trainingData, collate, numWorkers: given }: AnyOptions<Sample, Batch>,
   config: ResolvedConfig,
   { mesh, world: { device } }: Distributed,
 ): AnyLoader<Sample, Batch> {
   if (!trainingData) return null;
   const place = { rank: mesh.place(...DATA), worldSize: mesh.size(...DATA) };
+  const { num_workers: workers } = config.data_efficiency.data_sampling;
+  const numWorkers = given ?? (isSampled(config) ? workers : undefined);
   const options = {
     batchSize: config.train_micro_batch_size_per_gpu,
     device,
@@ -255,10 +277,13 @@ function buildLoader<Sample, Batch>(
     numWorkers,
   };
   if (isIterableDataset(trainingData)) {
+    if (isSampled(config)) throw unchosen('trainingData', 'samples that come in turn');
     return new IterableLoader<Sample, Batch>(trainingData, { ...options, ...place });
   }
-  const seed = config.seed ?? 0;
-  const sampler = new DistributedSampler(trainingData.length, { ...place, seed });
+  const { length } = trainingData;
+  const sampler =
+    samplerOf(config, length, place) ??
+    new DistributedSampler(length, { ...place, seed: config.seed ?? 0 });
   return new DataLoader<Sample, Batch>(trainingData, { ...options, sampler });
 }
 

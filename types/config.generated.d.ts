@@ -1886,18 +1886,78 @@ export interface CurriculumScheduleConfig {
 export interface DataEfficiencyConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /**
-   * Seed of the sampling. Default 1234. No effect: random-LTD draws from the generator that seed()
-   * sets.
-   */
+  /** Seed of data_sampling; random-LTD draws from the generator that seed() sets. Default 1234. */
   seed?: number;
-  /**
-   * Which samples are drawn. Default null. Not supported yet: draw samples in a data.Sampler of
-   * your own; for sequences that get longer use curriculum_learning.
-   */
-  data_sampling?: { [key: string]: unknown } | null;
+  /** Which samples of `trainingData` are drawn. */
+  data_sampling?: DataSamplingConfig | null;
   /** Which tokens a layer sees. */
   data_routing?: DataRoutingConfig | null;
+}
+
+/** Which samples of `trainingData` are drawn. */
+export interface DataSamplingConfig {
+  /** Switches it on. Default false. */
+  enabled?: boolean;
+  /** Times that as many samples are drawn as there are, at most. Default 1000. */
+  num_epochs?: number;
+  /** Threads that get samples, unless `initialize()` is given `numWorkers`. Default 0. */
+  num_workers?: number;
+  /**
+   * Batches lie in pinned memory. Default false. No effect: batches always go to a GPU through
+   * pinned memory.
+   */
+  pin_memory?: boolean;
+  /** Draws easy samples first. */
+  curriculum_learning?: DataSamplingCurriculumConfig | null;
+  /**
+   * Batches of about as many tokens, with rates by their sizes. Default null. Not supported yet:
+   * steps here have a fixed number of samples; text.TextDataset packs texts into rows of one
+   * length.
+   */
+  dynamic_batching?: { [key: string]: unknown } | null;
+}
+
+/** Draws easy samples first. */
+export interface DataSamplingCurriculumConfig {
+  /** Switches it on. Default false. */
+  enabled?: boolean;
+  /**
+   * Folder for lists of samples of about one difficulty. Default null. No effect: every rank keeps
+   * these lists in memory.
+   */
+  data_cluster_path?: string | null;
+  /** By name: a sample is drawn when it is easy enough by all of them. */
+  curriculum_metrics?: { [name: string]: DataSamplingMetricConfig } | null;
+}
+
+/** How difficult samples are by one metric, and may be at each step. */
+export interface DataSamplingMetricConfig {
+  /**
+   * Lists of samples by difficulty, of `data.analyze()` or DeepSpeed's DataAnalyzer, without .bin
+   * and .idx. Default null.
+   */
+  index_to_sample_path?: string | null;
+  /** The difficulty of each list: difficulty_type "value". Default null. */
+  index_to_metric_path?: string | null;
+  /**
+   * What difficulties are: values of the metric, or how many of max_difficulty parts of all
+   * samples. Default "value".
+   */
+  difficulty_type?: 'value' | 'percentile';
+  /**
+   * "single_cluster" leaves no sample out: a loop makes batches harder. Default "schedule_based".
+   */
+  clustering_type?: 'schedule_based' | 'single_cluster';
+  /** Difficulty at the start. Default null. */
+  min_difficulty?: number | null;
+  /** Difficulty at the end; the first one that is as large stays. Default null. */
+  max_difficulty?: number | null;
+  /**
+   * How the difficulty grows; "custom" is `setSchedules()` of the loader's sampler. Default null.
+   */
+  schedule_type?: 'fixed_linear' | 'fixed_root' | 'fixed_discrete' | 'custom' | null;
+  /** Parameters of the growth. */
+  schedule_config?: CurriculumScheduleConfig | null;
 }
 
 /** Which tokens a layer sees. */
@@ -4301,15 +4361,70 @@ export interface ResolvedCurriculumSchedule {
 export interface ResolvedDataEfficiency {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Seed of the sampling. No effect: random-LTD draws from the generator that seed() sets. */
+  /** Seed of data_sampling; random-LTD draws from the generator that seed() sets. */
   readonly seed: number;
-  /**
-   * Which samples are drawn. Not supported yet: draw samples in a data.Sampler of your own; for
-   * sequences that get longer use curriculum_learning.
-   */
-  readonly data_sampling: { [key: string]: unknown } | null;
+  /** Which samples of `trainingData` are drawn. */
+  readonly data_sampling: ResolvedDataSampling;
   /** Which tokens a layer sees. */
   readonly data_routing: ResolvedDataRouting;
+}
+
+/** Which samples of `trainingData` are drawn. */
+export interface ResolvedDataSampling {
+  /** Switches it on. */
+  readonly enabled: boolean;
+  /** Times that as many samples are drawn as there are, at most. */
+  readonly num_epochs: number;
+  /** Threads that get samples, unless `initialize()` is given `numWorkers`. */
+  readonly num_workers: number;
+  /** Batches lie in pinned memory. No effect: batches always go to a GPU through pinned memory. */
+  readonly pin_memory: boolean;
+  /** Draws easy samples first. */
+  readonly curriculum_learning: ResolvedDataSamplingCurriculum;
+  /**
+   * Batches of about as many tokens, with rates by their sizes. Not supported yet: steps here have
+   * a fixed number of samples; text.TextDataset packs texts into rows of one length.
+   */
+  readonly dynamic_batching: { [key: string]: unknown } | null;
+}
+
+/** Draws easy samples first. */
+export interface ResolvedDataSamplingCurriculum {
+  /** Switches it on. */
+  readonly enabled: boolean;
+  /**
+   * Folder for lists of samples of about one difficulty. No effect: every rank keeps these lists in
+   * memory.
+   */
+  readonly data_cluster_path: string | null;
+  /** By name: a sample is drawn when it is easy enough by all of them. */
+  readonly curriculum_metrics: { readonly [name: string]: ResolvedDataSamplingMetric };
+}
+
+/** How difficult samples are by one metric, and may be at each step. */
+export interface ResolvedDataSamplingMetric {
+  /**
+   * Lists of samples by difficulty, of `data.analyze()` or DeepSpeed's DataAnalyzer, without .bin
+   * and .idx.
+   */
+  readonly index_to_sample_path: string | null;
+  /** The difficulty of each list: difficulty_type "value". */
+  readonly index_to_metric_path: string | null;
+  /**
+   * What difficulties are: values of the metric, or how many of max_difficulty parts of all
+   * samples.
+   */
+  readonly difficulty_type: 'value' | 'percentile';
+  /** "single_cluster" leaves no sample out: a loop makes batches harder. */
+  readonly clustering_type: 'schedule_based' | 'single_cluster';
+  /** Difficulty at the start. */
+  readonly min_difficulty: number | null;
+  /** Difficulty at the end; the first one that is as large stays. */
+  readonly max_difficulty: number | null;
+  /** How the difficulty grows; "custom" is `setSchedules()` of the loader's sampler. */
+  readonly schedule_type: 'fixed_linear' | 'fixed_root' | 'fixed_discrete' | 'custom' | null;
+  /** Parameters of the growth. */
+  readonly schedule_config: ResolvedCurriculumSchedule;
 }
 
 /** Which tokens a layer sees. */

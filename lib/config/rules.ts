@@ -2,17 +2,13 @@
 import type { ResolvedValues } from '../../types/config.js';
 import { autotuningRules, searchesNothing } from './autotuning-rules.js';
 import { compressionRules, unreadInForward } from './compression-rules.js';
-import {
-  beginsBelow,
-  curriculumRules,
-  slowLengths,
-  unreadScheduleKey,
-} from './curriculum-rules.js';
+import { curriculumAdvices, curriculumRules } from './curriculum-rules.js';
 import type { Draft } from './draft.js';
 import { partitionRules } from './partition-rules.js';
 import { precisionRules } from './precision-rules.js';
 import { routingRules } from './routing-rules.js';
 import type { Advice, Rule, Violation } from './rule.js';
+import { samplingAdvices, samplingRules } from './sampling-rules.js';
 import { sparseRules, unreadSparseKey } from './sparse-rules.js';
 import { zeroRules } from './zero-rules.js';
 
@@ -34,6 +30,7 @@ const rules: readonly Rule[] = [
   ...sparseRules,
   ...curriculumRules,
   ...routingRules,
+  ...samplingRules,
   ...compressionRules,
   ...autotuningRules,
   adamWIsDecoupled,
@@ -60,8 +57,9 @@ const castsForNothing = ({ fp16 }: ResolvedValues): Advice | null => {
 
 const advices = [
   ...[warmupOutlastsTotal, castsForNothing, unreadSparseKey],
-  ...[slowLengths, beginsBelow, unreadScheduleKey, unreadInForward],
-  searchesNothing,
+  ...[unreadInForward, searchesNothing],
+  ...curriculumAdvices,
+  ...samplingAdvices,
 ];
 
 /** What there is to advise on `config`. */

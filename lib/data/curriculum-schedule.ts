@@ -1,5 +1,9 @@
 // Curriculum schedules: how difficult samples may be at each step of training.
 // Source: DeepSpeed's CurriculumScheduler, whose formulas and rounding these are.
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { accuratePower } from './accurate-power.js';
 
 /** The difficulty of a global step; the first one is 1. */
@@ -13,18 +17,34 @@ export interface DifficultyRange {
   max: number;
 }
 
+/** A growth in so many steps. */
 export interface FixedRootOptions extends DifficultyRange {
   /** Steps from `min` to `max`. */
   totalSteps: number;
-  /** Difficulties are multiples of it, rounded down; `max` alone need not be one. */
-  difficultyStep: number;
-  /** 1 is linear, 2 the square root: how much faster difficulties grow at the beginning. */
-  rootDegree: number;
+  /** Difficulties are multiples of it, rounded down; `max` alone need not be one. Default 1. */
+  difficultyStep?: number;
+  /**
+   * 1 is linear, 2 the square root: how much faster difficulties grow at the beginning. Default 1.
+   */
+  rootDegree?: number;
 }
 
-/** min + (max - min) (step / totalSteps)^(1 / rootDegree), rounded down, and at most `max`. */
-export function fixedRoot(options: FixedRootOptions): CurriculumSchedule {
-  const { min, max, totalSteps, difficultyStep, rootDegree } = options;
+const ROOT: OptionNames<FixedRootOptions> = {
+  ...{ min: true, max: true, totalSteps: true, difficultyStep: true, rootDegree: true },
+};
+
+/**
+ * min + (max - min) (step / totalSteps)^(1 / rootDegree), rounded down, and at most `max`. Throws
+ * DS_ARGUMENT.
+ */
+export function fixedRoot(given: FixedRootOptions): CurriculumSchedule {
+  const options = readOptions('fixedRoot', given, ROOT);
+  const { difficultyStep = 1, rootDegree = 1 } = options;
+  const min = requireFinite('fixedRoot min', options.min);
+  const max = requireFinite('fixedRoot max', options.max, min);
+  const totalSteps = requireInteger('fixedRoot totalSteps', options.totalSteps, 1);
+  requireInteger('fixedRoot difficultyStep', difficultyStep, 1);
+  requireFinite('fixedRoot rootDegree', rootDegree, Number.MIN_VALUE);
   return (step) => {
     const share = accuratePower(step / totalSteps, 1 / rootDegree);
     const whole = Math.floor(share * (max - min) + min);
@@ -32,13 +52,72 @@ export function fixedRoot(options: FixedRootOptions): CurriculumSchedule {
   };
 }
 
-/** difficulties[i] until step maxSteps[i], and the last one from then on. */
+/**
+ * difficulties[i] until step maxSteps[i], which are one less, and the last one from then on. Throws
+ * DS_ARGUMENT.
+ */
 export function fixedDiscrete(
   difficulties: readonly number[],
   maxSteps: readonly number[],
 ): CurriculumSchedule {
+  requireNumbers('fixedDiscrete difficulties', difficulties);
+  requireNumbers('fixedDiscrete maxSteps', maxSteps);
+  if (difficulties.length !== maxSteps.length + 1) {
+    const expected = `${maxSteps.length + 1} difficulties, one more than there are last steps`;
+    const got = String(difficulties.length);
+    throw new DsError({ code: 'DS_ARGUMENT', op: 'fixedDiscrete', expected, got });
+  }
   return (step) => {
     const index = maxSteps.findIndex((last) => step <= last);
     return difficulties.at(index) as number;
   };
+}
+
+function requireNumbers(op: string, list: unknown): void {
+  if (!Array.isArray(list)) {
+    const expected = 'a list of numbers';
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(list) });
+  }
+  for (const [i, number] of list.entries()) requireFinite(`${op}[${i}]`, number);
+}
+
+/**
+ * A schedule step by step: the first difficulty that reaches `max` stays, whatever the schedule
+ * says later. Source: CurriculumScheduler.update_difficulty().
+ */
+export class DifficultyPath {
+  private step = 0;
+  private difficulty = Number.NEGATIVE_INFINITY;
+
+  /** `op` is whose schedule it is, for errors. */
+  constructor(
+    private readonly op: string,
+    private readonly schedule: CurriculumSchedule,
+    private readonly max: number,
+  ) {}
+
+  /**
+   * Asks the schedule for every step up to this one, once where steps do not go back. Throws
+   * DS_ARGUMENT for what is no number, or easier than the step before.
+   */
+  at(step: number): number {
+    if (step < this.step) {
+      this.step = 0;
+      this.difficulty = Number.NEGATIVE_INFINITY;
+    }
+    while (this.step < step && this.difficulty < this.max) this.advance();
+    return this.difficulty;
+  }
+
+  private advance(): void {
+    const op = `${this.op}(${this.step + 1})`;
+    const next = requireFinite(op, this.schedule(this.step + 1));
+    if (next < this.difficulty) {
+      const expected = `at least ${this.difficulty}, the difficulty of the step before`;
+      const hint = 'Difficulties grow.';
+      throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: String(next), hint });
+    }
+    this.difficulty = next;
+    this.step++;
+  }
 }

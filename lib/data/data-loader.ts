@@ -5,7 +5,9 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { device as findDevice } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
 import {
   type BatchMaker,
   InProcessMaker,
@@ -100,12 +102,12 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     requireServable(dataset);
     this.batchSize = requireInteger('DataLoader batchSize', options.batchSize ?? 1, 1);
     this.device = findDevice(options.device ?? 'cpu');
-    this.dropLast = options.dropLast ?? false;
+    this.dropLast = requireType('DataLoader dropLast', options.dropLast ?? false, 'boolean');
     const { length } = dataset;
-    const natural = options.shuffle === false;
+    const shuffle = requireType('DataLoader shuffle', options.shuffle ?? true, 'boolean');
     this.sampler =
-      options.sampler ??
-      (natural ? new SequentialSampler(length) : new RandomSampler(length, options));
+      requireSampler(options.sampler ?? null) ??
+      (shuffle ? new RandomSampler(length, options) : new SequentialSampler(length));
     if (this.length < 1) throw this.tooFew();
     this.maker = makerOf(dataset, this.device, options);
   }
@@ -205,14 +207,18 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   private start(pass: Pass): void {
     const order = this.skipFinishedEpoch();
     const batches = this.batchesIn(order.length);
+    if (batches === 0) throw this.atItsEnd();
     pass.begin(this.position, order, batches, this.batchSize);
     this.maker.begin(pass);
   }
 
-  /** The order of what is left of the epoch; when nothing is, that of the next one. */
+  /**
+   * The order of what is left of the epoch; when nothing is, that of the next one, which has none
+   * where the sampler is at its end.
+   */
   private skipFinishedEpoch(): Uint32Array {
     const order = this.sampler.order(this.position.served);
-    if (this.batchesIn(order.length) > 0) return order;
+    if (this.batchesIn(order.length) > 0 || this.position.served === 0) return order;
     this.goTo(this.position.epoch + 1);
     return this.sampler.order(0);
   }
@@ -242,6 +248,16 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   private batchesIn(samples: number): number {
     const batches = samples / this.batchSize;
     return this.dropLast ? Math.floor(batches) : Math.ceil(batches);
+  }
+
+  private atItsEnd(): DsError {
+    return new DsError({
+      code: 'DS_DATA',
+      op: `DataLoader, epoch ${this.epoch}`,
+      expected: 'an epoch that has samples',
+      got: `the end of the ${this.sampler.constructor.name}`,
+      hint: 'It draws for no more epochs than it was given.',
+    });
   }
 
   private tooFew(): DsError {
@@ -279,7 +295,7 @@ function makerOf<Sample, Batch>(
   device: Device,
   options: DataLoaderOptions<Sample, Batch>,
 ): BatchMaker<Uint32Array, Batch> {
-  const parts = { device, collate: options.collate ?? null };
+  const parts = { device, collate: requireCollate('DataLoader', options.collate) };
   const workers = workersOf(dataset, options);
   return workers ? new WorkerMaker(parts, workers) : new InProcessMaker(dataset, parts);
 }
@@ -297,7 +313,11 @@ export function workersOf(
       source,
       timeoutMs: requireTimeout(options.workerTimeoutMs ?? 120_000),
       prefetch: requireInteger('DataLoader prefetchFactor', options.prefetchFactor ?? 2, 1),
-      persistent: options.persistentWorkers ?? false,
+      persistent: requireType(
+        'DataLoader persistentWorkers',
+        options.persistentWorkers ?? false,
+        'boolean',
+      ),
       thread: options.workerThread ?? {},
     };
   }
@@ -307,6 +327,28 @@ export function workersOf(
     expected: 'a dataset that a worker thread can build',
     got: 'an object of this thread',
     hint: "Functions do not cross threads: give data.workerDataset({ module: require.resolve('./my-dataset.js'), export: 'build', args: [...] }), or numWorkers 0.",
+  });
+}
+
+/** Null for none. Throws DS_ARGUMENT for what is no function. */
+export function requireCollate<Collate>(op: string, collate: Collate | undefined): Collate | null {
+  if (collate !== undefined && collate !== null) requireType(`${op} collate`, collate, 'function');
+  return collate ?? null;
+}
+
+/** What a loader calls of a sampler. */
+const SAMPLER_METHODS = ['order', 'setEpoch', 'stateDict', 'loadStateDict'] as const;
+
+function requireSampler(sampler: Sampler | null): Sampler | null {
+  if (SAMPLER_METHODS.every((name) => sampler === null || typeof sampler[name] === 'function')) {
+    return sampler;
+  }
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'DataLoader sampler',
+    expected: 'a sampler',
+    got: phrase(sampler),
+    hint: 'Extend data.Sampler with length and order(served), the numbers of the samples in turn.',
   });
 }
 

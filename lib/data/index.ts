@@ -1,5 +1,23 @@
 // The data room's door: datasets, samplers, and the loaders that make batches of them.
+export {
+  type AnalyzedMetric,
+  type AnalyzeOptions,
+  analyze,
+  type DifficultyMetric,
+} from './analyze.js';
 export { type Batched, collate } from './collate.js';
+export {
+  type CurriculumMetric,
+  CurriculumSampler,
+  type CurriculumSamplerOptions,
+} from './curriculum-sampler.js';
+export {
+  type CurriculumSchedule,
+  type DifficultyRange,
+  type FixedRootOptions,
+  fixedDiscrete,
+  fixedRoot,
+} from './curriculum-schedule.js';
 export { DataLoader, type DataLoaderOptions, type WorkerThreadOptions } from './data-loader.js';
 export {
   type Dataset,

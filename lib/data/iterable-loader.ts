@@ -14,7 +14,7 @@ import {
   WorkerMaker,
 } from './batch-maker.js';
 import type { Batched } from './collate.js';
-import { overtaken, type WorkerThreadOptions, workersOf } from './data-loader.js';
+import { overtaken, requireCollate, type WorkerThreadOptions, workersOf } from './data-loader.js';
 import { turn } from './event-loop.js';
 import { type IterableDataset, requireIterableDataset } from './iterable-dataset.js';
 import { RoundReader } from './round-reader.js';
@@ -91,7 +91,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     requireRank(op, rank, worldSize);
     this.batchSize = batchSize;
     this.device = findDevice(options.device ?? 'cpu');
-    const parts = { device: this.device, collate: options.collate ?? null };
+    const parts = { device: this.device, collate: requireCollate(op, options.collate) };
     const workers = workersOf(dataset, options);
     this.maker = workers ? new WorkerMaker(parts, workers) : new RoundMaker(dataset, parts);
   }

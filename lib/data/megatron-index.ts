@@ -4,9 +4,9 @@ import { PositionalFile } from './positional-file.js';
 import { type TokenDType, tokenSize } from './token-format.js';
 import { dataError } from './token-window.js';
 
-const MAGIC = 'MMIDIDX\0\0';
+export const MAGIC = 'MMIDIDX\0\0';
 /** Magic, version (u64), dtype code (u8), sequences (u64), documents (u64). */
-const HEADER_BYTES = 34;
+export const HEADER_BYTES = 34;
 /** Entries that are checked at a time; the index is never held as a whole. */
 const CHUNK = 1 << 16;
 
@@ -41,6 +41,17 @@ export function readIndex(path: string, binBytes: number): IndexedTokens {
     requirePointers(file, header.sequences, tokenSize(dtype));
     requireDocuments(file, header);
     return { dtype, tokens };
+  } finally {
+    file.close();
+  }
+}
+
+/** The length of every sequence of an index that readIndex() has checked. Throws DS_DATA. */
+export function readSequenceLengths(path: string): Int32Array {
+  const file = new PositionalFile(path);
+  try {
+    const { sequences } = readHeader(file);
+    return new Int32Array(file.read(HEADER_BYTES, 4 * sequences));
   } finally {
     file.close();
   }

@@ -141,8 +141,9 @@ export class DistributedSampler extends Sampler {
     this.samples = requireLength('DistributedSampler', samples);
     this.worldSize = requireInteger('DistributedSampler worldSize', worldSize, 1);
     this.rank = requireInteger('DistributedSampler rank', rank, 0);
+    requireType('DistributedSampler shuffle', shuffle, 'boolean');
     this.seed = shuffle ? requireInteger('DistributedSampler seed', seed, 0) : null;
-    this.dropLast = dropLast;
+    this.dropLast = requireType('DistributedSampler dropLast', dropLast, 'boolean');
     requireRank('DistributedSampler', rank, worldSize);
   }
 

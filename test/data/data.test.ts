@@ -8,8 +8,11 @@ import {
   collate,
   DataLoader,
   type Dataset,
+  DistributedSampler,
+  IterableLoader,
   RepeatingLoader,
   TokenDataset,
+  workerDataset,
 } from '../../lib/data/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { liveTensors, Tensor } from '../../lib/tensor/tensor.js';
@@ -78,6 +81,34 @@ describe('DataLoader', () => {
     expect(() => new DataLoader(numbers(3), { batchSize: 4, dropLast: true })).toThrow(/dropLast/);
     for (const batchSize of [0, 1.5, -1, Number.NaN]) {
       expect(() => new DataLoader(numbers(3), { batchSize })).toThrow(/batchSize: expected an int/);
+    }
+  });
+
+  test.each<[object, RegExp]>([
+    [{ shuffle: 'false' }, /DataLoader shuffle: expected true or false, got "false"/],
+    [{ shuffle: 0 }, /DataLoader shuffle: expected true or false, got 0/],
+    [{ dropLast: 'no' }, /DataLoader dropLast: expected true or false, got "no"/],
+    [{ collate: 5 }, /DataLoader collate: expected a function, got 5/],
+    [
+      { sampler: [2, 0, 1] },
+      /DataLoader sampler: expected a sampler, got an array .*data\.Sampler/,
+    ],
+    [{ sampler: { length: 3, order: () => [] } }, /DataLoader sampler: expected a sampler/],
+  ])('%j: an option of another type is refused', (options, message) => {
+    expect(() => new DataLoader(numbers(3), options)).toThrow(message);
+  });
+
+  test('so are those of workers, of an IterableLoader and of a DistributedSampler', () => {
+    const built = workerDataset({ module: join(tmpdir(), 'none.js'), length: 3 });
+    const threads = { numWorkers: 1, persistentWorkers: 'yes' } as object;
+    expect(() => new DataLoader(built, threads)).toThrow(/persistentWorkers: expected true or f/);
+    const none = { *iterate() {} };
+    const collate = { collate: 'stack' } as object;
+    expect(() => new IterableLoader(none, collate)).toThrow(/IterableLoader collate: expected a f/);
+    for (const name of ['shuffle', 'dropLast']) {
+      const options = { rank: 0, worldSize: 1, [name]: 'false' };
+      const message = new RegExp(`DistributedSampler ${name}: expected true or false`);
+      expect(() => new DistributedSampler(3, options)).toThrow(message);
     }
   });
 

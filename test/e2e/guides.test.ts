@@ -82,6 +82,14 @@ test('layers are left out as often as the page says, and the model learns', () =
   expect(losses.at(-1)).toBeLessThan((losses[0] as number) - 0.5);
 }, 120_000);
 
+test('easy samples come first, in the steps that the page says', () => {
+  const lines = runPage('docs/data-sampling.md').trimEnd().split('\n');
+  const said = readPage('docs/data-sampling.md').matchAll(/`(step \d+: \d+ words)`/g);
+  expect(lines.slice(0, -1)).toEqual(Array.from(said, ([, line]) => line));
+  // A guess among all words is 4.16.
+  expect(Number(/^loss (\d\.\d+)$/.exec(lines.at(-1) as string)?.[1])).toBeLessThan(3.4);
+}, 120_000);
+
 test('a model is compressed while it learns, and gets as small as the page says', () => {
   const out = runPage('docs/compression.md');
   const losses = Array.from(out.matchAll(/loss (\d\.\d+)/g), ([, loss]) => Number(loss));

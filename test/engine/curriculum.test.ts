@@ -233,6 +233,15 @@ test('a pipeline trains on the first tokens, and is judged on all', async () => 
   expect(engines[0]).toEqual(engines[1]);
 });
 
+test('a stage that reads labels alone may give anything in place of inputs', async () => {
+  const { parts } = await engineOf(section);
+  const { targets } = batch(0);
+  for (const inputs of [undefined, null, 7, [1, 2]]) {
+    const [[same, labels] = []] = parts.curriculum.batches([[inputs as never, targets]]);
+    expect([same, (labels as Tensor).shape]).toEqual([inputs, [ROWS, LENGTHS[0]]]);
+  }
+});
+
 describe('a schedule of the caller', () => {
   test('says the length of each step', async () => {
     const engine = await engineOf(custom);

@@ -342,16 +342,12 @@ describe('the section', () => {
     ['require_steps', {}, { schedule_config: { seq_per_step: 1 } }],
     ['sequence_parallel_size', {}, {}],
     ['sparse_attention', {}, {}],
-    ['data_sampling', {}, {}],
   ])('is refused for its %s', (key, more, schedule) => {
     const others = {
       sequence_parallel_size: { sequence_parallel_size: 2 },
       sparse_attention: { sparse_attention: { mode: 'dense' } },
     }[key];
-    const given = config(ltd(more, schedule), others) as Record<string, object>;
-    if (key === 'data_sampling')
-      Object.assign(given.data_efficiency ?? {}, { data_sampling: { enabled: true } });
-    const { errors } = checkConfig(given as DsConfig, { worldSize: 2 });
+    const { errors } = checkConfig(config(ltd(more, schedule), others), { worldSize: 2 });
     expect(errors.map(({ path }) => path.split('.').at(-1))).toContain(key);
   });
 

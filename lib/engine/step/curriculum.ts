@@ -84,7 +84,7 @@ class SequenceCurriculum implements Curriculum {
     private readonly section: Section,
     private readonly run: { module: Module; progress: Progress },
   ) {
-    this.schedule = scheduleOf(section);
+    this.schedule = scheduleOf(section, unset);
     this.difficulty = section.min_difficulty as number;
   }
 
@@ -101,10 +101,12 @@ class SequenceCurriculum implements Curriculum {
   batches(given: readonly PipelineBatch[]): readonly PipelineBatch[] {
     this.at(this.run.progress.globalSteps + 1); // Also where a stage reads nothing.
     return given.map(([inputs, labels]) => {
-      const values = inputs instanceof Tensor ? [inputs] : inputs;
+      // Stages but the first may have been given anything in place of inputs.
+      const isList = Array.isArray(inputs) && inputs.every((one) => one instanceof Tensor);
+      const values: readonly unknown[] = isList ? (inputs as readonly Tensor[]) : [inputs];
       const cut = this.cut('engine.trainBatch', [...values, labels]);
       const some = cut.slice(0, -1) as Tensor[];
-      return [inputs instanceof Tensor ? (some[0] as Tensor) : some, cut.at(-1)];
+      return [isList ? some : (some[0] as Tensor), cut.at(-1)];
     });
   }
 
@@ -162,11 +164,14 @@ const shortens = (module: object): module is ShortensInputs =>
 const settingsOf = (section: Section): JsonObject =>
   JSON.parse(JSON.stringify(section)) as JsonObject;
 
-/** What the rules of the configuration have found complete. */
-function scheduleOf(section: Section): CurriculumSchedule {
+/** What the rules of the configuration have found complete; `custom` where it names none. */
+export function scheduleOf(
+  section: Pick<Section, 'schedule_type' | 'schedule_config' | 'min_difficulty' | 'max_difficulty'>,
+  custom: CurriculumSchedule,
+): CurriculumSchedule {
   const { schedule_type: type, schedule_config: given } = section;
   const { difficulty, max_step: maxSteps, ...root } = given ?? {};
-  if (type === 'custom') return unset;
+  if (type === 'custom') return custom;
   if (type === 'fixed_discrete') {
     return fixedDiscrete(difficulty as readonly number[], maxSteps as readonly number[]);
   }

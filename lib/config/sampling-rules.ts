@@ -1,0 +1,127 @@
+// Rules across the keys of data_efficiency.data_sampling: what its metrics need, and what they do.
+import type { ResolvedValues } from '../../types/config.js';
+import { shown } from './config-error.js';
+import type { Advice, Rule, Violation } from './rule.js';
+import {
+  beginsBelow,
+  completed,
+  missing,
+  rises,
+  type Scheduled,
+  scheduleViolation,
+  unreadScheduleKey,
+} from './schedule-rules.js';
+
+type Sampling = NonNullable<NonNullable<ResolvedValues['data_efficiency']>['data_sampling']>;
+type Curriculum = NonNullable<Sampling['curriculum_learning']>;
+type Metric = Curriculum['curriculum_metrics'][string];
+
+const SECTION = ['data_efficiency', 'data_sampling'];
+const METRICS = [...SECTION, 'curriculum_learning', 'curriculum_metrics'];
+
+interface MetricSite extends Scheduled {
+  section: Metric;
+}
+
+function curriculumIn({ data_efficiency: section }: ResolvedValues): Curriculum | null {
+  const sampling = section?.enabled ? section.data_sampling : null;
+  const curriculum = sampling?.enabled ? sampling.curriculum_learning : null;
+  return curriculum?.enabled ? curriculum : null;
+}
+
+/** The metrics of a curriculum that is on. */
+function metricsIn(config: ResolvedValues): MetricSite[] {
+  const metrics = curriculumIn(config)?.curriculum_metrics ?? {};
+  return Object.entries(metrics).map(([name, section]) => ({ path: [...METRICS, name], section }));
+}
+
+/** Source: DeepSpeed, which asserts it. */
+const hasMetrics: Rule = (config) => {
+  if (!curriculumIn(config) || metricsIn(config).length > 0) return null;
+  const hint = 'A metric is { "NAME": { "index_to_sample_path": .., "min_difficulty": .. } }.';
+  return {
+    path: METRICS,
+    expected: 'a metric or more, as the curriculum is on',
+    got: 'none',
+    hint,
+  };
+};
+
+/** What leaves no sample out needs no index. */
+function lacksAnIndex({ path, section }: MetricSite): Violation | null {
+  if (section.clustering_type === 'single_cluster') return null;
+  const needed = ['index_to_sample_path', 'index_to_metric_path'] as const;
+  const isValue = section.difficulty_type === 'value';
+  const absent = (isValue ? needed : needed.slice(0, 1)).find((key) => section[key] === null);
+  if (!absent) return null;
+  const hint = `data.analyze() writes it; "${section.difficulty_type}" reads it.`;
+  return missing([...path, absent], hint);
+}
+
+/** Source: DeepSpeed, whose pools keep what once came in. */
+function falls({ path, section }: MetricSite): Violation | null {
+  const { difficulty } = section.schedule_config ?? {};
+  if (section.schedule_type !== 'fixed_discrete' || !difficulty || rises(difficulty)) return null;
+  const hint = 'Samples that came within reach are not left out again.';
+  const where = [...path, 'schedule_config', 'difficulty'];
+  return { path: where, expected: 'difficulties in rising order', got: shown(difficulty), hint };
+}
+
+const metricsAreComplete: Rule = (config) => {
+  for (const site of metricsIn(config)) {
+    const found = scheduleViolation(site) ?? falls(site) ?? lacksAnIndex(site);
+    if (found) return found;
+  }
+  return null;
+};
+
+export const samplingRules: readonly Rule[] = [hasMetrics, metricsAreComplete];
+
+/** Source: DeepSpeed, where only a function that post-processes batches can obey such a metric. */
+function leavesNothingOut({ path, section }: MetricSite): Advice | null {
+  if (section.clustering_type !== 'single_cluster') return null;
+  const text = 'leaves no sample out: a loop asks for the difficulties() of trainLoader.sampler.';
+  return { path: [...path, 'clustering_type'], text };
+}
+
+/** A share of max_difficulty, which is a hundred percent. */
+function endsBeforeAll(site: MetricSite): Advice | null {
+  const { difficulty_type: type, clustering_type: clustering } = site.section;
+  const found = completed(site);
+  if (!found || type !== 'percentile' || clustering === 'single_cluster') return null;
+  const last = found.schedule.difficulty?.at(-1);
+  if (found.type !== 'fixed_discrete' || last === undefined || last >= found.max) return null;
+  const text = `ends at ${last} of max_difficulty, ${found.max}: harder samples are never drawn.`;
+  return { path: [...site.path, 'schedule_config', 'difficulty'], text };
+}
+
+const ofMetrics = [beginsBelow, unreadScheduleKey, leavesNothingOut, endsBeforeAll];
+
+/** One at a time, as with the rules. */
+const firstOfMetrics = ofMetrics.map((advice) => (config: ResolvedValues): Advice | null => {
+  for (const site of metricsIn(config)) {
+    const found = advice(site);
+    if (found) return found;
+  }
+  return null;
+});
+
+/** A section that is on and samples nothing. */
+function samplesNothing(config: ResolvedValues): Advice | null {
+  const { data_efficiency: section } = config;
+  if (!section?.enabled || !section.data_sampling?.enabled || curriculumIn(config)) return null;
+  const text = 'is on and samples nothing: curriculum_learning in it is off.';
+  return { path: SECTION, text };
+}
+
+const SEED = 1234;
+
+/** Source: DeepSpeed, whose random-LTD draws from PyTorch's generator. */
+function seedsNothing(config: ResolvedValues): Advice | null {
+  if ((config.data_efficiency?.seed ?? SEED) === SEED || curriculumIn(config)) return null;
+  const text =
+    'has no effect without data_sampling: random-LTD draws from the generator that seed() sets.';
+  return { path: ['data_efficiency', 'seed'], text };
+}
+
+export const samplingAdvices = [...firstOfMetrics, samplesNothing, seedsNothing];

@@ -1,0 +1,123 @@
+// Rules of a schedule of difficulties, wherever in the configuration one is: what each type needs,
+// and what it can do.
+import type { ResolvedValues } from '../../types/config.js';
+import { shown } from './config-error.js';
+import type { Advice, Violation } from './rule.js';
+
+type Legacy = NonNullable<ResolvedValues['curriculum_learning']>;
+type Schedule = NonNullable<Legacy['schedule_config']>;
+type Type = NonNullable<Legacy['schedule_type']>;
+
+/** A section that is on and has a schedule, and where it is. */
+export interface Scheduled {
+  path: readonly string[];
+  section: Pick<Legacy, 'min_difficulty' | 'max_difficulty' | 'schedule_type' | 'schedule_config'>;
+}
+
+/** One with both ends and a type. */
+export interface Complete {
+  min: number;
+  max: number;
+  type: Type;
+  schedule: Partial<Schedule>;
+}
+
+/** What each type reads of schedule_config, all of which it needs. */
+const READ: Readonly<Record<Type, readonly (keyof Schedule)[]>> = {
+  fixed_linear: ['total_curriculum_step', 'difficulty_step'],
+  fixed_root: ['total_curriculum_step', 'difficulty_step', 'root_degree'],
+  fixed_discrete: ['difficulty', 'max_step'],
+  custom: [],
+};
+
+/** Null where something is missing, which is a violation of its own. */
+export function completed({ section }: Scheduled): Complete | null {
+  const { min_difficulty: min, max_difficulty: max, schedule_type: type } = section;
+  if (min === null || max === null || type === null) return null;
+  return { min, max, type, schedule: section.schedule_config ?? {} };
+}
+
+/** The step to which difficulties are rounded; null where they are not. */
+export function stepOf({ type, schedule }: Complete): number | null {
+  const isRoot = type === 'fixed_linear' || type === 'fixed_root';
+  return isRoot ? (schedule.difficulty_step ?? null) : null;
+}
+
+/** A key that a section needs and has not. */
+export const missing = (path: readonly string[], hint: string): Violation => ({
+  path,
+  expected: 'a value, as the curriculum is on',
+  got: 'none',
+  hint,
+});
+
+/** Source: DeepSpeed's CurriculumScheduler, which asserts it. */
+function lacksSomething({ path, section }: Scheduled): Violation | null {
+  for (const key of ['min_difficulty', 'max_difficulty', 'schedule_type'] as const) {
+    if (section[key] === null) {
+      return missing([...path, key], 'Give it, or switch the section off.');
+    }
+  }
+  const type = section.schedule_type as Type;
+  const absent = READ[type].find((key) => section.schedule_config?.[key] == null);
+  if (!absent) return null;
+  const hint = `"${type}" reads ${READ[type].join(', ')}.`;
+  return missing([...path, 'schedule_config', absent], hint);
+}
+
+/** Source: DeepSpeed, which would stay at the first difficulty and say nothing. */
+function endsEasier(scheduled: Scheduled): Violation | null {
+  const found = completed(scheduled);
+  if (!found || found.max >= found.min) return null;
+  return {
+    path: [...scheduled.path, 'max_difficulty'],
+    expected: `at least min_difficulty, ${found.min}`,
+    got: String(found.max),
+    hint: 'Difficulties grow.',
+  };
+}
+
+function listsMisfit(scheduled: Scheduled): Violation | null {
+  const found = completed(scheduled);
+  const { difficulty, max_step: steps } = found?.schedule ?? {};
+  if (found?.type !== 'fixed_discrete' || !difficulty || !steps) return null;
+  const path = [...scheduled.path, 'schedule_config', 'max_step'];
+  if (steps.length !== difficulty.length - 1) {
+    const expected = `${difficulty.length - 1} steps, one less than there are difficulties`;
+    return { path, expected, got: shown(steps), hint: 'The last difficulty has no last step.' };
+  }
+  if (rises(steps)) return null;
+  const hint = 'A difficulty whose last step is not after the one before would never come.';
+  return { path, expected: 'steps in rising order', got: shown(steps), hint };
+}
+
+export const rises = (list: readonly number[]): boolean =>
+  list.every((item, i) => i === 0 || item > (list[i - 1] as number));
+
+/** The first thing that is wrong with a schedule. */
+export function scheduleViolation(scheduled: Scheduled): Violation | null {
+  return lacksSomething(scheduled) ?? endsEasier(scheduled) ?? listsMisfit(scheduled);
+}
+
+/** Rounding goes below the smallest difficulty. Source: DeepSpeed, which says nothing. */
+export function beginsBelow(scheduled: Scheduled): Advice | null {
+  const found = completed(scheduled);
+  const step = found && stepOf(found);
+  if (!step || found.min % step === 0 || found.min === found.max) return null;
+  const first = found.min - (found.min % step);
+  const text = `is ${found.min}, no multiple of difficulty_step, ${step}: difficulties are rounded down, to ${first} at least.`;
+  return { path: [...scheduled.path, 'min_difficulty'], text };
+}
+
+/** A key that the schedule does not read. */
+export function unreadScheduleKey(scheduled: Scheduled): Advice | null {
+  const found = completed(scheduled);
+  if (!found) return null;
+  const { type, schedule } = found;
+  const unread = Object.entries(schedule)
+    .filter(([key, value]) => value !== null && !READ[type].includes(key as keyof Schedule))
+    .map(([key]) => key);
+  if (unread.length === 0) return null;
+  const text = `is that of "${type}", which does not read ${unread.join(', ')}.`;
+  return { path: [...scheduled.path, 'schedule_config'], text };
+}

@@ -1,0 +1,184 @@
+// data.analyze(): how difficult the samples of a dataset are, in files that a curriculum reads.
+import { existsSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import { DsError } from '../errors.js';
+import { makeFolderNow } from '../runtime/make-folder.js';
+import { onDisk } from '../runtime/on-disk.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireType } from '../runtime/require-type.js';
+import { DataLoader, type WorkerThreadOptions } from './data-loader.js';
+import type { Dataset } from './dataset.js';
+import { writeIndexedLists } from './indexed-lists.js';
+import { risingOrder } from './order.js';
+import { type SampleMetric, seqlen, VocabularyRarity } from './sample-metrics.js';
+import { dataError } from './token-window.js';
+
+/**
+ * How difficult a sample is. "seqlen": its tokens. "vocab_rarity": the sum of -log p over them, p
+ * being a token's share of all tokens of the dataset, rounded down. Or a function of one's own,
+ * whose values are whole numbers of 0 and more.
+ */
+export type DifficultyMetric<Sample> =
+  | 'seqlen'
+  | 'vocab_rarity'
+  | ((sample: Sample, index: number) => number);
+
+/** What data.analyze() measures, and where it writes. */
+export interface AnalyzeOptions<Sample, Name extends string = string>
+  extends Pick<WorkerThreadOptions, 'numWorkers' | 'workerThread'> {
+  /** By a name for each, which its folder and files have. */
+  metrics: Readonly<Record<Name, DifficultyMetric<Sample>>>;
+  /** Made where it is missing. */
+  folder: string;
+  /** Whether files of the same metrics there, whoever made them, are replaced. Default false. */
+  overwrite?: boolean;
+}
+
+/** What is known of a metric. */
+export interface AnalyzedMetric {
+  /** What the configuration and a CurriculumSampler take under this name. */
+  indexToSamplePath: string;
+  /** What they take under this name. */
+  indexToMetricPath: string;
+  /** percentiles[p]: the largest value among the easiest p percent; [0] is the least of all. */
+  percentiles: number[];
+}
+
+const OPTIONS: OptionNames<AnalyzeOptions<unknown>> = {
+  ...{ metrics: true, folder: true, overwrite: true, numWorkers: true, workerThread: true },
+};
+
+const OP = 'data.analyze';
+
+/** Samples that are asked for at a time. */
+const BATCH = 256;
+
+/**
+ * Goes through all samples, twice for "vocab_rarity", and writes FOLDER/NAME/NAME_index_to_sample
+ * and NAME_index_to_metric (.bin and .idx), in the layout of DeepSpeed's DataAnalyzer. Throws
+ * DS_ARGUMENT for wrong options, DS_DATA for samples that have no tokens or a value that is no
+ * whole number, and DS_IO, before anything is read or written where files would be replaced.
+ */
+export async function analyze<Sample, Name extends string>(
+  dataset: Dataset<Sample>,
+  given: AnalyzeOptions<Sample, Name>,
+): Promise<Record<Name, AnalyzedMetric>> {
+  const options = readOptions(OP, given, OPTIONS);
+  const folder = resolve(requireType(`${OP} folder`, options.folder, 'string'));
+  const overwrites = requireType(`${OP} overwrite`, options.overwrite ?? false, 'boolean');
+  const metrics = metricsOf<Sample>(options.metrics);
+  if (!overwrites) for (const [name] of metrics) requireUnused(join(folder, name), name);
+  const { numWorkers, workerThread } = options;
+  const collate = (samples: Sample[]): Sample[] => samples;
+  const threads = { numWorkers, workerThread, collate };
+  const loader = new DataLoader(dataset, { ...threads, batchSize: BATCH, shuffle: false });
+  const values = metrics.map(() => new Float64Array(dataset.length));
+  try {
+    const surveyed = metrics.filter(([, { survey }]) => survey);
+    const each = (visit: (sample: Sample, index: number) => void) => eachSample(loader, visit);
+    if (surveyed.length > 0) {
+      await each((sample, index) => {
+        for (const [, metric] of surveyed) metric.survey?.(sample, index);
+      });
+    }
+    await each((sample, index) => {
+      for (const [m, [name, metric]] of metrics.entries()) {
+        const value = requireWhole(name, index, metric.value(sample, index));
+        (values[m] as Float64Array)[index] = value;
+      }
+    });
+  } finally {
+    await loader.close();
+  }
+  const written: [string, AnalyzedMetric][] = [];
+  for (const [m, [name]] of metrics.entries()) {
+    written.push([name, await writeMetric(join(folder, name), name, values[m] as Float64Array)]);
+  }
+  return Object.fromEntries(written) as Record<Name, AnalyzedMetric>;
+}
+
+async function eachSample<Sample>(
+  loader: DataLoader<Sample, Sample[]>,
+  visit: (sample: Sample, index: number) => void,
+): Promise<void> {
+  let index = 0;
+  for await (const samples of loader) for (const sample of samples) visit(sample, index++);
+}
+
+/** Throws DS_IO where the folder of a metric holds what would be replaced. */
+function requireUnused(folder: string, name: string): void {
+  const files = ['index_to_sample', 'index_to_metric'].flatMap((what) =>
+    ['.bin', '.idx'].map((end) => join(folder, `${name}_${what}${end}`)),
+  );
+  const found = files.find((file) => existsSync(file));
+  if (found === undefined) return;
+  throw new DsError({
+    code: 'DS_IO',
+    op: `${OP} ${found}`,
+    expected: 'an unused name',
+    got: 'a file',
+    hint: 'Read it by its path, name another folder, or pass { overwrite: true }.',
+  });
+}
+
+/** Lists of samples of one value, the least first; in each the first sample first. */
+async function writeMetric(
+  folder: string,
+  name: string,
+  values: Float64Array,
+): Promise<AnalyzedMetric> {
+  onDisk({ op: folder, expected: 'a folder to write the metric to' }, () => makeFolderNow(folder));
+  const order = risingOrder(values);
+  const rising = Float64Array.from(order, (sample) => values[sample] as number);
+  const starts = rising.reduce<number[]>((list, value, at) => {
+    if (at === 0 || value !== rising[at - 1]) list.push(at);
+    return list;
+  }, []);
+  const lengths = Int32Array.from(starts, (at, i) => (starts[i + 1] ?? order.length) - at);
+  const numbers = Float64Array.from(starts, (at) => rising[at] as number);
+  const indexToSamplePath = join(folder, `${name}_index_to_sample`);
+  const indexToMetricPath = join(folder, `${name}_index_to_metric`);
+  await writeIndexedLists(indexToSamplePath, { lengths, numbers: Float64Array.from(order) });
+  const ones = new Int32Array(numbers.length).fill(1);
+  await writeIndexedLists(indexToMetricPath, { lengths: ones, numbers });
+  const percentiles = Array.from({ length: 101 }, (_, percent) => {
+    const count = Math.max(1, Math.floor((rising.length * percent) / 100));
+    return rising[count - 1] as number;
+  });
+  return { indexToSamplePath, indexToMetricPath, percentiles };
+}
+
+function metricsOf<Sample>(given: unknown): [string, SampleMetric][] {
+  const isSection = typeof given === 'object' && given !== null && !Array.isArray(given);
+  const metrics = Object.entries((isSection ? given : {}) as Record<string, unknown>);
+  if (metrics.length === 0) {
+    const expected = 'an object of one metric or more, by name';
+    throw refused('metrics', expected, given, '{ seqlen: "seqlen" } is one.');
+  }
+  return metrics.map(([name, metric]) => {
+    if (!/^[\w-]+$/.test(name)) {
+      throw refused('metrics', 'names of letters, digits, _ and -', name, 'Files are named so.');
+    }
+    if (metric === 'seqlen') return [name, seqlen];
+    if (metric === 'vocab_rarity') return [name, new VocabularyRarity()];
+    if (typeof metric === 'function') {
+      const own = metric as (sample: Sample, index: number) => number;
+      return [name, { value: (sample, index) => own(sample as Sample, index) }];
+    }
+    const expected = '"seqlen", "vocab_rarity" or a function (sample, index) => number';
+    throw refused(`metrics.${name}`, expected, metric, '');
+  });
+}
+
+function requireWhole(name: string, index: number, value: unknown): number {
+  if (Number.isSafeInteger(value) && (value as number) >= 0) return value as number;
+  const op = `${OP} metrics.${name}, sample ${index}`;
+  const hint = 'Scale and round what has fractions: Math.round(1000 * value).';
+  throw dataError(op, 'a whole number of 0 and more', phrase(value), hint);
+}
+
+function refused(option: string, expected: string, value: unknown, hint: string): DsError {
+  const got = phrase(value);
+  return new DsError({ code: 'DS_ARGUMENT', op: `${OP} ${option}`, expected, got, hint });
+}

@@ -1,0 +1,209 @@
+// Which samples the steps of a curriculum draw: of those within the step's difficulties, at random,
+// a function of the seed and the step. Source: DeepSpeed's DeepSpeedDataSampler.
+import { DsError } from '../errors.js';
+import type { DifficultyPath } from './curriculum-schedule.js';
+import { naturalOrder, risingOrder, shuffledOrder } from './order.js';
+import { PhiloxStream } from './philox.js';
+
+/** What lets samples in: those whose key is at most the bound of the step's difficulty. */
+export interface Gate {
+  /** The metric. */
+  readonly name: string;
+  readonly path: DifficultyPath;
+  /** By sample. */
+  readonly keys: Float64Array;
+  bound(difficulty: number): number;
+  /** The least difficulty that lets a sample in, for errors. */
+  easiest(): number;
+}
+
+/** What is drawn from, and how. */
+export interface DrawsOptions {
+  /** Samples of the dataset. */
+  length: number;
+  /** A sample is drawn when all of them let it in. */
+  gates: readonly Gate[];
+  /** Samples of a step. */
+  batchSize: number;
+  seed: number;
+}
+
+/** Passes over a cluster, and clusters, that have streams of their own. */
+const MOST = 2 ** 26;
+
+/**
+ * Samples that come within reach at the same step are a cluster, which is gone through in a random
+ * order, and then in another one: no sample comes again before all of its cluster have come. A step
+ * draws from each cluster in proportion to its size.
+ */
+export class CurriculumDraws {
+  private current = 0;
+  /** All samples, the easiest by the first gate first. */
+  private readonly order: Uint32Array;
+  /** How many of these the first gate has let in. */
+  private reached = 0;
+  /** Those of them that another gate keeps out. */
+  private waiting = new Uint32Array(0);
+  private readonly clusters: Cluster[] = [];
+  /** Sizes of the clusters, summed up. */
+  private readonly sums: number[] = [];
+  private bounds: readonly number[] | null = null;
+
+  constructor(private readonly options: DrawsOptions) {
+    const [first] = options.gates;
+    this.order = first ? risingOrder(first.keys) : naturalOrder(options.length);
+  }
+
+  /** The last step that was drawn. */
+  get step(): number {
+    return this.current;
+  }
+
+  /** Passes over so many steps. Throws DS_DATA where one has nothing to draw from. */
+  skip(steps: number): void {
+    for (let i = 0; i < steps; ++i) {
+      const counts = this.counts(this.begin());
+      for (const [c, cluster] of this.clusters.entries()) cluster.served += counts[c] as number;
+    }
+  }
+
+  /** The samples of the next steps. Throws DS_DATA where one has nothing to draw from. */
+  take(steps: number): Uint32Array {
+    const { batchSize } = this.options;
+    const out = new Uint32Array(steps * batchSize);
+    for (let i = 0; i < steps; ++i) {
+      const batch = out.subarray(i * batchSize, (i + 1) * batchSize);
+      const random = this.begin();
+      const counts = this.counts(random);
+      let filled = 0;
+      for (const [c, cluster] of this.clusters.entries()) {
+        const end = filled + (counts[c] as number);
+        cluster.take(batch.subarray(filled, end));
+        filled = end;
+      }
+      shuffle(batch, random);
+    }
+    return out;
+  }
+
+  /** Goes to the next step, and lets samples in. */
+  private begin(): PhiloxStream {
+    this.current++;
+    this.grow();
+    if (this.clusters.length === 0) throw this.nothing();
+    return new PhiloxStream(this.options.seed, 2 * this.current);
+  }
+
+  private grow(): void {
+    const { gates, seed } = this.options;
+    const bounds = gates.map(({ path, bound }) => bound(path.at(this.current)));
+    if (this.bounds && bounds.every((bound, i) => bound === this.bounds?.[i])) return;
+    this.bounds = bounds;
+    const entered = this.entering(bounds);
+    if (entered.length === 0) return;
+    this.sums.push((this.sums.at(-1) ?? 0) + entered.length);
+    this.clusters.push(new Cluster(entered, seed, this.clusters.length));
+  }
+
+  /** Samples that come within reach under `bounds`, by their number. */
+  private entering(bounds: readonly number[]): Uint32Array {
+    const [first, ...others] = this.options.gates;
+    const { order, reached } = this;
+    if (first) {
+      const bound = bounds[0] as number;
+      while (this.reached < order.length && keyAt(first, order, this.reached) <= bound) {
+        this.reached++;
+      }
+    } else this.reached = order.length;
+    const fresh = order.subarray(reached, this.reached);
+    if (others.length === 0) return fresh.slice().sort();
+    const isIn = (sample: number): boolean =>
+      others.every(({ keys }, g) => (keys[sample] as number) <= (bounds[g + 1] as number));
+    const asked = new Uint32Array(this.waiting.length + fresh.length);
+    asked.set(this.waiting);
+    asked.set(fresh, this.waiting.length);
+    this.waiting = asked.filter((sample) => !isIn(sample));
+    return asked.filter(isIn).sort();
+  }
+
+  /**
+   * How many samples of a step each cluster gives: its share by size, rounded up or down at random
+   * so that all shares are a batch. One number for a step, where DeepSpeed draws one for each
+   * sample: to pass over steps is cheap, and shares are even.
+   */
+  private counts(random: PhiloxStream): Uint32Array {
+    const { sums } = this;
+    const { batchSize } = this.options;
+    const total = sums.at(-1) as number;
+    const offset = random.unit();
+    let before = 0;
+    return Uint32Array.from(sums, (sum) => {
+      const upTo = sum === total ? batchSize : Math.floor((sum * batchSize) / total + offset);
+      const count = upTo - before;
+      before = upTo;
+      return count;
+    });
+  }
+
+  private nothing(): DsError {
+    const { gates, length } = this.options;
+    const said = gates.map(({ name, path }) => `"${name}" ${path.at(this.current)}`);
+    const begins = gates.map((gate) => `"${gate.name}" ${gate.easiest()}`);
+    return new DsError({
+      code: 'DS_DATA',
+      op: `CurriculumSampler, step ${this.current}`,
+      expected: `samples within the difficulties ${said.join(', ')}`,
+      got: `none of ${length}; each by itself begins at ${begins.join(', ')}`,
+      hint: 'Begin with larger difficulties.',
+    });
+  }
+}
+
+const keyAt = ({ keys }: Gate, order: Uint32Array, at: number): number =>
+  keys[order[at] as number] as number;
+
+/** Samples that came within reach together. */
+class Cluster {
+  /** Draws so far. */
+  served = 0;
+  private pass = -1;
+  private order: Uint32Array;
+
+  constructor(
+    private readonly samples: Uint32Array,
+    private readonly seed: number,
+    private readonly number: number,
+  ) {
+    this.order = samples;
+  }
+
+  /** Fills `out` with the next samples. */
+  take(out: Uint32Array): void {
+    const { length } = this.samples;
+    for (let done = 0; done < out.length; ) {
+      this.goTo(Math.floor(this.served / length));
+      const from = this.served % length;
+      const part = this.order.subarray(from, from + out.length - done);
+      out.set(part, done);
+      done += part.length;
+      this.served += part.length;
+    }
+  }
+
+  private goTo(pass: number): void {
+    if (pass === this.pass) return;
+    this.pass = pass;
+    const stream = 2 * (this.number * MOST + (pass % MOST)) + 1;
+    const places = shuffledOrder(this.samples.length, this.seed, stream);
+    this.order = places.map((place) => this.samples[place] as number);
+  }
+}
+
+function shuffle(batch: Uint32Array, random: PhiloxStream): void {
+  for (let last = batch.length - 1; last > 0; --last) {
+    const other = random.below(last + 1);
+    const kept = batch[last] as number;
+    batch[last] = batch[other] as number;
+    batch[other] = kept;
+  }
+}

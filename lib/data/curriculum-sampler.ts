@@ -1,0 +1,303 @@
+// CurriculumSampler: batches of samples that are no more difficult than their step allows.
+import { createHash } from 'node:crypto';
+import type { JsonObject } from '../../types/json.js';
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
+import { CurriculumDraws, type Gate } from './curriculum-draws.js';
+import { type CurriculumSchedule, DifficultyPath } from './curriculum-schedule.js';
+import { placesInFiles, placesOf, requireValues, valuesInFiles } from './metric-index.js';
+import { dealt, shareOf } from './order.js';
+import { requireRank, Sampler } from './sampler.js';
+
+/** How difficult samples are by one metric, and how difficult they may be at each step. */
+export interface CurriculumMetric {
+  /** The difficulty of a step, the first of which is 1: a function that never falls. */
+  schedule: CurriculumSchedule;
+  /** The first difficulty that is as large stays; that of all samples, for percentiles. */
+  maxDifficulty: number;
+  /** The metric of each sample. Default: what the files say. */
+  values?: ArrayLike<number>;
+  /** Of `data.analyze` or DeepSpeed's DataAnalyzer, without .bin and .idx. */
+  indexToSamplePath?: string;
+  /** Its other file: for difficulties that are values. */
+  indexToMetricPath?: string;
+  /**
+   * "value": samples whose metric is at most the difficulty. "percentile": the easiest, as many of
+   * all samples as the difficulty is of maxDifficulty. Default "value".
+   */
+  difficultyType?: 'value' | 'percentile';
+  /**
+   * "single_cluster" leaves no sample out: batches are what gets harder, by a loop that asks for
+   * `difficulties()`. Default "schedule_based".
+   */
+  clusteringType?: 'schedule_based' | 'single_cluster';
+}
+
+/** What a CurriculumSampler draws, and this rank's place among those that share the draws. */
+export interface CurriculumSamplerOptions {
+  /** By name: at least one. A sample is drawn when it is easy enough by all of them. */
+  metrics: Readonly<Record<string, CurriculumMetric>>;
+  /** Samples of a step: of all ranks and micro-batches together. */
+  batchSize: number;
+  /** Times that as many samples are drawn as the dataset has, at most. Default 1000. */
+  epochs?: number;
+  /** Default 0; the same on every rank. */
+  seed?: number;
+  /** Default 0. */
+  rank?: number;
+  /** Default 1. */
+  worldSize?: number;
+}
+
+const OPTIONS: OptionNames<CurriculumSamplerOptions> = {
+  ...{ metrics: true, batchSize: true, epochs: true, seed: true, rank: true, worldSize: true },
+};
+
+const METRIC: OptionNames<CurriculumMetric> = {
+  ...{ schedule: true, maxDifficulty: true, difficultyType: true, clusteringType: true },
+  ...{ values: true, indexToSamplePath: true, indexToMetricPath: true },
+};
+
+const OP = 'CurriculumSampler';
+
+/**
+ * Draws the batch of each step from the samples within its difficulties. Samples that come within
+ * reach together are gone through in a random order before any of them comes again; a batch has of
+ * each such cluster in proportion to its size. All of that is a function of the seed and the step,
+ * the same on every rank; ranks share each batch in turn as DistributedSampler's. An epoch is as
+ * many whole batches as have the samples of the dataset. Source: DeepSpeed's DeepSpeedDataSampler
+ * (data_efficiency.data_sampling).
+ */
+export class CurriculumSampler extends Sampler {
+  /** Which of the ranks this is, from 0. */
+  readonly rank: number;
+  override readonly worldSize: number;
+  /** False: batches are always whole. */
+  readonly dropLast = false;
+  /** Samples of a step, of all ranks together. */
+  readonly batchSize: number;
+  private readonly samples: number;
+  private readonly epochs: number;
+  private readonly metrics: ReadonlyMap<string, Metric>;
+  private seed: number;
+  /** The last step that it has drawn ends an epoch. */
+  private draws: CurriculumDraws | null = null;
+  private drawn: { epoch: number; order: Uint32Array } | null = null;
+
+  /**
+   * `samples` of the whole dataset. Throws DS_ARGUMENT for wrong options, DS_DATA for files that
+   * cannot be read, are damaged, or are not of so many samples.
+   */
+  constructor(samples: number, given: CurriculumSamplerOptions) {
+    super();
+    const options = readOptions(OP, given, OPTIONS);
+    const { metrics, batchSize, epochs = 1000, seed = 0, rank = 0, worldSize = 1 } = options;
+    this.samples = requireInteger(`${OP} samples`, samples, 1);
+    this.batchSize = requireInteger(`${OP} batchSize`, batchSize, 1);
+    this.epochs = requireInteger(`${OP} epochs`, epochs, 1);
+    this.seed = requireInteger(`${OP} seed`, seed, 0);
+    this.worldSize = requireInteger(`${OP} worldSize`, worldSize, 1);
+    this.rank = requireInteger(`${OP} rank`, rank, 0);
+    requireRank(OP, rank, worldSize);
+    if (batchSize % worldSize !== 0) {
+      const expected = `a multiple of the world size ${worldSize}`;
+      throw refused(`${OP} batchSize`, expected, batchSize, 'It counts the samples of all ranks.');
+    }
+    this.metrics = metricsOf(metrics, samples);
+  }
+
+  get length(): number {
+    return shareOf(this.stepsPerEpoch * this.batchSize, this);
+  }
+
+  /** None after the last epoch. Throws DS_DATA where a step has no sample within reach. */
+  order(served: number): Uint32Array {
+    if (this.epoch >= this.epochs) return new Uint32Array(0);
+    if (this.drawn?.epoch !== this.epoch) this.drawn = { epoch: this.epoch, order: this.draw() };
+    return dealt(this.drawn.order, served, this);
+  }
+
+  /** How difficult samples may be in a step, the first of which is 1, by metric. */
+  difficulties(step: number): Record<string, number> {
+    requireInteger(`${OP}.difficulties`, step, 1);
+    const all = Array.from(this.metrics, ([name, { path }]) => [name, path.at(step)]);
+    return Object.fromEntries(all);
+  }
+
+  /**
+   * Takes the place of the schedules of the metrics named: functions that give the same after a
+   * restart. Throws DS_ARGUMENT for a metric that there is not.
+   */
+  setSchedules(schedules: Readonly<Record<string, CurriculumSchedule>>): void {
+    const op = `${OP}.setSchedules`;
+    for (const [name, schedule] of Object.entries(schedules)) {
+      const metric = this.metrics.get(name);
+      if (!metric) throw refused(op, `one of the metrics ${namesOf(this.metrics)}`, name);
+      metric.setSchedule(requireType(`${op} ${name}`, schedule, 'function') as CurriculumSchedule);
+    }
+    this.forget();
+  }
+
+  /**
+   * @internal By metric, what tells whether ranks have the same: null where no sample is left out.
+   */
+  digests(): Record<string, string | null> {
+    return Object.fromEntries(Array.from(this.metrics, ([name, { digest }]) => [name, digest]));
+  }
+
+  /** The epoch, the seed, and the samples of a step: the same on every rank. */
+  override stateDict(): JsonObject {
+    return { ...super.stateDict(), seed: this.seed, batchSize: this.batchSize };
+  }
+
+  override loadStateDict(state: JsonObject): void {
+    if (state.batchSize !== this.batchSize) {
+      throw new DsError({
+        code: 'DS_CHECKPOINT',
+        op: `${OP}.loadStateDict`,
+        expected: `a position in steps of ${this.batchSize} samples`,
+        got: `one in ${state.batchSize === undefined ? 'another kind of order' : `steps of ${phrase(state.batchSize)}`}`,
+        hint: 'Resume with the same train_batch_size, or without the loader state.',
+      });
+    }
+    this.seed = requireInteger(`${OP} seed`, state.seed, 0);
+    this.forget();
+    super.loadStateDict(state);
+  }
+
+  private get stepsPerEpoch(): number {
+    return Math.ceil(this.samples / this.batchSize);
+  }
+
+  private draw(): Uint32Array {
+    const steps = this.stepsPerEpoch;
+    const before = this.epoch * steps;
+    if (!this.draws || this.draws.step > before) this.draws = this.drawsAnew();
+    try {
+      this.draws.skip(before - this.draws.step);
+      return this.draws.take(steps);
+    } catch (error) {
+      this.draws = null;
+      throw error;
+    }
+  }
+
+  private drawsAnew(): CurriculumDraws {
+    const { samples: length, batchSize, seed } = this;
+    const gates = [...this.metrics.values()].flatMap((metric) => metric.gate() ?? []);
+    return new CurriculumDraws({ length, batchSize, seed, gates });
+  }
+
+  private forget(): void {
+    this.draws = null;
+    this.drawn = null;
+  }
+}
+
+/** A metric as it was given, checked. */
+class Metric {
+  /** For whoever asks; draws have a path of their own. */
+  path: DifficultyPath;
+  private schedule: CurriculumSchedule;
+
+  constructor(
+    private readonly name: string,
+    private readonly options: CurriculumMetric,
+    /** Null where no sample is left out. */
+    private readonly keys: Float64Array | null,
+  ) {
+    this.schedule = options.schedule;
+    this.path = this.newPath();
+  }
+
+  get digest(): string | null {
+    return this.keys && createHash('sha256').update(this.keys).digest('hex');
+  }
+
+  setSchedule(schedule: CurriculumSchedule): void {
+    this.schedule = schedule;
+    this.path = this.newPath();
+  }
+
+  gate(): Gate | null {
+    const { name, keys, options } = this;
+    if (!keys) return null;
+    const path = this.newPath();
+    if (options.difficultyType !== 'percentile') {
+      const easiest = () => keys.reduce((least, key) => Math.min(least, key));
+      return { name, path, keys, bound: (difficulty) => difficulty, easiest };
+    }
+    const { length } = keys;
+    const max = options.maxDifficulty;
+    const share = Math.floor(length / max);
+    // Source: get_sample_based_on_metric_percentile(), which rounds the share and not the end.
+    const bound = (difficulty: number): number =>
+      (difficulty >= max ? length : share * difficulty) - 1;
+    return { name, path, keys, bound, easiest: () => 1 };
+  }
+
+  private newPath(): DifficultyPath {
+    const { name, schedule, options } = this;
+    return new DifficultyPath(`${OP} ${name} schedule`, schedule, options.maxDifficulty);
+  }
+}
+
+function metricsOf(
+  given: Readonly<Record<string, CurriculumMetric>>,
+  samples: number,
+): ReadonlyMap<string, Metric> {
+  const isSection = typeof given === 'object' && given !== null && !Array.isArray(given);
+  if (!isSection || Object.keys(given).length === 0) {
+    const expected = 'an object of one metric or more, by name';
+    throw refused(`${OP} metrics`, expected, given);
+  }
+  const read = ([name, metric]: [string, CurriculumMetric]): [string, Metric] => {
+    const op = `${OP} ${name}`;
+    const options = readOptions(op, metric, METRIC);
+    requireType(`${op} schedule`, options.schedule, 'function');
+    requireFinite(`${op} maxDifficulty`, options.maxDifficulty);
+    requireOneOf(`${op} difficultyType`, options.difficultyType, ['value', 'percentile']);
+    const clusterings = ['schedule_based', 'single_cluster'];
+    requireOneOf(`${op} clusteringType`, options.clusteringType, clusterings);
+    const isOne = options.clusteringType === 'single_cluster';
+    return [name, new Metric(name, options, isOne ? null : keysOf(op, options, samples))];
+  };
+  return new Map(Object.entries(given).map(read));
+}
+
+/** What the bound of a difficulty is compared with. */
+function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64Array {
+  const { values, indexToSamplePath, indexToMetricPath, maxDifficulty } = metric;
+  const isPercentile = metric.difficultyType === 'percentile';
+  if (isPercentile && maxDifficulty > samples) {
+    const expected = `at most ${samples}, the samples, for percentiles`;
+    throw refused(`${op} maxDifficulty`, expected, maxDifficulty);
+  }
+  if (values !== undefined) {
+    const numbers = requireValues(`${op} values`, values, samples);
+    return isPercentile ? placesOf(numbers) : numbers;
+  }
+  const needed = { indexToSamplePath, ...(isPercentile ? {} : { indexToMetricPath }) };
+  for (const [key, path] of Object.entries(needed)) {
+    if (typeof path === 'string') continue;
+    const expected = `a path, for difficulties of type "${isPercentile ? 'percentile' : 'value'}"`;
+    throw refused(`${op} ${key}`, expected, path, 'data.analyze() writes both files.');
+  }
+  const files = { indexToSamplePath: indexToSamplePath as string, indexToMetricPath };
+  return isPercentile ? placesInFiles(files, samples) : valuesInFiles(files, samples);
+}
+
+function requireOneOf(op: string, value: string | undefined, known: readonly string[]): void {
+  if (value === undefined || known.includes(value)) return;
+  throw refused(op, known.map((one) => `"${one}"`).join(' or '), value);
+}
+
+const namesOf = (metrics: ReadonlyMap<string, unknown>): string =>
+  Array.from(metrics.keys(), (name) => `"${name}"`).join(', ');
+
+function refused(op: string, expected: string, value: unknown, hint = ''): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value), hint });
+}

@@ -1,0 +1,87 @@
+// Lists of whole numbers in a pair of files, PREFIX.bin and PREFIX.idx: what a dataset's analysis
+// leaves. The layout is Megatron's indexed dataset, as DeepSpeed's DataAnalyzer writes it.
+import { replaceFile } from '../checkpoint/index.js';
+import { HEADER_BYTES, MAGIC, readIndex, readSequenceLengths } from './megatron-index.js';
+import { PositionalFile } from './positional-file.js';
+import { type TokenDType, tokenSize } from './token-format.js';
+import { dataError } from './token-window.js';
+
+/** Lists one after another. */
+export interface IndexedLists {
+  /** Numbers of each list. */
+  lengths: Int32Array;
+  /** The numbers of all lists. */
+  numbers: Float64Array;
+}
+
+/** The path of a pair, whichever of its files was named. */
+export const prefixOf = (path: string): string => path.replace(/\.(bin|idx)$/, '');
+
+/** Throws DS_DATA, naming file and entry, for what is missing, damaged or no number of 53 bits. */
+export function readIndexedLists(path: string): IndexedLists {
+  const prefix = prefixOf(path);
+  const data = new PositionalFile(`${prefix}.bin`);
+  try {
+    const { dtype } = readIndex(`${prefix}.idx`, data.bytes);
+    const lengths = readSequenceLengths(`${prefix}.idx`);
+    const bytes = data.read(0, data.bytes);
+    return { lengths, numbers: decoded(bytes, dtype, data.path) };
+  } finally {
+    data.close();
+  }
+}
+
+type Numbers = Exclude<TokenDType, 'i64' | 'u64'>;
+
+const NARROW = {
+  ...{ u8: Uint8Array, i8: Int8Array, u16: Uint16Array, i16: Int16Array },
+  ...{ u32: Uint32Array, i32: Int32Array },
+};
+
+function decoded(bytes: ArrayBuffer, dtype: TokenDType, path: string): Float64Array {
+  if (dtype !== 'i64' && dtype !== 'u64') {
+    return new Float64Array(new NARROW[dtype as Numbers](bytes));
+  }
+  const wide = dtype === 'i64' ? new BigInt64Array(bytes) : new BigUint64Array(bytes);
+  const numbers = new Float64Array(wide.length);
+  for (let i = 0; i < wide.length; ++i) {
+    numbers[i] = Number(wide[i]);
+    if (Number.isSafeInteger(numbers[i])) continue;
+    throw dataError(`${path}, number ${i}`, 'a number of 53 bits', String(wide[i]), '');
+  }
+  return numbers;
+}
+
+/** Codes that Megatron and DeepSpeed read alike. */
+const CODES = { i32: 4, i64: 5 } as const;
+
+/**
+ * Replaces both files, the index last; numbers are safe integers. Throws DS_IO where that fails.
+ */
+export async function writeIndexedLists(prefix: string, lists: IndexedLists): Promise<void> {
+  const { numbers, lengths } = lists;
+  const dtype = numbers.every((number) => Math.abs(number) < 2 ** 31) ? 'i32' : 'i64';
+  const bin =
+    dtype === 'i32' ? Int32Array.from(numbers) : BigInt64Array.from(numbers, (one) => BigInt(one));
+  await replaceFile(`${prefix}.bin`, new Uint8Array(bin.buffer));
+  await replaceFile(`${prefix}.idx`, indexOf(lengths, dtype));
+}
+
+/** One document has all lists. */
+function indexOf(lengths: Int32Array, dtype: 'i32' | 'i64'): Uint8Array {
+  const out = Buffer.alloc(HEADER_BYTES + 12 * lengths.length + 16);
+  out.write(MAGIC, 0, 'latin1');
+  out.writeBigUInt64LE(1n, 9);
+  out.writeUInt8(CODES[dtype], 17);
+  out.writeBigUInt64LE(BigInt(lengths.length), 18);
+  out.writeBigUInt64LE(2n, 26);
+  const pointers = HEADER_BYTES + 4 * lengths.length;
+  let next = 0;
+  for (let i = 0; i < lengths.length; ++i) {
+    out.writeInt32LE(lengths[i] as number, HEADER_BYTES + 4 * i);
+    out.writeBigInt64LE(BigInt(next), pointers + 8 * i);
+    next += tokenSize(dtype) * (lengths[i] as number);
+  }
+  out.writeBigInt64LE(BigInt(lengths.length), pointers + 8 * lengths.length + 8);
+  return out;
+}
