@@ -1,4 +1,5 @@
 // `ds train`: ranks of this package's own training program, with the arguments of transformers.
+import type { TrainArguments } from '../trainer/command/arguments.js';
 import { checkArguments } from '../trainer/command/check-arguments.js';
 import { helpText } from '../trainer/command/help.js';
 import { readArguments } from '../trainer/command/read-arguments.js';
@@ -44,5 +45,21 @@ export async function trainCommand(
   const name = require.resolve('../trainer/command/main.js');
   const program = { name, args: rest, node: process.execArgv };
   const all = { ...options, ...procs, module: false, no_local_rank: true };
-  return all.autotuning ? autotuneCommand(all, program, KNOWN) : launch(all, program);
+  if (!all.autotuning) return launch(all, program);
+  return autotuneCommand(all, { ...program, args: [...rest, ...unnamed(rest, args)] }, KNOWN);
+}
+
+/** What a search changes and the file of --config has said, as words, which win over it. */
+function unnamed(words: readonly string[], args: TrainArguments): string[] {
+  const names = new Set(words.map((word) => word.replace(/=.*/s, '').replaceAll('-', '_')));
+  const tuned = [
+    'deepspeed',
+    'per_device_train_batch_size',
+    'gradient_accumulation_steps',
+  ] as const;
+  return tuned.flatMap((name) => {
+    const { [name]: value } = args;
+    const isOpen = value === undefined || typeof value === 'object' || names.has(`__${name}`);
+    return isOpen ? [] : [`--${name}`, String(value)];
+  });
 }

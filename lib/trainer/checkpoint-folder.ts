@@ -1,6 +1,6 @@
 // The checkpoint-<step> folders of a run: written, kept, found again and resumed from.
 import { lstat, readdir, readFile, stat, unlink } from 'node:fs/promises';
-import { join, resolve } from 'node:path';
+import { basename, dirname, join, resolve } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { ifThere, orDsError } from '../checkpoint/file-error.js';
 import { type CheckpointWorld, findLatest, inUnison, replaceFile } from '../checkpoint/index.js';
@@ -100,8 +100,10 @@ export async function retainCheckpoints(
     const found = whole.filter((one) => one.step <= step).map(({ path }) => path);
     const isBest = (path: string): boolean => best !== null && resolve(path) === resolve(best);
     const others = found.filter((path) => !isBest(path));
-    const room = Math.max(1, keep - (found.length - others.length));
-    for (const path of others.slice(0, -room)) await removeFolder(path);
+    const newest = found.at(-1);
+    const least = newest !== undefined && isBest(newest) ? 0 : 1;
+    const room = Math.max(least, keep - (found.length - others.length));
+    for (const path of others.slice(0, Math.max(0, others.length - room))) await removeFolder(path);
     return null;
   });
 }
@@ -148,6 +150,27 @@ export async function findCheckpoint(
   return (found as string | null) ?? null;
 }
 
+/**
+ * Where the best checkpoint, once at `recorded`, lies for a run that goes on from `path`: beside
+ * it, as folders are moved and paths are relative, else where it was. Null, with a warning, where
+ * it is gone.
+ */
+export async function findBest(
+  world: CheckpointWorld,
+  path: string,
+  recorded: string,
+): Promise<string | null> {
+  const [found] = await inUnison(world, 'finding the best checkpoint', async () => {
+    if (world.rank !== 0) return null;
+    const beside = join(dirname(path), basename(recorded));
+    for (const one of [beside, recorded]) if (await isWhole(one)) return one;
+    const text = `${recorded}, the best checkpoint so far, is gone: the run does not end with it.`;
+    process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
+    return null;
+  });
+  return (found as string | null) ?? null;
+}
+
 /** Where training was; the engine, its random numbers and the data go on from there. */
 export async function readCheckpoint(
   engine: Engine,
@@ -182,10 +205,14 @@ async function wholeCheckpoints(dir: string): Promise<Found[]> {
   const whole: Found[] = [];
   for (const step of steps.sort((a, b) => a - b)) {
     const path = join(dir, `checkpoint-${step}`);
-    const status = await ifThere(path, () => lstat(path));
-    if (status?.isDirectory() && (await readState(path))) whole.push({ step, path });
+    if (await isWhole(path)) whole.push({ step, path });
   }
   return whole;
+}
+
+async function isWhole(path: string): Promise<boolean> {
+  const status = await ifThere(path, () => lstat(path));
+  return status?.isDirectory() ? readState(path) : false;
 }
 
 /** Whether a Trainer's trainer_state.json lies in the folder. */

@@ -13,7 +13,9 @@ type Training = NonNullable<AutoSources['training']>;
 export interface RunLength {
   /** Of an epoch; null where the data do not say. */
   updatesPerEpoch: number | null;
-  /** In all. */
+  /** Those of all epochs; null where a number of updates was asked for. */
+  ofEpochs: number | null;
+  /** At which the run ends: other ones may have come before, in a run that goes on. */
   maxSteps: number;
   /** Of the rise of the learning rate. */
   warmupSteps: number;
@@ -75,10 +77,22 @@ export function runLength(
   accumulation: number,
 ): RunLength {
   const updatesPerEpoch = batches === null ? null : Math.ceil(batches / accumulation);
-  const ofEpochs = Math.ceil(settings.epochs * (updatesPerEpoch ?? 0));
-  const maxSteps = settings.maxSteps ?? Math.max(1, ofEpochs);
-  return { updatesPerEpoch, maxSteps, warmupSteps: stepsOf(settings.warmup, maxSteps) };
+  const wanted = Math.max(1, Math.ceil(settings.epochs * (updatesPerEpoch ?? 0)));
+  const ofEpochs = settings.maxSteps === null ? wanted : null;
+  const maxSteps = settings.maxSteps ?? wanted;
+  return { updatesPerEpoch, ofEpochs, maxSteps, warmupSteps: stepsOf(settings.warmup, maxSteps) };
 }
+
+/** Whether the learning rate follows the run's length, and not numbers of its own. */
+export function followsLength({ lrScheduler, deepspeed }: Settings): boolean {
+  const file = readConfig(deepspeed);
+  const type = said(file, 'scheduler.type');
+  if (lrScheduler || !isSaid(type)) return !lrScheduler;
+  return FALLING.has(type) && !isSaid(said(file, 'scheduler.params.total_num_steps'));
+}
+
+/** Schedules of the file that end with the run, unless it says otherwise. */
+const FALLING: ReadonlySet<unknown> = new Set(['WarmupDecayLR', 'WarmupCosineLR']);
 
 /** Where the file gives the global batch, the engine derives what neither it nor an option says. */
 function batchSizes(settings: Settings, file: DsConfig): Training {

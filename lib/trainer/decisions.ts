@@ -1,5 +1,6 @@
 // When a Trainer logs, evaluates, saves and ends: functions of what every rank knows alike.
 import { DsError } from '../errors.js';
+import type { RunLength } from './configuration.js';
 import type { EndReason, Metrics, TrainerPlace } from './events.js';
 import type { Every } from './options.js';
 import { stepsOf } from './own-schedule.js';
@@ -15,14 +16,16 @@ type Settings = Pick<RunSettings, 'log' | 'eval' | 'save' | 'earlyStop'>;
 
 /** Says at each moment what is due. */
 export class Decisions {
+  /** `isExperiment`: of a run that is only measured nothing is judged and nothing kept. */
   constructor(
     private readonly settings: Settings,
-    private readonly maxSteps: number,
+    private readonly length: Pick<RunLength, 'maxSteps'>,
+    private readonly isExperiment: boolean,
   ) {}
 
   /** Nothing follows. */
   isLast({ step }: Moment): boolean {
-    return step >= this.maxSteps;
+    return step >= this.length.maxSteps;
   }
 
   logs(moment: Moment): boolean {
@@ -30,9 +33,14 @@ export class Decisions {
     return this.isLast(moment) || (first && moment.step === 1) || this.recurs(every, moment);
   }
 
+  evaluatesAtStart({ step }: TrainerPlace): boolean {
+    const { eval: evaluation } = this.settings;
+    return !this.isExperiment && step === 0 && evaluation?.atStart === true;
+  }
+
   evaluates(moment: Moment): boolean {
     const { eval: evaluation } = this.settings;
-    if (!evaluation) return false;
+    if (!evaluation || this.isExperiment) return false;
     const { every, delay } = evaluation;
     if ((every === 'epoch' ? moment.epoch : moment.step) < delay) return false;
     return this.isLast(moment) || this.recurs(every, moment);
@@ -41,7 +49,7 @@ export class Decisions {
   /** What a run that is stopped has done is kept; so is the best evaluation. */
   saves(moment: Moment, { isBest, end }: { isBest: boolean; end: EndReason | null }): boolean {
     const { save } = this.settings;
-    if (!save) return false;
+    if (!save || this.isExperiment) return false;
     if (isBest || end === 'stopped') return true;
     return save.every !== 'best' && (end !== null || this.recurs(save.every, moment));
   }
@@ -49,7 +57,7 @@ export class Decisions {
   /** Epochs recur at their ends alone, updates at no end of an epoch: those were there before. */
   private recurs(every: Every, { step, isEpochEnd }: Moment): boolean {
     if (every === 'epoch' || isEpochEnd) return every === 'epoch' && isEpochEnd;
-    return step % stepsOf(every, this.maxSteps) === 0;
+    return step % stepsOf(every, this.length.maxSteps) === 0;
   }
 }
 

@@ -1,4 +1,6 @@
 // Evaluation and prediction: every sample once, and sums over ranks that all of them have alike.
+import { types } from 'node:util';
+
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import type { CheckpointWorld } from '../checkpoint/index.js';
 import type { Engine } from '../engine/engine.js';
@@ -47,7 +49,8 @@ export async function evaluate<Batch>(
     for await (const { micro, isOwn } of batchesOf(judge, data, options.maxBatches)) {
       report?.reset();
       const loss = noGrad(() => scope(() => objective.mean(forward, micro, report).item()));
-      const further = options.metrics?.({ forward: unrecorded(forward), batch: micro.batch }) ?? {};
+      const input = { forward: unrecorded(forward), batch: micro.batch };
+      const further = options.metrics ? requireObject(options.metrics(input)) : {};
       if (!isOwn) continue;
       add(sums, {
         loss: { sum: micro.counted > 0 ? loss * micro.counted : 0, count: micro.counted },
@@ -166,6 +169,20 @@ function meansOf(sums: Sums): Metrics {
 function choicesOf(report: LossReport): { sum: number; count: number } {
   const { correct, counted } = report.read();
   return { sum: correct, count: counted };
+}
+
+/** What has no names, such as a promise, would be metrics that nobody ever sees. */
+function requireObject(metrics: unknown): MetricSums {
+  const isObject = typeof metrics === 'object' && metrics !== null && !Array.isArray(metrics);
+  if (isObject && !types.isPromise(metrics)) return metrics as MetricSums;
+  if (types.isPromise(metrics)) metrics.catch(() => {});
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'Trainer eval.metrics',
+    expected: 'an object of sums, { name: { sum, count } }',
+    got: phrase(metrics),
+    hint: 'It is called once for each batch, and cannot be async.',
+  });
 }
 
 function requireSums(metrics: MetricSums, taken: readonly string[]): MetricSums {

@@ -15,6 +15,7 @@ import {
 import { type Module, PackedLinear, StoredParameter } from '../nn/index.js';
 import { LoraLayer } from '../peft/index.js';
 import { numel } from '../runtime/view.js';
+import type { RunLength } from './configuration.js';
 import type { AlertEvent, LogEvent, TrainerEvent } from './events.js';
 import type { RunSettings } from './read-options.js';
 import type { TrainerState } from './trainer-state.js';
@@ -32,7 +33,7 @@ export interface LogbookOptions {
   engine: Engine;
   settings: RunSettings;
   state: TrainerState;
-  maxSteps: number;
+  length: Pick<RunLength, 'maxSteps'>;
   /** FLOPs of a token in sequences of so many; null where no formula is known. */
   costOf: ((sequence: number) => number) | null;
 }
@@ -50,22 +51,23 @@ export class Logbook {
   /** Tokens that read() knows of. */
   private counted = 0;
   private since: { time: number; tokens: number; flops: number };
-  private readonly bar: ProgressBar | null;
+  /** Drawn from when a run begins. */
+  private bar: ProgressBar | null = null;
   private readonly monitor: MonitorMaster;
 
-  /** On the first rank it opens reports and draws a bar. Throws DS_IO. */
+  /** On the first rank it opens reports. Throws DS_IO. */
   constructor(private readonly options: LogbookOptions) {
-    const { engine, settings, state, maxSteps } = options;
-    const isFirst = engine.globalRank === 0;
-    const draws = isFirst && settings.progress;
-    this.bar = draws ? new ProgressBar({ total: maxSteps, stream: process.stderr }) : null;
-    this.monitor = new MonitorMaster(isFirst ? reportsOf(settings) : []);
+    const { engine, settings, state } = options;
+    this.monitor = new MonitorMaster(engine.globalRank === 0 ? reportsOf(settings) : []);
     this.since = sinceNow(state);
   }
 
-  /** A run begins: speeds and what is skipped count from now on. */
+  /** A run begins: speeds and what is skipped count from now on, and the first rank draws a bar. */
   begin(): void {
-    this.skipped = this.options.engine.skippedSteps;
+    const { engine, settings, length } = this.options;
+    this.skipped = engine.skippedSteps;
+    const draws = engine.globalRank === 0 && settings.progress;
+    if (draws) this.bar ??= new ProgressBar({ total: length.maxSteps, stream: process.stderr });
     this.restart();
   }
 
@@ -111,7 +113,7 @@ export class Logbook {
       this.updates++;
     }
     this.bar?.update({ step: pending.step, loss, lr: pending.lr, ...this.speed() });
-    const alerts = this.alerts(pending);
+    const alerts = this.alerts(pending, loss);
     return pending.isDue ? [...alerts, this.log(pending)] : alerts;
   }
 
@@ -143,12 +145,12 @@ export class Logbook {
   }
 
   /** An update that was left out is news where it was not the one before as well. */
-  private alerts({ step, epoch }: Pending): AlertEvent[] {
+  private alerts({ step, epoch }: Pending, loss: number): AlertEvent[] {
     const { skippedSteps } = this.options.engine;
     const isSkipped = skippedSteps > this.skipped;
     const isNews = isSkipped && !this.wasSkipped;
     [this.skipped, this.wasSkipped] = [skippedSteps, isSkipped];
-    const message = `Update ${step} was left out: its gradients were not finite.`;
+    const message = `Update ${step} was left out: its gradients were not finite, its loss was ${loss.toPrecision(5)}.`;
     return isNews ? [{ type: 'alert', level: 'warning', step, epoch, message }] : [];
   }
 

@@ -22,10 +22,11 @@ export async function* trainingLoop<Batch>(
   session: Session<Batch>,
   data: BatchSource<Batch>,
 ): Events<EndReason> {
-  const { settings, state, length, objective, accumulation, engine } = session;
+  const { decisions, state, length, objective, accumulation, engine } = session;
   const updates = { size: accumulation, seqlen: () => engine.curriculumSeqlen };
-  if (settings.eval?.atStart && state.step === 0) yield* evaluation(session);
-  let end: EndReason | null = state.step < length.maxSteps ? null : 'done';
+  if (decisions.evaluatesAtStart(placeOf(state))) yield* evaluation(session);
+  let end = yield* overdue(session);
+  if (state.step >= length.maxSteps) end ??= 'done';
   while (!end) {
     const first = state.step;
     for await (const group of groupsOf(data, objective, updates)) {
@@ -42,6 +43,28 @@ export async function* trainingLoop<Batch>(
     end ??= yield* act(session, { ...placeOf(state), isEpochEnd: true });
   }
   return end;
+}
+
+/**
+ * Makes the evaluation that was due where the run goes on and was not made: it was stopped just
+ * then, or ended between checkpoint and evaluation. Why the run ends there, if evaluations have
+ * said enough.
+ */
+async function* overdue<Batch>(session: Session<Batch>): Events<EndReason | null> {
+  const { engine, settings, state, decisions, length } = session;
+  if (state.step === 0 || engine.stopRequested) return null;
+  const ends = length.updatesPerEpoch !== null && isWhole(state.epoch) ? [false, true] : [false];
+  const isDue = ends.some((isEpochEnd) => decisions.evaluates({ ...placeOf(state), isEpochEnd }));
+  if (isDue && !state.isEvaluated) {
+    const { save } = settings;
+    const judgement = yield* evaluation(session);
+    if (save && judgement?.isBest && state.best) {
+      const here = checkpointPath(save, state.step);
+      if (state.checkpoint === here) state.best.checkpoint = here;
+      else yield* checkpoint(session, save, true);
+    }
+  }
+  return isEnough(settings, state) ? 'early' : null;
 }
 
 /**
@@ -153,9 +176,12 @@ function sequenceOf<Batch>([micro]: readonly MicroBatch<Batch>[]): number {
 
 const placeOf = ({ step, epoch }: TrainerState): TrainerPlace => ({ step, epoch });
 
-/** An update further, without what many sums would round. */
+/**
+ * An update further, without what many sums would round. Where updates were of another size before,
+ * the first one ends what the last of those had begun.
+ */
 const nextEpoch = (epoch: number, updates: number | null): number =>
-  updates === null ? epoch : Math.round(epoch * updates + 1) / updates;
+  updates === null ? epoch : Math.floor(epoch * updates + 1 + 1e-6) / updates;
 
 const isWhole = (epoch: number): boolean => Math.abs(epoch - Math.round(epoch)) < 1e-6;
 

@@ -66,7 +66,7 @@ export function overruled(schedule: Schedule, scheduler: string): string | null 
 type Curve = (part: number, options: Required<ScheduleOptions>, span: ScheduleSpan) => number;
 
 const between = (fall: number, { minLr }: ScheduleOptions, { lr }: ScheduleSpan): number => {
-  const least = (minLr ?? 0) / lr;
+  const least = lr > 0 ? (minLr ?? 0) / lr : 0; // A rate of 0 is no part of anything: it stays.
   return least + (1 - least) * fall;
 };
 

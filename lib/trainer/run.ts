@@ -1,7 +1,13 @@
 // A run from its beginning to its end: where it goes on from, the loop, and the weights it leaves.
 import { inUnison } from '../checkpoint/index.js';
 import { requireWritable } from '../checkpoint/make-folder.js';
-import { findCheckpoint, readCheckpoint, requireNoneBehind } from './checkpoint-folder.js';
+import {
+  findBest,
+  findCheckpoint,
+  readCheckpoint,
+  requireNoneBehind,
+} from './checkpoint-folder.js';
+import { followsLength } from './configuration.js';
 import type { EndEvent, EndReason, TrainerEvent } from './events.js';
 import { trainingLoop } from './loop.js';
 import type { BatchSource } from './options.js';
@@ -34,9 +40,10 @@ export async function* runOf<Batch>(
 }
 
 async function resumed<Batch>(
-  { engine, world, settings, state }: Session<Batch>,
+  session: Session<Batch>,
   { resume, resumeData }: Beginning,
 ): Promise<string | null> {
+  const { engine, world, settings, state } = session;
   if (resume === false) {
     if (settings.save) await requireNoneBehind(world, settings.save.dir, state.step);
     return null;
@@ -45,7 +52,25 @@ async function resumed<Batch>(
   if (path === null) return null;
   state.loadJson(await readCheckpoint(engine, path, resumeData), path);
   state.checkpoint = path;
+  const { best } = state;
+  if (best?.checkpoint) best.checkpoint = await findBest(world, path, best.checkpoint);
+  realign(session);
   return path;
+}
+
+/**
+ * Updates before the checkpoint may have been of another size: by ranks, batches or accumulation.
+ * The run ends after its epochs all the same, and the learning rate is that of its place in them.
+ */
+function realign<Batch>({ engine, settings, state, length }: Session<Batch>): void {
+  const { updatesPerEpoch, ofEpochs } = length;
+  const isByEpochs = updatesPerEpoch !== null && ofEpochs !== null;
+  const here = isByEpochs ? Math.floor(state.epoch * updatesPerEpoch + 1e-6) : state.step;
+  const before = state.step - here;
+  if (ofEpochs !== null) length.maxSteps = ofEpochs + before;
+  if (!followsLength(settings)) return;
+  const { progress } = engine.parts;
+  progress.scheduleStart = Math.min(before, progress.appliedSteps);
 }
 
 /** Rejects on all ranks with DS_IO where no checkpoint could be written. */

@@ -1,10 +1,13 @@
 // What a Trainer trains with: the engine and all that stands around it, opened once.
 import type { CheckpointWorld } from '../checkpoint/index.js';
 import type { Distributed } from '../comm/index.js';
+import { isExperiment } from '../config/autotuning-rules.js';
 import type { Engine } from '../engine/engine.js';
 import { DATA } from '../engine/ranks.js';
+import { checkpointWorld } from '../engine/setup/checkpoint-world.js';
+import { requireSameDraws } from '../engine/setup/data-sampling.js';
 import { DsError } from '../errors.js';
-import { initialize, jobOf } from '../initialize.js';
+import { initializeServed, jobOf } from '../initialize.js';
 import type { Optimizer } from '../optim/optimizer.js';
 import { cpu } from '../runtime/device.js';
 import { seed } from '../tensor/index.js';
@@ -28,6 +31,10 @@ import type { RunSettings, TrainerSettings } from './read-options.js';
 import { type TargetCounts, targetCounts } from './target-counts.js';
 import { openTrainData } from './train-data.js';
 import { TrainerState } from './trainer-state.js';
+
+/** Where a rank does not come. */
+const TOGETHER =
+  'Every rank must have a Trainer of the same options, and call the same methods of it.';
 
 /** The parts of a run; every rank has its own, and calls them in the same order. */
 export interface Session<Batch> {
@@ -69,7 +76,7 @@ export async function openSession<Sample, Batch>(
   const job = await jobOf({ ...settings, config: settings.deepspeed });
   const file = firstReading(settings, job.mesh.size(...DATA));
   const place = placeIn(job, settings, file.train_micro_batch_size_per_gpu);
-  const data = settings.train && (await openTrainData(settings.train, settings, place));
+  const data = settings.train && (await openTrainData(settings.train, settings, place, file));
   const batches = data?.length ?? null;
   if (data && batches === null && settings.maxSteps === null) throw endless();
   const length = runLength(settings, batches, file.gradient_accumulation_steps);
@@ -79,18 +86,20 @@ export async function openSession<Sample, Batch>(
     scheduler: file.scheduler?.type ?? null,
     bf16States: file.bf16.bf16_optimizer_states,
   });
+  await requireSameDraws(job, engine, data);
   if (data?.stateDict && data.loadStateDict) engine.companions.set('trainData', data as never);
   const state = new TrainerState();
-  const { maxSteps } = length;
+  const isMeasured = isExperiment(engine.config);
+  const reported = isMeasured ? { ...settings, report: [] } : settings;
   return {
     ...{ settings, engine, objective, data, length, state },
-    world: engine.parts.meeting,
+    world: checkpointWorld(job, TOGETHER),
     mover: new BatchMover(engine.device),
     accumulation: engine.gradientAccumulationSteps(),
     ...openedOnce((judged, size) => openEvalData(judged, settings, { ...place, batchSize: size })),
-    decisions: new Decisions(settings, maxSteps),
+    decisions: new Decisions(settings, length, isMeasured),
     counts: targetCounts(engine.parts.ranks.data),
-    book: new Logbook({ engine, settings, state, maxSteps, costOf: cost }),
+    book: new Logbook({ engine, settings: reported, state, length, costOf: cost }),
   };
 }
 
@@ -128,7 +137,7 @@ async function buildEngine(
     if (notice) process.emitWarning(notice, { type: 'DsNotice', code: 'DS_NOTICE' });
   }
   const clients = { optimizer, lrScheduler, stopSignals, distributed: job };
-  const { engine } = await initialize({ model, config, auto, strict, ...clients });
+  const { engine } = await initializeServed({ model, config, auto, strict, ...clients });
   return engine;
 }
 

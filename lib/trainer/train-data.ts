@@ -1,4 +1,5 @@
 // The data of a Trainer as this rank's micro-batches, in groups that make an update each.
+import type { ResolvedConfig } from '../../types/config.js';
 import {
   DataLoader,
   type Dataset,
@@ -8,6 +9,7 @@ import {
 } from '../data/index.js';
 import { isIterableDataset } from '../data/iterable-dataset.js';
 import { LengthGroupedSampler } from '../data/length-sampler.js';
+import { isSampled, samplerOf, unchosen } from '../engine/setup/data-sampling.js';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { phrase } from '../runtime/phrase.js';
@@ -23,26 +25,66 @@ export async function openTrainData<Sample, Batch>(
   data: TrainerData<Sample, Batch>,
   settings: DataSettings<Sample, Batch>,
   place: DataPlace,
+  config: ResolvedConfig,
 ): Promise<BatchSource<Batch>> {
   const opened = typeof data === 'function' ? await data(place) : data;
-  const { sampling, dropLast, workers, lengths, collate: own } = settings.data;
-  const { rank, worldSize, seed } = place;
+  const { dropLast, collate: own } = settings.data;
+  const { rank, worldSize } = place;
+  const sampled = isSampled(config);
+  const workers = workersOf(settings, config);
   if (isIterableDataset<Sample>(opened)) {
+    if (sampled) throw unchosen('Trainer data', 'samples that come in turn');
     const { batchSize, device } = place;
     const shared = { rank, worldSize, batchSize, device, dropLast, collate: own };
     return new IterableLoader(opened, { ...shared, numWorkers: workers });
   }
-  if (!isDataset<Sample>(opened)) return requireSource(opened);
-  const share = { rank, worldSize, seed };
-  const batchSize = place.batchSize * worldSize;
-  const sampler: Sampler =
-    sampling === 'group_by_length'
-      ? new LengthGroupedSampler(lengths ?? (await lengthsOf(opened)), { ...share, batchSize })
-      : new DistributedSampler(opened.length, { ...share, shuffle: sampling === 'random' });
+  if (!isDataset<Sample>(opened)) {
+    if (sampled) throw unchosen('Trainer data', 'batches');
+    return requireSource(opened);
+  }
+  if (sampled) requireNoOrder(settings);
+  const sampler =
+    samplerOf(config, opened.length, { rank, worldSize }) ??
+    (await ownSampler(opened, settings, place));
   const collate = await collateFor(opened, settings, place);
   const { device } = place;
   const options = { batchSize: place.batchSize, device, sampler, dropLast, collate };
   return new DataLoader(opened, { ...options, numWorkers: workers });
+}
+
+/** The options' threads, else those of the configuration's sampling. */
+function workersOf<Sample, Batch>(
+  { data }: DataSettings<Sample, Batch>,
+  config: ResolvedConfig,
+): number {
+  const { num_workers: workers } = config.data_efficiency.data_sampling;
+  return data.workers === 0 && isSampled(config) ? workers : data.workers;
+}
+
+/** Who says which samples are drawn says in which order. */
+function requireNoOrder<Sample, Batch>({ data }: DataSettings<Sample, Batch>): void {
+  if (data.sampling === 'random') return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'Trainer data.sampling',
+    expected: '"random" beside data_efficiency.data_sampling, which draws the samples',
+    got: phrase(data.sampling),
+    hint: 'Leave the option out, or switch the section off.',
+  });
+}
+
+async function ownSampler<Sample, Batch>(
+  dataset: Dataset<Sample>,
+  { data }: DataSettings<Sample, Batch>,
+  { rank, worldSize, seed, batchSize: micro }: DataPlace,
+): Promise<Sampler> {
+  const { sampling, lengths } = data;
+  const share = { rank, worldSize, seed };
+  if (sampling !== 'group_by_length') {
+    return new DistributedSampler(dataset.length, { ...share, shuffle: sampling === 'random' });
+  }
+  const batchSize = micro * worldSize;
+  return new LengthGroupedSampler(lengths ?? (await lengthsOf(dataset)), { ...share, batchSize });
 }
 
 /**

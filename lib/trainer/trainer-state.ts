@@ -61,6 +61,13 @@ export class TrainerState {
     this.history.push({ ...finite(Object.fromEntries(named)), epoch, step });
   }
 
+  /** @internal Whether the history has an evaluation of the present step. */
+  get isEvaluated(): boolean {
+    const isJudged = (entry: JsonObject): boolean =>
+      Object.keys(entry).some((name) => name.startsWith('eval_'));
+    return this.history.some((entry) => entry.step === this.step && isJudged(entry));
+  }
+
   /** @internal What trainer_state.json holds. Source: transformers' TrainerState. */
   toJson(settings: RunSettings, run: { maxSteps: number; batchSize: number }): JsonObject {
     const { best } = this;

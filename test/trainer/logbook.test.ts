@@ -27,7 +27,7 @@ test('the share of the peak is that of the FLOPs since the last log, at every le
   const settings = { progress: false, report: [], log: { every: 1, nanFilter: true } };
   const costOf = (sequence: number): number => 1e6 * sequence;
   const book = new Logbook({
-    ...{ engine, settings, state, costOf, maxSteps: 9 },
+    ...{ engine, settings, state, costOf, length: { maxSteps: 9 } },
   } as unknown as LogbookOptions);
   book.begin();
   const updates = [

@@ -142,3 +142,8 @@ test.each(curves)('the rate of %j is that of transformers', (schedule, factors) 
     expect(own.lr(step)).toBeCloseTo(factors[i] as number, 6);
   });
 });
+
+test.each(curves)('a rate of 0 stays 0 along %j', (schedule) => {
+  const own = new OwnSchedule(schedule, { ...span, lr: 0 });
+  expect(at.map((step) => own.lr(step))).toEqual(at.map(() => 0));
+});

@@ -4,11 +4,13 @@ import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { MeshOptions } from '../../lib/comm/index.js';
+import { data } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import type { JsonObject } from '../../types/json.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
 import type { RanksReport, RanksRun, TrainerJob } from './ranks-process.js';
+import { samples } from './tiny.js';
 
 async function runOn(
   device: Device,
@@ -121,6 +123,23 @@ async function judgedOnce(device: Device, more: JsonObject = {}): Promise<void> 
   }
 }
 
+/** `body` with a section that draws the 24 samples by a metric that 1 to 4 are of. */
+async function sampled(body: (more: JsonObject) => Promise<void>): Promise<void> {
+  await inFolder(async (folder) => {
+    const metrics = { ease: (_: unknown, i: number) => 1 + (i % 4) };
+    const { ease } = await data.analyze(samples(24), { metrics, folder });
+    const metric = {
+      index_to_sample_path: ease.indexToSamplePath,
+      index_to_metric_path: ease.indexToMetricPath,
+      ...{ min_difficulty: 1, max_difficulty: 4, schedule_type: 'fixed_discrete' },
+      schedule_config: { difficulty: [1, 3, 4], max_step: [1, 3] },
+    };
+    const curriculum_learning = { enabled: true, curriculum_metrics: { ease: metric } };
+    const data_sampling = { enabled: true, curriculum_learning };
+    await body({ data_efficiency: { enabled: true, data_sampling } });
+  });
+}
+
 async function inFolder(body: (dir: string) => Promise<void>): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'ds-trainer-ranks-'));
   try {
@@ -223,6 +242,16 @@ export const cases: Case[] = [
   {
     name: 'two ranks go on to the bit in the middle of a curriculum',
     run: (device) => stoppedAlike(device, CURRICULUM),
+    gpus: 2,
+  },
+  {
+    name: 'two ranks draw by difficulty what one draws',
+    run: (device) => sampled((more) => countsLikeOne(device, more)),
+    gpus: 2,
+  },
+  {
+    name: 'two ranks that draw by difficulty go on to the bit',
+    run: (device) => sampled((more) => stoppedAlike(device, more)),
     gpus: 2,
   },
 ];

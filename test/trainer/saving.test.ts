@@ -5,6 +5,7 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
+  renameSync,
   rmSync,
   writeFileSync,
 } from 'node:fs';
@@ -90,6 +91,112 @@ test.each([1, 3, 6, 9])(
   },
 );
 
+/** A step at which a run is stopped, and the evaluation that is due then. */
+const EVALUATED: readonly [string, number, Options['eval']][] = [
+  ['of every third update', 3, { data: judged, every: 3, accuracy: true }],
+  ['of the epoch', 5, { data: judged, accuracy: true }],
+  ['of the last update', 10, { data: judged, every: 1000, accuracy: true }],
+];
+
+test.each(EVALUATED)(
+  'the evaluation %s is made by the run that goes on from there',
+  async (_, at, evaluation) => {
+    const options: Options = { eval: evaluation };
+    const whole = trainer({ ...options, save: { dir: join(dir, 'whole'), best: 'loss' } });
+    const unbroken = await whole.train();
+    const abort = new AbortController();
+    const save = { dir, every: 1000, best: 'loss' };
+    const first = trainer({ ...options, save });
+    first.on('step', ({ step }) => {
+      if (step === at) abort.abort();
+    });
+    expect(await first.train({ signal: abort.signal })).toMatchObject({ step: at });
+    const second = trainer({ ...options, save });
+    const end = await second.train({ resume: true });
+    expect((await second.state()).history).toEqual((await whole.state()).history);
+    const [ours, theirs] = [await second.engine(), await whole.engine()];
+    expect(weightsOf(ours.module)).toEqual(weightsOf(theirs.module));
+    const { step, metric } = unbroken.best as { step: number; metric: number };
+    expect(end.best).toEqual({ step, metric, checkpoint: join(dir, `checkpoint-${step}`) });
+  },
+);
+
+test('an evaluation behind the checkpoint of its step is made again after a crash', async () => {
+  const options: Options = { eval: { data: judged }, save: { dir, every: 5 } };
+  const whole = trainer({ ...options, save: { dir: join(dir, 'whole'), every: 5 } });
+  await whole.train();
+  // As a crash leaves it: the epoch is judged when the checkpoint of its last update is there.
+  for await (const event of trainer(options).train()) if (event.type === 'save') break;
+  const second = trainer(options);
+  const steps: number[] = [];
+  second.on('evaluate', ({ step }) => void steps.push(step));
+  await second.train({ resume: true });
+  expect(steps).toEqual([5, 10]);
+  expect((await second.state()).history).toEqual((await whole.state()).history);
+});
+
+test('what was evaluated is not again', async () => {
+  const options: Options = { eval: { data: judged, every: 5 }, save: { dir, every: 5 } };
+  await trainer({ ...options, maxSteps: 5 }).train();
+  const evaluated: number[] = [];
+  const second = trainer(options);
+  second.on('evaluate', ({ step }) => void evaluated.push(step));
+  await second.train({ resume: true });
+  expect(evaluated).toEqual([10]);
+});
+
+/** Samples of a batch before and after, the step of the checkpoint, and updates after it. */
+const OTHER_SIZES = [
+  [2, 4, 4, 4],
+  [4, 2, 2, 8],
+  [2, 4, 3, 5],
+] as const;
+const SCHEDULERS: readonly Options[] = [
+  {},
+  {
+    deepspeed: {
+      scheduler: {
+        type: 'WarmupDecayLR',
+        params: { warmup_max_lr: 3e-3, warmup_num_steps: 0, total_num_steps: 'auto' },
+      },
+    },
+  },
+];
+
+test.each(
+  SCHEDULERS.flatMap((options) => OTHER_SIZES.map((sizes) => [options, ...sizes] as const)),
+)(
+  'a run %j of batches of %i goes on with batches of %i at step %i to the end of its epochs',
+  async (options, before, after, at, left) => {
+    const common: Options = { ...options, train: samples(12), save: { dir, every: at } };
+    const whole = trainer({ ...common, batchSize: before, save: undefined });
+    await whole.train();
+    const first = trainer({ ...common, batchSize: before });
+    for await (const event of first.train()) if (event.type === 'save') break;
+    const second = trainer({ ...common, batchSize: after });
+    const rates: number[] = [];
+    second.on('log', ({ lr }) => void rates.push(lr));
+    const end = await second.train({ resume: true });
+    expect(end).toMatchObject({ reason: 'done', step: at + left, epoch: 2 });
+    expect((await second.state()).tokens).toBe((await whole.state()).tokens);
+    // Each rate is that of its place in a run of this size alone.
+    const alone = trainer({ ...common, batchSize: after, save: undefined });
+    const wanted: number[] = [];
+    alone.on('log', ({ lr }) => void wanted.push(lr));
+    await alone.train();
+    expect(rates).toEqual(wanted.slice(-left));
+  },
+);
+
+test('a number of updates that was asked for stays, whatever their size was', async () => {
+  const common: Options = { train: samples(12), save: { dir, every: 4 }, maxSteps: 7 };
+  for await (const event of trainer({ ...common, batchSize: 2 }).train()) {
+    if (event.type === 'save') break;
+  }
+  const end = await trainer({ ...common, batchSize: 4 }).train({ resume: true });
+  expect(end).toMatchObject({ reason: 'done', step: 7 });
+});
+
 test('without a checkpoint resume begins afresh; one of another program is refused', async () => {
   const events: TrainerEvent[] = [];
   for await (const event of trainer({ save: dir, maxSteps: 1 }).train({ resume: true })) {
@@ -126,6 +233,53 @@ test('the newest checkpoints stay, and the best; what is not theirs is never del
   expect(weightsOf((await one.engine()).module)).toEqual(weightsOf(best));
 });
 
+test('of one checkpoint to keep none stays beside the best, where that is the newest', async () => {
+  const metrics = scripted([1, 2, 0, 3]);
+  const one = trainer({
+    eval: { data: judged, every: 2, metrics },
+    save: { dir, every: 2, keep: 1, best: 'score' },
+    maxSteps: 8,
+  });
+  const there: string[][] = [];
+  one.on('step', () => void there.push(checkpoints()));
+  await one.train();
+  const at = (step: number) => `checkpoint-${step}`;
+  expect([there[2], there[4], there[6]]).toEqual([[at(2)], [at(4)], [at(4), at(6)]]);
+  expect(checkpoints()).toEqual([at(8)]);
+});
+
+test('the best checkpoint moves with the folder of a run', async () => {
+  const metrics = scripted([1, 5, 2, 3]);
+  const options = { eval: { data: judged, every: 2, metrics } };
+  const save = { dir: join(dir, 'old'), every: 2, keep: 1, best: 'score' };
+  await trainer({ ...options, save, maxSteps: 6 }).train();
+  const moved = join(dir, 'new');
+  renameSync(save.dir, moved);
+  const second = trainer({ ...options, save: { ...save, dir: moved }, maxSteps: 8 });
+  const end = await second.train({ resume: true });
+  const checkpoint = join(moved, 'checkpoint-4');
+  expect(end.best).toEqual({ metric: 5, step: 4, checkpoint });
+  expect(readdirSync(moved).sort()).toEqual(['checkpoint-4', 'checkpoint-8']);
+  const best = await nn.models.fromPretrained(checkpoint);
+  expect(weightsOf((await second.engine()).module)).toEqual(weightsOf(best));
+});
+
+test('a run whose best checkpoint is gone says so, and ends with its last weights', async () => {
+  const warning = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+  const metrics = scripted([5, 2, 3]);
+  const options = { eval: { data: judged, every: 2, metrics } };
+  const save = { dir, every: 2, best: 'score' };
+  await trainer({ ...options, save, maxSteps: 4 }).train();
+  rmSync(join(dir, 'checkpoint-2'), { recursive: true });
+  const end = await trainer({ ...options, save, maxSteps: 6 }).train({ resume: true });
+  expect(end).toMatchObject({ reason: 'done', best: { metric: 5, step: 2, checkpoint: null } });
+  expect(warning).toHaveBeenCalledWith(
+    expect.stringContaining('checkpoint-2, the best checkpoint so far, is gone'),
+    expect.anything(),
+  );
+  warning.mockRestore();
+});
+
 test('training ends early where evaluations no longer improve by the threshold', async () => {
   const metrics = scripted([3, 2, 1.95, 1.99, 1]);
   const one = trainer({
@@ -139,6 +293,22 @@ test('training ends early where evaluations no longer improve by the threshold',
   expect(evaluations.map(({ isBest }) => isBest)).toEqual([true, true, true, false]);
   expect(end).toMatchObject({ reason: 'early', step: 4, best: { metric: 1.95, step: 3 } });
   expect(checkpoints()).toEqual(['checkpoint-1', 'checkpoint-2', 'checkpoint-3']);
+});
+
+test('a run that has ended early is over, unless more patience is asked for', async () => {
+  const options = (patience: number): Options => ({
+    eval: { data: judged, every: 1, metrics: scripted([1]) },
+    save: { dir, every: 1, best: 'score' },
+    earlyStop: { patience },
+  });
+  expect(await trainer(options(2)).train()).toMatchObject({ reason: 'early', step: 3 });
+  const again = trainer(options(2));
+  const end = await again.train({ resume: true });
+  expect(end).toMatchObject({ reason: 'early', step: 3, best: { step: 1 } });
+  const best = await nn.models.fromPretrained(join(dir, 'checkpoint-1'));
+  expect(weightsOf((await again.engine()).module)).toEqual(weightsOf(best));
+  const patient = trainer(options(5));
+  expect(await patient.train({ resume: true })).toMatchObject({ reason: 'early', step: 6 });
 });
 
 test('trainer_state.json has the fields of transformers', async () => {

@@ -4,6 +4,7 @@ import {
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   rmSync,
   writeFileSync,
@@ -101,6 +102,43 @@ report_to: [csv, tensorboard]
   expect(more.stdout).toMatch(/^step 44: done$/m);
   expect(more.stdout).toMatch(/^sample: Who\?$/m);
 }, 120_000);
+
+test('a search leaves nothing of its experiments in the folder of the run', async () => {
+  const autotuning = { enabled: true, start_step: 0, end_step: 1, num_tuning_micro_batch_sizes: 1 };
+  const most = { max_train_micro_batch_size_per_gpu: 4 };
+  const own = { train_micro_batch_size_per_gpu: 'auto', autotuning: { ...autotuning, ...most } };
+  const config = file('tuned.json', JSON.stringify(own));
+  const writing =
+    '--save_steps 1 --eval_data rows.jsonl --eval_on_start --eval_steps 1 --report_to csv --logging_steps 1';
+  const line = `--autotuning tune --num_procs 1 train ${COMMON} --deepspeed ${config} --output tuned --device cpu ${writing}`;
+  const found = await ds(`${line} --max_steps 9`);
+  expect([found.code, found.stdout]).toEqual([0, expect.stringMatching(/tmbspg4: [\d.]+ samples/)]);
+  const short = await ds(`${line} --max_steps 1`);
+  expect(short.stdout).toContain('tmbspg4: nothing: it ended before step 2');
+  expect(readdirSync(join(dir, 'tuned'))).toEqual([]);
+});
+
+test('a search changes what the file of --config says', async () => {
+  const autotuning = { start_step: 0, end_step: 0, max_train_micro_batch_size_per_gpu: 4 };
+  const config = file(
+    'open.json',
+    JSON.stringify({ autotuning: { enabled: true, ...autotuning } }),
+  );
+  const keys = {
+    deepspeed: config,
+    per_device_train_batch_size: 2,
+    gradient_accumulation_steps: 2,
+  };
+  const named = file('keys.json', JSON.stringify(keys));
+  const common = COMMON.replace('--per_device_train_batch_size 4', '');
+  const { stdout, stderr } = await ds(
+    `--autotuning tune --num_procs 1 train ${common.trim()} --config ${named} --output open --device cpu --max_steps 9`,
+  );
+  expect(stderr).toBe('');
+  expect(stdout).toMatch(
+    /^autotuning: z0_gas2_tmbspg4: [\d.]+ samples.*\n.*z0_gas2_tmbspg2: [\d.]+ samples/,
+  );
+});
 
 test('two ranks at stage 3 fill "auto", and the first one alone prints', async () => {
   const config = file(
@@ -269,6 +307,26 @@ test('an output that cannot be written is known before anything is read', async 
   expect(stderr).toMatch(/mkdir \/proc\/none: expected success, got ENOENT/);
 }, 60_000);
 
+test('weights that are not finite are no success, and updates that were left out are said', async () => {
+  const line = `train ${COMMON} --device cpu --disable_tqdm --save_strategy no`;
+  // The only update is infinite; nobody computes a loss behind it.
+  for (const how of ['', ' --lora']) {
+    const broken = await ds(`${line}${how} --output broken --max_steps 1 --learning_rate 1e39`);
+    expect([broken.code, broken.stdout.match(/^sample:/m)]).toEqual([1, null]);
+    expect(broken.stderr).toMatch(
+      /^ds train: broken: expected finite weights after step 1, got NaN or infinity in \S+\./m,
+    );
+  }
+  // Norms hide large weights from the loss, and not from gradients.
+  const { code, stdout } = await ds(`${line} --output large --max_steps 3 --learning_rate 1e30`);
+  expect(code).toBe(0);
+  const warnings =
+    /^step 2: warning: Update 2 was left out: .* not finite, its loss was 6\.\d+\.$/gm;
+  expect(stdout.match(/warning/g)).toHaveLength(1);
+  expect(stdout).toMatch(warnings);
+  expect(stdout).toMatch(/^left out 2 of 3 updates, the last one as well: /m);
+}, 120_000);
+
 test('what one rank cannot do ends the others, too, where nobody watches them', async () => {
   const at = (name: string): string => join(dir, name);
   const own = `--model ${at('model')} --data ${at('rows.jsonl')} --dataset_num_proc 0 --max_length 64`;
@@ -281,6 +339,18 @@ test('what one rank cannot do ends the others, too, where nobody watches them', 
     expect.stringMatching(`^${reason}`),
     expect.stringMatching(`^preparing to train on rank 0: ${reason}`),
   ]);
+}, 60_000);
+
+test('a rank that does not come to prepare is named, with what all have to do', async () => {
+  const own = `--model ${join(dir, 'model')} --data ${join(dir, 'rows.jsonl')}`;
+  const words = `${own} --dataset_num_proc 0 --output ${join(dir, 'alone')} --device cpu`;
+  const environment = { DEEPSPEED_TIMEOUT: '0.1', DS_TEST_ABSENT: '1' };
+  const job = { job: words.split(' '), environment };
+  const [first] = await runRanks('../trainer/train-process', 2, job);
+  expect(first?.report).toMatch(
+    /^preparing to train: expected every rank within 6 s, got nothing from rank 1\. All ranks of ds train/,
+  );
+  expect(first?.report).not.toMatch(/saveCheckpoint/);
 }, 60_000);
 
 test('samples get longer where the configuration asks for it', async () => {

@@ -388,6 +388,12 @@ const misuses: readonly [
     (one) => one.train(),
     'Trainer batch: expected batches { ids, labels, ... } or { tokens, targets } of tensors',
   ],
+  ...[Promise.resolve({}), undefined, null, 3, []].map((metrics): (typeof misuses)[number] => [
+    `metrics that are ${Object.prototype.toString.call(metrics)}`,
+    { eval: { data: samples(2), metrics: () => metrics as never } },
+    (one) => one.evaluate(),
+    'Trainer eval.metrics: expected an object of sums, { name: { sum, count } }, got',
+  ]),
   [
     'an error of a listener',
     { callbacks: [{ step: () => Promise.reject(new Error('heard')) }] },

@@ -1,5 +1,7 @@
 // The text with which `ds train` shows what a model has learned.
+import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/index.js';
+import { phrase } from '../../runtime/phrase.js';
 import type { ChatMessage, Tokenizer } from '../../text/index.js';
 import { findFiles, partsOf } from '../../text/row-files.js';
 import { type Row, rowsOf } from '../../text/row-reader.js';
@@ -14,24 +16,37 @@ export interface Prompt {
 /** Words of a row of text that stand before what the model writes. */
 const WORDS = 6;
 
-/** A text of the user's; said to the model where its tokenizer knows conversations. */
+/**
+ * A text of the user's; said to the model where its tokenizer knows conversations. Throws
+ * DS_ARGUMENT for one without tokens.
+ */
 export function promptOf(tokenizer: Tokenizer, text: string): Prompt {
-  if (tokenizer.chatTemplates.length === 0) return { text, ids: plain(tokenizer, text) };
-  return { text, ids: chat(tokenizer, [{ role: 'user', content: text }]) };
+  const isChat = tokenizer.chatTemplates.length > 0;
+  const ids = isChat ? chat(tokenizer, [{ role: 'user', content: text }]) : plain(tokenizer, text);
+  if (ids.length > 0) return { text, ids };
+  const hint = '--no_sample has none written.';
+  const [expected, got] = ['a text of a token or more', phrase(text)];
+  throw new DsError({ code: 'DS_ARGUMENT', op: '--sample', expected, got, hint });
 }
 
 /**
- * The beginning of the first row of `files`: its prompt, what is said before the assistant, or its
- * first words. Null for rows of tokens, and where there is none. Throws DS_DATA.
+ * The beginning of the first row of `files` that has one: its prompt, what is said before the
+ * assistant, or its first words. Null where that row is of tokens, and where there is none. Throws
+ * DS_DATA.
  */
 export async function firstPrompt(
   tokenizer: Tokenizer,
   files: readonly string[],
   textKey = 'text',
 ): Promise<Prompt | null> {
-  const [part] = await partsOf(findFiles('ds train --data', files).slice(0, 1), false);
-  if (!part) return null;
-  for await (const { row } of rowsOf(part)) return ofRow(tokenizer, row, textKey);
+  for (const file of findFiles('ds train --data', files)) {
+    for (const part of await partsOf([file], false)) {
+      for await (const { row } of rowsOf(part)) {
+        const prompt = ofRow(tokenizer, row, textKey);
+        if (prompt?.ids.length !== 0) return prompt;
+      }
+    }
+  }
   return null;
 }
 

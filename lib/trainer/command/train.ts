@@ -3,9 +3,10 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
-import { inUnison, replaceFile } from '../../checkpoint/index.js';
+import { type CheckpointWorld, inUnison, replaceFile } from '../../checkpoint/index.js';
 import { requireWritable } from '../../checkpoint/make-folder.js';
 import type { Distributed } from '../../comm/index.js';
+import { isExperiment } from '../../config/autotuning-rules.js';
 import { DATA } from '../../engine/ranks.js';
 import { checkpointWorld } from '../../engine/setup/checkpoint-world.js';
 import { jobOf } from '../../initialize.js';
@@ -13,13 +14,14 @@ import type { CausalLM } from '../../models/index.js';
 import type { Device } from '../../runtime/device.js';
 import { type TextBatch, type TextSample, Tokenizer } from '../../text/index.js';
 import { firstReading } from '../configuration.js';
-import type { EndEvent, TrainerEvent } from '../events.js';
+import type { EndEvent, LogEvent, TrainerEvent } from '../events.js';
 import type { TrainerOptions } from '../options.js';
 import { readTrainerOptions } from '../read-options.js';
 import { Trainer } from '../trainer.js';
 import type { TrainerState } from '../trainer-state.js';
 import type { TrainArguments } from './arguments.js';
 import type { CheckedArguments } from './check-arguments.js';
+import { requireFinite } from './finite-weights.js';
 import { openRows, type RowData } from './rows.js';
 import { continued, firstPrompt, type Prompt, promptOf } from './sample.js';
 import { openModel, savedModel, sourceOf, writeAdapter } from './trained-model.js';
@@ -27,6 +29,16 @@ import { type Evaluation, trainerPart } from './trainer-options.js';
 
 /** Prints a line on the first rank. */
 type Say = (line: string) => void;
+
+/** How a rank speaks with the others and the user. */
+interface Meeting {
+  world: CheckpointWorld;
+  say: Say;
+}
+
+/** Where a rank does not come. */
+const TOGETHER =
+  'All ranks of ds train are to have the same arguments and files: look for what that rank says, or waits for. DEEPSPEED_TIMEOUT has the minutes.';
 
 /** Tokens of a sample. */
 const SAMPLE_TOKENS = 48;
@@ -37,13 +49,14 @@ export async function train(args: CheckedArguments): Promise<void> {
   const { device: kind, deepspeed: config = {} } = options;
   const job = await jobOf({ device: kind, config });
   const { device } = job.world;
+  const world = checkpointWorld(job, TOGETHER);
   const say: Say = job.rank === 0 ? (line) => console.log(line) : () => {};
   let after: (() => Promise<void>) | null = null;
   try {
-    const { model, tokenizer, rows, prompt } = await readTogether(args, job, say);
+    const { model, tokenizer, rows, prompt } = await readTogether(args, { job, world, say });
     const { train: data, eval: judged } = rows;
     const all = { ...options, train: data, eval: judged, model, tokenizer, distributed: job };
-    const isWhole = await trained(all as RowTrainerOptions, args, say);
+    const isWhole = await trained(all as RowTrainerOptions, args, { world, say });
     if (isWhole && prompt) after = () => showSample(args, { tokenizer, prompt, device });
   } finally {
     await job.destroy();
@@ -64,11 +77,14 @@ interface Material {
  * What the arguments name, once all ranks have theirs: where one fails, as the first one does where
  * the output cannot be written, the others do not wait for it.
  */
-async function readTogether(args: CheckedArguments, job: Distributed, say: Say): Promise<Material> {
+async function readTogether(
+  args: CheckedArguments,
+  { job, world, say }: Meeting & { job: Distributed },
+): Promise<Material> {
   const isFirst = job.rank === 0;
   const { options, evaluation } = trainerPart(args, args.output_dir);
   const found: Material[] = [];
-  await inUnison(checkpointWorld(job), 'preparing to train', async () => {
+  await inUnison(world, 'preparing to train', async () => {
     if (isFirst) await requireWritable(args.output_dir);
     const tokenizer = Tokenizer.fromPretrained(args.tokenizer_name ?? sourceOf(args));
     const model = await openModel(args);
@@ -98,11 +114,15 @@ function requireTrainer(
 type RowTrainer = Trainer<TextSample, TextBatch>;
 type RowTrainerOptions = TrainerOptions<TextSample, TextBatch> & { model: CausalLM };
 
-/** Trains and saves; false where it was told to stop before the end, and has left a checkpoint. */
+/**
+ * Trains and saves; false where it was told to stop before the end, and has left a checkpoint, and
+ * where the run was only measured. Throws DS_NONFINITE where the weights that it has saved are not
+ * finite.
+ */
 async function trained(
   options: RowTrainerOptions,
   args: CheckedArguments,
-  say: Say,
+  { world, say }: Meeting,
 ): Promise<boolean> {
   const { output_dir: dir, use_peft: isAdapter = false } = args;
   const trainer: RowTrainer = new Trainer(options);
@@ -110,11 +130,12 @@ async function trained(
     const keep = async (path: string) => writeAdapter(options.model, await trainer.engine(), path);
     if (isAdapter) trainer.on('save', ({ path }) => keep(path));
     const end = await run(trainer, args, say);
-    if (end.reason === 'stopped') return false;
+    const engine = await trainer.engine();
+    if (end.reason === 'stopped' || isExperiment(engine.config)) return false;
     await (isAdapter ? keep(dir) : trainer.save(dir));
-    const { globalRank } = await trainer.engine();
-    if (globalRank === 0) await writeState(end, await trainer.state(), dir);
+    if (engine.globalRank === 0) await writeState(end, await trainer.state(), dir);
     say(`saved ${dir}`);
+    await requireFinite({ dir, isAdapter, step: end.step }, world);
     return true;
   } finally {
     await trainer.destroy();
@@ -145,10 +166,17 @@ async function run(
   say: Say,
 ): Promise<EndEvent> {
   let last: TrainerEvent | null = null;
+  let log: LogEvent | null = null;
   for await (const event of trainer.train({ resume, resumeData: skip ? !skip : undefined })) {
     const line = lineOf(event, plain ?? false);
     if (line) say(line);
     last = event;
+    if (event.type === 'log') log = event;
+  }
+  if (log && !Number.isFinite(log.gradNorm)) {
+    say(
+      `left out ${log.skipped} of ${log.step} updates, the last one as well: gradients were not finite`,
+    );
   }
   return last as EndEvent;
 }
