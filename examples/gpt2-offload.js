@@ -140,6 +140,8 @@ async function train(engine, loader, { losses }) {
       tokensPerSecond: (tokensPerStep * 1000) / run.milliseconds.at(-1),
       memoryBytes: engine.device.memory.peakInUse,
     });
+  // Asking makes Ctrl-C and SIGTERM heard from the first step on.
+  run.stopped = engine.stopRequested;
   let start = performance.now();
   for await (const { tokens, targets } of new data.RepeatingLoader(loader)) {
     const { globalSteps: before } = engine;
