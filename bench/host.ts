@@ -10,34 +10,55 @@ import { median } from './report.js';
 const rounds = 200;
 const perRound = 200;
 
-/** Median microseconds per call of `op`, every round in a scope of its own on a drained device. */
-function cost(op: () => unknown, drain: () => void): number {
-  const samples: number[] = [];
+/** Microseconds per call, in each round. */
+type Samples = readonly number[];
+
+/** What a round of `op` takes, in a scope of its own. */
+function eagerly(op: () => unknown): () => number {
   const scope = new Scope();
-  for (let round = 0; round < rounds; ++round) {
-    drain();
+  return () => {
     const start = process.hrtime.bigint();
     within(scope, () => {
       for (let i = 0; i < perRound; ++i) op();
     });
-    samples.push(Number(process.hrtime.bigint() - start) / 1000 / perRound);
+    const spent = Number(process.hrtime.bigint() - start);
     scope.release();
-  }
-  return median(samples.slice(rounds / 4));
+    return spent / 1000 / perRound;
+  };
 }
 
 /**
- * What one launch of the op costs in a native loop; `prepare` leaves its arguments in the block.
+ * What a round of launches of the op takes in a native loop; `prepare` leaves its arguments in the
+ * block.
  */
-function launchCost(device: Device, op: string, prepare: () => void): number {
-  const names: readonly string[] = kernels.opNames;
-  const samples: number[] = [];
-  for (let round = 0; round < rounds; ++round) {
+function natively(device: Device, op: string, prepare: () => void): () => number {
+  const number = (kernels.opNames as readonly string[]).indexOf(op);
+  return () => {
     prepare();
     device.synchronize();
-    samples.push(addon.timeOp(names.indexOf(op), device.compute.handle, perRound));
+    return addon.timeOp(number, device.compute.handle, perRound);
+  };
+}
+
+/**
+ * The samples of each case, on a drained device. A round has one of every case: a processor whose
+ * pace changes, as of a host with others on it, changes all of them alike. The first quarter warms
+ * up.
+ */
+function measure<Case extends string>(
+  device: Device,
+  cases: Readonly<Record<Case, () => number>>,
+): Record<Case, Samples> {
+  const names = Object.keys(cases) as Case[];
+  const samples = Object.fromEntries(names.map((name) => [name, [] as number[]]));
+  for (let round = 0; round < rounds; ++round) {
+    for (const name of names) {
+      device.synchronize();
+      samples[name]?.push(cases[name]());
+    }
   }
-  return median(samples.slice(rounds / 4));
+  const warm = (name: Case): [Case, Samples] => [name, samples[name]?.slice(rounds / 4) ?? []];
+  return Object.fromEntries(names.map(warm)) as Record<Case, Samples>;
 }
 
 /**
@@ -46,7 +67,6 @@ function launchCost(device: Device, op: string, prepare: () => void): number {
  */
 export function hostBench(options: Options): object {
   const device = findDevice(options.device ?? 'auto');
-  const drain = (): void => device.synchronize();
   const a = Tensor.from([1], { device }).keep();
   const b = Tensor.from([2], { device }).keep().requireGrad();
   const out = Tensor.from([0], { device }).keep();
@@ -54,19 +74,21 @@ export function hostBench(options: Options): object {
     .keep()
     .requireGrad();
   const w = Tensor.from(new Float32Array(8), { device }).keep().requireGrad();
-  const launch = launchCost(device, 'Binary', () =>
-    kernels.binary({ a, b, out, op: 'add', accumulate: false }),
-  );
-  const eager = cost(() => add(a, b), drain);
+  const kernelCall = (): void => kernels.binary({ a, b, out, op: 'add', accumulate: false });
+  const samples = measure(device, {
+    add_bare_launch: natively(device, 'Binary', kernelCall),
+    add_kernel_call: eagerly(kernelCall),
+    add_no_grad: eagerly(() => noGrad(() => add(a, b))),
+    add_recorded: eagerly(() => add(a, b)),
+    layer_norm_recorded: eagerly(() => layerNorm(x, w, w)),
+    matmul_recorded: eagerly(() => matmul(x, x)),
+  });
+  const medians = Object.entries(samples).map(([name, each]) => [name, median(each)]);
+  const { add_bare_launch: bare, add_recorded: recorded } = samples;
   return {
     device: device.name,
-    unit: 'microseconds per op, median',
-    add_bare_launch: launch,
-    add_kernel_call: cost(() => kernels.binary({ a, b, out, op: 'add', accumulate: false }), drain),
-    add_no_grad: cost(() => noGrad(() => add(a, b)), drain),
-    add_recorded: eager,
-    layer_norm_recorded: cost(() => layerNorm(x, w, w), drain),
-    matmul_recorded: cost(() => matmul(x, x), drain),
-    host_cost_on_top_of_launch: eager - launch,
+    unit: 'microseconds per op, median of rounds that have one sample of each',
+    ...Object.fromEntries(medians),
+    host_cost_on_top_of_launch: median(recorded.map((cost, i) => cost - (bare[i] as number))),
   };
 }
