@@ -2,6 +2,8 @@
 // modules.
 import { TextDecoder } from 'node:util';
 
+import { computable } from './computable.js';
+
 export interface AddedToken {
   content: string;
   id: number;
@@ -16,8 +18,15 @@ export interface BackendTokenizer {
   decode(ids: number[], options: object): string;
   token_to_id(token: string): number | undefined;
   get_added_tokens_decoder(): Map<number, AddedToken>;
-  readonly model: { readonly vocab: readonly (string | undefined)[] };
+  readonly model: BackendModel;
   readonly decoder: BackendDecoder | null;
+}
+
+interface BackendModel {
+  readonly vocab: readonly (string | undefined)[];
+  readonly tokens_to_ids: ReadonlyMap<string, number>;
+  /** Pieces of words; those that no token spells are unknown. */
+  encode(words: string[]): string[];
 }
 
 interface BackendDecoder {
@@ -38,8 +47,11 @@ export function backendTokenizer(tokenizer: object, config: object): BackendToke
   const { Tokenizer } = require('@huggingface/tokenizers') as {
     Tokenizer: new (tokenizer: object, config: object) => BackendTokenizer;
   };
-  const made = new Tokenizer(tokenizer, config);
+  const made = new Tokenizer(computable(tokenizer), config);
   if (made.decoder) keepByteOrderMarks(made.decoder);
+  const { type, byte_fallback: isByBytes } = (tokenizer as { model: Record<string, unknown> })
+    .model;
+  if (type === 'Unigram' && isByBytes) spellByBytes(made.model);
   return made;
 }
 
@@ -49,6 +61,21 @@ export function backendTemplate(text: string): BackendTemplate {
     Template: new (text: string) => BackendTemplate;
   };
   return new Template(text);
+}
+
+/** What has no token is spelled by those of its bytes; the library knows that of BPE alone. */
+function spellByBytes(model: BackendModel): void {
+  const { tokens_to_ids: ids } = model;
+  const encode = model.encode.bind(model);
+  const bytesOf = (piece: string): string[] => {
+    const hex = Array.from(Buffer.from(piece), (byte) => byte.toString(16).padStart(2, '0'));
+    return hex.map((byte) => `<0x${byte.toUpperCase()}>`);
+  };
+  model.encode = (words) =>
+    encode(words).flatMap((piece) => {
+      const bytes = ids.has(piece) ? [] : bytesOf(piece);
+      return bytes.length > 0 && bytes.every((byte) => ids.has(byte)) ? bytes : [piece];
+    });
 }
 
 /** Bytes that decode to U+FEFF are text; a TextDecoder would take them for a mark and drop them. */

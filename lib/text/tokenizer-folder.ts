@@ -17,6 +17,12 @@ export type Role = (typeof ROLES)[number];
 
 const MODELS = ['BPE', 'WordPiece', 'Unigram'];
 
+/** What is done with what a step finds. */
+const BEHAVIORS: Readonly<Record<string, readonly string[]>> = {
+  Split: ['Isolated', 'Removed'],
+  Punctuation: ['Isolated', 'Removed', 'Contiguous'],
+};
+
 /** The files of a folder, read and checked. */
 export interface TokenizerFolder {
   /** Names the tokenizer in errors. */
@@ -62,10 +68,14 @@ function requireComputable(tokenizer: Json, path: string): void {
     if (tokenizer[name] && typeof tokenizer[name] === 'object') continue;
     throw dataError(path, `a tokenizer with "${name}"`, phrase(tokenizer), 'Is it whole?');
   }
-  const { type } = tokenizer.model as Json;
+  const { type, continuing_subword_prefix: prefix } = tokenizer.model as Json;
   if (!MODELS.includes(String(type))) {
     const expected = `a model of type ${MODELS.join(', ')}`;
     throw dataError(path, expected, phrase(type), 'Files of before 2020 name none: save it anew.');
+  }
+  if (type === 'BPE' && prefix) {
+    const expected = 'BPE without "continuing_subword_prefix"';
+    throw dataError(path, expected, phrase(prefix), 'It is not supported.');
   }
   const added = addedTokens(tokenizer, path);
   const single = added.find(({ single_word }) => single_word === true);
@@ -75,9 +85,10 @@ function requireComputable(tokenizer: Json, path: string): void {
   }
   for (const step of stepsOf(tokenizer.pre_tokenizer)) {
     const { regex, text } = splitOf(step, path);
-    const known = ['Isolated', 'Removed'].includes(String(step.behavior ?? 'Isolated'));
-    if (step.type !== 'Split' || (known && !regex.includes('\\G'))) continue;
-    const got = `"behavior": ${phrase(step.behavior)} with the pattern ${phrase(text)}`;
+    const known = BEHAVIORS[String(step.type)]?.includes(String(step.behavior ?? 'Isolated'));
+    if (known !== false && !(step.type === 'Split' && regex.includes('\\G'))) continue;
+    const pattern = step.type === 'Split' ? ` with the pattern ${phrase(text)}` : '';
+    const got = `${step.type} with "behavior": ${phrase(step.behavior)}${pattern}`;
     throw dataError(path, 'splits that are isolated or removed', got, 'It is not supported.');
   }
 }

@@ -334,11 +334,10 @@ export class Tokenizer {
 
   /** What the post-processor, or add_bos_token and add_eos_token over it, put around every text. */
   private findBounds(): { prefix: number[]; suffix: number[] } {
-    const probe = 'a';
-    const bare = this.backend.encode(probe, { add_special_tokens: false }).ids;
+    const { probe, bare } = this.findProbe();
     const whole = this.backend.encode(probe, { add_special_tokens: true }).ids;
     const at = whole.findIndex((_, i) => bare.every((id, j) => whole[i + j] === id));
-    if (at < 0) {
+    if (at < 0 && whole.length > 0) {
       const expected = 'a post-processor that puts tokens around a text';
       throw dataError(this.folder, expected, 'one that changes it', 'It is not supported.');
     }
@@ -349,6 +348,15 @@ export class Tokenizer {
       prefix: this.adjusted(prefix, bos, this.bosId),
       suffix: this.adjusted(suffix, eos, this.eosId),
     };
+  }
+
+  /** A text that has tokens: there need not be one for each letter. */
+  private findProbe(): { probe: string; bare: number[] } {
+    for (const probe of ['a', ...this.backend.model.vocab.map((one) => one ?? '')]) {
+      const bare = this.backend.encode(probe, { add_special_tokens: false }).ids;
+      if (bare.length > 0) return { probe, bare };
+    }
+    return { probe: '', bare: [] };
   }
 
   private adjusted(bound: number[], wanted: unknown, id: number | null): number[] {

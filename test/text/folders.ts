@@ -18,6 +18,13 @@ export function emptyFolder(): string {
   return path;
 }
 
+/** A folder with nothing but this tokenizer.json. */
+export function folderOf(tokenizer: object): string {
+  const path = emptyFolder();
+  writeFileSync(join(path, 'tokenizer.json'), JSON.stringify(tokenizer));
+  return path;
+}
+
 /** Removes the folders of this file. */
 export function removeFolders(): void {
   for (const path of made) rmSync(path, { recursive: true, force: true });

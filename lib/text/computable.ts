@@ -1,0 +1,63 @@
+// A tokenizer.json in the terms in which the library computes what the Rust crate does.
+
+type Step = Record<string, unknown>;
+
+/** What the crate calls numeric: digits of all scripts, and numbers that are none. */
+const NUMERIC = '\\p{N}';
+const PUNCTUATION = '[\\p{P}!-/:-@\\[-`{-~]';
+const WORDS = '\\w+|[^\\w\\s]+';
+/** GPT-2's. */
+const PIECES = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+const split = (Regex: string, behavior = 'Isolated', invert = false): Step => ({
+  ...{ type: 'Split', pattern: { Regex }, behavior, invert },
+});
+
+/**
+ * Steps that the library cuts otherwise than the crate, as splits by expressions, which both take
+ * alike: classes of JavaScript know ASCII alone, or other white space.
+ */
+const REWRITTEN: Readonly<Record<string, (step: Step) => Step>> = {
+  Digits: ({ individual_digits: single }) => split(single ? NUMERIC : `${NUMERIC}+`),
+  Punctuation: ({ behavior = 'Isolated' }) =>
+    behavior === 'Contiguous' ? split(`${PUNCTUATION}+`) : split(PUNCTUATION, behavior as string),
+  Whitespace: () => split(WORDS, 'Removed', true),
+  WhitespaceSplit: () => split('\\s+', 'Removed'),
+  Split: isolated,
+  ByteLevel: (step) =>
+    step.use_regex === false || step.add_prefix_space
+      ? step
+      : sequence([split(PIECES), { ...step, use_regex: false }]),
+  Metaspace: marked,
+  Sequence: (step) => sequence((step.pretokenizers as Step[]).map(rewritten)),
+};
+
+const sequence = (pretokenizers: readonly Step[]): Step => ({ type: 'Sequence', pretokenizers });
+
+/** What is isolated is so whichever of both the pattern means; a text is no expression. */
+function isolated(step: Step): Step {
+  const { pattern, behavior = 'Isolated' } = step;
+  const { String: text } = (pattern ?? {}) as { String?: string };
+  const invert = behavior === 'Isolated' ? false : step.invert;
+  const own = text === undefined ? {} : { pattern: { Regex: escaped(text) } };
+  return { ...step, behavior, invert, ...own };
+}
+
+/** Words behind marks, each by itself; before there was a scheme, false meant "never". */
+function marked(step: Step): Step {
+  const { replacement = '▁', add_prefix_space: isFirst, split: isCut = true } = step;
+  const own = isFirst === false ? { ...step, prepend_scheme: 'never' } : step;
+  const mark = escaped(replacement as string);
+  return isCut ? sequence([own, split(`${mark}[^${mark}]*|[^${mark}]+`)]) : own;
+}
+
+const escaped = (text: string): string => text.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
+
+const rewritten = (step: Step): Step => REWRITTEN[String(step.type)]?.(step) ?? step;
+
+/** `tokenizer`, the content of a tokenizer.json, with steps that the library takes as meant. */
+export function computable<T extends object>(tokenizer: T): T {
+  const { pre_tokenizer: step } = tokenizer as { pre_tokenizer?: unknown };
+  if (typeof step !== 'object' || step === null) return tokenizer;
+  return { ...tokenizer, pre_tokenizer: rewritten(step as Step) };
+}

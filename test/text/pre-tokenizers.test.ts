@@ -1,0 +1,130 @@
+// Where pre-tokenizers cut a text, as the Rust crate does, with tokenizers of a few words.
+import { text } from '../../lib/index.js';
+import { expectError, folderOf, removeFolders } from './folders.js';
+
+afterAll(removeFolders);
+
+/** Of a tokenizer that has the words as tokens, and else single letters. */
+function tokenizerOf(words: readonly string[], parts: object, model: object = {}): text.Tokenizer {
+  const letters = [...new Set(words.flatMap((word) => Array.from(word)))];
+  const vocab = Object.fromEntries([...new Set([...letters, ...words])].map((one, i) => [one, i]));
+  const bpe = { type: 'BPE', vocab, merges: [], ignore_merges: true, ...model };
+  const empty = { normalizer: null, pre_tokenizer: null, post_processor: null, decoder: null };
+  return text.Tokenizer.fromPretrained(
+    folderOf({ added_tokens: [], ...empty, ...parts, model: bpe }),
+  );
+}
+
+const spelled = (tokenizer: text.Tokenizer, said: string): string =>
+  [...tokenizer.encode(said)].map((id) => tokenizer.idToToken(id)).join('|');
+
+/** All that a text may be cut into: each piece is a token, and so the pieces show. */
+const partsOf = (said: string): string[] =>
+  Array.from(said, (_, from) =>
+    Array.from(said.slice(from), (_, i) => said.slice(from, from + i + 1)),
+  ).flat();
+
+const split = (pattern: object, behavior: string, invert = false): object => ({
+  ...{ type: 'Split', pattern, behavior, invert },
+});
+
+test.each<[string, object, string, string]>([
+  ['Digits', { type: 'Digits', individual_digits: true }, 'a²³٤b½', 'a|²|³|٤|b|½'],
+  ['Digits', { type: 'Digits', individual_digits: false }, 'a²٤b1½', 'a|²٤|b|1½'],
+  ['Punctuation', { type: 'Punctuation' }, 'a!?«b', 'a|!|?|«|b'],
+  ['Punctuation', { type: 'Punctuation', behavior: 'Isolated' }, 'a!?b', 'a|!|?|b'],
+  ['Punctuation', { type: 'Punctuation', behavior: 'Contiguous' }, 'a!?b', 'a|!?|b'],
+  ['Punctuation', { type: 'Punctuation', behavior: 'Removed' }, 'a!?b', 'a|b'],
+  ['Whitespace', { type: 'Whitespace' }, 'café\u0085naïve!! \uFEFFx', 'café|naïve|!!|\uFEFF|x'],
+  ['WhitespaceSplit', { type: 'WhitespaceSplit' }, 'a!\u0085b\uFEFFb a', 'a!|b\uFEFFb|a'],
+  ['a text that is removed', split({ String: '.*' }, 'Removed'), 'a.*b.*a', 'a|b|a'],
+  ['a text that stays', split({ String: '.*' }, 'Isolated'), 'a.*b', 'a|.*|b'],
+  ['what lies between', split({ Regex: '[ab]+' }, 'Isolated', true), 'ab!?ba', 'ab|!?|ba'],
+  ['what is no word', split({ Regex: '[ab]+' }, 'Removed', true), 'ab!?ba', 'ab|ba'],
+])('%s', (_, pre_tokenizer, said, expected) => {
+  const words = partsOf(said);
+  const alone = tokenizerOf(words, { pre_tokenizer });
+  expect(spelled(alone, said)).toBe(expected);
+  const sequence = { type: 'Sequence', pretokenizers: [pre_tokenizer] };
+  expect(spelled(tokenizerOf(words, { pre_tokenizer: sequence }), said)).toBe(expected);
+});
+
+test('bytes are cut as GPT-2 has it where a text has U+FEFF and U+0085', () => {
+  const words = ['Ġï»¿', 'ï»¿#', 'Ġ', 'ÂĦ', 'ÂħÂħ', 'Âħ', 'x'];
+  const bytes = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true };
+  for (const own of [bytes, { ...bytes, use_regex: true }]) {
+    const of = tokenizerOf(words, { pre_tokenizer: own });
+    expect(spelled(of, 'x \uFEFFx\uFEFF#\u0085\u0085x')).toBe('x|Ġï»¿|x|ï»¿#|Âħ|Âħ|x');
+  }
+});
+
+test('a number behind a space is cut from it before the bytes are, as in SmolLM', () => {
+  const steps = [
+    { type: 'Digits', individual_digits: true },
+    { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true },
+  ];
+  const of = tokenizerOf(['ĠÂ²', 'Â²', 'Ġ', 'x'], {
+    pre_tokenizer: { type: 'Sequence', pretokenizers: steps },
+  });
+  expect(spelled(of, 'x ²')).toBe('x|Ġ|Â²');
+});
+
+test('a Metaspace of before prepend_scheme may put no mark before a text', () => {
+  const metaspace = { type: 'Metaspace', replacement: '▁' };
+  const cut = (pre_tokenizer: object): string =>
+    spelled(tokenizerOf(['a', '▁a', '▁b'], { pre_tokenizer }), 'a b');
+  expect(cut({ ...metaspace, add_prefix_space: false })).toBe('a|▁b');
+  expect(cut({ ...metaspace, add_prefix_space: true })).toBe('▁a|▁b');
+  expect(cut({ ...metaspace, prepend_scheme: 'never', add_prefix_space: false })).toBe('a|▁b');
+});
+
+test('Unigram spells by bytes what it has no token for', () => {
+  const bytes = [0xf0, 0x9f, 0x98, 0x80].map((one) => `<0x${one.toString(16).toUpperCase()}>`);
+  const vocab = ['<unk>', ...bytes, '▁', 'a', '▁a'].map((one, i) => [one, -i]);
+  const parts = {
+    added_tokens: [{ id: 0, content: '<unk>', special: true }],
+    pre_tokenizer: { type: 'Metaspace', replacement: '▁', prepend_scheme: 'always' },
+    decoder: {
+      type: 'Sequence',
+      decoders: [
+        { type: 'Replace', pattern: { String: '▁' }, content: ' ' },
+        ...[{ type: 'ByteFallback' }, { type: 'Fuse' }],
+        { type: 'Strip', content: ' ', start: 1, stop: 0 },
+      ],
+    },
+  };
+  const unigram = { type: 'Unigram', vocab, unk_id: 0, merges: undefined };
+  const of = tokenizerOf([], parts, { ...unigram, byte_fallback: true });
+  expect(spelled(of, 'a😀a')).toBe(`▁a|${bytes.join('|')}|a`);
+  expect(of.decode(of.encode('a😀a'))).toBe('a😀a');
+  expect(spelled(of, 'aé')).toBe('▁a|<unk>');
+  const plain = tokenizerOf([], parts, { ...unigram, byte_fallback: false });
+  expect(spelled(plain, 'a😀a')).toBe('▁a|<unk>|a');
+});
+
+test('a tokenizer without a token for each letter has bounds, too', () => {
+  const bos = { id: 9, content: '<s>', special: true };
+  const post_processor = {
+    type: 'TemplateProcessing',
+    single: [{ SpecialToken: { id: '<s>', type_id: 0 } }, { Sequence: { id: 'A', type_id: 0 } }],
+    ...{ pair: [], special_tokens: { '<s>': { id: '<s>', ids: [9], tokens: ['<s>'] } } },
+  };
+  expect(spelled(tokenizerOf(['ACGT'], { added_tokens: [bos], post_processor }), 'CA')).toBe(
+    '<s>|C|A',
+  );
+});
+
+test('what would be cut otherwise is refused', () => {
+  const open =
+    (parts: object, model = {}) =>
+    () =>
+      tokenizerOf(['a'], parts, model);
+  const punctuation = { type: 'Punctuation', behavior: 'MergedWithPrevious' };
+  expectError(open({ pre_tokenizer: punctuation }), 'DS_DATA', /"MergedWithPrevious"/);
+  expectError(
+    open({}, { continuing_subword_prefix: '##' }),
+    'DS_DATA',
+    /continuing_subword_prefix/,
+  );
+  expect(spelled(tokenizerOf(['a'], {}, { continuing_subword_prefix: '' }), 'a')).toBe('a');
+});
