@@ -35,17 +35,20 @@ const IGNORED: ReadonlySet<string> = new Set([
 /** Keys of what is refused by its own name. */
 const PASSED: ReadonlySet<string> = new Set(['use_qalora', 'lora_bias']);
 
-/** Ways to begin that leave A and B alone once they are read from a file. */
-const BEGINNINGS: ReadonlySet<unknown> = new Set([true, false, 'gaussian']);
+const BEGINNING = 'init_lora_weights';
+/** Ways to begin that options here know too. */
+const BEGINNINGS: readonly unknown[] = [true, false, 'gaussian'];
+/** Other ways that made A and B alone, whose values come from the file. */
+const OTHER_BEGINNINGS: readonly unknown[] = ['eva', 'orthogonal'];
 
 /**
  * The options in a file. Throws DS_CHECKPOINT for another method and for what is not built, by
  * name.
  */
 export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig {
-  const refuse = (key: string, expected: string): never => {
+  const refuse = (key: string, expected: string, hint = ''): never => {
     const got = JSON.stringify(config[key]) ?? 'nothing';
-    throw new DsError({ code: 'DS_CHECKPOINT', op: `${path}: ${key}`, expected, got });
+    throw new DsError({ code: 'DS_CHECKPOINT', op: `${path}: ${key}`, expected, got, hint });
   };
   if (config.peft_type !== 'LORA') refuse('peft_type', '"LORA"');
   const options: Record<string, unknown> = {};
@@ -55,8 +58,10 @@ export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig
       if (!IGNORED.has(key) && !isNothing(value)) refuse(key, 'nothing: it is not there');
     } else if (value !== null) options[name] = value;
   }
-  // How A and B were made once: their values come from the file.
-  if (!BEGINNINGS.has(options.initLoraWeights)) delete options.initLoraWeights;
+  const begun = gaussianOf(options.initLoraWeights ?? true);
+  if (BEGINNINGS.includes(begun)) options.initLoraWeights = begun;
+  else if (OTHER_BEGINNINGS.includes(begun)) delete options.initLoraWeights;
+  else refuse(BEGINNING, 'a way to begin that left the model as it was', RESIDUAL);
   try {
     return readLoraOptions(path, options as LoraOptions);
   } catch (error) {
@@ -65,6 +70,13 @@ export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig
     throw new DsError({ code: 'DS_CHECKPOINT', op, expected, got });
   }
 }
+
+/** PEFT takes it in any case. */
+const gaussianOf = (begun: unknown): unknown =>
+  typeof begun === 'string' && begun.toLowerCase() === 'gaussian' ? 'gaussian' : begun;
+
+/** PiSSA, OLoRA, CorDA and LoftQ. */
+const RESIDUAL = `It took its first A and B out of the weights beside it, so that these are other weights now: save the adapter by PEFT's save_pretrained(path_initial_model_for_weight_conversion=...), or, beside a saved model of the weights that were left, write "${BEGINNING}": true.`;
 
 const isNothing = (value: JsonValue | undefined): boolean =>
   value === undefined ||

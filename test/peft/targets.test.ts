@@ -230,6 +230,15 @@ test.each<[object, RegExp]>([
     /trainable_token_indices: expected nothing: it is not there, got \[1\]/,
   ],
   [{ r: -1 }, /r: expected an integer/],
+  ...['pissa', 'pissa_niter_16', 'olora', 'OLoRA', 'corda', 'loftq', 'lora_ga'].map(
+    (init_lora_weights): [object, RegExp] => [
+      { init_lora_weights },
+      /init_lora_weights: expected a way .*path_initial_model_for_weight_conversion/,
+    ],
+  ),
+  ...[true, false, null, 'gaussian', 'Gaussian', 'eva', 'orthogonal'].map(
+    (init_lora_weights): [object, RegExp] => [{ init_lora_weights }, /adapter_model\.safetensors/],
+  ),
   [{}, /adapter_model\.safetensors|no such file/],
 ])('a folder with %j is refused', async (change, message) => {
   const dir = mkdtempSync(join(tmpdir(), 'ds-adapter-'));
