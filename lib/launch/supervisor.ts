@@ -1,6 +1,7 @@
 // Supervision of a tree: its first failure, or a signal, ends all of it.
 import { setTimeout as delay } from 'node:timers/promises';
 
+import { timerMs } from '../runtime/timer.js';
 import type { Exit, Member } from './member.js';
 
 /** Signals to a launcher that end its job. */
@@ -106,7 +107,7 @@ export class Supervisor {
 
   private end(signal: NodeJS.Signals): void {
     for (const member of this.running) member.stop(signal);
-    this.timer ??= setTimeout(() => this.kill(), this.grace * 1000);
+    this.timer ??= setTimeout(() => this.kill(), timerMs(this.grace));
   }
 
   private kill(): void {

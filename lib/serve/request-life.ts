@@ -2,6 +2,7 @@
 import { setMaxListeners } from 'node:events';
 import type { ServerResponse } from 'node:http';
 
+import { timerMs } from '../runtime/timer.js';
 import { ApiError } from './api-error.js';
 
 /** Its client's connection, and a clock. */
@@ -20,7 +21,7 @@ export class RequestLife {
     // The client's own retries would ask for as long again.
     const details = { code: 'request_timeout', headers: { 'x-should-retry': 'false' } };
     const message = `The request took more than ${seconds} s, the most that this server gives one.`;
-    this.timer = setTimeout(() => this.end(new ApiError(503, message, details)), seconds * 1000);
+    this.timer = setTimeout(() => this.end(new ApiError(503, message, details)), timerMs(seconds));
     if (response.destroyed) this.onClose();
   }
 

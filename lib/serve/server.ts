@@ -4,8 +4,10 @@ import type { AddressInfo, Socket } from 'node:net';
 
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { timerMs } from '../runtime/timer.js';
 import { Access } from './access.js';
 import { Admission } from './admission.js';
 import { ApiError, overloaded } from './api-error.js';
@@ -93,7 +95,7 @@ export class InferenceServer {
     this.limits = readLimits('serve limits', options.limits);
     this.access = new Access(apiKeys);
     this.admission = new Admission(this.limits.requests);
-    const bodyMs = this.limits.bodySeconds * 1000;
+    const bodyMs = timerMs(this.limits.bodySeconds);
     // Takes long to load, and most programs serve nobody.
     const { createServer } = require('node:http') as typeof import('node:http');
     this.http = createServer({
@@ -122,7 +124,7 @@ export class InferenceServer {
   listen(): Promise<void> {
     const { host = '127.0.0.1', port = 8000 } = this.options;
     requireType('serve host', host, 'string');
-    requireInteger('serve port', port, 0);
+    requirePort(port);
     return new Promise((resolve, reject) => {
       this.http.once('error', (cause) => {
         const expected = 'an address and a port that are free';
@@ -164,7 +166,7 @@ export class InferenceServer {
     this.isStopping = true;
     const closed = new Promise<void>((resolve) => this.http.close(() => resolve()));
     this.connections.close();
-    const timer = setTimeout(this.endAll, this.limits.drainSeconds * 1000);
+    const timer = setTimeout(this.endAll, timerMs(this.limits.drainSeconds));
     await this.admission.close();
     clearTimeout(timer);
     // What has been answered is on its way; nobody waits for those who do not take it.
@@ -214,10 +216,18 @@ export class InferenceServer {
   private boundFarewell(response: ServerResponse): void {
     if (response.destroyed || response.writableFinished) return;
     const { unreadSeconds } = this.limits;
-    const timer = setTimeout(() => response.destroy(), unreadSeconds * 1000).unref();
+    const timer = setTimeout(() => response.destroy(), timerMs(unreadSeconds)).unref();
     response.once('finish', () => clearTimeout(timer));
     response.once('close', () => clearTimeout(timer));
   }
+}
+
+const MOST_PORT = 65_535;
+
+function requirePort(port: unknown): void {
+  if (Number.isInteger(port) && (port as number) >= 0 && (port as number) <= MOST_PORT) return;
+  const expected = `a port, 0 to ${MOST_PORT}`;
+  throw new DsError({ code: 'DS_ARGUMENT', op: 'serve port', expected, got: phrase(port) });
 }
 
 /** The status that nginx counts where nobody was left to send one to. */

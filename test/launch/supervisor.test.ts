@@ -1,4 +1,6 @@
 // Which member of a tree has failed first, where a busy machine tells of the ends in another order.
+import { setTimeout as delay } from 'node:timers/promises';
+
 import type { Exit, Member } from '../../lib/launch/member.js';
 import { Supervisor } from '../../lib/launch/supervisor.js';
 
@@ -56,6 +58,17 @@ test('nor one that did not, and was killed for it', async () => {
     ...{ stays: true, grace: 0.05 },
   });
   expect(failure).toMatchObject({ who: 'rank 0', code: 1 });
+});
+
+test('a grace longer than a timer can run kills nobody', async () => {
+  const [first, second] = [member('rank 0', true), member('rank 1', true)];
+  const kill = jest.spyOn(second.made, 'kill');
+  const outcome = new Supervisor([first.made, second.made], 1e9, () => {}).run();
+  first.end({ code: 1 });
+  await delay(30);
+  expect(kill).not.toHaveBeenCalled();
+  second.end({ code: 0 });
+  expect((await outcome).failure).toMatchObject({ who: 'rank 0', code: 1 });
 });
 
 test('a rank that has reasons of its own, though it ends later', async () => {

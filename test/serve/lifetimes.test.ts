@@ -2,6 +2,7 @@
 // and the server's own end.
 import { once, setMaxListeners } from 'node:events';
 import { connect } from 'node:net';
+import { setTimeout as delay } from 'node:timers/promises';
 import { runInThisContext } from 'node:vm';
 
 import { DsError } from '../../lib/errors.js';
@@ -137,6 +138,31 @@ test.each([false, true])('time that is over ends a request (stream: %s)', (strea
     { limits: { requestSeconds: 1 } },
   ),
 );
+
+test('limits longer than a timer can run end nothing', async () => {
+  const engine = new FakeEngine(tokenizer);
+  engine.pace = () => delay(10);
+  const long = 1e9;
+  const limits = {
+    requestSeconds: long,
+    bodySeconds: long,
+    unreadSeconds: long,
+    drainSeconds: long,
+  };
+  await withServer(
+    async (url, _, server) => {
+      const body = { prompt: 'Hello', max_tokens: 4 };
+      const { status } = await ask(`${url}/v1/completions`, { body });
+      expect(status).toBe(200);
+      const last = ask(`${url}/v1/completions`, { body });
+      await until(() => engine.active === 1);
+      await server.stop();
+      expect((await last).status).toBe(200);
+    },
+    { limits },
+    engine,
+  );
+});
 
 test('one request more than there may be is 429', () =>
   withServer(

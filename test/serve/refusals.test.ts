@@ -242,6 +242,13 @@ test.each([
   await expect(serve(engine, given)).rejects.toThrow(words);
 });
 
+test('a port that there is none of is refused', async () => {
+  await expect(serve(engine, { port: 65_536 })).rejects.toMatchObject({
+    code: 'DS_ARGUMENT',
+    message: expect.stringMatching(/serve port: expected a port, 0 to 65535, got 65536/),
+  });
+});
+
 test('a port that is taken is named', async () => {
   const port = Number(new URL(url).port);
   await expect(serve(engine, { port })).rejects.toThrow(/an address and a port that are free/);
