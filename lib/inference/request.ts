@@ -16,7 +16,7 @@ export interface GenerateRequest extends SamplingOptions, BeamRequest {
   prompt: string | ArrayLike<number>;
   /** Most tokens to sample. Default: as many as fit the engine's maxTokens. */
   maxNewTokens?: number;
-  /** Strings that end the text, which is cut before them. */
+  /** Strings that end the text, which is cut before them; special tokens, too. */
   stop?: string | readonly string[];
   /** Tokens that end the text, beside those of the model's generation_config.json. */
   stopTokens?: readonly number[];
@@ -91,11 +91,12 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
   }
   const ends = ignoreEos ? [] : limits.endTokens;
   const stops = requireStops(stop, limits.tokenizer);
+  const spoken = specialAmong(stops, limits);
   return {
     prompt: tokens,
     maxNewTokens: newTokens(tokens.length, maxNewTokens, limits),
     stop: stops,
-    stopTokens: new Set([...ends, ...requireTokens('stopTokens', stopTokens, limits)]),
+    stopTokens: new Set([...ends, ...requireTokens('stopTokens', stopTokens, limits), ...spoken]),
     n: requireInteger(`${OP} n`, n, 1),
     signal: signal ?? null,
     cacheSalt,
@@ -148,6 +149,15 @@ function requireStops(given: string | readonly string[], tokenizer: Tokenizer | 
   if (!Array.isArray(stops)) throw refused('stop', 'a text or a list of texts', phrase(given));
   if (tokenizer || stops.length === 0) return stops;
   throw refused('stop', 'stopTokens, for an engine without a tokenizer', phrase(given));
+}
+
+/** Special tokens give no text: those that a stop string spells are found as tokens. */
+function specialAmong(
+  stops: readonly unknown[],
+  { tokenizer, vocabSize }: RequestLimits,
+): number[] {
+  const special = [...(tokenizer?.specialIds ?? [])].filter((id) => id < vocabSize);
+  return special.filter((id) => stops.includes(tokenizer?.idToToken(id)));
 }
 
 /** How many tokens may be sampled. Throws DS_LIMIT where prompt and new ones are too many. */

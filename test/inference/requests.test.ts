@@ -12,6 +12,7 @@ import {
   Tensor,
   text,
 } from '../../lib/index.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
 
 const sizes = { vocabSize: 61, maxSeq: 64, layers: 2, heads: 2, channels: 16 };
 const small = { max_ragged_sequence_count: 4, kv_cache: { block_size: 16, blocks: 12 } };
@@ -100,6 +101,21 @@ test('a stream that is left, and a signal, free the blocks at once', async () =>
   const [never] = await engine.generate({ prompt, signal: AbortSignal.abort() });
   expect(never).toMatchObject({ tokens: [], finishReason: 'abort' });
   expect(engine.stats()).toMatchObject(isIdle);
+});
+
+test('a special token among the stop strings ends a text, in which it has no letters', async () => {
+  const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
+  const end = tokenizer.tokenToId('<|im_end|>') as number;
+  const spoken = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
+  const own = await initInference(spoken, small, { tokenizer });
+  const request = { prompt, maxNewTokens: 6, ignoreEos: true, logitBias: { [end]: 100 } };
+  for (const stop of ['<|im_end|>', ['x', '<|im_end|>']]) {
+    const [one] = await own.generate({ ...request, stop });
+    expect(one).toMatchObject({ tokens: [end], text: '', finishReason: 'stop' });
+  }
+  const [other] = await own.generate({ ...request, stop: ['<|endoftext|>'] });
+  expect(other).toMatchObject({ finishReason: 'length' });
+  await own.destroy();
 });
 
 test.each([
