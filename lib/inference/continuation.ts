@@ -48,8 +48,7 @@ export class Continuation {
   slot: number | null = null;
   private reason: FinishReason | null = null;
   private readonly stream: TextStream | null;
-  /** Tokens below it have a text. */
-  private readonly spelled: number;
+  private readonly tokenizer: Tokenizer | null;
 
   constructor(
     private readonly request: ReadRequest,
@@ -61,7 +60,7 @@ export class Continuation {
     this.sequence = new Sequence(prompt, prompt.length + maxNewTokens, cacheSalt);
     this.sampling = new SequenceSampling('InferenceEngine request', sampling, vocabulary, index);
     this.stream = tokenizer && new TextStream(tokenizer, stop);
-    this.spelled = tokenizer?.vocabSize ?? 0;
+    this.tokenizer = tokenizer;
   }
 
   /** Tokens that end it. */
@@ -83,7 +82,7 @@ export class Continuation {
     sequence.learn(token);
     const isEnd = this.request.stopTokens.has(token);
     // Heads may be padded beyond the tokenizer's vocabulary: those tokens have no text.
-    const hasText = !isEnd && token < this.spelled;
+    const hasText = !isEnd && this.tokenizer?.hasToken(token);
     const pushed = hasText ? this.stream?.push(token) : null;
     if (isEnd || pushed?.stop) this.reason = 'stop';
     else if (sequence.tokens.length >= sequence.limit) this.reason = 'length';

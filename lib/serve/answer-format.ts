@@ -55,7 +55,7 @@ export class TextFormat implements AnswerFormat {
     const rows = logprobs.map(({ token, logprob, top }) => {
       const text = spell(this.tokenizer, token);
       const row = { text, logprob, top: this.topOf(top), offset: at };
-      at += text.length;
+      at += lengthOf(this.tokenizer, token);
       return row;
     });
     return {
@@ -107,24 +107,30 @@ export class ChatFormat implements AnswerFormat {
   }
 
   private entry(token: number, logprob: number): object {
-    const bytes = this.tokenizer ? Array.from(this.tokenizer.tokenBytes(token)) : null;
-    return { token: spell(this.tokenizer, token), logprob: finite(logprob), bytes };
+    const { tokenizer } = this;
+    const spelled = tokenizer?.hasToken(token) ? Array.from(tokenizer.tokenBytes(token)) : [];
+    const bytes = tokenizer ? spelled : null;
+    return { token: spell(tokenizer, token), logprob: finite(logprob), bytes };
   }
 }
 
 /** JSON has no infinities. Source: vLLM. */
 const finite = (logprob: number): number => Math.max(logprob, -9999);
 
-/** Without a tokenizer a token is its number. */
+/** Its text; its number where it has none, without a tokenizer or beyond its vocabulary. */
 const spell = (tokenizer: Tokenizer | null, token: number): string =>
-  tokenizer ? tokenizer.decode([token]) : `token_id:${token}`;
+  tokenizer?.hasToken(token) ? tokenizer.decode([token]) : `token_id:${token}`;
+
+/** The characters that it gives a text; a number stands for the text of a model that has none. */
+const lengthOf = (tokenizer: Tokenizer | null, token: number): number =>
+  tokenizer && !tokenizer.hasToken(token) ? 0 : spell(tokenizer, token).length;
 
 /** Characters of tokens, each spelled by itself. */
 export function spelledLength(
   { tokenizer }: { tokenizer: Tokenizer | null },
   tokens: readonly number[],
 ): number {
-  return tokens.reduce((sum, token) => sum + spell(tokenizer, token).length, 0);
+  return tokens.reduce((sum, token) => sum + lengthOf(tokenizer, token), 0);
 }
 
 const tokensOf = ({ tokens }: AnswerPart): object => (tokens ? { token_ids: tokens } : {});

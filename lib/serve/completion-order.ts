@@ -48,7 +48,9 @@ async function tokensOf(prompt: Prompt, { reader }: ServedModel): Promise<readon
 }
 
 const textOf = (prompt: Prompt, tokenizer: Tokenizer | null): string =>
-  typeof prompt === 'string' ? prompt : (tokenizer?.decode(prompt) ?? '');
+  typeof prompt === 'string'
+    ? prompt
+    : (tokenizer?.decode(prompt.filter((id) => tokenizer.hasToken(id))) ?? '');
 
 /** A text, a list of tokens, or a list of either. */
 function promptsOf(given: JsonValue | undefined, served: ServedModel): Prompt[] {

@@ -40,6 +40,7 @@ export type PromptAnswer = { tokens: Int32Array } | { fewest: number };
 export class PromptReader {
   private readonly pool: ThreadPool<PromptQuestion, PromptAnswer>;
   private readonly most: number;
+  private readonly knowsDevelopers: boolean;
 
   constructor(
     private readonly tokenizer: Tokenizer,
@@ -50,6 +51,8 @@ export class PromptReader {
     }: { threads: number; chatTemplate?: string; most?: number },
   ) {
     this.most = most;
+    const template = chatTemplate ?? tokenizer.templateText('default') ?? '';
+    this.knowsDevelopers = template.includes('developer');
     const data: PromptSetup = { folder: tokenizer.folder, chatTemplate, most };
     const entry = { folder: __dirname, entry: 'prompt-thread', data };
     this.pool = new ThreadPool({ ...entry, threads, timeoutMs: TIMEOUT_MS });
@@ -68,7 +71,15 @@ export class PromptReader {
 
   /** A conversation as the chat template writes it. Rejects as text(), and with DS_ARGUMENT. */
   async chat(messages: readonly ChatMessage[], options: ChatPromptOptions): Promise<number[]> {
-    return this.within('messages', await this.ask({ messages, options }));
+    return this.within('messages', await this.ask({ messages: this.known(messages), options }));
+  }
+
+  /**
+   * Templates leave out what a role says that they do not know: "developer" is a newer "system".
+   */
+  private known(messages: readonly ChatMessage[]): readonly ChatMessage[] {
+    if (this.knowsDevelopers) return messages;
+    return messages.map((one) => (one.role === 'developer' ? { ...one, role: 'system' } : one));
   }
 
   /** Ends the threads. */

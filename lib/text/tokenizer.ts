@@ -182,6 +182,11 @@ export class Tokenizer {
     return this.backend.token_to_id(token) ?? null;
   }
 
+  /** Whether there is a token of this id: heads may be padded beyond the vocabulary. */
+  hasToken(id: number): boolean {
+    return this.backend.model.vocab[id] !== undefined;
+  }
+
   /** A token as the vocabulary spells it. Throws DS_INDEX. */
   idToToken(id: number): string {
     this.requireIds('Tokenizer.idToToken', [id]);
@@ -242,6 +247,11 @@ export class Tokenizer {
   decodeStream(given: DecodeOptions = {}): DecodeStream {
     const { skipSpecialTokens = true } = readOptions('Tokenizer.decodeStream', given, DECODE);
     return new DecodeStream((ids) => this.decodeIds(ids, skipSpecialTokens));
+  }
+
+  /** @internal The text of one of its chat templates; null where there is none of the name. */
+  templateText(name: string): string | null {
+    return this.templates.get(name)?.text ?? null;
   }
 
   /** The names of its chat templates. */
@@ -372,7 +382,7 @@ export class Tokenizer {
   }
 
   private requireIds(op: string, ids: readonly number[]): void {
-    const odd = ids.findIndex((id) => this.backend.model.vocab[id] === undefined);
+    const odd = ids.findIndex((id) => !this.hasToken(id));
     if (odd < 0) return;
     const expected = `token ids of [0, ${this.vocabSize})`;
     const hint =

@@ -1,5 +1,5 @@
 // What the server answers: OpenAI's objects, whole and in events, and what stands beside them.
-import { serve } from '../../lib/serve/index.js';
+import { type ContinuationRequest, type ServedPiece, serve } from '../../lib/serve/index.js';
 import { ask, eventsOf, withServer } from './client.js';
 import { FakeEngine, textOf, tokenizer } from './fake-engine.js';
 
@@ -123,6 +123,77 @@ test('logprobs of both formats, with the raw bytes of tokens', () =>
       [0, 1, 2].map((i) => logprobs.tokens.slice(0, i).join('').length),
     );
   }));
+
+/** Continues by a token that only the model's head has, which is padded beyond the tokenizer's. */
+class PaddedEngine extends FakeEngine {
+  override async *stream(request: ContinuationRequest): AsyncGenerator<ServedPiece> {
+    for await (const piece of super.stream(request)) {
+      const token = 1100;
+      const top = [{ token, logprob: -0.5 }, ...(piece.logprobs?.[0]?.top ?? [])];
+      const logprobs = [{ token, logprob: -0.5, top }];
+      yield { ...piece, text: '', tokens: [token], ...(piece.logprobs && { logprobs }) };
+    }
+  }
+}
+
+test('tokens of a head that is larger than the vocabulary have logprobs, and no text', async () => {
+  const engine = new PaddedEngine(tokenizer);
+  engine.module.vocabSize = 1200;
+  await withServer(
+    async (url) => {
+      const body = { prompt: [1100, 5], max_tokens: 2, logprobs: 1, echo: false };
+      for (const stream of [false, true]) {
+        const { status, text } = await ask(`${url}/v1/completions`, { body: { ...body, stream } });
+        expect(status).toBe(200);
+        expect(text).toContain('"tokens":["token_id:1100"');
+        expect(text).toContain('"text_offset":[0');
+      }
+      const { json } = await ask(`${url}/v1/completions`, { body });
+      expect(json.choices[0].logprobs).toMatchObject({
+        tokens: ['token_id:1100', 'token_id:1100'],
+        top_logprobs: [{ 'token_id:1100': -0.5 }, { 'token_id:1100': -0.5 }],
+        text_offset: [0, 0],
+      });
+      const chat = { messages: MESSAGES, max_tokens: 1, logprobs: true, top_logprobs: 1 };
+      const said = await ask(`${url}/v1/chat/completions`, { body: chat });
+      const [entry] = said.json.choices[0].logprobs.content;
+      expect(entry).toMatchObject({ token: 'token_id:1100', logprob: -0.5, bytes: [] });
+      const echoed = { prompt: [40, 1100, 41], max_tokens: 1, echo: true };
+      const whole = await ask(`${url}/v1/completions`, { body: echoed });
+      expect(whole.json.choices[0].text).toBe(tokenizer.decode([40, 41]));
+    },
+    {},
+    engine,
+  );
+});
+
+test("a developer's message is the system's where the template knows no developer", () =>
+  withServer(async (url, engine) => {
+    const ask1 = async (role: string): Promise<readonly number[]> => {
+      const messages = [{ role, content: 'Be brief.' }, ...MESSAGES];
+      const { status } = await ask(`${url}/v1/chat/completions`, {
+        body: { messages, max_tokens: 1 },
+      });
+      expect(status).toBe(200);
+      return engine.requests.at(-1)?.prompt ?? [];
+    };
+    const prompt = await ask1('developer');
+    expect(tokenizer.decode(prompt)).toContain('Be brief.');
+    expect(prompt).toEqual(await ask1('system'));
+  }));
+
+test('a template that knows developers gets them', () =>
+  withServer(
+    async (url, engine) => {
+      const messages = [{ role: 'developer', content: 'Hello' }];
+      await ask(`${url}/v1/chat/completions`, { body: { messages, max_tokens: 1 } });
+      expect(tokenizer.decode(engine.requests[0]?.prompt ?? [])).toBe('a developer: Hello');
+    },
+    {
+      chatTemplate:
+        '{% for m in messages %}{% if m.role == "developer" %}a {{ m.role }}: {{ m.content }}{% endif %}{% endfor %}',
+    },
+  ));
 
 test('a streamed token has the offset of the whole answer, though its text is held back', async () => {
   const engine = new FakeEngine(tokenizer);
