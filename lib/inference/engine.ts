@@ -175,8 +175,10 @@ export class InferenceEngine {
     try {
       await this.writer.close();
     } finally {
-      const own = this.parts.ownsModel ? this.module.parameters() : [];
-      for (const parameter of own) parameter.dispose();
+      if (this.parts.ownsModel) {
+        for (const parameter of this.module.parameters()) parameter.dispose();
+        this.module.releaseTables();
+      }
     }
   }
 

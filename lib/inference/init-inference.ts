@@ -162,7 +162,7 @@ async function build(
     vocabSize: model.vocabSize,
     maxTokens,
     minNewTokens: config.min_out_tokens,
-    endTokens: endTokensOf(model),
+    endTokens: endTokensOf(model, own.tokenizer),
   };
   const records = recordsSteps(config, sizes.device, ranks !== null || isStreamed(model));
   const room = { ...limits, reach: maxTokens, records };
@@ -314,10 +314,15 @@ function tryForward(model: CausalLM, sizes: CacheSizes, maxTokens: number): void
   }
 }
 
-/** What generation_config.json, or else config.json, says of the tokens that end a text. */
-function endTokensOf(model: CausalLM): number[] {
+/**
+ * What generation_config.json, or else config.json, says of the tokens that end a text, and the
+ * tokenizer's own: of a model that learned to end turns both files may be those of its base.
+ * Source: vLLM.
+ */
+function endTokensOf(model: CausalLM, tokenizer: Tokenizer | null): number[] {
   const { config, generation } = model.describe() ?? {};
   const said = (generation as JsonObject | undefined)?.eos_token_id ?? config?.eos_token_id;
-  const list = Array.isArray(said) ? said : [said];
-  return list.filter((id): id is number => typeof id === 'number');
+  const list = [...(Array.isArray(said) ? said : [said]), tokenizer?.eosId];
+  const isEnd = (id: unknown): id is number => typeof id === 'number' && id < model.vocabSize;
+  return [...new Set(list.filter(isEnd))];
 }

@@ -18,7 +18,10 @@ export interface GenerateRequest extends SamplingOptions, BeamRequest {
   maxNewTokens?: number;
   /** Strings that end the text, which is cut before them; special tokens, too. */
   stop?: string | readonly string[];
-  /** Tokens that end the text, beside those of the model's generation_config.json. */
+  /**
+   * Tokens that end the text, beside those of the model's generation_config.json and the
+   * tokenizer's end token.
+   */
   stopTokens?: readonly number[];
   /** Whether the model's own tokens for an end are tokens as any other. Default false. */
   ignoreEos?: boolean;

@@ -258,6 +258,9 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return this.config.maxSeq;
   }
 
+  /** @internal Gives back what forwards have made beside the parameters, and make again. */
+  releaseTables(): void {}
+
   /** @internal The longest text that may be read beside others, each token at its own position. */
   get placedSeq(): number {
     return this.maxSeq;

@@ -6,6 +6,7 @@ import {
   type inference,
   initInference,
   initialize,
+  liveTensors,
   nn,
   noGrad,
   seed,
@@ -101,6 +102,32 @@ test('a stream that is left, and a signal, free the blocks at once', async () =>
   const [never] = await engine.generate({ prompt, signal: AbortSignal.abort() });
   expect(never).toMatchObject({ tokens: [], finishReason: 'abort' });
   expect(engine.stats()).toMatchObject(isIdle);
+});
+
+test("the tokenizer's own end ends a text, whatever else the model's files say", async () => {
+  const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
+  const spoken = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
+  const own = await initInference(spoken, small, { tokenizer });
+  const end = tokenizer.eosId as number;
+  expect(spoken.describe().config.eos_token_id).not.toBe(end);
+  const request = { prompt, maxNewTokens: 4, logitBias: { [end]: 100 } };
+  const [one] = await own.generate(request);
+  expect(one).toMatchObject({ tokens: [end], text: '', finishReason: 'stop' });
+  const [other] = await own.generate({ ...request, ignoreEos: true });
+  expect(other).toMatchObject({ tokens: Array(4).fill(end), finishReason: 'length' });
+  await own.destroy();
+});
+
+test('an engine leaves none of the tables that it has read a model for', async () => {
+  const llama = new nn.models.Llama({ ...sizes, hidden: 32 });
+  const dir = mkdtempSync(join(tmpdir(), 'ds-tables-'));
+  await nn.saveWeights(llama, dir);
+  const before = liveTensors();
+  const own = await initInference(dir, { device: 'cpu' });
+  await own.generate({ prompt, maxNewTokens: 2 });
+  await own.destroy();
+  expect(liveTensors()).toBe(before);
+  rmSync(dir, { recursive: true });
 });
 
 test('a special token among the stop strings ends a text, in which it has no letters', async () => {

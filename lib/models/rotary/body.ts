@@ -234,6 +234,11 @@ export class RotaryModel extends Module {
     this.rotary = new RotaryTable(body, ropeScaling, maxSeq);
   }
 
+  /** @internal Gives back the tables of angles. */
+  releaseTables(): void {
+    this.rotary.release();
+  }
+
   /** Hidden states [B, T, C] of tokens [B, T]. Throws DS_ARGUMENT. */
   override forward(tokens: Tensor, places: Places = inRows): Tensor {
     const embedded = this.embed_tokens.call(tokens);

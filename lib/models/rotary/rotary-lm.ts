@@ -109,6 +109,11 @@ export abstract class RotaryLM extends CausalLM {
     return Math.min(maxSeq, ropeScaling.originalMaxSeq);
   }
 
+  /** @internal */
+  override releaseTables(): void {
+    this.model.releaseTables();
+  }
+
   protected override described(): PretrainedDescription {
     const tied = this.config.tied && !(this.lm_head instanceof PackedLinear);
     return describeRotary(this.traits, { ...this.config, tied });

@@ -46,6 +46,11 @@ export class RotaryTable {
     return { cos: cos.narrow(0, 0, cos.size(0)), sin: sin.narrow(0, 0, sin.size(0)) };
   }
 
+  /** Gives all of them back; they are made anew when they are needed. */
+  release(): void {
+    for (const key of [...this.made.keys()]) this.drop(key);
+  }
+
   /** A table of `rows` positions or more. */
   private table(rows: number, length: number, { dtype, device }: Values): Angles {
     const wide = dtype === 'f64' ? 'f64' : 'f32';
