@@ -52,6 +52,8 @@ export interface SaveTarget {
   keepLast?: number;
   /** Default "Warn". */
   tagValidation?: TagValidation;
+  /** Whether it is written beside training. Default false. */
+  asynchronous?: boolean;
 }
 
 /** What one rank saves. */
@@ -94,8 +96,9 @@ export class Save {
 
   /**
    * Agrees with the other ranks and makes the folder. Rejects with DS_IO (no permission),
-   * DS_ARGUMENT (no path), DS_CHECKPOINT (a bad tag, different tags under "Fail", something in the
-   * way that is not a checkpoint) or DS_COMM (a rank does not take part).
+   * DS_ARGUMENT (no path), DS_CHECKPOINT (a bad tag, different tags under "Fail", asynchronous on
+   * some ranks alone, something in the way that is not a checkpoint) or DS_COMM (a rank does not
+   * take part).
    */
   static async begin(world: CheckpointWorld, target: SaveTarget): Promise<Save> {
     const { saveLatest } = target;
@@ -103,9 +106,11 @@ export class Save {
       requirePath('saveCheckpoint', target.dir);
       requireTag(target.tag);
       requireKeep(target.keepLast);
-      return target.tag;
+      return { tag: target.tag, asynchronous: target.asynchronous ?? false };
     });
-    const tag = agreeOnTag(proposals, target.tagValidation ?? 'Warn');
+    requireOneWay(proposals.map(({ asynchronous }) => asynchronous));
+    const tags = proposals.map(({ tag }) => tag);
+    const tag = agreeOnTag(tags, target.tagValidation ?? 'Warn');
     const dir = resolve(target.dir);
     let draft: Draft | null = null;
     try {
@@ -288,6 +293,21 @@ function agreeOnTag(proposals: readonly string[], validation: TagValidation): st
   const text = `Ranks save under different tags, ${found}: rank 0's is used.`;
   process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
   return tag;
+}
+
+/** Throws where the ranks go on in different worlds. */
+function requireOneWay(asynchronous: readonly boolean[]): void {
+  if (new Set(asynchronous).size === 1) return;
+  const ranksWith = (way: boolean): string => {
+    const ranks = asynchronous.flatMap((one, rank) => (one === way ? [rank] : []));
+    return `${way} on rank${ranks.length > 1 ? 's' : ''} ${ranks.join(', ')}`;
+  };
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: 'saveCheckpoint asynchronous',
+    expected: 'the same on every rank',
+    got: `${ranksWith(true)}, ${ranksWith(false)}`,
+  });
 }
 
 function requireKeep(keepLast: number | undefined): void {

@@ -13,7 +13,7 @@ import { getRandomState, setRandomState } from '../../lib/tensor/index.js';
 import { type Place, partitioned, stateBits, tinyEngine } from './partitioned-engine.js';
 
 export interface Command {
-  what: 'save' | 'load' | 'export' | 'beside' | 'call';
+  what: 'save' | 'load' | 'export' | 'beside' | 'call' | 'calls';
   /** Sets its exchanges apart. */
   name: string;
   place: Place;
@@ -24,6 +24,8 @@ export interface Command {
   /** Of "call": the method of a Checkpointer, and options of any kind. */
   method?: 'save' | 'load' | 'exportWeights';
   options?: object;
+  /** Of "calls": those of one Checkpointer, of which some fail. */
+  calls?: { method: 'save' | 'load'; options?: object; fails?: boolean }[];
   /** Milliseconds. */
   timeout?: number;
 }
@@ -103,7 +105,20 @@ async function call(command: Command): Promise<void> {
   await checkpointer.done();
 }
 
-const deeds = { save, load, export: exportWeights, beside: saveBeside, call };
+/** Makes several calls of one Checkpointer, whose exchanges follow each other. */
+async function makeCalls(command: Command): Promise<void> {
+  const { place, dir, tag, calls = [] } = command;
+  const checkpointer = new Checkpointer(partitioned(reference, place), worldOf(command));
+  for (const { method, options = {}, fails = false } of calls) {
+    const done = checkpointer[method](dir, { tag, ...options });
+    if (fails) await assert.rejects(done);
+    else await done;
+  }
+  await checkpointer.done();
+  checkpointer.close();
+}
+
+const deeds = { save, load, export: exportWeights, beside: saveBeside, call, calls: makeCalls };
 
 async function obey(command: Command): Promise<Answer> {
   const begin = performance.now();

@@ -148,11 +148,43 @@ describe('disagreement', () => {
     expect(readdirSync(dir)).toEqual([]);
   });
 
-  test('one rank saves while another loads', async () => {
-    const own = (rank: number) => ({ what: rank === 0 ? ('save' as const) : ('load' as const) });
+  test.each(['save', 'beside'] as const)('one rank calls %s while another loads', async (what) => {
+    const own = (rank: number) => ({ what: rank === 0 ? what : ('load' as const) });
     const errors = await run(2, 1, { what: 'save', dir, tag: 't' }, own);
     for (const error of errors)
       expect(error).toEqual(refusal(/same call on every rank/, 'DS_COMM'));
+  });
+
+  test.each([0, 1])('rank %i alone saves asynchronously: all learn of it at once', async (odd) => {
+    const own = (rank: number) => ({ options: { asynchronous: rank === odd } });
+    const errors = await run(3, 1, { what: 'call', method: 'save', dir, tag: 't' }, own);
+    const others = [0, 1, 2].filter((rank) => rank !== odd).join(', ');
+    const said = new RegExp(
+      `same on every rank, got true on rank ${odd}, false on ranks ${others}`,
+    );
+    expect(errors).toEqual([0, 1, 2].map(() => refusal(said)));
+    expect(readdirSync(dir)).toEqual([]);
+  });
+
+  test('saves of both kinds, refused ones and loads follow each other', async () => {
+    const calls = [
+      { save: { asynchronous: true } },
+      { save: {}, odd: { asynchronous: true } },
+      { save: { asynchronous: true }, odd: { asynchronus: true } },
+      { save: { asynchronous: true } },
+      { load: {} },
+      { save: {} },
+      { save: { asynchronous: true }, odd: {} },
+      { load: {} },
+    ];
+    const own = (rank: number) => ({
+      calls: calls.map(({ save, load, odd }) => ({
+        method: load ? ('load' as const) : ('save' as const),
+        options: (rank === 1 && odd) || save || load,
+        fails: odd !== undefined,
+      })),
+    });
+    expect(await run(3, 1, { what: 'calls', dir, tag: 't' }, own)).toEqual(fine(3));
   });
 
   test.each([
@@ -169,8 +201,9 @@ describe('disagreement', () => {
         return run(3, 1, command, own);
       };
       if (method === 'load') await run(3, 1, { what: 'save', dir, tag: 't' });
-      const wrong = [{ clientSate: {} }, { excludeFrozenParameters: 'yes' }];
-      for (const odd of method === 'load' ? wrong.slice(0, 1) : wrong) {
+      const wrong = [{ clientSate: {} }, { excludeFrozenParameters: 'yes' }, { asynchronous: 1 }];
+      const known = { load: 1, exportWeights: 2, save: 3 }[method];
+      for (const odd of wrong.slice(0, known)) {
         const errors = await said(odd);
         expect(errors[1]).toEqual(refusal(/expected/, 'DS_ARGUMENT'));
         for (const rank of [0, 2]) expect(errors[rank]).toEqual(refusal(new RegExp(at)));

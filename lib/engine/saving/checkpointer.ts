@@ -98,11 +98,7 @@ export class Checkpointer {
   async save(dir: string, given: SaveOptions): Promise<string> {
     this.requireOpen('saveCheckpoint');
     const { engine, world } = this;
-    const read = readOrTell(
-      () => this.worldOf(given),
-      BEGIN_SAVE,
-      () => readSave(given),
-    );
+    const read = readOrTell(world, BEGIN_SAVE, () => readSave(given));
     // An asynchronous save takes its state within the call: nothing is awaited where all is well.
     const { options, wanted } = 'then' in read ? await read : read;
     const target = targetOf(engine, dir, options);
@@ -135,7 +131,7 @@ export class Checkpointer {
     this.requireOpen('loadCheckpoint');
     const { engine, world } = this;
     const read = () => readOptions('loadCheckpoint', given, LOAD_OPTIONS);
-    const options = await readOrTell(() => world, BEGIN_LOAD, read);
+    const options = await readOrTell(world, BEGIN_LOAD, read);
     await this.done();
     settle(engine.parts);
     engine.synchronize();
@@ -154,11 +150,7 @@ export class Checkpointer {
   ): Promise<string> {
     this.requireOpen('save16bitModel');
     const { engine, world } = this;
-    const without = await readOrTell(
-      () => world,
-      BEGIN_EXPORT,
-      () => withoutFrozen(given),
-    );
+    const without = await readOrTell(world, BEGIN_EXPORT, () => withoutFrozen(given));
     await this.done();
     settle(engine.parts);
     engine.synchronize();
@@ -190,12 +182,6 @@ export class Checkpointer {
   close(): void {
     this.closed = true;
     if (!this.writing) this.freeCopy();
-  }
-
-  /** Where the other ranks begin a save of such options. */
-  private worldOf(given: SaveOptions | null): CheckpointWorld {
-    const { world } = this;
-    return given?.asynchronous === true && world instanceof StoreWorld ? world.beside() : world;
   }
 
   private requireOpen(op: string): void {
@@ -265,7 +251,7 @@ export class Checkpointer {
  * same world.
  */
 function readOrTell<Options>(
-  worldOf: () => CheckpointWorld,
+  world: CheckpointWorld,
   begin: string,
   read: () => Options,
 ): Options | Promise<never> {
@@ -273,7 +259,7 @@ function readOrTell<Options>(
     return read();
   } catch (error) {
     const fail = () => Promise.reject(error);
-    return inUnison(worldOf(), begin, fail)
+    return inUnison(world, begin, fail)
       .catch(() => {})
       .then(fail);
   }
@@ -286,12 +272,15 @@ function release({ model, optimizer }: Pick<CheckpointContent, 'model' | 'optimi
 
 function targetOf(engine: EngineCore, dir: string, options: SaveOptions): SaveTarget {
   const { tag = `global_step${engine.globalSteps}`, saveLatest = true, keepLast } = options;
+  const { asynchronous = false } = options;
   const tagValidation: TagValidation = engine.config.checkpoint.tag_validation;
-  return { dir, tag, saveLatest, keepLast, tagValidation };
+  return { dir, tag, saveLatest, keepLast, tagValidation, asynchronous };
 }
 
 function readSave(given: SaveOptions): { options: SaveOptions; wanted: ContentOptions } {
   const options = readOptions('saveCheckpoint', given, SAVE_OPTIONS);
+  const { asynchronous = false } = options;
+  requireType('saveCheckpoint asynchronous', asynchronous, 'boolean');
   return { options, wanted: contentOptions(options) };
 }
 

@@ -32,6 +32,15 @@ export interface StoreWorldOptions {
   check: () => void;
   /** What to do where a rank does not come, or to another call. Default: that of checkpoints. */
   hint?: string;
+  /** Where the first exchange takes place, if not here. */
+  first?: Round;
+}
+
+/** A round of exchanges of a world. */
+export interface Round {
+  /** Of the world. */
+  name: string;
+  number: number;
 }
 
 /** The store's limit on one value is 4 MiB of bytes. */
@@ -51,9 +60,8 @@ export class StoreWorld implements CheckpointWorld {
   readonly rank: number;
   readonly size: number;
   private round = 0;
-  private worldsBeside = 0;
   /** Keys of this rank that some rank may still have to read, by round. */
-  private readonly kept: string[][] = [];
+  private readonly kept = new Map<number, string[]>();
 
   constructor(
     private readonly store: TextStore,
@@ -64,12 +72,13 @@ export class StoreWorld implements CheckpointWorld {
   }
 
   /**
-   * A world of the same ranks whose exchanges mix with no others; every rank makes it at the same
-   * time.
+   * A world of the same ranks whose exchanges mix with no others but for the first, which is the
+   * next one of this world: a rank that makes it, and one that goes on here, learn of each other.
    */
   beside(): StoreWorld {
-    const name = `${this.options.name}/beside/${this.worldsBeside++}`;
-    return new StoreWorld(this.store, { ...this.options, name });
+    const first = { name: this.options.name, number: this.round++ };
+    const name = `${first.name}/beside/${first.number}`;
+    return new StoreWorld(this.store, { ...this.options, name, first });
   }
 
   /**
@@ -77,9 +86,9 @@ export class StoreWorld implements CheckpointWorld {
    * thread's alone.
    */
   seat(): Seat | null {
-    const { rank, size, name, timeout, hint } = this.options;
+    const { rank, size, name, timeout, hint, first } = this.options;
     const offer = this.store.offer?.();
-    return offer === undefined ? null : { offer, rank, size, name, timeout, hint };
+    return offer === undefined ? null : { offer, rank, size, name, timeout, hint, first };
   }
 
   /** The world of a seat; `job` is the one that was offered. */
@@ -94,7 +103,7 @@ export class StoreWorld implements CheckpointWorld {
     if (missing.length > 0) throw absent(label, missing, this.options);
     const other = said.findIndex((one) => one?.label !== label);
     if (other >= 0) throw elsewhere(label, other, String(said[other]?.label), this.options.hint);
-    await this.forget(round - 1).catch((error) => this.explain(error));
+    await this.forgetBefore(round).catch((error) => this.explain(error));
     return said.map((one) => one?.value as JsonValue);
   }
 
@@ -127,7 +136,7 @@ export class StoreWorld implements CheckpointWorld {
       await this.store.set(`${key}/${i}`, text.slice(i * CHUNK, (i + 1) * CHUNK));
     }
     await this.store.set(key, `${keys.length}:${text.slice(0, CHUNK)}`);
-    this.kept[round] = keys;
+    this.kept.set(round, keys);
   }
 
   private async ask(round: number, rank: number, deadline: number): Promise<JsonObject | null> {
@@ -155,14 +164,19 @@ export class StoreWorld implements CheckpointWorld {
     }
   }
 
-  /** Whoever is in a round has read all of the round before the last one. */
-  private async forget(round: number): Promise<void> {
-    for (const key of this.kept[round] ?? []) await this.store.delete(key);
-    delete this.kept[round];
+  /** Whoever has come to a round has read all of those before it. */
+  private async forgetBefore(round: number): Promise<void> {
+    for (const [number, keys] of this.kept) {
+      if (number >= round) continue;
+      for (const key of keys) await this.store.delete(key);
+      this.kept.delete(number);
+    }
   }
 
   private key(round: number, rank: number): string {
-    return `${this.options.name}/${round}/${rank}`;
+    const { name, first } = this.options;
+    const at = round === 0 && first ? first : { name, number: round };
+    return `${at.name}/${at.number}/${rank}`;
   }
 }
 
