@@ -151,19 +151,34 @@ export function readSchedule(given: Schedule): Required<ScheduleOptions> {
 }
 
 /**
+ * Throws DS_ARGUMENT for a lowest rate above `lr`, the highest; one of 0 stays, whatever is said.
+ */
+export function requireFall(schedule: Schedule, lr: number): void {
+  const least = typeof schedule === 'string' ? undefined : schedule.minLr;
+  if (least === undefined || lr === 0 || least <= lr) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'Trainer schedule minLr',
+    expected: `at most ${lr}, the rate that falls`,
+    got: String(least),
+  });
+}
+
+/**
  * From 0 up to `lr` during the warm-up, then along the schedule's curve, which ends with the run.
  */
 export class OwnSchedule extends PureSchedule {
   readonly name: string;
   private readonly options: Required<ScheduleOptions>;
 
-  /** Throws DS_ARGUMENT: see readSchedule(). */
+  /** Throws DS_ARGUMENT: see readSchedule() and requireFall(). */
   constructor(
     schedule: Schedule,
     private readonly span: ScheduleSpan,
   ) {
     super();
     this.options = readSchedule(schedule);
+    requireFall(schedule, span.lr);
     this.name = this.options.type;
   }
 

@@ -23,7 +23,7 @@ import type {
   TrainerDataOptions,
   TrainerOptions,
 } from './options.js';
-import { readSchedule, type Schedule } from './own-schedule.js';
+import { readSchedule, requireFall, type Schedule } from './own-schedule.js';
 
 const OPTIONS: OptionNames<TrainerOptions> = {
   ...{ model: true, tokenizer: true, train: true, eval: true },
@@ -196,6 +196,10 @@ function readOptimization(options: object) {
   requireFinite('Trainer labelSmoothing', labelSmoothing, 0, 1);
   const numbers = { lr, warmup, weightDecay, betas, eps, maxGradNorm, labelSmoothing };
   readSchedule(schedule);
+  const { lr: own, deepspeed, optimizer, lrScheduler } = options as Given;
+  // Other rates and schedules are known when training begins.
+  const isOurs = optimizer === undefined && lrScheduler === undefined;
+  if (isOurs && (own !== undefined || deepspeed === undefined)) requireFall(schedule, lr);
   return { ...numbers, schedule };
 }
 

@@ -27,6 +27,11 @@ const wrong: readonly Bad[] = [
   [{ schedule: 'reduce_lr_on_plateau' }, 'Give `lrScheduler` an optim.ReduceLrOnPlateau.'],
   [{ schedule: { type: 'linear', cycles: 2 } }, '"linear": expected minLr, got "cycles"'],
   [{ schedule: { type: 'constant', minLr: 1 } }, 'expected no options, got "minLr"'],
+  [
+    { lr: 1e-3, schedule: { type: 'cosine', minLr: 1e-2 } },
+    'Trainer schedule minLr: expected at most 0.001, the rate that falls, got 0.01',
+  ],
+  [{ schedule: { type: 'linear', minLr: 1e-4 } }, 'minLr: expected at most 0.00005'],
   [{ precision: 'tf32' }, 'Trainer precision: expected "fp32", "fp16", "bf16", got "tf32"'],
   [{ loss: 1 }, 'Trainer loss: expected a function'],
   [{ data: { sampling: 'grouped' } }, 'Trainer data.sampling: expected "random", "sequential"'],
@@ -141,6 +146,21 @@ test.each(curves)('the rate of %j is that of transformers', (schedule, factors) 
   at.forEach((step, i) => {
     expect(own.lr(step)).toBeCloseTo(factors[i] as number, 6);
   });
+});
+
+test('a lowest rate above the rate of a group is refused; that of polynomial may be above', () => {
+  const polynomial = new OwnSchedule('polynomial', { ...span, lr: 1e-8 });
+  expect(polynomial.lr(span.totalSteps)).toBeCloseTo(1e-7, 10);
+  for (const [minLr, lr] of [
+    [1, 1],
+    [0.5, 0],
+  ] as const) {
+    expect(new OwnSchedule({ type: 'linear', minLr }, { ...span, lr }).lr(20)).toBe(lr);
+  }
+  const risen = () => new OwnSchedule({ type: 'linear', minLr: 0.5 }, { ...span, lr: 0.1 });
+  expect(risen).toThrow(
+    'Trainer schedule minLr: expected at most 0.1, the rate that falls, got 0.5',
+  );
 });
 
 test.each(curves)('a rate of 0 stays 0 along %j', (schedule) => {
