@@ -58,7 +58,9 @@ const MOVED = { device: 'cpu', pin_memory: true };
 /** zero_optimization of `file`; of lists of values the first. */
 function zeroOf({ zero_optimization: zero }: Section): Section {
   if (!isSection(zero)) return {};
-  const kept = Object.entries(zero).map(([key, value]) => [key, firstOf(key, value)]);
+  const kept = Object.entries(zero).flatMap(([key, value]) =>
+    renamed(key, firstOf(key, value), zero),
+  );
   const all = Object.fromEntries(kept) as Section;
   const { offload_optimizer: state, offload_param: weights, ...rest } = all;
   return {
@@ -67,6 +69,23 @@ function zeroOf({ zero_optimization: zero }: Section): Section {
     ...(isSection(state) && state.device !== 'auto' && { offload_optimizer: state }),
     ...(isSection(weights) && weights.device !== 'auto' && { offload_param: weights }),
   };
+}
+
+/** Switches of old that sections have replaced. */
+const SWITCHES: Readonly<Record<string, string>> = {
+  cpu_offload: 'offload_optimizer',
+  cpu_offload_param: 'offload_param',
+};
+
+/**
+ * A key of `zero` as configurations write it today; where both are there, they are refused later.
+ */
+function renamed(key: string, value: unknown, zero: Section): [string, unknown][] {
+  const now = SWITCHES[key];
+  if (now === undefined || typeof value !== 'boolean' || Object.hasOwn(zero, now)) {
+    return [[key, value]];
+  }
+  return value ? [[now, { device: 'cpu' }]] : [];
 }
 
 /** Whether a value of zero_optimization is several to choose from. */

@@ -105,7 +105,7 @@ describe('what is tried', () => {
   test('has offload where nothing fits without it, and what is left out is said', async () => {
     const autotuning = { num_tuning_micro_batch_sizes: 1 };
     const { names, lines, tried } = await search(
-      { ...BF16, autotuning },
+      { ...BF16, zero_optimization: { cpu_offload: false }, autotuning },
       { info: infoOf(1, 12 * GIB) },
     );
     expect(names).toEqual([
@@ -114,6 +114,7 @@ describe('what is tried', () => {
       'z3_offload_param_gas1_tmbspg2',
     ]);
     expect(tried[0]?.config.zero_optimization.offload_optimizer).toMatchObject({ device: 'cpu' });
+    expect(tried[0]?.config.zero_optimization).not.toHaveProperty('cpu_offload');
     expect(lines).toContain('z0 was left out: a micro-batch of 1 does not fit by the plan');
   });
 
