@@ -1,5 +1,5 @@
 // data.analyze(): how difficult the samples of a dataset are, in files that a curriculum reads.
-import { existsSync } from 'node:fs';
+import { existsSync, rmdirSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { DsError } from '../errors.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
@@ -58,7 +58,8 @@ const BATCH = 256;
  * Goes through all samples, twice for "vocab_rarity", and writes FOLDER/NAME/NAME_index_to_sample
  * and NAME_index_to_metric (.bin and .idx), in the layout of DeepSpeed's DataAnalyzer. Throws
  * DS_ARGUMENT for wrong options, DS_DATA for samples that have no tokens or a value that is no
- * whole number, and DS_IO, before anything is read or written where files would be replaced.
+ * whole number, and DS_IO, before anything is read where files would be replaced or a folder cannot
+ * be made.
  */
 export async function analyze<Sample, Name extends string>(
   dataset: Dataset<Sample>,
@@ -69,7 +70,24 @@ export async function analyze<Sample, Name extends string>(
   const overwrites = requireType(`${OP} overwrite`, options.overwrite ?? false, 'boolean');
   const metrics = metricsOf<Sample>(options.metrics);
   if (!overwrites) for (const [name] of metrics) requireUnused(join(folder, name), name);
-  const { numWorkers, workerThread } = options;
+  const undo = makeFolders(metrics.map(([name]) => join(folder, name)));
+  const values = await measured(dataset, metrics, options).catch((error) => {
+    undo();
+    throw error;
+  });
+  const written: [string, AnalyzedMetric][] = [];
+  for (const [m, [name]] of metrics.entries()) {
+    written.push([name, await writeMetric(join(folder, name), name, values[m] as Float64Array)]);
+  }
+  return Object.fromEntries(written) as Record<Name, AnalyzedMetric>;
+}
+
+/** The values of each metric, by sample. */
+async function measured<Sample>(
+  dataset: Dataset<Sample>,
+  metrics: readonly [string, SampleMetric][],
+  { numWorkers, workerThread }: AnalyzeOptions<Sample>,
+): Promise<Float64Array[]> {
   const collate = (samples: Sample[]): Sample[] => samples;
   const threads = { numWorkers, workerThread, collate };
   const loader = new DataLoader(dataset, { ...threads, batchSize: BATCH, shuffle: false });
@@ -91,11 +109,7 @@ export async function analyze<Sample, Name extends string>(
   } finally {
     await loader.close();
   }
-  const written: [string, AnalyzedMetric][] = [];
-  for (const [m, [name]] of metrics.entries()) {
-    written.push([name, await writeMetric(join(folder, name), name, values[m] as Float64Array)]);
-  }
-  return Object.fromEntries(written) as Record<Name, AnalyzedMetric>;
+  return values;
 }
 
 async function eachSample<Sample>(
@@ -122,13 +136,43 @@ function requireUnused(folder: string, name: string): void {
   });
 }
 
+/**
+ * Makes folders; what it returns removes those that were not there before. Throws DS_IO, with the
+ * folders as they were.
+ */
+function makeFolders(folders: readonly string[]): () => void {
+  const made: string[] = [];
+  const undo = (): void => {
+    for (const folder of made) removeEmpty(folder);
+  };
+  for (const folder of folders) {
+    if (!existsSync(folder)) made.push(folder);
+    const purpose = { op: folder, expected: 'a folder to write the metric to' };
+    try {
+      onDisk(purpose, () => makeFolderNow(folder));
+    } catch (error) {
+      undo();
+      throw error;
+    }
+  }
+  return undo;
+}
+
+/** Leaves a folder that holds something by now, and one that is not there. */
+function removeEmpty(folder: string): void {
+  try {
+    rmdirSync(folder);
+  } catch {
+    // What there is to say is said by the error that led here.
+  }
+}
+
 /** Lists of samples of one value, the least first; in each the first sample first. */
 async function writeMetric(
   folder: string,
   name: string,
   values: Float64Array,
 ): Promise<AnalyzedMetric> {
-  onDisk({ op: folder, expected: 'a folder to write the metric to' }, () => makeFolderNow(folder));
   const order = risingOrder(values);
   const rising = Float64Array.from(order, (sample) => values[sample] as number);
   const starts = rising.reduce<number[]>((list, value, at) => {

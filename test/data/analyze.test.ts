@@ -136,7 +136,9 @@ test('samples without tokens, tokens that are none, and folders that cannot be a
   );
   expect((await run(() => [1, -2])).message).toMatch(/sample 0, token 1: expected a number of/);
   writeFileSync(join(dir, 'file'), '');
-  const error = await run((ids) => ids, join(dir, 'file'));
+  let reads = 0;
+  const error = await run((ids) => [++reads, ...ids], join(dir, 'file'));
+  expect(reads).toBe(0);
   expect(error.code).toBe('DS_IO');
   expect(existsSync(join(dir, 'seqlen'))).toBe(false);
 });
