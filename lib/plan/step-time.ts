@@ -2,7 +2,7 @@
 // comments of this file.
 
 import { balancedShare } from '../zero/home/processor-rates.js';
-import { bytesOfStreamed, meanBytes } from './memory.js';
+import { adamWStateBytes, bytesOfStreamed, meanBytes } from './memory.js';
 import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
 import { hostAdamRate, type Rates } from './rates.js';
@@ -46,6 +46,12 @@ const ADAM_ON_HOST = 30;
 /** Bytes that an update after the verdict moves there, and how much faster while nothing comes. */
 const ADAM_AFTERWARDS = 28;
 const UNDISTURBED = 1.3;
+/**
+ * Bytes that an update moves for a parameter, of `f32` with moments in f32: those in bf16 are read
+ * and written in half. That they are widened and rounded hides behind that.
+ */
+const updateBytes = (f32: number, { bf16States }: Setup): number =>
+  f32 - 2 * (adamWStateBytes(false) - adamWStateBytes(bf16States));
 /** Of a micro-batch's compute: what such an update hides behind. */
 const FORWARD = { true: 1 / 4, false: 1 / 3 } as const;
 /**
@@ -186,7 +192,7 @@ function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster
  */
 export function plannedGpuShare(setup: Setup, rates: Rates, at: Cluster): number {
   const ranksHere = ranksOfMachine(setup, at);
-  const host = hostAdamRate(rates, at.coresPerNode) / ranksHere / ADAM_ON_HOST;
+  const host = hostAdamRate(rates, at.coresPerNode) / ranksHere / updateBytes(ADAM_ON_HOST, setup);
   const element = setup.precision === 'fp32' ? 4 : 2;
   const share = balancedShare(
     { host, link: rates.pcie },
@@ -206,11 +212,13 @@ export function stepTime(whole: ModelSizes, setup: Setup, rates: Rates, at: Clus
   const compute = beside * micros * computeTime(sizes, setup, rates);
   const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
   const away = setup.optimizer === 'device' ? 0 : setup.ratio;
-  const onDevice = ((1 - away) * trained * share * ADAM) / rates.deviceMemory;
+  const onDevice = ((1 - away) * trained * share * updateBytes(ADAM, setup)) / rates.deviceMemory;
   const ranksHere = ranksOfMachine(setup, at);
   const offloaded = away * trained * share;
   const hostAdam = hostAdamRate(rates, at.coresPerNode) / ranksHere;
-  const ofThreads = setup.speculates ? ADAM_ON_HOST : ADAM_AFTERWARDS / UNDISTURBED;
+  const ofThreads = setup.speculates
+    ? updateBytes(ADAM_ON_HOST, setup)
+    : updateBytes(ADAM_AFTERWARDS, setup) / UNDISTURBED;
   const byThreads = ((1 - setup.gpuShare) * offloaded * ofThreads) / hostAdam;
   const element = setup.precision === 'fp32' ? 4 : 2;
   const streamed = bytesOfStreamed(setup);

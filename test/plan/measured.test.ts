@@ -282,6 +282,17 @@ test('weights from host memory come for each micro-batch, however little it comp
   expect(whole).toBeLessThan(8 * once);
 });
 
+test.each([
+  ['the device', {}, 20 / 28],
+  ['host threads', offload, 22 / 30],
+  ['host threads after the verdict', { ...offload, speculates: false }, 20 / 28],
+] as const)('of moments in bf16 %s moves half: 8 bytes of an update less', (_, own, share) => {
+  const updateOf = (setup: Partial<Setup>): number =>
+    stepTime(sizes('1558M'), { ...plainSetup, ...own, ...setup }, H200, machine(1, 4)).update;
+  const narrow = updateOf({ bf16States: true, stateBytes: 4 });
+  expect(narrow / updateOf({})).toBeCloseTo(share, 6);
+});
+
 test.each(timeRows)('step time: %s', (_, model, setup, at, ms) => {
   const got = 1000 * stepTime(sizes(model), { ...plainSetup, ...setup }, H200, at).step;
   expect(Math.abs(got / ms() - 1)).toBeLessThan(SECONDS);
