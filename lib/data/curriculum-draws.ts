@@ -62,8 +62,9 @@ export class CurriculumDraws {
   /** Passes over so many steps. Throws DS_DATA where one has nothing to draw from. */
   skip(steps: number): void {
     for (let i = 0; i < steps; ++i) {
-      const counts = this.counts(this.begin());
-      for (const [c, cluster] of this.clusters.entries()) cluster.served += counts[c] as number;
+      this.share(this.begin(), (cluster, from, end) => {
+        cluster.served += end - from;
+      });
     }
   }
 
@@ -74,13 +75,7 @@ export class CurriculumDraws {
     for (let i = 0; i < steps; ++i) {
       const batch = out.subarray(i * batchSize, (i + 1) * batchSize);
       const random = this.begin();
-      const counts = this.counts(random);
-      let filled = 0;
-      for (const [c, cluster] of this.clusters.entries()) {
-        const end = filled + (counts[c] as number);
-        cluster.take(batch.subarray(filled, end));
-        filled = end;
-      }
+      this.share(random, (cluster, from, end) => cluster.take(batch, from, end));
       shuffle(batch, random);
     }
     return out;
@@ -116,33 +111,36 @@ export class CurriculumDraws {
       }
     } else this.reached = order.length;
     const fresh = order.subarray(reached, this.reached);
-    if (others.length === 0) return fresh.slice().sort();
+    if (others.length === 0) return rising(fresh, order.length);
     const isIn = (sample: number): boolean =>
       others.every(({ keys }, g) => (keys[sample] as number) <= (bounds[g + 1] as number));
     const asked = new Uint32Array(this.waiting.length + fresh.length);
     asked.set(this.waiting);
     asked.set(fresh, this.waiting.length);
     this.waiting = asked.filter((sample) => !isIn(sample));
-    return asked.filter(isIn).sort();
+    return rising(asked.filter(isIn), order.length);
   }
 
   /**
-   * How many samples of a step each cluster gives: its share by size, rounded up or down at random
-   * so that all shares are a batch. One number for a step, where DeepSpeed draws one for each
-   * sample: to pass over steps is cheap, and shares are even.
+   * Which places of a step are filled by each cluster that has some: its share by size, rounded up
+   * or down at random so that all shares are a batch. One number for a step, where DeepSpeed draws
+   * one for each sample: to pass over steps is cheap, and shares are even.
    */
-  private counts(random: PhiloxStream): Uint32Array {
-    const { sums } = this;
+  private share(
+    random: PhiloxStream,
+    fill: (cluster: Cluster, from: number, end: number) => void,
+  ): void {
+    const { sums, clusters } = this;
     const { batchSize } = this.options;
     const total = sums.at(-1) as number;
     const offset = random.unit();
-    let before = 0;
-    return Uint32Array.from(sums, (sum) => {
-      const upTo = sum === total ? batchSize : Math.floor((sum * batchSize) / total + offset);
-      const count = upTo - before;
-      before = upTo;
-      return count;
-    });
+    let from = 0;
+    for (let c = 0; c < sums.length; ++c) {
+      const sum = sums[c] as number;
+      const end = sum === total ? batchSize : Math.floor((sum * batchSize) / total + offset);
+      if (end > from) fill(clusters[c] as Cluster, from, end);
+      from = end;
+    }
   }
 
   private nothing(): DsError {
@@ -159,6 +157,18 @@ export class CurriculumDraws {
   }
 }
 
+/** Different numbers below `limit`, the least first: marked where they are many, not compared. */
+function rising(numbers: Uint32Array, limit: number): Uint32Array {
+  const sorted = numbers.slice();
+  if (numbers.length * 16 < limit) return sorted.sort();
+  const marks = new Uint8Array(limit);
+  for (let i = 0; i < numbers.length; ++i) marks[numbers[i] as number] = 1;
+  for (let number = 0, at = 0; number < limit; ++number) {
+    if (marks[number] === 1) sorted[at++] = number;
+  }
+  return sorted;
+}
+
 const keyAt = ({ keys }: Gate, order: Uint32Array, at: number): number =>
   keys[order[at] as number] as number;
 
@@ -166,7 +176,8 @@ const keyAt = ({ keys }: Gate, order: Uint32Array, at: number): number =>
 class Cluster {
   /** Draws so far. */
   served = 0;
-  private pass = -1;
+  /** The draws with which the pass ends that `order` is of; 0 where there is none yet. */
+  private passEnd = 0;
   private order: Uint32Array;
 
   constructor(
@@ -177,25 +188,22 @@ class Cluster {
     this.order = samples;
   }
 
-  /** Fills `out` with the next samples. */
-  take(out: Uint32Array): void {
+  /** Fills these places of `out` with the next samples. */
+  take(out: Uint32Array, from: number, end: number): void {
     const { length } = this.samples;
-    for (let done = 0; done < out.length; ) {
-      this.goTo(Math.floor(this.served / length));
-      const from = this.served % length;
-      const part = this.order.subarray(from, from + out.length - done);
-      out.set(part, done);
-      done += part.length;
-      this.served += part.length;
+    for (let at = from; at < end; ++at) {
+      if (this.served >= this.passEnd) this.goTo(Math.floor(this.served / length));
+      out[at] = this.order[length - (this.passEnd - this.served)] as number;
+      this.served++;
     }
   }
 
   private goTo(pass: number): void {
-    if (pass === this.pass) return;
-    this.pass = pass;
+    this.passEnd = (pass + 1) * this.samples.length;
     const stream = 2 * (this.number * MOST + (pass % MOST)) + 1;
     const places = shuffledOrder(this.samples.length, this.seed, stream);
-    this.order = places.map((place) => this.samples[place] as number);
+    for (let i = 0; i < places.length; ++i) places[i] = this.samples[places[i] as number] as number;
+    this.order = places;
   }
 }
 

@@ -1,12 +1,59 @@
 // Philox4x32-10 in JavaScript: the same words as csrc/core/philox.h, for orders that depend on a
 // seed. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC'11).
 
-/** The upper 32 bits of a product of two unsigned 32-bit integers, by their halves. */
-function highProduct(a: number, b: number): number {
-  const [aLow, aHigh, bLow, bHigh] = [a & 0xffff, a >>> 16, b & 0xffff, b >>> 16];
-  const first = aHigh * bLow + ((aLow * bLow) >>> 16);
-  const second = aLow * bHigh + (first % 65536);
-  return aHigh * bHigh + Math.floor(first / 65536) + Math.floor(second / 65536);
+const ROUNDS = 10;
+/** What the words are multiplied by, and their halves. */
+const [BY0, BY1] = [0xd2511f53, 0xcd9e8d57];
+const [LOW0, HIGH0, LOW1, HIGH1] = [BY0 & 0xffff, BY0 >>> 16, BY1 & 0xffff, BY1 >>> 16];
+
+/**
+ * The upper 32 bits of the product of two unsigned integers, of which one is given by its halves.
+ */
+function highProduct(a: number, low: number, high: number): number {
+  const [aLow, aHigh] = [a & 0xffff, a >>> 16];
+  const [ofLow, ofHigh] = [Math.imul(aHigh, low), Math.imul(aLow, high)];
+  const carried = (Math.imul(aLow, low) >>> 16) + (ofLow & 0xffff) + (ofHigh & 0xffff);
+  return (Math.imul(aHigh, high) + (ofLow >>> 16) + (ofHigh >>> 16) + (carried >>> 16)) | 0;
+}
+
+const upper = (x: number): number => Math.floor(x / 2 ** 32) | 0;
+
+/** Those of the last seed: a program has few, and streams by the thousand. */
+let last: { seed: number; keys: Int32Array } | null = null;
+
+/** The keys of all rounds of a seed, in pairs. */
+function roundKeys(seed: number): Int32Array {
+  if (last?.seed === seed) return last.keys;
+  const keys = new Int32Array(2 * ROUNDS);
+  let [k0, k1] = [seed | 0, upper(seed)];
+  for (let round = 0; round < ROUNDS; ++round) {
+    keys[2 * round] = k0;
+    keys[2 * round + 1] = k1;
+    k0 = (k0 + 0x9e3779b9) | 0;
+    k1 = (k1 + 0xbb67ae85) | 0;
+  }
+  last = { seed, keys };
+  return keys;
+}
+
+/** Writes the four words of block `counter` of stream `offset`. Integers of 32 bits throughout. */
+function writeBlock(words: Uint32Array, keys: Int32Array, offset: number, counter: number): void {
+  let c0 = counter | 0;
+  let c1 = upper(counter);
+  let c2 = offset | 0;
+  let c3 = upper(offset);
+  for (let at = 0; at < 2 * ROUNDS; at += 2) {
+    const next0 = highProduct(c2, LOW1, HIGH1) ^ c1 ^ (keys[at] as number);
+    const next2 = highProduct(c0, LOW0, HIGH0) ^ c3 ^ (keys[at + 1] as number);
+    c1 = Math.imul(BY1, c2);
+    c3 = Math.imul(BY0, c0);
+    c0 = next0;
+    c2 = next2;
+  }
+  words[0] = c0;
+  words[1] = c1;
+  words[2] = c2;
+  words[3] = c3;
 }
 
 /**
@@ -17,38 +64,32 @@ export function philox(
   offset: number,
   counter: number,
 ): [number, number, number, number] {
-  const high = (x: number): number => Math.floor(x / 2 ** 32) >>> 0;
-  let [c0, c1, c2, c3] = [counter >>> 0, high(counter), offset >>> 0, high(offset)];
-  let [k0, k1] = [seed >>> 0, high(seed)];
-  for (let round = 0; round < 10; ++round) {
-    const [low0, high0] = [Math.imul(0xd2511f53, c0) >>> 0, highProduct(0xd2511f53, c0)];
-    const [low1, high1] = [Math.imul(0xcd9e8d57, c2) >>> 0, highProduct(0xcd9e8d57, c2)];
-    c0 = (high1 ^ c1 ^ k0) >>> 0;
-    c2 = (high0 ^ c3 ^ k1) >>> 0;
-    c1 = low1;
-    c3 = low0;
-    k0 = (k0 + 0x9e3779b9) >>> 0;
-    k1 = (k1 + 0xbb67ae85) >>> 0;
-  }
-  return [c0, c1, c2, c3];
+  const words = new Uint32Array(4);
+  writeBlock(words, roundKeys(seed), offset, counter);
+  return [...words] as [number, number, number, number];
 }
 
 /** Words of one stream, in order. */
 export class PhiloxStream {
-  private block: readonly number[] = [];
-  private taken = 0;
+  private readonly keys: Int32Array;
+  private readonly block = new Uint32Array(4);
+  private place = 4;
+  private blocks = 0;
 
   constructor(
-    private readonly seed: number,
+    seed: number,
     private readonly offset: number,
-  ) {}
+  ) {
+    this.keys = roundKeys(seed);
+  }
 
   /** The next 32-bit word. */
   next(): number {
-    const place = this.taken % 4;
-    if (place === 0) this.block = philox(this.seed, this.offset, this.taken / 4);
-    this.taken++;
-    return this.block[place] as number;
+    if (this.place === 4) {
+      writeBlock(this.block, this.keys, this.offset, this.blocks++);
+      this.place = 0;
+    }
+    return this.block[this.place++] as number;
   }
 
   /** A number in [0, 1), a multiple of 2^-53. */
@@ -59,9 +100,10 @@ export class PhiloxStream {
 
   /** An integer in [0, n), every one equally likely; 1 <= n <= 2^32. */
   below(n: number): number {
-    const limit = 2 ** 32 - (2 ** 32 % n);
     let word = this.next();
-    while (word >= limit) word = this.next();
-    return word % n;
+    if (n === 2 ** 32) return word;
+    // Nearly all words are below any limit; to work it out takes longer than the rest.
+    while (word >= 2 ** 32 - n && word >= 2 ** 32 - (2 ** 32 % n)) word = this.next();
+    return (word >>> 0) % (n >>> 0);
   }
 }

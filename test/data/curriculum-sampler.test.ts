@@ -1,4 +1,6 @@
 // What the steps of a curriculum draw, against difficulties and pools that were worked out by hand.
+import { createHash } from 'node:crypto';
+
 import { fixedDiscrete, fixedRoot } from '../../lib/data/curriculum-schedule.js';
 import { data } from '../../lib/index.js';
 
@@ -150,6 +152,28 @@ test.each([1, 2, 3])(
     }
   },
 );
+
+test.each([
+  { batchSize: 7, rise: 1, seed: 3, digest: 'bb6b8d5b3c160bd9' },
+  { batchSize: 64, rise: 10, seed: 2 ** 40 + 5, digest: 'c57e05776f4f2c8e' },
+  { batchSize: 300, rise: 1, seed: 0, digest: '260c66fb584402c2' },
+])('draws are those of the first release: batches of $batchSize', ({ digest, rise, ...more }) => {
+  const metricOf = (factor: number, schedule: (step: number) => number) => ({
+    values: Float64Array.from({ length: 1000 }, (_, i) => (i * factor) % 50),
+    ...{ schedule, maxDifficulty: 49 },
+  });
+  const metrics = {
+    a: metricOf(7919, (step) => 4 + rise * step),
+    b: metricOf(31, (step) => 30 + step),
+  };
+  const sampler = made({ ...more, metrics }, 1000);
+  const hash = createHash('sha256');
+  for (const epoch of [0, 1, 5]) {
+    sampler.setEpoch(epoch);
+    hash.update(sampler.order(0));
+  }
+  expect(hash.digest('hex').slice(0, 16)).toBe(digest);
+});
 
 test('two ranks draw what one does, a position is where it was, and the seed decides', () => {
   const one = made({ seed: 5 });

@@ -27,6 +27,14 @@ test('Philox agrees with a direct transcription in wide integers', () => {
   }
 });
 
+test('below() gives the same numbers on and on, up to all words', () => {
+  const random = new PhiloxStream(9, 2 ** 33 + 1);
+  const bounds = [3, 2 ** 31 + 1, 2 ** 32, 2 ** 32 - 1, 2 ** 31 + 1, 17];
+  expect(bounds.map((bound) => random.below(bound))).toEqual([
+    1, 462474247, 3997028592, 3219760034, 1963610226, 8,
+  ]);
+});
+
 test('below() is even', () => {
   const random = new PhiloxStream(1, 2);
   const counts = new Array<number>(6).fill(0);
