@@ -7,6 +7,7 @@ import { attentionBench } from './attention.js';
 import { checkpointBench } from './checkpoint.js';
 import { cpuBench } from './cpu.js';
 import { decodeBench } from './decode.js';
+import { asksForHelp, helpOf } from './help.js';
 import { hostBench } from './host.js';
 import { inferenceMemoryBench } from './inference-memory.js';
 import { kernelsBench } from './kernels.js';
@@ -64,6 +65,10 @@ async function main(): Promise<void> {
     return;
   }
   const options = parseOptions(words);
+  if (asksForHelp(options)) {
+    console.log(helpOf(name as string));
+    return;
+  }
   const result = await bench(options);
   if (result) writeResult(name as string, options, result);
 }
