@@ -83,6 +83,6 @@ export function nonfinite(step: number, verdict: Verdict): DsError {
     got: `${verdict.loss}`,
     hint: verdict.applied
       ? 'The weights may be damaged: resume from the last checkpoint with a smaller learning rate.'
-      : 'The update was skipped, the weights are as before. Check the data, or lower the learning rate.',
+      : 'The update was skipped: it changed no weight. Check the data, or lower the learning rate; where weights are NaN already, load a checkpoint.',
   });
 }
