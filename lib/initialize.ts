@@ -28,7 +28,9 @@ import type { Engine } from './engine/engine.js';
 import { requireUnowned } from './engine/parameters/owned-parameters.js';
 import type { PipelineEngine } from './engine/pipeline-engine.js';
 import { DATA } from './engine/ranks.js';
+import { orTell } from './engine/setup/agreement.js';
 import { buildEngine } from './engine/setup/build-engine.js';
+
 import { type Clients, requireJob, requireMonitors } from './engine/setup/clients.js';
 import {
   isSampled,
@@ -184,6 +186,15 @@ async function initialized<Sample, Batch>(given: AnyOptions<Sample, Batch>, isSe
   requireMonitors(monitors);
   requireJob(options.distributed);
   const job = await jobOf(options);
+  return orTell(job, () => initializedOn(job, options, isServing));
+}
+
+async function initializedOn<Sample, Batch>(
+  job: Distributed,
+  options: AnyOptions<Sample, Batch>,
+  isServing: boolean,
+) {
+  const { model } = options;
   const { config, planned } = readConfiguration(options, model.hiddenSize, job);
   if (config.seed !== null) seed(config.seed);
   const trainLoader = buildLoader(options, config, job);

@@ -96,6 +96,11 @@ export class StoreWorld implements CheckpointWorld {
     return new StoreWorld(job, { ...seat, check: () => job.check() });
   }
 
+  /** This rank's part of the next exchange; those of the others are not waited for. */
+  async announce(label: string, value: JsonValue): Promise<void> {
+    await this.tell(this.round++, { label, value });
+  }
+
   async exchange(label: string, value: JsonValue): Promise<JsonValue[]> {
     const round = this.round++;
     const said = await this.meet(round, { label, value }).catch((error) => this.explain(error));

@@ -3,7 +3,7 @@
 import { createHash } from 'node:crypto';
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { JsonValue } from '../../../types/json.js';
-import type { Axis, Distributed, MeshShape } from '../../comm/index.js';
+import { type Axis, type Distributed, type MeshShape, toldOf } from '../../comm/index.js';
 import { DsError, type DsErrorCode } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { hyperparameters } from '../../optim/param-groups.js';
@@ -111,6 +111,22 @@ export function exchanged(job: Distributed, value: JsonValue): Promise<JsonValue
   return worldOf(job).inTurn((exchange) => exchange(value));
 }
 
+/**
+ * Runs this rank's part of initialize(). Where it throws alone, the others get DS_COMM with that in
+ * place of what they would compare next.
+ */
+export async function orTell<Result>(
+  job: Distributed,
+  body: () => Promise<Result>,
+): Promise<Result> {
+  try {
+    return await body();
+  } catch (error) {
+    if (job.worldSize > 1) await worldOf(job).refuse(error);
+    throw error;
+  }
+}
+
 async function compare(
   { mesh, rank }: Distributed,
   rules: readonly Rule[],
@@ -152,15 +168,55 @@ const digestOf = (texts: Texts): string => createHash('sha256').update(sorted(te
  */
 class AgreementWorld {
   private last: Promise<unknown> = Promise.resolve();
+  /** What came of exchanges, on all ranks alike. */
+  private readonly shared = new WeakSet<Error>();
 
   constructor(private readonly world: StoreWorld) {}
 
   inTurn<Result>(body: (exchange: Exchange) => Promise<Result>): Promise<Result> {
-    const exchange: Exchange = (value) => this.world.exchange('initialize', value);
-    const turn = this.last.catch(() => {}).then(() => body(exchange));
+    const exchange: Exchange = async (value) => {
+      const said = (await this.world.exchange(OP, { value })) as Answer[];
+      return said.map((one, rank) => {
+        if ('error' in one) throw failed(rank, one.error);
+        return one.value;
+      });
+    };
+    const turn = this.last
+      .catch(() => {})
+      .then(() => body(exchange))
+      .catch((error: Error) => {
+        this.shared.add(error);
+        throw error;
+      });
     this.last = turn;
     return turn;
   }
+
+  /** The others get `error` instead of this rank's part, unless they have it. Never rejects. */
+  async refuse(error: unknown): Promise<void> {
+    if (this.shared.has(error as Error)) return;
+    const turn = this.last
+      .catch(() => {})
+      .then(() => this.world.announce(OP, { error: toldOf(error) }))
+      .catch(() => {}); // Where the job is over, the others learn of that.
+    this.last = turn;
+    await turn;
+  }
+}
+
+const OP = 'initialize';
+
+/** A value, or what a rank that does not go on has met with. */
+type Answer = { value: JsonValue } | { error: string };
+
+/** As a collective fails whose ranks one of them has left: see JointCall. */
+function failed(rank: number, error: string): DsError {
+  return new DsError({
+    code: 'DS_COMM',
+    op: OP,
+    expected: 'every rank to take part',
+    got: `rank ${rank} failed: ${error}`,
+  });
 }
 
 /** Resolves with every rank's value, by rank. */
