@@ -3,6 +3,7 @@
 import { TextDecoder } from 'node:util';
 
 import { computable } from './computable.js';
+import { callStrips, STRIPS } from './template-strips.js';
 
 export interface AddedToken {
   content: string;
@@ -58,9 +59,11 @@ export function backendTokenizer(tokenizer: object, config: object): BackendToke
 /** Made from a template's text. Throws what the library throws. */
 export function backendTemplate(text: string): BackendTemplate {
   const { Template } = require('@huggingface/jinja') as {
-    Template: new (text: string) => BackendTemplate;
+    Template: new (text: string) => BackendTemplate & { parsed: unknown };
   };
-  return new Template(text);
+  const made = new Template(text);
+  callStrips(made.parsed);
+  return { render: (variables) => made.render({ ...variables, ...STRIPS }) };
 }
 
 /** What has no token is spelled by those of its bytes; the library knows that of BPE alone. */

@@ -189,6 +189,27 @@ test('templates come from files, from lists, by name and as text', () => {
   expect(text.Tokenizer.fromPretrained(folder.path).chatText(messages)).toBe('file Hi');
 });
 
+test.each([
+  ["{{ x.strip('\\n') }}|", '\n  a \n', '  a |'],
+  ["{{ x.lstrip('\\n') }}|", '\n  a\n', '  a\n|'],
+  ["{{ x.rstrip('\\n').split('\\n')[-1] }}|", 'b\n a \n\n', ' a |'],
+  ['{{ x.strip() }}|', '\n a \n', 'a|'],
+  ["{{ x.strip('ab ') }}|", ' abxab ', 'x|'],
+  ['{{ x.strip(none) }}|', ' a ', 'a|'],
+  [
+    "{% for p in x.split(',') if p.strip('.') %}{{ p.strip('.').upper() }};{% endfor %}",
+    'a.,..,😀b😀..',
+    'A;😀B😀;',
+  ],
+  ["{{ {'k': x.strip('😀')}['k'] }}|", '😀b😀', 'b|'],
+  ["{% macro f(v) %}{{ v.lstrip('-') }}{% endmacro %}{{ f(x) }}|", '--a', 'a|'],
+  ["{{ (x.strip('-') if true else '') ~ x|trim }}|", '-a-', 'a-a-|'],
+  ["{{ x.strip('[]^-\\\\') }}|", '[^a-]\\', 'a|'],
+])('a template takes away what it says, as Python does: %j', (template, x, expected) => {
+  const messages = [{ role: 'user', content: '' }];
+  expect(tokenizer('gpt2').chatText(messages, { template, variables: { x } })).toBe(expected);
+});
+
 test('add_bos_token and add_eos_token say what stands around a text', () => {
   const config = { bos_token: '<s>', eos_token: '</s>', add_bos_token: false, add_eos_token: true };
   const folder = folderWith(join(GOLDEN, 'llama2'), { config });
