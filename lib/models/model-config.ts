@@ -81,7 +81,7 @@ export class ModelConfig {
   requireOneOf(key: string, values: readonly unknown[]): void {
     const value = this.get(key);
     if (value === null || values.includes(value)) return;
-    throw this.refusal(key, values.join(' or '), value);
+    throw this.refusal(key, values.map(String).join(' or '), value);
   }
 
   /** The error for `key`; `got` is a value of the file, or says what there is. */

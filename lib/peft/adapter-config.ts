@@ -29,7 +29,7 @@ const OPTIONS: Readonly<Record<string, keyof LoraOptions>> = {
 /** Keys that say nothing of what is computed. */
 const IGNORED: ReadonlySet<string> = new Set([
   ...['peft_type', 'peft_version', 'auto_mapping', 'revision', 'inference_mode', 'runtime_config'],
-  ...['megatron_core', 'ensure_weight_tying', 'qalora_group_size'],
+  ...['megatron_core', 'ensure_weight_tying', 'qalora_group_size', 'eva_config'],
 ]);
 
 /** Keys of what is refused by its own name. */

@@ -239,6 +239,7 @@ test.each<[object, RegExp]>([
   ...[true, false, null, 'gaussian', 'Gaussian', 'eva', 'orthogonal'].map(
     (init_lora_weights): [object, RegExp] => [{ init_lora_weights }, /adapter_model\.safetensors/],
   ),
+  [{ init_lora_weights: 'eva', eva_config: { rho: 2 } }, /adapter_model\.safetensors/],
   [{}, /adapter_model\.safetensors|no such file/],
 ])('a folder with %j is refused', async (change, message) => {
   const dir = mkdtempSync(join(tmpdir(), 'ds-adapter-'));
