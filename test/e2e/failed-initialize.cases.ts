@@ -307,7 +307,7 @@ async function tellsTheOtherRank(): Promise<void> {
   await inFolder(async ({ blocked }) => {
     const csv_monitor = { enabled: true, output_path: blocked, job_name: 'csv' };
     const job = { ...BASE, csv_monitor };
-    const results = await runRanks('../e2e/unwritable-log-process', 2, { job, limit: 60_000 });
+    const results = await runRanks('../e2e/unwritable-log-process', 2, { job });
     const [first, second] = reportsOf<{ code: string; message: string }>(results);
     assert.equal(first?.code, 'DS_IO');
     assert.equal(second?.code, 'DS_COMM');

@@ -61,7 +61,7 @@ test('the page: a server, curl, a program with the package of OpenAI, SIGTERM', 
   for await (const text of child.stdout.setEncoding('utf8')) printed += text;
   expect(printed.length).toBeGreaterThan(10);
   expect(await ended(run, 'SIGTERM')).toMatchObject({ code: 0, stderr: '' });
-}, 120_000);
+});
 
 test('a signal lets an answer end', async () => {
   const { run, url } = await started('--drain-timeout', '60');
@@ -80,7 +80,7 @@ test('a signal lets an answer end', async () => {
   const code = ended(run, 'SIGTERM');
   expect((await stream.text()).endsWith('data: [DONE]\n\n')).toBe(true);
   expect((await code).code).toBe(0);
-}, 120_000);
+});
 
 test('two ranks share the model, and answer as one', async () => {
   const ask = async (url: string): Promise<unknown> => {
@@ -96,7 +96,7 @@ test('two ranks share the model, and answer as one', async () => {
   const codes = [ended(one.run, 'SIGTERM'), ended(two.run, 'SIGTERM')];
   expect((await Promise.all(codes)).map(({ code }) => code)).toEqual([0, 0]);
   await two.run.gone();
-}, 120_000);
+});
 
 test('keys come from the environment and from a file, and guard /v1', async () => {
   const file = join(folder, 'keys');
@@ -108,7 +108,7 @@ test('keys come from the environment and from a file, and guard /v1', async () =
   expect(await (await ask('two')).json()).toMatchObject({ data: [{ id: 'mine' }] });
   expect((await fetch(`${url}/health`)).status).toBe(200);
   expect(await ended(run, 'SIGINT')).toMatchObject({ code: 0 });
-}, 120_000);
+});
 
 test('a conversation over a pipe', () => {
   const words = ['chat', model, '--device', 'cpu', '--max-tokens', '4', '--temperature', '0'];
@@ -131,7 +131,7 @@ test('a conversation over a pipe', () => {
   );
   expect(without?.stderr).toMatch(/chat: expected a model with a tokenizer/);
   expect(named?.stdout.split('\n')[1]).toBe(answers[0]);
-}, 120_000);
+});
 
 test.each([
   [['serve', 'absent'], /absent: expected a folder with config\.json and safetensors, got nothing/],

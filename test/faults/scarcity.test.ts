@@ -81,7 +81,7 @@ test('a rank whose threads are refused says so, and none dies of it', async () =
   expect(unlike).toEqual([]);
   expect(said.join('\n')).toContain('a thread that moves data between ranks');
   expect(said.at(-1)).toBe('ended');
-}, 120_000);
+});
 
 test('a thread that finds no memory leaves the work to those that are there', () => {
   const refused = { DS_FAULT_THREADS: '1', DS_FAULT_MEMORY: '1' };

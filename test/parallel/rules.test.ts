@@ -38,4 +38,4 @@ test('rules cut layers, leave layers whole, and say where they fit nothing', asy
       expect.stringMatching(/autotp_size: expected 2, the ranks on the mesh's axis tp, got 3\./),
     ]);
   }
-}, 120_000);
+});

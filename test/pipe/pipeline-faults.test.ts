@@ -21,7 +21,7 @@ test('a stage that dies in its forward or its backward is missed by the other', 
       expect.stringMatching(new RegExp(`^DS_COMM .*rank ${rank}`)),
     ]);
   }
-}, 120_000);
+});
 
 /** Waits of a job end after 600 s, those of this test sooner. */
 test('an error of one stage is told to all at once, while that stage stays', async () => {
@@ -41,14 +41,14 @@ test('an error of one stage is told to all at once, while that stage stays', asy
       expect([kind, other, report.startsWith('DS_COMM')]).toEqual([kind, other, other !== rank]);
     }
   }
-}, 120_000);
+});
 
 test('an error of a stage is told to data ranks beside it, and one of all ends nothing', async () => {
   const reports = await said({ kind: 'throws in forward', rank: 2, stages: 2, stays: true }, 4);
   expect(reports[2]).toMatch(/^Error a layer of mine/);
   for (const other of [0, 1, 3]) expect(reports[other]).toMatch(/^DS_COMM .*a layer of mine/);
   expect(await said({ kind: 'all throw', rank: 0 })).toEqual(['trained 3', 'trained 3']);
-}, 120_000);
+});
 
 test('shapes that change are refused where they are made, and taken where the model says so', async () => {
   const [first] = await said({ kind: 'shapes', rank: 0, stays: true });
@@ -79,7 +79,7 @@ test('what a pipeline does not do is refused by name, on every rank', async () =
       expect(report).not.toContain('left sparse');
     }
   }
-}, 120_000);
+});
 
 test('what is no batch is refused by what was expected', async () => {
   const sizes = { vocabSize: 11, maxSeq: 4, layers: 1, heads: 2, channels: 8 };

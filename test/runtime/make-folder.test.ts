@@ -49,7 +49,7 @@ test('a folder that takes no new ones and says that something is missing is one 
   const preload = join(packageRoot(), 'test', 'support', 'run-typescript.cjs');
   const source = join(packageRoot(), 'lib', 'runtime', 'make-folder.ts');
   const words = ['-r', preload, '-e', program, source];
-  const said = execFileSync(process.execPath, words, { encoding: 'utf8', timeout: 60_000 });
+  const said = execFileSync(process.execPath, words, { encoding: 'utf8', timeout: 300_000 });
   expect(said).toBe('ENOENT\n');
   const at = { outputPath: '/proc/ds', jobName: 'job' };
   for (const make of [() => new CsvMonitor(at), () => new TensorBoardMonitor(at)]) {
