@@ -68,7 +68,7 @@ async function misbehave(job: Distributed, fault: Fault, tensor: Tensor): Promis
     case 'killed-groups':
     case 'killed-opening':
       while ((await job.store?.add('taking part', 0)) !== job.worldSize - 1) await pause(5);
-      await pause(300); // The others are waiting by now.
+      await pause(300); // What the others issue besides is under way by now.
       process.kill(process.pid, 'SIGKILL');
       return forever();
     case 'throws':
@@ -87,25 +87,38 @@ interface Part {
   other: ProcessGroup | null;
 }
 
+/** Tells a culprit that is to die that this rank waits for it. */
+async function sayWaiting({ job, fault }: Part): Promise<void> {
+  if (!fault.startsWith('killed') || fault === 'killed-busy') return;
+  await pause(300); // A watchdog tells of a collective some time after it was issued.
+  await job.store?.add('taking part', 1);
+}
+
 /** What the other ranks do meanwhile. */
-async function takePart({ job, fault, tensor, stream, other }: Part) {
-  if (fault === 'killed-opening') await job.newGroup(job.world.ranks);
+async function takePart(part: Part) {
+  const { job, fault, tensor, stream, other } = part;
+  if (fault === 'killed-opening') {
+    const opened = job.newGroup(job.world.ranks);
+    await Promise.all([opened, sayWaiting(part)]);
+  }
   // More than the queue of a GPU's stream holds: the host itself is stopped in the middle.
   const ahead = fault.endsWith('-ahead') ? 2000 : 0;
   const options = { stream, label: 'gradients of unit h.3' };
+  let last = job.world.allReduce(tensor, options);
+  await sayWaiting(part);
   if (fault === 'killed-computing') {
     // The queue fills behind the one collective, with work that does not know of it.
-    job.world.allReduce(tensor, options).wait();
+    last.wait();
     for (let i = 0; i < 5000; ++i) scope(() => void tensor.add(1));
     tensor.toArray();
   }
   // Each group's collectives have the other's in front of them.
   for (let i = 0; other && i < 20; ++i) {
-    job.world.allReduce(tensor, options);
     other.allReduce(tensor, options);
+    last = job.world.allReduce(tensor, options);
   }
-  for (let i = 0; i < ahead; ++i) job.world.allReduce(tensor, options);
-  job.world.allReduce(tensor, options).synchronize();
+  for (let i = 0; i < ahead; ++i) last = job.world.allReduce(tensor, options);
+  last.synchronize();
 }
 
 async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> {
@@ -130,10 +143,7 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
   const attempt = async (): Promise<DsError | null> => {
     try {
       if (job.rank === culprit) await misbehave(job, fault, tensor);
-      else {
-        if (fault !== 'killed-busy') await store.add('taking part', 1);
-        await takePart({ job, fault, tensor, stream, other });
-      }
+      else await takePart({ job, fault, tensor, stream, other });
       return null;
     } catch (error) {
       if (error instanceof DsError) return error;

@@ -23,6 +23,9 @@ interface Expectation {
   reap?: boolean;
 }
 
+/** Minutes that ranks wait for one that stalls: more than a busy machine keeps them from joining. */
+const STALL = 0.2;
+
 const CALL = /allReduce sum f32 x 100 \(gradients of unit h\.3\)/;
 
 const LEFT = (rank: number) => [
@@ -64,7 +67,7 @@ const expectations: readonly Expectation[] = [
     fault: 'stall',
     ranks: 3,
     culprit: 1,
-    timeout: 0.05,
+    timeout: STALL,
     reap: true,
     says: [CALL, /rank 1 did not arrive \(its last was collective 1/, /warm-up 1/, /collective 2/],
   },
@@ -72,7 +75,7 @@ const expectations: readonly Expectation[] = [
     fault: 'blocked',
     ranks: 2,
     culprit: 0,
-    timeout: 0.05,
+    timeout: STALL,
     reap: true,
     says: [CALL, /rank 0 did not arrive/],
   },
