@@ -7,8 +7,8 @@ import { DS, type Finished, Run, scriptOf } from '../launch/jobs.js';
 import { checkpointsOf, noteOf, type Outcome, type Training } from './training-job.js';
 
 const PROGRAM = join(__dirname, 'training-process');
-/** Seconds that ranks have to tell what they saw before the launcher kills them. */
-const GRACE = { cpu: 2, cuda: 5 };
+/** Seconds that ranks of a busy machine have to tell what they saw before the launcher kills them. */
+const GRACE_SECONDS = 20;
 /** Longer than any launch needs; what is still running then is killed and fails the test. */
 const LIMIT_MS = 300_000;
 /** Steps of a run that is not told otherwise. */
@@ -95,11 +95,12 @@ export class Trainings {
   }
 
   private start(training: Training, timeout?: number): Run {
-    const { device } = training;
-    const count = [device === 'cpu' ? '--num_procs' : '--num_gpus', String(this.ranks)];
-    const args = [...count, '--grace_period', String(GRACE[device]), 'train.js'];
+    const count = [training.device === 'cpu' ? '--num_procs' : '--num_gpus', String(this.ranks)];
+    const args = [...count, '--grace_period', String(GRACE_SECONDS), 'train.js'];
     const env = {
       DS_NUM_THREADS: '1',
+      DS_TEST_GATE: join(this.folder, `${training.name}.gate`),
+      DS_TEST_RANKS: String(this.ranks),
       ...(timeout === undefined ? {} : { DEEPSPEED_TIMEOUT: String(timeout) }),
     };
     const run = new Run([...DS, ...args, JSON.stringify(training)], this.folder, env);

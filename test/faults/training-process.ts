@@ -14,6 +14,7 @@ import {
   type Tensor,
 } from '../../lib/index.js';
 import { seed } from '../../lib/tensor/index.js';
+import { gate } from '../comm/gate.js';
 import { tinyBatch, tinyConfig, tinyModel, weightBits } from '../e2e/tiny-training.js';
 import { checkpointsOf, type Fault, noteOf, type Outcome, type Training } from './training-job.js';
 
@@ -122,6 +123,7 @@ async function main(training: Training): Promise<void> {
   const note = (outcome: Outcome) =>
     writeFileSync(noteOf(training, job?.rank ?? 0, 'end'), JSON.stringify(outcome));
   try {
+    await gate();
     job = await initDistributed(training.device === 'cpu' ? { device: 'cpu' } : {});
     job.world.device.setDeterministic(true);
     writeFileSync(noteOf(training, job.rank, 'pid'), String(process.pid));
