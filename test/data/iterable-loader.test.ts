@@ -13,6 +13,7 @@ import {
   workerIterable,
 } from '../../lib/data/index.js';
 import { type Engine, initialize, nn, type Tensor } from '../../lib/index.js';
+import { stalledAt } from './stalls.js';
 
 const MODULE = join(__dirname, 'worker-datasets.ts');
 const workerThread = { execArgv: ['-r', join(__dirname, '..', 'support', 'run-typescript.cjs')] };
@@ -227,8 +228,10 @@ describe('what goes wrong is named', () => {
 
   test('a sample that never comes', async () => {
     const data = workerIterable<number>({ module: MODULE, export: 'stuck', args: [9] });
-    const loader = loaderOf(data, { numWorkers: 1, workerTimeoutMs: 2000 });
-    await expect(collect(loader)).rejects.toMatchObject({ got: 'nothing; it is in sample 2' });
+    const { error } = await stalledAt('in sample 2', (workerTimeoutMs) =>
+      collect(loaderOf(data, { numWorkers: 1, workerTimeoutMs })),
+    );
+    expect(error).toMatchObject({ got: 'nothing; it is in sample 2' });
   });
 
   test('an epoch without a batch', async () => {
