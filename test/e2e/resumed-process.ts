@@ -1,7 +1,7 @@
 // A training loop as the page on checkpoints shows it: it saves beside training, stops when asked,
 // and resumes.
 import { createHash } from 'node:crypto';
-import { writeSync } from 'node:fs';
+import { existsSync, writeSync } from 'node:fs';
 
 import {
   data,
@@ -36,7 +36,15 @@ function hash(engine: Engine): string {
   return sum.digest('hex');
 }
 
-async function main(folder: string, steps: number): Promise<void> {
+interface Run {
+  folder: string;
+  steps: number;
+  /** After this step the run waits until the file `signalled` is there. */
+  waitsAt: number;
+  signalled: string;
+}
+
+async function main({ folder, steps, waitsAt, signalled }: Run): Promise<void> {
   const job = await initDistributed();
   seed(7);
   const { engine, trainLoader } = await initialize({
@@ -53,6 +61,7 @@ async function main(folder: string, steps: number): Promise<void> {
     },
   });
   if (await findLatest(folder)) await engine.loadCheckpoint(folder);
+  void engine.stopSignal; // Signals are heard from the first step on, not from its end.
   for await (const { tokens, targets } of new data.RepeatingLoader(trainLoader)) {
     const before = engine.globalSteps;
     engine.backward(engine.forward<Tensor>(tokens, targets));
@@ -63,6 +72,7 @@ async function main(folder: string, steps: number): Promise<void> {
     if (globalSteps === before) continue;
     if (globalRank === 0) writeSync(1, `step ${globalSteps};\n`);
     if (globalSteps % 4 === 0) await engine.saveCheckpoint(folder, { asynchronous: true });
+    if (globalSteps === waitsAt) while (!existsSync(signalled));
     if (engine.stopRequested || globalSteps >= steps) break;
   }
   await engine.saveCheckpoint(folder, { keepLast: 2 });
@@ -72,4 +82,5 @@ async function main(folder: string, steps: number): Promise<void> {
   await job.destroy();
 }
 
-void main(process.argv.at(-2) as string, Number(process.argv.at(-1)));
+const [folder, steps, waitsAt, signalled] = process.argv.slice(-4) as [string, ...string[]];
+void main({ folder, steps: Number(steps), waitsAt: Number(waitsAt), signalled: signalled ?? '' });

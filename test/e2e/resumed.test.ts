@@ -8,13 +8,15 @@ import { DS, Run, scriptOf } from '../launch/jobs.js';
 
 const ROOT = join(__dirname, '..', '..');
 const STEPS = 60;
+/** Here a run that is to be stopped waits until it has been told to: it may be fast. */
+const WAITS_AT = 45;
 
 /** The program of resumed-process.ts, as somebody without TypeScript writes it. */
 const JAVASCRIPT = `
 ${scriptOf(join(ROOT, 'lib', 'index')).replace(/require\(([^()]*)\);$/, 'const ds = require($1);')}
 const { data, findLatest, initDistributed, initialize, nn, seed } = ds;
 const { createHash } = require('node:crypto');
-const { writeSync } = require('node:fs');
+const { existsSync, writeSync } = require('node:fs');
 const T = 8;
 const windows = {
   length: 50,
@@ -23,7 +25,7 @@ const windows = {
     return { tokens: row.slice(0, T), targets: row.slice(1) };
   },
 };
-async function main(folder, steps) {
+async function main(folder, steps, waitsAt, signalled) {
   const job = await initDistributed();
   seed(7);
   const shape = { vocabSize: 31, maxSeq: T, layers: 2, heads: 2, channels: 16, dropout: 0.1 };
@@ -36,6 +38,7 @@ async function main(folder, steps) {
   const model = new nn.models.GPT2(shape);
   const { engine, trainLoader } = await initialize({ model, config, trainingData: windows, device: 'cpu' });
   if (await findLatest(folder)) await engine.loadCheckpoint(folder);
+  void engine.stopSignal;
   for await (const { tokens, targets } of new data.RepeatingLoader(trainLoader)) {
     const before = engine.globalSteps;
     engine.backward(engine.forward(tokens, targets));
@@ -45,6 +48,7 @@ async function main(folder, steps) {
     if (engine.globalSteps === before) continue;
     if (engine.globalRank === 0) writeSync(1, 'step ' + engine.globalSteps + ';\\n');
     if (engine.globalSteps % 4 === 0) await engine.saveCheckpoint(folder, { asynchronous: true });
+    if (engine.globalSteps === waitsAt) while (!existsSync(signalled));
     if (engine.stopSignal.aborted || engine.globalSteps >= steps) break;
   }
   await engine.saveCheckpoint(folder, { keepLast: 2 });
@@ -57,7 +61,8 @@ async function main(folder, steps) {
   engine.destroy();
   await job.destroy();
 }
-main(process.argv.at(-2), Number(process.argv.at(-1)));
+const [folder, steps, waitsAt, signalled] = process.argv.slice(-4);
+main(folder, Number(steps), Number(waitsAt), signalled);
 `;
 
 interface End {
@@ -78,9 +83,12 @@ afterAll(() => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-function start(language: string, ranks: number, checkpoints: string): Run {
+const signalOf = (checkpoints: string): string => join(folder, `${checkpoints}.signalled`);
+
+function start(language: string, ranks: number, checkpoints: string, waitsAt = 0): Run {
   const launcher = ranks === 1 ? [] : [...DS, '--num_procs', String(ranks)];
-  const args = [...launcher, `${language}.js`, checkpoints, String(STEPS)];
+  const words = [checkpoints, String(STEPS), String(waitsAt), signalOf(checkpoints)];
+  const args = [...launcher, `${language}.js`, ...words];
   const run = new Run(args, folder, { DS_NUM_THREADS: '1' });
   runs.push(run);
   return run;
@@ -100,23 +108,20 @@ describe.each([1, 2])('%d ranks', (ranks) => {
     return whole;
   });
 
-  test.each(['javascript', 'typescript'])(
-    '%s',
-    async (language) => {
-      const checkpoints = `${language}${ranks}`;
-      const stopped = start(language, ranks, checkpoints);
-      const step = 2 + Math.floor(Math.random() * STEPS * 0.4);
-      await stopped.printed(`step ${step};`);
-      stopped.signalGroup('SIGINT');
-      const [{ steps }, ...others] = (await endsOf(stopped)) as [End, ...End[]];
-      expect(steps).toBeGreaterThanOrEqual(step);
-      expect(steps).toBeLessThan(STEPS);
-      for (const other of others) expect(other.steps).toBe(steps);
-      expect(await stopped.finished).toMatchObject({ code: ranks === 1 ? 0 : 130 });
-      const latest = readFileSync(join(folder, checkpoints, 'latest'), 'utf8').trim();
-      expect(latest).toBe(`global_step${steps}`);
-      expect(await endsOf(start(language, ranks, checkpoints))).toEqual(await whole);
-    },
-    120_000,
-  );
+  test.each(['javascript', 'typescript'])('%s', async (language) => {
+    const checkpoints = `${language}${ranks}`;
+    const stopped = start(language, ranks, checkpoints, WAITS_AT);
+    const step = 2 + Math.floor(Math.random() * STEPS * 0.4);
+    await stopped.printed(`step ${step};`);
+    stopped.signalGroup('SIGINT');
+    writeFileSync(signalOf(checkpoints), '');
+    const [{ steps }, ...others] = (await endsOf(stopped)) as [End, ...End[]];
+    expect(steps).toBeGreaterThanOrEqual(step);
+    expect(steps).toBeLessThan(STEPS);
+    for (const other of others) expect(other.steps).toBe(steps);
+    expect(await stopped.finished).toMatchObject({ code: ranks === 1 ? 0 : 130 });
+    const latest = readFileSync(join(folder, checkpoints, 'latest'), 'utf8').trim();
+    expect(latest).toBe(`global_step${steps}`);
+    expect(await endsOf(start(language, ranks, checkpoints))).toEqual(await whole);
+  });
 });

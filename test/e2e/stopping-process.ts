@@ -60,7 +60,8 @@ async function main(): Promise<void> {
     if (steps === options.request && rank === worldSize - 1) engine.requestStop();
   }
   const during = heard;
-  await new Promise((resolve) => setImmediate(resolve));
+  // The second turn comes after signals were looked for, wherever in the first one this is.
+  for (let turn = 0; turn < 2; ++turn) await new Promise((resolve) => setImmediate(resolve));
   const { reason } = options.deaf ? { reason: undefined } : engine.stopSignal;
   const stopped: Stopped = {
     ...{ rank, pid: process.pid, steps, heard: [during, heard] },

@@ -11,7 +11,7 @@ import type { Stopped, Stopping } from './stopping-process.js';
 const PROGRAM = join(__dirname, 'stopping-process');
 /** Signals closer together than half a second are one request. */
 const APART = 700;
-const ENDLESS = 1e9;
+const ENDLESS = Number.MAX_SAFE_INTEGER;
 
 let folder: string;
 const runs: Run[] = [];
