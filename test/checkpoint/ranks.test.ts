@@ -138,11 +138,11 @@ describe('disagreement', () => {
   });
 
   test('a save on some ranks only: the error names those that are missing', async () => {
-    const own = (rank: number) => (rank === 0 || rank === 2 ? { timeout: 1500 } : null);
+    const own = (rank: number) => (rank === 0 || rank === 2 ? { timeout: 6000 } : null);
     const errors = await run(4, 1, { what: 'save', dir, tag: 't' }, own);
     for (const rank of [0, 2]) {
       expect(errors[rank]).toEqual(
-        refusal(/every rank within 1.5 s, got nothing from ranks 1, 3/, 'DS_COMM'),
+        refusal(/every rank within 6 s, got nothing from ranks 1, 3/, 'DS_COMM'),
       );
     }
     expect(readdirSync(dir)).toEqual([]);

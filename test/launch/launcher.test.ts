@@ -265,7 +265,7 @@ describe('failures', () => {
       else setInterval(() => existsSync('deaf') && process.kill(process.pid, 'SIGKILL'), 10);
       ${HOLD}`;
     file('stubborn.js', script);
-    const outcome = await ds(['--num_procs', '2', '--grace_period', '1', 'stubborn.js']);
+    const outcome = await ds(['--num_procs', '2', '--grace_period', '5', 'stubborn.js']);
     expect(outcome.code).toBe(128 + 9);
     expect(outcome.stderr).toContain('ds: rank 0 failed first: signal SIGKILL');
     expect(outcome.stdout).toBe('[1] asked\n');
