@@ -134,7 +134,20 @@ for (let i = 0; i < 5; ++i) console.log(i);
   expect(code).toBe(0);
 });
 
+/** Experiments after that of this name begin when the file "go" is there: they may be fast. */
+function holdAfter(name: string): void {
+  const metrics = join(dir, 'autotuning_results', name, 'metrics.json');
+  const hold = `
+const { existsSync } = require('node:fs');
+const tick = new Int32Array(new SharedArrayBuffer(4));
+const isHeld = () => existsSync(${JSON.stringify(metrics)}) && !existsSync(${JSON.stringify(join(dir, 'go'))});
+while (isHeld()) Atomics.wait(tick, 0, 0, 10);
+`;
+  writeFileSync(join(dir, 'train.js'), hold + scriptOf(join(__dirname, 'tuned-process')));
+}
+
 test('Ctrl-C ends the search, which says what it has found', async () => {
+  holdAfter('z0_gas1_tmbspg2');
   const searching = start(BASE, '--autotuning', 'run', '--num_procs', '1');
   await run?.printed('z0_gas1_tmbspg2: ');
   run?.signalGroup('SIGINT');
@@ -145,10 +158,12 @@ test('Ctrl-C ends the search, which says what it has found', async () => {
 });
 
 test('a search whose output nobody reads any more ends', async () => {
+  holdAfter('z0_gas1_tmbspg4');
   const autotuning = { ...BASE.autotuning, max_train_micro_batch_size_per_gpu: 4 };
   const searching = start({ ...BASE, autotuning }, '--autotuning', 'run', '--num_procs', '1');
   await run?.printed('z0_gas1_tmbspg4: ');
   run?.child.stdout?.destroy();
+  writeFileSync(join(dir, 'go'), '');
   expect((await searching).code).toBe(130);
 });
 
