@@ -23,7 +23,9 @@ interface Expectation {
   reap?: boolean;
 }
 
-/** Minutes that ranks wait for one that stalls: more than a busy machine keeps them from joining. */
+/**
+ * Minutes that ranks wait for one that stalls: more than a busy machine keeps them from joining.
+ */
 const STALL = 0.2;
 
 const CALL = /allReduce sum f32 x 100 \(gradients of unit h\.3\)/;

@@ -5,7 +5,8 @@
 const LIMITS = [1500, 6000, 24_000, 96_000] as const;
 
 /**
- * What `run` rejects with, and under which limit: the first at which the worker has come to `place`.
+ * What `run` rejects with, and under which limit: the first at which the worker has come to
+ * `place`.
  */
 export async function stalledAt(
   place: string,

@@ -7,7 +7,9 @@ import { DS, type Finished, Run, scriptOf } from '../launch/jobs.js';
 import { checkpointsOf, noteOf, type Outcome, type Training } from './training-job.js';
 
 const PROGRAM = join(__dirname, 'training-process');
-/** Seconds that ranks of a busy machine have to tell what they saw before the launcher kills them. */
+/**
+ * Seconds that ranks of a busy machine have to tell what they saw before the launcher kills them.
+ */
 const GRACE_SECONDS = 20;
 /** Longer than any launch needs; what is still running then is killed and fails the test. */
 const LIMIT_MS = 300_000;

@@ -3,6 +3,7 @@ import { initDistributed } from '../../lib/comm/index.js';
 import { checkArguments } from '../../lib/trainer/command/check-arguments.js';
 import { readArguments } from '../../lib/trainer/command/read-arguments.js';
 import { train } from '../../lib/trainer/command/train.js';
+import { gate } from '../comm/gate.js';
 
 /** Joins the job and is done with it. */
 async function joinAlone(): Promise<null> {
@@ -12,6 +13,7 @@ async function joinAlone(): Promise<null> {
 }
 
 async function main(words: readonly string[]): Promise<string | null> {
+  await gate();
   if (process.env.RANK === process.env.DS_TEST_ABSENT) return joinAlone();
   const { args } = await readArguments(words);
   return train(checkArguments(args)).then(
