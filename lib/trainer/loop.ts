@@ -23,6 +23,7 @@ export async function* trainingLoop<Batch>(
   data: BatchSource<Batch>,
 ): Events<EndReason> {
   const { decisions, state, length, objective, accumulation, engine } = session;
+  void engine.stopRequested; // Signals count from now on.
   const updates = { size: accumulation, seqlen: () => engine.curriculumSeqlen };
   if (decisions.evaluatesAtStart(placeOf(state))) yield* evaluation(session);
   let end = yield* overdue(session);

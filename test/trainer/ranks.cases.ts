@@ -216,7 +216,16 @@ async function stoppedAlike(device: Device, more: JsonObject = {}): Promise<void
   });
 }
 
+/** The program's own first wish to know comes after the first update. */
+async function stoppedAtOnce(device: Device): Promise<void> {
+  const options = { batchSize: 2, epochs: 2 };
+  const run: Run = { train: 24, options, stop: { step: 1, by: 'SIGTERM' } };
+  const { events } = alike(await runOn(device, 1, [run as RanksRun]), 0);
+  assert.equal(events.at(-1), 'end 1 stopped null');
+}
+
 export const cases: Case[] = [
+  { name: 'a signal in the first update is heard at its end', run: stoppedAtOnce },
   {
     name: 'two ranks of uneven counts have the weights and metrics of one',
     run: (device) => countsLikeOne(device),
