@@ -1,5 +1,5 @@
 // Supervision of a tree: its first failure, or a signal, ends all of it.
-import { setTimeout as delay } from 'node:timers/promises';
+import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
 
 import { timerMs } from '../runtime/timer.js';
 import type { Exit, Member } from './member.js';
@@ -77,7 +77,7 @@ export class Supervisor {
     if (this.failure || this.interrupted) return;
     this.failure = exit;
     this.end('SIGTERM');
-    const known = Promise.race([member.exited, delay(LAST_WORDS, null, { ref: false })]);
+    const known = Promise.race([member.exited, patience(LAST_WORDS)]);
     this.reported = known.then(async () => {
       const culprit = await this.culpritOf(exit);
       if (culprit) this.failure = culprit;
@@ -95,7 +95,7 @@ export class Supervisor {
     const isBlamed = ({ who }: Exit): boolean =>
       ranks.some((rank) => who === rank || who.startsWith(`${rank} on `));
     const all = Promise.all(this.members.map(({ exited }) => exited));
-    await Promise.race([all, delay(BLAMED, null, { ref: false })]);
+    await Promise.race([all, patience(BLAMED)]);
     const culprit = this.exits.find(isBlamed);
     if (!culprit || culprit.code === 0 || isEcho(culprit)) return null;
     // What was asked to end before it could end by itself has failed as those did that it failed.
@@ -114,6 +114,15 @@ export class Supervisor {
     this.isKilling = true;
     for (const member of this.running) member.kill();
   }
+}
+
+/**
+ * Ends after so many milliseconds, and after what has come meanwhile was looked at: where this
+ * process had no turn for as long, the timer comes before the ends of others.
+ */
+async function patience(milliseconds: number): Promise<void> {
+  await delay(milliseconds, null, { ref: false });
+  for (let i = 0; i < 2; ++i) await turn();
 }
 
 const isEcho = ({ lastLines }: Exit): boolean => lastLines.some((line) => line.includes('DS_COMM'));

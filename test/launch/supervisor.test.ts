@@ -1,4 +1,5 @@
 // Which member of a tree has failed first, where a busy machine tells of the ends in another order.
+import { spawn } from 'node:child_process';
 import { setTimeout as delay } from 'node:timers/promises';
 
 import type { Exit, Member } from '../../lib/launch/member.js';
@@ -77,4 +78,18 @@ test('a rank that has reasons of its own, though it ends later', async () => {
     second?.end({ code: 3, lastLines: ['out of memory'] });
   });
   expect(failure).toMatchObject({ who: 'rank 1', code: 3 });
+});
+
+test('a rank that has ended while the launcher had no turn is known when one is judged', async () => {
+  const child = spawn('sleep', ['1']);
+  const failure = await failureOf(
+    ([first, second, third]) => {
+      child.once('exit', () => second?.end({ signal: 'SIGKILL' }));
+      for (const one of [first, third]) one?.end({ code: 1, lastLines: ECHO(1) });
+      // Longer than the launcher waits for a rank that others name.
+      setImmediate(() => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 4000));
+    },
+    { stays: true },
+  );
+  expect(failure).toMatchObject({ who: 'rank 1', signal: 'SIGKILL' });
 });
