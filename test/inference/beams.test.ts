@@ -5,6 +5,7 @@ import { type InferenceEngine, initInference } from '../../lib/inference/index.j
 import { type CausalLM, fromPretrained } from '../../lib/models/index.js';
 import { liveTensors } from '../../lib/tensor/index.js';
 import { testOnCpu } from '../support/jest-cases.js';
+import { quiet } from '../support/quiet.js';
 import { cases, folderOf } from './beams.cases.js';
 
 testOnCpu('beam search', cases);
@@ -46,6 +47,7 @@ test.each<[object, RegExp]>([
 test('a signal ends a search', async () => {
   const model = await tiny();
   const stop = new AbortController();
+  await quiet();
   const before = liveTensors();
   const options = { numBeams: 2, maxNewTokens: 50, signal: stop.signal };
   const search = beamSearch(model, [1], options);
