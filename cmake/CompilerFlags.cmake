@@ -16,6 +16,15 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   list(APPEND DS_CPU_OP_FLAGS -mavx2 -mfma -mf16c)
 endif()
 
+# Arguments of an op are a struct of a few hundred zeros at first, which GCC writes by "rep stos":
+# to begin that takes longer than all of its stores.
+include(CheckCXXCompilerFlag)
+set(DS_CLEAR_BY_STORES -mmemset-strategy=unrolled_loop:1024:noalign,libcall:-1:noalign)
+check_cxx_compiler_flag("${DS_CLEAR_BY_STORES}" DS_CAN_CLEAR_BY_STORES)
+if(NOT DS_CAN_CLEAR_BY_STORES)
+  set(DS_CLEAR_BY_STORES "")
+endif()
+
 if(DS_SANITIZE)
   # What is optimised away cannot be watched, and compiles for twice as long. ThreadSanitizer keeps
   # the frames of Release, by which suppressions know Gloo's objects.

@@ -16,10 +16,11 @@ export interface Addon {
    */
   setArguments(block: Float64Array): void;
   /**
-   * Runs op `op` on `stream` with the arguments that JavaScript wrote into the block. Every view is
+   * Runs an op with the arguments that JavaScript wrote into the block, whose last two words are the
+   * stream and the op's number: as arguments of the call they would be a tenth of it. Every view is
    * checked: a live buffer, on the stream's device, with all elements inside it.
    */
-  run(op: number, stream: number): void;
+  run(): void;
   /**
    * Enqueues the op's CPU body on `stream`: it runs on host threads when the stream reaches it, over
    * pinned (or CPU) memory. Releasing pinned memory waits for the device, so it stays alive until

@@ -227,6 +227,10 @@ DS_COLD void refuse_op(int32_t op) { throw Error("DS_INTERNAL", "run", "a known 
 void require_op(int32_t op) {
   if (op < 0 || op >= static_cast<int32_t>(OpId::count)) refuse_op(op);
 }
+/// A word of the block as an op's number; -1 for what no int32 holds, and NaN.
+int32_t number_of_op(double word) {
+  return word >= 0 && word < 0x1p31 ? static_cast<int32_t>(word) : -1;
+}
 
 void call(const Call* table, Addon& addon, int32_t op, double stream) {
   addon.failure->rethrow();
@@ -236,7 +240,11 @@ void call(const Call* table, Addon& addon, int32_t op, double stream) {
 
 }  // namespace
 
-void run_op(Addon& addon, int32_t op, double stream) { call(kHere, addon, op, stream); }
+void run_op(Addon& addon) {
+  if (addon.argument_count < 2) throw Error("DS_INTERNAL", "run", "a block", "none");
+  const double* const words = addon.arguments + addon.argument_count - 2;
+  call(kHere, addon, number_of_op(words[1]), words[0]);
+}
 void run_op_on_host(Addon& addon, int32_t op, double stream) {
   call(kLater, addon, op, stream);
   addon.failure->rethrow();  // where streams run at once, this call's own

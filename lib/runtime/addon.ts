@@ -82,7 +82,7 @@ addon.setThreads(threads);
 
 /**
  * Shared with the addon: an op's arguments, from their writing to its call. The last two words are
- * those of allocate().
+ * those of allocate(), and of run().
  */
 export const block = new Float64Array(512);
 addon.setArguments(block);

@@ -1,6 +1,5 @@
 // The boundary's hot path: op arguments go into one shared block of numbers, one call runs the op.
 
-import type { Addon } from '../../types/addon.generated.js';
 import { DsError } from '../errors.js';
 import { addon, block } from './addon.js';
 import { dtypeCode } from './dtype.js';
@@ -9,11 +8,32 @@ import { withOwners } from './shortage.js';
 import type { Stream } from './stream.js';
 import { describe, type View } from './view.js';
 
-/** By themselves: to look them up in the addon's table costs as much as their calls do. */
-let { run: runNow, runOnHost } = addon;
+/** How an op whose arguments are in the block is enqueued, by its number and a stream's handle. */
+export interface OpCalls {
+  run(op: number, stream: number): void;
+  runOnHost(op: number, stream: number): void;
+}
 
-/** Ops run by these functions from now on, whatever the addon's own are: see watchWork(). */
-export function runOpsBy(calls: Pick<Addon, 'run' | 'runOnHost'>): void {
+/** By itself: to look it up in the addon's table costs as much as its call does. */
+const { run: runBlock } = addon;
+
+/** Its words in the block, which the next allocate() overwrites. */
+const [STREAM, OP] = [block.length - 2, block.length - 1];
+
+/** The addon's own calls. */
+export const ownCalls: OpCalls = {
+  run(op, stream) {
+    block[STREAM] = stream;
+    block[OP] = op;
+    runBlock();
+  },
+  runOnHost: addon.runOnHost,
+};
+
+let { run: runNow, runOnHost } = ownCalls;
+
+/** Ops run by these functions from now on: see watchWork(). */
+export function runOpsBy(calls: OpCalls): void {
   ({ run: runNow, runOnHost } = calls);
 }
 

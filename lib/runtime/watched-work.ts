@@ -3,7 +3,7 @@
 import type { Addon } from '../../types/addon.generated.js';
 import { DsError } from '../errors.js';
 import { addon, block } from './addon.js';
-import { runOpsBy } from './call.js';
+import { type OpCalls, ownCalls, runOpsBy } from './call.js';
 import { collectiveKinds } from './job.js';
 import { opNames } from './kernels.generated.js';
 import { Stream } from './stream.js';
@@ -38,24 +38,23 @@ export interface WorkWatcher {
   waited<T>(what: string, wait: () => T): T;
 }
 
-type Calls = Pick<
-  Addon,
-  | 'run'
-  | 'runOnHost'
-  | 'copy'
-  | 'launchGraph'
-  | 'beginCapture'
-  | 'endCapture'
-  | 'startCollective'
-  | 'read'
-  | 'write'
-  | 'synchronizeEvent'
-  | 'synchronizeStream'
-  | 'synchronizeDevice'
-  | 'waitCollective'
-  | 'synchronizeCollective'
-  | 'waitSwap'
->;
+type Calls = OpCalls &
+  Pick<
+    Addon,
+    | 'copy'
+    | 'launchGraph'
+    | 'beginCapture'
+    | 'endCapture'
+    | 'startCollective'
+    | 'read'
+    | 'write'
+    | 'synchronizeEvent'
+    | 'synchronizeStream'
+    | 'synchronizeDevice'
+    | 'waitCollective'
+    | 'synchronizeCollective'
+    | 'waitSwap'
+  >;
 
 let isWatched = false;
 let isRecorded = false;
@@ -83,17 +82,19 @@ export function watchWork(watcher: WorkWatcher): () => ThreadWork[] {
       hint: 'Wait until the other one has ended.',
     });
   }
-  const calls: Calls = { ...addon };
-  const own = Object.keys(watched(calls, watcher)) as (keyof Calls)[];
-  Object.assign(addon, watched(calls, watcher));
-  runOpsBy(addon);
+  const calls: Calls = { ...addon, ...ownCalls };
+  const { run, runOnHost, ...others } = watched(calls, watcher);
+  Object.assign(addon, others);
+  runOpsBy({ run, runOnHost });
   addon.keepWork(true);
   isWatched = true;
   return () => {
     const lines = addon.takeWork();
     addon.keepWork(false);
-    for (const name of own) Object.assign(addon, { [name]: calls[name] });
-    runOpsBy(addon);
+    for (const name of Object.keys(others) as (keyof Calls)[]) {
+      Object.assign(addon, { [name]: calls[name] });
+    }
+    runOpsBy(ownCalls);
     isWatched = false;
     isRecorded = false;
     return threadWork(lines);

@@ -129,9 +129,10 @@ export class Tensor implements View {
     return new Tensor(Buffer.allocate(device, numel(shape) * dtypeSize(dtype)), dtype, shape);
   }
 
-  /** Uninitialised memory with the shape and device of `like`. */
+  /** Uninitialised memory with the shape and device of `like`, whose sizes need no check. */
   static emptyLike(like: Tensor, dtype: DType = like.dtype): Tensor {
-    return Tensor.empty(like.shape, dtype, like.device);
+    const { shape, device } = like;
+    return new Tensor(Buffer.allocate(device, numel(shape) * dtypeSize(dtype)), dtype, shape);
   }
 
   /**

@@ -3,14 +3,20 @@ import { createRequire } from 'node:module';
 import { parentPort, workerData } from 'node:worker_threads';
 
 const addon = createRequire(import.meta.url)(workerData.addon);
-addon.setArguments(new Float64Array(512).fill(77)); // a handle that was never given out
+const block = new Float64Array(512).fill(77); // a handle that was never given out
+addon.setArguments(block);
 const stream = addon.open(0);
 parentPort.postMessage('ready');
+const run = (op) => {
+  block[510] = stream;
+  block[511] = op;
+  addon.run();
+};
 const failing = [
-  () => addon.run(0, stream),
+  () => run(0),
   () => addon.runOnHost(0, stream),
   () => addon.allocate(),
-  () => addon.run(1e6, stream),
+  () => run(1e6),
   () => addon.read(77, 0, new Uint8Array(1), stream),
   () => addon.memoryStats(0),
   () => addon.deviceInfo(99),

@@ -30,6 +30,13 @@ function allocate(stream: number, bytes: number): void {
   call('allocate');
 }
 
+/** An op whose operands are in the block, in one of both ways. */
+function run(way: 'run' | 'runOnHost', op: number, stream: number = device.compute.handle): void {
+  block.set([stream, op], block.length - 2);
+  if (way === 'run') call('run');
+  else call('runOnHost', op, stream);
+}
+
 /** The code of what `body` throws: only the addon's own errors have one. */
 function codeOf(body: () => unknown): string {
   try {
@@ -42,12 +49,12 @@ function codeOf(body: () => unknown): string {
 
 describe('an op without operands', () => {
   test.each(opNames.map((name, id) => [name, id] as const))('%s', (_, id) => {
-    for (const way of ['run', 'runOnHost']) {
+    for (const way of ['run', 'runOnHost'] as const) {
       block.fill(0);
-      expect(codeOf(() => call(way, id, device.compute.handle))).toBe('DS_ARGUMENT');
+      expect(codeOf(() => run(way, id))).toBe('DS_ARGUMENT');
       for (const number of [...wrong, released()]) {
         block.fill(number);
-        expect(codeOf(() => call(way, id, device.compute.handle))).toMatch(/^DS_/);
+        expect(codeOf(() => run(way, id))).toMatch(/^DS_/);
       }
     }
   });
@@ -60,11 +67,22 @@ describe('an op without operands', () => {
         block.fill(0);
         let at = 0;
         for (let i = 0; i < absent; ++i) for (const word of view) block[at++] = word;
-        expect(codeOf(() => call('run', id, device.compute.handle))).not.toBe('undefined');
+        expect(codeOf(() => run('run', id))).not.toBe('undefined');
       }
     }
     buffer.release();
   });
+});
+
+test.each([...wrong.slice(1), opNames.length])('the op %d', (op) => {
+  const isThere = op >= 0 && op < opNames.length;
+  block.fill(0);
+  expect(codeOf(() => run('run', op))).toBe(isThere ? 'DS_ARGUMENT' : 'DS_INTERNAL');
+});
+
+test.each([...wrong.filter(Number.isFinite), NaN])('an op on the stream %d', (stream) => {
+  block.fill(0);
+  expect(codeOf(() => run('run', 0, stream))).toBe('DS_RELEASED');
 });
 
 test('every function takes numbers that are none with an error or an answer', () => {
@@ -105,6 +123,7 @@ describe('sizes', () => {
   test('without a block that has room for them', () => {
     call('setArguments', new Float64Array(1));
     expect(codeOf(() => call('allocate'))).toBe('DS_INTERNAL');
+    expect(codeOf(() => call('run'))).toBe('DS_INTERNAL');
     call('setArguments', block);
   });
 });
@@ -122,7 +141,7 @@ test('a failed host call is reported once', () => {
     block[i] = word;
     block[6 + i] = word;
   });
-  const codes = opNames.map((_, id) => codeOf(() => call('runOnHost', id, device.compute.handle)));
+  const codes = opNames.map((_, id) => codeOf(() => run('runOnHost', id)));
   expect(codes.every((code) => code === '' || code.startsWith('DS_'))).toBe(true);
   expect(codeOf(() => call('synchronizeDevice', 0))).toBe('');
   buffer.release();
