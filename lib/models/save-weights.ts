@@ -17,7 +17,13 @@ import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import { StoredParameter } from '../nn/packed-linear.js';
 import { Parameter } from '../nn/parameter.js';
-import { lorasOf, quantizationConfig, quantizedNames, quantStates } from '../peft/index.js';
+import {
+  lorasOf,
+  quantizationConfig,
+  quantizedNames,
+  quantStates,
+  requireUnmerged,
+} from '../peft/index.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -49,7 +55,8 @@ const DTYPE_NAMES = Object.entries(EXPORT_DTYPES);
  * are written once. On one process: of a model that an engine trains, use engine.save16bitModel()
  * or `ds consolidate`. Host memory beyond buffers: twice the largest tensor. Resolves with the
  * paths of the files in the folder, or with that of the file. Throws DS_ARGUMENT for a model that
- * an engine trains, a folder with something in it and wrong options, DS_CHECKPOINT where `path` is
+ * an engine trains, merged adapters in the native layout, a folder with something in it and wrong
+ * options, DS_CHECKPOINT where `path` is
  * something else than weights, DS_NONFINITE for what f16 cannot hold, DS_IO.
  */
 export async function saveWeights(
@@ -67,6 +74,7 @@ export async function saveWeights(
     throw misuse('saveWeights format', '"native" for a module without describe()', '"hf"');
   }
   const format = options.format ?? (description && !isFile ? 'hf' : 'native');
+  if (format === 'native') requireUnmerged('saveWeights', module);
   const layout = format === 'hf' ? description : null;
   const transposed = new Set(layout?.transposed);
   const own = sourcesOf(module, options.dtype, transposed);

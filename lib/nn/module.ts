@@ -373,7 +373,7 @@ export abstract class Module {
       if (shape.join() === target.shape.join()) continue;
       throw mismatch(`${name} ${describe(target)}`, `[${shape.join(', ')}]`);
     }
-    requireLoadable('loadStateDict', pairs);
+    requireLoadable('loadStateDict', pairs, given);
     for (const [name, target] of pairs) assign(target, given.get(name) as Tensor);
   }
 

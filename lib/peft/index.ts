@@ -1,7 +1,16 @@
 // The peft room's door: adapters of models, and weights in 4 bits.
 export { type LoadAdapterOptions, loadAdapter, saveAdapter } from './adapter-files.js';
 export { DoraEmbedding, DoraLinear } from './dora.js';
-export { addLora, lorasOf, merge, unload, unmerge, withoutAdapters } from './lora.js';
+export {
+  addLora,
+  lorasOf,
+  merge,
+  mergedNames,
+  requireUnmerged,
+  unload,
+  unmerge,
+  withoutAdapters,
+} from './lora.js';
 export { LoraEmbedding, LoraLayer, LoraLinear, type LoraSizes } from './lora-layer.js';
 export type { LoraBias, LoraOptions } from './lora-options.js';
 export {

@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import { kaimingUniform, normal, zeros } from '../nn/initializers.js';
 import { Embedding, Linear, LinearGelu } from '../nn/layers.js';
-import { type Refusal, refuseLoads } from '../nn/loadable.js';
+import { type Refusal, refuseLoads, refuseTogether } from '../nn/loadable.js';
 import { type Field, Module } from '../nn/module.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { Parameter } from '../nn/parameter.js';
@@ -39,6 +39,13 @@ const MERGED: Refusal = {
   expected: 'adapters beside the weights',
   got: 'merged ones',
   hint: 'peft.unmerge(model) first; or peft.unload(model), which keeps their updates and takes them off.',
+};
+
+/** Where adapters are beside the weights, such values have the update twice. */
+const SAVED_MERGED: Refusal = {
+  expected: 'values of adapters beside the weights',
+  got: 'those of merged ones, with which updates would count twice',
+  hint: 'peft.unmerge(model) before its state is taken, or leave the adapters out of it.',
 };
 
 /** As PyTorch's Linear starts. Source: PEFT's reset_lora_parameters. */
@@ -100,14 +107,26 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
   merge(): void {
     if (!this.isMerged) this.changeWeight((before) => this.mergedWith(before));
     this.isMerged = true;
-    refuseLoads(this.parameters(), MERGED);
+    this.refuse(MERGED, SAVED_MERGED);
   }
 
   /** Takes it away again; the weight is what it was before but for rounding. Throws DS_ARGUMENT. */
   unmerge(): void {
     if (this.isMerged) this.changeWeight((merged) => this.takenFrom(merged));
     this.isMerged = false;
-    refuseLoads(this.parameters(), null);
+    this.refuse(null, null);
+  }
+
+  /**
+   * @internal Its parameters are those of a layer alone: what is loaded over them is that one's.
+   */
+  allowLoads(): void {
+    this.refuse(null, null);
+  }
+
+  private refuse(over: Refusal | null, of: Refusal | null): void {
+    refuseLoads(this.parameters(), over);
+    refuseTogether(this.weight, this.added, of);
   }
 
   /** The weight, f32, that computes alone what `before` and the adapter compute together. */

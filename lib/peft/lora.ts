@@ -1,7 +1,6 @@
 // addLora and what can be done with adapters in place: merge, unmerge, disable, unload.
 import { types } from 'node:util';
 import { DsError } from '../errors.js';
-import { refuseLoads } from '../nn/loadable.js';
 import type { Module } from '../nn/module.js';
 import { StoredParameter } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -186,6 +185,25 @@ export function sharedTarget(model: Module): { name: string; other: string } | n
   return null;
 }
 
+/**
+ * @internal Throws DS_ARGUMENT where adapters are merged: files that hold them beside such weights
+ * would be read as if the updates were not in these yet.
+ */
+export function requireUnmerged(op: string, model: Module): void {
+  const merged = [...lorasOf(model)].find(([, { isMerged }]) => isMerged);
+  if (!merged) return;
+  const hint = 'peft.unmerge(model) first.';
+  throw misused(op, 'adapters beside the weights', `one merged into ${merged[0]}`, hint);
+}
+
+/** @internal What adapters have added that are merged, by name: the weights have all of it. */
+export function mergedNames(model: Module): ReadonlySet<string> {
+  const merged = [...lorasOf(model).values()].filter(({ isMerged }) => isMerged);
+  const added = new Set(merged.flatMap((layer) => layer.added));
+  const names = [...model.namedParameters()].filter(([, one]) => added.has(one));
+  return new Set(names.map(([name]) => name));
+}
+
 /** Takes the updates away again, as merge(). Source: PEFT's unmerge_adapter. */
 export function unmerge(model: Module): void {
   for (const layer of present('unmerge', model)) layer.unmerge();
@@ -250,7 +268,7 @@ function bringBack(layer: LoraLayer): void {
  */
 export function unload<Model extends Module>(model: Model): Model {
   const layers = present('unload', model);
-  for (const layer of layers) refuseLoads(layer.parameters(), null);
+  for (const layer of layers) layer.allowLoads();
   replaceModules(model, new Map(layers.map((layer) => [layer, layer.base])));
   configs.delete(model);
   return model;

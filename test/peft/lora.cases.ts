@@ -194,7 +194,18 @@ async function nothingOverMerged(device: Device): Promise<void> {
     assert.throws(loads, { ...refused, op: `loadStateDict ${name}` });
     await assert.rejects(reads(), { ...refused, op: `loadWeights ${name}` });
     assert.equal(largest(logits(model, device), merged), 0);
+    const file = join(dir, 'merged.safetensors');
+    const saved = { code: 'DS_ARGUMENT', got: 'one merged into model.layers.0.self_attn.q_proj' };
+    await assert.rejects(nn.saveWeights(model, file), { ...saved, op: 'saveWeights' });
+    const other = peft.addLora(on(device, tinyLlama()), { r: 2, targetModules: ['q_proj'] });
+    const whole = () => other.loadStateDict(model.stateDict());
+    assert.throws(whole, { code: 'DS_ARGUMENT', op: `loadStateDict ${name}` });
+    const ofBase = Object.entries(model.stateDict()).filter(([one]) => !one.includes('lora_'));
+    other.loadStateDict(Object.fromEntries(ofBase), { strict: false });
     peft.unmerge(model);
+    whole();
+    assert.ok(largest(logits(other, device), before) < 1e-5);
+    await nn.saveWeights(model, file);
     loads();
     assert.equal(largest(logits(model, device), before), 0);
     await reads();
@@ -214,7 +225,17 @@ async function nothingOverMerged(device: Device): Promise<void> {
       ...refused,
       op: `loadCheckpoint ${name}`,
     });
+    await assert.rejects(engine.saveCheckpoint(dir), { ...saved, op: 'saveCheckpoint' });
+    const exported = async (name: string) => headerOf(await engine.save16bitModel(dir, name));
+    const weights = Object.keys(tinyLlama().stateDict());
+    const names = await exported('merged.safetensors');
+    assert.deepEqual(
+      names.filter((one) => one.includes('lora_')),
+      [],
+    );
+    assert.ok(weights.every((one) => names.includes(one) || one.includes('lm_head')));
     inEngine(() => peft.unmerge(trained));
+    assert.ok((await exported('beside.safetensors')).some((one) => one.includes('lora_')));
     await engine.loadCheckpoint(dir);
     engine.destroy();
   } finally {

@@ -14,6 +14,7 @@ import {
   writeTogether,
 } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
+import { mergedNames, requireUnmerged } from '../../peft/index.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireType } from '../../runtime/require-type.js';
 import { misuse } from '../engine-errors.js';
@@ -98,7 +99,7 @@ export class Checkpointer {
   async save(dir: string, given: SaveOptions): Promise<string> {
     this.requireOpen('saveCheckpoint');
     const { engine, world } = this;
-    const read = readOrTell(world, BEGIN_SAVE, () => readSave(given));
+    const read = readOrTell(world, BEGIN_SAVE, () => readSave(given, engine));
     // An asynchronous save takes its state within the call: nothing is awaited where all is well.
     const { options, wanted } = 'then' in read ? await read : read;
     const target = targetOf(engine, dir, options);
@@ -140,8 +141,9 @@ export class Checkpointer {
 
   /**
    * Writes all weights and buffers as they are (f32 in an fp32 run) into the safetensors file
-   * `dir`/`file` under the model's names; no rank gathers them. Returns its path. Rejects on all
-   * ranks with DS_IO or DS_COMM. `ds consolidate` makes other formats.
+   * `dir`/`file` under the model's names; no rank gathers them. Merged adapters are left out: the
+   * weights have them. Returns its path. Rejects on all ranks with DS_IO or DS_COMM. `ds
+   * consolidate` makes other formats.
    */
   async exportWeights(
     dir: string,
@@ -155,7 +157,8 @@ export class Checkpointer {
     settle(engine.parts);
     engine.synchronize();
     engine.parts.hooks.awaitWeights();
-    const wanted = wantedOf(engine, !without);
+    const [own, merged] = [wantedOf(engine, !without), mergedNames(engine.module)];
+    const wanted = (name: string): boolean => own(name) && !merged.has(name);
     const whole = engine.parts.ranks.shards.rank === 0 ? wholeTensors(engine, wanted) : [];
     const shards = [...weightShards(engine, wanted), ...whole];
     try {
@@ -277,10 +280,14 @@ function targetOf(engine: EngineCore, dir: string, options: SaveOptions): SaveTa
   return { dir, tag, saveLatest, keepLast, tagValidation, asynchronous };
 }
 
-function readSave(given: SaveOptions): { options: SaveOptions; wanted: ContentOptions } {
+function readSave(
+  given: SaveOptions,
+  { module }: EngineCore,
+): { options: SaveOptions; wanted: ContentOptions } {
   const options = readOptions('saveCheckpoint', given, SAVE_OPTIONS);
   const { asynchronous = false } = options;
   requireType('saveCheckpoint asynchronous', asynchronous, 'boolean');
+  requireUnmerged('saveCheckpoint', module);
   return { options, wanted: contentOptions(options) };
 }
 
