@@ -63,6 +63,7 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     steps: 'that are timed (10)',
     'warm-up': 'steps before them (4)',
     precision: 'bf16, fp16 or fp32 (bf16)',
+    'bf16-moments': 'true: bf16_optimizer_states',
     clip: 'gradient_clipping (1)',
     stage: 'of ZeRO (0; 2 with --offload)',
     overlap: 'true or false: overlap_comm',

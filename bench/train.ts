@@ -88,10 +88,15 @@ function configOf(
     gradient_accumulation_steps: accumulation,
     gradient_clipping: Number(options.clip ?? 1),
     optimizer: { type: 'AdamW', params: { lr: 1e-4, weight_decay: 0.1 } },
-    ...(options.precision === 'fp32' ? {} : { [options.precision ?? 'bf16']: { enabled: true } }),
+    ...(options.precision === 'fp32' ? {} : precisionOf(options)),
     zero_optimization: zeroSection(options),
     ...(options.pp ? { pipeline: pipelineOf(options) } : {}),
   } as DsConfig;
+}
+
+/** The section of 16-bit weights, whose moments are as wide where --bf16-moments asks for it. */
+function precisionOf({ precision = 'bf16', 'bf16-moments': narrow }: Options): Partial<DsConfig> {
+  return { [precision]: { enabled: true, ...(narrow && { bf16_optimizer_states: true }) } };
 }
 
 const pipelineOf = ({ pp, schedule = '1f1b', partition = 'best' }: Options) => ({
@@ -201,12 +206,12 @@ async function traceSteps(
  * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap
  * with the next step counts, work left over does not. --model 124M, or llama-1B, llama-8B --batch
  * 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--share auto|0..1] [--sub-group ELEMENTS]]
- * [--precision bf16] [--steps 10] [--warm-up 4] [--cap GiB] [--checkpoint [selective | attention]]
- * [--segments N] [--cpu-checkpointing] [--accumulate N] [--clip 1.0] [--device auto] [--stage 0..3]
- * [--layers N] [--lora | --qlora [RANK] [--adapters bf16]] [--nvme DIR] [--offload-param |
- * --nvme-weights DIR [--max-in-cpu N]] [--live ELEMENTS] [--overlap true|false] [--comm-times]
- * [--tp N [--sequence]] [--pp N [--schedule 1f1b] [--partition flops]] [--trace FILE [--trace-steps
- * 2]] Under the launcher every rank trains; the first one reports.
+ * [--precision bf16 [--bf16-moments]] [--steps 10] [--warm-up 4] [--cap GiB] [--checkpoint
+ * [selective | attention]] [--segments N] [--cpu-checkpointing] [--accumulate N] [--clip 1.0]
+ * [--device auto] [--stage 0..3] [--layers N] [--lora | --qlora [RANK] [--adapters bf16]] [--nvme
+ * DIR] [--offload-param | --nvme-weights DIR [--max-in-cpu N]] [--live ELEMENTS] [--overlap
+ * true|false] [--comm-times] [--tp N [--sequence]] [--pp N [--schedule 1f1b] [--partition flops]]
+ * [--trace FILE [--trace-steps 2]] Under the launcher every rank trains; the first one reports.
  */
 export async function trainBench(options: Options): Promise<object | null> {
   const mesh = axesOf(options);
