@@ -5,15 +5,12 @@ import { type Device, placeFor } from '../runtime/device.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
-import { requireType } from '../runtime/require-type.js';
-import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { BackwardHooks, type Gradients, type InsteadOrNothing } from './backward-hooks.js';
-import { requireLoadable } from './loadable.js';
+import { loadState } from './load-state.js';
+import { collected, isBuffer, ModuleTree } from './module-tree.js';
 import { outline } from './outline.js';
 import { Parameter } from './parameter.js';
-import { type Place, parameterNames } from './parameter-names.js';
 import type { PretrainedDescription } from './pretrained-description.js';
 
 /** Runs before forward, with its inputs. */
@@ -134,8 +131,8 @@ export abstract class Module {
   protected *fields(): Generator<[string, Field]> {
     for (const [name, value] of Object.entries(this)) {
       if (value instanceof Tensor || value instanceof Module) yield [name, value];
-      else if (typeof value === 'object' && value !== null && !this.ownHooks(value)) {
-        yield* collected(name, value, new Set());
+      else if (typeof value === 'object' && value !== null) {
+        yield* collected(name, value, isOwned);
       }
     }
   }
@@ -150,63 +147,28 @@ export abstract class Module {
     return this.preHooks.size > 0 || this.hooks.size > 0;
   }
 
-  private ownHooks(value: object): boolean {
-    return [this.preHooks, this.hooks, this.failureHooks].includes(value as never);
-  }
-
-  /**
-   * Every parameter, buffer and module below, by path, and whether it is the model's here; a tied
-   * one as often as it has names. Throws DS_ARGUMENT for a module inside itself; `above` are those
-   * that hold this one.
-   */
-  private *walk(
-    prefix = '',
-    above: readonly Module[] = [],
-    isReached = true,
-  ): Generator<Place<Field>> {
-    const chain = [...above, this];
-    for (const [name, field] of this.fields()) {
-      const path = prefix + name;
-      const isModule = field instanceof Module;
-      if (isModule && chain.includes(field)) throw endless(path, field);
-      const isHere = isReached && !(isModule && field.isElsewhere);
-      yield [path, field, isHere];
-      if (isModule) yield* field.walk(`${path}.`, chain, isHere);
-    }
+  get #tree(): ModuleTree<Module> {
+    return new ModuleTree<Module>(this, (module) => module.fields());
   }
 
   /** This module under the name "" and all below it, parents first, each once. */
-  *namedModules(): Generator<[string, Module]> {
-    const seen = new Set<Module>([this]);
-    yield ['', this];
-    for (const [name, field, isHere] of this.walk()) {
-      if (!isHere || !(field instanceof Module) || seen.has(field)) continue;
-      seen.add(field);
-      yield [name, field];
-    }
+  namedModules(): Generator<[string, Module]> {
+    return this.#tree.modules();
   }
 
   /** Every parameter once, under the first of its names. */
-  *namedParameters(): Generator<[string, Parameter]> {
-    for (const [parameter, [name]] of parameterNames(this.walk()))
-      yield [name as string, parameter];
+  namedParameters(): Generator<[string, Parameter]> {
+    return this.#tree.parameters();
   }
 
   /** Further names of tied parameters, with the name that namedParameters() gives. */
   tiedNames(): Map<string, string> {
-    const tied = new Map<string, string>();
-    for (const [canonical, ...others] of parameterNames(this.walk()).values()) {
-      for (const name of others) tied.set(name, canonical as string);
-    }
-    return tied;
+    return this.#tree.tiedNames();
   }
 
   /** Tensors that are state but no parameters. */
-  *namedBuffers(): Generator<[string, Tensor]> {
-    for (const [name, field, isHere] of this.walk()) {
-      const isBuffer = field instanceof Tensor && !(field instanceof Parameter);
-      if (isHere && isBuffer) yield [name, field];
-    }
+  namedBuffers(): Generator<[string, Tensor]> {
+    return this.#tree.buffers();
   }
 
   /** The parameters of this module and all below it, each once. */
@@ -220,13 +182,8 @@ export abstract class Module {
   }
 
   /** The modules in this one's own fields, under the names of these; each once. */
-  *namedChildren(): Generator<[string, Module]> {
-    const seen = new Set<Module>();
-    for (const [name, field] of this.fields()) {
-      if (!(field instanceof Module) || seen.has(field)) continue;
-      seen.add(field);
-      yield [name, field];
-    }
+  namedChildren(): Generator<[string, Module]> {
+    return this.#tree.children();
   }
 
   /** The modules directly below this one. */
@@ -296,17 +253,7 @@ export abstract class Module {
    * What lies outside them belongs to the root.
    */
   units(): NamedModule[] {
-    const found: NamedModule[] = [];
-    const search = (module: Module, prefix: string): void => {
-      for (const [name, field] of module.fields()) {
-        if (!(field instanceof Module) || field.isElsewhere) continue;
-        const path = prefix + name;
-        if (/\.\d+$|^\d+$/.test(name)) found.push({ name: path, module: field });
-        else search(field, `${path}.`);
-      }
-    };
-    search(this, '');
-    return found;
+    return Array.from(this.#tree.elements(), ([name, module]) => ({ name, module }));
   }
 
   /**
@@ -356,25 +303,7 @@ export abstract class Module {
    * DS_CHECKPOINT naming them, DS_ARGUMENT for unknown options and values that are no tensors.
    */
   loadStateDict(state: Record<string, Tensor>, options: { strict?: boolean } = {}): void {
-    const { strict = true } = readOptions('loadStateDict', options, { strict: true });
-    requireType('loadStateDict strict', strict, 'boolean');
-    requireTensors(state);
-    const own = this.stateDict();
-    const tied = this.tiedNames();
-    const given = new Map<string, Tensor>();
-    for (const [name, value] of Object.entries(state)) given.set(tied.get(name) ?? name, value);
-    const missing = Object.keys(own).filter((name) => !given.has(name));
-    const unexpected = [...given.keys()].filter((name) => !(name in own));
-    if (strict && missing.length > 0) throw mismatch(`values for ${list(missing)}`, 'none');
-    if (strict && unexpected.length > 0) throw mismatch('no other names', list(unexpected));
-    const pairs = Object.entries(own).filter(([name]) => given.has(name));
-    for (const [name, target] of pairs) {
-      const { shape } = given.get(name) as Tensor;
-      if (shape.join() === target.shape.join()) continue;
-      throw mismatch(`${name} ${describe(target)}`, `[${shape.join(', ')}]`);
-    }
-    requireLoadable('loadStateDict', pairs, given);
-    for (const [name, target] of pairs) assign(target, given.get(name) as Tensor);
+    loadState(this, state, options);
   }
 
   /**
@@ -384,8 +313,7 @@ export abstract class Module {
   moveBuffers(home: Device, dtype?: DType): void {
     for (const [, module] of this.namedModules()) {
       for (const [name, field] of module.fields()) {
-        const isBuffer = field instanceof Tensor && !(field instanceof Parameter);
-        if (!isBuffer) continue;
+        if (!isBuffer(field)) continue;
         const wanted = dtype && isFloating(field.dtype) ? dtype : field.dtype;
         if (field.device === home && field.dtype === wanted) continue;
         const moved = held(() => Tensor.empty(field.shape, wanted, home));
@@ -426,75 +354,9 @@ function destination(targets: readonly unknown[]): { home?: Device; dtype?: DTyp
   return found;
 }
 
-/** Throws DS_ARGUMENT unless `state` is an object of tensors. */
-function requireTensors(state: unknown): void {
-  const isPlain = typeof state === 'object' && state !== null && !(state instanceof Map);
-  const [name, value] = isPlain
-    ? (Object.entries(state).find(([, one]) => !(one instanceof Tensor)) ?? [])
-    : ['', state];
-  if (name === undefined) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: name ? `loadStateDict ${name}` : 'loadStateDict',
-    expected: name ? 'a tensor' : 'an object of tensors by name, as stateDict() gives',
-    got: phrase(value),
-    hint: state instanceof Map ? 'Object.fromEntries(state) makes one of a Map.' : '',
-  });
-}
-
-/** The modules and parameters in `value`, a collection, under the names of their places in it. */
-function* collected(
-  name: string,
-  value: object,
-  seen: Set<object>,
-): Generator<[string, Parameter | Module]> {
-  if (seen.has(value)) return;
-  seen.add(value);
-  for (const [key, item] of entriesOf(value)) {
-    const path = `${name}.${String(key)}`;
-    if (item instanceof Module || item instanceof Parameter) yield [path, item];
-    else if (typeof item === 'object' && item !== null) yield* collected(path, item, seen);
-  }
-}
-
-/** What a list, a Map, a Set or a plain object holds; nothing for other objects. */
-function entriesOf(value: object): Iterable<readonly [unknown, unknown]> {
-  if (Array.isArray(value) || value instanceof Map) return value.entries();
-  if (value instanceof Set) return [...value].entries();
-  const prototype: unknown = Object.getPrototypeOf(value);
-  const isPlain = prototype === null || Object.getPrototypeOf(prototype) === null;
-  return isPlain ? Object.entries(value) : [];
-}
-
-function endless(path: string, module: Module): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: path,
-    expected: 'modules below a module',
-    got: `the ${module.constructor.name} that holds it`,
-    hint: "Keep a module above in a private field (#parent) or a closure: it is no part of this one's.",
-  });
-}
+/** What belongs to a module from inside a collection; tensors there are no buffers. */
+const isOwned = (item: unknown): item is Parameter | Module =>
+  item instanceof Module || item instanceof Parameter;
 
 /** The inputs of a module's forward. */
 type InputsOf<M extends Module> = Parameters<M['forward']>;
-
-function assign(target: Tensor, source: Tensor): void {
-  target.requireWritable('loadStateDict');
-  noGrad(() => scope(() => kernels.copy({ in: source.to(target.device), out: target })));
-}
-
-function list(names: readonly string[]): string {
-  const shown = names.slice(0, 5).join(', ');
-  return names.length > 5 ? `${shown} and ${names.length - 5} more` : shown;
-}
-
-function mismatch(expected: string, got: string): DsError {
-  return new DsError({
-    code: 'DS_CHECKPOINT',
-    op: 'loadStateDict',
-    expected,
-    got,
-    hint: 'Was it saved from another model? { strict: false } loads what fits by name.',
-  });
-}

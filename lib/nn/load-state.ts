@@ -1,0 +1,83 @@
+// Values by name into a module: which of its tensors each is for, and whether all of them fit.
+import { DsError } from '../errors.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
+import { requireType } from '../runtime/require-type.js';
+import { describe } from '../runtime/view.js';
+import { noGrad, scope, Tensor } from '../tensor/index.js';
+import { requireLoadable } from './loadable.js';
+
+/** What is asked of a module (module.ts). */
+interface Stateful {
+  stateDict(): Record<string, Tensor>;
+  tiedNames(): Map<string, string>;
+}
+
+/** Copies `state` into `module` where all of it fits: see Module.loadStateDict. */
+export function loadState(
+  module: Stateful,
+  state: Record<string, Tensor>,
+  options: { strict?: boolean },
+): void {
+  const { strict = true } = readOptions('loadStateDict', options, { strict: true });
+  requireType('loadStateDict strict', strict, 'boolean');
+  requireTensors(state);
+  const own = module.stateDict();
+  const tied = module.tiedNames();
+  const given = new Map<string, Tensor>();
+  for (const [name, value] of Object.entries(state)) given.set(tied.get(name) ?? name, value);
+  if (strict) requireSameNames(own, given);
+  const pairs = Object.entries(own).filter(([name]) => given.has(name));
+  for (const [name, target] of pairs) {
+    const { shape } = given.get(name) as Tensor;
+    if (shape.join() === target.shape.join()) continue;
+    throw mismatch(`${name} ${describe(target)}`, `[${shape.join(', ')}]`);
+  }
+  requireLoadable('loadStateDict', pairs, given);
+  for (const [name, target] of pairs) assign(target, given.get(name) as Tensor);
+}
+
+/** Throws DS_ARGUMENT unless `state` is an object of tensors. */
+function requireTensors(state: unknown): void {
+  const isPlain = typeof state === 'object' && state !== null && !(state instanceof Map);
+  const [name, value] = isPlain
+    ? (Object.entries(state).find(([, one]) => !(one instanceof Tensor)) ?? [])
+    : ['', state];
+  if (name === undefined) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: name ? `loadStateDict ${name}` : 'loadStateDict',
+    expected: name ? 'a tensor' : 'an object of tensors by name, as stateDict() gives',
+    got: phrase(value),
+    hint: state instanceof Map ? 'Object.fromEntries(state) makes one of a Map.' : '',
+  });
+}
+
+/** Throws DS_CHECKPOINT where a tensor of the module has no value, or a value no tensor. */
+function requireSameNames(own: Record<string, Tensor>, given: ReadonlyMap<string, Tensor>): void {
+  const missing = Object.keys(own).filter((name) => !given.has(name));
+  const unexpected = [...given.keys()].filter((name) => !(name in own));
+  if (missing.length > 0) throw mismatch(`values for ${list(missing)}`, 'none');
+  if (unexpected.length > 0) throw mismatch('no other names', list(unexpected));
+}
+
+function assign(target: Tensor, source: Tensor): void {
+  target.requireWritable('loadStateDict');
+  noGrad(() => scope(() => kernels.copy({ in: source.to(target.device), out: target })));
+}
+
+function list(names: readonly string[]): string {
+  const shown = names.slice(0, 5).join(', ');
+  return names.length > 5 ? `${shown} and ${names.length - 5} more` : shown;
+}
+
+function mismatch(expected: string, got: string): DsError {
+  return new DsError({
+    code: 'DS_CHECKPOINT',
+    op: 'loadStateDict',
+    expected,
+    got,
+    hint: 'Was it saved from another model? { strict: false } loads what fits by name.',
+  });
+}
