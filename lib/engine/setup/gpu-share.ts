@@ -23,6 +23,8 @@ import type { Partition } from '../../zero/partition.js';
 const FEWEST_ELEMENTS = 2 ** 24;
 /** Of the device's memory beside weights, what gradients that stay there may take. */
 const SHARE_OF_MEMORY = 0.125;
+/** Part of the keys: what was measured in another way before does not count. */
+const METHOD = 'beyond caches';
 /** Hosts that the file remembers. */
 const REMEMBERED = 32;
 
@@ -50,7 +52,7 @@ export function findGpuShare(options: ShareOptions): number {
   const place = `${device.info.name}, ${threads()} threads, ${group.size} ranks`;
   const moments = momentsOf(options);
   const what = moments === 'f32' ? place : `${place}, moments in ${moments}`;
-  const rates = ratesOf(`${hostname()}, ${what}`, {
+  const rates = ratesOf(`${hostname()}, ${what}, ${METHOD}`, {
     isFirst: group.rank === 0,
     agree: (own) => agreedOn(group, device, own ? 1 : 0) === 1,
     measure: () => measureRates(device, { moments }),
