@@ -30,6 +30,10 @@ export function misuse(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_AUTOGRAD', op, expected, got });
 }
 
+/** A call after destroy(). */
+export const destroyed = (op: string): DsError =>
+  misuse(op, 'a call before engine.destroy()', 'one after it');
+
 /** Another backward where `accumulationSteps` of them have made a step. */
 export function stepMissing(accumulationSteps: number): DsError {
   return new DsError({

@@ -1,23 +1,16 @@
 // The engine: one training step as DeepSpeed users know it, forward / backward / step.
 import type { ResolvedConfig } from '../../types/config.js';
-import { type JointGroups, jointly, jointlyInTurns, type Mesh } from '../comm/index.js';
-import { DsError } from '../errors.js';
+import type { Mesh } from '../comm/index.js';
 import type { Module } from '../nn/module.js';
 import type { Optimizer } from '../optim/optimizer.js';
 import type { ScheduleSet } from '../optim/schedule-set.js';
-import { Trace } from '../profiler/index.js';
 import type { Device } from '../runtime/device.js';
 import { TensorGrowth } from '../tensor/growth.js';
-import {
-  backward,
-  Scope,
-  sharingSamples,
-  surrenderResult,
-  type Tensor,
-  within,
-} from '../tensor/index.js';
-import { misuse, requireLoss } from './engine-errors.js';
+import { backward, Scope, sharingSamples, type Tensor } from '../tensor/index.js';
+import { scopeInto } from '../tensor/scope.js';
+import { requireLoss } from './engine-errors.js';
 import type { EngineParts } from './engine-parts.js';
+import { JointCalls } from './joint-calls.js';
 import { gatheredParameters } from './parameters/gathered-parameters.js';
 import { claimParameters, disownParameters } from './parameters/owned-parameters.js';
 import {
@@ -66,17 +59,13 @@ export class Engine {
   readonly mesh: Mesh;
   /** What checkpoints of this engine carry along, by name; initialize() adds its loader. */
   readonly companions = new Map<string, Stateful>();
+  /** @internal */
+  protected readonly calls: JointCalls;
   private readonly checkpointer: Checkpointer;
-  /** Who waits for this rank in a forward or a backward, and in the rest of a step. */
-  private readonly passing: JointGroups;
-  private readonly stepping: JointGroups;
   /** What forward() has returned in this step. */
   private readonly results = new Scope();
   private readonly growth = new TensorGrowth();
   private stepped = false;
-  private destroyed = false;
-  /** The last call that ranks make together has thrown. */
-  private hasFailed = false;
 
   /** @internal Takes over the parts. Use initialize(). */
   constructor(
@@ -97,11 +86,7 @@ export class Engine {
     this.dpRank = data.rank;
     this.mesh = mesh;
     this.checkpointer = new Checkpointer(this, parts.meeting);
-    const { layers, tokens, shards, replicas, near } = parts.ranks;
-    const parted = [layers, tokens];
-    const gathering = this.zeroOptimizationStage() === 3 ? [shards] : [];
-    this.passing = { always: [...parted, ...gathering], perhaps: [shards, replicas, near] };
-    this.stepping = { perhaps: [world, shards, replicas, near, ...parted] };
+    this.calls = new JointCalls(parts.ranks, { gathers: this.zeroOptimizationStage() === 3 });
     claimParameters(this);
     parts.owned.defer(() => disownParameters(this));
     parts.owned.defer(() => this.results.release());
@@ -116,11 +101,11 @@ export class Engine {
    * destroy().
    */
   forward<Result = Tensor>(...inputs: unknown[]): Result {
-    this.requireOpen('engine.forward');
-    return this.jointly(this.passing, () => this.pass<Result>(inputs));
+    this.calls.requireOpen('engine.forward');
+    return this.calls.pass(() => this.pass(inputs)) as Result;
   }
 
-  private pass<Result>(inputs: unknown[]): Result {
+  private pass(inputs: unknown[]): unknown {
     const { module, results } = this;
     const { hooks, inputs: cast, watch, control } = this.parts;
     if (!module.training) settle(this.parts);
@@ -128,18 +113,10 @@ export class Engine {
     this.stepped = false;
     hooks.reset();
     if (module.training) control.addInputs(inputs);
-    return (module.training ? watch : untimed).time('forward', () => {
-      const scope = new Scope();
-      try {
-        const result = within(scope, () =>
-          sharingSamples(sampleShareOf(inputs, this), () => module.call(...cast(inputs))),
-        ) as Result;
-        surrenderResult(scope, results, result);
-        return result;
-      } finally {
-        scope.release();
-      }
-    });
+    const share = sampleShareOf(inputs, this.parts.ranks.data);
+    return (module.training ? watch : untimed).time('forward', () =>
+      scopeInto(results, () => sharingSamples(share, () => module.call(...cast(inputs)))),
+    );
   }
 
   /**
@@ -147,11 +124,11 @@ export class Engine {
    * when the previous step's loss was not finite and no smaller loss scale can help.
    */
   backward(loss: Tensor): void {
-    this.requireOpen('engine.backward');
+    this.calls.requireOpen('engine.backward');
     requireTraining('engine.backward', this.optimizer);
     requireLoss('engine.backward', loss);
     const { gradients, control, batch, watch } = this.parts;
-    this.jointly(this.passing, () => {
+    this.calls.pass(() => {
       const { lossScale } = this;
       watch.time('backward', () =>
         gradients.run(lossScale, () => {
@@ -170,9 +147,9 @@ export class Engine {
    * synchronize() first.
    */
   step(): void {
-    this.requireOpen('engine.step');
+    this.calls.requireOpen('engine.step');
     requireTraining('engine.step', this.optimizer);
-    this.jointly(this.stepping, () => this.update());
+    this.calls.step(() => this.update());
   }
 
   /** @internal step(), by whoever knows that it is time. */
@@ -214,7 +191,7 @@ export class Engine {
    * when it was left out. Gradients are handed over here, not while backward runs: see GradientCollector.endDirect.
    */
   backwardEpilogue(): void {
-    this.jointly(this.stepping, () => this.parts.gradients.endDirect());
+    this.calls.step(() => this.parts.gradients.endDirect());
   }
 
   /**
@@ -400,12 +377,9 @@ export class Engine {
    * torch.profiler's export_chrome_trace.
    */
   trace(path: string, options: TraceStepsOptions = {}): string {
-    this.requireOpen('engine.trace');
-    const { globalRank: rank, device, parts } = this;
-    return parts.watch.trace(() => ({
-      ...tracedSteps(path, options, rank),
-      trace: new Trace(device, { rank }),
-    }));
+    this.calls.requireOpen('engine.trace');
+    const { globalRank: rank, device } = this;
+    return this.parts.watch.trace(() => tracedSteps(path, options, { device, rank }));
   }
 
   /** Every rank calls it and writes its part. See Checkpointer.save. Source: DeepSpeed's save_checkpoint. */
@@ -454,32 +428,7 @@ export class Engine {
 
   /** Frees everything the engine owns but the weights, which the model keeps (at stage 3 on several ranks: nothing). */
   destroy(): void {
-    this.destroyed = true;
-    try {
-      this.parts.owned.release();
-    } catch (error) {
-      // That the job has ended is no news where a call of this engine has said why.
-      if (!this.hasFailed || !(error instanceof DsError && error.code === 'DS_COMM')) throw error;
-    }
-  }
-
-  /** @internal Runs what ranks do together: where it throws here, the others are told. */
-  protected jointly<Result>(groups: JointGroups, body: () => Result): Result {
-    this.hasFailed = true;
-    const result = jointly(groups, body);
-    this.hasFailed = false;
-    return result;
-  }
-
-  /** @internal The same of what takes turns of the event loop. */
-  protected async jointlyInTurns<Result>(
-    groups: JointGroups,
-    body: () => Promise<Result>,
-  ): Promise<Result> {
-    this.hasFailed = true;
-    const result = await jointlyInTurns(groups, body);
-    this.hasFailed = false;
-    return result;
+    this.calls.close(() => this.parts.owned.release());
   }
 
   /** What console.log() shows: where training is, and the model. */
@@ -489,10 +438,5 @@ export class Engine {
     const rank = worldSize > 1 ? `, rank ${globalRank} of ${worldSize}` : '';
     const head = `Engine(step ${globalSteps}, ${optimizer.name}, ${stage}, ${device.name}${rank})`;
     return depth < 0 ? head : `${head} of ${module}`;
-  }
-
-  /** @internal Throws DS_AUTOGRAD after destroy(). */
-  protected requireOpen(op: string): void {
-    if (this.destroyed) throw misuse(op, 'a call before engine.destroy()', 'one after it');
   }
 }

@@ -86,7 +86,7 @@ export class PipelineEngine extends Engine {
    */
   async trainBatch(batches: MicroBatches): Promise<Tensor> {
     const { module, parts } = this;
-    this.requireOpen('engine.trainBatch');
+    this.calls.requireOpen('engine.trainBatch');
     const micros = this.gradientAccumulationSteps();
     return this.alone('engine.trainBatch', async () => {
       if (!module.training)
@@ -117,7 +117,7 @@ export class PipelineEngine extends Engine {
     micros = this.gradientAccumulationSteps(),
   ): Promise<Tensor> {
     const { module, parts } = this;
-    this.requireOpen('engine.evalBatch');
+    this.calls.requireOpen('engine.evalBatch');
     return this.alone('engine.evalBatch', async () => {
       const given = await this.fetch('engine.evalBatch', batches, micros);
       const worker = new EvaluatingWorker(parts, this.pipe.pipeline, given);
@@ -163,7 +163,7 @@ export class PipelineEngine extends Engine {
     this.isRunning = true;
     const { links } = this.pipe;
     try {
-      return await this.jointlyInTurns(this.together, () => links.telling(body));
+      return await this.calls.inTurns(this.together, () => links.telling(body));
     } catch (error) {
       this.forget();
       throw error;

@@ -171,20 +171,23 @@ export function allOrNothing<T>(body: () => T): T {
  */
 export function scope<T>(body: () => T): T {
   requireType('scope', body, 'function');
+  const result = scopeInto(innermost, body);
+  if (!(result instanceof Promise)) return result;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'scope',
+    expected: 'a synchronous body',
+    got: 'a promise: its tensors would be freed while it still runs',
+    hint: 'Open scopes around the synchronous parts, and keep() what crosses an await.',
+  });
+}
+
+/** scope() with a returned value that passes to `to`, whichever scope is open around it. */
+export function scopeInto<T>(to: Scope | null, body: () => T): T {
   const inner = new Scope();
-  const outer = innermost;
   try {
     const result = within(inner, body);
-    if (result instanceof Promise) {
-      throw new DsError({
-        code: 'DS_ARGUMENT',
-        op: 'scope',
-        expected: 'a synchronous body',
-        got: 'a promise: its tensors would be freed while it still runs',
-        hint: 'Open scopes around the synchronous parts, and keep() what crosses an await.',
-      });
-    }
-    surrenderResult(inner, outer, result);
+    surrenderResult(inner, to, result);
     return result;
   } finally {
     inner.release();

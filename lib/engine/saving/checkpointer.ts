@@ -17,7 +17,7 @@ import { DsError } from '../../errors.js';
 import { mergedNames, requireUnmerged } from '../../peft/index.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireType } from '../../runtime/require-type.js';
-import { misuse } from '../engine-errors.js';
+import { destroyed } from '../engine-errors.js';
 import type { EngineCore } from '../engine-parts.js';
 import { settle } from '../step/settle.js';
 import { BackgroundSave } from './background-save.js';
@@ -188,7 +188,7 @@ export class Checkpointer {
   }
 
   private requireOpen(op: string): void {
-    if (this.closed) throw misuse(op, 'a call before engine.destroy()', 'one after it');
+    if (this.closed) throw destroyed(op);
   }
 
   private takeContent(options: ContentOptions): CheckpointContent {

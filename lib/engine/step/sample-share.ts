@@ -2,11 +2,12 @@
 import { type SampleShare, tensorsIn } from '../../tensor/index.js';
 
 /**
- * As DistributedSampler deals samples out: data rank r has those of number r, r + dpWorldSize, ...
+ * As DistributedSampler deals samples out: of `size` data ranks, number `rank` has the samples
+ * `rank`, `rank` + `size`, ... Null where it has all of them.
  */
 export function sampleShareOf(
   inputs: readonly unknown[],
-  { dpRank: rank, dpWorldSize: ranks }: { dpRank: number; dpWorldSize: number },
+  { rank, size: ranks }: { rank: number; size: number },
 ): SampleShare | null {
   if (ranks === 1) return null;
   const samples = tensorsIn(inputs)[0]?.shape[0] ?? 0;

@@ -6,17 +6,16 @@ import {
   LateGradients,
   leavingLate,
   noGrad,
-  type SampleShare,
   Scope,
   sharingSamples,
-  surrenderResult,
   Tensor,
-  tensorsIn,
   within,
 } from '../../tensor/index.js';
+import { scopeInto } from '../../tensor/scope.js';
 import { requireLoss } from '../engine-errors.js';
 import type { EngineParts } from '../engine-parts.js';
 import { lossSeed } from './loss-seed.js';
+import { sampleShareOf } from './sample-share.js';
 
 type Parts = Pick<
   EngineParts,
@@ -41,20 +40,13 @@ abstract class Worker implements StageWorker {
 
   forward(stage: number, micro: number, values: Values): Values {
     const { pipeline } = this;
-    const [kept, scope] = [new Scope(), new Scope()];
+    const kept = new Scope();
     this.scopes.set(`${stage} ${micro}`, kept);
-    try {
-      return within(scope, () => {
-        const body = (): Values => pipeline.run(stage, micro, values);
-        const outputs = sharingSamples(this.shareOf(values), body);
-        const isLast = stage === pipeline.stages - 1;
-        const result = isLast ? this.lossOf(outputs, micro) : outputs;
-        surrenderResult(scope, kept, result);
-        return result;
-      });
-    } finally {
-      scope.release();
-    }
+    return scopeInto(kept, () => {
+      const share = sampleShareOf([values], this.parts.ranks.data);
+      const outputs = sharingSamples(share, () => pipeline.run(stage, micro, values));
+      return stage === pipeline.stages - 1 ? this.lossOf(outputs, micro) : outputs;
+    });
   }
 
   abstract backward(
@@ -89,13 +81,6 @@ abstract class Worker implements StageWorker {
     const loss = this.pipeline.model.pipelineLoss(outputs, labels);
     requireLoss('the loss of a pipeline', loss);
     return loss;
-  }
-
-  /** As DistributedSampler deals samples out. */
-  private shareOf(values: Values): SampleShare | null {
-    const { rank, size: ranks } = this.parts.ranks.data;
-    const samples = tensorsIn(values)[0]?.shape[0] ?? 0;
-    return ranks > 1 && samples > 0 ? { samples, rank, ranks } : null;
   }
 }
 

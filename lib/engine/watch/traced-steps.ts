@@ -2,7 +2,8 @@
 import { writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { DsError } from '../../errors.js';
-import { type Trace, writeTrace } from '../../profiler/index.js';
+import { Trace, writeTrace } from '../../profiler/index.js';
+import type { Device } from '../../runtime/device.js';
 import { makeFolderNow } from '../../runtime/make-folder.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { phrase } from '../../runtime/phrase.js';
@@ -24,19 +25,20 @@ export interface TraceStepsOptions {
 
 const NAMES: OptionNames<TraceStepsOptions> = { steps: true, after: true };
 
-/** The same with the file, whose folder is there. */
-export interface TracedFile extends Required<TraceStepsOptions> {
+/** The same with the file, whose folder is there, and what is recorded. */
+export interface TracedStepOptions extends Required<TraceStepsOptions> {
   path: string;
-}
-
-export interface TracedStepOptions extends TracedFile {
   trace: Trace;
 }
 
 /**
  * Throws DS_ARGUMENT, and DS_IO where `path` cannot be written: before the steps, not after them.
  */
-export function tracedSteps(path: string, given: TraceStepsOptions, rank: number): TracedFile {
+export function tracedSteps(
+  path: string,
+  given: TraceStepsOptions,
+  { device, rank }: { device: Device; rank: number },
+): TracedStepOptions {
   const op = 'engine.trace';
   if (typeof path !== 'string' || path === '') {
     const expected = 'the name of a file, such as "trace.json"';
@@ -56,7 +58,7 @@ export function tracedSteps(path: string, given: TraceStepsOptions, rank: number
     const expected = 'a file that can be written';
     throw new DsError({ code: 'DS_IO', op: `${op} ${options.path}`, expected, got, cause });
   }
-  return options;
+  return { ...options, trace: new Trace(device, { rank }) };
 }
 
 /**
