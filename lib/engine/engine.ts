@@ -29,8 +29,9 @@ import { type PhaseTimes, untimed } from './watch/phase-timer.js';
 import { type TraceStepsOptions, tracedSteps } from './watch/traced-steps.js';
 
 /**
- * Tensors returned by forward() live until the first forward() of the next step (keep() those needed for longer).
- * A non-finite gradient skips the update on the device; the engine learns of it at the next backward().
+ * Tensors returned by forward() live until the first forward() of the next step (keep() those
+ * needed for longer). A non-finite gradient skips the update on the device; the engine learns of it
+ * at the next backward().
  */
 export class Engine {
   /** The model. It keeps its weights after destroy(), except at stage 3 on several ranks. */
@@ -96,9 +97,9 @@ export class Engine {
   }
 
   /**
-   * Runs the model. Dim 0 of the first tensor among the inputs counts this rank's samples of the micro-batch: over several
-   * data ranks dropout draws for each what one rank with all of them would. Throws what the model throws, DS_AUTOGRAD after
-   * destroy().
+   * Runs the model. Dim 0 of the first tensor among the inputs counts this rank's samples of the
+   * micro-batch: over several data ranks dropout draws for each what one rank with all of them
+   * would. Throws what the model throws, DS_AUTOGRAD after destroy().
    */
   forward<Result = Tensor>(...inputs: unknown[]): Result {
     this.calls.requireOpen('engine.forward');
@@ -120,8 +121,8 @@ export class Engine {
   }
 
   /**
-   * Adds this micro-batch's gradients, scaled by the loss scale and 1 / accumulation steps. Throws DS_NONFINITE
-   * when the previous step's loss was not finite and no smaller loss scale can help.
+   * Adds this micro-batch's gradients, scaled by the loss scale and 1 / accumulation steps. Throws
+   * DS_NONFINITE when the previous step's loss was not finite and no smaller loss scale can help.
    */
   backward(loss: Tensor): void {
     this.calls.requireOpen('engine.backward');
@@ -142,9 +143,9 @@ export class Engine {
   }
 
   /**
-   * Applies the update at the accumulation boundary; before it, does nothing. The weights change beside what follows:
-   * forward(), module.stateDict(), withFullWeights() and saves wait for them; who reads a parameter otherwise calls
-   * synchronize() first.
+   * Applies the update at the accumulation boundary; before it, does nothing. The weights change
+   * beside what follows: forward(), module.stateDict(), withFullWeights() and saves wait for them;
+   * who reads a parameter otherwise calls synchronize() first.
    */
   step(): void {
     this.calls.requireOpen('engine.step');
@@ -170,8 +171,8 @@ export class Engine {
   }
 
   /**
-   * The loss times the loss scale, for loss.backward() in fp16 (see scaleJointLoss for a loss of several engines), and
-   * the loss that monitors are told.
+   * The loss times the loss scale, for loss.backward() in fp16 (see scaleJointLoss for a loss of
+   * several engines), and the loss that monitors are told.
    */
   scale(loss: Tensor): Tensor {
     requireLoss('engine.scale', loss);
@@ -187,22 +188,23 @@ export class Engine {
   }
 
   /**
-   * Ends a micro-batch whose gradients came from loss.backward(), of any number of losses and engines; step() does it
-   * when it was left out. Gradients are handed over here, not while backward runs: see GradientCollector.endDirect.
+   * Ends a micro-batch whose gradients came from loss.backward(), of any number of losses and
+   * engines; step() does it when it was left out. Gradients are handed over here, not while
+   * backward runs: see GradientCollector.endDirect.
    */
   backwardEpilogue(): void {
     this.calls.step(() => this.parts.gradients.endDirect());
   }
 
   /**
-   * Backwards inside `body` add gradients without counting as micro-batches and without being reduced; step() has no
-   * place there. Source: DeepSpeed's no_sync(), here at every stage.
+   * Backwards inside `body` add gradients without counting as micro-batches and without being
+   * reduced; step() has no place there. Source: DeepSpeed's no_sync(), here at every stage.
    */
   noSync<Result>(body: () => Result): Result {
     return this.parts.gradients.noSync(body);
   }
 
-  /** True when the backward() that waits for its step(), or else the next one, completes an accumulation step. */
+  /** Whether the backward() that waits for its step(), or else the next one, completes a step. */
   isGradientAccumulationBoundary(): boolean {
     return this.parts.gradients.atBoundary;
   }
@@ -212,28 +214,31 @@ export class Engine {
     this.parts.gradients.drop();
   }
 
-  /** Runs `body` while every parameter has its values on this rank. All ranks call it. See gatheredParameters. */
+  /** Runs `body` with whole parameters on this rank. All ranks call it: see gatheredParameters. */
   withFullWeights<Result>(body: () => Result): Result {
     return gatheredParameters(this, {}, body);
   }
 
   /**
-   * Whether training should end after this step: a signal has come (see stopSignals of initialize()), or requestStop()
-   * was called, on any rank. All ranks see it become true at the same step, one or two after that; it changes in step()
-   * alone, except on a rank alone, where it is true at once. From the first time that anybody asks until destroy(), the
-   * signals no longer end the process, even one whose event loop never has a turn: only another one, half a second
+   * Whether training should end after this step: a signal has come (see stopSignals of
+   * initialize()), or requestStop() was called, on any rank. All ranks see it become true at the
+   * same step, one or two after that; it changes in step() alone, except on a rank alone, where it
+   * is true at once. From the first time that anybody asks until destroy(), the signals no longer
+   * end the process, even one whose event loop never has a turn: only another one, half a second
    * later or more, does. The program's own handlers are called as before.
    */
   get stopRequested(): boolean {
     return this.parts.stop.isDue;
   }
 
-  /** Aborted when stopRequested becomes true, in step(). To ask for it is to ask for stopRequested. */
+  /**
+   * Aborted when stopRequested becomes true, in step(). To ask for it is to ask for stopRequested.
+   */
   get stopSignal(): AbortSignal {
     return this.parts.stop.signal;
   }
 
-  /** Asks all ranks to stop, as a signal to this process does: when time is short, or the loss no longer falls. */
+  /** Asks all ranks to stop, as a signal does: where time is short, or the loss does not fall. */
   requestStop(): void {
     this.parts.stop.wish('engine.requestStop()');
   }
@@ -244,7 +249,7 @@ export class Engine {
     return this;
   }
 
-  /** Puts the model into evaluation mode. Use it with noGrad(), which keeps nothing for backward. */
+  /** Puts the model into evaluation mode. Under noGrad() it keeps nothing for backward. */
   eval(): this {
     this.module.eval();
     return this;
@@ -256,14 +261,14 @@ export class Engine {
     return this.parts.planner.rates();
   }
 
-  /** Norm of the last step's gradients before clipping; null before the first step. Waits for its backward. */
+  /** Norm of the last step's gradients before clipping; null before any. Waits for its backward. */
   getGlobalGradNorm(): number | null {
     return this.parts.verdicts.last?.norm ?? null;
   }
 
   /**
-   * Loss of the last step as monitors are told it: the mean over its micro-batches and data ranks; null before the first
-   * step, and for loss.backward() without scale(). Waits for its backward.
+   * Loss of the last step as monitors are told it: the mean over its micro-batches and data ranks;
+   * null before the first step, and for loss.backward() without scale(). Waits for its backward.
    */
   getGlobalLoss(): number | null {
     return this.parts.verdicts.last?.loss ?? null;
@@ -274,7 +279,7 @@ export class Engine {
     return this.parts.verdicts.last?.applied ?? false;
   }
 
-  /** What losses are multiplied by in fp16; 1 in fp32 and bf16. Waits for the last step's backward. */
+  /** What losses are multiplied by in fp16; 1 otherwise. Waits for the last step's backward. */
   get lossScale(): number {
     return this.parts.verdicts.lossScale;
   }
@@ -289,7 +294,7 @@ export class Engine {
     return this.progress.globalSamples;
   }
 
-  /** Steps that changed nothing because a gradient was not finite. Waits for the last step's backward. */
+  /** Steps that changed nothing: a gradient was not finite. Waits for the last step's backward. */
   get skippedSteps(): number {
     this.parts.verdicts.take();
     return this.progress.skippedSteps;
@@ -311,15 +316,19 @@ export class Engine {
   }
 
   /**
-   * Another global batch from the next step on: the accumulation steps change, the micro-batch stays. Throws
-   * DS_ARGUMENT unless it is a multiple of the micro-batch over all ranks. Source: DeepSpeed's set_train_batch_size.
+   * Another global batch from the next step on: the accumulation steps change, the micro-batch
+   * stays. Throws DS_ARGUMENT unless it is a multiple of the micro-batch over all ranks. Source:
+   * DeepSpeed's set_train_batch_size.
    */
   setTrainBatchSize(train: number): void {
     this.parts.gradients.requireNone('engine.setTrainBatchSize');
     this.parts.batch.setTrain(train);
   }
 
-  /** Another micro-batch from the next step on: the accumulation steps stay, the global batch follows. */
+  /**
+   * Another micro-batch from the next step on: the accumulation steps stay, the global batch
+   * follows.
+   */
   setTrainMicroBatchSize(microPerDevice: number): void {
     this.parts.gradients.requireNone('engine.setTrainMicroBatchSize');
     this.parts.batch.setMicro(microPerDevice);
@@ -331,27 +340,32 @@ export class Engine {
   }
 
   /**
-   * Tokens of each sample in the coming step, by `curriculum_learning`; null without it. CausalLMs are given no more in
-   * training; for other models the caller cuts batches. Throws DS_CONFIG where a "custom" schedule is missing.
+   * Tokens of each sample in the coming step, by `curriculum_learning`; null without it. CausalLMs
+   * are given no more in training; for other models the caller cuts batches. Throws DS_CONFIG where
+   * a "custom" schedule is missing.
    */
   get curriculumSeqlen(): number | null {
     return this.parts.curriculum.seqlen;
   }
 
   /**
-   * The share of layers that run in the coming step, as far as `progressive_layer_drop` has come; null without it.
-   * CausalLMs leave layers out by it in training; other models are told by the caller, or have dropLayers().
+   * The share of layers that run in the coming step, as far as `progressive_layer_drop` has come;
+   * null without it. CausalLMs leave layers out by it in training; other models are told by the
+   * caller, or have dropLayers().
    */
   get pldTheta(): number | null {
     return this.parts.layerDrop.theta;
   }
 
-  /** The "custom" schedule: tokens in global step `step`, from 1, the same on every rank. Throws DS_CONFIG for others. */
+  /**
+   * The "custom" schedule: tokens in global step `step`, from 1, the same on every rank. Throws
+   * DS_CONFIG for others.
+   */
   setCustomCurriculumLearningSchedule(schedule: (step: number) => number): void {
     this.parts.curriculum.setSchedule(schedule);
   }
 
-  /** The largest global gradient norm, to which larger ones are scaled down; 0 where nothing is clipped. */
+  /** The global gradient norm to which larger ones are scaled down; 0 where nothing is clipped. */
   gradientClipping(): number {
     return this.config.gradient_clipping;
   }
@@ -361,20 +375,26 @@ export class Engine {
     return this.config.zero_optimization.stage;
   }
 
-  /** Times the phases from now on, as wall_clock_breakdown does from the start. Monitors are told a step later. */
+  /**
+   * Times the phases from now on, as wall_clock_breakdown does from the start. Monitors are told a
+   * step later.
+   */
   recordPhases(): void {
     this.parts.watch.record(this.device);
   }
 
-  /** Device milliseconds of the last finished step, or null where it was not recorded. Waits: ends what overlaps steps. */
+  /**
+   * Device milliseconds of the last finished step, or null where it was not recorded. Waits: ends
+   * what overlaps steps.
+   */
   phaseTimes(): PhaseTimes | null {
     return this.parts.watch.times();
   }
 
   /**
-   * Writes a trace of coming steps in Chrome's format (chrome://tracing, Perfetto): what streams, host threads, ranks and
-   * disks did when. Returns the file; ranks but the first write FILE.rankN.json. Throws DS_ARGUMENT, DS_IO. Source:
-   * torch.profiler's export_chrome_trace.
+   * Writes a trace of coming steps in Chrome's format (chrome://tracing, Perfetto): what streams,
+   * host threads, ranks and disks did when. Returns the file; ranks but the first write
+   * FILE.rankN.json. Throws DS_ARGUMENT, DS_IO. Source: torch.profiler's export_chrome_trace.
    */
   trace(path: string, options: TraceStepsOptions = {}): string {
     this.calls.requireOpen('engine.trace');
@@ -382,7 +402,7 @@ export class Engine {
     return this.parts.watch.trace(() => tracedSteps(path, options, { device, rank }));
   }
 
-  /** Every rank calls it and writes its part. See Checkpointer.save. Source: DeepSpeed's save_checkpoint. */
+  /** Every rank writes its part. See Checkpointer.save. Source: DeepSpeed's save_checkpoint. */
   saveCheckpoint(dir: string, options: SaveOptions = {}): Promise<string> {
     return this.checkpointer.save(dir, options);
   }
@@ -392,7 +412,10 @@ export class Engine {
     return this.checkpointer.load(dir, options);
   }
 
-  /** Every rank calls it and writes its part. See Checkpointer.exportWeights. Source: DeepSpeed's save_16bit_model. */
+  /**
+   * Every rank calls it and writes its part. See Checkpointer.exportWeights. Source: DeepSpeed's
+   * save_16bit_model.
+   */
   save16bitModel(
     dir: string,
     file = 'model.safetensors',
@@ -407,9 +430,10 @@ export class Engine {
   }
 
   /**
-   * Waits until the last update has reached the weights of this rank, and takes its verdict into account. Named parameters
-   * hold what step() has made of them from here on (at stage 3, in withFullWeights()). Any rank may call it alone, once the
-   * others have called step(); what one that never does is missing ends in DS_COMM after the job's timeout.
+   * Waits until the last update has reached the weights of this rank, and takes its verdict into
+   * account. Named parameters hold what step() has made of them from here on (at stage 3, in
+   * withFullWeights()). Any rank may call it alone, once the others have called step(); what one
+   * that never does is missing ends in DS_COMM after the job's timeout.
    */
   synchronize(): void {
     const { verdicts, state, hooks, watch, emptyBatches } = this.parts;
@@ -426,7 +450,10 @@ export class Engine {
     return this.parts.watch.flush();
   }
 
-  /** Frees everything the engine owns but the weights, which the model keeps (at stage 3 on several ranks: nothing). */
+  /**
+   * Frees everything the engine owns but the weights, which the model keeps (at stage 3 on several
+   * ranks: nothing).
+   */
   destroy(): void {
     this.calls.close(() => this.parts.owned.release());
   }
