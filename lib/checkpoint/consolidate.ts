@@ -1,10 +1,11 @@
 // Consolidation: a checkpoint of many ranks as whole weights in safetensors, for other libraries or
 // for our own.
 
-import type { JsonObject, JsonValue } from '../../types/json.js';
+import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
+import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { held, Tensor } from '../tensor/index.js';
 import { converted } from './convert.js';
@@ -163,16 +164,12 @@ function sourceOf(
   return { name, dtype, shape, values };
 }
 
-const isJsonObject = (value: JsonValue | undefined): value is JsonObject =>
-  typeof value === 'object' && value !== null && !Array.isArray(value);
-
 function describedLayout({ description, path }: Checkpoint): Layout {
   const { config, generation = null, transposed, pieces: given } = description ?? {};
   const pieces = readPieces(given);
-  const isObject = isJsonObject(config);
   const isNames = Array.isArray(transposed) && transposed.every((one) => typeof one === 'string');
-  const isWhole = isObject && isNames && pieces !== null;
-  if (isWhole && (generation === null || isJsonObject(generation))) {
+  const isWhole = isObject<JsonObject>(config) && isNames && pieces !== null;
+  if (isWhole && (generation === null || isObject<JsonObject>(generation))) {
     return { config, generation, transposed: new Set(transposed), pieces };
   }
   throw new DsError({

@@ -2,6 +2,7 @@
 // so.
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { isObject } from '../runtime/is-object.js';
 
 /** Characters of a value that an error shows. */
 const SHOWN = 80;
@@ -19,7 +20,7 @@ export class Fields {
   ) {}
 
   object(value: unknown, name: string): JsonObject {
-    if (isObject(value)) return value;
+    if (isObject<JsonObject>(value)) return value;
     throw this.bad(name, 'an object', value);
   }
 
@@ -72,10 +73,6 @@ export class Fields {
     const { place, hint } = this;
     return new DsError({ code: 'DS_CHECKPOINT', op: `${place}: ${name}`, expected, got, hint });
   }
-}
-
-function isObject(value: unknown): value is JsonObject {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 function shown(value: unknown): string {

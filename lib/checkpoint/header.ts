@@ -2,6 +2,7 @@
 // parsed. Format: 8 bytes of little-endian header length, JSON, then the data without holes.
 import { DsError } from '../errors.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
+import { isObject } from '../runtime/is-object.js';
 import { numel } from '../runtime/view.js';
 
 /** Where a tensor's bytes are; `start` and `end` count from the end of the header. */
@@ -131,10 +132,6 @@ function parseEntry(name: string, value: unknown, file: string): TensorEntry {
     throw damaged(place, `${bytes} bytes for ${dtype} [${shape}]`, `[${start}, ${end})`);
   }
   return { name, dtype, shape, start, end };
-}
-
-function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 function isCounts(value: unknown): value is number[] {

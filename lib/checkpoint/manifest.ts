@@ -10,6 +10,7 @@ import { type Box, canonical, isInside, isSameBox, wholeBox } from '../runtime/b
 import { dtypes } from '../runtime/dtypes.generated.js';
 import { syncPath } from '../runtime/file.js';
 import type { InputFile } from '../runtime/input-file.js';
+import { isObject } from '../runtime/is-object.js';
 import { numel } from '../runtime/view.js';
 import { isCheckpointFile, MANIFEST } from './directory.js';
 import { Fields } from './fields.js';
@@ -258,9 +259,7 @@ function boxOf(reader: Fields, items: readonly unknown[], place: string): Box {
 function parseJson(text: string, place: string): JsonObject {
   try {
     const value: unknown = JSON.parse(text);
-    if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
-      return value as JsonObject;
-    }
+    if (isObject<JsonObject>(value)) return value;
   } catch (cause) {
     throw damaged(place, 'JSON', (cause as Error).message.slice(0, 200));
   }

@@ -7,6 +7,7 @@ import { dirname, join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { cpu } from '../runtime/device.js';
+import { isObject } from '../runtime/is-object.js';
 import { held, Tensor } from '../tensor/index.js';
 import { LATEST, MANIFEST } from './directory.js';
 import { asDsError, ifThere, leadsNowhere } from './file-error.js';
@@ -223,16 +224,14 @@ function parseObject(text: string, path: string): JsonObject {
   } catch (cause) {
     throw damaged(path, 'JSON', (cause as Error).message.slice(0, 200));
   }
-  if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
-    return value as JsonObject;
-  }
+  if (isObject<JsonObject>(value)) return value;
   throw damaged(path, 'a JSON object', 'other JSON');
 }
 
 /** The names of the files in an index. */
 function filesOf(path: string, { weight_map: map }: JsonObject): string[] {
   const place = `${path}/${INDEX_FILE}`;
-  if (typeof map !== 'object' || map === null || Array.isArray(map)) {
+  if (!isObject(map)) {
     throw damaged(place, 'a "weight_map" of file names', 'something else');
   }
   for (const [name, file] of Object.entries(map)) {

@@ -2,6 +2,7 @@
 import { existsSync, rmdirSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { DsError } from '../errors.js';
+import { isObject } from '../runtime/is-object.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -194,8 +195,7 @@ async function writeMetric(
 }
 
 function metricsOf<Sample>(given: unknown): [string, SampleMetric][] {
-  const isSection = typeof given === 'object' && given !== null && !Array.isArray(given);
-  const metrics = Object.entries((isSection ? given : {}) as Record<string, unknown>);
+  const metrics = Object.entries(isObject(given) ? given : {});
   if (metrics.length === 0) {
     const expected = 'an object of one metric or more, by name';
     throw refused('metrics', expected, given, '{ seqlen: "seqlen" } is one.');

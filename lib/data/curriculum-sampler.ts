@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
@@ -249,8 +250,7 @@ function metricsOf(
   given: Readonly<Record<string, CurriculumMetric>>,
   samples: number,
 ): ReadonlyMap<string, Metric> {
-  const isSection = typeof given === 'object' && given !== null && !Array.isArray(given);
-  if (!isSection || Object.keys(given).length === 0) {
+  if (!isObject(given) || Object.keys(given).length === 0) {
     const expected = 'an object of one metric or more, by name';
     throw refused(`${OP} metrics`, expected, given);
   }

@@ -14,6 +14,7 @@ import {
   type StageWorker,
   type Values,
 } from '../pipe/index.js';
+import { isObject } from '../runtime/is-object.js';
 import { phrase } from '../runtime/phrase.js';
 import { noGrad, Scope, type Tensor, within, zeros } from '../tensor/index.js';
 import { Engine } from './engine.js';
@@ -250,7 +251,7 @@ type Named = Record<string, unknown>;
  */
 function batchOf(op: string, item: unknown): PipelineBatch {
   if (Array.isArray(item) && item.length === 2) return [item[0], item[1]];
-  if (typeof item === 'object' && item !== null && !Array.isArray(item)) {
+  if (isObject(item)) {
     const { tokens, targets, inputs = tokens, labels = targets, ...more } = item as Named;
     const [other] = Object.entries(more).filter(([, value]) => value != null);
     if (inputs !== undefined && !other) return [inputs as Values, labels];

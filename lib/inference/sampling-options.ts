@@ -1,5 +1,6 @@
 // How one sequence is sampled: the options as users write them, checked, and what they mean.
 import { DsError } from '../errors.js';
+import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
@@ -159,7 +160,7 @@ function readBias(
   vocabSize: number,
 ): [number, number][] {
   if (bias === undefined) return [];
-  if (typeof bias !== 'object' || bias === null || Array.isArray(bias)) {
+  if (!isObject(bias)) {
     throw refused(op, 'logitBias', 'numbers by token, such as { 50256: -100 }', bias, '');
   }
   const entries = bias instanceof Map ? [...bias] : Object.entries(bias);

@@ -1,6 +1,7 @@
 // The keys of a config.json, read one by one.
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { isObject } from '../runtime/is-object.js';
 
 /** The keys of a config.json; errors name the file and the key. */
 export class ModelConfig {
@@ -68,7 +69,7 @@ export class ModelConfig {
   /** The keys of an object; none where it is absent. Throws DS_CHECKPOINT for anything else. */
   section(key: string): ModelConfig {
     const value = this.get(key, {});
-    if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
+    if (isObject(value)) {
       return new ModelConfig(`${this.path}: ${key}`, value, this.hint);
     }
     throw this.refusal(key, 'an object', value);

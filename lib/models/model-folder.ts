@@ -8,6 +8,7 @@ import { generationOf, ifThere, WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import { readQuantized } from '../peft/index.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
+import { isObject } from '../runtime/is-object.js';
 import { phrase } from '../runtime/phrase.js';
 import type { CausalLM } from './causal-lm.js';
 import { type Layout, startWhole } from './load-weights.js';
@@ -44,7 +45,7 @@ export interface FolderOptions {
 }
 
 function requireFolderOptions<Options extends FolderOptions>(options: Options): Options {
-  if (typeof options !== 'object' || options === null || Array.isArray(options)) {
+  if (!isObject(options)) {
     const expected = 'options, such as { dtype: "bf16" }';
     const got = phrase(options);
     throw new DsError({ code: 'DS_ARGUMENT', op: 'fromPretrained', expected, got });
@@ -102,7 +103,7 @@ export function buildFromConfig<Model extends CausalLM, Options>(
   families: readonly Family<Model, Options>[],
   options: Options,
 ): Model {
-  if (typeof source !== 'string' && !isJsonObject(source)) {
+  if (typeof source !== 'string' && !isObject(source)) {
     const expected = 'a config.json: the object, the file or its folder';
     throw new DsError({ code: 'DS_ARGUMENT', op: 'fromConfig', expected, got: phrase(source) });
   }
@@ -114,16 +115,13 @@ export function buildFromConfig<Model extends CausalLM, Options>(
   return model;
 }
 
-const isJsonObject = (value: unknown): value is JsonObject =>
-  typeof value === 'object' && value !== null && !Array.isArray(value);
-
 function readConfig(path: string): [string, JsonObject] {
   const file = path.endsWith('.json') ? path : join(path, 'config.json');
   try {
     // Opening a pipe would wait for who writes it.
     if (existsSync(file) && !statSync(file).isFile()) throw new Error('no regular file');
     const values: unknown = JSON.parse(readFileSync(file, 'utf8'));
-    if (isJsonObject(values)) return [file, values];
+    if (isObject<JsonObject>(values)) return [file, values];
     throw new Error('other JSON');
   } catch (error) {
     const cause = error as NodeJS.ErrnoException;

@@ -8,6 +8,7 @@ import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { cpu } from '../runtime/device.js';
 import { dtypeSize } from '../runtime/dtype.js';
+import { isObject } from '../runtime/is-object.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { readOptions } from '../runtime/options.js';
@@ -305,8 +306,7 @@ async function readJson(path: string): Promise<JsonObject> {
   }
   try {
     const value: unknown = JSON.parse(text);
-    if (typeof value === 'object' && value !== null && !Array.isArray(value))
-      return value as JsonObject;
+    if (isObject<JsonObject>(value)) return value;
   } catch {
     // Said below.
   }

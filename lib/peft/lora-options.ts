@@ -1,5 +1,6 @@
 // What an adapter is: LoRA's options, checked, with PEFT's names and defaults.
 import { DsError } from '../errors.js';
+import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
@@ -139,7 +140,7 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
 }
 
 function withoutMissing(op: string, given: LoraOptions): LoraOptions {
-  if (typeof given !== 'object' || given === null || Array.isArray(given)) return given;
+  if (!isObject(given)) return given;
   const rest: Record<string, unknown> = { ...given };
   for (const [name, what] of Object.entries(MISSING)) {
     const snake = name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);

@@ -1,12 +1,13 @@
 // POST /v1/chat/completions: a conversation to be answered.
 import type { JsonObject, JsonValue } from '../../types/json.js';
+import { isObject } from '../runtime/is-object.js';
 import { phrase } from '../runtime/phrase.js';
 import type { ChatMessage } from '../text/index.js';
 import { ChatFormat } from './answer-format.js';
 import { ApiError, invalid, unsupported } from './api-error.js';
 import { type Order, readDelivery, readOptions, TOP_LOGPROBS } from './order.js';
 import type { ChatPromptOptions, PromptReader } from './prompt-reader.js';
-import { isObject, RequestFields } from './request-fields.js';
+import { RequestFields } from './request-fields.js';
 import type { ServedModel } from './served-model.js';
 import { requireSupported } from './unsupported.js';
 
@@ -74,7 +75,8 @@ function messagesOf(given: JsonValue | undefined): ChatMessage[] {
 }
 
 function messageOf(given: JsonValue, place: string): ChatMessage {
-  if (!isObject(given)) throw invalid(place, 'an object with role and content', phrase(given));
+  if (!isObject<JsonObject>(given))
+    throw invalid(place, 'an object with role and content', phrase(given));
   const { role, content, name, ...others } = given;
   if (typeof role !== 'string' || !ROLES.includes(role)) {
     throw invalid(`${place}.role`, ROLES.join(', '), phrase(role));
@@ -99,7 +101,7 @@ function textOf(content: JsonValue | undefined, place: string): string {
     throw invalid(place, 'a text, or a list of parts that are texts', phrase(content));
   }
   const texts = content.map((part, i) => {
-    const { type, text } = isObject(part) ? part : {};
+    const { type, text } = isObject<JsonObject>(part) ? part : {};
     if (type === 'text' && typeof text === 'string') return text;
     if (typeof type === 'string' && type !== 'text') {
       const got = type.slice(0, 60);

@@ -1,9 +1,10 @@
 // What a request asks for, checked: the fields that completions and chats share.
 import type { JsonValue } from '../../types/json.js';
+import { isObject } from '../runtime/is-object.js';
 import { phrase } from '../runtime/phrase.js';
 import type { AnswerFormat } from './answer-format.js';
 import { ApiError, invalid, TOO_LONG, tooLong } from './api-error.js';
-import { isInteger, isObject, type RequestFields } from './request-fields.js';
+import { isInteger, type RequestFields } from './request-fields.js';
 import type { ContinuationOptions } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
 

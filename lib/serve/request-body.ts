@@ -2,6 +2,7 @@
 import type { IncomingMessage } from 'node:http';
 import { TextDecoder } from 'node:util';
 import type { JsonObject } from '../../types/json.js';
+import { isObject } from '../runtime/is-object.js';
 import { phrase } from '../runtime/phrase.js';
 import { ApiError } from './api-error.js';
 
@@ -28,9 +29,7 @@ export async function readJson(request: IncomingMessage, most: number): Promise<
     const message = `The body is no JSON: ${(cause as Error).message.slice(0, 200)}.`;
     throw new ApiError(400, message, { code: 'invalid_json' });
   }
-  if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
-    return value as JsonObject;
-  }
+  if (isObject<JsonObject>(value)) return value;
   throw new ApiError(400, `The body: expected a JSON object, got ${phrase(value)}.`);
 }
 

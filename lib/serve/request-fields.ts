@@ -1,5 +1,6 @@
 // The fields of a request, each read by its kind and bounds; what nobody has read is refused.
 import type { JsonObject, JsonValue } from '../../types/json.js';
+import { isObject } from '../runtime/is-object.js';
 import { phrase } from '../runtime/phrase.js';
 import { closest } from '../runtime/suggestion.js';
 import { ApiError, invalid } from './api-error.js';
@@ -98,9 +99,6 @@ function isWithin(value: JsonValue | undefined, levels: number): boolean {
   if (typeof value !== 'object' || value === null) return true;
   return levels > 0 && Object.values(value).every((one) => isWithin(one, levels - 1));
 }
-
-export const isObject = (value: unknown): value is JsonObject =>
-  typeof value === 'object' && value !== null && !Array.isArray(value);
 
 export function isInteger(value: unknown, least: number, most: number): value is number {
   return Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most;

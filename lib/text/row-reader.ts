@@ -1,7 +1,7 @@
 // The rows of a part of a file, each with the place that errors name.
 import { constants } from 'node:buffer';
 import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
-
+import { isObject } from '../runtime/is-object.js';
 import { parquetRows } from './parquet-rows.js';
 import type { FilePart } from './row-files.js';
 import { dataError } from './tokenizer-folder.js';
@@ -63,7 +63,7 @@ function parseRow(text: string, place: () => string): Row {
 }
 
 function requireObject(value: unknown, place: () => string): Row {
-  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Row;
+  if (isObject<Row>(value)) return value;
   throw dataError(place(), 'a JSON object', JSON.stringify(value).slice(0, 60), '');
 }
 

@@ -4,6 +4,7 @@ import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
+import { isObject } from '../runtime/is-object.js';
 import { phrase } from '../runtime/phrase.js';
 
 type Json = Record<string, unknown>;
@@ -172,7 +173,7 @@ function readJson(path: string): Json {
       'It may be cut off, or a pointer of git-lfs.',
     );
   }
-  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Json;
+  if (isObject<Json>(value)) return value;
   throw dataError(path, 'a JSON object', phrase(value), '');
 }
 

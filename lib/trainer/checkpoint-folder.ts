@@ -8,6 +8,7 @@ import { makeFolder } from '../checkpoint/make-folder.js';
 import { removeCheckpoint, removeOwn, requireReplaceable } from '../checkpoint/ours.js';
 import type { Engine } from '../engine/engine.js';
 import { DsError } from '../errors.js';
+import { isObject } from '../runtime/is-object.js';
 import type { Tokenizer } from '../text/index.js';
 import type { SaveSettings } from './read-options.js';
 import { isMadeByTrainer } from './trainer-state.js';
@@ -179,7 +180,7 @@ export async function readCheckpoint(
 ): Promise<JsonObject> {
   const { clientState } = await engine.loadCheckpoint(dir, { loadCompanions });
   const { trainer } = clientState;
-  if (typeof trainer === 'object' && trainer !== null && !Array.isArray(trainer)) return trainer;
+  if (isObject(trainer)) return trainer;
   throw notResumable(dir, "a checkpoint of another program's, without a Trainer's state");
 }
 

@@ -7,6 +7,7 @@ import type { Engine } from '../engine/engine.js';
 import { DATA } from '../engine/ranks.js';
 import { DsError } from '../errors.js';
 import type { NumericArray } from '../runtime/dtype.js';
+import { isObject } from '../runtime/is-object.js';
 import { phrase } from '../runtime/phrase.js';
 import { LossReport, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { EvalData } from './eval-data.js';
@@ -173,8 +174,7 @@ function choicesOf(report: LossReport): { sum: number; count: number } {
 
 /** What has no names, such as a promise, would be metrics that nobody ever sees. */
 function requireObject(metrics: unknown): MetricSums {
-  const isObject = typeof metrics === 'object' && metrics !== null && !Array.isArray(metrics);
-  if (isObject && !types.isPromise(metrics)) return metrics as MetricSums;
+  if (isObject<MetricSums>(metrics) && !types.isPromise(metrics)) return metrics;
   if (types.isPromise(metrics)) metrics.catch(() => {});
   throw new DsError({
     code: 'DS_ARGUMENT',

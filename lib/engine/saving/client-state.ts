@@ -1,6 +1,7 @@
 // What a program keeps in a checkpoint: values that come back from JSON as they were.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import { DsError } from '../../errors.js';
+import { isObject } from '../../runtime/is-object.js';
 
 /** An object may lie in so many others: what writes and reads JSON calls itself for each. */
 const MOST_LEVELS = 1000;
@@ -15,7 +16,7 @@ const SHOWN = 120;
  */
 export function jsonObject(place: string, value: unknown, example: string): JsonObject {
   const kept = keptOf(place, '', value, []);
-  if (typeof kept === 'object' && kept !== null && !Array.isArray(kept)) return kept;
+  if (isObject(kept)) return kept;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: place,

@@ -8,9 +8,9 @@ import { DsError, type DsErrorCode } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import { isPart } from '../../runtime/box.js';
+import { isObject } from '../../runtime/is-object.js';
 import { getRandomState, type Tensor } from '../../tensor/index.js';
 import type { Decisions } from '../engine-parts.js';
-
 import { DATA, MODEL } from '../ranks.js';
 import { StoreWorld } from '../saving/store-world.js';
 import { isCutOver, type NamedPart, partsOf, requireComplete } from './cut-layers.js';
@@ -241,7 +241,7 @@ function worldOf(job: Distributed): AgreementWorld {
 /** `value` as JSON, the keys of each object in alphabetical order. */
 function sorted(value: unknown): string {
   return JSON.stringify(value, (_, one) =>
-    isSection(one) ? Object.fromEntries(Object.entries(one).sort()) : one,
+    isObject(one) ? Object.fromEntries(Object.entries(one).sort()) : one,
   );
 }
 
@@ -309,14 +309,10 @@ function flatten(entries: readonly [string, unknown][], above = ''): Texts {
   const leaves: Texts = {};
   for (const [key, value] of entries) {
     const path = above + key;
-    if (isSection(value)) Object.assign(leaves, flatten(Object.entries(value), `${path}.`));
+    if (isObject(value)) Object.assign(leaves, flatten(Object.entries(value), `${path}.`));
     else leaves[path] = text(value);
   }
   return leaves;
-}
-
-function isSection(value: unknown): value is object {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 /** What JSON would drop keeps its name: a caller's optimizer may have anything in its groups. */
@@ -324,7 +320,7 @@ function text(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(text).join(', ')}]`;
   if (typeof value === 'string') return JSON.stringify(value);
   if (typeof value === 'function') return 'a function';
-  return isSection(value) ? sorted(flatten(Object.entries(value))) : String(value);
+  return isObject(value) ? sorted(flatten(Object.entries(value))) : String(value);
 }
 
 /** The first place where two ranks differ in what a rule is about. */

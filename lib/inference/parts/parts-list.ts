@@ -4,6 +4,7 @@ import { readFile } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import type { JsonObject } from '../../../types/json.js';
 import { DsError } from '../../errors.js';
+import { isObject } from '../../runtime/is-object.js';
 import { phrase } from '../../runtime/phrase.js';
 
 /** What saveParts() calls it. */
@@ -86,9 +87,7 @@ async function readJson(path: string): Promise<JsonObject> {
   }
   try {
     const value: unknown = JSON.parse(text);
-    if (typeof value === 'object' && value !== null && !Array.isArray(value)) {
-      return value as JsonObject;
-    }
+    if (isObject<JsonObject>(value)) return value;
   } catch {} // Said below.
   throw damaged(path, 'a JSON object', 'something else');
 }

@@ -1,5 +1,6 @@
 // Words of a command line, and the file that --config names, to the arguments of `ds train`.
 import { DsError } from '../../errors.js';
+import { isObject } from '../../runtime/is-object.js';
 import { closest } from '../../runtime/suggestion.js';
 import { ALIASES, KINDS, type Kind, type TrainArguments } from './arguments.js';
 import { NO_EFFECT, REFUSED } from './foreign-arguments.js';
@@ -144,7 +145,7 @@ function readRecord(given: Given): object {
   const value = only(given, 'JSON, such as \'{"min_lr": 1e-6}\'');
   try {
     const record: unknown = typeof value === 'string' ? JSON.parse(value) : value;
-    if (typeof record === 'object' && record !== null && !Array.isArray(record)) return record;
+    if (isObject(record)) return record;
   } catch {
     // Refused below, as what is no object.
   }
