@@ -138,14 +138,26 @@ export class Distributed {
    * failure of the job it closes at once, and a new initDistributed() may follow.
    */
   async destroy(): Promise<void> {
-    await this.network.job?.leave();
-    this.network.server?.stop();
+    const { job, server, endsWithFirst } = this.network;
+    await job?.leave(endsWithFirst && this.rank > 0 ? STORE_END_MS : 0);
+    server?.stop();
     if (current === this) current = null;
     for (const group of this.network.groups.splice(0)) group.dispose();
+  }
+
+  /**
+   * @internal destroy() of a job that this process takes for none from now on; the next one is
+   * joined once it is over. Other ranks may take until the job's timeout to come so far.
+   */
+  abandon(): void {
+    if (current === this) current = null;
+    leaving = this.destroy().catch(() => {});
   }
 }
 
 let current: Distributed | null = null;
+/** The end of the job that was abandoned, whose store would be in the way of another. */
+let leaving: Promise<void> = Promise.resolve();
 /** What initDistributed() is about to give; a second store of this process would be in its way. */
 let joining: Promise<Distributed> | null = null;
 
@@ -175,9 +187,11 @@ export async function initDistributed(given: InitOptions = {}): Promise<Distribu
 }
 
 function joined(options: InitOptions): Promise<Distributed> {
-  joining ??= join(options).finally(() => {
-    joining = null;
-  });
+  joining ??= leaving
+    .then(() => join(options))
+    .finally(() => {
+      joining = null;
+    });
   return joining;
 }
 
@@ -213,10 +227,14 @@ async function join(options: InitOptions): Promise<Distributed> {
   try {
     job = await Job.join({ store, rank, worldSize, timeout });
     await job.set(meshKey(rank), told);
-    if (rank === 0) await job.set(NAME_KEY, randomBytes(8).toString('hex'));
-    const network: Network = { job, server, device, timeout, name: '', groups: [] };
+    if (rank === 0) {
+      await job.set(HOME_KEY, server ? 'rank 0' : 'another process');
+      await job.set(NAME_KEY, randomBytes(8).toString('hex'));
+    }
+    const network: Network = { ...noNetwork(device, timeout), job, server };
     const world = await openGroup(network, 'world', everyone, rank);
     network.name = await job.get(NAME_KEY, 0);
+    network.endsWithFirst = (await job.get(HOME_KEY, 0)) === 'rank 0';
     joined = new Distributed(world, localRank, shape, network);
     other = await otherMesh(job, worldSize);
   } catch (error) {
@@ -256,9 +274,18 @@ function meshOf(
 /** A job of this process alone, whose collectives are copies; nobody else learns of it. */
 export function aloneOn(device: Device, { localRank = 0, timeout = 600_000 } = {}): Distributed {
   const world = new ProcessGroup('world', [0], 0, device, new SoloGroup());
-  const network: Network = { job: null, server: null, device, timeout, name: '', groups: [] };
-  return new Distributed(world, localRank, MeshShape.over(1), network);
+  return new Distributed(world, localRank, MeshShape.over(1), noNetwork(device, timeout));
 }
+
+const noNetwork = (device: Device, timeout: number): Network => ({
+  ...{ job: null, server: null, device, timeout, name: '', endsWithFirst: false, groups: [] },
+});
+
+/** Where rank 0 says in the store whose the store is. */
+const HOME_KEY = 'home';
+
+/** How long a rank that has left waits for the end of rank 0's store, which is near by then. */
+const STORE_END_MS = 5000;
 
 /** Where rank 0 says in the store what the job is called. */
 const NAME_KEY = 'name';
@@ -307,6 +334,8 @@ interface Network {
   timeout: number;
   /** What names in the store begin with; empty without one. */
   name: string;
+  /** Whether the store is rank 0's, and ends with its part in the job. */
+  endsWithFirst: boolean;
   /** Those that were opened. */
   groups: ProcessGroup[];
 }

@@ -91,11 +91,23 @@ export class Job {
   }
 
   /**
-   * Ends this rank's collectives, waits until every rank has come so far, and closes everything.
+   * Ends this rank's collectives, waits until every rank has come so far, and closes everything;
+   * before that it waits at most `storeEnd` milliseconds for the end of the store, in which whoever
+   * joins the next job at its address would be lost.
    */
-  async leave(): Promise<void> {
+  async leave(storeEnd = 0): Promise<void> {
     await settled(() => addon.leaveJob(this.handle));
+    if (storeEnd > 0 && !this.hasFailed()) await this.get('never set', storeEnd).catch(() => {});
     this.close();
+  }
+
+  private hasFailed(): boolean {
+    try {
+      this.check();
+      return false;
+    } catch {
+      return true;
+    }
   }
 
   /** Closes at once; ranks that still wait for this one are told that it left. */

@@ -7,6 +7,7 @@ import {
   DsError,
   type inference,
   initInference,
+  initialize,
   nn,
   noGrad,
   parallel,
@@ -42,6 +43,8 @@ export interface RanksJob {
   odd?: { folder: string } | 'no memory' | { config: string | object; joins?: boolean };
   /** Whether rank 1, which follows, meets with an error in the middle of a text and goes on. */
   fails?: boolean;
+  /** Whether no rank can read its configuration; each then trains. */
+  unread?: boolean;
 }
 
 const { GPT2, Llama, Qwen2Moe, Qwen3, Qwen3Moe } = nn.models;
@@ -385,6 +388,20 @@ async function misled(job: RanksJob, shared: inference.InferenceConfig): Promise
   return said;
 }
 
+/** Nobody could tell how the model was to be shared; what is joined next has a mesh of its own. */
+async function afresh({ folder: path, home }: RanksJob): Promise<string> {
+  const config = join(home, 'no such file.json');
+  await refused('unread', () => initInference(path, config), /DS_CONFIG|no such file/);
+  const { engine } = await initialize({
+    model: new nn.Linear(4, 4),
+    config: { train_batch_size: 2, optimizer: { type: 'AdamW', params: {} } },
+  });
+  engine.destroy();
+  const own = distributed();
+  await own?.destroy();
+  return [own?.mesh.shape, ...checks.failures].join();
+}
+
 function isOver({ world }: Distributed): boolean {
   try {
     world.check();
@@ -402,6 +419,10 @@ async function main(): Promise<void> {
   const shared: inference.InferenceConfig = { device, tensor_parallel };
   if (job.odd) {
     console.log(JSON.stringify(await apart(job, shared)));
+    return;
+  }
+  if (job.unread) {
+    console.log(JSON.stringify(await afresh(job)));
     return;
   }
   if (job.fails) {

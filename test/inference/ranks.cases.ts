@@ -155,5 +155,17 @@ const unlike: Case = {
   gpus: 2,
 };
 
+const afresh: Case = {
+  name: 'inference over ranks: configurations that no rank can read leave no mesh behind',
+  run: async ({ kind }) => {
+    const job: RanksJob = {
+      ...{ kind, ranks: 2, folder, prompt, tokens: text, home: '/none', dies: null, unread: true },
+    };
+    const results = await runRanks('../inference/ranks-process', 2, { job });
+    assert.deepEqual([...reportsOf<string>(results)], ['dp 2', 'dp 2']);
+  },
+  gpus: 2,
+};
+
 /** Each on as many devices as it has ranks. */
-export const cases: readonly Case[] = [...shared, ...bereaved, misled, ...apart, unlike];
+export const cases: readonly Case[] = [...shared, ...bereaved, misled, ...apart, unlike, afresh];

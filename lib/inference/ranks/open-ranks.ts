@@ -68,8 +68,15 @@ export async function refuseRanks(sharing: Sharing | null, error: unknown): Prom
       if (ranks) tell(ranks, error);
       return;
     }
-    const job = distributed() ?? (await joinUnread());
-    if (job && job.mesh.size('tp') > 1) tell(await ranksOf(job, false), error);
+    const joined = distributed();
+    const job = joined ?? (await joinUnread());
+    if (!job) return;
+    try {
+      if (job.mesh.size('tp') > 1) tell(await ranksOf(job, false), error);
+    } finally {
+      // Its mesh is a guess, which says nothing of what is joined after it.
+      if (!joined) job.abandon();
+    }
   } catch {
     // The error itself says more; the others then learn of it by this rank's end.
   }
