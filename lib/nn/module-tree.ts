@@ -1,5 +1,6 @@
 // The tree of a module: what belongs to it and to the modules below it, and under which names.
 import { DsError } from '../errors.js';
+import { isPlainObject } from '../runtime/is-object.js';
 import { Tensor } from '../tensor/index.js';
 import { Parameter } from './parameter.js';
 
@@ -146,9 +147,7 @@ export function* collected<Member>(
 function entriesOf(value: object): Iterable<readonly [unknown, unknown]> {
   if (Array.isArray(value) || value instanceof Map) return value.entries();
   if (value instanceof Set) return [...value].entries();
-  const prototype: unknown = Object.getPrototypeOf(value);
-  const isPlain = prototype === null || Object.getPrototypeOf(prototype) === null;
-  return isPlain ? Object.entries(value) : [];
+  return isPlainObject(value) ? Object.entries(value) : [];
 }
 
 function endless(path: string, module: object): DsError {

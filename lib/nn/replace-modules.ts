@@ -1,4 +1,5 @@
 // Puts one module in the place of another, wherever a model holds it.
+import { isPlainObject } from '../runtime/is-object.js';
 import { Module } from './module.js';
 
 /**
@@ -25,10 +26,7 @@ function put(holder: object, key: unknown, value: Module): void {
   else (holder as Record<string, unknown>)[key as string] = value;
 }
 
-/** Where Module.fields() looks for modules; a Set has no places to put one into. */
+/** Where a module's tree has modules beside fields; a Set has no places to put one into. */
 function isCollection(value: unknown): value is object {
-  if (typeof value !== 'object' || value === null) return false;
-  if (Array.isArray(value) || value instanceof Map) return true;
-  const prototype: unknown = Object.getPrototypeOf(value);
-  return prototype === null || Object.getPrototypeOf(prototype) === null;
+  return Array.isArray(value) || value instanceof Map || isPlainObject(value);
 }

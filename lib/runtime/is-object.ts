@@ -1,8 +1,15 @@
-// Whether a value has others by name, as an object of JSON has.
+// Whether a value has others by name, as an object of JSON has, and whether it is nothing more.
 
 /** Whether it is an object, neither null nor a list; `Named` says what is known of its values. */
 export function isObject<Named extends object = Record<string, unknown>>(
   value: unknown,
 ): value is Named {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** Whether it is an object of no class, as { ... } makes them: one that is walked through. */
+export function isPlainObject(value: unknown): value is Record<string, unknown> {
+  if (!isObject(value)) return false;
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === null || Object.getPrototypeOf(prototype) === null;
 }

@@ -1,6 +1,7 @@
 // Batches on their way from the host to the engine's device.
 import { type Uploader, uploaderFor } from '../data/upload.js';
 import type { Device } from '../runtime/device.js';
+import { isPlainObject } from '../runtime/is-object.js';
 import { Tensor } from '../tensor/index.js';
 import type { MicroBatch } from './objective.js';
 
@@ -56,14 +57,8 @@ function replaced<Value>(value: Value, by: (tensor: Tensor) => Tensor): Value {
   const walk = (part: unknown): unknown => {
     if (part instanceof Tensor) return by(part);
     if (Array.isArray(part)) return part.map(walk);
-    if (!isPlain(part)) return part;
+    if (!isPlainObject(part)) return part;
     return Object.fromEntries(Object.entries(part).map(([key, inner]) => [key, walk(inner)]));
   };
   return walk(value) as Value;
-}
-
-function isPlain(value: unknown): value is Record<string, unknown> {
-  if (typeof value !== 'object' || value === null) return false;
-  const prototype = Object.getPrototypeOf(value);
-  return prototype === null || prototype === Object.prototype;
 }

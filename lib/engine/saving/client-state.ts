@@ -1,7 +1,7 @@
 // What a program keeps in a checkpoint: values that come back from JSON as they were.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import { DsError } from '../../errors.js';
-import { isObject } from '../../runtime/is-object.js';
+import { isObject, isPlainObject } from '../../runtime/is-object.js';
 
 /** An object may lie in so many others: what writes and reads JSON calls itself for each. */
 const MOST_LEVELS = 1000;
@@ -53,9 +53,9 @@ function keptOf(
       return kept;
     });
   }
-  const prototype = Object.getPrototypeOf(value);
-  if (prototype !== null && Object.getPrototypeOf(prototype) !== null) {
-    throw refused(place, `a ${prototype.constructor?.name ?? 'class'}`, 'Save plain objects.');
+  if (!isPlainObject(value)) {
+    const name = Object.getPrototypeOf(value).constructor?.name ?? 'class';
+    throw refused(place, `a ${name}`, 'Save plain objects.');
   }
   const kept = Object.entries(value).map(([key, item]) => {
     const of = item === undefined ? undefined : keptOf(`${place}.${key}`, key, item, within);

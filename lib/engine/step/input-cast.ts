@@ -4,6 +4,7 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
+import { isPlainObject } from '../../runtime/is-object.js';
 import { phrase } from '../../runtime/phrase.js';
 import { Tensor } from '../../tensor/index.js';
 
@@ -27,7 +28,7 @@ function floatsAs(dtype: 'f16' | 'bf16'): InputCast {
   const cast = (value: unknown): unknown => {
     if (value instanceof Tensor) return isFloating(value.dtype) ? value.to(dtype) : value;
     if (Array.isArray(value)) return value.map(cast);
-    if (typeof value !== 'object' || value === null || !isPlain(value)) return value;
+    if (!isPlainObject(value)) return value;
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, cast(item)]));
   };
   return (inputs) => inputs.map(cast);
@@ -37,9 +38,4 @@ function floatsAs(dtype: 'f16' | 'bf16'): InputCast {
 export function inputCastOf({ fp16, bf16, torch_autocast: autocast }: ResolvedConfig): InputCast {
   if (fp16.enabled && (fp16.auto_cast || autocast.enabled)) return floatsAs('f16');
   return bf16.enabled && autocast.enabled ? floatsAs('bf16') : asGiven;
-}
-
-function isPlain(value: object): boolean {
-  const prototype = Object.getPrototypeOf(value);
-  return prototype === Object.prototype || prototype === null;
 }

@@ -16,7 +16,7 @@ import { judgeSupport } from '../../config/support.js';
 import { siftKeys } from '../../config/unknown-keys.js';
 import { checkSchema } from '../../config/validate.js';
 import { Device } from '../../runtime/device.js';
-import { isObject } from '../../runtime/is-object.js';
+import { isObject, isPlainObject } from '../../runtime/is-object.js';
 import { phrase } from '../../runtime/phrase.js';
 import schemaJson from './schema.json';
 
@@ -98,8 +98,7 @@ function documentOf(source: unknown): ConfigDocument {
 function named(value: unknown): unknown {
   if (value instanceof Device) return value.name;
   if (!isObject(value)) return value;
-  const prototype = Object.getPrototypeOf(value);
-  if (prototype !== Object.prototype && prototype !== null) return phrase(value);
+  if (!isPlainObject(value)) return phrase(value);
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, named(item)]));
 }
 
