@@ -252,10 +252,7 @@ export class DiskHomeOfOffloadedWeights extends DiskHome {
   override deliver(): void {}
 
   override finish(partition: Partition): Stream {
-    const { weight, uploaded } = this.partOf(partition);
-    const order = partition.place.store(weight, this.host);
-    uploaded.record(order);
-    return order;
+    return this.store(partition);
   }
 
   override refresh(partition: Partition): void {

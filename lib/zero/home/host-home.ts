@@ -153,10 +153,7 @@ export class HostHomeOfOffloadedWeights extends HostHome {
   override deliver(): void {}
 
   override finish(partition: Partition): Stream {
-    const { weight, uploaded } = this.partOf(partition);
-    const order = partition.place.store(weight, this.host);
-    uploaded.record(order);
-    return order;
+    return this.store(partition);
   }
 
   override refresh(partition: Partition): void {

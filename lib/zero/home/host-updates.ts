@@ -119,6 +119,14 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
     return this.h2d;
   }
 
+  /** finish() of weights that live elsewhere than on the device: sends them there, all at once. */
+  protected store(partition: Partition): Stream {
+    const { weight, uploaded } = this.partOf(partition);
+    const order = partition.place.store(weight, this.host);
+    uploaded.record(order);
+    return order;
+  }
+
   /** The weights of all tiles, whose updates have been enqueued, leave once the device has passed `after`. */
   uploadAll(partition: Partition, after: Event | null): void {
     if (after) this.h2d.wait(after);

@@ -11,7 +11,7 @@ import {
   type OpenTile,
 } from './host-home.js';
 import type { Bytes, LentState } from './lent-state.js';
-import { type SplitPart, SplitPieces } from './split-pieces.js';
+import { SplitPieces } from './split-pieces.js';
 import type { HostTile, Tile } from './tiles.js';
 import { WeightSlots } from './weight-slots.js';
 
@@ -32,7 +32,7 @@ export class SplitHome extends HostHome {
   /** `rule` updates its partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, { ...options, tile: Math.min(options.tile, LARGEST_TILE) });
-    this.pieces = new SplitPieces(device, rule);
+    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition).ranges);
     const { d2h: down, host: updates, h2d: up } = this;
     this.slots = new WeightSlots(device, { down, updates, up });
   }
@@ -60,13 +60,13 @@ export class SplitHome extends HostHome {
   }
 
   override writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
-    this.pieces.write(this.partsOf(partition), piece, values, this.device.compute);
+    this.pieces.write(partition, piece, values, this.device.compute);
   }
 
   override lend(partition: Partition, piece: Piece, name: string): LentState {
     if (name !== 'master') return super.lend(partition, piece, name);
     this.host.wait(this.partOf(partition).uploaded);
-    return this.pieces.lend(this.partsOf(partition), piece, this.host);
+    return this.pieces.lend(partition, piece, this.host);
   }
 
   /** The weights are half of the masters: whoever changes these changes them. */
@@ -84,10 +84,6 @@ export class SplitHome extends HostHome {
     super.dispose();
     this.slots.dispose();
   }
-
-  private partsOf(partition: Partition): SplitPart {
-    return { weights: partition.weights, ranges: this.partOf(partition).ranges };
-  }
 }
 
 /**
@@ -101,7 +97,7 @@ export class SplitHomeOfOffloadedWeights extends HostHomeOfOffloadedWeights {
   /** `rule` updates its partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
-    this.pieces = new SplitPieces(device, rule);
+    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition).ranges);
   }
 
   protected override masterFor({ weights }: Partition): Tensor {
@@ -109,19 +105,15 @@ export class SplitHomeOfOffloadedWeights extends HostHomeOfOffloadedWeights {
   }
 
   override writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
-    this.pieces.write(this.partsOf(partition), piece, values, this.device.compute);
+    this.pieces.write(partition, piece, values, this.device.compute);
   }
 
   override lend(partition: Partition, piece: Piece, name: string): LentState {
     if (name !== 'master') return super.lend(partition, piece, name);
-    return this.pieces.lend(this.partsOf(partition), piece, this.host);
+    return this.pieces.lend(partition, piece, this.host);
   }
 
   override refresh(): void {
     this.host.synchronize();
-  }
-
-  private partsOf(partition: Partition): SplitPart {
-    return { weights: partition.weights, ranges: this.partOf(partition).ranges };
   }
 }

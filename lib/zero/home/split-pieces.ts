@@ -6,6 +6,7 @@ import type { Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyFlat, sliceFlat } from '../flat.js';
 import type { Piece, Range } from '../layout.js';
+import type { Partition } from '../partition.js';
 import { LentState } from './lent-state.js';
 import { pinned } from './pinned.js';
 import { placeInState, type RangeState } from './range-state.js';
@@ -15,14 +16,6 @@ const PER_BYTE = 8;
 
 /** Elements that are written at once: their f32 copy takes 8 MiB of host memory. */
 const WRITTEN_AT_ONCE = 2 ** 21;
-
-/** A partition whose masters are in halves. */
-export interface SplitPart {
-  /** [numel] bf16, the upper halves, wherever the model's weights are. */
-  readonly weights: Tensor;
-  /** The state in host memory, lower halves and ties in it. */
-  readonly ranges: readonly RangeState[];
-}
 
 /** Halves of a part of a range, held, in host memory. */
 interface Halves {
@@ -40,19 +33,24 @@ interface Place {
   readonly within: Range;
 }
 
-/** Joins and splits on host threads. What is lent is a copy in f32. */
+/**
+ * Joins and splits on host threads. Upper halves are a partition's weights, bf16, wherever the model has them. What is
+ * lent is a copy in f32.
+ */
 export class SplitPieces {
+  /** `rangesOf`: the state of a partition in host memory, lower halves and ties in it. */
   constructor(
     private readonly device: Device,
     private readonly optimizer: SplitMaster,
+    private readonly rangesOf: (partition: Partition) => readonly RangeState[],
   ) {}
 
   /** `order`: in which halves change, on the host and where the weights are. */
-  lend(part: SplitPart, piece: Piece, order: Stream): LentState {
-    const { range, around, within } = this.placeOf(part, piece);
+  lend(partition: Partition, piece: Piece, order: Stream): LentState {
+    const { range, around, within } = this.placeOf(partition, piece);
     const joined = pinned(this.device, [around.numel], 'f32');
-    const room = roomFor(part, around.numel);
-    withHalves(part, { range, around, order, room }, (parts) =>
+    const room = roomFor(partition, around.numel);
+    withHalves(partition, { range, around, order, room }, (parts) =>
       kernels.joinMasterOnHost({ ...parts, out: joined }, order),
     );
     room?.release();
@@ -61,29 +59,30 @@ export class SplitPieces {
     joined.release();
     return new LentState(lent, order, () => {
       this.device.compute.synchronize();
-      this.write(part, piece, lent, order);
+      this.write(partition, piece, lent, order);
     });
   }
 
   /** Master weights of a piece become `values`, f32, in the order of `stream`; blocks until they are. */
-  write(part: SplitPart, piece: Piece, values: Tensor, stream: Stream): void {
-    const { range, around, within } = this.placeOf(part, piece);
+  write(partition: Partition, piece: Piece, values: Tensor, stream: Stream): void {
+    const { range, around, within } = this.placeOf(partition, piece);
     const most = Math.min(around.numel, WRITTEN_AT_ONCE);
     const scratch = pinned(this.device, [most], 'f32');
-    const room = roomFor(part, most);
+    const room = roomFor(partition, most);
     for (let first = 0; first < around.numel; first += most) {
       const numel = Math.min(most, around.numel - first);
       const cut = { offset: around.offset + first, numel };
       const from = Math.max(first, within.offset);
       const end = Math.min(first + numel, within.offset + within.numel);
       const joined = sliceFlat(scratch, { offset: 0, numel });
-      withHalves(part, { range, around: cut, order: stream, room }, (parts) => {
+      withHalves(partition, { range, around: cut, order: stream, room }, (parts) => {
         // What shares a byte with the piece stays as it is now, not as it was when the piece was lent.
         kernels.joinMasterOnHost({ ...parts, out: joined }, stream);
         const at = { offset: from - first, numel: end - from };
         copyFlat(joined, at, values, { offset: from - within.offset, numel: end - from }, stream);
         kernels.splitMasterOnHost({ ...parts, in: joined }, stream);
-        if (room) copyFlat(part.weights, inPartition(range, cut), parts.high, all(cut), stream);
+        if (room)
+          copyFlat(partition.weights, inPartition(range, cut), parts.high, all(cut), stream);
       });
       joined.release();
     }
@@ -91,8 +90,9 @@ export class SplitPieces {
     for (const one of [scratch, room]) one?.release();
   }
 
-  private placeOf({ ranges }: SplitPart, piece: Piece): Place {
+  private placeOf(partition: Partition, piece: Piece): Place {
     const { optimizer } = this;
+    const ranges = this.rangesOf(partition);
     const groups = ranges.map(({ range }) => range);
     const found = placeInState({ optimizer, groups }, piece, halves.low);
     const { offset, numel } = found.place;
@@ -107,7 +107,7 @@ export class SplitPieces {
 }
 
 /** Host memory for upper halves of `numel` masters; null where that is where they are. */
-function roomFor({ weights }: SplitPart, numel: number): Tensor | null {
+function roomFor({ weights }: Partition, numel: number): Tensor | null {
   return weights.buffer.pinned ? null : pinned(weights.device, [numel], 'bf16');
 }
 
@@ -127,7 +127,7 @@ interface Opening extends Omit<Place, 'within'> {
 
 /** Calls `body`, which enqueues in `order` what reads halves, or changes them; upper ones in `room` are a copy. */
 function withHalves(
-  { weights }: SplitPart,
+  { weights }: Partition,
   { range, around, order, room }: Opening,
   body: (parts: Halves) => void,
 ): void {

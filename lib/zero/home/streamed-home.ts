@@ -129,12 +129,7 @@ export class StreamedHomeOfOffloadedWeights extends StreamedHome {
   }
 
   override finish(partition: Partition): Stream {
-    const { place } = partition;
-    if (place.memory) return super.finish(partition);
-    const { weight, uploaded } = this.partOf(partition);
-    const order = place.store(weight, this.host);
-    uploaded.record(order);
-    return order;
+    return partition.place.memory ? super.finish(partition) : this.store(partition);
   }
 
   override refresh(partition: Partition): void {

@@ -8,7 +8,7 @@ import type { Piece } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { HostHomeOptions, OpenTile } from './host-home.js';
 import type { Bytes, LentState } from './lent-state.js';
-import { type SplitPart, SplitPieces } from './split-pieces.js';
+import { SplitPieces } from './split-pieces.js';
 import { StreamedHome } from './streamed-home.js';
 import type { HostTile, Tile } from './tiles.js';
 
@@ -20,7 +20,7 @@ abstract class SplitAndStreamed extends StreamedHome {
   /** `rule` updates its partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
-    this.pieces = new SplitPieces(device, rule);
+    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition).ranges);
   }
 
   protected override masterFor({ weights }: Partition): Tensor {
@@ -32,7 +32,7 @@ abstract class SplitAndStreamed extends StreamedHome {
   }
 
   override writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
-    this.pieces.write(this.splitOf(partition), piece, values, this.device.compute);
+    this.pieces.write(partition, piece, values, this.device.compute);
     this.windows.followCompute();
   }
 
@@ -40,7 +40,7 @@ abstract class SplitAndStreamed extends StreamedHome {
     if (name !== 'master') return super.lend(partition, piece, name);
     // Halves are in two places, which change in orders of their own.
     this.synchronize();
-    return this.pieces.lend(this.splitOf(partition), piece, this.host);
+    return this.pieces.lend(partition, piece, this.host);
   }
 
   /** The weights are half of the masters: whoever changes these changes them. */
@@ -53,10 +53,6 @@ abstract class SplitAndStreamed extends StreamedHome {
     const weights = [...this.parts.keys()].reduce((sum, one) => sum + one.weights.bytes, 0);
     const all = super.bytes;
     return { ...all, device: all.device - weights };
-  }
-
-  private splitOf(partition: Partition): SplitPart {
-    return { weights: partition.weights, ranges: this.partOf(partition).ranges };
   }
 }
 
