@@ -2,15 +2,10 @@
 // ahead of the reader.
 import { DsError } from '../errors.js';
 import { ThreadPool } from '../runtime/thread-pool.js';
-import {
-  cacheName,
-  type EncodedPart,
-  encodePart,
-  readCached,
-  writeCached,
-} from './encoded-part.js';
+import { type EncodedPart, encodePart } from './encoded-part.js';
 import type { RowSettings } from './row-encoder.js';
 import type { FilePart } from './row-files.js';
+import { cacheName, readCached, writeCached } from './token-cache.js';
 import type { Tokenizer } from './tokenizer.js';
 
 /** What a thread is started with. */

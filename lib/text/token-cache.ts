@@ -1,0 +1,92 @@
+// The token cache: an encoded part as the bytes of a file, whose name says what it was made of.
+import { createHash, randomUUID } from 'node:crypto';
+import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { makeFolderNow } from '../runtime/make-folder.js';
+import type { EncodedPart } from './encoded-part.js';
+import type { RowSettings } from './row-encoder.js';
+import type { FilePart } from './row-files.js';
+import type { Tokenizer } from './tokenizer.js';
+import { dataError } from './tokenizer-folder.js';
+
+/** Changes when the bytes of a cache file mean something else. */
+const VERSION = 1;
+/** Bytes of the digest that a file begins with, of all that follows. */
+const DIGEST = 32;
+/** Words behind it that count: rows by what became of them, rows that were kept, tokens. */
+const HEAD = 6;
+
+/**
+ * The name of a part's tokens: of the file's content, the tokenizer and the settings, not of paths
+ * or dates.
+ */
+export function cacheName(part: FilePart, tokenizer: Tokenizer, settings: RowSettings): string {
+  const { digest, format, start, end } = part;
+  const { fingerprint } = tokenizer;
+  const key = JSON.stringify({ VERSION, digest, format, start, end, fingerprint, settings });
+  return `${createHash('sha256').update(key).digest('hex').slice(0, 32)}.tokens`;
+}
+
+/** The part that a cache has; null where it has none that can be read, or one that is damaged. */
+export function readCached(folder: string, name: string): EncodedPart | null {
+  const bytes = bytesOf(join(folder, name));
+  if (bytes === null) return null;
+  const digest = bytes.subarray(0, DIGEST);
+  const content = bytes.subarray(DIGEST);
+  if (!createHash('sha256').update(content).digest().equals(digest)) return null;
+  const words = new Int32Array(
+    content.buffer.slice(content.byteOffset, bytes.byteOffset + bytes.length),
+  );
+  const [rows = 0, empty = 0, unlearned = 0, blurred = 0, count = 0, tokens = 0] = words;
+  const idsAt = HEAD + count;
+  return {
+    counts: { rows, empty, unlearned, blurred },
+    lengths: words.slice(HEAD, idsAt),
+    ids: words.slice(idsAt, idsAt + tokens),
+    labels: words.slice(idsAt + tokens),
+  };
+}
+
+/** Null where no file can be read: what is written instead fails with the reason, if it must. */
+function bytesOf(path: string): Buffer | null {
+  try {
+    return readFileSync(path);
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * Writes beside and renames, so that others see all of it or none. Throws DS_DATA when it cannot be
+ * written.
+ */
+export function writeCached(folder: string, name: string, part: EncodedPart): void {
+  const { counts, ids, labels, lengths } = part;
+  const { rows, empty, unlearned, blurred } = counts;
+  const head = Int32Array.from([rows, empty, unlearned, blurred, lengths.length, ids.length]);
+  const arrays = [head, lengths, ids, labels];
+  const content = Buffer.concat(
+    arrays.map((a) => Buffer.from(a.buffer, a.byteOffset, a.byteLength)),
+  );
+  const digest = createHash('sha256').update(content).digest();
+  const draft = join(folder, `${name}.${randomUUID()}`);
+  try {
+    makeFolderNow(folder);
+    writeFileSync(draft, Buffer.concat([digest, content]));
+    renameSync(draft, join(folder, name));
+  } catch (cause) {
+    discard(draft);
+    const hint = 'Give `cache` a folder that can be written, or leave it out.';
+    throw dataError(folder, 'a token cache that can be written', (cause as Error).message, hint);
+  }
+}
+
+/** Removes what could not be finished; that it cannot be removed says less than why it was not. */
+function discard(draft: string): void {
+  try {
+    rmSync(draft, { force: true });
+  } catch {
+    // Nothing of it was written.
+  }
+}
