@@ -65,12 +65,13 @@ const SLOTS = 4;
 /** Elements of the largest part of a state that streams to the device: see StreamedHome. */
 const TILE = 2 ** 24;
 
-const bytesOf = ({ precision }: Setup): number => (precision === 'fp32' ? 4 : 2);
+/** Bytes of an element of weights and outputs, in the dtype that the engine computes with. */
+export const elementBytes = ({ precision }: Setup): number => (precision === 'fp32' ? 4 : 2);
 
 /** Bytes of an element, the mean over those of the engine's dtype and those of their own. */
 export function meanBytes({ count, own }: Elements, setup: Setup): number {
-  if (own.count === 0) return bytesOf(setup);
-  return ((count - own.count) * bytesOf(setup) + own.bytes) / count;
+  if (own.count === 0) return elementBytes(setup);
+  return ((count - own.count) * elementBytes(setup) + own.bytes) / count;
 }
 
 /** Bytes of a gradient's element. */
@@ -103,7 +104,7 @@ function splitsMasters(setup: Setup): boolean {
 /** Bytes of state that cross PCIe each way for a parameter that the device updates. */
 export function bytesOfStreamed(setup: Setup): number {
   if (!splitsMasters(setup)) return setup.stateBytes + MASTER;
-  const weight = setup.weights === 'cpu' ? bytesOf(setup) : 0;
+  const weight = setup.weights === 'cpu' ? elementBytes(setup) : 0;
   return setup.stateBytes + LOWER_HALF + weight;
 }
 
@@ -120,7 +121,7 @@ function headElements(sizes: ModelSizes, setup: Setup): number {
   const { paddedVocabulary: columns, vocabulary, channels, trained } = sizes;
   const rows = setup.microBatch * setup.seq;
   const kept = KEPT_LOGIT_BYTES[trained.hasHead ? 'trained' : 'frozen'];
-  const isLarge = columns > LARGE_VOCABULARY && rows * columns * bytesOf(setup) > kept;
+  const isLarge = columns > LARGE_VOCABULARY && rows * columns * elementBytes(setup) > kept;
   const fitting = 2 ** Math.floor(Math.log2(CHUNK_LOGITS / columns));
   const isChunked = setup.checkpointing || isLarge;
   const held = isChunked ? Math.min(rows, fitting, CHUNK_ROWS) : rows;
@@ -180,7 +181,7 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   const tokens = setup.microBatch * setup.seq;
   // The first stage has so many micro-batches under way before the first backward (1F1B).
   const inFlight = Math.min(setup.stages, setup.accumulation);
-  const element = bytesOf(setup);
+  const element = elementBytes(setup);
   const stream = tokens * channels * element;
   const block = tokens * (shape.kept * element + shape.statistics);
   const perBlock = setup.checkpointing ? tokens * shape.stream * element : block;
@@ -261,7 +262,7 @@ function livingWeights(sizes: ModelSizes, setup: Setup, share: number): number {
 export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
   const sizes = partOf(whole, setup);
   const { weights, trained } = sizes;
-  const element = bytesOf(setup);
+  const element = elementBytes(setup);
   const [ofWeight, ofGradient] = [meanBytes(weights, setup), gradientBytes(sizes, setup)];
   const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
   const away = setup.optimizer === 'device' ? 0 : setup.ratio;

@@ -2,7 +2,7 @@
 // comments of this file.
 
 import { balancedShare } from '../zero/home/processor-rates.js';
-import { adamWStateBytes, bytesOfStreamed, meanBytes } from './memory.js';
+import { adamWStateBytes, bytesOfStreamed, elementBytes, meanBytes } from './memory.js';
 import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
 import { hostAdamRate, type Rates } from './rates.js';
@@ -104,10 +104,9 @@ function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
   const attention =
     (again * scores) / (rates.attention.forward / slower) +
     (2.5 * scores) / (rates.attention.backward / slower);
-  const element = setup.precision === 'fp32' ? 4 : 2;
   const passes = PASSES * (setup.checkpointing ? 1.25 : 1);
   const streamed = layers * tokens * channels * passes + tokens * paddedVocabulary * LOGIT_PASSES;
-  return products + attention + beside + (streamed * element) / rates.deviceMemory;
+  return products + attention + beside + (streamed * elementBytes(setup)) / rates.deviceMemory;
 }
 
 /**
@@ -116,9 +115,10 @@ function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
  */
 function adapterTime(
   { trained, packed, adapters }: ModelSizes,
-  { microBatch, seq, checkpointing, precision }: Setup,
+  setup: Setup,
   rates: Rates,
 ): number {
+  const { microBatch, seq, checkpointing, precision } = setup;
   const tokens = microBatch * seq;
   const again = checkpointing ? 2 : 1;
   const isWide = adapters.perToken > 0 || precision === 'fp32';
@@ -126,8 +126,7 @@ function adapterTime(
   const products = (2 * macs * (isWide ? FP32 : 1)) / rates.matmul;
   const { forward, backward } = ADAPTER_PASSES[isWide ? 'wide' : 'plain'];
   const passes = tokens * adapters.streamed * (again * forward + backward);
-  const element = precision === 'fp32' ? 4 : 2;
-  const made = (again + 1) * (packed.bytes + packed.count * element);
+  const made = (again + 1) * (packed.bytes + packed.count * elementBytes(setup));
   return products + (passes + made) / rates.deviceMemory;
 }
 
@@ -150,8 +149,7 @@ function slowestLink(setup: Setup, rates: Rates, at: Cluster): number {
  */
 function sharingTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster): number {
   const { tensor, stages, accumulation } = setup;
-  const element = setup.precision === 'fp32' ? 4 : 2;
-  const output = setup.microBatch * setup.seq * sizes.channels * element;
+  const output = setup.microBatch * setup.seq * sizes.channels * elementBytes(setup);
   const within = tensor <= at.devicesPerNode ? rates.link : slowestLink(setup, rates, at);
   const reductions = (setup.checkpointing ? 6 : 4) * sizes.layers;
   const layers = (reductions * 2 * output * (tensor - 1)) / tensor / within;
@@ -193,23 +191,23 @@ function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster
 export function plannedGpuShare(setup: Setup, rates: Rates, at: Cluster): number {
   const ranksHere = ranksOfMachine(setup, at);
   const host = hostAdamRate(rates, at.coresPerNode) / ranksHere / updateBytes(ADAM_ON_HOST, setup);
-  const element = setup.precision === 'fp32' ? 4 : 2;
   const share = balancedShare(
     { host, link: rates.pcie },
-    { state: bytesOfStreamed(setup), element },
+    { state: bytesOfStreamed(setup), element: elementBytes(setup) },
   );
   return Math.round(100 * share) / 100;
 }
 
-/** Seconds of one step of `sizes` by `setup`, on devices of `rates`. */
-export function stepTime(whole: ModelSizes, setup: Setup, rates: Rates, at: Cluster): StepTime {
-  const sizes = partOf(whole, setup);
+/** Seconds of one update of `sizes`, the part that a rank has. */
+interface UpdateTime {
+  /** Of what the device keeps. */
+  onDevice: number;
+  /** Of what is offloaded, beside what the device computes. */
+  onHost: number;
+}
+
+function updateTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster): UpdateTime {
   const { count: trained } = sizes.trained;
-  const isAlone = setup.ranks * setup.tensor * setup.stages === 1;
-  const beside = isAlone ? 1 : CONTENTION;
-  // Stages wait for the first and the last micro-batches of the others.
-  const micros = setup.accumulation + setup.stages - 1;
-  const compute = beside * micros * computeTime(sizes, setup, rates);
   const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
   const away = setup.optimizer === 'device' ? 0 : setup.ratio;
   const onDevice = ((1 - away) * trained * share * updateBytes(ADAM, setup)) / rates.deviceMemory;
@@ -220,16 +218,26 @@ export function stepTime(whole: ModelSizes, setup: Setup, rates: Rates, at: Clus
     ? updateBytes(ADAM_ON_HOST, setup)
     : updateBytes(ADAM_AFTERWARDS, setup) / UNDISTURBED;
   const byThreads = ((1 - setup.gpuShare) * offloaded * ofThreads) / hostAdam;
-  const element = setup.precision === 'fp32' ? 4 : 2;
   const streamed = bytesOfStreamed(setup);
-  const crossing = setup.gpuShare * streamed + (1 - setup.gpuShare) * element;
+  const crossing = setup.gpuShare * streamed + (1 - setup.gpuShare) * elementBytes(setup);
   // State on a disk comes and goes beside its updates, of all ranks of a machine through one disk.
   const state = offloaded * (setup.stateBytes + 4);
   const byDisk = setup.optimizer === 'nvme' ? (state * ranksHere) / rates.disk : 0;
-  const onHost = Math.max(byThreads, byDisk, (offloaded * crossing) / rates.pcie);
+  return { onDevice, onHost: Math.max(byThreads, byDisk, (offloaded * crossing) / rates.pcie) };
+}
+
+/** Seconds of one step of `whole` by `setup`, on devices of `rates`. */
+export function stepTime(whole: ModelSizes, setup: Setup, rates: Rates, at: Cluster): StepTime {
+  const sizes = partOf(whole, setup);
+  const isAlone = setup.ranks * setup.tensor * setup.stages === 1;
+  const beside = isAlone ? 1 : CONTENTION;
+  // Stages wait for the first and the last micro-batches of the others.
+  const micros = setup.accumulation + setup.stages - 1;
+  const compute = beside * micros * computeTime(sizes, setup, rates);
+  const micro = compute / micros;
+  const { onDevice, onHost } = updateTime(sizes, setup, rates, at);
   const unhidden = UNHIDDEN_EXCHANGE[`${setup.overlap}`];
   const shared = sharingTime(sizes, setup, rates, at);
-  const micro = compute / micros;
   const arrivals = arrivalTime(sizes, setup, rates, micro);
   const exposed = exchangeTime(sizes, setup, rates, at) * unhidden + shared + arrivals;
   const device = compute + onDevice;
