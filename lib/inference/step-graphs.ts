@@ -55,6 +55,7 @@ export class StepGraphs {
   private readonly graphs = new Map<string, Recording>();
   /** [rows, vocabSize]. */
   private readonly scores: Tensor;
+  /** Recorded steps at a time from now on; with 0, steps are computed as they come. */
   private most = MOST_GRAPHS;
 
   /** Throws DS_OUT_OF_MEMORY. */
@@ -108,32 +109,37 @@ export class StepGraphs {
     const onRun = (): void => {
       hasRun = true;
     };
-    this.leave(this.most - 1);
+    this.keepLast(this.most - 1);
     try {
       this.graphs.set(key, this.record(this.device, compute, onRun));
     } catch (error) {
       if (isShort(error)) this.shrink();
       else if (!hasRun) throw error;
       else this.most = 0;
-      const why = error instanceof DsError ? error.message : String(error);
-      const what =
-        this.most === 0
-          ? 'the steps of this model cannot be recorded, so that their kernels are launched one by one'
-          : `at most ${this.most} recorded steps are kept from now on`;
-      const notice = `enable_cuda_graph: ${what}: ${why}`;
-      process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CUDA' });
+      this.warn(error);
       if (!hasRun) compute();
     }
+  }
+
+  /** Says what becomes of recorded steps after `error`. */
+  private warn(error: unknown): void {
+    const why = error instanceof DsError ? error.message : String(error);
+    const what =
+      this.most === 0
+        ? 'the steps of this model cannot be recorded, so that their kernels are launched one by one'
+        : `at most ${this.most} recorded steps are kept from now on`;
+    const notice = `enable_cuda_graph: ${what}: ${why}`;
+    process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CUDA' });
   }
 
   /** Half as many as there would have been, and none of those that there are. */
   private shrink(): void {
     this.most = Math.floor((this.graphs.size + 1) / 2);
-    this.leave(0);
+    this.keepLast(0);
   }
 
-  /** Lets go of those that were not run for longest, until `count` are left. */
-  private leave(count: number): void {
+  /** Lets go of all but the `count` that were run last. */
+  private keepLast(count: number): void {
     for (const [key, graph] of this.graphs) {
       if (this.graphs.size <= count) return;
       this.graphs.delete(key);
@@ -143,7 +149,7 @@ export class StepGraphs {
 
   /** Waits for the device and frees everything. */
   dispose(): void {
-    this.leave(0);
+    this.keepLast(0);
     this.scores.dispose();
   }
 }
