@@ -3,6 +3,7 @@
 import { TextDecoder } from 'node:util';
 
 import { computable } from './computable.js';
+import { callPrints, PRINTS } from './template-print.js';
 import { callStrips, STRIPS } from './template-strips.js';
 
 export interface AddedToken {
@@ -63,7 +64,8 @@ export function backendTemplate(text: string): BackendTemplate {
   };
   const made = new Template(text);
   callStrips(made.parsed);
-  return { render: (variables) => made.render({ ...variables, ...STRIPS }) };
+  callPrints(made.parsed);
+  return { render: (variables) => made.render({ ...variables, ...STRIPS, ...PRINTS }) };
 }
 
 /** What has no token is spelled by those of its bytes; the library knows that of BPE alone. */

@@ -210,6 +210,38 @@ test.each([
   expect(tokenizer('gpt2').chatText(messages, { template, variables: { x } })).toBe(expected);
 });
 
+test.each([
+  ["{{ true }}|{{ none }}|{{ y }}|{{ 1 }}|{{ 2.0 }}|{{ 'a' }}", 'True|None||1|2.0|a'],
+  ["{{ {'a': 1} }}", "{'a': 1}"],
+  ['{{ x }}', `{'a': [1, True, None, 2.5], "it's": 'b"c', 'n': 'x\\n\\xa0é😀\\u200b'}`],
+  ['{{ x|string }}', `{'a': [1, True, None, 2.5], "it's": 'b"c', 'n': 'x\\n\\xa0é😀\\u200b'}`],
+  ["{{ (1, 'a') }}{{ [] }}{{ {} }}", "(1, 'a')[]{}"],
+  ["{{ 'a' ~ true ~ none ~ [1] ~ y }}", 'aTrueNone[1]'],
+  ["{{ [true, 'b', none]|join(', ') }}", 'True, b, None'],
+  ["{{ 'abc'|join('-') }}", 'a-b-c'],
+  ['{{ [1, false]|join }}', '1False'],
+  ['{% set s %}{{ none }}{% endset %}{{ s }}{% set q = true %}{{ q|string|length }}', 'None4'],
+  ['{% macro f(v) %}{{ v }}{% endmacro %}{{ f(false) }}{{ f([none]) }}', 'False[None]'],
+  [
+    '{% if false %}{% else %}{{ true }}{% endif %}{% for i in [] %}{% else %}{{ none }}{% endfor %}',
+    'TrueNone',
+  ],
+  ["{{ 'a' if false }}|{{ x.zz }}|{{ x.get('zz') }}", '||None'],
+  [`{{ "it's" }}{{ ["it's", 'a"b', 'a"\\'b'] }}`, `it's["it's", 'a"b', 'a"\\'b']`],
+  ['{{ namespace(a=1, b=true) }}', "<Namespace {'a': 1, 'b': True}>"],
+  ["{{ (true|string) + 'x' }}", 'Truex'],
+  [
+    '{% for k, v in x.items() %}{{ k }}={{ v }};{% endfor %}',
+    `a=[1, True, None, 2.5];it's=b"c;n=x\n\u00a0é😀\u200b;`,
+  ],
+  ['{% filter upper %}{{ true }}{% endfilter %}', 'TRUE'],
+])('a template prints what Python prints: %j', (template, expected) => {
+  const a = [1, true, null, 2.5];
+  const x = { a, "it's": 'b"c', n: 'x\n\u00a0é😀\u200b' };
+  const messages = [{ role: 'user', content: '' }];
+  expect(tokenizer('gpt2').chatText(messages, { template, variables: { x } })).toBe(expected);
+});
+
 test('add_bos_token and add_eos_token say what stands around a text', () => {
   const config = { bos_token: '<s>', eos_token: '</s>', add_bos_token: false, add_eos_token: true };
   const folder = folderWith(join(GOLDEN, 'llama2'), { config });
