@@ -20,6 +20,7 @@ import {
   readTokenizerFolder,
   type TokenizerFolder,
 } from './tokenizer-folder.js';
+import { TOKENIZER_RULES } from './tokenizer-rules.js';
 
 /** How text becomes tokens. */
 export interface EncodeOptions {
@@ -170,10 +171,11 @@ export class Tokenizer {
     return this.parts.place;
   }
 
-  /** Differs when anything that decides ids or chat texts does. */
+  /** Differs when anything that decides ids or chat texts does, these rules of ours as well. */
   get fingerprint(): string {
     const { place: _, ...content } = this.parts;
-    this.digest ??= createHash('sha256').update(JSON.stringify(content)).digest('hex');
+    const deciding = JSON.stringify([TOKENIZER_RULES, content]);
+    this.digest ??= createHash('sha256').update(deciding).digest('hex');
     return this.digest;
   }
 
