@@ -139,9 +139,11 @@ void CudaDevice::trim() {
 }
 
 /// Kernels beside compute are short, and others wait for them: a tile that is updated, a
-/// collective. So compute is the least urgent.
+/// collective. So compute is the least urgent, and what is copied in bulk, which has no kernels.
+/// Copies of neighbouring priorities do not pass each other, those further apart do.
 std::unique_ptr<Stream> CudaDevice::create_stream(Urgency urgency) {
-  return std::make_unique<CudaStream>(*this, 1 + static_cast<int>(urgency));
+  constexpr int kPriorities[kUrgencies] = {0, 3, 5};
+  return std::make_unique<CudaStream>(*this, kPriorities[static_cast<int>(urgency)]);
 }
 
 std::unique_ptr<Event> CudaDevice::create_event(bool timed) {

@@ -1,21 +1,29 @@
 // When speculation pauses for clipping, and when it goes on.
-import { ClipWindow, fewestSteps, windowLength } from '../../lib/zero/schedule/clip-window.js';
+import { ClipWindow, windowLength } from '../../lib/zero/schedule/clip-window.js';
 
 function record(window: ClipWindow, missed: boolean, times: number): void {
   for (let i = 0; i < times; ++i) window.record(missed);
 }
 
-test('speculates until a few steps are known', () => {
+test('speculates at first, and no longer where the first step of a run missed', () => {
   const window = new ClipWindow();
-  record(window, true, fewestSteps - 1);
   expect(window.speculate).toBe(true);
   window.record(true);
   expect(window.speculate).toBe(false);
 });
 
+test('a run that missed its first step alone goes on after four that would have held', () => {
+  const window = new ClipWindow();
+  window.record(true);
+  record(window, false, 3);
+  expect(window.speculate).toBe(false);
+  window.record(false);
+  expect(window.speculate).toBe(true);
+});
+
 test.each([
-  [6, true],
-  [7, false],
+  [3, true],
+  [4, false],
 ])('%p missed steps behind some that held: speculate %p', (missed, speculate) => {
   const window = new ClipWindow();
   record(window, false, windowLength);
@@ -23,10 +31,10 @@ test.each([
   expect(window.speculate).toBe(speculate);
 });
 
-test('goes on once most of the last steps would have held', () => {
+test('goes on once nearly all of the last steps would have held', () => {
   const window = new ClipWindow();
   record(window, true, windowLength);
-  record(window, false, 5);
+  record(window, false, 7);
   expect(window.speculate).toBe(false);
   window.record(false);
   expect(window.speculate).toBe(true);
@@ -40,8 +48,9 @@ test('a run that always clips is not tried out again', () => {
 
 test('a miss now and then never pauses', () => {
   const window = new ClipWindow();
+  record(window, false, 3);
   for (let i = 0; i < 200; ++i) {
-    window.record(i % 2 === 0);
+    window.record(i % 4 === 3);
     expect(window.speculate).toBe(true);
   }
 });

@@ -40,6 +40,12 @@ interface Crossing {
 }
 
 /**
+ * Of the time that threads update, the part in which state can stream: it comes after the verdict or
+ * its unit's gradient, and forward waits for the last of it, which threads need not.
+ */
+const STREAMING = 0.75;
+
+/**
  * The share of the device with which both are done at the same time: what it updates crosses PCIe with all its state, of
  * the rest only gradients and weights do.
  */
@@ -48,7 +54,7 @@ export function balancedShare(
   { state, element }: Crossing,
 ): number {
   // Bytes that cross PCIe each way while the host updates one parameter.
-  const meanwhile = link / host;
+  const meanwhile = (STREAMING * link) / host;
   const share = (meanwhile - element) / (state - element + meanwhile);
   return Math.max(0, Math.min(1, share));
 }
