@@ -251,6 +251,31 @@ const positions = documentCase('positions restart with documents, and rope follo
   }
 });
 
+const partly = documentCase('rope turns the channels that there are angles for', (device) => {
+  const [cos, sin] = table(9, device);
+  const [x, dout] = ['x', 'dout'].map((name) => draw(name, [2, 9, 3, D + 6], device)) as [
+    Tensor,
+    Tensor,
+  ];
+  const leaf = x.detach().requireGrad();
+  const out = rope(leaf, cos, sin);
+  out.mul(dout).sum().backward();
+  const [first, rest] = x.split([D, 6], -1).map((part) => part.contiguous()) as [Tensor, Tensor];
+  first.requireGrad();
+  const turned = rope(first, cos, sin);
+  turned
+    .mul(dout.narrow(-1, 0, D))
+    .sum()
+    .backward();
+  assert.deepEqual(out.narrow(-1, 0, D).contiguous().toArray(), turned.toArray());
+  assert.deepEqual(out.narrow(-1, D, 6).contiguous().toArray(), rest.toArray());
+  const [dfirst, drest] = (leaf.grad as Tensor).split([D, 6], -1) as [Tensor, Tensor];
+  assert.deepEqual(dfirst.contiguous().toArray(), (first.grad as Tensor).toArray());
+  assert.deepEqual(drest.contiguous().toArray(), dout.narrow(-1, D, 6).contiguous().toArray());
+  const odd = draw('odd', [2, 9, 3, D - 2], device);
+  refuses('DS_SHAPE', /as cos and sin/, () => rope(odd, cos, sin));
+});
+
 const outside = documentCase('a position outside the table shows', (device) => {
   const [cos, sin] = table(5, device);
   const x = draw('x', [1, 3, 1, D], device);
@@ -300,5 +325,5 @@ const mistakes = documentCase('what fits nothing is refused by name', (device) =
 });
 
 export const cases: Case[] = [
-  ...[packed, padded, asMasks, skipped, fromPacked, positions, outside, mistakes],
+  ...[packed, padded, asMasks, skipped, fromPacked, positions, partly, outside, mistakes],
 ];

@@ -1,7 +1,7 @@
 // Rotary position embedding, and the positions of tokens in packed documents.
 import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { describe } from '../../runtime/view.js';
+import { describe, type View } from '../../runtime/view.js';
 import { record } from '../autograd.js';
 import { scope } from '../scope.js';
 import { Tensor } from '../tensor.js';
@@ -17,6 +17,7 @@ import {
   requireSameDevice,
   requireTensor,
   shapeError,
+  viewOf,
 } from './shapes.js';
 import { concat } from './views.js';
 
@@ -34,12 +35,41 @@ function ropePositions(given: Tensor, x: Tensor): Tensor {
   return packed(cast(given, 'i32'));
 }
 
+/** What heads are turned by. */
+interface Turn {
+  cos: Tensor;
+  sin: Tensor;
+  positions: Tensor | null;
+  /** Whether back. */
+  inverse: boolean;
+}
+
+/** `count` channels of each head from `start` on, as a view. */
+function channelsOf(x: View, start: number, count: number): View {
+  return viewOf(x, [...x.shape.slice(0, -1), count], x.strides, x.offset + start);
+}
+
+/**
+ * Heads [B, T, H, D] to `out`: the first channels turned, and those that no angle is for copied.
+ */
+function turn(heads: View, out: View, by: Turn): void {
+  const [width, turned] = [heads.shape.at(-1) as number, 2 * (by.cos.shape.at(-1) ?? 0)];
+  if (turned === 0 || turned >= width) {
+    kernels.rope({ in: heads, out, ...by });
+    return;
+  }
+  kernels.rope({ in: channelsOf(heads, 0, turned), out: channelsOf(out, 0, turned), ...by });
+  const rest = width - turned;
+  kernels.copy({ in: channelsOf(heads, turned, rest), out: channelsOf(out, turned, rest) });
+}
+
 /**
  * Rotary position embedding in the rotate-half form. x [B, T, H, D]; token t takes the angles of
- * row t of cos and sin [T, D / 2] in f32 (f64 for f64), or, with `positions` [B, T] i32 or i64,
- * those of row positions[b, t] of a table of any length. A position outside the table is DS_INDEX
- * on the CPU and NaN on a GPU, where the host does not look at it. Throws DS_SHAPE, DS_DTYPE,
- * DS_DEVICE. Source: Su et al. 2021.
+ * row t of cos and sin [T, R / 2] in f32 (f64 for f64), or, with `positions` [B, T] i32 or i64,
+ * those of row positions[b, t] of a table of any length. R is D, or less: then the first R channels
+ * of each head are turned, and the others stay as they are. A position outside the table is
+ * DS_INDEX on the CPU and NaN on a GPU, where the host does not look at it. Throws DS_SHAPE,
+ * DS_DTYPE, DS_DEVICE. Source: Su et al. 2021.
  */
 export function rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | null = null): Tensor {
   requireSameDevice('rope', x, cos);
@@ -47,13 +77,13 @@ export function rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | nu
   const rows = positions && ropePositions(positions, x);
   const source = lastPacked(x);
   const out = Tensor.emptyLike(x);
-  kernels.rope({ in: source, cos, sin, out, positions: rows, inverse: false });
+  turn(source, out, { cos, sin, positions: rows, inverse: false });
   const saved = rows ? [cos, sin, rows] : [cos, sin];
   record('rope', [x], [out], saved, ([grad], sink) => {
     const dout = lastPacked(grad as Tensor);
     sink.write(0, (dx, accumulate) =>
       overwriteOrAdd(dx, accumulate, (to) =>
-        kernels.rope({ in: dout, cos, sin, out: to, positions: rows, inverse: true }),
+        turn(dout, to, { cos, sin, positions: rows, inverse: true }),
       ),
     );
   });
