@@ -33,7 +33,7 @@ export class CutExperts extends Module {
     this.gate_up_proj = whole.gate_up_proj;
     this.down_proj = whole.down_proj;
     for (const one of [this.gate_up_proj, this.down_proj]) {
-      cutAlong(one, 0, { ranges, pieces: count, parts: 1 }, group.rank);
+      cutAlong(one, 0, [{ ranges, pieces: count }], group.rank);
     }
   }
 

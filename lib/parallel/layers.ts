@@ -21,7 +21,15 @@ import {
 import { copyBesideOthers, gatherShared, scatterShared } from './collectives.js';
 import { startOf } from './exchanges.js';
 import { requireGroup } from './require-group.js';
-import { bordersOf, cutAlong, type DimCut, type Range, rangesFor, widthsOf } from './share.js';
+import {
+  bordersOf,
+  cutAlong,
+  type DimCut,
+  type PartCut,
+  type Range,
+  rangesFor,
+  widthsOf,
+} from './share.js';
 import { type Stream, wholeStream } from './stream.js';
 
 /** How a layer is cut. */
@@ -33,8 +41,8 @@ export interface LayerCutOptions {
   pieces?: number;
   /** Equal parts that lie side by side, each of which is cut: 3 for packed q, k, v. Default 1. */
   parts?: number;
-  /** @internal Who has which pieces. Default: as even as can be. */
-  ranges?: readonly Range[];
+  /** @internal Who has which pieces, in place of both. Default: as even as can be. */
+  cut?: DimCut;
   /** @internal How activations between the cut layers lie. Default: whole on every rank. */
   stream?: Stream;
 }
@@ -43,14 +51,18 @@ function cutOf(
   what: string,
   size: number,
   group: ProcessGroup,
-  { parts = 1, pieces = size / parts, ranges }: LayerCutOptions,
+  { parts = 1, pieces = size / parts, cut }: LayerCutOptions,
 ): DimCut {
-  const isWhole = Number.isInteger(size / (parts * pieces)) && Number.isInteger(pieces);
-  if (isWhole) return { parts, pieces, ranges: ranges ?? rangesFor(what, pieces, group) };
+  const count = cut ? cut.reduce((sum, part) => sum + part.pieces, 0) : parts * pieces;
+  if (Number.isInteger(size / count) && Number.isInteger(count / parts)) {
+    return cut ?? Array(parts).fill({ pieces, ranges: rangesFor(what, pieces, group) });
+  }
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'parallelize',
-    expected: `${what} a multiple of ${parts} parts of ${pieces} pieces`,
+    expected: cut
+      ? `${what} a multiple of ${count} heads`
+      : `${what} a multiple of ${parts} parts of ${pieces} pieces`,
     got: String(size),
   });
 }
@@ -156,16 +168,35 @@ export class ColumnLinear extends Module implements JoinsOthers {
   }
 }
 
-/** What of the pieces this rank has as others do; null where nobody else has them. */
+/** Whether several ranks have the same pieces. */
+const isCopied = ({ ranges, pieces }: PartCut): boolean =>
+  ranges.reduce((sum, { count }) => sum + count, 0) !== pieces;
+
+/**
+ * What of the pieces this rank has as others do; null where nobody else has them. Throws
+ * DS_ARGUMENT where others have some of its parts.
+ */
 function copyOf(
-  { ranges, pieces }: DimCut,
+  cut: DimCut,
   rank: number,
 ): { index: number; count: number; isFirst: boolean } | null {
-  const total = ranges.reduce((sum, { count }) => sum + count, 0);
-  if (total === pieces) return null;
+  const copied = cut.find(isCopied);
+  if (!copied) return null;
+  const { ranges, pieces } = copied;
+  if (cut.length > 1) throw packedCopies(pieces, ranges.length);
   const { first } = ranges[rank] as Range;
   const isFirst = ranges.findIndex((range) => range.first === first) === rank;
   return { index: first, count: pieces, isFirst };
+}
+
+function packedCopies(heads: number, ranks: number): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'parallelize',
+    expected: `at most ${heads} ranks for packed projections of ${heads} heads of keys and values`,
+    got: String(ranks),
+    hint: 'Share them between fewer ranks, and give the others samples of their own.',
+  });
 }
 
 /** Options of RowLinear. */
@@ -318,7 +349,7 @@ export class VocabularyEmbedding extends Module {
     this.weight = weight;
     this.paddingIdx = paddingIdx;
     this.stream = stream;
-    cutAlong(weight, 0, { ranges, pieces: this.count, parts: 1 }, group.rank);
+    cutAlong(weight, 0, [{ ranges, pieces: this.count }], group.rank);
   }
 
   /**

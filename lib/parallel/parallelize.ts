@@ -273,7 +273,10 @@ function cutAt({ style, heads, stream }: Place): LayerCutOptions {
   if (!style.heads) return given;
   if (!heads)
     throw refused('a plan that says its heads', `{ heads: ${phrase(style.heads)} } alone`);
-  return { ...given, pieces: heads.counts[style.heads], ranges: heads[style.heads] };
+  const named = [style.heads].flat();
+  const alike = Array.from({ length: parts ?? 1 }, () => named).flat();
+  const cut = alike.map((one) => ({ pieces: heads.counts[one], ranges: heads[one] }));
+  return { stream, cut };
 }
 
 function dropoutAt({ p }: Dropout, { style, group }: Place): ChannelDropout {

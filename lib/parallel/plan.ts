@@ -33,8 +33,11 @@ export type StyleName =
 export interface LayerStyle {
   /** What becomes of the module. */
   readonly style: StyleName;
-  /** Whose heads its pieces are: those of queries, or those of keys and values. */
-  readonly heads?: keyof HeadCounts;
+  /**
+   * Whose heads its pieces are: those of queries, or those of keys and values; of several parts
+   * that lie side by side, part by part.
+   */
+  readonly heads?: keyof HeadCounts | readonly (keyof HeadCounts)[];
   /** Pieces that stay whole. Default: single channels, or the heads. */
   readonly pieces?: number;
   /** Equal parts side by side, each of which is cut: 3 of a packed q, k, v. Default 1. */

@@ -22,7 +22,7 @@ import {
   type RowLinearOptions,
   RowShare,
 } from './layers.js';
-import { type DimCut, type Range, rangesFor } from './share.js';
+import { type Range, rangesFor, rangesIn } from './share.js';
 
 type CutLayer = ColumnLinear | RowLinear;
 
@@ -112,7 +112,7 @@ export function quantizedColumn(
   const share = new ColumnShare(outputs, group, options);
   const { bias, weight_order: order } = whole;
   if (bias) share.take(bias);
-  const rows = rowsOf(share.cut, outputs, group.rank);
+  const rows = rangesIn(share.cut, outputs, group.rank);
   const part = whole.part({ rows, units: null }, bias, whole.hasGelu);
   release(whole, order);
   return new CutQuantizedLinear(part, share, bias, { order, first: null });
@@ -132,10 +132,10 @@ export function quantizedRow(
   const share = new RowShare(inputs, group, options);
   const { bias, weight_order: order, unit } = whole;
   if (bias) share.take(bias);
-  const isApart = order === null && share.cut.parts === 1;
+  const isApart = order === null && share.cut.length === 1;
   const isEven = isApart && share.borders.every((at) => at % unit === 0 || at === inputs);
   const units = isEven
-    ? unitsOf(rowsOf(share.cut, inputs, group.rank)[0] as Range, unit)
+    ? unitsOf(rangesIn(share.cut, inputs, group.rank)[0] as Range, unit)
     : (rangesFor('groups of inputs', Math.ceil(inputs / unit), group)[group.rank] as Range);
   const part = whole.part({ rows: [{ first: 0, count: outputs }], units }, null, false);
   const [first, count] = [units.first * unit, part.shape[1] as number];
@@ -145,16 +145,6 @@ export function quantizedRow(
     order: ownOrder,
     first: isEven ? null : first,
   });
-}
-
-/** What a rank has along a dim of `size`, a range for each of the layer's parts. */
-function rowsOf({ parts, pieces, ranges }: DimCut, size: number, rank: number): Range[] {
-  const width = size / (parts * pieces);
-  const { first, count } = ranges[rank] as Range;
-  return Array.from({ length: parts }, (_, part) => ({
-    first: (part * pieces + first) * width,
-    count: count * width,
-  }));
 }
 
 /** Of a range that begins with one, and ends with one or with the last inputs. */

@@ -12,14 +12,34 @@ export interface Range {
   readonly count: number;
 }
 
-/** How a dim of a layer is shared out. */
-export interface DimCut {
+/** How one of a dim's parts is shared out. */
+export interface PartCut {
   /** Ranges of things of equal width (heads, channels, rows), by rank. */
   readonly ranges: readonly Range[];
-  /** Things that there are in each part. */
+  /** Things that there are. */
   readonly pieces: number;
-  /** Equal parts that lie side by side, each of them shared out: 3 for queries, keys and values. */
-  readonly parts: number;
+}
+
+/**
+ * How a dim of a layer is shared out: by parts that lie side by side, of as many things as they may
+ * have, all things as wide. Queries, keys and values that are packed are three.
+ */
+export type DimCut = readonly PartCut[];
+
+/** The width of a thing in a dim of `size`. */
+const pieceOf = (cut: DimCut, size: number): number =>
+  size / cut.reduce((sum, { pieces }) => sum + pieces, 0);
+
+/** What `rank` has of a dim of `size`: a range for each part, in the order in which they lie. */
+export function rangesIn(cut: DimCut, size: number, rank: number): Range[] {
+  const width = pieceOf(cut, size);
+  let start = 0;
+  return cut.map(({ ranges, pieces }) => {
+    const { first, count } = ranges[rank] as Range;
+    const found = { first: (start + first) * width, count: count * width };
+    start += pieces;
+    return found;
+  });
 }
 
 /** `count` things as even as can be, the first ranks with one more. Throws DS_ARGUMENT. */
@@ -46,33 +66,32 @@ function tooFew(op: string, what: string, count: number, ranks: number): DsError
 
 /** Keeps this rank's part of `parameter` along `dim`. Throws DS_SHAPE, DS_ARGUMENT. */
 export function cutAlong(parameter: Parameter, dim: number, cut: DimCut, rank: number): void {
-  const { pieces, parts, ranges } = cut;
   const whole = parameter.shape;
-  const width = (whole[dim] as number) / (pieces * parts);
-  const { first, count } = ranges[rank] as Range;
-  const boxes = Array.from({ length: parts }, (_, part): Box => {
-    const start = (part * pieces + first) * width;
-    return {
-      offset: whole.map((_size, d) => (d === dim ? start : 0)),
-      shape: whole.map((size, d) => (d === dim ? count * width : size)),
-    };
-  });
+  const boxes = rangesIn(cut, whole[dim] as number, rank).map(
+    ({ first, count }): Box => ({
+      offset: whole.map((_size, d) => (d === dim ? first : 0)),
+      shape: whole.map((size, d) => (d === dim ? count : size)),
+    }),
+  );
   parameter.cutTo(boxes);
 }
 
 /** The widths that ranks have of a dim of `size`. */
-export function widthsOf({ ranges, pieces, parts }: DimCut, size: number): number[] {
-  return ranges.map(({ count }) => (count * parts * size) / (pieces * parts));
+export function widthsOf(cut: DimCut, size: number): number[] {
+  return ranksOf(cut).map((rank) =>
+    rangesIn(cut, size, rank).reduce((sum, { count }) => sum + count, 0),
+  );
 }
 
 /** Where the parts of ranks begin and end along a dim of `size`, upwards, each place once. */
-export function bordersOf({ ranges, pieces, parts }: DimCut, size: number): number[] {
-  const width = size / (pieces * parts);
-  const places = Array.from({ length: parts }, (_, part) =>
-    ranges.flatMap(({ first, count }) => [first, first + count].map((at) => part * pieces + at)),
+export function bordersOf(cut: DimCut, size: number): number[] {
+  const places = ranksOf(cut).flatMap((rank) =>
+    rangesIn(cut, size, rank).flatMap(({ first, count }) => [first, first + count]),
   );
-  return [...new Set(places.flat())].sort((a, b) => a - b).map((at) => at * width);
+  return [...new Set(places)].sort((a, b) => a - b);
 }
+
+const ranksOf = ([part]: DimCut): number[] => (part?.ranges ?? []).map((_, rank) => rank);
 
 /** How many heads an attention has. */
 export interface HeadCounts {

@@ -68,10 +68,11 @@ export class VocabularyHead extends Module {
     const { weight, bias } = whole;
     if (bias) throw noBias();
     const [classes] = weight.region.whole as [number];
-    const cut = { ranges: rangesFor('rows', classes, group), pieces: classes, parts: 1 };
+    const ranges = rangesFor('rows', classes, group);
+    const cut = [{ ranges, pieces: classes }];
     if (!weight.isCut) cutAlong(weight, 0, cut, group.rank);
     this.weight = weight;
-    this.range = cut.ranges[group.rank] as Range;
+    this.range = ranges[group.rank] as Range;
     this.widths = widthsOf(cut, classes);
   }
 
