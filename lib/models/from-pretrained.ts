@@ -17,6 +17,7 @@ import {
   type FolderOptions,
   readPretrained,
 } from './model-folder.js';
+import { Phi3 } from './phi3/phi3.js';
 import { Qwen2 } from './qwen2/qwen2.js';
 import { Qwen2Moe } from './qwen2-moe/qwen2-moe.js';
 import { Qwen3 } from './qwen3/qwen3.js';
@@ -29,6 +30,7 @@ const families: readonly Family<CausalLM, PretrainedOptions>[] = [
   Llama.family,
   Mistral.family,
   Mixtral.family,
+  Phi3.family,
   Qwen2.family,
   Qwen2Moe.family,
   Qwen3.family,
@@ -44,7 +46,7 @@ export type PretrainedOptions = GPT2Options & RotaryOptions & FolderOptions;
 /**
  * The causal language model in a folder of Hugging Face's (config.json, safetensors in one file or
  * several), of the class that its model_type names: "gpt2" is GPT2, "llama" Llama, "mistral"
- * Mistral, "qwen2" (2.5, too) Qwen2, "qwen3" Qwen3; "mixtral" Mixtral,
+ * Mistral, "phi3" (Phi-4, too) Phi3, "qwen2" (2.5, too) Qwen2, "qwen3" Qwen3; "mixtral" Mixtral,
  * "qwen2_moe" Qwen2Moe, "qwen3_moe" Qwen3Moe. What `ds consolidate` writes is such a folder.
  * Values stay in the files, which are open until then, and take memory when somebody needs them, in
  * their dtype there or options.dtype; initialize() reads one parameter at a time. A folder of

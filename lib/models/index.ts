@@ -26,19 +26,17 @@ export { Llama, type LlamaConfig } from './llama/llama.js';
 export { Mistral, type MistralConfig } from './mistral/mistral.js';
 export { Mixtral, type MixtralConfig } from './mixtral/mixtral.js';
 export type { FolderOptions } from './model-folder.js';
+export { Phi3, type Phi3Config } from './phi3/phi3.js';
 export type { PlaceInputs, Places } from './places.js';
 export { Qwen2, type Qwen2Config } from './qwen2/qwen2.js';
 export { Qwen2Moe, type Qwen2MoeConfig } from './qwen2-moe/qwen2-moe.js';
 export { Qwen3, type Qwen3Config } from './qwen3/qwen3.js';
 export { Qwen3Moe, type Qwen3MoeConfig } from './qwen3-moe/qwen3-moe.js';
-export {
-  type Passage,
-  type RotaryAttention,
-  RotaryBlock,
-  type RotaryModel,
-} from './rotary/body.js';
+export type { PackedAttention, Passage, RotaryAttention } from './rotary/attention.js';
+export { RotaryBlock, type RotaryModel } from './rotary/body.js';
 export type { RotaryConfig, RotaryOptions, RotarySizes, Varying, Window } from './rotary/config.js';
 export type { MoeConfig, MoeSizes } from './rotary/mixture.js';
+export type { PackedSwiGLU } from './rotary/packed-swiglu.js';
 export type {
   DynamicScaling,
   LinearScaling,

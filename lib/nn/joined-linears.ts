@@ -112,15 +112,16 @@ function joinedParts(x: Tensor, layers: readonly Module[]): [readonly Joining[],
 }
 
 /**
- * silu(gate x) * up x, of layers of as many outputs, by one product. Null, with nothing computed,
- * as joinedLinear() says.
+ * silu(gate x) * up x by one product, of two layers of as many outputs, gate and up, or of one that
+ * has those of both. Null, with nothing computed, as joinedLinear() says.
  */
-export function joinedGate(x: Tensor, gate: Module, up: Module): Tensor | null {
-  const found = joinedParts(x, [gate, up]);
+export function joinedGate(x: Tensor, layers: readonly Module[]): Tensor | null {
+  const found = joinedParts(x, layers);
   if (!found) return null;
-  const [[first, second], parts] = found as [readonly [Joining, Joining], Tensor[]];
-  const [rows, others] = [first, second].map((one) => (one.parts[0] as Parameter).size(0));
-  return rows === others ? first.gated(x, parts) : null;
+  const [joinings, parts] = found;
+  const [first, ...others] = joinings.map((one) => (one.parts[0] as Parameter).size(0));
+  const isEven = others.every((rows) => rows === first);
+  return isEven ? (joinings[0] as Joining).gated(x, parts) : null;
 }
 
 /**

@@ -382,7 +382,7 @@ export class SwiGLU extends Module implements Joinable {
   /** [..., channels] to the same shape: down(silu(gate(x)) * up(x)). */
   override forward(x: Tensor): Tensor {
     const { gate_proj, up_proj } = this;
-    const joined = this.isJoined ? joinedGate(x, gate_proj, up_proj) : null;
+    const joined = this.isJoined ? joinedGate(x, [gate_proj, up_proj]) : null;
     return this.down_proj.call(joined ?? swiglu(gate_proj.call(x), up_proj.call(x)));
   }
 

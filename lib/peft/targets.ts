@@ -11,6 +11,8 @@ const FAMILIES: Readonly<Record<string, readonly string[]>> = {
   gpt2: ['c_attn'],
   llama: ['q_proj', 'v_proj'],
   mistral: ['q_proj', 'v_proj'],
+  // PEFT asks for names here; these hold what it takes in other families.
+  phi3: ['qkv_proj'],
   qwen2: ['q_proj', 'v_proj'],
   qwen3: ['q_proj', 'v_proj'],
   mixtral: ['q_proj', 'v_proj'],

@@ -37,6 +37,13 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+# Phi-4-mini's kind: three quarters of a head's 8 channels are turned, so there are 3 factors.
+PHI_ROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.1, 1.3],
+    "long_factor": [1.0, 2.5, 6.0],
+    "partial_rotary_factor": 0.75,
+}
 FAMILIES = {
     "llama": (
         "LlamaConfig",
@@ -172,6 +179,26 @@ FAMILIES = {
             "router_aux_loss_coef": 0.05,
             "tie_word_embeddings": False,
             "rope": (10000.0, None),
+        },
+    ),
+    "phi3": (
+        "Phi3Config",
+        "Phi3ForCausalLM",
+        {
+            **SIZES,
+            "sliding_window": 7,
+            "tie_word_embeddings": False,
+            "rope": (10000.0, None),
+        },
+    ),
+    "phi3-longrope": (
+        "Phi3Config",
+        "Phi3ForCausalLM",
+        {
+            **SIZES,
+            "tie_word_embeddings": True,
+            "original_max_position_embeddings": 16,
+            "rope": (10000.0, PHI_ROPE),
         },
     ),
 }

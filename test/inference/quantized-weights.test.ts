@@ -52,7 +52,8 @@ test('an engine brings projections of one input together, and writes what the mo
       expect(new Set(places).size).toBe(1);
     }
   };
-  for (const { self_attn: attention, mlp } of own.model.layers) {
+  for (const { self_attn, mlp } of own.model.layers) {
+    const attention = self_attn as nn.models.RotaryAttention;
     together(attention.q_proj, attention.k_proj, attention.v_proj);
     together((mlp as nn.SwiGLU).gate_proj, (mlp as nn.SwiGLU).up_proj);
   }

@@ -23,6 +23,7 @@ import { packageRoot } from '../../lib/runtime/package-root.js';
 import { poll } from '../../lib/runtime/poll.js';
 import { numel } from '../../lib/runtime/view.js';
 import { Checks, computeOn } from '../parallel/checks.js';
+import { mixture, models, packedPhi, sizes } from './ranks-models.js';
 
 /** The one argument, as JSON. */
 export interface RanksJob {
@@ -47,31 +48,8 @@ export interface RanksJob {
   unread?: boolean;
 }
 
-const { GPT2, Llama, Qwen2Moe, Qwen3, Qwen3Moe } = nn.models;
+const { GPT2, Llama } = nn.models;
 const checks = new Checks();
-const sizes = { vocabSize: 67, maxSeq: 64, layers: 2 };
-
-/** Heads, channels and tokens that neither 2 nor 4 ranks share evenly. */
-const models: Record<string, () => nn.models.CausalLM> = {
-  'GPT-2 of 5 heads': () => new GPT2({ ...sizes, heads: 5, channels: 20 }),
-  'Llama of 6 and 3 heads': () =>
-    new Llama({ ...sizes, heads: 6, kvHeads: 3, channels: 24, hidden: 37 }),
-  'Qwen3, tied': () =>
-    new Qwen3({ ...sizes, heads: 8, kvHeads: 2, headDim: 6, channels: 16, hidden: 21, tied: true }),
-  'Qwen2-MoE of 5 experts': () =>
-    new Qwen2Moe({
-      ...{ ...sizes, heads: 4, channels: 16, hidden: 20 },
-      moe: { experts: 5, perToken: 2, hidden: 10, sharedHidden: 12, normalize: false },
-    }),
-};
-
-/** Most of its weights are those of experts. */
-const mixture = (): nn.models.CausalLM =>
-  new Qwen3Moe({
-    ...{ ...sizes, heads: 4, kvHeads: 2, channels: 16, hidden: 20 },
-    moe: { experts: 6, perToken: 3, hidden: 24 },
-  });
-
 const prompts = [[3, 1, 4], [1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6], [7]];
 const greedy = { temperature: 0, ignoreEos: true, maxNewTokens: 8 };
 const drawn = { temperature: 0.8, topP: 0.9, seed: 5, ignoreEos: true, maxNewTokens: 6 };
@@ -450,6 +428,8 @@ async function main(): Promise<void> {
     dtype: 'int8',
   });
   await alike('int4 in groups of 8', even, { ...shared, ...bits(4, 8) });
+  await alike('packed projections in int8', packedPhi, { ...shared, dtype: 'int8' });
+  await alike('packed projections in int4', packedPhi, { ...shared, ...bits(4, 8) });
   await alike('GPT-2 in int8', () => new GPT2({ ...sizes, heads: 4, channels: 32 }), {
     ...{ ...shared, ...bits(8, null) },
   });

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { consolidate, initialize, nn } from '../../lib/index.js';
 
-const { GPT2, Llama, Mistral, Mixtral, Qwen2, Qwen2Moe, Qwen3, Qwen3Moe } = nn.models;
+const { GPT2, Llama, Mistral, Mixtral, Phi3, Qwen2, Qwen2Moe, Qwen3, Qwen3Moe } = nn.models;
 const { fromConfig, fromPretrained } = nn.models;
 
 const sizes = {
@@ -51,6 +51,13 @@ describe('what is written is read again', () => {
     ],
     ['Mistral', () => new Mistral({ ...sizes, window: 5, headDim: 6, ropeTheta: 1e6 })],
     ['Mistral without a window', () => new Mistral(sizes)],
+    ['Phi3', () => new Phi3({ ...sizes, window: 5, residualDropout: 0.25, padTokenId: 3 })],
+    ['Phi3, longrope', () => new Phi3({ ...sizes, ropeScaling: longrope, tied: true })],
+    [
+      'Phi3, longrope of its own factors',
+      () => new Phi3({ ...sizes, ropeScaling: { ...longrope, factor: 1.3, attentionFactor: 1.1 } }),
+    ],
+    ['Phi3, half of a head', () => new Phi3({ ...sizes, partialRotaryFactor: 0.5 })],
     ['Qwen2', () => new Qwen2({ ...sizes, tied: true, attentionDropout: 0.25 })],
     ['Qwen2 with windows', () => new Qwen2({ ...sizes, window: [null, 6, 6] })],
     ['Qwen3', () => new Qwen3({ ...sizes, headDim: 8, tied: true, attentionBias: true })],
@@ -120,13 +127,94 @@ describe('what the keys of a family mean', () => {
   });
 });
 
+describe('what the keys of Phi mean', () => {
+  const config = async (more: object, options: object = {}) =>
+    (await Phi3.fromPretrained(await write(new Phi3(sizes), more), options)).config;
+  const { shortFactor: short_factor, longFactor: long_factor } = longrope;
+  const beside = { original_max_position_embeddings: 4, pad_token_id: null };
+
+  test.each(['longrope', 'su', 'yarn'])(
+    '%s is LongRoPE, stretched by the lengths',
+    async (type) => {
+      const found = await config({ ...beside, rope_scaling: { type, short_factor, long_factor } });
+      expect(found.ropeScaling).toEqual(longrope);
+    },
+  );
+
+  test('what transformers 5 writes is read', async () => {
+    const rope_parameters = {
+      ...{ rope_type: 'longrope', rope_theta: 500, partial_rotary_factor: 0.5 },
+      ...{ short_factor: [1.5], long_factor: [4], original_max_position_embeddings: 4 },
+    };
+    const found = await config({ ...beside, rope_parameters, rope_theta: undefined });
+    expect(found).toMatchObject({ ropeTheta: 500, partialRotaryFactor: 0.5 });
+    expect(found.ropeScaling).toMatchObject({ factor: 4, shortFactor: [1.5], longFactor: [4] });
+  });
+
+  test('what is left out is as transformers has it', async () => {
+    const left = { rms_norm_eps: undefined, sliding_window: undefined, resid_pdrop: undefined };
+    const found = await config({ ...left, partial_rotary_factor: undefined });
+    expect(found).toMatchObject({ eps: 1e-5, window: null, residualDropout: 0 });
+    expect(found).toMatchObject({ partialRotaryFactor: 1, kvHeads: 2 });
+    await expect(config({ pad_token_id: undefined })).rejects.toEqual(refusal(/got 32000/));
+    const dropped = { resid_pdrop: 0.1, embd_pdrop: 0.1, attention_dropout: 0.2 };
+    expect(await config(dropped)).toMatchObject({ residualDropout: 0.1, attentionDropout: 0.2 });
+    expect(await config(dropped, { residualDropout: 0 })).toMatchObject({ residualDropout: 0 });
+  });
+
+  test('files have packed matrices, and three keys of a scaling beside both lengths', async () => {
+    const home = await write(new Phi3({ ...sizes, ropeScaling: longrope, maxSeq: 16 }));
+    const read = await Phi3.fromPretrained(home, { maxSeq: 12 });
+    const again = join(dir, 'again');
+    await read.save(again);
+    const written = JSON.parse(readFileSync(join(again, 'config.json'), 'utf8'));
+    expect(written).toMatchObject({
+      ...{ architectures: ['Phi3ForCausalLM'], model_type: 'phi3' },
+      ...{ max_position_embeddings: 16, original_max_position_embeddings: 4 },
+      rope_scaling: { type: 'longrope', short_factor, long_factor },
+    });
+    expect(Object.keys(written.rope_scaling)).toHaveLength(3);
+    const shapes = Object.fromEntries(
+      Array.from((await fromPretrained(again)).namedParameters(), ([name, one]) => [
+        name,
+        one.shape,
+      ]),
+    );
+    expect(shapes).toMatchObject({
+      'model.layers.0.self_attn.qkv_proj.weight': [32, 16],
+      'model.layers.0.self_attn.o_proj.weight': [16, 16],
+      'model.layers.2.mlp.gate_up_proj.weight': [40, 16],
+      'model.layers.2.mlp.down_proj.weight': [16, 20],
+    });
+  });
+});
+
 describe('what changes the numbers and is not computed is named', () => {
   const qwen = () => new Qwen2(sizes);
+  const phi = () => new Phi3(sizes);
   const llama = () => new Llama(sizes);
   test.each<[string, () => nn.models.RotaryLM, object, RegExp]>([
     ['quantized weights', llama, { quantization_config: { bits: 4 } }, /quantization_config.*bits/],
     ['a window of a Llama', llama, { sliding_window: 8 }, /sliding_window: expected null, got 8/],
     ['half of the channels', llama, { partial_rotary_factor: 0.5 }, /partial_rotary_factor/],
+    [
+      'more than all channels',
+      phi,
+      { partial_rotary_factor: 1.5 },
+      /partial_rotary_factor: .*1\.5/,
+    ],
+    [
+      'a scaling that Phi has not got',
+      phi,
+      { rope_scaling: { rope_type: 'linear', factor: 2 } },
+      /rope_type: expected "default", "longrope", got "linear"/,
+    ],
+    [
+      'a yarn that is none of Phi',
+      phi,
+      { rope_scaling: { rope_type: 'yarn', factor: 2 } },
+      /short_factor: expected a list of positive numbers/,
+    ],
     ['both directions', llama, { is_causal: false }, /is_causal: expected true, got false/],
     [
       'a key of another scaling',

@@ -10,6 +10,10 @@ export interface Sizes {
   tied: boolean;
   /** Radians per position of pair i. */
   frequency(i: number): number;
+  /** Channels of a head that are turned, the first ones; default all of them. */
+  rotaryDim?: number;
+  /** What cosines and sines are multiplied by; default 1. */
+  magnitude?: number;
 }
 
 /** Values in row-major order by Hugging Face's names; a matrix is [out, in]. */
@@ -44,14 +48,16 @@ const plus = (a: Rows, b: Rows): Rows =>
 
 /** The head at `from` of each row, turned by its position where `turned`. */
 function headAt(x: Rows, from: number, sizes: Sizes, turned: boolean): Rows {
-  const half = sizes.headDim / 2;
+  const { headDim, rotaryDim = headDim, magnitude = 1 } = sizes;
+  const half = rotaryDim / 2;
   return x.map((row, position) => {
-    const part = row.slice(from, from + sizes.headDim);
+    const part = row.slice(from, from + headDim);
     if (!turned) return part;
     return part.map((value, i) => {
+      if (i >= rotaryDim) return value;
       const angle = position * sizes.frequency(i % half);
       const other = i < half ? -(part[i + half] as number) : (part[i - half] as number);
-      return value * Math.cos(angle) + other * Math.sin(angle);
+      return magnitude * (value * Math.cos(angle) + other * Math.sin(angle));
     });
   });
 }

@@ -54,7 +54,7 @@ export const cases: readonly Case[] = [2, 3, 4].flatMap((ranks) => [
     gpus: ranks,
   },
   {
-    name: `GPT-2, Llama and Qwen3 on ${ranks} ranks`,
+    name: `GPT-2, Llama, Phi-3 and Qwen3 on ${ranks} ranks`,
     run: (device: Device) => models(device, ranks),
     gpus: ranks,
   },

@@ -20,7 +20,7 @@ export interface ModelsJob {
   folders: readonly string[];
 }
 
-const { GPT2, Llama, Mixtral, Qwen2Moe, Qwen3 } = nn.models;
+const { GPT2, Llama, Mixtral, Phi3, Qwen2Moe, Qwen3 } = nn.models;
 const checks = new Checks();
 
 const sizes = { vocabSize: 37, maxSeq: 12, layers: 2 };
@@ -37,6 +37,10 @@ const models: Record<string, () => nn.models.CausalLM> = {
   'Llama with biases, tied': () =>
     new Llama({ ...llama, tied: true, attentionBias: true, mlpBias: true }),
   Qwen3: () => new Qwen3(qwen3),
+  'Phi-3, of whose heads a part is turned': () =>
+    new Phi3({ ...qwen3, partialRotaryFactor: 0.7, residualDropout: 0.2, window: 5 }),
+  'Phi-3, tied, checkpointed': () =>
+    new Phi3({ ...qwen3, tied: true, attentionDropout: 0.3, activationCheckpointing: true }),
   'Mixtral with a loss of its routers, checkpointed': () =>
     new Mixtral({
       ...{ ...llama, moe: { experts: 5, perToken: 2 }, routerAuxLossCoef: 0.5 },
@@ -150,6 +154,13 @@ function sparse(group: ProcessGroup): void {
   }
 }
 
+/** Of packed projections no part can be on several ranks. */
+function refused(group: ProcessGroup): void {
+  const few = new Phi3({ ...qwen3, kvHeads: 1 });
+  const cut = (): unknown => parallel.parallelize(few, group);
+  checks.throws('one head of keys, packed', cut, 'DS_ARGUMENT', 'at most 1 ranks for packed');
+}
+
 /** What lies in files is read part by part, and is that of the whole model. */
 async function load(group: ProcessGroup, folder: string): Promise<void> {
   const whole = await nn.models.fromPretrained(folder);
@@ -169,6 +180,7 @@ async function main(): Promise<void> {
   computeOn(job.world.device);
   for (const [name, make] of Object.entries(models)) scope(() => train(job.world, name, make));
   scope(() => sparse(job.world));
+  refused(job.world);
   for (const folder of folders) await load(job.world, folder);
   await job.destroy();
   console.log(JSON.stringify({ failures: checks.failures, count: checks.count }));

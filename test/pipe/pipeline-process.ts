@@ -37,7 +37,7 @@ export interface Leg {
   save?: string;
   from?: string;
   /** A language model instead of the small layers. */
-  model?: 'gpt2' | 'llama' | 'qwen3';
+  model?: 'gpt2' | 'llama' | 'phi3' | 'qwen3';
   /** Its blocks keep their inputs alone. */
   inputsOnly?: boolean;
   /** Samples of 3, 7 and then all 11 tokens. */
@@ -136,9 +136,10 @@ const sizes = { vocabSize: VOCABULARY, maxSeq: 16, layers: 4, heads: 4, channels
 /** The rotary ones are untied, so that each parameter is one stage's. */
 function languageModel({ model: name, inputsOnly = false }: Leg) {
   const own = { ...sizes, activationCheckpointing: inputsOnly };
-  const { GPT2, Llama, Qwen3 } = nn.models;
+  const { GPT2, Llama, Phi3, Qwen3 } = nn.models;
   if (name === 'gpt2') return new GPT2({ ...own, dropout: 0.1 });
   const rotary = { ...own, hidden: 2 * CHANNELS, kvHeads: 2 };
+  if (name === 'phi3') return new Phi3({ ...rotary, partialRotaryFactor: 0.5 });
   return name === 'llama' ? new Llama(rotary) : new Qwen3({ ...rotary, headDim: 16 });
 }
 

@@ -212,12 +212,12 @@ export const cases: Case[] = [
     gpus: 4,
   },
   {
-    name: 'Llama and Qwen3 in stages, with and without checkpointing',
+    name: 'Llama, Phi-3 and Qwen3 in stages, with and without checkpointing',
     run: (device) =>
       near(
         device,
         { pp: 2, dp: 1 },
-        (['llama', 'qwen3'] as const).flatMap((model): Leg[] => [
+        (['llama', 'phi3', 'qwen3'] as const).flatMap((model): Leg[] => [
           { schedule: '1f1b', micros: 2, stage: 0, precision: 'fp32', model },
           {
             schedule: 'interleaved',

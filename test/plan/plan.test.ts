@@ -379,9 +379,11 @@ class SmallMixtral extends nn.models.Mixtral {
 }
 test.each([
   ['Llama', nn.models.Llama, false],
+  ['Phi3', nn.models.Phi3, false],
   ['Qwen3', nn.models.Qwen3, false],
   ['Mixtral', SmallMixtral, false],
   ['Llama', nn.models.Llama, true],
+  ['Phi3', nn.models.Phi3, true],
   ['Qwen3', nn.models.Qwen3, true],
   ['Mixtral', SmallMixtral, true],
 ] as const)(

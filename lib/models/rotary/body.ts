@@ -4,18 +4,14 @@ import { DsError } from '../../errors.js';
 import type { LayerCache } from '../../nn/attention.js';
 import { type RouterLoads, SparseMixture } from '../../nn/experts.js';
 import { normal } from '../../nn/initializers.js';
-import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
-import { Embedding, Linear, RMSNorm, type SwiGLU } from '../../nn/layers.js';
+import { Embedding, RMSNorm, type SwiGLU } from '../../nn/layers.js';
 import { Module } from '../../nn/module.js';
-import type { SparsePattern } from '../../nn/sparse-attention.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import {
   addRmsNorm,
-  attention,
   checkpoint,
   checkpointSequential,
-  type HeadShare,
-  rope,
+  dropout,
   scope,
   segmentsOf,
   sharedTokens,
@@ -25,123 +21,12 @@ import { streaming, streamOf } from '../block-layers.js';
 import { requireOwnTokens, running, scaled } from '../layer-factors.js';
 import { inRows, type Places } from '../places.js';
 import { aroundChosen, chosenFor, type DrawnTokens, drawTokens, refused } from '../token-drop.js';
+import { PackedAttention, type Passage, RotaryAttention } from './attention.js';
 import type { Body, Window } from './config.js';
 import { feedForward } from './mixture.js';
+import type { PackedSwiGLU } from './packed-swiglu.js';
 import { type RopeScaling, regimeOf } from './rope-scaling.js';
-import { type Angles, RotaryTable } from './rotary-table.js';
-
-/** What the blocks of one forward have alike. */
-export interface Passage extends Angles {
-  /** The rows of cos and sin for the tokens, [B, T]; null for the first ones in turn. */
-  positions: Tensor | null;
-  /** The document of each token, [B, T]; null where each row is one. */
-  documents: Tensor | null;
-  /** Where routers say what they did; null where nobody asks. */
-  loads: RouterLoads | null;
-}
-
-/** Queries, keys and values of tokens, [B, T, heads, headDim] each. */
-interface Heads {
-  readonly q: Tensor;
-  readonly k: Tensor;
-  readonly v: Tensor;
-}
-
-/** Attention with rotary positions; several heads of queries share one of keys and values. */
-export class RotaryAttention extends Module implements Joinable {
-  /** From channels to heads * headDim. */
-  readonly q_proj: Linear;
-  /** From channels to kvHeads * headDim. */
-  readonly k_proj: Linear;
-  /** From channels to kvHeads * headDim. */
-  readonly v_proj: Linear;
-  /** From heads * headDim back to channels. */
-  readonly o_proj: Linear;
-  /** Of each head's queries, before they are turned; null where the family has none. */
-  readonly q_norm: RMSNorm | null;
-  /** Of each head's keys. */
-  readonly k_norm: RMSNorm | null;
-  /** Which blocks of tokens are seen; null: all. See nn.sparsify(). */
-  sparsity: SparsePattern | null = null;
-  /** @internal Which of the heads these are, where other ranks have the rest. */
-  headShare: HeadShare | null = null;
-  private isJoined = false;
-
-  constructor(
-    private readonly body: Body,
-    private readonly window: Window,
-  ) {
-    super();
-    const { channels, heads, kvHeads, headDim, qkvBias: bias, eps } = body;
-    this.q_proj = new Linear(channels, heads * headDim, { bias });
-    this.k_proj = new Linear(channels, kvHeads * headDim, { bias });
-    this.v_proj = new Linear(channels, kvHeads * headDim, { bias });
-    this.o_proj = new Linear(heads * headDim, channels, { bias: body.outBias });
-    this.q_norm = body.qkNorm ? new RMSNorm(headDim, eps) : null;
-    this.k_norm = body.qkNorm ? new RMSNorm(headDim, eps) : null;
-  }
-
-  /** @internal See Joinable. */
-  joinLinears(): void {
-    this.isJoined = bringTogether([this.q_proj, this.k_proj, this.v_proj]);
-  }
-
-  /** x [B, T, C], at the places of `passage`; with a cache, the tokens after those it holds. */
-  override forward(x: Tensor, passage: Passage, cache: LayerCache | null): Tensor {
-    const heads = this.projected(x);
-    const mixed = this.fusedWith(cache, heads, passage) ?? this.mixed(heads, passage, cache);
-    const byToken = mixed.transpose(1, 2);
-    return this.o_proj.call(byToken.reshape([byToken.size(0), byToken.size(1), -1]));
-  }
-
-  /** Queries, keys and values by one product where their weights are joined, or by three. */
-  private projected(x: Tensor): Heads {
-    const { q_proj, k_proj, v_proj } = this;
-    const layers = [q_proj, k_proj, v_proj];
-    const joined = this.isJoined ? joinedLinear(x, layers, this.body.headDim) : null;
-    if (joined) {
-      const [q, k, v] = joined as [Tensor, Tensor, Tensor];
-      return { q, k, v };
-    }
-    const k = this.headsOf(k_proj.call(x));
-    const v = this.headsOf(v_proj.call(x));
-    return { q: this.headsOf(q_proj.call(x)), k, v };
-  }
-
-  /** Norms, rotation, storage and attention of a cache that does them in one; null for another. */
-  private fusedWith(cache: LayerCache | null, heads: Heads, passage: Passage): Tensor | null {
-    const { cos, sin, positions } = passage;
-    if (!cache?.attendTurning || !positions || this.sparsity) return null;
-    const { q_norm, k_norm, window } = this;
-    const norms = q_norm && k_norm && { q: q_norm.weight, k: k_norm.weight, eps: q_norm.eps };
-    return cache.attendTurning({ ...heads, cos, sin, positions, norms }, { window });
-  }
-
-  private mixed(heads: Heads, passage: Passage, cache: LayerCache | null): Tensor {
-    const { window, headShare, sparsity } = this;
-    const k = this.turned(heads.k, this.k_norm, passage);
-    const v = heads.v.transpose(1, 2);
-    const q = this.turned(heads.q, this.q_norm, passage);
-    if (cache) return cache.attend(q, k, v, { window, sparsity, headShare });
-    return attention(q, k, v, {
-      causal: true,
-      documents: passage.documents,
-      window,
-      layout: sparsity?.layout(this.body.heads, q.size(2)) ?? null,
-      dropout: this.training ? this.body.attentionDropout : 0,
-      headShare,
-    });
-  }
-
-  /** [B, T, heads * headDim] as [B, T, heads, headDim]. */
-  private headsOf(x: Tensor): Tensor {
-    return x.reshape([x.size(0), x.size(1), -1, this.body.headDim]);
-  }
-
-  private turned(heads: Tensor, norm: RMSNorm | null, { cos, sin, positions }: Passage): Tensor {
-    return rope(norm ? norm.call(heads) : heads, cos, sin, positions).transpose(1, 2);
-  }
-}
+import { RotaryTable } from './rotary-table.js';
 
 /**
  * A pre-norm block. The residual stream runs beside the last branch, not yet added to it: the
@@ -151,20 +36,23 @@ export class RotaryBlock extends Module {
   /** Before the attention. */
   readonly input_layernorm: RMSNorm;
   /** Causal attention with rotary positions. */
-  readonly self_attn: RotaryAttention;
+  readonly self_attn: RotaryAttention | PackedAttention;
   /** Before the MLP. */
   readonly post_attention_layernorm: RMSNorm;
   /** The gated feed-forward block, or many of which each token goes to a few. */
-  readonly mlp: SwiGLU | SparseMixture;
+  readonly mlp: SwiGLU | PackedSwiGLU | SparseMixture;
+  private readonly dropoutRate: number;
 
   /** @internal Models make their blocks. */
   constructor(body: Body, window: Window, layer: number) {
     super();
     const { channels, eps } = body;
+    const Attention = body.packed ? PackedAttention : RotaryAttention;
     this.input_layernorm = new RMSNorm(channels, eps);
-    this.self_attn = new RotaryAttention(body, window);
+    this.self_attn = new Attention(body, window);
     this.post_attention_layernorm = new RMSNorm(channels, eps);
     this.mlp = feedForward(body, layer);
+    this.dropoutRate = body.residualDropout;
   }
 
   /**
@@ -179,11 +67,15 @@ export class RotaryBlock extends Module {
     factor = 1,
   ): [Tensor, Tensor] {
     const [stream, x] = normalized(branch, residual, this.input_layernorm);
-    const attended = scaled(this.self_attn.call(x, passage, cache), factor);
+    const attended = scaled(this.drop(this.self_attn.call(x, passage, cache)), factor);
     const [next, y] = normalized(attended, stream, this.post_attention_layernorm);
     const { mlp } = this;
     const fed = mlp instanceof SparseMixture ? mlp.call(y, passage.loads) : mlp.call(y);
-    return [scaled(fed, factor), next];
+    return [scaled(this.drop(fed), factor), next];
+  }
+
+  private drop(x: Tensor): Tensor {
+    return this.training ? dropout(x, this.dropoutRate) : x;
   }
 }
 

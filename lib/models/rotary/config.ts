@@ -6,7 +6,7 @@ import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import type { CausalConfig } from '../causal-lm.js';
 import { type MoeConfig, type MoeSizes, type MoeTraits, readMoe } from './mixture.js';
-import { type RopeScaling, requireScaling } from './rope-scaling.js';
+import { ROPE_TYPES, type RopeScaling, requireScaling } from './rope-scaling.js';
 
 /** Tokens that a layer's queries look back on, their own included; null for all of them. */
 export type Window = number | null;
@@ -42,6 +42,11 @@ export interface RotaryConfig extends CausalConfig {
   ropeTheta?: number;
   /** How frequencies change for longer sequences. Default: they do not. */
   ropeScaling?: RopeScaling | null;
+  /**
+   * Of a head's channels, the share that is turned by positions (partial_rotary_factor), in (0, 1]:
+   * the first floor(factor * headDim) of them, an even number. In families that have it; default 1.
+   */
+  partialRotaryFactor?: number;
   /** Whether the head is the token embedding. Default false. */
   tied?: boolean;
   /** Whether the projections of attention have a bias. Default false. */
@@ -55,6 +60,10 @@ export interface RotaryConfig extends CausalConfig {
   window?: Window | readonly Window[];
   /** Share of the attention weights that is dropped in training, in [0, 1). Default 0. */
   attentionDropout?: number;
+  /**
+   * The same of what a block adds to the stream (resid_pdrop), in families that have it. Default 0.
+   */
+  residualDropout?: number;
   /**
    * The token of padding: its row of the embedding starts as zeros and gets no gradient as an
    * input. Default: none.
@@ -78,6 +87,7 @@ export type RotaryOptions = Partial<
     RotaryConfig,
     | 'maxSeq'
     | 'attentionDropout'
+    | 'residualDropout'
     | 'activationCheckpointing'
     | 'numberCheckpoints'
     | 'ignoreIndex'
@@ -86,7 +96,14 @@ export type RotaryOptions = Partial<
 >;
 
 /** Options that some families have and others not. */
-export type Varying = 'attentionBias' | 'mlpBias' | 'window' | 'moe' | 'routerAuxLossCoef';
+export type Varying =
+  | 'attentionBias'
+  | 'mlpBias'
+  | 'window'
+  | 'partialRotaryFactor'
+  | 'residualDropout'
+  | 'moe'
+  | 'routerAuxLossCoef';
 
 /** A RotaryConfig whose sizes are all said. */
 export type RotarySizes = Omit<RotaryConfig, 'moe'> &
@@ -94,6 +111,26 @@ export type RotarySizes = Omit<RotaryConfig, 'moe'> &
 
 /** Always, never, or as the option of this name says. */
 type Whether = boolean | 'attentionBias' | 'mlpBias';
+
+/** What files of a family may say of its positions. */
+export interface RopeTraits {
+  /** Whether a part of each head's channels may stay as it is (partial_rotary_factor). */
+  readonly partial: boolean;
+  /** The scalings that transformers has for it. */
+  readonly types: readonly RopeScaling['type'][];
+  /** Other names of them in files. */
+  readonly aliases: Readonly<Record<string, RopeScaling['type']>>;
+  /**
+   * Whether original_max_position_embeddings stands beside the scaling, whose factor follows from
+   * it.
+   */
+  readonly originalBeside: boolean;
+}
+
+/** Those of families that say nothing else; "su" is the first name that LongRoPE had. */
+export const COMMON_ROPE: RopeTraits = {
+  ...{ partial: false, types: ROPE_TYPES, aliases: { su: 'longrope' }, originalBeside: false },
+};
 
 /** What makes a family of models with rotary positions: all else they have alike. */
 export interface RotaryTraits {
@@ -109,6 +146,12 @@ export interface RotaryTraits {
   readonly qkNorm: boolean;
   /** Whether attention may be cut to a window: never, in all layers alike, or layer by layer. */
   readonly window: 'none' | 'uniform' | 'layers';
+  /** What its positions may be. Default: COMMON_ROPE. */
+  readonly rope?: RopeTraits;
+  /** Whether queries, keys and values are one matrix, and so gate and up. Default false. */
+  readonly packed?: boolean;
+  /** Whether config.json may drop some of what blocks add to the stream. Default false. */
+  readonly residualDropout?: boolean;
   /**
    * Whether a layer has the window where config.json has no list of layers; `first` is its
    * max_window_layers. Default: from there on.
@@ -128,6 +171,10 @@ export interface Body extends Omit<RotarySizes, 'moe'> {
   outBias: boolean;
   mlpBias: boolean;
   qkNorm: boolean;
+  packed: boolean;
+  residualDropout: number;
+  /** Channels of a head that are turned, the first ones. */
+  rotaryDim: number;
   /** Of each layer. */
   windows: readonly Window[];
 }
@@ -143,11 +190,16 @@ const COUNTS = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels', 'hidden'] 
 const MIXED = ['moe', 'routerAuxLossCoef'] as const;
 
 /** The names of the options that a family has beside the common ones. */
-function varyingOf({ biases, window, moe }: RotaryTraits): Varying[] {
-  const named = Object.values(biases).filter((one) => typeof one === 'string');
-  const windowed = window === 'none' ? [] : (['window'] as const);
-  return [...new Set<Varying>([...named, ...windowed, ...(moe ? MIXED : [])])];
+function varyingOf({ biases, window, moe, rope, residualDropout }: RotaryTraits): Varying[] {
+  const named: Varying[] = Object.values(biases).filter((one) => typeof one === 'string');
+  if (window !== 'none') named.push('window');
+  if (rope?.partial) named.push('partialRotaryFactor');
+  if (residualDropout) named.push('residualDropout');
+  return [...new Set([...named, ...(moe ? MIXED : [])])];
 }
+
+/** Channels of a head that are turned, as transformers counts them. */
+const rotaryDimOf = (headDim: number, factor = 1): number => Math.floor(headDim * factor);
 
 /**
  * `given` by its own names, complete. Throws DS_ARGUMENT for an option that the family has not got
@@ -171,29 +223,56 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
     throw refused(`${name} kvHeads`, `a divisor of ${heads} heads`, kvHeads);
   }
   const { ropeScaling = null, padTokenId = null, attentionDropout = 0 } = config;
-  if (ropeScaling) requireScaling(`${name} ropeScaling`, ropeScaling, headDim);
+  requireRope(traits, config, headDim);
   if (config.window !== undefined) requireWindow(traits, config.window, config.layers);
   const { tied = false, activationCheckpointing = false } = config;
-  const switched = varying.filter((one) => one === 'attentionBias' || one === 'mlpBias');
-  const { moe: mixture, ...dense } = config;
+  const { moe: _, ...dense } = config;
   return {
     ...dense,
-    ...(traits.moe && {
-      moe: readMoe(name, traits.moe, mixture, config),
-      routerAuxLossCoef: requireFinite(
-        `${name} routerAuxLossCoef`,
-        config.routerAuxLossCoef ?? 0,
-        0,
-      ),
-    }),
-    ...Object.fromEntries(switched.map((one) => [one, config[one] ?? false])),
-    ...(varying.includes('window') && { window: config.window ?? null }),
+    ...variedOf(traits, config, varying),
     ...{ kvHeads, headDim, ropeScaling, tied, activationCheckpointing, padTokenId },
     attentionDropout: requireFinite(`${name} attentionDropout`, attentionDropout, 0, 1),
     eps: requireFinite(`${name} eps`, config.eps ?? 1e-6, 0),
     ropeTheta: requireFinite(`${name} ropeTheta`, config.ropeTheta ?? 10_000, Number.MIN_VALUE),
     initializerRange: requireFinite(`${name} initializerRange`, config.initializerRange ?? 0.02, 0),
   };
+}
+
+/** The options of `varying`, complete. Throws DS_ARGUMENT. */
+function variedOf(
+  { name, moe }: RotaryTraits,
+  config: RotaryConfig,
+  varying: readonly Varying[],
+): Partial<RotarySizes> {
+  const switched = varying.filter((one) => one === 'attentionBias' || one === 'mlpBias');
+  const { partialRotaryFactor = 1, residualDropout = 0, routerAuxLossCoef = 0 } = config;
+  const has = (one: Varying): boolean => varying.includes(one);
+  return {
+    ...(moe && {
+      moe: readMoe(name, moe, config.moe, config),
+      routerAuxLossCoef: requireFinite(`${name} routerAuxLossCoef`, routerAuxLossCoef, 0),
+    }),
+    ...Object.fromEntries(switched.map((one) => [one, config[one] ?? false])),
+    ...(has('window') && { window: config.window ?? null }),
+    ...(has('partialRotaryFactor') && { partialRotaryFactor }),
+    ...(has('residualDropout') && {
+      residualDropout: requireFinite(`${name} residualDropout`, residualDropout, 0, 1),
+    }),
+  };
+}
+
+function requireRope(
+  { name, rope = COMMON_ROPE }: RotaryTraits,
+  { partialRotaryFactor: factor, ropeScaling }: RotaryConfig,
+  headDim: number,
+): void {
+  if (factor !== undefined) requireFinite(`${name} partialRotaryFactor`, factor, Number.MIN_VALUE);
+  const rotaryDim = rotaryDimOf(headDim, factor);
+  if (rotaryDim < 2 || rotaryDim > headDim || rotaryDim % 2 !== 0) {
+    const expected = `a share of ${headDim} channels that is an even number of them, 2 or more`;
+    throw refused(`${name} partialRotaryFactor`, expected, factor);
+  }
+  if (ropeScaling) requireScaling(`${name} ropeScaling`, ropeScaling, rotaryDim, rope.types);
 }
 
 function requireWindow(
@@ -214,15 +293,16 @@ function requireWindow(
 }
 
 /** The sizes with what the family says of them. */
-export function bodyOf({ biases, qkNorm }: RotaryTraits, sizes: RotarySizes): Body {
+export function bodyOf({ biases, qkNorm, packed = false }: RotaryTraits, sizes: RotarySizes): Body {
   const has = (whether: Whether): boolean =>
     typeof whether === 'string' ? (sizes[whether] ?? false) : whether;
-  const { window = null, layers } = sizes;
+  const { window = null, layers, headDim, partialRotaryFactor, residualDropout = 0 } = sizes;
   const windows = Array.isArray(window) ? window : Array.from({ length: layers }, () => window);
   return {
     ...sizes,
     ...{ qkvBias: has(biases.qkv), outBias: has(biases.out), mlpBias: has(biases.mlp) },
-    ...{ qkNorm, windows, moe: sizes.moe ?? null },
+    ...{ qkNorm, packed, residualDropout, windows, moe: sizes.moe ?? null },
+    rotaryDim: rotaryDimOf(headDim, partialRotaryFactor),
   };
 }
 

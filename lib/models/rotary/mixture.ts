@@ -11,6 +11,7 @@ import { phrase } from '../../runtime/phrase.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import type { ModelConfig } from '../model-config.js';
+import { PackedSwiGLU } from './packed-swiglu.js';
 
 /** The experts of a model's feed-forward blocks. */
 export interface MoeConfig {
@@ -179,11 +180,12 @@ export function moePieces({ files }: MoeTraits, moe: MoeSizes, layers: number): 
 
 /** The feed-forward block of a layer. */
 export function feedForward(
-  { channels, hidden, mlpBias, moe, initializerRange }: MixedBody,
+  { channels, hidden, mlpBias: bias, moe, initializerRange, packed }: MixedBody,
   layer: number,
-): SwiGLU | SparseMixture {
+): SwiGLU | PackedSwiGLU | SparseMixture {
   if (!moe || moe.denseLayers.includes(layer)) {
-    return new SwiGLU(channels, hidden, { bias: mlpBias });
+    const Dense = packed ? PackedSwiGLU : SwiGLU;
+    return new Dense(channels, hidden, { bias });
   }
   const { experts, perToken: k, normalize, sharedHidden } = moe;
   const weightInit = normal(initializerRange);
@@ -196,6 +198,7 @@ interface MixedBody {
   hidden: number;
   mlpBias: boolean;
   initializerRange: number;
+  packed: boolean;
   /** Null where every block is dense. */
   moe: MoeSizes | null;
 }

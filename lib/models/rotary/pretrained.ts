@@ -65,7 +65,8 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
       moe: parseMoe(traits.moe, config, layers),
       routerAuxLossCoef: parseRouterLoss(config),
     }),
-    ...parseRope(config, maxSeq),
+    ...parseRope(traits, config, maxSeq),
+    ...(traits.residualDropout && { residualDropout: config.share('resid_pdrop', 0) }),
   };
 }
 
@@ -149,11 +150,12 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     head_dim: sizes.headDim,
     hidden_act: 'silu',
     rms_norm_eps: sizes.eps,
-    ...describeRope(sizes),
+    ...describeRope(traits, sizes),
     ...(biases.qkv === 'attentionBias' && { attention_bias: sizes.attentionBias ?? false }),
     ...(biases.mlp === 'mlpBias' && { mlp_bias: sizes.mlpBias ?? false }),
     ...describeWindow(traits, sizes),
     attention_dropout: sizes.attentionDropout,
+    ...(traits.residualDropout && { resid_pdrop: sizes.residualDropout ?? 0 }),
     pad_token_id: sizes.padTokenId,
     initializer_range: sizes.initializerRange,
     tie_word_embeddings: sizes.tied,

@@ -2,8 +2,19 @@
 // with rope_scaling.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { ModelConfig } from '../model-config.js';
-import type { RotaryConfig, RotarySizes } from './config.js';
-import { ROPE_TYPES, type RopeScaling, type ScalingKey, scalingKeys } from './rope-scaling.js';
+import {
+  COMMON_ROPE,
+  type RopeTraits,
+  type RotaryConfig,
+  type RotarySizes,
+  type RotaryTraits,
+} from './config.js';
+import {
+  type LongRopeScaling,
+  type RopeScaling,
+  type ScalingKey,
+  scalingKeys,
+} from './rope-scaling.js';
 
 /** What a config.json calls the numbers of a scaling. */
 const KEYS: Record<ScalingKey, string> = {
@@ -22,23 +33,48 @@ const KEYS: Record<ScalingKey, string> = {
 };
 const ORIGINAL = KEYS.originalMaxSeq;
 /** Keys of a section that say nothing of its type's numbers; "finetuned" no code reads. */
-const BESIDE = ['rope_type', 'type', 'rope_theta', 'partial_rotary_factor', 'finetuned', ORIGINAL];
+const PARTIAL = 'partial_rotary_factor';
+const BESIDE = ['rope_type', 'type', 'rope_theta', PARTIAL, 'finetuned', ORIGINAL];
 
-type Rope = Pick<RotaryConfig, 'maxSeq' | 'ropeTheta' | 'ropeScaling'>;
+type Rope = Pick<RotaryConfig, 'maxSeq' | 'ropeTheta' | 'ropeScaling' | 'partialRotaryFactor'>;
 
 /**
  * rope_parameters, or rope_theta and rope_scaling as they were called before; `declared` are the
  * max_position_embeddings. Throws DS_CHECKPOINT for a type that there is not, and for keys that its
  * angles do not follow from.
  */
-export function parseRope(config: ModelConfig, declared: number): Rope {
+export function parseRope(
+  { rope = COMMON_ROPE }: RotaryTraits,
+  config: ModelConfig,
+  declared: number,
+): Rope {
   const isNew = config.get('rope_parameters') !== null;
   const section = config.section(isNew ? 'rope_parameters' : 'rope_scaling');
-  for (const one of [config, section]) one.requireOneOf('partial_rotary_factor', [1]);
-  const isInside = section.get('rope_theta') !== null;
-  const ropeTheta = (isInside ? section : config).positive('rope_theta', 10_000);
-  const ropeScaling = parseScaling(section, config, declared);
-  return { ropeTheta, ropeScaling, maxSeq: longestOf(ropeScaling, declared) };
+  const ropeTheta = saysOf(section, config, 'rope_theta').positive('rope_theta', 10_000);
+  const ropeScaling = parseScaling(rope, section, config, declared);
+  return {
+    ...{ ropeTheta, ropeScaling, maxSeq: longestOf(ropeScaling, declared) },
+    ...parsePartial(rope, section, config),
+  };
+}
+
+/** Which of the two says `key`. */
+const saysOf = (section: ModelConfig, config: ModelConfig, key: string): ModelConfig =>
+  section.get(key) === null ? config : section;
+
+function parsePartial(
+  { partial }: RopeTraits,
+  section: ModelConfig,
+  config: ModelConfig,
+): Partial<Rope> {
+  if (!partial) {
+    for (const one of [config, section]) one.requireOneOf(PARTIAL, [1]);
+    return {};
+  }
+  const says = saysOf(section, config, PARTIAL);
+  const partialRotaryFactor = says.positive(PARTIAL, 1);
+  if (partialRotaryFactor <= 1) return { partialRotaryFactor };
+  throw says.refusal(PARTIAL, 'a share, 1 at most', partialRotaryFactor);
 }
 
 /** Of a scaling that says to what length it stretches another one, that length. */
@@ -48,6 +84,7 @@ function longestOf(scaling: RopeScaling | null, declared: number): number {
 }
 
 function parseScaling(
+  { types, aliases }: RopeTraits,
   section: ModelConfig,
   config: ModelConfig,
   declared: number,
@@ -58,10 +95,9 @@ function parseScaling(
     requireNoOther(section, []);
     return null;
   }
-  // Phi's first name of it.
-  const own = (type === 'su' ? 'longrope' : type) as RopeScaling['type'];
-  if (!ROPE_TYPES.includes(own)) {
-    const known = ['default', ...ROPE_TYPES].map((one) => `"${one}"`).join(', ');
+  const own = (aliases[String(type)] ?? type) as RopeScaling['type'];
+  if (!types.includes(own)) {
+    const known = ['default', ...types].map((one) => `"${one}"`).join(', ');
     throw section.refusal(key, known, type);
   }
   const { needs, may } = scalingKeys(own);
@@ -115,12 +151,37 @@ function requireNoOther(section: ModelConfig, known: readonly ScalingKey[]): voi
 }
 
 /** The keys of a config.json, as transformers 4 writes them and 5 reads them, too. */
-export function describeRope({ maxSeq, ropeTheta, ropeScaling }: RotarySizes): JsonObject {
+export function describeRope(
+  { rope = COMMON_ROPE }: RotaryTraits,
+  { maxSeq, ropeTheta, ropeScaling, partialRotaryFactor = 1 }: RotarySizes,
+): JsonObject {
   const longest = ropeScaling?.type === 'dynamic' ? ropeScaling.originalMaxSeq : maxSeq;
+  const beside = rope.originalBeside && ropeScaling?.type === 'longrope' ? ropeScaling : null;
   return {
     max_position_embeddings: longest,
     rope_theta: ropeTheta,
     rope_scaling: ropeScaling && describeScaling(ropeScaling),
+    ...(rope.partial && { [PARTIAL]: partialRotaryFactor }),
+    ...(beside && describeBeside(beside, maxSeq)),
+  };
+}
+
+/**
+ * A section of three keys, as transformers 4 asks for, and beside it both lengths, from which the
+ * factor follows; more keys only for what does not follow.
+ */
+function describeBeside(scaling: LongRopeScaling, maxSeq: number): JsonObject {
+  const { type, factor, originalMaxSeq, shortFactor, longFactor, attentionFactor } = scaling;
+  const stretched = factor > 1 ? Math.round(factor * originalMaxSeq) : maxSeq;
+  const follows = Math.max(1, stretched / originalMaxSeq) === factor;
+  return {
+    max_position_embeddings: follows ? stretched : maxSeq,
+    [ORIGINAL]: originalMaxSeq,
+    rope_scaling: {
+      ...{ type, short_factor: [...shortFactor], long_factor: [...longFactor] },
+      ...(!follows && { factor }),
+      ...(attentionFactor !== undefined && { attention_factor: attentionFactor }),
+    },
   };
 }
 

@@ -63,7 +63,10 @@ export interface LongRopeScaling {
   factor: number;
   /** The longest sequence of the first training. */
   originalMaxSeq: number;
-  /** headDim / 2 divisors for texts of up to originalMaxSeq tokens. */
+  /**
+   * A divisor for each pair of the channels that are turned, headDim / 2 as a rule, for texts of up
+   * to originalMaxSeq tokens.
+   */
   shortFactor: readonly number[];
   /** As many for longer ones. */
   longFactor: readonly number[];
@@ -97,7 +100,8 @@ export type RopeScaling =
 
 /** What the angles follow from. */
 export interface AngleSizes {
-  headDim: number;
+  /** Channels of a head that are turned. */
+  rotaryDim: number;
   ropeTheta: number;
 }
 
@@ -127,12 +131,12 @@ const RULES: Rules = {
   },
   dynamic: {
     needs: ['factor', 'originalMaxSeq'],
-    frequencies(_plain, { factor, originalMaxSeq }, length, { headDim, ropeTheta }) {
+    frequencies(_plain, { factor, originalMaxSeq }, length, { rotaryDim, ropeTheta }) {
       const seq = Math.max(length, originalMaxSeq);
       const growth = (factor * seq) / originalMaxSeq - (factor - 1);
       return plainFrequencies({
-        headDim,
-        ropeTheta: ropeTheta * growth ** (headDim / (headDim - 2)),
+        rotaryDim,
+        ropeTheta: ropeTheta * growth ** (rotaryDim / (rotaryDim - 2)),
       });
     },
     regime: ({ originalMaxSeq }, length) => String(Math.max(length, originalMaxSeq)),
@@ -182,9 +186,9 @@ export function scalingKeys(type: RopeScaling['type']): {
   return { needs: needs as readonly ScalingKey[], may: may as readonly ScalingKey[] };
 }
 
-/** Radians per position of each pair of channels, headDim / 2 of them. Source: Su et al. 2021. */
-function plainFrequencies({ headDim, ropeTheta }: AngleSizes): number[] {
-  return Array.from({ length: headDim / 2 }, (_, i) => ropeTheta ** ((-2 * i) / headDim));
+/** Radians per position of each pair of channels, rotaryDim / 2. Source: Su et al. 2021. */
+function plainFrequencies({ rotaryDim, ropeTheta }: AngleSizes): number[] {
+  return Array.from({ length: rotaryDim / 2 }, (_, i) => ropeTheta ** ((-2 * i) / rotaryDim));
 }
 
 /**
@@ -217,14 +221,14 @@ function yarnFrequencies(
   plain: readonly number[],
   scaling: YarnScaling,
   _length: number,
-  { headDim, ropeTheta }: AngleSizes,
+  { rotaryDim, ropeTheta }: AngleSizes,
 ): number[] {
   const { factor, originalMaxSeq, betaFast = 32, betaSlow = 1, truncate = true } = scaling;
   const pairOf = (turns: number): number =>
-    (headDim * Math.log(originalMaxSeq / (turns * 2 * Math.PI))) / (2 * Math.log(ropeTheta));
+    (rotaryDim * Math.log(originalMaxSeq / (turns * 2 * Math.PI))) / (2 * Math.log(ropeTheta));
   const [first, last] = [pairOf(betaFast), pairOf(betaSlow)];
   const low = Math.max(truncate ? Math.floor(first) : first, 0);
-  const high = Math.min(truncate ? Math.ceil(last) : last, headDim - 1);
+  const high = Math.min(truncate ? Math.ceil(last) : last, rotaryDim - 1);
   const width = high === low ? 0.001 : high - low;
   return plain.map((frequency, i) => {
     const ramp = Math.min(Math.max((i - low) / width, 0), 1);
@@ -242,10 +246,15 @@ function llama3Frequency(frequency: number, scaling: Llama3Scaling): number {
   return (1 - share) * slow + share * frequency;
 }
 
-/** Throws DS_ARGUMENT for a scaling of another type, or with numbers that are none. */
-export function requireScaling(op: string, scaling: RopeScaling, headDim: number): void {
-  if (!ROPE_TYPES.includes(scaling.type)) {
-    const expected = `type ${ROPE_TYPES.map((type) => `"${type}"`).join(', ')}`;
+/** Throws DS_ARGUMENT for a scaling of none of `types`, or with numbers that are none. */
+export function requireScaling(
+  op: string,
+  scaling: RopeScaling,
+  rotaryDim: number,
+  types: readonly RopeScaling['type'][] = ROPE_TYPES,
+): void {
+  if (!types.includes(scaling.type)) {
+    const expected = `type ${types.map((type) => `"${type}"`).join(', ')}`;
     const got = phrase((scaling as { type: unknown }).type);
     throw new DsError({ code: 'DS_ARGUMENT', op, expected, got });
   }
@@ -254,9 +263,9 @@ export function requireScaling(op: string, scaling: RopeScaling, headDim: number
   const given = readOptions<object>(op, scaling, known) as Partial<Record<ScalingKey, unknown>>;
   for (const key of [...needs, ...may]) {
     if (given[key] === undefined && may.includes(key)) continue;
-    requireNumber(`${op}.${key}`, key, given[key], headDim);
+    requireNumber(`${op}.${key}`, key, given[key], rotaryDim);
   }
-  if (scaling.type === 'dynamic' && headDim === 2) {
+  if (scaling.type === 'dynamic' && rotaryDim === 2) {
     const expected = 'heads of four channels or more';
     throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: '2' });
   }
@@ -265,10 +274,10 @@ export function requireScaling(op: string, scaling: RopeScaling, headDim: number
   requireFinite(`${op}.highFreqFactor`, scaling.highFreqFactor, least);
 }
 
-function requireNumber(op: string, key: ScalingKey, value: unknown, headDim: number): void {
+function requireNumber(op: string, key: ScalingKey, value: unknown, rotaryDim: number): void {
   if (key === 'truncate') requireType(op, value, 'boolean');
   else if (key === 'originalMaxSeq') requireInteger(op, value as number, 2);
-  else if (key === 'shortFactor' || key === 'longFactor') requireDivisors(op, value, headDim / 2);
+  else if (key === 'shortFactor' || key === 'longFactor') requireDivisors(op, value, rotaryDim / 2);
   else requireFinite(op, value as number, key === 'factor' ? 1 : Number.MIN_VALUE);
 }
 

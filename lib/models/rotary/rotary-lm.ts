@@ -4,7 +4,7 @@ import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/layers.js';
 import { PackedLinear } from '../../nn/packed-linear.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
-import type { StyleName, TensorPlan } from '../../parallel/plan.js';
+import type { LayerStyle, StyleName, TensorPlan } from '../../parallel/plan.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { BlockActivations } from '../activation-shape.js';
@@ -63,22 +63,20 @@ export abstract class RotaryLM extends CausalLM {
 
   override tensorPlan(): TensorPlan {
     const { heads, kvHeads, moe = null, layers } = this.config;
+    const { packed = false, qkNorm } = this.traits;
     const sparse = moe ? layers - moe.denseLayers.length : 0;
     const attention = 'model.layers.*.self_attn';
     const mlp = 'model.layers.*.mlp';
-    const hasHeadNorms = this.model.layers[0]?.self_attn.q_norm !== null;
     return {
       heads: { queries: heads, keys: kvHeads },
       layers: {
         'model.embed_tokens': 'vocabulary',
         [attention]: 'attention',
-        [`${attention}.q_proj`]: { style: 'column', heads: 'queries' },
-        [`${attention}.k_proj`]: { style: 'column', heads: 'keys' },
-        [`${attention}.v_proj`]: { style: 'column', heads: 'keys' },
+        ...(packed ? packedStyles(attention) : projectionStyles(attention)),
         [`${attention}.o_proj`]: { style: 'row', heads: 'queries' },
-        ...(hasHeadNorms && { [`${attention}.q_norm`]: 'perHead' as const }),
-        ...(hasHeadNorms && { [`${attention}.k_norm`]: 'perHead' as const }),
-        ...(sparse < layers && feedForwardStyles(mlp)),
+        ...(qkNorm && { [`${attention}.q_norm`]: 'perHead' as const }),
+        ...(qkNorm && { [`${attention}.k_norm`]: 'perHead' as const }),
+        ...(sparse < layers && (packed ? packedFeedStyles(mlp) : feedForwardStyles(mlp))),
         ...(sparse > 0 && expertStyles(mlp)),
         ...(sparse > 0 && moe?.sharedHidden && feedForwardStyles(`${mlp}.shared_expert`)),
         lm_head: 'head',
@@ -145,6 +143,23 @@ export abstract class RotaryLM extends CausalLM {
     return this.model.call(tokens, places);
   }
 }
+
+type Styles = Record<string, StyleName | LayerStyle>;
+
+const projectionStyles = (path: string): Styles => ({
+  [`${path}.q_proj`]: { style: 'column', heads: 'queries' },
+  [`${path}.k_proj`]: { style: 'column', heads: 'keys' },
+  [`${path}.v_proj`]: { style: 'column', heads: 'keys' },
+});
+
+const packedStyles = (path: string): Styles => ({
+  [`${path}.qkv_proj`]: { style: 'column', heads: ['queries', 'keys', 'keys'] },
+});
+
+const packedFeedStyles = (path: string): Styles => ({
+  [`${path}.gate_up_proj`]: { style: 'column', parts: 2 },
+  [`${path}.down_proj`]: 'row',
+});
 
 const feedForwardStyles = (path: string): Record<string, StyleName> => ({
   [`${path}.gate_proj`]: 'column',

@@ -6,7 +6,7 @@ import { type AngleSizes, type RopeScaling, regimeOf, rotaryRule } from './rope-
 
 /** Of some positions; views that the caller's scope frees. */
 export interface Angles {
-  /** Cosines, [T, headDim / 2] f32; f64 for f64. */
+  /** Cosines, [T, R / 2] f32, of R channels of a head; f64 for f64. */
   cos: Tensor;
   /** Sines, likewise. */
   sin: Tensor;

@@ -1,0 +1,32 @@
+// The gated feed-forward block of families whose files have gate and up as one matrix.
+import { type Joinable, joinedGate } from '../../nn/joined-linears.js';
+import { Linear } from '../../nn/layers.js';
+import { Module } from '../../nn/module.js';
+import { swiglu, type Tensor } from '../../tensor/index.js';
+
+/** nn.SwiGLU with one projection for gate and up, under Phi's names. */
+export class PackedSwiGLU extends Module implements Joinable {
+  /** From channels to 2 * hidden: the gate, then what it multiplies. */
+  readonly gate_up_proj: Linear;
+  /** From hidden back to channels. */
+  readonly down_proj: Linear;
+  private isJoined = false;
+
+  constructor(channels: number, hidden: number, { bias }: { bias: boolean }) {
+    super();
+    this.gate_up_proj = new Linear(channels, 2 * hidden, { bias });
+    this.down_proj = new Linear(hidden, channels, { bias });
+  }
+
+  /** [.., channels] to the same shape: down(silu(gate x) * up x). */
+  override forward(x: Tensor): Tensor {
+    const { gate_up_proj } = this;
+    const gated = this.isJoined ? joinedGate(x, [gate_up_proj]) : null;
+    return this.down_proj.call(gated ?? swiglu(gate_up_proj.call(x)));
+  }
+
+  /** @internal See Joinable: the two lie together already. */
+  joinLinears(): void {
+    this.isJoined = true;
+  }
+}
