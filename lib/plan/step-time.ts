@@ -191,10 +191,10 @@ function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster
 export function plannedGpuShare(setup: Setup, rates: Rates, at: Cluster): number {
   const ranksHere = ranksOfMachine(setup, at);
   const host = hostAdamRate(rates, at.coresPerNode) / ranksHere / updateBytes(ADAM_ON_HOST, setup);
-  const share = balancedShare(
-    { host, link: rates.pcie },
-    { state: bytesOfStreamed(setup), element: elementBytes(setup) },
-  );
+  const element = elementBytes(setup);
+  const gathered = setup.weights === 'device' ? 0 : element;
+  const crossing = { state: bytesOfStreamed(setup), element, gathered };
+  const share = balancedShare({ host, link: rates.pcie }, crossing);
   return Math.round(100 * share) / 100;
 }
 

@@ -17,7 +17,7 @@ export const cases: Case[] = [
         [1e9, 50e9],
         [7e9, 25e9],
       ] as const) {
-        const share = balancedShare({ host, link }, { state: 12, element: 2 });
+        const share = balancedShare({ host, link }, { state: 12, element: 2, gathered: 0 });
         const [one, other] = times(share, host, link);
         assert.ok(Math.abs(0.75 * one - other) < 1e-6 * one, `${one} and ${other} s at ${share}`);
       }
@@ -26,8 +26,23 @@ export const cases: Case[] = [
   {
     name: 'a link that has enough to do with gradients and weights of the host gets no state to carry',
     run() {
-      const share = balancedShare({ host: 8e9, link: 10e9 }, { state: 12, element: 2 });
+      const share = balancedShare(
+        { host: 8e9, link: 10e9 },
+        { state: 12, element: 2, gathered: 0 },
+      );
       assert.equal(share, 0);
+    },
+  },
+  {
+    name: 'weights that live in host memory leave PCIe less time for state',
+    run() {
+      const rates = { host: 3e9, link: 35e9 };
+      const crossing = { state: 12, element: 2 };
+      const here = balancedShare(rates, { ...crossing, gathered: 0 });
+      const gathered = balancedShare(rates, { ...crossing, gathered: 2 });
+      // 8.75 bytes a parameter of the threads: 10 s + 2 + gathered = 8.75 (1 - s).
+      assert.ok(Math.abs(here - 6.75 / 18.75) < 1e-9, `${here}`);
+      assert.ok(Math.abs(gathered - 4.75 / 18.75) < 1e-9, `${gathered}`);
     },
   },
   {

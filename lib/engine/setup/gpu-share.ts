@@ -38,13 +38,15 @@ export interface ShareOptions {
   optimizer: Optimizer;
   /** Bytes that stream of a master weight, beside what the state has of it. */
   master: number;
+  /** Whether weights live in host memory: they come from there for each forward. */
+  gathers: boolean;
   /** What the device keeps: the gradient that has come, and one that is not committed yet. */
   gradients: 1 | 2;
 }
 
 /** The share of `partitions` that the device should update, from 0 to 1; the same on every rank. */
 export function findGpuShare(options: ShareOptions): number {
-  const { device, partitions, group, gradients } = options;
+  const { device, partitions, group, gradients, gathers } = options;
   if (device.kind === 'cpu') return 0;
   const elements = partitions.reduce((sum, { numel }) => sum + numel, 0);
   if (elements < FEWEST_ELEMENTS) return 0;
@@ -59,7 +61,8 @@ export function findGpuShare(options: ShareOptions): number {
     file: join(homedir(), '.cache', 'ds-native', 'processor-rates.json'),
   });
   if (rates === null) return agreedOn(group, device, 0);
-  const balanced = balancedShare(rates, { state: stateBytes(options) / elements, element });
+  const state = stateBytes(options) / elements;
+  const balanced = balancedShare(rates, { state, element, gathered: gathers ? element : 0 });
   const most = spareBytes(device, partitions) / (gradients * element * elements);
   return agreedOn(group, device, Math.min(balanced, most));
 }

@@ -179,12 +179,13 @@ function streamedShare(options: StateOptions): number {
 function streamedState(options: StateOptions): Pick<ShareOptions, StreamedKey> {
   const { config, optimizer } = options;
   const gradients = speculates(options) ? 2 : 1;
-  if (offloadsWeights(config) || !splitsMasters(options))
-    return { optimizer, gradients, master: 4 };
-  return { optimizer: new SplitMaster(optimizer as SplittingOptimizer), gradients, master: 0 };
+  const gathers = offloadsWeights(config);
+  if (gathers || !splitsMasters(options)) return { optimizer, gradients, gathers, master: 4 };
+  const split = new SplitMaster(optimizer as SplittingOptimizer);
+  return { optimizer: split, gradients, gathers, master: 0 };
 }
 
-type StreamedKey = 'optimizer' | 'master' | 'gradients';
+type StreamedKey = 'optimizer' | 'master' | 'gradients' | 'gathers';
 
 /**
  * How an update goes over `partitions`: in one pass, or in several between which ranks share what

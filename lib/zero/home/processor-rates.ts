@@ -33,10 +33,14 @@ export interface Measured {
   moments: 'f32' | 'bf16';
 }
 
-/** Bytes of a parameter's state, and of its gradient or its weight. */
+/** Bytes of a parameter that cross PCIe. */
 interface Crossing {
+  /** Its state, where the device updates it. */
   state: number;
+  /** Its gradient or its weight, where threads do. */
   element: number;
+  /** Its weight on the way to the forward, where it lives in host memory, whoever updates it. */
+  gathered: number;
 }
 
 /**
@@ -51,11 +55,11 @@ const STREAMING = 0.75;
  */
 export function balancedShare(
   { host, link }: ProcessorRates,
-  { state, element }: Crossing,
+  { state, element, gathered }: Crossing,
 ): number {
   // Bytes that cross PCIe each way while the host updates one parameter.
   const meanwhile = (STREAMING * link) / host;
-  const share = (meanwhile - element) / (state - element + meanwhile);
+  const share = (meanwhile - element - gathered) / (state - element + meanwhile);
   return Math.max(0, Math.min(1, share));
 }
 
