@@ -139,6 +139,16 @@ interface Moment {
   head: number;
 }
 
+/**
+ * Of the gradients that are made, the share that leaves the device: what the device updates of
+ * masters in halves waits there for its update.
+ */
+function leaving(setup: Setup): number {
+  const { optimizer, ratio, gpuShare } = setup;
+  if (optimizer === 'device') return 0;
+  return splitsMasters(setup) ? ratio * (1 - gpuShare) : ratio;
+}
+
 /** Gradients when those of the head and of `done` blocks are there. */
 function gradientsAt(sizes: ModelSizes, setup: Setup, done: number): number {
   const { count: parameters, root, block } = sizes.trained;
@@ -151,13 +161,13 @@ function gradientsAt(sizes: ModelSizes, setup: Setup, done: number): number {
   const byUnits = Math.min(root + (setup.overlap ? 2 : 1) * block, made);
   const underWay = setup.optimizer === 'device' ? inBuckets : byUnits;
   if (sharded) {
-    const away = setup.optimizer === 'device' ? 0 : setup.ratio;
+    const away = leaving(setup);
     const stays = waitsForAll ? parameters : (1 - away) * made + away * underWay;
     return stays / setup.ranks + underWay;
   }
   if (setup.optimizer === 'device' && setup.ratio === 1) return waitsForAll ? parameters : made;
   if (waitsForAll) return parameters;
-  const kept = (1 - setup.ratio) * made;
+  const kept = (1 - leaving(setup)) * made;
   const sent = setup.ranks > 1 ? underWay : Math.min(made, Math.max(root, 2 * block));
   return kept + sent;
 }
@@ -232,7 +242,8 @@ function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
   const isSplit = splitsMasters(setup);
   const split = splitStateOf(sizes, setup);
   const ofState = isSplit ? split : whole;
-  // The device has windows for state, and a gradient that has come; one that is not committed, too.
+  // The device has windows for state, and, but for those in halves, which gradientsAt() has, a
+  // gradient that has come; one that is not committed, too.
   const largestTile = Math.min(TILE, block * share);
   const windows = streamed > 0 ? 2 * bytesOfStreamed(setup) * largestTile : 0;
   // Updates after the verdict leave weights where gradients were, or where the weights live.
@@ -240,7 +251,7 @@ function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
   const fetched = isSplit && weights === 'device' && away > streamed;
   const slots = fetched ? WEIGHT_SLOTS * 2 * Math.min(LARGEST_SLOT, largest) : 0;
   return {
-    device: passing * ofGradient * streamed + windows,
+    device: (isSplit ? 0 : passing * ofGradient * streamed) + windows,
     optimizer: ofState * away,
     buffers: passing * ofGradient * (away - streamed) + slots,
     disk: 0,

@@ -91,6 +91,25 @@ const places: Case = {
   },
 };
 
+const passing: Case = {
+  name: 'updates by both processors: after the verdict, gradients of masters in halves are given back',
+  async run(device) {
+    const options = { precision: 'bf16', offload: true, speculative: false, gpuShare: 1 } as const;
+    for (const zero of [{}, { stage: 3, offload_param: { device: 'cpu' } }] as const) {
+      const engine = await tinyEngine({ ...options, zero }, device);
+      const { state, stage } = engine.parts;
+      const elements = stage.partitions.reduce((sum, { numel }) => sum + numel, 0);
+      const { home } = state.shares[0] as { home: StreamedHome } & Share;
+      trainTiny(engine, 0, 2);
+      const windows = (home as unknown as { windows: Windows }).windows.bytes;
+      const kept = home.bytes.device - windows;
+      assert.ok(kept < elements, `${kept} bytes beside windows, of ${elements} elements`);
+      for (const { grad } of stage.partitions) assert.equal(grad, null);
+      engine.destroy();
+    }
+  },
+};
+
 const once: Case = {
   name: 'updates by both processors: while steps are clipped, state crosses once each way a step',
   async run(device) {
@@ -195,7 +214,18 @@ export const cases: Case[] = [
     { precision: 'fp32', zero: { ...inTiles, stage: 3, offload_param: { device: 'cpu' } } },
     [{ gpuShare: 0.5 }],
   ),
+  equalCase(
+    'bf16 after the verdict, stage 3, weights in host memory',
+    {
+      precision: 'bf16',
+      clip: 1.4,
+      accumulation: 2,
+      zero: { ...inTiles, stage: 3, offload_param: { device: 'cpu' } },
+    },
+    [{ speculative: false, gpuShare: 0.5 }],
+  ),
   places,
+  passing,
   once,
   advised,
   spread,

@@ -21,8 +21,11 @@ import type { Partition } from '../../zero/partition.js';
 
 /** Below it a step has nothing to gain: all of its updates take a few milliseconds. */
 const FEWEST_ELEMENTS = 2 ** 24;
-/** Of the device's memory beside weights, what gradients that stay there may take. */
-const SHARE_OF_MEMORY = 0.125;
+/**
+ * Of the device's memory beside weights, what gradients that stay there may take: all the time, or
+ * from backward, which lets activations go meanwhile, to the update.
+ */
+const SHARE_OF_MEMORY = { always: 0.125, passing: 0.5 } as const;
 /** Part of the keys: what was measured in another way before does not count. */
 const METHOD = 'beyond caches';
 /** Hosts that the file remembers. */
@@ -40,8 +43,8 @@ export interface ShareOptions {
   master: number;
   /** Whether weights live in host memory: they come from there for each forward. */
   gathers: boolean;
-  /** What the device keeps: the gradient that has come, and one that is not committed yet. */
-  gradients: 1 | 2;
+  /** Gradients that the device has memory for all the time; 0 where they are given back. */
+  gradients: 0 | 1 | 2;
 }
 
 /** The share of `partitions` that the device should update, from 0 to 1; the same on every rank. */
@@ -63,7 +66,9 @@ export function findGpuShare(options: ShareOptions): number {
   if (rates === null) return agreedOn(group, device, 0);
   const state = stateBytes(options) / elements;
   const balanced = balancedShare(rates, { state, element, gathered: gathers ? element : 0 });
-  const most = spareBytes(device, partitions) / (gradients * element * elements);
+  const part = SHARE_OF_MEMORY[gradients === 0 ? 'passing' : 'always'];
+  const ofGradients = Math.max(1, gradients) * element * elements;
+  const most = (part * spareBytes(device, partitions)) / ofGradients;
   return agreedOn(group, device, Math.min(balanced, most));
 }
 
@@ -87,14 +92,14 @@ function stateBytes({ partitions, optimizer, master }: ShareOptions): number {
   return ranges.reduce((sum, { numel }) => sum + master * numel, state);
 }
 
-/** Bytes of the device for gradients that stay there: weights have not come yet. */
+/** Bytes of the device beside weights, which have not come yet. */
 function spareBytes(device: Device, partitions: readonly Partition[]): number {
   const { cap, total, inUse } = device.memory;
   const weights = partitions.reduce(
     (sum, { unit, weights: own }) => sum + unit.layout.numel * dtypeSize(own.dtype),
     0,
   );
-  return Math.max(0, SHARE_OF_MEMORY * ((cap || total) - inUse - weights));
+  return Math.max(0, (cap || total) - inUse - weights);
 }
 
 function agreedOn(group: Collectives, device: Device, share: number): number {

@@ -178,9 +178,10 @@ function streamedShare(options: StateOptions): number {
 /** What streams of state that the device updates, and stays with it. */
 function streamedState(options: StateOptions): Pick<ShareOptions, StreamedKey> {
   const { config, optimizer } = options;
-  const gradients = speculates(options) ? 2 : 1;
   const gathers = offloadsWeights(config);
-  if (gathers || !splitsMasters(options)) return { optimizer, gradients, gathers, master: 4 };
+  const splits = splitsMasters(options);
+  const gradients = speculates(options) ? 2 : splits ? 0 : 1;
+  if (gathers || !splits) return { optimizer, gradients, gathers, master: 4 };
   const split = new SplitMaster(optimizer as SplittingOptimizer);
   return { optimizer: split, gradients, gathers, master: 0 };
 }

@@ -51,7 +51,7 @@ export class HostHome extends HostUpdates<HostPart> {
   adopt(partition: Partition): void {
     const { device, optimizer } = this;
     const master = this.masterFor(partition);
-    const grad = this.allocate(partition.numel, partition.unit.gradDtype);
+    const grad = this.gradFor(partition);
     const allocate = pinnedFilled.bind(null, device);
     const ranges = allocateState(partition, optimizer, allocate);
     this.parts.set(partition, {
@@ -61,6 +61,11 @@ export class HostHome extends HostUpdates<HostPart> {
       uploaded: new Event(device),
       uploading: false,
     });
+  }
+
+  /** Memory, held, that takes the partition's gradients. */
+  protected gradFor({ numel, unit }: Partition): Tensor {
+    return this.allocate(numel, unit.gradDtype);
   }
 
   /** Memory, held, for the partition's master weights. */
@@ -79,16 +84,21 @@ export class HostHome extends HostUpdates<HostPart> {
   }
 
   acquire(partition: Partition, tile: Tile): TileTensors {
-    const { master, grad, weight } = this.partOf(partition);
+    const { master, weight } = this.partOf(partition);
     const { range, sums, starts, arrived } = tile;
     const { group, places } = range;
     this.host.wait(arrived);
     return {
       ...{ group, places, sums, starts },
       ...this.open(partition, tile),
-      grad: sliceFlat(grad, range),
+      grad: sliceFlat(this.landedIn(partition), range),
       weight: weight === master ? null : sliceFlat(weight, range),
     };
+  }
+
+  /** Where updates read the partition's gradient. */
+  protected landedIn(partition: Partition): Tensor {
+    return this.partOf(partition).grad;
   }
 
   release(tensors: TileTensors): void {

@@ -146,7 +146,7 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
     part.uploading = false;
   }
 
-  gradOf(partition: Partition): Tensor {
+  gradOf(partition: Partition): Tensor | null {
     for (const stream of [this.d2h, this.host]) stream.synchronize();
     return this.partOf(partition).grad.retain();
   }

@@ -1,8 +1,8 @@
 // State in pinned host memory that the device updates, whose master weights are split: the upper half is its own bf16 weights.
 import { halves, type SplitMaster } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
-import type { Stream } from '../../runtime/stream.js';
-import type { Tensor } from '../../tensor/index.js';
+import { Event, type Stream } from '../../runtime/stream.js';
+import { held, Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../flat.js';
 import type { Piece } from '../layout.js';
 import type { Partition } from '../partition.js';
@@ -12,15 +12,49 @@ import { SplitPieces } from './split-pieces.js';
 import { StreamedHome } from './streamed-home.js';
 import type { HostTile, Tile } from './tiles.js';
 
-/** What both kinds of weights have in common. What is lent of master weights is an f32 copy. */
+/**
+ * What both kinds of weights have in common. Gradients stay in the memory that backward wrote, from receive() to the
+ * update's end: they grow while activations go. What is lent of master weights is an f32 copy.
+ */
 abstract class SplitAndStreamed extends StreamedHome {
   override readonly lendsCopies = true;
   private readonly pieces: SplitPieces;
+  /** Compute has read the gradients that are given back. */
+  private readonly read: Event;
 
   /** `rule` updates its partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
     this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition).ranges);
+    this.read = new Event(device);
+  }
+
+  protected override gradFor({ unit, device }: Partition): Tensor {
+    return held(() => Tensor.empty([0], unit.gradDtype, device));
+  }
+
+  override receive(partition: Partition): void {
+    this.d2h.wait(partition.ready);
+    for (const { arrived } of this.tilesOf(partition)) arrived.record(this.d2h);
+  }
+
+  protected override landedIn({ grad }: Partition): Tensor {
+    return grad as Tensor;
+  }
+
+  override gradOf({ grad }: Partition): Tensor | null {
+    return grad && sliceFlat(grad, { offset: 0, numel: grad.numel });
+  }
+
+  override finish(partition: Partition): Stream {
+    this.dropGrad(partition);
+    return super.finish(partition);
+  }
+
+  /** Its memory is free once updates have read it. */
+  protected dropGrad(partition: Partition): void {
+    partition.grad?.buffer.sharedWith(this.host, this.read);
+    partition.dropGrad();
   }
 
   protected override masterFor({ weights }: Partition): Tensor {
@@ -53,6 +87,11 @@ abstract class SplitAndStreamed extends StreamedHome {
     const weights = [...this.parts.keys()].reduce((sum, one) => sum + one.weights.bytes, 0);
     const all = super.bytes;
     return { ...all, device: all.device - weights };
+  }
+
+  override dispose(): void {
+    super.dispose();
+    this.read.dispose();
   }
 }
 
@@ -92,6 +131,7 @@ export class StreamedSplitHomeOfOffloadedWeights extends SplitAndStreamed {
   protected override upload(): void {}
 
   override finish(partition: Partition): Stream {
+    this.dropGrad(partition);
     const { down } = this.windows;
     this.partOf(partition).uploaded.record(down);
     return down;

@@ -286,7 +286,7 @@ export class Speculative implements Schedule {
   }
 
   gradOf(partition: Partition): Tensor {
-    const landed = this.home.gradOf(partition);
+    const landed = this.home.gradOf(partition) as Tensor;
     const { pending, held } = this.attemptOf(partition);
     if (pending !== 'tentative') return landed;
     landed.release();
