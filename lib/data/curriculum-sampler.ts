@@ -5,6 +5,7 @@ import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
+import { refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { CurriculumDraws, type Gate } from './curriculum-draws.js';
@@ -105,7 +106,12 @@ export class CurriculumSampler extends Sampler {
     requireRank(OP, rank, worldSize);
     if (batchSize % worldSize !== 0) {
       const expected = `a multiple of the world size ${worldSize}`;
-      throw refused(`${OP} batchSize`, expected, batchSize, 'It counts the samples of all ranks.');
+      throw refusedValue(
+        `${OP} batchSize`,
+        expected,
+        batchSize,
+        'It counts the samples of all ranks.',
+      );
     }
     this.metrics = metricsOf(metrics, samples);
   }
@@ -136,7 +142,7 @@ export class CurriculumSampler extends Sampler {
     const op = `${OP}.setSchedules`;
     for (const [name, schedule] of Object.entries(schedules)) {
       const metric = this.metrics.get(name);
-      if (!metric) throw refused(op, `one of the metrics ${namesOf(this.metrics)}`, name);
+      if (!metric) throw refusedValue(op, `one of the metrics ${namesOf(this.metrics)}`, name);
       metric.setSchedule(requireType(`${op} ${name}`, schedule, 'function') as CurriculumSchedule);
     }
     this.forget();
@@ -252,7 +258,7 @@ function metricsOf(
 ): ReadonlyMap<string, Metric> {
   if (!isObject(given) || Object.keys(given).length === 0) {
     const expected = 'an object of one metric or more, by name';
-    throw refused(`${OP} metrics`, expected, given);
+    throw refusedValue(`${OP} metrics`, expected, given);
   }
   const read = ([name, metric]: [string, CurriculumMetric]): [string, Metric] => {
     const op = `${OP} ${name}`;
@@ -274,7 +280,7 @@ function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64A
   const isPercentile = metric.difficultyType === 'percentile';
   if (isPercentile && maxDifficulty > samples) {
     const expected = `at most ${samples}, the samples, for percentiles`;
-    throw refused(`${op} maxDifficulty`, expected, maxDifficulty);
+    throw refusedValue(`${op} maxDifficulty`, expected, maxDifficulty);
   }
   if (values !== undefined) {
     const numbers = requireValues(`${op} values`, values, samples);
@@ -284,7 +290,7 @@ function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64A
   for (const [key, path] of Object.entries(needed)) {
     if (typeof path === 'string') continue;
     const expected = `a path, for difficulties of type "${isPercentile ? 'percentile' : 'value'}"`;
-    throw refused(`${op} ${key}`, expected, path, 'data.analyze() writes both files.');
+    throw refusedValue(`${op} ${key}`, expected, path, 'data.analyze() writes both files.');
   }
   const files = { indexToSamplePath: indexToSamplePath as string, indexToMetricPath };
   return isPercentile ? placesInFiles(files, samples) : valuesInFiles(files, samples);
@@ -292,12 +298,8 @@ function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64A
 
 function requireOneOf(op: string, value: string | undefined, known: readonly string[]): void {
   if (value === undefined || known.includes(value)) return;
-  throw refused(op, known.map((one) => `"${one}"`).join(' or '), value);
+  throw refusedValue(op, known.map((one) => `"${one}"`).join(' or '), value);
 }
 
 const namesOf = (metrics: ReadonlyMap<string, unknown>): string =>
   Array.from(metrics.keys(), (name) => `"${name}"`).join(', ');
-
-function refused(op: string, expected: string, value: unknown, hint = ''): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value), hint });
-}

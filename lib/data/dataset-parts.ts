@@ -1,16 +1,12 @@
 // Datasets made of others: parts of one, several in a row, and random parts.
-import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
+import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { Batched } from './collate.js';
 import { buildDataset, type Dataset, type DatasetSource, requireServable } from './dataset.js';
 import { shuffledOrder } from './order.js';
-
-function refused(op: string, expected: string, got: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
-}
 
 /**
  * The samples of a dataset with the given numbers, in their order; worker threads serve it where

@@ -1,5 +1,4 @@
 // quantizeModel: the linear layers of a model with weights of 8 or 4 bits, to compute with them.
-import { DsError } from '../errors.js';
 import type { Linear } from '../nn/layers.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isAmong, isLinear, packLinears, readSkipModules } from '../nn/pack-linears.js';
@@ -11,6 +10,7 @@ import {
 import { replaceModules } from '../nn/replace-modules.js';
 import { lorasOf } from '../peft/index.js';
 import { phrase } from '../runtime/phrase.js';
+import { refused } from '../runtime/refused.js';
 import { TiedHead } from './tied-head.js';
 
 /** Options of quantizeModel(). */
@@ -42,10 +42,10 @@ export function quantizeModel<Model extends Module>(
   const skipModules = readSkipModules(op, skip);
   const options = readQuantizedOptions(op, rest);
   if (head !== null && head !== 8 && head !== 4) {
-    throw misused(`${op} head`, '8, 4 or null', phrase(head));
+    throw refused(`${op} head`, '8, 4 or null', phrase(head));
   }
   if (lorasOf(model).size > 0) {
-    throw misused(
+    throw refused(
       op,
       'a model without adapters',
       'one with some',
@@ -77,8 +77,4 @@ function untie(
   }
   replaceModules(model, instead);
   return instead.size > 0;
-}
-
-function misused(op: string, expected: string, got: string, hint = ''): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }

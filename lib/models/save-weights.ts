@@ -27,6 +27,7 @@ import {
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
 import { packedConfig, packedOf, packedSources, repackedNames } from './quantized/write-packed.js';
@@ -71,7 +72,7 @@ export async function saveWeights(
   requireChoice('format', options.format, ['hf', 'native']);
   const description = module.describe();
   if (options.format === 'hf' && !description) {
-    throw misuse('saveWeights format', '"native" for a module without describe()', '"hf"');
+    throw refused('saveWeights format', '"native" for a module without describe()', '"hf"');
   }
   const format = options.format ?? (description && !isFile ? 'hf' : 'native');
   if (format === 'native') requireUnmerged('saveWeights', module);
@@ -130,12 +131,12 @@ function forTransformers(
   const apart = [...lorasOf(module)].find(([, { isMerged }]) => !isMerged);
   if (apart) {
     const hint = 'peft.merge(model) adds them to the weights; peft.saveAdapter() saves them alone.';
-    throw misuse('saveWeights', 'adapters that are merged', `one beside ${apart[0]}`, hint);
+    throw refused('saveWeights', 'adapters that are merged', `one beside ${apart[0]}`, hint);
   }
   const [names, repacked] = [quantizedNames(module), repackedNames(module)];
   if (names.size > 0 && packedOf(module).size > 0) {
     const hint = 'No format holds both.';
-    throw misuse('saveWeights', 'layers in NF4 or in whole numbers', 'some of each', hint);
+    throw refused('saveWeights', 'layers in NF4 or in whole numbers', 'some of each', hint);
   }
   const adapters = new Set([...lorasOf(module).values()].flatMap(({ added }) => added));
   const parameters = new Map(module.namedParameters());
@@ -175,7 +176,7 @@ function torchDType(sources: readonly TensorSource[]): { torch_dtype?: string } 
 
 function requireChoice(option: string, value: unknown, choices: readonly string[]): void {
   if (value === undefined || choices.includes(value as string)) return;
-  throw misuse(`saveWeights ${option}`, choices.join(', '), JSON.stringify(value));
+  throw refused(`saveWeights ${option}`, choices.join(', '), JSON.stringify(value));
 }
 
 function partial(name: string): DsError {
@@ -191,9 +192,5 @@ function partial(name: string): DsError {
 function trained(name: string): DsError {
   const hint = 'Use engine.save16bitModel(), or engine.saveCheckpoint() and `ds consolidate`.';
   const got = `one whose ${name} initialize() has taken over`;
-  return misuse('saveWeights', 'a module that no engine trains', got, hint);
-}
-
-function misuse(op: string, expected: string, got: string, hint = ''): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
+  return refused('saveWeights', 'a module that no engine trains', got, hint);
 }

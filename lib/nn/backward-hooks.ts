@@ -1,7 +1,7 @@
 // Backward hooks of a module: what reaches its outputs and leaves its inputs passes through two
 // nodes of the tape.
-import { DsError } from '../errors.js';
 import { phrase } from '../runtime/phrase.js';
+import { refused } from '../runtime/refused.js';
 import { describe } from '../runtime/view.js';
 import { isGradEnabled, record, type Saved, Tensor } from '../tensor/index.js';
 
@@ -21,10 +21,6 @@ type FullHook<Owner> = (
   gradInput: Gradients,
   gradOutput: Gradients,
 ) => InsteadOrNothing;
-
-function refused(op: string, expected: string, got: string, hint = ''): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
-}
 
 /** `given` if it may stand for `grads`, which it replaces. Throws DS_ARGUMENT. */
 function checked(op: string, grads: Gradients, given: unknown): Gradients {

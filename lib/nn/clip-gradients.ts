@@ -4,6 +4,7 @@ import { DsError } from '../errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
+import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
@@ -87,17 +88,17 @@ function scaleBy(grad: Tensor, factor: Tensor): void {
 function gradientsOf(op: string, parameters: unknown): Tensor[] {
   const list = parameters instanceof Tensor ? [parameters] : parameters;
   if (typeof (list as Iterable<unknown> | null)?.[Symbol.iterator] !== 'function') {
-    throw misuse(op, 'a list of parameters', phrase(list), 'Pass model.parameters().');
+    throw refused(op, 'a list of parameters', phrase(list), 'Pass model.parameters().');
   }
   const grads: Tensor[] = [];
   for (const parameter of list as Iterable<unknown>) {
     if (!(parameter instanceof Tensor)) {
       const hint = 'Pass model.parameters(): they have no names.';
-      throw misuse(op, 'parameters', phrase(parameter), hint);
+      throw refused(op, 'parameters', phrase(parameter), hint);
     }
     if (trainerOf(parameter)) {
       const hint = 'Set "gradient_clipping" in the configuration: the engine clips.';
-      throw misuse(op, 'parameters that no engine has', describe(parameter), hint);
+      throw refused(op, 'parameters that no engine has', describe(parameter), hint);
     }
     const { grad } = parameter;
     if (grad) grads.push(grad);
@@ -110,10 +111,6 @@ function gradientsOf(op: string, parameters: unknown): Tensor[] {
     expected: `gradients on one device, ${grads[0]?.device.name}`,
     got: `one on ${other.device.name}`,
   });
-}
-
-function misuse(op: string, expected: string, got: string, hint: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }
 
 function nonfinite(op: string): DsError {

@@ -5,6 +5,7 @@ import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
+import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { describe } from '../runtime/view.js';
 import { cast, held, noGrad, scope, Tensor } from '../tensor/index.js';
@@ -42,11 +43,11 @@ export function readQuantizedOptions(
   given: QuantizedOptions,
 ): Required<QuantizedOptions> {
   const { bits, groupSize = bits === 4 ? 128 : null } = readOptions(op, given, NAMES);
-  if (bits !== 4 && bits !== 8) throw misused(`${op} bits`, '8 or 4', phrase(bits));
+  if (bits !== 4 && bits !== 8) throw refused(`${op} bits`, '8 or 4', phrase(bits));
   if (groupSize === null || requireInteger(`${op} groupSize`, groupSize, 8) % 8 === 0) {
     return { bits, groupSize };
   }
-  throw misused(`${op} groupSize`, 'a multiple of 8, or null', String(groupSize));
+  throw refused(`${op} groupSize`, 'a multiple of 8, or null', String(groupSize));
 }
 
 /**
@@ -319,7 +320,3 @@ const gatedWith = (x: Tensor, codes: Codes): Tensor =>
   byRows(x, (codes.packed.shape[0] as number) / 2, (rows, out) =>
     kernels.quantizedGatedLinear({ x: rows, ...codes, out }),
   );
-
-function misused(op: string, expected: string, got: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
-}

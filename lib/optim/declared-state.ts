@@ -1,7 +1,7 @@
 // What an optimizer keeps of a parameter, as it declares it: tensors by name, and what becomes of
 // them where the parameter is cut.
-import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
+import { refused } from '../runtime/refused.js';
 import { describe, numel } from '../runtime/view.js';
 
 /** A tensor that an optimizer keeps of a parameter. */
@@ -75,24 +75,16 @@ export function declaredState(
   for (const [name, state] of Object.entries(declared)) {
     const place = `${optimizer.name}.declareState: ${name}`;
     if (name.includes('.') || RESERVED.includes(name)) {
-      throw misdeclared(place, `a name without dots, and none of ${RESERVED.join(', ')}`, name);
+      throw refused(place, `a name without dots, and none of ${RESERVED.join(', ')}`, name);
     }
     const { per } = state;
     if (per === null) continue;
-    if (!Number.isInteger(Math.log2(per))) throw misdeclared(place, 'per a power of two', `${per}`);
+    if (!Number.isInteger(Math.log2(per))) throw refused(place, 'per a power of two', `${per}`);
     const wanted = Math.ceil(numel(shape) / per);
     if (numel(state.shape) === wanted) continue;
-    throw misdeclared(
-      place,
-      `${wanted} elements, one per ${per} of the parameter`,
-      describe(state),
-    );
+    throw refused(place, `${wanted} elements, one per ${per} of the parameter`, describe(state));
   }
   return declared;
-}
-
-function misdeclared(op: string, expected: string, got: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
 }
 
 /** What of it a checkpoint holds. */

@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
+import { refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 
@@ -113,7 +113,7 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
   const layersToTransform = layersOf(`${op} layersToTransform`, options.layersToTransform);
   const layersPattern = patternsOf(`${op} layersPattern`, options.layersPattern);
   if (layersPattern.length > 0 && layersToTransform === null) {
-    throw refused(`${op} layersPattern`, 'layersToTransform beside it', options.layersPattern);
+    throw refusedValue(`${op} layersPattern`, 'layersToTransform beside it', options.layersPattern);
   }
   requireOneOf(`${op} bias`, bias, ['none', 'all', 'lora_only']);
   requireOneOf(`${op} initLoraWeights`, initLoraWeights, [true, false, 'gaussian']);
@@ -145,7 +145,8 @@ function withoutMissing(op: string, given: LoraOptions): LoraOptions {
   for (const [name, what] of Object.entries(MISSING)) {
     const snake = name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
     for (const key of [name, snake]) {
-      if (rest[key] === true) throw refused(`${op} ${key}`, `no ${what}, which is not there`, true);
+      if (rest[key] === true)
+        throw refusedValue(`${op} ${key}`, `no ${what}, which is not there`, true);
       if (rest[key] === false) delete rest[key];
     }
   }
@@ -159,7 +160,7 @@ function listOf(op: string, value: unknown): readonly string[] {
   const isName = (item: unknown): boolean => typeof item === 'string' && item !== '';
   const isList = Array.isArray(value) && value.every(isName);
   if (isList) return value;
-  throw refused(op, 'a list of names', value);
+  throw refusedValue(op, 'a list of names', value);
 }
 
 function namesOrNull(op: string, value: unknown): string | readonly string[] | null {
@@ -185,7 +186,7 @@ function patternOf(
   check: (place: string, value: unknown) => number,
 ): Readonly<Record<string, number>> {
   if (value !== undefined && (typeof value !== 'object' || Array.isArray(value))) {
-    throw refused(op, 'an object of numbers by name', value);
+    throw refusedValue(op, 'an object of numbers by name', value);
   }
   const entries = Object.entries(value ?? {});
   return Object.fromEntries(entries.map(([key, one]) => [key, check(`${op} ${key}`, one)]));
@@ -193,11 +194,7 @@ function patternOf(
 
 function requireOneOf(op: string, value: unknown, known: readonly unknown[]): void {
   if (known.includes(value)) return;
-  throw refused(op, known.map((one) => JSON.stringify(one)).join(', '), value);
-}
-
-function refused(op: string, expected: string, value: unknown): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value) });
+  throw refusedValue(op, known.map((one) => JSON.stringify(one)).join(', '), value);
 }
 
 /** The value of the pattern that fits the end of `name`, as PEFT matches them; else `fallback`. */

@@ -1,11 +1,11 @@
 // addLora and what can be done with adapters in place: merge, unmerge, disable, unload.
 import { types } from 'node:util';
-import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import { StoredParameter } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
+import { refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { withMagnitude } from './dora.js';
 import { adapted, LoraLayer, type LoraSizes } from './lora-layer.js';
@@ -30,7 +30,7 @@ export function addLora<Model extends Module>(model: Model, options: LoraOptions
 /** addLora() of options that were read. */
 export function addAdapters(model: Module, config: LoraConfig): void {
   if (lorasOf(model).size > 0)
-    throw misused('addLora', 'a model without adapters', 'one with some');
+    throw refused('addLora', 'a model without adapters', 'one with some');
   const targets = findTargets(model, config);
   const saved = savedModules(model, config);
   const biases = biasesOf(model, config.bias, [...targets.values()]);
@@ -50,7 +50,7 @@ export function addAdapters(model: Module, config: LoraConfig): void {
 export function configOf(op: string, model: Module): LoraConfig {
   const config = configs.get(model);
   if (config) return config;
-  throw misused(op, 'a model with adapters', 'one without', 'Call peft.addLora() first.');
+  throw refused(op, 'a model with adapters', 'one without', 'Call peft.addLora() first.');
 }
 
 /** What the adapter of a layer is. */
@@ -76,7 +76,7 @@ function savedModules(model: Module, { modulesToSave }: LoraConfig): Parameter[]
   );
   for (const wanted of modulesToSave) {
     if ([...found.keys()].some((name) => isSavedWhole(name, [wanted]))) continue;
-    throw misused(
+    throw refused(
       'addLora modulesToSave',
       'names of modules',
       `${JSON.stringify(wanted)}, which none has`,
@@ -92,7 +92,7 @@ function savedModules(model: Module, { modulesToSave }: LoraConfig): Parameter[]
 function requireWhole(model: Module, parameters: ReadonlySet<Parameter>): void {
   for (const [name, parameter] of model.namedParameters()) {
     if (!parameters.has(parameter) || !(parameter instanceof StoredParameter)) continue;
-    throw misused(
+    throw refused(
       'addLora modulesToSave',
       'modules whose weights are whole',
       `${name}, which is stored in few bits`,
@@ -113,7 +113,7 @@ function requireUntied(
   for (const [tied, name] of model.tiedNames()) {
     if (!parameters.has(first.get(name) as Parameter) || inside(tied) === inside(name)) continue;
     const [whole, other] = inside(tied) ? [tied, name] : [name, tied];
-    throw misused(
+    throw refused(
       `addLora modulesToSave, ${whole}`,
       'parameters that the module has alone',
       `one that is tied to ${other}`,
@@ -162,7 +162,7 @@ export function merge(model: Module): void {
 function requireAlone(model: Module): void {
   const shared = sharedTarget(model);
   if (!shared) return;
-  throw misused(
+  throw refused(
     `merge ${shared.name}`,
     'a weight that no other module reads',
     `one that ${shared.other} reads as well, without the update`,
@@ -193,7 +193,7 @@ export function requireUnmerged(op: string, model: Module): void {
   const merged = [...lorasOf(model)].find(([, { isMerged }]) => isMerged);
   if (!merged) return;
   const hint = 'peft.unmerge(model) first.';
-  throw misused(op, 'adapters beside the weights', `one merged into ${merged[0]}`, hint);
+  throw refused(op, 'adapters beside the weights', `one merged into ${merged[0]}`, hint);
 }
 
 /** @internal What adapters have added that are merged, by name: the weights have all of it. */
@@ -219,12 +219,12 @@ export function withoutAdapters<Result>(model: Module, body: () => Result): Resu
   const config = configOf('withoutAdapters', model);
   if (config.modulesToSave.length > 0 || config.bias !== 'none') {
     const got = 'modules or biases that were trained in place';
-    throw misused('withoutAdapters', 'adapters alone', got, 'Load the base model beside it.');
+    throw refused('withoutAdapters', 'adapters alone', got, 'Load the base model beside it.');
   }
   const layers = present('withoutAdapters', model);
   const merged = layers.find(({ isMerged }) => isMerged);
   if (merged)
-    throw misused(
+    throw refused(
       'withoutAdapters',
       'adapters beside the weights',
       'merged ones',
@@ -278,9 +278,5 @@ function present(op: string, model: Module): LoraLayer[] {
   requireModule(op, model);
   const layers = [...lorasOf(model).values()];
   if (layers.length > 0) return layers;
-  throw misused(op, 'a model with adapters', 'one without', 'Call peft.addLora() first.');
-}
-
-function misused(op: string, expected: string, got: string, hint = ''): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
+  throw refused(op, 'a model with adapters', 'one without', 'Call peft.addLora() first.');
 }

@@ -2,6 +2,7 @@
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
 import { phrase } from '../runtime/phrase.js';
+import { refused } from '../runtime/refused.js';
 import { Tensor } from '../tensor/index.js';
 
 /** What one layer gives the next: a tensor, or several. */
@@ -57,7 +58,7 @@ export class LayerSpec<Args extends any[] = any[]> {
     ...args: Args
   ) {
     if (typeof type !== 'function' || !(type.prototype instanceof Module)) {
-      throw wrong('LayerSpec', 'a class that extends nn.Module', phrase(type));
+      throw refused('LayerSpec', 'a class that extends nn.Module', phrase(type));
     }
     this.args = args;
   }
@@ -92,7 +93,7 @@ export class TiedLayerSpec<Args extends any[] = any[]> extends LayerSpec<Args> {
   ) {
     super(type, ...args);
     if (typeof key !== 'string' || key === '') {
-      throw wrong('TiedLayerSpec', 'a key: a text', phrase(key));
+      throw refused('TiedLayerSpec', 'a key: a text', phrase(key));
     }
     this.forward = given.forward ?? null;
   }
@@ -129,7 +130,7 @@ export function buildLayers(
       return { modules: [], forward: (x) => (layer as (x: Values) => Values)(x) };
     }
     const expected = 'a module, a LayerSpec, or a function';
-    throw wrong(`PipelineModule layers[${index}]`, expected, phrase(layer));
+    throw refused(`PipelineModule layers[${index}]`, expected, phrase(layer));
   });
 }
 
@@ -140,8 +141,4 @@ function calling(module: Module): PipelineLayer {
     modules: [module],
     forward: (values) => (values instanceof Tensor ? call(values) : call(...values)),
   };
-}
-
-function wrong(op: string, expected: string, got: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
 }

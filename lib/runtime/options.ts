@@ -1,6 +1,7 @@
 // Options objects of public functions: what is none, or has a name that nobody reads, is refused.
-import { DsError } from '../errors.js';
+import type { DsError } from '../errors.js';
 import { phrase } from './phrase.js';
+import { refused } from './refused.js';
 import { closest } from './suggestion.js';
 
 /** Every name of an options interface; the compiler keeps the list complete. */
@@ -100,7 +101,3 @@ const bare = (name: string): string => name.replaceAll('_', '').toLowerCase();
 /** "weight_decay" as "weightDecay". */
 const camelCase = (name: string): string =>
   name.replace(/(?<=[a-z0-9])_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
-
-function refused(op: string, expected: string, got: string, hint: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
-}

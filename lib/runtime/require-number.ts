@@ -1,11 +1,12 @@
 // Checks numbers that come from options, arguments and saved states.
 import { DsError } from '../errors.js';
 import { phrase } from './phrase.js';
+import { refusedValue } from './refused.js';
 
 /** `value` when it is an integer of at least `least`. Throws DS_ARGUMENT, naming `op`. */
 export function requireInteger(op: string, value: unknown, least: number): number {
   if (Number.isSafeInteger(value) && (value as number) >= least) return value as number;
-  throw refused(op, `an integer of at least ${least}`, value);
+  throw refusedValue(op, `an integer of at least ${least}`, value);
 }
 
 /** `value` when it is a finite number in [`least`, `below`). Throws DS_ARGUMENT, naming `op`. */
@@ -20,13 +21,13 @@ export function requireFinite(
   }
   const bounded = least === Number.NEGATIVE_INFINITY ? '' : ` of at least ${least}`;
   const open = below === Number.POSITIVE_INFINITY ? '' : ` and below ${below}`;
-  throw refused(op, `a finite number${bounded}${open}`, value);
+  throw refusedValue(op, `a finite number${bounded}${open}`, value);
 }
 
 /** `value` when it is a number: infinite or NaN too. Throws DS_ARGUMENT, naming `op`. */
 export function requireNumber(op: string, value: unknown): number {
   if (typeof value === 'number') return value;
-  throw refused(op, 'a number', value);
+  throw refusedValue(op, 'a number', value);
 }
 
 /** `shape` when it is a list of integers of 0 and more. Throws DS_SHAPE, naming `op`. */
@@ -42,8 +43,4 @@ export function requireSizes(op: string, shape: unknown): readonly number[] {
       : 'Math.floor() a size that you divided.';
   const expected = 'a shape: a list of integers of 0 and more';
   throw new DsError({ code: 'DS_SHAPE', op, expected, got: phrase(shape), hint });
-}
-
-function refused(op: string, expected: string, value: unknown): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value) });
 }

@@ -1,7 +1,7 @@
 // Rows of different lengths as one tensor: padding on either side, with its mask and positions.
-import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { phrase } from '../runtime/phrase.js';
+import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { Tensor } from '../tensor/index.js';
 
@@ -74,8 +74,4 @@ function lengthOf(op: string, rows: readonly Int32Array[], options: PaddingOptio
   if (longest <= length) return length;
   const hint = 'Give maxLength as well, to cut longer texts.';
   throw refused(`${op} padTo`, `rows of at most ${length} tokens`, `one of ${longest}`, hint);
-}
-
-function refused(op: string, expected: string, got: string, hint: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }

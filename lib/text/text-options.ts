@@ -1,9 +1,8 @@
 // What text datasets and streams are told: files, tokenizer, lengths, packing and loss.
 import { availableParallelism } from 'node:os';
 
-import { DsError } from '../errors.js';
 import type { OptionNames } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
+import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import type { PoolOptions } from './encode-pool.js';
@@ -70,7 +69,7 @@ export function textSettings(op: string, options: TextOptions): TextSettings {
   const { tokenizer: given, packing = true, overlong = 'cut', loss, textKey = 'text' } = options;
   const tokenizer = typeof given === 'string' ? Tokenizer.fromPretrained(given) : given;
   if (!(tokenizer instanceof Tokenizer)) {
-    throw refused(`${op} tokenizer`, 'a Tokenizer, or the folder of one', given);
+    throw refusedValue(`${op} tokenizer`, 'a Tokenizer, or the folder of one', given);
   }
   requireType(`${op} packing`, packing, 'boolean');
   requireType(`${op} textKey`, textKey, 'string');
@@ -96,9 +95,5 @@ export function textSettings(op: string, options: TextOptions): TextSettings {
 
 function requireOne(op: string, value: unknown, known: readonly string[]): void {
   if (known.includes(value as string)) return;
-  throw refused(op, known.map((one) => `"${one}"`).join(', '), value);
-}
-
-function refused(op: string, expected: string, value: unknown): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value) });
+  throw refusedValue(op, known.map((one) => `"${one}"`).join(', '), value);
 }

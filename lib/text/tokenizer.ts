@@ -6,6 +6,7 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
+import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { type AddedToken, type BackendTokenizer, backendTokenizer } from './backend.js';
@@ -440,8 +441,4 @@ function openEnd(
 
 function requireSide(op: string, side: unknown): void {
   if (side !== 'left' && side !== 'right') throw refused(op, '"left" or "right"', phrase(side), '');
-}
-
-function refused(op: string, expected: string, got: string, hint: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }

@@ -1,10 +1,10 @@
 // What is trained towards: how a batch becomes a loss, and what it weighs.
 import { firstTokens } from '../data/first-tokens.js';
-import { DsError } from '../errors.js';
 import { CausalLM, type CausalLossOptions } from '../models/causal-lm.js';
 import type { Module } from '../nn/index.js';
 import { PipelineModule } from '../pipe/pipeline-module.js';
 import { phrase } from '../runtime/phrase.js';
+import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { type LossReport, scope, Tensor, tensorsIn } from '../tensor/index.js';
 import { targetsOf } from '../text/index.js';
@@ -253,8 +253,4 @@ function countWhere(tensor: Tensor, counts: (value: number | bigint) => boolean)
   let count = 0;
   for (let i = 0; i < values.length; ++i) if (counts(values[i] as number | bigint)) count++;
   return count;
-}
-
-function refused(op: string, expected: string, got: string, hint = ''): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }

@@ -1,9 +1,8 @@
 // The options of a Trainer, checked and complete: what is wrong is refused before anything is
 // built.
-import { DsError } from '../errors.js';
 import { Module } from '../nn/index.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
+import { refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { Tokenizer } from '../text/index.js';
@@ -168,7 +167,7 @@ type Given = TrainerOptions<never, never>;
 function readLengths(options: object) {
   const { epochs = 3, maxSteps = null, batchSize = 8, accumulation = 1 } = options as Given;
   if (!(requireFinite('Trainer epochs', epochs, 0) > 0)) {
-    throw refused('Trainer epochs', 'a positive number', epochs);
+    throw refusedValue('Trainer epochs', 'a positive number', epochs);
   }
   if (maxSteps !== null) requireInteger('Trainer maxSteps', maxSteps, 1);
   requireInteger('Trainer batchSize', batchSize, 1);
@@ -188,7 +187,7 @@ function readOptimization(options: object) {
   requireSteps('Trainer warmup', warmup);
   requireFinite('Trainer weightDecay', weightDecay, 0);
   if (!Array.isArray(betas) || betas.length !== 2) {
-    throw refused('Trainer betas', 'two numbers, such as [0.9, 0.999]', betas);
+    throw refusedValue('Trainer betas', 'two numbers, such as [0.9, 0.999]', betas);
   }
   for (const beta of betas) requireFinite('Trainer betas', beta, 0, 1);
   requireFinite('Trainer eps', eps, 0);
@@ -246,7 +245,7 @@ function readEval<Sample, Batch>(
     ? { data: given as TrainerData<Sample, Batch> }
     : readOptions('Trainer eval', given as EvalOptions<Sample, Batch>, EVAL);
   const data = requireData('Trainer eval.data', options.data ?? null);
-  if (!data) throw refused('Trainer eval.data', SERVABLE, undefined);
+  if (!data) throw refusedValue('Trainer eval.data', SERVABLE, undefined);
   const {
     every = 'epoch',
     batchSize = trainer.batchSize ?? 8,
@@ -284,7 +283,7 @@ function readSave(given: CheckpointOptions | string | undefined): SaveSettings |
   requireType('Trainer save.weights', weights, 'boolean');
   requireType('Trainer save.weightsOnly', weightsOnly, 'boolean');
   if (weightsOnly && !weights) {
-    throw refused('Trainer save.weights', 'true where save.weightsOnly is', false);
+    throw refusedValue('Trainer save.weights', 'true where save.weightsOnly is', false);
   }
   return { dir, every, keep, best: readBest(options.best), weights, weightsOnly };
 }
@@ -311,19 +310,23 @@ function readEarlyStop(given: EarlyStopOptions | undefined): Required<EarlyStopO
 function readReport(given: unknown, save: SaveSettings | null): readonly Report[] {
   const op = 'Trainer report';
   if (given === undefined) return [];
-  if (!Array.isArray(given)) throw refused(op, 'a list, such as ["tensorboard"]', given);
+  if (!Array.isArray(given)) throw refusedValue(op, 'a list, such as ["tensorboard"]', given);
   for (const one of given) {
     const isMonitor = typeof (one as { write?: unknown } | null)?.write === 'function';
     if (isMonitor) continue;
     if (one === 'tensorboard' || one === 'csv') {
       if (save) continue;
-      throw refused(op, 'monitors of your own where there is no save.dir for their files', one);
+      throw refusedValue(
+        op,
+        'monitors of your own where there is no save.dir for their files',
+        one,
+      );
     }
     const hint =
       one === 'wandb'
         ? 'Nothing is sent to Weights & Biases: `wandb sync` takes the files of "tensorboard".'
         : '';
-    throw refused(op, '"tensorboard", "csv" or a Monitor', one, hint);
+    throw refusedValue(op, '"tensorboard", "csv" or a Monitor', one, hint);
   }
   return given;
 }
@@ -331,7 +334,7 @@ function readReport(given: unknown, save: SaveSettings | null): readonly Report[
 function readCallbacks(given: unknown): readonly TrainerCallbacks[] {
   if (given === undefined) return [];
   const op = 'Trainer callbacks';
-  if (!Array.isArray(given)) throw refused(op, 'a list, such as [{ log(event) {} }]', given);
+  if (!Array.isArray(given)) throw refusedValue(op, 'a list, such as [{ log(event) {} }]', given);
   for (const callbacks of given) {
     readOptions(op, callbacks, EVENT_TYPES);
     for (const [type, callback] of Object.entries(callbacks)) {
@@ -344,12 +347,12 @@ function readCallbacks(given: unknown): readonly TrainerCallbacks[] {
 function readTokenizer(given: Tokenizer | string | undefined): Tokenizer | null {
   if (given === undefined || given instanceof Tokenizer) return given ?? null;
   if (typeof given === 'string') return Tokenizer.fromPretrained(given);
-  throw refused('Trainer tokenizer', 'a text.Tokenizer, or its folder', given);
+  throw refusedValue('Trainer tokenizer', 'a text.Tokenizer, or its folder', given);
 }
 
 function requireModel(model: unknown): Module & { readonly hiddenSize?: number } {
   if (model instanceof Module && typeof model.forward === 'function') return model;
-  throw refused('Trainer model', 'an object of a class that extends nn.Module', model);
+  throw refusedValue('Trainer model', 'an object of a class that extends nn.Module', model);
 }
 
 const SERVABLE =
@@ -366,18 +369,22 @@ function requireData<Data>(op: string, data: Data | null | undefined): Data | nu
   if (isServable(data)) return data;
   const isList = Array.isArray(data);
   const hint = isList ? 'For an array: { length: list.length, get: (i) => list[i] }.' : '';
-  throw refused(op, SERVABLE, data, hint);
+  throw refusedValue(op, SERVABLE, data, hint);
 }
 
 function requireEvery(op: string, value: unknown, further = ''): void {
   if (value === 'epoch') return;
   if (typeof value === 'number' && isSteps(value) && value > 0) return;
-  throw refused(op, `a number of updates, a share of all below 1, or "epoch"${further}`, value);
+  throw refusedValue(
+    op,
+    `a number of updates, a share of all below 1, or "epoch"${further}`,
+    value,
+  );
 }
 
 function requireSteps(op: string, value: unknown): void {
   if (typeof value === 'number' && isSteps(value)) return;
-  throw refused(op, 'a number of updates, or a share of all below 1', value);
+  throw refusedValue(op, 'a number of updates, or a share of all below 1', value);
 }
 
 const isSteps = (value: number): boolean =>
@@ -386,7 +393,7 @@ const isSteps = (value: number): boolean =>
 function requireOneOf(op: string, value: unknown, choices: Readonly<Record<string, true>>): void {
   if (typeof value === 'string' && Object.hasOwn(choices, value)) return;
   const names = Object.keys(choices).map((name) => JSON.stringify(name));
-  throw refused(op, names.join(', '), value);
+  throw refusedValue(op, names.join(', '), value);
 }
 
 /** What each option says alone is right; together they must make sense. */
@@ -400,33 +407,33 @@ function requireTogether({
   if (evaluation?.accuracy && loss) {
     const expected = 'a loss that the model makes';
     const hint = 'Count the right answers in `eval.metrics`.';
-    throw refused('Trainer eval.accuracy', expected, '`loss`', hint);
+    throw refusedValue('Trainer eval.accuracy', expected, '`loss`', hint);
   }
   const best = save?.best ?? null;
   if (best && !evaluation) {
-    throw refused('Trainer save.best', '`eval` data to find the best by', best.metric);
+    throw refusedValue('Trainer save.best', '`eval` data to find the best by', best.metric);
   }
   const isKnown = best?.metric === 'loss' || (best?.metric === 'accuracy' && evaluation?.accuracy);
   if (best && !isKnown && !evaluation?.metrics) {
     const expected = '"loss", "accuracy" by `eval.accuracy`, or a name that `eval.metrics` gives';
-    throw refused('Trainer save.best', expected, best.metric);
+    throw refusedValue('Trainer save.best', expected, best.metric);
   }
   if (best?.load && save?.weightsOnly) {
     const expected = 'false beside a `save.best` that is loaded in the end';
-    throw refused('Trainer save.weightsOnly', expected, true, 'Or say best: { load: false }.');
+    throw refusedValue('Trainer save.weightsOnly', expected, true, 'Or say best: { load: false }.');
   }
   if (save?.every === 'best' && !best) {
-    throw refused('Trainer save.every', '`save.best` beside "best"', 'best');
+    throw refusedValue('Trainer save.every', '`save.best` beside "best"', 'best');
   }
   if (earlyStop && !best) {
-    throw refused('Trainer earlyStop', '`save.best`: the metric that it goes by', earlyStop);
+    throw refusedValue('Trainer earlyStop', '`save.best`: the metric that it goes by', earlyStop);
   }
   const isPath = typeof deepspeed === 'string';
   if (!isPath && (typeof deepspeed !== 'object' || Array.isArray(deepspeed))) {
-    throw refused('Trainer deepspeed', 'the path of a ds_config.json, or its object', deepspeed);
+    throw refusedValue(
+      'Trainer deepspeed',
+      'the path of a ds_config.json, or its object',
+      deepspeed,
+    );
   }
-}
-
-function refused(op: string, expected: string, got: unknown, hint = ''): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(got), hint });
 }

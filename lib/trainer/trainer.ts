@@ -3,9 +3,9 @@
 
 import type { Batched } from '../data/index.js';
 import type { Engine } from '../engine/engine.js';
-import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
+import { refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import type { Tensor } from '../tensor/index.js';
 import { evaluate, type Prediction, predict } from './evaluation.js';
@@ -213,8 +213,4 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
 function requireEvent(op: string, type: unknown): void {
   if (typeof type === 'string' && Object.hasOwn(EVENT_TYPES, type)) return;
   throw refused(op, Object.keys(EVENT_TYPES).join(', '), phrase(type));
-}
-
-function refused(op: string, expected: string, got: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
 }

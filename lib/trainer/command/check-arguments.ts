@@ -2,8 +2,8 @@
 import { realpathSync } from 'node:fs';
 import { resolve } from 'node:path';
 
-import { DsError } from '../../errors.js';
 import { adapterFolder } from '../../peft/adapter-folder.js';
+import { refused } from '../../runtime/refused.js';
 import { requireOneStage } from '../configuration.js';
 import type { TrainArguments } from './arguments.js';
 import { trainerPart } from './trainer-options.js';
@@ -76,8 +76,4 @@ function requireLora(args: TrainArguments): void {
   if (args.save_only_model) throw refused('--save_only_model', 'no --lora beside it', 'both');
   if (config === undefined) return;
   throw refused('--lora', 'a --model, whose weights stay as they are', '--config_name');
-}
-
-function refused(op: string, expected: string, got: string, hint = ''): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }

@@ -1,6 +1,7 @@
 // Words of a command line, and the file that --config names, to the arguments of `ds train`.
 import { DsError } from '../../errors.js';
 import { isObject } from '../../runtime/is-object.js';
+import { refused } from '../../runtime/refused.js';
 import { closest } from '../../runtime/suggestion.js';
 import { ALIASES, KINDS, type Kind, type TrainArguments } from './arguments.js';
 import { NO_EFFECT, REFUSED } from './foreign-arguments.js';
@@ -165,8 +166,4 @@ function unknown({ place, name }: Given): DsError {
   const meant = closest(name, [...names, 'config']);
   const hint = meant ? `Did you mean --${meant}?` : 'ds train --help lists them.';
   return refused(place, 'an argument of ds train', `"${name}", which is unknown`, hint);
-}
-
-function refused(op: string, expected: string, got: string, hint = ''): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }

@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import type { Document, LineCounter, Pair, Scalar } from 'yaml';
 
 import { DsError } from '../../errors.js';
+import { refused } from '../../runtime/refused.js';
 import { type Given, snakeCase } from './given.js';
 
 /**
@@ -60,8 +61,4 @@ function at(file: string, lines: LineCounter, offset: number): string {
 function kindOf(contents: unknown): string {
   if (contents === null) return 'an empty file';
   return 'items' in (contents as object) ? 'a list' : 'one value';
-}
-
-function refused(op: string, expected: string, got: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got });
 }

@@ -1,5 +1,6 @@
 // Arguments of `ds train` about rows, as the options of text datasets.
-import { DsError } from '../../errors.js';
+
+import { refused } from '../../runtime/refused.js';
 import type { TextOptions } from '../../text/index.js';
 import type { TrainArguments } from './arguments.js';
 
@@ -56,8 +57,4 @@ function lossOf(args: TrainArguments): TextOptions['loss'] {
   if (assistant) return 'assistant';
   if (completion === undefined) return undefined;
   return completion ? 'completion' : 'all';
-}
-
-function refused(op: string, expected: string, got: string, hint = ''): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }

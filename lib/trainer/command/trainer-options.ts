@@ -1,5 +1,6 @@
 // Arguments of `ds train` as the options of a Trainer.
-import { DsError } from '../../errors.js';
+
+import { refused } from '../../runtime/refused.js';
 import type {
   CheckpointOptions,
   EvalOptions,
@@ -227,8 +228,4 @@ function evaluationOf(args: TrainArguments): Evaluation | null {
     atStart: args.eval_on_start,
     delay: args.eval_delay,
   };
-}
-
-function refused(op: string, expected: string, got: string, hint = ''): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }
