@@ -1,7 +1,7 @@
 // Backward hooks of a module: what reaches its outputs and leaves its inputs passes through two
 // nodes of the tape.
 import { phrase } from '../runtime/phrase.js';
-import { refused } from '../runtime/refused.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { describe } from '../runtime/view.js';
 import { isGradEnabled, record, type Saved, Tensor } from '../tensor/index.js';
 
@@ -142,7 +142,7 @@ class HookedCall<Owner extends object> implements Saved {
     if (other === undefined) return;
     const op = `${this.module.constructor.name} with backward hooks`;
     const expected = 'a forward that returns a tensor or a list of tensors';
-    throw refused(op, expected, phrase(other), 'Hook a module inside it that does.');
+    throw refusedValue(op, expected, other, 'Hook a module inside it that does.');
   }
 }
 

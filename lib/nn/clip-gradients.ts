@@ -3,8 +3,7 @@
 import { DsError } from '../errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
-import { refused } from '../runtime/refused.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
@@ -88,13 +87,13 @@ function scaleBy(grad: Tensor, factor: Tensor): void {
 function gradientsOf(op: string, parameters: unknown): Tensor[] {
   const list = parameters instanceof Tensor ? [parameters] : parameters;
   if (typeof (list as Iterable<unknown> | null)?.[Symbol.iterator] !== 'function') {
-    throw refused(op, 'a list of parameters', phrase(list), 'Pass model.parameters().');
+    throw refusedValue(op, 'a list of parameters', list, 'Pass model.parameters().');
   }
   const grads: Tensor[] = [];
   for (const parameter of list as Iterable<unknown>) {
     if (!(parameter instanceof Tensor)) {
       const hint = 'Pass model.parameters(): they have no names.';
-      throw refused(op, 'parameters', phrase(parameter), hint);
+      throw refusedValue(op, 'parameters', parameter, hint);
     }
     if (trainerOf(parameter)) {
       const hint = 'Set "gradient_clipping" in the configuration: the engine clips.';

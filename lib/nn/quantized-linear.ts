@@ -4,8 +4,7 @@ import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
-import { refused } from '../runtime/refused.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { describe } from '../runtime/view.js';
 import { cast, held, noGrad, scope, Tensor } from '../tensor/index.js';
@@ -43,7 +42,7 @@ export function readQuantizedOptions(
   given: QuantizedOptions,
 ): Required<QuantizedOptions> {
   const { bits, groupSize = bits === 4 ? 128 : null } = readOptions(op, given, NAMES);
-  if (bits !== 4 && bits !== 8) throw refused(`${op} bits`, '8 or 4', phrase(bits));
+  if (bits !== 4 && bits !== 8) throw refusedValue(`${op} bits`, '8 or 4', bits);
   if (groupSize === null || requireInteger(`${op} groupSize`, groupSize, 8) % 8 === 0) {
     return { bits, groupSize };
   }

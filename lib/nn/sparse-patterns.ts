@@ -2,8 +2,9 @@
 // queries sees. Source: deepspeed.ops.sparse_attention.sparsity_config.
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
+import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { requireOneOf, requireType } from '../runtime/require-type.js';
 import type { BlockLayoutSizes, SeeBlocks } from '../tensor/index.js';
 import { requireBlock } from '../tensor/ops/require-block.js';
 
@@ -211,29 +212,14 @@ const patterns: { readonly [Mode in Sparsity['mode']]: Pattern } = {
   },
 };
 
-function refused(option: string, expected: string, got: unknown, hint?: string): DsError {
-  const op = `${OP} ${option}`;
-  return new DsError({
-    ...{ code: 'DS_ARGUMENT', op, expected, got: phrase(got) },
-    ...(hint && { hint }),
-  });
-}
+const refused = (option: string, expected: string, got: unknown, hint = ''): DsError =>
+  refusedValue(`${OP} ${option}`, expected, got, hint);
 
 function requireIndices(option: string, value: unknown, least: number): readonly number[] {
   if (!Array.isArray(value) || (value.length === 0 && least > 0))
     throw refused(option, 'a list of integers', value);
   for (const each of value) requireInteger(`${OP} ${option}`, each, least);
   return value;
-}
-
-function oneOf<T extends string>(option: string, value: T, known: readonly T[]): T {
-  if (known.includes(value)) return value;
-  throw refused(option, known.map((each) => `"${each}"`).join(', '), value);
-}
-
-function flag(option: string, value: unknown): boolean {
-  if (typeof value === 'boolean') return value;
-  throw refused(option, 'true or false', value);
 }
 
 /** Throws DS_ARGUMENT for what the "fixed" pattern cannot be made of. */
@@ -260,28 +246,27 @@ function requireRanges({ globalBlockIndices: starts, globalBlockEndIndices: ends
   });
 }
 
+const DIRECTIONS = ['bidirectional', 'unidirectional'] as const;
+
 /** `given` with all defaults. Throws DS_ARGUMENT, naming the option. */
 export function readSparsity(given: SparsityOptions): Sparsity {
   const options = readOptions(OP, given, sparsityNames);
   const integer = (name: keyof SparsityOptions, fallback: number, least: number): number =>
     requireInteger(`${OP} ${name}`, options[name] ?? fallback, least);
-  const mode = oneOf('mode', options.mode ?? 'fixed', Object.keys(patterns) as Sparsity['mode'][]);
+  const flag = (name: keyof SparsityOptions): boolean =>
+    requireType(`${OP} ${name}`, options[name] ?? false, 'boolean');
+  const modes = Object.keys(patterns) as Sparsity['mode'][];
+  const mode = requireOneOf(`${OP} mode`, options.mode ?? 'fixed', modes);
   const direction = mode === 'local_sliding_window' ? 'unidirectional' : 'bidirectional';
   const ends = options.globalBlockEndIndices ?? null;
   const sparsity: Sparsity = {
     mode,
     block: requireBlock(`${OP} block`, options.block ?? 16),
-    differentLayoutPerHead: flag('differentLayoutPerHead', options.differentLayoutPerHead ?? false),
+    differentLayoutPerHead: flag('differentLayoutPerHead'),
     numLocalBlocks: integer('numLocalBlocks', 4, 1),
     numGlobalBlocks: integer('numGlobalBlocks', 1, 0),
-    attention: oneOf('attention', options.attention ?? direction, [
-      'bidirectional',
-      'unidirectional',
-    ]),
-    horizontalGlobalAttention: flag(
-      'horizontalGlobalAttention',
-      options.horizontalGlobalAttention ?? false,
-    ),
+    attention: requireOneOf(`${OP} attention`, options.attention ?? direction, DIRECTIONS),
+    horizontalGlobalAttention: flag('horizontalGlobalAttention'),
     numDifferentGlobalPatterns: integer('numDifferentGlobalPatterns', 1, 1),
     numRandomBlocks: integer('numRandomBlocks', 0, 0),
     localWindowBlocks: requireIndices('localWindowBlocks', options.localWindowBlocks ?? [4], 1),

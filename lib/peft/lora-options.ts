@@ -4,7 +4,7 @@ import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
+import { requireOneOf, requireType } from '../runtime/require-type.js';
 
 /** Which biases are trained beside the adapters. */
 export type LoraBias = 'none' | 'all' | 'lora_only';
@@ -190,11 +190,6 @@ function patternOf(
   }
   const entries = Object.entries(value ?? {});
   return Object.fromEntries(entries.map(([key, one]) => [key, check(`${op} ${key}`, one)]));
-}
-
-function requireOneOf(op: string, value: unknown, known: readonly unknown[]): void {
-  if (known.includes(value)) return;
-  throw refusedValue(op, known.map((one) => JSON.stringify(one)).join(', '), value);
 }
 
 /** The value of the pattern that fits the end of `name`, as PEFT matches them; else `fallback`. */

@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
 import { phrase } from '../runtime/phrase.js';
-import { refused } from '../runtime/refused.js';
+import { refusedValue } from '../runtime/refused.js';
 import { Tensor } from '../tensor/index.js';
 
 /** What one layer gives the next: a tensor, or several. */
@@ -58,7 +58,7 @@ export class LayerSpec<Args extends any[] = any[]> {
     ...args: Args
   ) {
     if (typeof type !== 'function' || !(type.prototype instanceof Module)) {
-      throw refused('LayerSpec', 'a class that extends nn.Module', phrase(type));
+      throw refusedValue('LayerSpec', 'a class that extends nn.Module', type);
     }
     this.args = args;
   }
@@ -93,7 +93,7 @@ export class TiedLayerSpec<Args extends any[] = any[]> extends LayerSpec<Args> {
   ) {
     super(type, ...args);
     if (typeof key !== 'string' || key === '') {
-      throw refused('TiedLayerSpec', 'a key: a text', phrase(key));
+      throw refusedValue('TiedLayerSpec', 'a key: a text', key);
     }
     this.forward = given.forward ?? null;
   }
@@ -130,7 +130,7 @@ export function buildLayers(
       return { modules: [], forward: (x) => (layer as (x: Values) => Values)(x) };
     }
     const expected = 'a module, a LayerSpec, or a function';
-    throw refused(`PipelineModule layers[${index}]`, expected, phrase(layer));
+    throw refusedValue(`PipelineModule layers[${index}]`, expected, layer);
   });
 }
 

@@ -1,6 +1,5 @@
-// Checks that what comes from options is a text, a flag or a function.
-import { DsError } from '../errors.js';
-import { phrase } from './phrase.js';
+// Checks that what comes from options is a text, a flag, a function, or one of some values.
+import { refusedValue } from './refused.js';
 
 interface Types {
   string: string;
@@ -21,5 +20,11 @@ export function requireType<Type extends keyof Types>(
   type: Type,
 ): Types[Type] {
   if (typeof value === type) return value as Types[Type];
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected: words[type], got: phrase(value) });
+  throw refusedValue(op, words[type], value);
+}
+
+/** `value` when it is among `known`. Throws DS_ARGUMENT, naming `op` and all of these. */
+export function requireOneOf<Known>(op: string, value: unknown, known: readonly Known[]): Known {
+  if ((known as readonly unknown[]).includes(value)) return value as Known;
+  throw refusedValue(op, known.map((one) => JSON.stringify(one)).join(', '), value);
 }

@@ -6,7 +6,7 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
-import { refused } from '../runtime/refused.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { type AddedToken, type BackendTokenizer, backendTokenizer } from './backend.js';
@@ -234,7 +234,7 @@ export class Tokenizer {
     const op = 'Tokenizer.encodeBatch';
     const options = readOptions(op, given, BATCH);
     if (!Array.isArray(texts) || texts.length === 0) {
-      throw refused(op, 'a list of texts', phrase(texts), '');
+      throw refusedValue(op, 'a list of texts', texts);
     }
     const rows = texts.map((text) => this.encodeText(op, text, options));
     return padRows(op, rows, this.padId ?? this.eosId, options);
@@ -332,7 +332,7 @@ export class Tokenizer {
   }
 
   private encodeText(op: string, text: unknown, options: EncodeOptions): Int32Array {
-    if (typeof text !== 'string') throw refused(op, 'a text', phrase(text), '');
+    if (typeof text !== 'string') throw refusedValue(op, 'a text', text);
     const { addSpecialTokens = true, maxLength, truncationSide: side = 'right' } = options;
     const bare = this.backend.encode(text, { add_special_tokens: false }).ids;
     const { prefix, suffix } = addSpecialTokens ? this.bounds : { prefix: [], suffix: [] };
@@ -440,5 +440,5 @@ function openEnd(
 }
 
 function requireSide(op: string, side: unknown): void {
-  if (side !== 'left' && side !== 'right') throw refused(op, '"left" or "right"', phrase(side), '');
+  if (side !== 'left' && side !== 'right') throw refusedValue(op, '"left" or "right"', side);
 }

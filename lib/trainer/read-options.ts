@@ -4,7 +4,7 @@ import { Module } from '../nn/index.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
+import { requireOneOf, requireType } from '../runtime/require-type.js';
 import { Tokenizer } from '../text/index.js';
 import { EVENT_TYPES } from './events.js';
 import type {
@@ -156,7 +156,7 @@ export function readTrainerOptions<Sample, Batch>(
     stopSignals: options.stopSignals,
   };
   if (settings.precision !== null) {
-    requireOneOf('Trainer precision', settings.precision, PRECISIONS);
+    requireOneOf('Trainer precision', settings.precision, Object.keys(PRECISIONS));
   }
   requireTogether(settings as unknown as TrainerSettings<never, never>);
   return settings;
@@ -216,7 +216,7 @@ function readData<Sample, Batch>(
 ): TrainerSettings<Sample, Batch>['data'] {
   const options = readOptions('Trainer data', given, DATA);
   const { sampling = 'random', dropLast = false, seed = ofTrainer, workers = 0 } = options;
-  requireOneOf('Trainer data.sampling', sampling, SAMPLINGS);
+  requireOneOf('Trainer data.sampling', sampling, Object.keys(SAMPLINGS));
   requireType('Trainer data.dropLast', dropLast, 'boolean');
   requireInteger('Trainer data.seed', seed, 0);
   requireInteger('Trainer data.workers', workers, 0);
@@ -389,12 +389,6 @@ function requireSteps(op: string, value: unknown): void {
 
 const isSteps = (value: number): boolean =>
   value >= 0 && (value < 1 || Number.isSafeInteger(value));
-
-function requireOneOf(op: string, value: unknown, choices: Readonly<Record<string, true>>): void {
-  if (typeof value === 'string' && Object.hasOwn(choices, value)) return;
-  const names = Object.keys(choices).map((name) => JSON.stringify(name));
-  throw refusedValue(op, names.join(', '), value);
-}
 
 /** What each option says alone is right; together they must make sense. */
 function requireTogether({
