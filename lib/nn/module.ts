@@ -7,8 +7,8 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { readOptions } from '../runtime/options.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { BackwardHooks, type Gradients, type InsteadOrNothing } from './backward-hooks.js';
+import { collected, FieldTree, isBuffer } from './field-tree.js';
 import { loadState } from './load-state.js';
-import { collected, isBuffer, ModuleTree } from './module-tree.js';
 import { outline } from './outline.js';
 import { Parameter } from './parameter.js';
 import type { PretrainedDescription } from './pretrained-description.js';
@@ -147,8 +147,8 @@ export abstract class Module {
     return this.preHooks.size > 0 || this.hooks.size > 0;
   }
 
-  get #tree(): ModuleTree<Module> {
-    return new ModuleTree<Module>(this, (module) => module.fields());
+  get #tree(): FieldTree<Module> {
+    return new FieldTree<Module>(this, (module) => module.fields());
   }
 
   /** This module under the name "" and all below it, parents first, each once. */

@@ -1,4 +1,4 @@
-// The tree of a module: what belongs to it and to the modules below it, and under which names.
+// The tree of fields below a module: what belongs to it and those inside it, under which names.
 import { DsError } from '../errors.js';
 import { isPlainObject } from '../runtime/is-object.js';
 import { Tensor } from '../tensor/index.js';
@@ -20,7 +20,7 @@ type FieldsOf<M> = (module: M) => Iterable<[string, FieldOf<M>]>;
 type Found<M> = readonly [path: string, field: FieldOf<M>, isHere: boolean];
 
 /** Reads the fields anew on every call: programs put modules in and take them out. */
-export class ModuleTree<M extends Branch> {
+export class FieldTree<M extends Branch> {
   constructor(
     private readonly root: M,
     private readonly fieldsOf: FieldsOf<M>,
