@@ -4,6 +4,14 @@ import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 
+/** What to do about it. */
+const DAMAGED = 'The checkpoint is damaged or incomplete: load another tag.';
+
+/** A part of a checkpoint is not what the rest says that it is. */
+export function damaged(op: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint: DAMAGED });
+}
+
 /** Characters of a value that an error shows. */
 const SHOWN = 80;
 /** The largest finite float32: kernels take no larger number. */
@@ -16,7 +24,7 @@ const MAX_F32 = 3.4028234663852886e38;
 export class Fields {
   constructor(
     readonly place: string,
-    private readonly hint = 'The checkpoint is damaged or incomplete: load another tag.',
+    private readonly hint = DAMAGED,
   ) {}
 
   object(value: unknown, name: string): JsonObject {

@@ -13,7 +13,7 @@ import type { InputFile } from '../runtime/input-file.js';
 import { isObject } from '../runtime/is-object.js';
 import { numel } from '../runtime/view.js';
 import { isCheckpointFile, MANIFEST } from './directory.js';
-import { Fields } from './fields.js';
+import { damaged, Fields } from './fields.js';
 import { openInside } from './folder.js';
 import type { FileSum } from './safetensors-writer.js';
 import { type Part, requireWhole, type TensorInfo } from './shard.js';
@@ -289,9 +289,4 @@ function otherFormat(op: string, { format, library }: JsonObject): DsError {
     got: `format ${JSON.stringify(format)}, saved by version ${JSON.stringify(library)}`,
     hint: 'Load it with the version of this library that saved it, and export the weights.',
   });
-}
-
-function damaged(op: string, expected: string, got: string): DsError {
-  const hint = 'The checkpoint is damaged or incomplete: load another tag.';
-  return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
 }

@@ -1,7 +1,7 @@
 // Verifying a checkpoint: every file read once by one of the ranks, and compared with what the
 // manifest says of it.
-import { DsError } from '../errors.js';
 import type { InputFile } from '../runtime/input-file.js';
+import { damaged } from './fields.js';
 import type { TensorEntry } from './header.js';
 import type { Manifest, TensorRecord } from './manifest.js';
 import { SafetensorsFile } from './safetensors-file.js';
@@ -68,9 +68,4 @@ export function requireEntry(
 
 function hex(sum: number): string {
   return sum.toString(16).padStart(8, '0');
-}
-
-function damaged(op: string, expected: string, got: string): DsError {
-  const hint = 'The checkpoint is damaged or incomplete: load another tag.';
-  return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
 }
