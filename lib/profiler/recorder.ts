@@ -86,7 +86,7 @@ export class Recorder {
   }
 
   private leave(node: ModuleNode): void {
-    const call = this.left(node);
+    const call = this.closeInnermost(node);
     if (!call) return;
     call.end = this.mark();
     this.closed.push(call);
@@ -94,11 +94,11 @@ export class Recorder {
 
   /** A call has ended with an exception: what it took is not counted. */
   private abandon(node: ModuleNode): void {
-    this.left(node)?.start.dispose();
+    this.closeInnermost(node)?.start.dispose();
   }
 
   /** The innermost call, which is no longer open; null where it is another module's. */
-  private left(node: ModuleNode): Call | null {
+  private closeInnermost(node: ModuleNode): Call | null {
     const call = this.open.at(-1);
     if (call?.node !== node) return null;
     this.open.pop();
