@@ -1,8 +1,6 @@
 // What all ranks count in an update: each loss is divided by it before the first backward.
 import type { ProcessGroup } from '../comm/index.js';
-import { Buffer } from '../runtime/buffer.js';
-import type { Device } from '../runtime/device.js';
-import { Event, Stream } from '../runtime/stream.js';
+import { LateNumbers } from '../runtime/late-numbers.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Divisor, MicroBatch } from './objective.js';
 
@@ -53,18 +51,11 @@ class OwnCounts implements TargetCounts {
 /** The sums come back one update later, by which time they are there. */
 class SharedCounts implements TargetCounts {
   private read = 0;
-  private pending = false;
-  private readonly device: Device;
-  private readonly onHost: Buffer;
-  private readonly fetched: Event;
-  /** Of its own, so that reading waits for `fetched` alone. */
-  private readonly reading: Stream;
+  /** Tokens of the last update. */
+  private readonly coming: LateNumbers;
 
   constructor(private readonly group: ProcessGroup) {
-    this.device = group.device;
-    this.onHost = Buffer.allocatePinned(this.device, 4);
-    this.fetched = new Event(this.device);
-    this.reading = Stream.create(this.device, 'numbers to the host');
+    this.coming = new LateNumbers(group.device, 1);
   }
 
   divisor(micros: readonly MicroBatch<unknown>[], { ranks, parts }: Averaging): Tensor {
@@ -72,9 +63,9 @@ class SharedCounts implements TargetCounts {
     return noGrad(() =>
       scope(() => {
         const sums = Float32Array.of(sumOf(micros, 'counted'), sumOf(micros, 'tokens'));
-        const all = Tensor.from(sums, { device: this.device });
+        const all = Tensor.from(sums, { device: this.group.device });
         this.group.allReduce(all, { purpose: 'counted targets' }).wait();
-        this.fetchTokens(all);
+        this.coming.fetch(all.narrow(0, 1, 1));
         const counted = all.narrow(0, 0, 1).reshape([]);
         return counted.clamp(1).div(ranks * parts);
       }),
@@ -87,25 +78,11 @@ class SharedCounts implements TargetCounts {
   }
 
   dispose(): void {
-    this.take();
-    this.fetched.dispose();
-    this.reading.dispose();
-    this.onHost.release();
-  }
-
-  private fetchTokens({ buffer, offset }: Tensor): void {
-    const { compute } = this.device;
-    this.onHost.copyFrom(buffer, { bytes: 4, from: 4 * (offset + 1) }, compute);
-    this.fetched.record(compute);
-    this.pending = true;
+    this.coming.dispose();
   }
 
   private take(): void {
-    if (!this.pending) return;
-    this.pending = false;
-    this.fetched.synchronize();
-    const values = new Float32Array(1);
-    this.onHost.read(0, values, this.reading);
-    this.read += values[0] as number;
+    const [tokens = 0] = this.coming.take() ?? [];
+    this.read += tokens;
   }
 }

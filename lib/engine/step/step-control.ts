@@ -1,10 +1,10 @@
 // The step's verdict: gradient norm, clipping factor and overflow flag, computed on the device,
 // read one step later.
 import type { Axis } from '../../comm/index.js';
-import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { Event, Stream } from '../../runtime/stream.js';
+import { LateNumbers } from '../../runtime/late-numbers.js';
+import type { Stream } from '../../runtime/stream.js';
 import { held, noGrad, scope, Tensor, zeros } from '../../tensor/index.js';
 import { sliceFlat } from '../../zero/flat.js';
 import type { GradientReceiver } from '../../zero/gradient-flow.js';
@@ -83,14 +83,11 @@ export class StepControl implements GradientReceiver {
   private readonly stop: Tensor;
   private readonly inputs: Tensor;
   private readonly digest = new InputDigest();
-  private readonly onHost: Buffer;
-  private readonly fetched: Event;
-  /** Of its own, so that reading waits for `fetched` and not for later compute work. */
-  private readonly reading: Stream;
+  /** The control, and all rows behind it. */
+  private readonly told: LateNumbers;
   private readonly slots = new Map<Partition, Slot>();
   private microBatches = 0;
   private isStopTold = false;
-  private pending = false;
   /** Later on, copies may be apart by what rounding has made of them. */
   private isFirst = true;
 
@@ -110,9 +107,7 @@ export class StepControl implements GradientReceiver {
     this.lossSum = slot(columns.count + LOSS);
     this.stop = slot(columns.count + STOP);
     this.inputs = slot(columns.count + INPUTS);
-    this.onHost = Buffer.allocatePinned(device, (4 + this.rows.numel) * 4);
-    this.fetched = new Event(device);
-    this.reading = Stream.create(device, 'numbers to the host', 'first');
+    this.told = new LateNumbers(device, 4 + this.rows.numel, 'first');
     partitions.forEach((partition, i) => {
       const ranges = countedRanges(partition, (one) => ranks.answersFor(one));
       const more = ranges.length > 1 ? held(() => zeros([1], { device })) : null;
@@ -208,13 +203,7 @@ export class StepControl implements GradientReceiver {
       maxNorm,
       skipNonfinite,
     });
-    const { compute } = this.control.device;
-    const fetch = ({ buffer, offset, numel }: Tensor, to: number): void =>
-      this.onHost.copyFrom(buffer, { to, from: offset * 4, bytes: numel * 4 }, compute);
-    fetch(this.control, 0);
-    fetch(this.rows, 16);
-    this.fetched.record(compute);
-    this.pending = true;
+    this.told.fetch(this.control, this.rows);
   }
 
   /**
@@ -222,14 +211,11 @@ export class StepControl implements GradientReceiver {
    * backward has ended.
    */
   take(): Verdict | null {
-    if (!this.pending) return null;
-    this.pending = false;
-    this.fetched.synchronize();
-    const host = new Float32Array(4 + this.rows.numel);
-    this.onHost.read(0, host, this.reading);
-    const [, applied, norm, finite] = host as unknown as [number, number, number, number];
-    const rows = host.subarray(4);
-    const { losses, stop } = this.told(rows);
+    const told = this.told.take();
+    if (!told) return null;
+    const [, applied, norm, finite] = told as unknown as [number, number, number, number];
+    const rows = told.subarray(4);
+    const { losses, stop } = this.ofRanks(rows);
     const apart = this.isFirst ? this.apart(rows) : null;
     this.isFirst = false;
     const loss = this.microBatches > 0 ? losses / (this.microBatches * this.ranks.data.size) : null;
@@ -245,7 +231,7 @@ export class StepControl implements GradientReceiver {
   }
 
   /** The sum of the data ranks' losses, and whether any rank wishes to stop. */
-  private told(rows: Float32Array): { losses: number; stop: boolean } {
+  private ofRanks(rows: Float32Array): { losses: number; stop: boolean } {
     const { world, tellers } = this.ranks;
     const of = (rank: number, what: number): number =>
       rows[rank * this.width + this.options.columns.count + what] as number;
@@ -366,10 +352,7 @@ export class StepControl implements GradientReceiver {
     this.stop.release();
     this.inputs.release();
     this.rows.release();
-    this.fetched.synchronize();
-    this.fetched.dispose();
-    this.reading.dispose();
-    this.onHost.release();
+    this.told.dispose();
   }
 }
 
