@@ -34,7 +34,7 @@ import {
 } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
 import type { BlockActivations } from './activation-shape.js';
-import { type Decoder, type GenerateOptions, generate } from './generate.js';
+import { cachedDecoder, type Decoder, type GenerateOptions, generate } from './generate.js';
 import { inRows, type PlaceInputs, type Places, placesOf } from './places.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
 import type { LayerTokens } from './token-drop.js';
@@ -444,8 +444,15 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
 
   /** Reads a text step by step, with the keys and values of up to `capacity` tokens kept. */
   decoder(capacity: number): Decoder {
-    const caches = this.caches(1, capacity);
-    return { next: (tokens) => this.next(tokens, caches) };
+    return cachedDecoder(this, capacity);
+  }
+
+  /**
+   * @internal Whether keys and values that are kept of a text of `from` tokens are of no use once
+   * it has `to`.
+   */
+  rereads(_from: number, _to: number): boolean {
+    return false;
   }
 
   /** See generate(): the prompt's tokens and up to `maxNewTokens` sampled ones. */

@@ -1,5 +1,6 @@
 // Sampling from a causal language model, one token at a time.
 import { DsError } from '../errors.js';
+import type { KeyValueCache } from '../nn/attention.js';
 import type { Module } from '../nn/module.js';
 import { cpu, type Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -139,6 +140,30 @@ function rereading(model: CausalModel): Decoder {
     next(tokens) {
       read.push(...tokens.toArray());
       return model.call(rowOf(read, tokens.device));
+    },
+  };
+}
+
+/** A model that keeps keys and values; see CausalLM. */
+interface Caching {
+  caches(batch: number, capacity: number): KeyValueCache[];
+  next(tokens: Tensor, caches: readonly KeyValueCache[]): Tensor;
+  rereads(from: number, to: number): boolean;
+}
+
+/** Keeps keys and values of up to `capacity` tokens, and begins anew where they are of no use. */
+export function cachedDecoder(model: Caching, capacity: number): Decoder {
+  const caches = model.caches(1, capacity);
+  const keeps = !model.rereads(1, capacity);
+  const read: number[] = [];
+  return {
+    next(tokens) {
+      if (keeps) return model.next(tokens, caches);
+      const before = read.length;
+      read.push(...tokens.toArray());
+      if (before === 0 || !model.rereads(before, read.length)) return model.next(tokens, caches);
+      for (const cache of caches) cache.length = 0;
+      return model.next(rowOf(read, tokens.device), caches);
     },
   };
 }

@@ -120,6 +120,8 @@ interface RopeRule<S> {
   magnitude?(scaling: S): number;
   /** Texts of lengths with the same name have the same angles. Default: all have. */
   regime?(scaling: S, length: number): string;
+  /** Whether a text is read again when its angles have changed, as transformers does. */
+  rereads?: true;
 }
 
 type Rules = { readonly [T in RopeScaling['type']]: RopeRule<Extract<RopeScaling, { type: T }>> };
@@ -163,6 +165,7 @@ const RULES: Rules = {
       attentionFactor ??
       (factor <= 1 ? 1 : Math.sqrt(1 + Math.log(factor) / Math.log(originalMaxSeq))),
     regime: ({ originalMaxSeq }, length) => (length > originalMaxSeq ? 'long' : 'short'),
+    rereads: true,
   },
   llama3: {
     needs: ['factor', 'lowFreqFactor', 'highFreqFactor', 'originalMaxSeq'],
@@ -215,6 +218,12 @@ export function rotaryRule(
 /** A name that texts have in common whose angles are the same. */
 export function regimeOf(scaling: RopeScaling | null, length: number): string {
   return (scaling && ruleOf(scaling).regime?.(scaling, length)) ?? '';
+}
+
+/** Whether what is kept of a text of `from` tokens is of no use once it has `to`. */
+export function rereads(scaling: RopeScaling | null, from: number, to: number): boolean {
+  const isOther = regimeOf(scaling, from) !== regimeOf(scaling, to);
+  return isOther && scaling !== null && ruleOf(scaling).rereads === true;
 }
 
 function yarnFrequencies(

@@ -23,7 +23,7 @@ import {
   readRotaryConfig,
 } from './config.js';
 import { describeRotary, parseRotaryConfig, rotaryLayout } from './pretrained.js';
-import { regimeOf } from './rope-scaling.js';
+import { regimeOf, rereads } from './rope-scaling.js';
 
 /**
  * A language model with rotary positions; see CausalLM. Angles are f32 also where weights are not.
@@ -105,6 +105,11 @@ export abstract class RotaryLM extends CausalLM {
     const changes = ropeScaling && regimeOf(ropeScaling, maxSeq) !== regimeOf(ropeScaling, 1);
     if (!changes || !('originalMaxSeq' in ropeScaling)) return maxSeq;
     return Math.min(maxSeq, ropeScaling.originalMaxSeq);
+  }
+
+  /** @internal */
+  override rereads(from: number, to: number): boolean {
+    return rereads(this.config.ropeScaling, from, to);
   }
 
   /** @internal */
