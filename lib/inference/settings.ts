@@ -8,14 +8,17 @@ import type { SchedulerLimits } from './scheduler.js';
 
 const OP = 'initInference';
 
-/** Most tokens of a text that the engine continues. Throws DS_CONFIG. */
+/**
+ * Most tokens of a text that the engine continues: unless they are said, no more than those whose
+ * angles are what the text alone would have. Throws DS_CONFIG.
+ */
 export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): number {
-  const { maxSeq, placedSeq } = model;
+  const { maxSeq, placedSeq, alikeSeq } = model;
   const wanted = config.max_out_tokens ?? Math.min(1024, placedSeq);
-  if (wanted <= placedSeq) return wanted;
+  if (wanted <= alikeSeq) return wanted;
   const [most, why] =
     wanted <= maxSeq
-      ? [placedSeq, 'up to which all texts have the same rotary angles']
+      ? [alikeSeq, 'up to which all texts have the same rotary angles']
       : [maxSeq, "the model's longest sequence"];
   throw new DsError({
     code: 'DS_CONFIG',

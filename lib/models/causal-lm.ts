@@ -266,6 +266,11 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return this.maxSeq;
   }
 
+  /** @internal The same, where all of them have the angles of the longest one: see Places.alike. */
+  get alikeSeq(): number {
+    return this.placedSeq;
+  }
+
   /**
    * Tokens [B, T] to logits [B, T, vocabSize], whose rows may be padded to a multiple of 64
    * elements, or with targets [B, T] to the loss, a scalar f32. Logits of large vocabularies, and

@@ -43,6 +43,8 @@ export interface Places {
    * of these tokens.
    */
   reach: number | null;
+  /** The length whose angles all texts have, whatever theirs is; null: each those of its own. */
+  alike?: number | null;
   /** The position of the first token of each row where `positions` is null. */
   start: number;
   /** What keeps keys and values, of each layer; null where nothing does. */

@@ -258,6 +258,45 @@ test('angles that follow from the length of a text end where they change', async
   await own.destroy();
 });
 
+test('an engine for texts longer than the first length reads all with the angles of long ones', async () => {
+  const { layers, heads, channels, vocabSize } = sizes;
+  const given = {
+    vocabSize,
+    maxSeq: 48,
+    layers,
+    heads,
+    channels,
+    hidden: 24,
+    initializerRange: 0.4,
+  };
+  const longFactor = Array.from({ length: channels / heads / 2 }, (_, i) => 2 + 5 * i);
+  const shortFactor = longFactor.map(() => 1);
+  const longrope = { type: 'longrope', factor: 2, originalMaxSeq: 24, longFactor } as const;
+  const model = (short: number[]) => {
+    seed(3);
+    return new nn.models.Phi3({ ...given, ropeScaling: { ...longrope, shortFactor: short } });
+  };
+  const [switching, steady] = [model(shortFactor), model(longFactor)];
+  const plain = await initInference(switching);
+  expect(plain.maxTokens).toBe(24);
+  await plain.destroy();
+  const own = await initInference(switching, { max_out_tokens: 48 });
+  for (const text of [prompt, [...prompt, ...prompt, ...prompt, ...prompt]]) {
+    const maxNewTokens = 48 - text.length;
+    const [one] = await own.generate({
+      prompt: text,
+      maxNewTokens,
+      temperature: 0,
+      ignoreEos: true,
+    });
+    const expected = steady.generate(text, { maxNewTokens, temperature: 0 });
+    expect(one?.tokens).toEqual(expected.slice(text.length));
+  }
+  const texts = [switching, steady].map((one) => one.generate(prompt, { maxNewTokens: 15 }));
+  expect(texts[0]).not.toEqual(texts[1]);
+  await own.destroy();
+});
+
 test('a text that is certain to be too long is refused before it is encoded', async () => {
   const source = join(__dirname, '../golden/transformers/tokenizers/llama3');
   const tokenizer = text.Tokenizer.fromPretrained(source);

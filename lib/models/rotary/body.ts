@@ -155,7 +155,7 @@ export class RotaryModel extends Module {
   }
 
   private passageOf(x: Tensor, places: Places): Passage {
-    const { documents, positions, reach, start, loads = null } = places;
+    const { documents, positions, reach, alike = null, start, loads = null } = places;
     const share = sharedTokens();
     const all = share?.whole ?? x.size(1);
     // What exchanges heads is given queries of this rank's tokens, everything else those of all.
@@ -166,9 +166,11 @@ export class RotaryModel extends Module {
       return { ...angles, positions, documents, loads };
     }
     // The angles of a text follow from its length where it is stretched so; those here are unknown.
-    requireOneRegime(this.body.ropeScaling, reach ?? all);
+    if (alike === null) requireOneRegime(this.body.ropeScaling, reach ?? all);
     const angles =
-      reach !== null ? this.rotary.whole(x) : this.rotary.at(0, all, { length: all, like: x });
+      reach !== null
+        ? this.rotary.whole(alike ?? 1, x)
+        : this.rotary.at(0, all, { length: all, like: x });
     return { ...angles, positions, documents, loads };
   }
 

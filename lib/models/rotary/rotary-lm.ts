@@ -108,6 +108,12 @@ export abstract class RotaryLM extends CausalLM {
   }
 
   /** @internal */
+  override get alikeSeq(): number {
+    const { maxSeq } = this.config;
+    return this.rereads(1, maxSeq) ? maxSeq : this.placedSeq;
+  }
+
+  /** @internal */
   override rereads(from: number, to: number): boolean {
     return rereads(this.config.ropeScaling, from, to);
   }

@@ -40,9 +40,9 @@ export class RotaryTable {
     return { cos: cos.narrow(0, start, count), sin: sin.narrow(0, start, count) };
   }
 
-  /** Those of all positions below maxSeq, of texts that no scaling by length changes. */
-  whole(like: Values): Angles {
-    const { cos, sin } = this.table(this.maxSeq, 1, like);
+  /** Those of all positions below maxSeq, of texts that count as `length` tokens long. */
+  whole(length: number, like: Values): Angles {
+    const { cos, sin } = this.table(this.maxSeq, length, like);
     return { cos: cos.narrow(0, 0, cos.size(0)), sin: sin.narrow(0, 0, sin.size(0)) };
   }
 
