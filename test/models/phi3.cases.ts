@@ -287,6 +287,15 @@ export const cases: Case[] = [
       names,
     );
   }),
+  phiCase('a window of all positions is none, and is written as it was', (device) => {
+    const model = build({ config: { window: 262_144 } }, device);
+    // Blocks that draw tokens refuse a window of neighbours.
+    const drawn = { layerTokens: { layers: [1], reserved: 5 } };
+    assert.equal(model.call(rowOf(tokens, device), null, drawn).size(1), tokens.length);
+    assert.equal(model.describe().config.sliding_window, 262_144);
+    const narrow = build({ config: { window: 23 } }, device);
+    assert.throws(() => narrow.call(rowOf(tokens, device), null, drawn), { code: 'DS_ARGUMENT' });
+  }),
   phiCase('sizes that cannot be are named', () => {
     const refused = (more: object, message: RegExp) =>
       assert.throws(() => new Phi3({ ...small, ...more }), { code: 'DS_ARGUMENT', message });

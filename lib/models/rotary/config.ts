@@ -292,12 +292,18 @@ function requireWindow(
   if (widths.size > 1) throw refused(op, 'one width, which some layers may lack', phrase(given));
 }
 
+/** The window of each layer. */
+export function windowsOf({ window = null, layers }: RotarySizes): readonly Window[] {
+  return Array.isArray(window) ? window : Array.from({ length: layers }, () => window as Window);
+}
+
 /** The sizes with what the family says of them. */
 export function bodyOf({ biases, qkNorm, packed = false }: RotaryTraits, sizes: RotarySizes): Body {
   const has = (whether: Whether): boolean =>
     typeof whether === 'string' ? (sizes[whether] ?? false) : whether;
-  const { window = null, layers, headDim, partialRotaryFactor, residualDropout = 0 } = sizes;
-  const windows = Array.isArray(window) ? window : Array.from({ length: layers }, () => window);
+  const { maxSeq, headDim, partialRotaryFactor, residualDropout = 0 } = sizes;
+  // One that no text is longer than leaves nothing out.
+  const windows = windowsOf(sizes).map((one) => (one !== null && one >= maxSeq ? null : one));
   return {
     ...sizes,
     ...{ qkvBias: has(biases.qkv), outBias: has(biases.out), mlpBias: has(biases.mlp) },

@@ -5,11 +5,11 @@ import type { Layout } from '../load-weights.js';
 import type { ModelConfig } from '../model-config.js';
 import type { ModelFolder } from '../model-folder.js';
 import {
-  bodyOf,
   type RotaryConfig,
   type RotarySizes,
   type RotaryTraits,
   type Window,
+  windowsOf,
 } from './config.js';
 import { describeMoe, moePieces, parseMoe, parseRouterLoss } from './mixture.js';
 import { describeRope, parseRope } from './rope-keys.js';
@@ -169,7 +169,7 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
 }
 
 function describeWindow(traits: RotaryTraits, sizes: RotarySizes): JsonObject {
-  const { windows } = bodyOf(traits, sizes);
+  const windows = windowsOf(sizes);
   const width = windows.find((one) => one !== null) ?? null;
   if (traits.window === 'none') return {};
   if (traits.window === 'uniform') {
