@@ -14,8 +14,6 @@ const HASHES = ['.cmake', '.sh', '.py', '.yml', '.txt', '.gyp', ''];
 /** What is generated, recorded or prose in a format of its own. */
 const LEFT_OUT =
   /\.generated\.|(^|\/)(golden|results)\/|(^|\/)(LICENSE|NOTICE)$|(^|\/)\.git(ignore|attributes)$/;
-/** Folders that have not been wrapped yet. */
-const LATER = /^lib\/zero\/(home|schedule)\//;
 
 /**
  * A line that is read as it stands: lists, tables, orders to tools, and what is aligned by
@@ -139,9 +137,7 @@ function filesOf(args) {
   if (named.length > 0) return named;
   const git = ['ls-files', '--cached', '--others', '--exclude-standard'];
   const { stdout } = spawnSync('git', git, { cwd: root, encoding: 'utf8' });
-  return [...new Set(stdout.split('\n'))].filter(
-    (file) => file !== '' && !LEFT_OUT.test(file) && !LATER.test(file),
-  );
+  return [...new Set(stdout.split('\n'))].filter((file) => file !== '' && !LEFT_OUT.test(file));
 }
 
 function main(args) {

@@ -1,15 +1,20 @@
-// Gradients, or updated weights, on their way to the host: the device holds the last few of them, however far ahead the host is.
+// Gradients, or updated weights, on their way to the host: the device holds the last few of them,
+// however far ahead the host is.
 import type { Device } from '../../runtime/device.js';
 import { Event, type Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 
-/** One is being copied while backward completes the next: with one more, compute only waits where copies are slower. */
+/**
+ * One is being copied while backward completes the next: with one more, compute only waits where
+ * copies are slower.
+ */
 const underWayAtMost = 2;
 
 /**
- * Owns tensors whose copies are enqueued on one stream. Their memory is returned in the order of compute, which
- * comes after the copy: the next one takes it at once. Returned in the order of the copies it would be of no use to
- * compute before the copy has run, and the whole model's gradients would find a place on the device.
+ * Owns tensors whose copies are enqueued on one stream. Their memory is returned in the order of
+ * compute, which comes after the copy: the next one takes it at once. Returned in the order of the
+ * copies it would be of no use to compute before the copy has run, and the whole model's gradients
+ * would find a place on the device.
  */
 export class DepartingTensors {
   private readonly underWay: { tensor: Tensor; left: Event }[] = [];

@@ -1,4 +1,5 @@
-// State on the device: updates run on its compute stream, and write the weights wherever these live.
+// State on the device: updates run on its compute stream, and write the weights wherever these
+// live.
 import type { Optimizer } from '../../optim/optimizer.js';
 import { deviceKernels } from '../../optim/update-kernels.js';
 import type { Device } from '../../runtime/device.js';
@@ -17,12 +18,17 @@ import { allocateState, namedPiece, type RangeState, stateTensors } from './rang
 interface Kept {
   /** The partition's own weights when they are f32. */
   master: Tensor;
-  /** What an update writes rounded: the partition's weights; null where that is left to finish(), or `master` is them. */
+  /**
+   * What an update writes rounded: the partition's weights; null where that is left to finish(), or
+   * `master` is them.
+   */
   weight: Tensor | null;
   ranges: readonly RangeState[];
 }
 
-/** A partition's tiles are its ranges: nothing is copied that could hide behind another's update. */
+/**
+ * A partition's tiles are its ranges: nothing is copied that could hide behind another's update.
+ */
 export class DeviceHome implements Home {
   readonly kernels = deviceKernels();
   readonly lendsCopies = false;
@@ -147,10 +153,10 @@ export class DeviceHome implements Home {
 }
 
 /**
- * State on the device of offloaded weights (offload_param without offload_optimizer). An update changes the masters
- * alone. Finished, a partition is rounded into device memory of its own and leaves on a stream, under the
- * update of the next; the device holds the last few of them. Source: DeepSpeed's stage 3, whose offload_param and
- * offload_optimizer are independent.
+ * State on the device of offloaded weights (offload_param without offload_optimizer). An update
+ * changes the masters alone. Finished, a partition is rounded into device memory of its own and
+ * leaves on a stream, under the update of the next; the device holds the last few of them. Source:
+ * DeepSpeed's stage 3, whose offload_param and offload_optimizer are independent.
  */
 export class DeviceHomeOfOffloadedWeights extends DeviceHome {
   private readonly copies: Stream;

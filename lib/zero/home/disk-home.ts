@@ -1,5 +1,5 @@
-// State on disk that host threads update: tiles come to slots of host memory and go back, beside the updates of others.
-// Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
+// State on disk that host threads update: tiles come to slots of host memory and go back, beside
+// the updates of others. Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
@@ -53,10 +53,11 @@ interface Portion {
 }
 
 /**
- * The order of a tile, all on the host stream: its transfer from disk is over, the update runs, its transfer to disk is
- * submitted, and those of the tiles that follow it in forward order; after the last ones the first, so that forward and
- * backward of the next step hide their reads. Gradients stay in memory. Host memory: the slots, and one gradient element
- * per parameter, which the update turns into the weight to upload in place; where their dtypes differ, a weight more.
+ * The order of a tile, all on the host stream: its transfer from disk is over, the update runs, its
+ * transfer to disk is submitted, and those of the tiles that follow it in forward order; after the
+ * last ones the first, so that forward and backward of the next step hide their reads. Gradients
+ * stay in memory. Host memory: the slots, and one gradient element per parameter, which the update
+ * turns into the weight to upload in place; where their dtypes differ, a weight more.
  */
 export class DiskHome extends HostUpdates<DiskPart> {
   readonly lendsCopies = true;
@@ -243,7 +244,10 @@ export class DiskHome extends HostUpdates<DiskPart> {
   }
 }
 
-/** State on disk of offloaded weights (offload_param): the update writes them where they live, or sends them there. */
+/**
+ * State on disk of offloaded weights (offload_param): the update writes them where they live, or
+ * sends them there.
+ */
 export class DiskHomeOfOffloadedWeights extends DiskHome {
   protected override weightFor(partition: Partition, grad: Tensor): Tensor {
     return partition.place.memory?.retain() ?? super.weightFor(partition, grad);

@@ -1,4 +1,5 @@
-// Where optimizer state lies that is on disk: the bytes of each tile in a file, and in a slot of host memory.
+// Where optimizer state lies that is on disk: the bytes of each tile in a file, and in a slot of
+// host memory.
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
@@ -57,7 +58,10 @@ export interface DiskPlan {
   readonly numel: number;
 }
 
-/** Cuts `partitions` into tiles of at most `tile` elements, and gives each a place that starts with a block. */
+/**
+ * Cuts `partitions` into tiles of at most `tile` elements, and gives each a place that starts with
+ * a block.
+ */
 export function planTiles(
   partitions: readonly Partition[],
   optimizer: Optimizer,

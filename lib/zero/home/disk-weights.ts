@@ -1,5 +1,5 @@
-// Weights on a disk: those of the units that are used next come to slots of host memory, updated ones go back.
-// Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
+// Weights on a disk: those of the units that are used next come to slots of host memory, updated
+// ones go back. Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { Event, Stream } from '../../runtime/stream.js';
@@ -48,8 +48,8 @@ interface WeightTile extends StoredTile {
 const NAME = 'weights';
 
 /**
- * Which of `kept` stay in memory: together at most `most` elements, spread evenly over the order of use, so that the disk
- * reads the others while these are computed with.
+ * Which of `kept` stay in memory: together at most `most` elements, spread evenly over the order of
+ * use, so that the disk reads the others while these are computed with.
  */
 export function stayInMemory(kept: readonly KeptWeights[], most: number): ReadonlySet<WeightUnit> {
   const total = kept.reduce((sum, { numel }) => sum + numel, 0);
@@ -70,9 +70,10 @@ export function stayInMemory(kept: readonly KeptWeights[], most: number): Readon
 }
 
 /**
- * One stream for everything that touches the slots: a part's transfer from the disk is over, its bytes leave for the
- * device; updated ones arrive, and their transfer to the disk is submitted. Whoever uses units says which come next.
- * Host memory: the slots, and what stays. The file is that of SwapFile: preallocated, without a name, with checksums.
+ * One stream for everything that touches the slots: a part's transfer from the disk is over, its
+ * bytes leave for the device; updated ones arrive, and their transfer to the disk is submitted.
+ * Whoever uses units says which come next. Host memory: the slots, and what stays. The file is that
+ * of SwapFile: preallocated, without a name, with checksums.
  */
 export class DiskWeights {
   private readonly stream: Stream;
@@ -116,7 +117,9 @@ export class DiskWeights {
     return this.slots.bytes;
   }
 
-  /** A place for a unit's part of `numel` elements, contents undefined; the caller disposes of it. */
+  /**
+   * A place for a unit's part of `numel` elements, contents undefined; the caller disposes of it.
+   */
   place(unit: WeightUnit, numel: number): WeightPlace {
     return this.places.get(unit) ?? new InMemory(pinned(this.device, [numel], unit.dtype));
   }

@@ -15,7 +15,10 @@ import { disposeTile, makeTiles, type Tile } from './tiles.js';
 
 /** A partition's host side. */
 export interface HostPart extends UpdatedPart {
-  /** [numel] f32, or their bf16 halves, see SplitHome; `weight` may be this memory, or that of the gradient. */
+  /**
+   * [numel] f32, or their bf16 halves, see SplitHome; `weight` may be this memory, or that of the
+   * gradient.
+   */
   readonly master: Tensor;
   readonly ranges: readonly RangeState[];
   readonly tiles: readonly Tile[];
@@ -27,17 +30,24 @@ export type OpenTile = Pick<TileTensors, 'master' | 'state'>;
 export interface HostHomeOptions {
   /** Tiles have at most so many elements, a multiple of 64. */
   tile: number;
-  /** The memory that takes gradients was read by an update before the last: the next gradient waits for its tiles. */
+  /**
+   * The memory that takes gradients was read by an update before the last: the next gradient waits
+   * for its tiles.
+   */
   readBefore?: boolean;
 }
 
 /**
- * Host memory per parameter: 12 bytes of state and one gradient element, which the update turns into the weight to
- * upload in place. f32 weights are uploaded from the master instead, 16-bit ones of f32 gradients from 2 bytes more.
+ * Host memory per parameter: 12 bytes of state and one gradient element, which the update turns
+ * into the weight to upload in place. f32 weights are uploaded from the master instead, 16-bit ones
+ * of f32 gradients from 2 bytes more.
  */
 export class HostHome extends HostUpdates<HostPart> {
   readonly lendsCopies: boolean = false;
-  /** An update reads state where it is kept: a pass that stores little of it costs less than one that stores all. */
+  /**
+   * An update reads state where it is kept: a pass that stores little of it costs less than one
+   * that stores all.
+   */
   readonly readsInPlace: boolean = true;
 
   constructor(
@@ -117,8 +127,9 @@ export class HostHome extends HostUpdates<HostPart> {
   }
 
   /**
-   * From now on `memory`, [numel] in the weights' dtype and made by allocate(), takes the partition's gradients and gives its weights. Returns
-   * what took gradients before, which is the caller's.
+   * From now on `memory`, [numel] in the weights' dtype and made by allocate(), takes the
+   * partition's gradients and gives its weights. Returns what took gradients before, which is the
+   * caller's.
    */
   exchange(partition: Partition, memory: Tensor): Tensor {
     const part = this.partOf(partition);
@@ -152,8 +163,9 @@ export class HostHome extends HostUpdates<HostPart> {
 }
 
 /**
- * State in host memory of weights that stage 3 keeps there too, or on a disk (offload_param): the update writes them
- * where they live, or sends them there, and nothing is uploaded before somebody gathers them.
+ * State in host memory of weights that stage 3 keeps there too, or on a disk (offload_param): the
+ * update writes them where they live, or sends them there, and nothing is uploaded before somebody
+ * gathers them.
  */
 export class HostHomeOfOffloadedWeights extends HostHome {
   protected override weightFor(partition: Partition, memories: readonly Tensor[]): Tensor {

@@ -1,5 +1,5 @@
-// Updates on host threads, wherever their state lives: gradients come down and weights go up beside them.
-// Source: Ren et al. 2021 (ZeRO-Offload).
+// Updates on host threads, wherever their state lives: gradients come down and weights go up beside
+// them. Source: Ren et al. 2021 (ZeRO-Offload).
 import { hostKernels, type UpdateKernels } from '../../optim/update-kernels.js';
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
@@ -18,7 +18,10 @@ import type { HostTile } from './tiles.js';
 export interface UpdatedPart {
   /** [numel], receives the gradient. */
   grad: Tensor;
-  /** [numel] in the weights' dtype, receives the updated weights; may be memory that has another use. */
+  /**
+   * [numel] in the weights' dtype, receives the updated weights; may be memory that has another
+   * use.
+   */
   weight: Tensor;
   readonly tiles: readonly HostTile[];
   /** All updated weights have reached the device, or where else they live. */
@@ -31,7 +34,7 @@ export interface UpdatedPart {
  * Three streams, ordered by events alone:
  *   d2h stream   gradient of each partition as backward completes it, tile by tile
  *   host stream  updates on host threads, each tile after its gradient
- *   h2d stream   weights, under the update of the next tile; the unit's next forward waits for all of them
+ *   h2d stream   weights, under the update of the next tile; the unit's next forward waits for all
  */
 export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
   readonly kernels: UpdateKernels;
@@ -41,13 +44,18 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
   readonly h2d: Stream;
   /** [4] f32, receives what the device has decided. */
   readonly control: Tensor;
-  /** The end of backward, once endBackward() has marked it; between compute and host work otherwise. */
+  /**
+   * The end of backward, once endBackward() has marked it; between compute and host work otherwise.
+   */
   readonly computed: Event;
   protected readonly parts = new Map<Partition, Part>();
   protected readonly d2h: Stream;
   private readonly departing: DepartingTensors;
 
-  /** `readBefore`: an update before the last read the memory that takes gradients, which waits for its tiles. */
+  /**
+   * `readBefore`: an update before the last read the memory that takes gradients, which waits for
+   * its tiles.
+   */
   constructor(
     protected readonly device: Device,
     private readonly readBefore = false,
@@ -127,7 +135,10 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
     return order;
   }
 
-  /** The weights of all tiles, whose updates have been enqueued, leave once the device has passed `after`. */
+  /**
+   * The weights of all tiles, whose updates have been enqueued, leave once the device has passed
+   * `after`.
+   */
   uploadAll(partition: Partition, after: Event | null): void {
     if (after) this.h2d.wait(after);
     for (const tile of this.tilesOf(partition)) this.upload(partition, tile);
@@ -195,8 +206,8 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
 }
 
 /**
- * The memory, held once more, that updates write the partition's weights to: one of `memories` where it has their dtype,
- * else new memory, pinned.
+ * The memory, held once more, that updates write the partition's weights to: one of `memories`
+ * where it has their dtype, else new memory, pinned.
  */
 export function memoryForWeights(
   { device, unit, numel }: Partition,

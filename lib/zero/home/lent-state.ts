@@ -11,7 +11,10 @@ export interface Bytes {
 /** A piece of state, in memory while it is lent. Whoever borrows it releases `tensor`. */
 export class LentState {
   constructor(
-    /** Flat, in its shape where it is a whole parameter; what it holds is undefined until it is there. */
+    /**
+     * Flat, in its shape where it is a whole parameter; what it holds is undefined until it is
+     * there.
+     */
     readonly tensor: Tensor,
     /** In whose order its values come, and later updates take what was written. */
     private readonly order: Stream,
@@ -19,7 +22,9 @@ export class LentState {
     private readonly bringBack: () => void = () => {},
   ) {}
 
-  /** What was written to `tensor`, by the host or on the compute stream, is the state from now on. */
+  /**
+   * What was written to `tensor`, by the host or on the compute stream, is the state from now on.
+   */
   keep(): void {
     this.bringBack();
   }

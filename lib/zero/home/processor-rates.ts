@@ -7,7 +7,9 @@ import { held, Tensor } from '../../tensor/index.js';
 import { copyAll } from '../flat.js';
 import { pinned, pinnedFilled } from './pinned.js';
 
-/** Rates of a rank's two processors while both are at work, and while its neighbours measure theirs. */
+/**
+ * Rates of a rank's two processors while both are at work, and while its neighbours measure theirs.
+ */
 export interface ProcessorRates {
   /** Parameters a second that host threads update by Adam. */
   host: number;
@@ -44,14 +46,14 @@ interface Crossing {
 }
 
 /**
- * Of the time that threads update, the part in which state can stream: it comes after the verdict or
- * its unit's gradient, and forward waits for the last of it, which threads need not.
+ * Of the time that threads update, the part in which state can stream: it comes after the verdict
+ * or its unit's gradient, and forward waits for the last of it, which threads need not.
  */
 const STREAMING = 0.75;
 
 /**
- * The share of the device with which both are done at the same time: what it updates crosses PCIe with all its state, of
- * the rest only gradients and weights do.
+ * The share of the device with which both are done at the same time: what it updates crosses PCIe
+ * with all its state, of the rest only gradients and weights do.
  */
 export function balancedShare(
   { host, link }: ProcessorRates,
@@ -73,7 +75,10 @@ interface Place {
   readonly passing: readonly Tensor[];
 }
 
-/** Blocks for a fraction of a second. By default takes 1.8 GB of host memory meanwhile, and 0.2 GB of the device. */
+/**
+ * Blocks for a fraction of a second. By default takes 1.8 GB of host memory meanwhile, and 0.2 GB
+ * of the device.
+ */
 export function measureRates(
   device: Device,
   { elements = ELEMENTS, passes = PASSES, moments = 'f32' }: Partial<Measured> = {},
@@ -109,7 +114,10 @@ export function measureRates(
   return { host: elements * rate(host), link: bytes * Math.min(...ways.map(rate)) };
 }
 
-/** Seconds from the start of all `works`, each on a stream of its own, to the end of each of their passes. */
+/**
+ * Seconds from the start of all `works`, each on a stream of its own, to the end of each of their
+ * passes.
+ */
 function timesOf(
   device: Device,
   passes: number,

@@ -1,4 +1,5 @@
-// The optimizer state of one partition: flat tensors per range, as the optimizer declares them, in memory of the home's choice.
+// The optimizer state of one partition: flat tensors per range, as the optimizer declares them, in
+// memory of the home's choice.
 import { declaredState, portionOf, type StateTensor } from '../../optim/declared-state.js';
 import type { Optimizer, ParameterPlace } from '../../optim/optimizer.js';
 import type { DType } from '../../runtime/dtype.js';
@@ -107,8 +108,8 @@ export interface KeptState {
 }
 
 /**
- * A piece's part of the master weights (name "master") or of the state called `name`, see portionOf(); in its shape
- * where it is all of it, else flat. The caller releases it.
+ * A piece's part of the master weights (name "master") or of the state called `name`, see
+ * portionOf(); in its shape where it is all of it, else flat. The caller releases it.
  */
 export function namedPiece(
   { optimizer, master, ranges }: KeptState,

@@ -1,4 +1,5 @@
-// State in pinned host memory whose master weights are split: their upper half is the bf16 weights, wherever the model has these.
+// State in pinned host memory whose master weights are split: their upper half is the bf16 weights,
+// wherever the model has these.
 import type { SplitMaster } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -19,10 +20,11 @@ import { WeightSlots } from './weight-slots.js';
 const LARGEST_TILE = 2 ** 26;
 
 /**
- * Host memory per parameter: 8 bytes of moments, 2 bytes and a bit that restore the f32 master from its bf16 weight, and
- * one gradient element. The weights are the device's: a tile of them comes down before its update, which overwrites it,
- * and goes up again from there. For updates after the verdict: the weights on the device are those of the last one. What
- * is lent of master weights is an f32 copy.
+ * Host memory per parameter: 8 bytes of moments, 2 bytes and a bit that restore the f32 master from
+ * its bf16 weight, and one gradient element. The weights are the device's: a tile of them comes
+ * down before its update, which overwrites it, and goes up again from there. For updates after the
+ * verdict: the weights on the device are those of the last one. What is lent of master weights is
+ * an f32 copy.
  */
 export class SplitHome extends HostHome {
   override readonly lendsCopies = true;
@@ -87,8 +89,8 @@ export class SplitHome extends HostHome {
 }
 
 /**
- * The same of weights that stage 3 keeps in host memory (offload_param: cpu), where updates change them: one reads and
- * writes 26.25 bytes a parameter, not 28.
+ * The same of weights that stage 3 keeps in host memory (offload_param: cpu), where updates change
+ * them: one reads and writes 26.25 bytes a parameter, not 28.
  */
 export class SplitHomeOfOffloadedWeights extends HostHomeOfOffloadedWeights {
   override readonly lendsCopies = true;

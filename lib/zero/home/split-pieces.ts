@@ -24,7 +24,10 @@ interface Halves {
   ties: Tensor;
 }
 
-/** Where a piece lies in the smallest part of its range that begins at a byte of ties and ends after one, or with the range. */
+/**
+ * Where a piece lies in the smallest part of its range that begins at a byte of ties and ends after
+ * one, or with the range.
+ */
 interface Place {
   readonly range: RangeState;
   /** That part, from the range's start. */
@@ -34,8 +37,8 @@ interface Place {
 }
 
 /**
- * Joins and splits on host threads. Upper halves are a partition's weights, bf16, wherever the model has them. What is
- * lent is a copy in f32.
+ * Joins and splits on host threads. Upper halves are a partition's weights, bf16, wherever the
+ * model has them. What is lent is a copy in f32.
  */
 export class SplitPieces {
   /** `rangesOf`: the state of a partition in host memory, lower halves and ties in it. */
@@ -63,7 +66,10 @@ export class SplitPieces {
     });
   }
 
-  /** Master weights of a piece become `values`, f32, in the order of `stream`; blocks until they are. */
+  /**
+   * Master weights of a piece become `values`, f32, in the order of `stream`; blocks until they
+   * are.
+   */
   write(partition: Partition, piece: Piece, values: Tensor, stream: Stream): void {
     const { range, around, within } = this.placeOf(partition, piece);
     const most = Math.min(around.numel, WRITTEN_AT_ONCE);
@@ -76,7 +82,8 @@ export class SplitPieces {
       const end = Math.min(first + numel, within.offset + within.numel);
       const joined = sliceFlat(scratch, { offset: 0, numel });
       withHalves(partition, { range, around: cut, order: stream, room }, (parts) => {
-        // What shares a byte with the piece stays as it is now, not as it was when the piece was lent.
+        // What shares a byte with the piece stays as it is now, not as it was when the piece was
+        // lent.
         kernels.joinMasterOnHost({ ...parts, out: joined }, stream);
         const at = { offset: from - first, numel: end - from };
         copyFlat(joined, at, values, { offset: from - within.offset, numel: end - from }, stream);
@@ -125,7 +132,10 @@ interface Opening extends Omit<Place, 'within'> {
   room: Tensor | null;
 }
 
-/** Calls `body`, which enqueues in `order` what reads halves, or changes them; upper ones in `room` are a copy. */
+/**
+ * Calls `body`, which enqueues in `order` what reads halves, or changes them; upper ones in `room`
+ * are a copy.
+ */
 function withHalves(
   { weights }: Partition,
   { range, around, order, room }: Opening,

@@ -1,5 +1,6 @@
-// State in pinned host memory that the device updates: tiles of it come up, and go back, beside compute.
-// Source: Maurya et al. 2024 (Deep Optimizer States), which updates every n-th subgroup of an offloaded optimizer this way.
+// State in pinned host memory that the device updates: tiles of it come up, and go back, beside
+// compute. Source: Maurya et al. 2024 (Deep Optimizer States), which updates every n-th subgroup of
+// an offloaded optimizer this way.
 
 import type { Optimizer } from '../../optim/optimizer.js';
 import { deviceKernels, type UpdateKernels } from '../../optim/update-kernels.js';
@@ -15,13 +16,17 @@ import { type Bytes, LentState } from './lent-state.js';
 import type { Tile } from './tiles.js';
 import { Windows } from './windows.js';
 
-/** Of tiles on their way: large enough for PCIe's full rate, small enough that windows cost little of the device. */
+/**
+ * Of tiles on their way: large enough for PCIe's full rate, small enough that windows cost little
+ * of the device.
+ */
 const LARGEST_TILE = 2 ** 24;
 
 /**
- * What HostHome does with host threads, on a stream of the device beside compute. Gradients stay on the device, and
- * updates turn them into weights there, so that neither crosses PCIe. Device memory: one gradient element per parameter,
- * and two windows for tiles. Host memory: the state alone. Rules by element only: see isByElement().
+ * What HostHome does with host threads, on a stream of the device beside compute. Gradients stay on
+ * the device, and updates turn them into weights there, so that neither crosses PCIe. Device
+ * memory: one gradient element per parameter, and two windows for tiles. Host memory: the state
+ * alone. Rules by element only: see isByElement().
  */
 export class StreamedHome extends HostHome {
   override readonly readsInPlace = false;
@@ -120,8 +125,8 @@ export class StreamedHome extends HostHome {
 }
 
 /**
- * The same of weights that live in host memory, where stage 3 keeps their shards, or on a disk (offload_param): they
- * cross PCIe.
+ * The same of weights that live in host memory, where stage 3 keeps their shards, or on a disk
+ * (offload_param): they cross PCIe.
  */
 export class StreamedHomeOfOffloadedWeights extends StreamedHome {
   override deliver(partition: Partition, tile: Tile): void {

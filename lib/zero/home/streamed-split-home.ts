@@ -1,4 +1,5 @@
-// State in pinned host memory that the device updates, whose master weights are split: the upper half is its own bf16 weights.
+// State in pinned host memory that the device updates, whose master weights are split: the upper
+// half is its own bf16 weights.
 import { halves, type SplitMaster } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
 import { Event, type Stream } from '../../runtime/stream.js';
@@ -13,8 +14,9 @@ import { StreamedHome } from './streamed-home.js';
 import type { HostTile, Tile } from './tiles.js';
 
 /**
- * What both kinds of weights have in common. Gradients stay in the memory that backward wrote, from receive() to the
- * update's end: they grow while activations go. What is lent of master weights is an f32 copy.
+ * What both kinds of weights have in common. Gradients stay in the memory that backward wrote, from
+ * receive() to the update's end: they grow while activations go. What is lent of master weights is
+ * an f32 copy.
  */
 abstract class SplitAndStreamed extends StreamedHome {
   override readonly lendsCopies = true;
@@ -96,9 +98,9 @@ abstract class SplitAndStreamed extends StreamedHome {
 }
 
 /**
- * What StreamedHome does with 10 bytes and a bit each way for a parameter, not 12: moments and lower halves stream, and
- * weights are updated where the model has them. Host memory: as many bytes. For updates after the verdict: the weights
- * are those of the last one.
+ * What StreamedHome does with 10 bytes and a bit each way for a parameter, not 12: moments and
+ * lower halves stream, and weights are updated where the model has them. Host memory: as many
+ * bytes. For updates after the verdict: the weights are those of the last one.
  */
 export class StreamedSplitHome extends SplitAndStreamed {
   protected override streamed(_: Partition, { state }: Tile): OpenTile {
@@ -124,8 +126,8 @@ export class StreamedSplitHome extends SplitAndStreamed {
 }
 
 /**
- * The same of weights that stage 3 keeps in host memory (offload_param: cpu): they come and go with the rest of their
- * masters, 12 bytes and a bit each way, and nothing more leaves.
+ * The same of weights that stage 3 keeps in host memory (offload_param: cpu): they come and go with
+ * the rest of their masters, 12 bytes and a bit each way, and nothing more leaves.
  */
 export class StreamedSplitHomeOfOffloadedWeights extends SplitAndStreamed {
   protected override upload(): void {}

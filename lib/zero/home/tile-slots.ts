@@ -1,4 +1,5 @@
-// A few slots of host memory for tiles that are on disk: one is used while the next are read and the last is written. Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
+// A few slots of host memory for tiles that are on disk: one is used while the next are read and
+// the last is written. Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
@@ -31,8 +32,9 @@ export interface SlotOptions {
 }
 
 /**
- * Everything is submitted in the order of one stream, which opens a tile when its bytes are there. The file sees to it
- * that a transfer waits for those before it that touch the same slot, or the same tile.
+ * Everything is submitted in the order of one stream, which opens a tile when its bytes are there.
+ * The file sees to it that a transfer waits for those before it that touch the same slot, or the
+ * same tile.
  */
 export class TileSlots {
   private readonly slots: readonly Slot[];
@@ -69,7 +71,8 @@ export class TileSlots {
   }
 
   /**
-   * Later work of the stream sees and changes the tile's bytes, until close(). Throws DS_IO where streams run at once.
+   * Later work of the stream sees and changes the tile's bytes, until close(). Throws DS_IO where
+   * streams run at once.
    */
   open(tile: StoredTile): void {
     const slot = this.slotOf(tile) ?? this.load(tile);
@@ -78,7 +81,10 @@ export class TileSlots {
     slot.users++;
   }
 
-  /** Runs `body`, which enqueues on the stream or waits, with a field of a tile, which it may change. */
+  /**
+   * Runs `body`, which enqueues on the stream or waits, with a field of a tile, which it may
+   * change.
+   */
   withField(tile: StoredTile, name: string, changes: boolean, body: (field: Tensor) => void): void {
     this.open(tile);
     this.lendField(tile, name, changes, body);

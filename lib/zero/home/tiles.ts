@@ -22,18 +22,19 @@ export interface HostTile extends HomeTile {
 export interface Tile extends HostTile, RangeState {}
 
 /**
- * The size of tiles that hold at most `subGroup` elements: a multiple of 64, at least 64. While the host computes one, the
- * gradient of the next arrives and the weights of the last one leave. It does not pay below a unit's size: each tile is
- * work of its own on three streams (1558M on an H200: 417 ms a step by units, 435 in tiles of 2^24, 504 of 2^22, when the
- * driver's host functions did it; a stream has room for about 500 pieces of host work).
+ * The size of tiles that hold at most `subGroup` elements: a multiple of 64, at least 64. While the
+ * host computes one, the gradient of the next arrives and the weights of the last one leave. It
+ * does not pay below a unit's size: each tile is work of its own on three streams (1558M on an
+ * H200: 417 ms a step by units, 435 in tiles of 2^24, 504 of 2^22, when the driver's host functions
+ * did it; a stream has room for about 500 pieces of host work).
  */
 export function tileSize(subGroup: number): number {
   return Math.max(1, Math.floor(subGroup / slotAlignment)) * slotAlignment;
 }
 
 /**
- * Cuts `numel` elements into parts of about equal size, at most `size` where that is a multiple of `alignment`; all but the
- * last are such multiples.
+ * Cuts `numel` elements into parts of about equal size, at most `size` where that is a multiple of
+ * `alignment`; all but the last are such multiples.
  */
 export function cutEvenly(numel: number, size: number, alignment = slotAlignment): Range[] {
   const count = Math.ceil(numel / size);
@@ -46,8 +47,8 @@ export function cutEvenly(numel: number, size: number, alignment = slotAlignment
 }
 
 /**
- * The tiles of a partition's ranges, in order. A range whose update looks at whole parameters is one tile, whatever its
- * size. The caller disposes of them; `ranges` keep their own tensors.
+ * The tiles of a partition's ranges, in order. A range whose update looks at whole parameters is
+ * one tile, whatever its size. The caller disposes of them; `ranges` keep their own tensors.
  */
 export function makeTiles(
   ranges: readonly RangeState[],

@@ -1,4 +1,5 @@
-// Where the weights that a rank keeps of a unit are between uses: in memory, its own or pinned, or on a disk.
+// Where the weights that a rank keeps of a unit are between uses: in memory, its own or pinned, or
+// on a disk.
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -14,8 +15,9 @@ export interface WeightPlace {
   /** `to`, [numel] on the device in the weights' dtype, receives them in the order of `stream`. */
   load(to: Tensor, stream: Stream): void;
   /**
-   * They become `from` as `stream` leaves it: [numel], on the device in their dtype, or pinned in any that rounds to it;
-   * `memory` itself is there already. Returns the stream in whose order they change, which has read `from` then.
+   * They become `from` as `stream` leaves it: [numel], on the device in their dtype, or pinned in
+   * any that rounds to it; `memory` itself is there already. Returns the stream in whose order they
+   * change, which has read `from` then.
    */
   store(from: Tensor, stream: Stream): Stream;
   /** A piece of them, held once more or a copy; in its shape where it is a whole parameter. */

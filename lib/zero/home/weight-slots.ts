@@ -1,4 +1,5 @@
-// Slots of pinned host memory that tiles of weights come to from the device for an update, and leave.
+// Slots of pinned host memory that tiles of weights come to from the device for an update, and
+// leave.
 import type { Device } from '../../runtime/device.js';
 import { Event, type Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -17,7 +18,10 @@ interface Slot {
   readonly left: Event;
 }
 
-/** Three streams, ordered by events alone: weights come down the first, change in the second and go up the third. */
+/**
+ * Three streams, ordered by events alone: weights come down the first, change in the second and go
+ * up the third.
+ */
 export class WeightSlots {
   private readonly slots: Slot[] = [];
   private turn = 0;
@@ -43,7 +47,10 @@ export class WeightSlots {
     }
   }
 
-  /** The tile's part of `weights`, which updates enqueued from now on may change; the caller releases it. */
+  /**
+   * The tile's part of `weights`, which updates enqueued from now on may change; the caller
+   * releases it.
+   */
   fetch(weights: Tensor, tile: HostTile): Tensor {
     const { down, updates } = this.streams;
     const slot = this.slots[this.turn] as Slot;

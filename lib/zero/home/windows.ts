@@ -28,8 +28,9 @@ interface Window {
 }
 
 /**
- * Three streams, ordered by events alone: tiles come up the first, kernels run in the second, which is the caller's, and
- * tiles leave by the third, while the next one comes: PCIe carries both at once. One tile is open at a time.
+ * Three streams, ordered by events alone: tiles come up the first, kernels run in the second, which
+ * is the caller's, and tiles leave by the third, while the next one comes: PCIe carries both at
+ * once. One tile is open at a time.
  */
 export class Windows {
   /** In whose order changed state is in host memory. */
@@ -74,7 +75,10 @@ export class Windows {
     this.up.wait(this.written.record(this.device.compute));
   }
 
-  /** Work enqueued on the updates' stream from now on sees the state of `tile`, which lies in `kept`; that is taken over. */
+  /**
+   * Work enqueued on the updates' stream from now on sees the state of `tile`, which lies in
+   * `kept`; that is taken over.
+   */
   open(tile: Tile, kept: OpenTile): OpenTile {
     const { up } = this;
     const window = this.windows[this.turn] as Window;

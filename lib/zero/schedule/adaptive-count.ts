@@ -1,4 +1,5 @@
-// How many of a model's units a schedule treats in one of two ways, by what the last steps had time for.
+// How many of a model's units a schedule treats in one of two ways, by what the last steps had time
+// for.
 
 /** Half of the units at first. It follows a processor's speed and never changes a number. */
 export class AdaptiveCount {

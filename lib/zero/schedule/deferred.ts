@@ -1,4 +1,5 @@
-// Updates that begin when the verdict on the step is known to their stream: every clipping factor is exact.
+// Updates that begin when the verdict on the step is known to their stream: every clipping factor
+// is exact.
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Home } from '../home/home.js';
@@ -55,9 +56,9 @@ export abstract class AfterVerdict implements Schedule {
 }
 
 /**
- * Every range by itself: for rules that work by element, and for ranks that hold whole parameters. On the device that is
- * one pass in the order of compute; on the host a tile is updated while the next one's gradient arrives and the last
- * one's weights leave.
+ * Every range by itself: for rules that work by element, and for ranks that hold whole parameters.
+ * On the device that is one pass in the order of compute; on the host a tile is updated while the
+ * next one's gradient arrives and the last one's weights leave.
  */
 export class Deferred extends AfterVerdict {
   constructor(

@@ -1,5 +1,6 @@
-// Updates whose ranks exchange one bit per element of a vector in place of gradients, such as 1-bit Adam's.
-// Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam, ZeroOneAdam and OneBitLamb.
+// Updates whose ranks exchange one bit per element of a vector in place of gradients, such as 1-bit
+// Adam's. Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam, ZeroOneAdam and
+// OneBitLamb.
 import {
   CompressedExchange,
   CompressedLayout,
@@ -41,10 +42,11 @@ interface Bucket {
 }
 
 /**
- * Updates without an exchange go range by range (Deferred). With one, each bucket's ranges write the vector, ranks
- * exchange it (two collectives a bucket), and the ranges are updated by the average: while one bucket is under way the
- * next is written. Memory beside the home's: the errors, 4 bytes an element and 4 / ranks; the messages, a quarter of
- * a byte; three buckets' vectors during an update.
+ * Updates without an exchange go range by range (Deferred). With one, each bucket's ranges write
+ * the vector, ranks exchange it (two collectives a bucket), and the ranges are updated by the
+ * average: while one bucket is under way the next is written. Memory beside the home's: the errors,
+ * 4 bytes an element and 4 / ranks; the messages, a quarter of a byte; three buckets' vectors
+ * during an update.
  */
 export class ExchangedUpdates extends AfterVerdict {
   private readonly alone: Deferred;

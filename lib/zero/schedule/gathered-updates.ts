@@ -30,10 +30,11 @@ export interface Member {
 export type Batch = readonly Member[];
 
 /**
- * Per batch: each rank computes the directions of its shards, an all-gather brings them together on the device, each rank
- * transforms the parameters assigned to it, a reduce-scatter of these and of zeros brings the results back to the shards:
- * twice a direction's bytes on the wire. A batch holds units until there is a parameter for every rank. Device memory: a
- * batch's directions, once. Under offload the transformation, too, is the device's.
+ * Per batch: each rank computes the directions of its shards, an all-gather brings them together on
+ * the device, each rank transforms the parameters assigned to it, a reduce-scatter of these and of
+ * zeros brings the results back to the shards: twice a direction's bytes on the wire. A batch holds
+ * units until there is a parameter for every rank. Device memory: a batch's directions, once. Under
+ * offload the transformation, too, is the device's.
  */
 export class GatheredUpdates extends AfterVerdict {
   private readonly sums: TensorSums;
@@ -83,7 +84,10 @@ export class GatheredUpdates extends AfterVerdict {
     this.scratch.release();
   }
 
-  /** The directions of a whole unit, on every rank; undefined between the parameters that are transformed. */
+  /**
+   * The directions of a whole unit, on every rank; undefined between the parameters that are
+   * transformed.
+   */
   private gather({ partition, place }: Member, control: Tensor, settings: UpdateSettings): Tensor {
     const { home, group } = this.parts;
     const { unit, range } = partition;
@@ -143,7 +147,10 @@ export class GatheredUpdates extends AfterVerdict {
 const scratchSize = (batch: Batch): number =>
   batch.reduce((sum, { place }) => sum + place.numel, 0);
 
-/** Partitions in their order, in batches that have a transformed parameter for every rank, but for the last. */
+/**
+ * Partitions in their order, in batches that have a transformed parameter for every rank, but for
+ * the last.
+ */
 export function makeBatches(
   partitions: readonly Partition[],
   isTransformed: (slot: Slot) => boolean,

@@ -1,15 +1,17 @@
-// In which order units are updated while backward runs: a share as they arrive, the rest as forward needs them.
+// In which order units are updated while backward runs: a share as they arrive, the rest as forward
+// needs them.
 import { AdaptiveCount } from './adaptive-count.js';
 
 /** One in so many waits: three of the units of a model with 24 or more on one processor. */
 const UNITS_PER_LEFT = 8;
 
 /**
- * Backward completes units last to first, the next forward reads them first to last. The first `early` arrivals are
- * taken as they come, for the host has nothing better to do; the others are postponed until all have arrived, and taken
- * in forward order then. `early` follows the host's speed and never changes a number. Of many units a few of the
- * first arrivals wait as well, while others that have arrived keep the host busy: forward comes to them last, so that
- * the host has work under the forward of all those that were taken early.
+ * Backward completes units last to first, the next forward reads them first to last. The first
+ * `early` arrivals are taken as they come, for the host has nothing better to do; the others are
+ * postponed until all have arrived, and taken in forward order then. `early` follows the host's
+ * speed and never changes a number. Of many units a few of the first arrivals wait as well, while
+ * others that have arrived keep the host busy: forward comes to them last, so that the host has
+ * work under the forward of all those that were taken early.
  */
 export class SpeculationOrder<Unit> {
   private forward: readonly Unit[] = [];
@@ -22,7 +24,9 @@ export class SpeculationOrder<Unit> {
     return this.count.of(this.forward.length);
   }
 
-  /** Whether the unit that arrived last was taken at once, or left for the end of the next forward. */
+  /**
+   * Whether the unit that arrived last was taken at once, or left for the end of the next forward.
+   */
   get inEarlyShare(): boolean {
     return this.arrivals <= this.early + this.left;
   }
@@ -60,7 +64,10 @@ export class SpeculationOrder<Unit> {
     return this.postponed.has(unit);
   }
 
-  /** Moves the early share by one: up when the host had finished it before backward ended, else down. */
+  /**
+   * Moves the early share by one: up when the host had finished it before backward ended, else
+   * down.
+   */
   adapt(finishedInTime: boolean): void {
     this.count.adapt(this.forward.length, finishedInTime);
   }

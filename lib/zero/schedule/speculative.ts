@@ -1,5 +1,5 @@
-// Updates that overlap backward: the weights of the coming update are tried out before its verdict, the state never.
-// Exact: equal to the other schedules bit for bit, whatever is clipped or skipped.
+// Updates that overlap backward: the weights of the coming update are tried out before its verdict,
+// the state never. Exact: equal to the other schedules bit for bit, whatever is clipped or skipped.
 import type {
   SpeculationTensors,
   SpeculativeOptimizer,
@@ -23,8 +23,9 @@ import { SpeculationOrder } from './speculation-order.js';
 /** What is tried out of a partition. */
 interface Attempt {
   /**
-   * A gradient whose step is not committed yet, or nothing. With every speculation it changes places with the memory
-   * that takes gradients, which holds, until the next one comes, what was uploaded last.
+   * A gradient whose step is not committed yet, or nothing. With every speculation it changes
+   * places with the memory that takes gradients, which holds, until the next one comes, what was
+   * uploaded last.
    */
   held: Tensor;
   /** What `held` is: tentative until its step's verdict is known, then decided. */
@@ -51,16 +52,18 @@ interface Verdict {
 /**
  * On the home's streams, per step:
  *   d2h stream   gradient of each partition as backward completes it, tile by tile
- *   host stream  for each tile, in one pass over its state: commits the last step, whose verdict is known by now, then
- *                computes the weights that this step gives if nothing is clipped, and stores only these
+ *   host stream  for each tile, in one pass over its state: commits the last step, whose verdict is
+ *                known by now, then computes the weights that this step gives if nothing is
+ *                clipped, and stores only these
  *   h2d stream   these weights, from step() on; the unit's next forward waits for them
- * Some partitions are tried out as their gradients arrive, the others at step(): in forward order and each with its
- * upload behind it, since copies of all streams share an engine that takes them as they come.
- * step() waits for the verdict. When it is another than assumed, the weights are emitted once more from the committed
- * state, with what was decided: no state was touched, so there is nothing to roll back. While most steps miss, updates
- * wait for their verdict as in Deferred, but for those of the first units in forward order: these get their weights by
- * a pass that stores nothing else, and are committed under the next forward and backward, as many as there is time for:
- * not where the home reads no state in place, since each pass brings all of it across PCIe.
+ * Some partitions are tried out as their gradients arrive, the others at step(): in forward order
+ * and each with its upload behind it, since copies of all streams share an engine that takes them
+ * as they come. step() waits for the verdict. When it is another than assumed, the weights are
+ * emitted once more from the committed state, with what was decided: no state was touched, so there
+ * is nothing to roll back. While most steps miss, updates wait for their verdict as in Deferred,
+ * but for those of the first units in forward order: these get their weights by a pass that stores
+ * nothing else, and are committed under the next forward and backward, as many as there is time
+ * for: not where the home reads no state in place, since each pass brings all of it across PCIe.
  * Memory per parameter: one gradient element more than there.
  */
 export class Speculative implements Schedule {
@@ -70,7 +73,10 @@ export class Speculative implements Schedule {
   readonly later = new AdaptiveCount();
   private readonly attempts = new Map<Partition, Attempt>();
   private readonly window = new ClipWindow();
-  /** [4] f32 each, written in the order of the host stream: control of decided gradients, and of the coming ones. */
+  /**
+   * [4] f32 each, written in the order of the host stream: control of decided gradients, and of the
+   * coming ones.
+   */
   private readonly decided: Tensor;
   private readonly assumed: Tensor;
   /** The device's verdict has been fetched. */
@@ -158,21 +164,29 @@ export class Speculative implements Schedule {
     if (this.commitsLater) this.commitNow();
   }
 
-  /** Commits what is decided and computes the weights of the gradient that has just arrived, in one pass. */
+  /**
+   * Commits what is decided and computes the weights of the gradient that has just arrived, in one
+   * pass.
+   */
   private tryOut(partition: Partition, tried: Trial): void {
     this.emit(partition, { control: this.assumed, settings: tried.settings });
     this.attemptOf(partition).pending = 'tentative';
     tried.parts.push(partition);
   }
 
-  /** The weights of the gradient that has landed leave; its step is committed after those of others. */
+  /**
+   * The weights of the gradient that has landed leave; its step is committed after those of others.
+   */
   private emitFirst(partition: Partition, attempt: Attempt, { settings }: UpdatePlan): void {
     this.emit(partition, { control: this.decided, settings });
     attempt.pending = 'decided';
     this.upload(partition);
   }
 
-  /** The pass that commits what is decided and stores the weights that the landed gradient gives, which is held from now on. */
+  /**
+   * The pass that commits what is decided and stores the weights that the landed gradient gives,
+   * which is held from now on.
+   */
   private emit(partition: Partition, step: Omit<StepGradient, 'grad'>): void {
     const { home } = this;
     const { grad, tiles } = home.partOf(partition);
@@ -223,7 +237,10 @@ export class Speculative implements Schedule {
     home.uploadAll(partition, this.attemptOf(partition).readLate ? home.computed : null);
   }
 
-  /** Blocks until backward has ended: until then the device has work, and afterwards none before the weights. */
+  /**
+   * Blocks until backward has ended: until then the device has work, and afterwards none before the
+   * weights.
+   */
   private awaitVerdict(control: Tensor): Verdict {
     const { control: fetched } = this.home;
     const { compute } = this.device;
@@ -249,7 +266,9 @@ export class Speculative implements Schedule {
     return { grad, control: this.decided, settings: this.decidedSettings as UpdateSettings };
   }
 
-  /** Enqueues the optimizer's pass over one tile; gradients and weight are those of the partition. */
+  /**
+   * Enqueues the optimizer's pass over one tile; gradients and weight are those of the partition.
+   */
   private pass(
     partition: Partition,
     tile: Tile,
@@ -271,7 +290,10 @@ export class Speculative implements Schedule {
     home.close(opened, previous !== null);
   }
 
-  /** Writes a control in the order of the host stream: passes enqueued before still read the old one. */
+  /**
+   * Writes a control in the order of the host stream: passes enqueued before still read the old
+   * one.
+   */
   private write(control: Tensor, { multiplier, apply }: Verdict): void {
     [multiplier, apply].forEach((value, offset) => {
       withSlices({ offset, numel: 1 }, (cut) =>
@@ -334,7 +356,9 @@ export class Speculative implements Schedule {
   }
 }
 
-/** The factor that undoes the gradients' scale when nothing is clipped, as the device computes it. */
+/**
+ * The factor that undoes the gradients' scale when nothing is clipped, as the device computes it.
+ */
 const unclipped = (gradientScale: number): number => Math.fround(1 / gradientScale);
 
 function sameSettings(a: UpdateSettings, b: UpdateSettings): boolean {

@@ -1,5 +1,5 @@
-// Updates by rules that need sums over whole parameters, such as LAMB's trust ratios, where ranks hold parts: sums are
-// added up where the parts are, then over the ranks.
+// Updates by rules that need sums over whole parameters, such as LAMB's trust ratios, where ranks
+// hold parts: sums are added up where the parts are, then over the ranks.
 import type {
   MeasuringOptimizer,
   SummedOptimizer,
@@ -34,9 +34,10 @@ interface Round {
 }
 
 /**
- * For each round of the optimizer one row of f64 per rank, with the same place for a parameter in each: zeros where a rank
- * has nothing of it. After a round the rows are added up over the ranks by one all-reduce, which gives all of them the same
- * bits. A sum of parts differs from that of the whole by a rounding in f64.
+ * For each round of the optimizer one row of f64 per rank, with the same place for a parameter in
+ * each: zeros where a rank has nothing of it. After a round the rows are added up over the ranks by
+ * one all-reduce, which gives all of them the same bits. A sum of parts differs from that of the
+ * whole by a rounding in f64.
  */
 export class TensorSums {
   private readonly rounds: readonly Round[];
@@ -71,7 +72,9 @@ export class TensorSums {
     }));
   }
 
-  /** Every round of the optimizer over all partitions, and the exchanges. `control` is the home's. */
+  /**
+   * Every round of the optimizer over all partitions, and the exchanges. `control` is the home's.
+   */
   measure(control: Tensor, settings: UpdateSettings): void {
     const { partitions, home } = this.parts;
     for (const [number, round] of this.rounds.entries()) {
@@ -85,7 +88,10 @@ export class TensorSums {
     }
   }
 
-  /** Calls `body` with each range of the partition, and the sums over whole parameters that measure() has found. */
+  /**
+   * Calls `body` with each range of the partition, and the sums over whole parameters that
+   * measure() has found.
+   */
   eachMeasured(
     partition: Partition,
     control: Tensor,
