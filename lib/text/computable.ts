@@ -1,4 +1,5 @@
 // A tokenizer.json in the terms in which the library computes what the Rust crate does.
+import { charsmapOf } from './charsmap.js';
 
 type Step = Record<string, unknown>;
 
@@ -55,9 +56,24 @@ const escaped = (text: string): string => text.replace(/[.*+?^${}()|[\]\\]/g, '\
 
 const rewritten = (step: Step): Step => REWRITTEN[String(step.type)]?.(step) ?? step;
 
+/** The library takes a table of characters for NFKC; of what it replaces it takes a function. */
+function normalizing(step: unknown): unknown {
+  if (typeof step !== 'object' || step === null) return step;
+  const { type, normalizers, precompiled_charsmap: table } = step as Step;
+  if (type === 'Precompiled') {
+    return { type: 'Replace', pattern: { Regex: '[\\s\\S]+' }, content: charsmapOf(table) };
+  }
+  return Array.isArray(normalizers) ? { ...step, normalizers: normalizers.map(normalizing) } : step;
+}
+
 /** `tokenizer`, the content of a tokenizer.json, with steps that the library takes as meant. */
 export function computable<T extends object>(tokenizer: T): T {
-  const { pre_tokenizer: step } = tokenizer as { pre_tokenizer?: unknown };
-  if (typeof step !== 'object' || step === null) return tokenizer;
-  return { ...tokenizer, pre_tokenizer: rewritten(step as Step) };
+  const { pre_tokenizer: step, normalizer } = tokenizer as Record<string, unknown>;
+  const own = {
+    ...(typeof step === 'object' && step !== null
+      ? { pre_tokenizer: rewritten(step as Step) }
+      : {}),
+    ...(normalizer === undefined ? {} : { normalizer: normalizing(normalizer) }),
+  };
+  return { ...tokenizer, ...own };
 }
