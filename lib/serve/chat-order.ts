@@ -9,6 +9,7 @@ import { type Order, readDelivery, readOptions, TOP_LOGPROBS } from './order.js'
 import type { ChatPromptOptions, PromptReader } from './prompt-reader.js';
 import { RequestFields } from './request-fields.js';
 import type { ServedModel } from './served-model.js';
+import { readTools } from './tools.js';
 import { requireSupported } from './unsupported.js';
 
 const ROLES = ['system', 'developer', 'user', 'assistant', 'tool', 'function'];
@@ -19,10 +20,11 @@ const MOST_MESSAGES = 4096;
 export function readChat(body: JsonObject, served: ServedModel): Order {
   const reader = requireTemplate(served);
   const fields = new RequestFields(body);
+  const tools = readTools(fields, reader.knowsTools);
   requireSupported(fields);
   const messages = messagesOf(fields.any('messages'));
   const { options, asked } = readOptions(fields, served);
-  const how = chatOptions(fields);
+  const how = { ...chatOptions(fields), ...(tools.length > 0 ? { tools } : {}) };
   const order: Order = {
     model: fields.text('model') ?? null,
     options: { ...options, logprobs: logprobs(fields) },
@@ -77,18 +79,18 @@ function messagesOf(given: JsonValue | undefined): ChatMessage[] {
 function messageOf(given: JsonValue, place: string): ChatMessage {
   if (!isObject<JsonObject>(given))
     throw invalid(place, 'an object with role and content', phrase(given));
-  const { role, content, name, ...others } = given;
+  const { role, content, name, tool_call_id: call, ...others } = given;
   if (typeof role !== 'string' || !ROLES.includes(role)) {
     throw invalid(`${place}.role`, ROLES.join(', '), phrase(role));
   }
   // What this server itself says of a message, and null or empty for nothing, may come back.
   const [other] = Object.entries(others).filter(([, value]) => !isNothing(value));
   if (other) throw unsupported(`${place}.${other[0].slice(0, 60)}`, 'messages are texts');
-  if (name !== undefined && name !== null && typeof name !== 'string') {
-    throw invalid(`${place}.name`, 'a string', phrase(name));
-  }
   const said = { role, content: textOf(content, `${place}.content`) };
-  return typeof name === 'string' ? { ...said, name } : said;
+  const named = Object.entries({ name, tool_call_id: call }).filter(([, one]) => !isNothing(one));
+  const odd = named.find(([, one]) => typeof one !== 'string');
+  if (odd) throw invalid(`${place}.${odd[0]}`, 'a string', phrase(odd[1]));
+  return { ...said, ...Object.fromEntries(named) };
 }
 
 const isNothing = (value: JsonValue | undefined): boolean =>

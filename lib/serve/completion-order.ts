@@ -7,7 +7,7 @@ import { invalid } from './api-error.js';
 import { type Order, readDelivery, readOptions, TOP_LOGPROBS } from './order.js';
 import { isInteger, RequestFields } from './request-fields.js';
 import type { ServedModel } from './served-model.js';
-import { requireSupported } from './unsupported.js';
+import { requireSupportedInTexts } from './unsupported.js';
 
 /** New tokens where nobody says how many: OpenAI's number. */
 const USUAL_TOKENS = 16;
@@ -18,7 +18,7 @@ type Prompt = string | readonly number[];
 export function readCompletion(body: JsonObject, served: ServedModel): Order {
   const { tokenizer } = served;
   const fields = new RequestFields(body);
-  requireSupported(fields);
+  requireSupportedInTexts(fields);
   const prompts = promptsOf(fields.any('prompt'), served);
   const { options, asked } = readOptions(fields, served);
   const logprobs = fields.integer('logprobs', 0, TOP_LOGPROBS);

@@ -4,7 +4,7 @@
 import { DsError } from '../errors.js';
 import { ThreadPool } from '../runtime/thread-pool.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
-import { tooLong } from './api-error.js';
+import { invalid, tooLong } from './api-error.js';
 
 /** UTF-16 units of a text that is encoded where it is: handing it over would take as long. */
 const SHORT = 1024;
@@ -25,6 +25,8 @@ export interface PromptSetup {
 export interface ChatPromptOptions {
   addGenerationPrompt: boolean;
   continueFinalMessage: boolean;
+  /** Functions that the model may call, as the template is to write them. */
+  tools?: readonly object[];
   variables: Record<string, unknown>;
 }
 
@@ -33,14 +35,19 @@ export type PromptQuestion =
   | { text: string }
   | { messages: readonly ChatMessage[]; options: ChatPromptOptions };
 
-/** What a thread says: the tokens, or how many there are at least, where these are too many. */
-export type PromptAnswer = { tokens: Int32Array } | { fewest: number };
+/**
+ * What a thread says: the tokens, or how many there are at least, where these are too many, or
+ * which message the chat template leaves out.
+ */
+export type PromptAnswer = { tokens: Int32Array } | { fewest: number } | { lost: number };
 
 /** Tokens of prompts; threads start when the first one is needed. */
 export class PromptReader {
   private readonly pool: ThreadPool<PromptQuestion, PromptAnswer>;
   private readonly most: number;
   private readonly knowsDevelopers: boolean;
+  /** Whether the chat template writes functions that the model may call. */
+  readonly knowsTools: boolean;
 
   constructor(
     private readonly tokenizer: Tokenizer,
@@ -53,6 +60,8 @@ export class PromptReader {
     this.most = most;
     const template = chatTemplate ?? tokenizer.templateText('default') ?? '';
     this.knowsDevelopers = template.includes('developer');
+    const withTools = chatTemplate ?? tokenizer.templateText('tool_use') ?? template;
+    this.knowsTools = withTools.includes('tools');
     const data: PromptSetup = { folder: tokenizer.folder, chatTemplate, most };
     const entry = { folder: __dirname, entry: 'prompt-thread', data };
     this.pool = new ThreadPool({ ...entry, threads, timeoutMs: TIMEOUT_MS });
@@ -69,9 +78,17 @@ export class PromptReader {
     return this.within('prompt', await this.ask({ text }));
   }
 
-  /** A conversation as the chat template writes it. Rejects as text(), and with DS_ARGUMENT. */
+  /**
+   * A conversation as the chat template writes it. Rejects as text(), with DS_ARGUMENT, and with
+   * 400 for a message that the template leaves out.
+   */
   async chat(messages: readonly ChatMessage[], options: ChatPromptOptions): Promise<number[]> {
-    return this.within('messages', await this.ask({ messages: this.known(messages), options }));
+    const answer = await this.ask({ messages: this.known(messages), options });
+    if (!('lost' in answer)) return this.within('messages', answer);
+    const role = `"${messages[answer.lost]?.role}"`;
+    const expected = 'a message that the chat template writes into the prompt';
+    const got = `${role}, whose content it leaves out`;
+    throw invalid(`messages[${answer.lost}].role`, expected, `${got}`);
   }
 
   /**
@@ -89,7 +106,8 @@ export class PromptReader {
 
   private within(field: string, answer: PromptAnswer): number[] {
     if ('tokens' in answer) return Array.from(answer.tokens);
-    throw tooLong(field, `at least ${answer.fewest}`, this.most);
+    const fewest = 'fewest' in answer ? answer.fewest : this.most;
+    throw tooLong(field, `at least ${fewest}`, this.most);
   }
 
   private ask(question: PromptQuestion): Promise<PromptAnswer> {

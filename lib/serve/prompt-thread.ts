@@ -2,7 +2,8 @@
 import { workerData } from 'node:worker_threads';
 
 import { answerQuestions } from '../runtime/thread-pool.js';
-import { Tokenizer } from '../text/index.js';
+import { type ChatMessage, Tokenizer } from '../text/index.js';
+import { lostMessage } from './lost-messages.js';
 import type { PromptAnswer, PromptQuestion, PromptSetup } from './prompt-reader.js';
 
 const { folder, chatTemplate: template, most } = workerData as PromptSetup;
@@ -12,7 +13,11 @@ function encode(question: PromptQuestion): PromptAnswer {
   tokenizer ??= Tokenizer.fromPretrained(folder);
   if ('text' in question) return { tokens: tokenizer.encode(question.text) };
   const { messages, options } = question;
-  const text = tokenizer.chatText(messages, { ...options, template });
+  const own = tokenizer;
+  const render = (said: readonly ChatMessage[]) => own.chatText(said, { ...options, template });
+  const text = render(messages);
+  const lost = lostMessage(messages, text, render);
+  if (lost >= 0) return { lost };
   const fewest = tokenizer.fewestTokens(text);
   return fewest > most
     ? { fewest }

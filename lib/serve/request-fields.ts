@@ -93,9 +93,10 @@ export class RequestFields {
 }
 
 /** Whoever copies or renders an object goes down level by level. */
-const LEVELS = 64;
+export const LEVELS = 64;
 
-function isWithin(value: JsonValue | undefined, levels: number): boolean {
+/** Whether it has no more than so many levels. */
+export function isWithin(value: JsonValue | undefined, levels: number): boolean {
   if (typeof value !== 'object' || value === null) return true;
   return levels > 0 && Object.values(value).every((one) => isWithin(one, levels - 1));
 }

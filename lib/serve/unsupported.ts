@@ -12,16 +12,18 @@ interface Missing {
   off: readonly JsonValue[];
 }
 
-const TOOLS = 'answers are text; write functions into the messages';
+const FUNCTIONS = 'it is the old name of tools, which chats take';
 const AUDIO = 'answers are text';
 
 /** Would change the answer. */
 const MISSING: Readonly<Record<string, Missing>> = {
-  tools: { reason: TOOLS, off: [[]] },
-  tool_choice: { reason: TOOLS, off: ['none', 'auto'] },
-  functions: { reason: TOOLS, off: [[]] },
-  function_call: { reason: TOOLS, off: ['none', 'auto'] },
-  response_format: { reason: 'answers are text of any form', off: [{ type: 'text' }] },
+  functions: { reason: FUNCTIONS, off: [[]] },
+  function_call: { reason: FUNCTIONS, off: ['none', 'auto'] },
+  response_format: {
+    reason:
+      'answers are held to no form: it takes {"type": "text"} alone; ask for JSON in a message',
+    off: [{ type: 'text' }],
+  },
   modalities: { reason: AUDIO, off: [['text']] },
   audio: { reason: AUDIO, off: [] },
   web_search_options: { reason: 'nothing is searched', off: [] },
@@ -38,10 +40,26 @@ const WITHOUT_EFFECT = [
   ...['prompt_cache_retention', 'prediction', 'parallel_tool_calls'],
 ];
 
-/** Throws 400 for the first parameter that asks for what is not there. */
+/** What continuations of texts have not got beside that. */
+const MISSING_IN_TEXTS: Readonly<Record<string, Missing>> = {
+  tools: { reason: 'chats alone have a template that writes them', off: [[]] },
+  tool_choice: { reason: 'chats alone have tools', off: ['none', 'auto'] },
+};
+
+/** Throws 400 for the first parameter of a chat that asks for what is not there. */
 export function requireSupported(fields: RequestFields): void {
   for (const name of WITHOUT_EFFECT) fields.any(name);
-  for (const [name, { reason, off }] of Object.entries(MISSING)) {
+  requireOff(fields, MISSING);
+}
+
+/** The same of a continuation. */
+export function requireSupportedInTexts(fields: RequestFields): void {
+  requireOff(fields, MISSING_IN_TEXTS);
+  requireSupported(fields);
+}
+
+function requireOff(fields: RequestFields, missing: Readonly<Record<string, Missing>>): void {
+  for (const [name, { reason, off }] of Object.entries(missing)) {
     const value = fields.any(name);
     if (value === undefined || off.some((one) => isDeepStrictEqual(one, value))) continue;
     throw unsupported(name, reason);

@@ -182,6 +182,28 @@ test("a developer's message is the system's where the template knows no develope
     expect(prompt).toEqual(await ask1('system'));
   }));
 
+test('tools are written into the prompt by the template, and calls come back as text', () =>
+  withServer(async (url, engine) => {
+    const parameters = { type: 'object', properties: { city: { type: 'string' } } };
+    const tools = [{ type: 'function', function: { name: 'weather', parameters } }];
+    const called = [{ role: 'assistant', content: '{"name": "weather"}' }];
+    const prompt = async (fields: object): Promise<readonly number[]> => {
+      const messages = [...MESSAGES, ...called];
+      const body = { messages, tools, max_tokens: 1, ...fields };
+      const { status, json } = await ask(`${url}/v1/chat/completions`, { body });
+      expect({ status, error: json.error }).toEqual({ status: 200 });
+      return engine.requests.at(-1)?.prompt ?? [];
+    };
+    const messages = [...MESSAGES, ...called];
+    const written = tokenizer.applyChatTemplate(messages, { tools, addGenerationPrompt: true });
+    expect(written.text).toContain('"weather"');
+    for (const tool_choice of [undefined, 'auto']) {
+      expect(await prompt({ tool_choice })).toEqual([...written.ids]);
+    }
+    const none = tokenizer.applyChatTemplate(messages, { addGenerationPrompt: true });
+    expect(await prompt({ tool_choice: 'none' })).toEqual([...none.ids]);
+  }));
+
 test('a template that knows developers gets them', () =>
   withServer(
     async (url, engine) => {

@@ -50,14 +50,22 @@ const sampling: readonly Wrong[] = [
   [{ stream: 'yes' }, 'stream', /true or false/],
   [{ stream_options: {} }, 'stream_options', /"stream": true beside it/],
   [{ stream: true, stream_options: { include_usage: 1 } }, 'stream_options.include_usage', /true/],
-  [{ tools: [{}] }, 'tools', /tools is not supported/],
-  [{ response_format: { type: 'json_object' } }, 'response_format', /not supported/],
+  [{ functions: [{}] }, 'functions', /functions is not supported/],
+  [
+    { response_format: { type: 'json_object' } },
+    ...(['response_format', /\{"type": "text"\} alone/] as const),
+  ],
+  [
+    { response_format: { type: 'json_schema', json_schema: { name: 'a', schema: {} } } },
+    ...(['response_format', /\{"type": "text"\} alone/] as const),
+  ],
   [{ temprature: 1 }, 'temprature', /Did you mean "temperature"/],
   [{ best_of: 3 }, 'best_of', /ask for n/],
 ];
 
 const texts: readonly Wrong[] = [
   ...sampling,
+  [{ tools: [{}] }, 'tools', /chats alone/],
   [{ suffix: 'x' }, 'suffix', /not supported: the model continues texts at their end/],
   [{ prompt: undefined }, 'prompt', /a text or tokens, got nothing/],
   [{ prompt: '' }, 'prompt', /at least one token/],
@@ -75,6 +83,7 @@ const texts: readonly Wrong[] = [
 const nested = (levels: number): unknown =>
   JSON.parse(`${'['.repeat(levels)}${']'.repeat(levels)}`);
 const message = (fields: object) => ({ messages: [{ ...chat[0], ...fields }] });
+const FUNCTION = { type: 'function', function: { name: 'f', parameters: { type: 'object' } } };
 const image = { type: 'image_url', image_url: { url: 'data:' } };
 const chats: readonly Wrong[] = [
   ...sampling,
@@ -89,7 +98,15 @@ const chats: readonly Wrong[] = [
   [message({ name: 5 }), 'messages[0].name', /a string/],
   [{ top_logprobs: 2 }, 'top_logprobs', /"logprobs": true beside it/],
   [{ logprobs: true, top_logprobs: 21 }, 'top_logprobs', /from 0 to 20/],
-  [{ tool_choice: 'required' }, 'tool_choice', /not supported/],
+  [{ tool_choice: 'required' }, 'tool_choice', /"auto" and "none" alone/],
+  [{ tool_choice: { type: 'function' } }, 'tool_choice', /"auto" and "none" alone/],
+  [{ tools: {} }, 'tools', /a list of at most 128 functions/],
+  [{ tools: Array(129).fill({}) }, 'tools', /a list of at most 128 functions, got 129/],
+  [{ tools: [FUNCTION, 'f'] }, 'tools[1]', /"type": "function"/],
+  [{ tools: [{ type: 'web_search' }] }, 'tools[0]', /"type": "function"/],
+  [{ tools: [{ type: 'function', function: {} }] }, 'tools[0].function.name', /a name/],
+  [{ tools: [{ ...FUNCTION, deep: nested(64) }] }, 'tools[0]', /at most 64 levels/],
+  [message({ role: 'tool', tool_call_id: 5 }), 'messages[0].tool_call_id', /a string/],
   [{ modalities: ['audio'] }, 'modalities', /not supported/],
   [{ chat_template_kwargs: { deep: nested(64) } }, 'chat_template_kwargs', /at most 64 levels/],
   [{ chat_template_kwargs: { deep: nested(900) } }, 'chat_template_kwargs', /at most 64 levels/],
@@ -135,6 +152,63 @@ test('what asks for nothing is taken', async () => {
     ...{ user: 'a', metadata: {}, store: false, n: null, stop: null, logit_bias: null },
   };
   expect((await ask(`${url}/v1/chat/completions`, { body, headers: KEY })).status).toBe(200);
+});
+
+const UNREAD = '{% for m in messages %}{{ m.content }}{% endfor %}';
+
+test('tools that the template does not read are refused', async () => {
+  const odd = await serve(engine, { port: 0, chatTemplate: UNREAD });
+  const body = { messages: chat, tools: [FUNCTION] };
+  const { status, json } = await ask(`${odd.url}/v1/chat/completions`, { body });
+  expect({ status, ...json.error }).toMatchObject({
+    ...{ status: 400, param: 'tools', code: 'unsupported_parameter' },
+    message: expect.stringMatching(/chat template does not read tools/),
+  });
+  await odd.stop();
+});
+
+const known = (what: string): string =>
+  `{% for m in messages %}{% if ${what} %}{{ m.role }}: {{ m.content|trim }}{% endif %}{% endfor %}`;
+
+/** What a template leaves out, or changes, and the message that is refused; null for none. */
+test.each<[string, string, readonly object[], number | null]>([
+  ['roles that it does not know', known("m.role != 'tool'"), [{ role: 'tool', content: '4' }], 1],
+  ['functions', known("m.role == 'user'"), [{ role: 'function', content: 'b' }], 1],
+  ['all but the first', known('loop.first'), [{ role: 'user', content: 'Bye' }], 1],
+  ['what says nothing', known("m.role == 'user'"), [{ role: 'tool', content: ' \n' }], null],
+  [
+    ...([
+      'what has been thought',
+      "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}",
+    ] as const),
+    ...([[{ role: 'assistant', content: '<think>a</think>' }], null] as const),
+  ],
+  [
+    ...(['text as JSON', '{% for m in messages %}{{ m.content|tojson }}{% endfor %}'] as const),
+    ...([[{ role: 'tool', content: 'a "b"\n' }], null] as const),
+  ],
+  [
+    ...([
+      'messages of alternating roles',
+      `${known('true')}{% if messages[0].content != 'Hello' %}{{ raise_exception('odd') }}{% endif %}`,
+    ] as const),
+    ...([[{ role: 'tool', content: '  b ' }], null] as const),
+  ],
+])('a message that a template loses is refused: %s', async (_, chatTemplate, more, lost) => {
+  const odd = await serve(engine, { port: 0, chatTemplate });
+  const messages = [...chat, ...more];
+  const { status, json } = await ask(`${odd.url}/v1/chat/completions`, {
+    body: { messages, max_tokens: 1 },
+  });
+  await odd.stop();
+  if (lost === null) expect({ status, error: json.error }).toEqual({ status: 200 });
+  else {
+    const { role } = messages[lost] as { role: string };
+    expect({ status, ...json.error }).toMatchObject({
+      ...{ status: 400, param: `messages[${lost}].role` },
+      message: expect.stringContaining(`got "${role}"`),
+    });
+  }
 });
 
 test("a template's own refusal is told", async () => {

@@ -1,0 +1,41 @@
+// Functions that a chat's model may call: read by the chat template; calls are texts of answers.
+import type { JsonObject } from '../../types/json.js';
+import { isObject } from '../runtime/is-object.js';
+import { phrase } from '../runtime/phrase.js';
+import { invalid, unsupported } from './api-error.js';
+import { isWithin, LEVELS, type RequestFields } from './request-fields.js';
+
+/** Functions of one request: OpenAI takes as many. */
+const MOST_TOOLS = 128;
+
+/**
+ * The functions of `tools`, none with the `tool_choice` "none". Throws 400 for what are no
+ * functions, another choice, and where the template would leave them out.
+ */
+export function readTools(fields: RequestFields, templateKnows: boolean): JsonObject[] {
+  const choice = fields.any('tool_choice') ?? 'auto';
+  if (choice !== 'auto' && choice !== 'none') {
+    throw unsupported('tool_choice', 'the model itself chooses: there are "auto" and "none" alone');
+  }
+  const given = fields.any('tools') ?? [];
+  if (!Array.isArray(given) || given.length > MOST_TOOLS) {
+    const got = Array.isArray(given) ? `${given.length}` : phrase(given);
+    throw invalid('tools', `a list of at most ${MOST_TOOLS} functions`, got);
+  }
+  const tools = given.map((one, i) => {
+    const place = `tools[${i}]`;
+    const { type, function: own } = isObject<JsonObject>(one) ? one : {};
+    if (type !== 'function' || !isObject<JsonObject>(own)) {
+      throw invalid(place, '{ "type": "function", "function": { .. } }', phrase(one));
+    }
+    if (typeof own.name !== 'string' || own.name === '') {
+      throw invalid(`${place}.function.name`, 'a name', phrase(own.name));
+    }
+    if (isWithin(one, LEVELS)) return one as JsonObject;
+    throw invalid(place, `at most ${LEVELS} levels of nesting`, 'more');
+  });
+  if (choice === 'none' || tools.length === 0) return [];
+  if (templateKnows) return tools;
+  const reason = "this model's chat template does not read tools; write them into a message";
+  throw unsupported('tools', reason);
+}
