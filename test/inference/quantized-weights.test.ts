@@ -1,5 +1,8 @@
 // Engines whose weights are of few bits: what the configuration says, and that it is what
 // nn.quantizeModel() makes.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { opsOfStep } from '../../bench/step-ops.js';
 import { initInference, nn, seed } from '../../lib/index.js';
 import type { InferenceConfig } from '../../lib/inference/config/index.js';
@@ -19,7 +22,7 @@ function model(): nn.models.Llama {
   return new nn.models.Llama({ ...SIZES, initializerRange: 0.4 });
 }
 
-async function tokensOf(given: nn.models.Llama, config: InferenceConfig): Promise<unknown> {
+async function tokensOf(given: nn.models.CausalLM, config: InferenceConfig): Promise<unknown> {
   const engine = await initInference(given, { device: 'cpu', ...config });
   const [text] = await engine.generate({ prompt: [1, 2, 3], maxNewTokens: 16, temperature: 0 });
   await engine.destroy();
@@ -59,8 +62,13 @@ test('an engine brings projections of one input together, and writes what the mo
   }
 });
 
-test.each([null, 8, 4] as const)('a step of %j bits has eight ops a block', async (bits) => {
-  const given = model();
+const families = [nn.models.Llama, nn.models.Phi3].flatMap((Family) =>
+  ([null, 8, 4] as const).map((bits) => [Family.name, bits, Family] as const),
+);
+
+test.each(families)('a step of a %s of %j bits has eight ops a block', async (_, bits, Family) => {
+  seed(5);
+  const given = new Family({ ...SIZES, initializerRange: 0.4 });
   if (bits) nn.quantizeModel(given, { bits, head: 8, ...(bits === 4 && { groupSize: 32 }) });
   const { total, by_name } = await opsOfStep(given);
   // Those of blocks are norm, q k v, turn and store, attention, out, norm, gate and up, down.
@@ -72,6 +80,34 @@ test.each([null, 8, 4] as const)('a step of %j bits has eight ops a block', asyn
     ...{ PagedAttention: 2, SampleTokens: 1 },
   });
   expect(total).toBe(2 * 8 + 6);
+});
+
+test('packed projections of 4 bits are computed in place, saved and read again', async () => {
+  const make = () => {
+    seed(5);
+    return new nn.models.Phi3({ ...SIZES, partialRotaryFactor: 0.75, initializerRange: 0.4 });
+  };
+  const own = nn.quantizeModel(make(), { bits: 4, groupSize: 32 });
+  const alone = own.generate([1, 2, 3], { maxNewTokens: 16, temperature: 0 });
+  const dir = mkdtempSync(join(tmpdir(), 'ds-packed-'));
+  try {
+    await own.save(dir);
+    const read = await nn.models.fromPretrained(dir);
+    expect(
+      [...read.namedModules()]
+        .filter(([, one]) => one instanceof nn.QuantizedLinear)
+        .map(([name]) => name.replace('model.layers.', '')),
+    ).toEqual(
+      [0, 1].flatMap((layer) =>
+        ['self_attn.qkv_proj', 'self_attn.o_proj', 'mlp.gate_up_proj', 'mlp.down_proj'].map(
+          (name) => `${layer}.${name}`,
+        ),
+      ),
+    );
+    for (const one of [own, read]) expect(await tokensOf(one, {})).toEqual(alone.slice(-16));
+  } finally {
+    rmSync(dir, { recursive: true });
+  }
 });
 
 test('a section that is off changes nothing', async () => {

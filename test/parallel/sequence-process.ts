@@ -10,7 +10,7 @@ export interface SequenceJob {
   kind: DeviceKind;
 }
 
-const { GPT2, Llama, Qwen3 } = nn.models;
+const { GPT2, Llama, Phi3, Qwen3 } = nn.models;
 const checks = new Checks();
 
 const TOKENS = 12;
@@ -28,6 +28,8 @@ const models: Record<string, () => nn.models.CausalLM> = {
   'Llama, checkpointed': () => new Llama({ ...llama, activationCheckpointing: true }),
   'Llama with a window and stretched angles': () =>
     new Llama({ ...llama, tied: true, ropeScaling: stretched }),
+  'Phi-3, of whose heads a part is turned': () =>
+    new Phi3({ ...qwen3, partialRotaryFactor: 0.7, attentionDropout: 0.3, residualDropout: 0.2 }),
   Qwen3: () => new Qwen3(qwen3),
 };
 

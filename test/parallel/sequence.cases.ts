@@ -32,7 +32,7 @@ async function refused(device: Device): Promise<void> {
 }
 
 const models: Case[] = [2, 4].map((ranks) => ({
-  name: `GPT-2, Llama and Qwen3 with tokens on ${ranks} ranks`,
+  name: `GPT-2, Llama, Phi-3 and Qwen3 with tokens on ${ranks} ranks`,
   run: (device) => requireReports('sequence-process', ranks, { kind: device.kind }),
   gpus: ranks,
 }));
