@@ -6,6 +6,7 @@ import { PipelineEngine } from '../lib/engine/pipeline-engine.js';
 import { type DsConfig, initialize } from '../lib/index.js';
 import type { CausalLM } from '../lib/models/index.js';
 import { parallelize } from '../lib/parallel/index.js';
+import type { Device } from '../lib/runtime/device.js';
 import { Tensor } from '../lib/tensor/index.js';
 import * as checkpointing from '../lib/tensor/recompute/index.js';
 import { EventCommTimer } from '../lib/zero/exchange.js';
@@ -190,6 +191,31 @@ async function warmUp(
   world.device.synchronize();
 }
 
+/** What the measured steps took, and what the last one said. */
+interface Timed {
+  /** Milliseconds of a step, the wait for the last one included. */
+  mean: number;
+  /** From the call of each to that of the next. */
+  intervals: number[];
+  loss: Tensor | undefined;
+}
+
+async function timedSteps(
+  update: () => Promise<Tensor>,
+  steps: number,
+  device: Device,
+): Promise<Timed> {
+  let loss: Tensor | undefined;
+  const marks = [performance.now()];
+  for (let i = 0; i < steps; ++i) {
+    loss = await update();
+    marks.push(performance.now());
+  }
+  device.synchronize();
+  const mean = (performance.now() - (marks[0] as number)) / steps;
+  return { mean, intervals: marks.slice(1).map((mark, i) => mark - (marks[i] as number)), loss };
+}
+
 /** Steps after the measured ones into --trace FILE: no time is of one that was traced. */
 async function traceSteps(
   engine: Engine,
@@ -234,18 +260,10 @@ export async function trainBench(options: Options): Promise<object | null> {
     Tensor.from(tokensLike(batch * seq, model.vocabSize), { shape, device }).keep();
   const [tokens, targets] = [draw(), draw()];
   const update = updateOf(engine, tokens, targets);
-  let loss: Tensor | undefined;
   engine.recordPhases();
   await warmUp(update, Number(options['warm-up'] ?? 4), job, start);
   commTimer?.reset();
-  const marks = [performance.now()];
-  for (let i = 0; i < steps; ++i) {
-    loss = await update();
-    marks.push(performance.now());
-  }
-  device.synchronize();
-  const mean = (performance.now() - (marks[0] as number)) / steps;
-  const intervals = marks.slice(1).map((mark, i) => mark - (marks[i] as number));
+  const { mean, intervals, loss } = await timedSteps(update, steps, device);
   const comm = commTimer?.times();
   if (comm && !isBesideCompute(engine)) comm.exposed = comm.total;
   const last = { phases: engine.phaseTimes(), loss: loss?.item() };
