@@ -185,103 +185,124 @@ function correctOf(row: Float64Array, target: number): number {
   return Number(target !== IGNORE && row.indexOf(row.reduce((a, b) => max(a, b))) === target);
 }
 
-function crossEntropies(): MatrixCase[] {
-  return losses().flatMap((loss) => {
-    const { dtype, index, rows, classes, layout, smoothing, counts } = loss;
-    const { first, all } = loss.part ?? { first: 0, all: classes };
-    const some = loss.part ? { first, classes: all } : { first: 0, classes: 0 };
-    const shape = [rows, classes];
-    const statistic: DType = dtype === 'f64' ? 'f64' : 'f32';
-    const options = `${smoothing > 0 ? ` smoothing ${smoothing}` : ''}${counts ? ' counts' : ''}`;
-    const of = loss.part ? ` from ${first} of ${all}` : '';
-    const title = `[${shape}]${of} targets ${index} row stride ${layout.strides?.[0] ?? classes}${options}`;
-    const rowOf = (x: Float64Array, r: number): Float64Array =>
-      x.subarray(r * classes, (r + 1) * classes);
-    /**
-     * Every second target is the first choice, which a row of few distinct logits has more than
-     * once.
-     */
-    const targetsOf = (random: Random, logits: Float64Array): number[] =>
-      Array.from({ length: rows }, (_, r) => {
-        if (r === 1) return IGNORE;
-        if (!counts || r % 2 === 1) return random.integer(0, all);
-        const row = rowOf(logits, r);
-        const largest = row.reduce((a, b) => max(a, b));
-        return first + (r % 4 === 0 ? row.indexOf(largest) : row.lastIndexOf(largest));
-      });
-    const logitsOf = (random: Random): Float64Array =>
-      random.normal(rows * classes).map((x) => rounded(counts ? Math.round(2 * x) : 3 * x, dtype));
-    // A loss of a hundredth of its two terms keeps the error of the terms.
-    const check = { ...close(statistic), absolute: statistic === 'f64' ? 1e-13 : 1e-5 };
-    const forward = opCase({
-      op: 'CrossEntropy',
-      dtype,
-      title,
-      build: (random) => {
-        const logits = logitsOf(random);
-        return {
-          operands: {
-            logits: input(dtype, shape, logits, layout),
-            target: input(index, [rows], targetsOf(random, logits)),
-            losses: output(statistic, [rows], check, unaligned),
-            lse: output(statistic, [rows], check, unaligned),
-            correct: counts ? output('i64', [rows], exact, unaligned) : null,
-          },
-          args: { smoothing, ignoreIndex: IGNORE, ...some },
-          reference: (v) => {
-            const targets = Array.from(v.target!, (t) => (t === IGNORE ? t : t - first));
-            const row = (r: number): Float64Array => rowOf(v.logits!, r);
-            const lse = targets.map((t, r) => (t === IGNORE ? 0 : logSumExp(row(r))));
-            return {
-              lse,
-              correct: targets.map((t, r) => (t in row(r) ? correctOf(row(r), t) : 0)),
-              losses: targets.map((t, r) => {
-                if (t === IGNORE) return 0;
-                const mean = sumOf(row(r)) / all;
-                return lse[r]! - (1 - smoothing) * (row(r)[t] ?? 0) - smoothing * mean;
-              }),
-            };
-          },
-        };
-      },
+/** A loss with what its forward and its backward have in common. */
+function setupOf(loss: Loss) {
+  const { dtype, index, rows, classes, layout, smoothing, counts } = loss;
+  const { first, all } = loss.part ?? { first: 0, all: classes };
+  const some = loss.part ? { first, classes: all } : { first: 0, classes: 0 };
+  const shape = [rows, classes];
+  const statistic: DType = dtype === 'f64' ? 'f64' : 'f32';
+  const options = `${smoothing > 0 ? ` smoothing ${smoothing}` : ''}${counts ? ' counts' : ''}`;
+  const of = loss.part ? ` from ${first} of ${all}` : '';
+  const title = `[${shape}]${of} targets ${index} row stride ${layout.strides?.[0] ?? classes}${options}`;
+  const args = { smoothing, ignoreIndex: IGNORE, ...some };
+  const rowOf = (x: Float64Array, r: number): Float64Array =>
+    x.subarray(r * classes, (r + 1) * classes);
+  /**
+   * Every second target is the first choice, which a row of few distinct logits has more than once.
+   */
+  const targetsOf = (random: Random, logits: Float64Array): number[] =>
+    Array.from({ length: rows }, (_, r) => {
+      if (r === 1) return IGNORE;
+      if (!counts || r % 2 === 1) return random.integer(0, all);
+      const row = rowOf(logits, r);
+      const largest = row.reduce((a, b) => max(a, b));
+      return first + (r % 4 === 0 ? row.indexOf(largest) : row.lastIndexOf(largest));
     });
-    const backward = (inPlace: boolean): MatrixCase =>
-      opCase({
-        op: 'CrossEntropyBackward',
-        dtype,
-        title: `${title}${inPlace ? ' in place' : ''}`,
-        build(random) {
-          const data = logitsOf(random);
-          const logits = input(dtype, shape, data, layout);
-          const lse = Array.from({ length: rows }, (_, r) => logSumExp(rowOf(data, r)));
-          // exp(logit - lse) - 1 near a certain class cancels down to the rounding of lse.
-          const check = { ...close(dtype), absolute: dtype === 'f64' ? 1e-9 : 1e-6 };
+  const logitsOf = (random: Random): Float64Array =>
+    random.normal(rows * classes).map((x) => rounded(counts ? Math.round(2 * x) : 3 * x, dtype));
+  return { ...loss, first, all, shape, statistic, title, args, rowOf, targetsOf, logitsOf };
+}
+
+type Setup = ReturnType<typeof setupOf>;
+
+function crossEntropy(setup: Setup): MatrixCase {
+  const { dtype, index, rows, layout, smoothing, counts, first, all } = setup;
+  const { shape, statistic, title, args, rowOf, targetsOf, logitsOf } = setup;
+  // A loss of a hundredth of its two terms keeps the error of the terms.
+  const check = { ...close(statistic), absolute: statistic === 'f64' ? 1e-13 : 1e-5 };
+  return opCase({
+    op: 'CrossEntropy',
+    dtype,
+    title,
+    build: (random) => {
+      const logits = logitsOf(random);
+      return {
+        operands: {
+          logits: input(dtype, shape, logits, layout),
+          target: input(index, [rows], targetsOf(random, logits)),
+          losses: output(statistic, [rows], check, unaligned),
+          lse: output(statistic, [rows], check, unaligned),
+          correct: counts ? output('i64', [rows], exact, unaligned) : null,
+        },
+        args,
+        reference: (v) => {
+          const targets = Array.from(v.target!, (t) => (t === IGNORE ? t : t - first));
+          const row = (r: number): Float64Array => rowOf(v.logits!, r);
+          const lse = targets.map((t, r) => (t === IGNORE ? 0 : logSumExp(row(r))));
           return {
-            operands: {
-              logits: inPlace ? updated(logits, check) : logits,
-              target: input(index, [rows], targetsOf(random, data)),
-              lse: input(statistic, [rows], lse),
-              scale: input(statistic, [1], [0.37]),
-              dlogits: inPlace ? sameAs(logits, 'logits') : output(dtype, shape, check, layout),
-            },
-            args: { smoothing, ignoreIndex: IGNORE, ...some },
-            reference(v) {
-              const gradient = byRow(v.logits!, classes, (row, r) => {
-                const t = v.target![r]!;
-                if (t === IGNORE) return new Float64Array(classes);
-                const even = smoothing / all;
-                return row.map((x, i) => {
-                  const wanted = (first + i === t ? 1 - smoothing : 0) + even;
-                  return (exp(x - v.lse![r]!) - wanted) * v.scale![0]!;
-                });
-              });
-              return inPlace ? { logits: gradient } : { dlogits: gradient };
-            },
+            lse,
+            correct: targets.map((t, r) => (t in row(r) ? correctOf(row(r), t) : 0)),
+            losses: targets.map((t, r) => {
+              if (t === IGNORE) return 0;
+              const mean = sumOf(row(r)) / all;
+              return lse[r]! - (1 - smoothing) * (row(r)[t] ?? 0) - smoothing * mean;
+            }),
           };
         },
-      });
-    return counts && smoothing === 0 ? [forward] : [forward, backward(false), backward(true)];
+      };
+    },
   });
+}
+
+function crossEntropyBackward(setup: Setup, inPlace: boolean): MatrixCase {
+  const { dtype, index, rows, classes, layout, smoothing, first, all } = setup;
+  const { shape, statistic, title, args, rowOf, targetsOf, logitsOf } = setup;
+  return opCase({
+    op: 'CrossEntropyBackward',
+    dtype,
+    title: `${title}${inPlace ? ' in place' : ''}`,
+    build(random) {
+      const data = logitsOf(random);
+      const logits = input(dtype, shape, data, layout);
+      const lse = Array.from({ length: rows }, (_, r) => logSumExp(rowOf(data, r)));
+      // exp(logit - lse) - 1 near a certain class cancels down to the rounding of lse.
+      const check = { ...close(dtype), absolute: dtype === 'f64' ? 1e-9 : 1e-6 };
+      return {
+        operands: {
+          logits: inPlace ? updated(logits, check) : logits,
+          target: input(index, [rows], targetsOf(random, data)),
+          lse: input(statistic, [rows], lse),
+          scale: input(statistic, [1], [0.37]),
+          dlogits: inPlace ? sameAs(logits, 'logits') : output(dtype, shape, check, layout),
+        },
+        args,
+        reference(v) {
+          const gradient = byRow(v.logits!, classes, (row, r) => {
+            const t = v.target![r]!;
+            if (t === IGNORE) return new Float64Array(classes);
+            const even = smoothing / all;
+            return row.map((x, i) => {
+              const wanted = (first + i === t ? 1 - smoothing : 0) + even;
+              return (exp(x - v.lse![r]!) - wanted) * v.scale![0]!;
+            });
+          });
+          return inPlace ? { logits: gradient } : { dlogits: gradient };
+        },
+      };
+    },
+  });
+}
+
+/** Counts change no gradient: without smoothing, such a loss has no backward of its own. */
+function crossEntropies(): MatrixCase[] {
+  return losses()
+    .map(setupOf)
+    .flatMap((setup) => {
+      const forward = crossEntropy(setup);
+      if (setup.counts && setup.smoothing === 0) return [forward];
+      return [forward, ...[false, true].map((inPlace) => crossEntropyBackward(setup, inPlace))];
+    });
 }
 
 export const cases: MatrixCase[] = [...softmaxes(), ...crossEntropies()];
