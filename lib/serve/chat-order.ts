@@ -18,13 +18,10 @@ const MOST_MESSAGES = 4096;
 
 /** Throws 400, naming the field that is wrong. */
 export function readChat(body: JsonObject, served: ServedModel): Order {
-  const reader = requireTemplate(served);
   const fields = new RequestFields(body);
-  const tools = readTools(fields, reader.knowsTools);
+  const prompt = readPrompt(fields, served);
   requireSupported(fields);
-  const messages = messagesOf(fields.any('messages'));
   const { options, asked } = readOptions(fields, served);
-  const how = { ...chatOptions(fields), ...(tools.length > 0 ? { tools } : {}) };
   const order: Order = {
     model: fields.text('model') ?? null,
     options: { ...options, logprobs: logprobs(fields) },
@@ -33,10 +30,19 @@ export function readChat(body: JsonObject, served: ServedModel): Order {
     format: new ChatFormat(served.tokenizer),
     promptField: 'messages',
     echo: null,
-    prompts: async () => [await reader.chat(messages, how)],
+    prompts: async () => [await prompt()],
   };
   fields.requireKnown();
   return order;
+}
+
+/** What makes the tokens of its prompt. Throws 400, naming the field that is wrong. */
+export function readPrompt(fields: RequestFields, served: ServedModel): () => Promise<number[]> {
+  const reader = requireTemplate(served);
+  const tools = readTools(fields, reader.knowsTools);
+  const messages = messagesOf(fields.any('messages'));
+  const options = { ...chatOptions(fields), ...(tools.length > 0 ? { tools } : {}) };
+  return () => reader.chat(messages, options);
 }
 
 function requireTemplate({ canChat, reader }: ServedModel): PromptReader {

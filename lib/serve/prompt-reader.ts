@@ -32,7 +32,7 @@ export interface ChatPromptOptions {
 
 /** What a thread is asked for. */
 export type PromptQuestion =
-  | { text: string }
+  | { text: string; addSpecialTokens?: boolean }
   | { messages: readonly ChatMessage[]; options: ChatPromptOptions };
 
 /**
@@ -76,6 +76,11 @@ export class PromptReader {
     if (fewest > this.most) throw tooLong('prompt', `at least ${fewest}`, this.most);
     if (text.length <= SHORT) return Array.from(this.tokenizer.encode(text));
     return this.within('prompt', await this.ask({ text }));
+  }
+
+  /** A text however long it is, with special tokens or without. Rejects with DS_DATA. */
+  async count(text: string, addSpecialTokens: boolean): Promise<number[]> {
+    return this.within('prompt', await this.ask({ text, addSpecialTokens }));
   }
 
   /**

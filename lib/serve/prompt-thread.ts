@@ -11,7 +11,10 @@ let tokenizer: Tokenizer | null = null;
 
 function encode(question: PromptQuestion): PromptAnswer {
   tokenizer ??= Tokenizer.fromPretrained(folder);
-  if ('text' in question) return { tokens: tokenizer.encode(question.text) };
+  if ('text' in question) {
+    const { text, addSpecialTokens = true } = question;
+    return { tokens: tokenizer.encode(text, { addSpecialTokens }) };
+  }
   const { messages, options } = question;
   const own = tokenizer;
   const render = (said: readonly ChatMessage[]) => own.chatText(said, { ...options, template });

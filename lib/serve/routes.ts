@@ -12,6 +12,7 @@ import type { Order } from './order.js';
 import { readJson } from './request-body.js';
 import { send, sendJson } from './send.js';
 import type { ServedModel } from './served-model.js';
+import { detokenize, tokenize } from './tokenize.js';
 
 /** What the routes answer from. */
 export interface Site extends Counter {
@@ -35,14 +36,18 @@ type Route = Partial<Record<'GET' | 'POST', Handler>>;
 const PROMETHEUS = { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' };
 const MODELS = '/v1/models/';
 
-/** By path; those below /v1 want the key. */
+/** By path; those that ask the model want the key, all below /v1 among them. */
 const ROUTES: Readonly<Record<string, Route>> = {
   '/health': { GET: health },
   '/metrics': { GET: metrics },
   '/v1/models': { GET: models },
   '/v1/completions': { POST: ordered(readCompletion) },
   '/v1/chat/completions': { POST: ordered(readChat) },
+  '/tokenize': { POST: told(tokenize) },
+  '/detokenize': { POST: told(detokenize) },
 };
+
+const isGuarded = (path: string): boolean => /^\/(v1(\/|$)|(de)?tokenize$)/.test(path);
 
 /** Answers a request, or throws an ApiError. */
 export async function answerRequest(
@@ -51,7 +56,7 @@ export async function answerRequest(
   response: ServerResponse,
 ): Promise<void> {
   const [path] = (request.url ?? '/').split('?') as [string];
-  if (path === '/v1' || path.startsWith('/v1/')) site.access.require(request);
+  if (isGuarded(path)) site.access.require(request);
   const route = path.startsWith(MODELS) ? { GET: model } : routeOf(path);
   const method = request.method === 'HEAD' ? 'GET' : request.method;
   const handler = Object.hasOwn(route, method ?? '') ? route[method as 'GET'] : undefined;
@@ -104,17 +109,33 @@ function decoded(text: string): string {
 /** A handler of requests that `read` understands. */
 function ordered(read: (body: JsonObject, served: ServedModel) => Order): Handler {
   return async (site, request, response) => {
-    requireLoaded(site);
-    const body = await readJson(request, site.limits.bodyBytes);
-    const served = requireLoaded(site);
+    const { body, served } = await readBody(site, request);
     const order = read(body, served);
-    const leave = site.admission.enter();
-    try {
-      await answerOrder(served, order, response, site);
-    } finally {
-      leave();
-    }
+    await admitted(site, () => answerOrder(served, order, response, site));
   };
+}
+
+/** A handler of requests that `answer` answers with an object. */
+function told(answer: (body: JsonObject, served: ServedModel) => Promise<JsonObject>): Handler {
+  return async (site, request, response) => {
+    const { body, served } = await readBody(site, request);
+    await admitted(site, async () => sendJson(response, 200, await answer(body, served)));
+  };
+}
+
+async function readBody(site: Site, request: IncomingMessage) {
+  requireLoaded(site);
+  const body = await readJson(request, site.limits.bodyBytes);
+  return { body, served: requireLoaded(site) };
+}
+
+async function admitted(site: Site, act: () => Promise<void>): Promise<void> {
+  const leave = site.admission.enter();
+  try {
+    await act();
+  } finally {
+    leave();
+  }
 }
 
 function requireLoaded({ served, isStopping }: Site): ServedModel {

@@ -1,0 +1,63 @@
+// POST /tokenize and /detokenize: what the model's tokenizer makes of texts and tokens, in vLLM's
+// shapes.
+import type { JsonObject } from '../../types/json.js';
+import { phrase } from '../runtime/phrase.js';
+import type { Tokenizer } from '../text/index.js';
+import { ApiError, invalid, noModel } from './api-error.js';
+import { readPrompt } from './chat-order.js';
+import type { PromptReader } from './prompt-reader.js';
+import { RequestFields } from './request-fields.js';
+import type { ServedModel } from './served-model.js';
+
+interface Reading {
+  tokenizer: Tokenizer;
+  reader: PromptReader;
+}
+
+/** Tokens of `prompt`, or of `messages` as the chat template writes them. Throws 400, 404. */
+export async function tokenize(body: JsonObject, served: ServedModel): Promise<JsonObject> {
+  const fields = new RequestFields(body);
+  const { tokenizer, reader } = requireReading(fields, served);
+  const spells = fields.flag('return_token_strs') ?? false;
+  const read = promptOf(fields, served, reader);
+  fields.requireKnown();
+  const tokens = await read();
+  return {
+    ...{ count: tokens.length, max_model_len: served.maxTokens, tokens },
+    token_strs: spells ? tokens.map((id) => tokenizer.idToToken(id)) : null,
+  };
+}
+
+function promptOf(
+  fields: RequestFields,
+  served: ServedModel,
+  reader: PromptReader,
+): () => Promise<number[]> {
+  const prompt = fields.any('prompt');
+  if (fields.any('messages') === undefined) {
+    if (typeof prompt !== 'string') throw invalid('prompt', 'a text', phrase(prompt));
+    const addSpecialTokens = fields.flag('add_special_tokens') ?? true;
+    return () => reader.count(prompt, addSpecialTokens);
+  }
+  if (prompt !== undefined) throw invalid('prompt', 'none beside messages', phrase(prompt));
+  return readPrompt(fields, served);
+}
+
+/** The text of `tokens`. Throws 400, 404. */
+export async function detokenize(body: JsonObject, served: ServedModel): Promise<JsonObject> {
+  const fields = new RequestFields(body);
+  const { tokenizer } = requireReading(fields, served);
+  const tokens = fields.tokens('tokens', served.vocabSize);
+  if (!tokens) throw invalid('tokens', 'a list of tokens', 'nothing');
+  fields.requireKnown();
+  return { prompt: tokenizer.decode(tokens.filter((id) => tokenizer.hasToken(id))) };
+}
+
+function requireReading(fields: RequestFields, served: ServedModel): Reading {
+  const { name, tokenizer, reader } = served;
+  const wanted = fields.text('model');
+  if (wanted !== undefined && wanted !== name) throw noModel(wanted, name);
+  if (tokenizer && reader) return { tokenizer, reader };
+  const message = 'This model has no tokenizer: its prompts and answers are tokens.';
+  throw new ApiError(400, message, { code: 'no_tokenizer' });
+}
