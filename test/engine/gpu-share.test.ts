@@ -2,7 +2,8 @@
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { momentsOf, ratesOf } from '../../lib/engine/setup/gpu-share.js';
+import { momentsOf } from '../../lib/engine/setup/gpu-share.js';
+import { ratesOf } from '../../lib/engine/setup/known-rates.js';
 import { initialize, nn, type Tensor } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import type { AdamWSpeculateArgs } from '../../lib/runtime/kernels.generated.js';

@@ -1,13 +1,11 @@
 // Which share of the state in host memory the device updates where the configuration leaves it
-// open: what both processors are found to be able to, measured once per host.
-import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+// open: it follows from what both processors are found to be able to.
 import { homedir, hostname } from 'node:os';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 
 import type { Optimizer } from '../../optim/optimizer.js';
 import { type Device, threads } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
-import { makeFolderNow } from '../../runtime/make-folder.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { type Collectives, takeOver } from '../../zero/collectives.js';
 import {
@@ -18,6 +16,7 @@ import {
 } from '../../zero/home/processor-rates.js';
 import { stateSizes } from '../../zero/home/range-state.js';
 import type { Partition } from '../../zero/partition.js';
+import { ratesOf } from './known-rates.js';
 
 /** Below it a step has nothing to gain: all of its updates take a few milliseconds. */
 const FEWEST_ELEMENTS = 2 ** 24;
@@ -28,8 +27,6 @@ const FEWEST_ELEMENTS = 2 ** 24;
 const SHARE_OF_MEMORY = { always: 0.125, passing: 0.5 } as const;
 /** Part of the keys: what was measured in another way before does not count. */
 const METHOD = 'beyond caches';
-/** Hosts that the file remembers. */
-const REMEMBERED = 32;
 
 export interface ShareOptions {
   device: Device;
@@ -54,15 +51,7 @@ export function findGpuShare(options: ShareOptions): number {
   const elements = partitions.reduce((sum, { numel }) => sum + numel, 0);
   if (elements < FEWEST_ELEMENTS) return 0;
   const element = dtypeSize((partitions[0] as Partition).weights.dtype);
-  const place = `${device.info.name}, ${threads()} threads, ${group.size} ranks`;
-  const moments = momentsOf(options);
-  const what = moments === 'f32' ? place : `${place}, moments in ${moments}`;
-  const rates = ratesOf(`${hostname()}, ${what}, ${METHOD}`, {
-    isFirst: group.rank === 0,
-    agree: (own) => agreedOn(group, device, own ? 1 : 0) === 1,
-    measure: () => measureRates(device, { moments }),
-    file: join(homedir(), '.cache', 'ds-native', 'processor-rates.json'),
-  });
+  const rates = ratesHere(options);
   if (rates === null) return agreedOn(group, device, 0);
   const state = stateBytes(options) / elements;
   const balanced = balancedShare(rates, { state, element, gathered: gathers ? element : 0 });
@@ -70,6 +59,20 @@ export function findGpuShare(options: ShareOptions): number {
   const ofGradients = Math.max(1, gradients) * element * elements;
   const most = (part * spareBytes(device, partitions)) / ofGradients;
   return agreedOn(group, device, Math.min(balanced, most));
+}
+
+/** What the processors of this rank can do beside those of the others; null as ratesOf() says. */
+function ratesHere(options: ShareOptions): ProcessorRates | null {
+  const { device, group } = options;
+  const place = `${device.info.name}, ${threads()} threads, ${group.size} ranks`;
+  const moments = momentsOf(options);
+  const what = moments === 'f32' ? place : `${place}, moments in ${moments}`;
+  return ratesOf(`${hostname()}, ${what}, ${METHOD}`, {
+    isFirst: group.rank === 0,
+    agree: (own) => agreedOn(group, device, own ? 1 : 0) === 1,
+    measure: () => measureRates(device, { moments }),
+    file: join(homedir(), '.cache', 'ds-native', 'processor-rates.json'),
+  });
 }
 
 /** In what `optimizer` keeps Adam's moments; f32 for one that has others. */
@@ -109,59 +112,4 @@ function agreedOn(group: Collectives, device: Device, share: number): number {
   const agreed = values.item();
   values.release();
   return agreed;
-}
-
-/** How the ranks of a run come to know what their processors can do. */
-export interface RatesSource {
-  /** Whether this is the first rank: what it knows counts on all, and it alone writes. */
-  isFirst: boolean;
-  /** What the first rank says; every rank calls it once. */
-  agree: (own: boolean) => boolean;
-  measure: () => ProcessorRates;
-  /** What earlier runs of this user have found. */
-  file: string;
-}
-
-/**
- * Those of an earlier run, else measured now by all ranks beside each other, and kept for later
- * runs. Null where the first rank knows them and this one does not.
- */
-export function ratesOf(key: string, source: RatesSource): ProcessorRates | null {
-  const { isFirst, agree, measure, file } = source;
-  const known = readKnown(file);
-  const found = known[key];
-  const isKnown = isRates(found);
-  if (agree(isKnown)) return isKnown ? found : null;
-  const rates = measure();
-  if (!isFirst) return rates;
-  const entries = [...Object.entries(known), [key, rates] as const].slice(-REMEMBERED);
-  keep(file, Object.fromEntries(entries));
-  return rates;
-}
-
-/** Whatever the file holds that is no table counts as nothing: it is measured again. */
-function readKnown(file: string): Record<string, unknown> {
-  try {
-    const found: unknown = JSON.parse(readFileSync(file, 'utf8'));
-    return typeof found === 'object' && found ? { ...found } : {};
-  } catch {
-    return {};
-  }
-}
-
-/** Where the folder cannot be written, each run measures for itself. */
-function keep(file: string, rates: Record<string, unknown>): void {
-  const written = `${file}.${process.pid}`;
-  try {
-    makeFolderNow(dirname(file));
-    writeFileSync(written, `${JSON.stringify(rates, null, 2)}\n`);
-    renameSync(written, file);
-  } catch {
-    rmSync(written, { force: true });
-  }
-}
-
-function isRates(value: unknown): value is ProcessorRates {
-  const { host, link } = (value ?? {}) as Partial<ProcessorRates>;
-  return [host, link].every((rate) => Number.isFinite(rate) && (rate as number) > 0);
 }
