@@ -113,14 +113,22 @@ class Gathered {
   }
 }
 
-/** The status is sent with the first part: until then an error is one of HTTP. */
+/** Proxies close connections on which nothing has come for a minute, some for half of one. */
+const IDLE_MS = 15_000;
+
+/**
+ * The status is sent with the first part, or the first comment while nothing is generated: until
+ * then an error is one of HTTP.
+ */
 class StreamedAnswer implements Answer {
   private readonly heading: Heading;
   private events: EventStream | null = null;
   private readonly begun = new Set<number>();
+  private readonly idle: NodeJS.Timeout;
 
   constructor(private readonly setup: AnswerSetup) {
     this.heading = headingOf(setup);
+    this.idle = setInterval(() => this.open().wait(), IDLE_MS).unref();
   }
 
   part(index: number, part: AnswerPart): void {
@@ -133,15 +141,18 @@ class StreamedAnswer implements Answer {
 
   end(usage: Usage): void {
     if (this.setup.delivery.includeUsage) this.send([], usageOf(usage));
+    clearInterval(this.idle); // Later than what is sent, which begins its time anew.
     this.open().end();
   }
 
   fail(error: ApiError): void {
+    clearInterval(this.idle);
     if (this.events) this.events.fail(error);
     else sendError(this.setup.response, error);
   }
 
   private send(choices: object[], usage: object | null): void {
+    this.idle.refresh();
     const { id, created, model } = this.heading;
     const { delivery, format } = this.setup;
     const counted = delivery.includeUsage ? { usage } : {};

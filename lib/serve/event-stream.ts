@@ -26,6 +26,13 @@ export class EventStream {
     this.write(JSON.stringify(event));
   }
 
+  /** A comment, which clients skip, where nothing else is on its way to the reader. */
+  wait(): void {
+    const { response } = this;
+    const isOpen = !response.destroyed && !response.writableEnded;
+    if (isOpen && response.writableLength === 0) response.write(': waiting\n\n');
+  }
+
   /** What went wrong after the answer had begun. */
   fail(error: ApiError): void {
     this.send(error.body);
