@@ -18,6 +18,7 @@ export function addServeCommands(program: Command, finish: Finish): void {
     .option('--tp <n>', 'GPUs, or processes on the CPU, that share the model', atLeast(1), 1)
     .option('--api-key-file <file>', 'keys that open /v1, a line each; also: DS_API_KEY')
     .option('--model-name <name>', "what requests call it; default: the folder's name")
+    .option('--cors <origin>', 'whose web pages may ask, such as https://chat.example, or *')
     .option('--tokenizer-threads <n>', 'that turn prompts into tokens', atLeast(1), 2)
     .option('--max-body <size>', 'of a request: bytes, or 4MiB (the default)', bytes)
     .option('--max-prompt-tokens <n>', 'of a prompt', atLeast(1))

@@ -12,6 +12,7 @@ export interface ServeFlags extends EngineFlags {
   port: number;
   apiKeyFile?: string;
   modelName?: string;
+  cors?: string;
   tokenizerThreads: number;
   maxBody?: number;
   maxPromptTokens?: number;
@@ -72,7 +73,7 @@ async function hasGpus(device: string | undefined): Promise<boolean> {
 export async function serveHere(folder: string, flags: ServeFlags): Promise<number> {
   const options = engineOptions(flags);
   const apiKeys = keysOf(flags.apiKeyFile);
-  const { host, port, tokenizerThreads } = flags;
+  const { host, port, cors, tokenizerThreads } = flags;
   const model = flags.modelName ?? basename(resolve(folder));
   const chatTemplate = textOf(flags.chatTemplate);
   const stopped = signalled();
@@ -84,7 +85,7 @@ export async function serveHere(folder: string, flags: ServeFlags): Promise<numb
     });
     return engine;
   };
-  const settings = { host, port, model, apiKeys, chatTemplate, tokenizerThreads };
+  const settings = { host, port, model, apiKeys, chatTemplate, tokenizerThreads, cors };
   const server = await serve(open, { ...settings, limits: limitsOf(flags) });
   console.log(`${model} at ${server.url}/v1: loading ${folder}`);
   if (apiKeys.length === 0 && !isLoopback(host)) {

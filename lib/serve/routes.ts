@@ -7,6 +7,7 @@ import { answerOrder, type Counter } from './answer-order.js';
 import { ApiError, noModel, overloaded } from './api-error.js';
 import { readChat } from './chat-order.js';
 import { readCompletion } from './completion-order.js';
+import type { Cors } from './cors.js';
 import type { ServeLimits } from './limits.js';
 import type { Order } from './order.js';
 import { readJson } from './request-body.js';
@@ -17,6 +18,7 @@ import { detokenize, tokenize } from './tokenize.js';
 /** What the routes answer from. */
 export interface Site extends Counter {
   readonly access: Access;
+  readonly cors: Cors;
   readonly admission: Admission;
   readonly limits: Required<ServeLimits>;
   /** When it was started, in seconds since 1970. */
@@ -56,6 +58,7 @@ export async function answerRequest(
   response: ServerResponse,
 ): Promise<void> {
   const [path] = (request.url ?? '/').split('?') as [string];
+  if (site.cors.answer(request, response)) return;
   if (isGuarded(path)) site.access.require(request);
   const route = path.startsWith(MODELS) ? { GET: model } : routeOf(path);
   const method = request.method === 'HEAD' ? 'GET' : request.method;

@@ -12,6 +12,7 @@ import { Access } from './access.js';
 import { Admission } from './admission.js';
 import { ApiError, overloaded } from './api-error.js';
 import { Connections } from './connections.js';
+import { Cors } from './cors.js';
 import { readLimits, type ServeLimits } from './limits.js';
 import { Metrics } from './metrics.js';
 import { requireSize } from './request-body.js';
@@ -31,6 +32,8 @@ export interface ServeOptions {
   port?: number;
   /** Each opens /v1; without one everybody may ask. */
   apiKeys?: readonly string[];
+  /** The origin whose web pages may ask, or "*" for those of all. Default: none may. */
+  cors?: string;
   /** A Jinja text in place of the tokenizer's own chat template. */
   chatTemplate?: string;
   /** Threads that turn prompts into tokens. Default 2. */
@@ -43,7 +46,7 @@ export interface ServeOptions {
 
 const OPTIONS: OptionNames<ServeOptions> = {
   ...{ model: true, host: true, port: true, apiKeys: true, chatTemplate: true },
-  ...{ tokenizerThreads: true, limits: true, report: true },
+  ...{ cors: true, tokenizerThreads: true, limits: true, report: true },
 };
 
 /**
@@ -75,6 +78,8 @@ export class InferenceServer {
   /** @internal */
   readonly access: Access;
   /** @internal */
+  readonly cors: Cors;
+  /** @internal */
   readonly admission: Admission;
   /** All of them, those that were not given included. */
   readonly limits: Required<ServeLimits>;
@@ -94,6 +99,7 @@ export class InferenceServer {
     requireType('serve chatTemplate', chatTemplate, 'string');
     this.limits = readLimits('serve limits', options.limits);
     this.access = new Access(apiKeys);
+    this.cors = new Cors(options.cors);
     this.admission = new Admission(this.limits.requests);
     const bodyMs = timerMs(this.limits.bodySeconds);
     // Takes long to load, and most programs serve nobody.

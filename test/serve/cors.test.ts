@@ -1,0 +1,78 @@
+// Pages of other origins: asked by browsers, answered where the server was told so.
+import { serve } from '../../lib/serve/index.js';
+import { ask, withServer } from './client.js';
+
+const ORIGIN = 'https://a.example';
+const preflight = {
+  method: 'OPTIONS',
+  headers: {
+    origin: ORIGIN,
+    'access-control-request-method': 'POST',
+    'access-control-request-headers': 'authorization,content-type,x-stainless-os',
+  },
+};
+
+test('without the option no page may ask', () =>
+  withServer(async (url) => {
+    const { status, headers } = await ask(`${url}/v1/models`, preflight);
+    expect(status).toBe(405);
+    expect(headers['access-control-allow-origin']).toBeUndefined();
+    const { headers: others } = await ask(`${url}/health`, { headers: { origin: ORIGIN } });
+    expect(others['access-control-allow-origin']).toBeUndefined();
+  }));
+
+test('a page of the origin may ask with a key, and hears what is wrong', () =>
+  withServer(
+    async (url) => {
+      const first = await ask(`${url}/v1/completions`, preflight);
+      expect(first).toMatchObject({ status: 204, text: '' });
+      expect(first.headers).toMatchObject({
+        'access-control-allow-origin': ORIGIN,
+        'access-control-allow-methods': 'GET, POST',
+        'access-control-allow-headers': 'authorization,content-type,x-stainless-os',
+        'access-control-max-age': '86400',
+      });
+      const headers = { origin: ORIGIN };
+      const refused = await ask(`${url}/v1/completions`, { body: { prompt: 'a' }, headers });
+      expect(refused.status).toBe(401);
+      const key = { ...headers, authorization: 'Bearer one' };
+      const body = { prompt: 'a', max_tokens: 2, stream: true };
+      const streamed = await ask(`${url}/v1/completions`, { body, headers: key });
+      expect(streamed.text).toContain('[DONE]');
+      for (const one of [first, refused, streamed]) {
+        expect(one.headers['access-control-allow-origin']).toBe(ORIGIN);
+        expect(one.headers.vary).toBe('Origin');
+      }
+    },
+    { cors: ORIGIN, apiKeys: ['one'] },
+  ));
+
+test('a page of another origin gets no leave', () =>
+  withServer(
+    async (url) => {
+      const headers = { ...preflight.headers, origin: 'https://b.example' };
+      const { status, headers: got } = await ask(`${url}/v1/models`, { ...preflight, headers });
+      expect(status).toBe(405);
+      expect(got['access-control-allow-origin']).toBeUndefined();
+      expect(got.vary).toBe('Origin');
+    },
+    { cors: ORIGIN },
+  ));
+
+test('any page may ask where the option is *', () =>
+  withServer(
+    async (url) => {
+      expect((await ask(`${url}/v1/models`, preflight)).status).toBe(204);
+      const { headers } = await ask(`${url}/health`, { headers: { origin: 'null' } });
+      expect(headers['access-control-allow-origin']).toBe('*');
+    },
+    { cors: '*' },
+  ));
+
+test.each(['a.example', 'https://a.example/', 'https://a.example/x', ''])(
+  '%j is no origin',
+  async (cors) => {
+    const made = serve(new Promise<never>(() => {}), { port: 0, cors });
+    await expect(made).rejects.toMatchObject({ code: 'DS_ARGUMENT', op: 'serve cors' });
+  },
+);
