@@ -7,13 +7,13 @@ import { makeFolderNow } from '../runtime/make-folder.js';
 import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
+import { dataError } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { DataLoader, type WorkerThreadOptions } from './data-loader.js';
 import type { Dataset } from './dataset.js';
 import { writeIndexedLists } from './indexed-lists.js';
 import { risingOrder } from './order.js';
 import { type SampleMetric, seqlen, VocabularyRarity } from './sample-metrics.js';
-import { dataError } from './token-window.js';
 
 /**
  * How difficult a sample is. "seqlen": its tokens. "vocab_rarity": the sum of -log p over them, p

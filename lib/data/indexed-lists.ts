@@ -1,10 +1,10 @@
 // Lists of whole numbers in a pair of files, PREFIX.bin and PREFIX.idx: what a dataset's analysis
 // leaves. The layout is Megatron's indexed dataset, as DeepSpeed's DataAnalyzer writes it.
 import { replaceFile } from '../checkpoint/index.js';
+import { dataError } from '../runtime/refused.js';
 import { HEADER_BYTES, MAGIC, readIndex, readSequenceLengths } from './megatron-index.js';
 import { PositionalFile } from './positional-file.js';
 import { type TokenDType, tokenSize } from './token-format.js';
-import { dataError } from './token-window.js';
 
 /** Lists one after another. */
 export interface IndexedLists {
@@ -47,7 +47,7 @@ function decoded(bytes: ArrayBuffer, dtype: TokenDType, path: string): Float64Ar
   for (let i = 0; i < wide.length; ++i) {
     numbers[i] = Number(wide[i]);
     if (Number.isSafeInteger(numbers[i])) continue;
-    throw dataError(`${path}, number ${i}`, 'a number of 53 bits', String(wide[i]), '');
+    throw dataError(`${path}, number ${i}`, 'a number of 53 bits', String(wide[i]));
   }
   return numbers;
 }

@@ -1,8 +1,9 @@
 // Reads and checks the .idx file of a Megatron indexed dataset (MMapIndexedDataset, version 1).
 // Source: megatron/core/datasets/indexed_dataset.py, and DeepSpeed's data_sampling copy of it.
+
+import { dataError } from '../runtime/refused.js';
 import { PositionalFile } from './positional-file.js';
 import { type TokenDType, tokenSize } from './token-format.js';
-import { dataError } from './token-window.js';
 
 export const MAGIC = 'MMIDIDX\0\0';
 /** Magic, version (u64), dtype code (u8), sequences (u64), documents (u64). */
@@ -66,7 +67,7 @@ interface Header {
 function readHeader(file: PositionalFile): Header {
   const { path, bytes } = file;
   if (bytes < HEADER_BYTES) {
-    throw dataError(path, `a header of ${HEADER_BYTES} bytes`, `${bytes} bytes`, '');
+    throw dataError(path, `a header of ${HEADER_BYTES} bytes`, `${bytes} bytes`);
   }
   const view = new DataView(file.read(0, HEADER_BYTES));
   const magic = Buffer.from(view.buffer, 0, MAGIC.length).toString('latin1');
@@ -75,9 +76,9 @@ function readHeader(file: PositionalFile): Header {
     throw dataError(path, `the magic ${JSON.stringify(MAGIC)}`, JSON.stringify(magic), hint);
   }
   const version = view.getBigUint64(9, true);
-  if (version !== 1n) throw dataError(path, 'version 1', String(version), '');
+  if (version !== 1n) throw dataError(path, 'version 1', String(version));
   const code = view.getUint8(17);
-  if (!dtypes[code]) throw dataError(path, 'a dtype code of 1 to 8', String(code), '');
+  if (!dtypes[code]) throw dataError(path, 'a dtype code of 1 to 8', String(code));
   const sequences = Number(view.getBigUint64(18, true));
   const documents = Number(view.getBigUint64(26, true));
   const least = HEADER_BYTES + 12 * sequences + 8 * documents;

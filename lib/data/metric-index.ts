@@ -2,9 +2,9 @@
 // of an analysis.
 import { DsError } from '../errors.js';
 import { phrase } from '../runtime/phrase.js';
+import { dataError } from '../runtime/refused.js';
 import { type IndexedLists, prefixOf, readIndexedLists } from './indexed-lists.js';
 import { risingOrder } from './order.js';
-import { dataError } from './token-window.js';
 
 /** Where an analysis has left a metric: pairs of files, named without .bin and .idx. */
 export interface MetricFiles {

@@ -3,8 +3,8 @@
 
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { finalizers } from '../runtime/finalizers.js';
-
-import { dataError, unreadable } from './token-window.js';
+import { dataError } from '../runtime/refused.js';
+import { unreadable } from './token-window.js';
 
 /** Opened by the first read; closed by close(), or when the object is collected. */
 export class PositionalFile {

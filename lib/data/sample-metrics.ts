@@ -1,7 +1,7 @@
 // Metrics of samples of tokens: how long they are, and how rare their words.
 // Source: DeepSpeed Data Efficiency (Li et al. 2022), with the numbers of its analyze_data.py.
 import { phrase } from '../runtime/phrase.js';
-import { dataError } from './token-window.js';
+import { dataError } from '../runtime/refused.js';
 
 /** Numbers a sample, in a second pass where it has to see all of them first. */
 export interface SampleMetric {
@@ -69,7 +69,7 @@ function tokensOf(sample: unknown, index: number): ArrayLike<number> {
     const token = tokens[i] as number;
     if (Number.isInteger(token) && token >= 0 && token < MOST_TOKENS) continue;
     const place = `data.analyze, sample ${index}, token ${i}`;
-    throw dataError(place, `a number of [0, ${MOST_TOKENS})`, String(token), '');
+    throw dataError(place, `a number of [0, ${MOST_TOKENS})`, String(token));
   }
   return tokens;
 }

@@ -5,6 +5,7 @@ import { DsError } from '../errors.js';
 import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
+import { dataError } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import type { Dataset, DatasetSource } from './dataset.js';
 import { readIndex } from './megatron-index.js';
@@ -16,13 +17,7 @@ import {
   type TokenDType,
   tokenSize,
 } from './token-format.js';
-import {
-  dataError,
-  requireWindow,
-  type TokenWindow,
-  windowCount,
-  windowOf,
-} from './token-window.js';
+import { requireWindow, type TokenWindow, windowCount, windowOf } from './token-window.js';
 
 /** A file of raw tokens, and the windows that are read from it. */
 export interface TokenFileOptions {
@@ -93,7 +88,7 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
       const header = parseLlmcHeader(head, path);
       if (!header) return openRaw({ path, seq, dtype }, bytes);
       if (dtype && dtype !== header.dtype) {
-        throw dataError(path, `tokens of dtype ${dtype}`, `a header that says ${header.dtype}`, '');
+        throw dataError(path, `tokens of dtype ${dtype}`, `a header that says ${header.dtype}`);
       }
       requireSize(path, bytes - LLMC_HEADER_BYTES, header.tokens * tokenSize(header.dtype));
       return new TokenFileDataset({ path, seq, offset: LLMC_HEADER_BYTES, ...header });
@@ -180,12 +175,12 @@ export function writeTokenFile(
 ): void {
   requireType('writeTokenFile path', path, 'string');
   if (typeof tokens !== 'object' || !Number.isInteger(tokens?.length))
-    throw dataError('writeTokenFile', 'a list of numbers, or a typed array', phrase(tokens), '');
+    throw dataError('writeTokenFile', 'a list of numbers, or a typed array', phrase(tokens));
   const limit = requireFileDType(dtype) === 'u16' ? 2 ** 16 : 2 ** 31;
   for (let i = 0; i < tokens.length; ++i) {
     const token = tokens[i] as number;
     if (!(Number.isInteger(token) && token >= 0 && token < limit)) {
-      throw dataError(`${path}, token ${i}`, `a number of [0, ${limit})`, String(token), '');
+      throw dataError(`${path}, token ${i}`, `a number of [0, ${limit})`, String(token));
     }
   }
   const Type = dtype === 'u16' ? Uint16Array : Uint32Array;

@@ -1,5 +1,5 @@
 // Element types of token files, and the header that llm.c writes before the tokens.
-import { dataError } from './token-window.js';
+import { dataError } from '../runtime/refused.js';
 
 /** Element types of tokens in files. */
 export type TokenDType = 'u8' | 'i8' | 'i16' | 'u16' | 'i32' | 'u32' | 'i64' | 'u64';
@@ -79,9 +79,9 @@ export function parseLlmcHeader(
   if (!format) return null;
   const version = view.getInt32(4, true);
   if (version !== format.version) {
-    throw dataError(place, `version ${format.version} in its header`, String(version), '');
+    throw dataError(place, `version ${format.version} in its header`, String(version));
   }
   const tokens = view.getInt32(8, true);
   if (tokens >= 0) return { dtype: format.dtype, tokens };
-  throw dataError(place, 'a number of tokens in its header', String(tokens), '');
+  throw dataError(place, 'a number of tokens in its header', String(tokens));
 }

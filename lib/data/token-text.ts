@@ -5,9 +5,10 @@ import { basename, join } from 'node:path';
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
+import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
-import { dataError, unreadable } from './token-window.js';
+import { unreadable } from './token-window.js';
 
 /** A tokenizer: text to token numbers. */
 export type Encode = (text: string) => ArrayLike<number>;
@@ -98,7 +99,7 @@ function textOfLine(line: string, key: string, place: string): string {
   try {
     value = JSON.parse(line);
   } catch (cause) {
-    throw dataError(place, 'a JSON object', (cause as Error).message, '');
+    throw dataError(place, 'a JSON object', (cause as Error).message);
   }
   const isObject = typeof value === 'object' && value !== null && Object.hasOwn(value, key);
   const text = isObject ? (value as Record<string, unknown>)[key] : undefined;
@@ -128,7 +129,7 @@ class TokenRun {
 
   private push(token: number, place: string): void {
     if ((token | 0) !== token || token < 0) {
-      throw dataError(place, 'token numbers from the tokenizer', String(token), '');
+      throw dataError(place, 'token numbers from the tokenizer', String(token));
     }
     this.tokens[this.length++] = token;
   }

@@ -1,6 +1,7 @@
 // Windows of a long run of tokens: what next-token prediction trains on.
 import { DsError } from '../errors.js';
 import { phrase } from '../runtime/phrase.js';
+import { dataError } from '../runtime/refused.js';
 
 /** Token i of `targets` is the one that follows token i of `tokens`. Both have `seq` elements. */
 export interface TokenWindow {
@@ -17,7 +18,7 @@ export interface TokenWindow {
  */
 export function windowCount(tokens: number, seq: number, place: string): number {
   if (!Number.isInteger(seq) || seq < 1) {
-    throw dataError(place, 'a sequence length of at least 1', String(seq), '');
+    throw dataError(place, 'a sequence length of at least 1', String(seq));
   }
   const windows = Math.floor((tokens - 1) / seq);
   if (windows >= 1) return windows;
@@ -53,11 +54,6 @@ export function requireWindow(op: string, index: number, windows: number): void 
 export function windowOf(tokens: Int32Array): TokenWindow {
   const seq = tokens.length - 1;
   return { tokens: tokens.subarray(0, seq), targets: tokens.subarray(1) };
-}
-
-/** DS_DATA. */
-export function dataError(op: string, expected: string, got: string, hint: string): DsError {
-  return new DsError({ code: 'DS_DATA', op, expected, got, hint });
 }
 
 /** What a failed file operation becomes. */

@@ -1,4 +1,4 @@
-// The error of a call that was given something else than it takes.
+// The errors of a call that was given something else than it takes, and of data that is another.
 import { DsError } from '../errors.js';
 import { phrase } from './phrase.js';
 
@@ -10,4 +10,9 @@ export function refused(op: string, expected: string, got: string, hint = ''): D
 /** The same of `value`, which the message names as phrase() does. */
 export function refusedValue(op: string, expected: string, value: unknown, hint = ''): DsError {
   return refused(op, expected, phrase(value), hint);
+}
+
+/** DS_DATA; `op` is the place in the data. */
+export function dataError(op: string, expected: string, got: string, hint = ''): DsError {
+  return new DsError({ code: 'DS_DATA', op, expected, got, hint });
 }

@@ -1,8 +1,8 @@
 // Chat templates: messages to text, and which parts of it the assistant says.
 import { DsError } from '../errors.js';
 import { phrase } from '../runtime/phrase.js';
+import { dataError } from '../runtime/refused.js';
 import { type BackendTemplate, backendTemplate } from './backend.js';
-import { dataError } from './tokenizer-folder.js';
 
 /** A message of a conversation; templates may read more of it than these. */
 export interface ChatMessage {
@@ -78,7 +78,7 @@ export class ChatTemplate {
     try {
       return backendTemplate(text);
     } catch (cause) {
-      throw dataError(this.place, 'a Jinja template', (cause as Error).message, '');
+      throw dataError(this.place, 'a Jinja template', (cause as Error).message);
     }
   }
 

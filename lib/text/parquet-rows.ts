@@ -1,7 +1,8 @@
 // Rows of Parquet files, a row group at a time. The reader is an ES module, hence imported when it
 // is needed.
+
+import { dataError } from '../runtime/refused.js';
 import { requirePages } from './parquet-pages.js';
-import { dataError } from './tokenizer-folder.js';
 
 /** The numbers of the first rows of the row groups and, last, of all rows. Throws DS_DATA. */
 export function parquetGroups(path: string): Promise<number[]> {

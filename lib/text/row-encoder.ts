@@ -1,10 +1,10 @@
 // From a row to tokens and labels: text, conversations, prompts with completions, and tokens as
 // they are.
 import { phrase } from '../runtime/phrase.js';
+import { dataError } from '../runtime/refused.js';
 import type { ChatMessage } from './chat-template.js';
 import type { Row } from './row-reader.js';
 import type { Tokenizer } from './tokenizer.js';
-import { dataError } from './tokenizer-folder.js';
 
 /** Labels that no loss counts. */
 export const IGNORED = -100;
@@ -91,7 +91,7 @@ export class RowEncoder {
       return this.tokenizer.applyChatTemplate(messages as ChatMessage[], given);
     } catch (cause) {
       const { message } = cause as Error;
-      throw dataError(place(), 'messages that the chat template takes', message, '');
+      throw dataError(place(), 'messages that the chat template takes', message);
     }
   }
 
@@ -106,7 +106,7 @@ export class RowEncoder {
       before = this.conversation(prompt, { tools, addGenerationPrompt: true }, place).ids;
     } else {
       const expected = 'prompt and completion as two texts, or two lists of messages';
-      throw dataError(place(), expected, `${phrase(prompt)} and ${phrase(completion)}`, '');
+      throw dataError(place(), expected, `${phrase(prompt)} and ${phrase(completion)}`);
     }
     if (this.settings.loss === 'all') return plain(ids);
     if (this.settings.loss === 'assistant') throw noLoss(place, 'messages', { prompt, completion });
@@ -120,7 +120,7 @@ export class RowEncoder {
     if (labels === undefined || labels === null) return plain(ids);
     const given = integers(labels, () => `${place()}, labels`, vocabSize, IGNORED);
     if (given.length === ids.length) return { ids, labels: given, isBlurred: false };
-    throw dataError(place(), `${ids.length} labels, one for each token`, `${given.length}`, '');
+    throw dataError(place(), `${ids.length} labels, one for each token`, `${given.length}`);
   }
 
   /** Documents end with the end token. */
@@ -141,13 +141,13 @@ function masked(ids: Int32Array, isLearned: (i: number) => boolean): EncodedRow 
 /** Tokens, or `other`. Parquet's 64-bit integers are bigints. */
 function integers(list: unknown, place: () => string, below: number, other?: number): Int32Array {
   const isList = Array.isArray(list) || (ArrayBuffer.isView(list) && !(list instanceof DataView));
-  if (!isList) throw dataError(place(), 'a list of tokens', phrase(list), '');
+  if (!isList) throw dataError(place(), 'a list of tokens', phrase(list));
   return Int32Array.from(list as ArrayLike<number | bigint>, (value) => {
     const number = Number(value);
     if (Number.isInteger(number) && number >= 0 && number < below) return number;
     if (number === other) return number;
     const expected = `integers of [0, ${below})${other === undefined ? '' : ` or ${other}`}`;
-    throw dataError(place(), expected, String(value), '');
+    throw dataError(place(), expected, String(value));
   });
 }
 

@@ -5,8 +5,8 @@ import { basename, dirname, extname, isAbsolute, join, sep } from 'node:path';
 
 import { DsError } from '../errors.js';
 import { phrase } from '../runtime/phrase.js';
+import { dataError } from '../runtime/refused.js';
 import { parquetGroups } from './parquet-rows.js';
-import { dataError } from './tokenizer-folder.js';
 
 /** How a file holds rows. */
 export type RowFormat = 'jsonl' | 'json' | 'parquet' | 'text';
@@ -77,7 +77,7 @@ function matches(pattern: string): string[] {
     return listed(folder, isDeep).filter((file) => expression.test(file.split(sep).join('/')));
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return [];
-    throw dataError(folder, 'a folder that can be read', (cause as Error).message, '');
+    throw dataError(folder, 'a folder that can be read', (cause as Error).message);
   }
 }
 
@@ -138,7 +138,7 @@ function sizeOf(path: string): number {
   } catch (cause) {
     got = (cause as Error).message;
   }
-  throw dataError(path, 'a readable file', got, '');
+  throw dataError(path, 'a readable file', got);
 }
 
 async function bordersOf(path: string, format: RowFormat, size: number): Promise<number[]> {
@@ -154,7 +154,7 @@ async function digestOf(path: string): Promise<string> {
     for await (const chunk of createReadStream(path, { highWaterMark: 1 << 20 }))
       hash.update(chunk);
   } catch (cause) {
-    throw dataError(path, 'a readable file', (cause as Error).message, '');
+    throw dataError(path, 'a readable file', (cause as Error).message);
   }
   return hash.digest('hex');
 }

@@ -2,9 +2,9 @@
 import { constants } from 'node:buffer';
 import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
 import { isObject } from '../runtime/is-object.js';
+import { dataError } from '../runtime/refused.js';
 import { parquetRows } from './parquet-rows.js';
 import type { FilePart } from './row-files.js';
-import { dataError } from './tokenizer-folder.js';
 
 /** A row as it was written. */
 export type Row = Record<string, unknown>;
@@ -45,7 +45,7 @@ function* rowsOfArray(path: string): Generator<PlacedRow> {
     const hint = 'A file with an object on each line ends in .jsonl.';
     throw dataError(path, 'a JSON array of rows', (cause as Error).message, hint);
   }
-  if (!Array.isArray(rows)) throw dataError(path, 'a JSON array of rows', text.slice(0, 60), '');
+  if (!Array.isArray(rows)) throw dataError(path, 'a JSON array of rows', text.slice(0, 60));
   for (const [i, row] of rows.entries()) {
     const place = (): string => `${path}, row ${i}`;
     yield { row: requireObject(row, place), place };
@@ -57,21 +57,21 @@ function parseRow(text: string, place: () => string): Row {
   try {
     value = JSON.parse(text);
   } catch (cause) {
-    throw dataError(place(), 'a JSON object', (cause as Error).message, '');
+    throw dataError(place(), 'a JSON object', (cause as Error).message);
   }
   return requireObject(value, place);
 }
 
 function requireObject(value: unknown, place: () => string): Row {
   if (isObject<Row>(value)) return value;
-  throw dataError(place(), 'a JSON object', JSON.stringify(value).slice(0, 60), '');
+  throw dataError(place(), 'a JSON object', JSON.stringify(value).slice(0, 60));
 }
 
 function readWhole(path: string): Uint8Array {
   try {
     return readFileSync(path);
   } catch (cause) {
-    throw dataError(path, 'a readable file', (cause as Error).message, '');
+    throw dataError(path, 'a readable file', (cause as Error).message);
   }
 }
 
@@ -152,7 +152,7 @@ function opened(path: string): number {
   try {
     return openSync(path, 'r');
   } catch (cause) {
-    throw dataError(path, 'a readable file', (cause as Error).message, '');
+    throw dataError(path, 'a readable file', (cause as Error).message);
   }
 }
 

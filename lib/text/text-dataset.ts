@@ -3,6 +3,7 @@
 import type { Dataset, DatasetSource } from '../data/index.js';
 import { DsError } from '../errors.js';
 import { readOptions } from '../runtime/options.js';
+import { dataError } from '../runtime/refused.js';
 import { EncodePool } from './encode-pool.js';
 import type { EncodedPart } from './encoded-part.js';
 import { addCounts, noReport, packRows, type TextReport } from './pack-rows.js';
@@ -10,7 +11,6 @@ import type { Piece } from './packing.js';
 import { partsOf } from './row-files.js';
 import { sampleOf, type TextSample, type TokenRun } from './sample.js';
 import { TEXT_OPTIONS, type TextOptions, type TextSettings, textSettings } from './text-options.js';
-import { dataError } from './tokenizer-folder.js';
 
 /** The samples as plain numbers, which threads share. */
 interface SharedSamples extends TokenRun {

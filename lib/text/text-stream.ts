@@ -5,6 +5,7 @@ import { shuffledOrder } from '../data/order.js';
 import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { EncodePool } from './encode-pool.js';
@@ -19,7 +20,6 @@ import {
   type TokenRun,
 } from './sample.js';
 import { TEXT_OPTIONS, type TextOptions, type TextSettings, textSettings } from './text-options.js';
-import { dataError } from './tokenizer-folder.js';
 
 /** What is read, and which of it this rank is given. */
 export interface TextStreamOptions extends TextOptions {

@@ -4,11 +4,11 @@ import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { makeFolderNow } from '../runtime/make-folder.js';
+import { dataError } from '../runtime/refused.js';
 import type { EncodedPart } from './encoded-part.js';
 import type { RowSettings } from './row-encoder.js';
 import type { FilePart } from './row-files.js';
 import type { Tokenizer } from './tokenizer.js';
-import { dataError } from './tokenizer-folder.js';
 
 /** Changes when the bytes of a cache file mean something else. */
 const VERSION = 1;

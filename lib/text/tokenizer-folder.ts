@@ -3,9 +3,10 @@
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 
-import { DsError } from '../errors.js';
+import type { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { phrase } from '../runtime/phrase.js';
+import { dataError } from '../runtime/refused.js';
 
 type Json = Record<string, unknown>;
 
@@ -139,7 +140,7 @@ function readTemplates(folder: string, config: Json): Record<string, string> {
   for (const [i, one] of (Array.isArray(given) ? given : []).entries()) {
     if (typeof one?.name !== 'string' || typeof one.template !== 'string') {
       const place = `${join(folder, 'tokenizer_config.json')} chat_template[${i}]`;
-      throw dataError(place, 'an object with the texts "name" and "template"', phrase(one), '');
+      throw dataError(place, 'an object with the texts "name" and "template"', phrase(one));
     }
     found[one.name] = one.template;
   }
@@ -174,7 +175,7 @@ function readJson(path: string): Json {
     );
   }
   if (isObject<Json>(value)) return value;
-  throw dataError(path, 'a JSON object', phrase(value), '');
+  throw dataError(path, 'a JSON object', phrase(value));
 }
 
 function readText(path: string): string {
@@ -183,11 +184,6 @@ function readText(path: string): string {
     if (!statSync(path).isFile()) throw new Error('it is none');
     return readFileSync(path, 'utf8');
   } catch (cause) {
-    throw dataError(path, 'a readable file', (cause as Error).message, '');
+    throw dataError(path, 'a readable file', (cause as Error).message);
   }
-}
-
-/** DS_DATA. */
-export function dataError(op: string, expected: string, got: string, hint: string): DsError {
-  return new DsError({ code: 'DS_DATA', op, expected, got, hint });
 }

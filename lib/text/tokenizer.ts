@@ -6,7 +6,7 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
-import { refused, refusedValue } from '../runtime/refused.js';
+import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { type AddedToken, type BackendTokenizer, backendTokenizer } from './backend.js';
@@ -15,12 +15,7 @@ import { DecodeStream } from './decode-stream.js';
 import { fewestTokens } from './fewest-tokens.js';
 import { type PaddedBatch, type PaddingOptions, padRows } from './padding.js';
 import { TokenSpans } from './token-spans.js';
-import {
-  dataError,
-  type Role,
-  readTokenizerFolder,
-  type TokenizerFolder,
-} from './tokenizer-folder.js';
+import { type Role, readTokenizerFolder, type TokenizerFolder } from './tokenizer-folder.js';
 import { TOKENIZER_RULES } from './tokenizer-rules.js';
 
 /** How text becomes tokens. */
@@ -428,7 +423,7 @@ function openEnd(
   const at = said === '' ? -1 : text.lastIndexOf(said);
   if (at < 0) {
     const expected = 'a last message whose content the template writes';
-    throw dataError(`${op} continueFinalMessage`, expected, phrase(content), '');
+    throw dataError(`${op} continueFinalMessage`, expected, phrase(content));
   }
   // Space at its end is kept where the template keeps it.
   const whole = (content as string).trimStart();
