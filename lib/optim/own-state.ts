@@ -4,6 +4,7 @@ import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { numel as sizeOf } from '../runtime/view.js';
 import { cast, compare, Tensor, where, within } from '../tensor/index.js';
+import { packed } from '../tensor/ops/shapes.js';
 import { type DeclaredState, declaredState, savedState } from './declared-state.js';
 import type { Optimizer, ParameterPlace, UpdateTensors } from './optimizer.js';
 
@@ -65,7 +66,7 @@ export class OwnState {
     return {
       group,
       master: master ?? own,
-      grad: grad.isContiguous ? grad.alias(flat) : packed(grad).alias(flat),
+      grad: packed(grad).alias(flat),
       weight: master && own,
       ...kept,
       places: [place],
@@ -90,12 +91,6 @@ export class OwnState {
     for (const tensor of all) tensor.dispose();
     this.master?.dispose();
   }
-}
-
-function packed(x: Tensor): Tensor {
-  const out = Tensor.emptyLike(x);
-  kernels.copy({ in: x, out });
-  return out;
 }
 
 /** Where `weight` is not `master` rounded, somebody has written it since: it holds from now on. */

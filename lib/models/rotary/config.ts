@@ -1,7 +1,6 @@
 // The sizes of models with rotary positions, and what a family of them fixes.
-import { DsError } from '../../errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { phrase } from '../../runtime/phrase.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import type { CausalConfig } from '../causal-lm.js';
@@ -217,10 +216,10 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
   requireInteger(`${name} kvHeads`, kvHeads, 1);
   if (!Number.isInteger(headDim) || headDim < 2 || headDim % 2 !== 0) {
     const expected = 'an even width of heads: channels / heads, or headDim';
-    throw refused(`${name} headDim`, expected, headDim);
+    throw refused(`${name} headDim`, expected, String(headDim));
   }
   if (heads % kvHeads !== 0) {
-    throw refused(`${name} kvHeads`, `a divisor of ${heads} heads`, kvHeads);
+    throw refusedValue(`${name} kvHeads`, `a divisor of ${heads} heads`, kvHeads);
   }
   const { ropeScaling = null, padTokenId = null, attentionDropout = 0 } = config;
   requireRope(traits, config, headDim);
@@ -270,7 +269,7 @@ function requireRope(
   const rotaryDim = rotaryDimOf(headDim, factor);
   if (rotaryDim < 2 || rotaryDim > headDim || rotaryDim % 2 !== 0) {
     const expected = `a share of ${headDim} channels that is an even number of them, 2 or more`;
-    throw refused(`${name} partialRotaryFactor`, expected, factor);
+    throw refusedValue(`${name} partialRotaryFactor`, expected, factor);
   }
   if (ropeScaling) requireScaling(`${name} ropeScaling`, ropeScaling, rotaryDim, rope.types);
 }
@@ -284,12 +283,12 @@ function requireWindow(
   const isList = Array.isArray(given);
   if (isList && (kind !== 'layers' || given.length !== layers)) {
     const expected = kind === 'layers' ? `one for each of ${layers} layers` : 'one for all layers';
-    throw refused(op, expected, phrase(given));
+    throw refusedValue(op, expected, given);
   }
   const all = (isList ? given : [given]) as readonly Window[];
   for (const one of all) if (one !== null) requireInteger(op, one, 1);
   const widths = new Set(all.filter((one) => one !== null));
-  if (widths.size > 1) throw refused(op, 'one width, which some layers may lack', phrase(given));
+  if (widths.size > 1) throw refusedValue(op, 'one width, which some layers may lack', given);
 }
 
 /** The window of each layer. */
@@ -310,8 +309,4 @@ export function bodyOf({ biases, qkNorm, packed = false }: RotaryTraits, sizes: 
     ...{ qkNorm, packed, residualDropout, windows, moe: sizes.moe ?? null },
     rotaryDim: rotaryDimOf(headDim, partialRotaryFactor),
   };
-}
-
-function refused(op: string, expected: string, got: unknown): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: String(got) });
 }

@@ -2,12 +2,11 @@
 // files call their weights.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { Pieces } from '../../checkpoint/index.js';
-import { DsError } from '../../errors.js';
 import { SparseMixture } from '../../nn/experts.js';
 import { normal } from '../../nn/initializers.js';
 import { SwiGLU } from '../../nn/layers.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { phrase } from '../../runtime/phrase.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import type { ModelConfig } from '../model-config.js';
@@ -84,23 +83,24 @@ export function readMoe(
   const { normalize = true, denseLayers = [], hidden = dense } = config;
   const experts = requireInteger(`${op} experts`, config.experts, 1);
   const perToken = requireInteger(`${op} perToken`, config.perToken, 1);
-  if (experts > 512) throw refused(`${op} experts`, 'at most 512', experts);
-  if (perToken > experts) throw refused(`${op} perToken`, `at most ${experts} experts`, perToken);
+  if (experts > 512) throw refusedValue(`${op} experts`, 'at most 512', experts);
+  if (perToken > experts)
+    throw refusedValue(`${op} perToken`, `at most ${experts} experts`, perToken);
   requireInteger(`${op} hidden`, hidden, 1);
   if (sharedHidden !== null) requireInteger(`${op} sharedHidden`, sharedHidden, 1);
   if (traits.shared !== (sharedHidden !== null)) {
     const expected = traits.shared ? 'the width of the shared expert' : 'null: there is none';
-    throw refused(`${op} sharedHidden`, expected, sharedHidden);
+    throw refusedValue(`${op} sharedHidden`, expected, sharedHidden);
   }
   requireType(`${op} normalize`, normalize, 'boolean');
   if (!traits.choosesNorm && !normalize) {
-    throw refused(`${op} normalize`, 'true, as the family has it', normalize);
+    throw refusedValue(`${op} normalize`, 'true, as the family has it', normalize);
   }
   const isLayer = (one: number): boolean => Number.isInteger(one) && one >= 0 && one < layers;
   const isFitting = traits.choosesLayers || denseLayers.length === 0;
   if (!Array.isArray(denseLayers) || !denseLayers.every(isLayer) || !isFitting) {
     const expected = traits.choosesLayers ? `numbers of ${layers} layers` : 'none';
-    throw refused(`${op} denseLayers`, expected, phrase(denseLayers));
+    throw refusedValue(`${op} denseLayers`, expected, denseLayers);
   }
   return { experts, perToken, hidden, sharedHidden, normalize, denseLayers };
 }
@@ -201,8 +201,4 @@ interface MixedBody {
   packed: boolean;
   /** Null where every block is dense. */
   moe: MoeSizes | null;
-}
-
-function refused(op: string, expected: string, got: unknown): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: String(got) });
 }
