@@ -153,25 +153,28 @@ test('an engine starts from them, in the dtype of its configuration', async () =
   expect(losses[1]).toEqual(losses[0]);
 });
 
+/** What a process of its own says that reads and copies `folder`. */
+function measured(warm: string, folder: string): HostPeaks {
+  const runner = join(__dirname, '..', 'support', 'run-typescript.cjs');
+  const program = join(__dirname, 'stored-weights-process.ts');
+  const words = ['-r', runner, program, warm, folder, `${folder}-copy`];
+  return JSON.parse(execFileSync(process.execPath, words, { encoding: 'utf8' })) as HostPeaks;
+}
+
 test('a folder of bf16 weights takes little host memory to load and to copy', async () => {
   const big = { vocabSize: 2000, maxSeq: 16, layers: 7, heads: 8, channels: 512, hidden: 2048 };
   const from = await saved(new Llama(big), { dtype: 'bf16', maxShardBytes: 10e6 }, 'big');
   const warm = await saved(tiny(), { dtype: 'bf16' }, 'warm');
-  const printed = execFileSync(
-    process.execPath,
-    [
-      ...['-r', join(__dirname, '..', 'support', 'run-typescript.cjs')],
-      ...[join(__dirname, 'stored-weights-process.ts'), warm, from, join(dir, 'copy')],
-    ],
-    { encoding: 'utf8' },
-  );
-  const peaks = JSON.parse(printed) as HostPeaks;
+  // The first process compiles the sources, which takes more memory than what is measured.
+  measured(warm, warm);
+  const peaks = measured(warm, from);
   expect(peaks.total).toBeGreaterThan(60e6);
   expect(peaks.loaded).toBeLessThan(0.1 * peaks.total);
   expect(peaks.saved).toBeLessThan(0.35 * peaks.total);
+  expect(peaks.seen).toBeGreaterThan(0.9 * peaks.total);
   const bytesOf = (folder: string) =>
     readdirSync(folder)
       .filter((name) => name.endsWith('.safetensors'))
       .map((name) => [name, statSync(join(folder, name)).size]);
-  expect(bytesOf(join(dir, 'copy'))).toEqual(bytesOf(from));
+  expect(bytesOf(`${from}-copy`)).toEqual(bytesOf(from));
 });
