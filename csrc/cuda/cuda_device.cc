@@ -6,6 +6,7 @@
 
 #include "../core/error.h"
 #include "cuda_error.h"
+#include "direct_copy.h"
 #include "gemm.h"
 #include "pinned_memory.h"
 
@@ -32,14 +33,19 @@ class CudaEvent final : public Event {
 
 cudaEvent_t event_of(Event& event) { return static_cast<CudaEvent&>(event).get(); }
 
-/// Whether the GPU needs the driver's help to reach `p`: host memory that is not page-locked.
-bool pageable(const void* p) {
+/// Memory as a GPU sees it.
+struct Place {
+  cudaMemoryType kind;  // cudaMemoryTypeUnregistered: only the driver reaches it, by copies
+  void* address;        // the GPU's
+};
+
+Place place_of(const void* p) {
   cudaPointerAttributes attributes{};
   if (cudaPointerGetAttributes(&attributes, p) != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
-    return true;
+    return {cudaMemoryTypeUnregistered, nullptr};
   }
-  return attributes.type == cudaMemoryTypeUnregistered;
+  return {attributes.type, attributes.devicePointer};
 }
 
 }  // namespace
@@ -209,8 +215,18 @@ double CudaDevice::elapsed_ms(Event& start, Event& end) {
 void CudaDevice::copy(void* dst, const void* src, size_t bytes, Stream& stream) {
   if (bytes == 0) return;
   make_current();
-  DS_CUDA(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream_of(stream)), "copy");
-  if (pageable(dst) || pageable(src)) DS_CUDA(cudaStreamSynchronize(stream_of(stream)), "copy");
+  const cudaStream_t order = stream_of(stream);
+  const Place to = place_of(dst), from = place_of(src);
+  const bool crosses = (to.kind == cudaMemoryTypeHost && from.kind == cudaMemoryTypeDevice) ||
+                       (to.kind == cudaMemoryTypeDevice && from.kind == cudaMemoryTypeHost);
+  if (crosses && bytes <= kMostDirectBytes && to.address && from.address) {
+    copy_directly(to.address, from.address, bytes, order);
+    return;
+  }
+  DS_CUDA(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, order), "copy");
+  const bool is_pageable =
+      to.kind == cudaMemoryTypeUnregistered || from.kind == cudaMemoryTypeUnregistered;
+  if (is_pageable) DS_CUDA(cudaStreamSynchronize(order), "copy");
 }
 
 void CudaDevice::run_host_call(HostCall* call) {

@@ -1,0 +1,59 @@
+// Copies between a device and pinned memory: every byte that was asked for, and no other.
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { Buffer as Memory } from '../../lib/runtime/buffer.js';
+import type { Case } from '../support/case.js';
+
+/** Where a GPU's copies of few bytes end, see csrc/cuda/direct_copy.h. */
+const FEW = 256 * 1024;
+const SIZES = [1, 3, 4, 15, 16, 60, 4096, 4099, 70_001, FEW - 1, FEW, FEW + 1, 3 * FEW];
+/** Offsets of both ends, so that words of 16, of 4 and of 1 byte are those that both allow. */
+const OFFSETS = [
+  [0, 0],
+  [16, 48],
+  [4, 8],
+  [3, 0],
+  [0, 7],
+] as const;
+const MARGIN = 64;
+
+/** Bytes around `part` as they were, and `part` at `offset`. */
+function expected(before: Uint8Array, part: Uint8Array, offset: number): Uint8Array {
+  const out = Uint8Array.from(before);
+  out.set(part, offset);
+  return out;
+}
+
+export const cases: Case[] = [
+  {
+    name: 'copies of all sizes between a device and pinned memory, there and back',
+    run(device) {
+      const { compute } = device;
+      for (const bytes of SIZES) {
+        const room = bytes + 2 * MARGIN;
+        const [there, host, back] = [
+          Memory.allocate(device, room),
+          Memory.allocatePinned(device, room),
+          Memory.allocatePinned(device, room),
+        ];
+        for (const [to, from] of OFFSETS) {
+          const [sent, before, after] = [0, 1, 2].map(() => Uint8Array.from(randomBytes(room)));
+          host.write(0, sent as Uint8Array, compute);
+          there.write(0, before as Uint8Array, compute);
+          back.write(0, after as Uint8Array, compute);
+          compute.synchronize();
+          there.copyFrom(host, { to, from, bytes }, compute);
+          back.copyFrom(there, { to: from, from: to, bytes }, compute);
+          const [arrived, returned] = [new Uint8Array(room), new Uint8Array(room)];
+          there.read(0, arrived, compute);
+          back.read(0, returned, compute);
+          const part = (sent as Uint8Array).subarray(from, from + bytes);
+          const what = `${bytes} bytes from ${from} to ${to}`;
+          assert.deepEqual(arrived, expected(before as Uint8Array, part, to), what);
+          assert.deepEqual(returned, expected(after as Uint8Array, part, from), what);
+        }
+        for (const memory of [there, host, back]) memory.release();
+      }
+    },
+  },
+];
