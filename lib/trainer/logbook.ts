@@ -43,11 +43,14 @@ export class Logbook {
   private pending: Pending | null = null;
   /** The update whose numbers were taken last. */
   private last: Pending | null = null;
+  /** Updates that were left out so far, and whether the last one was. */
   private skipped = 0;
   private wasSkipped = false;
-  private sum = 0;
+  /** Losses since the last log: their sum, and of how many updates. */
+  private lossSum = 0;
   private updates = 0;
-  private cost = 0;
+  /** FLOPs of a token of the last update; 0 where no formula is known. */
+  private tokenFlops = 0;
   /** Tokens that read() knows of. */
   private counted = 0;
   private since: { time: number; tokens: number; flops: number };
@@ -86,7 +89,7 @@ export class Logbook {
   /** All ranks have read so many tokens in the updates of this run. */
   read(tokens: number): void {
     const { state } = this.options;
-    state.flops += this.cost * (tokens - this.counted);
+    state.flops += this.tokenFlops * (tokens - this.counted);
     state.tokens += tokens - this.counted;
     this.counted = tokens;
   }
@@ -94,7 +97,7 @@ export class Logbook {
   /** An update was enqueued, of sequences of so many tokens. */
   enqueued(update: Pending, sequence: number): void {
     this.pending = update;
-    this.cost = this.options.costOf?.(sequence) ?? 0;
+    this.tokenFlops = this.options.costOf?.(sequence) ?? 0;
   }
 
   /**
@@ -109,7 +112,7 @@ export class Logbook {
     const { engine, settings } = this.options;
     const loss = engine.getGlobalLoss() ?? Number.NaN;
     if (Number.isFinite(loss) || !settings.log.nanFilter) {
-      this.sum += loss;
+      this.lossSum += loss;
       this.updates++;
     }
     this.bar?.update({ step: pending.step, loss, lr: pending.lr, ...this.speed() });
@@ -159,13 +162,13 @@ export class Logbook {
     const { tokensPerSecond = 0, mfu } = this.speed();
     const event: LogEvent = {
       ...{ type: 'log', step, epoch, lr, tokensPerSecond },
-      loss: this.sum / this.updates,
+      loss: this.lossSum / this.updates,
       gradNorm: engine.getGlobalGradNorm() ?? Number.NaN,
       tokens: state.tokens,
       mfu: mfu ?? null,
       skipped: engine.skippedSteps,
     };
-    [this.sum, this.updates] = [0, 0];
+    [this.lossSum, this.updates] = [0, 0];
     this.restart();
     state.logged(event);
     return event;
