@@ -2,8 +2,7 @@
 // resume.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import type { Device } from '../runtime/device.js';
-import { device as findDevice } from '../runtime/device.js';
+import { type Device, device as findDevice } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';

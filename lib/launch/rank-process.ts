@@ -5,8 +5,7 @@ import { makeFolderNow } from '../runtime/make-folder.js';
 import { onDisk } from '../runtime/on-disk.js';
 import { ChildGroup } from './child-group.js';
 import type { Binding } from './core-binding.js';
-import type { LineSink } from './lines.js';
-import { readLines } from './lines.js';
+import { type LineSink, readLines } from './lines.js';
 import type { Exit, Member } from './member.js';
 import type { Reaper } from './reaper.js';
 

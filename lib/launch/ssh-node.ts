@@ -3,8 +3,7 @@
 
 import { ChildGroup } from './child-group.js';
 import type { Job } from './job.js';
-import type { LineSink, WriteLine } from './lines.js';
-import { readLines } from './lines.js';
+import { type LineSink, readLines, type WriteLine } from './lines.js';
 import type { SshOptions } from './make-job.js';
 import type { Exit, Member } from './member.js';
 import { decodeEvent } from './node-events.js';

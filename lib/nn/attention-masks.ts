@@ -1,8 +1,7 @@
 // The masks of PyTorch's attention modules: for the fused kernel, and for attention composed of
 // products and a softmax, which also has the weights.
 import { DsError } from '../errors.js';
-import type { DType } from '../runtime/dtype.js';
-import { isFloating } from '../runtime/dtype.js';
+import { type DType, isFloating } from '../runtime/dtype.js';
 import { describe } from '../runtime/view.js';
 import {
   arange,

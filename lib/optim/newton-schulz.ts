@@ -2,8 +2,7 @@
 // alone. Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed
 // runtime/zero/muon/original_muon.py.
 
-import type { View } from '../runtime/view.js';
-import { contiguousStrides } from '../runtime/view.js';
+import { contiguousStrides, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import type { UpdateKernels } from './update-kernels.js';
 

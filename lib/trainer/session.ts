@@ -19,8 +19,7 @@ import {
   runLength,
 } from './configuration.js';
 import { Decisions } from './decisions.js';
-import type { EvalData } from './eval-data.js';
-import { openEvalData } from './eval-data.js';
+import { type EvalData, openEvalData } from './eval-data.js';
 import { costOf, Logbook } from './logbook.js';
 import { BatchMover } from './moved-batch.js';
 import { type Objective, objectiveOf } from './objective.js';

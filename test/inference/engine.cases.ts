@@ -2,8 +2,11 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { InferenceConfig, InferenceEngine } from '../../lib/inference/index.js';
-import { initInference } from '../../lib/inference/index.js';
+import {
+  type InferenceConfig,
+  type InferenceEngine,
+  initInference,
+} from '../../lib/inference/index.js';
 import { onDevice, PagedCache } from '../../lib/inference/paged-cache.js';
 import { Sequence } from '../../lib/inference/sequence.js';
 import { stepBatch } from '../../lib/inference/step-batch.js';

@@ -1,6 +1,5 @@
 // The device memory that GPT-2's activations take in training, by closed formulas.
-import type { DType } from '../../runtime/dtype.js';
-import { dtypeSize } from '../../runtime/dtype.js';
+import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import type { BlockActivations } from '../activation-shape.js';
 import type { GPT2Config } from './config.js';
 

@@ -61,8 +61,8 @@ function inWide(x: Tensor, body: (x: Tensor) => Tensor): Tensor {
 
 /**
  * The mean square distance from the mean over `dims`, divided by count - correction; NaN where
- * there is too little to divide. Two passes,
- * f32 or f64 inside. Floating dtypes. Throws DS_DTYPE, DS_SHAPE, DS_ARGUMENT. As torch.var.
+ * there is too little to divide. Two passes, f32 or f64 inside. Floating dtypes. Throws DS_DTYPE,
+ * DS_SHAPE, DS_ARGUMENT. As torch.var.
  */
 export function variance(x: Tensor, options: Spread = {}): Tensor {
   return spread('var', x, options);
