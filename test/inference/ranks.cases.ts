@@ -155,6 +155,26 @@ const unlike: Case = {
   gpus: 2,
 };
 
+const alone: Case = {
+  name: 'inference over ranks: a rank that waits for one with an engine of its own says so',
+  run: async ({ kind }) => {
+    const odd = { config: { tensor_parallel: { tp_size: 1 } }, joins: true };
+    const job: RanksJob = {
+      ...{ kind, ranks: 2, folder, prompt, tokens: text, home: '', dies: null, odd },
+    };
+    const environment = { DEEPSPEED_TIMEOUT: '0.05' };
+    const results = await runRanks('../inference/ranks-process', 2, { job, environment });
+    const [first = '', second] = reportsOf<string>(results);
+    assert.equal(second, 'an engine');
+    const why = /every rank has to ask for tensor_parallel\.tp_size 2: .* an engine of its own/;
+    assert.match(first, /in time\./);
+    assert.match(first, why);
+    assert.match(results[0]?.stderr ?? '', /initInference waits for the other ranks/);
+    assert.match(results[0]?.stderr ?? '', why);
+  },
+  gpus: 2,
+};
+
 const afresh: Case = {
   name: 'inference over ranks: configurations that no rank can read leave no mesh behind',
   run: async ({ kind }) => {
@@ -168,4 +188,12 @@ const afresh: Case = {
 };
 
 /** Each on as many devices as it has ranks. */
-export const cases: readonly Case[] = [...shared, ...bereaved, misled, ...apart, unlike, afresh];
+export const cases: readonly Case[] = [
+  ...shared,
+  ...bereaved,
+  misled,
+  ...apart,
+  unlike,
+  alone,
+  afresh,
+];

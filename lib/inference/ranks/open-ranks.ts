@@ -29,6 +29,8 @@ export interface ModelRanks {
 }
 
 const DIGEST = 32;
+/** A job's timeout where the environment says none, and of each minute of it what is soon. */
+const [USUAL_MINUTES, SOON_MS] = [10, 1000];
 /** Of waiting for ranks that may never come: those of a job in which each has its own model. */
 const MINUTES = 0.25;
 
@@ -45,10 +47,12 @@ export async function openRanks(sharing: Sharing): Promise<ModelRanks | null> {
   if (!wanted) return null;
   const { key, size, expertsOnly } = wanted;
   const kind = sharing.device?.split(':')[0] === 'cpu' ? 'cpu' : 'auto';
-  const job = await joinLaunched({ device: kind, mesh: { tp: size } }).catch((error) => {
-    throw otherSizes(key, error);
+  const { job, ranks } = await awaited(wanted, async () => {
+    const job = await joinLaunched({ device: kind, mesh: { tp: size } }).catch((error) => {
+      throw otherSizes(key, error);
+    });
+    return { job, ranks: await ranksOf(job, expertsOnly) };
   });
-  const ranks = await ranksOf(job, expertsOnly);
   if (job.mesh.size('tp') === size) return ranks;
   const error = otherRanks(key, size, job);
   tell(ranks, error);
@@ -106,6 +110,34 @@ async function ranksOf(job: Distributed, expertsOnly: boolean): Promise<ModelRan
   const layers = await job.mesh.axis('tp');
   const host = (await job.newHostGroup(layers.ranks)) as ProcessGroup;
   return { layers, host, device: job.world.device, patience: job.timeout, expertsOnly };
+}
+
+/**
+ * Waits for the other ranks. A rank that shares no model joins no job, and so cannot be told from
+ * one that is late: that this may be why nobody comes is said soon, and in the error at last.
+ */
+async function awaited<Opened>(
+  { key, size }: { key: string; size: number },
+  open: () => Promise<Opened>,
+): Promise<Opened> {
+  const why = `every rank has to ask for ${key} ${size}: one that does not has an engine of its own, and never comes`;
+  const minutes = Number(jobEnvironment().timeout ?? USUAL_MINUTES);
+  const timer = setTimeout(() => {
+    const notice = `initInference waits for the other ranks: ${why}`;
+    process.emitWarning(notice, { type: 'DsWarning', code: 'DS_COMM' });
+  }, minutes * SOON_MS).unref();
+  try {
+    return await open();
+  } catch (error) {
+    if (!(error instanceof DsError && error.code === 'DS_COMM' && / in time$/.test(error.got))) {
+      throw error;
+    }
+    const { code, op, expected, got } = error;
+    const hint = `${error.hint} Beside that, ${why}.`;
+    throw new DsError({ code, op, expected, got, hint, cause: error });
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 /** What joining says of a mesh, as the configuration calls it; other errors as they are. */
