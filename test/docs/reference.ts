@@ -63,6 +63,8 @@ function isPublicMember(member: ts.Symbol): boolean {
   const declaration = member.declarations?.[0];
   if (!declaration || member.name === 'prototype' || member.name.startsWith('__')) return false;
   if (member.flags & ts.SymbolFlags.TypeParameter) return false;
+  const name = ts.getNameOfDeclaration(declaration);
+  if (name && ts.isPrivateIdentifier(name)) return false;
   return (ts.getCombinedModifierFlags(declaration) & HIDDEN) === 0;
 }
 
