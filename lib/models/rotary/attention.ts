@@ -46,13 +46,14 @@ abstract class TurningAttention extends Module {
 
   /** @internal Blocks make theirs. */
   constructor(
+    /** @internal */
     protected readonly body: Body,
     private readonly window: Window,
   ) {
     super();
   }
 
-  /** Of tokens [B, T, C]. */
+  /** @internal Of tokens [B, T, C]. */
   protected abstract projected(x: Tensor): Heads;
 
   /** x [B, T, C], at the places of `passage`; with a cache, the tokens after those it holds. */
@@ -129,6 +130,7 @@ export class RotaryAttention extends TurningAttention implements Joinable {
   }
 
   /** Queries, keys and values by one product where their weights are joined, or by three. */
+  /** @internal */
   protected override projected(x: Tensor): Heads {
     const { q_proj, k_proj, v_proj } = this;
     const layers = [q_proj, k_proj, v_proj];
@@ -160,6 +162,7 @@ export class PackedAttention extends TurningAttention {
     this.k_norm = headNorm(body);
   }
 
+  /** @internal */
   protected override projected(x: Tensor): Heads {
     const { heads, kvHeads } = this.body;
     const all = this.headsOf(this.qkv_proj.call(x));
