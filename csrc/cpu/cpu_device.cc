@@ -135,6 +135,8 @@ void* CpuDevice::allocate_pinned(size_t bytes) {
                 std::strerror(errno), "Free host memory, or offload less.");
   }
   madvise(data, size, MADV_HUGEPAGE);
+  // Of pages that a disk's transfers have pinned a child would get copies at once.
+  madvise(data, size, MADV_DONTFORK);
   std::lock_guard lock(mutex_);
   stats_.in_use += size;
   stats_.reserved += size;

@@ -1,4 +1,5 @@
-// Pinned memory: map, ask for huge pages, touch in parallel, register; undone in reverse.
+// Pinned memory: map, ask for huge pages, keep from children, touch in parallel, register; undone
+// in reverse.
 #include "pinned_memory.h"
 
 #include <cuda_runtime_api.h>
@@ -79,6 +80,9 @@ void* allocate_pinned_pages(size_t bytes) {
     throw Error("DS_OUT_OF_MEMORY", kOp, text(size, " bytes of host memory"), std::strerror(errno),
                 "Free host memory, or offload less.");
   }
+  // A child shares pages until one of both writes them, but of pinned ones it gets copies at once:
+  // all optimizer state a second time, at each start of a process.
+  madvise(data, size, MADV_DONTFORK);
   touch_pages(data, size);
   const cudaError_t status = cudaHostRegister(data, size, cudaHostRegisterPortable);
   if (status != cudaSuccess) {
