@@ -3,6 +3,7 @@
 import { TextDecoder } from 'node:util';
 
 import { computable } from './computable.js';
+import { COMPARISONS, callComparisons } from './template-compare.js';
 import { callPrints, PRINTS } from './template-print.js';
 import { callStrips, STRIPS } from './template-strips.js';
 
@@ -64,8 +65,10 @@ export function backendTemplate(text: string): BackendTemplate {
   };
   const made = new Template(text);
   callStrips(made.parsed);
+  callComparisons(made.parsed);
   callPrints(made.parsed);
-  return { render: (variables) => made.render({ ...variables, ...STRIPS, ...PRINTS }) };
+  const own = { ...STRIPS, ...COMPARISONS, ...PRINTS };
+  return { render: (variables) => made.render({ ...variables, ...own }) };
 }
 
 /** What has no token is spelled by those of its bytes; the library knows that of BPE alone. */

@@ -49,9 +49,26 @@ export function callPrints(part: unknown): void {
   } else if (node.type === 'FilterExpression') {
     const name = filterOf(node);
     if (name === 'string') Object.assign(node, call(TEXT, node.operand));
-    else if (name === 'join') node.operand = call(TEXTS, node.operand);
+    else if (name === 'join') node.operand = call(TEXTS, joined(node));
   }
 }
+
+/**
+ * What a filter `join` joins: of its items what its argument `attribute` names, where it has one.
+ */
+function joined(node: Node): unknown {
+  const { type, args } = node.filter as { type: string; args: Node[] };
+  if (type !== 'CallExpression') return node.operand;
+  const isNamed = ({ key }: Node): boolean => (key as Node | undefined)?.value === 'attribute';
+  const named = args.find(isNamed);
+  const value = named ? named.value : args.filter(({ key }) => key === undefined)[1];
+  if (value === undefined) return node.operand;
+  const argument = { type: 'KeywordArgumentExpression', key: identifier('attribute'), value };
+  const filter = { type: 'CallExpression', callee: identifier('map'), args: [argument] };
+  return { type: 'FilterExpression', operand: node.operand, filter };
+}
+
+const identifier = (value: string): Node => ({ type: 'Identifier', value });
 
 function printed(statement: Node): Node {
   return SILENT.has(statement.type) ? statement : call(TEXT, statement);
@@ -64,7 +81,7 @@ function filterOf({ filter }: Node): unknown {
 
 function call(name: string, ...values: unknown[]): Node {
   const list = { type: 'ArrayLiteral', value: values };
-  return { type: 'CallExpression', callee: { type: 'Identifier', value: name }, args: [list] };
+  return { type: 'CallExpression', callee: identifier(name), args: [list] };
 }
 
 const isList = (type: string): boolean => type === 'ArrayValue' || type === 'TupleValue';

@@ -220,6 +220,8 @@ test.each([
   ["{{ [true, 'b', none]|join(', ') }}", 'True, b, None'],
   ["{{ 'abc'|join('-') }}", 'a-b-c'],
   ['{{ [1, false]|join }}', '1False'],
+  ["{{ [{'n': 1.0}, {'n': none}, {}]|join('-', attribute='n') }}", '1.0-None-'],
+  ["{{ [{'n': 'a'}, {'n': 'b'}]|join(', ', 'n') }}", 'a, b'],
   ['{% set s %}{{ none }}{% endset %}{{ s }}{% set q = true %}{{ q|string|length }}', 'None4'],
   ['{% macro f(v) %}{{ v }}{% endmacro %}{{ f(false) }}{{ f([none]) }}', 'False[None]'],
   [
@@ -240,6 +242,27 @@ test.each([
   const x = { a, "it's": 'b"c', n: 'x\n\u00a0é😀\u200b' };
   const messages = [{ role: 'user', content: '' }];
   expect(tokenizer('gpt2').chatText(messages, { template, variables: { x } })).toBe(expected);
+});
+
+test.each([
+  ["{{ 1 == 1.0 }}{{ 1 == true }}{{ '1' == 1 }}{{ 1 == [1] }}", 'TrueTrueFalseFalse'],
+  ["{{ false == '' }}{{ [] == '' }}{{ none == y }}{{ y == y }}", 'FalseFalseFalseTrue'],
+  ["{{ [1, 'a'] == [1.0, 'a'] }}{{ [1] == (1, 2) }}{{ [[]] != [[]] }}", 'TrueFalseFalse'],
+  ["{{ x == {'b': none, 'a': [1]} }}{{ x == {'a': [1]} }}{{ x != {} }}", 'TrueFalseTrue'],
+  ["{{ none in ['a'] }}{{ true in [1] }}{{ '1' in [1] }}", 'FalseTrueFalse'],
+  ["{{ [1] in [[1.0]] }}{{ 'a' not in x }}{{ 'b' in 'abc' }}{{ 'a' in y }}", 'TrueFalseTrueFalse'],
+  ["{% for v in [1, '1', none] if v != '1' %}{{ v }};{% endfor %}", '1;None;'],
+])('a template compares as Python does: %j', (template, expected) => {
+  const messages = [{ role: 'user', content: '' }];
+  const variables = { x: { a: [1], b: null } };
+  expect(tokenizer('gpt2').chatText(messages, { template, variables })).toBe(expected);
+});
+
+test('a template that looks in what holds nothing is refused', () => {
+  const messages = [{ role: 'user', content: '' }];
+  const options = { template: "{{ 'a' in 1 }}" };
+  const look = () => tokenizer('gpt2').chatText(messages, options);
+  expectError(look, 'DS_DATA', /behind "in", got IntegerValue for StringValue/);
 });
 
 test('add_bos_token and add_eos_token say what stands around a text', () => {
