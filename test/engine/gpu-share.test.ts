@@ -2,7 +2,7 @@
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { momentsOf } from '../../lib/engine/setup/gpu-share.js';
+import { findGpuShare, momentsOf, type ShareOptions } from '../../lib/engine/setup/gpu-share.js';
 import { ratesOf } from '../../lib/engine/setup/known-rates.js';
 import { initialize, nn, type Tensor } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
@@ -10,6 +10,10 @@ import type { AdamWSpeculateArgs } from '../../lib/runtime/kernels.generated.js'
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { measureRates } from '../../lib/zero/home/processor-rates.js';
 
+jest.mock('../../lib/engine/setup/known-rates.js', () => {
+  const real = jest.requireActual('../../lib/engine/setup/known-rates.js');
+  return { ...real, ratesOf: jest.fn(real.ratesOf) };
+});
 jest.mock('../../lib/runtime/kernels.generated.js', () => {
   const real = jest.requireActual('../../lib/runtime/kernels.generated.js');
   return { ...real, adamWSpeculateOnHost: jest.fn(real.adamWSpeculateOnHost) };
@@ -80,4 +84,32 @@ test('a file that cannot be written leaves nothing beside it', () => {
   writeFileSync(join(file, 'mine'), '');
   expect(asRank(0)).toEqual({ got: rates(1), measured: 1 });
   expect(readdirSync(join(folder, 'below'))).toEqual(['rates.json']);
+});
+
+describe('gradients that stay from backward to the update', () => {
+  const numel = 2 ** 24;
+
+  /** Of one of two ranks, on a GPU whose spare memory is four times its part of a bf16 gradient. */
+  function shareWhere(given: { gradDtype: 'bf16' | 'f32'; shardsGradients: boolean }): number {
+    const { gradDtype, shardsGradients } = given;
+    (ratesOf as jest.Mock).mockReturnValueOnce({ host: 1, link: 1e6 });
+    const unit = { layout: { numel: 2 * numel }, gradDtype };
+    const memory = { cap: 0, total: (4 + 4) * numel, inUse: 0 };
+    return findGpuShare({
+      device: { kind: 'cuda', info: { name: 'a GPU' }, memory },
+      partitions: [{ numel, unit, weights: { dtype: 'bf16' }, groups: [] }],
+      group: { rank: 0, size: 1 },
+      ...{ master: 0, gathers: false, gradients: 0, shardsGradients },
+    } as unknown as ShareOptions);
+  }
+
+  test('are counted in their own dtype', () => {
+    expect(shareWhere({ gradDtype: 'bf16', shardsGradients: true })).toBe(1);
+    expect(shareWhere({ gradDtype: 'f32', shardsGradients: true })).toBe(0.5);
+  });
+
+  test('are those of whole units where backward leaves them', () => {
+    expect(shareWhere({ gradDtype: 'bf16', shardsGradients: false })).toBe(0.5);
+    expect(shareWhere({ gradDtype: 'f32', shardsGradients: false })).toBe(0.25);
+  });
 });

@@ -42,6 +42,8 @@ export interface ShareOptions {
   gathers: boolean;
   /** Gradients that the device has memory for all the time; 0 where they are given back. */
   gradients: 0 | 1 | 2;
+  /** Whether backward leaves a rank its part of a unit's gradient, not the unit's: from stage 2. */
+  shardsGradients: boolean;
 }
 
 /** The share of `partitions` that the device should update, from 0 to 1; the same on every rank. */
@@ -56,8 +58,7 @@ export function findGpuShare(options: ShareOptions): number {
   const state = stateBytes(options) / elements;
   const balanced = balancedShare(rates, { state, element, gathered: gathers ? element : 0 });
   const part = SHARE_OF_MEMORY[gradients === 0 ? 'passing' : 'always'];
-  const ofGradients = Math.max(1, gradients) * element * elements;
-  const most = (part * spareBytes(device, partitions)) / ofGradients;
+  const most = (part * spareBytes(device, partitions)) / gradientBytes(options);
   return agreedOn(group, device, Math.min(balanced, most));
 }
 
@@ -93,6 +94,15 @@ function stateBytes({ partitions, optimizer, master }: ShareOptions): number {
   const sizes = ranges.flatMap((range) => stateSizes(range, optimizer));
   const state = sizes.reduce((sum, { dtype, numel }) => sum + numel * dtypeSize(dtype), 0);
   return ranges.reduce((sum, { numel }) => sum + master * numel, state);
+}
+
+/** Bytes of the gradients that stay on the device where it updates all of `partitions`. */
+function gradientBytes({ partitions, gradients, shardsGradients }: ShareOptions): number {
+  const asWritten = gradients === 0 && !shardsGradients;
+  return partitions.reduce((sum, { unit, numel }) => {
+    const elements = asWritten ? unit.layout.numel : Math.max(1, gradients) * numel;
+    return sum + elements * dtypeSize(unit.gradDtype);
+  }, 0);
 }
 
 /** Bytes of the device beside weights, which have not come yet. */

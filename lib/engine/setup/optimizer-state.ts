@@ -181,12 +181,14 @@ function streamedState(options: StateOptions): Pick<ShareOptions, StreamedKey> {
   const gathers = offloadsWeights(config);
   const splits = splitsMasters(options);
   const gradients = speculates(options) ? 2 : splits ? 0 : 1;
-  if (gathers || !splits) return { optimizer, gradients, gathers, master: 4 };
+  const shardsGradients = config.zero_optimization.stage >= 2;
+  const kept = { gathers, gradients, shardsGradients } as const;
+  if (gathers || !splits) return { ...kept, optimizer, master: 4 };
   const split = new SplitMaster(optimizer as SplittingOptimizer);
-  return { optimizer: split, gradients, gathers, master: 0 };
+  return { ...kept, optimizer: split, master: 0 };
 }
 
-type StreamedKey = 'optimizer' | 'master' | 'gradients' | 'gathers';
+type StreamedKey = 'optimizer' | 'master' | 'gradients' | 'shardsGradients' | 'gathers';
 
 /**
  * How an update goes over `partitions`: in one pass, or in several between which ranks share what
