@@ -101,7 +101,8 @@ export class Buffer {
   private free(): void {
     const handle = this.id;
     this.id = 0;
-    const stream = this.releaseStream;
+    // Whoever disposes of a stream has waited for it: nothing there reads the memory any more.
+    const stream = this.releaseStream?.isLive ? this.releaseStream : null;
     if (this.releaseMark) stream?.wait(this.releaseMark.record(this.device.compute));
     if (stream) native(() => addon.releaseOn(handle, stream.handle));
     else releaseNow(handle);

@@ -51,6 +51,11 @@ export class Stream {
     return living.get(handle);
   }
 
+  /** Whether it was not disposed of yet. */
+  get isLive(): boolean {
+    return living.get(this.handle) === this;
+  }
+
   /** Later work of this stream starts after what `event` marks. */
   wait(event: Event): void {
     native(() => addon.wait(this.handle, event.handle));
@@ -63,7 +68,7 @@ export class Stream {
 
   /** Gives it back to the driver once its work is done. Idempotent. */
   dispose(): void {
-    if (living.get(this.handle) !== this) return;
+    if (!this.isLive) return;
     living.delete(this.handle);
     native(() => addon.releaseStream(this.handle));
   }

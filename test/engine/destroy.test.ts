@@ -1,6 +1,8 @@
-// What destroy() says of a job that has ended: nothing where a call of the engine has said it.
+// What destroy() says of a job that has ended: nothing where a call of the engine has said it. What
+// it leaves to those who hold gradients.
 import { DsError, type Engine } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
+import { held, type Tensor } from '../../lib/tensor/index.js';
 import { tinyEngine, trainTiny } from '../e2e/tiny-training.js';
 
 const lost = new DsError({ code: 'DS_COMM', op: 'process group', expected: 'all', got: 'fewer' });
@@ -39,4 +41,29 @@ test('where calls went on after one that has failed, it is news', async () => {
   fail(engine);
   trainTiny(engine, 0, 1);
   expect(() => engine.destroy()).toThrow(lost);
+});
+
+/** Trains with a view of each gradient of the first micro-batches, held. */
+function viewsOfGradients(engine: Engine): Tensor[] {
+  const views: Tensor[] = [];
+  const { backward } = engine;
+  engine.backward = (loss) => {
+    backward.call(engine, loss);
+    const grads = [...engine.module.parameters()].flatMap(({ grad }) => grad ?? []);
+    views.push(...grads.map((grad) => held(() => grad.alias(grad.shape, grad.strides))));
+  };
+  trainTiny(engine, 0, 1);
+  return views;
+}
+
+test.each([0, 1])('views of gradients outlive it, gpu_share %d', async (gpuShare) => {
+  const device = cpu();
+  const options = { precision: 'bf16', offload: true, gpuShare, accumulation: 2 } as const;
+  const engine = await tinyEngine(options, device);
+  const views = viewsOfGradients(engine);
+  expect(views.length).toBeGreaterThan(0);
+  engine.destroy();
+  const { inUse } = device.memory;
+  for (const view of views) view.release();
+  expect(device.memory.inUse).toBeLessThan(inUse);
 });
