@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { memoryAdvice } from '../../lib/engine/watch/memory-advice.js';
 import type { Engine } from '../../lib/index.js';
+import { byteText } from '../../lib/runtime/byte-text.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { HostHome } from '../../lib/zero/home/host-home.js';
 import { SplitHome } from '../../lib/zero/home/split-home.js';
@@ -146,6 +147,20 @@ const advised: Case = {
       assert.equal(/gpu_share": 0 frees \d/.test(hint), gpuShare > 0, hint);
       engine.destroy();
     }
+    // Masters in halves have their gradients in memory that is not the home's.
+    const engine = await tinyEngine({ ...options, speculative: false, gpuShare: 1 }, device);
+    const { state, stage } = engine.parts;
+    trainTiny(engine, 0, 1);
+    const { step } = engine;
+    engine.step = () => {
+      const kept = stage.partitions.reduce((sum, { numel }) => sum + 2 * numel, 0);
+      const { home } = state.shares[0] as Share;
+      const { hint } = memoryAdvice(engine.parts);
+      assert.ok(hint.includes(`gpu_share": 0 frees ${byteText(home.bytes.device + kept)}`), hint);
+      step.call(engine);
+    };
+    trainTiny(engine, 1, 2);
+    engine.destroy();
   },
 };
 

@@ -4,6 +4,7 @@ import type { ResolvedConfig } from '../../../types/config.js';
 import { byteText } from '../../runtime/byte-text.js';
 import type { Explanation } from '../../runtime/shortage.js';
 import { StreamedHome } from '../../zero/home/streamed-home.js';
+import type { Partition } from '../../zero/partition.js';
 import type { Ranks } from '../ranks.js';
 import { type MemoryOwners, type MemoryUse, memoryUse } from './memory-breakdown.js';
 
@@ -52,6 +53,14 @@ function settings(advised: Advised, use: MemoryUse['device']): Setting[] {
   return [...forState(advised, use), ...forActivations(advised, use), ...forLimits(advised)];
 }
 
+/** Bytes of the gradients that wait for the update where backward left them. */
+function waitingGradients(partitions: readonly Partition[]): number {
+  return partitions.reduce(
+    (sum, { grad, bytes, unit }) => sum + (grad ? bytes.gradients + unit.gradient.bytes : 0),
+    0,
+  );
+}
+
 /** Weights, gradients and optimizer state: to the host, or to the other ranks. */
 function forState(
   { config, device, state, ranks: { data } }: Advised,
@@ -62,7 +71,8 @@ function forState(
   const streamed = state.shares.filter(({ home }) => home instanceof StreamedHome);
   if (streamed.length > 0) {
     const frees = streamed.reduce(
-      (sum, { home, schedule }) => sum + home.bytes.device + schedule.deviceBytes,
+      (sum, { home, schedule, partitions }) =>
+        sum + home.bytes.device + schedule.deviceBytes + waitingGradients(partitions),
       0,
     );
     const text = `"zero_optimization.offload_optimizer.gpu_share": 0 frees ${byteText(frees)}`;
