@@ -191,10 +191,7 @@ export interface DsConfig {
   data_efficiency?: DataEfficiencyConfig | null;
   /** Attention between blocks of a pattern only. Default null. */
   sparse_attention?: SparseAttentionConfig | boolean | null;
-  /**
-   * Chooses a batch size that many numbers of GPUs can serve. Not supported yet: set the batch size
-   * yourself.
-   */
+  /** Chooses a batch size that many numbers of data ranks can share out: see docs/launcher.md. */
   elasticity?: ElasticityConfig | null;
   /** Searches for the fastest configuration: `ds --autotuning tune|run`. */
   autotuning?: AutotuningConfig | null;
@@ -2057,22 +2054,22 @@ export interface SparseAttentionConfig {
   num_sliding_window_blocks?: number;
 }
 
-/**
- * Chooses a batch size that many numbers of GPUs can serve. Not supported yet: set the batch size
- * yourself.
- */
+/** Chooses a batch size that many numbers of data ranks can share out: see docs/launcher.md. */
 export interface ElasticityConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /** Largest batch that may be chosen. Default 2000. */
-  max_train_batch_size?: number;
-  /** Micro-batches that may be chosen. Default [2, 4, 6]. */
-  micro_batch_sizes?: number[];
-  /** Fewest GPUs. Default 1. */
+  /** Largest batch that may be chosen; needed when enabled. Default null. */
+  max_train_batch_size?: number | null;
+  /** Micro-batches that may be chosen; needed when enabled. Default null. */
+  micro_batch_sizes?: number[] | null;
+  /** Fewest GPUs that are to share the batch out. Default 1. */
   min_gpus?: number;
-  /** Most GPUs. Default 10000. */
+  /** Most GPUs that are to share it out. Default 10000. */
   max_gpus?: number;
-  /** Minutes until the scheduler may change the number of GPUs. Default 0. */
+  /**
+   * Minutes until a scheduler may change the number of GPUs. Default 0. No effect: it is a wish to
+   * a scheduler, and nothing here changes the number of ranks of a job.
+   */
   min_time?: number;
   /** Takes the larger of two batches that serve as many numbers. Default true. */
   prefer_larger_batch?: boolean;
@@ -2080,11 +2077,14 @@ export interface ElasticityConfig {
   prefer_large_batch?: boolean;
   /** Accepts batch keys beside this section and overrides them. Default false. */
   ignore_non_elastic_batch_info?: boolean;
-  /** GPUs of one host. Default 1. */
+  /** GPUs that come and go together (version 0.2). Default 1. */
   num_gpus_per_node?: number;
-  /** GPUs of one model. Default 1. */
+  /** GPUs that share one model (version 0.2), all of one node. Default 1. */
   model_parallel_size?: number;
-  /** Version of the rule. Default 0.2. */
+  /**
+   * 0.1: a number of ranks that cannot share the batch out is refused; 0.2: it gets a batch of its
+   * own. Default 0.2.
+   */
   version?: 0.1 | 0.2;
 }
 
@@ -2837,10 +2837,7 @@ export interface ResolvedValues {
   readonly data_efficiency: ResolvedDataEfficiency;
   /** Attention between blocks of a pattern only. */
   readonly sparse_attention: ResolvedSparseAttention | boolean | null;
-  /**
-   * Chooses a batch size that many numbers of GPUs can serve. Not supported yet: set the batch size
-   * yourself.
-   */
+  /** Chooses a batch size that many numbers of data ranks can share out: see docs/launcher.md. */
   readonly elasticity: ResolvedElasticity;
   /** Searches for the fastest configuration: `ds --autotuning tune|run`. */
   readonly autotuning: ResolvedAutotuning;
@@ -4517,32 +4514,35 @@ export interface ResolvedSparseAttention {
   readonly num_sliding_window_blocks: number;
 }
 
-/**
- * Chooses a batch size that many numbers of GPUs can serve. Not supported yet: set the batch size
- * yourself.
- */
+/** Chooses a batch size that many numbers of data ranks can share out: see docs/launcher.md. */
 export interface ResolvedElasticity {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Largest batch that may be chosen. */
-  readonly max_train_batch_size: number;
-  /** Micro-batches that may be chosen. */
-  readonly micro_batch_sizes: readonly number[];
-  /** Fewest GPUs. */
+  /** Largest batch that may be chosen; needed when enabled. */
+  readonly max_train_batch_size: number | null;
+  /** Micro-batches that may be chosen; needed when enabled. */
+  readonly micro_batch_sizes: readonly number[] | null;
+  /** Fewest GPUs that are to share the batch out. */
   readonly min_gpus: number;
-  /** Most GPUs. */
+  /** Most GPUs that are to share it out. */
   readonly max_gpus: number;
-  /** Minutes until the scheduler may change the number of GPUs. */
+  /**
+   * Minutes until a scheduler may change the number of GPUs. No effect: it is a wish to a
+   * scheduler, and nothing here changes the number of ranks of a job.
+   */
   readonly min_time: number;
   /** Takes the larger of two batches that serve as many numbers. */
   readonly prefer_larger_batch: boolean;
   /** Accepts batch keys beside this section and overrides them. */
   readonly ignore_non_elastic_batch_info: boolean;
-  /** GPUs of one host. */
+  /** GPUs that come and go together (version 0.2). */
   readonly num_gpus_per_node: number;
-  /** GPUs of one model. */
+  /** GPUs that share one model (version 0.2), all of one node. */
   readonly model_parallel_size: number;
-  /** Version of the rule. */
+  /**
+   * 0.1: a number of ranks that cannot share the batch out is refused; 0.2: it gets a batch of its
+   * own.
+   */
   readonly version: 0.1 | 0.2;
 }
 

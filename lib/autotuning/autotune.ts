@@ -1,5 +1,6 @@
 // The search: what the model is, which configurations fit, how fast each is, and the best of them.
 import type { ResolvedConfig } from '../../types/config.js';
+import { ConfigError } from '../config/config-error.js';
 import {
   checkConfig,
   type DsConfig,
@@ -7,7 +8,7 @@ import {
   readConfig,
   resolveConfig,
 } from '../config/index.js';
-import type { Section } from '../config/schema.js';
+import { isSection, type Section } from '../config/schema.js';
 import { batchWishes } from './batch-choice.js';
 import { Experiments, Interrupted, type Jobs } from './experiments.js';
 import { configArgument, type Mappings } from './program-arguments.js';
@@ -52,6 +53,7 @@ export async function autotune(request: AutotuneRequest): Promise<Found> {
   const { args, known, jobs, say } = request;
   const config = configArgument(args);
   const file = readConfig(config.file) as Section;
+  requireFreeBatch(config.file, file);
   const settings = settingsOf(config.file, file, say);
   const mappings: Mappings = { named: namedBy(settings), known };
   const batches = batchWishes(file, settings, args, mappings);
@@ -66,6 +68,14 @@ export async function autotune(request: AutotuneRequest): Promise<Found> {
 
 function namedBy({ arg_mappings: named }: Settings): Readonly<Record<string, string>> {
   return (named ?? {}) as Readonly<Record<string, string>>;
+}
+
+/** A search varies batch sizes, which elasticity would choose. */
+function requireFreeBatch(path: string, { elasticity }: Section): void {
+  if (!isSection(elasticity) || elasticity.enabled !== true) return;
+  const where = { file: path, place: null, path: 'elasticity.enabled' };
+  const hint = 'Switch it off for the search, or keep the batch sizes that `ds elastic` prints.';
+  throw new ConfigError({ ...where, expected: 'false in a search', got: 'true', hint });
 }
 
 /** The section with its defaults; errors and notices have their places in the file. */

@@ -11,6 +11,7 @@ import { ConfigError, firstOf } from './config-error.js';
 import { deepFreeze, deriveOverlap, withDefaults } from './defaults.js';
 import { renameKeys } from './deprecated.js';
 import { byPlace, Draft, type Notice, noticeLine } from './draft.js';
+import { type Elasticity, elasticTriad, yieldToElasticity } from './elasticity.js';
 import { type Origins, originsOf } from './origins.js';
 import { type ConfigDocument, readDocument } from './parse.js';
 import {
@@ -203,6 +204,7 @@ function check(
   if (way) fillPlanned(draft, way);
   else dropPlanned(draft, keys);
   siftKeys(draft, env.strict ?? false);
+  yieldToElasticity(draft);
   const left = fillIn(draft, env);
   coerceValues(draft);
   readAutocast(draft);
@@ -237,6 +239,8 @@ function failure({ errors, notices }: Draft): ConfigReport {
 
 /** The three batch sizes; refuses what does not fit. */
 function completeTriad(draft: Draft, worldSize: number): Triad | null {
+  const elasticity = elasticityOf(draft);
+  if (elasticity) return chooseTriad(draft, elasticity, worldSize);
   const given = draft.value as Partial<Triad>;
   const known = triadKeys.filter((key) => given[key] !== undefined);
   try {
@@ -251,4 +255,32 @@ function completeTriad(draft: Draft, worldSize: number): Triad | null {
     draft.refuse([known[0] ?? 'train_batch_size'], { expected, got, hint });
     return null;
   }
+}
+
+/** The section with its defaults where it is on. */
+function elasticityOf({ value }: Draft): Elasticity | null {
+  const { elasticity } = withDefaults(value) as unknown as ResolvedValues;
+  return elasticity.enabled ? elasticity : null;
+}
+
+/** The batch sizes that elasticity chooses; those that a training brings must be the same. */
+function chooseTriad(draft: Draft, elasticity: Elasticity, ranks: number): Triad | null {
+  const triad = elasticTriad(elasticity, ranks);
+  if ('path' in triad) {
+    const { path, ...refusal } = triad;
+    draft.refuse([...path], refusal);
+    return null;
+  }
+  const other = triadKeys.find((key) => (draft.value[key] ?? triad[key]) !== triad[key]);
+  if (other) {
+    draft.refuse(['elasticity'], {
+      expected: `the ${other} of the training, ${draft.value[other]}`,
+      got: String(triad[other]),
+      hint: 'Give the training the batch sizes that `ds elastic` prints, or switch elasticity off.',
+    });
+    return null;
+  }
+  const of = `elasticity, world size ${ranks}`;
+  for (const key of triadKeys) draft.made.set(key, { from: 'derived', of });
+  return triad;
 }

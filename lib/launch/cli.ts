@@ -6,6 +6,7 @@ import { DsError } from '../errors.js';
 import { version } from '../version.js';
 import { parseBytes } from './byte-size.js';
 import type { ConsolidateFlags } from './consolidate.js';
+import type { ElasticFlags } from './elastic.js';
 import type { IoFlags } from './io.js';
 import { type LaunchOptions, launchCommand } from './launch-options.js';
 import type { PlanFlags } from './plan.js';
@@ -100,6 +101,27 @@ program
       for (const message of messages) console.error(message);
       if (output) console.log(output);
       return valid ? 0 : 1;
+    }),
+  );
+
+program
+  .command('elastic')
+  .description(
+    'print the batch that "elasticity" of a ds_config.json chooses, and for how many ranks',
+  )
+  .argument('[file]')
+  .option('-c, --config <file>', 'the same file, as ds_elastic has it')
+  .option('-w, --world-size <n>', 'data ranks whose batch sizes are printed', positiveInteger)
+  .option('--json', 'as JSON')
+  .action((file: string | undefined, { config, ...flags }: ElasticFlags & { config?: string }) =>
+    finish(async () => {
+      const named = file ?? config;
+      if (named === undefined) {
+        const expected = 'the path of a ds_config.json';
+        throw new DsError({ code: 'DS_ARGUMENT', op: 'elastic', expected, got: 'none' });
+      }
+      console.log((await import('./elastic.js')).elastic(named, flags));
+      return 0;
     }),
   );
 

@@ -252,6 +252,8 @@ describe('what is tried', () => {
     await expect(search(nowhere)).rejects.toMatchObject({ path: 'autotuning.results_dir' });
     const unwritten = { ...BF16, autotuning: { enabled: true, model_info: { profile: true } } };
     await expect(search(unwritten)).rejects.toMatchObject({ path: 'autotuning.model_info_path' });
+    const chosen = { ...BF16, elasticity: { enabled: true } };
+    await expect(search(chosen)).rejects.toMatchObject({ path: 'elasticity.enabled' });
     const metric = { ...BF16, autotuning: { metric: 'speed' } };
     await expect(search(metric)).rejects.toMatchObject({
       message: expect.stringContaining('ds_config.json:1:'),

@@ -53,8 +53,7 @@ test.each(aliases)('%s has another spelling, %j', (name, alias, schema) => {
   const path = name.split('.');
   const plain = schema.type === 'boolean' ? !schema.default : 12;
   const value = schema.type === 'object' ? { tp_size: 12 } : plain;
-  const on = path[0] === 'elasticity' ? { enabled: true } : {};
-  const section = { ...on, [alias.at(-1) as string]: value };
+  const section = { [alias.at(-1) as string]: value };
   const { config, errors, notices } = check(at(path.slice(0, -1), section));
   if (config)
     expect(get(config, path)).toEqual(typeof value === 'object' ? matching(value) : value);

@@ -325,10 +325,6 @@ describe('support', () => {
 
   test.each<[extra: Section, path: string]>([
     [{ amp: { enabled: true } }, 'amp'],
-    [
-      { elasticity: { enabled: true, max_train_batch_size: 4, micro_batch_sizes: [2] } },
-      'elasticity',
-    ],
     [zero({ zeropp_loco_param: { err_beta: 0.5 } }), 'zero_optimization.zeropp_loco_param'],
     [zero({ stage: 2, zenflow: { topk_ratio: 0.2 } }), 'zero_optimization.zenflow'],
     [{ optimizer: { type: 'MuAdam', params: { lr: 1e-3 } } }, 'optimizer.type'],

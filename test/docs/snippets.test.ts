@@ -69,7 +69,7 @@ test.each(find('json').map(({ page, line, code: text }) => [`${page}:${line}`, t
   '%s is a configuration',
   (_, text) => {
     const config: DsConfig = JSON.parse(text);
-    const given = Object.keys(config).some((key) => key.startsWith('train_'));
+    const given = Object.keys(config).some((key) => /^(train_|elasticity$)/.test(key));
     const whole = given ? config : { ...config, train_batch_size: 8 };
     resolveConfig(whole, { worldSize: 1, strict: true });
   },

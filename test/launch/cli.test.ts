@@ -34,6 +34,7 @@ test.each([
   ['plan --model 124M --nosuch'],
   ['consolidate here'],
   ['io . --size none'],
+  ['elastic ds_config.json -w 0'],
   ['serve'],
   ['env more'],
 ])('a command line that is wrong ends with 2, and says why: ds %s', (words) => {
@@ -87,7 +88,7 @@ describe('ds env', () => {
 
 test('ds --help lists the commands, each apart from what it does', () => {
   const { stdout } = ds(['--help']);
-  for (const name of ['env', 'validate', 'consolidate']) {
+  for (const name of ['env', 'validate', 'elastic', 'consolidate']) {
     expect(stdout).toMatch(new RegExp(`^  ds ${name} {2,}\\w`, 'm'));
   }
 });

@@ -1,0 +1,260 @@
+// Elasticity: a batch that many numbers of ranks can serve, with the micro-batch for the ranks that
+// there are. Source: DeepSpeed elasticity/elasticity.py, versions 0.1 and 0.2.
+import type { ResolvedValues } from '../../types/config.js';
+import { coerced } from './coerce.js';
+import { shown } from './config-error.js';
+import type { Draft } from './draft.js';
+import type { Violation } from './rule.js';
+import { declared, isSection } from './schema.js';
+import { type Triad, triadKeys } from './triad.js';
+
+export type Elasticity = ResolvedValues['elasticity'];
+
+/** A batch, and the numbers of data ranks that share it out without a rest, rising. */
+export interface ElasticBatch {
+  batch: number;
+  ranks: readonly number[];
+}
+
+/** Numbers with more divisors than any below them: those up to 720720 that DeepSpeed lists. */
+const HIGHLY_COMPOSITE = [
+  ...[1, 2, 4, 6, 12, 24, 36, 48, 60, 120, 180, 240, 360, 720, 840, 1260, 1680, 2520, 5040, 7560],
+  ...[10080, 15120, 20160, 25200, 27720, 45360, 50400, 55440, 83160, 110880, 166320, 221760],
+  ...[277200, 332640, 498960, 554400, 665280, 720720],
+];
+
+/**
+ * Takes batch sizes out of `draft` where elasticity chooses them, or refuses them beside it.
+ * Source: DeepSpeed, which raises ElasticityConfigError or warns.
+ */
+export function yieldToElasticity(draft: Draft): void {
+  const { elasticity } = draft.value;
+  if (!isSection(elasticity) || !isTrue(draft, 'enabled')) return;
+  const isOverridden = isTrue(draft, 'ignore_non_elastic_batch_info');
+  for (const key of triadKeys.filter((one) => draft.value[one] !== undefined)) {
+    if (isOverridden) {
+      draft.note('no-effect', [key], 'has no effect: elasticity chooses batch sizes.');
+    } else {
+      draft.refuse([key], {
+        expected: 'no such key, as elasticity chooses batch sizes',
+        got: shown(draft.value[key]),
+        hint: 'Leave it out, or set elasticity.ignore_non_elastic_batch_info to true.',
+      });
+    }
+    delete draft.value[key];
+  }
+}
+
+/** What the section says for `key`, before its values have got their types. */
+function isTrue({ value: { elasticity }, schema }: Draft, key: string): boolean {
+  const property = declared(declared(schema, 'elasticity') ?? {}, key);
+  const value = isSection(elasticity) ? elasticity[key] : undefined;
+  return property !== undefined && coerced(value, property) === true;
+}
+
+/** The batch for the ranks that the section expects. */
+export function elasticBatch(section: Elasticity): ElasticBatch | Violation {
+  const flaw = flaws.map((find) => find(section)).find((found) => found !== null);
+  if (flaw) return flaw;
+  const [node, perNode] = [nodeOf(section), dataRanksOfNode(section)];
+  const nodes = {
+    least: Math.max(1, Math.floor(section.min_gpus / node)),
+    most: Math.floor(section.max_gpus / node),
+  };
+  const found = mostShared(section, Math.floor(largestBatch(section) / perNode), nodes);
+  if (found.ranks.length === 0) {
+    return {
+      path: ['elasticity', 'min_gpus'],
+      expected: 'a range of GPUs that can share a batch out',
+      got: `${section.min_gpus} to ${section.max_gpus}`,
+      hint: `Raise max_gpus, lower min_gpus, or allow more than ${largestBatch(section)} samples.`,
+    };
+  }
+  return { batch: found.batch * perNode, ranks: found.ranks.map((count) => count * perNode) };
+}
+
+/** The batch sizes of `ranks` data ranks. */
+export function elasticTriad(section: Elasticity, ranks: number): Triad | Violation {
+  const shared = elasticBatch(section);
+  if ('path' in shared) return shared;
+  const batch = shared.ranks.includes(ranks) ? shared.batch : ownBatch(section, ranks);
+  if (batch === null) {
+    const isStrict = section.version === 0.1;
+    return {
+      path: ['elasticity'],
+      expected: isStrict
+        ? `one of the numbers of data ranks that share ${shared.batch} samples out: ${listed(shared.ranks)}`
+        : `at most ${Math.floor(largestBatch(section) / smallest(section))} data ranks, each with a micro-batch`,
+      got: String(ranks),
+      hint: isStrict
+        ? 'Start that many ranks, or change micro_batch_sizes or max_train_batch_size.'
+        : 'Start fewer ranks, raise max_train_batch_size, or allow a smaller micro-batch.',
+    };
+  }
+  const perRank = batch / ranks;
+  const micro = microsOf(section).findLast((size) => perRank % size === 0) as number;
+  return {
+    train_batch_size: batch,
+    train_micro_batch_size_per_gpu: micro,
+    gradient_accumulation_steps: perRank / micro,
+  };
+}
+
+/**
+ * Version 0.2 lets ranks that share the batch out with a rest have another one, the largest (or
+ * smallest) of those that one micro-batch fills; null where there is none.
+ */
+function ownBatch(section: Elasticity, ranks: number): number | null {
+  if (section.version === 0.1) return null;
+  const most = largestBatch(section);
+  const batches = microsOf(section)
+    .map((micro) => micro * ranks * Math.floor(most / (micro * ranks)))
+    .filter((batch) => batch > 0);
+  if (batches.length === 0) return null;
+  return section.prefer_larger_batch ? Math.max(...batches) : Math.min(...batches);
+}
+
+/**
+ * Of the largest batches of at most `most` that are a highly composite multiple of a micro-batch,
+ * or of the least common multiple of all, that which most numbers within `range` share out; of two,
+ * the one that is preferred.
+ */
+function mostShared(
+  section: Elasticity,
+  most: number,
+  range: { least: number; most: number },
+): ElasticBatch {
+  const micros = microsOf(section);
+  const bases = [...micros, commonMultiple(micros, most)].filter((base) => base <= most);
+  const candidates = bases.map((base) => {
+    const batch = base * (HIGHLY_COMPOSITE.findLast((factor) => factor * base <= most) as number);
+    return { batch, ranks: sharing(batch, micros, range) };
+  });
+  const sign = section.prefer_larger_batch ? 1 : -1;
+  return candidates.reduce((best, one) => {
+    const more = one.ranks.length - best.ranks.length || sign * (one.batch - best.batch);
+    return more > 0 ? one : best;
+  });
+}
+
+/** The numbers within `range` that share `batch` out in whole micro-batches, rising. */
+function sharing(
+  batch: number,
+  micros: readonly number[],
+  { least, most }: { least: number; most: number },
+): number[] {
+  const found = new Set<number>();
+  for (const micro of micros.filter((size) => batch % size === 0)) {
+    const times = batch / micro;
+    for (let divisor = 1; divisor * divisor <= times; ++divisor) {
+      if (times % divisor === 0) found.add(divisor).add(times / divisor);
+    }
+  }
+  return [...found].filter((count) => least <= count && count <= most).sort((a, b) => a - b);
+}
+
+/** Infinity where it is above `most`, which DeepSpeed takes for a batch all the same. */
+function commonMultiple(sizes: readonly number[], most: number): number {
+  const divisor = (a: number, b: number): number => (b === 0 ? a : divisor(b, a % b));
+  return sizes.reduce((multiple, size) => {
+    const next = multiple === Infinity ? multiple : (multiple / divisor(multiple, size)) * size;
+    return next <= most ? next : Infinity;
+  }, 1);
+}
+
+/** "1, 2, 3, ... 96 (12 numbers)" */
+function listed(counts: readonly number[]): string {
+  if (counts.length <= 24) return counts.join(', ');
+  return `${counts.slice(0, 23).join(', ')}, ... ${counts.at(-1)} (${counts.length} numbers)`;
+}
+
+/** Rising, each once. */
+function microsOf({ micro_batch_sizes: sizes }: Elasticity): number[] {
+  return [...new Set(sizes)].sort((a, b) => a - b);
+}
+
+const smallest = (section: Elasticity): number => microsOf(section)[0] as number;
+
+const largestBatch = (section: Elasticity): number => section.max_train_batch_size as number;
+
+/** GPUs that come and go together: version 0.1 knows no nodes. */
+const nodeOf = ({ version, num_gpus_per_node: gpus }: Elasticity): number =>
+  version === 0.1 ? 1 : gpus;
+
+const dataRanksOfNode = (section: Elasticity): number =>
+  nodeOf(section) / section.model_parallel_size;
+
+type Flaw = (section: Elasticity) => Violation | null;
+
+/** Source: DeepSpeed, which raises ElasticityConfigError. */
+const lacksSizes: Flaw = ({ max_train_batch_size: most, micro_batch_sizes: sizes }) => {
+  const key = most === null ? 'max_train_batch_size' : 'micro_batch_sizes';
+  if (most !== null && sizes !== null && sizes.length > 0) return null;
+  return {
+    path: ['elasticity', key],
+    expected: key === 'micro_batch_sizes' ? 'micro-batches to choose from' : 'the largest batch',
+    got: 'none',
+    hint: 'Such as "max_train_batch_size": 2000, "micro_batch_sizes": [2, 4, 6].',
+  };
+};
+
+const hasNoRange: Flaw = ({ min_gpus: least, max_gpus: most }) =>
+  least <= most
+    ? null
+    : {
+        path: ['elasticity', 'min_gpus'],
+        expected: `at most max_gpus, which is ${most}`,
+        got: String(least),
+        hint: 'Swap them.',
+      };
+
+const sharesModelsWithoutNodes: Flaw = ({ version, model_parallel_size: ranks }) =>
+  version !== 0.1 || ranks === 1
+    ? null
+    : {
+        path: ['elasticity', 'model_parallel_size'],
+        expected: '1 with "version": 0.1',
+        got: String(ranks),
+        hint: 'Set elasticity.version to 0.2.',
+      };
+
+const cutsModelsByNodes: Flaw = (section) =>
+  Number.isInteger(dataRanksOfNode(section))
+    ? null
+    : {
+        path: ['elasticity', 'model_parallel_size'],
+        expected: `a divisor of num_gpus_per_node, which is ${section.num_gpus_per_node}`,
+        got: String(section.model_parallel_size),
+        hint: 'A model lies within one node.',
+      };
+
+const hasNoNode: Flaw = (section) =>
+  section.max_gpus >= nodeOf(section)
+    ? null
+    : {
+        path: ['elasticity', 'max_gpus'],
+        expected: `at least num_gpus_per_node, which is ${nodeOf(section)}`,
+        got: String(section.max_gpus),
+        hint: 'Nodes come and go as a whole.',
+      };
+
+const overfills: Flaw = (section) => {
+  const most = Math.floor(largestBatch(section) / dataRanksOfNode(section));
+  const size = microsOf(section).findLast((micro) => micro > most);
+  if (size === undefined) return null;
+  return {
+    path: ['elasticity', 'micro_batch_sizes'],
+    expected: `at most ${most}, as the largest batch is ${largestBatch(section)}${dataRanksOfNode(section) > 1 ? ` for ${dataRanksOfNode(section)} data ranks of a node` : ''}`,
+    got: String(size),
+    hint: 'Leave that micro-batch out, or raise max_train_batch_size.',
+  };
+};
+
+const flaws: readonly Flaw[] = [
+  lacksSizes,
+  hasNoRange,
+  sharesModelsWithoutNodes,
+  cutsModelsByNodes,
+  hasNoNode,
+  overfills,
+];

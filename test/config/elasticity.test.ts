@@ -1,0 +1,199 @@
+// Elasticity: the batch that most numbers of ranks share out, DeepSpeed's own example, and what is
+// refused.
+import { elasticTriad } from '../../lib/config/elasticity.js';
+import { checkConfig, type DsConfig, resolveConfig } from '../../lib/config/index.js';
+
+type Section = Record<string, unknown>;
+
+/** The example of DeepSpeed's documentation and tests. */
+const EXAMPLE: Section = {
+  ...{ enabled: true, max_train_batch_size: 10000, micro_batch_sizes: [8, 12, 16, 17] },
+  ...{ min_gpus: 32, max_gpus: 1500, version: 0.1 },
+};
+
+const elastic = (section: Section, more: Section = {}): DsConfig =>
+  ({ ...more, elasticity: { ...EXAMPLE, ...section } }) as DsConfig;
+
+function sizes(config: DsConfig, worldSize: number): number[] {
+  const resolved = resolveConfig(config, { worldSize });
+  const { train_batch_size: total, train_micro_batch_size_per_gpu: micro } = resolved;
+  return [total, micro, resolved.gradient_accumulation_steps];
+}
+
+const errorsOf = (config: DsConfig, worldSize = 64) =>
+  checkConfig(config, { worldSize }).errors.map(({ message }) => message);
+
+test('the example of DeepSpeed: 9792 samples for 23 numbers of ranks', () => {
+  expect(sizes(elastic({}), 64)).toEqual([9792, 17, 9]);
+  const [message] = errorsOf(elastic({}), 128);
+  expect(message).toMatch(/elasticity: expected one of the numbers of data ranks that share 9792/);
+  const counts = message?.match(/share 9792 samples out: ([\d, ]+), got 128/)?.[1]?.split(', ');
+  expect(counts).toHaveLength(23);
+  for (const count of counts ?? []) {
+    const [total, micro, steps] = sizes(elastic({}), Number(count)) as [number, number, number];
+    expect([total, micro * steps * Number(count)]).toEqual([9792, 9792]);
+    expect(EXAMPLE.micro_batch_sizes).toContain(micro);
+  }
+});
+
+test('where nobody chooses, each key has the origin of what it follows from', () => {
+  const { origins } = checkConfig(elastic({}), { worldSize: 64 });
+  const origin = { from: 'derived', of: 'elasticity, world size 64' };
+  expect(origins).toMatchObject({ train_batch_size: origin, gradient_accumulation_steps: origin });
+});
+
+/** Numbers below a million that have more divisors than any before them. */
+function recordsOfDivisors(): number[] {
+  const counts = new Uint16Array(1e6);
+  for (let divisor = 1; divisor < counts.length; ++divisor) {
+    for (let n = divisor; n < counts.length; n += divisor) counts[n] = (counts[n] as number) + 1;
+  }
+  let most = 0;
+  const records: number[] = [];
+  counts.forEach((count, n) => {
+    if (count > most) records.push(n);
+    most = Math.max(most, count);
+  });
+  return records;
+}
+
+const records = recordsOfDivisors();
+
+/** Every batch and every number of ranks tried one after the other. */
+function tried({
+  micro_batch_sizes: micros,
+  max_train_batch_size: most,
+  min_gpus: least,
+  max_gpus: largest,
+  prefer_larger_batch: isLarger,
+}: Draw) {
+  let multiple = 1;
+  while (micros.some((micro) => multiple % micro !== 0)) ++multiple;
+  let best = { batch: 0, ranks: [] as number[] };
+  for (const base of [...micros, multiple].filter((one) => one <= most)) {
+    const batch = base * Math.max(...records.filter((n) => n * base <= most));
+    const ranks: number[] = [];
+    for (let count = least; count <= largest; ++count) {
+      if (micros.some((micro) => batch % (micro * count) === 0)) ranks.push(count);
+    }
+    const isPreferred = isLarger ? batch > best.batch : batch < best.batch;
+    const isEqual = ranks.length === best.ranks.length;
+    if (best.batch === 0 || ranks.length > best.ranks.length || (isEqual && isPreferred)) {
+      best = { batch, ranks };
+    }
+  }
+  return best;
+}
+
+interface Draw {
+  micro_batch_sizes: number[];
+  max_train_batch_size: number;
+  min_gpus: number;
+  max_gpus: number;
+  prefer_larger_batch: boolean;
+}
+
+test('it is what trying all of them finds', () => {
+  const draw = (from: number, to: number) => from + Math.floor(Math.random() * (to - from + 1));
+  const { elasticity: defaults } = resolveConfig(elastic({}), { worldSize: 64 });
+  for (let round = 0; round < 300; ++round) {
+    const section: Draw = {
+      micro_batch_sizes: Array.from({ length: draw(1, 3) }, () => draw(1, 9)),
+      max_train_batch_size: draw(0, 1) ? draw(9, 400) : draw(9, 999_999),
+      ...{ min_gpus: draw(1, 4), max_gpus: draw(4, 60), prefer_larger_batch: draw(0, 1) === 1 },
+    };
+    const best = tried(section);
+    const batches = Array.from({ length: 64 }, (_, i) => {
+      const triad = elasticTriad({ ...defaults, ...section }, i + 1);
+      return 'path' in triad ? null : triad.train_batch_size;
+    });
+    const wanted = batches.map((_, i) => (best.ranks.includes(i + 1) ? best.batch : null));
+    expect({ section, batches }).toEqual({ section, batches: wanted });
+  }
+});
+
+describe('version 0.2', () => {
+  const nodes = (section: Section): DsConfig =>
+    elastic({ version: 0.2, min_gpus: 1, num_gpus_per_node: 4, ...section });
+
+  test('counts nodes, whose ranks share the batch of a node out', () => {
+    // 2500 samples a node: of 8, 12, 16 and 17 the same choice as for nodes of one GPU, times 4.
+    const alone = elastic({ max_train_batch_size: 2500, min_gpus: 1, max_gpus: 375 });
+    const [batch] = sizes(alone, 1) as [number];
+    expect(sizes(nodes({}), 4)[0]).toBe(4 * batch);
+  });
+
+  test('ranks that share it out with a rest get a batch of their own', () => {
+    // 7 ranks: of 8 x 7, 12 x 7, 16 x 7 and 17 x 7 the largest multiple below 10000.
+    expect(sizes(nodes({}), 7)).toEqual([9996, 17, 84]);
+    expect(sizes(nodes({ prefer_larger_batch: false }), 7)).toEqual([9968, 16, 89]);
+  });
+
+  test('ranks that share a model are one', () => {
+    expect(sizes(nodes({ model_parallel_size: 4 }), 4)).toEqual(sizes(elastic({ min_gpus: 1 }), 4));
+  });
+
+  test('more ranks than samples are refused, with how many there may be', () => {
+    const few = nodes({ max_train_batch_size: 80, micro_batch_sizes: [8, 16] });
+    expect(errorsOf(few, 11)).toEqual([
+      'elasticity: expected at most 10 data ranks, each with a micro-batch, got 11. Start fewer ranks, raise max_train_batch_size, or allow a smaller micro-batch.',
+    ]);
+  });
+});
+
+test('a multiple of all micro-batches that is too large is no batch', () => {
+  const primes = { micro_batch_sizes: [7, 11, 13], max_train_batch_size: 100, min_gpus: 1 };
+  expect(sizes(elastic(primes), 1)[0]).toBeLessThanOrEqual(100);
+});
+
+describe('batch sizes beside it', () => {
+  const beside = { train_batch_size: 32, gradient_accumulation_steps: 'auto' };
+
+  test('are refused, each', () => {
+    const errors = checkConfig(elastic({}, beside), { worldSize: 64 }).errors;
+    expect(errors.map(({ path }) => path)).toEqual(Object.keys(beside));
+    expect(errors[0]?.message).toMatch(/ignore_non_elastic_batch_info to true/);
+  });
+
+  test('or overridden, and said', () => {
+    const config = elastic({ ignore_non_elastic_batch_info: 'true' }, beside);
+    const { notices } = checkConfig(config, { worldSize: 64 });
+    expect(sizes(config, 64)).toEqual([9792, 17, 9]);
+    const said = notices.filter(({ kind }) => kind === 'no-effect').map(({ path }) => path);
+    expect(said).toEqual(Object.keys(beside));
+  });
+
+  test('of a training must be the same', () => {
+    const training = { perDeviceBatchSize: 17, accumulationSteps: 9 };
+    const auto = { training, mustMatch: true };
+    expect(resolveConfig(elastic({}), { worldSize: 64, auto })).toMatchObject({
+      train_batch_size: 9792,
+    });
+    const other = { training: { ...training, perDeviceBatchSize: 16 }, mustMatch: true };
+    expect(() => resolveConfig(elastic({}), { worldSize: 64, auto: other })).toThrow(
+      /elasticity: expected the train_micro_batch_size_per_gpu of the training, 16, got 17/,
+    );
+  });
+});
+
+test('a section that is off changes nothing', () => {
+  const off = elastic({ enabled: false }, { train_batch_size: 6 });
+  expect(sizes(off, 2)).toEqual([6, 3, 1]);
+});
+
+test.each<[Section, path: string, message: RegExp]>([
+  [{ max_train_batch_size: undefined }, 'max_train_batch_size', /got none.*2000/],
+  [{ micro_batch_sizes: [] }, 'micro_batch_sizes', /got none/],
+  [{ micro_batch_sizes: [0] }, 'micro_batch_sizes.0', /got 0/],
+  [{ micro_batch_sizes: [4, 10001] }, 'micro_batch_sizes', /at most 10000.*got 10001/],
+  [{ min_gpus: 1501 }, 'min_gpus', /at most max_gpus, which is 1500, got 1501/],
+  [{ min_gpus: 1400, max_gpus: 1401 }, 'min_gpus', /got 1400 to 1401/],
+  [{ model_parallel_size: 2 }, 'model_parallel_size', /elasticity.version to 0.2/],
+  [{ version: 0.2, model_parallel_size: 2 }, 'model_parallel_size', /divisor of num_gpus/],
+  [{ version: 0.2, num_gpus_per_node: 1501 }, 'max_gpus', /at least num_gpus_per_node/],
+  [{ version: 0.3 }, 'version', /0.1, 0.2/],
+])('%j is refused', (section, path, message) => {
+  const { errors } = checkConfig(elastic(section), { worldSize: 64 });
+  expect(errors.map((error) => error.path)).toEqual([`elasticity.${path}`]);
+  expect(errors[0]?.message).toMatch(message);
+});
