@@ -128,7 +128,7 @@ test.each([3, 4, 10, 13])(
     const rest = [...train(second), ...train(second), ...(stop < 10 ? train(second) : [])];
     expect([...before, ...rest].slice(0, 30)).toEqual(expected.slice(0, 30));
     const { trainLoader } = await start({ ...sampling(), gradient_accumulation_steps: 1 });
-    const { epoch, served } = first.trainLoader.stateDict();
+    const { epoch = null, served = null } = first.trainLoader.stateDict();
     const state = { epoch, served, samples: LENGTH, seed: 9, batchSize: 6 };
     expect(first.trainLoader.stateDict()).toEqual(state);
     expect(() => trainLoader.loadStateDict(state)).toThrow('a position in steps of 3 samples');

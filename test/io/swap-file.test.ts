@@ -140,9 +140,8 @@ describe.each(engines)('over %s', (engine) => {
     file.write(4 * SLOT, slot(0), compute);
     file.wait(slot(0), compute);
     const place = 4 * SLOT + 2 * PAGE + 17;
-    damage((descriptor) =>
-      writeSync(descriptor, Uint8Array.of(pattern(5)[2 * PAGE + 17] ^ 4), 0, 1, place),
-    );
+    const flipped = (pattern(5)[2 * PAGE + 17] as number) ^ 4;
+    damage((descriptor) => writeSync(descriptor, Uint8Array.of(flipped), 0, 1, place));
     file.read(4 * SLOT, slot(1), compute);
     const read = () => file.wait(slot(1), compute);
     expect(read).toThrow(

@@ -85,7 +85,7 @@ async function build(
   const [parameter] = model.parameters();
   noGrad(() => parameter?.mul_(1 + Number(process.env.RANK)));
   const { engine, trainLoader } = await initialize({ model, config, trainingData: dataset });
-  const [first] = trainLoader as Iterable<Tensor>;
+  const [first] = trainLoader as Iterable<Tensor> as [Tensor];
   const samples = first.toArray() as number[];
   first.dispose();
   return { engine, samples };
