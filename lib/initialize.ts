@@ -28,7 +28,6 @@ import type { Engine } from './engine/engine.js';
 import { requireUnowned } from './engine/parameters/owned-parameters.js';
 import type { PipelineEngine } from './engine/pipeline-engine.js';
 import { DATA } from './engine/ranks.js';
-import { orTell } from './engine/setup/agreement.js';
 import { buildEngine } from './engine/setup/build-engine.js';
 
 import { type Clients, requireJob, requireMonitors } from './engine/setup/clients.js';
@@ -40,6 +39,7 @@ import {
   unchosen,
 } from './engine/setup/data-sampling.js';
 import type { Planned } from './engine/setup/planned-zero.js';
+import { orTell } from './engine/setup/setup-world.js';
 import { DsError } from './errors.js';
 import { Module } from './nn/index.js';
 import { described, modelHint } from './nn/require-module.js';

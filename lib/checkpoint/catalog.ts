@@ -2,7 +2,6 @@
 // other layers, merged.
 import { createHash } from 'node:crypto';
 
-import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { describe } from '../runtime/view.js';
 import type { TensorInfo } from './shard.js';
@@ -36,9 +35,9 @@ export async function mergedCatalog(
   const digest = digests[world.rank] as string;
   if (digests.every((one) => one === digest)) return own;
   const isFirst = digests.indexOf(digest) === world.rank;
-  const lists = (await inUnison(world, 'merging tensors', async () =>
-    isFirst ? (listed(own) as unknown as JsonObject) : null,
-  )) as unknown as (Listed | null)[];
+  const lists = await inUnison(world, 'merging tensors', async () =>
+    isFirst ? listed(own) : null,
+  );
   return { model: merged(lists, 'model'), optimizer: merged(lists, 'optimizer') };
 }
 

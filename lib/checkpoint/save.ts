@@ -80,6 +80,13 @@ export interface CheckpointContent<Kept extends Shard = Shard> {
   description: JsonObject | null;
 }
 
+/** What one rank has written, as it tells the others. */
+interface Written extends Pick<CheckpointContent, 'part' | 'rankState'> {
+  files: readonly FileRecord[];
+  /** The digest of its catalog. */
+  tensors: string;
+}
+
 /**
  * A save that all ranks have begun. Exactly one write() or cancel() must follow. A crash at any
  * moment leaves the previous checkpoint of the tag or the new one, complete.
@@ -142,12 +149,12 @@ export class Save {
     const { world, draft } = this;
     try {
       const written = await inUnison(world, 'writing shards', async () => {
-        const files = (await this.writeShards(content)) as unknown as JsonObject[];
+        const files = await this.writeShards(content);
         const tensors = digestOf(content.catalog);
         const { part, rankState } = content;
-        return { part: part && { ...part }, files, rankState, tensors };
+        return { part, files, rankState, tensors };
       });
-      const digests = written.map(({ tensors }) => tensors as string);
+      const digests = written.map(({ tensors }) => tensors);
       const catalog = await mergedCatalog(world, content.catalog, digests);
       await inUnison(world, 'committing the checkpoint', async () => {
         if (draft) await this.commit(draft, { ...content, catalog }, written);
@@ -169,14 +176,12 @@ export class Save {
   private async commit(
     draft: Draft,
     content: CheckpointContent,
-    written: readonly JsonObject[],
+    written: readonly Written[],
   ): Promise<void> {
     const { saveLatest, keepLast } = this.target;
-    const files = written.flatMap((one) => one.files as unknown as FileRecord[]);
-    const parts = written.filter(({ part }) => (part as JsonObject | null)?.model === 0);
-    const ranks = parts
-      .map(({ rankState }) => rankState as JsonObject | null)
-      .filter((state) => state !== null);
+    const files = written.flatMap((one) => one.files);
+    const parts = written.filter(({ part }) => part?.model === 0);
+    const ranks = parts.map(({ rankState }) => rankState).filter((state) => state !== null);
     await writeManifest(this.folder, await this.describe(content, files, ranks));
     await publish(draft, saveLatest);
     if (keepLast !== undefined) await retain(draft, keepLast);

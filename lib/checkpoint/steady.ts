@@ -2,7 +2,6 @@
 // longer matters.
 import { setTimeout as pause } from 'node:timers/promises';
 
-import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type CheckpointWorld, inUnison } from './world.js';
 
@@ -38,7 +37,7 @@ export async function openSteadily<T extends Opened>(
     if ('opened' in own && isSame(all)) return own.opened;
     if ('opened' in own) await own.opened.close();
     const said = JSON.stringify(all);
-    const isBelieved = said === before && !all.some(({ moving }) => moving === true);
+    const isBelieved = said === before && !all.some((one) => 'moving' in one && one.moving);
     if (isBelieved || attempt === ATTEMPTS) {
       await inUnison(world, label, async () => {
         if ('error' in own) throw own.error;
@@ -70,16 +69,19 @@ async function attemptAt<T extends Opened>(
   }
 }
 
+/** An outcome, as a rank tells it. */
+type Told = { id: string } | { error: string; moving: boolean };
+
 /** What all ranks have met, by rank. */
 async function tellAll<T extends Opened>(
   world: CheckpointWorld,
   label: string,
   own: Outcome<T>,
-): Promise<JsonObject[]> {
-  const told: JsonObject =
+): Promise<Told[]> {
+  const told: Told =
     'opened' in own ? { id: own.opened.id } : { error: String(own.error), moving: own.moving };
   try {
-    return (await world.exchange(label, told)) as JsonObject[];
+    return (await world.exchange(label, told)) as Told[];
   } catch (error) {
     if ('error' in own) throw own.error;
     await own.opened.close();
@@ -87,9 +89,9 @@ async function tellAll<T extends Opened>(
   }
 }
 
-function isSame(all: readonly JsonObject[]): boolean {
-  const [first] = all;
-  return all.every(({ id }) => id !== undefined && id === first?.id);
+function isSame(all: readonly Told[]): boolean {
+  const ids = all.map((one) => ('id' in one ? one.id : null));
+  return ids.every((id) => id !== null && id === ids[0]);
 }
 
 function replaced(op: string): DsError {

@@ -1,5 +1,5 @@
 // The ranks that save and load a checkpoint together, and how they succeed or fail together.
-import type { JsonObject, JsonValue } from '../../types/json.js';
+import type { JsonData, JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { asDsError } from './file-error.js';
 
@@ -25,30 +25,36 @@ export const soloWorld: CheckpointWorld = {
  * rank it fails on all: there with its own error, elsewhere with DS_CHECKPOINT, which names that
  * rank and repeats what it said.
  */
-export async function inUnison<T extends JsonValue>(
+export async function inUnison<Data extends JsonData<Data>>(
   world: CheckpointWorld,
   label: string,
-  body: () => Promise<T>,
-): Promise<T[]> {
+  body: () => Promise<Data>,
+): Promise<Data[]> {
   const own = await outcomeOf(label, body);
-  const outcomes = await world.exchange(label, own.told).catch((error: unknown) => {
+  const outcomes = (await world.exchange(label, own.told).catch((error: unknown) => {
     throw own.failed ? own.error : error;
-  });
+  })) as Told<Data>[];
   if (own.failed) throw own.error;
-  const rank = outcomes.findIndex((outcome) => 'error' in (outcome as JsonObject));
-  if (rank >= 0) throw failureOf(label, rank, (outcomes[rank] as JsonObject).error as JsonObject);
-  return outcomes.map((outcome) => (outcome as JsonObject).value as T);
+  return outcomes.map((outcome, rank) => {
+    if ('error' in outcome) throw failureOf(label, rank, outcome.error);
+    return outcome.value;
+  });
 }
+
+/** What a rank says of its part: the result, or the fields of its error. */
+type Told<Data> = { value: Data } | { error: Failure };
+
+type Failure = Record<'op' | 'expected' | 'got' | 'hint', string>;
 
 type Outcome = { told: JsonObject } & ({ failed: false } | { failed: true; error: unknown });
 
-async function outcomeOf(step: string, body: () => Promise<JsonValue>): Promise<Outcome> {
+async function outcomeOf(step: string, body: () => Promise<unknown>): Promise<Outcome> {
   try {
-    return { told: { value: await body() }, failed: false };
+    return { told: { value: (await body()) as JsonValue }, failed: false };
   } catch (thrown) {
     const error = asDsError(thrown, step);
     const { expected, got, hint, op } = error as Partial<DsError>;
-    const told: JsonObject =
+    const told: Failure =
       error instanceof DsError
         ? { op: String(op), expected: String(expected), got: String(got), hint: String(hint) }
         : { op: kindOf(error), expected: 'success', got: String(error), hint: '' };
@@ -60,12 +66,6 @@ function kindOf(error: unknown): string {
   return (error as Error | null)?.name ?? 'error';
 }
 
-function failureOf(step: string, rank: number, told: JsonObject): DsError {
-  return new DsError({
-    code: 'DS_CHECKPOINT',
-    op: `${step} on rank ${rank}: ${told.op}`,
-    expected: String(told.expected),
-    got: String(told.got),
-    hint: String(told.hint),
-  });
+function failureOf(step: string, rank: number, { op, ...told }: Failure): DsError {
+  return new DsError({ code: 'DS_CHECKPOINT', op: `${step} on rank ${rank}: ${op}`, ...told });
 }

@@ -1,7 +1,7 @@
 // Evaluation and prediction: every sample once, and sums over ranks that all of them have alike.
 import { types } from 'node:util';
 
-import type { JsonObject, JsonValue } from '../../types/json.js';
+import type { JsonData, JsonValue } from '../../types/json.js';
 import type { CheckpointWorld } from '../checkpoint/index.js';
 import type { Engine } from '../engine/engine.js';
 import { DATA } from '../engine/ranks.js';
@@ -91,21 +91,22 @@ export async function predict<Batch>(
     }
   });
   const ofRanks = await ofDataRanks(judge, 'predictions', own.map(packed));
-  return inTurn(ofRanks.map((rows) => (rows as JsonObject[]).map(unpacked)));
+  return inTurn(ofRanks.map((rows) => rows.map(unpacked)));
 }
 
 /**
  * What each data rank has found, in their order. Ranks that share the model, or are copies, have
  * found the same: the first of them speaks.
  */
-async function ofDataRanks<Batch>(
+async function ofDataRanks<Batch, Data extends JsonData<Data>>(
   { world, engine: { mesh } }: Judge<Batch>,
   label: string,
-  own: JsonValue,
-): Promise<JsonValue[]> {
+  own: Data,
+): Promise<Data[]> {
   const speakers = mesh.shape.ranksAlong(0, ...DATA);
-  const found = await world.exchange(label, speakers.includes(world.rank) ? own : null);
-  return speakers.map((rank) => found[rank] as JsonValue);
+  const said = speakers.includes(world.rank) ? (own as JsonValue) : null;
+  const found = (await world.exchange(label, said)) as Data[];
+  return speakers.map((rank) => found[rank] as Data);
 }
 
 /** Runs `body` with the model in evaluation mode, as training mode is afterwards what it was. */
@@ -201,16 +202,15 @@ function requireSums(metrics: MetricSums, taken: readonly string[]): MetricSums 
 }
 
 /** JSON has no numbers that are not finite. */
-function written(sums: Sums): JsonObject {
-  const entries = Object.entries(sums).map(([name, { sum, count }]) => [
-    name,
-    [String(sum), count],
-  ]);
-  return Object.fromEntries(entries) as JsonObject;
+type WrittenSums = Record<string, [sum: string, count: number]>;
+
+function written(sums: Sums): WrittenSums {
+  const entries = Object.entries(sums);
+  return Object.fromEntries(entries.map(([name, { sum, count }]) => [name, [String(sum), count]]));
 }
 
-function read(value: JsonValue): Sums {
-  const entries = Object.entries(value as Record<string, [string, number]>);
+function read(sums: WrittenSums): Sums {
+  const entries = Object.entries(sums);
   return Object.fromEntries(
     entries.map(([name, [sum, count]]) => [name, { sum: Number(sum), count }]),
   );
@@ -232,14 +232,19 @@ function rowsOf(out: unknown): Prediction[] {
 
 const ARRAYS = { Float32Array, Float64Array, Int32Array, BigInt64Array, Uint8Array };
 
-function packed(row: Prediction): JsonObject {
-  const bytes = Buffer.from(row.buffer, row.byteOffset, row.byteLength);
-  return { type: row.constructor.name, bytes: bytes.toString('base64') };
+interface PackedRow {
+  type: keyof typeof ARRAYS;
+  bytes: string;
 }
 
-function unpacked({ type, bytes }: JsonObject): Prediction {
-  const raw = Uint8Array.from(Buffer.from(bytes as string, 'base64'));
-  return new ARRAYS[type as keyof typeof ARRAYS](raw.buffer) as Prediction;
+function packed(row: Prediction): PackedRow {
+  const bytes = Buffer.from(row.buffer, row.byteOffset, row.byteLength);
+  return { type: row.constructor.name as keyof typeof ARRAYS, bytes: bytes.toString('base64') };
+}
+
+function unpacked({ type, bytes }: PackedRow): Prediction {
+  const raw = Uint8Array.from(Buffer.from(bytes, 'base64'));
+  return new ARRAYS[type](raw.buffer) as Prediction;
 }
 
 /** Sample i of rank r is number i * ranks + r. */

@@ -2,8 +2,7 @@
 // before they share anything.
 import { createHash } from 'node:crypto';
 import type { ResolvedConfig } from '../../../types/config.js';
-import type { JsonValue } from '../../../types/json.js';
-import { type Axis, type Distributed, type MeshShape, toldOf } from '../../comm/index.js';
+import type { Axis, Distributed, MeshShape } from '../../comm/index.js';
 import { DsError, type DsErrorCode } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { hyperparameters } from '../../optim/param-groups.js';
@@ -12,8 +11,8 @@ import { isObject } from '../../runtime/is-object.js';
 import { getRandomState, type Tensor } from '../../tensor/index.js';
 import type { Decisions } from '../engine-parts.js';
 import { DATA, MODEL } from '../ranks.js';
-import { StoreWorld } from '../saving/store-world.js';
-import { isCutOver, type NamedPart, partsOf, requireComplete } from './cut-layers.js';
+import { isCutOver, partsOf, requireComplete } from './cut-layers.js';
+import { type Exchange, setupWorldOf } from './setup-world.js';
 
 /** What an engine is about to be built from. */
 export type Given = Pick<Decisions, 'module' | 'config' | 'optimizer' | 'schedules'>;
@@ -89,12 +88,12 @@ export async function requireAgreement(
   if (job.worldSize === 1) return;
   const own = describe(given);
   for (const key of planned) own.config[key] = text('auto');
-  await worldOf(job).inTurn(async (exchange) => {
+  await setupWorldOf(job).inTurn(async (exchange) => {
     await compare(job, RULES, own, exchange);
     if (!isCutOver(job, given.module)) return;
     const { mesh } = job;
     const parts = mesh.place('pp', 'dp', 'sp') === 0 ? partsOf(given.module) : [];
-    requireComplete((await exchange(parts as unknown as JsonValue)) as unknown as NamedPart[][]);
+    requireComplete(await exchange(parts));
   });
 }
 
@@ -103,28 +102,7 @@ export async function requireSameConfig(job: Distributed, config: ResolvedConfig
   if (job.worldSize === 1) return;
   const rules = RULES.filter(({ part }) => part === 'config');
   const own = { config: describeConfig(config) };
-  await worldOf(job).inTurn((exchange) => compare(job, rules, own, exchange));
-}
-
-/** What every rank says, by rank; all of them ask at the same point of initialize(). */
-export function exchanged(job: Distributed, value: JsonValue): Promise<JsonValue[]> {
-  return worldOf(job).inTurn((exchange) => exchange(value));
-}
-
-/**
- * Runs this rank's part of initialize(). Where it throws alone, the others get DS_COMM with that in
- * place of what they would compare next.
- */
-export async function orTell<Result>(
-  job: Distributed,
-  body: () => Promise<Result>,
-): Promise<Result> {
-  try {
-    return await body();
-  } catch (error) {
-    if (job.worldSize > 1) await worldOf(job).refuse(error);
-    throw error;
-  }
+  await setupWorldOf(job).inTurn((exchange) => compare(job, rules, own, exchange));
 }
 
 async function compare(
@@ -133,7 +111,7 @@ async function compare(
   own: Partial<Description>,
   exchange: Exchange,
 ): Promise<void> {
-  const all = (await exchange(rules.map(({ part }) => digestOf(own[part] ?? {})))) as string[][];
+  const all = await exchange(rules.map(({ part }) => digestOf(own[part] ?? {})));
   for (const [index, rule] of rules.entries()) {
     const digests = all.map((one) => one[index] as string);
     const pair = firstDifference(mesh.shape, digests, rule.axes);
@@ -161,82 +139,6 @@ export function firstDifference(
 }
 
 const digestOf = (texts: Texts): string => createHash('sha256').update(sorted(texts)).digest('hex');
-
-/**
- * Engines that are built at the same time agree one after the other, so in the same order on every
- * rank.
- */
-class AgreementWorld {
-  private last: Promise<unknown> = Promise.resolve();
-  /** What came of exchanges, on all ranks alike. */
-  private readonly shared = new WeakSet<Error>();
-
-  constructor(private readonly world: StoreWorld) {}
-
-  inTurn<Result>(body: (exchange: Exchange) => Promise<Result>): Promise<Result> {
-    const exchange: Exchange = async (value) => {
-      const said = (await this.world.exchange(OP, { value })) as Answer[];
-      return said.map((one, rank) => {
-        if ('error' in one) throw failed(rank, one.error);
-        return one.value;
-      });
-    };
-    const turn = this.last
-      .catch(() => {})
-      .then(() => body(exchange))
-      .catch((error: Error) => {
-        this.shared.add(error);
-        throw error;
-      });
-    this.last = turn;
-    return turn;
-  }
-
-  /** The others get `error` instead of this rank's part, unless they have it. Never rejects. */
-  async refuse(error: unknown): Promise<void> {
-    if (this.shared.has(error as Error)) return;
-    const turn = this.last
-      .catch(() => {})
-      .then(() => this.world.announce(OP, { error: toldOf(error) }))
-      .catch(() => {}); // Where the job is over, the others learn of that.
-    this.last = turn;
-    await turn;
-  }
-}
-
-const OP = 'initialize';
-
-/** A value, or what a rank that does not go on has met with. */
-type Answer = { value: JsonValue } | { error: string };
-
-/** As a collective fails whose ranks one of them has left: see JointCall. */
-function failed(rank: number, error: string): DsError {
-  return new DsError({
-    code: 'DS_COMM',
-    op: OP,
-    expected: 'every rank to take part',
-    got: `rank ${rank} failed: ${error}`,
-  });
-}
-
-/** Resolves with every rank's value, by rank. */
-type Exchange = (value: JsonValue) => Promise<JsonValue[]>;
-
-const worlds = new WeakMap<Distributed, AgreementWorld>();
-
-function worldOf(job: Distributed): AgreementWorld {
-  const known = worlds.get(job);
-  if (known) return known;
-  const { rank, worldSize: size, store, timeout, world } = job;
-  const made = new AgreementWorld(
-    new StoreWorld(store as NonNullable<typeof store>, {
-      ...{ rank, size, timeout, name: job.nextName('initialize'), check: () => world.check() },
-      hint: 'Every rank must call initialize(), and as often.',
-    }),
-  );
-  worlds.set(job, made);
-  return made;
-}
 
 /** `value` as JSON, the keys of each object in alphabetical order. */
 function sorted(value: unknown): string {

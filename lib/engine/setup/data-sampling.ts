@@ -1,6 +1,5 @@
 // The sampler that data_efficiency.data_sampling asks for.
 import type { ResolvedConfig } from '../../../types/config.js';
-import type { JsonValue } from '../../../types/json.js';
 import type { Distributed } from '../../comm/index.js';
 import {
   type CurriculumMetric,
@@ -11,7 +10,7 @@ import {
 import { DsError } from '../../errors.js';
 import type { Engine } from '../engine.js';
 import { scheduleOf } from '../step/curriculum.js';
-import { exchanged } from './agreement.js';
+import { exchanged } from './setup-world.js';
 
 const SECTION = 'data_efficiency.data_sampling';
 
@@ -91,16 +90,19 @@ export async function requireSameDraws(
   }
 }
 
+/** Of the index files of each metric; null where its values are no file's. */
+type Digests = ReturnType<CurriculumSampler['digests']>;
+
 /**
  * Throws DS_DATA, on every rank alike, where ranks have other index files than the first: they
  * would draw other batches. `exchange` gives what every rank says, by rank.
  */
 export async function requireSameMetrics(
   sampler: Sampler,
-  exchange: (own: JsonValue) => Promise<JsonValue[]>,
+  exchange: (own: Digests) => Promise<Digests[]>,
 ): Promise<void> {
   if (!(sampler instanceof CurriculumSampler)) return;
-  const [first, ...others] = (await exchange(sampler.digests())) as Record<string, unknown>[];
+  const [first, ...others] = await exchange(sampler.digests());
   for (const [i, other] of others.entries()) {
     const name = Object.keys(first ?? {}).find((one) => first?.[one] !== other[one]);
     if (name === undefined) continue;

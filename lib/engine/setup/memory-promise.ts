@@ -3,13 +3,11 @@
 import { existsSync, statfsSync, statSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 import type { ResolvedConfig } from '../../../types/config.js';
-import type { JsonValue } from '../../../types/json.js';
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import { byteText } from '../../runtime/byte-text.js';
 import { cpu, type Device } from '../../runtime/device.js';
 import { type HostLimits, hostLimits } from '../../runtime/host-limits.js';
-import { exchanged } from './agreement.js';
 import {
   type CertainBytes,
   type Counted,
@@ -18,6 +16,7 @@ import {
   sumOf,
 } from './certain-bytes.js';
 import { speculates, splitsMasters } from './master-halves.js';
+import { exchanged } from './setup-world.js';
 
 /** What one rank needs, and what there is where it runs. */
 export interface Claim {
@@ -68,8 +67,7 @@ export async function requireMemory(
     splitsMasters: splitsMasters({ ...given, config: isOpen ? waiting(config) : config, device }),
   };
   const own = claimOf(counted, device);
-  const said = job.worldSize === 1 ? [own] : await exchanged(job, own as unknown as JsonValue);
-  const claims = said as unknown as Claim[];
+  const claims = await exchanged(job, own);
   const found = shortages(claims);
   const certain = found.filter(({ isCertain }) => isCertain);
   if (certain.length > 0) throw refusal(certain, config);

@@ -1,13 +1,12 @@
 // The first run of `ds --autotuning`: writes down what the plan has to know of the model, the job
 // and its memory, before anything is allocated.
 import type { ResolvedConfig } from '../../../types/config.js';
-import type { JsonValue } from '../../../types/json.js';
 import type { Distributed } from '../../comm/index.js';
 import { type ModelInfo, writeResult } from '../../plan/index.js';
 import type { Decisions } from '../engine-parts.js';
-import { exchanged } from './agreement.js';
-import { clusterOf, roomOf, type Standing, standingOf } from './planned-room.js';
+import { clusterOf, roomOf, standingOf } from './planned-room.js';
 import { type Measured, stateBytesOf, trainedBy } from './planned-zero.js';
+import { exchanged } from './setup-world.js';
 
 /** The file that this run is to write; null for all other runs. */
 export function modelInfoPath({ autotuning }: ResolvedConfig): string | null {
@@ -23,9 +22,8 @@ export async function describeModel(
 ): Promise<void> {
   const { device } = job.world;
   const own = standingOf(module, config, device);
-  const said = job.worldSize === 1 ? [own] : await exchanged(job, own as unknown as JsonValue);
+  const standings = await exchanged(job, own);
   if (job.rank !== 0) return;
-  const standings = said as unknown as Standing[];
   const sizes = trainedBy(optimizer, whole);
   const info: ModelInfo = {
     num_params: sizes.parameters,

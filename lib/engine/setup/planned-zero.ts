@@ -1,7 +1,6 @@
 // "auto" of stage and offload: what the ranks have, what the plan chooses of it, and the line that
 // says so.
 import type { ResolvedConfig } from '../../../types/config.js';
-import type { JsonValue } from '../../../types/json.js';
 import type { Distributed } from '../../comm/index.js';
 import { CausalLM } from '../../models/index.js';
 import type { Module } from '../../nn/module.js';
@@ -23,12 +22,12 @@ import {
 import { dtypeSize } from '../../runtime/dtype.js';
 import { numel } from '../../runtime/view.js';
 import type { Decisions } from '../engine-parts.js';
-import { exchanged } from './agreement.js';
 import { isCutOver } from './cut-layers.js';
 import { speculates } from './master-halves.js';
 import { notice } from './memory-promise.js';
 import { choiceLine, refusal } from './planned-report.js';
-import { clusterOf, roomOf, type Standing, standingOf } from './planned-room.js';
+import { clusterOf, roomOf, standingOf } from './planned-room.js';
+import { exchanged } from './setup-world.js';
 import { shardSizes } from './shard-sizes.js';
 import { NoOptimizer } from './untrained.js';
 
@@ -76,8 +75,7 @@ export async function choosePlanned(
 ): Promise<ResolvedConfig> {
   const { device } = job.world;
   const own = standingOf(asked.module, asked.config, device);
-  const said = job.worldSize === 1 ? [own] : await exchanged(job, own as unknown as JsonValue);
-  const standings = said as unknown as Standing[];
+  const standings = await exchanged(job, own);
   const cluster = clusterOf(standings);
   const seq = model.isKnown ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
   const facts = { job, asked, model, cluster, seq };

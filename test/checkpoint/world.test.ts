@@ -1,0 +1,67 @@
+// What ranks tell each other: results by rank, the failure of one on all, and nothing but data.
+import { inUnison, soloWorld } from '../../lib/checkpoint/index.js';
+import { DsError } from '../../lib/errors.js';
+import { onRanks } from './joined-worlds.js';
+
+interface Found {
+  name: string | null;
+  note?: string;
+  readonly parts: readonly { shape: readonly number[] }[];
+}
+
+test('every rank gets the results of all, by rank', async () => {
+  const said = await onRanks(3, (world) =>
+    inUnison(world, 'looking', async (): Promise<Found> => {
+      return { name: `rank ${world.rank}`, parts: [{ shape: [world.rank] }] };
+    }),
+  );
+  const all = [0, 1, 2].map((rank) => ({ name: `rank ${rank}`, parts: [{ shape: [rank] }] }));
+  expect(said).toEqual([0, 1, 2].map(() => ({ status: 'fulfilled', value: all })));
+});
+
+test('a rank that fails keeps its error, and the others get its words', async () => {
+  const own = new DsError({
+    code: 'DS_IO',
+    op: 'disk',
+    expected: 'room',
+    got: 'none',
+    hint: 'Go.',
+  });
+  const said = await onRanks(2, (world) =>
+    inUnison(world, 'writing', async () => {
+      if (world.rank === 1) throw own;
+      return null;
+    }),
+  );
+  const told = { code: 'DS_CHECKPOINT', op: 'writing on rank 1: disk', expected: 'room' };
+  expect(said).toEqual([
+    { status: 'rejected', reason: expect.objectContaining({ ...told, got: 'none', hint: 'Go.' }) },
+    { status: 'rejected', reason: own },
+  ]);
+});
+
+test('the first of several ranks that fail is named', async () => {
+  const said = await onRanks(3, (world) =>
+    inUnison(world, 'writing', async () => {
+      if (world.rank > 0) throw new TypeError(`no ${world.rank}`);
+      return null;
+    }),
+  );
+  const reason = { op: 'writing on rank 1: TypeError', got: 'TypeError: no 1' };
+  expect(said[0]).toEqual({ status: 'rejected', reason: expect.objectContaining(reason) });
+});
+
+/** In each line the compiler must find a mistake: scripts/check fails where it does not. */
+test('what JSON would lose does not compile', async () => {
+  // @ts-expect-error a function
+  await inUnison(soloWorld, '', async () => ({ count: 1, body: () => 1 }));
+  // @ts-expect-error an object with methods
+  await inUnison(soloWorld, '', async () => ({ when: new Date() }));
+  // @ts-expect-error a Map
+  await inUnison(soloWorld, '', async () => new Map([['a', 1]]));
+  // @ts-expect-error undefined in a list
+  await inUnison(soloWorld, '', async () => [1, undefined]);
+  // @ts-expect-error nothing
+  await inUnison(soloWorld, '', async () => {});
+  expect(await inUnison(soloWorld, '', async (): Promise<Found[]> => [])).toEqual([[]]);
+});
