@@ -2,10 +2,11 @@
 // drift apart unseen.
 import type { Axis, MeshShape } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
+import type { ToldRows } from './step-rows.js';
 
 /** Relative: kernels that add in no fixed order differ by less, and other samples by more. */
-export const LOSS_TOLERANCE = 1e-3;
-export const SQUARES_TOLERANCE = 1e-2;
+const LOSS_TOLERANCE = 1e-3;
+const SQUARES_TOLERANCE = 1e-2;
 
 /**
  * Two ranks that differ on the axes `copies` alone and whose numbers differ by more than
@@ -40,6 +41,26 @@ export interface Apart {
   ranks: readonly [first: number, other: number];
   axes: readonly Axis[];
   what: 'inputs' | 'losses or gradients';
+}
+
+/**
+ * Whether two ranks have not done the same in the step of these rows: by inputs, where ranks share
+ * layers or tokens out along `sharing`; of copies by losses, which are a rank's own, then by
+ * squares of gradients, to which all its data ranks add.
+ */
+export function findApart(
+  rows: Pick<ToldRows, 'inputsOf' | 'lossOf' | 'squaresOf'>,
+  among: { shape: MeshShape; copies: readonly Axis[]; sharing: readonly Axis[] },
+): Apart | null {
+  const { shape, copies, sharing } = among;
+  const inputsOf = (rank: number) => Float32Array.of(rows.inputsOf(rank));
+  const parts = sharing.length > 0 && copiesApart({ shape, copies: sharing }, inputsOf, 0);
+  if (parts) return { ranks: parts, axes: sharing, what: 'inputs' };
+  const lossOf = (rank: number) => Float32Array.of(rows.lossOf(rank));
+  const squaresOf = (rank: number) => rows.squaresOf(rank);
+  const found =
+    copiesApart(among, lossOf, LOSS_TOLERANCE) ?? copiesApart(among, squaresOf, SQUARES_TOLERANCE);
+  return found && { ranks: found, axes: copies, what: 'losses or gradients' };
 }
 
 /** What every rank throws then. */

@@ -1,0 +1,212 @@
+// What ranks tell each other in every step: a row of numbers of each, shared at once.
+import type { Device } from '../../runtime/device.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { held, noGrad, scope, type Tensor, zeros } from '../../tensor/index.js';
+import { sliceFlat } from '../../zero/flat.js';
+import type { Range } from '../../zero/layout.js';
+import type { Ranks } from '../ranks.js';
+import type { Columns } from './columns.js';
+
+/** What stands in a row behind the partitions' sums of squares. */
+const LOSS = 0;
+const STOP = 1;
+const INPUTS = 2;
+const BEHIND = 3;
+
+type RowRanks = Pick<Ranks, 'world' | 'tellers' | 'counting'>;
+
+/**
+ * Owns a row per rank of the job: a sum of squares for each of the columns, the sum of the
+ * micro-batches' losses, the wish to stop, and the first step's inputs. A rank writes its own;
+ * share() brings it those of the others.
+ */
+export class StepRows {
+  /** [ranks, columns + 3] f32. */
+  readonly all: Tensor;
+  /** [1] f32 each, of this rank's row: where its partitions' squares are summed, in their order. */
+  readonly squares: readonly Tensor[];
+  /** [1] f32 of this rank's row. */
+  readonly lossSum: Tensor;
+  /** [1] f32 of this rank's row: not 0 where it wishes to stop. */
+  readonly stop: Tensor;
+  /** [1] f32 of this rank's row: the digest of what it was given. */
+  readonly inputs: Tensor;
+  /** [counting ranks, columns] f32, the sums of squares of those that count. */
+  readonly partials: Tensor;
+
+  constructor(
+    device: Device,
+    private readonly ranks: RowRanks,
+    private readonly columns: Columns,
+  ) {
+    const { width } = this;
+    this.all = held(() => zeros([ranks.world.size, width], { device }));
+    this.partials = held(() => this.partialsOfAll());
+    const own = ranks.world.rank * width;
+    const slot = (column: number) => sliceFlat(this.all, { offset: own + column, numel: 1 });
+    this.squares = columns.own.map(slot);
+    this.lossSum = slot(columns.count + LOSS);
+    this.stop = slot(columns.count + STOP);
+    this.inputs = slot(columns.count + INPUTS);
+  }
+
+  /** Every rank has all rows, and partials all sums, for later work of the compute stream. */
+  share(): void {
+    this.gatherRows();
+    this.gatherPartials();
+  }
+
+  /**
+   * The mean of the losses that were shared, over `micros` micro-batches and the data ranks: a
+   * scalar f32 of the current scope.
+   */
+  meanLoss(micros: number): Tensor {
+    const { all } = this;
+    const { tellers } = this.ranks;
+    const from = all.offset + (tellers[0] ?? 0) * this.width + this.columns.count + LOSS;
+    const stride = strideOf(tellers) * this.width;
+    return noGrad(() =>
+      scope(() =>
+        all
+          .alias([tellers.length], [stride], from)
+          .sum()
+          .div(micros * tellers.length),
+      ),
+    );
+  }
+
+  /** `all` as the host has read it. */
+  read(values: Float32Array): ToldRows {
+    return new ToldRows(values, this.columns.count);
+  }
+
+  dispose(): void {
+    for (const square of this.squares) square.release();
+    for (const own of [this.lossSum, this.stop, this.inputs]) own.release();
+    this.partials.release();
+    this.all.release();
+  }
+
+  /** Elements of a row. */
+  private get width(): number {
+    return this.columns.count + BEHIND;
+  }
+
+  /**
+   * Where the rows of those that count have all sums they are read there; else gatherPartials()
+   * brings them together.
+   */
+  private partialsOfAll(): Tensor {
+    const { columns } = this;
+    const { counting } = this.ranks;
+    // Of a pipeline it may be another stage that trains.
+    const ranks = columns.runs[0]?.ranks ?? counting;
+    if (this.isScattered) {
+      return zeros([counting.length, columns.count], { device: this.all.device });
+    }
+    return this.sumsOf(ranks, { offset: 0, numel: columns.count });
+  }
+
+  /** Whether sums lie in the rows of several stages, or in rows that are not equally far apart. */
+  private get isScattered(): boolean {
+    const { runs } = this.columns;
+    const ranks = runs[0]?.ranks ?? this.ranks.counting;
+    return runs.length > 1 || evenParts(ranks).length > 1;
+  }
+
+  /** Columns `range` of the rows of `ranks`, which lie equally far apart in the job. */
+  private sumsOf(ranks: readonly number[], { offset, numel }: Range): Tensor {
+    const { width, all } = this;
+    const shape = [ranks.length, numel];
+    const from = all.offset + (ranks[0] ?? 0) * width + offset;
+    return all.alias(shape, [strideOf(ranks) * width, 1], from);
+  }
+
+  /** All-gathers the rows in place, in the order of the compute stream. */
+  private gatherRows(): void {
+    const { width, all } = this;
+    const { world } = this.ranks;
+    const { compute } = all.device;
+    const flat = all.alias([all.numel], undefined, all.offset);
+    const own = all.alias([width], undefined, all.offset + world.rank * width);
+    world.allGather(flat, own, { stream: compute, purpose: 'gradient norms' }).wait(compute);
+    own.dispose();
+    flat.dispose();
+  }
+
+  /**
+   * Each stage of a pipeline knows the sums of its own partitions: all of them, in the order of one
+   * rank's.
+   */
+  private gatherPartials(): void {
+    const { columns } = this;
+    if (!this.isScattered) return;
+    const { partials } = this;
+    for (const { ranks, ...range } of columns.runs) {
+      let row = 0;
+      for (const part of evenParts(ranks)) {
+        const sums = held(() => this.sumsOf(part, range));
+        const shape = [part.length, range.numel];
+        const from = partials.offset + row * columns.count + range.offset;
+        const out = held(() => partials.alias(shape, [columns.count, 1], from));
+        kernels.copy({ in: sums, out });
+        sums.release();
+        out.release();
+        row += part.length;
+      }
+    }
+  }
+}
+
+/** The rows of all ranks of the job on the host. */
+export class ToldRows {
+  constructor(
+    private readonly values: Float32Array,
+    private readonly columns: number,
+  ) {}
+
+  /** Those of its own partitions; 0 in all other columns. */
+  squaresOf(rank: number): Float32Array {
+    const start = this.startOf(rank);
+    return this.values.subarray(start, start + this.columns);
+  }
+
+  /** The sum over its micro-batches. */
+  lossOf(rank: number): number {
+    return this.behind(rank, LOSS);
+  }
+
+  wishesToStop(rank: number): boolean {
+    return this.behind(rank, STOP) !== 0;
+  }
+
+  /** The digest of what it was given. */
+  inputsOf(rank: number): number {
+    return this.behind(rank, INPUTS);
+  }
+
+  private behind(rank: number, what: number): number {
+    return this.values[this.startOf(rank) + this.columns + what] as number;
+  }
+
+  private startOf(rank: number): number {
+    return rank * (this.columns + BEHIND);
+  }
+}
+
+/** How far apart ranks of one axis are in the job. */
+const strideOf = ([first = 0, second = first + 1]: readonly number[]): number => second - first;
+
+/** Ranks in order, cut where they are no longer equally far apart. */
+function evenParts(ranks: readonly number[]): number[][] {
+  const parts: number[][] = [];
+  for (const rank of ranks) {
+    const last = parts.at(-1);
+    if (!last || (last.length > 1 && rank - (last.at(-1) as number) !== strideOf(last))) {
+      parts.push([rank]);
+    } else {
+      last.push(rank);
+    }
+  }
+  return parts;
+}
