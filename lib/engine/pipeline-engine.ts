@@ -99,7 +99,7 @@ export class PipelineEngine extends Engine {
       try {
         const batch = within(cuts, () => parts.curriculum.batches(given));
         worker = new TrainingWorker(parts, this.pipe.pipeline, batch);
-        await this.run(this.pipe.schedule, micros, worker, true);
+        await this.run(this.pipe.schedule, micros, worker);
         this.update();
         return parts.control.meanLoss(micros);
       } finally {
@@ -173,12 +173,7 @@ export class PipelineEngine extends Engine {
     }
   }
 
-  private async run(
-    schedule: Schedule,
-    micros: number,
-    worker: StageWorker,
-    training = false,
-  ): Promise<void> {
+  private async run(schedule: Schedule, micros: number, worker: StageWorker): Promise<void> {
     const { pipeline, links } = this.pipe;
     const { rank, ranks } = pipeline.place;
     const actions = this.actionsOf(schedule, micros);
@@ -186,7 +181,7 @@ export class PipelineEngine extends Engine {
     this.parts.hooks.awaitWeights();
     pipeline.begin(micros);
     const place = { rank, ranks, stages: pipeline.stages };
-    await new PipelineRun(worker, links, place, training).run(actions);
+    await new PipelineRun(worker, links, place).run(actions);
   }
 
   private actionsOf(schedule: Schedule, micros: number): readonly Action[] {

@@ -8,6 +8,10 @@ import { Tensor } from '../tensor/index.js';
 /** What one layer gives the next: a tensor, or several. */
 export type Values = Tensor | readonly Tensor[];
 
+/** The values as a list. */
+export const listOf = (values: Values): readonly Tensor[] =>
+  values instanceof Tensor ? [values] : values;
+
 /** `values` where they can go from layer to layer. Throws DS_ARGUMENT, naming `op`. */
 export function requireValues(op: string, values: unknown, hint: string): Values {
   const list = Array.isArray(values) ? values : [values];

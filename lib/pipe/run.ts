@@ -1,8 +1,9 @@
 // Runs a rank's list of actions: work of its stages, and the transfers between them and others.
 import { held, Tensor, zeros } from '../tensor/index.js';
 import { type Action, rankOf, type Transfer, type Work } from './action.js';
-import type { Values } from './layers.js';
-import { type Arriving, type Links, listOf } from './links.js';
+import { listOf, type Values } from './layers.js';
+import type { Arriving, Links } from './links.js';
+import type { BatchKind } from './outlines.js';
 
 /** Inputs of the first layer, and what the loss compares with. */
 export type PipelineBatch = readonly [inputs: Values, labels: unknown];
@@ -12,6 +13,8 @@ export type Place = Pick<Work, 'stage' | 'micro'>;
 
 /** Who computes. */
 export interface StageWorker {
+  /** What its batch is for: in evaluation no backward follows a forward. */
+  readonly kind: BatchKind;
   /** The inputs of the model for micro-batch `micro`; asked on the rank of the first stage. */
   inputs(micro: number): Values;
   /**
@@ -93,7 +96,6 @@ export class PipelineRun {
     private readonly worker: StageWorker,
     private readonly links: Links,
     private readonly place: { rank: number; ranks: number; stages: number },
-    private readonly training: boolean,
   ) {}
 
   /** Rejects with what the worker or a link throws; then nothing of the run is left. */
@@ -103,7 +105,7 @@ export class PipelineRun {
         await this.act(action);
         this.links.settle();
       }
-      this.links.settle(true);
+      this.links.finish();
     } catch (error) {
       this.drop();
       throw error;
@@ -119,7 +121,8 @@ export class PipelineRun {
   }
 
   private async act(action: Action): Promise<void> {
-    const { links, training } = this;
+    const { links } = this;
+    const { kind } = this.worker;
     switch (action.kind) {
       case 'F':
         return this.forward(action);
@@ -129,14 +132,14 @@ export class PipelineRun {
       case 'W':
         return this.worker.weightGradients(action);
       case 'recvF':
-        return this.values.expect(action, await links.receiveValues(action, training));
+        return this.values.expect(action, await links.receiveValues(action, kind));
       case 'recvB': {
         const outputs = wanting(this.visitAt(action).outputs);
         return this.gradients.expect(action, links.receiveGradients(action, outputs));
       }
       case 'sendF':
-        await links.sendValues(action, this.visitAt(action).outputs, training);
-        if (!training) this.end(action);
+        await links.sendValues(action, this.visitAt(action).outputs, kind);
+        if (kind === 'eval') this.end(action);
         return;
       case 'sendB':
         return this.sendGradients(action);
@@ -146,15 +149,15 @@ export class PipelineRun {
   }
 
   private forward({ stage, micro }: Work): void {
-    const { worker, training } = this;
+    const { worker } = this;
     const at = { stage, micro };
     const inputs = stage === 0 ? null : this.values.take(at);
     const outputs = worker.forward(stage, micro, inputs ?? worker.inputs(micro));
     this.visits.set(nameOf(at), { inputs, outputs });
     const isLast = stage === this.place.stages - 1;
     if (!isLast && !this.isHere(stage + 1)) return;
-    if (!isLast) this.values.put({ stage: stage + 1, micro }, leavesOf(outputs, training));
-    if (!training) this.end(at);
+    if (!isLast) this.values.put({ stage: stage + 1, micro }, leavesOf(outputs, worker.kind));
+    if (worker.kind === 'eval') this.end(at);
   }
 
   private backward({ kind, stage, micro }: Work): void {
@@ -200,10 +203,10 @@ const wanting = (values: Values): readonly Tensor[] =>
   listOf(values).filter(({ requiresGrad }) => requiresGrad);
 
 /** The same values as another rank would get them: where a graph ends and the next one begins. */
-function leavesOf(values: Values, training: boolean): Values {
+function leavesOf(values: Values, kind: BatchKind): Values {
   const leaves = listOf(values).map((value) => {
     const leaf = held(() => value.alias(value.shape, value.strides, value.offset));
-    if (training && value.requiresGrad) leaf.requireGrad(true);
+    if (kind === 'train' && value.requiresGrad) leaf.requireGrad(true);
     return leaf;
   });
   return values instanceof Tensor ? (leaves[0] as Tensor) : leaves;

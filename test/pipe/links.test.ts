@@ -64,7 +64,7 @@ afterEach(() => jest.restoreAllMocks());
 test('a send and a receive have a stream each, behind compute, which waits for neither', async () => {
   const links = await firstStage();
   const output = Tensor.empty([2, 3], 'f32', cpu());
-  await links.sendValues({ kind: 'sendF', stage: 0, micro: 0, peer: 1 }, output, true);
+  await links.sendValues({ kind: 'sendF', stage: 0, micro: 0, peer: 1 }, output, 'train');
   const arriving = links.receiveGradients({ kind: 'recvB', stage: 0, micro: 0, peer: 1 }, [output]);
   expect(log.lines).toEqual(['1 waits for 0', 'send on 1', '2 waits for 0', 'recv on 2']);
   log.lines.length = 0;
@@ -80,7 +80,7 @@ test('of several micro-batches, the transfers of one direction share a stream', 
   const links = await firstStage();
   const output = Tensor.empty([2], 'f32', cpu());
   for (const micro of [0, 1]) {
-    await links.sendValues({ kind: 'sendF', stage: 0, micro, peer: 1 }, output, true);
+    await links.sendValues({ kind: 'sendF', stage: 0, micro, peer: 1 }, output, 'train');
   }
   expect(log.lines.filter((line) => line.startsWith('send'))).toEqual(['send on 1', 'send on 1']);
   output.dispose();

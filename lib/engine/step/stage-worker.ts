@@ -24,6 +24,7 @@ type Parts = Pick<
 
 /** Forwards of stages, each with a scope of its own for what comes out of it. */
 abstract class Worker implements StageWorker {
+  abstract readonly kind: StageWorker['kind'];
   private readonly scopes = new Map<string, Scope>();
 
   constructor(
@@ -86,6 +87,7 @@ abstract class Worker implements StageWorker {
 
 /** Adds up gradients in the units, as engine.backward() does. */
 export class TrainingWorker extends Worker {
+  readonly kind = 'train';
   /**
    * Where micro-batches are counted on a rank that does not get their losses; null on the others.
    */
@@ -164,6 +166,7 @@ export class TrainingWorker extends Worker {
 
 /** Adds up losses. */
 export class EvaluatingWorker extends Worker {
+  readonly kind = 'eval';
   /** Of the micro-batches so far; null on ranks without the last stage. The caller's. */
   sum: Tensor | null = null;
 

@@ -1,0 +1,155 @@
+// Outlines: what a rank tells the next one of the values that it sends, through the job's store,
+// before they travel.
+import { type Distributed, type ProcessGroup, toldOf } from '../comm/index.js';
+import { DsError } from '../errors.js';
+import { type DType, isFloating } from '../runtime/dtype.js';
+import { poll } from '../runtime/poll.js';
+import { describe } from '../runtime/view.js';
+import { Tensor } from '../tensor/index.js';
+import type { Transfer } from './action.js';
+import { listOf, type Values } from './layers.js';
+
+/** What a batch is for. Shapes of one kind say nothing of the other's. */
+export type BatchKind = 'train' | 'eval';
+
+/** What travels along one link, as its sender tells the receiver. */
+export interface Outline {
+  /** Whether a layer takes it as several values, even where it is one. */
+  several: boolean;
+  tensors: readonly { dtype: DType; shape: readonly number[]; wantsGrad: boolean }[];
+}
+
+/** What the sender tells in place of an outline that it does not come to. */
+interface Absence {
+  rank: number;
+  error: string;
+}
+
+const KINDS: readonly BatchKind[] = ['train', 'eval'];
+
+/** In evaluation nothing wants a gradient. */
+export function outlineOf(values: Values, kind: BatchKind): Outline {
+  const tensors = listOf(values).map(({ dtype, shape, requiresGrad }) => ({
+    ...{ dtype, shape, wantsGrad: kind === 'train' && requiresGrad && isFloating(dtype) },
+  }));
+  return { several: !(values instanceof Tensor), tensors };
+}
+
+/** Told once for each stage and kind of batch, or with each micro-batch where shapes change. */
+export class Outlines {
+  private readonly told = new Map<string, Outline>();
+  private readonly known = new Map<string, Outline>();
+  private readonly counts = new Map<string, number>();
+  /** Batches that have failed on this rank: what was told of one is not another's. */
+  private failures = 0;
+
+  constructor(
+    private readonly job: Distributed,
+    private readonly options: {
+      /** What keys in the store begin with, the same on all ranks of the pipeline. */
+      name: string;
+      dynamicShape: boolean;
+      /** Stages of this rank whose outputs leave it. */
+      departures: readonly number[];
+    },
+  ) {}
+
+  /** Of what `transfer` sends. Throws DS_SHAPE where shapes have changed and may not. */
+  async tell(transfer: Transfer, outline: Outline, kind: BatchKind): Promise<void> {
+    const place = this.placeOf(transfer.stage, kind);
+    const text = JSON.stringify(outline);
+    const before = this.told.get(place);
+    if (before && !this.options.dynamicShape) {
+      if (JSON.stringify(before) !== text) throw changed(transfer, before, outline);
+      return;
+    }
+    this.told.set(place, outline);
+    await this.job.store?.set(this.nextKey(place), text);
+  }
+
+  /**
+   * Of what `transfer` receives through `group`. Rejects with DS_COMM where its sender has failed,
+   * or the job has.
+   */
+  async hear(transfer: Transfer, group: ProcessGroup, kind: BatchKind): Promise<Outline> {
+    const place = this.placeOf(transfer.stage - 1, kind);
+    const known = this.known.get(place);
+    if (known && !this.options.dynamicShape) return known;
+    const key = this.nextKey(place);
+    const { store, timeout } = this.job;
+    const told = await unlessOver(group, store?.get(key, timeout) ?? Promise.resolve(''));
+    const outline = JSON.parse(told) as Outline | Absence;
+    await store?.delete(key);
+    if ('error' in outline) throw absent(transfer, outline);
+    this.known.set(place, outline);
+    return outline;
+  }
+
+  /**
+   * Those that wait for an outline of this rank get `error` in its place, and all that was told is
+   * forgotten. Never rejects: why the batch has failed says more than that the store is gone.
+   */
+  async tellFailure(error: unknown): Promise<void> {
+    const { rank, store } = this.job;
+    const text = JSON.stringify({ rank, error: toldOf(error) } satisfies Absence);
+    for (const kind of KINDS) {
+      for (const stage of this.options.departures) {
+        const place = this.placeOf(stage, kind);
+        if (this.told.has(place) && !this.options.dynamicShape) continue;
+        await store?.set(this.nextKey(place), text).catch(() => {});
+      }
+    }
+    this.failures++;
+    for (const known of [this.counts, this.told, this.known]) known.clear();
+  }
+
+  /** Of outputs of `stage`. */
+  private placeOf(stage: number, kind: BatchKind): string {
+    return `${this.options.name}/${kind}/stage ${stage}`;
+  }
+
+  private nextKey(place: string): string {
+    const count = this.counts.get(place) ?? 0;
+    this.counts.set(place, count + 1);
+    return `${place}/${this.failures}/${count}`;
+  }
+}
+
+/** What `told` resolves with; rejects with DS_COMM once the job has failed. */
+async function unlessOver<Told>(group: ProcessGroup, told: Promise<Told>): Promise<Told> {
+  let isOver = false;
+  const failure = poll(() => {
+    if (!isOver) group.check();
+    return isOver;
+  });
+  try {
+    await Promise.race([told, failure]);
+    return await told;
+  } finally {
+    isOver = true;
+    told.catch(() => {});
+    failure.catch(() => {});
+  }
+}
+
+function absent({ stage }: Transfer, { rank, error }: Absence): DsError {
+  return new DsError({
+    code: 'DS_COMM',
+    op: `pipeline, input of stage ${stage}`,
+    expected: 'all stages to run the batch',
+    got: `rank ${rank} met with an error: ${error}`,
+    hint: `Look at the output of rank ${rank}.`,
+  });
+}
+
+const phraseOf = ({ tensors }: Outline): string => tensors.map(describe).join(', ');
+
+function changed({ stage }: Transfer, before: Outline, now: Outline): DsError {
+  return new DsError({
+    code: 'DS_SHAPE',
+    op: `pipeline, output of stage ${stage}`,
+    expected: `${phraseOf(before)}, as in the first micro-batch`,
+    got: phraseOf(now),
+    hint: 'Give all micro-batches one shape, or the PipelineModule dynamicShape: true.',
+  });
+}
