@@ -3,7 +3,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { DsError } from '../errors.js';
 import { zeros } from '../nn/initializers.js';
-import { Linear, LinearGelu } from '../nn/layers.js';
+import { Linear, LinearGelu } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';

@@ -1,6 +1,7 @@
 // Gives the layers of a model the techniques that a configuration asks for.
 import { DsError } from '../errors.js';
-import { type Embedding, Linear } from '../nn/layers.js';
+import type { Embedding } from '../nn/embedding.js';
+import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { activationQuantization } from './activation-quantization.js';

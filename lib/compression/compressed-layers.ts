@@ -1,6 +1,7 @@
 // Layers with techniques of compression: wrappers that keep a layer's place and the names of its
 // parameters.
-import { type Embedding, Linear, LinearGelu } from '../nn/layers.js';
+import type { Embedding } from '../nn/embedding.js';
+import { Linear, LinearGelu } from '../nn/linear.js';
 import { type Field, Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { embedding, linear, linearGelu, scope, type Tensor, where } from '../tensor/index.js';

@@ -2,7 +2,7 @@
 // layers behind or in front.
 import { isDeepStrictEqual } from 'node:util';
 import { DsError } from '../errors.js';
-import type { Linear } from '../nn/layers.js';
+import type { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { type CompressedEmbedding, type CompressedLinear, linearsOf } from './compressed-layers.js';
 import type { CompressionSection, Technique } from './technique.js';

@@ -1,6 +1,7 @@
 // Which layers of a model the groups of a configuration mean.
 import { DsError } from '../errors.js';
-import { Embedding, Linear, LinearGelu } from '../nn/layers.js';
+import { Embedding } from '../nn/embedding.js';
+import { Linear, LinearGelu } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 
 /** Of a group, what says which layers are in it. */

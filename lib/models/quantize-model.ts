@@ -1,5 +1,5 @@
 // quantizeModel: the linear layers of a model with weights of 8 or 4 bits, to compute with them.
-import type { Linear } from '../nn/layers.js';
+import type { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isAmong, isLinear, packLinears, readSkipModules } from '../nn/pack-linears.js';
 import {

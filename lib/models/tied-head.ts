@@ -1,5 +1,5 @@
 // The head of a language model that is its token embedding.
-import type { Embedding } from '../nn/layers.js';
+import type { Embedding } from '../nn/embedding.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { linearPadded, type Tensor } from '../tensor/index.js';

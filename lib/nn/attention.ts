@@ -5,7 +5,7 @@ import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { attention, causalSelfAttentionPacked, type HeadShare, Tensor } from '../tensor/index.js';
-import { Linear, type LinearOptions } from './layers.js';
+import { Linear, type LinearOptions } from './linear.js';
 import { Module } from './module.js';
 import type { SparsePattern } from './sparse-attention.js';
 

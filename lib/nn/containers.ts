@@ -1,4 +1,4 @@
-// Modules that hold, pass on or reshape: ModuleDict, Identity, Flatten.
+// Modules that hold others, pass on or reshape: Sequential, ModuleDict, Identity, Flatten.
 import { DsError } from '../errors.js';
 import { phrase } from '../runtime/phrase.js';
 import type { Tensor } from '../tensor/index.js';
@@ -26,6 +26,47 @@ export class Flatten extends Module {
   /** The input with dims startDim to endDim as one. */
   override forward(x: Tensor): Tensor {
     return x.flatten(this.startDim, this.endDim);
+  }
+}
+
+function requireLayer(layer: unknown, index: number): void {
+  if (layer instanceof Module) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `Sequential layer ${index}`,
+    expected: 'a module',
+    got: phrase(layer),
+    hint: 'A function becomes one as the forward of a class that extends nn.Module; new makes one of a class.',
+  });
+}
+
+/** Modules one after the other; their names are "0", "1", ... as in PyTorch. */
+export class Sequential extends Module {
+  private readonly layers: readonly Module[];
+
+  /** Modules one after the other, or one list of them. Throws DS_ARGUMENT for what is no module. */
+  constructor(...layers: readonly Module[] | readonly [readonly Module[]]) {
+    super();
+    const [first] = layers;
+    const list = layers.length === 1 && Array.isArray(first) ? first : layers;
+    for (const [i, layer] of list.entries()) requireLayer(layer, i);
+    this.layers = list as readonly Module[];
+  }
+
+  protected override *fields(): Generator<[string, Module]> {
+    for (const [i, layer] of this.layers.entries()) yield [String(i), layer];
+  }
+
+  /** The modules in order, as checkpointSequential() takes them. */
+  [Symbol.iterator](): Iterator<Module> {
+    return this.layers[Symbol.iterator]();
+  }
+
+  /** The input through every module, first to last. */
+  override forward(x: Tensor): Tensor {
+    let out = x;
+    for (const layer of this.layers) out = layer.call(out) as Tensor;
+    return out;
   }
 }
 

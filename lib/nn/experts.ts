@@ -20,7 +20,7 @@ import {
   where,
 } from '../tensor/index.js';
 import { type Initializer, uniform } from './initializers.js';
-import { Linear, SwiGLU } from './layers.js';
+import { Linear, SwiGLU } from './linear.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 

@@ -14,6 +14,8 @@ export type { Gradients, InsteadOrNothing } from './backward-hooks.js';
 export { type ClipGradNormOptions, clipGradNorm, clipGradValue } from './clip-gradients.js';
 export * from './containers.js';
 export * from './convolution.js';
+export * from './dropout.js';
+export * from './embedding.js';
 export {
   Experts,
   type ExpertsOptions,
@@ -28,7 +30,7 @@ export type { Initializer, InitialPart } from './initializers.js';
 /** Initial values of parameters. Source: torch.nn.init. */
 export * as init from './initializers.js';
 export type { Joinable, Joining, JoinsOthers } from './joined-linears.js';
-export * from './layers.js';
+export * from './linear.js';
 export * from './losses.js';
 export {
   type ForwardHook,
@@ -40,6 +42,7 @@ export {
   type StateDictPreHook,
 } from './module.js';
 export * from './multihead-attention.js';
+export * from './norms.js';
 export { type PackedLayout, PackedLinear, StoredParameter } from './packed-linear.js';
 export { Parameter, type Place } from './parameter.js';
 export type { PretrainedDescription } from './pretrained-description.js';

@@ -11,7 +11,7 @@ import {
   wantsGradient,
 } from './attention-masks.js';
 import { xavierUniform, zeros } from './initializers.js';
-import { Linear } from './layers.js';
+import { Linear } from './linear.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 import type { SparsePattern } from './sparse-attention.js';

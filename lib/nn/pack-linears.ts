@@ -1,7 +1,7 @@
 // The linear layers of a model give way to layers that store their weights in fewer bits.
 import { DsError } from '../errors.js';
 import { phrase } from '../runtime/phrase.js';
-import { Linear } from './layers.js';
+import { Linear } from './linear.js';
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
 import { replaceModules } from './replace-modules.js';

@@ -9,7 +9,7 @@ import { requireInteger } from '../runtime/require-number.js';
 import { describe } from '../runtime/view.js';
 import { cast, held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { byRows, type Joining, type JoinsOthers } from './joined-linears.js';
-import { type Linear, LinearGelu } from './layers.js';
+import { type Linear, LinearGelu } from './linear.js';
 import { type PackedLayout, PackedLinear, StoredParameter } from './packed-linear.js';
 import type { Parameter } from './parameter.js';
 

@@ -6,9 +6,11 @@ import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { gelu, relu, type Tensor } from '../tensor/index.js';
 import type { AttentionMasks } from './attention-masks.js';
-import { Dropout, LayerNorm, Linear } from './layers.js';
+import { Dropout } from './dropout.js';
+import { Linear } from './linear.js';
 import { Module } from './module.js';
 import { MultiheadAttention } from './multihead-attention.js';
+import { LayerNorm } from './norms.js';
 
 /** Options of TransformerEncoderLayer and TransformerDecoderLayer. */
 export interface TransformerLayerOptions {

@@ -3,8 +3,9 @@
 
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
+import type { Embedding } from '../nn/embedding.js';
 import { type Joining, type JoinsOthers, joiningOf } from '../nn/joined-linears.js';
-import { type Embedding, type Linear, LinearGelu } from '../nn/layers.js';
+import { type Linear, LinearGelu } from '../nn/linear.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { requireModule } from '../nn/require-module.js';

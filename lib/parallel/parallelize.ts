@@ -3,8 +3,10 @@
 
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
+import { Dropout } from '../nn/dropout.js';
+import { Embedding } from '../nn/embedding.js';
 import { Experts } from '../nn/experts.js';
-import { Dropout, Embedding, Linear } from '../nn/layers.js';
+import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { QuantizedLinear } from '../nn/quantized-linear.js';

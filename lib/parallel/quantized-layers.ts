@@ -3,7 +3,7 @@
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Joining, JoinsOthers } from '../nn/joined-linears.js';
-import type { Linear } from '../nn/layers.js';
+import type { Linear } from '../nn/linear.js';
 import { Module } from '../nn/module.js';
 import { HEADS, isAmong, isLinear, packLinears } from '../nn/pack-linears.js';
 import { StoredParameter } from '../nn/packed-linear.js';

@@ -1,5 +1,6 @@
 // DoRA: adapters that change the directions of a weight's rows, and their lengths apart.
-import { Embedding, Linear } from '../nn/layers.js';
+import { Embedding } from '../nn/embedding.js';
+import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { Parameter } from '../nn/parameter.js';

@@ -1,7 +1,8 @@
 // A layer with an adapter: a wrapper that keeps the layer's place and the names of its parameters.
 import { DsError } from '../errors.js';
+import { Embedding } from '../nn/embedding.js';
 import { kaimingUniform, normal, zeros } from '../nn/initializers.js';
-import { Embedding, Linear, LinearGelu } from '../nn/layers.js';
+import { Linear, LinearGelu } from '../nn/linear.js';
 import { type Refusal, refuseLoads, refuseTogether } from '../nn/loadable.js';
 import { type Field, Module } from '../nn/module.js';
 import { PackedLinear } from '../nn/packed-linear.js';

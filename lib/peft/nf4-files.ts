@@ -2,7 +2,8 @@
 import type { JsonObject } from '../../types/json.js';
 import { readPieces, type TensorSource, type WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
-import { Embedding, Linear, LinearGelu } from '../nn/layers.js';
+import { Embedding } from '../nn/embedding.js';
+import { Linear, LinearGelu } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isAmong } from '../nn/pack-linears.js';
 import type { Parameter } from '../nn/parameter.js';

@@ -1,6 +1,6 @@
 // A linear layer whose frozen weight is stored in 4 bits: NF4, with scales in 8 bits if wanted.
 import { DsError } from '../errors.js';
-import { type Linear, LinearGelu } from '../nn/layers.js';
+import { type Linear, LinearGelu } from '../nn/linear.js';
 import { type PackedLayout, PackedLinear, StoredParameter } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { DType } from '../runtime/dtype.js';

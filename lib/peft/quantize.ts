@@ -1,7 +1,7 @@
 // quantize: the linear layers of a model with their weights in 4 bits.
 
 import { DsError } from '../errors.js';
-import type { Linear } from '../nn/layers.js';
+import type { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isLinear, packLinears, readSkipModules } from '../nn/pack-linears.js';
 import { requireModule } from '../nn/require-module.js';

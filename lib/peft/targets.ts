@@ -1,6 +1,7 @@
 // Which modules of a model get an adapter, by PEFT's rules.
 import { DsError } from '../errors.js';
-import { Embedding, Linear } from '../nn/layers.js';
+import { Embedding } from '../nn/embedding.js';
+import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isAmong } from '../nn/pack-linears.js';
 import { PackedLinear } from '../nn/packed-linear.js';

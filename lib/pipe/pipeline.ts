@@ -1,6 +1,6 @@
 // Pipeline: which layers of a model are which stage's, and the run of one stage.
 import { DsError } from '../errors.js';
-import { Embedding } from '../nn/layers.js';
+import { Embedding } from '../nn/embedding.js';
 import type { Module } from '../nn/module.js';
 import { Parameter } from '../nn/parameter.js';
 import { numel } from '../runtime/view.js';

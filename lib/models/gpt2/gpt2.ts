@@ -1,8 +1,10 @@
 // GPT-2 with the published sizes and the parameter names of Hugging Face's GPT2LMHeadModel.
 import { CausalSelfAttention, type LayerCache } from '../../nn/attention.js';
+import { Embedding } from '../../nn/embedding.js';
 import { normal, zeros } from '../../nn/initializers.js';
-import { Embedding, LayerNorm, Linear, LinearGelu } from '../../nn/layers.js';
+import { Linear, LinearGelu } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
+import { LayerNorm } from '../../nn/norms.js';
 import type { PackedLinear } from '../../nn/packed-linear.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { TensorPlan } from '../../parallel/plan.js';

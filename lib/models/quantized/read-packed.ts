@@ -2,7 +2,7 @@
 // QuantizedLinear's.
 import type { WeightFiles } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
-import { Linear, LinearGelu } from '../../nn/layers.js';
+import { Linear, LinearGelu } from '../../nn/linear.js';
 import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { QuantizedLinear } from '../../nn/quantized-linear.js';

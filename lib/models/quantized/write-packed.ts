@@ -2,7 +2,7 @@
 // what config.json says of them.
 import type { JsonObject } from '../../../types/json.js';
 import type { TensorSource } from '../../checkpoint/index.js';
-import { Linear } from '../../nn/layers.js';
+import { Linear } from '../../nn/linear.js';
 import type { Module } from '../../nn/module.js';
 import { QuantizedLinear } from '../../nn/quantized-linear.js';
 import { LoraLayer } from '../../peft/index.js';

@@ -3,8 +3,9 @@
 import type { LayerCache } from '../../nn/attention.js';
 import type { RouterLoads } from '../../nn/experts.js';
 import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
-import { Linear, RMSNorm } from '../../nn/layers.js';
+import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
+import { RMSNorm } from '../../nn/norms.js';
 import type { SparsePattern } from '../../nn/sparse-attention.js';
 import { attention, type HeadShare, isGradEnabled, rope, type Tensor } from '../../tensor/index.js';
 import type { Body, Window } from './config.js';

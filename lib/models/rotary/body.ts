@@ -2,10 +2,12 @@
 // feed-forward blocks, under the names of Hugging Face's LlamaModel.
 import { DsError } from '../../errors.js';
 import type { LayerCache } from '../../nn/attention.js';
+import { Embedding } from '../../nn/embedding.js';
 import { type RouterLoads, SparseMixture } from '../../nn/experts.js';
 import { normal } from '../../nn/initializers.js';
-import { Embedding, RMSNorm, type SwiGLU } from '../../nn/layers.js';
+import type { SwiGLU } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
+import { RMSNorm } from '../../nn/norms.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import {
   addRmsNorm,

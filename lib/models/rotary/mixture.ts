@@ -4,7 +4,7 @@ import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { Pieces } from '../../checkpoint/index.js';
 import { SparseMixture } from '../../nn/experts.js';
 import { normal } from '../../nn/initializers.js';
-import { SwiGLU } from '../../nn/layers.js';
+import { SwiGLU } from '../../nn/linear.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';

@@ -1,6 +1,6 @@
 // The gated feed-forward block of families whose files have gate and up as one matrix.
 import { type Joinable, joinedGate } from '../../nn/joined-linears.js';
-import { Linear } from '../../nn/layers.js';
+import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { swiglu, type Tensor } from '../../tensor/index.js';
 

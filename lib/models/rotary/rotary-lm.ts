@@ -1,7 +1,7 @@
 // The language model over the shared body, and how a family of it is made of its traits.
 import { DsError } from '../../errors.js';
 import { normal, zeros } from '../../nn/initializers.js';
-import { Linear } from '../../nn/layers.js';
+import { Linear } from '../../nn/linear.js';
 import { PackedLinear } from '../../nn/packed-linear.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { LayerStyle, StyleName, TensorPlan } from '../../parallel/plan.js';

@@ -1,0 +1,78 @@
+// Dropout: of single elements, and of whole channels.
+import { DsError } from '../errors.js';
+import { requireFinite } from '../runtime/require-number.js';
+import { describe } from '../runtime/view.js';
+import { ones as constantOnes, dropout, scope, type Tensor } from '../tensor/index.js';
+import { Module } from './module.js';
+
+/** Zeroes elements with probability `p` while training. */
+export class Dropout extends Module {
+  /** Throws DS_ARGUMENT. */
+  constructor(
+    /** Probability with which an element becomes 0, below 1. */
+    readonly p = 0.5,
+  ) {
+    super();
+    requireFinite('Dropout p', p, 0, 1);
+  }
+
+  /**
+   * In training the input with elements dropped and the rest times 1 / (1 - p); else the input
+   * itself.
+   */
+  override forward(x: Tensor): Tensor {
+    return this.training ? dropout(x, this.p) : x;
+  }
+}
+
+/** Zeroes whole features with probability `p` while training; one draw per sample and channel. */
+abstract class FeatureDropout extends Module {
+  protected constructor(
+    private readonly op: string,
+    readonly p: number,
+    /** Dims of an input with samples, and whether one without them is taken. */
+    private readonly ranks: readonly number[],
+  ) {
+    super();
+    requireFinite(`${op} p`, p, 0, 1);
+  }
+
+  /** The leading dims that have a draw of their own. */
+  protected abstract drawn(x: Tensor): number;
+
+  override forward(x: Tensor): Tensor {
+    if (!this.ranks.includes(x.ndim)) {
+      const expected = `a tensor of ${this.ranks.join(' or ')} dims`;
+      throw new DsError({ code: 'DS_SHAPE', op: this.op, expected, got: describe(x) });
+    }
+    if (!this.training || this.p === 0) return x;
+    const lead = this.drawn(x);
+    const shape = x.shape.map((size, d) => (d < lead ? size : 1));
+    const { dtype, device } = x;
+    return scope(() => x.mul(dropout(constantOnes(shape, { dtype, device }), this.p)));
+  }
+}
+
+/** Drops whole channels of [N, C, T], or of [C, T] without samples. Source: Tompson et al. 2015. */
+export class Dropout1d extends FeatureDropout {
+  /** Throws DS_ARGUMENT. */
+  constructor(p = 0.5) {
+    super('Dropout1d', p, [2, 3]);
+  }
+
+  protected drawn(x: Tensor): number {
+    return x.ndim - 1;
+  }
+}
+
+/** Drops whole channels of [N, C, H, W], or of [N, C, T], as PyTorch's does. */
+export class Dropout2d extends FeatureDropout {
+  /** Throws DS_ARGUMENT. */
+  constructor(p = 0.5) {
+    super('Dropout2d', p, [3, 4]);
+  }
+
+  protected drawn(): number {
+    return 2;
+  }
+}

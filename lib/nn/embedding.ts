@@ -1,0 +1,84 @@
+// Embedding: a table of rows by index, one of which may stand for padding.
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { embedding, scope, type Tensor, where } from '../tensor/index.js';
+import { type Initializer, normal, zeros } from './initializers.js';
+import { Module } from './module.js';
+import { Parameter } from './parameter.js';
+
+/** Options of Embedding. */
+export interface EmbeddingOptions {
+  /** Default N(0, 1). */
+  init?: Initializer;
+  /**
+   * The index of padding: its row starts as zeros and gets no gradient. Negative ones count from
+   * the end.
+   */
+  paddingIdx?: number;
+}
+
+const EMBEDDING: OptionNames<EmbeddingOptions> = { init: true, paddingIdx: true };
+
+/** A table [V, C] of rows; indices [..] (i32 or i64) give [.., C]. Default N(0, 1). */
+export class Embedding extends Module {
+  /** [count, channels]. */
+  readonly weight: Parameter;
+  /** Null where no index is padding. */
+  readonly paddingIdx: number | null;
+
+  /** Options, or the initializer alone. Throws DS_ARGUMENT. */
+  constructor(count: number, channels: number, given: Initializer | EmbeddingOptions = {}) {
+    super();
+    requireInteger('Embedding count', count, 1);
+    requireInteger('Embedding channels', channels, 1);
+    const options = typeof given === 'function' ? { init: given } : given;
+    const { init = normal(1), paddingIdx } = readOptions('Embedding', options, EMBEDDING);
+    this.paddingIdx = paddingIdx === undefined ? null : paddingRow(paddingIdx, count);
+    this.weight = new Parameter([count, channels], this.startOf(init, channels));
+  }
+
+  /**
+   * Whole numbers [...] to their rows [..., channels]. Throws DS_INDEX on the CPU for one outside.
+   */
+  override forward(index: Tensor): Tensor {
+    const { weight, paddingIdx } = this;
+    if (paddingIdx === null) return embedding(weight, index);
+    return scope(() => {
+      const rows = embedding(weight, index);
+      return where(index.eq(paddingIdx).unsqueeze(-1), rows.detach(), rows);
+    });
+  }
+
+  private startOf(init: Initializer, channels: number): Initializer {
+    const { paddingIdx } = this;
+    if (paddingIdx === null || typeof init !== 'function') return init;
+    const blank = (out: Tensor, row: number): void => {
+      const [rows, width] = out.shape as [number, number];
+      if (row >= 0 && row < rows) zeros(out.alias([width], [1], out.offset + row * width));
+    };
+    const padded: Initializer = (out) => {
+      init(out);
+      blank(out, paddingIdx);
+    };
+    const { part } = init;
+    if (part) {
+      padded.part = (out, at) => {
+        part(out, at);
+        blank(out, paddingIdx - Math.floor(at.first / channels));
+      };
+    }
+    return padded;
+  }
+}
+
+function paddingRow(index: number, count: number): number {
+  requireInteger('Embedding paddingIdx', index, -count);
+  if (index < count) return index < 0 ? index + count : index;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'Embedding paddingIdx',
+    expected: `an index below ${count}`,
+    got: String(index),
+  });
+}

@@ -1,0 +1,113 @@
+// Linear layers, and the gated feed-forward block made of three.
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
+import { linear, linearGelu, swiglu, type Tensor } from '../tensor/index.js';
+import { type Initializer, uniform } from './initializers.js';
+import {
+  bringTogether,
+  type Joinable,
+  type Joining,
+  type JoinsOthers,
+  joinedGate,
+  joiningOf,
+} from './joined-linears.js';
+import { Module } from './module.js';
+import { Parameter } from './parameter.js';
+
+/** Options of Linear. */
+export interface LinearOptions {
+  /** Default true. */
+  bias?: boolean;
+  /** Default U(-1/sqrt(in), 1/sqrt(in)), for weight and bias. */
+  weightInit?: Initializer;
+  /** First values of the bias. */
+  biasInit?: Initializer;
+}
+
+const LINEAR: OptionNames<LinearOptions> = { bias: true, weightInit: true, biasInit: true };
+
+/** x W^T + b with weight [out, in]. x [.., in] gives [.., out]. */
+export class Linear extends Module implements JoinsOthers {
+  /** [outputs, inputs]. */
+  readonly weight: Parameter;
+  /** [outputs]; null without one. */
+  readonly bias: Parameter | null;
+
+  /** Throws DS_ARGUMENT. */
+  constructor(inputs: number, outputs: number, given: LinearOptions = {}) {
+    super();
+    const { name } = new.target;
+    requireInteger(`${name} inputs`, inputs, 1);
+    requireInteger(`${name} outputs`, outputs, 1);
+    const options = readOptions(name, given, LINEAR);
+    for (const init of ['weightInit', 'biasInit'] as const) {
+      if (options[init] !== undefined) requireType(`${name} ${init}`, options[init], 'function');
+    }
+    const bound = 1 / Math.sqrt(inputs);
+    this.weight = new Parameter([outputs, inputs], options.weightInit ?? uniform(bound));
+    const withBias = requireType(`${name} bias`, options.bias ?? true, 'boolean');
+    this.bias = withBias ? new Parameter([outputs], options.biasInit ?? uniform(bound)) : null;
+  }
+
+  /** [..., inputs] to [..., outputs]: x weight^T + bias. Throws DS_SHAPE. */
+  override forward(x: Tensor): Tensor {
+    return linear(x, this.weight, this.bias);
+  }
+
+  /** @internal See JoinsOthers. What follows a product is of a class of its own. */
+  joining(): Joining | null {
+    if (this.constructor !== Linear) return null;
+    const { weight, bias } = this;
+    return joiningOf(weight, bias);
+  }
+}
+
+/** Linear followed by gelu_tanh, in one GEMM. */
+export class LinearGelu extends Linear {
+  /** [..., inputs] to [..., outputs]: gelu of the linear layer, fused. */
+  override forward(x: Tensor): Tensor {
+    return linearGelu(x, this.weight, this.bias);
+  }
+}
+
+/** Options of SwiGLU. */
+export interface SwiGluOptions {
+  /** Default false, as in Llama. */
+  bias?: boolean;
+}
+
+/**
+ * down_proj(silu(gate_proj x) * up_proj x): a gated feed-forward block with Llama's names. Source:
+ * Shazeer 2020.
+ */
+export class SwiGLU extends Module implements Joinable {
+  /** From channels to hidden, through SiLU. */
+  readonly gate_proj: Linear;
+  /** From channels to hidden, what the gate multiplies. */
+  readonly up_proj: Linear;
+  /** From hidden back to channels. */
+  readonly down_proj: Linear;
+  private isJoined = false;
+
+  /** From [.., channels] over [.., hidden] to [.., channels]. Throws DS_ARGUMENT. */
+  constructor(channels: number, hidden: number, given: SwiGluOptions = {}) {
+    super();
+    const { bias = false } = readOptions('SwiGLU', given, { bias: true });
+    this.gate_proj = new Linear(channels, hidden, { bias });
+    this.up_proj = new Linear(channels, hidden, { bias });
+    this.down_proj = new Linear(hidden, channels, { bias });
+  }
+
+  /** [..., channels] to the same shape: down(silu(gate(x)) * up(x)). */
+  override forward(x: Tensor): Tensor {
+    const { gate_proj, up_proj } = this;
+    const joined = this.isJoined ? joinedGate(x, [gate_proj, up_proj]) : null;
+    return this.down_proj.call(joined ?? swiglu(gate_proj.call(x), up_proj.call(x)));
+  }
+
+  /** @internal See Joinable. */
+  joinLinears(): void {
+    this.isJoined = bringTogether([this.gate_proj, this.up_proj]);
+  }
+}

@@ -1,0 +1,126 @@
+// Normalisation: of each row (LayerNorm, RMSNorm), and of groups of channels.
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { describe, numel } from '../runtime/view.js';
+import { ones as constantOnes, layerNorm, rmsNorm, scope, type Tensor } from '../tensor/index.js';
+import { ones, zeros } from './initializers.js';
+import { Module } from './module.js';
+import { Parameter } from './parameter.js';
+
+/** Normalises the last dim to mean 0 and variance 1, then weight and bias [C]. */
+export class LayerNorm extends Module {
+  /** [channels]. */
+  readonly weight: Parameter;
+  /** [channels]. */
+  readonly bias: Parameter;
+
+  constructor(
+    channels: number,
+    /** Added to the variance. */
+    readonly eps = 1e-5,
+  ) {
+    super();
+    requireInteger('LayerNorm channels', channels, 1);
+    requireFinite('LayerNorm eps', eps, 0);
+    this.weight = new Parameter([channels], ones);
+    this.bias = new Parameter([channels], zeros);
+  }
+
+  /**
+   * [..., channels] to the same shape, each row with mean 0 and variance 1 before weight and bias.
+   */
+  override forward(x: Tensor): Tensor {
+    return layerNorm(x, this.weight, this.bias, this.eps);
+  }
+}
+
+/** Normalises the last dim to root mean square 1, then weight [C]. */
+export class RMSNorm extends Module {
+  /** [channels]. */
+  readonly weight: Parameter;
+
+  constructor(
+    channels: number,
+    /** Added to the mean square. */
+    readonly eps = 1e-5,
+  ) {
+    super();
+    requireInteger('RMSNorm channels', channels, 1);
+    requireFinite('RMSNorm eps', eps, 0);
+    this.weight = new Parameter([channels], ones);
+  }
+
+  /** [..., channels] to the same shape, each row divided by its root mean square. */
+  override forward(x: Tensor): Tensor {
+    return rmsNorm(x, this.weight, this.eps);
+  }
+}
+
+/** Options of GroupNorm. */
+export interface GroupNormOptions {
+  /** Added to the variance. Default 1e-5. */
+  eps?: number;
+  /** Whether there are a weight and a bias [C]. Default true. */
+  affine?: boolean;
+}
+
+const GROUP_NORM: OptionNames<GroupNormOptions> = { eps: true, affine: true };
+
+/**
+ * Normalises each sample's channels in `groups`, with all that follows them, then weight and bias
+ * [C]. x [N, C, ..]. Source: Wu & He 2018.
+ */
+export class GroupNorm extends Module {
+  /** [channels]; null without affine. */
+  readonly weight: Parameter | null;
+  /** [channels]; null without affine. */
+  readonly bias: Parameter | null;
+  /** Added to the variance. */
+  readonly eps: number;
+
+  /** Throws DS_ARGUMENT, also where groups do not divide the channels. */
+  constructor(
+    /** Groups of channels that share a mean and a variance. */
+    readonly groups: number,
+    /** Channels of the input. */
+    readonly channels: number,
+    given: GroupNormOptions = {},
+  ) {
+    super();
+    const { eps = 1e-5, affine = true } = readOptions('GroupNorm', given, GROUP_NORM);
+    requireInteger('GroupNorm groups', groups, 1);
+    requireInteger('GroupNorm channels', channels, 1);
+    this.eps = requireFinite('GroupNorm eps', eps, 0);
+    this.weight = affine ? new Parameter([channels], ones) : null;
+    this.bias = affine ? new Parameter([channels], zeros) : null;
+    if (channels % groups === 0) return;
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'GroupNorm',
+      expected: `groups that divide ${channels} channels`,
+      got: String(groups),
+    });
+  }
+
+  /** [B, channels, ...] to the same shape. Throws DS_SHAPE. */
+  override forward(x: Tensor): Tensor {
+    const { groups, channels, weight, bias, eps } = this;
+    if (x.ndim < 2 || x.shape[1] !== channels) {
+      throw new DsError({
+        code: 'DS_SHAPE',
+        op: 'GroupNorm',
+        expected: `[N, ${channels}, ..]`,
+        got: describe(x),
+      });
+    }
+    return scope(() => {
+      const rows = x.reshape([x.size(0), groups, numel(x.shape.slice(1)) / groups]);
+      const one = constantOnes([rows.size(-1)], { dtype: x.dtype, device: x.device });
+      const normed = layerNorm(rows, one, null, eps).reshape(x.shape);
+      if (!weight || !bias) return normed;
+      const shape = [channels, ...x.shape.slice(2).fill(1)];
+      return normed.mul(weight.reshape(shape)).add(bias.reshape(shape));
+    });
+  }
+}
