@@ -3,7 +3,6 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import {
-  type DsError,
   initCompression,
   initialize,
   nn,
@@ -12,6 +11,7 @@ import {
   seed,
   Tensor,
 } from '../../lib/index.js';
+import { thrownBy } from '../support/refusal.js';
 import { compressed, configOf, everything, type Section, small, train } from './models.js';
 
 const x = Tensor.from(
@@ -25,15 +25,6 @@ const of = (technique: string, shared: object, group: object): Section => ({
     different_groups: { g: group },
   },
 });
-
-function refusal(body: () => unknown): DsError {
-  try {
-    body();
-  } catch (error) {
-    return error as DsError;
-  }
-  throw new Error('nothing was refused');
-}
 
 const outputs = (model: nn.Module, input: Tensor): number[] =>
   noGrad(() => (model.call(input) as Tensor).toArray());
@@ -59,7 +50,7 @@ test('what was trained computes the same without compression, under the names of
   expect(Object.keys(model.stateDict())).toEqual(Object.keys(small().stateDict()));
   const zeros = (model as ReturnType<typeof small>).blocks[0]?.weight.toArray() as number[];
   expect(zeros.filter((value) => value === 0).length).toBeGreaterThanOrEqual(6 * 4);
-  expect(refusal(() => redundancyClean(model, configOf(section))).code).toBe('DS_ARGUMENT');
+  expect(thrownBy(() => redundancyClean(model, configOf(section))).code).toBe('DS_ARGUMENT');
 });
 
 test('weights end at target_bits', () => {
@@ -201,7 +192,7 @@ test('related_modules that fit nothing are refused before training, and change n
   ] as const) {
     const model = small();
     const before = model.children();
-    const error = refusal(() => initCompression(model, configOf(cut(related))));
+    const error = thrownBy(() => initCompression(model, configOf(cut(related))));
     expect(error).toMatchObject({ code: 'DS_CONFIG' });
     expect(error.message).toContain(text);
     expect(model.children()).toEqual(before);
@@ -348,7 +339,7 @@ test('a layer in which two masks meet is refused', () => {
   );
   const model = initCompression(new Gated(), configOf(section));
   const before = outputs(model, x);
-  const error = refusal(() => redundancyClean(model, configOf(section)));
+  const error = thrownBy(() => redundancyClean(model, configOf(section)));
   expect(error).toMatchObject({
     code: 'DS_CONFIG',
     op: expect.stringContaining('g.related_modules, down'),
@@ -393,7 +384,7 @@ test('a model starts as some layers of a deeper one', async () => {
     },
   };
   const model = new nn.models.GPT2({ ...sizes, layers: 2 });
-  expect(refusal(() => initCompression(model, configOf(section))).code).toBe('DS_ARGUMENT');
+  expect(thrownBy(() => initCompression(model, configOf(section))).code).toBe('DS_ARGUMENT');
   initCompression(model, configOf(section), teacher);
   const [student, taught] = [model.stateDict(), teacher.stateDict()];
   const pairs = {
@@ -415,14 +406,14 @@ test('a model starts as some layers of a deeper one', async () => {
   await expect(start(new nn.models.GPT2({ ...sizes, layers: 2 }))).rejects.toMatchObject({
     ...{ code: 'DS_CONFIG', hint: expect.stringContaining('initCompression') },
   });
-  expect(refusal(() => initCompression(model, config, teacher)).code).toBe('DS_ARGUMENT');
+  expect(thrownBy(() => initCompression(model, config, teacher)).code).toBe('DS_ARGUMENT');
   const { engine } = await start(model);
   engine.destroy();
   const before = model.stateDict();
   expect(redundancyClean(model, config).stateDict()).toEqual(before);
   expect(redundancyClean(model, configOf({}))).toBe(model);
   const wrong = { ...section.layer_reduction, module_name_prefix: 'bert.encoder' };
-  const error = refusal(() =>
+  const error = thrownBy(() =>
     initCompression(model, configOf({ layer_reduction: wrong }), teacher),
   );
   expect(error).toMatchObject({ code: 'DS_CONFIG', hint: expect.stringContaining('transformer') });

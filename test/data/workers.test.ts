@@ -15,9 +15,9 @@ import {
   type TokenWindow,
   workerDataset,
 } from '../../lib/data/index.js';
-import type { DsError } from '../../lib/errors.js';
 import type { Tensor } from '../../lib/tensor/index.js';
 import { quiet } from '../support/quiet.js';
+import { thrownBy } from '../support/refusal.js';
 import { stalledAt } from './stalls.js';
 
 const HOOK = join(__dirname, '..', 'support', 'run-typescript.cjs');
@@ -60,15 +60,6 @@ async function collect<Batch>(loader: AsyncIterable<Batch>): Promise<Batch[]> {
   const batches: Batch[] = [];
   for await (const batch of loader) batches.push(batch);
   return batches;
-}
-
-function errorOf(body: () => unknown): DsError {
-  try {
-    body();
-  } catch (error) {
-    return error as DsError;
-  }
-  throw new Error('nothing was thrown');
 }
 
 describe('the same batches as without workers', () => {
@@ -196,7 +187,7 @@ describe('failures', () => {
   test.each(['throw', 'reject'])('a worker that fails by %s gives its error', async (trouble) => {
     const loader = troubled(trouble, { collate: (samples) => samples });
     const seen: unknown[] = [];
-    const error = errorOf(() => {
+    const error = thrownBy(() => {
       for (const batch of loader) seen.push(batch);
     });
     expect(seen.flat()).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);

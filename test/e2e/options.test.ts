@@ -6,11 +6,12 @@ import { join } from 'node:path';
 
 import * as library from '../../lib/index.js';
 import { DynamicLossScaler, StaticLossScaler } from '../../lib/optim/loss-scale.js';
+import { thrownBy } from '../support/refusal.js';
 
 // biome-ignore lint/suspicious/noExplicitAny: in JavaScript no types stop these mistakes.
 type Untyped = any;
 const ds = library as Untyped;
-const { checkpointing, comm, data, monitor, nn, optim, profiler, Tensor, DsError } = ds;
+const { checkpointing, comm, data, monitor, nn, optim, profiler, Tensor } = ds;
 
 const folder = mkdtempSync(join(tmpdir(), 'ds-options-'));
 const text = join(folder, 'text.txt');
@@ -284,14 +285,7 @@ describe.each([
   ['optimizers', optimizers],
 ])('%s', (_, mistakes) => {
   test.each(mistakes)('%s', (_typed, run, message) => {
-    let thrown: unknown = 'nothing';
-    try {
-      run();
-    } catch (error) {
-      thrown = error;
-    }
-    expect(thrown).toBeInstanceOf(DsError);
-    expect((thrown as Error).message).toContain(message);
+    expect(thrownBy(run).message).toContain(message);
   });
 });
 

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import published from '../../ds_inference_config.schema.json';
-import { DsError } from '../../lib/errors.js';
+import type { DsError } from '../../lib/errors.js';
 import {
   defaultInferenceConfig,
   type InferenceConfig,
@@ -13,21 +13,15 @@ import {
   resolveInferenceConfig,
 } from '../../lib/inference/config/index.js';
 import { cpu } from '../../lib/runtime/device.js';
+import { thrownBy } from '../support/refusal.js';
 
 type Given = Record<string, unknown>;
 
 const resolve = (config: Given, options: Given = {}) =>
   resolveInferenceConfig(config as InferenceConfig, options as InferenceConfig);
 
-function errorOf(config: Given | string, options: Given = {}): DsError {
-  try {
-    resolveInferenceConfig(config as InferenceConfig, options as InferenceConfig);
-  } catch (error) {
-    if (error instanceof DsError) return error;
-    throw error;
-  }
-  throw new Error('not refused');
-}
+const errorOf = (config: Given | string, options: Given = {}): DsError =>
+  thrownBy(() => resolveInferenceConfig(config as InferenceConfig, options as InferenceConfig));
 
 test('without a configuration everything has its default', () => {
   const { notices, ...values } = resolveInferenceConfig();

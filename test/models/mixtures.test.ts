@@ -3,10 +3,11 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { WeightFiles } from '../../lib/checkpoint/index.js';
-import { consolidate, DsError, initialize, nn, seed, Tensor } from '../../lib/index.js';
+import { consolidate, type DsError, initialize, nn, seed, Tensor } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { noGrad } from '../../lib/tensor/index.js';
+import { thrownBy } from '../support/refusal.js';
 
 const folder = join(packageRoot(), 'test', 'golden', 'transformers', 'models');
 const { fromPretrained, Mixtral, Qwen2Moe } = nn.models;
@@ -208,14 +209,7 @@ describe('what is refused', () => {
       /router_jitter_noise/,
     ],
   ])('%s', (_name, make, message) => {
-    let thrown: unknown = null;
-    try {
-      make();
-    } catch (error) {
-      thrown = error;
-    }
-    expect(thrown).toBeInstanceOf(DsError);
-    expect(String(thrown)).toMatch(message);
+    expect(String(thrownBy(make))).toMatch(message);
   });
 
   const read = (family: string) => require(join(folder, family, 'config.json'));

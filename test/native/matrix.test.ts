@@ -1,10 +1,10 @@
 // Half of the native op matrix on the CPU, and what ops say of operands that are not there.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { DsError } from '../../lib/errors.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { opNames } from '../../lib/runtime/kernels.generated.js';
 import { testOnCpu } from '../support/jest-cases.js';
+import { thrownBy } from '../support/refusal.js';
 import { cases, opCases } from './matrix/index.js';
 
 test.each(opNames)('%s has cases', (op) => {
@@ -48,16 +48,6 @@ test.each(withOperands)('%s is refused without an operand that it needs', (op, m
     expect(error).toMatchObject({ code: 'DS_ARGUMENT', expected: `a tensor as ${snake}` });
   }
 });
-
-function thrownBy(body: () => void): unknown {
-  try {
-    body();
-  } catch (error) {
-    if (error instanceof DsError) return error;
-    throw error;
-  }
-  return null;
-}
 
 testOnCpu(
   'native matrix, even cases', // The odd ones: matrix-odd.test.ts.

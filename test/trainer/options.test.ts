@@ -3,6 +3,7 @@ import { nn } from '../../lib/index.js';
 import { EVENT_TYPES } from '../../lib/trainer/events.js';
 import { OwnSchedule, stepsOf } from '../../lib/trainer/own-schedule.js';
 import { readTrainerOptions } from '../../lib/trainer/read-options.js';
+import { thrownBy } from '../support/refusal.js';
 
 const model = new nn.Linear(2, 1);
 const train = { length: 4, get: () => Float32Array.of(1, 2) };
@@ -67,13 +68,9 @@ const wrong: readonly Bad[] = [
 ];
 
 test.each(wrong)('%j is refused', (options, message) => {
-  expect(() => readTrainerOptions({ model, train, ...options } as never)).toThrow(message);
-  expect.assertions(2);
-  try {
-    readTrainerOptions({ model, train, ...options } as never);
-  } catch (error) {
-    expect(error).toHaveProperty('code', 'DS_ARGUMENT');
-  }
+  const error = thrownBy(() => readTrainerOptions({ model, train, ...options } as never));
+  expect(error.message).toContain(message);
+  expect(error.code).toBe('DS_ARGUMENT');
 });
 
 test('what is left out has the defaults of transformers, or better ones that the docs name', () => {
