@@ -1,49 +1,15 @@
-// initDistributed: from the launcher's environment to the process group of all ranks.
+// initDistributed: joins the job, and gives the process groups of its ranks.
 import { randomBytes } from 'node:crypto';
 import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
-import { cpu, type Device, device as findDevice, probeGpus } from '../runtime/device.js';
+import { cpu, type Device, device as findDevice } from '../runtime/device.js';
 import { Job, SoloGroup, StoreServer } from '../runtime/job.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
-import { localDevice } from './local-device.js';
+import { readOptions } from '../runtime/options.js';
+import { INIT_OPTIONS, type InitOptions, resolveSettings } from './join-settings.js';
+import { meshOf, otherMesh, requireMesh, tellMesh } from './joined-mesh.js';
 import { Mesh } from './mesh.js';
-import { type MeshOptions, MeshShape } from './mesh-shape.js';
+import { MeshShape } from './mesh-shape.js';
 import { ProcessGroup } from './process-group.js';
-
-/**
- * Where a rank stands in the job that initDistributed() joins. What is left out comes from the
- * launcher's environment.
- */
-export interface InitOptions {
-  /** Default: RANK, else 0. */
-  rank?: number;
-  /** Default: WORLD_SIZE, else 1. */
-  worldSize?: number;
-  /** This machine's rank among those of the job. Default: LOCAL_RANK, else the rank. */
-  localRank?: number;
-  /** Where rank 0 listens. Default: MASTER_ADDR, else 127.0.0.1; MASTER_PORT, else 29500. */
-  masterAddr?: string;
-  /** See masterAddr. */
-  masterPort?: number;
-  /** Minutes that joining, or one collective, may take. Default: DEEPSPEED_TIMEOUT, else 10. */
-  timeout?: number;
-  /** What admits to the job, the same on every rank. Default: DS_JOB_SECRET. */
-  secret?: string;
-  /** Whether this process serves the job's store. Default: rank 0 does. */
-  serveStore?: boolean;
-  /** Default "auto": the GPU of the local rank, else the CPU; "cuda": that GPU, or an error. */
-  device?: string | Device;
-  /**
-   * How the ranks lie on the axes pp, dp, sp and tp, the same on every rank. Default: all of them
-   * on dp.
-   */
-  mesh?: MeshOptions;
-}
-
-const OPTIONS: OptionNames<InitOptions> = {
-  ...{ rank: true, worldSize: true, localRank: true, masterAddr: true, masterPort: true },
-  ...{ timeout: true, secret: true, serveStore: true, device: true, mesh: true },
-};
 
 /** A rank's place in a job of `worldSize` ranks, and the groups that it is a member of. */
 export class Distributed {
@@ -180,9 +146,9 @@ export function logSummary(): void {
  * in use, another secret, a missing rank).
  */
 export async function initDistributed(given: InitOptions = {}): Promise<Distributed> {
-  const options = readOptions('initDistributed', given, OPTIONS);
+  const options = readOptions('initDistributed', given, INIT_OPTIONS);
   const job = current ?? (await joined(options));
-  if (options.mesh) requireMesh(job, MeshShape.over(job.worldSize, options.mesh));
+  if (options.mesh) requireMesh(job.mesh.shape, MeshShape.over(job.worldSize, options.mesh));
   return job;
 }
 
@@ -195,20 +161,8 @@ function joined(options: InitOptions): Promise<Distributed> {
   return joining;
 }
 
-/** Throws DS_ARGUMENT unless the job was joined with this mesh. */
-function requireMesh({ mesh }: Distributed, wanted: MeshShape): void {
-  if (String(mesh.shape) === String(wanted)) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'initDistributed mesh',
-    expected: `${mesh.shape}, as the job was joined`,
-    got: String(wanted),
-    hint: 'Give the mesh to the first initDistributed(), or destroy() the job before.',
-  });
-}
-
 async function join(options: InitOptions): Promise<Distributed> {
-  const settings = resolve(options);
+  const settings = resolveSettings(options);
   const { rank, worldSize, localRank, device } = settings;
   const { shape, told, refused } = meshOf(worldSize, options.mesh);
   if (worldSize === 1) {
@@ -226,7 +180,7 @@ async function join(options: InitOptions): Promise<Distributed> {
   let other: DsError | null;
   try {
     job = await Job.join({ store, rank, worldSize, timeout });
-    await job.set(meshKey(rank), told);
+    await tellMesh(job, rank, told);
     if (rank === 0) {
       await job.set(HOME_KEY, server ? 'rank 0' : 'another process');
       await job.set(NAME_KEY, randomBytes(8).toString('hex'));
@@ -253,24 +207,6 @@ async function join(options: InitOptions): Promise<Distributed> {
 /** How long a rank whose mesh is refused waits for the others, to tell them what it has. */
 const REFUSED_MS = 15_000;
 
-/**
- * The mesh of this rank, and what the others are told of it. One that the ranks do not fill is
- * `refused`, once they have been told.
- */
-function meshOf(
-  ranks: number,
-  given: MeshOptions | undefined,
-): { shape: MeshShape; told: string; refused: DsError | null } {
-  try {
-    const shape = MeshShape.over(ranks, given);
-    return { shape, told: String(shape), refused: null };
-  } catch (error) {
-    const sizes = Object.entries(given ?? {}).map(([axis, size]) => `${axis} ${size}`);
-    const told = `${sizes.join(' x ') || 'none'}, which ${ranks} ranks do not fill,`;
-    return { shape: MeshShape.over(ranks), told, refused: error as DsError };
-  }
-}
-
 /** A job of this process alone, whose collectives are copies; nobody else learns of it. */
 export function aloneOn(device: Device, { localRank = 0, timeout = 600_000 } = {}): Distributed {
   const world = new ProcessGroup('world', [0], 0, device, new SoloGroup());
@@ -289,29 +225,6 @@ const STORE_END_MS = 5000;
 
 /** Where rank 0 says in the store what the job is called. */
 const NAME_KEY = 'name';
-
-/** Where a rank says in the store what its mesh is. */
-const meshKey = (rank: number): string => `mesh/${rank}`;
-
-/**
- * What every rank throws where one has another mesh than rank 0; all have told theirs before they
- * opened a group.
- */
-async function otherMesh(job: Job, worldSize: number): Promise<DsError | null> {
-  const first = await job.get(meshKey(0), 0);
-  for (let rank = 1; rank < worldSize; ++rank) {
-    const other = await job.get(meshKey(rank), 0);
-    if (other === first) continue;
-    return new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'initDistributed mesh',
-      expected: `the same on every rank: ${first} as on rank 0`,
-      got: `${other} on rank ${rank}`,
-      hint: 'Give every rank the same mesh.',
-    });
-  }
-  return null;
-}
 
 /**
  * The job that this process belongs to: the one joined before, or the one that a launcher's
@@ -352,70 +265,6 @@ async function openGroup(
   const group = new ProcessGroup(name, ranks, place, device, tickets);
   network.groups.push(group);
   return group;
-}
-
-interface Settings {
-  rank: number;
-  worldSize: number;
-  localRank: number;
-  host: string;
-  port: number;
-  secret: string;
-  /** Milliseconds. */
-  timeout: number;
-  serve: boolean;
-  device: Device;
-}
-
-function resolve(options: InitOptions): Settings {
-  const env = jobEnvironment();
-  const worldSize = whole('worldSize', options.worldSize ?? env.worldSize ?? 1, 1, 2 ** 20);
-  const rank = whole('rank', options.rank ?? env.rank ?? 0, 0, worldSize - 1);
-  const localRank = whole('localRank', options.localRank ?? env.localRank ?? rank, 0, 2 ** 20);
-  const secret = options.secret ?? env.secret ?? '';
-  if (worldSize > 1 && secret === '') {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'initDistributed',
-      expected: 'a secret that admits to the job',
-      got: 'none',
-      hint: 'The launcher makes one. Without it, set DS_JOB_SECRET to the same random text on every rank.',
-    });
-  }
-  const minutes = Number(options.timeout ?? env.timeout ?? 10);
-  if (!(minutes > 0 && minutes < 2 ** 20)) throw invalid('timeout', 'a number of minutes', minutes);
-  return {
-    rank,
-    worldSize,
-    localRank,
-    host: options.masterAddr ?? env.masterAddr ?? '127.0.0.1',
-    port: whole('masterPort', options.masterPort ?? env.masterPort ?? 29500, 1, 65535),
-    secret,
-    timeout: minutes * 60_000,
-    serve: options.serveStore ?? rank === 0,
-    device: chooseDevice(options.device ?? 'auto', localRank),
-  };
-}
-
-function chooseDevice(wanted: string | Device, localRank: number): Device {
-  if (wanted !== 'auto' && wanted !== 'cuda') return findDevice(wanted);
-  return findDevice(localDevice(wanted, localRank, probeGpus().deviceCount));
-}
-
-function whole(name: string, value: number | string, low: number, high: number): number {
-  const number = typeof value === 'string' && value.trim() === '' ? Number.NaN : Number(value);
-  if (Number.isInteger(number) && number >= low && number <= high) return number;
-  throw invalid(name, `a whole number from ${low} to ${high}`, value);
-}
-
-function invalid(name: string, expected: string, got: number | string): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: `initDistributed ${name}`,
-    expected,
-    got: JSON.stringify(got),
-    hint: 'See the options and the environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.',
-  });
 }
 
 function requireRanks(ranks: readonly number[], worldSize: number): void {

@@ -21,11 +21,11 @@ export {
   aloneOn,
   Distributed,
   distributed,
-  type InitOptions,
   initDistributed,
   joinLaunched,
   logSummary,
 } from './distributed.js';
+export type { InitOptions } from './join-settings.js';
 export { JointCall, type JointGroups, jointly, jointlyInTurns, toldOf } from './jointly.js';
 export type { Mesh } from './mesh.js';
 export { AXES, type Axis, type MeshOptions, MeshShape, type PerAxis } from './mesh-shape.js';

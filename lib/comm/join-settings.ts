@@ -1,0 +1,111 @@
+// What a rank is told of the job that it joins: by the options of initDistributed(), else by the
+// launcher's environment.
+import { DsError } from '../errors.js';
+import { jobEnvironment } from '../runtime/addon.js';
+import { type Device, device as findDevice, probeGpus } from '../runtime/device.js';
+import type { OptionNames } from '../runtime/options.js';
+import { localDevice } from './local-device.js';
+import type { MeshOptions } from './mesh-shape.js';
+
+/**
+ * Where a rank stands in the job that initDistributed() joins. What is left out comes from the
+ * launcher's environment.
+ */
+export interface InitOptions {
+  /** Default: RANK, else 0. */
+  rank?: number;
+  /** Default: WORLD_SIZE, else 1. */
+  worldSize?: number;
+  /** This machine's rank among those of the job. Default: LOCAL_RANK, else the rank. */
+  localRank?: number;
+  /** Where rank 0 listens. Default: MASTER_ADDR, else 127.0.0.1; MASTER_PORT, else 29500. */
+  masterAddr?: string;
+  /** See masterAddr. */
+  masterPort?: number;
+  /** Minutes that joining, or one collective, may take. Default: DEEPSPEED_TIMEOUT, else 10. */
+  timeout?: number;
+  /** What admits to the job, the same on every rank. Default: DS_JOB_SECRET. */
+  secret?: string;
+  /** Whether this process serves the job's store. Default: rank 0 does. */
+  serveStore?: boolean;
+  /** Default "auto": the GPU of the local rank, else the CPU; "cuda": that GPU, or an error. */
+  device?: string | Device;
+  /**
+   * How the ranks lie on the axes pp, dp, sp and tp, the same on every rank. Default: all of them
+   * on dp.
+   */
+  mesh?: MeshOptions;
+}
+
+export const INIT_OPTIONS: OptionNames<InitOptions> = {
+  ...{ rank: true, worldSize: true, localRank: true, masterAddr: true, masterPort: true },
+  ...{ timeout: true, secret: true, serveStore: true, device: true, mesh: true },
+};
+
+/** The options with what the environment says of the rest. */
+export interface JoinSettings {
+  rank: number;
+  worldSize: number;
+  localRank: number;
+  host: string;
+  port: number;
+  secret: string;
+  /** Milliseconds. */
+  timeout: number;
+  serve: boolean;
+  device: Device;
+}
+
+/**
+ * Throws DS_ARGUMENT for numbers that are none, and for several ranks without a secret; DS_DEVICE.
+ */
+export function resolveSettings(options: InitOptions): JoinSettings {
+  const env = jobEnvironment();
+  const worldSize = whole('worldSize', options.worldSize ?? env.worldSize ?? 1, 1, 2 ** 20);
+  const rank = whole('rank', options.rank ?? env.rank ?? 0, 0, worldSize - 1);
+  const localRank = whole('localRank', options.localRank ?? env.localRank ?? rank, 0, 2 ** 20);
+  const secret = options.secret ?? env.secret ?? '';
+  if (worldSize > 1 && secret === '') {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'initDistributed',
+      expected: 'a secret that admits to the job',
+      got: 'none',
+      hint: 'The launcher makes one. Without it, set DS_JOB_SECRET to the same random text on every rank.',
+    });
+  }
+  const minutes = Number(options.timeout ?? env.timeout ?? 10);
+  if (!(minutes > 0 && minutes < 2 ** 20)) throw invalid('timeout', 'a number of minutes', minutes);
+  return {
+    rank,
+    worldSize,
+    localRank,
+    host: options.masterAddr ?? env.masterAddr ?? '127.0.0.1',
+    port: whole('masterPort', options.masterPort ?? env.masterPort ?? 29500, 1, 65535),
+    secret,
+    timeout: minutes * 60_000,
+    serve: options.serveStore ?? rank === 0,
+    device: chooseDevice(options.device ?? 'auto', localRank),
+  };
+}
+
+function chooseDevice(wanted: string | Device, localRank: number): Device {
+  if (wanted !== 'auto' && wanted !== 'cuda') return findDevice(wanted);
+  return findDevice(localDevice(wanted, localRank, probeGpus().deviceCount));
+}
+
+function whole(name: string, value: number | string, low: number, high: number): number {
+  const number = typeof value === 'string' && value.trim() === '' ? Number.NaN : Number(value);
+  if (Number.isInteger(number) && number >= low && number <= high) return number;
+  throw invalid(name, `a whole number from ${low} to ${high}`, value);
+}
+
+function invalid(name: string, expected: string, got: number | string): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: `initDistributed ${name}`,
+    expected,
+    got: JSON.stringify(got),
+    hint: 'See the options and the environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.',
+  });
+}
