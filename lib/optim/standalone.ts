@@ -2,8 +2,8 @@
 // over.
 import { DsError } from '../errors.js';
 import { describe } from '../runtime/view.js';
-import { newestNode } from '../tensor/autograd.js';
 import { noGrad, scope, type Tensor, trainerOf } from '../tensor/index.js';
+import { newestNode } from '../tensor/tape.js';
 import type { DeclaredState } from './declared-state.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import { OwnState } from './own-state.js';

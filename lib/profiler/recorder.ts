@@ -4,7 +4,8 @@ import type { Module } from '../nn/index.js';
 import { observeKernels } from '../runtime/call.js';
 import type { Device } from '../runtime/device.js';
 import { Event } from '../runtime/stream.js';
-import { isRecomputing, newestNode, runningNode } from '../tensor/autograd.js';
+import { runningNode } from '../tensor/backward.js';
+import { isRecomputing, newestNode } from '../tensor/tape.js';
 import { workOf } from './flop-counts.js';
 import { addWork, type ModuleNode, ModuleTree, type Pass } from './module-tree.js';
 

@@ -3,19 +3,8 @@ import './methods.js';
 import './printed.js';
 
 export type { CompareOp, UnaryOp } from '../runtime/kernels.generated.js';
-export {
-  type Backward,
-  backward,
-  beforeBackward,
-  type GradFn,
-  type GradSink,
-  isGradEnabled,
-  noGrad,
-  record,
-  type Saved,
-  setGradTarget,
-  withGrad,
-} from './autograd.js';
+export { backward } from './backward.js';
+export { setGradTarget } from './grad-sink.js';
 export type { HeadExchange } from './head-exchange.js';
 export { LateGradients, leavingLate } from './late-gradients.js';
 export * from './ops/index.js';
@@ -41,6 +30,17 @@ export {
 export { checkpoint, checkpointSequential, segmentsOf } from './recompute/index.js';
 export { type RecomputableOp, recomputable, recomputed } from './recompute.js';
 export { currentScope, held, Scope, scope, surrenderResult, within } from './scope.js';
+export {
+  type Backward,
+  beforeBackward,
+  type GradFn,
+  type GradSink,
+  isGradEnabled,
+  noGrad,
+  record,
+  type Saved,
+  withGrad,
+} from './tape.js';
 export {
   type FromOptions,
   liveTensors,

@@ -2,7 +2,7 @@
 // hold.
 import { DsError } from '../errors.js';
 import { describe } from '../runtime/view.js';
-import type { Saved } from './autograd.js';
+import type { Saved } from './tape.js';
 import type { Tensor } from './tensor.js';
 
 /** One op's results, with what it was called on as text. */

@@ -3,7 +3,7 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { phrase } from '../runtime/phrase.js';
-import { backward } from './autograd.js';
+import { backward } from './backward.js';
 import { methods } from './methods.generated.js';
 import * as ops from './ops/index.js';
 import { Tensor } from './tensor.js';

@@ -1,5 +1,5 @@
 // Selective recomputation: what is cheap to make again is not saved; an op saves how it was made.
-import { isGradEnabled, noGrad, recomputing, type Saved } from './autograd.js';
+import { isGradEnabled, noGrad, recomputing, type Saved } from './tape.js';
 import type { Tensor } from './tensor.js';
 
 /** An op that gives the same bits whenever it is run on the same inputs. */

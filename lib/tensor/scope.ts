@@ -14,7 +14,7 @@ export interface Scoped {
   release(): void;
 }
 
-/** What a scope lets go of: a node of the graph (autograd.ts). */
+/** What a scope lets go of: a node of the graph (tape.ts). */
 export interface ScopedNode {
   readonly isReleased: boolean;
   release(): void;

@@ -45,7 +45,7 @@ export interface FromOptions extends TensorOptions {
 const FROM_OPTIONS: OptionNames<FromOptions> = { ...TENSOR, shape: true };
 
 /**
- * What made a tensor that wants a gradient. Only the tape (autograd.ts) makes these, and looks into
+ * What made a tensor that wants a gradient. Only the tape (tape.ts) makes these, and looks into
  * them.
  */
 export interface GraphNode {

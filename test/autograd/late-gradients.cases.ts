@@ -2,7 +2,6 @@
 import assert from 'node:assert/strict';
 import { linear, linearGelu, liveTensors, randn, seed, type Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import type { GradFn } from '../../lib/tensor/autograd.js';
 import {
   backward,
   held,
@@ -11,6 +10,7 @@ import {
   recomputable,
   scope,
 } from '../../lib/tensor/index.js';
+import type { GradFn } from '../../lib/tensor/tape.js';
 import type { Case } from '../support/case.js';
 
 interface Weights {

@@ -4,7 +4,7 @@ import type { ActivationOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireNumber } from '../../runtime/require-number.js';
-import { record } from '../autograd.js';
+import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { requireTensor } from './shapes.js';
 

@@ -6,7 +6,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { phrase } from '../../runtime/phrase.js';
 import { requireInteger, requireNumber, requireSizes } from '../../runtime/require-number.js';
 import { describe, numel, type View } from '../../runtime/view.js';
-import { record } from '../autograd.js';
+import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { arange } from './creation.js';
 import { embedding, requireIndex } from './indexing.js';

@@ -5,10 +5,10 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
-import { record } from '../autograd.js';
 import type { HeadExchange, HeadShare } from '../head-exchange.js';
 import { lasting } from '../keepsakes.js';
 import { nextRandom, placeAmongRanks, sharedTokens, sharingTokens } from '../random.js';
+import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import {
   type AttentionReach,

@@ -2,8 +2,8 @@
 // 2019 (Megatron-LM).
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { View } from '../../runtime/view.js';
-import { noGrad } from '../autograd.js';
 import { scope } from '../scope.js';
+import { noGrad } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { clone } from './arrange.js';
 import { cast } from './creation.js';

@@ -10,9 +10,9 @@ import {
   requireNumber,
   requireSizes,
 } from '../../runtime/require-number.js';
-import { record } from '../autograd.js';
 import { rawValues } from '../host-values.js';
 import { inOrder, nextRandom } from '../random.js';
+import { record } from '../tape.js';
 import { TENSOR, Tensor, type TensorOptions } from '../tensor.js';
 import { packed, requireTensor } from './shapes.js';
 

@@ -1,5 +1,5 @@
 // User-written differentiable functions.
-import { noGrad, record } from '../autograd.js';
+import { noGrad, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 
 /** What forward leaves for backward. */

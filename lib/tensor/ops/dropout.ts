@@ -2,8 +2,8 @@
 import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { phrase } from '../../runtime/phrase.js';
-import { record } from '../autograd.js';
 import { type DimShare, nextRandom, placeAmongRanks } from '../random.js';
+import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { packed, requireTensor } from './shapes.js';
 import { contiguous } from './views.js';

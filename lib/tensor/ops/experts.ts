@@ -3,7 +3,7 @@
 import * as kernels from '../../runtime/kernels.generated.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { describe } from '../../runtime/view.js';
-import { record } from '../autograd.js';
+import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import {
   overwriteOrAdd,

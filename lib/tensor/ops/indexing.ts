@@ -2,7 +2,7 @@
 import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, isContiguous, numel, type View } from '../../runtime/view.js';
-import { record } from '../autograd.js';
+import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import {
   normalizeDim,

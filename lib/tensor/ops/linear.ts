@@ -1,9 +1,9 @@
 // The linear layer, with and without GELU: a GEMM whose backward writes three gradients in place.
 import * as kernels from '../../runtime/kernels.generated.js';
 import { contiguousStrides, describe, isContiguous, type View } from '../../runtime/view.js';
-import { type GradSink, record } from '../autograd.js';
 import { lateGradients } from '../late-gradients.js';
 import { SavedTensor } from '../recompute.js';
+import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { gemmRows } from './matmul.js';
 import {

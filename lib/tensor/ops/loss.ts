@@ -8,7 +8,7 @@ import type { OptionNames } from '../../runtime/options.js';
 import { phrase } from '../../runtime/phrase.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { describe, numel, type View } from '../../runtime/view.js';
-import { isRecomputing, record } from '../autograd.js';
+import { isRecomputing, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { requireIndex } from './indexing.js';
 import { type LossReport, requireReport } from './loss-report.js';

@@ -1,7 +1,7 @@
 // Matrix products: 2-D, batched, broadcast batches; transposed operands are read in place.
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, numel, type View } from '../../runtime/view.js';
-import { record } from '../autograd.js';
+import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { asRows, broadcastShape, packed, requireAlike, shapeError, viewOf } from './shapes.js';
 import { contiguous, expand, reshape, squeeze, unsqueeze } from './views.js';

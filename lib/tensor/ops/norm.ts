@@ -3,7 +3,7 @@
 import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, isContiguous, type View } from '../../runtime/view.js';
-import { type GradSink, record } from '../autograd.js';
+import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import {
   asRows,

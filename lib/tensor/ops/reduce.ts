@@ -6,8 +6,8 @@ import type { ReduceOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { describe, numel, type View } from '../../runtime/view.js';
-import { record } from '../autograd.js';
 import { scope } from '../scope.js';
+import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
 import {

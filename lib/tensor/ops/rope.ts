@@ -2,8 +2,8 @@
 import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, type View } from '../../runtime/view.js';
-import { record } from '../autograd.js';
 import { scope } from '../scope.js';
+import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { arange, cast, full, zeros } from './creation.js';
 import { ne, sub, where } from './elementwise.js';

@@ -2,7 +2,7 @@
 import { isFloating } from '../../runtime/dtype.js';
 import type { ScanOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { record } from '../autograd.js';
+import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
 import { normalizeDim, requireTensor } from './shapes.js';

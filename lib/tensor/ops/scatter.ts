@@ -2,7 +2,7 @@
 import * as kernels from '../../runtime/kernels.generated.js';
 import { requireNumber } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
-import { type GradSink, record } from '../autograd.js';
+import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { arange } from './creation.js';
 import { partFor, requireIndex } from './indexing.js';

@@ -5,7 +5,7 @@ import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { phrase } from '../../runtime/phrase.js';
 import { contiguousStrides, describe, isContiguous, numel, type View } from '../../runtime/view.js';
-import { type GradSink, record } from '../autograd.js';
+import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 
 export function shapeError(

@@ -4,7 +4,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { describe } from '../../runtime/view.js';
-import { record } from '../autograd.js';
+import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { normalizeDim, requireTensor, shapeError } from './shapes.js';
 import { transpose } from './views.js';

@@ -2,7 +2,7 @@
 // pass.
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, type View } from '../../runtime/view.js';
-import { type GradSink, record } from '../autograd.js';
+import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import {
   requireAlike,

@@ -1,9 +1,9 @@
 // Tokens that are chosen at random, taken out of their rows and put back: random-LTD.
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { View } from '../../runtime/view.js';
-import { noGrad, record } from '../autograd.js';
 import { nextRandom, placeAmongRanks } from '../random.js';
 import { scope } from '../scope.js';
+import { noGrad, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { arange, to } from './creation.js';
 import { add } from './elementwise.js';

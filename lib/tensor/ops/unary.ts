@@ -5,7 +5,7 @@ import { isFloating } from '../../runtime/dtype.js';
 import type { UnaryOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { phrase } from '../../runtime/phrase.js';
-import { record } from '../autograd.js';
+import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { copied, recordFlat, requireTensor } from './shapes.js';
 

@@ -5,7 +5,7 @@ import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { phrase } from '../../runtime/phrase.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
-import { record } from '../autograd.js';
+import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { requireTensor, shapeError, viewOf } from './shapes.js';
 

@@ -3,8 +3,11 @@
 import { DsError } from '../../errors.js';
 import { postponing } from '../../runtime/postponed.js';
 import { requireType } from '../../runtime/require-type.js';
+import { backward } from '../backward.js';
+import type { Keepsakes } from '../keepsakes.js';
+import { type RandomPoint, randomPoint, replayRandom } from '../random.js';
+import { scope } from '../scope.js';
 import {
-  backward,
   beginGraph,
   type GradSink,
   isGradEnabled,
@@ -12,10 +15,7 @@ import {
   recomputing,
   record,
   withGrad,
-} from '../autograd.js';
-import type { Keepsakes } from '../keepsakes.js';
-import { type RandomPoint, randomPoint, replayRandom } from '../random.js';
-import { scope } from '../scope.js';
+} from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { currentPolicy } from './policy.js';
 import type { KeptInputs } from './store.js';

@@ -1,5 +1,5 @@
 // Where a segment's inputs wait between its forward and its replay; here: where they are.
-import type { Saved } from '../autograd.js';
+import type { Saved } from '../tape.js';
 import { Tensor } from '../tensor.js';
 
 /** The inputs of one segment. Lives while it is retained; dies with the last release(). */

@@ -1,7 +1,7 @@
 // What surrounds a segment's forward and its recomputation: nothing, device events, device waits.
 import type { Device } from '../../runtime/device.js';
 import { Event } from '../../runtime/stream.js';
-import type { Saved } from '../autograd.js';
+import type { Saved } from '../tape.js';
 
 /** One run of a segment: its two halves, and the end of its life as release(). */
 export interface WatchedSegment extends Saved {

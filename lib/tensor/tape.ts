@@ -1,0 +1,276 @@
+// The tape: ops record a backward function and where gradients go, for backward() to replay.
+
+import { DsError } from '../errors.js';
+import type { Device } from '../runtime/device.js';
+import type { DType } from '../runtime/dtype.js';
+import { requireType } from '../runtime/require-type.js';
+import { currentScope } from './scope.js';
+import type { Tensor } from './tensor.js';
+
+/**
+ * Computes input gradients from output gradients. `grads[i]` is the gradient of output i, null when
+ * none reached it; it is borrowed. Results go through the sink.
+ */
+export type Backward = (grads: readonly (Tensor | null)[], sink: GradSink) => void;
+
+/** Where a backward function leaves the gradients of its inputs. */
+export interface GradSink {
+  /** Whether input `i` wants a gradient. */
+  needs(i: number): boolean;
+  /** Of input `i`, and of its gradient. */
+  shapeOf(i: number): readonly number[];
+  /**
+   * Lets `body` write the gradient of input `i` in place: into `out`, adding when `accumulate` is
+   * true. No call when the input wants none. `out` has the input's shape and dtype and is
+   * contiguous.
+   */
+  write(i: number, body: (out: Tensor, accumulate: boolean) => void): void;
+  /**
+   * As write(); where somebody collects late gradients (leavingLate) and input `i` is a leaf,
+   * `body` runs later: what it reads is in `reads`, besides the node's own inputs that are leaves.
+   */
+  later(i: number, reads: readonly Saved[], body: (out: Tensor, accumulate: boolean) => void): void;
+  /**
+   * Says that the gradient of input `i` is all there, where more is left to do: whoever waits for
+   * it alone may go on.
+   */
+  passed(i: number): void;
+  /**
+   * Hands over a finished gradient without a copy where possible; `grad` is borrowed and may be
+   * shared.
+   */
+  give(i: number, grad: Tensor): void;
+}
+
+let sequence = 0;
+let again = false;
+let enabled = true;
+
+/** The number of the node recorded last; numbers grow. */
+export function newestNode(): number {
+  return sequence;
+}
+
+/** Runs `body`, which computes for a backward what the forward has computed before. */
+export function recomputing<T>(body: () => T): T {
+  const outer = again;
+  again = true;
+  try {
+    return body();
+  } finally {
+    again = outer;
+  }
+}
+
+export function isRecomputing(): boolean {
+  return again;
+}
+
+/** Whether ops are recorded for backward; false inside noGrad(). */
+export function isGradEnabled(): boolean {
+  return enabled;
+}
+
+/** Runs `body` without recording. */
+export function noGrad<T>(body: () => T): T {
+  requireType('noGrad', body, 'function');
+  return withGrad(false, body);
+}
+
+/** Runs `body` with recording switched on or off. */
+export function withGrad<T>(on: boolean, body: () => T): T {
+  requireType('withGrad', body, 'function');
+  const outer = enabled;
+  enabled = on;
+  try {
+    return body();
+  } finally {
+    enabled = outer;
+  }
+}
+
+/** What a node holds until its backward has run: a tensor, or what stands for tensors. */
+export interface Saved {
+  /** As of Tensor; absent where nobody can change it. */
+  readonly changedAt?: number;
+  /** Holds it for one node more. */
+  retain(): unknown;
+  /** Gives up one hold. */
+  release(): void;
+}
+
+/** What a node remembers of an input: where its gradient goes, not its values. */
+export interface Edge {
+  readonly shape: readonly number[];
+  readonly dtype: DType;
+  readonly device: Device;
+  readonly requiresGrad: boolean;
+  readonly fn: GradFn | null;
+  readonly index: number;
+  /** The input itself when it is a leaf that wants a gradient. */
+  readonly leaf: Tensor | null;
+}
+
+/** The tape alone sets gradFn. */
+const nodeOf = ({ gradFn }: Tensor): GradFn | null => gradFn as GradFn | null;
+
+function edgeTo(input: Tensor): Edge {
+  const { shape, dtype, device, requiresGrad, gradIndex: index } = input;
+  const fn = nodeOf(input);
+  const leaf = requiresGrad && !fn ? input.retain() : null;
+  if (fn) fn.readers++;
+  return { shape, dtype, device, requiresGrad, fn, index, leaf };
+}
+
+function edgesTo(inputs: readonly Tensor[]): Edge[] {
+  const edges = new Array<Edge>(inputs.length);
+  for (let i = 0; i < inputs.length; ++i) edges[i] = edgeTo(inputs[i] as Tensor);
+  return edges;
+}
+
+function noGrads(outputs: number): null[] {
+  return outputs === 1 ? [null] : new Array<null>(outputs).fill(null);
+}
+
+function wantsGrad(inputs: readonly Tensor[]): boolean {
+  for (let i = 0; i < inputs.length; ++i) if ((inputs[i] as Tensor).requiresGrad) return true;
+  return false;
+}
+
+/** A recorded op. Holds what it saved until its backward has run or its scope ends. */
+export class GradFn {
+  /** Its number in the order of recording. */
+  readonly sequence = ++sequence;
+  /** Gradients of the outputs, filled while backward runs; owned. */
+  readonly grads: (Tensor | null)[];
+  /** @internal One for each input. */
+  readonly edges: readonly Edge[];
+  /** Whether its backward has run, or its scope has ended. */
+  isReleased = false;
+  /** Runs just before the backward of this node. */
+  before: (() => void) | null = null;
+  /** Recorded ops that read an output of it and have not said passed() yet. */
+  readers = 0;
+  /**
+   * Runs as soon as all of them have, which may be before they have done the rest of their work.
+   */
+  whenComplete: (() => void) | null = null;
+
+  constructor(
+    /** The op that recorded it. */
+    readonly name: string,
+    inputs: readonly Tensor[],
+    outputs: number,
+    private readonly saved: readonly Saved[],
+    private readonly body: Backward,
+  ) {
+    this.grads = noGrads(outputs);
+    this.edges = edgesTo(inputs);
+    for (let i = 0; i < saved.length; ++i) (saved[i] as Saved).retain();
+  }
+
+  /** Runs the backward once and lets everything go. */
+  run(sink: GradSink): void {
+    if (this.isReleased) {
+      this.dropGrads();
+      throw new DsError({
+        code: 'DS_AUTOGRAD',
+        op: this.name,
+        expected: 'one backward through each graph',
+        got: 'a second one',
+        hint: 'Run the forward again; saved tensors are freed as backward passes them.',
+      });
+    }
+    this.requireUnchanged();
+    this.before?.();
+    this.body(this.grads, sink);
+    this.release();
+  }
+
+  /** Frees saved tensors and gradients. Idempotent. */
+  release(): void {
+    if (this.isReleased) return;
+    this.isReleased = true;
+    this.dropGrads();
+    for (const each of this.saved) each.release();
+    for (const edge of this.edges) edge.leaf?.release();
+  }
+
+  /** Throws DS_AUTOGRAD where a saved tensor was changed in place after this node was recorded. */
+  private requireUnchanged(): void {
+    for (const { changedAt = 0 } of this.saved) {
+      if (changedAt < this.sequence) continue;
+      this.dropGrads();
+      throw new DsError({
+        code: 'DS_AUTOGRAD',
+        op: this.name,
+        expected: 'the values that its forward has seen, which its backward reads again',
+        got: 'a tensor that was changed in place since',
+        hint: 'Change a clone(), use the form without "_", or change it after backward().',
+      });
+    }
+  }
+
+  private dropGrads(): void {
+    for (let i = 0; i < this.grads.length; ++i) {
+      this.grads[i]?.release();
+      this.grads[i] = null;
+    }
+  }
+}
+
+/**
+ * Puts outputs into the graph when recording is on and an input needs a gradient. `saved` is what
+ * the backward reads: it is held until that has run.
+ */
+export function record(
+  name: string,
+  inputs: readonly Tensor[],
+  outputs: readonly Tensor[],
+  saved: readonly Saved[],
+  backward: Backward,
+): void {
+  if (!enabled || !wantsGrad(inputs)) return;
+  const node = new GradFn(name, inputs, outputs.length, saved, backward);
+  currentScope()?.adoptNode(node);
+  enter(outputs, node);
+}
+
+/**
+ * Puts `tensors` into the graph as its beginning: `arrive` gets their gradients, null where none
+ * reached one, borrowed, after everything computed from them has been passed. Unlike a leaf's,
+ * these are never copied.
+ */
+export function beginGraph(
+  tensors: readonly Tensor[],
+  arrive: (grads: readonly (Tensor | null)[]) => void,
+): void {
+  const node = new GradFn('begin', [], tensors.length, [], arrive);
+  currentScope()?.adoptNode(node);
+  enter(tensors, node);
+}
+
+function enter(outputs: readonly Tensor[], node: GradFn): void {
+  for (let i = 0; i < outputs.length; ++i) {
+    const output = outputs[i] as Tensor;
+    output.requiresGrad = true;
+    output.gradFn = node;
+    output.gradIndex = i;
+  }
+}
+
+/**
+ * Calls `hook` when backward reaches `output`, before the op that made it and after the hooks that
+ * op already has.
+ */
+export function beforeBackward(output: Tensor, hook: () => void): void {
+  const node = nodeOf(output);
+  if (!node) return;
+  const { before } = node;
+  node.before = before
+    ? () => {
+        before();
+        hook();
+      }
+    : hook;
+}
