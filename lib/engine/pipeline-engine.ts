@@ -228,11 +228,12 @@ export class PipelineEngine extends Engine {
   /** The mean of what the last stage has summed, on every rank. */
   private async shared(losses: Tensor | null, micros: number): Promise<Tensor> {
     const { device, parts } = this;
-    const { world, tellers } = parts.ranks;
+    const { world, mesh, copies, tellers } = parts.ranks;
     const total = losses ?? within(null, () => zeros([], { device }));
     if (world.size > 1) {
-      // Copies of a teller would count it again.
-      if (!tellers.includes(world.rank)) noGrad(() => total.fill_(0));
+      // Copies have tellers of their own, and ranks that share layers the losses of one.
+      const counts = tellers.includes(world.rank) && mesh.place(...copies) === 0;
+      if (!counts) noGrad(() => total.fill_(0));
       world.allReduce(total, { purpose: 'evaluation loss' }).wait();
     }
     return noGrad(() => total.div(micros * tellers.length));

@@ -47,6 +47,8 @@ export interface Leg {
 export interface PipelineJob {
   device: 'cpu' | 'cuda';
   pp: number;
+  /** Ranks on tp, of a model that is not cut there: copies. Default 1. */
+  tp?: number;
   legs: Leg[];
 }
 
@@ -213,8 +215,8 @@ async function train(leg: Leg, pp: number): Promise<LegReport> {
   return { losses, evaluated, norms, weights, sums, samples };
 }
 
-async function main({ device, pp, legs }: PipelineJob): Promise<void> {
-  const mesh = { pp };
+async function main({ device, pp, tp = 1, legs }: PipelineJob): Promise<void> {
+  const mesh = { pp, tp };
   const job = await initDistributed({ mesh, ...(device === 'cpu' ? { device } : {}) });
   job.world.device.setDeterministic(true);
   const reports: LegReport[] = [];

@@ -31,10 +31,18 @@ const legs: Leg[] = [
   { schedule: '1f1b', micros: 3, stage: 0, precision: 'fp16', frozen: true },
 ];
 
-/** `pp` stages times `dp` data ranks equal `dp` data ranks. */
-async function equal(device: Device, pp: number, dp: number, wanted: Leg[]): Promise<void> {
+/** `pp` stages times `dp` data ranks, each of them `copies` times, equal `dp` data ranks. */
+async function equal(
+  device: Device,
+  { pp, dp, copies = 1 }: { pp: number; dp: number; copies?: number },
+  wanted: Leg[],
+): Promise<void> {
   const alone = await run(device, dp, { pp: 1, legs: wanted });
-  const staged = await run(device, pp * dp, { pp, legs: wanted });
+  const all = await run(device, pp * dp * copies, { pp, tp: copies, legs: wanted });
+  all.forEach((report, rank) => {
+    assert.deepEqual(report, all[rank - (rank % copies)], `rank ${rank}`);
+  });
+  const staged = all.filter((_, rank) => rank % copies === 0);
   for (const [i, leg] of wanted.entries()) {
     const place = JSON.stringify(leg);
     for (let d = 0; d < dp; ++d) {
@@ -176,7 +184,7 @@ async function resumed(device: Device): Promise<void> {
 export const cases: Case[] = [
   {
     name: 'two stages equal one rank: weights, losses, norms and evaluation',
-    run: (device) => equal(device, 2, 1, legs),
+    run: (device) => equal(device, { pp: 2, dp: 1 }, legs),
     gpus: 2,
   },
   {
@@ -184,8 +192,7 @@ export const cases: Case[] = [
     run: (device) =>
       equal(
         device,
-        4,
-        1,
+        { pp: 4, dp: 1 },
         legs.filter(({ schedule }) => schedule !== 'interleaved'),
       ),
     gpus: 4,
@@ -195,10 +202,17 @@ export const cases: Case[] = [
     run: (device) =>
       equal(
         device,
-        2,
-        2,
+        { pp: 2, dp: 2 },
         legs.filter(({ micros }) => micros === 3),
       ),
+    gpus: 4,
+  },
+  {
+    name: 'two stages, each of them on two ranks, equal one rank',
+    run: (device) =>
+      equal(device, { pp: 2, dp: 1, copies: 2 }, [
+        { schedule: '1f1b', micros: 2, stage: 1, precision: 'fp32' },
+      ]),
     gpus: 4,
   },
   {
