@@ -81,8 +81,9 @@ test('what a pipeline does not do is refused by name, on every rank', async () =
   }
 });
 
+const SIZES = { vocabSize: 11, maxSeq: 4, layers: 1, heads: 2, channels: 8 };
+
 test('what is no batch is refused by what was expected', async () => {
-  const sizes = { vocabSize: 11, maxSeq: 4, layers: 1, heads: 2, channels: 8 };
   const tokens = Tensor.from(Int32Array.of(1, 2, 3, 4), { shape: [1, 4] });
   const config = {
     train_micro_batch_size_per_gpu: 1,
@@ -91,7 +92,7 @@ test('what is no batch is refused by what was expected', async () => {
   } as const;
   const of = (...items: unknown[]) => items.values();
   const { GPT2, Llama } = nn.models;
-  for (const model of [new GPT2(sizes), new Llama({ ...sizes, kvHeads: 1, hidden: 8 })]) {
+  for (const model of [new GPT2(SIZES), new Llama({ ...SIZES, kvHeads: 1, hidden: 8 })]) {
     const { engine } = await initialize({ model, config, device: 'cpu' });
     for (const [batches, code, message] of [
       [of([[tokens], tokens]), 'DS_ARGUMENT', /^(GPT2|Llama): expected a tensor, got an array/],
@@ -107,6 +108,21 @@ test('what is no batch is refused by what was expected', async () => {
     expect((await engine.trainBatch(of([tokens, tokens]))).item()).toBeGreaterThan(0);
     engine.destroy();
   }
+});
+
+test('weights in shards are refused on one stage as on several', async () => {
+  const config = {
+    train_micro_batch_size_per_gpu: 1,
+    optimizer: { type: 'AdamW', params: { lr: 0.01 } },
+    zero_optimization: { stage: 3, offload_param: { device: 'cpu' } },
+    pipeline: { stages: 1 },
+  } as const;
+  const model = new nn.models.Llama({ ...SIZES, kvHeads: 1, hidden: 8 });
+  await expect(initialize({ model, config, device: 'cpu' })).rejects.toMatchObject({
+    code: 'DS_CONFIG',
+    op: 'zero_optimization.stage',
+    message: expect.stringMatching(/expected 0, 1 or 2 for a pipeline of one stage, .* got 3/),
+  });
 });
 
 test('a batch that has failed leaves nothing, and can be given again', async () => {

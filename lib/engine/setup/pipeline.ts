@@ -223,13 +223,20 @@ function requireStages(module: Module, config: ResolvedConfig, ranks: number): v
     });
   }
   const { stage } = config.zero_optimization;
-  if (ranks === 1 || stage < 2) return;
+  if (stage <= (ranks === 1 ? 2 : 1)) return;
+  const op = 'zero_optimization.stage';
   throw new DsError({
-    code: 'DS_CONFIG',
-    op: 'zero_optimization.stage',
-    expected: '0 or 1 for a pipeline, whose stages keep their gradients until the end of a batch',
-    got: String(stage),
-    hint: 'Stages 2 and 3 would reduce gradients and gather weights for every micro-batch.',
+    ...{ code: 'DS_CONFIG', op, got: String(stage) },
+    ...(ranks === 1
+      ? {
+          expected: '0, 1 or 2 for a pipeline of one stage, whose layers find their weights whole',
+          hint: 'Set it to 2, or leave pipeline.stages out: engine.forward() gathers weights.',
+        }
+      : {
+          expected:
+            '0 or 1 for a pipeline, whose stages keep their gradients until the end of a batch',
+          hint: 'Stages 2 and 3 would reduce gradients and gather weights for every micro-batch.',
+        }),
   });
 }
 

@@ -109,7 +109,7 @@ function isPossible(
 ): boolean {
   if (stage === 0) return true;
   if (canExchange(optimizer)) return false;
-  if (plan && mesh.size('dp') > 1 && stage > 1) return false;
+  if (plan && (stage === 3 || (mesh.size('dp') > 1 && stage > 1))) return false;
   const wantsWhole = optimizer.groups.some((_, group) => optimizer.needsWholeParameters?.(group));
   return !wantsWhole || canSum(optimizer) || canGather(optimizer) || mesh.size('dp', 'sp') === 1;
 }
