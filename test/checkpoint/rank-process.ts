@@ -25,7 +25,7 @@ export interface Command {
   method?: 'save' | 'load' | 'exportWeights';
   options?: object;
   /** Of "calls": those of one Checkpointer, of which some fail. */
-  calls?: { method: 'save' | 'load'; options?: object; fails?: boolean }[];
+  calls?: { method: 'save' | 'load'; options?: object; fails?: boolean; isAwaited?: boolean }[];
   /** Milliseconds. */
   timeout?: number;
 }
@@ -109,13 +109,16 @@ async function call(command: Command): Promise<void> {
 async function makeCalls(command: Command): Promise<void> {
   const { place, dir, tag, calls = [] } = command;
   const checkpointer = new Checkpointer(partitioned(reference, place), worldOf(command));
-  for (const { method, options = {}, fails = false } of calls) {
+  const left: Promise<unknown>[] = [];
+  for (const { method, options = {}, fails = false, isAwaited = true } of calls) {
     const done = checkpointer[method](dir, { tag, ...options });
-    if (fails) await assert.rejects(done);
+    if (!isAwaited) left.push(done);
+    else if (fails) await assert.rejects(done);
     else await done;
   }
-  await checkpointer.done();
+  if (left.length === 0) await checkpointer.done();
   checkpointer.close();
+  await Promise.all(left);
 }
 
 const deeds = { save, load, export: exportWeights, beside: saveBeside, call, calls: makeCalls };

@@ -155,6 +155,28 @@ describe('disagreement', () => {
       expect(error).toEqual(refusal(/same call on every rank/, 'DS_COMM'));
   });
 
+  test.each(['save', 'beside', 'load', 'export'] as const)(
+    'one rank has destroyed its engine: %s learns of it before time is up',
+    async (what) => {
+      const own = (rank: number) =>
+        rank === 1 ? { what: 'calls' as const, calls: [] } : { timeout: 6000 };
+      const errors = await run(3, 1, { what, dir, tag: 't' }, own);
+      expect(errors[1]).toBeNull();
+      for (const rank of [0, 2]) {
+        expect(errors[rank]).toEqual(
+          refusal(/same call on every rank, got "engine\.destroy\(\)" on rank 1/, 'DS_COMM'),
+        );
+      }
+    },
+  );
+
+  test('a rank that destroys its engine in a save takes its part in it', async () => {
+    const calls = [{ method: 'save' as const, isAwaited: false }];
+    expect(await run(2, 1, { what: 'save', dir, tag: 't' })).toEqual(fine(2));
+    const own = (rank: number) => (rank === 1 ? { calls } : { what: 'call' as const });
+    expect(await run(2, 1, { what: 'calls', method: 'save', dir, tag: 'u' }, own)).toEqual(fine(2));
+  });
+
   test.each([0, 1])('rank %i alone saves asynchronously: all learn of it at once', async (odd) => {
     const own = (rank: number) => ({ options: { asynchronous: rank === odd } });
     const errors = await run(3, 1, { what: 'call', method: 'save', dir, tag: 't' }, own);

@@ -76,6 +76,9 @@ const LOAD_OPTIONS: OptionNames<LoadOptions> = {
   loadCompanions: true,
 };
 
+/** What the others find in place of this rank's next call. */
+const LEFT = 'engine.destroy()';
+
 /** Every rank makes the same calls in the same order. */
 export class Checkpointer {
   /** The asynchronous save under way, or the last one while its result has not been asked for. */
@@ -83,6 +86,8 @@ export class Checkpointer {
   private writing = false;
   private copy: HostCopy | null = null;
   private closed = false;
+  /** Calls under way, which meet the other ranks. */
+  private calls = 0;
 
   constructor(
     private readonly engine: EngineCore,
@@ -96,8 +101,11 @@ export class Checkpointer {
    * and what fails on another rank), DS_ARGUMENT (an unknown option, a client state that JSON does
    * not keep) or DS_COMM (a rank does not take part).
    */
-  async save(dir: string, given: SaveOptions): Promise<string> {
-    this.requireOpen('saveCheckpoint');
+  save(dir: string, given: SaveOptions): Promise<string> {
+    return this.counted('saveCheckpoint', () => this.saved(dir, given));
+  }
+
+  private async saved(dir: string, given: SaveOptions): Promise<string> {
     const { engine, world } = this;
     const read = readOrTell(world, BEGIN_SAVE, () => readSave(given, engine));
     // An asynchronous save takes its state within the call: nothing is awaited where all is well.
@@ -128,15 +136,16 @@ export class Checkpointer {
   }
 
   /** Resumes from a checkpoint saved by any number of ranks at any stage: see restoreEngine. */
-  async load(dir: string, given: LoadOptions): Promise<LoadedCheckpoint> {
-    this.requireOpen('loadCheckpoint');
+  load(dir: string, given: LoadOptions): Promise<LoadedCheckpoint> {
     const { engine, world } = this;
-    const read = () => readOptions('loadCheckpoint', given, LOAD_OPTIONS);
-    const options = await readOrTell(world, BEGIN_LOAD, read);
-    await this.done();
-    settle(engine.parts);
-    engine.synchronize();
-    return restoreEngine(engine, dir, options, world);
+    return this.counted('loadCheckpoint', async () => {
+      const read = () => readOptions('loadCheckpoint', given, LOAD_OPTIONS);
+      const options = await readOrTell(world, BEGIN_LOAD, read);
+      await this.done();
+      settle(engine.parts);
+      engine.synchronize();
+      return restoreEngine(engine, dir, options, world);
+    });
   }
 
   /**
@@ -145,12 +154,11 @@ export class Checkpointer {
    * weights have them. Returns its path. Rejects on all ranks with DS_IO or DS_COMM. `ds
    * consolidate` makes other formats.
    */
-  async exportWeights(
-    dir: string,
-    file: string,
-    given: ExportWeightsOptions = {},
-  ): Promise<string> {
-    this.requireOpen('save16bitModel');
+  exportWeights(dir: string, file: string, given: ExportWeightsOptions = {}): Promise<string> {
+    return this.counted('save16bitModel', () => this.exported(dir, file, given));
+  }
+
+  private async exported(dir: string, file: string, given: ExportWeightsOptions): Promise<string> {
     const { engine, world } = this;
     const without = await readOrTell(world, BEGIN_EXPORT, () => withoutFrozen(given));
     await this.done();
@@ -185,10 +193,26 @@ export class Checkpointer {
   close(): void {
     this.closed = true;
     if (!this.writing) this.freeCopy();
+    if (this.calls === 0) this.leave();
   }
 
-  private requireOpen(op: string): void {
+  /** Runs a call, which meets the other ranks. */
+  private async counted<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     if (this.closed) throw destroyed(op);
+    this.calls++;
+    try {
+      return await body();
+    } finally {
+      this.calls--;
+      if (this.closed && this.calls === 0) this.leave();
+    }
+  }
+
+  /** Ranks that come to one more call learn at once that this one does not. */
+  private leave(): void {
+    const { world } = this;
+    // Where the job is over, nobody waits.
+    if (world instanceof StoreWorld) world.announce(LEFT, null).catch(() => {});
   }
 
   private takeContent(options: ContentOptions): CheckpointContent {

@@ -213,6 +213,8 @@ function elsewhere(label: string, rank: number, other: string, hint?: string): D
     op: label,
     expected: 'the same call on every rank',
     got: `"${other}" on rank ${rank}`,
-    hint: hint ?? 'Every rank must save and load the same checkpoints in the same order.',
+    hint:
+      hint ??
+      'Every rank must save and load the same checkpoints in the same order. Where that rank failed first, its own output says why.',
   });
 }
