@@ -53,11 +53,11 @@ export class Checkpoint {
   }
 
   /**
-   * Opens `dir/tag`, by default what `latest` names; the tag is rank 0's. Every file is opened once
-   * and for all, and read once by one of the ranks: loading cannot fail halfway over damage, and a
-   * save that replaces the checkpoint meanwhile changes nothing of what is read. Throws on all
-   * ranks DS_CHECKPOINT: no such tag (with those there are), a half-written checkpoint, a damaged
-   * file (named), one that is replaced again and again; DS_IO.
+   * Opens `dir/tag`, by default what `latest` names; a tag that rank 0 alone is given counts. Every
+   * file is opened once and for all, and read once by one of the ranks: loading cannot fail halfway
+   * over damage, and a save that replaces the checkpoint meanwhile changes nothing of what is read.
+   * Throws on all ranks DS_CHECKPOINT: different tags, no such tag (with those there are), a
+   * half-written checkpoint, a damaged file (named), one that is replaced again and again; DS_IO.
    */
   static async open(
     dir: string,
@@ -68,6 +68,7 @@ export class Checkpoint {
       if (tag !== undefined) requireTag(tag);
       return tag ?? null;
     });
+    requireOneTag(wishes);
     const opened = await openSteadily(world, dir, () => openFiles(dir, wishes[0] as string | null));
     try {
       await verify(world, opened.manifest, opened.files);
@@ -207,4 +208,17 @@ async function openAll(folder: string, manifest: StoredManifest): Promise<InputF
   if (!failed) return opened;
   for (const file of opened) await file.close();
   throw failed.reason;
+}
+
+/** Throws DS_CHECKPOINT where a rank is given a tag that is not rank 0's. */
+function requireOneTag([first = null, ...others]: readonly (string | null)[]): void {
+  const other = others.findIndex((tag) => tag !== null && tag !== first);
+  if (other < 0) return;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: 'checkpoint tag',
+    expected: 'the same tag on every rank',
+    got: `${first === null ? 'none' : `"${first}"`} on rank 0 and "${others[other]}" on rank ${other + 1}`,
+    hint: 'Give every rank the same tag, or none for what `latest` names.',
+  });
 }

@@ -177,6 +177,20 @@ describe('disagreement', () => {
     expect(await run(2, 1, { what: 'calls', method: 'save', dir, tag: 'u' }, own)).toEqual(fine(2));
   });
 
+  test('ranks that load different tags: refused on every rank, unless one alone names it', async () => {
+    for (const tag of ['t', 'u']) {
+      expect(await run(3, 1, { what: 'save', dir, tag })).toEqual(fine(3));
+    }
+    const named = (rank: number) => ({ tag: rank === 1 ? 'u' : 't' });
+    for (const error of await run(3, 1, { what: 'load', dir, tag: '' }, named)) {
+      expect(error).toEqual(
+        refusal(/checkpoint tag: .*same tag on every rank, got "t" on rank 0 and "u" on rank 1/),
+      );
+    }
+    const first = (rank: number) => ({ tag: rank === 0 ? 't' : undefined });
+    expect(await run(3, 1, { what: 'load', dir, tag: '' }, first)).toEqual(fine(3));
+  });
+
   test.each([0, 1])('rank %i alone saves asynchronously: all learn of it at once', async (odd) => {
     const own = (rank: number) => ({ options: { asynchronous: rank === odd } });
     const errors = await run(3, 1, { what: 'call', method: 'save', dir, tag: 't' }, own);
