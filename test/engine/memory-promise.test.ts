@@ -1,6 +1,7 @@
 // Too little memory is refused before anything is allocated, with the arithmetic; what fits is not.
 
 import { statfsSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { resolveConfig } from '../../lib/config/index.js';
 import { certainBytes } from '../../lib/engine/setup/certain-bytes.js';
 import { splitsMasters } from '../../lib/engine/setup/master-halves.js';
@@ -125,7 +126,23 @@ describe('bytes that a run needs for certain', () => {
     };
     const { bytes, n } = counted({ zero_optimization: zero } as DsConfig);
     expect(bytes.disk).toEqual({ '/fast': 12 * n + 2 * n - 2000 });
-    expect(bytes.host).toEqual({ weights: 0, [PARKED]: 0, [STATE]: 0 });
+    expect(bytes.host).toEqual({ weights: 0, [PARKED]: 2 * n, [STATE]: 0 });
+  });
+
+  test('of weights on a disk, what stays in memory: whole units', () => {
+    const kept = (max_in_cpu: number, shards = 1) => {
+      const offload_param = { device: 'nvme', nvme_path: '/fast', max_in_cpu };
+      const zero_optimization = { stage: 3, offload_param };
+      const { bytes, n } = counted({ zero_optimization } as DsConfig, shards);
+      return { weights: bytes.host.weights as number, n };
+    };
+    const { weights, n } = kept(1e9);
+    expect(weights).toBe(2 * n);
+    expect(kept(1e9, 2).weights).toBe(n);
+    expect(kept(1000).weights).toBe(0);
+    const { weights: some } = kept(Math.floor(0.9 * n));
+    expect(some).toBeGreaterThan(0.2 * n);
+    expect(some).toBeLessThan(1.8 * n);
   });
 });
 
@@ -192,6 +209,12 @@ test.each([
   expect(disks['/fast']?.free).toBe(blocks * 4096);
 });
 
+const weightsOnDisk = (max_in_cpu: number) => ({
+  stage: 3 as const,
+  offload_param: { device: 'nvme' as const, nvme_path: tmpdir(), max_in_cpu, buffer_count: 1 },
+  sub_group_size: 1000,
+});
+
 const measured: [name: string, options: Partial<TinyOptions>][] = [
   ['on the device', {}],
   ['in fp32', { precision: 'fp32' }],
@@ -205,6 +228,9 @@ const measured: [name: string, options: Partial<TinyOptions>][] = [
   ['tried out', { offload: true, speculative: true }],
   ['streamed', { offload: true, gpuShare: 0.5 }],
   ['with weights', { offload: true, zero: { stage: 3, offload_param: { device: 'cpu' } } }],
+  ['on a disk', { offload: true, nvme: tmpdir(), zero: { sub_group_size: 1000 } }],
+  ['with weights on a disk', { offload: true, nvme: tmpdir(), zero: weightsOnDisk(1e9) }],
+  ['with some weights on a disk', { offload: true, nvme: tmpdir(), zero: weightsOnDisk(30_000) }],
   ['weights alone', { zero: { stage: 3, offload_param: { device: 'cpu' } } }],
 ];
 

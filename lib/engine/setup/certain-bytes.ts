@@ -45,8 +45,9 @@ interface Sums {
   separateMaster: number;
   state: number;
   returned: number;
-  /** Bytes of an element of the widest weights. */
+  /** Bytes of an element of the widest weights, and of the narrowest. */
   widest: number;
+  narrowest: number;
 }
 
 /** The sum of some parts. */
@@ -63,12 +64,14 @@ export function certainBytes(counted: Counted): CertainBytes {
   const weights = sums.weights * (stage === 3 ? share : 1);
   const isAway = stage === 3 && param.device !== 'none';
   const hostState = (sums.master + sums.state) * share * far;
-  const inMemory = optimizer.device === 'cpu';
+  const [inMemory, isStateOnDisk] = [optimizer.device === 'cpu', optimizer.device === 'nvme'];
+  // The device keeps gradients only of state in host memory that it updates.
+  const parksGradients = isStateOnDisk || (inMemory && !mayShare);
   const onDisk: Record<string, number> = {};
   const put = (folder: string | null, bytes: number): void => {
     if (folder !== null && bytes > 0) onDisk[folder] = (onDisk[folder] ?? 0) + bytes;
   };
-  if (optimizer.device === 'nvme') put(optimizer.nvme_path, hostState);
+  if (isStateOnDisk) put(optimizer.nvme_path, hostState);
   if (isAway && param.device === 'nvme') {
     put(param.nvme_path, weights - param.max_in_cpu * sums.widest);
   }
@@ -80,12 +83,26 @@ export function certainBytes(counted: Counted): CertainBytes {
     },
     host: {
       'master weights and optimizer state': inMemory ? hostState : 0,
-      'gradients on their way': inMemory && !mayShare ? sums.gradients * share * far : 0,
-      weights: isAway && param.device === 'cpu' ? weights : 0,
+      'gradients on their way': parksGradients ? sums.gradients * share * far : 0,
+      weights: isAway ? weightsInMemory(counted, weights, sums.narrowest) : 0,
     },
     disk: onDisk,
     returned: sums.returned,
   };
+}
+
+/**
+ * Of a rank's offloaded weights, in host memory all the time; whole units are dealt out to a disk.
+ */
+function weightsInMemory(
+  { module, config, shards }: Counted,
+  weights: number,
+  narrowest: number,
+): number {
+  const { device, max_in_cpu: most } = config.zero_optimization.offload_param;
+  if (device === 'cpu' || weights === 0) return weights;
+  const left = largestUnit(module, ({ numel }) => numel) / shards;
+  return Math.min(weights, Math.max(0, most - left) * narrowest);
 }
 
 /**
@@ -97,16 +114,20 @@ function awayOf({ module, config, optimizer }: Counted): [away: number, onDevice
   if (device === 'none') return [0, 1];
   if (ratio === 1) return [1, 0];
   const trained = new Set<unknown>(optimizer.groups.flatMap(({ params }) => params));
-  const count = (parameters: readonly Parameter[]): number =>
-    parameters
-      .filter((one) => one.requiresGrad && trained.has(one))
-      .reduce((sum, one) => sum + one.numel, 0);
+  const count = (one: Parameter): number => (one.requiresGrad && trained.has(one) ? one.numel : 0);
+  const all = module.parameters().reduce((sum, one) => sum + count(one), 0);
+  const slack = all === 0 ? 1 : largestUnit(module, count) / all;
+  return [Math.max(0, ratio - slack), Math.max(0, 1 - ratio - slack)];
+}
+
+/** What `count` finds in the unit of which it finds most. */
+function largestUnit(module: Module, count: (parameter: Parameter) => number): number {
   const units = module.units().map((unit) => unit.module.parameters());
   const owned = new Set(units.flat());
-  const all = count(module.parameters());
-  const root = count(module.parameters().filter((one) => !owned.has(one)));
-  const slack = all === 0 ? 1 : Math.max(root, ...units.map(count)) / all;
-  return [Math.max(0, ratio - slack), Math.max(0, 1 - ratio - slack)];
+  const root = module.parameters().filter((one) => !owned.has(one));
+  return Math.max(
+    ...[root, ...units].map((parameters) => parameters.reduce((sum, one) => sum + count(one), 0)),
+  );
 }
 
 /** What restores a master from the bf16 weight that is half of it. */
@@ -119,12 +140,13 @@ function sumsOf({ module, config, optimizer, splitsMasters }: Counted): Sums {
   }
   const sums: Sums = {
     ...{ weights: 0, gradients: 0, master: 0, separateMaster: 0, state: 0, returned: 0 },
-    widest: 0,
+    ...{ widest: 0, narrowest: Number.POSITIVE_INFINITY },
   };
   for (const parameter of module.parameters()) {
     const dtype = parameter.fixedDtype ?? weightDType(config);
     sums.weights += parameter.numel * dtypeSize(dtype);
     sums.widest = Math.max(sums.widest, dtypeSize(dtype));
+    sums.narrowest = Math.min(sums.narrowest, dtypeSize(dtype));
     const isMade = parameter.isMaterialized && parameter.missing === null;
     if (isMade && parameter.device.kind === 'cpu') sums.returned += parameter.bytes;
     const group = groupOf.get(parameter);

@@ -277,7 +277,16 @@ export function settings(
             '"offload_optimizer": { "device": "nvme", "nvme_path": DIR } moves the state to a disk, "ratio" below 1 keeps a share on the device.',
           ]
         : [];
-    return [...moved, 'More ranks on other machines share state out from stage 1 on.', ask];
+    const weights =
+      stage === 3 && param.device === 'nvme'
+        ? ['A smaller offload_param.max_in_cpu leaves more of the weights to the disk.']
+        : [];
+    return [
+      ...moved,
+      ...weights,
+      'More ranks on other machines share state out from stage 1 on.',
+      ask,
+    ];
   }
   return [
     ...(optimizer.device === 'none'
