@@ -183,6 +183,21 @@ const checkpoints: Case = {
     }),
 };
 
+/** A ratio of 0, which leaves nothing to the disk. */
+const nothing: Case = {
+  name: 'state on disk: none with a ratio of 0',
+  run: (device) =>
+    withFolder(async (nvme) => {
+      device.setDeterministic(true);
+      const options = { precision: 'bf16', zero: small } as const;
+      const resident = await tinyEngine({ ...options, offload: false }, device);
+      const engine = await tinyEngine({ ...options, offload: true, nvme, ratio: 0 }, device);
+      assert.equal(engine.parts.state.bytes.disk, 0);
+      assertSame(runOf(engine, 3), runOf(resident, 3), 'ratio 0');
+      for (const one of [resident, engine]) one.destroy();
+    }),
+};
+
 /** What users read and write of it comes from the disk and goes there. */
 const setFromOutside: Case = {
   name: 'state on disk: what users set counts as it does in memory',
@@ -250,6 +265,7 @@ export const cases: Case[] = [
   everywhere,
   checkpoints,
   setFromOutside,
+  nothing,
   equalCase('units as they are', { precision: 'bf16', accumulation: 2, disk: twoSlots }),
   equalCase('bf16, gradients summed in fp32, accumulation 2', {
     ...{ precision: 'bf16', gradients: 'fp32', accumulation: 2, zero: small },

@@ -67,7 +67,8 @@ export function furnish(state: OptimizerState, options: StateOptions, owned: Rel
     state.add({ partitions: resident, home: made, schedule });
   }
   if (home === 'cpu') addOffloaded(state, { ...options, partitions: rest }, owned);
-  if (home === 'nvme') addOnDisk(state, { ...options, partitions: rest }, owned);
+  // A ratio of 0 leaves nothing, and a file has bytes.
+  if (home === 'nvme' && rest.length > 0) addOnDisk(state, { ...options, partitions: rest }, owned);
 }
 
 /**
