@@ -23,6 +23,8 @@ export function setupOfConfig(config: ResolvedConfig, facts: ConfigFacts): Setup
     weights: stage === 3 && offload_param.device !== 'none' ? 'cpu' : 'device',
     ratio: state.ratio,
     gpuShare: state.gpu_share ?? 0,
+    slots: state.buffer_count,
+    subGroup: zero.sub_group_size,
     microBatch: config.train_micro_batch_size_per_gpu,
     accumulation: config.gradient_accumulation_steps,
     precision,

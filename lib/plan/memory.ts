@@ -60,8 +60,6 @@ const LOWER_HALF = 2 + 1 / 8;
 /** Slots of weights that come down for their update, and elements of the largest: see SplitHome. */
 const WEIGHT_SLOTS = 2;
 const LARGEST_SLOT = 2 ** 26;
-/** Slots of state from a disk: offload_optimizer.buffer_count. */
-const SLOTS = 4;
 /** Elements of the largest part of a state that streams to the device: see StreamedHome. */
 const TILE = 2 ** 24;
 
@@ -79,12 +77,13 @@ const gradientBytes = ({ trained }: ModelSizes, setup: Setup): number =>
   setup.wideGradients ? MASTER : meanBytes(trained, setup);
 
 /**
- * Master weights and state per trained parameter: f32 weights that are whole are their own master.
+ * Master weights and state per trained parameter on the device, where f32 weights that live there
+ * are their own master.
  */
 function stateOf({ trained: { count, own } }: ModelSizes, setup: Setup): number {
-  const isWhole = setup.stage < 3;
   const f32 = setup.precision === 'fp32' ? count : own.count;
-  return setup.stateBytes + MASTER * (isWhole && count > 0 ? 1 - f32 / count : 1);
+  const isTheirs = setup.weights === 'device' && count > 0;
+  return setup.stateBytes + MASTER * (isTheirs ? 1 - f32 / count : 1);
 }
 
 /** Bytes of AdamW's moments. */
@@ -108,7 +107,7 @@ export function bytesOfStreamed(setup: Setup): number {
   return setup.stateBytes + LOWER_HALF + weight;
 }
 
-/** What stateOf() says, of split masters. */
+/** Per trained parameter that is away from the device, in halves where they are split. */
 function splitStateOf({ trained: { count, own } }: ModelSizes, setup: Setup): number {
   const f32 = count > 0 ? own.count / count : 0;
   return setup.stateBytes + LOWER_HALF * (1 - f32) + MASTER * f32;
@@ -231,12 +230,16 @@ function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
   const { count, root, block } = sizes.trained;
   const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
   const away = setup.ratio * count * share;
-  const whole = stateOf(sizes, setup);
+  const whole = setup.stateBytes + MASTER;
   const ofGradient = gradientBytes(sizes, setup);
   const largest = Math.max(root, block) * share;
+  const beside = weightsBeside(sizes, setup);
+  // Host threads write weights that live in host memory where they are.
+  const besideOnHost = weights === 'device' ? beside : 0;
   if (optimizer === 'nvme') {
-    const slots = SLOTS * whole * largest;
-    return { device: 0, optimizer: 0, buffers: ofGradient * away + slots, disk: whole * away };
+    const slots = setup.slots * whole * Math.min(largest, setup.subGroup);
+    const buffers = (ofGradient + besideOnHost) * away + slots;
+    return { device: 0, optimizer: 0, buffers, disk: whole * away };
   }
   const streamed = away * gpuShare;
   const isSplit = splitsMasters(setup);
@@ -251,20 +254,27 @@ function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
   const fetched = isSplit && weights === 'device' && away > streamed;
   const slots = fetched ? WEIGHT_SLOTS * 2 * Math.min(LARGEST_SLOT, largest) : 0;
   return {
-    device: (isSplit ? 0 : passing * ofGradient * streamed) + windows,
+    device: (isSplit ? 0 : passing * ofGradient + beside) * streamed + windows,
     optimizer: ofState * away,
-    buffers: passing * ofGradient * (away - streamed) + slots,
+    buffers: (passing * ofGradient + besideOnHost) * (away - streamed) + slots,
     disk: 0,
   };
 }
 
-/** Weights that live in host memory; of those whose state is on a disk frozen ones alone. */
-function livingWeights(sizes: ModelSizes, setup: Setup, share: number): number {
-  if (setup.weights !== 'cpu') return 0;
-  const { weights, trained } = sizes;
-  const all = meanBytes(weights, setup) * weights.count;
-  const onDisk = setup.optimizer === 'nvme' && setup.ratio === 1;
-  return (onDisk ? all - meanBytes(trained, setup) * trained.count : all) * share;
+/**
+ * Updated weights per trained parameter, on their way to where they live: in memory of their own
+ * where they are narrower than their gradients. Those in halves have slots, and f32 ones leave from
+ * their masters.
+ */
+function weightsBeside({ trained }: ModelSizes, setup: Setup): number {
+  const isNarrower = setup.precision !== 'fp32' && setup.wideGradients && trained.count > 0;
+  if (!isNarrower || splitsMasters(setup)) return 0;
+  return elementBytes(setup) * (1 - trained.own.count / trained.count);
+}
+
+/** Weights that live in host memory. */
+function livingWeights({ weights }: ModelSizes, setup: Setup, share: number): number {
+  return setup.weights === 'cpu' ? meanBytes(weights, setup) * weights.count * share : 0;
 }
 
 /**

@@ -25,6 +25,10 @@ export interface Setup {
   gpuShare: number;
   /** offload_optimizer.super_offload: whether updates are tried out during the backward. */
   speculates: boolean;
+  /** offload_optimizer.buffer_count: tiles of state from a disk that are in host memory at once. */
+  slots: number;
+  /** sub_group_size: the most elements of one. */
+  subGroup: number;
   /** Samples of a rank's micro-batch. */
   microBatch: number;
   /** Tokens of a sample. */
@@ -51,6 +55,7 @@ export const plainSetup: Setup = {
   ...{ copies: 1, tensor: 1, stages: 1 },
   gpuShare: 0,
   speculates: true,
+  ...{ slots: 4, subGroup: 1e9 },
   ...{ microBatch: 1, seq: 1024, accumulation: 1, precision: 'bf16', checkpointing: false },
   ...{ wideGradients: false, overlap: true, stateBytes: 8, bf16States: false },
 };
