@@ -34,6 +34,16 @@ export function misuse(op: string, expected: string, got: string): DsError {
 export const destroyed = (op: string): DsError =>
   misuse(op, 'a call before engine.destroy()', 'one after it');
 
+/** A call that nobody awaited, and that destroy() has taken the engine from. */
+export const interrupted = (op: string): DsError =>
+  new DsError({
+    code: 'DS_AUTOGRAD',
+    op,
+    expected: 'engine.destroy() after its end',
+    got: 'one in the middle of it',
+    hint: `Await ${op}() before engine.destroy().`,
+  });
+
 /** Another backward where `accumulationSteps` of them have made a step. */
 export function stepMissing(accumulationSteps: number): DsError {
   return new DsError({

@@ -247,3 +247,40 @@ test('a save under way is finished after destroy()', async () => {
   await resumed.loadCheckpoint(dir);
   expect(weightBits(resumed)).toEqual(bits);
 });
+
+describe('a call that nobody awaits before destroy()', () => {
+  const homes: [string, TinyOptions][] = [
+    ['on the device', resident],
+    ['in host memory', { precision: 'bf16', offload: true, speculative: true }],
+    ['on a disk', { precision: 'bf16', offload: true, nvme: tmpdir() }],
+  ];
+  const calls: [op: string, call: (engine: Engine) => Promise<unknown>][] = [
+    ['saveCheckpoint', (engine) => engine.saveCheckpoint(dir, { tag: 'second' })],
+    ['loadCheckpoint', (engine) => engine.loadCheckpoint(dir, { tag: 'first' })],
+    // It takes the state when the save before has been written.
+    [
+      'saveCheckpoint',
+      (engine) => engine.saveCheckpoint(dir, { tag: 'second', asynchronous: true }),
+    ],
+  ];
+
+  test.each(homes)('is an error that says so, and saves nothing: state %s', async (_, options) => {
+    for (const [op, call] of calls) {
+      const engine = await start(options);
+      engines.pop();
+      trainTiny(engine, 0, 1);
+      await engine.saveCheckpoint(dir, { tag: 'first' });
+      await engine.saveCheckpoint(dir, { tag: 'beside', asynchronous: true });
+      const running = call(engine);
+      engine.destroy();
+      await expect(running).rejects.toMatchObject({
+        ...{ op, got: 'one in the middle of it' },
+        hint: `Await ${op}() before engine.destroy().`,
+      });
+      await engine.checkpointDone();
+      expect([...(await listTags(dir))].sort()).toEqual(['beside', 'first']);
+      rmSync(dir, { recursive: true });
+      mkdirSync(dir);
+    }
+  });
+});

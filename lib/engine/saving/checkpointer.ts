@@ -17,7 +17,7 @@ import { DsError } from '../../errors.js';
 import { mergedNames, requireUnmerged } from '../../peft/index.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireType } from '../../runtime/require-type.js';
-import { destroyed } from '../engine-errors.js';
+import { destroyed, interrupted } from '../engine-errors.js';
 import type { EngineCore } from '../engine-parts.js';
 import { settle } from '../step/settle.js';
 import { BackgroundSave } from './background-save.js';
@@ -102,10 +102,10 @@ export class Checkpointer {
    * not keep) or DS_COMM (a rank does not take part).
    */
   save(dir: string, given: SaveOptions): Promise<string> {
-    return this.counted('saveCheckpoint', () => this.saved(dir, given));
+    return this.whileOpen('saveCheckpoint', () => this.saveNow(dir, given));
   }
 
-  private async saved(dir: string, given: SaveOptions): Promise<string> {
+  private async saveNow(dir: string, given: SaveOptions): Promise<string> {
     const { engine, world } = this;
     const read = readOrTell(world, BEGIN_SAVE, () => readSave(given, engine));
     // An asynchronous save takes its state within the call: nothing is awaited where all is well.
@@ -137,15 +137,17 @@ export class Checkpointer {
 
   /** Resumes from a checkpoint saved by any number of ranks at any stage: see restoreEngine. */
   load(dir: string, given: LoadOptions): Promise<LoadedCheckpoint> {
+    return this.whileOpen('loadCheckpoint', () => this.loadNow(dir, given));
+  }
+
+  private async loadNow(dir: string, given: LoadOptions): Promise<LoadedCheckpoint> {
     const { engine, world } = this;
-    return this.counted('loadCheckpoint', async () => {
-      const read = () => readOptions('loadCheckpoint', given, LOAD_OPTIONS);
-      const options = await readOrTell(world, BEGIN_LOAD, read);
-      await this.done();
-      settle(engine.parts);
-      engine.synchronize();
-      return restoreEngine(engine, dir, options, world);
-    });
+    const read = () => readOptions('loadCheckpoint', given, LOAD_OPTIONS);
+    const options = await readOrTell(world, BEGIN_LOAD, read);
+    await this.done();
+    settle(engine.parts);
+    engine.synchronize();
+    return restoreEngine(engine, dir, options, world);
   }
 
   /**
@@ -155,10 +157,10 @@ export class Checkpointer {
    * consolidate` makes other formats.
    */
   exportWeights(dir: string, file: string, given: ExportWeightsOptions = {}): Promise<string> {
-    return this.counted('save16bitModel', () => this.exported(dir, file, given));
+    return this.whileOpen('save16bitModel', () => this.exportNow(dir, file, given));
   }
 
-  private async exported(dir: string, file: string, given: ExportWeightsOptions): Promise<string> {
+  private async exportNow(dir: string, file: string, given: ExportWeightsOptions): Promise<string> {
     const { engine, world } = this;
     const without = await readOrTell(world, BEGIN_EXPORT, () => withoutFrozen(given));
     await this.done();
@@ -196,12 +198,18 @@ export class Checkpointer {
     if (this.calls === 0) this.leave();
   }
 
-  /** Runs a call, which meets the other ranks. */
-  private async counted<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
+  /**
+   * Runs a call, which begins at once and meets the other ranks. Where close() comes in the middle,
+   * what it meets of an engine that is gone is said to be that.
+   */
+  private async whileOpen<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     if (this.closed) throw destroyed(op);
     this.calls++;
     try {
       return await body();
+    } catch (error) {
+      const isOfItself = error instanceof DsError && error.code !== 'DS_RELEASED';
+      throw this.closed && !isOfItself ? interrupted(op) : error;
     } finally {
       this.calls--;
       if (this.closed && this.calls === 0) this.leave();
@@ -216,6 +224,7 @@ export class Checkpointer {
   }
 
   private takeContent(options: ContentOptions): CheckpointContent {
+    if (this.closed) throw interrupted('saveCheckpoint');
     this.engine.parts.hooks.awaitWeights();
     return contentOf(this.engine, options);
   }
