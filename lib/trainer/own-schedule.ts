@@ -4,6 +4,7 @@ import { PureSchedule } from '../optim/schedule.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireFinite } from '../runtime/require-number.js';
+import { requireOneOf } from '../runtime/require-type.js';
 
 /** How the learning rate goes after the warm-up, by the names of transformers. */
 export type ScheduleType =
@@ -11,11 +12,15 @@ export type ScheduleType =
   | 'cosine'
   | 'cosine_with_restarts'
   | 'cosine_with_min_lr'
+  | 'cosine_warmup_with_min_lr'
   | 'polynomial'
   | 'constant'
   | 'constant_with_warmup'
   | 'inverse_sqrt'
   | 'warmup_stable_decay';
+
+/** How a rate rises or falls: in a line, by half a wave, or by 1 minus a square root. */
+export type Slope = 'linear' | 'cosine' | '1-sqrt';
 
 /** A schedule with what it can be told. */
 export interface ScheduleOptions {
@@ -23,12 +28,25 @@ export interface ScheduleOptions {
   type: ScheduleType;
   /** The lowest rate, of those that fall: at the end. Default 0; of "polynomial" 1e-7. */
   minLr?: number;
-  /** Waves: of "cosine" 0.5 (half a wave, the default), of "cosine_with_restarts" 1. */
+  /** The same as a share of the highest rate, in place of `minLr`; 1 at most. */
+  minLrRate?: number;
+  /** Waves: 0.5 (half a wave, the default), of "cosine_with_restarts" 1. */
   cycles?: number;
   /** Of "polynomial": 1 is a line. Default 1. */
   power?: number;
-  /** Of "warmup_stable_decay": updates of the fall at the end, or a share of all below 1. */
+  /** Of "warmup_stable_decay": updates of the fall, or a share of all below 1. Default 0.1. */
   decay?: number;
+  /** Of "warmup_stable_decay": updates before the fall. Default: it ends with the run. */
+  stable?: number;
+  /** Of "warmup_stable_decay": how the rate rises, from the lowest one. Default "linear". */
+  warmupType?: Slope;
+  /** Of "warmup_stable_decay": how it falls. Default "cosine". */
+  decayType?: Slope;
+  /**
+   * Of "cosine_warmup_with_min_lr": where the rise begins, as a share of the highest rate. Default:
+   * at the first of as many steps as the rise has.
+   */
+  warmupLrRate?: number;
 }
 
 /** A schedule by name, or with its options. */
@@ -42,7 +60,8 @@ export interface ScheduleSpan {
 }
 
 const OPTIONS: OptionNames<ScheduleOptions> = {
-  ...{ type: true, minLr: true, cycles: true, power: true, decay: true },
+  ...{ type: true, minLr: true, minLrRate: true, cycles: true, power: true },
+  ...{ decay: true, stable: true, warmupType: true, decayType: true, warmupLrRate: true },
 };
 
 /** The schedules of configurations that go as one of these does. Source: transformers. */
@@ -62,11 +81,34 @@ export function overruled(schedule: Schedule, scheduler: string): string | null 
   );
 }
 
-/** The rate after the warm-up, as a factor of the highest: `part` of the way has been gone. */
-type Curve = (part: number, options: Required<ScheduleOptions>, span: ScheduleSpan) => number;
+/** What a caller who asks for a warm-up is told where the schedule has none; else null. */
+export function unwarmed(schedule: Schedule, warmup: number): string | null {
+  const type = typeof schedule === 'string' ? schedule : schedule.type;
+  if (type !== 'constant' || warmup === 0) return null;
+  return (
+    'schedule "constant" (--lr_scheduler_type) has no warm-up, as in transformers: ' +
+    `${warmup} (--warmup_steps, --warmup_ratio) has no effect. "constant_with_warmup" has one.`
+  );
+}
 
-const between = (fall: number, { minLr }: ScheduleOptions, { lr }: ScheduleSpan): number => {
-  const least = lr > 0 ? (minLr ?? 0) / lr : 0; // A rate of 0 is no part of anything: it stays.
+/** A schedule with all that its type can be told. */
+type Told = ScheduleOptions & typeof NEUTRAL;
+
+/** What types that have an option do not say of it. */
+const NEUTRAL = {
+  ...{ minLr: 0, cycles: 0.5, power: 1, decay: 0.1 },
+  ...{ warmupType: 'linear' as Slope, decayType: 'cosine' as Slope },
+};
+
+/** A rate as a factor of the highest: `part` of the rise, or of the way after it, is done. */
+type Curve = (part: number, options: Told, span: ScheduleSpan) => number;
+
+/** The lowest rate as a factor of the highest. A rate of 0 is no part of anything: it stays. */
+const leastOf = ({ minLr, minLrRate }: Told, { lr }: ScheduleSpan): number =>
+  minLrRate ?? (lr > 0 ? minLr / lr : 0);
+
+const between = (fall: number, options: Told, span: ScheduleSpan): number => {
+  const least = leastOf(options, span);
   return least + (1 - least) * fall;
 };
 
@@ -77,40 +119,98 @@ const cosine: Curve = (part, options, span) =>
 
 const flat: Curve = () => 1;
 
+/** Updates after the warm-up. */
+const restOf = ({ totalSteps, warmupSteps }: ScheduleSpan): number =>
+  Math.max(1, totalSteps - warmupSteps);
+
+const RISES: Readonly<Record<Slope, (part: number) => number>> = {
+  linear: (part) => part,
+  cosine: (part) => 1 - wave(part),
+  '1-sqrt': (part) => 1 - Math.sqrt(1 - part),
+};
+
+const FALLS: Readonly<Record<Slope, (part: number, options: Told) => number>> = {
+  linear: (part) => 1 - part,
+  cosine: (part, { cycles }) => wave(2 * cycles * part),
+  '1-sqrt': (part) => 1 - Math.sqrt(part),
+};
+
+/** Level, then a fall to the lowest rate. */
+const stableDecay: Curve = (part, options, span) => {
+  const steps = stepsOf(options.decay, span.totalSteps);
+  const stable = options.stable ?? restOf(span) - steps;
+  const gone = part * restOf(span) - stable;
+  if (gone < 0) return 1;
+  const fall = gone >= steps ? 0 : FALLS[options.decayType](gone / Math.max(1, steps), options);
+  return between(fall, options, span);
+};
+
+/** Each step is that of the next one elsewhere: the first rate is none, the last the lowest. */
+const ahead = (part: number, steps: number): number => Math.min(1, part + 1 / steps);
+
+/** Rises other than the line from 0. */
+const WARMUPS: { readonly [Type in ScheduleType]?: Curve } = {
+  constant: flat,
+  warmup_stable_decay: (part, options, span) =>
+    between(RISES[options.warmupType](part), options, span),
+  cosine_warmup_with_min_lr: (part, { warmupLrRate: first }, { warmupSteps }) => {
+    if (first === undefined) return ahead(part, warmupSteps);
+    return first + ((1 - first) * part * warmupSteps) / Math.max(1, warmupSteps - 1);
+  },
+};
+
 /** Source: transformers, optimization.py. */
 const CURVES: Readonly<Record<ScheduleType, Curve>> = {
   linear: (part, options, span) => between(1 - part, options, span),
   cosine,
   cosine_with_min_lr: cosine,
+  cosine_warmup_with_min_lr: (part, options, span) =>
+    cosine(ahead(part, restOf(span)), options, span),
   cosine_with_restarts: (part, options, span) =>
     between(part >= 1 ? 0 : wave((options.cycles * part) % 1), options, span),
   polynomial: (part, options, span) => between((1 - part) ** options.power, options, span),
   constant: flat,
   constant_with_warmup: flat,
-  inverse_sqrt: (part, _, { warmupSteps, totalSteps }) => {
-    const scale = warmupSteps || 10_000;
-    return 1 / Math.sqrt((part * Math.max(1, totalSteps - warmupSteps) + scale) / scale);
+  inverse_sqrt: (part, _, span) => {
+    const scale = span.warmupSteps || 10_000;
+    return 1 / Math.sqrt((part * restOf(span) + scale) / scale);
   },
-  warmup_stable_decay: (part, options, span) => {
-    const { totalSteps, warmupSteps } = span;
-    const steps = stepsOf(options.decay, totalSteps);
-    const left = (1 - part) * Math.max(1, totalSteps - warmupSteps);
-    return left >= steps ? 1 : between(wave(1 - left / Math.max(1, steps)), options, span);
-  },
+  warmup_stable_decay: stableDecay,
 };
 
-/** Which options a type has, and their defaults. */
-const DEFAULTS: Readonly<Record<ScheduleType, Partial<Omit<ScheduleOptions, 'type'>>>> = {
-  linear: { minLr: 0 },
-  cosine: { minLr: 0, cycles: 0.5 },
-  cosine_with_min_lr: { minLr: 0, cycles: 0.5 },
-  cosine_with_restarts: { minLr: 0, cycles: 1 },
-  polynomial: { minLr: 1e-7, power: 1 },
-  constant: {},
-  constant_with_warmup: {},
-  inverse_sqrt: {},
-  warmup_stable_decay: { minLr: 0, decay: 0.1 },
+type OwnOption = Exclude<keyof ScheduleOptions, 'type'>;
+
+/** Which options a type has. */
+const OWN: Readonly<Record<ScheduleType, readonly OwnOption[]>> = {
+  linear: ['minLr', 'minLrRate'],
+  cosine: ['minLr', 'minLrRate', 'cycles'],
+  cosine_with_min_lr: ['minLr', 'minLrRate', 'cycles'],
+  cosine_warmup_with_min_lr: ['minLr', 'minLrRate', 'cycles', 'warmupLrRate'],
+  cosine_with_restarts: ['minLr', 'minLrRate', 'cycles'],
+  polynomial: ['minLr', 'minLrRate', 'power'],
+  constant: [],
+  constant_with_warmup: [],
+  inverse_sqrt: [],
+  warmup_stable_decay: [
+    ...(['minLr', 'minLrRate', 'cycles', 'decay', 'stable'] as const),
+    ...(['warmupType', 'decayType'] as const),
+  ],
 };
+
+/** Defaults that are other ones than those of the rest. */
+const DEFAULTS: { readonly [Type in ScheduleType]?: Partial<Told> } = {
+  cosine_with_restarts: { cycles: 1 },
+  polynomial: { minLr: 1e-7 },
+};
+
+const SLOPES: readonly Slope[] = ['linear', 'cosine', '1-sqrt'];
+
+/** Throws DS_ARGUMENT for a value that the option cannot have. */
+function requireValue(op: string, name: string, value: unknown): void {
+  if (name === 'warmupType' || name === 'decayType') requireOneOf(op, value, SLOPES);
+  else if (name.endsWith('Rate')) requireFinite(op, value, 0, 1 + Number.EPSILON);
+  else requireFinite(op, value, 0);
+}
 
 /** `value` updates, or where it is below 1 that share of `total`, rounded up. */
 export function stepsOf(value: number, total: number): number {
@@ -118,36 +218,31 @@ export function stepsOf(value: number, total: number): number {
 }
 
 /**
- * `given` with its defaults. Throws DS_ARGUMENT for an unknown type, and options that it has not.
+ * `given` with its defaults. Throws DS_ARGUMENT for an unknown type, options that it has not, and
+ * two of which each says the lowest rate.
  */
-export function readSchedule(given: Schedule): Required<ScheduleOptions> {
+export function readSchedule(given: Schedule): Told {
   const op = 'Trainer schedule';
   const options = readOptions(op, typeof given === 'string' ? { type: given } : given, OPTIONS);
   const { type, ...own } = options;
-  if (!Object.hasOwn(DEFAULTS, type)) {
-    const expected = Object.keys(DEFAULTS).join(', ');
+  if (!Object.hasOwn(OWN, type)) {
+    const expected = Object.keys(OWN).join(', ');
     const hint =
       (type as string) === 'reduce_lr_on_plateau'
         ? 'Give `lrScheduler` an optim.ReduceLrOnPlateau.'
         : 'Other schedules: the "scheduler" of the configuration, or `lrScheduler`.';
     throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(type), hint });
   }
-  const defaults = DEFAULTS[type];
-  for (const [name, value] of Object.entries(own)) {
-    if (value === undefined) continue;
-    if (!Object.hasOwn(defaults, name)) throw notIts(type, name, Object.keys(defaults));
-    requireFinite(`${op} ${name}`, value, 0);
-  }
   const said = Object.entries(own).filter(([, value]) => value !== undefined);
-  return {
-    minLr: 0,
-    cycles: 1,
-    power: 1,
-    decay: 0,
-    ...defaults,
-    ...Object.fromEntries(said),
-    type,
-  };
+  for (const [name, value] of said) {
+    if (!OWN[type].includes(name as OwnOption)) throw notIts(type, name, OWN[type]);
+    requireValue(`${op} ${name}`, name, value);
+  }
+  if (own.minLr !== undefined && own.minLrRate !== undefined) {
+    const expected = 'one of minLr and minLrRate';
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: 'both' });
+  }
+  return { ...NEUTRAL, ...DEFAULTS[type], ...Object.fromEntries(said), type };
 }
 
 /**
@@ -165,11 +260,12 @@ export function requireFall(schedule: Schedule, lr: number): void {
 }
 
 /**
- * From 0 up to `lr` during the warm-up, then along the schedule's curve, which ends with the run.
+ * Up to `lr` during the warm-up, mostly from 0, then along the schedule's curve, which ends with
+ * the run.
  */
 export class OwnSchedule extends PureSchedule {
   readonly name: string;
-  private readonly options: Required<ScheduleOptions>;
+  private readonly options: Told;
 
   /** Throws DS_ARGUMENT: see readSchedule() and requireFall(). */
   constructor(
@@ -183,12 +279,17 @@ export class OwnSchedule extends PureSchedule {
   }
 
   lr(appliedSteps: number): number {
-    const { lr, warmupSteps, totalSteps } = this.span;
-    if (appliedSteps < warmupSteps) return (lr * appliedSteps) / warmupSteps;
-    const part = (appliedSteps - warmupSteps) / Math.max(1, totalSteps - warmupSteps);
-    const { type } = this.options;
+    const { options, span } = this;
+    const { type } = options;
+    const { lr, warmupSteps } = span;
+    if (appliedSteps < warmupSteps) {
+      const rise = WARMUPS[type];
+      if (!rise) return (lr * appliedSteps) / warmupSteps;
+      return lr * rise(appliedSteps / warmupSteps, options, span);
+    }
+    const part = (appliedSteps - warmupSteps) / restOf(span);
     const ends = type === 'inverse_sqrt' ? part : Math.min(1, part);
-    return lr * CURVES[type](ends, this.options, this.span);
+    return lr * CURVES[type](ends, options, span);
   }
 }
 

@@ -25,7 +25,7 @@ import { BatchMover } from './moved-batch.js';
 import { type Objective, objectiveOf } from './objective.js';
 import type { BatchSource, DataPlace, TrainerData } from './options.js';
 import { ownOptimizer } from './own-optimizer.js';
-import { OwnSchedule, overruled } from './own-schedule.js';
+import { OwnSchedule, overruled, unwarmed } from './own-schedule.js';
 import type { RunSettings, TrainerSettings } from './read-options.js';
 import { type TargetCounts, targetCounts } from './target-counts.js';
 import { openTrainData } from './train-data.js';
@@ -131,13 +131,20 @@ async function buildEngine(
   const own = () => ownOptimizer(model, settings, !has.bf16States);
   const { optimizer = has.optimizer ? undefined : own } = settings;
   const { lrScheduler = has.scheduler ? undefined : scheduleOver(settings, length) } = settings;
-  if (has.scheduler && !settings.lrScheduler && settings.given.has('schedule') && job.rank === 0) {
-    const notice = overruled(settings.schedule, has.scheduler);
-    if (notice) process.emitWarning(notice, { type: 'DsNotice', code: 'DS_NOTICE' });
-  }
+  const notice = job.rank === 0 && !settings.lrScheduler && ineffective(settings, has.scheduler);
+  if (notice) process.emitWarning(notice, { type: 'DsNotice', code: 'DS_NOTICE' });
   const clients = { optimizer, lrScheduler, stopSignals, distributed: job };
   const { engine } = await initializeServed({ model, config, auto, strict, ...clients });
   return engine;
+}
+
+/** What the options say of the rate that changes nothing; null where all of it does. */
+function ineffective(
+  { schedule, warmup, given }: RunSettings,
+  scheduler: string | null,
+): string | null {
+  if (scheduler === null) return unwarmed(schedule, warmup);
+  return given.has('schedule') ? overruled(schedule, scheduler) : null;
 }
 
 /** One for each group, from its own rate. */

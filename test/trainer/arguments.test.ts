@@ -197,7 +197,22 @@ describe('as options of a Trainer', () => {
     ['--lr_scheduler_type cosine', { schedule: 'cosine' }],
     [
       '--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {"min_lr_rate":0.1} --learning_rate 1e-3',
-      { schedule: { type: 'cosine_with_min_lr', minLr: 1e-4 } },
+      { schedule: { type: 'cosine_with_min_lr', minLrRate: 0.1 } },
+    ],
+    [
+      '--lr_scheduler_type warmup_stable_decay --lr_scheduler_kwargs {"decay_type":"1-sqrt","num_stable_steps":3,"min_lr_ratio":0.1}',
+      {
+        schedule: {
+          type: 'warmup_stable_decay',
+          decayType: '1-sqrt',
+          stable: 3,
+          minLrRate: 0.1,
+        },
+      },
+    ],
+    [
+      '--lr_scheduler_type cosine_warmup_with_min_lr --lr_scheduler_kwargs {"warmup_lr_rate":0.1,"min_lr":0}',
+      { schedule: { type: 'cosine_warmup_with_min_lr', warmupLrRate: 0.1, minLr: 0 } },
     ],
     ['--max_length 512', { data: { sequenceLength: 512 } }],
     ['--group_by_length --data_seed 3', { data: { sampling: 'group_by_length', seed: 3 } }],
@@ -255,6 +270,8 @@ describe('as options of a Trainer', () => {
     ['--logging_strategy sometimes', /"no", "steps" or "epoch"/],
     ['--lr_scheduler_kwargs {"timescale":3}', /--lr_scheduler_kwargs timescale: expected min_lr/],
     ['--lr_scheduler_kwargs {"power":"3"}', /--lr_scheduler_kwargs power: expected a number/],
+    ['--lr_scheduler_kwargs {"decay_type":3}', /--lr_scheduler_kwargs decay_type: expected a text/],
+    ['--lr_scheduler_kwargs {"lr_end":0,"min_lr":1}', /kwargs min_lr: expected one name/],
     ['--early_stopping_threshold 1', /--early_stopping_patience beside it/],
     ['--load_best_model_at_end', /--load_best_model_at_end: expected --eval_data FILE beside it/],
     [

@@ -26,8 +26,20 @@ const wrong: readonly Bad[] = [
   [{ labelSmoothing: 1 }, 'Trainer labelSmoothing'],
   [{ schedule: 'cosin' }, 'Trainer schedule: expected linear, cosine,'],
   [{ schedule: 'reduce_lr_on_plateau' }, 'Give `lrScheduler` an optim.ReduceLrOnPlateau.'],
-  [{ schedule: { type: 'linear', cycles: 2 } }, '"linear": expected minLr, got "cycles"'],
+  [
+    { schedule: { type: 'linear', cycles: 2 } },
+    '"linear": expected minLr, minLrRate, got "cycles"',
+  ],
   [{ schedule: { type: 'constant', minLr: 1 } }, 'expected no options, got "minLr"'],
+  [{ schedule: { type: 'cosine', minLr: 0, minLrRate: 0.1 } }, 'one of minLr and minLrRate, got'],
+  [
+    { schedule: { type: 'cosine', minLrRate: 1.5 } },
+    'schedule minLrRate: expected a finite number',
+  ],
+  [
+    { schedule: { type: 'warmup_stable_decay', decayType: 'sqrt' } },
+    'schedule decayType: expected "linear", "cosine", "1-sqrt", got "sqrt"',
+  ],
   [
     { lr: 1e-3, schedule: { type: 'cosine', minLr: 1e-2 } },
     'Trainer schedule minLr: expected at most 0.001, the rate that falls, got 0.01',
@@ -117,6 +129,7 @@ const half = (part: number): number => 0.5 * (1 + Math.cos(Math.PI * part));
 const curves: readonly [ConstructorParameters<typeof OwnSchedule>[0], number[]][] = [
   ['linear', [0, 0.5, 1, 0.75, 0.5, 0.25, 0.0625, 0]],
   ['cosine', [0, 0.5, 1, half(0.25), 0.5, half(0.75), half(15 / 16), 0]],
+  ['constant', [1, 1, 1, 1, 1, 1, 1, 1]],
   ['constant_with_warmup', [0, 0.5, 1, 1, 1, 1, 1, 1]],
   ['polynomial', [0, 0.5, 1, 0.75, 0.5, 0.25, 0.0625, 1e-7]],
   ['cosine_with_restarts', [0, 0.5, 1, half(0.25), 0.5, half(0.75), half(15 / 16), 0]],
@@ -136,6 +149,33 @@ const curves: readonly [ConstructorParameters<typeof OwnSchedule>[0], number[]][
   ],
   ['inverse_sqrt', [0, 0.5, 1, ...[8, 12, 16, 19, 20].map((n) => Math.sqrt(4 / n))]],
   [{ type: 'warmup_stable_decay', decay: 8 }, [0, 0.5, 1, 1, 1, 0.5, half(7 / 8), 0]],
+  // The rise of this one begins at the lowest rate.
+  [
+    { type: 'warmup_stable_decay', decay: 8, minLrRate: 0.2, decayType: 'linear' },
+    [0.2, 0.6, 1, 1, 1, 0.6, 0.3, 0.2],
+  ],
+  [
+    { type: 'warmup_stable_decay', decay: 8, decayType: '1-sqrt', warmupType: 'cosine' },
+    [0, 0.5, 1, 1, 1, 1 - Math.sqrt(0.5), 1 - Math.sqrt(7 / 8), 0],
+  ],
+  [
+    { type: 'warmup_stable_decay', decay: 4, stable: 2, warmupType: '1-sqrt', minLrRate: 0.5 },
+    [0.5, 0.5 + 0.5 * (1 - Math.sqrt(0.5)), 1, 0.75, 0.5, 0.5, 0.5, 0.5],
+  ],
+  [{ type: 'warmup_stable_decay', decay: 8, cycles: 1 }, [0, 0.5, 1, 1, 1, 0, half(14 / 8), 0]],
+  [
+    { type: 'cosine_with_min_lr', minLrRate: 0.2 },
+    [0, 0.5, 1, ...[0.25, 0.5, 0.75, 15 / 16, 1].map((part) => 0.2 + 0.8 * half(part))],
+  ],
+  // Each step has what the next one has in the other: none trains at a rate of 0.
+  [
+    { type: 'cosine_warmup_with_min_lr', minLrRate: 0.2 },
+    [0.25, 0.75, ...[1, 5, 9, 13, 16, 16].map((step) => 0.2 + 0.8 * half(step / 16))],
+  ],
+  [
+    { type: 'cosine_warmup_with_min_lr', minLr: 0.2, warmupLrRate: 0.1 },
+    [0.1, 0.7, ...[1, 5, 9, 13, 16, 16].map((step) => 0.2 + 0.8 * half(step / 16))],
+  ],
 ];
 
 test.each(curves)('the rate of %j is that of transformers', (schedule, factors) => {

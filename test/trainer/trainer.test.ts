@@ -16,6 +16,7 @@ import {
   type TrainerOptions,
   type text,
 } from '../../lib/index.js';
+import type { OwnSchedule } from '../../lib/trainer/own-schedule.js';
 import { SEQ, samples, tinyModel, VOCABULARY, type Window, weightsOf } from './tiny.js';
 
 interface Batch {
@@ -313,6 +314,28 @@ test.each<[Options['schedule'], string, number]>([
   for (const text of told) {
     expect(text).toContain(`${type}, drives the rate: schedule "cosine" (--lr_scheduler_type) has`);
   }
+});
+
+test.each<[Options, string | null]>([
+  [{ schedule: 'constant', warmup: 0.5 }, '0.5 (--warmup_steps, --warmup_ratio) has no effect'],
+  [{ schedule: 'constant' }, null],
+  [{ schedule: 'constant_with_warmup', warmup: 2 }, null],
+])('%j and its notice', async (options, expected) => {
+  const spy = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+  const engine = await once(options).engine();
+  const told = spy.mock.calls.map(([text]) => String(text));
+  spy.mockRestore();
+  expect(told).toEqual(expected ? [expect.stringContaining(expected)] : []);
+  expect(engine.getLr()[0]).toBe(options.warmup === 2 ? 0 : 3e-3);
+});
+
+test('the lowest rate as a share is one of the rate that the configuration says', async () => {
+  const optimizer = { type: 'AdamW', params: { lr: 1e-3 } };
+  const deepspeed = { train_micro_batch_size_per_gpu: 'auto', optimizer } as Options['deepspeed'];
+  const schedule = { type: 'cosine_with_min_lr', minLrRate: 0.1 } as const;
+  const { lrScheduler } = await once({ deepspeed, schedule, lr: undefined }).engine();
+  const own = lrScheduler.schedules[0] as unknown as OwnSchedule;
+  expect(own.lr(1e6)).toBeCloseTo(1e-4, 12);
 });
 
 test('rows of text: packed with their documents, or padded each for itself', async () => {

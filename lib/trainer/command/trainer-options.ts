@@ -8,7 +8,7 @@ import type {
   Precision,
   TrainerOptions,
 } from '../options.js';
-import type { Schedule } from '../own-schedule.js';
+import type { Schedule, ScheduleOptions } from '../own-schedule.js';
 import type { TrainArguments } from './arguments.js';
 
 /** How a Trainer evaluates; its data come later. */
@@ -117,24 +117,30 @@ function requireAdamW(optim: string | undefined): void {
   throw refused('--optim', ADAMW.join(', '), JSON.stringify(optim), hint);
 }
 
-/** Names in lr_scheduler_kwargs, and ours; rates relative to the highest are multiplied with it. */
-const SCHEDULE_NAMES: Readonly<Record<string, 'minLr' | 'cycles' | 'power' | 'decay'>> = {
-  ...{ min_lr: 'minLr', lr_end: 'minLr', min_lr_rate: 'minLr', min_lr_ratio: 'minLr' },
-  ...{ num_cycles: 'cycles', power: 'power', num_decay_steps: 'decay' },
+/** Names in lr_scheduler_kwargs, and ours. */
+const SCHEDULE_NAMES: Readonly<Record<string, Exclude<keyof ScheduleOptions, 'type'>>> = {
+  ...{ min_lr: 'minLr', lr_end: 'minLr', min_lr_rate: 'minLrRate', min_lr_ratio: 'minLrRate' },
+  ...{ num_cycles: 'cycles', power: 'power', num_decay_steps: 'decay', num_stable_steps: 'stable' },
+  ...{ warmup_type: 'warmupType', decay_type: 'decayType', warmup_lr_rate: 'warmupLrRate' },
 };
 
 function scheduleOf(args: TrainArguments): Schedule | undefined {
-  const { lr_scheduler_type: given, lr_scheduler_kwargs: own, learning_rate: lr = 5e-5 } = args;
+  const { lr_scheduler_type: given, lr_scheduler_kwargs: own } = args;
   if (given === undefined && own === undefined) return undefined;
   const type = (given ?? 'linear') as 'linear';
-  const options = Object.entries(own ?? {}).map(([name, value]) => {
+  const options: Record<string, unknown> = {};
+  for (const [name, value] of Object.entries(own ?? {})) {
     const ours = SCHEDULE_NAMES[name];
     const place = `--lr_scheduler_kwargs ${name}`;
     if (!ours) throw refused(place, Object.keys(SCHEDULE_NAMES).join(', '), `"${name}"`);
-    if (typeof value !== 'number') throw refused(place, 'a number', JSON.stringify(value));
-    return [ours, /rate$|ratio$/.test(name) ? value * lr : value];
-  });
-  return options.length === 0 ? type : { type, ...Object.fromEntries(options) };
+    const isSlope = ours.endsWith('Type');
+    if (typeof value !== (isSlope ? 'string' : 'number')) {
+      throw refused(place, isSlope ? 'a text' : 'a number', JSON.stringify(value));
+    }
+    if (Object.hasOwn(options, ours)) throw refused(place, 'one name of this number', 'two');
+    options[ours] = value;
+  }
+  return Object.keys(options).length === 0 ? type : { type, ...options };
 }
 
 function samplingOf({ train_sampling_strategy: given, group_by_length: grouped }: TrainArguments) {
