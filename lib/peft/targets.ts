@@ -121,11 +121,14 @@ function noTargets(
   const there = [...new Set(linear)];
   const more = there.length > SHOWN ? ', ...' : '';
   const layers = layersToTransform?.length ? ` in layers ${layersToTransform.join(', ')}` : '';
+  const isWhole = typeof wanted === 'string';
+  const called = isWhole ? `whose whole names fit ${wanted}` : `called ${wanted.join(', ')}`;
+  const byEnd = isWhole ? ' A list names them by their ends: ["q_proj"].' : '';
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'addLora targetModules',
-    expected: `modules called ${[wanted].flat().join(', ')}${layers}`,
+    expected: `modules ${called}${layers}`,
     got: 'none in this model',
-    hint: `Its linear layers are ${there.slice(0, SHOWN).join(', ')}${more}.`,
+    hint: `Its linear layers are ${there.slice(0, SHOWN).join(', ')}${more}.${byEnd}`,
   });
 }

@@ -50,9 +50,14 @@ function loraOptions(args: TrainArguments): LoraOptions {
   };
 }
 
-/** One word is "all-linear" or a regular expression, as TRL reads it. */
+/**
+ * One word is "all-linear" or a regular expression, as TRL reads it; one without any sign of an
+ * expression is a name, which as an expression would fit no module.
+ */
 function alone(names: readonly string[] | undefined): string | readonly string[] | undefined {
-  return names?.length === 1 ? names[0] : names;
+  const [name, ...more] = names ?? [];
+  if (name === undefined || more.length > 0) return names;
+  return /^[\w.]+$/.test(name) ? names : name;
 }
 
 /** Writes the adapters that `engine` trains into `dir`; every rank calls. */

@@ -1,0 +1,48 @@
+// What `ds train` makes of the arguments of a model: which modules get adapters.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { nn, seed } from '../../lib/index.js';
+import { readArguments } from '../../lib/trainer/command/read-arguments.js';
+import { openModel } from '../../lib/trainer/command/trained-model.js';
+
+const SIZES = {
+  ...{ vocabSize: 32, layers: 1, heads: 2, kvHeads: 1, channels: 16, hidden: 32, maxSeq: 16 },
+};
+
+let dir: string;
+beforeAll(async () => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-opened-'));
+  seed(1);
+  await nn.saveWeights(new nn.models.Llama(SIZES), join(dir, 'dense'), { format: 'hf' });
+});
+afterAll(() => rmSync(dir, { recursive: true }));
+
+async function opened(model: string, line: string): Promise<nn.models.CausalLM> {
+  const words = ['--model', join(dir, model), ...line.split(' ')];
+  return openModel((await readArguments(words)).args);
+}
+
+/** Names of the modules that got adapters, without their layer. */
+const adapted = (model: nn.models.CausalLM): string[] =>
+  [...model.namedParameters()].flatMap(
+    ([name]) => name.match(/layers\.0\.(?:self_attn|mlp)\.(\w+)\.lora_A/)?.[1] ?? [],
+  );
+
+test.each([
+  ['--lora --target_modules q_proj', ['q_proj']],
+  ['--lora --target_modules self_attn.k_proj', ['k_proj']],
+  ['--lora --target_modules .*\\.(up|down)_proj', ['up_proj', 'down_proj']],
+  ['--lora --target_modules all-linear --exclude_modules down_proj', 6],
+])('%s', async (line, names) => {
+  const found = adapted(await opened('dense', line));
+  if (typeof names === 'number') expect(found).toHaveLength(names);
+  else expect(found).toEqual(names);
+});
+
+test('an expression that fits no whole name says how names are given', async () => {
+  await expect(opened('dense', '--lora --target_modules q_proj|k_proj')).rejects.toThrow(
+    /modules whose whole names fit q_proj\|k_proj, got none .*A list names them by their ends/,
+  );
+});
