@@ -1,4 +1,4 @@
-// What `ds train` makes of the arguments of a model: which modules get adapters.
+// What `ds train` makes of the arguments of a model: which modules adapt, and how routers weigh.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -16,6 +16,10 @@ beforeAll(async () => {
   dir = mkdtempSync(join(tmpdir(), 'ds-opened-'));
   seed(1);
   await nn.saveWeights(new nn.models.Llama(SIZES), join(dir, 'dense'), { format: 'hf' });
+  const moe = { experts: 2, perToken: 1 };
+  await nn.saveWeights(new nn.models.Mixtral({ ...SIZES, moe }), join(dir, 'mixture'), {
+    format: 'hf',
+  });
 });
 afterAll(() => rmSync(dir, { recursive: true }));
 
@@ -44,5 +48,15 @@ test.each([
 test('an expression that fits no whole name says how names are given', async () => {
   await expect(opened('dense', '--lora --target_modules q_proj|k_proj')).rejects.toThrow(
     /modules whose whole names fit q_proj\|k_proj, got none .*A list names them by their ends/,
+  );
+});
+
+test('the weight of the routers reaches a model with experts, and is refused by one without', async () => {
+  for (const line of ['--router_aux_loss_coef 0.25', '--bf16']) {
+    const { config } = (await opened('mixture', line)) as nn.models.Mixtral;
+    expect(config.routerAuxLossCoef).toBe(line === '--bf16' ? 0 : 0.25);
+  }
+  await expect(opened('dense', '--router_aux_loss_coef 0.25')).rejects.toThrow(
+    /^--router_aux_loss_coef: expected a model with experts beside it, got .*dense/,
   );
 });

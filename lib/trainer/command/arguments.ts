@@ -83,6 +83,8 @@ export interface OptimizationArguments {
   fp16_full_eval?: boolean;
   bf16_full_eval?: boolean;
   gradient_checkpointing?: boolean;
+  /** Of a model with experts: switches the loss of its routers on, by this weight. */
+  router_aux_loss_coef?: number;
   seed?: number;
 }
 
@@ -161,7 +163,7 @@ export const KINDS: Readonly<Record<keyof TrainArguments, Kind>> = {
   ...{ adam_beta1: 'number', adam_beta2: 'number', adam_epsilon: 'number' },
   ...{ max_grad_norm: 'number', label_smoothing_factor: 'number', optim: 'text' },
   ...{ fp16: 'switch', bf16: 'switch', fp16_full_eval: 'switch', bf16_full_eval: 'switch' },
-  ...{ gradient_checkpointing: 'switch', seed: 'integer' },
+  ...{ gradient_checkpointing: 'switch', router_aux_loss_coef: 'number', seed: 'integer' },
 
   ...{ logging_strategy: 'text', logging_steps: 'number', logging_first_step: 'switch' },
   ...{ logging_nan_inf_filter: 'switch', report_to: 'texts', disable_tqdm: 'switch' },

@@ -50,7 +50,6 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
     'torch_dtype',
     'low_cpu_mem_usage',
   ]),
-  ...all('the model is a dense one', ['router_aux_loss_coef']),
   ...all('LoRA is for causal language models', ['lora_task_type', 'task_type']),
   ...all('4-bit weights are kept in bytes', ['bnb_4bit_quant_storage']),
   ...all('there are no other kernels to choose', ['full_determinism']),

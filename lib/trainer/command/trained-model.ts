@@ -1,7 +1,9 @@
 // The model of `ds train`: read or made new, with adapters where they are asked for, and saved.
 import type { Engine } from '../../engine/engine.js';
+import { DsError } from '../../errors.js';
 import { type CausalLM, fromConfig, fromPretrained } from '../../models/index.js';
 import { addLora, type LoraOptions, loadAdapter, quantize, saveAdapter } from '../../peft/index.js';
+import { refused } from '../../runtime/refused.js';
 import { seed } from '../../tensor/index.js';
 import type { TrainArguments } from './arguments.js';
 
@@ -21,12 +23,31 @@ export async function openModel(args: TrainArguments): Promise<CausalLM> {
 
 /** Without adapters. */
 async function openBase(args: TrainArguments): Promise<CausalLM> {
-  const { gradient_checkpointing: checkpoint, model_name_or_path: dir } = args;
-  const options = checkpoint === undefined ? {} : { activationCheckpointing: checkpoint };
-  if (!dir) return fromConfig(args.config_name as string, options);
-  const model = await fromPretrained(dir, options);
+  const { gradient_checkpointing: checkpoint, router_aux_loss_coef: routers } = args;
+  const options = {
+    ...(checkpoint !== undefined && { activationCheckpointing: checkpoint }),
+    ...(routers !== undefined && { routerAuxLossCoef: routers }),
+  };
+  const { model_name_or_path: dir, config_name: config } = args;
+  const opened = dir
+    ? fromPretrained(dir, options)
+    : (async () => fromConfig(config as string, options))();
+  const model = await opened.catch((error: unknown) => {
+    throw isOfRouters(error) ? withoutExperts(args) : error;
+  });
+  if (!dir) return model;
   const { load_in_4bit: isSmall, bnb_4bit_use_double_quant: doubleQuant } = args;
   return isSmall ? quantize(model, { doubleQuant }) : model;
+}
+
+/** A model without experts does not know the option of their routers. */
+const isOfRouters = (error: unknown): boolean =>
+  error instanceof DsError && error.got === '"routerAuxLossCoef"';
+
+function withoutExperts(args: TrainArguments): DsError {
+  const expected = 'a model with experts beside it';
+  const hint = 'Leave it out: a model without them has no routers.';
+  return refused('--router_aux_loss_coef', expected, sourceOf(args), hint);
 }
 
 function loraOptions(args: TrainArguments): LoraOptions {
