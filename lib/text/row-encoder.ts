@@ -3,6 +3,13 @@
 import { phrase } from '../runtime/phrase.js';
 import { dataError } from '../runtime/refused.js';
 import type { ChatMessage } from './chat-template.js';
+import {
+  type Conversation,
+  conversationIn,
+  messagesOf,
+  type Told,
+  toldIn,
+} from './conversation.js';
 import type { Row } from './row-reader.js';
 import type { Tokenizer } from './tokenizer.js';
 
@@ -34,14 +41,13 @@ export interface EncodedRow {
   isBlurred: boolean;
 }
 
-/** Options of a chat template, with the `tools` of a row, whatever they are. */
-interface Given {
-  tools: unknown;
+/** Options of a chat template. */
+interface Given extends Told {
   addGenerationPrompt?: boolean;
   assistantMask?: boolean;
 }
 
-const KEYS = 'text, messages, prompt and completion, or input_ids';
+const KEYS = 'text, messages (conversations), prompt and completion, or input_ids';
 
 /**
  * Throws DS_DATA, naming the row's place, for a row of no known kind, and for a loss that it cannot
@@ -62,7 +68,8 @@ export class RowEncoder {
   private encodeAny(row: Row, place: () => string): EncodedRow {
     const { loss, textKey } = this.settings;
     const isAssistant = loss === 'assistant';
-    if (row.messages !== undefined && row.messages !== null) return this.chat(row, place);
+    const conversation = conversationIn(row, place);
+    if (conversation) return this.chat(conversation, place);
     if (row.prompt !== undefined && row.completion !== undefined)
       return this.completion(row, place);
     if (isAssistant) throw noLoss(place, 'messages', row);
@@ -73,37 +80,38 @@ export class RowEncoder {
     if (loss === 'completion') throw noLoss(place, 'prompt and completion', row);
     const text = row[textKey];
     if (typeof text === 'string') return plain(this.withEnd(this.tokenizer.encode(text)));
-    const hint = 'Name the key of the text with `textKey` (--dataset_text_field).';
-    throw dataError(place(), `a row with ${KEYS}`, phrase(row), hint);
+    throw dataError(place(), `a row with ${KEYS}`, phrase(row), hintFor(row));
   }
 
-  private chat({ messages, tools }: Row, place: () => string): EncodedRow {
+  private chat({ messages, told }: Conversation, place: () => string): EncodedRow {
     if (this.settings.loss === 'completion')
       throw noLoss(place, 'prompt and completion', { messages });
     const assistantMask = this.settings.loss === 'assistant';
-    const { ids, assistant } = this.conversation(messages, { tools, assistantMask }, place);
+    const { ids, assistant } = this.conversation(messages, { ...told, assistantMask }, place);
     return assistant === null ? plain(ids) : masked(ids, (i) => assistant[i] === 1);
   }
 
-  private conversation(messages: unknown, { tools, ...options }: Given, place: () => string) {
+  private conversation(messages: readonly ChatMessage[], given: Given, place: () => string) {
     try {
-      const given = Array.isArray(tools) ? { ...options, tools } : options;
-      return this.tokenizer.applyChatTemplate(messages as ChatMessage[], given);
+      return this.tokenizer.applyChatTemplate(messages, given);
     } catch (cause) {
       const { message } = cause as Error;
       throw dataError(place(), 'messages that the chat template takes', message);
     }
   }
 
-  private completion({ prompt, completion, tools }: Row, place: () => string): EncodedRow {
+  private completion(row: Row, place: () => string): EncodedRow {
+    const { prompt, completion } = row;
     let before: Int32Array;
     let ids: Int32Array;
     if (typeof prompt === 'string' && typeof completion === 'string') {
       before = this.tokenizer.encode(prompt);
       ids = this.withEnd(this.tokenizer.encode(prompt + completion));
     } else if (Array.isArray(prompt) && Array.isArray(completion)) {
-      ids = this.conversation([...prompt, ...completion], { tools }, place).ids;
-      before = this.conversation(prompt, { tools, addGenerationPrompt: true }, place).ids;
+      const told = toldIn(row, place);
+      const asked = messagesOf(prompt, place);
+      ids = this.conversation([...asked, ...messagesOf(completion, place)], told, place).ids;
+      before = this.conversation(asked, { ...told, addGenerationPrompt: true }, place).ids;
     } else {
       const expected = 'prompt and completion as two texts, or two lists of messages';
       throw dataError(place(), expected, `${phrase(prompt)} and ${phrase(completion)}`);
@@ -149,6 +157,14 @@ function integers(list: unknown, place: () => string, below: number, other?: num
     const expected = `integers of [0, ${below})${other === undefined ? '' : ` or ${other}`}`;
     throw dataError(place(), expected, String(value));
   });
+}
+
+/** Alpaca's rows have keys of their own. */
+function hintFor(row: Row): string {
+  if (row.instruction === undefined) {
+    return 'Name the key of the text with `textKey` (--dataset_text_field).';
+  }
+  return 'Write rows { instruction, input, output } as { prompt, completion }, with the words around them that the model is to learn, or as messages of a user and an assistant.';
 }
 
 function noLoss(place: () => string, keys: string, row: Row): Error {

@@ -2,9 +2,16 @@
 import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/index.js';
 import { phrase } from '../../runtime/phrase.js';
+import {
+  type Conversation,
+  conversationIn,
+  messagesOf,
+  type Told,
+  toldIn,
+} from '../../text/conversation.js';
 import type { ChatMessage, Tokenizer } from '../../text/index.js';
 import { findFiles, partsOf } from '../../text/row-files.js';
-import { type Row, rowsOf } from '../../text/row-reader.js';
+import { type PlacedRow, rowsOf } from '../../text/row-reader.js';
 
 /** What a model is to go on from. */
 export interface Prompt {
@@ -41,8 +48,8 @@ export async function firstPrompt(
 ): Promise<Prompt | null> {
   for (const file of findFiles('ds train --data', files)) {
     for (const part of await partsOf([file], false)) {
-      for await (const { row } of rowsOf(part)) {
-        const prompt = ofRow(tokenizer, row, textKey);
+      for await (const placed of rowsOf(part)) {
+        const prompt = ofRow(tokenizer, placed, textKey);
         if (prompt?.ids.length !== 0) return prompt;
       }
     }
@@ -50,10 +57,14 @@ export async function firstPrompt(
   return null;
 }
 
-function ofRow(tokenizer: Tokenizer, row: Row, textKey: string): Prompt | null {
-  const { messages, prompt } = row;
-  const spoken = Array.isArray(messages) ? messages : Array.isArray(prompt) ? prompt : null;
-  if (spoken) return ofMessages(tokenizer, spoken as ChatMessage[]);
+function ofRow(tokenizer: Tokenizer, { row, place }: PlacedRow, textKey: string): Prompt | null {
+  const { prompt } = row;
+  const conversation = conversationIn(row, place);
+  if (conversation) return ofMessages(tokenizer, conversation);
+  if (Array.isArray(prompt)) {
+    const messages = messagesOf(prompt, place);
+    return ofMessages(tokenizer, { messages, told: toldIn(row, place) });
+  }
   if (typeof prompt === 'string') return { text: prompt, ids: plain(tokenizer, prompt) };
   const text = row[textKey];
   if (typeof text !== 'string') return null;
@@ -61,18 +72,18 @@ function ofRow(tokenizer: Tokenizer, row: Row, textKey: string): Prompt | null {
   return { text: words, ids: plain(tokenizer, words) };
 }
 
-function ofMessages(tokenizer: Tokenizer, messages: readonly ChatMessage[]): Prompt | null {
+function ofMessages(tokenizer: Tokenizer, { messages, told }: Conversation): Prompt | null {
   const answer = messages.findIndex(({ role }) => role === 'assistant');
   const asked = answer < 0 ? messages : messages.slice(0, answer);
   const { content } = asked.at(-1) ?? {};
   if (typeof content !== 'string') return null;
-  return { text: content, ids: chat(tokenizer, asked) };
+  return { text: content, ids: chat(tokenizer, asked, told) };
 }
 
-const chat = (tokenizer: Tokenizer, messages: readonly ChatMessage[]): number[] => {
-  const { ids } = tokenizer.applyChatTemplate(messages, { addGenerationPrompt: true });
+function chat(tokenizer: Tokenizer, messages: readonly ChatMessage[], told: Told = {}): number[] {
+  const { ids } = tokenizer.applyChatTemplate(messages, { ...told, addGenerationPrompt: true });
   return [...ids];
-};
+}
 
 /** With what stands before a text; not with what ends it. */
 function plain(tokenizer: Tokenizer, text: string): number[] {
