@@ -2,6 +2,7 @@
 // `strict`.
 
 import { closest } from '../runtime/suggestion.js';
+import { refuseAccelerate } from './accelerate.js';
 import type { Draft } from './draft.js';
 import { dotted, type Path } from './parse.js';
 import { declared, isSection, resolveSchema, type Schema, type Section } from './schema.js';
@@ -22,6 +23,7 @@ const MAX_GUESSES = 100;
 
 /** Takes the unknown keys out of every section of `draft`. */
 export function siftKeys(draft: Draft, strict: boolean): void {
+  refuseAccelerate(draft);
   siftSection(draft, draft.value, { schema: draft.schema, path: [], strict });
   draft.visit(({ section, key, path, schema }) => {
     const item = section[key];

@@ -294,3 +294,49 @@ describe('"auto" left to a Trainer', () => {
     expect(checkConfig(alone, { worldSize: 2, auto }).config?.train_batch_size).toBe(6);
   });
 });
+
+describe("accelerate's configuration is refused, with DeepSpeed's words for it", () => {
+  const plugin = {
+    ...{ gradient_accumulation_steps: 4, gradient_clipping: 0.5, zero_stage: 3 },
+    ...{ offload_optimizer_device: 'cpu', offload_param_device: 'none' },
+    ...{ zero3_init_flag: true, zero3_save_16bit_model: true },
+  };
+  const around = { compute_environment: 'LOCAL_MACHINE', distributed_type: 'DEEPSPEED' };
+  const yaml = (section: object): string =>
+    [
+      'compute_environment: LOCAL_MACHINE',
+      'deepspeed_config:',
+      ...Object.entries(section).map(([key, value]) => `  ${key}: ${value}`),
+      "distributed_type: DEEPSPEED\ndowncast_bf16: 'no'\nmixed_precision: bf16\nnum_processes: 8",
+    ].join('\n');
+  const same = {
+    train_micro_batch_size_per_gpu: 'auto',
+    ...{ gradient_accumulation_steps: 4, gradient_clipping: 0.5 },
+    zero_optimization: {
+      stage: 3,
+      offload_optimizer: { device: 'cpu' },
+      stage3_gather_16bit_weights_on_model_save: true,
+    },
+    bf16: { enabled: true },
+  };
+
+  test.each<[string, () => string | object]>([
+    ['YAML', () => file(yaml(plugin), 'accelerate.yaml')],
+    ['an object', () => ({ ...around, mixed_precision: 'bf16', deepspeed_config: plugin })],
+  ])('%s', (_, source) => {
+    const { errors, notices } = checkConfig(source() as DsConfig, ONE);
+    expect(notices).toEqual([]);
+    const [error] = errors;
+    expect(error?.message).toMatch(/got a configuration of accelerate\. Write a file of \{/);
+    const [, written = ''] = error?.hint.match(/file of (\{.*\}) instead/) ?? [];
+    expect(JSON.parse(written)).toEqual(same);
+    const auto = { training: { perDeviceBatchSize: 1 } };
+    expect(checkConfig(JSON.parse(written), { worldSize: 1, auto }).errors).toEqual([]);
+  });
+
+  test('one that names a file', () => {
+    const path = file(yaml({ deepspeed_config_file: 'ds/zero3.json' }), 'accelerate.yaml');
+    const [error] = checkConfig(path, ONE).errors;
+    expect(error?.message).toContain('Give the file that it names: ds/zero3.json.');
+  });
+});

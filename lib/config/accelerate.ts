@@ -1,0 +1,69 @@
+// The configuration of accelerate, which says in other words what a ds_config.json says.
+import type { Draft } from './draft.js';
+import { isSection, type Section } from './schema.js';
+
+/** Keys that every one of its files has, and no ds_config.json. */
+const MARKS = ['compute_environment', 'distributed_type'];
+
+/**
+ * Refuses a draft that is accelerate's, and takes all of it out: its keys would be unknown ones,
+ * and what they ask for left undone.
+ */
+export function refuseAccelerate(draft: Draft): void {
+  const { value } = draft;
+  const mark = MARKS.find((key) => value[key] !== undefined);
+  if (mark === undefined) return;
+  const plugin = pluginOf(value);
+  const { deepspeed_config_file: file } = plugin;
+  const hint =
+    typeof file === 'string'
+      ? `Give the file that it names: ${file}.`
+      : `Write a file of ${JSON.stringify(translated(plugin, value))} instead.`;
+  draft.refuse([mark], {
+    expected: 'the keys of a DeepSpeed configuration',
+    got: 'a configuration of accelerate',
+    hint: `${hint} \`ds --num_gpus\` says how many ranks there are.`,
+  });
+  for (const key of Object.keys(value)) delete value[key];
+}
+
+/**
+ * Its deepspeed_config: a section of JSON; of YAML, which is read as Hjson, lines beside the
+ * others, the first of which is taken for the value of the section.
+ */
+function pluginOf(value: Section): Section {
+  const { deepspeed_config: own } = value;
+  if (isSection(own)) return own;
+  const [, key = '', first = ''] = String(own ?? '').match(/^(\w+):\s*(.*)$/) ?? [];
+  return { ...value, ...(key && { [key]: numberOr(first.replace(/^(['"])(.*)\1$/, '$2')) }) };
+}
+
+const numberOr = (text: string): string | number =>
+  text !== '' && Number.isFinite(Number(text)) ? Number(text) : text;
+
+/** The same as DeepSpeed has it. */
+function translated(plugin: Section, { mixed_precision: precision }: Section): Section {
+  const offload = (what: string): Section => {
+    const device = plugin[`${what}_device`];
+    if (device === undefined || device === null || device === 'none') return {};
+    const path = plugin[`${what}_nvme_path`];
+    return { [what]: { device, ...(path ? { nvme_path: path } : {}) } };
+  };
+  const copied = ['gradient_accumulation_steps', 'gradient_clipping'].filter(
+    (key) => plugin[key] !== undefined,
+  );
+  const sixteen = precision === 'bf16' || precision === 'fp16' ? precision : null;
+  return {
+    train_micro_batch_size_per_gpu: 'auto',
+    ...Object.fromEntries(copied.map((key) => [key, plugin[key]])),
+    zero_optimization: {
+      stage: plugin.zero_stage ?? 2,
+      ...offload('offload_optimizer'),
+      ...offload('offload_param'),
+      ...(plugin.zero3_save_16bit_model === true && {
+        stage3_gather_16bit_weights_on_model_save: true,
+      }),
+    },
+    ...(sixteen && { [sixteen]: { enabled: true } }),
+  };
+}
