@@ -50,6 +50,13 @@ describe('spellings', () => {
     ['--resume_from_checkpoint', { resume_from_checkpoint: true }],
     ['--resume_from_checkpoint a/checkpoint-3', { resume_from_checkpoint: 'a/checkpoint-3' }],
     ['--seed 1 --seed 2', { seed: 2 }],
+    [
+      '--data_path a --eval_data_path b --model_max_length 8 --use_lora --q_lora true',
+      {
+        ...{ train_file: ['a'], validation_file: ['b'], max_length: 8 },
+        ...{ use_peft: true, load_in_4bit: true },
+      },
+    ],
     ['--no_sample', { sample: false }],
   ])('%s', async (line, args) => {
     expect(await read(line)).toEqual({ args, notices: [] });
@@ -129,6 +136,10 @@ describe('refused', () => {
   test.each([
     ['--learnin_rate 1', /--learnin_rate: .*unknown. Did you mean --learning_rate\?/],
     ['--zzz', /ds train --help lists them/],
+    [
+      '--zzz 1 --sed 2 --seed 3 --yyy',
+      /^--zzz: .* got "zzz", which is unknown; so are --sed, --yyy\. Did you mean --seed\?$/,
+    ],
     ['rows.jsonl', /ds train: expected arguments such as --model DIR, got "rows\.jsonl"/],
     ['-m x', /got "-m"/],
     ['--seed', /--seed: expected a whole number, got nothing/],
@@ -169,6 +180,14 @@ describe('refused', () => {
       '--ddp_timeout has no effect: the configuration says how ranks work together.',
     ]);
   });
+});
+
+test('what a name meant elsewhere is said', async () => {
+  const { args, notices } = await read('--block_size 64');
+  expect(args).toEqual({ max_length: 64 });
+  expect(notices).toEqual([
+    expect.stringMatching(/^--block_size is --max_length: each row is cut/),
+  ]);
 });
 
 describe('as options of a Trainer', () => {
@@ -228,6 +247,7 @@ describe('as options of a Trainer', () => {
     ['--report_to none', { report: [] }],
     ['--report_to all --disable_tqdm', { report: ['tensorboard'], progress: false }],
     ['--use_cpu', { device: 'cpu' }],
+    ['--optim paged_adamw_32bit --learning_rate 1e-4', { lr: 1e-4 }],
     ['--load_best_model_at_end --eval_data e', { save: { best: { metric: 'loss', load: true } } }],
     [
       '--early_stopping_patience 2 --metric_for_best_model eval_loss --eval_data e',
@@ -265,6 +285,10 @@ describe('as options of a Trainer', () => {
 
   test.each([
     ['--fp16 --bf16', /one of --fp16 and --bf16, got both/],
+    ['--warmup_ratio 1', /--warmup_ratio: expected a share .*, got 1\. --warmup_steps says/],
+    ['--warmup_ratio 30', /--warmup_ratio: .*, got 30/],
+    ['--warmup_ratio -0.1 --warmup_steps 5', /--warmup_ratio: .*, got -0\.1/],
+    ['--optim paged_adamw_8bit', /got "paged_adamw_8bit"/],
     ['--optim adafactor', /Write another optimizer in the DeepSpeed configuration/],
     ['--eval_strategy steps', /--eval_data FILE beside it/],
     ['--logging_strategy sometimes', /"no", "steps" or "epoch"/],

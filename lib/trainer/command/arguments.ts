@@ -182,7 +182,7 @@ export const KINDS: Readonly<Record<keyof TrainArguments, Kind>> = {
   ...{ load_in_4bit: 'switch', bnb_4bit_quant_type: 'text', bnb_4bit_use_double_quant: 'switch' },
 };
 
-/** Shorter names, those of other versions, and those of TRL and the scripts beside it. */
+/** Shorter names, those of other versions, and those of TRL, FastChat and the scripts of Qwen. */
 export const ALIASES: Readonly<Record<string, keyof TrainArguments>> = {
   ...{ model: 'model_name_or_path', tokenizer: 'tokenizer_name', output: 'output_dir' },
   ...{ data: 'train_file', train_files: 'train_file', eval_data: 'validation_file' },
@@ -192,4 +192,14 @@ export const ALIASES: Readonly<Record<string, keyof TrainArguments>> = {
   ...{ lora: 'use_peft', lora_r: 'r', lora_target_modules: 'target_modules' },
   ...{ lora_modules_to_save: 'modules_to_save', lora_bias: 'bias' },
   ...{ use_bnb_nested_quant: 'bnb_4bit_use_double_quant' },
+  ...{ data_path: 'train_file', eval_data_path: 'validation_file', model_max_length: 'max_length' },
+  ...{ use_lora: 'use_peft', q_lora: 'load_in_4bit' },
+  per_gpu_train_batch_size: 'per_device_train_batch_size',
+  per_gpu_eval_batch_size: 'per_device_eval_batch_size',
+};
+
+/** What a name that has come to mean an argument meant beside it, where it was another thing. */
+export const MEANT: Readonly<Record<string, string>> = {
+  block_size:
+    'is --max_length: each row is cut at it, for itself. --packing --packing_strategy bfd_split fills samples and keeps what is longer',
 };

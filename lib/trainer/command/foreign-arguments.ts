@@ -8,11 +8,13 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
   ...all('kernels are fused always', [
     ...['use_liger_kernel', 'liger_kernel_config', 'attn_implementation', 'tf32'],
     ...['torch_compile', 'torch_compile_backend', 'torch_compile_mode', 'padding_free'],
-    ...['pad_to_multiple_of', 'use_cache', 'gradient_checkpointing_kwargs'],
+    ...['pad_to_multiple_of', 'use_cache', 'gradient_checkpointing_kwargs', 'flash_attn'],
+    ...['gradient_checkpointing_use_reentrant', 'use_reentrant'],
   ]),
   ...all('the configuration says how ranks work together', [
     ...['ddp_backend', 'ddp_bucket_cap_mb', 'ddp_broadcast_buffers', 'ddp_timeout'],
     ...['ddp_find_unused_parameters', 'local_rank', 'fp16_backend', 'half_precision_backend'],
+    ...['ignore_bias_buffers', 'mp_parameters', 'ray_scope'],
   ]),
   ...all('a checkpoint is one folder that all ranks write to', ['save_on_each_node']),
   ...all('weights are safetensors always', ['save_safetensors']),
@@ -21,13 +23,15 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
     ...['dataloader_pin_memory', 'dataloader_prefetch_factor', 'dataloader_persistent_workers'],
   ]),
   ...all('rows are read by their keys', [
-    ...['remove_unused_columns', 'label_names', 'dataset_kwargs'],
+    ...['remove_unused_columns', 'label_names', 'dataset_kwargs', 'dataset_batch_size'],
+    'lazy_preprocess',
   ]),
   ...all('lengths are those of the tokens', ['length_column_name']),
   ...all('each epoch has an order of its own', ['shuffle_dataset']),
   ...all('metrics are sums over batches and ranks', [
     ...['prediction_loss_only', 'eval_accumulation_steps', 'eval_do_concat_batches'],
     ...['eval_use_gather_object', 'include_for_metrics', 'batch_eval_metrics'],
+    ...['include_inputs_for_metrics', 'use_legacy_prediction_loop'],
   ]),
   ...all('tokens are counted always, without padding', [
     'include_num_input_tokens_seen',
@@ -38,7 +42,7 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
   ...all('that service gets nothing', ['project', 'trackio_space_id']),
   ...all('nothing is pushed', [
     ...['hub_model_id', 'hub_strategy', 'hub_token', 'hub_private_repo', 'hub_always_push'],
-    ...['hub_revision'],
+    ...['hub_revision', 'push_to_hub_model_id', 'push_to_hub_organization', 'push_to_hub_token'],
   ]),
   ...all('memory is freed when it is no longer used', ['torch_empty_cache_steps']),
   ...all('memory is not measured at each step', ['skip_memory_metrics']),
@@ -49,6 +53,7 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
     'dtype',
     'torch_dtype',
     'low_cpu_mem_usage',
+    'bnb_4bit_compute_dtype',
   ]),
   ...all('LoRA is for causal language models', ['lora_task_type', 'task_type']),
   ...all('4-bit weights are kept in bytes', ['bnb_4bit_quant_storage']),
@@ -75,7 +80,10 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
   ]),
   ...refused('give a shorter file', ['max_train_samples', 'max_eval_samples']),
   ...refused('nothing is sent anywhere: push the folder with `hf upload`', ['push_to_hub']),
-  ...refused('ZeRO stage 3 of the DeepSpeed configuration does it', ['fsdp', 'fsdp_config']),
+  ...refused('ZeRO stage 3 of the DeepSpeed configuration does it', [
+    ...['fsdp', 'fsdp_config', 'fsdp_min_num_params', 'fsdp_transformer_layer_cls_to_wrap'],
+  ]),
+  ...refused('give a config.json: --config_name', ['config_overrides', 'model_type']),
   ...refused('give the DeepSpeed configuration and `ds --num_gpus` instead', [
     ...['accelerator_config', 'parallelism_config', 'tp_size', 'split_batches'],
     ...['dispatch_batches', 'sharded_ddp'],

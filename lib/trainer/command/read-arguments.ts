@@ -3,7 +3,7 @@ import { DsError } from '../../errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import { refused } from '../../runtime/refused.js';
 import { closest } from '../../runtime/suggestion.js';
-import { ALIASES, KINDS, type Kind, type TrainArguments } from './arguments.js';
+import { ALIASES, KINDS, type Kind, MEANT, type TrainArguments } from './arguments.js';
 import { NO_EFFECT, REFUSED } from './foreign-arguments.js';
 import { type Given, splitWords } from './given.js';
 import { readRunFile } from './run-file.js';
@@ -20,8 +20,8 @@ const KNOWN: Readonly<Record<string, Kind | undefined>> = KINDS;
  * Reads `words` in the manner of transformers' HfArgumentParser: --snake_case or --kebab-case,
  * --flag with or without true or false, --no_flag, lists by spaces, records as JSON; the last one
  * of a name wins. --config FILE has the same names in YAML or JSON, over which the words win.
- * Throws DS_ARGUMENT for what is unknown, cannot be read or is not there yet, naming all of the
- * latter, and DS_IO for a file that cannot be read.
+ * Throws DS_ARGUMENT for what is unknown, cannot be read or is not there yet, naming all of a kind,
+ * and DS_IO for a file that cannot be read.
  */
 export async function readArguments(words: readonly string[]): Promise<ReadArguments> {
   const ofLine = splitWords(words);
@@ -31,9 +31,11 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
   const args: Record<string, unknown> = {};
   const notices: string[] = [];
   const refusals: string[] = [];
+  const strangers: Given[] = [];
   for (const one of given) {
     const { place, name, values } = one;
     const own = ownName(name);
+    if (MEANT[name]) notices.push(`${place} ${MEANT[name]}.`);
     if (own) args[own.name] = own.negated ? !readSwitch(one) : read(one, KINDS[own.name]);
     else if (NO_EFFECT[name]) notices.push(`${place} has no effect: ${NO_EFFECT[name]}.`);
     else if (REFUSED[name]) {
@@ -41,9 +43,10 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
       const isOff = values.length > 0 && values.every((value) => off.includes(said(value)));
       if (!isOff) refusals.push(`${place} (${reason})`);
     } else {
-      throw unknown(one);
+      strangers.push(one);
     }
   }
+  if (strangers[0]) throw unknown(strangers[0], strangers.slice(1));
   if (refusals.length > 0) {
     const hint = 'Leave these out.';
     const expected = 'arguments that are there';
@@ -161,9 +164,19 @@ function shown(values: readonly unknown[]): string {
   return values.map((value) => JSON.stringify(value) ?? String(value)).join(' ');
 }
 
-function unknown({ place, name }: Given): DsError {
+/** The error for the first of several, which names the others. */
+function unknown({ place, name }: Given, others: readonly Given[]): DsError {
+  const hints = [guess(name), ...others.map((one) => guess(one.name))];
+  const said = hints.some(Boolean) ? [] : ['ds train --help lists them.'];
+  const got = `"${name}", which is unknown`;
+  const more = others.map((one) => one.place).join(', ');
+  const all = others.length > 0 ? `${got}; so are ${more}` : got;
+  const hint = [...hints.filter(Boolean), ...said].join(' ');
+  return refused(place, 'an argument of ds train', all, hint);
+}
+
+function guess(name: string): string {
   const names = [KINDS, ALIASES, NO_EFFECT, REFUSED].flatMap((table) => Object.keys(table));
   const meant = closest(name, [...names, 'config']);
-  const hint = meant ? `Did you mean --${meant}?` : 'ds train --help lists them.';
-  return refused(place, 'an argument of ds train', `"${name}", which is unknown`, hint);
+  return meant ? `Did you mean --${meant}?` : '';
 }

@@ -64,7 +64,7 @@ export function trainerPart(args: TrainArguments, dir: string): TrainerPart {
       accumulation: args.gradient_accumulation_steps,
       lr: args.learning_rate,
       schedule: scheduleOf(args),
-      warmup: args.warmup_steps || args.warmup_ratio,
+      warmup: warmupOf(args),
       weightDecay: args.weight_decay,
       betas:
         beta1 === undefined && beta2 === undefined ? undefined : [beta1 ?? 0.9, beta2 ?? 0.999],
@@ -108,13 +108,28 @@ function precisionOf(args: TrainArguments): Precision | undefined {
   return fp16 === false || bf16 === false ? 'fp32' : undefined;
 }
 
-/** transformers' names of AdamW; the configuration has other optimizers. */
-const ADAMW = ['adamw', 'adamw_torch', 'adamw_torch_fused', 'adamw_hf', 'adamw_apex_fused'];
+/**
+ * transformers' names of AdamW with moments in f32; the configuration has other optimizers. Where
+ * these are paged there, `offload_optimizer` keeps them on the host here.
+ */
+const ADAMW = [
+  ...['adamw', 'adamw_torch', 'adamw_torch_fused', 'adamw_hf', 'adamw_apex_fused'],
+  ...['adamw_torch_xla', 'adamw_torch_npu_fused', 'paged_adamw', 'paged_adamw_32bit'],
+];
 
 function requireAdamW(optim: string | undefined): void {
   if (optim === undefined || ADAMW.includes(optim)) return;
   const hint = 'Write another optimizer in the DeepSpeed configuration: "optimizer".';
   throw refused('--optim', ADAMW.join(', '), JSON.stringify(optim), hint);
+}
+
+/** Steps, else the share; a ratio of 1 would be one step of a Trainer's. */
+function warmupOf({ warmup_steps: steps, warmup_ratio: ratio }: TrainArguments) {
+  if (ratio !== undefined && !(ratio >= 0 && ratio < 1)) {
+    const hint = '--warmup_steps says it in updates.';
+    throw refused('--warmup_ratio', 'a share of all updates, from 0 to below 1', `${ratio}`, hint);
+  }
+  return steps || ratio;
 }
 
 /** Names in lr_scheduler_kwargs, and ours. */
