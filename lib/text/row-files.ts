@@ -1,6 +1,14 @@
 // Which files a dataset is read from, and the pieces of them that threads take in turn.
 import { createHash } from 'node:crypto';
-import { createReadStream, existsSync, readdirSync, statSync } from 'node:fs';
+import {
+  closeSync,
+  createReadStream,
+  existsSync,
+  openSync,
+  readdirSync,
+  readSync,
+  statSync,
+} from 'node:fs';
 import { basename, dirname, extname, isAbsolute, join, sep } from 'node:path';
 
 import { DsError } from '../errors.js';
@@ -112,12 +120,35 @@ function formatOf(path: string): RowFormat {
   );
 }
 
+/** Bytes among which a file's first character is, whatever blanks stand before it. */
+const BEGINNING = 4096;
+
+/** By the name, and of .json by how it begins: with an array, or with an object on each line. */
+function formatIn(path: string): RowFormat {
+  const format = formatOf(path);
+  if (format !== 'json') return format;
+  return /^\uFEFF?\s*\{/.test(beginning(path)) ? 'jsonl' : 'json';
+}
+
+function beginning(path: string): string {
+  let file: number | null = null;
+  try {
+    file = openSync(path, 'r');
+    const bytes = Buffer.alloc(BEGINNING);
+    return bytes.toString('utf8', 0, readSync(file, bytes));
+  } catch (cause) {
+    throw dataError(path, 'a readable file', (cause as Error).message);
+  } finally {
+    if (file !== null) closeSync(file);
+  }
+}
+
 /** The parts of files, in order. Throws DS_DATA for what cannot be read. */
 export async function partsOf(paths: readonly string[], withDigest: boolean): Promise<FilePart[]> {
   const parts: FilePart[] = [];
   for (const path of paths) {
-    const format = formatOf(path);
     const size = sizeOf(path);
+    const format = formatIn(path);
     const digest = withDigest ? await digestOf(path) : '';
     const borders = await bordersOf(path, format, size);
     for (let i = 1; i < borders.length; ++i) {

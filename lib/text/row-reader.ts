@@ -42,8 +42,7 @@ function* rowsOfArray(path: string): Generator<PlacedRow> {
   try {
     rows = JSON.parse(text);
   } catch (cause) {
-    const hint = 'A file with an object on each line ends in .jsonl.';
-    throw dataError(path, 'a JSON array of rows', (cause as Error).message, hint);
+    throw dataError(path, 'a JSON array of rows', (cause as Error).message);
   }
   if (!Array.isArray(rows)) throw dataError(path, 'a JSON array of rows', text.slice(0, 60));
   for (const [i, row] of rows.entries()) {
@@ -57,7 +56,8 @@ function parseRow(text: string, place: () => string): Row {
   try {
     value = JSON.parse(text);
   } catch (cause) {
-    throw dataError(place(), 'a JSON object', (cause as Error).message);
+    const hint = 'Rows are objects on a line each, or in one array (.json).';
+    throw dataError(place(), 'a JSON object', (cause as Error).message, hint);
   }
   return requireObject(value, place);
 }

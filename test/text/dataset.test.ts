@@ -225,6 +225,24 @@ test('patterns, folders and formats: jsonl, json, text, each file once', async (
   expect(await texts(at('f{x}*.jsonl'))).toEqual(['six']); // A name that is there is no pattern.
 });
 
+test('.json has an array of rows, or a row on each line', async () => {
+  const path = join(folder, 'lines.json');
+  const texts = async (content: string): Promise<string[]> => {
+    writeFileSync(path, content);
+    const dataset = await open(path, { packing: false });
+    return contents(dataset).map(({ ids }) => qwen.decode(ids.slice(0, -1)));
+  };
+  const rows = ['{"text":"one"}', '{"text":"two"}'];
+  expect(await texts(rows.join('\n'))).toEqual(['one', 'two']);
+  expect(await texts(`\uFEFF \n${rows.join('\n\n')}\n`)).toEqual(['one', 'two']);
+  expect(await texts(`\uFEFF \n[${rows.join()}]`)).toEqual(['one', 'two']);
+  await expectRejection(
+    () => texts('{\n"data": [{"text":"one"}]\n}'),
+    'DS_DATA',
+    /lines\.json:1: expected a JSON object, .* in one array \(\.json\)/,
+  );
+});
+
 /** The columns of a list of 64-bit integers. */
 const TOKEN_LISTS = [
   { name: 'root', num_children: 1 },
