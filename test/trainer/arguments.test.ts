@@ -211,7 +211,9 @@ describe('as options of a Trainer', () => {
     ['--warmup_steps 10 --warmup_ratio 0.03', { warmup: 10 }],
     ['--warmup_steps 0 --warmup_ratio 0.03', { warmup: 0.03 }],
     ['--bf16', { precision: 'bf16' }],
-    ['--fp16_full_eval', { precision: 'fp16' }],
+    ['--fp16_full_eval --deepspeed ds.json', { precision: 'fp16' }],
+    ['--bf16 --bf16_full_eval', { precision: 'bf16' }],
+    ['--bf16_full_eval false --fp16 false', { precision: 'fp32' }],
     ['--bf16 false', { precision: 'fp32' }],
     ['--lr_scheduler_type cosine', { schedule: 'cosine' }],
     [
@@ -284,6 +286,8 @@ describe('as options of a Trainer', () => {
   });
 
   test.each([
+    ['--bf16_full_eval', /--bf16_full_eval: expected --bf16 beside it, got none/],
+    ['--fp16_full_eval --fp16 false', /--fp16_full_eval: expected --fp16 beside it/],
     ['--fp16 --bf16', /one of --fp16 and --bf16, got both/],
     ['--warmup_ratio 1', /--warmup_ratio: expected a share .*, got 1\. --warmup_steps says/],
     ['--warmup_ratio 30', /--warmup_ratio: .*, got 30/],

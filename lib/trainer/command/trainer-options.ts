@@ -98,9 +98,20 @@ export function trainerPart(args: TrainArguments, dir: string): TrainerPart {
 /** Updates that no run has. */
 const NEVER = Number.MAX_SAFE_INTEGER;
 
-/** As the table of "auto" has it, evaluating in 16 bits is training in them. */
+/**
+ * As the table of "auto" has it, evaluating in 16 bits is training in them where there is a
+ * configuration. Throws DS_ARGUMENT where there is none: evaluations are in the dtype of training.
+ */
 function precisionOf(args: TrainArguments): Precision | undefined {
-  const { fp16, bf16, fp16_full_eval: fp16Eval, bf16_full_eval: bf16Eval } = args;
+  const { fp16, bf16, fp16_full_eval: fp16Eval, bf16_full_eval: bf16Eval, deepspeed } = args;
+  for (const [name, evaluates, trains] of [
+    ['fp16', fp16Eval, fp16],
+    ['bf16', bf16Eval, bf16],
+  ] as const) {
+    if (!evaluates || trains || deepspeed !== undefined) continue;
+    const hint = 'Evaluations are in the dtype of training.';
+    throw refused(`--${name}_full_eval`, `--${name} beside it`, 'none', hint);
+  }
   const [half, brain] = [fp16 || fp16Eval, bf16 || bf16Eval];
   if (half && brain) throw refused('--fp16', 'one of --fp16 and --bf16', 'both');
   if (half) return 'fp16';
