@@ -6,7 +6,7 @@ import { join } from 'node:path';
 
 import { data, text } from '../../lib/index.js';
 import type { JsonObject } from '../../types/json.js';
-import { emptyFolder, expectRejection, folderWith, removeFolders } from './folders.js';
+import { emptyFolder, expectRejection, removeFolders } from './folders.js';
 
 const TOKENIZERS = join(__dirname, '..', 'golden', 'transformers', 'tokenizers');
 const qwen = text.Tokenizer.fromPretrained(join(TOKENIZERS, 'qwen2'));
@@ -62,59 +62,6 @@ test('conversations are learned whole, or what the assistant says of them', asyn
   const [own] = contents(await open(path, { packing: false, loss: 'assistant' }));
   const spoken = own?.learned.filter((id) => id !== null) as number[];
   expect(qwen.decode(spoken)).toBe('Four<|im_end|>');
-});
-
-test('conversations of ShareGPT are those of its roles', async () => {
-  const messages = [
-    { role: 'system', content: 'Be short.' },
-    { role: 'user', content: 'Two plus two?' },
-    { role: 'assistant', content: 'Four' },
-  ];
-  const talk = [
-    { from: 'human', value: 'Two plus two?' },
-    { from: 'gpt', value: 'Four' },
-  ];
-  const path = jsonl('sharegpt.jsonl', [
-    { messages },
-    { conversations: [{ from: 'system', value: 'Be short.' }, ...talk] },
-    { id: 'x', conversations: talk, system: 'Be short.' },
-    { conversations: messages },
-    {
-      prompt: [{ from: 'system', value: 'Be short.' }, ...talk.slice(0, 1)],
-      completion: talk.slice(1),
-    },
-  ]);
-  const [first, ...others] = contents(await open(path, { packing: false, loss: undefined }));
-  const ids = first?.ids;
-  expect(ids).toEqual([...qwen.applyChatTemplate(messages).ids]);
-  expect(others.map((one) => one.ids)).toEqual([ids, ids, ids, ids]);
-});
-
-test('tools may be JSON, and a row tells its template more', async () => {
-  const messages = [
-    { role: 'user', content: 'Weather?' },
-    { role: 'assistant', content: 'Rain' },
-  ];
-  const tools = [{ type: 'function', function: { name: 'weather', parameters: {} } }];
-  const rows = [
-    { messages, tools },
-    { messages, tools: JSON.stringify(tools) },
-  ];
-  const plain = [{ messages, tools: null }, { messages, tools: '' }, { messages }];
-  const path = jsonl('tools.jsonl', [...rows, ...plain]);
-  const all = contents(await open(path, { packing: false, length: 256 }));
-  const [list, json, ...none] = all.map(({ ids }) => ids);
-  expect(list).toEqual([...qwen.applyChatTemplate(messages, { tools }).ids]);
-  expect(json).toEqual(list);
-  expect(none).toEqual(none.map(() => [...qwen.applyChatTemplate(messages).ids]));
-  expect(none[0]).not.toEqual(list);
-
-  const template = '{{ messages[0].content }}{% if short %} briefly{% endif %}';
-  const { path: tokenizer, write } = folderWith(join(TOKENIZERS, 'qwen2'), {});
-  write('chat_template.jinja', template);
-  const told = jsonl('told.jsonl', [{ messages, chat_template_kwargs: { short: true } }]);
-  const [own] = contents(await open(told, { packing: false, tokenizer }));
-  expect(qwen.decode(own?.ids as number[])).toBe('Weather? briefly');
 });
 
 test('of prompts with completions the completion is learned', async () => {
@@ -223,24 +170,6 @@ test('patterns, folders and formats: jsonl, json, text, each file once', async (
   write('f{x}*.jsonl', '{"text":"six"}');
   write('fx.jsonl', '{"text":"seven"}');
   expect(await texts(at('f{x}*.jsonl'))).toEqual(['six']); // A name that is there is no pattern.
-});
-
-test('.json has an array of rows, or a row on each line', async () => {
-  const path = join(folder, 'lines.json');
-  const texts = async (content: string): Promise<string[]> => {
-    writeFileSync(path, content);
-    const dataset = await open(path, { packing: false });
-    return contents(dataset).map(({ ids }) => qwen.decode(ids.slice(0, -1)));
-  };
-  const rows = ['{"text":"one"}', '{"text":"two"}'];
-  expect(await texts(rows.join('\n'))).toEqual(['one', 'two']);
-  expect(await texts(`\uFEFF \n${rows.join('\n\n')}\n`)).toEqual(['one', 'two']);
-  expect(await texts(`\uFEFF \n[${rows.join()}]`)).toEqual(['one', 'two']);
-  await expectRejection(
-    () => texts('{\n"data": [{"text":"one"}]\n}'),
-    'DS_DATA',
-    /lines\.json:1: expected a JSON object, .* in one array \(\.json\)/,
-  );
 });
 
 /** The columns of a list of 64-bit integers. */
@@ -501,30 +430,6 @@ describe('what is wrong is named', () => {
       /2 labels.*got 1/,
     ],
     ['half a prompt', () => open(row('{"prompt":"a","completion":[]}')), 'DS_DATA', /two texts/],
-    [
-      'a speaker of no role',
-      () => open(row('{"conversations":[{"from":"observation","value":"x"}]}')),
-      'DS_DATA',
-      /bad\.jsonl:3: expected "from" of human, .*, got "observation"/,
-    ],
-    [
-      'tools that are none',
-      () => open(row('{"messages":[{"role":"user","content":"x"}],"tools":"weather"}')),
-      'DS_DATA',
-      /bad\.jsonl:3: expected tools as a list, or as the JSON of one, got "weather"/,
-    ],
-    [
-      'variables that are none',
-      () => open(row('{"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":1}')),
-      'DS_DATA',
-      /bad\.jsonl:3: expected an object under chat_template_kwargs, got 1/,
-    ],
-    [
-      "Alpaca's keys",
-      () => open(row('{"instruction":"a","input":"","output":"b"}')),
-      'DS_DATA',
-      /bad\.jsonl:3: expected a row with text, .* as \{ prompt, completion \}/,
-    ],
     ['a bad chat', () => open(row('{"messages":[{"role":3}]}')), 'DS_DATA', /bad\.jsonl:3/],
     [
       'no assistant',

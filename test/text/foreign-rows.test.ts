@@ -1,0 +1,121 @@
+// Rows as other programs write them: conversations of ShareGPT and TRL, .json by lines, and what is
+// none of these.
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { text } from '../../lib/index.js';
+import { emptyFolder, expectRejection, folderWith, removeFolders } from './folders.js';
+
+const TOKENIZERS = join(__dirname, '..', 'golden', 'transformers', 'tokenizers');
+const qwen = text.Tokenizer.fromPretrained(join(TOKENIZERS, 'qwen2'));
+const folder = emptyFolder();
+
+afterAll(removeFolders);
+
+function jsonl(name: string, rows: readonly object[]): string {
+  const path = join(folder, name);
+  writeFileSync(path, rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
+  return path;
+}
+
+/** The tokens of each row of a file, without padding. */
+async function tokens(files: string, options: object = {}): Promise<number[][]> {
+  const own = { files, tokenizer: qwen, length: 256, threads: 0, packing: false, ...options };
+  const dataset = await text.TextDataset.open(own);
+  return Array.from({ length: dataset.length }, (_, i) => [...dataset.get(i).ids]);
+}
+
+test('conversations of ShareGPT are those of its roles', async () => {
+  const messages = [
+    { role: 'system', content: 'Be short.' },
+    { role: 'user', content: 'Two plus two?' },
+    { role: 'assistant', content: 'Four' },
+  ];
+  const talk = [
+    { from: 'human', value: 'Two plus two?' },
+    { from: 'gpt', value: 'Four' },
+  ];
+  const path = jsonl('sharegpt.jsonl', [
+    { messages },
+    { conversations: [{ from: 'system', value: 'Be short.' }, ...talk] },
+    { id: 'x', conversations: talk, system: 'Be short.' },
+    { conversations: messages },
+    {
+      prompt: [{ from: 'system', value: 'Be short.' }, ...talk.slice(0, 1)],
+      completion: talk.slice(1),
+    },
+  ]);
+  const [ids, ...others] = await tokens(path);
+  expect(ids).toEqual([...qwen.applyChatTemplate(messages).ids]);
+  expect(others).toEqual([ids, ids, ids, ids]);
+});
+
+test('tools may be JSON, and a row tells its template more', async () => {
+  const messages = [
+    { role: 'user', content: 'Weather?' },
+    { role: 'assistant', content: 'Rain' },
+  ];
+  const tools = [{ type: 'function', function: { name: 'weather', parameters: {} } }];
+  const rows = [
+    { messages, tools },
+    { messages, tools: JSON.stringify(tools) },
+  ];
+  const plain = [{ messages, tools: null }, { messages, tools: '' }, { messages }];
+  const path = jsonl('tools.jsonl', [...rows, ...plain]);
+  const [list, json, ...none] = await tokens(path);
+  expect(list).toEqual([...qwen.applyChatTemplate(messages, { tools }).ids]);
+  expect(json).toEqual(list);
+  expect(none).toEqual(none.map(() => [...qwen.applyChatTemplate(messages).ids]));
+  expect(none[0]).not.toEqual(list);
+
+  const template = '{{ messages[0].content }}{% if short %} briefly{% endif %}';
+  const { path: tokenizer, write } = folderWith(join(TOKENIZERS, 'qwen2'), {});
+  write('chat_template.jinja', template);
+  const told = jsonl('told.jsonl', [{ messages, chat_template_kwargs: { short: true } }]);
+  const [own] = await tokens(told, { tokenizer });
+  expect(qwen.decode(own as number[])).toBe('Weather? briefly');
+});
+
+test('.json has an array of rows, or a row on each line', async () => {
+  const path = join(folder, 'lines.json');
+  const texts = async (content: string): Promise<string[]> => {
+    writeFileSync(path, content);
+    return (await tokens(path)).map((ids) => qwen.decode(ids.slice(0, -1)));
+  };
+  const rows = ['{"text":"one"}', '{"text":"two"}'];
+  expect(await texts(rows.join('\n'))).toEqual(['one', 'two']);
+  expect(await texts(`\uFEFF \n${rows.join('\n\n')}\n`)).toEqual(['one', 'two']);
+  expect(await texts(`\uFEFF \n[${rows.join()}]`)).toEqual(['one', 'two']);
+  await expectRejection(
+    () => texts('{\n"data": [{"text":"one"}]\n}'),
+    'DS_DATA',
+    /lines\.json:1: expected a JSON object, .* in one array \(\.json\)/,
+  );
+});
+
+test.each([
+  [
+    'a speaker of no role',
+    '{"conversations":[{"from":"observation","value":"x"}]}',
+    /bad\.jsonl:3: expected "from" of human, .*, got "observation"/,
+  ],
+  [
+    'tools that are none',
+    '{"messages":[{"role":"user","content":"x"}],"tools":"weather"}',
+    /bad\.jsonl:3: expected tools as a list, or as the JSON of one, got "weather"/,
+  ],
+  [
+    'variables that are none',
+    '{"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":1}',
+    /bad\.jsonl:3: expected an object under chat_template_kwargs, got 1/,
+  ],
+  [
+    "Alpaca's keys",
+    '{"instruction":"a","input":"","output":"b"}',
+    /bad\.jsonl:3: expected a row with text, .* as \{ prompt, completion \}/,
+  ],
+])('%s is refused with the place', async (_, content, message) => {
+  const path = join(folder, 'bad.jsonl');
+  writeFileSync(path, `{"text":"fine"}\n\n${content}\n`);
+  await expectRejection(() => tokens(path), 'DS_DATA', message);
+});
