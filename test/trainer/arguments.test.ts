@@ -88,6 +88,7 @@ lr_scheduler_type: cosine_with_min_lr
 lr_scheduler_kwargs: { min_lr_rate: 0.1 }
 train_file: rows.jsonl
 run_name:
+max_seq_length: null
 num_train_epochs: 3.0
 `);
     const { args } = await read(`--learning_rate 1e-4 --config ${path} --data other.jsonl`);
@@ -116,6 +117,11 @@ num_train_epochs: 3.0
       'seed: 1\nlearning_rte: 1e-5\n',
       /run\.yaml:2:1: learning_rte: .*Did you mean --learning_rate/,
     ],
+    [
+      'max_length: null\n',
+      /run\.yaml:1:1: max_length: expected a number .*, got null\. The model's/,
+    ],
+    ['seed: 1\nmax-length:\n', /run\.yaml:2:1: max-length: .*, got null/],
     ['seed: one\n', /run\.yaml:1:1: seed: expected a whole number, got "one"/],
     ['seed: [1\n', /run\.yaml:2:1: expected YAML/],
     ['- seed\n', /run\.yaml: expected names and values.*got a list/],

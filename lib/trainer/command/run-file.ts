@@ -9,7 +9,7 @@ import { type Given, snakeCase } from './given.js';
 /**
  * The arguments in `file`, with their places; one that is null counts as not given. Throws DS_IO
  * for a file that cannot be read, DS_ARGUMENT for one that is no YAML, or no list of names and
- * values.
+ * values, and for a null that means something else than the default.
  */
 export async function readRunFile(file: string): Promise<Given[]> {
   const text = readText(file);
@@ -24,7 +24,16 @@ export async function readRunFile(file: string): Promise<Given[]> {
     throw refused(file, 'names and values, such as "learning_rate: 2e-5"', kindOf(contents));
   }
   const pairs = contents.items.map((pair) => given(pair, { file, lines, document }));
-  return pairs.filter(({ values }) => values[0] !== null);
+  return pairs.filter(isGiven);
+}
+
+/** TRL cuts no row where max_length is null; by its older names null is the default. */
+function isGiven({ place, name, values }: Given): boolean {
+  if (values[0] !== null) return true;
+  if (name !== 'max_length') return false;
+  const hint =
+    "The model's longest, max_position_embeddings of its config.json, cuts no other row.";
+  throw refused(place, 'a number of tokens, at which rows are cut', 'null', hint);
 }
 
 interface Source {
