@@ -34,14 +34,15 @@ export function misuse(op: string, expected: string, got: string): DsError {
 export const destroyed = (op: string): DsError =>
   misuse(op, 'a call before engine.destroy()', 'one after it');
 
-/** A call that nobody awaited, and that destroy() has taken the engine from. */
-export const interrupted = (op: string): DsError =>
+/** destroy() while the call `op`, which `cause` then ended, used the state of the engine. */
+export const interrupted = (op: string, cause?: unknown): DsError =>
   new DsError({
     code: 'DS_AUTOGRAD',
     op,
-    expected: 'engine.destroy() after its end',
-    got: 'one in the middle of it',
+    expected: 'engine.destroy() after it has ended',
+    got: 'one before',
     hint: `Await ${op}() before engine.destroy().`,
+    cause,
   });
 
 /** Another backward where `accumulationSteps` of them have made a step. */

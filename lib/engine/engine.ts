@@ -103,6 +103,7 @@ export class Engine {
    */
   forward<Result = Tensor>(...inputs: unknown[]): Result {
     this.calls.requireOpen('engine.forward');
+    this.checkpointer.requireLoaded('engine.forward');
     return this.calls.pass(() => this.pass(inputs)) as Result;
   }
 
@@ -125,8 +126,7 @@ export class Engine {
    * DS_NONFINITE when the previous step's loss was not finite and no smaller loss scale can help.
    */
   backward(loss: Tensor): void {
-    this.calls.requireOpen('engine.backward');
-    requireTraining('engine.backward', this.optimizer);
+    this.requireChangeable('engine.backward');
     requireLoss('engine.backward', loss);
     const { gradients, control, batch, watch } = this.parts;
     this.calls.pass(() => {
@@ -148,9 +148,15 @@ export class Engine {
    * who reads a parameter otherwise calls synchronize() first.
    */
   step(): void {
-    this.calls.requireOpen('engine.step');
-    requireTraining('engine.step', this.optimizer);
+    this.requireChangeable('engine.step');
     this.calls.step(() => this.update());
+  }
+
+  /** @internal Throws after destroy(), without an optimizer, and while the state is saved. */
+  protected requireChangeable(op: string): void {
+    this.calls.requireOpen(op);
+    requireTraining(op, this.optimizer);
+    this.checkpointer.requireIdle(op);
   }
 
   /** @internal step(), by whoever knows that it is time. */

@@ -87,7 +87,7 @@ export class PipelineEngine extends Engine {
    */
   async trainBatch(batches: MicroBatches): Promise<Tensor> {
     const { module, parts } = this;
-    this.calls.requireOpen('engine.trainBatch');
+    this.requireChangeable('engine.trainBatch');
     const micros = this.gradientAccumulationSteps();
     return this.alone('engine.trainBatch', async () => {
       if (!module.training)

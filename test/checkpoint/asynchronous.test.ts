@@ -274,7 +274,7 @@ describe('a call that nobody awaits before destroy()', () => {
       const running = call(engine);
       engine.destroy();
       await expect(running).rejects.toMatchObject({
-        ...{ op, got: 'one in the middle of it' },
+        ...{ op, got: 'one before' },
         hint: `Await ${op}() before engine.destroy().`,
       });
       await engine.checkpointDone();

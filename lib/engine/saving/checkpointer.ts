@@ -25,6 +25,7 @@ import { catalogOf, releaseShards, wantedOf, weightShards, wholeTensors } from '
 import { HostCopy } from './host-copy.js';
 import { type LoadedCheckpoint, type LoadOptions, restoreEngine } from './restore.js';
 import { type ContentOptions, contentOf } from './snapshot.js';
+import { StateUse } from './state-use.js';
 import { StoreWorld } from './store-world.js';
 
 /** Options of engine.saveCheckpoint(), the same on every rank. */
@@ -86,6 +87,7 @@ export class Checkpointer {
   private writing = false;
   private copy: HostCopy | null = null;
   private closed = false;
+  private readonly use = new StateUse();
   /** Calls under way, which meet the other ranks. */
   private calls = 0;
 
@@ -99,13 +101,15 @@ export class Checkpointer {
    * one, complete. Gradients of an unfinished accumulation step are not part of it. Returns the
    * checkpoint's path. Rejects on all ranks with DS_IO (disk full), DS_CHECKPOINT (different tags,
    * and what fails on another rank), DS_ARGUMENT (an unknown option, a client state that JSON does
-   * not keep) or DS_COMM (a rank does not take part).
+   * not keep), DS_COMM (a rank does not take part) or DS_AUTOGRAD (destroy() or a load while it
+   * writes). Until a synchronous save has ended, backward() and step() are refused.
    */
   save(dir: string, given: SaveOptions): Promise<string> {
-    return this.whileOpen('saveCheckpoint', () => this.saveNow(dir, given));
+    return this.whileOpen('saveCheckpoint', () => this.saved(dir, given));
   }
 
-  private async saveNow(dir: string, given: SaveOptions): Promise<string> {
+  private async saved(dir: string, given: SaveOptions): Promise<string> {
+    this.use.requireLoaded('saveCheckpoint');
     const { engine, world } = this;
     const read = readOrTell(world, BEGIN_SAVE, () => readSave(given, engine));
     // An asynchronous save takes its state within the call: nothing is awaited where all is well.
@@ -116,11 +120,17 @@ export class Checkpointer {
       await this.done();
       if (engine.globalSteps !== globalSteps) throw goneOn(globalSteps, engine.globalSteps);
     }
+    this.requireNotInterrupted('saveCheckpoint');
     settle(engine.parts);
     engine.synchronize();
     if (options.asynchronous) return this.saveBeside(target, wanted);
-    await engine.flushMonitors();
-    const save = await Save.begin(world, target);
+    return this.use.reading('saveCheckpoint', () => this.saveNow(target, wanted));
+  }
+
+  /** Writes the state; who changes it meanwhile is refused. */
+  private async saveNow(target: SaveTarget, wanted: ContentOptions): Promise<string> {
+    await this.engine.flushMonitors();
+    const save = await Save.begin(this.world, target);
     let content: CheckpointContent;
     try {
       content = this.takeContent(wanted);
@@ -135,9 +145,14 @@ export class Checkpointer {
     }
   }
 
-  /** Resumes from a checkpoint saved by any number of ranks at any stage: see restoreEngine. */
+  /**
+   * Resumes from a checkpoint saved by any number of ranks at any stage: see restoreEngine. Until
+   * it has ended, forward(), backward() and step() are refused.
+   */
   load(dir: string, given: LoadOptions): Promise<LoadedCheckpoint> {
-    return this.whileOpen('loadCheckpoint', () => this.loadNow(dir, given));
+    return this.whileOpen('loadCheckpoint', () =>
+      this.use.changing('loadCheckpoint', () => this.loadNow(dir, given)),
+    );
   }
 
   private async loadNow(dir: string, given: LoadOptions): Promise<LoadedCheckpoint> {
@@ -157,10 +172,15 @@ export class Checkpointer {
    * consolidate` makes other formats.
    */
   exportWeights(dir: string, file: string, given: ExportWeightsOptions = {}): Promise<string> {
-    return this.whileOpen('save16bitModel', () => this.exportNow(dir, file, given));
+    return this.whileOpen('save16bitModel', () =>
+      this.use.reading('save16bitModel', () => this.exportNow({ dir, file }, given)),
+    );
   }
 
-  private async exportNow(dir: string, file: string, given: ExportWeightsOptions): Promise<string> {
+  private async exportNow(
+    target: { dir: string; file: string },
+    given: ExportWeightsOptions,
+  ): Promise<string> {
     const { engine, world } = this;
     const without = await readOrTell(world, BEGIN_EXPORT, () => withoutFrozen(given));
     await this.done();
@@ -172,7 +192,7 @@ export class Checkpointer {
     const whole = engine.parts.ranks.shards.rank === 0 ? wholeTensors(engine, wanted) : [];
     const shards = [...weightShards(engine, wanted), ...whole];
     try {
-      return await writeTogether({ dir, file }, catalogOf(engine, wanted).model, shards, world);
+      return await writeTogether(target, catalogOf(engine, wanted).model, shards, world);
     } finally {
       releaseShards(shards);
     }
@@ -199,6 +219,22 @@ export class Checkpointer {
   }
 
   /**
+   * Throws DS_AUTOGRAD while a call that was not awaited saves or loads: `op` changes the state.
+   */
+  requireIdle(op: string): void {
+    this.use.requireIdle(op);
+  }
+
+  /** Throws DS_AUTOGRAD while a call that was not awaited loads: `op` reads the state. */
+  requireLoaded(op: string): void {
+    this.use.requireLoaded(op);
+  }
+
+  private requireNotInterrupted(op: string): void {
+    if (this.closed) throw interrupted(op);
+  }
+
+  /**
    * Runs a call, which begins at once and meets the other ranks. Where close() comes in the middle,
    * what it meets of an engine that is gone is said to be that.
    */
@@ -209,7 +245,7 @@ export class Checkpointer {
       return await body();
     } catch (error) {
       const isOfItself = error instanceof DsError && error.code !== 'DS_RELEASED';
-      throw this.closed && !isOfItself ? interrupted(op) : error;
+      throw this.closed && !isOfItself ? interrupted(op, error) : error;
     } finally {
       this.calls--;
       if (this.closed && this.calls === 0) this.leave();
@@ -224,7 +260,7 @@ export class Checkpointer {
   }
 
   private takeContent(options: ContentOptions): CheckpointContent {
-    if (this.closed) throw interrupted('saveCheckpoint');
+    this.requireNotInterrupted('saveCheckpoint');
     this.engine.parts.hooks.awaitWeights();
     return contentOf(this.engine, options);
   }

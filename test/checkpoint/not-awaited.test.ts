@@ -1,0 +1,88 @@
+// Saves and loads that nobody has awaited: what would change their state is refused, and destroy()
+// ends them with an error that says so.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type Engine, findLatest, zeros } from '../../lib/index.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { stateBits, tinyBatch, tinyEngine, trainTiny, weightBits } from '../e2e/tiny-training.js';
+
+let dir: string;
+let engine: Engine;
+beforeEach(async () => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-not-awaited-'));
+  engine = await tinyEngine({ precision: 'fp32', offload: false }, cpu());
+});
+afterEach(() => {
+  engine.destroy();
+  rmSync(dir, { recursive: true, force: true });
+});
+
+const refused = (op: string, under: string) => ({
+  code: 'DS_AUTOGRAD',
+  op,
+  expected: `${under}() to have ended`,
+});
+
+test('steps beside a synchronous save are refused, and it has the state of its call', async () => {
+  trainTiny(engine, 0, 1);
+  const saved = stateBits(engine);
+  const saving = engine.saveCheckpoint(dir);
+  expect(() => trainTiny(engine, 1, 2)).toThrow(
+    expect.objectContaining(refused('engine.backward', 'saveCheckpoint')),
+  );
+  expect(() => engine.step()).toThrow(/Await saveCheckpoint\(\); with { asynchronous: true }/);
+  await saving;
+  trainTiny(engine, 1, 2);
+  expect(stateBits(engine)).not.toEqual(saved);
+  await engine.loadCheckpoint(dir);
+  expect(stateBits(engine)).toEqual(saved);
+});
+
+test('nothing is computed, saved or loaded while a load is under way', async () => {
+  await engine.saveCheckpoint(dir);
+  const loading = engine.loadCheckpoint(dir);
+  expect(() => engine.forward(zeros([1, 1]))).toThrow(
+    expect.objectContaining(refused('engine.forward', 'loadCheckpoint')),
+  );
+  expect(() => engine.step()).toThrow(/Await loadCheckpoint\(\)\./);
+  await expect(engine.loadCheckpoint(dir)).rejects.toMatchObject(
+    refused('loadCheckpoint', 'loadCheckpoint'),
+  );
+  for (const options of [{}, { asynchronous: true }]) {
+    await expect(engine.saveCheckpoint(dir, options)).rejects.toMatchObject(
+      refused('saveCheckpoint', 'loadCheckpoint'),
+    );
+  }
+  await loading;
+  trainTiny(engine, 0, 1);
+});
+
+test('an evaluation goes on beside a save, and so does another save', async () => {
+  const weights = weightBits(engine);
+  const saves = [engine.saveCheckpoint(join(dir, 'a')), engine.saveCheckpoint(join(dir, 'b'))];
+  const { tokens, targets } = tinyBatch(0, cpu());
+  engine.eval();
+  engine.forward(tokens, targets);
+  await Promise.all(saves);
+  expect(weightBits(engine)).toEqual(weights);
+  tokens.dispose();
+  targets.dispose();
+});
+
+test.each([
+  ['saveCheckpoint', () => engine.saveCheckpoint(join(dir, 'new'))],
+  ['loadCheckpoint', () => engine.loadCheckpoint(join(dir, 'old'))],
+  ['save16bitModel', () => engine.save16bitModel(join(dir, 'new'))],
+])('destroy() ends %s with an error that names it', async (op, call) => {
+  await engine.saveCheckpoint(join(dir, 'old'));
+  const called = call();
+  engine.destroy();
+  await expect(called).rejects.toMatchObject({
+    code: 'DS_AUTOGRAD',
+    op,
+    expected: 'engine.destroy() after it has ended',
+    hint: `Await ${op}() before engine.destroy().`,
+  });
+  expect(await findLatest(join(dir, 'new'))).toBeNull();
+});
