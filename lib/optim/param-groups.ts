@@ -1,8 +1,9 @@
 // Parameter groups: which parameters an optimizer updates with which hyperparameters, as PyTorch
 // has them.
 import { DsError } from '../errors.js';
-import { readOptions } from '../runtime/options.js';
+import { camelCase, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { closest } from '../runtime/suggestion.js';
@@ -161,11 +162,38 @@ const KINDS: Readonly<Record<string, unknown>> = {
 /** Of the type of `like`, in the ranges of PyTorch's optimizers. Throws DS_ARGUMENT. */
 export function requireHyperparameter(place: string, value: unknown, like: unknown): void {
   if (Array.isArray(like)) {
-    const [first, second] = Array.isArray(value) && value.length === 2 ? value : [value, value];
-    requireFinite(place, first, 0, 1);
-    requireFinite(place, second, 0, 1);
+    for (const beta of requirePair(place, value)) requireFinite(place, beta, 0, 1);
   } else if (typeof like === 'boolean') requireType(place, value, 'boolean');
   else requireFinite(place, value, 0);
+}
+
+function requirePair(place: string, value: unknown): readonly unknown[] {
+  if (Array.isArray(value) && value.length === 2) return value;
+  throw refusedValue(place, 'a list of two numbers', value);
+}
+
+/**
+ * Throws DS_ARGUMENT where what was set between steps, by a caller or a schedule, is no
+ * hyperparameter: an update by it would make weights NaN, or not obey it. Momenta of schedules may
+ * pass 1, as DeepSpeed's do.
+ */
+export function requireHyperparameters(name: string, groups: readonly ParamGroup[]): void {
+  groups.forEach((group, i) => {
+    const own: Record<string, unknown> = hyperparameters(group);
+    for (const [key, value] of Object.entries(own)) {
+      const place = `${name} group ${i}`;
+      const named = camelCase(key);
+      if (named !== key && named in own) throw refused(place, `"${named}"`, `"${key}"`);
+      requireChanged(`${place} ${key}`, key, value);
+    }
+  });
+}
+
+function requireChanged(place: string, key: string, value: unknown): void {
+  if (key === 'lr' || key === 'weightDecay') requireFinite(place, value, 0);
+  else if (key === 'betas')
+    for (const beta of requirePair(place, value)) requireFinite(place, beta);
+  else if (typeof value === 'number') requireFinite(place, value);
 }
 
 /** The hyperparameters of a group alone. */

@@ -7,7 +7,7 @@ import { newestNode } from '../tensor/tape.js';
 import type { DeclaredState } from './declared-state.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import { OwnState } from './own-state.js';
-import type { ParamGroup } from './param-groups.js';
+import { type ParamGroup, requireHyperparameters } from './param-groups.js';
 import { type OptimizerStateDict, readState, stateOf } from './state-dict.js';
 import { deviceKernels, type UpdateKernels } from './update-kernels.js';
 
@@ -44,7 +44,8 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
    * Updates every parameter that has a gradient; the others stay as they are. With `closure`, which
    * computes the loss and calls backward(), runs that first and returns its result. A gradient that
    * is not finite is applied as it is: nn.clipGradNorm() tells. Throws, before anything has
-   * changed, DS_ARGUMENT for parameters that an engine has, DS_DTYPE for f64 ones, DS_SHAPE for
+   * changed, DS_ARGUMENT for parameters that an engine has and for hyperparameters that were set to
+   * what is none, DS_DTYPE for f64 ones, DS_SHAPE for
    * strided ones, DS_DEVICE for one that has moved since its first step.
    */
   step<Loss = void>(closure?: () => Loss): Loss | undefined {
@@ -53,6 +54,7 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
     for (const { parameter } of members) this.requireFree('step', parameter);
     const found = members.filter(({ parameter }) => parameter.grad !== null);
     for (const { parameter } of found) this.requireReady(parameter);
+    requireHyperparameters(this.name, this.groups);
     noGrad(() => {
       for (const { parameter, group, index } of found) this.stepOf(parameter, group, index);
     });

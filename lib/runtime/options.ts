@@ -99,5 +99,5 @@ function unknown(op: string, name: string, names: readonly string[]): DsError {
 const bare = (name: string): string => name.replaceAll('_', '').toLowerCase();
 
 /** "weight_decay" as "weightDecay". */
-const camelCase = (name: string): string =>
+export const camelCase = (name: string): string =>
   name.replace(/(?<=[a-z0-9])_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());

@@ -221,8 +221,8 @@ const training: readonly Mistake[] = [
   ],
   [
     'new optim.AdamW(p, { betas: 0.9 })',
-    () => new optim.AdamW(makeModel().parameters(), { betas: 1 }),
-    'AdamW betas: expected a finite number of at least 0 and below 1, got 1.',
+    () => new optim.AdamW(makeModel().parameters(), { betas: 0.9 }),
+    'AdamW betas: expected a list of two numbers, got 0.9.',
   ],
   [
     'a group { weigth_decay: 0.1 }',

@@ -232,11 +232,12 @@ export class GradientCollector implements UnitListener {
     if (!this.parts.batch.accumulation.accepts(this.microSteps))
       throw stepMissing(this.parts.batch.accumulation.divisor);
     if (this.carried !== null && this.carried !== carried) throw mixedScales(this.carried, carried);
+    const { units, state, planner, stage } = this.parts;
+    const plan = this.boundary ? planner.plan(carried * stage.gradientFactor) : null;
     this.awaitsStep = false;
     this.carried = carried;
     this.pass = pass;
-    const { units, state, planner } = this.parts;
-    if (this.boundary) state.prepare(planner.plan(this.gradientScale));
+    if (plan) state.prepare(plan);
     for (const unit of units) unit.expect({ streaming: pass === 'engine' });
   }
 

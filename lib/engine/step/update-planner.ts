@@ -1,5 +1,6 @@
 // Plans the coming update: its number, and the hyperparameters that the schedules give it.
 import type { Optimizer } from '../../optim/optimizer.js';
+import { requireHyperparameters } from '../../optim/param-groups.js';
 import type { ScheduleSet } from '../../optim/schedule-set.js';
 import type { UpdatePlan } from '../../zero/schedule/schedule.js';
 import type { Progress } from './progress.js';
@@ -16,11 +17,12 @@ export class UpdatePlanner {
 
   /**
    * The coming update of gradients that carry the factor `gradientScale`; sets the groups'
-   * hyperparameters.
+   * hyperparameters. Throws DS_ARGUMENT where these, or what a caller has set, are none.
    */
   plan(gradientScale: number): UpdatePlan {
-    const { groups } = this.optimizer;
+    const { groups, name } = this.optimizer;
     this.schedules.apply(groups, this.scheduleTime);
+    requireHyperparameters(name, groups);
     const step = this.progress.appliedSteps + 1;
     const settings = { step, groups: groups.map((group) => ({ ...group })) };
     return { settings, gradientScale };
