@@ -15,6 +15,7 @@ import {
   resolveConfig,
 } from './config/index.js';
 import { type ConfigArguments, configSource, cutsIn } from './config/source.js';
+import { requireServable } from './data/dataset.js';
 import {
   type Batched,
   DataLoader,
@@ -291,6 +292,7 @@ function buildLoader<Sample, Batch>(
     if (isSampled(config)) throw unchosen('trainingData', 'samples that come in turn');
     return new IterableLoader<Sample, Batch>(trainingData, { ...options, ...place });
   }
+  requireServable(trainingData, 'initialize trainingData');
   const { length } = trainingData;
   const sampler =
     samplerOf(config, length, place) ??

@@ -55,7 +55,7 @@ export class SampleCombiner<Sample, Batch> {
 
   /** combine() of samples that are there. Throws DS_DATA for promises. */
   combineNow(samples: (Sample | Promise<Sample>)[]): Batch {
-    if (!samples.some(types.isPromise)) return this.combine(samples as Sample[]);
+    if (!samples.some(types.isPromise)) return atOnce(this.combine(samples as Sample[]));
     for (const sample of samples) if (types.isPromise(sample)) sample.catch(() => {});
     throw onlyLater('a dataset of promises');
   }
@@ -63,6 +63,13 @@ export class SampleCombiner<Sample, Batch> {
   dispose(): void {
     this.uploader.dispose();
   }
+}
+
+/** A batch that is there. Throws DS_DATA for the promise of one. */
+function atOnce<Batch>(batch: Batch): Batch {
+  if (!types.isPromise(batch)) return batch;
+  batch.catch(() => {});
+  throw onlyLater('a collate function that takes time');
 }
 
 /** Gets the samples on the calling thread. */
@@ -150,7 +157,7 @@ export class WorkerMaker<W extends Work, Sample, Batch> implements BatchMaker<W,
   }
 
   next(): Batch {
-    return this.finish(this.guard(() => (this.pool as WorkerPool).take()));
+    return atOnce(this.finish(this.guard(() => (this.pool as WorkerPool).take())));
   }
 
   async nextAsync(): Promise<Batch> {

@@ -5,6 +5,7 @@ import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
+import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import {
@@ -216,10 +217,10 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
    * where the sampler is at its end.
    */
   private skipFinishedEpoch(): Uint32Array {
-    const order = this.sampler.order(this.position.served);
+    const order = orderOf(this.sampler, this.position.served, this.dataset);
     if (this.batchesIn(order.length) > 0 || this.position.served === 0) return order;
     this.goTo(this.position.epoch + 1);
-    return this.sampler.order(0);
+    return orderOf(this.sampler, 0, this.dataset);
   }
 
   private count(pass: Pass): void {
@@ -287,6 +288,23 @@ class Pass implements PassPlan<Uint32Array> {
   work(batch: number): Uint32Array {
     return this.order.slice(batch * this.batchSize, (batch + 1) * this.batchSize);
   }
+}
+
+/** What a sampler gives, a list or what can be iterated. Throws DS_DATA for what is no sample. */
+function orderOf(sampler: Sampler, served: number, { length }: { length: number }): Uint32Array {
+  const given: unknown = sampler.order(served);
+  const name = `${sampler.constructor.name}.order`;
+  if (typeof given !== 'object' || given === null || !(Symbol.iterator in given)) {
+    throw dataError(name, 'numbers of samples: a list, or what can be iterated', phrase(given));
+  }
+  const numbers = given instanceof Uint32Array ? given : [...(given as Iterable<number>)];
+  const isSample = (index: number): boolean =>
+    Number.isSafeInteger(index) && index >= 0 && index < length;
+  const odd = numbers.findIndex((index) => !isSample(index));
+  if (odd < 0) return numbers instanceof Uint32Array ? numbers : Uint32Array.from(numbers);
+  const hint = 'Give the sampler the length of the dataset.';
+  const got = `${phrase(numbers[odd])} at ${odd}`;
+  throw dataError(name, `numbers of samples from 0 to ${length - 1}`, got, hint);
 }
 
 function makerOf<Sample, Batch>(

@@ -174,7 +174,7 @@ export function callExport(module: unknown, source: DatasetSource): unknown {
 }
 
 /** Throws DS_ARGUMENT unless `dataset` can be served; an array cannot. */
-export function requireServable(dataset: unknown): void {
+export function requireServable(dataset: unknown, op = 'DataLoader'): void {
   const { length, get, iterate } = (dataset ?? {}) as Partial<Dataset<unknown>> & {
     iterate?: unknown;
   };
@@ -185,7 +185,7 @@ export function requireServable(dataset: unknown): void {
       : 'For an array: { length: samples.length, get: (i) => samples[i] }.';
   throw new DsError({
     code: 'DS_ARGUMENT',
-    op: 'DataLoader',
+    op,
     expected: 'a dataset: an object with length and get(index)',
     got: Array.isArray(dataset) ? `an array of ${dataset.length}` : typeof dataset,
     hint,

@@ -20,6 +20,7 @@ const natural: Record<string, DType> = {
   Float64Array: 'f64',
   Int32Array: 'i32',
   BigInt64Array: 'i64',
+  BigUint64Array: 'i64',
   Uint8Array: 'u8',
   Buffer: 'u8',
 };

@@ -26,7 +26,9 @@ export function columnsOf(
   const walk = (items: readonly unknown[], place: string): Structure => {
     const first = items[0];
     if (isLeaf(first)) return columns.push({ place, items }) - 1;
-    if (typeof first !== 'object' || first === null) throw mixed(place, 'numbers or arrays', first);
+    if (typeof first !== 'object' || first === null || isOpaque(first)) {
+      throw mixed(place, 'numbers or arrays', first);
+    }
     const keys = Object.keys(first);
     const sameKeys = (x: unknown): boolean =>
       typeof x === 'object' && x !== null && Object.keys(x).join() === keys.join();
@@ -38,6 +40,13 @@ export function columnsOf(
     return Array.isArray(first) ? parts.map(([, part]) => part) : Object.fromEntries(parts);
   };
   return { structure: walk(samples, 'sample'), columns };
+}
+
+/** Whether its contents are no fields of its own, as those of a Map, a Date or an ArrayBuffer. */
+function isOpaque(value: object): boolean {
+  if (Array.isArray(value) || Object.keys(value).length > 0) return false;
+  const prototype = Object.getPrototypeOf(value);
+  return prototype !== Object.prototype && prototype !== null;
 }
 
 /** The structure with the leaves in their places. */
@@ -55,7 +64,8 @@ export function requireAll({ items, place }: Column, expected: string, test: Lea
 }
 
 function mixed(op: string, expected: string, value: unknown): DsError {
-  const length = ArrayBuffer.isView(value) ? ` of ${(value as Uint8Array).length}` : '';
+  const length =
+    ArrayBuffer.isView(value) && 'length' in value ? ` of ${(value as Uint8Array).length}` : '';
   return new DsError({
     code: 'DS_DATA',
     op,
