@@ -5,6 +5,7 @@ import type { Module } from '../nn/module.js';
 import type { Optimizer } from '../optim/optimizer.js';
 import type { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
+import { requireEnded } from '../runtime/synchronous.js';
 import { TensorGrowth } from '../tensor/growth.js';
 import { backward, Scope, sharingSamples, type Tensor } from '../tensor/index.js';
 import { scopeInto } from '../tensor/scope.js';
@@ -99,7 +100,7 @@ export class Engine {
   /**
    * Runs the model. Dim 0 of the first tensor among the inputs counts this rank's samples of the
    * micro-batch: over several data ranks dropout draws for each what one rank with all of them
-   * would. Throws what the model throws, DS_AUTOGRAD after destroy().
+   * would. Throws what the model throws, DS_AUTOGRAD after destroy(), DS_ARGUMENT for a promise.
    */
   forward<Result = Tensor>(...inputs: unknown[]): Result {
     this.calls.requireOpen('engine.forward');
@@ -116,9 +117,13 @@ export class Engine {
     hooks.reset();
     if (module.training) control.addInputs(inputs);
     const share = sampleShareOf(inputs, this.parts.ranks.data);
-    return (module.training ? watch : untimed).time('forward', () =>
+    const result = (module.training ? watch : untimed).time('forward', () =>
       scopeInto(results, () => sharingSamples(share, () => module.call(...cast(inputs)))),
     );
+    return requireEnded('engine.forward', result, {
+      consequence: 'its tensors would be freed while it still runs',
+      hint: 'Take async off the forward() of the model, and await before the call.',
+    });
   }
 
   /**

@@ -1,7 +1,7 @@
 // Scopes: every tensor made inside one is freed at its end, unless it is returned or kept.
 
-import { DsError } from '../errors.js';
 import { requireType } from '../runtime/require-type.js';
+import { requireEnded } from '../runtime/synchronous.js';
 
 /** What a scope frees: a tensor (tensor.ts). */
 export interface Scoped {
@@ -171,13 +171,8 @@ export function allOrNothing<T>(body: () => T): T {
  */
 export function scope<T>(body: () => T): T {
   requireType('scope', body, 'function');
-  const result = scopeInto(innermost, body);
-  if (!(result instanceof Promise)) return result;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'scope',
-    expected: 'a synchronous body',
-    got: 'a promise: its tensors would be freed while it still runs',
+  return requireEnded('scope', scopeInto(innermost, body), {
+    consequence: 'its tensors would be freed while it still runs',
     hint: 'Open scopes around the synchronous parts, and keep() what crosses an await.',
   });
 }

@@ -4,6 +4,7 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { requireType } from '../runtime/require-type.js';
+import { requireEnded } from '../runtime/synchronous.js';
 import { currentScope } from './scope.js';
 import type { Tensor } from './tensor.js';
 
@@ -71,10 +72,13 @@ export function isGradEnabled(): boolean {
   return enabled;
 }
 
-/** Runs `body` without recording. */
+/** Runs `body`, which is synchronous, without recording. Throws DS_ARGUMENT for a promise. */
 export function noGrad<T>(body: () => T): T {
   requireType('noGrad', body, 'function');
-  return withGrad(false, body);
+  return requireEnded('noGrad', withGrad(false, body), {
+    consequence: 'what it computes later would be recorded',
+    hint: 'Write await outside, and noGrad() around each synchronous part.',
+  });
 }
 
 /** Runs `body` with recording switched on or off. */

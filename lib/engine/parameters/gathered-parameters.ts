@@ -8,6 +8,7 @@ import type { Parameter } from '../../nn/parameter.js';
 import { isPart } from '../../runtime/box.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireType } from '../../runtime/require-type.js';
+import { requireEnded } from '../../runtime/synchronous.js';
 import { scope, Tensor } from '../../tensor/index.js';
 import { takeOver } from '../../zero/collectives.js';
 import type { EngineCore } from '../engine-parts.js';
@@ -58,8 +59,11 @@ export function gatheredParameters<Result>(
   settle(engine.parts);
   const letGo = engine.parts.hooks.hold([...new Set(held.map(({ part }) => part))]);
   try {
-    if (modifierRank === null) return body();
-    return modified(held, modifierRank, body);
+    const result = modifierRank === null ? body() : modified(held, modifierRank, body);
+    return requireEnded('GatheredParameters', result, {
+      consequence: 'weights would be gone, or changed on one rank, while it still runs',
+      hint: 'Write await outside, and compute in the body alone.',
+    });
   } finally {
     letGo();
   }

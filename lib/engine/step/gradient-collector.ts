@@ -1,5 +1,7 @@
 // Collects the gradients of a step: who runs the backward, what factor they carry, and when they
 // are complete.
+import { requireType } from '../../runtime/require-type.js';
+import { requireEnded } from '../../runtime/synchronous.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Unit, UnitListener } from '../../zero/unit.js';
 import type { ZeroStages } from '../../zero/zero-stage.js';
@@ -212,9 +214,13 @@ export class GradientCollector implements UnitListener {
 
   noSync<Result>(body: () => Result): Result {
     if (this.inNoSync) throw misuse('engine.noSync', 'one noSync() at a time', 'a nested one');
+    requireType('engine.noSync', body, 'function');
     this.inNoSync = true;
     try {
-      return body();
+      return requireEnded('engine.noSync', body(), {
+        consequence: 'its backwards would be counted and reduced',
+        hint: 'Write await outside, and noSync() around each synchronous part.',
+      });
     } finally {
       this.inNoSync = false;
     }
