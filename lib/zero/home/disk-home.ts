@@ -143,7 +143,7 @@ export class DiskHome extends HostUpdates<DiskPart> {
     for (const slice of [master, grad, weight, ...Object.values(state)]) slice?.release();
     const tile = this.acquired.get(tensors) as DiskTile;
     this.acquired.delete(tensors);
-    this.slots.close(tile, true);
+    this.slots.close(tile);
     this.slots.store(tile);
     this.slots.expect(this.after(tile));
   }
@@ -158,7 +158,7 @@ export class DiskHome extends HostUpdates<DiskPart> {
   writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
     const { compute } = this.device;
     for (const { tile, inTile, inPiece } of this.portionsOf(partition, piece, 'master')) {
-      this.slots.withField(tile, 'master', true, (master) => {
+      this.slots.changeField(tile, 'master', (master) => {
         compute.wait(this.computed.record(this.host));
         copyFlat(master, inTile, values, inPiece, compute);
         this.host.wait(this.computed.record(compute));
@@ -172,14 +172,14 @@ export class DiskHome extends HostUpdates<DiskPart> {
     const lent = pinned(this.device, shape, dtype);
     const portions = this.portionsOf(partition, piece, name);
     for (const { tile, inTile, inPiece } of portions) {
-      this.slots.withField(tile, name, false, (field) =>
+      this.slots.readField(tile, name, (field) =>
         copyFlat(lent, inPiece, field, inTile, this.host),
       );
     }
     return new LentState(lent, this.host, () => {
       this.host.wait(this.computed.record(this.device.compute));
       for (const { tile, inTile, inPiece } of portions) {
-        this.slots.withField(tile, name, true, (field) =>
+        this.slots.changeField(tile, name, (field) =>
           copyFlat(field, inTile, lent, inPiece, this.host),
         );
       }
@@ -188,7 +188,7 @@ export class DiskHome extends HostUpdates<DiskPart> {
 
   refresh(partition: Partition): void {
     for (const tile of this.tilesOf(partition)) {
-      this.slots.withField(tile, 'master', false, (master) => {
+      this.slots.readField(tile, 'master', (master) => {
         this.host.synchronize();
         const weights = sliceFlat(partition.weights, tile.range);
         uploadRounded(master, weights);
@@ -263,7 +263,7 @@ export class DiskHomeOfOffloadedWeights extends DiskHome {
     const { place, numel, unit } = partition;
     const rounded = place.memory?.retain() ?? pinned(this.device, [numel], unit.dtype);
     for (const tile of this.tilesOf(partition)) {
-      this.slots.withField(tile, 'master', false, (master) => {
+      this.slots.readField(tile, 'master', (master) => {
         const out = sliceFlat(rounded, tile.range);
         kernels.copyOnHost({ in: master, out }, this.host);
         out.release();

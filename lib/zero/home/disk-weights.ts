@@ -204,7 +204,7 @@ class DiskPlace implements WeightPlace {
     const { slots, stream: own } = this.site;
     this.follow(stream, own);
     for (const tile of this.tiles) {
-      slots.withField(tile, NAME, false, (weights) =>
+      slots.readField(tile, NAME, (weights) =>
         copyFlat(to, tile.range, weights, wholeOf(tile), own),
       );
     }
@@ -235,16 +235,12 @@ class DiskPlace implements WeightPlace {
       return [{ tile, inTile, inPiece: { ...inTile, offset: common.offset - offset } }];
     });
     for (const { tile, inTile, inPiece } of portions) {
-      slots.withField(tile, NAME, false, (weights) =>
-        copyFlat(lent, inPiece, weights, inTile, own),
-      );
+      slots.readField(tile, NAME, (weights) => copyFlat(lent, inPiece, weights, inTile, own));
     }
     return new LentState(lent, own, () => {
       this.follow(device.compute, own);
       for (const { tile, inTile, inPiece } of portions) {
-        slots.withField(tile, NAME, true, (weights) =>
-          copyFlat(weights, inTile, lent, inPiece, own),
-        );
+        slots.changeField(tile, NAME, (weights) => copyFlat(weights, inTile, lent, inPiece, own));
       }
       this.follow(own, device.compute);
     });

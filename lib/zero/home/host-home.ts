@@ -131,7 +131,7 @@ export class HostHome extends HostUpdates<HostPart> {
    * partition's gradients and gives its weights. Returns what took gradients before, which is the
    * caller's.
    */
-  exchange(partition: Partition, memory: Tensor): Tensor {
+  replaceGrad(partition: Partition, memory: Tensor): Tensor {
     const part = this.partOf(partition);
     const { grad } = part;
     part.weight.release();

@@ -75,43 +75,22 @@ export class TileSlots {
    * streams run at once.
    */
   open(tile: StoredTile): void {
-    const slot = this.slotOf(tile) ?? this.load(tile);
-    slot.wanted = ++this.clock;
-    this.file.wait(rangeOf(slot, tile), this.stream);
-    slot.users++;
+    this.occupy(this.slotOf(tile) ?? this.load(tile), tile);
   }
 
-  /**
-   * Runs `body`, which enqueues on the stream or waits, with a field of a tile, which it may
-   * change.
-   */
-  withField(tile: StoredTile, name: string, changes: boolean, body: (field: Tensor) => void): void {
-    this.open(tile);
-    this.lendField(tile, name, changes, body);
+  /** Runs `body`, which enqueues on the stream or waits, with a field of a tile to read. */
+  readField(tile: StoredTile, name: string, body: (field: Tensor) => void): void {
+    this.lend(this.slotOf(tile) ?? this.load(tile), tile, name, body);
   }
 
-  /** The same for a `body` that writes all of a tile: what the file has of it is of no account. */
+  /** The same for a `body` that changes the field. */
+  changeField(tile: StoredTile, name: string, body: (field: Tensor) => void): void {
+    this.lendToChange(this.slotOf(tile) ?? this.load(tile), tile, name, body);
+  }
+
+  /** The same for one that writes all of a tile: what the file has of it is of no account. */
   replaceField(tile: StoredTile, name: string, body: (field: Tensor) => void): void {
-    const slot = this.slotOf(tile) ?? this.takeOver(tile);
-    slot.wanted = ++this.clock;
-    this.file.wait(rangeOf(slot, tile), this.stream);
-    slot.users++;
-    this.lendField(tile, name, true, body);
-  }
-
-  private lendField(
-    tile: StoredTile,
-    name: string,
-    changes: boolean,
-    body: (field: Tensor) => void,
-  ): void {
-    const field = this.field(tile, name);
-    try {
-      body(field);
-    } finally {
-      field.release();
-      this.close(tile, changes);
-    }
+    this.lendToChange(this.slotOf(tile) ?? this.takeOver(tile), tile, name, body);
   }
 
   /** A field of an open tile, flat; the caller releases it. */
@@ -121,11 +100,11 @@ export class TileSlots {
     return fieldIn(memory, field);
   }
 
-  /** No later work of the stream touches the tile; `changed`: its bytes are others than before. */
-  close(tile: StoredTile, changed: boolean): void {
+  /** No later work of the stream touches the tile, whose bytes are others than before. */
+  close(tile: StoredTile): void {
     const slot = this.slotOf(tile) as Slot;
     slot.users--;
-    slot.changed ||= changed;
+    slot.changed = true;
   }
 
   /** Brings a tile's bytes to disk; others go on meanwhile. */
@@ -153,6 +132,36 @@ export class TileSlots {
   dispose(): void {
     this.backing?.dispose();
     for (const { memory } of this.slots) memory.release();
+  }
+
+  /** Nothing takes the slot from the tile while it has users. */
+  private occupy(slot: Slot, tile: StoredTile): void {
+    slot.wanted = ++this.clock;
+    this.file.wait(rangeOf(slot, tile), this.stream);
+    slot.users++;
+  }
+
+  private lend(slot: Slot, tile: StoredTile, name: string, body: (field: Tensor) => void): void {
+    this.occupy(slot, tile);
+    const field = this.field(tile, name);
+    try {
+      body(field);
+    } finally {
+      field.release();
+      slot.users--;
+    }
+  }
+
+  private lendToChange(
+    slot: Slot,
+    tile: StoredTile,
+    name: string,
+    body: (field: Tensor) => void,
+  ): void {
+    this.lend(slot, tile, name, (field) => {
+      slot.changed = true;
+      body(field);
+    });
   }
 
   private get file(): SwapFile {

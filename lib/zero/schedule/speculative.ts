@@ -105,7 +105,7 @@ export class Speculative implements Schedule {
 
   adopt(partition: Partition): void {
     const memory = this.home.allocate(partition.numel, partition.weights.dtype);
-    const held = this.home.exchange(partition, memory);
+    const held = this.home.replaceGrad(partition, memory);
     this.attempts.set(partition, { held, pending: 'none', readLate: false });
   }
 
@@ -197,7 +197,7 @@ export class Speculative implements Schedule {
       this.pass(partition, tile, { previous, next: { grad, ...step }, weight: attempt.held });
       tile.updated.record(home.host);
     }
-    attempt.held = home.exchange(partition, attempt.held);
+    attempt.held = home.replaceGrad(partition, attempt.held);
   }
 
   /** Under the next forward and backward. */
