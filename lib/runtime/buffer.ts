@@ -1,11 +1,14 @@
 // Buffer: a block of device or pinned memory with a reference count.
-import { addon, block } from './addon.js';
+import { addon, block as sharedBlock } from './addon.js';
 import type { Device } from './device.js';
 import { failure, native } from './native.js';
 import { openRow, runPostponed } from './postponed.js';
 import type { Event, Stream } from './stream.js';
 
 const { allocate, release } = addon;
+
+/** By itself, as in call.ts. */
+const block = sharedBlock;
 
 /** The words of allocate(), which leaves the handle where the stream was. */
 const [STREAM, BYTES] = [block.length - 2, block.length - 1];

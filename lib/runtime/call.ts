@@ -1,7 +1,7 @@
 // The boundary's hot path: op arguments go into one shared block of numbers, one call runs the op.
 
 import { DsError } from '../errors.js';
-import { addon, block } from './addon.js';
+import { addon, block as sharedBlock } from './addon.js';
 import { dtypeCode } from './dtype.js';
 import { openRow } from './postponed.js';
 import { withOwners } from './shortage.js';
@@ -13,6 +13,9 @@ export interface OpCalls {
   run(op: number, stream: number): void;
   runOnHost(op: number, stream: number): void;
 }
+
+/** By itself, too: an import is read again, and its type checked again, at each word. */
+const block = sharedBlock;
 
 /** By itself: to look it up in the addon's table costs as much as its call does. */
 const { run: runBlock } = addon;
