@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "../core/error.h"
@@ -44,12 +45,12 @@ class HandleTable {
   }
 
   std::shared_ptr<T> take(double handle) {
-    std::shared_ptr<T> object = get(handle);
+    get(handle);
     const auto index = static_cast<uint32_t>(static_cast<uint64_t>(handle) % kSlots);
-    slots_[index].object = nullptr;
-    slots_[index].generation = (slots_[index].generation + 1) & kGenerationMask;
+    Slot& slot = slots_[index];
+    slot.generation = (slot.generation + 1) & kGenerationMask;
     free_.push_back(index);
-    return object;
+    return std::move(slot.object);  // Not copied, which would count holders by locked instructions.
   }
 
   size_t live() const { return slots_.size() - 1 - free_.size(); }
@@ -64,7 +65,8 @@ class HandleTable {
 
   const Slot* find(double handle) const {
     if (!(handle >= 1 && handle < 0x1p52)) return nullptr;
-    const auto whole = static_cast<uint64_t>(handle);
+    // By int64, which takes one instruction where uint64 takes two ways.
+    const auto whole = static_cast<uint64_t>(static_cast<int64_t>(handle));
     const uint64_t index = whole % kSlots;
     if (index >= slots_.size()) return nullptr;
     const Slot& slot = slots_[index];
