@@ -139,8 +139,11 @@ export class Engine {
       watch.time('backward', () =>
         gradients.run(lossScale, () => {
           const seed = lossSeed(loss, lossScale / batch.accumulation.divisor);
-          backward(loss, [seed]);
-          seed.release();
+          try {
+            backward(loss, [seed]);
+          } finally {
+            seed.release();
+          }
           control.addLoss(loss);
         }),
       );

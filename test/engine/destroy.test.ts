@@ -1,9 +1,9 @@
 // What destroy() says of a job that has ended: nothing where a call of the engine has said it. What
 // it leaves to those who hold gradients.
-import { DsError, type Engine } from '../../lib/index.js';
+import { DsError, type Engine, liveTensors } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { held, type Tensor } from '../../lib/tensor/index.js';
-import { tinyEngine, trainTiny } from '../e2e/tiny-training.js';
+import { tinyBatch, tinyEngine, trainTiny } from '../e2e/tiny-training.js';
 
 const lost = new DsError({ code: 'DS_COMM', op: 'process group', expected: 'all', got: 'fewer' });
 
@@ -41,6 +41,30 @@ test('where calls went on after one that has failed, it is news', async () => {
   fail(engine);
   trainTiny(engine, 0, 1);
   expect(() => engine.destroy()).toThrow(lost);
+});
+
+test('a backward that throws leaves nothing that lives on', async () => {
+  const options = { precision: 'bf16', offload: true } as const;
+  const engine = await tinyEngine({ ...options, checkpointing: true }, cpu());
+  trainTiny(engine, 0, 1);
+  const failing = (): number => {
+    let calls = 0;
+    const [block] = engine.module.units();
+    // Called once more by the backward.
+    const remove = block?.module.registerForwardPreHook(() => {
+      if (calls++ > 0) throw new Error('a block of mine');
+    });
+    const { tokens, targets } = tinyBatch(1, engine.device);
+    const loss = engine.forward<Tensor>(tokens, targets);
+    expect(() => engine.backward(loss)).toThrow('a block of mine');
+    remove?.();
+    for (const tensor of [tokens, targets]) tensor.dispose();
+    trainTiny(engine, 1, 2);
+    return liveTensors();
+  };
+  const live = failing();
+  expect(failing()).toBe(live);
+  engine.destroy();
 });
 
 /** Trains with a view of each gradient of the first micro-batches, held. */

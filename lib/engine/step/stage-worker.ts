@@ -150,8 +150,11 @@ export class TrainingWorker extends Worker {
     }
     const loss = outputs[0] as Tensor;
     const seed = lossSeed(loss, verdicts.lossScale / batch.accumulation.divisor);
-    backward(loss, [seed]);
-    seed.release();
+    try {
+      backward(loss, [seed]);
+    } finally {
+      seed.release();
+    }
     control.addLoss(loss);
   }
 
