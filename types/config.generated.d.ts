@@ -1544,8 +1544,8 @@ export interface ActivationCheckpointingConfig {
    */
   profile?: boolean;
   /**
-   * Splits checkpointed activations over model-parallel ranks. Default false. No effect: there are
-   * no model-parallel ranks to split activations over yet.
+   * Splits checkpointed activations over model-parallel ranks. Default false. No effect: each rank
+   * keeps the inputs of its own segments, also where ranks share layers or tokens.
    */
   partition_activations?: boolean;
   /**
@@ -4049,8 +4049,8 @@ export interface ResolvedActivationCheckpointing {
    */
   readonly profile: boolean;
   /**
-   * Splits checkpointed activations over model-parallel ranks. No effect: there are no
-   * model-parallel ranks to split activations over yet.
+   * Splits checkpointed activations over model-parallel ranks. No effect: each rank keeps the
+   * inputs of its own segments, also where ranks share layers or tokens.
    */
   readonly partition_activations: boolean;
   /**

@@ -12,8 +12,8 @@ import { lstat, readdir } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { DsError } from '../errors.js';
 import { InputFile } from '../runtime/input-file.js';
-import { requireType } from '../runtime/require-type.js';
 import { asDsError, ifThere, leadsNowhere } from './file-error.js';
+import { requirePath } from './folder.js';
 
 export const LATEST = 'latest';
 export const MANIFEST = 'manifest.json';
@@ -106,9 +106,11 @@ function kindOf(status: Stats): string {
 }
 
 /**
- * The tags in `dir`, oldest name first with numbers in numeric order. Throws DS_CHECKPOINT, DS_IO.
+ * The tags in `dir`, oldest name first with numbers in numeric order. Throws DS_CHECKPOINT, DS_IO,
+ * and DS_ARGUMENT for what is no path.
  */
 export async function listTags(dir: string): Promise<string[]> {
+  requirePath('listTags', dir);
   const entries = await readdir(dir, { withFileTypes: true }).catch((cause: Error) => {
     if (!leadsNowhere(cause)) throw asDsError(cause, dir);
     throw new DsError({
@@ -127,10 +129,10 @@ export async function listTags(dir: string): Promise<string[]> {
 
 /**
  * The tag that `latest` names, or null: whether there is something to resume from. Throws
- * DS_CHECKPOINT, DS_IO.
+ * DS_CHECKPOINT, DS_IO, and DS_ARGUMENT for what is no path.
  */
 export async function findLatest(dir: string): Promise<string | null> {
-  requireType('findLatest', dir, 'string');
+  requirePath('findLatest', dir);
   const path = join(dir, LATEST);
   const text = await textOf(path).catch((error: DsError) => {
     const { code } = (error.cause ?? {}) as NodeJS.ErrnoException;

@@ -14,6 +14,7 @@ export { findLatest, listTags, MANIFEST } from './directory.js';
 export { requireFree, writeFolder } from './export-folder.js';
 export { Fields } from './fields.js';
 export { ifThere } from './file-error.js';
+export { requirePath } from './folder.js';
 export type { TensorRecord } from './manifest.js';
 export { BEGIN_LOAD, Checkpoint, type Section } from './open.js';
 export { inPieces, type Piece, type Pieces, piecesOf, readPieces } from './pieces.js';

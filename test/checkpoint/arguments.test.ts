@@ -5,7 +5,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { makeFolder } from '../../lib/checkpoint/make-folder.js';
-import { type Engine, initialize, nn, type SaveOptions, Tensor } from '../../lib/index.js';
+import {
+  type Engine,
+  findLatest,
+  initialize,
+  listTags,
+  nn,
+  type SaveOptions,
+  Tensor,
+} from '../../lib/index.js';
 
 let dir: string;
 let engine: Engine;
@@ -41,6 +49,33 @@ test('options are an object of known names: no tag in their place, no mistyped n
     refusal(/loadCheckpoint: expected the options tag, loadModuleStrict.*got "strict"/),
   );
   expect(readdirSync(dir)).toEqual([]);
+});
+
+test('options that are true or false take nothing else', async () => {
+  await expect(engine.saveCheckpoint(dir, { saveLatest: 'no' } as object)).rejects.toEqual(
+    refusal(/saveCheckpoint saveLatest: expected true or false, got "no"/),
+  );
+  expect(readdirSync(dir)).toEqual([]);
+  await engine.saveCheckpoint(dir);
+  for (const name of ['loadModuleStrict', 'loadOptimizerStates', 'loadModuleOnly']) {
+    await expect(engine.loadCheckpoint(dir, { [name]: 0 })).rejects.toEqual(
+      refusal(new RegExp(`loadCheckpoint ${name}: expected true or false, got 0`)),
+    );
+  }
+  await engine.loadCheckpoint(dir, { loadModuleOnly: undefined } as object);
+});
+
+test.each([[''], [undefined], [5], ['a\0b']])('%j is no folder to resume from', async (path) => {
+  const folder = path as string;
+  for (const [op, call] of [
+    ['findLatest', () => findLatest(folder)],
+    ['listTags', () => listTags(folder)],
+    ['loadCheckpoint', () => engine.loadCheckpoint(folder)],
+  ] as const) {
+    await expect(call()).rejects.toEqual(
+      refusal(new RegExp(`^${op}: expected the path of a folder`)),
+    );
+  }
 });
 
 const self: Record<string, unknown> = {};

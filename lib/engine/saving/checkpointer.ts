@@ -8,6 +8,7 @@ import {
   type CheckpointWorld,
   inUnison,
   type LocalShard,
+  requirePath,
   Save,
   type SaveTarget,
   type TagValidation,
@@ -157,7 +158,7 @@ export class Checkpointer {
 
   private async loadNow(dir: string, given: LoadOptions): Promise<LoadedCheckpoint> {
     const { engine, world } = this;
-    const read = () => readOptions('loadCheckpoint', given, LOAD_OPTIONS);
+    const read = () => readLoad(dir, given);
     const options = await readOrTell(world, BEGIN_LOAD, read);
     await this.done();
     settle(engine.parts);
@@ -354,10 +355,21 @@ function readSave(
   { module }: EngineCore,
 ): { options: SaveOptions; wanted: ContentOptions } {
   const options = readOptions('saveCheckpoint', given, SAVE_OPTIONS);
-  const { asynchronous = false } = options;
+  const { asynchronous = false, saveLatest = true } = options;
   requireType('saveCheckpoint asynchronous', asynchronous, 'boolean');
+  requireType('saveCheckpoint saveLatest', saveLatest, 'boolean');
   requireUnmerged('saveCheckpoint', module);
   return { options, wanted: contentOptions(options) };
+}
+
+function readLoad(dir: string, given: LoadOptions): LoadOptions {
+  requirePath('loadCheckpoint', dir);
+  const options = readOptions('loadCheckpoint', given, LOAD_OPTIONS);
+  for (const [name, value] of Object.entries(options)) {
+    if (name !== 'tag' && value !== undefined)
+      requireType(`loadCheckpoint ${name}`, value, 'boolean');
+  }
+  return options;
 }
 
 function contentOptions(given: SaveOptions): ContentOptions {

@@ -134,6 +134,7 @@ function check({ numberCheckpoints: count = null, profile, ...options }: Checkpo
 }
 
 const unsupported = {
-  partitionActivations: 'there is no model parallelism yet',
+  partitionActivations:
+    'each rank keeps the inputs of its own segments, also where ranks share layers or tokens',
   contiguousCheckpointing: 'each activation keeps its own memory, from a pool',
 } as const;
