@@ -180,6 +180,7 @@ export class PipelineEngine extends Engine {
     this.parts.hooks.reset();
     this.parts.hooks.awaitWeights();
     pipeline.begin(micros);
+    links.begin(micros, worker.kind);
     const place = { rank, ranks, stages: pipeline.stages };
     await new PipelineRun(worker, links, place).run(actions);
   }

@@ -57,6 +57,8 @@ export async function groupOf(
  * whose values it takes. A receiver is told shapes and dtypes before values come.
  */
 export class Links {
+  /** What the transfers under way are of: ranks that are in another batch are told apart by it. */
+  private batch = '';
   private departing: { works: readonly Work[]; tensors: readonly Tensor[] }[] = [];
 
   private constructor(
@@ -100,6 +102,11 @@ export class Links {
   /** The groups that values and gradients go through. */
   get channels(): readonly ProcessGroup[] {
     return [...this.groups.values()];
+  }
+
+  /** What follows are the transfers of a batch of so many. */
+  begin(micros: number, kind: BatchKind): void {
+    this.batch = `${micros} ${kind === 'train' ? 'in training' : 'in evaluation'}`;
   }
 
   /**
@@ -175,7 +182,7 @@ export class Links {
     );
     const stream = group.beside.follow();
     const works = leaving.map((tensor) =>
-      group.send(tensor, peer, { stream, purpose: purposeOf(transfer) }),
+      group.send(tensor, peer, { stream, purpose: purposeOf(transfer, this.batch) }),
     );
     this.departing.push({ works, tensors: leaving });
   }
@@ -184,7 +191,7 @@ export class Links {
     const { group, peer } = this.channel(transfer);
     const stream = group.beside.follow(); // Compute may still use what the places' memory was.
     const works = places.map((place) =>
-      group.recv(place, peer, { stream, purpose: purposeOf(transfer) }),
+      group.recv(place, peer, { stream, purpose: purposeOf(transfer, this.batch) }),
     );
     return new Arriving(several, places, works);
   }
@@ -195,10 +202,11 @@ export class Links {
   }
 }
 
-const purposeOf = ({ kind, stage, micro }: Transfer): string => {
+const purposeOf = ({ kind, stage, micro }: Transfer, batch: string): string => {
   const isForward = kind.endsWith('F');
   const made = kind === 'recvF' ? stage - 1 : kind === 'recvB' ? stage + 1 : stage;
-  return `${isForward ? 'output' : 'input gradient'} of stage ${made}, micro-batch ${micro}`;
+  const what = isForward ? 'output' : 'input gradient';
+  return `${what} of stage ${made}, micro-batch ${micro} of ${batch}`;
 };
 
 /** "from to direction", of which transfers are in one order. */

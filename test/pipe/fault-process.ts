@@ -20,6 +20,8 @@ export interface Fault {
     | 'throws in backward'
     | 'throws in evaluation'
     | 'evaluates alone'
+    | 'more micro-batches'
+    | 'more evaluated'
     | 'all throw'
     | 'short iterator'
     | 'no iterator'
@@ -143,6 +145,8 @@ async function main(fault: Fault): Promise<void> {
     const data = fault.kind === 'no iterator' && isMine ? ([given] as never) : given;
     if (fault.kind === 'evaluates alone' && isMine) engine.eval();
     if (fault.kind === 'throws in evaluation') await engine.evalBatch(data);
+    if (fault.kind === 'more micro-batches' && isMine) engine.setTrainBatchSize(2 * ROWS * MICROS);
+    if (fault.kind === 'more evaluated') await engine.evalBatch(data, isMine ? 2 : 1);
     if (fault.kind === 'all throw') await engine.trainBatch(unreadable).catch(() => {});
     for (let step = 0; step < 3; ++step) await engine.trainBatch(data);
     report = `trained ${engine.globalSteps}`;

@@ -50,6 +50,20 @@ test('an error of a stage is told to data ranks beside it, and one of all ends n
   expect(await said({ kind: 'all throw', rank: 0 })).toEqual(['trained 3', 'trained 3']);
 });
 
+test('ranks in batches of other sizes are told apart by the first transfer', async () => {
+  for (const [kind, own, other] of [
+    ['more micro-batches', '6 in training', '3 in training'],
+    ['more evaluated', '2 in evaluation', '1 in evaluation'],
+  ] as const) {
+    for (const rank of [0, 1]) {
+      for (const report of await said({ kind, rank })) {
+        expect([kind, rank, report]).toEqual([kind, rank, expect.stringMatching(/^DS_COMM /)]);
+        for (const batch of [own, other]) expect(report).toContain(`micro-batch 0 of ${batch}`);
+      }
+    }
+  }
+});
+
 test('shapes that change are refused where they are made, and taken where the model says so', async () => {
   const [first] = await said({ kind: 'shapes', rank: 0, stays: true });
   expect(first).toMatch(
