@@ -1677,8 +1677,8 @@ export interface CheckpointConfig {
 /** Spreads writing over ranks. */
 export interface ParallelWriteConfig {
   /**
-   * Ranks of one pipeline stage share the writing. Default false. No effect: there are no pipeline
-   * stages.
+   * Ranks of one pipeline stage share the writing. Default false. No effect: the first data rank of
+   * a stage writes its weights, each its share of the state.
    */
   pipeline_stage?: boolean;
 }
@@ -4175,7 +4175,10 @@ export interface ResolvedCheckpoint {
 
 /** Spreads writing over ranks. */
 export interface ResolvedParallelWrite {
-  /** Ranks of one pipeline stage share the writing. No effect: there are no pipeline stages. */
+  /**
+   * Ranks of one pipeline stage share the writing. No effect: the first data rank of a stage writes
+   * its weights, each its share of the state.
+   */
   readonly pipeline_stage: boolean;
 }
 
