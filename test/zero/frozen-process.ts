@@ -80,12 +80,33 @@ async function gathers(setting: Parameters<typeof frozenEngine>[1]): Promise<voi
   assert.throws(() => up.weight.toArray(), /DS_RELEASED|shard/);
 }
 
+/** The same of one that every rank has whole; what the other rank writes is lost. */
+async function gathersWhole(stage: 1 | 2): Promise<void> {
+  const engine = await frozenEngine(3, { stage });
+  const { up } = (engine.module as Net).blocks[1] as unknown as { up: nn.Linear };
+  for (const [what, value] of [
+    [up.weight, 0.25],
+    [engine, 0.5],
+  ] as const) {
+    zero.GatheredParameters(what, { modifierRank: 1 }, () => {
+      nn.init.constant(engine.globalRank === 1 ? value : 7)(up.weight);
+    });
+    assert.deepEqual([...new Set(up.weight.toArray().flat(2) as number[])], [value]);
+  }
+  zero.GatheredParameters(up.weight, { modifierRank: 1 }, () => {
+    if (engine.globalRank === 0) nn.init.constant(7)(up.weight);
+  });
+  assert.deepEqual([...new Set(up.weight.toArray().flat(2) as number[])], [0.5]);
+  engine.destroy();
+}
+
 async function main(): Promise<void> {
   const job = JSON.parse(process.argv[2] ?? '') as FrozenJob;
   const world = await initDistributed(job.device === 'cpu' ? { device: 'cpu' } : {});
   const report = await savesAndLoads(job);
   assert.ok(existsSync(join(job.dir, 'part', 'model.safetensors')));
   for (const setting of [comingAndGoing, offloaded]) await gathers(setting);
+  for (const stage of [1, 2] as const) await gathersWhole(stage);
   await world.destroy();
   console.log(JSON.stringify(report));
 }

@@ -14,7 +14,15 @@ import { takeOver } from '../../zero/collectives.js';
 import type { EngineCore } from '../engine-parts.js';
 import { settle } from '../step/settle.js';
 import { publishMasters, writeFrozen, writeMaster } from './full-state.js';
-import { type HeldParameter, heldBy, holderOf, isOwned } from './owned-parameters.js';
+import {
+  type HeldParameter,
+  heldBy,
+  holderOf,
+  isOwned,
+  type WholeParameter,
+  wholeIn,
+  wholeOf,
+} from './owned-parameters.js';
 
 /** Options of GatheredParameters. */
 export interface GatherOptions {
@@ -37,8 +45,8 @@ const GATHER_OPTIONS: OptionNames<GatherOptions> = { modifierRank: true };
  * others write is lost. A parameter that this rank leaves as it is keeps its master weights to the
  * last bit. Where `body` throws, on some ranks or on all, that holds of what was written until
  * then, so that ranks stay alike, and those on which it threw throw the same. `body` may run
- * forwards, but no step. Frozen parameters that are sharded are gathered likewise; others that no
- * engine trains are left alone. Throws DS_ARGUMENT. Source: deepspeed.zero.GatheredParameters.
+ * forwards, but no step. So it is with frozen parameters, sharded or whole; those that share layers
+ * or stages out keep whole ones of their own, and what no engine has is left alone. Throws DS_ARGUMENT. Source: deepspeed.zero.GatheredParameters.
  */
 export function gatheredParameters<Result>(
   what: Gatherable,
@@ -48,9 +56,10 @@ export function gatheredParameters<Result>(
   const { modifierRank = null } = readOptions('GatheredParameters', options, GATHER_OPTIONS);
   requireType('GatheredParameters', body, 'function');
   const held = heldAmong(what);
-  const [first] = held;
+  const all = modifierRank === null ? held : [...held, ...wholeAmong(what)];
+  const [first] = all;
   if (!first) return body();
-  requireOneEngine(held);
+  requireOneEngine(all);
   const { engine } = first;
   if (modifierRank !== null) {
     requireRank(modifierRank, engine.worldSize);
@@ -59,7 +68,7 @@ export function gatheredParameters<Result>(
   settle(engine.parts);
   const letGo = engine.parts.hooks.hold([...new Set(held.map(({ part }) => part))]);
   try {
-    const result = modifierRank === null ? body() : modified(held, modifierRank, body);
+    const result = modifierRank === null ? body() : modified(all, modifierRank, body);
     return requireEnded('GatheredParameters', result, {
       consequence: 'weights would be gone, or changed on one rank, while it still runs',
       hint: 'Write await outside, and compute in the body alone.',
@@ -69,11 +78,10 @@ export function gatheredParameters<Result>(
   }
 }
 
-function modified<Result>(
-  held: readonly HeldParameter[],
-  root: number,
-  body: () => Result,
-): Result {
+/** What ranks have in common for the time of the body. */
+type Shared = HeldParameter | WholeParameter;
+
+function modified<Result>(held: readonly Shared[], root: number, body: () => Result): Result {
   const before = held.map(({ parameter }) => fingerprint(parameter));
   const outcome = outcomeOf(held, body);
   try {
@@ -88,7 +96,7 @@ function modified<Result>(
 
 /** What `body` gives or throws; the parameters can be written meanwhile. */
 function outcomeOf<Result>(
-  held: readonly HeldParameter[],
+  held: readonly Shared[],
   body: () => Result,
 ): { result: Result } | { error: unknown } {
   try {
@@ -102,12 +110,8 @@ function outcomeOf<Result>(
 }
 
 /** What rank `root` has written since `before` counts on all ranks, which make the same calls. */
-function adoptChanges(
-  held: readonly HeldParameter[],
-  root: number,
-  before: readonly string[],
-): void {
-  const { engine } = held[0] as HeldParameter;
+function adoptChanges(held: readonly Shared[], root: number, before: readonly string[]): void {
+  const { engine } = held[0] as Shared;
   const written = held.map(({ parameter }, i) => fingerprint(parameter) !== before[i]);
   const [changed, lost] = writtenBy(root, held, written);
   const { ranks, state } = engine.parts;
@@ -115,7 +119,7 @@ function adoptChanges(
   for (const one of changed) {
     takeOver(ranks.world, one.parameter, root);
     if (isOwned(one)) scope(() => writeMaster(one, one.parameter.detach().to('f32')));
-    else writeFrozen(one);
+    else if ('part' in one) writeFrozen(one);
   }
   for (const { parameter } of lost) takeOver(ranks.world, parameter, root);
   publishMasters(engine, new Set(changed.filter(isOwned).map(({ partition }) => partition)));
@@ -124,10 +128,10 @@ function adoptChanges(
 /** What rank `root` has written, and what other ranks alone have; the same on every rank. */
 function writtenBy(
   root: number,
-  held: readonly HeldParameter[],
+  held: readonly Shared[],
   written: readonly boolean[],
-): [root: HeldParameter[], others: HeldParameter[]] {
-  const { device, parts } = (held[0] as HeldParameter).engine;
+): [root: Shared[], others: Shared[]] {
+  const { device, parts } = (held[0] as Shared).engine;
   const { world } = parts.ranks;
   // More than all others together.
   const weight = world.rank === root ? world.size : 1;
@@ -139,16 +143,29 @@ function writtenBy(
     world.allReduce(shared, { purpose: 'which parameters were written' }).wait();
     return shared.toArray();
   });
-  const among = (least: number, end: number): HeldParameter[] =>
+  const among = (least: number, end: number): Shared[] =>
     held.filter((_, i) => (sums[i] as number) >= least && (sums[i] as number) < end);
   return [among(world.size, Number.POSITIVE_INFINITY), among(1, world.size)];
 }
 
 function heldAmong(what: Gatherable): HeldParameter[] {
   if ('parts' in what) return [...heldBy(what)];
+  return listOf(what).flatMap((parameter) => holderOf(parameter) ?? []);
+}
+
+/** Of ranks that have the same of them: shares of layers and stages look like whole parameters. */
+function wholeAmong(what: Gatherable): WholeParameter[] {
+  const among =
+    'parts' in what ? [...wholeOf(what)] : listOf(what).flatMap((one) => wholeIn(one) ?? []);
+  return among.filter(({ engine }) => {
+    const { alike, world } = engine.parts.ranks;
+    return alike.size === world.size;
+  });
+}
+
+function listOf(what: Exclude<Gatherable, EngineCore>): Parameter[] {
   const several = what instanceof Module ? what.parameters() : what;
-  const list = several instanceof Tensor ? [several] : [...several];
-  return [...new Set(list)].flatMap((parameter) => holderOf(parameter) ?? []);
+  return [...new Set(several instanceof Tensor ? [several] : several)];
 }
 
 /** Of the bits. */
@@ -169,7 +186,7 @@ function requireWhole(held: readonly HeldParameter[]): void {
   });
 }
 
-function requireOneEngine(held: readonly HeldParameter[]): void {
+function requireOneEngine(held: readonly Shared[]): void {
   if (new Set(held.map(({ engine }) => engine)).size === 1) return;
   throw misused('parameters of one engine', 'parameters of several');
 }

@@ -21,7 +21,14 @@ export interface OwnedParameter extends HeldParameter {
   partition: Partition;
 }
 
+/** A frozen parameter of an engine's module that is in no unit: every rank has all of it. */
+export interface WholeParameter {
+  engine: EngineCore;
+  parameter: Tensor;
+}
+
 const holders = new WeakMap<Tensor, HeldParameter | OwnedParameter>();
+const wholes = new WeakMap<Tensor, WholeParameter>();
 
 /** The parameters in the units of `engine`. */
 export function* heldBy(engine: EngineCore): Generator<HeldParameter | OwnedParameter> {
@@ -39,11 +46,20 @@ function* inPart(engine: EngineCore, part: WeightPart): Generator<HeldParameter>
   }
 }
 
+/** The parameters of the module of `engine` in none of its units. */
+export function* wholeOf(engine: EngineCore): Generator<WholeParameter> {
+  for (const parameter of engine.module.parameters()) {
+    if (holders.get(parameter)?.engine !== engine) yield { engine, parameter };
+  }
+}
+
 export function claimParameters(engine: EngineCore): void {
   for (const held of heldBy(engine)) holders.set(held.parameter, held);
+  for (const whole of wholeOf(engine)) wholes.set(whole.parameter, whole);
 }
 
 export function disownParameters(engine: EngineCore): void {
+  for (const { parameter } of wholeOf(engine)) wholes.delete(parameter);
   for (const { parameter } of heldBy(engine)) holders.delete(parameter);
 }
 
@@ -55,6 +71,11 @@ export function holderOf(parameter: Tensor): HeldParameter | OwnedParameter | nu
   return holders.get(parameter) ?? null;
 }
 
+/** Null for a parameter that is in a unit of an engine, or of no engine's module. */
+export function wholeIn(parameter: Tensor): WholeParameter | null {
+  return holders.has(parameter) ? null : (wholes.get(parameter) ?? null);
+}
+
 /**
  * Null for a parameter that no engine trains: it is frozen, in no group, or not yet given to
  * initialize().
@@ -64,8 +85,8 @@ export function ownerOf(parameter: Tensor): OwnedParameter | null {
   return held && isOwned(held) ? held : null;
 }
 
-export const isOwned = (held: HeldParameter | OwnedParameter): held is OwnedParameter =>
-  'partition' in held;
+export const isOwned = (one: HeldParameter | WholeParameter): one is OwnedParameter =>
+  'partition' in one;
 
 /**
  * Throws DS_ARGUMENT when an engine trains a parameter of `model`: a second one would move it into
