@@ -11,6 +11,14 @@ const compiled = (syntax) => [
 // Node imports ES modules from CommonJS; jest's own require does not, so it gets them compiled.
 const esModules = '(hyparquet|hyparquet-compressors|fzstd|hysnappy)';
 
+// Tests run in a sandbox, where each look-up of a global is a call. What computes, and the
+// references that it is held to, get these as variables: two to three times as fast.
+const computing = [
+  ...['Math', 'Number', 'BigInt', 'Infinity', 'Object', 'Array', 'Map', 'Set', 'WeakMap'],
+  ...['ArrayBuffer', 'DataView', 'Uint8Array', 'Int8Array', 'Uint16Array', 'Int16Array'],
+  ...['Uint32Array', 'Int32Array', 'BigInt64Array', 'Float32Array', 'Float64Array'],
+];
+
 module.exports = {
   rootDir: __dirname,
   roots: ['<rootDir>/test', '<rootDir>/lib'],
@@ -23,6 +31,7 @@ module.exports = {
   workerIdleMemoryLimit: '400MB',
   testSequencer: '<rootDir>/test/support/longest-first.cjs',
   testEnvironment: '<rootDir>/test/support/jest-environment.cjs',
+  sandboxInjectedGlobals: computing,
   setupFiles: ['<rootDir>/test/support/threads.ts'],
   // Several times what the slowest needs on busy cores: other work on the machine is no failure. A
   // rank that hangs is named sooner.

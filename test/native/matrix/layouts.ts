@@ -53,7 +53,7 @@ export function indexOf(shape: readonly number[], flat: number): number[] {
   let rest = flat;
   for (let d = shape.length - 1; d >= 0; --d) {
     index[d] = rest % shape[d]!;
-    rest = Math.floor(rest / shape[d]!);
+    rest = (rest - index[d]!) / shape[d]!;
   }
   return index;
 }

@@ -5,7 +5,7 @@ import { close, exact, input, type MatrixCase, opCase, output } from './harness.
 import { unaligned } from './layouts.js';
 import { type Random, rounded } from './numbers.js';
 
-const { fround } = Math;
+const { ceil, floor, fround } = Math;
 const narrow: readonly DType[] = ['f32', 'bf16', 'f16'];
 
 interface Sizes {
@@ -68,8 +68,8 @@ const single: readonly Sizes[] = [
   { outputs: 17, inputs: 32_832, bits: 8, group: 32_832 },
 ];
 
-const groupsOf = ({ inputs, group }: Sizes): number => Math.ceil(inputs / group);
-const wordsOf = ({ inputs, bits }: Sizes): number => Math.ceil((inputs * bits) / 32);
+const groupsOf = ({ inputs, group }: Sizes): number => ceil(inputs / group);
+const wordsOf = ({ inputs, bits }: Sizes): number => ceil((inputs * bits) / 32);
 const titleOf = ({ outputs, inputs, bits, group }: Sizes): string =>
   `${outputs}x${inputs}, ${bits} bits, groups of ${group}`;
 
@@ -78,7 +78,7 @@ function packed(codes: ArrayLike<number>, { outputs, inputs, bits, group }: Size
   const words = wordsOf({ outputs, inputs, bits, group });
   const perWord = 32 / bits;
   return Float64Array.from({ length: outputs * words }, (_, i) => {
-    const [row, from] = [Math.floor(i / words), (i % words) * perWord];
+    const [row, from] = [floor(i / words), (i % words) * perWord];
     let word = 0;
     for (let j = 0; j < perWord && from + j < inputs; ++j) {
       word += (codes[row * inputs + from + j] as number) * 2 ** (bits * j);
@@ -87,21 +87,30 @@ function packed(codes: ArrayLike<number>, { outputs, inputs, bits, group }: Size
   });
 }
 
-function codeOf(words: Float64Array, row: number, k: number, size: Sizes): number {
-  const perWord = 32 / size.bits;
-  const word = words[row * wordsOf(size) + Math.floor(k / perWord)] as number;
-  return (word >>> ((k % perWord) * size.bits)) & (2 ** size.bits - 1);
+/** The codes of a row from the word `from` on, `inputs` of them. */
+function unpack(words: Float64Array, from: number, { inputs, bits }: Sizes): Float64Array {
+  const [perWord, mask] = [32 / bits, 2 ** bits - 1];
+  const codes = new Float64Array(inputs);
+  for (let k = 0; k < inputs; ++k) {
+    codes[k] = (words[from + floor(k / perWord)]! >>> ((k % perWord) * bits)) & mask;
+  }
+  return codes;
 }
 
 /** Weights [outputs, inputs]: the product rounded to f32. */
 function weightsOf(v: Record<string, Float64Array>, size: Sizes): Float64Array {
   const { outputs, inputs, bits, group } = size;
-  return Float64Array.from({ length: outputs * inputs }, (_, i) => {
-    const [row, k] = [Math.floor(i / inputs), i % inputs];
-    const at = row * groupsOf(size) + Math.floor(k / group);
-    const zero = v.zero ? (v.zero[at] as number) : 2 ** (bits - 1);
-    return fround((codeOf(v.packed!, row, k, size) - zero) * (v.scale![at] as number));
-  });
+  const [words, groups] = [wordsOf(size), groupsOf(size)];
+  const weights = new Float64Array(outputs * inputs);
+  for (let row = 0; row < outputs; ++row) {
+    const codes = unpack(v.packed!, row * words, size);
+    for (let k = 0; k < inputs; ++k) {
+      const at = row * groups + floor(k / group);
+      const zero = v.zero ? v.zero[at]! : 2 ** (bits - 1);
+      weights[row * inputs + k] = fround((codes[k]! - zero) * v.scale![at]!);
+    }
+  }
+  return weights;
 }
 
 /** Words with something behind the last code, which nobody may read. */
@@ -131,7 +140,7 @@ function stepOf(most: number, bits: number, dtype: DType): number {
 }
 
 function even(x: number): number {
-  const below = Math.floor(x);
+  const below = floor(x);
   if (x - below !== 0.5) return Math.round(x);
   return below % 2 === 0 ? below : below + 1;
 }
@@ -156,14 +165,14 @@ const quantize = narrow.flatMap((dtype, d) =>
           args: { bits, group },
           reference: (v) => {
             const steps = Float64Array.from({ length: outputs * groupsOf(size) }, (_, at) => {
-              const [row, g] = [Math.floor(at / groupsOf(size)), at % groupsOf(size)];
+              const [row, g] = [floor(at / groupsOf(size)), at % groupsOf(size)];
               const end = Math.min(inputs, (g + 1) * group);
               const part = v.in!.subarray(row * inputs + g * group, row * inputs + end);
               return stepOf(Math.max(...part.map(Math.abs)), bits, scale);
             });
             const middle = 2 ** (bits - 1);
             const codes = v.in!.map((x, i) => {
-              const at = Math.floor(i / inputs) * groupsOf(size) + Math.floor((i % inputs) / group);
+              const at = floor(i / inputs) * groupsOf(size) + floor((i % inputs) / group);
               const step = steps[at] as number;
               if (step === 0) return middle;
               const code = even(fround(x / step)) + middle;
@@ -235,7 +244,7 @@ const linear = narrow.flatMap((dtype, d) =>
               const weights = weightsOf(v, size);
               return {
                 out: Float64Array.from({ length: rows * outputs }, (_, at) => {
-                  const [m, n] = [Math.floor(at / outputs), at % outputs];
+                  const [m, n] = [floor(at / outputs), at % outputs];
                   let sum = v.bias ? (v.bias[n] as number) : 0;
                   for (let k = 0; k < inputs; ++k) {
                     sum += (v.x![m * inputs + k] as number) * (weights[n * inputs + k] as number);
@@ -277,11 +286,14 @@ const repack = [false, true].flatMap((awq) =>
               },
               args: { inputs, bits, layout: awq ? 'awq' : 'rows' },
               reference: (v) => {
+                const rows = Array.from({ length: awq ? 0 : outputs }, (_, row) =>
+                  unpack(v.in!, row * wordsOf(size), size),
+                );
                 const codes = Array.from({ length: outputs * inputs }, (_, i) => {
-                  const [row, at] = [Math.floor(i / inputs), i % inputs];
-                  const k = hasOrder ? (order[at] as number) : at;
-                  if (!awq) return codeOf(v.in!, row, k, size);
-                  const word = v.in![k * (outputs / 8) + Math.floor(row / 8)] as number;
+                  const [row, at] = [floor(i / inputs), i % inputs];
+                  const k = hasOrder ? order[at]! : at;
+                  if (!awq) return rows[row]![k]!;
+                  const word = v.in![k * (outputs / 8) + floor(row / 8)] as number;
                   return (word >>> (4 * (AWQ_PLACES[row % 8] as number))) & 15;
                 });
                 return { out: packed(codes, { ...size, outputs }) };

@@ -1,7 +1,7 @@
 // Reduce, ArgMax, SumOfSquares and GradientControl.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import type { ReduceOp } from '../../../lib/runtime/kernels.generated.js';
-import { numel } from '../../../lib/runtime/view.js';
+import { contiguousStrides, numel } from '../../../lib/runtime/view.js';
 import {
   close,
   exact,
@@ -14,7 +14,6 @@ import {
 } from './harness.js';
 import {
   broadcast,
-  flatOf,
   floating,
   indexOf,
   integers,
@@ -47,12 +46,12 @@ function reduced(
   op: ReduceOp,
 ): Float64Array {
   const out = new Float64Array(numel(to)).fill(start[op]);
+  const joined = join[op];
+  // Dims that are reduced do not move the place in `out`.
+  const strides = contiguousStrides(to).map((stride, d) => (to[d] === 1 ? 0 : stride));
   x.forEach((value, i) => {
-    const target = flatOf(
-      to,
-      indexOf(from, i).map((k, d) => (to[d] === 1 ? 0 : k)),
-    );
-    out[target] = join[op](out[target]!, value);
+    const target = indexOf(from, i).reduce((at, k, d) => at + k * strides[d]!, 0);
+    out[target] = joined(out[target]!, value);
   });
   return op === 'mean' ? out.map((sum) => sum / (numel(from) / numel(to))) : out;
 }
