@@ -4,7 +4,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { consolidate } from '../../lib/checkpoint/index.js';
+import { consolidate, listTags } from '../../lib/checkpoint/index.js';
 import { RankPool } from './rank-pool.js';
 
 let pool: RankPool;
@@ -170,11 +170,16 @@ describe('disagreement', () => {
     },
   );
 
-  test('a rank that destroys its engine in a save takes its part in it', async () => {
+  test('a rank that destroys its engine in a save ends it on every rank, which say why', async () => {
     const calls = [{ method: 'save' as const, isAwaited: false }];
     expect(await run(2, 1, { what: 'save', dir, tag: 't' })).toEqual(fine(2));
     const own = (rank: number) => (rank === 1 ? { calls } : { what: 'call' as const });
-    expect(await run(2, 1, { what: 'calls', method: 'save', dir, tag: 'u' }, own)).toEqual(fine(2));
+    const job = { what: 'calls', method: 'save', dir, tag: 'u' } as const;
+    expect(await run(2, 1, job, own)).toEqual([
+      refusal(/on rank 1: .*Await saveCheckpoint\(\) before engine\.destroy\(\)/),
+      refusal(/^saveCheckpoint: .*Await saveCheckpoint\(\) before engine/, 'DS_AUTOGRAD'),
+    ]);
+    expect(await listTags(dir)).toEqual(['t']);
   });
 
   test('ranks that load different tags: refused on every rank, unless one alone names it', async () => {

@@ -41,11 +41,10 @@ test.each([
   ['scope', () => scope(later), 'freed while it still runs'],
   ['noGrad', () => noGrad(later), 'would be recorded'],
   ['engine.noSync', () => engine.noSync(later), 'counted and reduced'],
-  ['GatheredParameters', () => engine.withFullWeights(later), 'would be gone'],
   [
     'GatheredParameters',
     () => zero.GatheredParameters(model, { modifierRank: 0 }, later),
-    'would be gone',
+    'would stay on one rank',
   ],
   ['engine.forward', () => engine.forward(ones([1, 2])), 'freed while it still runs'],
 ])('%s refuses a promise', async (op, call, consequence) => {
@@ -63,4 +62,13 @@ test.each([
   engine.backward(loss);
   engine.step();
   expect(engine.globalSteps).toBe(1);
+});
+
+test('whole weights are there until the body returns, which may go on without them', async () => {
+  const values = await engine.withFullWeights(async () => {
+    const read = model.layer.weight.toArray();
+    await null;
+    return read;
+  });
+  expect(values).toEqual(model.layer.weight.toArray());
 });

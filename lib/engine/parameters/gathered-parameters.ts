@@ -39,8 +39,8 @@ export type Gatherable = EngineCore | Module | Parameter | Iterable<Parameter>;
 const GATHER_OPTIONS: OptionNames<GatherOptions> = { modifierRank: true };
 
 /**
- * Runs `body`, which is synchronous, while the parameters have their values on every rank, whatever
- * the stage; all ranks call it. With `modifierRank`, what that rank writes to them (loadStateDict()
+ * Runs `body` while the parameters have their values on every rank, whatever the stage: until it
+ * returns, also where that is a promise. All ranks call it. With `modifierRank`, what that rank writes to them (loadStateDict()
  * in `body` may) reaches all ranks, master weights included, rounded to the weights' dtype; what
  * others write is lost. A parameter that this rank leaves as it is keeps its master weights to the
  * last bit. Where `body` throws, on some ranks or on all, that holds of what was written until
@@ -68,10 +68,11 @@ export function gatheredParameters<Result>(
   settle(engine.parts);
   const letGo = engine.parts.hooks.hold([...new Set(held.map(({ part }) => part))]);
   try {
-    const result = modifierRank === null ? body() : modified(all, modifierRank, body);
-    return requireEnded('GatheredParameters', result, {
-      consequence: 'weights would be gone, or changed on one rank, while it still runs',
-      hint: 'Write await outside, and compute in the body alone.',
+    // A body that reads at once, and writes files afterwards, may give a promise.
+    if (modifierRank === null) return body();
+    return requireEnded('GatheredParameters', modified(all, modifierRank, body), {
+      consequence: 'what it writes later would stay on one rank',
+      hint: 'Write await outside, and change parameters in the body alone.',
     });
   } finally {
     letGo();
