@@ -67,7 +67,8 @@ function compilerOptions(): ts.CompilerOptions {
   const path = join(root, 'tsconfig.json');
   const { config } = ts.readConfigFile(path, ts.sys.readFile);
   const { options } = ts.convertCompilerOptionsFromJson(config.compilerOptions, root);
-  return { ...options, types: ['node'], allowJs: true, checkJs: true, skipLibCheck: true };
+  const asProgramsAre = { noUncheckedIndexedAccess: false, skipLibCheck: true };
+  return { ...options, types: ['node'], allowJs: true, checkJs: true, ...asProgramsAre };
 }
 
 function hostWith(files: ReadonlyMap<string, Snippet>): ts.CompilerHost {
