@@ -44,9 +44,9 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
    * Updates every parameter that has a gradient; the others stay as they are. With `closure`, which
    * computes the loss and calls backward(), runs that first and returns its result. A gradient that
    * is not finite is applied as it is: nn.clipGradNorm() tells. Throws, before anything has
-   * changed, DS_ARGUMENT for parameters that an engine has and for hyperparameters that were set to
-   * what is none, DS_DTYPE for f64 ones, DS_SHAPE for
-   * strided ones, DS_DEVICE for one that has moved since its first step.
+   * changed, DS_ARGUMENT for hyperparameters that were set to what is none and for parameters that
+   * an engine has, DS_DTYPE for f64 ones, DS_SHAPE for strided ones, DS_DEVICE for one that has
+   * moved since its first step.
    */
   step<Loss = void>(closure?: () => Loss): Loss | undefined {
     const result = closure?.();
