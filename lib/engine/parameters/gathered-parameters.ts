@@ -40,13 +40,14 @@ const GATHER_OPTIONS: OptionNames<GatherOptions> = { modifierRank: true };
 
 /**
  * Runs `body` while the parameters have their values on every rank, whatever the stage: until it
- * returns, also where that is a promise. All ranks call it. With `modifierRank`, what that rank writes to them (loadStateDict()
- * in `body` may) reaches all ranks, master weights included, rounded to the weights' dtype; what
- * others write is lost. A parameter that this rank leaves as it is keeps its master weights to the
- * last bit. Where `body` throws, on some ranks or on all, that holds of what was written until
- * then, so that ranks stay alike, and those on which it threw throw the same. `body` may run
- * forwards, but no step. So it is with frozen parameters, sharded or whole; those that share layers
- * or stages out keep whole ones of their own, and what no engine has is left alone. Throws DS_ARGUMENT. Source: deepspeed.zero.GatheredParameters.
+ * returns, also where that is a promise. All ranks call it. With `modifierRank`, what that rank
+ * writes to them (loadStateDict() in `body` may) reaches all ranks, master weights included,
+ * rounded to the weights' dtype; what others write is lost. A parameter that this rank leaves as it
+ * is keeps its master weights to the last bit. Where `body` throws, on some ranks or on all, that
+ * holds of what was written until then, so that ranks stay alike, and those on which it threw throw
+ * the same. `body` may run forwards, but no step. So it is with frozen parameters, sharded or
+ * whole; those that share layers or stages out keep whole ones of their own, and what no engine has
+ * is left alone. Throws DS_ARGUMENT. Source: deepspeed.zero.GatheredParameters.
  */
 export function gatheredParameters<Result>(
   what: Gatherable,
