@@ -2,7 +2,15 @@
 // 2019 and Korthikanti et al. 2022 (Megatron-LM), whose f and g are copyToGroup and sumOverGroup.
 
 import type { ProcessGroup } from '../comm/index.js';
-import { type GradFn, isGradEnabled, noGrad, record, scope, Tensor } from '../tensor/index.js';
+import {
+  type GradFn,
+  isGradEnabled,
+  linearOfRank,
+  noGrad,
+  record,
+  scope,
+  Tensor,
+} from '../tensor/index.js';
 import {
   beginGather,
   beginSum,
@@ -111,6 +119,20 @@ export function sumOverGroup(x: Tensor, group: ProcessGroup): Tensor {
   });
   record('sum_over_group', [x], [out], [], ([grad], sink) => sink.give(0, grad as Tensor));
   return out;
+}
+
+/**
+ * The sum of the ranks' x weight^T + bias, as one: each has some of the inputs, x [.., in here] and
+ * weight [out, in here], and all have the bias [out] alike, null without one. The first rank's
+ * product adds it, so that no pass of its own does. Throws DS_SHAPE, DS_COMM.
+ */
+export function sumOfLinear(
+  x: Tensor,
+  weight: Tensor,
+  bias: Tensor | null,
+  group: ProcessGroup,
+): Tensor {
+  return sumOverGroup(linearOfRank(x, weight, bias, group.rank === 0), group);
 }
 
 /** The dim of `x` shared out evenly, or with one more on the first ranks. */

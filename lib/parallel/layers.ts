@@ -253,6 +253,16 @@ export class RowShare {
     });
   }
 
+  /** around() with linear(own, weight) as the product. Throws DS_SHAPE, DS_COMM. */
+  aroundLinear(x: Tensor, weight: Parameter, bias: Tensor | null): Tensor {
+    const { group, widths: sizes } = this;
+    return scope(() => {
+      const own = this.scatters ? scatterShared(x, { group, dim: -1, sizes }) : x;
+      requireInputs('RowLinear', own, weight);
+      return this.stream.leaveLinear(own, weight, bias);
+    });
+  }
+
   private sumOf(part: Tensor, bias: Tensor | null): Tensor {
     const sum = this.stream.leave(part);
     return bias ? sum.add(bias) : sum;
@@ -294,11 +304,7 @@ export class RowLinear extends Module {
   /** x [.., in here] to [.., out]. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
     const { weight, bias } = this;
-    const product = (own: Tensor): Tensor => {
-      requireInputs('RowLinear', own, weight);
-      return linear(own, weight, null);
-    };
-    return this.share.around(x, product, bias);
+    return this.share.aroundLinear(x, weight, bias);
   }
 }
 

@@ -6,6 +6,7 @@ import type { Module } from '../nn/module.js';
 import {
   type DimShare,
   isGradEnabled,
+  linear,
   recomputable,
   sharedTokens,
   sharingTokens,
@@ -60,6 +61,8 @@ export function tokenStream(group: ProcessGroup): Stream {
     if (x.requiresGrad && isGradEnabled()) throw outside();
     return false;
   };
+  const leave = (x: Tensor): Tensor =>
+    sharedTokens() ? sumShared(x, tokensOf(group, x.size(TOKENS) / group.size)) : whole.leave(x);
   return {
     isShared: true,
     enter: (x) => (isShared(x) ? all(x) : whole.enter(x)),
@@ -69,8 +72,12 @@ export function tokenStream(group: ProcessGroup): Stream {
       beginLate(out);
       return counts ? out : kept(out.detach(), x);
     },
-    leave: (x) =>
-      sharedTokens() ? sumShared(x, tokensOf(group, x.size(TOKENS) / group.size)) : whole.leave(x),
+    leave,
+    leaveLinear(x, weight, bias) {
+      if (!sharedTokens()) return whole.leaveLinear(x, weight, bias);
+      const sum = leave(linear(x, weight));
+      return bias ? sum.add(bias) : sum;
+    },
   };
 }
 

@@ -1,7 +1,7 @@
 // How activations lie between layers that are cut. Source: Shoeybi et al. 2019 (Megatron-LM).
 import type { ProcessGroup } from '../comm/index.js';
 import type { Tensor } from '../tensor/index.js';
-import { copyToCopies, copyToGroup, sumOverGroup } from './collectives.js';
+import { copyToCopies, copyToGroup, sumOfLinear, sumOverGroup } from './collectives.js';
 
 /** The way into layers of which each rank has a part, and out of them. */
 export interface Stream {
@@ -13,6 +13,11 @@ export interface Stream {
   enterCopies(x: Tensor, counts: boolean): Tensor;
   /** The sum of the ranks' parts. */
   leave(x: Tensor): Tensor;
+  /**
+   * The sum of the ranks' x weight^T, and the bias, which all have alike, once: x [.., in here],
+   * weight [out, in here].
+   */
+  leaveLinear(x: Tensor, weight: Tensor, bias: Tensor | null): Tensor;
 }
 
 /** Every rank has all activations between cut layers. */
@@ -22,5 +27,6 @@ export function wholeStream(group: ProcessGroup): Stream {
     enter: (x) => copyToGroup(x, group),
     enterCopies: (x, counts) => copyToCopies(x, group, counts),
     leave: (x) => sumOverGroup(x, group),
+    leaveLinear: (x, weight, bias) => sumOfLinear(x, weight, bias, group),
   };
 }

@@ -2,6 +2,7 @@
 import { initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
 import {
   LossReport,
+  linear,
   linearCrossEntropy,
   nn,
   noGrad,
@@ -10,6 +11,7 @@ import {
   seed,
   type Tensor,
 } from '../../lib/index.js';
+import { sumOfLinear } from '../../lib/parallel/collectives.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
 import type { Stream } from '../../lib/runtime/stream.js';
 import {
@@ -51,6 +53,36 @@ function collectives(group: ProcessGroup): void {
     sum.sum().backward();
     checks.near('sumOverGroup gradient', gradOf(z), new Array(z.numel).fill(rank + 1));
     for (const dim of shape.keys()) along(group, shape, dim);
+  }
+}
+
+/** What a linear layer gives whose inputs are shared out, and its gradients, are the whole's. */
+function summedProducts(group: ProcessGroup): void {
+  const { rank, size } = group;
+  for (const lead of [[], [5], [3, 3]]) {
+    for (const hasBias of [true, false]) {
+      const title = `product of [${lead}] rows, ${hasBias ? 'with' : 'no'} bias`;
+      const [x, weight] = [numbers([...lead, 3 * size]), numbers([4, 3 * size], 2)];
+      const bias = hasBias ? numbers([4], 5) : null;
+      const [part, own] = [x, weight].map((of) =>
+        of
+          .narrow(-1, rank * 3, 3)
+          .contiguous()
+          .requireGrad(),
+      ) as [Tensor, Tensor];
+      const added = bias?.clone().requireGrad() ?? null;
+      const sum = sumOfLinear(part, own, added, group);
+      const [wholeX, wholeWeight] = [x.requireGrad(), weight.requireGrad()];
+      const whole = linear(wholeX, wholeWeight, bias?.requireGrad() ?? null);
+      checks.near(title, sum.toArray(), whole.toArray());
+      const factor = numbers(whole.shape, 3);
+      for (const out of [sum, whole]) out.mul(factor).sum().backward();
+      const partGrad = (of: Tensor): number[] =>
+        (of.grad as Tensor).narrow(-1, rank * 3, 3).toArray();
+      checks.near(`${title}: gradient of x`, gradOf(part), partGrad(wholeX));
+      checks.near(`${title}: of the weight`, gradOf(own), partGrad(wholeWeight));
+      if (bias && added) checks.near(`${title}: of the bias`, gradOf(added), gradOf(bias));
+    }
   }
 }
 
@@ -320,7 +352,8 @@ async function main(): Promise<void> {
   const { kind } = JSON.parse(process.argv[2] as string) as LayersJob;
   const job = await initDistributed(kind === 'cpu' ? { device: kind } : {});
   computeOn(job.world.device);
-  for (const part of [collectives, overlap, layers, losses, mistakes]) scope(() => part(job.world));
+  const parts = [collectives, summedProducts, overlap, layers, losses, mistakes];
+  for (const part of parts) scope(() => part(job.world));
   await job.destroy();
   console.log(JSON.stringify({ failures: checks.failures, count: checks.count }));
 }

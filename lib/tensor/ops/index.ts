@@ -13,7 +13,7 @@ export * from './custom-function.js';
 export { dropoutOfChannels } from './dropout.js';
 export { compare } from './elementwise.js';
 export * from './functions.generated.js';
-export { linearGelu, linearPadded } from './linear.js';
+export { linearGelu, linearOfRank, linearPadded } from './linear.js';
 export { type LinearCrossEntropyOptions, linearCrossEntropy } from './linear-cross-entropy.js';
 export { countEmptyMeans, type RowLossOptions, type RowOptions } from './loss.js';
 export { type LossCounts, LossReport } from './loss-report.js';

@@ -114,10 +114,7 @@ function outputShape(x: Tensor, weight: Tensor): number[] {
  * DS_DEVICE.
  */
 export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
-  checkLinear('linear', x, weight, bias);
-  if (scattered(weight, bias)) return linear(x, contiguous(weight), bias && contiguous(bias));
-  const out = Tensor.empty(outputShape(x, weight), x.dtype, x.device);
-  return project(x, weight, bias, { out, rows: asRows(out) });
+  return linearOfRank(x, weight, bias, true);
 }
 
 // Operations: none.
@@ -137,7 +134,8 @@ export function linearPadded(x: Tensor, weight: Tensor): Tensor {
   const strides = contiguousStrides([...shape.slice(0, -1), step]);
   const out = memory.alias(shape, strides);
   memory.dispose();
-  return project(x, weight, null, { out, rows: viewOf(out, [count, columns], [step, 1]) });
+  forwardProduct(gemmRows(x), weight, null, viewOf(out, [count, columns], [step, 1]));
+  return recordLinear(x, weight, null, out);
 }
 
 /** The row stride that keeps rows of `columns` elements aligned. */
@@ -145,23 +143,34 @@ export function paddedColumns(columns: number): number {
   return Math.ceil(columns / 64) * 64;
 }
 
-function project(
+/**
+ * linear() of which each rank has a term: one of them adds the bias (`addsBias`), whose gradient
+ * every rank has alike.
+ */
+export function linearOfRank(
   x: Tensor,
   weight: Tensor,
   bias: Tensor | null,
-  { out, rows }: { out: Tensor; rows: View },
+  addsBias: boolean,
 ): Tensor {
+  checkLinear('linear', x, weight, bias);
+  if (scattered(weight, bias)) {
+    return linearOfRank(x, contiguous(weight), bias && contiguous(bias), addsBias);
+  }
+  const out = Tensor.empty(outputShape(x, weight), x.dtype, x.device);
+  forwardProduct(gemmRows(x), weight, addsBias ? bias : null, asRows(out));
+  return recordLinear(x, weight, bias, out);
+}
+
+function forwardProduct(a: View, weight: Tensor, bias: Tensor | null, out: View): void {
   kernels.matmul({
-    a: gemmRows(x),
-    b: weight,
-    bias,
-    aux: null,
-    out: rows,
-    transA: false,
-    transB: true,
-    epilogue: 'none',
-    accumulate: false,
+    ...{ a, b: weight, bias, aux: null, out },
+    ...{ transA: false, transB: true, epilogue: 'none', accumulate: false },
   });
+}
+
+/** Records that `out` is x W^T + b. */
+function recordLinear(x: Tensor, weight: Tensor, bias: Tensor | null, out: Tensor): Tensor {
   const z = beforeGelu.get(x) ?? null;
   const from = z ?? x;
   const inputs = bias ? [from, weight, bias] : [from, weight];
