@@ -6,20 +6,25 @@ import type { Schedule } from './schedules.js';
 /**
  * The actions of each of `ranks` ranks. Whoever sends puts the receive into its peer's list at the
  * same time, so that the transfers between two ranks are in one order on both, in each direction. A
- * backward whose halves follow each other is one (B). Throws DS_INTERNAL for a schedule that never
+ * backward whose halves follow each other is one (B), unless the first one's result leaves between
+ * them. Throws DS_INTERNAL for a schedule that never
  * ends. Source: the lowering of torch.distributed.pipelining's schedules.
  */
 export function lower(schedule: Schedule, ranks: number, micros: number): Action[][] {
-  const plan = schedule.plan(ranks, micros).map(mergeHalves);
-  return plan.length === 0 ? [] : addReductions(addTransfers(plan, ranks * schedule.stagesPerRank));
+  const stages = ranks * schedule.stagesPerRank;
+  const stays = (half: Work): boolean => sendOf(half, stages, ranks) === null;
+  const plan = schedule.plan(ranks, micros).map((order) => mergeHalves(order, stays));
+  return plan.length === 0 ? [] : addReductions(addTransfers(plan, stages));
 }
 
-function mergeHalves(order: readonly Work[]): Work[] {
+/** `stays`: nobody waits for what the first half gives. */
+function mergeHalves(order: readonly Work[], stays: (half: Work) => boolean): Work[] {
   const merged: Work[] = [];
   for (const work of order) {
     const last = merged.at(-1);
     const completes = work.kind === 'W' && last?.kind === 'I' && last.stage === work.stage;
-    if (completes && last.micro === work.micro) merged[merged.length - 1] = { ...work, kind: 'B' };
+    const isOne = completes && last.micro === work.micro && stays(last);
+    if (isOne) merged[merged.length - 1] = { ...work, kind: 'B' };
     else merged.push(work);
   }
   return merged;

@@ -36,19 +36,26 @@ export const GPIPE = oneStage('gpipe', (stage, _, micros) => [
   ...count(micros).map((micro) => work('B', stage, micro)),
 ]);
 
-/**
- * Forwards and backwards in turns, as soon as there is a gradient: idle (p - 1)(F + B), p - rank
- * micro-batches live. Source: Narayanan et al. 2019 (PipeDream-Flush); DeepSpeed's TrainSchedule
- * has this order.
- */
-export const ONE_F_ONE_B = oneStage('1f1b', (stage, ranks, micros) => {
-  const ahead = Math.min(ranks - stage - 1, micros);
-  return alternating(
+/** Forwards and backwards in turns, as soon as there is a gradient. */
+const inTurns = (stage: number, ranks: number, micros: number): Work[] =>
+  alternating(
     count(micros).map((micro) => work('F', stage, micro)),
     count(micros).map((micro) => work('B', stage, micro)),
-    ahead,
+    Math.min(ranks - stage - 1, micros),
   );
-});
+
+/**
+ * Forwards and backwards in turns, as soon as there is a gradient: idle (p - 1)(F + I), p - rank
+ * micro-batches live. Source: Narayanan et al. 2019 (PipeDream-Flush); DeepSpeed's TrainSchedule
+ * has this order. Here backwards behind a stage's last forward are in halves, as in Qi et al. 2024:
+ * the stage before waits for their gradients, which leave before those of the weights are computed.
+ */
+export const ONE_F_ONE_B = oneStage('1f1b', (stage, ranks, micros) =>
+  inTurns(stage, ranks, micros).flatMap((each) => {
+    const isAwaited = each.kind === 'B' && stage > 0 && each.micro >= micros - (ranks - stage);
+    return isAwaited ? [work('I', stage, each.micro), work('W', stage, each.micro)] : [each];
+  }),
+);
 
 /**
  * 1F1B whose backwards are in halves: what waits for a gradient waits for I alone, and W fills what
@@ -58,7 +65,7 @@ export const ONE_F_ONE_B = oneStage('1f1b', (stage, ranks, micros) => {
 export const ZERO_BUBBLE = oneStage('zero-bubble', (stage, ranks, micros) => {
   const order: Work[] = [];
   let [inputs, weights] = [0, 0];
-  for (const each of ONE_F_ONE_B.plan(ranks, micros)[stage] as Work[]) {
+  for (const each of inTurns(stage, ranks, micros)) {
     if (each.kind === 'F') {
       order.push(each);
       continue;

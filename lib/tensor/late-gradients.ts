@@ -50,6 +50,17 @@ export class LateGradients {
 
 let collector: LateGradients | null = null;
 
+/** Runs `body`, whose backward leaves nothing for later: what it reads goes when it ends. */
+export function leavingNothing(body: () => void): void {
+  const outer = collector;
+  collector = null;
+  try {
+    body();
+  } finally {
+    collector = outer;
+  }
+}
+
 /** @internal Where a backward under way leaves them; null where it computes them at once. */
 export const lateGradients = (): LateGradients | null => collector;
 

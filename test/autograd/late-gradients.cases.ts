@@ -4,6 +4,7 @@ import { linear, linearGelu, liveTensors, randn, seed, type Tensor } from '../..
 import type { Device } from '../../lib/runtime/device.js';
 import {
   backward,
+  checkpoint,
   held,
   LateGradients,
   leavingLate,
@@ -132,6 +133,26 @@ export const cases: Case[] = [
       assert.deepEqual(gradients(late), gradients(at));
       release(at, []);
       release(late, inputs);
+      assert.equal(liveTensors(), before);
+    },
+  },
+  {
+    name: 'what checkpointing computes again does not wait for weights: their gradients come at once',
+    run(device) {
+      const before = liveTensors();
+      const [at, late] = [weightsOn(device), weightsOn(device)];
+      const [x, other] = micros(device) as [Tensor, Tensor];
+      scope(() => loss(at, x).backward());
+      const own = new LateGradients();
+      scope(() => {
+        const value = checkpoint((input) => loss(late, input), x);
+        leavingLate(own, () => backward(value));
+      });
+      assert.deepEqual(gradients(late), gradients(at));
+      own.run();
+      assert.deepEqual(gradients(late), gradients(at));
+      release(at, []);
+      release(late, [x, other]);
       assert.equal(liveTensors(), before);
     },
   },

@@ -5,6 +5,7 @@ import { postponing } from '../../runtime/postponed.js';
 import { requireType } from '../../runtime/require-type.js';
 import { backward } from '../backward.js';
 import type { Keepsakes } from '../keepsakes.js';
+import { leavingNothing } from '../late-gradients.js';
 import { type RandomPoint, randomPoint, replayRandom } from '../random.js';
 import { scope } from '../scope.js';
 import {
@@ -139,6 +140,7 @@ function replay(
       roots.push(out);
       seeds.push(grad);
     });
-    if (roots.length > 0) backward(roots, seeds);
+    // What was computed again is freed at once: the gradients that read it do not wait.
+    if (roots.length > 0) leavingNothing(() => backward(roots, seeds));
   });
 }
