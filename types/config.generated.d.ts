@@ -1755,8 +1755,8 @@ export interface PipelineConfig {
   /** Stages that each rank has under the interleaved schedule; a key of this library. Default 2. */
   stages_per_rank?: number;
   /**
-   * How layers are spread over stages: "parameters", "uniform", "flops" or "type:REGEX"; "best"
-   * leaves it to the model, else by parameters. Default "best".
+   * How layers are spread over stages: "parameters", "uniform", "flops" or "type:REGEX"; "best" is
+   * a PipelineModule's own method, and "flops" for language models. Default "best".
    */
   partition?: string;
   /** Seeds the generator per layer and micro-batch. Default false. */
@@ -4249,8 +4249,8 @@ export interface ResolvedPipeline {
   /** Stages that each rank has under the interleaved schedule; a key of this library. */
   readonly stages_per_rank: number;
   /**
-   * How layers are spread over stages: "parameters", "uniform", "flops" or "type:REGEX"; "best"
-   * leaves it to the model, else by parameters.
+   * How layers are spread over stages: "parameters", "uniform", "flops" or "type:REGEX"; "best" is
+   * a PipelineModule's own method, and "flops" for language models.
    */
   readonly partition: string;
   /** Seeds the generator per layer and micro-batch. */

@@ -62,12 +62,17 @@ export function planPipeline(
   return { pipeline, schedule, dynamicShape: dynamicShape || grows };
 }
 
-/** The options of the model, where it has any; of the configuration where it says something. */
+/**
+ * The options of the model, where it has any; of the configuration where it says something. The
+ * best stages are those of a PipelineModule's own method; of a model that knows what its layers
+ * compute, those which take as long as each other.
+ */
 function optionsOf(module: Module, { pipeline }: ResolvedConfig): PipelineOptions {
-  const own = module instanceof PipelineModule ? module.pipelineOptions : {};
+  const own = module instanceof PipelineModule ? module.pipelineOptions : null;
   const { partition, seed_layers, activation_checkpoint_interval: interval } = pipeline;
+  const best = own ? {} : { partitionMethod: 'flops' as const };
   return {
-    ...(partition === 'best' ? {} : { partitionMethod: partition as 'uniform' }),
+    ...(partition === 'best' ? best : { partitionMethod: partition as 'uniform' }),
     ...(seed_layers ? { seedLayers: true } : {}),
     ...own,
     ...(interval > 0 ? { activationCheckpointInterval: interval } : {}),
