@@ -84,15 +84,15 @@ CpuEngine::~CpuEngine() {
   thread_.join();
 }
 
-std::shared_ptr<Completion> CpuEngine::start(const Collective& call, Stream&, uint64_t tag) {
-  auto pending = std::make_shared<Pending>(call, tag);
+void CpuEngine::start(const Collective& call, Stream&, uint64_t tag, const Begun& begun) {
+  const auto pending = std::make_shared<Pending>(call, tag);
+  begun(pending);
   {
     std::lock_guard lock(mutex_);
     if (aborted_) pending->end();
     else queue_.push_back(pending);
   }
   changed_.notify_all();
-  return pending;
 }
 
 void CpuEngine::interrupt() noexcept {

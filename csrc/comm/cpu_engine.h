@@ -26,7 +26,7 @@ class CpuEngine final : public Engine {
  public:
   CpuEngine(int rank, int size, std::unique_ptr<Transport> transport);
   ~CpuEngine() override;
-  std::shared_ptr<Completion> start(const Collective& call, Stream& stream, uint64_t tag) override;
+  void start(const Collective& call, Stream& stream, uint64_t tag, const Begun& begun) override;
   void interrupt() noexcept override;
 
  private:

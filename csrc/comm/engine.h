@@ -1,6 +1,7 @@
 // Moving the data of one group's collectives: one engine per group, chosen by the device.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -72,13 +73,17 @@ class Completion {
   virtual std::string fault() = 0;
 };
 
+/// Told of a collective that begins.
+using Begun = std::function<void(const std::shared_ptr<Completion>&)>;
+
 class Engine {
  public:
   virtual ~Engine() = default;
   /// Starts after everything enqueued on `stream` so far; one engine's collectives run in order.
-  /// `tag` is the same on every rank exactly when the ranks issue the same collective.
-  virtual std::shared_ptr<Completion> start(const Collective& call, Stream& stream,
-                                            uint64_t tag) = 0;
+  /// `tag` is the same on every rank exactly when the ranks issue the same collective. `begun` is
+  /// called once, before anything that may wait for other ranks: who watches over the collective
+  /// can end such a wait. Of a call that throws after it, the fault says why.
+  virtual void start(const Collective& call, Stream& stream, uint64_t tag, const Begun& begun) = 0;
   /// Ends everything under way, on every thread that waits for it, and returns before it has ended.
   /// Any thread, without waiting for a device or its driver; idempotent.
   virtual void interrupt() noexcept = 0;

@@ -135,12 +135,14 @@ uint64_t ProcessGroup::start(const Collective& call, Stream& stream, const std::
   flights_.push_back({++tickets_, nullptr, std::move(memory)});
   Flight& flight = flights_.back();
   try {
-    flight.completion = engine_->start(call, stream, tag);
+    engine_->start(call, stream, tag, [&](const std::shared_ptr<Completion>& completion) {
+      flight.completion = completion;
+      watchdog_->watch(sequence.channel, number, described, completion);
+    });
   } catch (...) {
     flights_.pop_back();
     throw;
   }
-  watchdog_->watch(sequence.channel, number, described, flight.completion);
   return tickets_;
 }
 

@@ -1,9 +1,12 @@
 // Opening a communicator and starting collectives on a stream.
 #include "nccl_engine.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -46,17 +49,28 @@ nccl::Op op_of(comm::ReduceOp op) {
 
 }  // namespace
 
-/// A collective that was enqueued.
+/// A collective that is being enqueued, or was; or one that NCCL did not take, which never ends:
+/// its fault becomes the job's failure, the same on every rank, and whoever needs its result waits
+/// for that.
 class NcclEngine::Pending final : public comm::Completion {
  public:
   explicit Pending(std::shared_ptr<NcclCommunicator> communicator)
       : communicator_(std::move(communicator)), end_(communicator_->make_end()) {}
   /// The collective is enqueued.
-  void mark(cudaStream_t stream) { communicator_->mark(end_, stream); }
+  void mark(cudaStream_t stream) {
+    communicator_->mark(end_, stream);
+    state_.store(State::enqueued, std::memory_order_release);
+  }
+  /// It never will be.
+  void refuse(std::string reason) {
+    reason_ = std::move(reason);
+    state_.store(State::refused, std::memory_order_release);
+  }
 
-  bool done() override { return end_->done(); }
-  bool ended() const override { return end_->ended(); }
+  bool done() override { return state() == State::enqueued && end_->done(); }
+  bool ended() const override { return state() == State::enqueued && end_->ended(); }
   void order(Stream& stream) override {
+    if (state() == State::refused) return synchronize();
     DS_CUDA(cudaStreamWaitEvent(stream_of(stream), end_->event(), cudaEventWaitDefault),
             "collective");
   }
@@ -67,35 +81,23 @@ class NcclEngine::Pending final : public comm::Completion {
       else std::this_thread::sleep_for(kSleep);
     }
   }
-  std::string fault() override { return communicator_->fault(); }
+  std::string fault() override {
+    return state() == State::refused ? reason_ : communicator_->fault();
+  }
 
  private:
-  bool free_again() { return communicator_->interrupted() ? communicator_->over() : end_->done(); }
+  enum class State : uint8_t { begun, enqueued, refused };
+
+  State state() const { return state_.load(std::memory_order_acquire); }
+  bool free_again() {
+    if (!communicator_->interrupted()) return done();
+    return state() == State::refused || communicator_->over();
+  }
 
   const std::shared_ptr<NcclCommunicator> communicator_;
   const std::shared_ptr<CollectiveEnd> end_;
-};
-
-/// A collective that NCCL did not take. It never ends; its fault becomes the job's failure, the
-/// same on every rank, and whoever needs its result waits for that.
-class NcclEngine::Refused final : public comm::Completion {
- public:
-  Refused(std::shared_ptr<NcclCommunicator> communicator, std::string reason)
-      : communicator_(std::move(communicator)), reason_(std::move(reason)) {}
-
-  bool done() override { return false; }
-  bool ended() const override { return false; }
-  void order(Stream&) override { synchronize(); }
-  void synchronize() override {
-    while (!communicator_->interrupted()) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  }
-  std::string fault() override { return reason_; }
-
- private:
-  const std::shared_ptr<NcclCommunicator> communicator_;
-  const std::string reason_;
+  std::atomic<State> state_{State::begun};
+  std::string reason_;  // written before state_ says refused
 };
 
 namespace {
@@ -167,20 +169,27 @@ void NcclEngine::close() noexcept {
 
 void NcclEngine::interrupt() noexcept { communicator_->interrupt(); }
 
-std::shared_ptr<comm::Completion> NcclEngine::start(const comm::Collective& call, Stream& stream,
-                                                    uint64_t) {
+/// The first collective of a communicator connects its ranks: NCCL is in progress until the others
+/// come. The watchdog knows of the collective by then, and interrupts what would wait for ever.
+void NcclEngine::start(const comm::Collective& call, Stream& stream, uint64_t,
+                       const comm::Begun& begun) {
   device_.make_current();
   communicator_->await_room();
   const cudaStream_t at = stream_of(stream);
   const auto pending = std::make_shared<Pending>(communicator_);
-  std::string refusal;
-  {
-    const std::lock_guard lock(communicator_->mutex);
-    if (!communicator_->interrupted()) refusal = communicator_->settle(enqueue(call, at));
+  begun(pending);
+  try {
+    std::string refusal;
+    {
+      const std::lock_guard lock(communicator_->mutex);
+      if (!communicator_->interrupted()) refusal = communicator_->settle(enqueue(call, at));
+    }
+    if (refusal.empty()) pending->mark(at);
+    else pending->refuse(std::move(refusal));
+  } catch (const std::exception& error) {
+    pending->refuse(error.what());
+    throw;
   }
-  if (!refusal.empty()) return std::make_shared<Refused>(communicator_, std::move(refusal));
-  pending->mark(at);
-  return pending;
 }
 
 nccl::Result NcclEngine::enqueue(const comm::Collective& call, cudaStream_t stream) {

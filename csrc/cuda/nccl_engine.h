@@ -21,13 +21,12 @@ class NcclEngine final : public comm::Engine {
   /// Blocks until every rank of the group is there. Throws DS_LIBRARY, DS_COMM.
   NcclEngine(const comm::Rendezvous& rendezvous, CudaDevice& device);
   ~NcclEngine() override;
-  std::shared_ptr<comm::Completion> start(const comm::Collective& call, Stream& stream,
-                                          uint64_t tag) override;
+  void start(const comm::Collective& call, Stream& stream, uint64_t tag,
+             const comm::Begun& begun) override;
   void interrupt() noexcept override;
 
  private:
   class Pending;
-  class Refused;
 
   void open(const comm::Rendezvous& rendezvous);
   void close() noexcept;

@@ -13,6 +13,7 @@ export type Fault =
   | 'other-size'
   | 'one-more'
   | 'stall'
+  | 'never-came'
   | 'killed'
   | 'killed-busy'
   | 'killed-ahead'
@@ -58,6 +59,7 @@ async function misbehave(job: Distributed, fault: Fault, tensor: Tensor): Promis
       world.allReduce(tensor, { label: 'one more' }).synchronize();
       return world.allReduce(tensor, { label: 'gradients of unit h.3' }).synchronize();
     case 'stall':
+    case 'never-came':
       return forever();
     case 'blocked': // JavaScript does not run, but the process lives
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 3_600_000);
@@ -127,7 +129,9 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
   const job = await initDistributed({ device: on, timeout });
   const tensor = Tensor.from(new Float32Array(100).fill(1), { device: on });
   const stream = Stream.create(on);
-  for (let i = 0; i < 2; ++i) job.world.allReduce(tensor, { label: `warm-up ${i}` }).wait();
+  // Over NCCL the first collective of all connects the ranks.
+  const warmUps = fault === 'never-came' ? 0 : 2;
+  for (let i = 0; i < warmUps; ++i) job.world.allReduce(tensor, { label: `warm-up ${i}` }).wait();
   tensor.toArray();
   const other = fault === 'killed-groups' ? await job.newGroup(job.world.ranks) : null;
   const store = job.store as Job;

@@ -74,6 +74,14 @@ const expectations: readonly Expectation[] = [
     says: [CALL, /rank 1 did not arrive \(its last was collective 1/, /warm-up 1/, /collective 2/],
   },
   {
+    fault: 'never-came',
+    ranks: 2,
+    culprit: 1,
+    timeout: STALL,
+    reap: true,
+    says: [CALL, /collective 0 of world/, /rank 1 did not arrive/],
+  },
+  {
     fault: 'blocked',
     ranks: 2,
     culprit: 0,
