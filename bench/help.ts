@@ -134,7 +134,7 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
   onebit: {
     ...device("the launcher's, or auto"),
     optimizers: 'with commas (all)',
-    steps: 'of each (2000)',
+    steps: 'of each (2000; 0: no curves)',
     text: 'a folder or file of text (docs)',
     clip: 'gradient_clipping (1)',
     freeze: 'share of steps before compression (0.2)',
@@ -145,6 +145,7 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     timed: 'steps that are timed on a larger model (30; 0: none)',
     layers: 'of that model (8)',
     channels: 'of that model (320)',
+    model: 'name of a GPT-2 in its place, in bf16',
   },
   parallelism: {
     ...device("the launcher's, or auto"),

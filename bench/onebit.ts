@@ -169,16 +169,28 @@ interface Timing {
   compressed: number;
   ratio: number;
   steps: number;
+  /** Bytes that a rank sends in one step, by the log of collectives. */
+  sent: { dense: number; compressed: number };
+}
+
+/** What is timed: little compute, or GPT-2's of a name in bf16, whose samples have 1024 tokens. */
+function timedModel({ model, layers = '8', channels = '320' }: Options) {
+  if (model !== undefined) {
+    const shape = { ...models.GPT2.config(model), dropout: 0 };
+    return { shape, seq: shape.maxSeq, precision: { bf16: { enabled: true } } };
+  }
+  const sizes = { layers: Number(layers), channels: Number(channels) };
+  return { shape: { vocabSize: 256, maxSeq: 16, heads: 4, dropout: 0, ...sizes }, seq: 16 };
 }
 
 /**
- * A step of AdamW and one of 1-bit Adam's second phase in turn, over little compute: most of it is
+ * A step of AdamW and one of 1-bit Adam's second phase in turn, each over one sample: most of it is
  * what ranks exchange.
  */
-async function timeOf(layers: number, channels: number, steps: number): Promise<Timing> {
-  const shape = { vocabSize: 256, maxSeq: 16, layers, heads: 4, channels, dropout: 0 };
+async function timeOf({ world }: Distributed, options: Options, steps: number): Promise<Timing> {
+  const { shape, seq, precision } = timedModel(options);
   const engineOf = async (optimizer: Section): Promise<Engine> => {
-    const config = { ...configOf(optimizer, 1e6), train_micro_batch_size_per_gpu: 1 };
+    const config = { ...configOf(optimizer, 1e6), train_micro_batch_size_per_gpu: 1, ...precision };
     return (await initialize({ model: new models.GPT2(shape), config })).engine;
   };
   const engines = [
@@ -186,29 +198,42 @@ async function timeOf(layers: number, channels: number, steps: number): Promise<
     await engineOf({ type: 'OneBitAdam', params: { lr: 1e-4, freeze_step: 2 } }),
   ];
   const [first] = engines as [Engine];
-  const tokens = Tensor.from(new Int32Array(16).fill(7), { shape: [1, 16], device: first.device });
+  const given = { shape: [1, seq], device: first.device };
+  const tokens = Tensor.from(new Int32Array(seq).fill(7), given);
   const times = engines.map((): number[] => []);
+  const update = (engine: Engine): void => {
+    engine.backward(engine.forward<Tensor>(tokens, tokens));
+    engine.step();
+    engine.synchronize();
+  };
   for (let step = 0; step < steps + 5; ++step) {
     for (const [i, engine] of engines.entries()) {
       const begin = performance.now();
-      engine.backward(engine.forward<Tensor>(tokens, tokens));
-      engine.step();
-      engine.synchronize();
+      update(engine);
       if (step >= 5) times[i]?.push(performance.now() - begin);
     }
   }
+  const [sentDense = 0, sentCompressed = 0] = engines.map((engine) => {
+    const logger = new CommsLogger();
+    world.logger = logger;
+    update(engine);
+    world.logger = null;
+    return sentBy(logger, world.size);
+  });
   const parameters = first.module.parameters().reduce((sum, { numel }) => sum + numel, 0);
   for (const engine of engines) engine.destroy();
   tokens.dispose();
   const [dense = 0, compressed = 0] = times.map((list) => Number(median(list).toFixed(1)));
-  return { parameters, dense, compressed, ratio: Number((compressed / dense).toFixed(3)), steps };
+  const sent = { dense: sentDense, compressed: sentCompressed };
+  const ratio = Number((compressed / dense).toFixed(3));
+  return { parameters, dense, compressed, ratio, steps, sent };
 }
 
 /**
  * On each rank of a job: curves of `--optimizers A,B` (default all) over `--steps` (2000), of
  * `--text FOLDER` (docs), at the rates `--adam-lr`, `--lamb-lr` and `--sgd-lr`, SGD with
  * `--momentum` (0.9), clipped at `--clip` (1), `--freeze` (0.2) of them warm-up; then `--timed`
- * steps (30; 0 for none) of a model with `--layers` (8) of `--channels` (320).
+ * steps (30; 0 for none) of a model with `--layers` (8) of `--channels` (320), or of `--model NAME`.
  */
 export async function oneBitBench(options: Options): Promise<object | null> {
   const job = await joinLaunched(options.device ? { device: options.device } : {});
@@ -216,7 +241,8 @@ export async function oneBitBench(options: Options): Promise<object | null> {
   const text = textOf(options.text ?? 'docs');
   const clip = Number(options.clip ?? 1);
   const all = optimizers(steps, options);
-  const names = options.optimizers?.split(',') ?? Object.keys(all);
+  const chosen = options.optimizers ?? Object.keys(all).join();
+  const names = steps > 0 ? chosen.split(',') : [];
   const curves: Record<string, Curve> = {};
   for (const name of names) {
     curves[name] = await curveOf(job.world, all[name] as Section, { steps, text, clip });
@@ -224,10 +250,7 @@ export async function oneBitBench(options: Options): Promise<object | null> {
     if (job.rank === 0) console.error(name, evaluation, bytesSent, milliseconds);
   }
   const timed = Number(options.timed ?? 30);
-  const timing =
-    timed > 0
-      ? await timeOf(Number(options.layers ?? 8), Number(options.channels ?? 320), timed)
-      : null;
+  const timing = timed > 0 ? await timeOf(job, options, timed) : null;
   const { rank, worldSize: ranks } = job;
   await job.destroy();
   const { train, held } = text;
