@@ -227,6 +227,11 @@ export interface TrainerOptions<Sample = unknown, Batch = Batched<Sample>> {
   count?: (batch: Batch) => number;
   /** Share of each target that goes to all tokens alike. Default 0. */
   labelSmoothing?: number;
+  /**
+   * Noise on the token embeddings of what is trained on, below this over the root of a sample's
+   * elements (NEFTune: Jain et al. 2023). Default: none.
+   */
+  neftuneNoiseAlpha?: number;
 
   /** How samples become micro-batches. */
   data?: TrainerDataOptions<Sample, Batch>;

@@ -30,7 +30,7 @@ const OPTIONS: OptionNames<TrainerOptions> = {
   ...{ epochs: true, maxSteps: true, batchSize: true, accumulation: true },
   ...{ lr: true, schedule: true, warmup: true, weightDecay: true, betas: true, eps: true },
   ...{ maxGradNorm: true, optimizer: true, lrScheduler: true },
-  ...{ loss: true, count: true, labelSmoothing: true },
+  ...{ loss: true, count: true, labelSmoothing: true, neftuneNoiseAlpha: true },
   ...{ data: true, log: true, save: true, earlyStop: true, report: true, progress: true },
   ...{ runName: true, callbacks: true, seed: true },
   ...{ device: true, distributed: true, stopSignals: true },
@@ -81,6 +81,8 @@ export interface RunSettings
   eps: number;
   maxGradNorm: number;
   labelSmoothing: number;
+  /** Null where none is added. */
+  neftuneNoiseAlpha: number | null;
   data: DataPlan;
   log: Required<LogOptions>;
   save: SaveSettings | null;
@@ -182,6 +184,7 @@ function readOptimization(options: object) {
     eps = 1e-8,
     maxGradNorm = 1,
     labelSmoothing = 0,
+    neftuneNoiseAlpha = null,
   } = options as Given;
   requireFinite('Trainer lr', lr, 0);
   requireSteps('Trainer warmup', warmup);
@@ -193,7 +196,13 @@ function readOptimization(options: object) {
   requireFinite('Trainer eps', eps, 0);
   requireFinite('Trainer maxGradNorm', maxGradNorm, 0);
   requireFinite('Trainer labelSmoothing', labelSmoothing, 0, 1);
-  const numbers = { lr, warmup, weightDecay, betas, eps, maxGradNorm, labelSmoothing };
+  if (neftuneNoiseAlpha !== null) {
+    requireFinite('Trainer neftuneNoiseAlpha', neftuneNoiseAlpha, 0);
+  }
+  const numbers = {
+    ...{ lr, warmup, weightDecay, betas, eps, maxGradNorm },
+    ...{ labelSmoothing, neftuneNoiseAlpha },
+  };
   readSchedule(schedule);
   const { lr: own, deepspeed, optimizer, lrScheduler } = options as Given;
   // Other rates and schedules are known when training begins.

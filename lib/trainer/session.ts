@@ -19,6 +19,7 @@ import {
   runLength,
 } from './configuration.js';
 import { Decisions } from './decisions.js';
+import { addEmbeddingNoise } from './embedding-noise.js';
 import { type EvalData, openEvalData } from './eval-data.js';
 import { costOf, Logbook } from './logbook.js';
 import { BatchMover } from './moved-batch.js';
@@ -58,6 +59,8 @@ export interface Session<Batch> {
   decisions: Decisions;
   counts: TargetCounts;
   book: Logbook;
+  /** Ends the noise on embeddings; null without any. */
+  endNoise: (() => void) | null;
 }
 
 /**
@@ -87,6 +90,7 @@ export async function openSession<Sample, Batch>(
   });
   await requireSameDraws(job, engine, data);
   if (data?.stateDict && data.loadStateDict) engine.companions.set('trainData', data as never);
+  const { neftuneNoiseAlpha: noise } = settings;
   const state = new TrainerState();
   const isMeasured = isExperiment(engine.config);
   const reported = isMeasured ? { ...settings, report: [] } : settings;
@@ -99,6 +103,7 @@ export async function openSession<Sample, Batch>(
     decisions: new Decisions(settings, length, isMeasured),
     counts: targetCounts(engine.parts.ranks.data),
     book: new Logbook({ engine, settings: reported, state, length, costOf: cost }),
+    endNoise: noise === null ? null : addEmbeddingNoise(model, noise),
   };
 }
 
@@ -110,6 +115,7 @@ export async function closeSession<Batch>(session: Session<Batch>): Promise<void
   book.close();
   counts.dispose();
   mover.dispose();
+  session.endNoise?.();
   engine.destroy();
 }
 

@@ -162,9 +162,9 @@ describe('refused', () => {
   });
 
   test('what transformers has and this command has not: all at once, with the reasons', async () => {
-    const line = '--push_to_hub --neftune_noise_alpha 5 --fsdp full_shard --learning_rate 1';
+    const line = '--push_to_hub --auto_find_batch_size true --fsdp full_shard --learning_rate 1';
     await expect(read(line)).rejects.toThrow(
-      /--push_to_hub \(nothing is sent.*\); --neftune_noise_alpha \(.*\); --fsdp \(ZeRO stage 3.*\)/,
+      /--push_to_hub \(nothing is sent.*\); --auto_find_batch_size \(.*\); --fsdp \(ZeRO stage 3.*\)/,
     );
   });
 

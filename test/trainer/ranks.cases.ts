@@ -59,6 +59,8 @@ async function countsLikeOne(device: Device, more: JsonObject = {}): Promise<voi
     ...{ train: 24, judged: 9, dropout: 0.1 },
     options: {
       ...{ batchSize, accumulation, epochs: 1, maxGradNorm: 0.1, lr: 1e-3 },
+      // Noise follows the sample.
+      ...(accumulation === 3 && { neftuneNoiseAlpha: 3 }),
       deepspeed: { zero_optimization: { stage }, ...more },
     },
   });
@@ -103,7 +105,10 @@ const CURRICULUM = curriculum([3, 6, 9], [1, 4]);
 async function judgedOnce(device: Device, more: JsonObject = {}): Promise<void> {
   const run = (deepspeed: JsonObject): RanksRun => ({
     ...{ train: 8, judged: 5, tokens: 8 },
-    options: { batchSize: 2, epochs: 1, lr: 1e-3, deepspeed: { ...deepspeed, ...more } },
+    options: {
+      ...{ batchSize: 2, epochs: 1, lr: 1e-3, neftuneNoiseAlpha: 3 },
+      deepspeed: { ...deepspeed, ...more },
+    },
   });
   const [one] = await runOn(device, 1, [run({})]);
   const cuts = [

@@ -23,6 +23,21 @@ export function dropout(x: Tensor, p: number): Tensor {
 // Operations: none.
 
 /**
+ * @internal Uniform numbers in [-bound, bound) like x, of which an element draws what it would draw
+ * on one rank: by sample and token, as dropout's.
+ */
+export function noiseLike(x: Tensor, bound: number): Tensor {
+  const out = Tensor.emptyLike(x);
+  const { sample, rank, ranks, ...part } = placeAmongRanks(out);
+  // A row is a rank's part of a sample; samples are dealt out to the ranks in turn.
+  const { first, row, stride } = part;
+  const dealt = { first: rank * sample + first, row: row || sample, stride: ranks * sample };
+  const place = ranks === 1 ? { first, row, stride } : dealt;
+  kernels.randomUniform({ out, low: -bound, high: bound, ...nextRandom(), ...place });
+  return out;
+}
+
+/**
  * @internal dropout() of x [.., C], of whose channels this rank has a part: each drops what it
  * would drop on one rank with all of them.
  */

@@ -10,7 +10,7 @@ export {
 export type { ClassShare } from './class-share.js';
 export * from './cross-entropy.js';
 export * from './custom-function.js';
-export { dropoutOfChannels } from './dropout.js';
+export { dropoutOfChannels, noiseLike } from './dropout.js';
 export { compare } from './elementwise.js';
 export * from './functions.generated.js';
 export { linearGelu, linearOfRank, linearPadded } from './linear.js';

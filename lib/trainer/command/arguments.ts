@@ -77,6 +77,7 @@ export interface OptimizationArguments {
   adam_epsilon?: number;
   max_grad_norm?: number;
   label_smoothing_factor?: number;
+  neftune_noise_alpha?: number;
   optim?: string;
   fp16?: boolean;
   bf16?: boolean;
@@ -162,6 +163,7 @@ export const KINDS: Readonly<Record<keyof TrainArguments, Kind>> = {
   ...{ warmup_steps: 'number', warmup_ratio: 'number', weight_decay: 'number' },
   ...{ adam_beta1: 'number', adam_beta2: 'number', adam_epsilon: 'number' },
   ...{ max_grad_norm: 'number', label_smoothing_factor: 'number', optim: 'text' },
+  neftune_noise_alpha: 'number',
   ...{ fp16: 'switch', bf16: 'switch', fp16_full_eval: 'switch', bf16_full_eval: 'switch' },
   ...{ gradient_checkpointing: 'switch', router_aux_loss_coef: 'number', seed: 'integer' },
 

@@ -89,7 +89,6 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
     ...['dispatch_batches', 'sharded_ddp'],
   ]),
   ...refused('give a smaller --per_device_train_batch_size', ['auto_find_batch_size']),
-  ...refused('noise on embeddings is not there', ['neftune_noise_alpha']),
   ...refused('write "optimizer" in the DeepSpeed configuration', [
     ...['adafactor', 'optim_args', 'optim_target_modules'],
   ]),

@@ -32,6 +32,7 @@ export interface TrainerPart {
     | 'eps'
     | 'maxGradNorm'
     | 'labelSmoothing'
+    | 'neftuneNoiseAlpha'
     | 'data'
     | 'log'
     | 'save'
@@ -71,6 +72,7 @@ export function trainerPart(args: TrainArguments, dir: string): TrainerPart {
       eps: args.adam_epsilon,
       maxGradNorm: args.max_grad_norm,
       labelSmoothing: args.label_smoothing_factor,
+      neftuneNoiseAlpha: args.neftune_noise_alpha,
       data: {
         sampling: samplingOf(args),
         dropLast: args.dataloader_drop_last,

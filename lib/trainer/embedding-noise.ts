@@ -1,0 +1,30 @@
+// Noise on the embeddings of what is trained on. Source: Jain et al. 2023 (NEFTune), as transformers
+// has it.
+import { CausalLM } from '../models/index.js';
+import type { Module } from '../nn/index.js';
+import { refusedValue } from '../runtime/refused.js';
+import { noiseLike, sharedTokens, type Tensor } from '../tensor/index.js';
+
+/**
+ * From now on the token embeddings [B, T, C] of a model in training mode get uniform noise below
+ * `alpha` / sqrt(T C), which follows the sample as dropout does. Returns a function that ends that.
+ * Throws DS_ARGUMENT for what is no language model.
+ */
+export function addEmbeddingNoise(model: Module, alpha: number): () => void {
+  if (!(model instanceof CausalLM)) {
+    const expected = 'a language model of nn.models beside it';
+    throw refusedValue('Trainer neftuneNoiseAlpha', expected, model);
+  }
+  const table = model.pipelineLayers()[0]?.modules[0] as Module;
+  const { forward } = table;
+  table.forward = (tokens: Tensor): Tensor => {
+    const embedded: Tensor = forward.call(table, tokens);
+    if (!table.training) return embedded;
+    const [, here, channels] = embedded.shape as [number, number, number];
+    const length = sharedTokens()?.whole ?? here;
+    return embedded.add(noiseLike(embedded, alpha / Math.sqrt(length * channels)));
+  };
+  return () => {
+    table.forward = forward;
+  };
+}

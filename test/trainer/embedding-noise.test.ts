@@ -1,0 +1,112 @@
+// Noise on embeddings: how large it is, when it is there, and who draws which of it.
+import { nn, seed, Tensor, Trainer } from '../../lib/index.js';
+import { noiseLike, sharingSamples, sharingTokens } from '../../lib/tensor/index.js';
+import { addEmbeddingNoise } from '../../lib/trainer/embedding-noise.js';
+import { samples, tinyModel } from './tiny.js';
+
+/** What the token embeddings of 2 x 8 tokens differ from the table's rows by. */
+function noiseOf(model: nn.models.GPT2): number[] {
+  const { wte } = model.transformer;
+  const tokens = Tensor.from(
+    Int32Array.from({ length: 16 }, (_, i) => i),
+    { shape: [2, 8] },
+  );
+  const rows = wte.weight.toArray().slice(0, 16 * 16);
+  return wte
+    .call(tokens)
+    .toArray()
+    .map((value, i) => value - (rows[i] as number));
+}
+
+test('uniform below alpha / sqrt(T C) in training, another one each time, none in evaluation', () => {
+  const model = tinyModel();
+  const end = addEmbeddingNoise(model, 5);
+  const bound = 5 / Math.sqrt(8 * 16);
+  const noise = noiseOf(model);
+  const largest = Math.max(...noise.map(Math.abs));
+  expect(largest).toBeLessThanOrEqual(bound * 1.0001);
+  expect(largest).toBeGreaterThan(0.9 * bound);
+  const mean = noise.reduce((sum, each) => sum + each, 0) / noise.length;
+  expect(Math.abs(mean)).toBeLessThan(0.15 * bound);
+  expect(noiseOf(model)).not.toEqual(noise);
+  model.eval();
+  expect(noiseOf(model)).toEqual(new Array(256).fill(0));
+  model.train();
+  end();
+  expect(noiseOf(model)).toEqual(new Array(256).fill(0));
+});
+
+test('the gradient of a row is that of its embeddings', () => {
+  const { wte } = tinyModel().transformer;
+  const plain = tinyModel();
+  addEmbeddingNoise(plain, 5);
+  for (const table of [wte, plain.transformer.wte]) {
+    table.weight.requireGrad(true);
+    table
+      .call(Tensor.from(Int32Array.of(3, 3, 5), { shape: [1, 3] }))
+      .sum()
+      .backward();
+  }
+  const [a, b] = [wte, plain.transformer.wte].map(({ weight }) => weight.grad?.toArray());
+  expect(b).toEqual(a);
+});
+
+/** Of [4, 6, 5] elements, drawn from one state by all. */
+function drawn(x: Tensor): number[][] {
+  seed(3);
+  const values = noiseLike(x, 1).toArray();
+  const [rows = 0] = x.shape;
+  const each = values.length / rows;
+  return Array.from({ length: rows }, (_, row) => values.slice(row * each, (row + 1) * each));
+}
+
+test('an element draws on several ranks what it draws on one', () => {
+  const whole = drawn(Tensor.empty([4, 6, 5], 'f32', Tensor.from([0]).device));
+  const { device } = Tensor.from([0]);
+  for (const rank of [0, 1]) {
+    const share = { samples: 2, rank, ranks: 2 };
+    const own = sharingSamples(share, () => drawn(Tensor.empty([2, 6, 5], 'f32', device)));
+    expect(own).toEqual([0, 1].map((i) => whole[i * 2 + rank]));
+    for (const first of [0, 3]) {
+      const tokens = { first, count: 3, whole: 6 };
+      const part = sharingTokens(tokens, () =>
+        sharingSamples(share, () => drawn(Tensor.empty([2, 3, 5], 'f32', device))),
+      );
+      expect(part).toEqual(own.map((row) => row.slice(first * 5, (first + 3) * 5)));
+    }
+  }
+});
+
+test('a Trainer adds it to what it trains on, and to nothing else', async () => {
+  const losses = async (neftuneNoiseAlpha?: number): Promise<number[]> => {
+    const options = { device: 'cpu', progress: false, lr: 0, batchSize: 2, epochs: 1 };
+    const model = tinyModel();
+    const trainer = new Trainer({
+      ...{ model, train: samples(10), eval: samples(4, 20), log: { every: 1 } },
+      ...{ ...options, stopSignals: [], ...(neftuneNoiseAlpha && { neftuneNoiseAlpha }) },
+    });
+    const said: number[] = [];
+    for await (const event of trainer.train()) {
+      if (event.type === 'log') said.push(event.loss);
+      if (event.type === 'evaluate') said.push(event.metrics.loss as number);
+    }
+    await trainer.destroy();
+    expect(noiseOf(model)).toEqual(new Array(256).fill(0));
+    return said;
+  };
+  const [plain, noisy] = [await losses(), await losses(5)];
+  expect(noisy).toHaveLength(plain.length);
+  expect(noisy.at(-1)).toBe(plain.at(-1));
+  for (const i of [0, 1, 2]) expect(noisy[i]).not.toBe(plain[i]);
+});
+
+test.each([-1, Number.NaN, '5'])('an alpha of %p is refused', (neftuneNoiseAlpha) => {
+  const given = { model: tinyModel(), neftuneNoiseAlpha: neftuneNoiseAlpha as number };
+  expect(() => new Trainer(given)).toThrow(/Trainer neftuneNoiseAlpha: expected/);
+});
+
+test('a model that is no language model is refused', () => {
+  expect(() => addEmbeddingNoise(new nn.Linear(2, 2), 5)).toThrow(
+    /neftuneNoiseAlpha: expected a language model/,
+  );
+});
