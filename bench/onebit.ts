@@ -233,7 +233,8 @@ async function timeOf({ world }: Distributed, options: Options, steps: number): 
  * On each rank of a job: curves of `--optimizers A,B` (default all) over `--steps` (2000), of
  * `--text FOLDER` (docs), at the rates `--adam-lr`, `--lamb-lr` and `--sgd-lr`, SGD with
  * `--momentum` (0.9), clipped at `--clip` (1), `--freeze` (0.2) of them warm-up; then `--timed`
- * steps (30; 0 for none) of a model with `--layers` (8) of `--channels` (320), or of `--model NAME`.
+ * steps (30; 0 for none) of a model with `--layers` (8) of `--channels` (320), or of `--model
+ * NAME`.
  */
 export async function oneBitBench(options: Options): Promise<object | null> {
   const job = await joinLaunched(options.device ? { device: options.device } : {});

@@ -1,5 +1,5 @@
-// Noise on the embeddings of what is trained on. Source: Jain et al. 2023 (NEFTune), as transformers
-// has it.
+// Noise on the embeddings of what is trained on. Source: Jain et al. 2023 (NEFTune), as
+// transformers has it.
 import { CausalLM } from '../models/index.js';
 import type { Module } from '../nn/index.js';
 import { refusedValue } from '../runtime/refused.js';
