@@ -1,5 +1,6 @@
 // The errors of wrong calls of the engine, and of a step that cannot go on.
 import { DsError } from '../errors.js';
+import type { Module } from '../nn/module.js';
 import { phrase } from '../runtime/phrase.js';
 import { Tensor } from '../tensor/index.js';
 import type { Verdict } from './step/step-control.js';
@@ -53,6 +54,18 @@ export function stepMissing(accumulationSteps: number): DsError {
     expected: `step() after ${accumulationSteps} backward()s (gradient_accumulation_steps)`,
     got: 'another backward()',
     hint: 'Call engine.step() after every backward(); it updates at the accumulation boundary.',
+  });
+}
+
+/** A loss that nothing of this engine has a part in, but the models of `others` have. */
+export function foreign(others: readonly Module[]): DsError {
+  const names = others.map((other) => `a ${other.constructor.name}`).join(', ');
+  return new DsError({
+    code: 'DS_AUTOGRAD',
+    op: 'engine.backward',
+    expected: "a loss that this engine's model has a part in",
+    got: `one that gives gradients to another engine's alone (${names})`,
+    hint: 'Call backward() of the engine whose forward() made it, after another forward(): the steps of both have started afresh.',
   });
 }
 

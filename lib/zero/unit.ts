@@ -23,6 +23,8 @@ export interface UnitOptions extends WeightUnitOptions {
 
 /** Who follows a unit's gradients. */
 export interface UnitListener {
+  /** A backward has reached a parameter: its gradient of this backward is complete. */
+  reached(): void;
   /** Once per backward: every parameter's gradient is complete. */
   completed(unit: Unit): void;
   /** A gradient comes after finish(): whoever starts a backward now calls expect(). */
@@ -140,6 +142,7 @@ export class Unit extends WeightUnit {
 
   private arrived(parameter: Parameter): void {
     if (this.ready) this.listener?.unexpected();
+    this.listener?.reached();
     this.waiting.delete(parameter);
     if (this.streaming && this.waiting.size === 0 && !this.ready) this.complete();
   }

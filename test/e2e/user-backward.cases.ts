@@ -173,6 +173,67 @@ async function jointEqualsOneModel(device: Device, accumulation: number): Promis
   for (const engine of [...engines, whole]) engine.destroy();
 }
 
+/** Whose loss it is: refused where none of the engine's gradients come of it. */
+async function anothersLoss(device: Device): Promise<void> {
+  const make = async (model: nn.Module): Promise<Engine> =>
+    (await initialize({ model, config: jointConfig(1), device })).engine;
+  const [left, right] = (await Promise.all(towers().map(make))) as [Engine, Engine];
+  const x = batchOf(0, device);
+  const before = [left, right].map(weightBits);
+  scope(() => {
+    const [a, b] = [left, right].map((engine) => engine.forward<Tensor>(x)) as [Tensor, Tensor];
+    assert.throws(() => left.backward(b.square().mean()), {
+      code: 'DS_AUTOGRAD',
+      op: 'engine.backward',
+      message: /has a part in, got one that gives gradients to another engine's alone \(a Tower\)/,
+    });
+    assert.throws(() => left.step(), { message: /backward\(\) before step\(\)/ });
+    assert.throws(() => right.step(), { message: /backward\(\) before step\(\)/ });
+    left.backward(a.square().mean());
+    right.backward(right.forward<Tensor>(x).square().mean());
+    for (const engine of [left, right]) engine.step();
+  });
+  assert.notDeepEqual([left, right].map(weightBits), before);
+  x.dispose();
+  for (const engine of [left, right]) engine.destroy();
+}
+
+/** As a generator learns through a discriminator, and a student from a teacher. */
+async function lossThroughAnother(device: Device): Promise<void> {
+  seed(11);
+  const make = async (model: nn.Module): Promise<Engine> =>
+    (await initialize({ model, config: jointConfig(1), device })).engine;
+  const first = await make(new Tower(13, 13));
+  const second = await make(new Tower(13, 5));
+  const x = batchOf(0, device);
+  scope(() => {
+    first.backward(second.forward<Tensor>(first.forward<Tensor>(x)).mean());
+    first.step();
+    second.zeroGrad();
+    const frozen = first.forward<Tensor>(x).detach();
+    second.backward(second.forward<Tensor>(frozen).mean());
+    second.step();
+  });
+  for (const engine of [first, second]) {
+    assert.equal(engine.globalSteps, 1);
+    assert.ok((engine.getGlobalGradNorm() as number) > 0);
+    engine.destroy();
+  }
+  x.dispose();
+}
+
+/** A rank whose data ask for nothing may say so by a loss of none of its weights. */
+async function lossOfNothing(device: Device): Promise<void> {
+  const [model] = towers();
+  const { engine } = await initialize({ model, config: jointConfig(1), device });
+  scope(() => {
+    engine.backward(Tensor.from([0], { shape: [], device }).requireGrad().mul(2));
+    engine.step();
+  });
+  assert.equal(engine.getGlobalGradNorm(), 0);
+  engine.destroy();
+}
+
 /** Two losses, two backwards, one micro-batch. */
 async function twoBackwardsPerStep(device: Device): Promise<void> {
   const bits: Map<string, string>[] = [];
@@ -340,6 +401,12 @@ export const cases: Case[] = [
     name: `a joint loss of two engines equals one model that holds both, accumulation ${accumulation}`,
     run: (device: Device) => jointEqualsOneModel(device, accumulation),
   })),
+  {
+    name: "a loss of another engine alone is refused, and ends both engines' steps",
+    run: anothersLoss,
+  },
+  { name: 'a loss that goes through another engine is taken', run: lossThroughAnother },
+  { name: 'a loss of no weight counts as zeros', run: lossOfNothing },
   { name: 'several loss.backward() add up in one micro-batch', run: twoBackwardsPerStep },
   { name: 'fp16 demands scale() before loss.backward()', run: fp16DemandsScale },
   { name: 'engines of different loss scales under one scaled loss', run: jointFp16 },

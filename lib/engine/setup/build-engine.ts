@@ -346,7 +346,7 @@ function assemble(
   const planner = new UpdatePlanner(optimizer, schedules, progress);
   const verdicts = new Verdicts({ control, scaler, progress, planner, watch, stop });
   const counted = { batch, progress, planner, verdicts, watch };
-  const gradients = new GradientCollector({ ...holdings, control, ...counted });
+  const gradients = new GradientCollector({ module, ...holdings, control, ...counted });
   const hooks = new UnitHooks(module, { ...holdings, gradients });
   if (config.dump_state && prints) {
     process.stdout.write(`${describeState({ ...decisions, ...holdings })}\n`);

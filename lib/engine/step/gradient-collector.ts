@@ -1,11 +1,19 @@
 // Collects the gradients of a step: who runs the backward, what factor they carry, and when they
 // are complete.
+import type { Module } from '../../nn/module.js';
 import { requireType } from '../../runtime/require-type.js';
 import { requireEnded } from '../../runtime/synchronous.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Unit, UnitListener } from '../../zero/unit.js';
 import type { ZeroStages } from '../../zero/zero-stage.js';
-import { misuse, mixedScales, stepMissing, unfinished, unscaled } from '../engine-errors.js';
+import {
+  foreign,
+  misuse,
+  mixedScales,
+  stepMissing,
+  unfinished,
+  unscaled,
+} from '../engine-errors.js';
 import type { Ranks } from '../ranks.js';
 import type { StepWatch } from '../watch/step-watch.js';
 import type { BatchSizes } from './batch-sizes.js';
@@ -21,6 +29,8 @@ import type { Verdicts } from './verdicts.js';
 type Pass = 'engine' | 'direct';
 
 export interface CollectorParts {
+  /** The model, of which errors tell. */
+  module: Module;
   ranks: Pick<Ranks, 'shards'>;
   units: readonly Unit[];
   stage: ZeroStages;
@@ -32,6 +42,9 @@ export interface CollectorParts {
   verdicts: Verdicts;
   watch: StepWatch;
 }
+
+/** Those to whose units the engine.backward() under way has brought gradients; null outside. */
+let reachedNow: Set<GradientCollector> | null = null;
 
 export class GradientCollector implements UnitListener {
   /** Backwards since the last step, those inside noSync() aside. */
@@ -88,10 +101,13 @@ export class GradientCollector implements UnitListener {
     return (this.carried as number) * this.parts.stage.gradientFactor;
   }
 
-  /** Runs `body`, which runs the backward of a loss that carries `lossScale` / divisor. */
+  /**
+   * Runs `body`, which runs the backward of a loss that carries `lossScale` / divisor. Throws
+   * DS_AUTOGRAD where all of its gradients were those of other engines.
+   */
   run(lossScale: number, body: () => void): void {
     this.begin('engine', lossScale);
-    this.endPass(body);
+    this.endPass(() => this.requireOwn(reachedBy(body)));
   }
 
   /** The same of a part of a backward, which another run() ends: it does not count. */
@@ -226,6 +242,13 @@ export class GradientCollector implements UnitListener {
     }
   }
 
+  /** A backward that has reached nobody is one of zeros; one of others alone ends their steps. */
+  private requireOwn(reached: ReadonlySet<GradientCollector>): void {
+    if (reached.size === 0 || reached.has(this)) return;
+    for (const other of reached) other.discard();
+    throw foreign([...reached].map(({ parts }) => parts.module));
+  }
+
   /** The first gradient of a loss.backward() has arrived. */
   private beginDirect(): void {
     const { lossScale } = this.parts.verdicts;
@@ -282,6 +305,10 @@ export class GradientCollector implements UnitListener {
     progress.globalSamples += this.inNoSync ? batch.micros : batch.samplesOf(this.microSteps);
   }
 
+  reached(): void {
+    reachedNow?.add(this);
+  }
+
   /** A gradient has come that no backward of this engine has announced. */
   unexpected(): void {
     if (!this.pass) this.beginDirect();
@@ -306,4 +333,17 @@ export class GradientCollector implements UnitListener {
     if (this.pass === 'engine' && ranks.shards.size > 1) watch.time('reduce', body);
     else body();
   }
+}
+
+/** To whose units the backward that `body` runs brings gradients. */
+function reachedBy(body: () => void): ReadonlySet<GradientCollector> {
+  const outer = reachedNow;
+  const reached = new Set<GradientCollector>();
+  reachedNow = reached;
+  try {
+    body();
+  } finally {
+    reachedNow = outer;
+  }
+  return reached;
 }
