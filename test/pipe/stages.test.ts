@@ -3,14 +3,24 @@ import { initialize, nn, PipelineModule } from '../../lib/index.js';
 
 const SIZES = { vocabSize: 512, maxSeq: 8, layers: 8, heads: 2, channels: 16 };
 
-async function startsOf(model: nn.Module, partition?: string): Promise<readonly number[]> {
+async function startsOf(
+  model: nn.Module,
+  partition?: string,
+  more: { seed_layers?: boolean } = {},
+): Promise<readonly number[]> {
   const { engine } = await initialize({
     model,
     device: 'cpu',
     config: {
       train_micro_batch_size_per_gpu: 1,
       optimizer: { type: 'SGD', params: { lr: 1 } },
-      pipeline: { stages: 1, schedule: 'interleaved', stages_per_rank: 2, ...{ partition } },
+      pipeline: {
+        stages: 1,
+        schedule: 'interleaved',
+        stages_per_rank: 2,
+        ...more,
+        ...{ partition },
+      },
     },
   });
   const { starts } = (engine as unknown as { pipe: { pipeline: { starts: number[] } } }).pipe
@@ -31,4 +41,36 @@ test('a list of layers is shared out by its own method', async () => {
   const layers = [new nn.Linear(8, 64), new nn.Linear(64, 8), new nn.Linear(8, 8)];
   const made = (): nn.Module => new PipelineModule({ layers, lossFn: (x) => x.sum() });
   expect(await startsOf(made())).toEqual([0, 1, 3]);
+});
+
+type ModuleOptions = ConstructorParameters<typeof PipelineModule>[0];
+
+const layersFor = (options: Partial<ModuleOptions>): nn.Module =>
+  new PipelineModule({
+    layers: [new nn.Linear(8, 64), new nn.Linear(64, 8), new nn.Linear(8, 8)],
+    lossFn: (x) => x.sum(),
+    ...options,
+  });
+
+test('a method that module and configuration both name is one', async () => {
+  expect(await startsOf(layersFor({ partitionMethod: 'uniform' }))).toEqual([0, 2, 3]);
+  expect(await startsOf(layersFor({}), 'uniform')).toEqual([0, 2, 3]);
+  expect(await startsOf(layersFor({ partitionMethod: 'uniform' }), 'best')).toEqual([0, 2, 3]);
+  expect(await startsOf(layersFor({ partitionMethod: 'uniform' }), 'uniform')).toEqual([0, 2, 3]);
+  await expect(startsOf(layersFor({ partitionMethod: 'uniform' }), 'parameters')).rejects.toThrow(
+    expect.objectContaining({
+      code: 'DS_CONFIG',
+      op: 'pipeline.partition',
+      expected: '"uniform", the partitionMethod of the PipelineModule',
+      got: '"parameters"',
+    }),
+  );
+});
+
+test('layers that the configuration seeds are not left unseeded by the module', async () => {
+  const seeded = { seed_layers: true };
+  await startsOf(layersFor({ seedLayers: true }), undefined, seeded);
+  await expect(startsOf(layersFor({ seedLayers: false }), undefined, seeded)).rejects.toThrow(
+    /^pipeline.seed_layers: expected false, the seedLayers of the Pipe.*got true/,
+  );
 });

@@ -65,11 +65,20 @@ export function planPipeline(
 /**
  * The options of the model, where it has any; of the configuration where it says something. The
  * best stages are those of a PipelineModule's own method; of a model that knows what its layers
- * compute, those which take as long as each other.
+ * compute, those which take as long as each other. Throws DS_CONFIG where both say something, and
+ * not the same.
  */
 function optionsOf(module: Module, { pipeline }: ResolvedConfig): PipelineOptions {
   const own = module instanceof PipelineModule ? module.pipelineOptions : null;
   const { partition, seed_layers, activation_checkpoint_interval: interval } = pipeline;
+  const { partitionMethod: method, seedLayers } = own ?? {};
+  const isOne = partition === 'best' || method?.toLowerCase() === partition.toLowerCase();
+  if (method !== undefined && !isOne) {
+    throw toldTwice('partition', JSON.stringify(partition), 'partitionMethod', method);
+  }
+  if (seedLayers === false && seed_layers) {
+    throw toldTwice('seed_layers', 'true', 'seedLayers', seedLayers);
+  }
   const best = own ? {} : { partitionMethod: 'flops' as const };
   return {
     ...(partition === 'best' ? best : { partitionMethod: partition as 'uniform' }),
@@ -77,6 +86,16 @@ function optionsOf(module: Module, { pipeline }: ResolvedConfig): PipelineOption
     ...own,
     ...(interval > 0 ? { activationCheckpointInterval: interval } : {}),
   };
+}
+
+function toldTwice(key: string, got: string, option: string, own: unknown): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: `pipeline.${key}`,
+    expected: `${JSON.stringify(own)}, the ${option} of the PipelineModule`,
+    got,
+    hint: `Keep one of them: leave ${key} out, or ${option}.`,
+  });
 }
 
 function scheduleOf({ pipeline }: ResolvedConfig): Schedule {
