@@ -1,5 +1,7 @@
 // Rules across keys: each a named function that says which keys disagree and what to set.
 import type { ResolvedValues } from '../../types/config.js';
+import { methodExpected } from '../pipe/partition-method.js';
+import { phrase } from '../runtime/phrase.js';
 import { autotuningRules, searchesNothing } from './autotuning-rules.js';
 import { compressionRules, unreadInForward } from './compression-rules.js';
 import { curriculumAdvices, curriculumRules } from './curriculum-rules.js';
@@ -23,6 +25,19 @@ const adamWIsDecoupled: Rule = ({ optimizer }) =>
       }
     : null;
 
+/** Layers of a pipeline are shared out by a method that there is. */
+const partitionIsKnown: Rule = ({ pipeline: { partition } }) => {
+  const expected = partition === 'best' ? null : methodExpected(partition);
+  return expected
+    ? {
+        path: ['pipeline', 'partition'],
+        expected: `"best", or ${expected}`,
+        got: phrase(partition),
+        hint: 'Leave it out for the best that is known of the model.',
+      }
+    : null;
+};
+
 const rules: readonly Rule[] = [
   ...precisionRules,
   ...zeroRules,
@@ -34,6 +49,7 @@ const rules: readonly Rule[] = [
   ...compressionRules,
   ...autotuningRules,
   adamWIsDecoupled,
+  partitionIsKnown,
 ];
 
 /**

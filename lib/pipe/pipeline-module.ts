@@ -13,6 +13,7 @@ import {
   type PipelineLayer,
   type Values,
 } from './layers.js';
+import { methodExpected } from './partition-method.js';
 
 /** How layers are shared out between stages: see PipelineOptions. */
 export type PartitionMethod = 'parameters' | 'uniform' | 'flops' | `type:${string}`;
@@ -122,10 +123,8 @@ export function isPipelined(model: object): model is Module & Pipelined {
 /** Throws DS_ARGUMENT for values that are none. */
 function requireOptions(op: string, options: PipelineOptions): PipelineOptions {
   const { partitionMethod: method, activationCheckpointInterval, baseSeed } = options;
-  if (method !== undefined && !/^(parameters|uniform|flops|type:.+)$/i.test(String(method))) {
-    const expected = '"parameters", "uniform", "flops" or "type:REGEX"';
-    throw wrong('partitionMethod', expected, phrase(method));
-  }
+  const expected = method === undefined ? null : methodExpected(method);
+  if (expected) throw wrong('partitionMethod', expected, phrase(method));
   if (activationCheckpointInterval !== undefined) {
     requireInteger(`${op} activationCheckpointInterval`, activationCheckpointInterval, 0);
   }

@@ -15,6 +15,7 @@ import {
 import { rankOf } from './action.js';
 import { type Pipelined, type PipelineLayer, requireValues, type Values } from './layers.js';
 import { balance } from './partition.js';
+import { patternOf } from './partition-method.js';
 import type { PipelineOptions } from './pipeline-module.js';
 
 /**
@@ -180,13 +181,12 @@ export class Pipeline {
 }
 
 /** What a stage gets its share of. */
-function weightOf({ modules, macs }: PipelineLayer, method: string): number {
+function weightOf({ modules, macs }: PipelineLayer, given: string): number {
+  const pattern = patternOf(given);
+  if (pattern) return modules.some((module) => pattern.test(module.constructor.name)) ? 1 : 0;
+  const method = given.toLowerCase();
   if (method === 'uniform') return 1;
   const inner = [...new Set(modules.flatMap((module) => module.modules()))];
-  if (method.toLowerCase().startsWith('type:')) {
-    const pattern = new RegExp(method.slice('type:'.length), 'i');
-    return modules.some((module) => pattern.test(module.constructor.name)) ? 1 : 0;
-  }
   const parameters = new Set(modules.flatMap((module) => module.parameters()));
   const elements = (shapes: Iterable<{ shape: readonly number[] }>): number =>
     Array.from(shapes).reduce((sum, { shape }) => sum + numel(shape), 0);

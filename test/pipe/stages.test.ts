@@ -74,3 +74,17 @@ test('layers that the configuration seeds are not left unseeded by the module', 
     /^pipeline.seed_layers: expected false, the seedLayers of the Pipe.*got true/,
   );
 });
+
+test('methods are taken in any case, and words that name none are refused', async () => {
+  expect(await startsOf(layersFor({ partitionMethod: 'Uniform' as 'uniform' }))).toEqual([0, 2, 3]);
+  expect(await startsOf(layersFor({}), 'UNIFORM')).toEqual([0, 2, 3]);
+  await expect(startsOf(layersFor({}), 'flopz')).rejects.toThrow(
+    /pipeline.partition: expected "best", or "parameters", .* or "type:REGEX", got "flopz"/,
+  );
+  await expect(startsOf(layersFor({}), 'type:[')).rejects.toThrow(
+    /pipeline.partition: expected "best", or a regular expression behind "type:" .*, got "type:\["/,
+  );
+  expect(() => layersFor({ partitionMethod: 'type:[' })).toThrow(
+    /^PipelineModule partitionMethod: expected a regular expression .* got "type:\["/,
+  );
+});
