@@ -3,7 +3,7 @@ import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import { phrase } from '../runtime/phrase.js';
 import { Tensor } from '../tensor/index.js';
-import type { Verdict } from './step/step-control.js';
+import type { Uneven, Verdict } from './step/step-control.js';
 
 /** Throws DS_ARGUMENT unless `loss` is a tensor, DS_SHAPE unless it is one f32 element. */
 export function requireLoss(op: string, loss: Tensor): void {
@@ -99,6 +99,17 @@ export function mixedScales(first: number, second: number): DsError {
     expected: `gradients that carry the factor ${first}, as those before it in this step`,
     got: `the factor ${second}`,
     hint: 'Use either engine.backward() or loss.backward() for all micro-batches of a step.',
+  });
+}
+
+/** A batch size that some ranks have changed, and others have not. */
+export function uneven({ first, other }: Uneven): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'engine.step',
+    expected: `as many micro-batches in a step on every rank: ${first.micros} as on rank ${first.rank}`,
+    got: `${other.micros} on rank ${other.rank}`,
+    hint: 'Call engine.setTrainBatchSize() on all ranks, with the same number, before the same step.',
   });
 }
 

@@ -11,6 +11,8 @@ export interface Gift {
   model?: Kind;
   /** Weight decays of the two groups of the caller's optimizer. */
   decays?: [number, number];
+  /** Samples of all ranks in an update, set once the engine is there. */
+  batch?: number;
 }
 
 export interface AgreementJob {
@@ -51,7 +53,7 @@ class Net extends nn.Module {
   }
 }
 
-async function train({ config, model: kind = 'plain', decays }: Gift): Promise<void> {
+async function train({ config, model: kind = 'plain', decays, batch }: Gift): Promise<void> {
   const model = new Net(kind);
   const groups = (decays ?? []).map((weightDecay, index) => ({
     params: model.parameters().slice(index * 2, index * 2 + 2),
@@ -60,10 +62,17 @@ async function train({ config, model: kind = 'plain', decays }: Gift): Promise<v
   const optimizer = decays && new optim.AdamW(groups, { lr: 1e-2 });
   const { engine } = await initialize({ model, optimizer, config: { ...BASE, ...config } });
   const x = Tensor.from([[1, 2, 3, 4]], { device: engine.device }).keep();
-  engine.backward(engine.forward<Tensor>(x));
-  engine.step();
-  engine.destroy();
-  x.dispose();
+  if (batch !== undefined) engine.setTrainBatchSize(batch);
+  try {
+    for (let micro = 0; micro < engine.gradientAccumulationSteps(); ++micro) {
+      engine.backward(engine.forward<Tensor>(x));
+      engine.step();
+    }
+    engine.synchronize();
+  } finally {
+    engine.destroy();
+    x.dispose();
+  }
 }
 
 function told(error: unknown): AgreementReport['errors'][number] {

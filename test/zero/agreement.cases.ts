@@ -120,9 +120,23 @@ const agreeing: Attempt[] = [
   },
 ];
 
+const batches: Attempt[] = [
+  { name: 'another batch', gifts: [{ batch: 8 }, { batch: 8 }], says: null },
+  {
+    name: 'another batch on one rank',
+    gifts: [{}, { batch: 8 }],
+    says: {
+      code: 'DS_ARGUMENT',
+      op: 'engine.step',
+      message:
+        /as many micro-batches .* on every rank: 1 as on rank 0, got 2 on rank 1\. .*setTrainBatchSize/,
+    },
+  },
+];
+
 /** A refused attempt leaves the ranks in step: the next ones run in the same processes. */
 async function everyRankSays(device: Device): Promise<void> {
-  const attempts = [...agreeing, ...configurations, ...models, ...agreeing];
+  const attempts = [...agreeing, ...configurations, ...models, ...batches, ...agreeing];
   const job: AgreementJob = { device: device.kind, attempts: attempts.map(({ gifts }) => gifts) };
   const results = await runRanks('../zero/agreement-process', 2, { job });
   for (const [rank, { errors, warnings }] of reportsOf<AgreementReport>(results).entries()) {

@@ -336,6 +336,7 @@ function assemble(
       maxNorm: config.gradient_clipping,
       skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
       wishesToStop: () => stop.isWished,
+      accumulationSteps: () => batch.accumulationSteps,
       columns: columnsOf(decisions.plan, stage.partitions, ranks),
     }),
   );

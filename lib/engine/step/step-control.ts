@@ -16,7 +16,7 @@ import type { Columns } from './columns.js';
 import { type Apart, findApart } from './copies-apart.js';
 import { countedRanges } from './counted-ranges.js';
 import { InputDigest } from './input-digest.js';
-import { StepRows } from './step-rows.js';
+import { StepRows, type ToldRows } from './step-rows.js';
 
 /** What is known of a step once the device has finished its backward. */
 export interface Verdict {
@@ -31,6 +31,14 @@ export interface Verdict {
   stop: boolean;
   /** Two ranks of the job that should do the same, and have not in the engine's first step. */
   apart: Apart | null;
+  /** Two ranks of the job whose steps have other numbers of micro-batches. */
+  uneven: Uneven | null;
+}
+
+/** The first rank of the job, and one whose step has more micro-batches or less. */
+export interface Uneven {
+  first: { rank: number; micros: number };
+  other: { rank: number; micros: number };
 }
 
 export interface ControlOptions {
@@ -42,6 +50,8 @@ export interface ControlOptions {
   skipNonfinite: boolean;
   /** Whether this rank wishes to stop. */
   wishesToStop(): boolean;
+  /** Micro-batches of a step on this rank. */
+  accumulationSteps(): number;
   /** Where the sums of partitions lie in the rows of ranks. */
   columns: Columns;
 }
@@ -75,6 +85,7 @@ export class StepControl implements GradientReceiver {
   private readonly slots = new Map<Partition, Slot>();
   private microBatches = 0;
   private isStopTold = false;
+  private toldMicros = 0;
   /** Later on, copies may be apart by what rounding has made of them. */
   private isFirst = true;
 
@@ -162,6 +173,7 @@ export class StepControl implements GradientReceiver {
   decide(gradientScale: number): void {
     const { maxNorm, skipNonfinite } = this.options;
     this.tellStop();
+    this.tellMicros();
     this.rows.share();
     kernels.gradientControl({
       partials: this.rows.partials,
@@ -190,7 +202,8 @@ export class StepControl implements GradientReceiver {
     const loss = this.microBatches > 0 ? losses / (this.microBatches * data.size) : null;
     this.microBatches = 0;
     const stop = world.ranks.some((rank) => rows.wishesToStop(rank));
-    return { applied: applied !== 0, norm, finite: finite !== 0, loss, stop, apart };
+    const uneven = findUneven(rows, world.ranks);
+    return { applied: applied !== 0, norm, finite: finite !== 0, loss, stop, apart, uneven };
   }
 
   /** Lets the other ranks know, from this step on, that this one wishes to stop. */
@@ -198,6 +211,13 @@ export class StepControl implements GradientReceiver {
     if (this.isStopTold || !this.options.wishesToStop()) return;
     this.isStopTold = true;
     kernels.fill({ out: this.rows.stop, value: 1 });
+  }
+
+  private tellMicros(): void {
+    const micros = this.options.accumulationSteps();
+    if (micros === this.toldMicros) return;
+    this.toldMicros = micros;
+    kernels.fill({ out: this.rows.micros, value: micros });
   }
 
   /** Along which ranks compute parts of one thing, of the same inputs. */
@@ -212,4 +232,10 @@ export class StepControl implements GradientReceiver {
     this.rows.dispose();
     this.told.dispose();
   }
+}
+
+function findUneven(rows: ToldRows, [first = 0, ...others]: readonly number[]): Uneven | null {
+  const told = (rank: number) => ({ rank, micros: rows.microsOf(rank) });
+  const other = others.find((rank) => rows.microsOf(rank) !== rows.microsOf(first));
+  return other === undefined ? null : { first: told(first), other: told(other) };
 }

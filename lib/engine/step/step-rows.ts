@@ -11,17 +11,18 @@ import type { Columns } from './columns.js';
 const LOSS = 0;
 const STOP = 1;
 const INPUTS = 2;
-const BEHIND = 3;
+const MICROS = 3;
+const BEHIND = 4;
 
 type RowRanks = Pick<Ranks, 'world' | 'tellers' | 'counting'>;
 
 /**
  * Owns a row per rank of the job: a sum of squares for each of the columns, the sum of the
- * micro-batches' losses, the wish to stop, and the first step's inputs. A rank writes its own;
- * share() brings it those of the others.
+ * micro-batches' losses, the wish to stop, the first step's inputs, and the micro-batches of a
+ * step. A rank writes its own; share() brings it those of the others.
  */
 export class StepRows {
-  /** [ranks, columns + 3] f32. */
+  /** [ranks, columns + 4] f32. */
   readonly all: Tensor;
   /** [1] f32 each, of this rank's row: where its partitions' squares are summed, in their order. */
   readonly squares: readonly Tensor[];
@@ -31,6 +32,8 @@ export class StepRows {
   readonly stop: Tensor;
   /** [1] f32 of this rank's row: the digest of what it was given. */
   readonly inputs: Tensor;
+  /** [1] f32 of this rank's row: how many micro-batches its step has. */
+  readonly micros: Tensor;
   /** [counting ranks, columns] f32, the sums of squares of those that count. */
   readonly partials: Tensor;
 
@@ -48,6 +51,7 @@ export class StepRows {
     this.lossSum = slot(columns.count + LOSS);
     this.stop = slot(columns.count + STOP);
     this.inputs = slot(columns.count + INPUTS);
+    this.micros = slot(columns.count + MICROS);
   }
 
   /** Every rank has all rows, and partials all sums, for later work of the compute stream. */
@@ -82,7 +86,7 @@ export class StepRows {
 
   dispose(): void {
     for (const square of this.squares) square.release();
-    for (const own of [this.lossSum, this.stop, this.inputs]) own.release();
+    for (const own of [this.lossSum, this.stop, this.inputs, this.micros]) own.release();
     this.partials.release();
     this.all.release();
   }
@@ -183,6 +187,11 @@ export class ToldRows {
   /** The digest of what it was given. */
   inputsOf(rank: number): number {
     return this.behind(rank, INPUTS);
+  }
+
+  /** How many micro-batches its step has. */
+  microsOf(rank: number): number {
+    return this.behind(rank, MICROS);
   }
 
   private behind(rank: number, what: number): number {

@@ -2,7 +2,7 @@
 // whether training goes on.
 import { DsError } from '../../errors.js';
 import type { LossScaler } from '../../optim/loss-scale.js';
-import { nonfinite } from '../engine-errors.js';
+import { nonfinite, uneven } from '../engine-errors.js';
 import type { StepWatch } from '../watch/step-watch.js';
 import { apart } from './copies-apart.js';
 import type { Progress } from './progress.js';
@@ -38,7 +38,7 @@ export class Verdicts {
   /**
    * Takes the last step's verdict into account, once. Waits for its backward. Throws DS_NONFINITE
    * when the loss was not finite and no smaller loss scale can help, DS_ARGUMENT when copies were
-   * given other batches.
+   * given other batches, or ranks made steps of other numbers of micro-batches.
    */
   take(): void {
     if (!this.due) return;
@@ -55,6 +55,7 @@ export class Verdicts {
     } finally {
       this.report(verdict);
     }
+    if (verdict.uneven) throw uneven(verdict.uneven);
     if (verdict.apart) throw apart(verdict.apart);
     const { loss } = verdict;
     if (loss !== null && !Number.isFinite(loss) && !scaler.dynamic) {
