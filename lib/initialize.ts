@@ -49,6 +49,7 @@ import type { ScheduleSet } from './optim/schedule-set.js';
 import { type Pipelined, PipelineModule } from './pipe/index.js';
 import { type Device, device as findDevice } from './runtime/device.js';
 import { type OptionNames, readOptions } from './runtime/options.js';
+import { phrase } from './runtime/phrase.js';
 import { requireType } from './runtime/require-type.js';
 import { seed } from './tensor/index.js';
 
@@ -184,6 +185,7 @@ async function initialized<Sample, Batch>(given: AnyOptions<Sample, Batch>, isSe
   const { collate, strict, monitors } = options;
   if (collate !== undefined) requireType('initialize collate', collate, 'function');
   if (strict !== undefined) requireType('initialize strict', strict, 'boolean');
+  requireServed(options);
   requireMonitors(monitors);
   requireJob(options.distributed);
   const job = await jobOf(options);
@@ -277,7 +279,7 @@ function buildLoader<Sample, Batch>(
   config: ResolvedConfig,
   { mesh, world: { device } }: Distributed,
 ): AnyLoader<Sample, Batch> {
-  if (!trainingData) return null;
+  if (trainingData === undefined || trainingData === null) return null;
   const place = { rank: mesh.place(...DATA), worldSize: mesh.size(...DATA) };
   const { num_workers: workers } = config.data_efficiency.data_sampling;
   const numWorkers = given ?? (isSampled(config) ? workers : undefined);
@@ -298,6 +300,24 @@ function buildLoader<Sample, Batch>(
     samplerOf(config, length, place) ??
     new DistributedSampler(length, { ...place, seed: config.seed ?? 0 });
   return new DataLoader<Sample, Batch>(trainingData, { ...options, sampler });
+}
+
+/** Throws DS_ARGUMENT for options of a loader where there is none. */
+function requireServed<Sample, Batch>(options: AnyOptions<Sample, Batch>): void {
+  const { trainingData, collate, numWorkers } = options;
+  if (trainingData !== undefined && trainingData !== null) return;
+  const [first] = Object.entries({ collate, numWorkers }).filter(
+    ([, value]) => value !== undefined,
+  );
+  if (!first) return;
+  const [name, value] = first;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `initialize ${name}`,
+    expected: 'trainingData, whose batches it makes',
+    got: `${name}: ${phrase(value)} without any`,
+    hint: `Give initialize() trainingData, or a loader of your own ${name}: new data.DataLoader(dataset, { ${name}, .. }).`,
+  });
 }
 
 function requireModel(model: unknown): void {

@@ -345,6 +345,9 @@ test.each([
   [{ monitors: 1 }, 'initialize monitors: expected a list of monitors, got 1.'],
   [{ monitors: [{}] }, 'initialize monitors: expected a monitor, with write(), flush(), close()'],
   [{ collate: 1 }, 'initialize collate: expected a function, got 1.'],
+  [{ collate: () => 0 }, 'initialize collate: expected trainingData, whose batches it makes, got'],
+  [{ numWorkers: 2, trainingData: null }, 'initialize numWorkers: expected trainingData, whose'],
+  [{ trainingData: 0 }, 'initialize trainingData: expected a dataset'],
   [{ strict: 'no' }, 'initialize strict: expected true or false, got "no".'],
 ])('initialize() with a wrong client: %#', async (wrong, message) => {
   const config = { train_micro_batch_size_per_gpu: 1, optimizer: { type: 'SGD' } };
