@@ -5,6 +5,7 @@ import { jobEnvironment } from '../runtime/addon.js';
 import { cpu, type Device, device as findDevice } from '../runtime/device.js';
 import { Job, SoloGroup, StoreServer } from '../runtime/job.js';
 import { readOptions } from '../runtime/options.js';
+import { phrase } from '../runtime/phrase.js';
 import { INIT_OPTIONS, type InitOptions, resolveSettings } from './join-settings.js';
 import { meshOf, otherMesh, requireMesh, tellMesh } from './joined-mesh.js';
 import { Mesh } from './mesh.js';
@@ -268,13 +269,14 @@ async function openGroup(
 }
 
 function requireRanks(ranks: readonly number[], worldSize: number): void {
-  const distinct = new Set(ranks);
-  const good = ranks.every((r) => Number.isInteger(r) && r >= 0 && r < worldSize);
+  const isList = Array.isArray(ranks);
+  const distinct = new Set(isList ? ranks : []);
+  const good = isList && ranks.every((r) => Number.isInteger(r) && r >= 0 && r < worldSize);
   if (good && ranks.length > 0 && distinct.size === ranks.length) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'newGroup',
     expected: `different ranks from 0 to ${worldSize - 1}`,
-    got: `[${ranks.join(', ')}]`,
+    got: isList ? `[${ranks.join(', ')}]` : phrase(ranks),
   });
 }

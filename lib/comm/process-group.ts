@@ -10,6 +10,7 @@ import {
 } from '../runtime/job.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { poll } from '../runtime/poll.js';
+import { refusedValue } from '../runtime/refused.js';
 import type { Stream } from '../runtime/stream.js';
 import { describe, numel, type View } from '../runtime/view.js';
 import { Beside } from './beside.js';
@@ -184,13 +185,13 @@ export class ProcessGroup {
 
   /** Every rank's `tensor` becomes that of `root`, a rank of the group. */
   broadcast(tensor: View, root: number, options: CollectiveOptions = {}): Work {
-    const count = numel(tensor.shape);
+    const count = elementsOf('broadcast', tensor);
     return this.start('broadcast', { input: tensor, output: tensor, count, peer: root }, options);
   }
 
   /** Combines `tensor` over all ranks into that of `root`; the others keep theirs. */
   reduce(tensor: View, root: number, options: CollectiveOptions = {}): Work {
-    const count = numel(tensor.shape);
+    const count = elementsOf('reduce', tensor);
     return this.start('reduce', { input: tensor, output: tensor, count, peer: root }, options);
   }
 
@@ -209,7 +210,7 @@ export class ProcessGroup {
    * one after another: of two ranks that exchange, one sends first and the other receives first.
    */
   send(tensor: View, peer: number, options: CollectiveOptions = {}): Work {
-    const count = numel(tensor.shape);
+    const count = elementsOf('send', tensor);
     return this.start('send', { input: tensor, output: null, count, peer }, options);
   }
 
@@ -217,7 +218,7 @@ export class ProcessGroup {
    * Receives what another rank sends, into a tensor of the same shape and dtype. Throws DS_COMM.
    */
   recv(tensor: View, peer: number, options: CollectiveOptions = {}): Work {
-    const count = numel(tensor.shape);
+    const count = elementsOf('recv', tensor);
     return this.start('recv', { input: null, output: tensor, count, peer }, options);
   }
 
@@ -264,6 +265,7 @@ export class ProcessGroup {
   }
 
   private requireSizes(op: string, input: View, output: View, ins: number, outs: number): void {
+    for (const one of [output, input]) elementsOf(op, one);
     if (input.dtype !== output.dtype) {
       throw new DsError({ code: 'DS_DTYPE', op, expected: input.dtype, got: output.dtype });
     }
@@ -276,6 +278,12 @@ export class ProcessGroup {
           : `an output of ${outs} slots`;
     throw shapeError(op, sizes, `input ${describe(input)}, output ${describe(output)}`);
   }
+}
+
+/** Throws DS_ARGUMENT for what is no tensor. */
+function elementsOf(op: string, tensor: View): number {
+  if (Array.isArray((tensor as Partial<View> | null)?.shape)) return numel(tensor.shape);
+  throw refusedValue(op, 'a tensor', tensor);
 }
 
 /** Elements of one of `rows` rows of `each`, which one rank has. Throws DS_SHAPE. */

@@ -12,6 +12,7 @@ import { CurriculumDraws, type Gate } from './curriculum-draws.js';
 import { type CurriculumSchedule, DifficultyPath } from './curriculum-schedule.js';
 import { placesInFiles, placesOf, requireValues, valuesInFiles } from './metric-index.js';
 import { dealt, shareOf } from './order.js';
+import { requireState } from './require-state.js';
 import { requireRank, Sampler } from './sampler.js';
 
 /** How difficult samples are by one metric, and how difficult they may be at each step. */
@@ -161,6 +162,7 @@ export class CurriculumSampler extends Sampler {
   }
 
   override loadStateDict(state: JsonObject): void {
+    requireState(OP, state);
     if (state.batchSize !== this.batchSize) {
       throw new DsError({
         code: 'DS_CHECKPOINT',

@@ -18,6 +18,7 @@ import {
 import type { Batched } from './collate.js';
 import { type Dataset, type DatasetSource, requireServable } from './dataset.js';
 import { turn } from './event-loop.js';
+import { requireState } from './require-state.js';
 import { RandomSampler, type Sampler, SequentialSampler } from './sampler.js';
 import type { ThreadOptions } from './worker-protocol.js';
 
@@ -167,6 +168,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
    * Throws DS_CHECKPOINT when that was over another dataset or in another kind of order.
    */
   loadStateDict(state: JsonObject): void {
+    requireState('DataLoader', state);
     const { served, samples } = state;
     if (samples !== this.dataset.length) {
       throw new DsError({

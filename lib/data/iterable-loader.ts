@@ -4,6 +4,7 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import {
@@ -17,7 +18,8 @@ import type { Batched } from './collate.js';
 import { overtaken, requireCollate, type WorkerThreadOptions, workersOf } from './data-loader.js';
 import { turn } from './event-loop.js';
 import { type IterableDataset, requireIterableDataset } from './iterable-dataset.js';
-import { RoundReader } from './round-reader.js';
+import { requireState } from './require-state.js';
+import { ITERATE, RoundReader } from './round-reader.js';
 import { requireRank } from './sampler.js';
 import type { Round, RoundShare } from './worker-protocol.js';
 
@@ -150,6 +152,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
    * Throws DS_CHECKPOINT for the state of a loader of another kind.
    */
   loadStateDict(state: JsonObject): void {
+    requireState('IterableLoader', state);
     const { epoch, served, samples } = state;
     if (samples !== null) {
       throw new DsError({
@@ -295,9 +298,13 @@ class RoundMaker<Sample, Batch> implements BatchMaker<Round, Batch | null> {
 function named(error: unknown, sample: number, { epoch }: Round): DsError {
   if (error instanceof DsError && error.op === 'DataLoader') return error;
   const { name, message } = (error ?? {}) as Error;
+  const op = `IterableLoader, sample ${sample} of epoch ${epoch}`;
+  if (error instanceof DsError && error.op === ITERATE) {
+    return dataError(op, error.expected, error.got, error.hint);
+  }
   return new DsError({
     code: 'DS_DATA',
-    op: `IterableLoader, sample ${sample} of epoch ${epoch}`,
+    op,
     expected: 'samples',
     got: message === undefined ? String(error) : `${name}: ${message}`,
     cause: error,

@@ -5,6 +5,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { dealt, shareOf, shuffledOrder } from './order.js';
+import { requireState } from './require-state.js';
 import { Sampler } from './sampler.js';
 
 /** Which samples meet, and a rank's place among those that share them. */
@@ -75,6 +76,7 @@ export class LengthGroupedSampler extends Sampler {
   }
 
   override loadStateDict(state: JsonObject): void {
+    requireState('LengthGroupedSampler', state);
     this.seed = requireInteger('LengthGroupedSampler seed', state.seed, 0);
     super.loadStateDict(state);
   }

@@ -1,9 +1,15 @@
 // Rounds of an iterable dataset: as many samples in turn as make a batch for every rank.
 import { types } from 'node:util';
 
+import { isObject } from '../runtime/is-object.js';
+import { phrase } from '../runtime/phrase.js';
+import { dataError } from '../runtime/refused.js';
 import { onlyLater } from './dataset.js';
-import type { IterableDataset } from './iterable-dataset.js';
+import type { IterableDataset, Samples } from './iterable-dataset.js';
 import type { Round } from './worker-protocol.js';
+
+/** The place of errors of what a dataset has written wrong, and not of its samples. */
+export const ITERATE = 'iterate()';
 
 type Found<Sample> = IteratorResult<Sample | Promise<Sample>>;
 
@@ -93,9 +99,9 @@ export class RoundReader<Sample> {
     this.at = canSkip ? start : 0;
     this.onSample(this.at);
     const samples = (canSkip && dataset.iterateFrom?.(epoch, start)) || dataset.iterate(epoch);
-    this.isLater = !(Symbol.iterator in samples);
-    this.iterator =
-      Symbol.iterator in samples ? samples[Symbol.iterator]() : samples[Symbol.asyncIterator]();
+    const found = opened(samples);
+    this.isLater = found.isLater;
+    this.iterator = found.iterator;
     this.isOver = false;
     this.epoch = epoch;
   }
@@ -105,7 +111,7 @@ export class RoundReader<Sample> {
     this.onSample(this.at);
     try {
       if (this.isLater) throw onlyLater('a dataset whose samples take time');
-      const found = this.iterator?.next() as Found<Sample>;
+      const found = requireFound(this.iterator?.next() as Found<Sample>);
       if (!types.isPromise(found.value)) return found as IteratorResult<Sample>;
       found.value.catch(() => {});
       throw onlyLater('a dataset of promises');
@@ -117,7 +123,7 @@ export class RoundReader<Sample> {
   private async pullLater(): Promise<IteratorResult<Sample>> {
     this.onSample(this.at);
     try {
-      const found = (await this.iterator?.next()) as Found<Sample>;
+      const found = requireFound((await this.iterator?.next()) as Found<Sample>);
       return { done: found.done, value: await found.value } as IteratorResult<Sample>;
     } catch (error) {
       return this.failed(error);
@@ -129,4 +135,36 @@ export class RoundReader<Sample> {
     this.close();
     throw error;
   }
+}
+
+type Opened<Sample> = {
+  isLater: boolean;
+  iterator: Iterator<Sample | Promise<Sample>> | AsyncIterator<Sample>;
+};
+
+/** Throws DS_DATA for what cannot be iterated. */
+function opened<Sample>(samples: Samples<Sample>): Opened<Sample> {
+  const { open, isLater } = requireSamples(samples);
+  const iterator = open.call(samples) as Opened<Sample>['iterator'];
+  if (typeof iterator?.next === 'function') return { isLater, iterator };
+  throw dataError(ITERATE, 'an iterator with next()', phrase(iterator));
+}
+
+/** What opens `samples`, which iterate() has given. Throws DS_DATA for what nothing opens. */
+export function requireSamples(samples: unknown): { open: () => unknown; isLater: boolean } {
+  const isAny = isObject(samples) || Array.isArray(samples);
+  const { [Symbol.iterator]: now, [Symbol.asyncIterator]: later } = (
+    isAny ? samples : {}
+  ) as Partial<Iterable<unknown> & AsyncIterable<unknown>>;
+  const open = now ?? later;
+  if (typeof open === 'function') return { open, isLater: open !== now };
+  const expected = 'iterate() to give samples in turn: an iterable, or an async one';
+  const hint = 'Write *iterate(epoch) { yield ...; }, or async *iterate(epoch), with the star.';
+  throw dataError(ITERATE, expected, phrase(samples), hint);
+}
+
+/** Throws DS_DATA for what next() does not give. */
+function requireFound<Step>(found: Step): Step {
+  if (typeof found === 'object' && found !== null) return found;
+  throw dataError(ITERATE, 'next() to give { value, done }', phrase(found));
 }

@@ -6,6 +6,7 @@ import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { dealt, drawnOnce, drawnOrder, naturalOrder, shareOf, shuffledOrder } from './order.js';
+import { requireState } from './require-state.js';
 
 /** Positions count the samples that all ranks have served, so that they hold at any world size. */
 export abstract class Sampler implements Iterable<number> {
@@ -41,6 +42,7 @@ export abstract class Sampler implements Iterable<number> {
 
   /** Throws DS_CHECKPOINT when the state is that of another kind of order. */
   loadStateDict(state: JsonObject): void {
+    requireState('Sampler', state);
     this.setEpoch(state.epoch as number);
   }
 }
@@ -65,7 +67,7 @@ export class SequentialSampler extends Sampler {
   }
 
   override loadStateDict(state: JsonObject): void {
-    requireSameKind(null, state.seed);
+    requireSameKind(null, state);
     super.loadStateDict(state);
   }
 }
@@ -92,7 +94,7 @@ export class RandomSampler extends Sampler {
   }
 
   override loadStateDict(state: JsonObject): void {
-    requireSameKind(this.seed, state.seed);
+    requireSameKind(this.seed, state);
     this.seed = requireInteger('RandomSampler seed', state.seed, 0);
     super.loadStateDict(state);
   }
@@ -163,7 +165,7 @@ export class DistributedSampler extends Sampler {
   }
 
   override loadStateDict(state: JsonObject): void {
-    requireSameKind(this.seed, state.seed);
+    requireSameKind(this.seed, state);
     if (this.seed !== null) this.seed = requireInteger('DistributedSampler seed', state.seed, 0);
     super.loadStateDict(state);
   }
@@ -257,7 +259,7 @@ export class WeightedRandomSampler extends Sampler {
   }
 
   override loadStateDict(state: JsonObject): void {
-    requireSameKind(this.seed, state.seed);
+    requireSameKind(this.seed, state);
     this.seed = requireInteger('WeightedRandomSampler seed', state.seed, 0);
     super.loadStateDict(state);
   }
@@ -290,7 +292,9 @@ function requireLength(op: string, length: number): number {
 }
 
 /** A position in a shuffled order means nothing in the natural one. */
-function requireSameKind(mine: number | null, saved: unknown): void {
+function requireSameKind(mine: number | null, state: JsonObject): void {
+  requireState('Sampler', state);
+  const { seed: saved } = state;
   if ((mine === null) === (saved === null)) return;
   const name = (seed: unknown): string =>
     seed === null ? 'the natural order' : 'a shuffled order';

@@ -2,6 +2,7 @@
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import { phrase } from '../runtime/phrase.js';
+import { refusedValue } from '../runtime/refused.js';
 import { Tensor } from '../tensor/index.js';
 import type { Uneven, Verdict } from './step/step-control.js';
 
@@ -24,6 +25,12 @@ export function requireLoss(op: string, loss: Tensor): void {
     got: `[${loss.shape.join(', ')}] ${loss.dtype}`,
     hint: "Reduce it first, for example with .mean(), and cast it with .to('f32').",
   });
+}
+
+/** Throws DS_ARGUMENT unless a loss can be multiplied with `factor` and divided by it again. */
+export function requireFactor(op: string, factor: number): void {
+  if (Number.isFinite(factor) && factor > 0) return;
+  throw refusedValue(op, 'a finite number above 0', factor);
 }
 
 /** A call in the wrong place or with a wrong argument. */

@@ -9,7 +9,7 @@ import { requireEnded } from '../runtime/synchronous.js';
 import { TensorGrowth } from '../tensor/growth.js';
 import { backward, Scope, sharingSamples, type Tensor } from '../tensor/index.js';
 import { scopeInto } from '../tensor/scope.js';
-import { requireLoss } from './engine-errors.js';
+import { requireFactor, requireLoss } from './engine-errors.js';
 import type { EngineParts } from './engine-parts.js';
 import { JointCalls } from './joint-calls.js';
 import { gatheredParameters } from './parameters/gathered-parameters.js';
@@ -198,6 +198,7 @@ export class Engine {
 
   /** The loss of the coming loss.backward() was multiplied with `factor`; scale() does both. */
   expectScaled(factor: number): void {
+    requireFactor('engine.expectScaled', factor);
     this.parts.gradients.expectScaled(factor);
   }
 

@@ -2,6 +2,7 @@
 import { DsError } from '../errors.js';
 import { phrase } from '../runtime/phrase.js';
 import type { Tensor } from '../tensor/index.js';
+import { requireTensor } from '../tensor/ops/shapes.js';
 import { Module } from './module.js';
 
 /** What it is given, unchanged; stands where a layer is left out. */
@@ -25,6 +26,7 @@ export class Flatten extends Module {
 
   /** The input with dims startDim to endDim as one. */
   override forward(x: Tensor): Tensor {
+    requireTensor('Flatten', x);
     return x.flatten(this.startDim, this.endDim);
   }
 }

@@ -13,6 +13,7 @@ import {
   unfold,
   type WindowOptions,
 } from '../tensor/index.js';
+import { requireTensor } from '../tensor/ops/shapes.js';
 import { uniform } from './initializers.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
@@ -110,6 +111,7 @@ export class Conv2d extends Convolution {
   /** [B, in, H, W] to [B, out, H', W'] by unfold and one product. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
     return scope(() => {
+      requireTensor('Conv2d', x);
       if (x.ndim === 3) return this.convolve('Conv2d', x.unsqueeze(0), this.kernel).squeeze(0);
       return this.convolve('Conv2d', x, this.kernel);
     });
@@ -139,6 +141,7 @@ export class Conv1d extends Convolution {
   /** [B, in, L] to [B, out, L']. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
     return scope(() => {
+      requireTensor('Conv1d', x);
       const batch = x.ndim === 2 ? x.unsqueeze(0) : x;
       const out = this.convolve('Conv1d', batch.unsqueeze(2), [1, this.kernelSize]).squeeze(2);
       return x.ndim === 2 ? out.squeeze(0) : out;

@@ -5,6 +5,7 @@ import { type Device, placeFor } from '../runtime/device.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { readOptions } from '../runtime/options.js';
+import { requireType } from '../runtime/require-type.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { BackwardHooks, type Gradients, type InsteadOrNothing } from './backward-hooks.js';
 import { collected, FieldTree, isBuffer } from './field-tree.js';
@@ -81,12 +82,14 @@ export abstract class Module {
 
   /** Returns a function that removes the hook. */
   registerForwardPreHook(hook: ForwardPreHook): () => void {
+    requireType('Module.registerForwardPreHook', hook, 'function');
     this.preHooks.add(hook);
     return () => this.preHooks.delete(hook);
   }
 
   /** Returns a function that removes the hook. */
   registerForwardHook(hook: ForwardHook): () => void {
+    requireType('Module.registerForwardHook', hook, 'function');
     this.hooks.add(hook);
     return () => this.hooks.delete(hook);
   }
@@ -108,6 +111,7 @@ export abstract class Module {
    * the hook, for calls after it.
    */
   registerFullBackwardHook(hook: FullBackwardHook): () => void {
+    requireType('Module.registerFullBackwardHook', hook, 'function');
     this.backwardHooks ??= new BackwardHooks();
     return this.backwardHooks.addFull(hook);
   }
@@ -117,12 +121,14 @@ export abstract class Module {
    * return others to go on with.
    */
   registerFullBackwardPreHook(hook: FullBackwardPreHook): () => void {
+    requireType('Module.registerFullBackwardPreHook', hook, 'function');
     this.backwardHooks ??= new BackwardHooks();
     return this.backwardHooks.addPre(hook);
   }
 
   /** Runs before stateDict() of this module or one above it, once each; returns what ends that. */
   registerStateDictPreHook(hook: StateDictPreHook): () => void {
+    requireType('Module.registerStateDictPreHook', hook, 'function');
     this.stateDictPreHooks.add(hook);
     return () => this.stateDictPreHooks.delete(hook);
   }
@@ -201,6 +207,7 @@ export abstract class Module {
    * initialise them.
    */
   apply(body: (module: Module) => void): this {
+    requireType('Module.apply', body, 'function');
     const seen = new Set<Module>();
     const visit = (module: Module): void => {
       if (seen.has(module)) return;
@@ -241,6 +248,7 @@ export abstract class Module {
    * DS_ARGUMENT after it.
    */
   requiresGrad_(on = true): this {
+    requireType('Module.requiresGrad_', on, 'boolean');
     for (const parameter of this.parameters()) {
       parameter.requireWritable('Module.requiresGrad_');
       parameter.requireGrad(on);
@@ -278,6 +286,7 @@ export abstract class Module {
 
   /** Sets `training` of this module and all below it. */
   train(on = true): this {
+    requireType('Module.train', on, 'boolean');
     for (const [, module] of this.namedModules()) module.training = on;
     return this;
   }

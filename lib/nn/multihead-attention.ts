@@ -4,6 +4,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { describe } from '../runtime/view.js';
 import { attention, linear, scope, split, type Tensor } from '../tensor/index.js';
+import { requireTensor } from '../tensor/ops/shapes.js';
 import {
   type AttentionMasks,
   keyFilter,
@@ -178,6 +179,7 @@ export class MultiheadAttention extends Module {
   }
 
   private requireShape(x: Tensor, query: Tensor): void {
+    for (const one of [query, x]) requireTensor('MultiheadAttention', one);
     const { channels, batchFirst } = this;
     const fits = (x.ndim === 2 || x.ndim === 3) && x.ndim === query.ndim;
     const batchDim = batchFirst ? 0 : 1;

@@ -4,6 +4,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { describe, numel } from '../runtime/view.js';
 import { ones as constantOnes, layerNorm, rmsNorm, scope, type Tensor } from '../tensor/index.js';
+import { requireTensor } from '../tensor/ops/shapes.js';
 import { ones, zeros } from './initializers.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
@@ -106,6 +107,7 @@ export class GroupNorm extends Module {
   /** [B, channels, ...] to the same shape. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
     const { groups, channels, weight, bias, eps } = this;
+    requireTensor('GroupNorm', x);
     if (x.ndim < 2 || x.shape[1] !== channels) {
       throw new DsError({
         code: 'DS_SHAPE',

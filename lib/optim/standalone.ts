@@ -1,6 +1,7 @@
 // Optimizers that step by themselves: the update kernels over parameters that no engine has taken
 // over.
 import { DsError } from '../errors.js';
+import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, type Tensor, trainerOf } from '../tensor/index.js';
 import { newestNode } from '../tensor/tape.js';
@@ -49,6 +50,7 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
    * moved since its first step.
    */
   step<Loss = void>(closure?: () => Loss): Loss | undefined {
+    if (closure !== undefined) requireType(`${this.name}.step`, closure, 'function');
     const result = closure?.();
     const members = [...this.members()];
     for (const { parameter } of members) this.requireFree('step', parameter);

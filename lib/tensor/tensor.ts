@@ -17,6 +17,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { needed } from '../runtime/postponed.js';
 import { requireSizes } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
 import { Event } from '../runtime/stream.js';
 import { contiguousStrides, describe, isContiguous, numel, type View } from '../runtime/view.js';
 import { hostValues, rawValues } from './host-values.js';
@@ -198,13 +199,13 @@ export class Tensor implements View {
 
   /** Size of `dim`; negative counts from the end. */
   size(dim: number): number {
-    const size = this.shape[dim < 0 ? this.ndim + dim : dim];
-    if (size !== undefined) return size;
+    const size = typeof dim === 'number' ? this.shape.at(dim) : undefined;
+    if (size !== undefined && Number.isInteger(dim)) return size;
     throw new DsError({
       code: 'DS_SHAPE',
       op: 'size',
       expected: `a dim of ${describe(this)}`,
-      got: String(dim),
+      got: phrase(dim),
     });
   }
 
@@ -220,6 +221,7 @@ export class Tensor implements View {
 
   /** Marks a leaf: backward will compute its gradient. Floating dtypes only. */
   requireGrad(on = true): this {
+    requireType('requireGrad', on, 'boolean');
     if (on && !isFloating(this.dtype)) {
       throw new DsError({
         code: 'DS_DTYPE',

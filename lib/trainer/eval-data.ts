@@ -1,6 +1,7 @@
 // Data that are judged: each sample once, in order, and as many batches on every rank.
 import { DataLoader, type Dataset, type IterableDataset, Sampler } from '../data/index.js';
 import { isIterableDataset } from '../data/iterable-dataset.js';
+import { requireSamples } from '../data/round-reader.js';
 import type { DataPlace, TrainerData } from './options.js';
 import type { TrainerSettings } from './read-options.js';
 import { collateFor, isDataset, requireSource } from './train-data.js';
@@ -36,7 +37,9 @@ export async function openEvalData<Sample, Batch>(
 /** Samples that come in turn, in memory: no rank is given one twice, or misses one. */
 async function held<Sample>(dataset: IterableDataset<Sample>): Promise<Dataset<Sample>> {
   const samples: Sample[] = [];
-  for await (const sample of dataset.iterate(0)) samples.push(sample);
+  const given = dataset.iterate(0);
+  requireSamples(given);
+  for await (const sample of given) samples.push(sample);
   return { length: samples.length, get: (index) => samples[index] as Sample };
 }
 

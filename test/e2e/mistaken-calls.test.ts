@@ -16,7 +16,7 @@ const FOR_AUTHORS = new Set([
   ...['nn.init.ones', 'nn.init.zeros', 'nn.loadBalancingLoss', 'nn.models.gpt2ActivationBytes'],
   ...['nn.models.gpt2HuggingFaceNames', 'parallel.vocabularyCrossEntropy', 'pipe.drawSchedule'],
   ...['pipe.lower', 'pipe.simulate', 'profiler.formatProfile', 'profiler.printProfile'],
-  ...['profiler.writeTrace', 'combineRows', 'routeTopK'],
+  ...['profiler.writeTrace', 'combineRows'],
 ]);
 
 /** Classes whose objects a function of the package makes, or an author of the like. */

@@ -1,6 +1,7 @@
 // The batch triad: samples of an update, of a micro-batch on one rank, and micro-batches of an
 // update.
 import { DsError } from '../../errors.js';
+import { phrase } from '../../runtime/phrase.js';
 import type { Accumulation } from './accumulation.js';
 
 export interface BatchOptions {
@@ -61,7 +62,7 @@ export class BatchSizes {
    * those of all ranks.
    */
   setTrain(train: number): void {
-    const steps = train / this.micros;
+    const steps = typeof train === 'number' ? train / this.micros : 0;
     if (!Number.isInteger(steps) || steps < 1) {
       throw wrong('engine.setTrainBatchSize', `a positive multiple of ${this.micros}`, train);
     }
@@ -81,6 +82,6 @@ export class BatchSizes {
   }
 }
 
-function wrong(op: string, expected: string, got: number): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: String(got) });
+function wrong(op: string, expected: string, got: unknown): DsError {
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(got) });
 }

@@ -193,6 +193,10 @@ export function unflatten(x: Tensor, dim: number, sizes: readonly number[]): Ten
   requireTensor('unflatten', x);
   const at = normalizeDim('unflatten', dim, x.ndim);
   const size = x.shape[at] as number;
+  if (!Array.isArray(sizes)) {
+    const hint = typeof sizes === 'number' ? `Sizes are a list: [${sizes}].` : '';
+    throw shapeError('unflatten', 'sizes, a list of integers', phrase(sizes), hint);
+  }
   const known = sizes.filter((each) => each !== -1);
   const rest = size / Math.max(1, numel(known));
   const parts = sizes.map((each) => (each === -1 ? rest : each));

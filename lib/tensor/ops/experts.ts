@@ -1,7 +1,9 @@
 // What layers of experts are made of: routing, rows sorted by expert, products of ragged groups,
 // and the weighted sum of what the experts of a token say.
 import * as kernels from '../../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
+import { requireType } from '../../runtime/require-type.js';
 import { describe } from '../../runtime/view.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -30,6 +32,8 @@ export interface RouteOptions {
   normalize: boolean;
 }
 
+const ROUTE: OptionNames<RouteOptions> = { k: true, normalize: true };
+
 // Operations: experts.
 
 /**
@@ -38,9 +42,11 @@ export interface RouteOptions {
  * f64). Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT. Sources: Shazeer et al. 2017; transformers'
  * MixtralTopKRouter.
  */
-export function routeTopK(given: Tensor, { k, normalize }: RouteOptions): Routes {
+export function routeTopK(given: Tensor, options: RouteOptions): Routes {
   requireTensor('routeTopK', given);
+  const { k, normalize } = readOptions('routeTopK', options, ROUTE);
   requireInteger('routeTopK k', k, 1);
+  requireType('routeTopK normalize', normalize, 'boolean');
   const logits = packed(given);
   const { device, dtype } = logits;
   const shape = [...logits.shape.slice(0, 1), k];

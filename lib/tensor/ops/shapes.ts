@@ -65,7 +65,7 @@ export function requirePosition(op: string, position: number): number {
 
 /** `dim` counted from the front. Throws DS_SHAPE. */
 export function normalizeDim(op: string, dim: number, ndim: number): number {
-  const found = dim < 0 ? dim + ndim : dim;
+  const found = typeof dim === 'number' && dim < 0 ? dim + ndim : dim;
   if (Number.isInteger(found) && found >= 0 && found < ndim) return found;
   const hint = ndim === 0 ? 'It has no dims: shape [].' : 'Negative dims count from the end.';
   throw shapeError(op, `a dim in [${-ndim}, ${ndim})`, phrase(dim), hint);

@@ -1,0 +1,9 @@
+// Whether loadStateDict() of a loader or a sampler was given a state at all.
+import { isObject } from '../runtime/is-object.js';
+import { refusedValue } from '../runtime/refused.js';
+
+/** Throws DS_ARGUMENT for what is no object: undefined, where a checkpoint had none. */
+export function requireState(op: string, state: unknown): void {
+  if (isObject(state)) return;
+  throw refusedValue(`${op}.loadStateDict`, 'a state, as stateDict() gives it', state);
+}
