@@ -10,7 +10,7 @@ import { Sampler } from './sampler.js';
 
 /** Which samples meet, and a rank's place among those that share them. */
 export interface LengthGroupedOptions {
-  /** Samples of a batch of all ranks together. */
+  /** Samples of a batch, of which groups are made; the ranks share the order out, not the batch. */
   batchSize: number;
   /** Default 0; the same on every rank. */
   seed?: number;

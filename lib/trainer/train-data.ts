@@ -45,7 +45,7 @@ export async function openTrainData<Sample, Batch>(
   if (sampled) requireNoOrder(settings);
   const sampler =
     samplerOf(config, opened.length, { rank, worldSize }) ??
-    (await ownSampler(opened, settings, place));
+    (await ownSampler(opened, settings, place, config));
   const collate = await collateFor(opened, settings, place);
   const { device } = place;
   const options = { batchSize: place.batchSize, device, sampler, dropLast, collate };
@@ -77,13 +77,15 @@ async function ownSampler<Sample, Batch>(
   dataset: Dataset<Sample>,
   { data }: DataSettings<Sample, Batch>,
   { rank, worldSize, seed, batchSize: micro }: DataPlace,
+  { gradient_accumulation_steps: accumulation }: ResolvedConfig,
 ): Promise<Sampler> {
   const { sampling, lengths } = data;
   const share = { rank, worldSize, seed };
   if (sampling !== 'group_by_length') {
     return new DistributedSampler(dataset.length, { ...share, shuffle: sampling === 'random' });
   }
-  const batchSize = micro * worldSize;
+  // Of one rank, as in transformers' Trainer: the order is the same on any number of them.
+  const batchSize = micro * accumulation;
   return new LengthGroupedSampler(lengths ?? (await lengthsOf(dataset)), { ...share, batchSize });
 }
 
