@@ -203,7 +203,7 @@ export interface TrainerOptions<Sample = unknown, Batch = Batched<Sample>> {
   schedule?: Schedule;
   /** Updates over which the rate rises from 0, or a share of all (below 1). Default 0. */
   warmup?: number;
-  /** Of matrices alone: biases and norms do not decay. Default 0. */
+  /** Of matrices and DoRA's magnitudes: biases and norms do not decay. Default 0. */
   weightDecay?: number;
   /** Of AdamW. Default [0.9, 0.999]. */
   betas?: readonly [number, number];
