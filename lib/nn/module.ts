@@ -14,10 +14,16 @@ import { outline } from './outline.js';
 import { Parameter } from './parameter.js';
 import type { PretrainedDescription } from './pretrained-description.js';
 
-/** Runs before forward, with its inputs. */
-export type ForwardPreHook = (module: Module, inputs: readonly unknown[]) => void;
-/** Runs after forward, with its inputs and what it returned. */
-export type ForwardHook = (module: Module, inputs: readonly unknown[], output: unknown) => void;
+/**
+ * Runs before forward, with its inputs. A list that it returns is the inputs from then on, and a
+ * tensor the only one; all else that it may return is of no account.
+ */
+export type ForwardPreHook = (module: Module, inputs: readonly unknown[]) => unknown;
+/**
+ * Runs after forward, with its inputs and what it returned. A tensor or a list that the hook
+ * returns is the output from then on; all else that it may return is of no account.
+ */
+export type ForwardHook = (module: Module, inputs: readonly unknown[], output: unknown) => unknown;
 /** Runs when a call of a module ends with an exception. */
 type FailureHook = (module: Module) => void;
 /** Runs when backward reaches a module, before its forward's backward. */
@@ -30,6 +36,10 @@ export type FullBackwardHook = (
 ) => InsteadOrNothing;
 /** Runs before the values of a module are handed out. */
 export type StateDictPreHook = () => void;
+
+/** What stands for tensors where a hook returns it. */
+const isOutput = (value: unknown): value is Tensor | readonly unknown[] =>
+  value instanceof Tensor || Array.isArray(value);
 
 /** A module and its path below the root. */
 export interface NamedModule {
@@ -69,10 +79,17 @@ export abstract class Module {
   /** forward(...inputs) with the hooks around it. */
   call(...inputs: InputsOf<this>): ReturnType<this['forward']> {
     try {
-      for (const hook of this.preHooks) hook(this, inputs);
+      let given: readonly unknown[] = inputs;
+      for (const hook of this.preHooks) {
+        const others = hook(this, given);
+        if (isOutput(others)) given = others instanceof Tensor ? [others] : others;
+      }
       const watched = this.backwardHooks?.start(this) ?? null;
-      const output = this.forward(...(watched ? watched.inputs(inputs) : inputs));
-      for (const hook of this.hooks) hook(this, inputs, output);
+      let output = this.forward(...(watched ? watched.inputs(given) : given));
+      for (const hook of this.hooks) {
+        const other = hook(this, given, output);
+        if (isOutput(other)) output = other as typeof output;
+      }
       return watched ? watched.output(output) : output;
     } catch (error) {
       for (const hook of this.failureHooks) hook(this);
@@ -80,14 +97,20 @@ export abstract class Module {
     }
   }
 
-  /** Returns a function that removes the hook. */
+  /**
+   * Calls `hook` before each forward of call(); see ForwardPreHook. Returns a function that removes
+   * the hook. Source: PyTorch.
+   */
   registerForwardPreHook(hook: ForwardPreHook): () => void {
     requireType('Module.registerForwardPreHook', hook, 'function');
     this.preHooks.add(hook);
     return () => this.preHooks.delete(hook);
   }
 
-  /** Returns a function that removes the hook. */
+  /**
+   * Calls `hook` after each forward of call(); see ForwardHook. Returns a function that removes the
+   * hook. Source: PyTorch.
+   */
   registerForwardHook(hook: ForwardHook): () => void {
     requireType('Module.registerForwardHook', hook, 'function');
     this.hooks.add(hook);

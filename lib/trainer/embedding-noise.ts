@@ -16,15 +16,11 @@ export function addEmbeddingNoise(model: Module, alpha: number): () => void {
     throw refusedValue('Trainer neftuneNoiseAlpha', expected, model);
   }
   const table = model.pipelineLayers()[0]?.modules[0] as Module;
-  const { forward } = table;
-  table.forward = (tokens: Tensor): Tensor => {
-    const embedded: Tensor = forward.call(table, tokens);
-    if (!table.training) return embedded;
+  return table.registerForwardHook((_module, _inputs, output) => {
+    if (!table.training) return null;
+    const embedded = output as Tensor;
     const [, here, channels] = embedded.shape as [number, number, number];
     const length = sharedTokens()?.whole ?? here;
     return embedded.add(noiseLike(embedded, alpha / Math.sqrt(length * channels)));
-  };
-  return () => {
-    table.forward = forward;
-  };
+  });
 }

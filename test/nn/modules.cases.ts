@@ -42,6 +42,9 @@ const published: [string, number][] = [
   ['1558M', 1_557_611_200],
 ];
 
+const at = ({ weight }: nn.Linear, row: number, column: number): number =>
+  weight.toArray()[row * 2 + column] as number;
+
 export const cases: Case[] = [
   nnCase('parameters in an array belong to the module, and are no units', () => {
     class Scales extends nn.Module {
@@ -160,6 +163,32 @@ export const cases: Case[] = [
     for (const remove of removers) remove();
     layer.call(zeros([1]));
     assert.deepEqual(seen, ['before', 'after']);
+  }),
+  nnCase('what hooks return goes on: inputs before a forward, the output behind it', () => {
+    const layer = new nn.Linear(2, 2, { bias: false });
+    const x = Tensor.from([[1, 2]]).requireGrad();
+    const plain = layer.call(x).toArray();
+    const removers = [
+      layer.registerForwardPreHook((_, [given]) => (given as Tensor).mul(2)),
+      layer.registerForwardPreHook((_, given) => [(given[0] as Tensor).mul(5)]),
+      layer.registerForwardHook((_, __, output) => (output as Tensor).add(1)),
+      layer.registerForwardHook((_, inputs, output) => {
+        assert.deepEqual((inputs[0] as Tensor).toArray(), [10, 20]);
+        return (output as Tensor).mul(3);
+      }),
+    ];
+    const out = layer.call(x);
+    const wanted = plain.map((value) => (value * 10 + 1) * 3);
+    out.toArray().forEach((value, i) => {
+      assert.ok(Math.abs(value - (wanted[i] as number)) < 1e-4);
+    });
+    out.sum().backward();
+    const columns = [0, 1].map((i) => 30 * [0, 1].reduce((sum, o) => sum + at(layer, o, i), 0));
+    (x.grad as Tensor).toArray().forEach((value, i) => {
+      assert.ok(Math.abs(value - (columns[i] as number)) < 1e-4);
+    });
+    for (const remove of removers) remove();
+    assert.deepEqual(layer.call(x).toArray(), plain);
   }),
   nnCase('GPT-2 has the published numbers of parameters', () => {
     for (const [name, count] of published) {
