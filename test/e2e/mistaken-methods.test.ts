@@ -75,8 +75,16 @@ const tensors: readonly Mistake[] = [
     'requireGrad: expected true or false, got "no".',
   ],
   ['routeTopK()', () => routeTopK(), 'routeTopK: expected a tensor, got undefined.'],
-  ['routeTopK(x)', () => routeTopK(square()), 'routeTopK k: expected an integer of at least 1'],
-  ['routeTopK(x, 2)', () => routeTopK(square(), 2), 'routeTopK: expected an object of options'],
+  [
+    'routeTopK(x)',
+    () => routeTopK(square()),
+    'routeTopK: expected options { k, normalize }, got undefined.',
+  ],
+  [
+    'routeTopK(x, 2)',
+    () => routeTopK(square(), 2),
+    'routeTopK: expected options { k, normalize }, got 2.',
+  ],
   [
     'routeTopK(x, { k })',
     () => routeTopK(square(), { k: 1 }),

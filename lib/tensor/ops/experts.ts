@@ -1,7 +1,8 @@
 // What layers of experts are made of: routing, rows sorted by expert, products of ragged groups,
 // and the weighted sum of what the experts of a token say.
+import { isObject } from '../../runtime/is-object.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { describe } from '../../runtime/view.js';
@@ -32,8 +33,6 @@ export interface RouteOptions {
   normalize: boolean;
 }
 
-const ROUTE: OptionNames<RouteOptions> = { k: true, normalize: true };
-
 // Operations: experts.
 
 /**
@@ -44,7 +43,8 @@ const ROUTE: OptionNames<RouteOptions> = { k: true, normalize: true };
  */
 export function routeTopK(given: Tensor, options: RouteOptions): Routes {
   requireTensor('routeTopK', given);
-  const { k, normalize } = readOptions('routeTopK', options, ROUTE);
+  if (!isObject(options)) throw refusedValue('routeTopK', 'options { k, normalize }', options);
+  const { k, normalize } = options;
   requireInteger('routeTopK k', k, 1);
   requireType('routeTopK normalize', normalize, 'boolean');
   const logits = packed(given);
