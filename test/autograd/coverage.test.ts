@@ -36,6 +36,7 @@ const notDifferentiable = new Set([
   ...['add_', 'sub_', 'mul_', 'div_', 'neg_', 'exp_', 'sqrt_', 'relu_', 'clamp_', 'fill_', 'zero_'],
   ...['copy_', 'maskedFill_', 'normal_', 'uniform_', 'documentPositions'],
   ...['groupRows', 'choicesOf', 'BlockLayout', 'chooseTokens', 'placesOfTokens', 'drawOf'],
+  'noiseLike',
 ]);
 
 const covered = new Set(

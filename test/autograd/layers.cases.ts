@@ -2,6 +2,8 @@
 import * as ops from '../../lib/tensor/index.js';
 import { type GradientCheck, gradientCases, type Input, indices } from './check.js';
 
+type Pair = [ops.Tensor, ops.Tensor];
+
 const shapes = (...list: number[][]): Input[] => list.map((shape) => ({ shape }));
 const strided = (...list: number[][]): Input[] => list.map((shape) => ({ shape, strided: true }));
 
@@ -128,6 +130,22 @@ const linears: GradientCheck[] = [
     title: 'frozen weight',
     inputs: [{ shape: [3, 5] }, { shape: [4, 5], grad: false }, { shape: [4] }],
     run: (x, w, b) => ops.linear(x, w, b),
+  },
+  {
+    op: 'linearOfRank',
+    inputs: shapes([2, 3, 5], [4, 5], [4]),
+    run: (x, w, b) => ops.linearOfRank(x, w, b, true),
+  },
+  {
+    op: 'linearOfRank',
+    title: 'of two ranks',
+    inputs: [...shapes([3, 6], [4, 6]), { shape: [4] }],
+    run(x, w, b) {
+      const own = (rank: number): ops.Tensor[] => [x, w].map((of) => of.narrow(1, 3 * rank, 3));
+      const [first, second] = [own(0), own(1)] as [Pair, Pair];
+      const other = ops.linearOfRank(...second, b.detach(), false);
+      return ops.linearOfRank(...first, b, true).add(other);
+    },
   },
   {
     op: 'linearGelu',
