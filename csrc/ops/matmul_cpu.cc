@@ -21,9 +21,10 @@ constexpr int64_t kTileSide = 512, kTileSideMin = 64, kTargetTiles = 32;
 constexpr int64_t kManyWeights = 1 << 16;
 constexpr int64_t kInnerBlock = 512;  // columns of a and rows of b converted at a time
 // Longer f32 sums are taken in pieces, and those in f64: one long sum would drift by its roundings.
-// OpenBLAS cuts the sums of several rows once more, but not those of one; dot products have eight
-// sums side by side, and are cut where they are longer still.
-constexpr int64_t kPiece = 1 << 14, kRowPiece = 1 << 11, kFewRowsLongest = 1 << 16;
+// OpenBLAS cuts some of them once more, by its kernels for a processor and by shape; dot products
+// have eight sums side by side, and are cut where they are longer still.
+constexpr int64_t kLongest = 1 << 14, kPiece = 1 << 11;
+constexpr int64_t kFewRowsLongest = 1 << 16, kFewRowsPiece = 1 << 14;
 
 /// The sizes of one call; `batch` is 1 for plain matrices.
 struct Sizes {
@@ -141,7 +142,7 @@ class Product {
 
   void run_few_rows(ThreadPool& pool) const {
     const auto a = operand<T>(op_.a, 0, false), b = operand<T>(op_.b, 0, true);
-    const int64_t length = s_.k > kFewRowsLongest ? kPiece : s_.k;
+    const int64_t length = s_.k > kFewRowsLongest ? kFewRowsPiece : s_.k;
     std::vector<FewRows> pieces;
     for (int64_t k = 0; k < s_.k; k += length)
       pieces.emplace_back(a.data + k, a.ld, s_.m, std::min(length, s_.k - k));
@@ -195,7 +196,7 @@ class Product {
 
   /// c (+)= the tile's product.
   void multiply(const Tile& t, C* c, int64_t ldc, bool add, std::vector<C>& scratch) const {
-    if (std::is_same_v<C, float> && s_.k > kPiece) multiply_pieces(t, c, ldc, add, scratch);
+    if (std::is_same_v<C, float> && s_.k > kLongest) multiply_pieces(t, c, ldc, add, scratch);
     else multiply_inner(t, {0, s_.k}, c, ldc, add, scratch);
   }
 
@@ -203,9 +204,8 @@ class Product {
   void multiply_pieces(const Tile& t, C* c, int64_t ldc, bool add, std::vector<C>& scratch) const {
     std::vector<C> piece(static_cast<size_t>(t.rows * t.cols));
     std::vector<double> sums(piece.size(), 0.0);
-    const int64_t length = t.rows == 1 ? kRowPiece : kPiece;
-    for (int64_t k = 0; k < s_.k; k += length) {
-      multiply_inner(t, {k, std::min(s_.k, k + length)}, piece.data(), t.cols, false, scratch);
+    for (int64_t k = 0; k < s_.k; k += kPiece) {
+      multiply_inner(t, {k, std::min(s_.k, k + kPiece)}, piece.data(), t.cols, false, scratch);
       for (size_t i = 0; i < sums.size(); ++i) sums[i] += static_cast<double>(piece[i]);
     }
     for (int64_t i = 0; i < t.rows; ++i) {
