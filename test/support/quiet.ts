@@ -41,8 +41,8 @@ export async function quiet(
   const deadline = Date.now() + PATIENCE_MS;
   for (let still = 0; still < STILL; ) {
     const before = count();
+    if (before <= least) return;
     await collected(deadline);
-    if (count() <= least) return;
     still = count() === before ? still + 1 : 0;
     if (Date.now() > deadline) throw new Error(`The heap does not come to rest: ${count()} live`);
   }

@@ -120,6 +120,8 @@ async function run(
   }
   engine.destroy();
   result.leaked = liveTensors() - before;
+  const { module } = engine;
+  for (const tensor of [...module.parameters(), ...module.buffers()]) tensor.dispose();
   return result;
 }
 
