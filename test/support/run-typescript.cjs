@@ -3,8 +3,9 @@
 const { createHash } = require('node:crypto');
 const { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } = require('node:fs');
 const Module = require('node:module');
-const { join } = require('node:path');
-const { isMainThread } = require('node:worker_threads');
+const { dirname, join } = require('node:path');
+const { Script } = require('node:vm');
+const { isMainThread, threadId } = require('node:worker_threads');
 
 /**
  * Compiled sources by what they were compiled from: a process otherwise spends half its start here.
@@ -25,13 +26,13 @@ const COMPILE = 'require(process.argv[1]).compileFile(process.argv[2])';
  */
 const OWN_IMPORT = /\bimport\(\s*(['"]\.[^'"]*['"])\s*\)/g;
 
+const COMPILED_BY = JSON.stringify([compiler, OPTIONS, OWN_IMPORT.source]);
+
 const resolve = Module._resolveFilename;
 Module._resolveFilename = (request, parent, ...rest) => {
   if (request.startsWith('.') && request.endsWith('.js') && parent?.filename?.endsWith('.ts')) {
-    const source = `${request.slice(0, -3)}.ts`;
-    if (existsSync(new URL(source, `file://${parent.filename}`))) {
-      return resolve(source, parent, ...rest);
-    }
+    const source = join(dirname(parent.filename), `${request.slice(0, -3)}.ts`);
+    if (existsSync(source)) return source;
   }
   return resolve(request, parent, ...rest);
 };
@@ -42,10 +43,22 @@ function compiled(source, filename) {
   return code.replace(OWN_IMPORT, 'Promise.resolve().then(() => require($1))');
 }
 
+/** Where what comes of `source` is kept. */
+function placeOf(source) {
+  const hash = createHash('sha1').update(COMPILED_BY).update(source);
+  return join(KEPT, `${hash.digest('hex')}.js`);
+}
+
+/** Others may read or write the same: it is there whole, or not at all. */
+function keep(path, content) {
+  mkdirSync(KEPT, { recursive: true });
+  const own = `${path}.${process.pid}.${threadId}`;
+  writeFileSync(own, content);
+  renameSync(own, path);
+}
+
 /** Of what another process has compiled, or for the next ones. */
-function compiledOnce(source, filename) {
-  const key = JSON.stringify([compiler, OPTIONS, OWN_IMPORT.source, source]);
-  const path = join(KEPT, `${createHash('sha1').update(key).digest('hex')}.js`);
+function compiledOnce(source, filename, path) {
   if (existsSync(path)) return readFileSync(path, 'utf8');
   if (!isMainThread) {
     // The compiler's addon crashes or hangs when its worker is terminated while it loads.
@@ -54,17 +67,43 @@ function compiledOnce(source, filename) {
     return readFileSync(path, 'utf8');
   }
   const code = compiled(source, filename);
-  mkdirSync(KEPT, { recursive: true });
-  const own = `${path}.${process.pid}`;
-  writeFileSync(own, code);
-  renameSync(own, path);
+  keep(path, code);
   return code;
 }
 
-const compileFile = (filename) => compiledOnce(readFileSync(filename, 'utf8'), filename);
+function compileFile(filename) {
+  const source = readFileSync(filename, 'utf8');
+  return compiledOnce(source, filename, placeOf(source));
+}
+
+/**
+ * Runs a module from V8's own form of it, which is kept as well: making it is half of what a start
+ * costs.
+ */
+function run(module, filename, code, kept) {
+  const cachedData = existsSync(kept) ? readFileSync(kept) : undefined;
+  const script = new Script(Module.wrap(code), { filename, cachedData });
+  const require = (request) => module.require(request);
+  require.resolve = (request) => Module._resolveFilename(request, module);
+  require.cache = Module._cache;
+  require.main = process.mainModule;
+  const body = script.runInThisContext();
+  body.call(module.exports, module.exports, require, module, filename, dirname(filename));
+  if (cachedData) return;
+  try {
+    keep(kept, script.createCachedData());
+  } catch {
+    // Where nothing can be written the next process makes it again.
+  }
+}
 
 require.extensions['.ts'] = (module, filename) => {
-  module._compile(compileFile(filename), filename);
+  const source = readFileSync(filename, 'utf8');
+  const path = placeOf(source);
+  const code = compiledOnce(source, filename, path);
+  // A script imports nothing by itself, and begins with no line for a shell.
+  if (/^#!|\bimport\(/.test(code)) module._compile(code, filename);
+  else run(module, filename, code, `${path}.${process.version}`);
 };
 
 module.exports = { compileFile };
