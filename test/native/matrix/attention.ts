@@ -96,10 +96,8 @@ function rowOf(
   length: number,
   d: number,
 ): (b: number, h: number, t: number) => Float64Array {
-  return (b, h, t) => {
-    const start = ((b * heads + h) * length + t) * d;
-    return x.subarray(start, start + d);
-  };
+  const rows = Array.from({ length: x.length / d }, (_, row) => x.subarray(row * d, (row + 1) * d));
+  return (b, h, t) => rows[(b * heads + h) * length + t]!;
 }
 
 function dot(a: Float64Array, b: Float64Array): number {
@@ -189,10 +187,14 @@ function forEachQuery(
  * Probabilities, and the logarithm of the sum of exponentials; minus infinity where all is hidden.
  */
 function softmax(scores: Float64Array): [Float64Array, number] {
-  const largest = scores.reduce((x, y) => max(x, y), -Infinity);
+  let largest = -Infinity;
+  for (let s = 0; s < scores.length; ++s) largest = max(largest, scores[s]!);
   if (largest === -Infinity) return [scores.fill(0), -Infinity];
-  const lse = largest + log(scores.reduce((sum, x) => sum + exp(x - largest), 0));
-  return [scores.map((x) => exp(x - lse)), lse];
+  let sum = 0;
+  for (let s = 0; s < scores.length; ++s) sum += exp(scores[s]! - largest);
+  const lse = largest + log(sum);
+  for (let s = 0; s < scores.length; ++s) scores[s] = exp(scores[s]! - lse);
+  return [scores, lse];
 }
 
 function attend(z: Sizes, v: Values, scale: number): { out: Float64Array; lse: Float64Array } {
@@ -218,17 +220,19 @@ function attendBackward(z: Sizes, v: Values, scale: number): Record<string, Floa
   const keys = (x: Float64Array) => rowOf(x, z.hk, z.s, z.d);
   const [query, out, dout] = [rows(v.q!), rows(v.out!), rows(v.dout!)];
   const [key, value] = [keys(v.k!), keys(v.v!)];
+  const [toQuery, toKey, toValue] = [rows(dq), keys(dk), keys(dv)];
   const factor = factorOf(z);
   forEachQuery(z, v, scale, ({ b, h, t, kh }, p) => {
-    const incoming = dout(b, h, t);
+    const [asked, incoming] = [query(b, h, t), dout(b, h, t)];
     const delta = dot(incoming, out(b, h, t));
+    const to = toQuery(b, h, t);
     p.forEach((weight, s) => {
       if (weight === 0) return;
       const kept = factor(b, h, t, s);
       const ds = weight * (kept * dot(incoming, value(b, kh, s)) - delta) * scale;
-      add(keys(dv)(b, kh, s), incoming, kept * weight);
-      add(rows(dq)(b, h, t), key(b, kh, s), ds);
-      add(keys(dk)(b, kh, s), query(b, h, t), ds);
+      add(toValue(b, kh, s), incoming, kept * weight);
+      add(to, key(b, kh, s), ds);
+      add(toKey(b, kh, s), asked, ds);
     });
   });
   return { dq, dk, dv };

@@ -6,16 +6,17 @@ const { abs, cos, floor, fround, imul, log, sqrt, trunc, PI } = Math;
 const { is } = Object;
 const { isNaN: nan } = Number;
 
-const word = new DataView(new ArrayBuffer(8));
+const float = new Float32Array(1);
+const word = new Uint32Array(float.buffer);
 
 function bitsOfFloat(x: number): number {
-  word.setFloat32(0, x);
-  return word.getUint32(0);
+  float[0] = x;
+  return word[0]!;
 }
 
 function floatOfBits(bits: number): number {
-  word.setUint32(0, bits >>> 0);
-  return word.getFloat32(0);
+  word[0] = bits;
+  return float[0]!;
 }
 
 /** The f32 `x` as bfloat16 bits, ties to even. */
@@ -38,13 +39,21 @@ function toHalf(x: number): number {
   return sign | ((bits - 0x38000000 + 0xfff + ((bits >>> 13) & 1)) >>> 13);
 }
 
-function fromHalf(bits: number): number {
+function halfOf(bits: number): number {
   const sign = bits & 0x8000 ? -1 : 1;
   const exponent = (bits >> 10) & 31;
   const mantissa = bits & 1023;
   if (exponent === 31) return mantissa ? Number.NaN : sign * Number.POSITIVE_INFINITY;
   if (exponent === 0) return sign * mantissa * 2 ** -24;
   return sign * (1024 + mantissa) * 2 ** (exponent - 25);
+}
+
+/** The value of each binary16, from when one is asked for. */
+let halves: Float64Array | null = null;
+
+function fromHalf(bits: number): number {
+  halves ??= Float64Array.from({ length: 0x10000 }, (_, half) => halfOf(half));
+  return halves[bits]!;
 }
 
 /** Stores `value` as element `at` of a raw array of `dtype`; what a cast from f64 gives. */
@@ -64,9 +73,69 @@ export function decode(raw: NumericArray, at: number, dtype: DType): number {
   return dtype === 'i64' ? Number(bits) : bits;
 }
 
+type Encode = (raw: never, at: Int32Array, values: ArrayLike<number>) => void;
+type Decode = (raw: never, at: Int32Array, values: Float64Array) => void;
+
+// A function each: a loop that has seen many kinds of arrays is several times as slow.
+const encoders: Partial<Record<DType, Encode>> = {
+  f64(raw: Float64Array, at, values) {
+    for (let i = 0; i < at.length; ++i) raw[at[i]!] = values[i]!;
+  },
+  f32(raw: Float32Array, at, values) {
+    for (let i = 0; i < at.length; ++i) raw[at[i]!] = values[i]!;
+  },
+  f16(raw: Uint16Array, at, values) {
+    for (let i = 0; i < at.length; ++i) raw[at[i]!] = toHalf(fround(values[i]!));
+  },
+  bf16(raw: Uint16Array, at, values) {
+    for (let i = 0; i < at.length; ++i) raw[at[i]!] = toBfloat16(fround(values[i]!));
+  },
+};
+const decoders: Partial<Record<DType, Decode>> = {
+  f64(raw: Float64Array, at, values) {
+    for (let i = 0; i < at.length; ++i) values[i] = raw[at[i]!]!;
+  },
+  f32(raw: Float32Array, at, values) {
+    for (let i = 0; i < at.length; ++i) values[i] = raw[at[i]!]!;
+  },
+  f16(raw: Uint16Array, at, values) {
+    for (let i = 0; i < at.length; ++i) values[i] = fromHalf(raw[at[i]!]!);
+  },
+  bf16(raw: Uint16Array, at, values) {
+    for (let i = 0; i < at.length; ++i) values[i] = floatOfBits(raw[at[i]!]! << 16);
+  },
+};
+
+/** Stores each of `values` where `at` says. */
+export function encodeAll(
+  raw: NumericArray,
+  at: Int32Array,
+  values: ArrayLike<number>,
+  dtype: DType,
+): void {
+  const all = encoders[dtype];
+  if (all) all(raw as never, at, values);
+  else for (let i = 0; i < at.length; ++i) encode(raw, at[i]!, values[i]!, dtype);
+}
+
+/** The elements at `at` as numbers. */
+export function decodeAll(raw: NumericArray, at: Int32Array, dtype: DType): Float64Array {
+  const values = new Float64Array(at.length);
+  const all = decoders[dtype];
+  if (all) all(raw as never, at, values);
+  else for (let i = 0; i < at.length; ++i) values[i] = decode(raw, at[i]!, dtype);
+  return values;
+}
+
+/** One element of each dtype. */
+const cells: Partial<Record<DType, NumericArray>> = {};
+
 /** `value` rounded to `dtype`. */
 export function rounded(value: number, dtype: DType): number {
-  const raw = rawArray(dtype, 1);
+  if (dtype === 'f64') return value;
+  if (dtype === 'f32') return fround(value);
+  cells[dtype] ??= rawArray(dtype, 1);
+  const raw = cells[dtype];
   encode(raw, 0, value, dtype);
   return decode(raw, 0, dtype);
 }

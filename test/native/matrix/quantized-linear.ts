@@ -104,10 +104,13 @@ function weightsOf(v: Record<string, Float64Array>, size: Sizes): Float64Array {
   const weights = new Float64Array(outputs * inputs);
   for (let row = 0; row < outputs; ++row) {
     const codes = unpack(v.packed!, row * words, size);
-    for (let k = 0; k < inputs; ++k) {
-      const at = row * groups + floor(k / group);
-      const zero = v.zero ? v.zero[at]! : 2 ** (bits - 1);
-      weights[row * inputs + k] = fround((codes[k]! - zero) * v.scale![at]!);
+    for (let g = 0; g < groups; ++g) {
+      const scale = v.scale![row * groups + g]!;
+      const zero = v.zero ? v.zero[row * groups + g]! : 2 ** (bits - 1);
+      const end = Math.min(inputs, (g + 1) * group);
+      for (let k = g * group; k < end; ++k) {
+        weights[row * inputs + k] = fround((codes[k]! - zero) * scale);
+      }
     }
   }
   return weights;
