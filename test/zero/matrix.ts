@@ -26,6 +26,9 @@ export interface Arithmetic {
   clip: 0 | 1;
 }
 
+/** More than are skipped. */
+export const FP16_STEPS = 7;
+
 const EVERYTHING = 1e9;
 
 /** One element: every unit is a bucket of its own. */
@@ -167,8 +170,19 @@ const special = (): Variant[] => [
   })),
 ];
 
-function family(arithmetic: Arithmetic, steps: number): Family {
+/**
+ * So many that what a first step has learned is used, and where there is a clip, that norms below
+ * it follow those above and come before them again; in fp16 the first steps are skipped.
+ */
+function stepsOf({ precision, accumulation, clip }: Arithmetic): number {
+  if (precision === 'fp16') return FP16_STEPS;
+  if (clip === 0) return 4;
+  return accumulation === 1 ? 7 : 5;
+}
+
+function family(arithmetic: Arithmetic): Family {
   const { precision, gradients, accumulation, clip } = arithmetic;
+  const steps = stepsOf(arithmetic);
   const settings = [...variants(), ...special()]
     // Speculation is for gradients in the weights' dtype.
     .filter(({ speculative }) => !speculative || !gradients)
@@ -183,9 +197,9 @@ function family(arithmetic: Arithmetic, steps: number): Family {
  * micro-batch and sum the shards, stages 0 and 1 sum first: two families, whose references are
  * compared within a bound.
  */
-export function families(arithmetics: readonly Arithmetic[], steps: number): Family[] {
+export function families(arithmetics: readonly Arithmetic[]): Family[] {
   return arithmetics.flatMap((arithmetic) => {
-    const { name, settings } = family(arithmetic, steps);
+    const { name, settings } = family(arithmetic);
     if (arithmetic.accumulation === 1) return [{ name, settings }];
     const early = ({ zero }: Setting): boolean => Number((zero as Zero).stage ?? 0) >= 2;
     return [

@@ -5,15 +5,13 @@ import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Precision } from '../e2e/tiny-training.js';
 import type { Case } from '../support/case.js';
 import { distances } from './distances.js';
-import { type Arithmetic, type Family, families } from './matrix.js';
+import { type Arithmetic, type Family, FP16_STEPS, families } from './matrix.js';
 import type { Setting, Trained, TrainJob } from './train-process.js';
 
 async function trainOn(device: Device, ranks: number, job: Omit<TrainJob, 'device'>) {
   const whole: TrainJob = { device: device.kind, ...job };
   return reportsOf<Trained[]>(await runRanks('../zero/train-process', ranks, { job: whole }));
 }
-
-const STEPS = 7;
 
 /** What each rank reports of each family, all of which one job trains. */
 async function trainFamilies(device: Device, ranks: number, all: Family[], weights = false) {
@@ -35,7 +33,7 @@ async function trainFamilies(device: Device, ranks: number, all: Family[], weigh
 const stagesAgree =
   (ranks: number, arithmetics: readonly Arithmetic[]) =>
   async (device: Device): Promise<void> => {
-    const all = families(arithmetics, STEPS);
+    const all = families(arithmetics);
     for (const { name, results } of await trainFamilies(device, ranks, all)) {
       const [reference] = (results[0] as Trained[]).map(({ hash }) => hash);
       for (const [rank, ofRank] of results.entries()) {
@@ -44,7 +42,7 @@ const stagesAgree =
         }
       }
       const first = (results[0] as Trained[])[0] as Trained;
-      if (name.startsWith('fp16')) assert.ok(first.skipped > 0 && first.skipped < STEPS);
+      if (name.startsWith('fp16')) assert.ok(first.skipped > 0 && first.skipped < FP16_STEPS);
     }
   };
 
@@ -53,10 +51,7 @@ const stagesAgree =
  */
 async function fourRanksAgree(device: Device): Promise<void> {
   const clips = [0, 1] as const;
-  const all = families(
-    clips.map((clip) => ({ precision: 'fp32', accumulation: 1, clip })),
-    STEPS,
-  );
+  const all = families(clips.map((clip) => ({ precision: 'fp32', accumulation: 1, clip })));
   for (const { name, results } of await trainFamilies(device, 4, all, true)) {
     const [reference] = results[0] as Trained[];
     for (const [rank, ofRank] of results.entries()) {
