@@ -156,11 +156,25 @@ function examine(result: RankResult, { fault, says }: Expectation): void {
   if (!report.same) throw new Error(`${who}: a second call gave another error`);
 }
 
+const stalling = expectations.filter(({ timeout }) => timeout === STALL);
+
 const faults: readonly Case[] = expectations.map((expected) => ({
   name: `rank ${expected.culprit} of ${expected.ranks}: ${expected.fault}`,
   run: (device) => provoke(device, expected),
   gpus: expected.ranks,
+  skip: ({ kind }) =>
+    kind === 'cpu' && expected.timeout === STALL ? 'waits beside the others that stall' : null,
 }));
+
+/** They use no core while they wait: all wait at the same time. */
+const stalls: Case = {
+  name: `a rank that stalls, in three jobs at a time: ${stalling.map(({ fault }) => fault)}`,
+  run: async (device) => {
+    const ends = await Promise.allSettled(stalling.map((expected) => provoke(device, expected)));
+    for (const end of ends) if (end.status === 'rejected') throw end.reason;
+  },
+  skip: ({ kind }) => (kind === 'cpu' ? null : 'on GPUs each is a case of its own'),
+};
 
 /** By how it ends: what the ranks' tensors, at first their rank, must be then. */
 const ends: Record<EvenEnd, readonly number[]> = {
@@ -189,4 +203,5 @@ export const cases: readonly Case[] = [
   },
   ...evenEnds,
   ...faults,
+  stalls,
 ];
