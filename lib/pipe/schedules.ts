@@ -45,16 +45,25 @@ const inTurns = (stage: number, ranks: number, micros: number): Work[] =>
   );
 
 /**
+ * The same order, whose backwards behind the last forward are in halves, as in Qi et al. 2024: the
+ * stage before waits for their gradients, which leave before those of the weights are computed.
+ */
+function endingEarly(order: readonly Work[]): Work[] {
+  const last = order.findLastIndex(({ kind }) => kind === 'F');
+  return order.flatMap((each, i) => {
+    const { kind, stage, micro } = each;
+    const isAwaited = i > last && kind === 'B' && stage > 0;
+    return isAwaited ? [work('I', stage, micro), work('W', stage, micro)] : [each];
+  });
+}
+
+/**
  * Forwards and backwards in turns, as soon as there is a gradient: idle (p - 1)(F + I), p - rank
  * micro-batches live. Source: Narayanan et al. 2019 (PipeDream-Flush); DeepSpeed's TrainSchedule
- * has this order. Here backwards behind a stage's last forward are in halves, as in Qi et al. 2024:
- * the stage before waits for their gradients, which leave before those of the weights are computed.
+ * has this order, of whole backwards.
  */
 export const ONE_F_ONE_B = oneStage('1f1b', (stage, ranks, micros) =>
-  inTurns(stage, ranks, micros).flatMap((each) => {
-    const isAwaited = each.kind === 'B' && stage > 0 && each.micro >= micros - (ranks - stage);
-    return isAwaited ? [work('I', stage, each.micro), work('W', stage, each.micro)] : [each];
-  }),
+  endingEarly(inTurns(stage, ranks, micros)),
 );
 
 /**
@@ -92,7 +101,7 @@ export function forwardsOf(schedule: Schedule): Schedule {
 }
 
 /**
- * 1F1B over `stagesPerRank` stages a rank (v): idle (p - 1)(F + B) / v for v times the transfers.
+ * 1F1B over `stagesPerRank` stages a rank (v): idle (p - 1)(F + I) / v for v times the transfers.
  * Micro-batches go through in groups of p, the last one larger where p does not divide them: each
  * stage of a rank works on a whole group before the next does. Source: Narayanan et al. 2021,
  * Megatron-LM's interleaved schedule.
@@ -110,7 +119,7 @@ export function interleaved(stagesPerRank: number): Schedule {
       const forwards = inGroups('F', turns);
       const ahead = 2 * (ranks - rank - 1) + (stagesPerRank - 1) * largest;
       const backwards = inGroups('B', turns.toReversed());
-      return alternating(forwards, backwards, Math.min(ahead, forwards.length));
+      return endingEarly(alternating(forwards, backwards, Math.min(ahead, forwards.length)));
     });
   };
   return { name: `interleaved ${stagesPerRank}`, stagesPerRank, plan };

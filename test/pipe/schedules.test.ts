@@ -42,7 +42,7 @@ const rows: Row[] = [
   ...[2, 3].map((v) => ({
     schedule: interleaved(v),
     // Work is that of a stage, of which a rank has v: the paper's F / v.
-    idle: (p: number, m: number) => (m % p === 0 ? (p - 1) * (F + I + W) : null),
+    idle: (p: number, m: number) => (m % p === 0 ? (p - 1) * (F + I) : null),
     live: (p: number, m: number, r: number) =>
       Math.min(v * m, 2 * (p - r - 1) + (v - 1) * (p + (m % p)) + 1),
   })),
