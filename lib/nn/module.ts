@@ -15,13 +15,13 @@ import { Parameter } from './parameter.js';
 import type { PretrainedDescription } from './pretrained-description.js';
 
 /**
- * Runs before forward, with its inputs. A list that it returns is the inputs from then on, and a
- * tensor the only one; all else that it may return is of no account.
+ * Runs before forward, with its inputs. A list of tensors that it returns, or one with other things
+ * beside them, is the inputs from then on, and a tensor the only one; all else is of no account.
  */
 export type ForwardPreHook = (module: Module, inputs: readonly unknown[]) => unknown;
 /**
- * Runs after forward, with its inputs and what it returned. A tensor or a list that the hook
- * returns is the output from then on; all else that it may return is of no account.
+ * Runs after forward, with its inputs and what it returned. A tensor that the hook returns, or a
+ * list with tensors, is the output from then on; all else is of no account.
  */
 export type ForwardHook = (module: Module, inputs: readonly unknown[], output: unknown) => unknown;
 /** Runs when a call of a module ends with an exception. */
@@ -37,9 +37,9 @@ export type FullBackwardHook = (
 /** Runs before the values of a module are handed out. */
 export type StateDictPreHook = () => void;
 
-/** What stands for tensors where a hook returns it. */
-const isOutput = (value: unknown): value is Tensor | readonly unknown[] =>
-  value instanceof Tensor || Array.isArray(value);
+/** What a hook means to go on with: hooks that only look often return what they have noted. */
+const isInstead = (value: unknown): value is Tensor | readonly unknown[] =>
+  value instanceof Tensor || (Array.isArray(value) && value.some((one) => one instanceof Tensor));
 
 /** A module and its path below the root. */
 export interface NamedModule {
@@ -82,13 +82,13 @@ export abstract class Module {
       let given: readonly unknown[] = inputs;
       for (const hook of this.preHooks) {
         const others = hook(this, given);
-        if (isOutput(others)) given = others instanceof Tensor ? [others] : others;
+        if (isInstead(others)) given = others instanceof Tensor ? [others] : others;
       }
       const watched = this.backwardHooks?.start(this) ?? null;
       let output = this.forward(...(watched ? watched.inputs(given) : given));
       for (const hook of this.hooks) {
         const other = hook(this, given, output);
-        if (isOutput(other)) output = other as typeof output;
+        if (isInstead(other)) output = other as typeof output;
       }
       return watched ? watched.output(output) : output;
     } catch (error) {

@@ -189,6 +189,16 @@ export const cases: Case[] = [
     });
     for (const remove of removers) remove();
     assert.deepEqual(layer.call(x).toArray(), plain);
+    let shapes: unknown;
+    const noting = [
+      layer.registerForwardPreHook(
+        (_, given) => (shapes = given.map((one) => (one as Tensor).shape)),
+      ),
+      layer.registerForwardHook((_, __, output) => (shapes = [shapes, (output as Tensor).shape])),
+    ];
+    assert.deepEqual(layer.call(x).toArray(), plain);
+    assert.deepEqual(shapes, [[[1, 2]], [1, 2]]);
+    for (const remove of noting) remove();
   }),
   nnCase('GPT-2 has the published numbers of parameters', () => {
     for (const [name, count] of published) {
