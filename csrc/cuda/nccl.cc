@@ -23,6 +23,7 @@ Nccl::Nccl()
       version(library.symbol<nccl::VersionFn*>("ncclGetVersion")),
       unique_id(library.symbol<nccl::UniqueIdFn*>("ncclGetUniqueId")),
       init(library.symbol<nccl::InitFn*>("ncclCommInitRankConfig")),
+      split(library.symbol<nccl::SplitFn*>("ncclCommSplit")),
       comm_abort(library.symbol<nccl::AbortFn*>("ncclCommAbort")),
       async_error(library.symbol<nccl::AsyncErrorFn*>("ncclCommGetAsyncError")),
       error_string(library.symbol<nccl::ErrorStringFn*>("ncclGetErrorString")),

@@ -44,6 +44,7 @@ struct Options {
 using VersionFn = Result(int*);
 using UniqueIdFn = Result(UniqueId*);
 using InitFn = Result(Comm*, int size, UniqueId, int rank, Options*);
+using SplitFn = Result(Comm parent, int color, int key, Comm*, Options*);
 using AbortFn = Result(Comm);
 using AsyncErrorFn = Result(Comm, Result*);
 using ErrorStringFn = const char*(Result);
@@ -69,6 +70,7 @@ struct Nccl {
   nccl::VersionFn* version;
   nccl::UniqueIdFn* unique_id;
   nccl::InitFn* init;
+  nccl::SplitFn* split;
   nccl::AbortFn* comm_abort;
   nccl::AsyncErrorFn* async_error;
   nccl::ErrorStringFn* error_string;

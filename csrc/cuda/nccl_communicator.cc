@@ -22,8 +22,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr size_t kAhead = 128;
-/// A call into NCCL that has not returned by then is stuck; only the abort lets it return.
-constexpr seconds kCallTime{3};
 /// An abort takes a second where kAhead kernels are queued; one that takes so long never ends.
 constexpr seconds kAbortTime{20};
 constexpr milliseconds kLook{5};
@@ -89,6 +87,26 @@ std::shared_ptr<NcclCommunicator> NcclCommunicator::make(int device) {
   return made;
 }
 
+nccl::Result NcclCommunicator::open(const nccl::UniqueId& id, int ranks, int rank,
+                                    const std::function<bool()>& is_waiting) {
+  const auto settle = [&](nccl::Result state) {
+    while (state == nccl::Result::in_progress && is_waiting()) {
+      if (nccl.async_error(parent_, &state) != nccl::Result::success) break;
+    }
+    return state;
+  };
+  nccl::Options of_parent;
+  of_parent.blocking = 0;
+  of_parent.split_share = 1;
+  nccl::Result state = settle(nccl.init(&parent_, ranks, id, rank, &of_parent));
+  if (state != nccl::Result::success) return state;
+  nccl::Options of_child;
+  of_child.blocking = 1;
+  state = settle(nccl.split(parent_, 0, rank, &child_, &of_child));
+  if (state == nccl::Result::success) comm = child_;
+  return state;
+}
+
 void NcclCommunicator::run(void (NcclCommunicator::*body)()) {
   const auto count = [this](int change) {
     const std::lock_guard lock(state_mutex_);
@@ -145,9 +163,11 @@ void NcclCommunicator::abort_on_order() {
     std::unique_lock lock(state_mutex_);
     changed_.wait(lock, [this] { return interrupted(); });
   }
+  name_thread("ds-abort flag");
+  if (parent_) nccl.comm_abort(parent_);
   {
     name_thread("ds-abort lock");
-    const std::unique_lock lock(mutex, kCallTime);
+    const std::lock_guard lock(mutex);
     name_thread("ds-abort nccl");
     if (comm) nccl.comm_abort(comm);
   }
@@ -231,7 +251,7 @@ void NcclCommunicator::give_back(CollectiveEnd* end) noexcept {
 }
 
 std::string NcclCommunicator::reason_of(nccl::Result result) const {
-  return text("NCCL: ", nccl.error_string(result), ": ", nccl.last_error(comm));
+  return text(nccl.error_string(result), ": ", nccl.last_error(comm ? comm : parent_));
 }
 
 std::string NcclCommunicator::fault() {
@@ -239,15 +259,12 @@ std::string NcclCommunicator::fault() {
   nccl::Result state = nccl::Result::success;
   if (!lock || interrupted() || nccl.async_error(comm, &state) != nccl::Result::success) return "";
   const bool fine = state == nccl::Result::success || state == nccl::Result::in_progress;
-  return fine ? "" : reason_of(state);
+  return fine ? "" : text("NCCL: ", reason_of(state));
 }
 
-std::string NcclCommunicator::settle(nccl::Result result) {
-  while (result == nccl::Result::in_progress && !interrupted()) {
-    std::this_thread::yield();
-    nccl.async_error(comm, &result);
-  }
-  return result == nccl::Result::success || interrupted() ? "" : reason_of(result);
+std::string NcclCommunicator::refusal_of(nccl::Result result) const {
+  const bool fine = result == nccl::Result::success || interrupted();
+  return fine ? "" : text("NCCL: ", reason_of(result));
 }
 
 }  // namespace ds::cuda

@@ -1,4 +1,4 @@
-// One NCCL communicator with the threads that watch its collectives end and that abort it.
+// A group's NCCL communicator with the threads that watch its collectives end and that abort it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -37,10 +38,16 @@ class CollectiveEnd {
 ///
 /// - the watchdog asks ended() alone, and tells the abort thread, without waiting for it;
 /// - the abort thread has made the device its own beforehand, so its first step is ncclCommAbort,
-///   and that one's first step is a store to the flag which the kernels poll. Each communicator has
-///   its own: ncclCommAbort goes on to wait for the streams, where the kernels of another
-///   communicator may be in front, and those need their flag too;
+///   and that one's first step is a store to the flag which the kernels poll. Each group has its
+///   own: ncclCommAbort goes on to wait for the streams, where the kernels of another group may be
+///   in front, and those need their flag too;
 /// - the look-out queries events, and may get stuck in that until the flag is set.
+///
+/// And why two communicators of NCCL's: where calls are non-blocking, each one starts a thread that
+/// makes the launch, which takes the host 80 us instead of 20; and where they block, nobody may
+/// free the communicator while a call waits in it for ranks to connect. So the one that is used is
+/// a blocking child. Its parent is opened without blocking, and used for nothing but its abort: the
+/// two share the flag, which kernels and calls under way poll. Once none is, the child may go.
 ///
 /// At most kAhead collectives are under way. A kernel that is still queued looks at the flag only
 /// after ten thousand vain polls, some milliseconds, so a long queue would take its time to end;
@@ -59,11 +66,18 @@ class NcclCommunicator {
   /// Whether it is aborted, or given up.
   bool over() const;
 
+  /// Opens it between `ranks` ranks; asks `is_waiting`, which may throw, whether to go on while
+  /// some have not come: in_progress where it did not. Once, before everything else but
+  /// interrupt().
+  nccl::Result open(const nccl::UniqueId& id, int ranks, int rank,
+                    const std::function<bool()>& is_waiting);
+
   /// NCCL's asynchronous failure; empty while there is none. Any thread.
   std::string fault();
-  /// Waits while a non-blocking call is in progress. Returns NCCL's reason where it refused the
-  /// call, else nothing.
-  std::string settle(nccl::Result result);
+  /// NCCL's reason where it refused a call with `result`, else nothing.
+  std::string refusal_of(nccl::Result result) const;
+  /// What NCCL says of a call that failed with `result`.
+  std::string reason_of(nccl::Result result) const;
 
   /// Returns when fewer than kAhead collectives are under way, or it is interrupted.
   void await_room();
@@ -74,14 +88,13 @@ class NcclCommunicator {
 
   const Nccl& nccl;
   const int device;  // current on every thread that calls CUDA: another one would get a context too
-  std::timed_mutex mutex;     // of calls into NCCL
-  nccl::Comm comm = nullptr;  // not to be used once interrupted
+  std::mutex mutex;  // of calls into NCCL
+  nccl::Comm comm = nullptr;  // the child, once it is open; not to be used once interrupted
 
  private:
   using Clock = std::chrono::steady_clock;
 
   explicit NcclCommunicator(int device) : nccl(Nccl::get()), device(device) {}
-  std::string reason_of(nccl::Result result) const;
   size_t forget_ended();
   void give_back(CollectiveEnd* end) noexcept;
   void look_out();
@@ -91,6 +104,8 @@ class NcclCommunicator {
   std::atomic<bool> interrupted_{false};
   std::atomic<Clock::time_point> interrupted_at_{};
   std::weak_ptr<NcclCommunicator> self_;
+  nccl::Comm parent_ = nullptr;
+  nccl::Comm child_ = nullptr;  // NCCL writes it while a split is under way
 
   mutable std::mutex state_mutex_;  // of what follows
   std::condition_variable changed_;

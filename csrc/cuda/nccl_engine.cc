@@ -139,23 +139,19 @@ NcclEngine::~NcclEngine() { close(); }
 
 void NcclEngine::open(const comm::Rendezvous& rendezvous) {
   device_.make_current();
-  const Nccl& nccl = communicator_->nccl;
-  nccl::Comm& made = communicator_->comm;
-  const nccl::UniqueId id = agree_on_id(nccl, rendezvous);
-  nccl::Options options;
+  const nccl::UniqueId id = agree_on_id(communicator_->nccl, rendezvous);
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::milliseconds(rendezvous.timeout_ms);
-  nccl::Result state = nccl.init(&made, size_, id, rendezvous.rank, &options);
-  while (state == nccl::Result::in_progress && std::chrono::steady_clock::now() < deadline) {
+  const auto is_waiting = [&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     rendezvous.check();
-    if (nccl.async_error(made, &state) != nccl::Result::success) break;
-  }
+    return std::chrono::steady_clock::now() < deadline;
+  };
+  const nccl::Result state = communicator_->open(id, size_, rendezvous.rank, is_waiting);
   if (state != nccl::Result::success) {
     throw Error("DS_COMM", "NCCL", text("all ", size_, " ranks of the group"),
-                state == nccl::Result::in_progress
-                    ? "some that did not come in time"
-                    : text(nccl.error_string(state), ": ", nccl.last_error(made)),
+                state == nccl::Result::in_progress ? "some that did not come in time"
+                                                   : communicator_->reason_of(state),
                 "Each rank needs a GPU of its own; NCCL_DEBUG=INFO says more.");
   }
   DS_CUDA(cudaMalloc(&token_, 1), "newGroup");
@@ -169,7 +165,7 @@ void NcclEngine::close() noexcept {
 
 void NcclEngine::interrupt() noexcept { communicator_->interrupt(); }
 
-/// The first collective of a communicator connects its ranks: NCCL is in progress until the others
+/// The first collective of a communicator connects its ranks: NCCL returns once the others have
 /// come. The watchdog knows of the collective by then, and interrupts what would wait for ever.
 void NcclEngine::start(const comm::Collective& call, Stream& stream, uint64_t,
                        const comm::Begun& begun) {
@@ -182,7 +178,7 @@ void NcclEngine::start(const comm::Collective& call, Stream& stream, uint64_t,
     std::string refusal;
     {
       const std::lock_guard lock(communicator_->mutex);
-      if (!communicator_->interrupted()) refusal = communicator_->settle(enqueue(call, at));
+      if (!communicator_->interrupted()) refusal = communicator_->refusal_of(enqueue(call, at));
     }
     if (refusal.empty()) pending->mark(at);
     else pending->refuse(std::move(refusal));

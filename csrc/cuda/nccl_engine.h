@@ -13,9 +13,9 @@ namespace ds::cuda {
 class CudaDevice;
 
 /// A collective is enqueued on the given stream and ordered there like a kernel; the host does not
-/// wait for it, unless it is more than a hundred collectives ahead. The communicator is
-/// non-blocking, so that no call can hang where interrupt() cannot reach it. Communicators of
-/// overlapping groups must be used in the same order on every rank.
+/// wait for it, unless it is more than a hundred collectives ahead, or it is the first of a kind,
+/// for which ranks connect. interrupt() ends that wait. Communicators of overlapping groups must be
+/// used in the same order on every rank.
 class NcclEngine final : public comm::Engine {
  public:
   /// Blocks until every rank of the group is there. Throws DS_LIBRARY, DS_COMM.
