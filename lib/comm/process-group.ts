@@ -156,7 +156,8 @@ export class ProcessGroup {
 
   /** Combines `tensor` over all ranks, in place or into `output`. */
   allReduce(tensor: View, given: CollectiveOptions & { output?: View } = {}): Work {
-    const { output = tensor, ...options } = readOptions('allReduce', given, ALL_REDUCE);
+    const options = readOptions('allReduce', given, ALL_REDUCE);
+    const { output = tensor } = options;
     this.requireSizes('allReduce', tensor, output, 1, 1);
     return this.start('allReduce', { input: tensor, output, count: numel(tensor.shape) }, options);
   }
@@ -166,7 +167,8 @@ export class ProcessGroup {
    * be it.
    */
   reduceScatter(output: View, input: View, given: RowOptions = {}): Work {
-    const { rows = 1, ...options } = readOptions('reduceScatter', given, ROWS);
+    const options = readOptions('reduceScatter', given, ROWS);
+    const { rows = 1 } = options;
     this.requireSizes('reduceScatter', input, output, this.size, 1);
     const count = rowOf('reduceScatter', output, rows);
     return this.start('reduceScatter', { input, output, count, rows }, options);
@@ -177,26 +179,30 @@ export class ProcessGroup {
    * `rank`.
    */
   allGather(output: View, input: View, given: RowOptions = {}): Work {
-    const { rows = 1, ...options } = readOptions('allGather', given, ROWS);
+    const options = readOptions('allGather', given, ROWS);
+    const { rows = 1 } = options;
     this.requireSizes('allGather', input, output, 1, this.size);
     const count = rowOf('allGather', input, rows);
     return this.start('allGather', { input, output, count, rows }, options);
   }
 
   /** Every rank's `tensor` becomes that of `root`, a rank of the group. */
-  broadcast(tensor: View, root: number, options: CollectiveOptions = {}): Work {
+  broadcast(tensor: View, root: number, given: CollectiveOptions = {}): Work {
+    const options = readOptions('broadcast', given, OPTIONS);
     const count = elementsOf('broadcast', tensor);
     return this.start('broadcast', { input: tensor, output: tensor, count, peer: root }, options);
   }
 
   /** Combines `tensor` over all ranks into that of `root`; the others keep theirs. */
-  reduce(tensor: View, root: number, options: CollectiveOptions = {}): Work {
+  reduce(tensor: View, root: number, given: CollectiveOptions = {}): Work {
+    const options = readOptions('reduce', given, OPTIONS);
     const count = elementsOf('reduce', tensor);
     return this.start('reduce', { input: tensor, output: tensor, count, peer: root }, options);
   }
 
   /** Slot j of `input` goes to slot `rank` of rank j's `output`. */
-  allToAll(output: View, input: View, options: CollectiveOptions = {}): Work {
+  allToAll(output: View, input: View, given: CollectiveOptions = {}): Work {
+    const options = readOptions('allToAll', given, OPTIONS);
     this.requireSizes('allToAll', input, output, 1, 1);
     const count = numel(input.shape) / this.size;
     if (!Number.isInteger(count)) {
@@ -209,7 +215,8 @@ export class ProcessGroup {
    * Sends to rank `peer` of the group, which must recv as much. A group's sends and receives run
    * one after another: of two ranks that exchange, one sends first and the other receives first.
    */
-  send(tensor: View, peer: number, options: CollectiveOptions = {}): Work {
+  send(tensor: View, peer: number, given: CollectiveOptions = {}): Work {
+    const options = readOptions('send', given, OPTIONS);
     const count = elementsOf('send', tensor);
     return this.start('send', { input: tensor, output: null, count, peer }, options);
   }
@@ -217,13 +224,15 @@ export class ProcessGroup {
   /**
    * Receives what another rank sends, into a tensor of the same shape and dtype. Throws DS_COMM.
    */
-  recv(tensor: View, peer: number, options: CollectiveOptions = {}): Work {
+  recv(tensor: View, peer: number, given: CollectiveOptions = {}): Work {
+    const options = readOptions('recv', given, OPTIONS);
     const count = elementsOf('recv', tensor);
     return this.start('recv', { input: null, output: tensor, count, peer }, options);
   }
 
   /** Over once every rank has come so far. */
-  barrier(options: CollectiveOptions = {}): Work {
+  barrier(given: CollectiveOptions = {}): Work {
+    const options = readOptions('barrier', given, OPTIONS);
     return this.start('barrier', { input: null, output: null, count: 0 }, options);
   }
 
@@ -242,14 +251,14 @@ export class ProcessGroup {
   private start(
     kind: CollectiveKind,
     call: Pick<Collective, 'input' | 'output' | 'count'> & { peer?: number; rows?: number },
-    given: CollectiveOptions,
+    options: CollectiveOptions,
   ): Work {
-    const options = readOptions(kind, given, OPTIONS);
     const { op = 'sum', stream = this.device.compute, purpose = '' } = options;
     const { label = purpose ? '' : callSite() } = options;
-    if (call.input) requireFlat(kind, call.input);
-    if (call.output && call.output !== call.input) requireFlat(kind, call.output);
-    const whole: Collective = { peer: 0, rows: 1, ...call, kind, op, purpose };
+    const { input, output, count, peer = 0, rows = 1 } = call;
+    if (input) requireFlat(kind, input);
+    if (output && output !== input) requireFlat(kind, output);
+    const whole: Collective = { kind, op, purpose, input, output, count, peer, rows };
     if (this.logger) stream.synchronize();
     const begin = performance.now();
     this.issued++;

@@ -169,13 +169,14 @@ export function placeAmongRanks(
     : tokens && shape.length >= 3 && shape[1] === tokens.count
       ? partAlong(shape, 1, tokens)
       : inOrder;
-  const all = part.row === 0 ? numel : (numel / part.row) * part.stride;
+  const { first, row, stride } = part;
+  const all = row === 0 ? numel : (numel / row) * stride;
   const rows = shape[0] ?? 0;
   if (!share || numel === 0 || rows % share.samples !== 0) {
-    return { sample: Math.max(1, all), rank: 0, ranks: 1, ...part };
+    return { sample: Math.max(1, all), rank: 0, ranks: 1, first, row, stride };
   }
   const { samples, rank, ranks } = share;
-  return { sample: all / samples, rank, ranks, ...part };
+  return { sample: all / samples, rank, ranks, first, row, stride };
 }
 
 /** The part of a contiguous tensor that has `share` of a dim, itself of `shape`. */

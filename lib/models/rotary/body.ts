@@ -164,16 +164,16 @@ export class RotaryModel extends Module {
     const T = share?.heads ? share.count : all;
     if (!positions) {
       const length = share ? all : start + T;
-      const angles = this.rotary.at(start, T, { length, like: x });
-      return { ...angles, positions, documents, loads };
+      const { cos, sin } = this.rotary.at(start, T, { length, like: x });
+      return { cos, sin, positions, documents, loads };
     }
     // The angles of a text follow from its length where it is stretched so; those here are unknown.
     if (alike === null) requireOneRegime(this.body.ropeScaling, reach ?? all);
-    const angles =
+    const { cos, sin } =
       reach !== null
         ? this.rotary.whole(alike ?? 1, x)
         : this.rotary.at(0, all, { length: all, like: x });
-    return { ...angles, positions, documents, loads };
+    return { cos, sin, positions, documents, loads };
   }
 
   /** @internal The same, cut: see GPT-2's. Every layer has its own angles, which are a table. */

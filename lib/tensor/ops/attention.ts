@@ -12,6 +12,7 @@ import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import {
   type AttentionReach,
+  type FilterOperands,
   filterOperands,
   type KeyFilter,
   reachOperands,
@@ -132,6 +133,81 @@ function requireHeadlessMask(mask: Tensor | null | undefined): void {
   });
 }
 
+/** Who attends to whom, beside causality and what the filter hides. */
+interface Manner {
+  filter: FilterOperands['views'];
+  dropout: Drop;
+  scale: number;
+  causal: boolean;
+}
+
+/** What queries, keys and values are. */
+interface Heads {
+  q: View;
+  k: View;
+  v: View;
+}
+
+// The arguments are spelled out, without spreads: see product() in linear.ts.
+
+function attend({ q, k, v }: Heads, out: View, lse: View, manner: Manner): void {
+  const { filter, dropout, scale, causal } = manner;
+  kernels.attention({
+    q,
+    k,
+    v,
+    out,
+    lse,
+    mask: filter.mask,
+    keyMask: filter.keyMask,
+    keyLengths: filter.keyLengths,
+    queryDocuments: filter.queryDocuments,
+    keyDocuments: filter.keyDocuments,
+    layout: filter.layout,
+    dropout,
+    scale,
+    window: filter.window,
+    block: filter.block,
+    causal,
+  });
+}
+
+/** The forward's results and their gradient, and where those of q, k and v go. */
+interface HeadGradients {
+  out: View;
+  dout: View;
+  lse: View;
+  dq: View;
+  dk: View;
+  dv: View;
+}
+
+function attendBackward({ q, k, v }: Heads, of: HeadGradients, manner: Manner): void {
+  const { filter, dropout, scale, causal } = manner;
+  kernels.attentionBackward({
+    q,
+    k,
+    v,
+    out: of.out,
+    dout: of.dout,
+    lse: of.lse,
+    dq: of.dq,
+    dk: of.dk,
+    dv: of.dv,
+    mask: filter.mask,
+    keyMask: filter.keyMask,
+    keyLengths: filter.keyLengths,
+    queryDocuments: filter.queryDocuments,
+    keyDocuments: filter.keyDocuments,
+    layout: filter.layout,
+    dropout,
+    scale,
+    window: filter.window,
+    block: filter.block,
+    causal,
+  });
+}
+
 /** attention() of all tokens. */
 function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions): Tensor {
   const read = readOptions('attention', options, ATTENTION);
@@ -141,13 +217,14 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
   const [B, H, T, D] = q.shape as [number, number, number, number];
   const scale = requireFinite('attention scale', given ?? 1 / Math.sqrt(D));
   const views = { q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) };
-  const how = { ...filter.views, dropout: drawDropout(dropout, B, headShare), scale, causal };
+  const drawn = drawDropout(dropout, B, headShare);
+  const how: Manner = { filter: filter.views, dropout: drawn, scale, causal };
   const [out, lse] = lasting('attention', q, () => {
     const memory = Tensor.empty([B, T, H, D], q.dtype, q.device);
     const fresh = memory.alias([B, H, T, D], [T * H * D, D, H * D, 1]);
     memory.dispose();
     const statistics = Tensor.empty([B, H, T], statisticOf(q.dtype), q.device);
-    kernels.attention({ ...views, out: fresh, lse: statistics, ...how });
+    attend(views, fresh, statistics, how);
     return [fresh, statistics];
   }) as [Tensor, Tensor];
   const saved = [views.q, views.k, views.v, out, lse, ...filter.saved];
@@ -159,7 +236,7 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
         return into && !adding[i] ? into : Tensor.emptyLike(like);
       };
       const [dq, dk, dv] = [target(0, q), target(1, k), target(2, v)];
-      kernels.attentionBackward({ ...views, out, dout, lse, dq, dk, dv, ...how });
+      attendBackward(views, { out, dout, lse, dq, dk, dv }, how);
       [dq, dk, dv].forEach((fresh, i) => {
         const into = outs[i];
         if (!into || into === fresh) return;
@@ -231,15 +308,16 @@ function packedAttentionHere(qkv: Tensor, heads: number, given: PackedReach): Te
   const { headShare: share = null, ...reach } = readOptions('attention', given, REACH);
   const within = reachOperands(qkv, { B, T, S: T, heads, share }, reach);
   const scale = 1 / Math.sqrt(C / heads);
-  const how = { ...within.views, dropout: keepAll, scale, causal: true };
-  const q = headsOf(source, 0, heads);
-  const k = headsOf(source, 1, heads);
-  const v = headsOf(source, 2, heads);
+  const how: Manner = { filter: within.views, dropout: keepAll, scale, causal: true };
+  const views = {
+    q: headsOf(source, 0, heads),
+    k: headsOf(source, 1, heads),
+    v: headsOf(source, 2, heads),
+  };
   const [out, lse] = lasting('attention', qkv, () => {
     const fresh = Tensor.empty([B, T, C], qkv.dtype, qkv.device);
     const statistics = Tensor.empty([B, heads, T], statisticOf(qkv.dtype), qkv.device);
-    const byHead = splitHeads(fresh, heads);
-    kernels.attention({ q, k, v, out: byHead, lse: statistics, ...how });
+    attend(views, splitHeads(fresh, heads), statistics, how);
     return [fresh, statistics];
   }) as [Tensor, Tensor];
   record('attention', [qkv], [out], [source, out, lse, ...within.saved], ([grad], sink) => {
@@ -247,8 +325,7 @@ function packedAttentionHere(qkv: Tensor, heads: number, given: PackedReach): Te
     sink.write(0, (into, accumulate) => {
       overwriteOrAdd(into, accumulate, (d) => {
         const [dq, dk, dv] = [headsOf(d, 0, heads), headsOf(d, 1, heads), headsOf(d, 2, heads)];
-        const result = splitHeads(out, heads);
-        kernels.attentionBackward({ q, k, v, out: result, dout, lse, dq, dk, dv, ...how });
+        attendBackward(views, { out: splitHeads(out, heads), dout, lse, dq, dk, dv }, how);
       });
     });
   });

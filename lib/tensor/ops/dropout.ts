@@ -56,13 +56,31 @@ function dropoutOf(x: Tensor, p: number, channels: DimShare | null): Tensor {
       got: phrase(p),
     });
   }
-  const drawn = { p, ...nextRandom(), ...placeAmongRanks(x, channels) };
+  const [state, place] = [nextRandom(), placeAmongRanks(x, channels)];
+  const drop = (from: Tensor, to: Tensor, accumulate: boolean): void => {
+    const { seed, offset } = state;
+    const { sample, rank, ranks, first, row, stride } = place;
+    kernels.dropout({
+      in: from,
+      out: to,
+      p,
+      seed,
+      offset,
+      sample,
+      rank,
+      ranks,
+      first,
+      row,
+      stride,
+      accumulate,
+    });
+  };
   const source = contiguous(x);
   const out = Tensor.emptyLike(source);
-  kernels.dropout({ in: source, out, ...drawn, accumulate: false });
+  drop(source, out, false);
   record('dropout', [source], [out], [], ([grad], sink) => {
     const dout = packed(grad as Tensor);
-    sink.write(0, (dx, accumulate) => kernels.dropout({ in: dout, out: dx, ...drawn, accumulate }));
+    sink.write(0, (dx, accumulate) => drop(dout, dx, accumulate));
   });
   return out;
 }

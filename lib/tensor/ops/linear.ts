@@ -41,29 +41,36 @@ function scattered(weight: Tensor, bias: Tensor | null): boolean {
   return !rows || (bias !== null && !isContiguous(bias));
 }
 
-const plainGemm = { bias: null, aux: null, transB: false, epilogue: 'none' } as const;
+/**
+ * out (+)= a b, or a^T b; rows of matrices. The arguments of every product are spelled out in one
+ * order, without spreads: those cost the host more than the call itself.
+ */
+function product(a: View, b: View, out: View, transA: boolean, accumulate: boolean): void {
+  kernels.matmul({
+    a,
+    b,
+    bias: null,
+    aux: null,
+    out,
+    transA,
+    transB: false,
+    epilogue: 'none',
+    accumulate,
+  });
+}
 
 /** From dz [.., out]: dx = dz W and dW = dz^T x, for inputs 0 and 1 of the node. */
 function linearBackward(dz: Tensor, x: SavedTensor, weight: Tensor, sink: GradSink): void {
   if (sink.needs(1) && !lateGradients()) x.begin();
   const a = gemmRows(dz);
-  sink.write(0, (dx, accumulate) =>
-    kernels.matmul({ ...plainGemm, a, b: weight, out: asRows(dx), transA: false, accumulate }),
-  );
+  sink.write(0, (dx, accumulate) => product(a, weight, asRows(dx), false, accumulate));
   sink.passed(0);
   weightBackward(dz, x, sink);
 }
 
 function weightBackward(dz: Tensor, x: SavedTensor, sink: GradSink): void {
   sink.later(1, [dz, x], (dw, accumulate) =>
-    kernels.matmul({
-      ...plainGemm,
-      a: gemmRows(dz),
-      b: gemmRows(x.value()),
-      out: dw,
-      transA: true,
-      accumulate,
-    }),
+    product(gemmRows(dz), gemmRows(x.value()), dw, true, accumulate),
   );
 }
 
@@ -83,17 +90,19 @@ function linearBackwardThroughGelu(
   weight: Tensor,
   sink: GradSink,
 ): void {
-  const gemm = { bias: null, transA: false, transB: false, accumulate: false } as const;
   const a = gemmRows(dz);
   sink.write(0, (into, accumulate) =>
     overwriteOrAdd(into, accumulate, (out) =>
       kernels.matmul({
-        ...gemm,
         a,
         b: weight,
+        bias: null,
         aux: asRows(z),
         out: asRows(out),
+        transA: false,
+        transB: false,
         epilogue: 'gelu_grad',
+        accumulate: false,
       }),
     ),
   );
@@ -164,8 +173,15 @@ export function linearOfRank(
 
 function forwardProduct(a: View, weight: Tensor, bias: Tensor | null, out: View): void {
   kernels.matmul({
-    ...{ a, b: weight, bias, aux: null, out },
-    ...{ transA: false, transB: true, epilogue: 'none', accumulate: false },
+    a,
+    b: weight,
+    bias,
+    aux: null,
+    out,
+    transA: false,
+    transB: true,
+    epilogue: 'none',
+    accumulate: false,
   });
 }
 

@@ -52,9 +52,23 @@ interface Targets {
 function normBackward(saved: Saved, dout: View, dsum: View | null, to: Targets): void {
   const { s, weight, mean, rstd } = saved;
   const { dx, dweight, dbias, accumulate } = to;
-  const rows = { s: asRows(s), weight, rstd, dout, dsum, dx, dweight, accumulate };
-  if (mean) kernels.layerNormBackward({ ...rows, mean, dbias });
-  else kernels.rmsNormBackward(rows);
+  const rows = asRows(s);
+  if (!mean) {
+    kernels.rmsNormBackward({ s: rows, weight, rstd, dout, dsum, dx, dweight, accumulate });
+    return;
+  }
+  kernels.layerNormBackward({
+    s: rows,
+    weight,
+    mean,
+    rstd,
+    dout,
+    dsum,
+    dx,
+    dweight,
+    dbias,
+    accumulate,
+  });
 }
 
 /**
@@ -95,11 +109,12 @@ function recordNorm(
   record(op, inputs, [out], keep, ([grad], sink) => {
     const dout = asRows(packed(grad as Tensor));
     withParameters(sink, 1, hasBias, (dweight, dbias, accumulate) => {
-      const to = { dweight, dbias, accumulate };
-      if (!sink.needs(0)) normBackward(saved, dout, null, { ...to, dx: null });
+      if (!sink.needs(0)) {
+        normBackward(saved, dout, null, { dx: null, dweight, dbias, accumulate });
+      }
       sink.write(0, (into, adding) => {
         const dx = asRows(into);
-        normBackward(saved, dout, adding ? dx : null, { ...to, dx });
+        normBackward(saved, dout, adding ? dx : null, { dx, dweight, dbias, accumulate });
       });
     });
   });

@@ -46,19 +46,23 @@ interface Turn {
 
 /** `count` channels of each head from `start` on, as a view. */
 function channelsOf(x: View, start: number, count: number): View {
-  return viewOf(x, [...x.shape.slice(0, -1), count], x.strides, x.offset + start);
+  const shape = x.shape.slice();
+  shape[shape.length - 1] = count;
+  return viewOf(x, shape, x.strides, x.offset + start);
 }
 
 /**
  * Heads [B, T, H, D] to `out`: the first channels turned, and those that no angle is for copied.
  */
 function turn(heads: View, out: View, by: Turn): void {
-  const [width, turned] = [heads.shape.at(-1) as number, 2 * (by.cos.shape.at(-1) ?? 0)];
+  const { cos, sin, positions, inverse } = by;
+  const [width, turned] = [heads.shape.at(-1) as number, 2 * (cos.shape.at(-1) ?? 0)];
   if (turned === 0 || turned >= width) {
-    kernels.rope({ in: heads, out, ...by });
+    kernels.rope({ in: heads, cos, sin, out, positions, inverse });
     return;
   }
-  kernels.rope({ in: channelsOf(heads, 0, turned), out: channelsOf(out, 0, turned), ...by });
+  const [from, to] = [channelsOf(heads, 0, turned), channelsOf(out, 0, turned)];
+  kernels.rope({ in: from, cos, sin, out: to, positions, inverse });
   const rest = width - turned;
   kernels.copy({ in: channelsOf(heads, turned, rest), out: channelsOf(out, turned, rest) });
 }

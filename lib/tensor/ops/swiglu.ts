@@ -44,8 +44,15 @@ function ofTwo(gate: Tensor, up: Tensor): Tensor {
 function writeBoth(sink: GradSink, gate: Tensor, up: Tensor, dout: Tensor): void {
   writeTogether(sink, [0, 1], ([dgate, dup], [accumulateGate = false, accumulateUp = false]) => {
     const spare = dgate && dup ? null : Tensor.empty(gate.shape, gate.dtype, gate.device);
-    const to = { dgate: (dgate ?? spare) as Tensor, dup: (dup ?? spare) as Tensor };
-    kernels.swigluBackward({ gate, up, dout, ...to, accumulateGate, accumulateUp });
+    kernels.swigluBackward({
+      gate,
+      up,
+      dout,
+      dgate: (dgate ?? spare) as Tensor,
+      dup: (dup ?? spare) as Tensor,
+      accumulateGate,
+      accumulateUp,
+    });
     spare?.dispose();
   });
 }
@@ -55,8 +62,8 @@ function halvesOf(x: View): [View, View] {
   const shape = [...x.shape];
   const half = (shape.pop() as number) / 2;
   const step = half * (x.strides[shape.length] as number);
-  const part = (offset: number): View => viewOf(x, [...shape, half], x.strides, offset);
-  return [part(x.offset), part(x.offset + step)];
+  shape.push(half);
+  return [viewOf(x, shape, x.strides, x.offset), viewOf(x, shape, x.strides, x.offset + step)];
 }
 
 function ofHalves(x: Tensor): Tensor {
@@ -77,8 +84,9 @@ function ofHalves(x: Tensor): Tensor {
     sink.write(0, (dx, accumulate) => {
       const [dgate, dup] = halvesOf(dx);
       const [gate, up] = halvesOf(x);
-      const flags = { accumulateGate: accumulate, accumulateUp: accumulate };
-      kernels.swigluBackward({ gate, up, dout: grad as Tensor, dgate, dup, ...flags });
+      const [accumulateGate, accumulateUp] = [accumulate, accumulate];
+      const dout = grad as Tensor;
+      kernels.swigluBackward({ gate, up, dout, dgate, dup, accumulateGate, accumulateUp });
     });
   });
   return out;
