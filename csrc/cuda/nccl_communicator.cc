@@ -102,7 +102,10 @@ nccl::Result NcclCommunicator::open(const nccl::UniqueId& id, int ranks, int ran
   if (state != nccl::Result::success) return state;
   nccl::Options of_child;
   of_child.blocking = 1;
-  state = settle(nccl.split(parent_, 0, rank, &child_, &of_child));
+  // Without blocking it has only begun, and says success all the same: the parent's state tells.
+  state = nccl.split(parent_, 0, rank, &child_, &of_child);
+  const bool begun = state == nccl::Result::success || state == nccl::Result::in_progress;
+  if (begun) state = settle(nccl::Result::in_progress);
   if (state == nccl::Result::success) comm = child_;
   return state;
 }
