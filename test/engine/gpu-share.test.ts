@@ -89,12 +89,21 @@ test('a file that cannot be written leaves nothing beside it', () => {
 describe('gradients that stay from backward to the update', () => {
   const numel = 2 ** 24;
 
-  /** Of one of two ranks, on a GPU whose spare memory is four times its part of a bf16 gradient. */
-  function shareWhere(given: { gradDtype: 'bf16' | 'f32'; shardsGradients: boolean }): number {
-    const { gradDtype, shardsGradients } = given;
+  /**
+   * Of one of two ranks, on a GPU whose spare memory is twice its part of a bf16 gradient; the
+   * weights are there or come later.
+   */
+  function shareWhere(given: {
+    gradDtype: 'bf16' | 'f32';
+    shardsGradients: boolean;
+    hasWeights?: boolean;
+  }): number {
+    const { gradDtype, shardsGradients, hasWeights = false } = given;
     (ratesOf as jest.Mock).mockReturnValueOnce({ host: 1, link: 1e6 });
-    const unit = { layout: { numel: 2 * numel }, gradDtype };
-    const memory = { cap: 0, total: (4 + 4) * numel, inUse: 0 };
+    const inUse = hasWeights ? 4 * numel : 0;
+    const bytes = { weights: inUse, gradients: 0 };
+    const unit = { layout: { numel: 2 * numel }, dtype: 'bf16', gradDtype, bytes };
+    const memory = { cap: 0, total: (4 + 4) * numel, inUse };
     return findGpuShare({
       device: { kind: 'cuda', info: { name: 'a GPU' }, memory },
       partitions: [{ numel, unit, weights: { dtype: 'bf16' }, groups: [] }],
@@ -106,6 +115,11 @@ describe('gradients that stay from backward to the update', () => {
   test('are counted in their own dtype', () => {
     expect(shareWhere({ gradDtype: 'bf16', shardsGradients: true })).toBe(1);
     expect(shareWhere({ gradDtype: 'f32', shardsGradients: true })).toBe(0.5);
+  });
+
+  test('have the memory beside weights, which are counted once', () => {
+    const given = { gradDtype: 'f32', shardsGradients: true } as const;
+    expect(shareWhere({ ...given, hasWeights: true })).toBe(shareWhere(given));
   });
 
   test('are those of whole units where backward leaves them', () => {

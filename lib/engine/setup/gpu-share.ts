@@ -105,14 +105,14 @@ function gradientBytes({ partitions, gradients, shardsGradients }: ShareOptions)
   }, 0);
 }
 
-/** Bytes of the device beside weights, which have not come yet. */
+/** Bytes of the device beside weights, of which whole ones may not have come yet. */
 function spareBytes(device: Device, partitions: readonly Partition[]): number {
   const { cap, total, inUse } = device.memory;
-  const weights = partitions.reduce(
-    (sum, { unit, weights: own }) => sum + unit.layout.numel * dtypeSize(own.dtype),
+  const coming = partitions.reduce(
+    (sum, { unit }) => sum + unit.layout.numel * dtypeSize(unit.dtype) - unit.bytes.weights,
     0,
   );
-  return Math.max(0, (cap || total) - inUse - weights);
+  return Math.max(0, (cap || total) - inUse - coming);
 }
 
 function agreedOn(group: Collectives, device: Device, share: number): number {
