@@ -1,11 +1,18 @@
 // RepeatingLoader: a loader without end, epoch after epoch, as DeepSpeed's.
 import { DsError } from '../errors.js';
+import { refusedValue } from '../runtime/refused.js';
 import { turn } from './event-loop.js';
+
+function isIterable(loader: Partial<Iterable<unknown> & AsyncIterable<unknown>> | null): boolean {
+  const begins = [loader?.[Symbol.iterator], loader?.[Symbol.asyncIterator]];
+  return begins.some((begin) => typeof begin === 'function');
+}
 
 /**
  * Serves batches from the loader's position on, and begins the next epoch where one ends. It keeps
  * one iteration: next(), `for` and iterators taken from it all go on where the last one was. A
- * dataset of promises is served by nextAsync() and `for await`.
+ * dataset of promises is served by nextAsync() and `for await`. Throws DS_ARGUMENT for what gives
+ * no batches.
  */
 export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
   private current: Iterator<Batch> | null = null;
@@ -14,7 +21,9 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
   constructor(
     /** The loader that is begun again and again. */
     readonly loader: Iterable<Batch> & AsyncIterable<Batch>,
-  ) {}
+  ) {
+    if (!isIterable(loader)) throw refusedValue('RepeatingLoader', 'a loader of batches', loader);
+  }
 
   /** Never done. Throws DS_DATA when the loader is empty, and what the loader throws. */
   next(): IteratorYieldResult<Batch> {

@@ -1,7 +1,8 @@
 // Which parameters Muon takes: matrices between hidden states, told by name and number of dims.
 import { DsError } from '../errors.js';
 import type { OptionNames } from '../runtime/options.js';
-import type { Tensor } from '../tensor/index.js';
+import { refusedValue } from '../runtime/refused.js';
+import { Tensor } from '../tensor/index.js';
 import {
   type GroupOptions,
   isGroup,
@@ -40,12 +41,27 @@ function wantsMuon(name: string, { shape }: Tensor): boolean {
 
 /**
  * One group for Muon and one for AdamW out of a model's named parameters; an empty one is left out.
+ * Throws DS_ARGUMENT for anything else.
  */
 export function makeMuonGroups(named: Iterable<readonly [string, Tensor]>): MuonGroupOptions[] {
-  const all = [...named];
+  const all = pairsOf(named);
   return splitMuonGroups(
     all.map(([, parameter]) => parameter),
     all,
+  );
+}
+
+function pairsOf(named: Iterable<readonly [string, Tensor]>): (readonly [string, Tensor])[] {
+  const given: unknown = typeof named === 'string' ? null : named;
+  const isList = typeof (given as Iterable<unknown> | null)?.[Symbol.iterator] === 'function';
+  const pairs = isList ? [...named] : [];
+  const other = pairs.find((pair) => !(Array.isArray(pair) && pair[1] instanceof Tensor));
+  if (isList && other === undefined) return pairs;
+  throw refusedValue(
+    'makeMuonGroups',
+    'names with their parameters',
+    isList ? other : named,
+    'Pass model.namedParameters().',
   );
 }
 

@@ -55,6 +55,13 @@ describe('DataLoader', () => {
     expect(() => [...new DataLoader(promised, options)]).toThrow(/for await/);
   });
 
+  test('what gives no batches is refused at once', () => {
+    for (const other of [undefined, null, 5, {}]) {
+      const repeat = (): unknown => new RepeatingLoader(other as unknown as DataLoader<number>);
+      expect(repeat).toThrow(expect.objectContaining({ code: 'DS_ARGUMENT' }));
+    }
+  });
+
   test('a position taken anywhere resumes with the very next sample', async () => {
     const options = { batchSize: 3, seed: 11, collate: asList };
     const all: number[][] = [];
