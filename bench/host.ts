@@ -1,10 +1,13 @@
 // Host cost of an eager op: JavaScript, tape, memory and boundary, over the bare launch below the
 // boundary.
+import { initialize } from '../lib/index.js';
 import { addon } from '../lib/runtime/addon.js';
+import { ownCalls, runOpsBy } from '../lib/runtime/call.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';
 import * as kernels from '../lib/runtime/kernels.generated.js';
 import { add, layerNorm, matmul, noGrad, Scope, Tensor, within } from '../lib/tensor/index.js';
 import type { Options } from './main.js';
+import { benchModel } from './models.js';
 import { median } from './report.js';
 
 const rounds = 200;
@@ -61,11 +64,53 @@ function measure<Case extends string>(
   return Object.fromEntries(names.map(warm)) as Record<Case, Samples>;
 }
 
+const layers = 24;
+/** A training step takes so many micro-batches: what a step does once counts little. */
+const micros = 16;
+const steps = 12;
+
+/**
+ * Microseconds that forward and backward of a block of GPT-2 take the host beside their ops, which
+ * do nothing meanwhile: JavaScript, and memory that comes and goes.
+ */
+async function layerWithoutOps(device: Device): Promise<number> {
+  const model = benchModel({ model: 'tiny', layers: String(layers) }, 8);
+  const { engine } = await initialize({
+    ...{ model, device },
+    config: {
+      ...{ train_micro_batch_size_per_gpu: 1, gradient_accumulation_steps: micros },
+      ...{ optimizer: { type: 'AdamW' }, bf16: { enabled: true } },
+    },
+  });
+  const tokens = Tensor.from(new Int32Array(8), { shape: [1, 8], device }).keep();
+  const step = (): void => {
+    for (let micro = 0; micro < micros; ++micro) {
+      engine.backward(engine.forward<Tensor>(tokens, tokens));
+      engine.step();
+    }
+  };
+  step();
+  const times: number[] = [];
+  runOpsBy({ run() {}, runOnHost() {} });
+  try {
+    for (let i = 0; i < steps; ++i) {
+      const start = performance.now();
+      step();
+      times.push((1000 * (performance.now() - start)) / (micros * layers));
+    }
+  } finally {
+    runOpsBy(ownCalls);
+  }
+  engine.destroy();
+  tokens.dispose();
+  return median(times.slice(steps / 4));
+}
+
 /**
  * Prints the eager and the bare cost of add with a gradient and without, and of a small layer norm
- * and matmul.
+ * and matmul, and what a layer takes without its ops.
  */
-export function hostBench(options: Options): object {
+export async function hostBench(options: Options): Promise<object> {
   const device = findDevice(options.device ?? 'auto');
   const a = Tensor.from([1], { device }).keep();
   const b = Tensor.from([2], { device }).keep().requireGrad();
@@ -90,5 +135,6 @@ export function hostBench(options: Options): object {
     unit: 'microseconds per op, median of rounds that have one sample of each',
     ...Object.fromEntries(medians),
     host_cost_on_top_of_launch: median(recorded.map((cost, i) => cost - (bare[i] as number))),
+    layer_without_ops: await layerWithoutOps(device),
   };
 }
