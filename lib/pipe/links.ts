@@ -4,7 +4,7 @@ import type { Device } from '../runtime/device.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { type Action, isWork, type Transfer } from './action.js';
 import { listOf, type Values } from './layers.js';
-import { type BatchKind, Outlines, outlineOf } from './outlines.js';
+import { type BatchKind, inWords, Outlines, outlineOf } from './outlines.js';
 
 /** Values on their way from another rank. */
 export class Arriving {
@@ -106,7 +106,7 @@ export class Links {
 
   /** What follows are the transfers of a batch of so many. */
   begin(micros: number, kind: BatchKind): void {
-    this.batch = `${micros} ${kind === 'train' ? 'in training' : 'in evaluation'}`;
+    this.batch = `${micros} ${inWords[kind]}`;
   }
 
   /**

@@ -19,6 +19,12 @@ export interface Outline {
   tensors: readonly { dtype: DType; shape: readonly number[]; wantsGrad: boolean }[];
 }
 
+/** An outline, and what it is of. */
+interface Told extends Outline {
+  rank: number;
+  kind: BatchKind;
+}
+
 /** What the sender tells in place of an outline that it does not come to. */
 interface Absence {
   rank: number;
@@ -26,6 +32,10 @@ interface Absence {
 }
 
 const KINDS: readonly BatchKind[] = ['train', 'eval'];
+/** For people. */
+export const inWords: Readonly<Record<BatchKind, string>> = {
+  ...{ train: 'in training', eval: 'in evaluation' },
+};
 
 /** In evaluation nothing wants a gradient. */
 export function outlineOf(values: Values, kind: BatchKind): Outline {
@@ -35,11 +45,15 @@ export function outlineOf(values: Values, kind: BatchKind): Outline {
   return { several: !(values instanceof Tensor), tensors };
 }
 
-/** Told once for each stage and kind of batch, or with each micro-batch where shapes change. */
+/**
+ * Told once for each stage and kind of batch, or with each micro-batch where shapes change. Both
+ * kinds have one order, so that ranks which begin with another one are told apart.
+ */
 export class Outlines {
   private readonly told = new Map<string, Outline>();
   private readonly known = new Map<string, Outline>();
-  private readonly counts = new Map<string, number>();
+  /** By the stage that sends. */
+  private readonly counts = new Map<number, number>();
   /** Batches that have failed on this rank: what was told of one is not another's. */
   private failures = 0;
 
@@ -56,31 +70,38 @@ export class Outlines {
 
   /** Of what `transfer` sends. Throws DS_SHAPE where shapes have changed and may not. */
   async tell(transfer: Transfer, outline: Outline, kind: BatchKind): Promise<void> {
-    const place = this.placeOf(transfer.stage, kind);
-    const text = JSON.stringify(outline);
+    const place = placeOf(transfer.stage, kind);
     const before = this.told.get(place);
     if (before && !this.options.dynamicShape) {
-      if (JSON.stringify(before) !== text) throw changed(transfer, before, outline);
+      if (JSON.stringify(before) !== JSON.stringify(outline)) {
+        throw changed(transfer, before, outline);
+      }
       return;
     }
     this.told.set(place, outline);
-    await this.job.store?.set(this.nextKey(place), text);
+    const { rank, store } = this.job;
+    await store?.set(
+      this.nextKey(transfer.stage),
+      JSON.stringify({ rank, kind, ...outline } satisfies Told),
+    );
   }
 
   /**
-   * Of what `transfer` receives through `group`. Rejects with DS_COMM where its sender has failed,
-   * or the job has.
+   * Of what `transfer` receives through `group`. Rejects with DS_COMM where its sender has failed
+   * or runs a batch of the other kind, or the job has failed.
    */
   async hear(transfer: Transfer, group: ProcessGroup, kind: BatchKind): Promise<Outline> {
-    const place = this.placeOf(transfer.stage - 1, kind);
+    const sender = transfer.stage - 1;
+    const place = placeOf(sender, kind);
     const known = this.known.get(place);
     if (known && !this.options.dynamicShape) return known;
-    const key = this.nextKey(place);
+    const key = this.nextKey(sender);
     const { store, timeout } = this.job;
     const told = await unlessOver(group, store?.get(key, timeout) ?? Promise.resolve(''));
-    const outline = JSON.parse(told) as Outline | Absence;
+    const outline = JSON.parse(told) as Told | Absence;
     await store?.delete(key);
     if ('error' in outline) throw absent(transfer, outline);
+    if (outline.kind !== kind) throw ofOtherKind(transfer, kind, outline);
     this.known.set(place, outline);
     return outline;
   }
@@ -92,28 +113,24 @@ export class Outlines {
   async tellFailure(error: unknown): Promise<void> {
     const { rank, store } = this.job;
     const text = JSON.stringify({ rank, error: toldOf(error) } satisfies Absence);
-    for (const kind of KINDS) {
-      for (const stage of this.options.departures) {
-        const place = this.placeOf(stage, kind);
-        if (this.told.has(place) && !this.options.dynamicShape) continue;
-        await store?.set(this.nextKey(place), text).catch(() => {});
-      }
+    for (const stage of this.options.departures) {
+      const isToldAll = KINDS.every((kind) => this.told.has(placeOf(stage, kind)));
+      if (isToldAll && !this.options.dynamicShape) continue;
+      await store?.set(this.nextKey(stage), text).catch(() => {});
     }
     this.failures++;
     for (const known of [this.counts, this.told, this.known]) known.clear();
   }
 
-  /** Of outputs of `stage`. */
-  private placeOf(stage: number, kind: BatchKind): string {
-    return `${this.options.name}/${kind}/stage ${stage}`;
-  }
-
-  private nextKey(place: string): string {
-    const count = this.counts.get(place) ?? 0;
-    this.counts.set(place, count + 1);
-    return `${place}/${this.failures}/${count}`;
+  private nextKey(stage: number): string {
+    const count = this.counts.get(stage) ?? 0;
+    this.counts.set(stage, count + 1);
+    return `${this.options.name}/stage ${stage}/${this.failures}/${count}`;
   }
 }
+
+/** Of outputs of `stage`. */
+const placeOf = (stage: number, kind: BatchKind): string => `${kind}, stage ${stage}`;
 
 /** What `told` resolves with; rejects with DS_COMM once the job has failed. */
 async function unlessOver<Told>(group: ProcessGroup, told: Promise<Told>): Promise<Told> {
@@ -139,6 +156,16 @@ function absent({ stage }: Transfer, { rank, error }: Absence): DsError {
     expected: 'all stages to run the batch',
     got: `rank ${rank} met with an error: ${error}`,
     hint: `Look at the output of rank ${rank}.`,
+  });
+}
+
+function ofOtherKind({ stage }: Transfer, kind: BatchKind, { rank, kind: other }: Told): DsError {
+  return new DsError({
+    code: 'DS_COMM',
+    op: `pipeline, input of stage ${stage}`,
+    expected: `a batch ${inWords[kind]}, as here`,
+    got: `one ${inWords[other]} on rank ${rank}`,
+    hint: 'All ranks call trainBatch() and evalBatch() in the same order.',
   });
 }
 

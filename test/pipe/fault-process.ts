@@ -20,6 +20,7 @@ export interface Fault {
     | 'throws in backward'
     | 'throws in evaluation'
     | 'evaluates alone'
+    | 'evaluates first'
     | 'more micro-batches'
     | 'more evaluated'
     | 'all throw'
@@ -145,6 +146,7 @@ async function main(fault: Fault): Promise<void> {
     const data = fault.kind === 'no iterator' && isMine ? ([given] as never) : given;
     if (fault.kind === 'evaluates alone' && isMine) engine.eval();
     if (fault.kind === 'throws in evaluation') await engine.evalBatch(data);
+    if (fault.kind === 'evaluates first' && isMine) await engine.evalBatch(data);
     if (fault.kind === 'more micro-batches' && isMine) engine.setTrainBatchSize(2 * ROWS * MICROS);
     if (fault.kind === 'more evaluated') await engine.evalBatch(data, isMine ? 2 : 1);
     if (fault.kind === 'all throw') await engine.trainBatch(unreadable).catch(() => {});

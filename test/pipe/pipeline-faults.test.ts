@@ -64,6 +64,19 @@ test('ranks in batches of other sizes are told apart by the first transfer', asy
   }
 });
 
+test('ranks whose first batches are of two kinds are told apart at once', async () => {
+  for (const stages of [2, 3]) {
+    for (const rank of [0, stages - 1]) {
+      const reports = await said({ kind: 'evaluates first', rank, stages, stays: true }, stages);
+      for (const report of reports) {
+        expect([rank, report]).toEqual([rank, expect.stringMatching(/^DS_COMM /)]);
+        expect([rank, report]).toEqual([rank, expect.stringMatching(/in evaluation/)]);
+        expect([rank, report]).toEqual([rank, expect.stringMatching(/in training/)]);
+      }
+    }
+  }
+});
+
 test('shapes that change are refused where they are made, and taken where the model says so', async () => {
   const [first] = await said({ kind: 'shapes', rank: 0, stays: true });
   expect(first).toMatch(
