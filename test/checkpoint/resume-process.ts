@@ -25,6 +25,8 @@ export interface Leg {
   bf16States?: boolean;
   /** Default AdamW. */
   optimizer?: DsConfig['optimizer'];
+  /** `elasticity` chooses the batch, which has the same samples. */
+  elastic?: boolean;
   /** Global steps [from, to); from > 0 resumes from `dir`. */
   from: number;
   to: number;
@@ -46,6 +48,19 @@ export interface Report {
   weights: Record<string, string>;
 }
 
+/** A global batch of MICROS micro-batches, whatever the number of ranks. */
+function batchOf(micro: number, elastic: boolean): Partial<DsConfig> {
+  const samples = MICROS * micro;
+  if (!elastic) return { train_micro_batch_size_per_gpu: micro, train_batch_size: samples };
+  return {
+    train_micro_batch_size_per_gpu: undefined,
+    elasticity: {
+      ...{ enabled: true, max_train_batch_size: samples + 1, micro_batch_sizes: [micro] },
+      ...{ min_gpus: 1, max_gpus: 4, version: 0.1 },
+    },
+  } as Partial<DsConfig>;
+}
+
 async function run(leg: Leg): Promise<Report> {
   const { stage, precision, offload, nvme, dir, optimizer, from, to, saveAt, copyTo } = leg;
   const { bf16States } = leg;
@@ -58,7 +73,7 @@ async function run(leg: Leg): Promise<Report> {
     config: {
       ...config,
       gradient_accumulation_steps: undefined,
-      train_batch_size: MICROS * (config.train_micro_batch_size_per_gpu as number),
+      ...batchOf(config.train_micro_batch_size_per_gpu as number, leg.elastic ?? false),
       zero_optimization: { ...zero, stage, ...(nvme ? { sub_group_size: 1500 } : {}) },
     },
   });

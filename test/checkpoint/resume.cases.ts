@@ -62,6 +62,24 @@ async function resumeAnywhere(device: Device, precision: Precision, offload: boo
   }
 }
 
+/** Ranks that `elasticity` gives the same batch, each its own accumulation. */
+async function resumeElastically(device: Device) {
+  const dir = mkdtempSync(join(tmpdir(), 'ds-resume-'));
+  try {
+    const common = { precision: 'fp32' as const, offload: false, dir, stage: 1 as const };
+    const whole: Leg = { ...common, elastic: true, from: 0, to: 8, saveAt: 2 };
+    const [[expected]] = (await runOn(device, 2, [whole])) as [[Report]];
+    const [[plain]] = (await runOn(device, 2, [{ ...whole, elastic: false }])) as [[Report]];
+    assert.deepEqual(expected, plain);
+    for (const ranks of [1, 3]) {
+      const [[report]] = (await runOn(device, ranks, [{ ...whole, from: 2 }])) as [[Report]];
+      assert.ok(distance(report, expected) < BOUND, `${ranks} ranks`);
+    }
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+
 /** Bit for bit on as many ranks, whatever the precision. */
 async function resumeAlike(
   device: Device,
@@ -177,6 +195,11 @@ export const cases: Case[] = [
     name: 'saved by 4 ranks at stage 3, resumed by 1 to 4 at stages 0 to 3: the same 10 steps',
     run: (device) => resumeAnywhere(device, 'fp32', false),
     gpus: 4,
+  },
+  {
+    name: 'elasticity: saved by 2 ranks, resumed by 1 and 3, the same steps',
+    run: resumeElastically,
+    gpus: 3,
   },
   {
     name: 'resume on 2 ranks equals never having stopped: bf16, offload, stages 0 to 3, of 2 on disk',
