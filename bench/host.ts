@@ -1,13 +1,13 @@
 // Host cost of an eager op: JavaScript, tape, memory and boundary, over the bare launch below the
 // boundary.
 import { initialize } from '../lib/index.js';
+import { GPT2 } from '../lib/models/index.js';
 import { addon } from '../lib/runtime/addon.js';
 import { ownCalls, runOpsBy } from '../lib/runtime/call.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';
 import * as kernels from '../lib/runtime/kernels.generated.js';
 import { add, layerNorm, matmul, noGrad, Scope, Tensor, within } from '../lib/tensor/index.js';
 import type { Options } from './main.js';
-import { benchModel } from './models.js';
 import { median } from './report.js';
 
 const rounds = 200;
@@ -74,7 +74,7 @@ const steps = 12;
  * do nothing meanwhile: JavaScript, and memory that comes and goes.
  */
 async function layerWithoutOps(device: Device): Promise<number> {
-  const model = benchModel({ model: 'tiny', layers: String(layers) }, 8);
+  const model = new GPT2({ vocabSize: 512, maxSeq: 8, layers, heads: 4, channels: 128 });
   const { engine } = await initialize({
     ...{ model, device },
     config: {
