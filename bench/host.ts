@@ -1,5 +1,5 @@
-// Host cost of an eager op: JavaScript, tape, memory and boundary, over the bare launch below the
-// boundary.
+// Host cost of an eager op, over the bare launch below the boundary (JavaScript, tape, memory and
+// boundary), and of a layer.
 import { initialize } from '../lib/index.js';
 import { GPT2 } from '../lib/models/index.js';
 import { addon } from '../lib/runtime/addon.js';
@@ -132,7 +132,7 @@ export async function hostBench(options: Options): Promise<object> {
   const { add_bare_launch: bare, add_recorded: recorded } = samples;
   return {
     device: device.name,
-    unit: 'microseconds per op, median of rounds that have one sample of each',
+    unit: 'microseconds per op, median of rounds that have one sample of each; and per layer',
     ...Object.fromEntries(medians),
     host_cost_on_top_of_launch: median(recorded.map((cost, i) => cost - (bare[i] as number))),
     layer_without_ops: await layerWithoutOps(device),

@@ -148,7 +148,7 @@ interface Heads {
   v: View;
 }
 
-// The arguments are spelled out, without spreads: see product() in linear.ts.
+// The arguments are spelled out, without spreads: see gemm() in matmul.ts.
 
 function attend({ q, k, v }: Heads, out: View, lse: View, manner: Manner): void {
   const { filter, dropout, scale, causal } = manner;
@@ -173,7 +173,7 @@ function attend({ q, k, v }: Heads, out: View, lse: View, manner: Manner): void 
 }
 
 /** The forward's results and their gradient, and where those of q, k and v go. */
-interface HeadGradients {
+interface AttentionGradients {
   out: View;
   dout: View;
   lse: View;
@@ -182,7 +182,7 @@ interface HeadGradients {
   dv: View;
 }
 
-function attendBackward({ q, k, v }: Heads, of: HeadGradients, manner: Manner): void {
+function attendBackward({ q, k, v }: Heads, of: AttentionGradients, manner: Manner): void {
   const { filter, dropout, scale, causal } = manner;
   kernels.attentionBackward({
     q,

@@ -6,7 +6,7 @@ import { Tensor } from '../tensor.js';
 import { type ClassShare, joinRows } from './class-share.js';
 import { paddedColumns } from './linear.js';
 import { allClasses, correctFor, type RowRules } from './loss.js';
-import { gemmRows } from './matmul.js';
+import { asIs, flipped, gemm, gemmRows } from './matmul.js';
 import { viewOf } from './shapes.js';
 
 /** The rows [start, start + count) of the head: views that its kernels share. */
@@ -130,17 +130,14 @@ export class ChunkedHead {
 
   /** dx[rows] (+)= dlogits W and dW (+)= dlogits^T x, from the gradient in `memory`. */
   propagate(chunk: Chunk, memory: Tensor, padded: Tensor, into: HeadGradients): void {
-    const gemm = { bias: null, aux: null, transB: false, epilogue: 'none' } as const;
     const { dx, dweight, addX, addWeight } = into;
     if (dx) {
       const out = rowRange(dx, chunk.start, chunk.x.shape[0] as number);
-      const a = this.wide(chunk, memory);
-      kernels.matmul({ ...gemm, a, b: padded, out, transA: false, accumulate: addX });
+      gemm(asIs(this.wide(chunk, memory)), asIs(padded), out, addX);
     }
     if (dweight) {
-      const a = this.wide(chunk, memory);
       const accumulate = addWeight || chunk.start > 0;
-      kernels.matmul({ ...gemm, a, b: chunk.x, out: dweight, transA: true, accumulate });
+      gemm(flipped(asIs(this.wide(chunk, memory))), asIs(chunk.x), dweight, accumulate);
     }
   }
 

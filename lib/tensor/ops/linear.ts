@@ -5,7 +5,7 @@ import { lateGradients } from '../late-gradients.js';
 import { SavedTensor } from '../recompute.js';
 import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
-import { gemmRows } from './matmul.js';
+import { asIs, flipped, gemm, gemmRows } from './matmul.js';
 import {
   asRows,
   overwriteOrAdd,
@@ -41,36 +41,18 @@ function scattered(weight: Tensor, bias: Tensor | null): boolean {
   return !rows || (bias !== null && !isContiguous(bias));
 }
 
-/**
- * out (+)= a b, or a^T b; rows of matrices. The arguments of every product are spelled out in one
- * order, without spreads: those cost the host more than the call itself.
- */
-function product(a: View, b: View, out: View, transA: boolean, accumulate: boolean): void {
-  kernels.matmul({
-    a,
-    b,
-    bias: null,
-    aux: null,
-    out,
-    transA,
-    transB: false,
-    epilogue: 'none',
-    accumulate,
-  });
-}
-
 /** From dz [.., out]: dx = dz W and dW = dz^T x, for inputs 0 and 1 of the node. */
 function linearBackward(dz: Tensor, x: SavedTensor, weight: Tensor, sink: GradSink): void {
   if (sink.needs(1) && !lateGradients()) x.begin();
   const a = gemmRows(dz);
-  sink.write(0, (dx, accumulate) => product(a, weight, asRows(dx), false, accumulate));
+  sink.write(0, (dx, accumulate) => gemm(asIs(a), asIs(weight), asRows(dx), accumulate));
   sink.passed(0);
   weightBackward(dz, x, sink);
 }
 
 function weightBackward(dz: Tensor, x: SavedTensor, sink: GradSink): void {
   sink.later(1, [dz, x], (dw, accumulate) =>
-    product(gemmRows(dz), gemmRows(x.value()), dw, true, accumulate),
+    gemm(flipped(asIs(gemmRows(dz))), asIs(gemmRows(x.value())), dw, accumulate),
   );
 }
 

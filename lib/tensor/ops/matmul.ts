@@ -38,7 +38,11 @@ function strided(x: Tensor, rowStride: number): View {
   return viewOf(x, x.shape, [...x.strides.slice(0, -2), rowStride, 1]);
 }
 
-/** out (+)= a b for operands of the same rank; no epilogue. */
+/**
+ * out (+)= a b for operands of the same rank; no epilogue. The arguments of what runs in every
+ * layer are spelled out in one order, without spreads: those cost the host more than the call
+ * itself.
+ */
 export function gemm(a: GemmOperand, b: GemmOperand, out: View, accumulate: boolean): void {
   kernels.matmul({
     a: a.view,
@@ -53,6 +57,7 @@ export function gemm(a: GemmOperand, b: GemmOperand, out: View, accumulate: bool
   });
 }
 
+export const asIs = (view: View): GemmOperand => ({ view, flip: false });
 export const flipped = ({ view, flip }: GemmOperand): GemmOperand => ({ view, flip: !flip });
 
 /** [M, K] x [K, N] or [batch, M, K] x [batch, K, N]. */
