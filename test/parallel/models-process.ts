@@ -107,7 +107,9 @@ function train(group: ProcessGroup, name: string, make: () => nn.models.CausalLM
   const first = trained(part, got).item();
   checks.near(`${name} loss`, [first], [expected]);
   const apart = sequence(group, name, make, whole);
-  checks.same(`${name} loss, tokens apart`, [apart], [first]);
+  // Sums of more than two ranks have an order, which NCCL picks for each kind of collective.
+  const compared = group.device.kind === 'cpu' || group.size <= 2 ? 'same' : 'near';
+  checks[compared](`${name} loss, tokens apart`, [apart], [first]);
   const countsOf = (report: LossReport): number[] => [report.read().counted, report.read().correct];
   checks.same(`${name} counts`, countsOf(got), countsOf(wanted));
   parallel.sumPartialGradients(part, group);
