@@ -22,7 +22,7 @@ const { decode, encode } = require('gpt-tokenizer/encoding/r50k_base');
 const { writeGpt2Tokenizer } = require('./gpt2-tokenizer.js');
 
 const usage = `node examples/gpt2-offload.js [options]
-  --model NAME             tiny (default), 124M, 355M, 774M, 1558M or 10B
+  --model NAME             tiny (default), 124M, 355M, 774M, 1558M, 10B, 13B or 40B
   --data FILE|DIR          text to train on (default: the TypeScript library's declarations)
   --steps N                optimizer steps in all, those before a resume included (default 400)
   --batch N                micro-batch size (default: the configuration's)

@@ -52,7 +52,10 @@ const CONFIG: OptionNames<GPT2Config> = {
 
 const published = { vocabSize: 50257, maxSeq: 1024 };
 
-/** 10B is the model of DeepSpeed's ZeRO-Offload tutorial. */
+/**
+ * 10B is the model of DeepSpeed's ZeRO-Offload tutorial; 13B and 40B are those of table 2 of its
+ * paper (Ren et al. 2021).
+ */
 const configs: Record<string, GPT2Config> = {
   tiny: { vocabSize: 50257, maxSeq: 128, layers: 4, heads: 4, channels: 128 },
   '124M': { ...published, layers: 12, heads: 12, channels: 768 },
@@ -60,11 +63,13 @@ const configs: Record<string, GPT2Config> = {
   '774M': { ...published, layers: 36, heads: 20, channels: 1280 },
   '1558M': { ...published, layers: 48, heads: 25, channels: 1600 },
   '10B': { ...published, layers: 50, heads: 32, channels: 4096 },
+  '13B': { ...published, layers: 65, heads: 32, channels: 4096 },
+  '40B': { ...published, layers: 50, heads: 64, channels: 8192 },
 };
 
 /**
- * The sizes of "tiny", "124M", "355M", "774M", "1558M" or "10B" (with or without "gpt2-"). Throws
- * DS_ARGUMENT.
+ * The sizes of "tiny", "124M", "355M", "774M", "1558M", "10B", "13B" or "40B" (with or without
+ * "gpt2-"). Throws DS_ARGUMENT.
  */
 export function publishedGpt2(name: string): GPT2Config {
   const found = configs[name.replace(/^gpt2-/, '')];
