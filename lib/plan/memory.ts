@@ -89,20 +89,25 @@ function stateOf({ trained: { count, own } }: ModelSizes, setup: Setup): number 
 /** Bytes of AdamW's moments. */
 export const adamWStateBytes = (bf16States: boolean): number => (bf16States ? 4 : 8);
 
+/** Whether updates are tried out: those of weights in host memory never are. */
+const triesOut = ({ weights, speculates }: Setup): boolean => speculates && weights === 'device';
+
 /**
- * Whether the bf16 weights are half of their masters: AdamW's, whose moments have as many bytes,
- * where no weights are tried out. Weights in host memory never are.
+ * Whether masters that stream to the device are in halves: AdamW's, whose moments have as many
+ * bytes, of bf16 weights.
  */
-function splitsMasters(setup: Setup): boolean {
-  const { optimizer, precision, weights, speculates } = setup;
+function streamsHalves(setup: Setup): boolean {
+  const { optimizer, precision } = setup;
   const isAdamW = setup.stateBytes === adamWStateBytes(setup.bf16States);
-  const afterVerdict = weights === 'cpu' || !speculates;
-  return optimizer === 'cpu' && precision === 'bf16' && isAdamW && afterVerdict;
+  return optimizer === 'cpu' && precision === 'bf16' && isAdamW;
 }
+
+/** Whether the bf16 weights are half of their masters: where no weights are tried out. */
+const splitsMasters = (setup: Setup): boolean => streamsHalves(setup) && !triesOut(setup);
 
 /** Bytes of state that cross PCIe each way for a parameter that the device updates. */
 export function bytesOfStreamed(setup: Setup): number {
-  if (!splitsMasters(setup)) return setup.stateBytes + MASTER;
+  if (!streamsHalves(setup)) return setup.stateBytes + MASTER;
   const weight = setup.weights === 'cpu' ? elementBytes(setup) : 0;
   return setup.stateBytes + LOWER_HALF + weight;
 }
@@ -225,7 +230,7 @@ interface Offloaded {
 }
 
 function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
-  const { optimizer, weights, speculates, gpuShare } = setup;
+  const { optimizer, weights, gpuShare } = setup;
   if (optimizer === 'device') return { device: 0, optimizer: 0, buffers: 0, disk: 0 };
   const { count, root, block } = sizes.trained;
   const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
@@ -244,18 +249,22 @@ function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
   const streamed = away * gpuShare;
   const isSplit = splitsMasters(setup);
   const split = splitStateOf(sizes, setup);
-  const ofState = isSplit ? split : whole;
+  const ofStreamed = streamsHalves(setup) ? split : whole;
+  const ofThreads = isSplit ? split : whole;
   // The device has windows for state, and, but for those in halves, which gradientsAt() has, a
-  // gradient that has come; one that is not committed, too.
+  // gradient that has come; one that is not committed, too, and upper halves of what is tried out.
   const largestTile = Math.min(TILE, block * share);
-  const windows = streamed > 0 ? 2 * bytesOfStreamed(setup) * largestTile : 0;
+  const isJoined = streamsHalves(setup) && triesOut(setup);
+  const ofTile = 2 * bytesOfStreamed(setup) + (isJoined ? MASTER : 0);
+  const windows = streamed > 0 ? ofTile * largestTile : 0;
+  const upper = isJoined ? elementBytes(setup) : 0;
   // Updates after the verdict leave weights where gradients were, or where the weights live.
-  const passing = weights === 'device' && speculates ? 2 : 1;
+  const passing = triesOut(setup) ? 2 : 1;
   const fetched = isSplit && weights === 'device' && away > streamed;
   const slots = fetched ? WEIGHT_SLOTS * 2 * Math.min(LARGEST_SLOT, largest) : 0;
   return {
-    device: (isSplit ? 0 : passing * ofGradient + beside) * streamed + windows,
-    optimizer: ofState * away,
+    device: (isSplit ? 0 : passing * ofGradient + beside + upper) * streamed + windows,
+    optimizer: ofStreamed * streamed + ofThreads * (away - streamed),
     buffers: (passing * ofGradient + besideOnHost) * (away - streamed) + slots,
     disk: 0,
   };

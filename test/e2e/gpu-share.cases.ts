@@ -10,6 +10,7 @@ import type { Device } from '../../lib/runtime/device.js';
 import { HostHome } from '../../lib/zero/home/host-home.js';
 import { SplitHome } from '../../lib/zero/home/split-home.js';
 import { StreamedHome } from '../../lib/zero/home/streamed-home.js';
+import { StreamedJoinedHome } from '../../lib/zero/home/streamed-joined-home.js';
 import { StreamedSplitHome } from '../../lib/zero/home/streamed-split-home.js';
 import { Windows } from '../../lib/zero/home/windows.js';
 import { evenlySpread, type Share } from '../../lib/zero/optimizer-state.js';
@@ -72,7 +73,7 @@ const places: Case = {
       const { shares } = engine.parts.state;
       assert.deepEqual(
         shares.map(({ home }) => home.constructor),
-        speculative ? [StreamedHome, HostHome] : [StreamedSplitHome, SplitHome],
+        speculative ? [StreamedJoinedHome, HostHome] : [StreamedSplitHome, SplitHome],
       );
       const Kind = speculative ? Speculative : Deferred;
       for (const { schedule } of shares) assert.ok(schedule instanceof Kind);
@@ -85,7 +86,7 @@ const places: Case = {
       assert.equal(state.shares.length, 1);
       // Two moments and master weights, half of which the device has; the optimizer's tables beside
       // them.
-      const beside = state.bytes.host - (speculative ? 12 : 10 + 1 / 8) * elements;
+      const beside = state.bytes.host - (10 + 1 / 8) * elements;
       assert.ok(beside >= 0 && beside < 4096, `${beside} bytes beside the state`);
       engine.destroy();
     }

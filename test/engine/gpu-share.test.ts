@@ -97,8 +97,10 @@ describe('gradients that stay from backward to the update', () => {
     gradDtype: 'bf16' | 'f32';
     shardsGradients: boolean;
     hasWeights?: boolean;
+    gradients?: 0 | 2;
+    upper?: 0 | 2;
   }): number {
-    const { gradDtype, shardsGradients, hasWeights = false } = given;
+    const { gradDtype, shardsGradients, hasWeights = false, gradients = 0, upper = 0 } = given;
     (ratesOf as jest.Mock).mockReturnValueOnce({ host: 1, link: 1e6 });
     const inUse = hasWeights ? 4 * numel : 0;
     const bytes = { weights: inUse, gradients: 0 };
@@ -108,13 +110,19 @@ describe('gradients that stay from backward to the update', () => {
       device: { kind: 'cuda', info: { name: 'a GPU' }, memory },
       partitions: [{ numel, unit, weights: { dtype: 'bf16' }, groups: [] }],
       group: { rank: 0, size: 1 },
-      ...{ master: 0, gathers: false, gradients: 0, shardsGradients },
+      ...{ master: 0, gathers: false, gradients, shardsGradients, upper },
     } as unknown as ShareOptions);
   }
 
   test('are counted in their own dtype', () => {
     expect(shareWhere({ gradDtype: 'bf16', shardsGradients: true })).toBe(1);
     expect(shareWhere({ gradDtype: 'f32', shardsGradients: true })).toBe(0.5);
+  });
+
+  test('take more beside upper halves of masters, where these stay, too', () => {
+    const kept = { gradDtype: 'bf16', shardsGradients: true, gradients: 2 } as const;
+    expect(shareWhere(kept)).toBe(0.125);
+    expect(shareWhere({ ...kept, upper: 2 })).toBeCloseTo((0.125 * 4) / 6);
   });
 
   test('have the memory beside weights, which are counted once', () => {

@@ -361,7 +361,8 @@ describe('updates that may be tried out', () => {
     const { n, tried, needs } = claimed({});
     expect(sum(tried as object)).toBe(16 * n);
     expect(sum(needs.host)).toBe((8 + 2 + 1 / 8) * n);
-    expect(sum(claimed({ gpu_share: 0.5 }).tried as object)).toBe(14 * n);
+    // Half of them has no gradient there, and of masters what restores them.
+    expect(sum(claimed({ gpu_share: 0.5 }).tried as object)).toBe((14 - (4 - 2 - 1 / 8) / 2) * n);
     expect(sum(claimed({}, 'fp32').tried as object)).toBe(20 * n);
     for (const super_offload of [true, false]) {
       expect(claimed({ super_offload }).tried).toBeNull();
@@ -370,7 +371,7 @@ describe('updates that may be tried out', () => {
 
   test('wait, as a notice says, where memory is for no more than that', async () => {
     const { n, given } = claimed({});
-    const told = claimed({ super_offload: true }).given;
+    const told = claimed({ super_offload: true, gpu_share: 0 }).given;
     const warned = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
     const job = { world: { device: gpu }, worldSize: 1, rank: 0 } as never;
     const asking = (each: number, of = given) => {
@@ -383,8 +384,12 @@ describe('updates that may be tried out', () => {
     await expect(asking(10)).rejects.toMatchObject({ code: 'DS_OUT_OF_MEMORY' });
     expect(await asking(16)).toBe(given.config);
     // Who says that they are tried out has whole masters, and may have more memory than is free.
-    await expect(asking(11, told)).rejects.toThrow(/"super_offload": false/);
-    expect(await asking(13, told)).toBe(told.config);
+    await expect(asking(13, told)).rejects.toThrow(/"super_offload": false/);
+    expect(await asking(15, told)).toBe(told.config);
+    // Those of the share that the device finds are in halves.
+    const shared = claimed({ super_offload: true }).given;
+    expect(await asking(11, shared)).toBe(shared.config);
+    await expect(asking(10, shared)).rejects.toMatchObject({ code: 'DS_OUT_OF_MEMORY' });
     expect(warned).not.toHaveBeenCalled();
     const settled = await asking(13);
     const { zero_optimization: zero, ...rest } = settled;

@@ -14,6 +14,7 @@ const allocated: [name: string, way: Way, of: readonly Setup['precision'][], wid
   ['after the verdict, by the device', { ...HALVES, gpuShare: 1 }, ['bf16'], false],
   ['after the verdict, gradients in f32', HALVES, ['bf16', 'fp16'], true],
   ['tried out', { optimizer: 'cpu', speculates: true }, ['bf16', 'fp32'], false],
+  ['tried out by the device', { optimizer: 'cpu', speculates: true, gpuShare: 1 }, ['bf16'], false],
   ['with weights', { ...HALVES, weights: 'cpu' }, ['bf16', 'fp32'], false],
   ['on a disk', ON_DISK, ['bf16', 'fp32'], false],
   ['on a disk, gradients in f32', ON_DISK, ['bf16'], true],

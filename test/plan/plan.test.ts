@@ -59,7 +59,7 @@ test('ways that fit come first, and the best is a configuration without an error
   }
 });
 
-test('state that the device updates costs it two gradients and two windows, and the host less', () => {
+test('state that the device updates costs it two gradients, upper halves and two windows, and the host less', () => {
   const { candidates } = makePlan(request({ deviceMemory: 32 * GIB, batch: 1 }));
   const found = candidates.filter(
     ({ setup }) => setup.stage === 2 && setup.ratio === 1 && setup.speculates,
@@ -72,9 +72,13 @@ test('state that the device updates costs it two gradients and two windows, and 
   expect(gpuShare).toBeGreaterThan(0.3);
   expect(gpuShare).toBeLessThan(0.6);
   const gradients = 4 * gpuShare * sizes.parameters;
-  const windows = 2 * 12 * 2 ** 24;
+  const upper = 2 * gpuShare * sizes.parameters;
+  // And f32 masters of the tile that is updated.
+  const windows = (2 * (8 + 2 + 1 / 8) + 4) * 2 ** 24;
   const device = shared.memory.device.optimizer - plain.memory.device.optimizer;
-  expect(device).toBeCloseTo(gradients + windows, -1);
+  expect(device).toBeCloseTo(gradients + upper + windows, -1);
+  const kept = plain.memory.host.optimizer - shared.memory.host.optimizer;
+  expect(kept).toBeCloseTo((4 - 2 - 1 / 8) * gpuShare * sizes.parameters, -1);
   expect(plain.memory.host.buffers - shared.memory.host.buffers).toBeCloseTo(gradients, -1);
   expect(shared.time.step).toBeLessThan(plain.time.step);
   expect(configOf(plain)).toMatchObject({

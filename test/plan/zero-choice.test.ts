@@ -75,9 +75,9 @@ describe('on one device', () => {
   });
 
   test('updates wait where the host has too little to try them out', () => {
-    const device = 9 * GIB;
+    const device = 10 * GIB;
     expect(chosen(1, { device, host: 64 * GIB })).toMatchObject({ ratio: 1, speculates: true });
-    expect(chosen(1, { device, host: 22 * GIB })).toMatchObject({ ratio: 1, speculates: false });
+    expect(chosen(1, { device, host: 20 * GIB })).toMatchObject({ ratio: 1, speculates: false });
     expect(chosen(1, { device, host: 8 * GIB })).toBeUndefined();
   });
 

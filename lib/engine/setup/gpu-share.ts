@@ -21,8 +21,9 @@ import { ratesOf } from './known-rates.js';
 /** Below it a step has nothing to gain: all of its updates take a few milliseconds. */
 const FEWEST_ELEMENTS = 2 ** 24;
 /**
- * Of the device's memory beside weights, what gradients that stay there may take: all the time, or
- * from backward, which lets activations go meanwhile, to the update.
+ * Of the device's memory beside weights, what gradients that stay there, and upper halves of
+ * masters, may take: all the time, or from backward, which lets activations go meanwhile, to the
+ * update.
  */
 const SHARE_OF_MEMORY = { always: 0.125, passing: 0.5 } as const;
 /** Part of the keys: what was measured in another way before does not count. */
@@ -42,6 +43,8 @@ export interface ShareOptions {
   gathers: boolean;
   /** Gradients that the device has memory for all the time; 0 where they are given back. */
   gradients: 0 | 1 | 2;
+  /** Bytes of a master weight that the device keeps all the time: its upper half, or none. */
+  upper: 0 | 2;
   /** Whether backward leaves a rank its part of a unit's gradient, not the unit's: from stage 2. */
   shardsGradients: boolean;
 }
@@ -58,7 +61,7 @@ export function findGpuShare(options: ShareOptions): number {
   const state = stateBytes(options) / elements;
   const balanced = balancedShare(rates, { state, element, gathered: gathers ? element : 0 });
   const part = SHARE_OF_MEMORY[gradients === 0 ? 'passing' : 'always'];
-  const most = (part * spareBytes(device, partitions)) / gradientBytes(options);
+  const most = (part * spareBytes(device, partitions)) / bytesThatStay(options);
   return agreedOn(group, device, Math.min(balanced, most));
 }
 
@@ -96,12 +99,12 @@ function stateBytes({ partitions, optimizer, master }: ShareOptions): number {
   return ranges.reduce((sum, { numel }) => sum + master * numel, state);
 }
 
-/** Bytes of the gradients that stay on the device where it updates all of `partitions`. */
-function gradientBytes({ partitions, gradients, shardsGradients }: ShareOptions): number {
+/** Bytes that stay on the device where it updates all of `partitions`: gradients above all. */
+function bytesThatStay({ partitions, gradients, shardsGradients, upper }: ShareOptions): number {
   const asWritten = gradients === 0 && !shardsGradients;
   return partitions.reduce((sum, { unit, numel }) => {
     const elements = asWritten ? unit.layout.numel : Math.max(1, gradients) * numel;
-    return sum + elements * dtypeSize(unit.gradDtype);
+    return sum + elements * dtypeSize(unit.gradDtype) + upper * numel;
   }, 0);
 }
 

@@ -27,12 +27,23 @@ export function speculates({ config, optimizer, device }: Updated): boolean {
 
 /**
  * Whether bf16 weights are the upper halves of masters in host memory. Weights that are tried out
- * are a step ahead of the masters; what is on a disk comes and goes in whole tiles.
+ * are a step ahead of the masters.
  */
 export function splitsMasters(given: Updated): boolean {
-  const { config, optimizer } = given;
+  return canSplitHere(given) && !speculates(given);
+}
+
+/**
+ * Whether masters in host memory that the device updates are in halves: of weights that are tried
+ * out it keeps the upper ones beside them.
+ */
+export function splitsStreamed(given: Updated): boolean {
+  return canSplitHere(given);
+}
+
+/** What is on a disk comes and goes in whole tiles. */
+function canSplitHere({ config, optimizer }: Updated): boolean {
   const { offload_optimizer: state, offload_param: param } = config.zero_optimization;
   const inMemory = state.device === 'cpu' && !(offloadsWeights(config) && param.device !== 'cpu');
-  const isAble = weightDType(config) === 'bf16' && canSplit(optimizer);
-  return inMemory && isAble && !speculates(given);
+  return inMemory && weightDType(config) === 'bf16' && canSplit(optimizer);
 }

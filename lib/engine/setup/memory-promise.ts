@@ -15,7 +15,7 @@ import {
   type Parts,
   sumOf,
 } from './certain-bytes.js';
-import { speculates, splitsMasters } from './master-halves.js';
+import { speculates, splitsMasters, splitsStreamed } from './master-halves.js';
 import { exchanged } from './setup-world.js';
 
 /** What one rank needs, and what there is where it runs. */
@@ -64,7 +64,7 @@ export async function requireMemory(
   const isOpen = config.zero_optimization.offload_optimizer.super_offload === null;
   const counted = {
     ...{ ...given, shards, mayShare: mayShare(config, device) },
-    splitsMasters: splitsMasters({ ...given, config: isOpen ? waiting(config) : config, device }),
+    splitsMasters: maySplit({ ...given, config: isOpen ? waiting(config) : config, device }),
   };
   const own = claimOf(counted, device);
   const claims = await exchanged(job, own);
@@ -81,6 +81,10 @@ export async function requireMemory(
   }
   return settled;
 }
+
+/** Whether all masters in host memory may be in halves: the device's share may be all of them. */
+const maySplit = (given: Parameters<typeof speculates>[0]): boolean =>
+  splitsMasters(given) || (mayShare(given.config, given.device) && splitsStreamed(given));
 
 export function notice(text: string): void {
   process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
@@ -103,10 +107,17 @@ function triedBytes(counted: Counted, device: Device): Parts | null {
   } = counted.config.zero_optimization.offload_optimizer;
   const isOpen = home === 'cpu' && super_offload === null && speculates({ ...counted, device });
   if (!isOpen) return null;
-  const { host } = certainBytes({ ...counted, splitsMasters: false, mayShare: false });
+  const share = gpu_share ?? 0;
+  const of = (halves: boolean): Parts =>
+    certainBytes({ ...counted, splitsMasters: halves, mayShare: false }).host;
+  const [byThreads, byDevice] = [of(false), of(splitsStreamed({ ...counted, device }))];
+  const host = Object.fromEntries(
+    Object.entries(byThreads).map(([part, bytes]) => {
+      return [part, (1 - share) * bytes + share * (byDevice[part] as number)];
+    }),
+  );
   const { 'gradients on their way': gradients = 0, ...rest } = host;
-  const passing = 2 * gradients * (1 - (gpu_share ?? 0));
-  return { ...rest, 'gradients of two steps': passing };
+  return { ...rest, 'gradients of two steps': 2 * gradients * (1 - share) };
 }
 
 /**

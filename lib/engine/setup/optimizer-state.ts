@@ -3,7 +3,13 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { canExchange } from '../../optim/exchange.js';
-import { canGather, canSpeculate, canSum, type Optimizer } from '../../optim/optimizer.js';
+import {
+  canGather,
+  canSpeculate,
+  canSum,
+  type Optimizer,
+  type SpeculativeOptimizer,
+} from '../../optim/optimizer.js';
 import { SplitMaster, type SplittingOptimizer } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
@@ -16,6 +22,7 @@ import {
 } from '../../zero/home/host-home.js';
 import { SplitHome, SplitHomeOfOffloadedWeights } from '../../zero/home/split-home.js';
 import { StreamedHome, StreamedHomeOfOffloadedWeights } from '../../zero/home/streamed-home.js';
+import { StreamedJoinedHome } from '../../zero/home/streamed-joined-home.js';
 import {
   StreamedSplitHome,
   StreamedSplitHomeOfOffloadedWeights,
@@ -32,7 +39,7 @@ import { SummedUpdates } from '../../zero/schedule/summed-updates.js';
 import type { ReleaseStack } from '../release-stack.js';
 import { openDiskHome } from './disk-home.js';
 import { findGpuShare, type ShareOptions } from './gpu-share.js';
-import { speculates, splitsMasters } from './master-halves.js';
+import { speculates, splitsMasters, splitsStreamed } from './master-halves.js';
 import { offloadsWeights } from './stage.js';
 import { cutParameter } from './whole-parameters.js';
 
@@ -101,25 +108,29 @@ function addOffloaded(state: OptimizerState, options: StateOptions, owned: Relea
   }
 }
 
+type SplitKind = new (device: Device, rule: SplitMaster, options: HostHomeOptions) => HostHome;
+
 /** Homes in host memory for one who updates there. */
 interface HomeKinds {
   /** Of f32 masters. */
   whole: typeof HostHome;
-  /** Of masters in halves. */
-  split: new (
-    device: Device,
-    rule: SplitMaster,
-    options: HostHomeOptions,
-  ) => HostHome;
+  /** Of masters in halves, updated after the verdict. */
+  split: SplitKind;
+  /** Of masters in halves whose updates are tried out; null where that gains nothing. */
+  tried: SplitKind | null;
 }
 
-const hostThreads: HomeKinds = { whole: HostHome, split: SplitHome };
-const streaming: HomeKinds = { whole: StreamedHome, split: StreamedSplitHome };
+const hostThreads: HomeKinds = { whole: HostHome, split: SplitHome, tried: null };
+const streaming: HomeKinds = {
+  ...{ whole: StreamedHome, split: StreamedSplitHome, tried: StreamedJoinedHome },
+};
+/** What is tried out has its weights on the device. */
 const threadsForOffloadedWeights: HomeKinds = {
-  ...{ whole: HostHomeOfOffloadedWeights, split: SplitHomeOfOffloadedWeights },
+  ...{ whole: HostHomeOfOffloadedWeights, split: SplitHomeOfOffloadedWeights, tried: null },
 };
 const deviceForOffloadedWeights: HomeKinds = {
-  ...{ whole: StreamedHomeOfOffloadedWeights, split: StreamedSplitHomeOfOffloadedWeights },
+  whole: StreamedHomeOfOffloadedWeights,
+  ...{ split: StreamedSplitHomeOfOffloadedWeights, tried: null },
 };
 
 function addInHostMemory(
@@ -127,16 +138,41 @@ function addInHostMemory(
   { kinds, ...options }: StateOptions & { kinds: HomeKinds },
   owned: ReleaseStack,
 ): void {
-  const { config, optimizer, partitions, device } = options;
-  const tile = tileSize(config.zero_optimization.sub_group_size);
-  if (speculates(options)) {
-    if (!canSpeculate(optimizer)) throw cannotSpeculate(optimizer);
-    const home = owned.own(new kinds.whole(device, optimizer, { tile, readBefore: true }));
-    const schedule = owned.own(new Speculative(device, home, optimizer));
+  if (speculates(options)) addTried(state, { ...options, kinds }, owned);
+  else addAfterVerdict(state, { ...options, kinds }, owned);
+}
+
+/** Updates that are tried out during backward. */
+function addTried(
+  state: OptimizerState,
+  { kinds, ...options }: StateOptions & { kinds: HomeKinds },
+  owned: ReleaseStack,
+): void {
+  const { config, optimizer, device } = options;
+  if (!canSpeculate(optimizer)) throw cannotSpeculate(optimizer);
+  const how = { tile: tileSize(config.zero_optimization.sub_group_size), readBefore: true };
+  const add = (home: HostHome, partitions: readonly Partition[]): void => {
+    const schedule = owned.own(new Speculative(device, owned.own(home), optimizer));
     state.add({ partitions, home, schedule });
-    return;
+  };
+  const { tried: Split, whole: Whole } = kinds;
+  const [split, whole] = bySplitting(options, Split !== null && splitsStreamed(options));
+  if (Split && split.length > 0) {
+    add(new Split(device, new SplitMaster(optimizer as Tried), how), split);
   }
-  const [split, whole] = bySplitting(options);
+  if (split.length === 0 || whole.length > 0) add(new Whole(device, optimizer, how), whole);
+}
+
+type Tried = SpeculativeOptimizer & SplittingOptimizer;
+
+function addAfterVerdict(
+  state: OptimizerState,
+  { kinds, ...options }: StateOptions & { kinds: HomeKinds },
+  owned: ReleaseStack,
+): void {
+  const { config, optimizer, device } = options;
+  const tile = tileSize(config.zero_optimization.sub_group_size);
+  const [split, whole] = bySplitting(options, splitsMasters(options));
   if (split.length > 0) {
     const rule = new SplitMaster(optimizer as SplittingOptimizer);
     const home = owned.own(new kinds.split(device, rule, { tile }));
@@ -150,10 +186,11 @@ function addInHostMemory(
   }
 }
 
-/** Partitions whose weights are half of their masters, and the rest. */
-function bySplitting(options: StateOptions): [split: Partition[], whole: Partition[]] {
-  const { partitions } = options;
-  const able = splitsMasters(options);
+/** Partitions whose masters are in halves where these `able` to be are, and the rest. */
+function bySplitting(
+  { partitions }: StateOptions,
+  able: boolean,
+): [split: Partition[], whole: Partition[]] {
   const splits = ({ unit }: Partition): boolean => able && unit.dtype === 'bf16';
   return [partitions.filter(splits), partitions.filter((one) => !splits(one))];
 }
@@ -180,16 +217,19 @@ function streamedShare(options: StateOptions): number {
 function streamedState(options: StateOptions): Pick<ShareOptions, StreamedKey> {
   const { config, optimizer } = options;
   const gathers = offloadsWeights(config);
-  const splits = splitsMasters(options);
-  const gradients = speculates(options) ? 2 : splits ? 0 : 1;
+  const splits = splitsStreamed(options);
+  const tries = speculates(options);
+  const gradients = tries ? 2 : splits ? 0 : 1;
   const shardsGradients = config.zero_optimization.stage >= 2;
-  const kept = { gathers, gradients, shardsGradients } as const;
+  const kept = { gathers, gradients, shardsGradients, upper: tries && splits ? 2 : 0 } as const;
   if (gathers || !splits) return { ...kept, optimizer, master: 4 };
   const split = new SplitMaster(optimizer as SplittingOptimizer);
   return { ...kept, optimizer: split, master: 0 };
 }
 
-type StreamedKey = 'optimizer' | 'master' | 'gradients' | 'shardsGradients' | 'gathers';
+type StreamedKey =
+  | ('optimizer' | 'master' | 'gradients')
+  | ('shardsGradients' | 'gathers' | 'upper');
 
 /**
  * How an update goes over `partitions`: in one pass, or in several between which ranks share what

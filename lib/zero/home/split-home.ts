@@ -34,7 +34,7 @@ export class SplitHome extends HostHome {
   /** `rule` updates its partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, { ...options, tile: Math.min(options.tile, LARGEST_TILE) });
-    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition).ranges);
+    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition));
     const { d2h: down, host: updates, h2d: up } = this;
     this.slots = new WeightSlots(device, { down, updates, up });
   }
@@ -99,7 +99,7 @@ export class SplitHomeOfOffloadedWeights extends HostHomeOfOffloadedWeights {
   /** `rule` updates its partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
-    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition).ranges);
+    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition));
   }
 
   protected override masterFor({ weights }: Partition): Tensor {

@@ -17,6 +17,14 @@ const PER_BYTE = 8;
 /** Elements that are written at once: their f32 copy takes 8 MiB of host memory. */
 const WRITTEN_AT_ONCE = 2 ** 21;
 
+/** What is kept of a partition: upper halves wherever they are, the others in host memory. */
+export interface SplitPart {
+  /** [numel] bf16, the upper halves. */
+  readonly master: Tensor;
+  /** The state, lower halves and ties in it. */
+  readonly ranges: readonly RangeState[];
+}
+
 /** Halves of a part of a range, held, in host memory. */
 interface Halves {
   high: Tensor;
@@ -36,24 +44,21 @@ interface Place {
   readonly within: Range;
 }
 
-/**
- * Joins and splits on host threads. Upper halves are a partition's weights, bf16, wherever the
- * model has them. What is lent is a copy in f32.
- */
+/** Joins and splits on host threads. What is lent is a copy in f32. */
 export class SplitPieces {
-  /** `rangesOf`: the state of a partition in host memory, lower halves and ties in it. */
   constructor(
     private readonly device: Device,
     private readonly optimizer: SplitMaster,
-    private readonly rangesOf: (partition: Partition) => readonly RangeState[],
+    private readonly partOf: (partition: Partition) => SplitPart,
   ) {}
 
-  /** `order`: in which halves change, on the host and where the weights are. */
+  /** `order`: in which halves change, on the host and where the upper ones are. */
   lend(partition: Partition, piece: Piece, order: Stream): LentState {
+    const { master: high } = this.partOf(partition);
     const { range, around, within } = this.placeOf(partition, piece);
     const joined = pinned(this.device, [around.numel], 'f32');
-    const room = roomFor(partition, around.numel);
-    withHalves(partition, { range, around, order, room }, (parts) =>
+    const room = roomFor(high, around.numel);
+    withHalves({ high, range, around, order, room }, (parts) =>
       kernels.joinMasterOnHost({ ...parts, out: joined }, order),
     );
     room?.release();
@@ -71,25 +76,25 @@ export class SplitPieces {
    * are.
    */
   write(partition: Partition, piece: Piece, values: Tensor, stream: Stream): void {
+    const { master: high } = this.partOf(partition);
     const { range, around, within } = this.placeOf(partition, piece);
     const most = Math.min(around.numel, WRITTEN_AT_ONCE);
     const scratch = pinned(this.device, [most], 'f32');
-    const room = roomFor(partition, most);
+    const room = roomFor(high, most);
     for (let first = 0; first < around.numel; first += most) {
       const numel = Math.min(most, around.numel - first);
       const cut = { offset: around.offset + first, numel };
       const from = Math.max(first, within.offset);
       const end = Math.min(first + numel, within.offset + within.numel);
       const joined = sliceFlat(scratch, { offset: 0, numel });
-      withHalves(partition, { range, around: cut, order: stream, room }, (parts) => {
+      withHalves({ high, range, around: cut, order: stream, room }, (parts) => {
         // What shares a byte with the piece stays as it is now, not as it was when the piece was
         // lent.
         kernels.joinMasterOnHost({ ...parts, out: joined }, stream);
         const at = { offset: from - first, numel: end - from };
         copyFlat(joined, at, values, { offset: from - within.offset, numel: end - from }, stream);
         kernels.splitMasterOnHost({ ...parts, in: joined }, stream);
-        if (room)
-          copyFlat(partition.weights, inPartition(range, cut), parts.high, all(cut), stream);
+        if (room) copyFlat(high, inPartition(range, cut), parts.high, all(cut), stream);
       });
       joined.release();
     }
@@ -99,7 +104,7 @@ export class SplitPieces {
 
   private placeOf(partition: Partition, piece: Piece): Place {
     const { optimizer } = this;
-    const ranges = this.rangesOf(partition);
+    const { ranges } = this.partOf(partition);
     const groups = ranges.map(({ range }) => range);
     const found = placeInState({ optimizer, groups }, piece, halves.low);
     const { offset, numel } = found.place;
@@ -114,8 +119,8 @@ export class SplitPieces {
 }
 
 /** Host memory for upper halves of `numel` masters; null where that is where they are. */
-function roomFor({ weights }: Partition, numel: number): Tensor | null {
-  return weights.buffer.pinned ? null : pinned(weights.device, [numel], 'bf16');
+function roomFor(high: Tensor, numel: number): Tensor | null {
+  return high.buffer.pinned ? null : pinned(high.device, [numel], 'bf16');
 }
 
 const all = ({ numel }: Range): Range => ({ offset: 0, numel });
@@ -128,6 +133,7 @@ const inPartition = ({ range }: RangeState, { offset, numel }: Range): Range => 
 
 /** A part of a range; `room` is for its upper halves where these are not in host memory. */
 interface Opening extends Omit<Place, 'within'> {
+  high: Tensor;
   order: Stream;
   room: Tensor | null;
 }
@@ -137,16 +143,15 @@ interface Opening extends Omit<Place, 'within'> {
  * are a copy.
  */
 function withHalves(
-  { weights }: Partition,
-  { range, around, order, room }: Opening,
+  { high, range, around, order, room }: Opening,
   body: (parts: Halves) => void,
 ): void {
   const { state } = range;
   const own = inPartition(range, around);
   const bytes = { offset: around.offset / PER_BYTE, numel: Math.ceil(around.numel / PER_BYTE) };
-  if (room) copyFlat(room, all(around), weights, own, order);
+  if (room) copyFlat(room, all(around), high, own, order);
   const parts: Halves = {
-    high: room ? sliceFlat(room, all(around)) : sliceFlat(weights, own),
+    high: room ? sliceFlat(room, all(around)) : sliceFlat(high, own),
     low: sliceFlat(state[halves.low] as Tensor, around),
     ties: sliceFlat(state[halves.ties] as Tensor, bytes),
   };

@@ -27,7 +27,7 @@ abstract class SplitAndStreamed extends StreamedHome {
   /** `rule` updates its partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
-    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition).ranges);
+    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition));
     this.read = new Event(device);
   }
 
