@@ -28,17 +28,21 @@ function nameOf({ setup }: Candidate): string {
   ].join(', ');
 }
 
-function rowOf(one: Candidate): string[] {
-  const { device, host, fits, time, tokensPerSecond } = one;
-  const speed = `${(tokensPerSecond / 1000).toFixed(1)}k`;
-  return [
-    fits ? 'fits' : 'too much',
-    gibibytes(device),
-    gibibytes(host),
-    `${time.step.toFixed(3)} s`,
-    speed,
+/** The first ways, and the heads of their columns; that of the disk where one of them uses it. */
+function waysOf(candidates: readonly Candidate[]): string[] {
+  const shown = candidates.slice(0, SHOWN);
+  const usesDisk = shown.some(({ disk }) => disk > 0);
+  const row = (one: Candidate): string[] => [
+    one.fits ? 'fits' : 'too much',
+    gibibytes(one.device),
+    gibibytes(one.host),
+    ...(usesDisk ? [gibibytes(one.disk)] : []),
+    `${one.time.step.toFixed(3)} s`,
+    `${(one.tokensPerSecond / 1000).toFixed(1)}k`,
     nameOf(one),
   ];
+  const memories = ['GPU', 'host', ...(usesDisk ? ['disk'] : [])];
+  return table([['', ...memories, 'step', 'tokens/s', 'way'], ...shown.map(row)]);
 }
 
 function table(rows: readonly string[][]): string[] {
@@ -97,14 +101,26 @@ function assumptions(request: PlanRequest): string[] {
   ];
 }
 
-/** What there is of each memory, and what of it a way lacks. */
-function verdictOf({ device, host, disk }: Candidate, request: PlanRequest): string {
+/** What a way needs of each memory, and what there is of it. */
+function needsOf({ device, host, disk }: Candidate, request: PlanRequest) {
   const { deviceMemory, hostMemory, diskMemory } = request;
-  const needs = [
+  return [
     ['of each GPU', device, deviceMemory],
     ["of each machine's memory", host, hostMemory],
     ["of each machine's disk", disk, diskMemory],
   ] as const;
+}
+
+/** The way that lacks fewest bytes, of all memories together. */
+function nearestOf(candidates: readonly Candidate[], request: PlanRequest): Candidate {
+  const lacking = (one: Candidate): number =>
+    needsOf(one, request).reduce((sum, [, needed, there]) => sum + Math.max(0, needed - there), 0);
+  return candidates.reduce((best, one) => (lacking(one) < lacking(best) ? one : best));
+}
+
+/** What of which memory a way lacks, or what it has of each. */
+function verdictOf(one: Candidate, request: PlanRequest): string {
+  const needs = needsOf(one, request);
   const short = needs.filter(([, needed, there]) => needed > there);
   const text = (short.length > 0 ? short : needs.filter(([, needed]) => needed > 0))
     .map(([of, needed, there]) => `${gibibytes(needed)} of the ${gibibytes(there)} ${of}`)
@@ -117,10 +133,9 @@ function verdictOf({ device, host, disk }: Candidate, request: PlanRequest): str
  * whether that fits.
  */
 export function formatPrediction(candidates: readonly Candidate[], request: PlanRequest): string {
-  const head = ['', 'GPU', 'host', 'step', 'tokens/s', 'way'];
   const [best] = candidates as [Candidate];
   return [
-    ...table([head, ...candidates.slice(0, SHOWN).map(rowOf)]),
+    ...waysOf(candidates),
     '',
     verdictOf(best, request),
     parts('Each GPU', best.memory.device),
@@ -133,10 +148,12 @@ export function formatPrediction(candidates: readonly Candidate[], request: Plan
 
 /** The plan as text: the first ways, the best one's bytes and ds_config.json, the assumptions. */
 export function formatPlan({ candidates, best }: Plan, request: PlanRequest): string {
-  const head = ['', 'GPU', 'host', 'step', 'tokens/s', 'way'];
-  const rows = table([head, ...candidates.slice(0, SHOWN).map(rowOf)]);
   const more = candidates.length - SHOWN;
-  const lines = [...rows, ...(more > 0 ? [`and ${more} more: --json lists them.`] : []), ''];
+  const lines = [
+    ...waysOf(candidates),
+    ...(more > 0 ? [`and ${more} more: --json lists them.`] : []),
+    '',
+  ];
   if (best) {
     const { checkpointing } = best.setup;
     lines.push(
@@ -148,10 +165,12 @@ export function formatPlan({ candidates, best }: Plan, request: PlanRequest): st
       JSON.stringify(configOf(best), null, 2),
     );
   } else {
-    const [nearest] = candidates;
+    const nearest = nearestOf(candidates, request);
     lines.push(
-      'Nothing fits. The way that needs least of a GPU:',
-      ...(nearest ? [parts(nameOf(nearest), nearest.memory.device)] : []),
+      `Nothing fits. The nearest is ${nameOf(nearest)}.`,
+      verdictOf(nearest, request),
+      parts('Each GPU', nearest.memory.device),
+      parts('Each rank on the host', nearest.memory.host),
     );
   }
   return [...lines, '', ...assumptions(request)].join('\n');
