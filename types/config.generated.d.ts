@@ -1203,8 +1203,9 @@ export interface ZeroConfig {
    */
   sub_group_size?: number;
   /**
-   * Elements that stage 3 gathers ahead of their use. Default 5e7. No effect on one rank: one rank
-   * holds all weights. Acts at stage 3.
+   * Elements that stage 3 gathers ahead of their use, at least: whole units come, one that is
+   * larger too; 0 gathers none ahead. Default 5e7. No effect on one rank: one rank holds all
+   * weights. Acts at stage 3.
    */
   stage3_prefetch_bucket_size?: number | 'auto';
   /** Another name of stage3_prefetch_bucket_size. */
@@ -3767,8 +3768,9 @@ export interface ResolvedZero {
    */
   readonly sub_group_size: number;
   /**
-   * Elements that stage 3 gathers ahead of their use. No effect on one rank: one rank holds all
-   * weights. Acts at stage 3.
+   * Elements that stage 3 gathers ahead of their use, at least: whole units come, one that is
+   * larger too; 0 gathers none ahead. No effect on one rank: one rank holds all weights. Acts at
+   * stage 3.
    */
   readonly stage3_prefetch_bucket_size: number;
   /**

@@ -184,10 +184,11 @@ function weightsAt(sizes: ModelSizes, setup: Setup, done: number): number {
   const comesAndGoes = setup.stage === 3 && (setup.ranks > 1 || setup.weights === 'cpu');
   if (!comesAndGoes) return parameters;
   const stays = setup.weights === 'cpu' ? 0 : parameters / setup.ranks;
-  // The last blocks of the forward are not let go where the backward needs them again soon.
+  // The last blocks of the forward are not let go where the backward needs them again soon; those
+  // of the root, with the head, are used from its beginning to its end.
   const reused = REUSE_DISTANCE / 2 - done * block;
-  const live = Math.max(reused, (done === 0 ? root : block) + block + PREFETCH);
-  return stays + Math.min(parameters, live);
+  const ahead = Math.ceil(PREFETCH / block) * block;
+  return stays + Math.min(parameters, root + Math.max(reused, block + ahead));
 }
 
 function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {

@@ -18,7 +18,7 @@ import type { WeightUnit } from './weight-unit.js';
 
 /** Limits in elements. Source: DeepSpeed's stage3_* settings. */
 export interface GatherOptions {
-  /** Fetched ahead at a time (stage3_prefetch_bucket_size). */
+  /** Elements that are fetched ahead at least, in whole units (stage3_prefetch_bucket_size). */
   prefetch: number;
   /** Held at a time, those in use aside (stage3_max_live_parameters). */
   maxLive: number;
@@ -208,12 +208,15 @@ export class GatheredWeights implements WeightFlow {
     return gathered;
   }
 
+  /**
+   * Whole units until so many elements are ahead, as in DeepSpeed: one that is larger comes too.
+   */
   private fetchAhead(): void {
     const { prefetch, maxLive } = this.options;
     let ahead = 0;
     for (const unit of this.trace.upcoming()) {
       const { numel } = unit.layout;
-      if (ahead + numel > prefetch) return;
+      if (ahead >= prefetch) return;
       ahead += numel;
       if (this.gathered.has(unit)) continue;
       if (this.live + numel > maxLive) return;

@@ -41,7 +41,8 @@ async function streaming(device: Device, more: Partial<DsConfig> = {}): Promise<
     zero_optimization: {
       stage: 3,
       offload_param: { device: 'cpu' },
-      stage3_prefetch_bucket_size: largest(model),
+      // The next block, whatever it has.
+      stage3_prefetch_bucket_size: 1,
       stage3_max_live_parameters: 3 * largest(model),
       stage3_max_reuse_distance: 0,
       stage3_param_persistence_threshold: 0,

@@ -29,6 +29,7 @@ function measured(file: string, ...path: (string | number)[]): number {
 const sizes = (name: string) => sizesOf(new GPT2(GPT2.config(name)));
 const kept = { microBatch: 8, checkpointing: true } as const;
 const offload = { ...kept, stage: 2, optimizer: 'cpu' } as const;
+const after13B = { ...offload, microBatch: 6, speculates: false, gpuShare: 0.0612 } as const;
 
 type Row = [name: string, model: string, setup: Partial<Setup>, gib: () => number];
 
@@ -89,6 +90,13 @@ const deviceRows: Row[] = [
     { ...offload, microBatch: 10 },
     () => measured('train-10B-offload-noclip', 'peak_device_gib'),
   ],
+  [
+    '10B, weights too',
+    '10B',
+    { ...offload, stage: 3, weights: 'cpu', microBatch: 10 },
+    () => measured('train-10B-offload-weights', 'peak_device_gib'),
+  ],
+  ['13B', '13B', after13B, () => measured('train-13B-offload', 'peak_device_gib')],
   ...(
     [
       [0, 0, false],
@@ -157,6 +165,13 @@ const hostRows: Row[] = [
     { ...offload, microBatch: 10 },
     () => measured('train-10B-offload-noclip', 'peak_host_rss_gib'),
   ],
+  [
+    '10B, weights too',
+    '10B',
+    { ...offload, stage: 3, weights: 'cpu', microBatch: 10 },
+    () => measured('train-10B-offload-weights', 'peak_host_rss_gib'),
+  ],
+  ['13B', '13B', after13B, () => measured('train-13B-offload', 'peak_host_rss_gib')],
 ];
 
 test.each(hostRows)('peak of host memory: %s', (_, model, setup, gib) => {

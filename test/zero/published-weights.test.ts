@@ -79,6 +79,46 @@ test('of units that nobody reads between updates no events are left behind', () 
   host.dispose();
 });
 
+test.each([
+  [0, []],
+  [1, ['b']],
+  [8, ['b']],
+  [9, ['b', 'c']],
+])('of units of 8 elements, with %i to fetch ahead, these come ahead: %j', (prefetch, expected) => {
+  const device = cpu();
+  const gathered: string[] = [];
+  const allGather = (_output: unknown, _input: unknown, { purpose }: At) => {
+    gathered.push(purpose.replace('weights of ', ''));
+    return { wait: () => {} };
+  };
+  const group = { rank: 0, size: 1, allGather } as unknown as Collectives;
+  const flow = new GatheredWeights(device, group, {
+    ...{ prefetch, maxLive: 1e9, maxReuseDistance: 0, near: null, overlap: false },
+    ...{ persistenceThreshold: 0, modelPersistenceThreshold: 0, timer: untimedComm },
+    ...{ home: onDevice, gather: gatherPlain },
+  });
+  const parts = ['a', 'b', 'c', 'd'].map((name) => {
+    const weights = held(() => Tensor.empty([8], 'f32', device));
+    let placed: Tensor | null = null;
+    const materialize = (flat: Tensor) => {
+      placed = flat;
+    };
+    const vacate = () => placed?.release();
+    const own = { name, layout: { numel: 8 }, dtype: 'f32', device, weights, materialize, vacate };
+    const place = onDevice.place(own as never, 8);
+    return { unit: own, range: { offset: 0, numel: 8 }, place } as unknown as WeightPart;
+  });
+  for (const part of parts) flow.adopted(part);
+  // One step, in which the order is seen, and the beginning of the next.
+  for (const { unit } of parts) flow.acquire(unit);
+  for (const part of parts) flow.publish(part, device.compute);
+  gathered.length = 0;
+  flow.acquire((parts[0] as WeightPart).unit);
+  expect(gathered).toEqual(['a', ...expected]);
+  flow.dispose();
+  for (const { place } of parts) place.dispose();
+});
+
 test('the gather of a shard waits until that has changed, not for those that change after it', () => {
   const device = cpu();
   const group = { rank: 0, size: 1, allGather: () => ({ wait: () => {} }) };
