@@ -111,12 +111,12 @@ const offloadedWeightsAreWhole: Rule = ({ zero_optimization: zero }) =>
       }
     : null;
 
-/** Offloaded weights are gathered after their update: there is nothing to try out. */
-const offloadedWeightsWait: Rule = ({ zero_optimization: zero }) =>
-  zero.stage === 3 && zero.offload_param.device !== 'none' && zero.offload_optimizer.super_offload
+/** To try weights on a disk out would write them twice. */
+const weightsOnDiskWait: Rule = ({ zero_optimization: zero }) =>
+  zero.stage === 3 && zero.offload_param.device === 'nvme' && zero.offload_optimizer.super_offload
     ? {
         path: ['zero_optimization', 'offload_optimizer', 'super_offload'],
-        expected: `false or null with offload_param.device "${zero.offload_param.device}"`,
+        expected: 'false or null with offload_param.device "nvme"',
         got: 'true',
         hint: 'Leave super_offload out.',
       }
@@ -245,7 +245,7 @@ export const zeroRules: readonly Rule[] = [
   diskHasSlots,
   sharedStateIsInMemory,
   offloadedWeightsAreWhole,
-  offloadedWeightsWait,
+  weightsOnDiskWait,
   gatherBucketIsEven,
   scatterScalesAfterwards,
   stage3Averages,

@@ -165,7 +165,7 @@ function stateBytesOf({ optimizer, bf16 }: ResolvedConfig): number {
 /** Whether updates are tried out on a GPU's host: see offload_optimizer.super_offload. */
 function speculates({ zero_optimization: zero, ...config }: ResolvedConfig): boolean {
   const { stage, offload_optimizer, offload_param } = zero;
-  if (stage === 3 && offload_param.device !== 'none') return false;
+  if (stage === 3 && offload_param.device === 'nvme') return false;
   const { fp16, bf16, optimizer, data_types } = config;
   const isNarrow = fp16.enabled || bf16.enabled;
   const isAdam = optimizer === null || optimizer.type === 'Adam' || optimizer.type === 'AdamW';

@@ -89,9 +89,6 @@ function stateOf({ trained: { count, own } }: ModelSizes, setup: Setup): number 
 /** Bytes of AdamW's moments. */
 export const adamWStateBytes = (bf16States: boolean): number => (bf16States ? 4 : 8);
 
-/** Whether updates are tried out: those of weights in host memory never are. */
-const triesOut = ({ weights, speculates }: Setup): boolean => speculates && weights === 'device';
-
 /**
  * Whether masters that stream to the device are in halves: AdamW's, whose moments have as many
  * bytes, of bf16 weights.
@@ -103,7 +100,7 @@ function streamsHalves(setup: Setup): boolean {
 }
 
 /** Whether the bf16 weights are half of their masters: where no weights are tried out. */
-const splitsMasters = (setup: Setup): boolean => streamsHalves(setup) && !triesOut(setup);
+const splitsMasters = (setup: Setup): boolean => streamsHalves(setup) && !setup.speculates;
 
 /** Bytes of state that cross PCIe each way for a parameter that the device updates. */
 export function bytesOfStreamed(setup: Setup): number {
@@ -255,12 +252,12 @@ function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
   // The device has windows for state, and, but for those in halves, which gradientsAt() has, a
   // gradient that has come; one that is not committed, too, and upper halves of what is tried out.
   const largestTile = Math.min(TILE, block * share);
-  const isJoined = streamsHalves(setup) && triesOut(setup);
+  const isJoined = streamsHalves(setup) && setup.speculates;
   const ofTile = 2 * bytesOfStreamed(setup) + (isJoined ? MASTER : 0);
   const windows = streamed > 0 ? ofTile * largestTile : 0;
   const upper = isJoined ? elementBytes(setup) : 0;
   // Updates after the verdict leave weights where gradients were, or where the weights live.
-  const passing = triesOut(setup) ? 2 : 1;
+  const passing = setup.speculates ? 2 : 1;
   const fetched = isSplit && weights === 'device' && away > streamed;
   const slots = fetched ? WEIGHT_SLOTS * 2 * Math.min(LARGEST_SLOT, largest) : 0;
   return {

@@ -84,7 +84,6 @@ function setupsOf(request: PlanRequest): Setup[] {
   return found.flatMap((one) => {
     if (one.optimizer !== 'cpu') return [one];
     const both = [one, { ...one, gpuShare: plannedGpuShare(one, rates, cluster) }];
-    if (one.weights === 'cpu') return both;
     return [...both, ...both.map((way) => ({ ...way, speculates: false }))];
   });
 }
@@ -107,9 +106,7 @@ function setupsOn(axes: Pick<Setup, 'tensor' | 'stages'>, request: PlanRequest):
   return halvesOf(batch).flatMap((microBatch) =>
     [false, true].flatMap((checkpointing): Setup[] => {
       const one = { ...common, microBatch, accumulation: batch / microBatch, checkpointing };
-      // Weights in host memory are never tried out.
-      const away = { stage: 3, weights: 'cpu', speculates: false } as const;
-      const whole = { ...one, ...away, optimizer: 'cpu' } as const;
+      const whole = { ...one, stage: 3, weights: 'cpu', optimizer: 'cpu' } as const;
       return [
         ...stages.map((stage) => ({ ...one, stage })),
         ...offloading.flatMap((stage) => [
@@ -212,7 +209,7 @@ export function configOf({ setup }: Candidate): DsConfig {
       ...(optimizer === 'cpu' && {
         offload_optimizer: {
           ...{ ...pinned, ...(ratio < 1 && { ratio }), gpu_share },
-          ...(!speculates && weights === 'device' && { super_offload: false }),
+          ...(!speculates && { super_offload: false }),
         },
       }),
       ...(optimizer === 'nvme' && {

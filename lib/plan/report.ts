@@ -21,7 +21,7 @@ function nameOf({ setup }: Candidate): string {
     ...(stages > 1 ? [`${stages} pipeline stages`] : []),
     ...(optimizer === 'cpu' ? [`optimizer on the host${share}`] : []),
     ...(optimizer === 'nvme' ? ['optimizer on disk'] : []),
-    ...(setup.speculates || weights === 'cpu' ? [] : ['after the verdict']),
+    ...(setup.speculates || optimizer !== 'cpu' ? [] : ['after the verdict']),
     ...(weights === 'cpu' ? ['weights on the host'] : []),
     ...(checkpointing ? ['checkpointing'] : []),
     `micro-batch ${microBatch}${accumulation > 1 ? ` x ${accumulation}` : ''}`,

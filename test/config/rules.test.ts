@@ -205,15 +205,19 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     zero({ stage: 3, offload_optimizer: { device: 'cpu', ratio: 0.5 } }),
   ],
   [
-    'offloaded weights are not tried out',
+    'weights on a disk are not tried out',
+    zero({
+      stage: 3,
+      offload_param: { device: 'nvme', nvme_path: '/nvme' },
+      offload_optimizer: { device: 'cpu', super_offload: true },
+    }),
+    'zero_optimization.offload_optimizer.super_offload',
+    /Leave super_offload out/,
     zero({
       stage: 3,
       offload_param: { device: 'cpu' },
       offload_optimizer: { device: 'cpu', super_offload: true },
     }),
-    'zero_optimization.offload_optimizer.super_offload',
-    /Leave super_offload out/,
-    zero({ stage: 3, offload_param: { device: 'cpu' }, offload_optimizer: { device: 'cpu' } }),
   ],
   [
     'gather buckets are even',

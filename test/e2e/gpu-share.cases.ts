@@ -231,14 +231,26 @@ export const cases: Case[] = [
     [{ gpuShare: 0.5 }],
   ),
   equalCase(
-    'bf16 after the verdict, stage 3, weights in host memory',
+    'bf16, stage 3, weights in host memory',
     {
       precision: 'bf16',
       clip: 1.4,
       accumulation: 2,
       zero: { ...inTiles, stage: 3, offload_param: { device: 'cpu' } },
     },
-    [{ speculative: false, gpuShare: 0.5 }],
+    [
+      { speculative: false, gpuShare: 0.5 },
+      { speculative: true, gpuShare: 0.5 },
+      { speculative: true, gpuShare: 1 },
+    ],
+  ),
+  equalCase(
+    'fp16, stage 3, weights in host memory',
+    {
+      ...{ precision: 'fp16', clip: 1.4 },
+      zero: { ...inTiles, stage: 3, offload_param: { device: 'cpu' } },
+    },
+    [{ speculative: true, gpuShare: 0.5 }],
   ),
   places,
   passing,

@@ -23,6 +23,20 @@ const steps = 50;
 
 type Options = Omit<TinyOptions, 'offload' | 'speculative'>;
 
+/** Where the weights are that are tried out. */
+type Weights = Pick<Options, 'zero'>;
+
+const onDevice: Weights = {};
+/** Each unit comes for its forward and again for its backward. */
+const inHostMemory: Weights = {
+  zero: {
+    ...{ stage: 3, offload_param: { device: 'cpu' }, sub_group_size: 1000 },
+    ...{ stage3_param_persistence_threshold: 0, stage3_max_reuse_distance: 0 },
+  },
+};
+const named = (weights: Weights): string =>
+  weights === onDevice ? '' : ', weights in host memory';
+
 const resident = ({ zero: _, ...options }: Options, device: Device): Promise<Engine> =>
   tinyEngine({ ...options, offload: false }, device);
 
@@ -112,12 +126,12 @@ const tiledCases: Case[] = [1, 64, 1000].flatMap((size) => {
 });
 
 /** `early` units are updated as they arrive: none, one, or all. */
-function orderCase(early: number): Case {
+function orderCase(early: number, weights: Weights): Case {
   return {
-    name: `speculative offload does not depend on its order: ${early} units at once`,
+    name: `speculative offload does not depend on its order: ${early} units at once${named(weights)}`,
     async run(device) {
       device.setDeterministic(true);
-      const options = { precision: 'bf16', clip: 1.4 } as const;
+      const options = { precision: 'bf16', clip: 1.4, ...weights } as const;
       const plain = await resident(options, device);
       const expected = trainTiny(plain, 0, 20);
       const engine = await speculative(options, device);
@@ -134,12 +148,12 @@ function orderCase(early: number): Case {
  * While every step is clipped, `later` units get their weights before they are committed: none,
  * one, or all.
  */
-function laterCase(later: number): Case {
+function laterCase(later: number, weights: Weights): Case {
   return {
-    name: `speculative offload does not depend on what is committed later: ${later} units`,
+    name: `speculative offload does not depend on what is committed later: ${later} units${named(weights)}`,
     async run(device) {
       device.setDeterministic(true);
-      const options = { precision: 'bf16', clip: 0.05 } as const;
+      const options = { precision: 'bf16', clip: 0.05, ...weights } as const;
       const plain = await resident(options, device);
       const expected = trainTiny(plain, 0, steps);
       const engine = await speculative(options, device);
@@ -161,12 +175,12 @@ async function inFolder(body: (dir: string) => Promise<void>): Promise<void> {
   }
 }
 
-const saving: Case = {
-  name: 'speculative offload: saving changes nothing, and a resumed run equals one that never stopped',
+const saving = (weights: Weights): Case => ({
+  name: `speculative offload: saving changes nothing, and a resumed run equals one that never stopped${named(weights)}`,
   run: (device) =>
     inFolder(async (dir) => {
       device.setDeterministic(true);
-      const options = { precision: 'bf16', clip: 1.4 } as const;
+      const options = { precision: 'bf16', clip: 1.4, ...weights } as const;
       const plain = await resident(options, device);
       const expected = trainTiny(plain, 0, 20);
       const engine = await speculative(options, device);
@@ -181,7 +195,7 @@ const saving: Case = {
       assertSame(resumed, plain);
       for (const one of [plain, engine, resumed]) one.destroy();
     }),
-};
+});
 
 /** Runs forward and backward of one micro-batch, then `between`, then the step. */
 async function stepWith(engine: Engine, between: () => void | Promise<void>): Promise<void> {
@@ -193,12 +207,12 @@ async function stepWith(engine: Engine, between: () => void | Promise<void>): Pr
   engine.step();
 }
 
-const betweenBackwardAndStep: Case = {
-  name: 'speculative offload: weights change at step(), and a checkpoint may be loaded before it',
+const betweenBackwardAndStep = (weights: Weights): Case => ({
+  name: `speculative offload: weights change at step(), and a checkpoint may be loaded before it${named(weights)}`,
   run: (device) =>
     inFolder(async (dir) => {
       device.setDeterministic(true);
-      const options = { precision: 'bf16', clip: 0 } as const;
+      const options = { precision: 'bf16', clip: 0, ...weights } as const;
       const engines = [await resident(options, device), await speculative(options, device)];
       for (const engine of engines) {
         const folder = join(dir, engine === engines[0] ? 'resident' : 'speculative');
@@ -220,7 +234,7 @@ const betweenBackwardAndStep: Case = {
       assertSame(engine, plain);
       for (const one of engines) one.destroy();
     }),
-};
+});
 
 const precisions: Precision[] = ['fp32', 'bf16', 'fp16'];
 
@@ -229,6 +243,14 @@ export const cases: Case[] = [
     equalCase(`${precision}, clipping every step`, 'always', { precision, clip: 0.05 }),
     equalCase(`${precision}, clipping sometimes`, 'sometimes', { precision, clip: 1.4 }),
     equalCase(`${precision}, no clipping`, 'never', { precision, clip: 0 }),
+    equalCase(
+      `${precision}, clipping sometimes, accumulation 2, weights in host memory`,
+      'sometimes',
+      {
+        ...{ precision, clip: 1.4, accumulation: 2 },
+        ...inHostMemory,
+      },
+    ),
   ]),
   equalCase('bf16, accumulation 3', 'sometimes', { precision: 'bf16', accumulation: 3 }),
   equalCase('bf16, activation checkpointing, dropout', 'sometimes', {
@@ -238,8 +260,10 @@ export const cases: Case[] = [
     dropout: 0.1,
   }),
   ...tiledCases,
-  ...[0, 1, 3].map(orderCase),
-  ...[0, 1, 3].map(laterCase),
-  saving,
-  betweenBackwardAndStep,
+  ...[onDevice, inHostMemory].flatMap((weights) => [
+    ...[0, 1, 3].map((early) => orderCase(early, weights)),
+    ...[0, 1, 3].map((later) => laterCase(later, weights)),
+    saving(weights),
+    betweenBackwardAndStep(weights),
+  ]),
 ];

@@ -86,12 +86,14 @@ const special = (): Variant[] => [
       speculative: false,
     })),
   ),
-  ...Object.entries({ kept: {}, ...gathers }).map(([name, zero]) => ({
-    name: `stage 3, weights and optimizer offloaded, ${name}`,
-    zero: { stage: 3 as const, offload_param: { device: 'cpu' as const }, ...zero },
-    offload: true,
-    speculative: false,
-  })),
+  ...Object.entries({ kept: {}, ...gathers }).flatMap(([name, zero]) =>
+    [false, true].map((speculative) => ({
+      name: `stage 3, weights and optimizer offloaded, ${name}, speculative ${speculative}`,
+      zero: { stage: 3 as const, offload_param: { device: 'cpu' as const }, ...zero },
+      offload: true,
+      speculative,
+    })),
+  ),
   ...[true, false].map((overlap_comm) => ({
     name: `stage 3, weights offloaded, nothing kept, overlap ${overlap_comm}`,
     zero: {
@@ -132,13 +134,11 @@ const special = (): Variant[] => [
     speculative,
     gpuShare: 0.5,
   })),
-  {
-    name: 'stage 3, weights and optimizer offloaded, half of it updated on the device',
-    zero: { stage: 3, offload_param: { device: 'cpu' }, sub_group_size: 1000 },
-    offload: true,
-    speculative: false,
-    gpuShare: 0.5,
-  },
+  ...[false, true].map((speculative) => ({
+    name: `stage 3, weights and optimizer offloaded, half of it updated on the device, speculative ${speculative}`,
+    zero: { stage: 3 as const, offload_param: { device: 'cpu' as const }, sub_group_size: 1000 },
+    ...{ offload: true, speculative, gpuShare: 0.5 },
+  })),
   ...([2, 3] as const).map((stage) => ({
     name: `stage ${stage}, state on disk, sub-groups of 1000`,
     zero: {

@@ -17,12 +17,13 @@ interface Updated {
  * Whether updates of state in host memory are tried out during backward. That overlaps updates and
  * backward: on the CPU alone there is nothing to overlap. Its buffers hold gradients and weights in
  * turn, so that gradients of another dtype wait for their verdict (config rule
- * speculationHasOneDtype), as weights in host memory do.
+ * speculationHasOneDtype), as weights on a disk do.
  */
 export function speculates({ config, optimizer, device }: Updated): boolean {
   const able = canSpeculate(optimizer) && gradientDType(config) === weightDType(config);
-  const wanted = config.zero_optimization.offload_optimizer.super_offload;
-  return (wanted ?? (able && device.kind !== 'cpu')) && !offloadsWeights(config);
+  const { offload_optimizer: state, offload_param: param } = config.zero_optimization;
+  const isOnDisk = offloadsWeights(config) && param.device !== 'cpu';
+  return (state.super_offload ?? (able && device.kind !== 'cpu')) && !isOnDisk;
 }
 
 /**

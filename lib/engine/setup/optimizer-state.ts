@@ -22,7 +22,10 @@ import {
 } from '../../zero/home/host-home.js';
 import { SplitHome, SplitHomeOfOffloadedWeights } from '../../zero/home/split-home.js';
 import { StreamedHome, StreamedHomeOfOffloadedWeights } from '../../zero/home/streamed-home.js';
-import { StreamedJoinedHome } from '../../zero/home/streamed-joined-home.js';
+import {
+  StreamedJoinedHome,
+  StreamedJoinedHomeOfOffloadedWeights,
+} from '../../zero/home/streamed-joined-home.js';
 import {
   StreamedSplitHome,
   StreamedSplitHomeOfOffloadedWeights,
@@ -124,13 +127,12 @@ const hostThreads: HomeKinds = { whole: HostHome, split: SplitHome, tried: null 
 const streaming: HomeKinds = {
   ...{ whole: StreamedHome, split: StreamedSplitHome, tried: StreamedJoinedHome },
 };
-/** What is tried out has its weights on the device. */
 const threadsForOffloadedWeights: HomeKinds = {
   ...{ whole: HostHomeOfOffloadedWeights, split: SplitHomeOfOffloadedWeights, tried: null },
 };
 const deviceForOffloadedWeights: HomeKinds = {
   whole: StreamedHomeOfOffloadedWeights,
-  ...{ split: StreamedSplitHomeOfOffloadedWeights, tried: null },
+  ...{ split: StreamedSplitHomeOfOffloadedWeights, tried: StreamedJoinedHomeOfOffloadedWeights },
 };
 
 function addInHostMemory(
@@ -222,9 +224,9 @@ function streamedState(options: StateOptions): Pick<ShareOptions, StreamedKey> {
   const gradients = tries ? 2 : splits ? 0 : 1;
   const shardsGradients = config.zero_optimization.stage >= 2;
   const kept = { gathers, gradients, shardsGradients, upper: tries && splits ? 2 : 0 } as const;
-  if (gathers || !splits) return { ...kept, optimizer, master: 4 };
+  if (!splits) return { ...kept, optimizer, master: 4 };
   const split = new SplitMaster(optimizer as SplittingOptimizer);
-  return { ...kept, optimizer: split, master: 0 };
+  return { ...kept, optimizer: split, master: gathers ? 2 : 0 };
 }
 
 type StreamedKey =

@@ -178,6 +178,18 @@ export class HostHomeOfOffloadedWeights extends HostHome {
     return this.store(partition);
   }
 
+  /**
+   * Of weights that were tried out, in memory that took gradients: it changes places with the
+   * memory of those before, which takes the next gradient. That comes after backward has gathered
+   * for the last time.
+   */
+  override uploadAll(partition: Partition): void {
+    const part = this.partOf(partition);
+    const { place } = partition;
+    if (part.weight !== place.memory) part.grad = place.exchange?.(part.grad) as Tensor;
+    this.finish(partition);
+  }
+
   override refresh(partition: Partition): void {
     const { master } = this.partOf(partition);
     partition.place.store(master, this.host).synchronize();

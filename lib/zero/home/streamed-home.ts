@@ -137,6 +137,11 @@ export class StreamedHomeOfOffloadedWeights extends StreamedHome {
     return partition.place.memory ? super.finish(partition) : this.store(partition);
   }
 
+  /** Backward may still gather what they replace. */
+  override uploadAll(partition: Partition): void {
+    super.uploadAll(partition, this.computed);
+  }
+
   override refresh(partition: Partition): void {
     this.synchronize();
     const { master } = this.partOf(partition);

@@ -95,6 +95,7 @@ export class StreamedJoinedHome extends StreamedHome {
   override refresh(partition: Partition): void {
     this.synchronize();
     copyAll(partition.weights, this.partOf(partition).master, this.device.compute);
+    this.device.compute.synchronize();
   }
 
   override get bytes(): Bytes {
@@ -106,5 +107,16 @@ export class StreamedJoinedHome extends StreamedHome {
   override dispose(): void {
     super.dispose();
     this.scratch.release();
+  }
+}
+
+/**
+ * The same of weights that stage 3 keeps in host memory (offload_param: cpu): they cross PCIe, 2
+ * bytes of each more.
+ */
+export class StreamedJoinedHomeOfOffloadedWeights extends StreamedJoinedHome {
+  /** Backward may still gather what they replace. */
+  override uploadAll(partition: Partition): void {
+    super.uploadAll(partition, this.computed);
   }
 }

@@ -20,6 +20,11 @@ export interface WeightPlace {
    * change, which has read `from` then.
    */
   store(from: Tensor, stream: Stream): Stream;
+  /**
+   * Of a place in memory: `memory`, of as many elements and in the same kind of memory, is it from
+   * now on and belongs to it. Returns what was, which is the caller's.
+   */
+  exchange?(memory: Tensor): Tensor;
   /** A piece of them, held once more or a copy; in its shape where it is a whole parameter. */
   lend(piece: Piece): LentState;
   dispose(): void;
@@ -27,7 +32,17 @@ export interface WeightPlace {
 
 /** All the time in memory, which belongs to it. */
 export class InMemory implements WeightPlace {
-  constructor(readonly memory: Tensor) {}
+  constructor(private own: Tensor) {}
+
+  get memory(): Tensor {
+    return this.own;
+  }
+
+  exchange(memory: Tensor): Tensor {
+    const { own } = this;
+    this.own = memory;
+    return own;
+  }
 
   get bytes(): Bytes {
     const { bytes, buffer } = this.memory;
