@@ -18,13 +18,16 @@ import {
 const GIB = 2 ** 30;
 const [BYTES, SECONDS] = [0.05, 0.15];
 
+type Path = (string | number)[];
+
 /** A number of bench/results, by file and path. */
-function measured(file: string, ...path: (string | number)[]): number {
+function numberOf(file: string, path: Readonly<Path>): number {
   const text = readFileSync(join(__dirname, '../../bench/results', `${file}.json`), 'utf8');
-  let value: unknown = JSON.parse(text).result;
+  let value: unknown = JSON.parse(text);
   for (const key of path) value = (value as Record<string, unknown>)[key];
   return value as number;
 }
+const measured = (file: string, ...path: Path): number => numberOf(file, ['result', ...path]);
 
 const sizes = (name: string) => sizesOf(new GPT2(GPT2.config(name)));
 const kept = { microBatch: 8, checkpointing: true } as const;
@@ -32,6 +35,29 @@ const offload = { ...kept, stage: 2, optimizer: 'cpu' } as const;
 /** Measured while updates of weights in host memory followed the verdict. */
 const weightsToo = { ...offload, stage: 3, weights: 'cpu', speculates: false } as const;
 const after13B = { ...offload, microBatch: 6, speculates: false, gpuShare: 0.0612 } as const;
+
+/** Of one call, with the shares that runs found. */
+const halvesTriedOut: readonly (readonly [row: string, model: string, setup: Partial<Setup>])[] = [
+  ['clipping rare', '1558M', { ...offload, gpuShare: 0.447 }],
+  ['clipping rare, share 0', '1558M', offload],
+  [
+    'stage 3, weights in host memory, too',
+    '1558M',
+    { ...weightsToo, speculates: true, gpuShare: 0.309 },
+  ],
+  [
+    'stage 3, weights in host memory, too, after the verdict',
+    '1558M',
+    { ...weightsToo, gpuShare: 0.309 },
+  ],
+  [
+    '10B, clip 1.0, pool capped at 32 GiB',
+    '10B',
+    { ...offload, microBatch: 10, speculates: false, gpuShare: 0.334 },
+  ],
+];
+const triedOut = (...path: string[]): number =>
+  numberOf('offload-h200', ['masters in halves that are tried out', ...path]);
 
 type Row = [name: string, model: string, setup: Partial<Setup>, gib: () => number];
 
@@ -124,6 +150,10 @@ const deviceRows: Row[] = [
   ],
 ];
 
+for (const [row, model, setup] of halvesTriedOut) {
+  deviceRows.push([row, model, setup, () => triedOut(row, 'peak_device_gib')]);
+}
+
 test.each(deviceRows)('peak of the device: %s', (_, model, setup, gib) => {
   const got = total(memoryOf(sizes(model), { ...plainSetup, ...setup }).device) / GIB;
   expect(Math.abs(got / gib() - 1)).toBeLessThan(BYTES);
@@ -170,6 +200,10 @@ const hostRows: Row[] = [
   ],
   ['13B', '13B', after13B, () => measured('train-13B-offload', 'peak_host_rss_gib')],
 ];
+
+for (const [row, model, setup] of halvesTriedOut) {
+  hostRows.push([row, model, setup, () => triedOut(row, 'peak_host_rss_gib')]);
+}
 
 test.each(hostRows)('peak of host memory: %s', (_, model, setup, gib) => {
   const got = total(memoryOf(sizes(model), { ...plainSetup, ...setup }).host) / GIB;
@@ -279,6 +313,10 @@ timeRows.push(
     () => measured('zero-1558M-2gpu-offload-weights', 'step_ms', 'median'),
   ],
 );
+
+for (const [row, model, setup] of halvesTriedOut) {
+  timeRows.push([row, model, setup, machine(1, 16), () => triedOut(row, 'step_ms', 'median')]);
+}
 
 test('weights from host memory come for each micro-batch, however little it computes', () => {
   const setup = { ...plainSetup, ...weightsToo, microBatch: 1, accumulation: 8 };
