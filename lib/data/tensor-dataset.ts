@@ -2,6 +2,7 @@
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { phrase } from '../runtime/phrase.js';
+import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
@@ -50,8 +51,14 @@ export class TensorDataset implements Dataset<Tensor[]> {
     return noGrad(() => this.tensors.map((tensor) => tensor.select(0, index)));
   }
 
-  /** Rows `indices` of each tensor on `device`; the caller owns them. */
+  /**
+   * Rows `indices` of each tensor on `device`; the caller owns them. Throws DS_ARGUMENT, DS_INDEX.
+   */
   batch(indices: Uint32Array, device: Device): Tensor[] {
+    const op = 'TensorDataset.batch';
+    if (!ArrayBuffer.isView(indices) && !Array.isArray(indices))
+      throw refusedValue(`${op} indices`, 'numbers of rows', indices);
+    for (const index of indices as Iterable<number>) requireInteger(`${op} indices`, index, 0);
     return noGrad(() =>
       this.tensors.map((tensor) =>
         scope(() => {

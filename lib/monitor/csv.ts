@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { AppendFile, makeFolder } from './append-file.js';
-import type { Monitor, MonitorEvent } from './monitor.js';
+import { type Monitor, type MonitorEvent, requireEvents } from './monitor.js';
 
 /** Where a monitor writes: `<outputPath>/<jobName>`, relative to the working directory. */
 export interface LogFolder {
@@ -40,9 +40,11 @@ export class CsvMonitor implements Monitor {
     makeFolder(this.folder);
   }
 
-  /** Appends a line to the file of each name, at the latest with flush(). Throws DS_IO. */
+  /**
+   * Appends a line to the file of each name, at the latest with flush(). Throws DS_ARGUMENT, DS_IO.
+   */
   write(events: readonly MonitorEvent[]): void {
-    for (const { name, value, step } of events) {
+    for (const { name, value, step } of requireEvents('CsvMonitor.write', events)) {
       this.file(name).append(Buffer.from(row(String(step), number(value))));
     }
   }

@@ -1,4 +1,5 @@
 // What a place that keeps the numbers of a run has to offer: the interface of every monitor.
+import { refusedValue } from '../runtime/refused.js';
 
 /** One value of one metric. */
 export interface MonitorEvent {
@@ -21,4 +22,21 @@ export interface Monitor {
   flush(): Promise<void>;
   /** No write() follows. */
   close(): void;
+}
+
+/**
+ * `events` when they are a list of events. Throws DS_ARGUMENT, naming `op` and the one that is
+ * none.
+ */
+export function requireEvents(op: string, events: unknown): readonly MonitorEvent[] {
+  const expected = 'a list of { name, value, step }';
+  if (!Array.isArray(events)) throw refusedValue(op, expected, events);
+  for (const [i, event] of events.entries()) {
+    const { name, value, step } = (event ?? {}) as Partial<MonitorEvent>;
+    const isEvent = typeof name === 'string' && typeof value === 'number';
+    if (isEvent && typeof step === 'number') continue;
+    const wanted = '{ name, value, step } with a text and two numbers';
+    throw refusedValue(`${op} event ${i}`, wanted, event);
+  }
+  return events;
 }

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { AppendFile, makeFolder } from './append-file.js';
 import { type LogFolder, logFolder } from './csv.js';
 import { scalarEvent, tfRecord, versionEvent } from './event-record.js';
-import type { Monitor, MonitorEvent } from './monitor.js';
+import { type Monitor, type MonitorEvent, requireEvents } from './monitor.js';
 
 /** Tells apart the files of one process that were opened in the same second. */
 let opened = 0;
@@ -39,11 +39,12 @@ export class TensorBoardMonitor implements Monitor {
 
   /**
    * Appends a scalar for each event, at the latest with flush(). Throws DS_IO, and DS_ARGUMENT for
-   * a step that is no whole number from 0.
+   * what is no event, and for a step that is no whole number from 0.
    */
   write(events: readonly MonitorEvent[]): void {
     const now = seconds();
-    this.file.append(Buffer.concat(events.map((event) => tfRecord(scalarEvent(event, now)))));
+    const checked = requireEvents('TensorBoardMonitor.write', events);
+    this.file.append(Buffer.concat(checked.map((event) => tfRecord(scalarEvent(event, now)))));
   }
 
   flush(): Promise<void> {

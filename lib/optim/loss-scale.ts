@@ -4,6 +4,7 @@
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 
@@ -140,9 +141,12 @@ export class DynamicLossScaler implements LossScaler {
   /**
    * Continues from a saved state; window, hysteresis and minimum stay those of this object. The
    * empty state of a run without dynamic scaling (bf16, fp32, a static scale) leaves this scaler at
-   * its start. Throws DS_CHECKPOINT, and then nothing has changed.
+   * its start. Throws DS_CHECKPOINT, and DS_ARGUMENT for what is no object; then nothing has
+   * changed.
    */
   load(state: JsonObject): void {
+    if (typeof state !== 'object' || state === null || Array.isArray(state))
+      throw refusedValue('DynamicLossScaler.load', 'what state() gave', state);
     if (Object.keys(state).length === 0) return;
     const scale = wanted(state, 'scale', 'a finite number above 0', (x) => x > 0 && x < Infinity);
     const iteration = wanted(state, 'iteration', 'a whole number from 0', isFrom(0));

@@ -11,6 +11,7 @@ import {
   workerDataset,
 } from '../../lib/data/index.js';
 import { DsError } from '../../lib/errors.js';
+import { cpu } from '../../lib/runtime/device.js';
 import { liveTensors, scope, Tensor } from '../../lib/tensor/index.js';
 
 const numbers = (length: number, start = 0) => ({ length, get: (i: number) => start + i });
@@ -48,6 +49,8 @@ test.each<[string, () => unknown]>([
   ['a list of tensors', () => new TensorDataset([Tensor.from([1])] as never)],
   ['another number of rows', () => new TensorDataset(Tensor.from([1, 2]), Tensor.from([1]))],
   ['a scalar', () => new TensorDataset(Tensor.from(3))],
+  ['no list of rows', () => new TensorDataset(Tensor.from([1])).batch(null as never, cpu())],
+  ['half a row', () => new TensorDataset(Tensor.from([1])).batch([0.5] as never, cpu())],
   ['a get', () => new ConcatDataset([numbers(2)]).get(2)],
 ])('%s out of place is refused', (_, body) => expect(body).toThrow(DsError));
 

@@ -37,6 +37,22 @@ test('a file per metric, with a header and a row per event', async () => {
   expect(read('my_metric.csv')).toBe('step,my metric\r\n16,3\r\n');
 });
 
+test.each([
+  [null, /CsvMonitor.write: expected a list of \{ name, value, step \}, got null/],
+  [[null], /CsvMonitor.write event 0: expected .* a text and two numbers, got null/],
+  [
+    [
+      { name: 'a', value: 1, step: 2 },
+      { name: 'b', step: 2 },
+    ],
+    /event 1: .*, got an object \{ name, step \}/,
+  ],
+])('what is no list of events is refused: %j', (events, message) => {
+  const monitor = new CsvMonitor({ outputPath, jobName: 'job' });
+  expect(() => monitor.write(events as never)).toThrow(message);
+  monitor.close();
+});
+
 test('values that are not finite are written as Python reads them', () => {
   const monitor = new CsvMonitor({ outputPath, jobName: 'job' });
   const values = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];

@@ -128,3 +128,10 @@ test('a static scale never moves, its state leaves a dynamic one at its start, a
   expect(dynamic.state()).toEqual(new DynamicLossScaler({ initialScalePower: 5 }).state());
   expect(() => dynamic.load({ iteration: 3 })).toThrow(/"scale".*finite number/);
 });
+
+test.each([null, 7, [1]])('a state that is no object is refused: %j', (state) => {
+  const scaler = new DynamicLossScaler();
+  expect(() => scaler.load(state as never)).toThrow(
+    /DynamicLossScaler.load: expected what state\(\) gave, got/,
+  );
+});

@@ -2,9 +2,9 @@
 import { createHash } from 'node:crypto';
 import { initDistributed } from '../../lib/comm/index.js';
 import { type DsConfig, type Engine, initialize } from '../../lib/index.js';
-import { liveTensors, seed } from '../../lib/tensor/index.js';
+import { seed, type Tensor } from '../../lib/tensor/index.js';
+import { observeCreation } from '../../lib/tensor/tensor.js';
 import { weightBits } from '../e2e/tiny-training.js';
-import { quiet } from '../support/quiet.js';
 import { apiScenarios } from './api-scenarios.js';
 import { type Scenario, shapes, trained } from './shape-scenarios.js';
 
@@ -19,10 +19,7 @@ export interface ShapeResult {
   inPairs: boolean;
   hash: string;
   values: number[];
-  /**
-   * Tensors alive after the first setting of a scenario would be repeated ones: the difference to
-   * it.
-   */
+  /** Tensors made in the run that nobody has freed when its engine is destroyed. */
   leaked: number;
   error: string | null;
 }
@@ -98,14 +95,14 @@ async function build(scenario: Scenario, zero: Zero): Promise<Engine> {
 async function run(
   scenario: Scenario,
   setting: { name: string; zero: Zero },
-  least: number,
 ): Promise<ShapeResult> {
   const result: ShapeResult = {
     ...{ scenario: scenario.name, setting: setting.name, stage: setting.zero.stage },
     ...{ inPairs: scenario.inPairs ?? false, hash: '', values: [], leaked: 0, error: null },
   };
-  await quiet(liveTensors, least);
-  const before = liveTensors();
+  // None of them can have been collected: how many are left depends on nothing else.
+  const made: Tensor[] = [];
+  observeCreation((tensor) => made.push(tensor));
   const engine = await build(scenario, setting.zero);
   try {
     result.values = (scenario.train ?? trained)(engine);
@@ -119,7 +116,8 @@ async function run(
       .join('\n');
   }
   engine.destroy();
-  result.leaked = liveTensors() - before;
+  observeCreation(null);
+  result.leaked = made.filter(({ isDisposed }) => !isDisposed).length;
   const { module } = engine;
   for (const tensor of [...module.parameters(), ...module.buffers()]) tensor.dispose();
   return result;
@@ -128,11 +126,9 @@ async function run(
 async function main(): Promise<void> {
   const job = JSON.parse(process.argv[2] ?? '') as ShapesJob;
   const world = await initDistributed(job.device === 'cpu' ? { device: 'cpu' } : {});
-  await quiet();
-  const least = liveTensors();
   const results: ShapeResult[] = [];
   for (const scenario of [...shapes, ...apiScenarios]) {
-    for (const setting of settings) results.push(await run(scenario, setting, least));
+    for (const setting of settings) results.push(await run(scenario, setting));
   }
   await world.destroy();
   console.log(JSON.stringify(results));
