@@ -56,9 +56,9 @@ export class TensorDataset implements Dataset<Tensor[]> {
    */
   batch(indices: Uint32Array, device: Device): Tensor[] {
     const op = 'TensorDataset.batch';
-    if (!ArrayBuffer.isView(indices) && !Array.isArray(indices))
+    if (!(Symbol.iterator in Object(indices)))
       throw refusedValue(`${op} indices`, 'numbers of rows', indices);
-    for (const index of indices as Iterable<number>) requireInteger(`${op} indices`, index, 0);
+    for (const index of indices) requireInteger(`${op} indices`, index, 0);
     return noGrad(() =>
       this.tensors.map((tensor) =>
         scope(() => {

@@ -31,19 +31,14 @@ export function speculates({ config, optimizer, device }: Updated): boolean {
  * are a step ahead of the masters.
  */
 export function splitsMasters(given: Updated): boolean {
-  return canSplitHere(given) && !speculates(given);
+  return splitsStreamed(given) && !speculates(given);
 }
 
 /**
  * Whether masters in host memory that the device updates are in halves: of weights that are tried
- * out it keeps the upper ones beside them.
+ * out it keeps the upper ones beside them. What is on a disk comes and goes in whole tiles.
  */
-export function splitsStreamed(given: Updated): boolean {
-  return canSplitHere(given);
-}
-
-/** What is on a disk comes and goes in whole tiles. */
-function canSplitHere({ config, optimizer }: Updated): boolean {
+export function splitsStreamed({ config, optimizer }: Updated): boolean {
   const { offload_optimizer: state, offload_param: param } = config.zero_optimization;
   const inMemory = state.device === 'cpu' && !(offloadsWeights(config) && param.device !== 'cpu');
   return inMemory && weightDType(config) === 'bf16' && canSplit(optimizer);

@@ -216,7 +216,9 @@ function streamedShare(options: StateOptions): number {
 }
 
 /** What streams of state that the device updates, and stays with it. */
-function streamedState(options: StateOptions): Pick<ShareOptions, StreamedKey> {
+function streamedState(
+  options: StateOptions,
+): Omit<ShareOptions, 'device' | 'partitions' | 'group'> {
   const { config, optimizer } = options;
   const gathers = offloadsWeights(config);
   const splits = splitsStreamed(options);
@@ -228,10 +230,6 @@ function streamedState(options: StateOptions): Pick<ShareOptions, StreamedKey> {
   const split = new SplitMaster(optimizer as SplittingOptimizer);
   return { ...kept, optimizer: split, master: gathers ? 2 : 0 };
 }
-
-type StreamedKey =
-  | ('optimizer' | 'master' | 'gradients')
-  | ('shardsGradients' | 'gathers' | 'upper');
 
 /**
  * How an update goes over `partitions`: in one pass, or in several between which ranks share what

@@ -5,12 +5,10 @@ import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyAll, sliceFlat } from '../flat.js';
-import type { Piece } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { HostHomeOptions, OpenTile } from './host-home.js';
-import type { Bytes, LentState } from './lent-state.js';
-import { SplitPieces } from './split-pieces.js';
-import { StreamedHome } from './streamed-home.js';
+import type { Bytes } from './lent-state.js';
+import { StreamedHalves, withLowerHalves } from './streamed-split-home.js';
 import type { Tile } from './tiles.js';
 
 /** A tile that is open: halves of its masters on the device, held, and what they are joined to. */
@@ -27,9 +25,7 @@ interface Joined {
  * f32 masters where an update works on it. Device memory: 2 bytes a parameter, and 4 of the largest
  * tile, more than StreamedHome. Host memory: 1.9 bytes a parameter less.
  */
-export class StreamedJoinedHome extends StreamedHome {
-  override readonly lendsCopies = true;
-  private readonly pieces: SplitPieces;
+export class StreamedJoinedHome extends StreamedHalves {
   /** f32 masters of the tile that is open, in the order of updates. */
   private scratch: Tensor;
   private joined: Joined | null = null;
@@ -37,7 +33,6 @@ export class StreamedJoinedHome extends StreamedHome {
   /** `rule` is of partitions with bf16 weights. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
-    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition));
     this.scratch = this.allocate(0, 'f32');
   }
 
@@ -54,9 +49,8 @@ export class StreamedJoinedHome extends StreamedHome {
     this.scratch = this.allocate(largest, 'f32');
   }
 
-  protected override streamed(_: Partition, { state }: Tile): OpenTile {
-    const { [halves.low]: low, ...rest } = state;
-    return { master: (low as Tensor).retain(), state: rest };
+  protected override streamed(_: Partition, tile: Tile): OpenTile {
+    return withLowerHalves(tile);
   }
 
   override open(partition: Partition, tile: Tile): OpenTile {
@@ -77,18 +71,6 @@ export class StreamedJoinedHome extends StreamedHome {
     if (changed) kernels.splitMaster({ in: master, high, low: rest.master, ties }, this.host);
     super.close(rest, changed);
     for (const tensor of [high, master]) tensor.release();
-  }
-
-  override writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
-    this.pieces.write(partition, piece, values, this.device.compute);
-    this.windows.followCompute();
-  }
-
-  override lend(partition: Partition, piece: Piece, name: string): LentState {
-    if (name !== 'master') return super.lend(partition, piece, name);
-    // Halves are in two places, which change in orders of their own.
-    this.synchronize();
-    return this.pieces.lend(partition, piece, this.host);
   }
 
   /** Rounded masters are their upper halves. */

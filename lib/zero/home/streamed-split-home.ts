@@ -13,21 +13,47 @@ import { SplitPieces } from './split-pieces.js';
 import { StreamedHome } from './streamed-home.js';
 import type { HostTile, Tile } from './tiles.js';
 
-/**
- * What both kinds of weights have in common. Gradients stay in the memory that backward wrote, from
- * receive() to the update's end: they grow while activations go. What is lent of master weights is
- * an f32 copy.
- */
-abstract class SplitAndStreamed extends StreamedHome {
+/** Masters in halves, wherever the upper ones are. What is lent of them is an f32 copy. */
+export abstract class StreamedHalves extends StreamedHome {
   override readonly lendsCopies = true;
   private readonly pieces: SplitPieces;
+
+  /** `rule` is of partitions with bf16 weights. */
+  constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
+    super(device, rule, options);
+    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition));
+  }
+
+  override writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
+    this.pieces.write(partition, piece, values, this.device.compute);
+    this.windows.followCompute();
+  }
+
+  override lend(partition: Partition, piece: Piece, name: string): LentState {
+    if (name !== 'master') return super.lend(partition, piece, name);
+    // Halves are in two places, which change in orders of their own.
+    this.synchronize();
+    return this.pieces.lend(partition, piece, this.host);
+  }
+}
+
+/** Lower halves in place of masters: of these, they alone stream. */
+export function withLowerHalves({ state }: Tile): OpenTile {
+  const { [halves.low]: low, ...rest } = state;
+  return { master: (low as Tensor).retain(), state: rest };
+}
+
+/**
+ * What both kinds of weights have in common. Gradients stay in the memory that backward wrote, from
+ * receive() to the update's end: they grow while activations go.
+ */
+abstract class SplitAndStreamed extends StreamedHalves {
   /** Compute has read the gradients that are given back. */
   private readonly read: Event;
 
   /** `rule` updates its partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
-    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition));
     this.read = new Event(device);
   }
 
@@ -67,18 +93,6 @@ abstract class SplitAndStreamed extends StreamedHome {
     return weights.retain();
   }
 
-  override writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
-    this.pieces.write(partition, piece, values, this.device.compute);
-    this.windows.followCompute();
-  }
-
-  override lend(partition: Partition, piece: Piece, name: string): LentState {
-    if (name !== 'master') return super.lend(partition, piece, name);
-    // Halves are in two places, which change in orders of their own.
-    this.synchronize();
-    return this.pieces.lend(partition, piece, this.host);
-  }
-
   /** The weights are half of the masters: whoever changes these changes them. */
   override refresh(): void {
     this.synchronize();
@@ -103,9 +117,8 @@ abstract class SplitAndStreamed extends StreamedHome {
  * bytes. For updates after the verdict: the weights are those of the last one.
  */
 export class StreamedSplitHome extends SplitAndStreamed {
-  protected override streamed(_: Partition, { state }: Tile): OpenTile {
-    const { [halves.low]: low, ...rest } = state;
-    return { master: (low as Tensor).retain(), state: rest };
+  protected override streamed(_: Partition, tile: Tile): OpenTile {
+    return withLowerHalves(tile);
   }
 
   override open(partition: Partition, tile: Tile): OpenTile {
