@@ -2,7 +2,7 @@
 // examples/llama-finetune.js [--model DIR] [--data FILE.jsonl] [--output DIR] [--steps N]
 // [--device cpu] [--lora]. Without a model and data it makes tiny ones on the spot.
 'use strict';
-const { mkdirSync, mkdtempSync, writeFileSync } = require('node:fs');
+const { mkdirSync, mkdtempSync, rmSync, writeFileSync } = require('node:fs');
 const { tmpdir } = require('node:os');
 const { join } = require('node:path');
 const { parseArgs } = require('node:util');
@@ -37,7 +37,9 @@ function makeData() {
       ],
     })),
   );
-  const path = join(mkdtempSync(join(tmpdir(), 'chat-')), 'chat.jsonl');
+  const folder = mkdtempSync(join(tmpdir(), 'chat-'));
+  process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
+  const path = join(folder, 'chat.jsonl');
   writeFileSync(path, rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
   return path;
 }

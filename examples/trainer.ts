@@ -1,6 +1,6 @@
 // A Trainer on rows of text, with evaluation, the best model, events and resume: node
 // build/js/examples/trainer.js [folder] [tokenizer], or after ds --num_procs 2
-import { mkdtempSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { nn, seed, Trainer, text } from '@ds/native';
@@ -21,7 +21,9 @@ function rows(first: number, count: number): string {
       completion: ` ${[...completion].join(' ')}`,
     });
   });
-  const path = join(mkdtempSync(join(tmpdir(), 'rows-')), 'rows.jsonl');
+  const own = mkdtempSync(join(tmpdir(), 'rows-'));
+  process.on('exit', () => rmSync(own, { recursive: true, force: true }));
+  const path = join(own, 'rows.jsonl');
   writeFileSync(path, `${lines.join('\n')}\n`);
   return path;
 }

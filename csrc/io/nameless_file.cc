@@ -61,7 +61,9 @@ bool transfers_directly(int descriptor) {
 double free_bytes(int descriptor) {
   struct statfs status;
   if (::fstatfs(descriptor, &status) < 0) return 0;
-  return static_cast<double>(status.f_bavail) * static_cast<double>(status.f_bsize);
+  // The superuser may also fill what is reserved.
+  const auto blocks = ::geteuid() == 0 ? status.f_bfree : status.f_bavail;
+  return static_cast<double>(blocks) * static_cast<double>(status.f_bsize);
 }
 
 std::string gigabytes(double bytes) {
@@ -98,19 +100,16 @@ void File::preallocate(int64_t bytes, const std::string& purpose) {
     const auto most = static_cast<double>(limit.rlim_cur);
     throw refuse(EFBIG, text("files of at most ", gigabytes(most)));  // Not by a signal that kills.
   }
+  const double free = free_bytes(descriptor_);
+  const std::string there = text(gigabytes(free), " free on ", file_system());
+  // Not by trying: fallocate() takes all that is free, from whoever writes there, before it fails.
+  if (free < static_cast<double>(bytes)) throw refuse(ENOSPC, there);
   int code;
   do {
     code = ::fallocate(descriptor_, 0, 0, bytes) == 0 ? 0 : errno;
   } while (code == EINTR);
-  const double free = free_bytes(descriptor_);
-  if (code == EOPNOTSUPP) {
-    const bool fits = free >= static_cast<double>(bytes);
-    if (!fits) code = ENOSPC;
-    else code = ::ftruncate(descriptor_, bytes) == 0 ? 0 : errno;
-  }
-  if (code == ENOSPC || code == EDQUOT) {
-    throw refuse(code, text(gigabytes(free), " free on ", file_system()));
-  }
+  if (code == EOPNOTSUPP) code = ::ftruncate(descriptor_, bytes) == 0 ? 0 : errno;
+  if (code == ENOSPC || code == EDQUOT) throw refuse(code, there);
   if (code) throw io_error("preallocate", path_, purpose, code);
 }
 

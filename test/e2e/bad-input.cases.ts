@@ -1,6 +1,6 @@
 // Bad input: each mistake is a typed error that names the place and the cure, and nothing is lost.
 import assert from 'node:assert/strict';
-import { mkdtempSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import {
@@ -185,6 +185,7 @@ export const cases: Case[] = [
       await expectError('DS_DATA', /short\.txt/, () =>
         data.TokenDataset.fromText({ path: join(dir, 'short.txt'), encode, seq: 8 }),
       );
+      rmSync(dir, { recursive: true });
     },
   },
   {
