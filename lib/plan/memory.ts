@@ -102,10 +102,17 @@ function streamsHalves(setup: Setup): boolean {
 /** Whether the bf16 weights are half of their masters: where no weights are tried out. */
 const splitsMasters = (setup: Setup): boolean => streamsHalves(setup) && !setup.speculates;
 
+/** Whether the device keeps upper halves of the masters that stream, and their weights. */
+export const joinsMasters = (setup: Setup): boolean => streamsHalves(setup) && setup.speculates;
+
+/** Of trained weights that live in host memory, the share that the device has all the same. */
+export const shareThatStays = (setup: Setup): number =>
+  joinsMasters(setup) && setup.weights === 'cpu' ? setup.ratio * setup.gpuShare : 0;
+
 /** Bytes of state that cross PCIe each way for a parameter that the device updates. */
 export function bytesOfStreamed(setup: Setup): number {
   if (!streamsHalves(setup)) return setup.stateBytes + MASTER;
-  const weight = setup.weights === 'cpu' ? elementBytes(setup) : 0;
+  const weight = setup.weights === 'cpu' && !setup.speculates ? elementBytes(setup) : 0;
   return setup.stateBytes + LOWER_HALF + weight;
 }
 
@@ -250,18 +257,19 @@ function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
   const ofStreamed = streamsHalves(setup) ? split : whole;
   const ofThreads = isSplit ? split : whole;
   // The device has windows for state, and, but for those in halves, which gradientsAt() has, a
-  // gradient that has come; one that is not committed, too, and upper halves of what is tried out.
+  // gradient that has come; of what is tried out one that is not committed, too, and upper halves
+  // beside the weights, which it then has wherever others live.
   const largestTile = Math.min(TILE, block * share);
-  const isJoined = streamsHalves(setup) && setup.speculates;
+  const isJoined = joinsMasters(setup);
   const ofTile = 2 * bytesOfStreamed(setup) + (isJoined ? MASTER : 0);
   const windows = streamed > 0 ? ofTile * largestTile : 0;
-  const upper = isJoined ? elementBytes(setup) : 0;
+  const kept = isJoined ? elementBytes(setup) * (weights === 'cpu' ? 2 : 1) : 0;
   // Updates after the verdict leave weights where gradients were, or where the weights live.
   const passing = setup.speculates ? 2 : 1;
   const fetched = isSplit && weights === 'device' && away > streamed;
   const slots = fetched ? WEIGHT_SLOTS * 2 * Math.min(LARGEST_SLOT, largest) : 0;
   return {
-    device: (isSplit ? 0 : passing * ofGradient + beside + upper) * streamed + windows,
+    device: (isSplit ? 0 : passing * ofGradient + beside + kept) * streamed + windows,
     optimizer: ofStreamed * streamed + ofThreads * (away - streamed),
     buffers: (passing * ofGradient + besideOnHost) * (away - streamed) + slots,
     disk: 0,
@@ -280,8 +288,10 @@ function weightsBeside({ trained }: ModelSizes, setup: Setup): number {
 }
 
 /** Weights that live in host memory. */
-function livingWeights({ weights }: ModelSizes, setup: Setup, share: number): number {
-  return setup.weights === 'cpu' ? meanBytes(weights, setup) * weights.count * share : 0;
+function livingWeights({ weights, trained }: ModelSizes, setup: Setup, share: number): number {
+  if (setup.weights !== 'cpu') return 0;
+  const stays = shareThatStays(setup) * trained.count;
+  return meanBytes(weights, setup) * (weights.count - stays) * share;
 }
 
 /**

@@ -2,7 +2,14 @@
 // comments of this file.
 
 import { balancedShare } from '../zero/home/processor-rates.js';
-import { adamWStateBytes, bytesOfStreamed, elementBytes, meanBytes } from './memory.js';
+import {
+  adamWStateBytes,
+  bytesOfStreamed,
+  elementBytes,
+  joinsMasters,
+  meanBytes,
+  shareThatStays,
+} from './memory.js';
 import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
 import { hostAdamRate, type Rates } from './rates.js';
@@ -164,8 +171,9 @@ function sharingTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster)
  */
 function arrivalTime(sizes: ModelSizes, setup: Setup, rates: Rates, micro: number): number {
   if (setup.weights === 'device') return 0;
-  const { weights } = sizes;
-  const elements = weights.count + Math.max(0, weights.count - LIVE);
+  const { weights, trained } = sizes;
+  const count = weights.count - shareThatStays(setup) * trained.count;
+  const elements = count + Math.max(0, count - LIVE);
   const arriving = (elements * meanBytes(weights, setup)) / setup.ranks / rates.pcie;
   const hidden = Math.min(micro, arriving);
   return setup.accumulation * (arriving - (1 - UNHIDDEN_WEIGHTS) * hidden);
@@ -192,7 +200,7 @@ export function plannedGpuShare(setup: Setup, rates: Rates, at: Cluster): number
   const ranksHere = ranksOfMachine(setup, at);
   const host = hostAdamRate(rates, at.coresPerNode) / ranksHere / updateBytes(ADAM_ON_HOST, setup);
   const element = elementBytes(setup);
-  const gathered = setup.weights === 'device' ? 0 : element;
+  const gathered = setup.weights === 'device' || joinsMasters(setup) ? 0 : element;
   const crossing = { state: bytesOfStreamed(setup), element, gathered };
   const share = balancedShare({ host, link: rates.pcie }, crossing);
   return Math.round(100 * share) / 100;

@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { memoryAdvice } from '../../lib/engine/watch/memory-advice.js';
-import type { Engine } from '../../lib/index.js';
+import type { Engine, Tensor } from '../../lib/index.js';
 import { byteText } from '../../lib/runtime/byte-text.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { HostHome } from '../../lib/zero/home/host-home.js';
@@ -14,6 +14,7 @@ import { StreamedJoinedHome } from '../../lib/zero/home/streamed-joined-home.js'
 import { StreamedSplitHome } from '../../lib/zero/home/streamed-split-home.js';
 import { Windows } from '../../lib/zero/home/windows.js';
 import { evenlySpread, type Share } from '../../lib/zero/optimizer-state.js';
+import type { Partition } from '../../lib/zero/partition.js';
 import { Deferred } from '../../lib/zero/schedule/deferred.js';
 import { Speculative } from '../../lib/zero/schedule/speculative.js';
 import type { Case } from '../support/case.js';
@@ -88,6 +89,44 @@ const places: Case = {
       // them.
       const beside = state.bytes.host - (10 + 1 / 8) * elements;
       assert.ok(beside >= 0 && beside < 4096, `${beside} bytes beside the state`);
+      engine.destroy();
+    }
+  },
+};
+
+const staying: Case = {
+  name: 'updates by both processors: offloaded weights of what the device tries out stay there',
+  async run(device) {
+    const zero = { stage: 3, offload_param: { device: 'cpu' } } as const;
+    const options = { precision: 'bf16', offload: true, zero } as const;
+    for (const [speculative, gpuShare] of [
+      [true, 0.5],
+      [true, 1],
+      [false, 1],
+    ] as const) {
+      const engine = await tinyEngine({ ...options, speculative, gpuShare }, device);
+      for (const steps of [0, 3]) {
+        trainTiny(engine, 0, steps);
+        const { state, stage } = engine.parts;
+        const stays = ({ weights }: Partition): boolean => !weights.buffer.pinned;
+        for (const { home, schedule, partitions } of state.shares) {
+          const isTheirs = speculative && home instanceof StreamedHome;
+          assert.ok(partitions.every((one) => stays(one) === isTheirs));
+          if (!isTheirs) continue;
+          const elements = partitions.reduce((sum, { numel }) => sum + numel, 0);
+          const { windows, scratch } = home as unknown as { windows: Windows; scratch: Tensor };
+          // Two gradients and upper halves, not the weights: these are the partitions'.
+          const all = home.bytes.device + schedule.deviceBytes - windows.bytes - scratch.bytes;
+          const beside = all - 6 * elements;
+          assert.ok(beside >= 0 && beside < 4096, `${beside} bytes beside ${elements} elements`);
+        }
+        const weights = stage.partitions.filter(stays).reduce((sum, one) => sum + one.numel, 0);
+        const { hint } = memoryAdvice(engine.parts);
+        const frees = state.shares
+          .filter(({ home }) => home instanceof StreamedHome)
+          .reduce((sum, one) => sum + one.home.bytes.device + one.schedule.deviceBytes, 0);
+        assert.ok(hint.includes(`gpu_share": 0 frees ${byteText(frees + 2 * weights)}`), hint);
+      }
       engine.destroy();
     }
   },
@@ -253,6 +292,7 @@ export const cases: Case[] = [
     [{ speculative: true, gpuShare: 0.5 }],
   ),
   places,
+  staying,
   passing,
   once,
   advised,

@@ -98,9 +98,9 @@ describe('gradients that stay from backward to the update', () => {
     shardsGradients: boolean;
     hasWeights?: boolean;
     gradients?: 0 | 2;
-    upper?: 0 | 2;
+    beside?: 0 | 2 | 4;
   }): number {
-    const { gradDtype, shardsGradients, hasWeights = false, gradients = 0, upper = 0 } = given;
+    const { gradDtype, shardsGradients, hasWeights = false, gradients = 0, beside = 0 } = given;
     (ratesOf as jest.Mock).mockReturnValueOnce({ host: 1, link: 1e6 });
     const inUse = hasWeights ? 4 * numel : 0;
     const bytes = { weights: inUse, gradients: 0 };
@@ -110,7 +110,7 @@ describe('gradients that stay from backward to the update', () => {
       device: { kind: 'cuda', info: { name: 'a GPU' }, memory },
       partitions: [{ numel, unit, weights: { dtype: 'bf16' }, groups: [] }],
       group: { rank: 0, size: 1 },
-      ...{ master: 0, gathers: false, gradients, shardsGradients, upper },
+      ...{ master: 0, gathers: false, gradients, shardsGradients, beside },
     } as unknown as ShareOptions);
   }
 
@@ -119,10 +119,11 @@ describe('gradients that stay from backward to the update', () => {
     expect(shareWhere({ gradDtype: 'f32', shardsGradients: true })).toBe(0.5);
   });
 
-  test('take more beside upper halves of masters, where these stay, too', () => {
+  test('take more beside upper halves of masters, and weights, where these stay, too', () => {
     const kept = { gradDtype: 'bf16', shardsGradients: true, gradients: 2 } as const;
     expect(shareWhere(kept)).toBe(0.125);
-    expect(shareWhere({ ...kept, upper: 2 })).toBeCloseTo((0.125 * 4) / 6);
+    expect(shareWhere({ ...kept, beside: 2 })).toBeCloseTo((0.125 * 4) / 6);
+    expect(shareWhere({ ...kept, beside: 4 })).toBeCloseTo((0.125 * 4) / 8);
   });
 
   test('have the memory beside weights, which are counted once', () => {

@@ -22,8 +22,8 @@ import { ratesOf } from './known-rates.js';
 const FEWEST_ELEMENTS = 2 ** 24;
 /**
  * Of the device's memory beside weights, what gradients that stay there, and upper halves of
- * masters, may take: all the time, or from backward, which lets activations go meanwhile, to the
- * update.
+ * masters and offloaded weights with them, may take: all the time, or from backward, which lets
+ * activations go meanwhile, to the update.
  */
 const SHARE_OF_MEMORY = { always: 0.125, passing: 0.5 } as const;
 /** Part of the keys: what was measured in another way before does not count. */
@@ -39,12 +39,15 @@ export interface ShareOptions {
   optimizer: Optimizer;
   /** Bytes that stream of a master weight, beside what the state has of it. */
   master: number;
-  /** Whether weights live in host memory: they come from there for each forward. */
+  /** Whether weights of the share live in host memory: they come from there for each forward. */
   gathers: boolean;
   /** Gradients that the device has memory for all the time; 0 where they are given back. */
   gradients: 0 | 1 | 2;
-  /** Bytes of a master weight that the device keeps all the time: its upper half, or none. */
-  upper: 0 | 2;
+  /**
+   * Bytes a parameter that the device keeps all the time beside gradients: the upper half of its
+   * master, and its weight where this would be in host memory.
+   */
+  beside: 0 | 2 | 4;
   /** Whether backward leaves a rank its part of a unit's gradient, not the unit's: from stage 2. */
   shardsGradients: boolean;
 }
@@ -100,11 +103,11 @@ function stateBytes({ partitions, optimizer, master }: ShareOptions): number {
 }
 
 /** Bytes that stay on the device where it updates all of `partitions`: gradients above all. */
-function bytesThatStay({ partitions, gradients, shardsGradients, upper }: ShareOptions): number {
+function bytesThatStay({ partitions, gradients, shardsGradients, beside }: ShareOptions): number {
   const asWritten = gradients === 0 && !shardsGradients;
   return partitions.reduce((sum, { unit, numel }) => {
     const elements = asWritten ? unit.layout.numel : Math.max(1, gradients) * numel;
-    return sum + elements * dtypeSize(unit.gradDtype) + upper * numel;
+    return sum + elements * dtypeSize(unit.gradDtype) + beside * numel;
   }, 0);
 }
 

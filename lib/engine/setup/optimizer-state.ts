@@ -220,12 +220,16 @@ function streamedState(
   options: StateOptions,
 ): Omit<ShareOptions, 'device' | 'partitions' | 'group'> {
   const { config, optimizer } = options;
-  const gathers = offloadsWeights(config);
+  const offloads = offloadsWeights(config);
   const splits = splitsStreamed(options);
   const tries = speculates(options);
+  // Whoever joins masters on the device keeps its weights there.
+  const joins = tries && splits;
+  const gathers = offloads && !joins;
   const gradients = tries ? 2 : splits ? 0 : 1;
   const shardsGradients = config.zero_optimization.stage >= 2;
-  const kept = { gathers, gradients, shardsGradients, upper: tries && splits ? 2 : 0 } as const;
+  const beside = joins ? (offloads ? 4 : 2) : 0;
+  const kept = { gathers, gradients, shardsGradients, beside } as const;
   if (!splits) return { ...kept, optimizer, master: 4 };
   const split = new SplitMaster(optimizer as SplittingOptimizer);
   return { ...kept, optimizer: split, master: gathers ? 2 : 0 };

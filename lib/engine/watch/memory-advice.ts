@@ -61,6 +61,11 @@ function waitingGradients(partitions: readonly Partition[]): number {
   );
 }
 
+/** Bytes of offloaded weights that are on the device all the same. */
+function weightsThere(partitions: readonly Partition[]): number {
+  return partitions.reduce((sum, { place }) => sum + place.bytes.device, 0);
+}
+
 /** Weights, gradients and optimizer state: to the host, or to the other ranks. */
 function forState(
   { config, device, state, ranks: { data } }: Advised,
@@ -70,11 +75,11 @@ function forState(
   const found: Setting[] = [];
   const streamed = state.shares.filter(({ home }) => home instanceof StreamedHome);
   if (streamed.length > 0) {
-    const frees = streamed.reduce(
-      (sum, { home, schedule, partitions }) =>
-        sum + home.bytes.device + schedule.deviceBytes + waitingGradients(partitions),
-      0,
-    );
+    const frees = streamed.reduce((sum, { home, schedule, partitions }) => {
+      const weights = params.device === 'none' ? 0 : weightsThere(partitions);
+      const waiting = waitingGradients(partitions);
+      return sum + home.bytes.device + schedule.deviceBytes + waiting + weights;
+    }, 0);
     const text = `"zero_optimization.offload_optimizer.gpu_share": 0 frees ${byteText(frees)}`;
     found.push({ frees, text });
   }

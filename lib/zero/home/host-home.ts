@@ -12,6 +12,7 @@ import { type Bytes, LentState } from './lent-state.js';
 import { pinned, pinnedFilled, uploadRounded } from './pinned.js';
 import { allocateState, namedPiece, type RangeState, stateTensors } from './range-state.js';
 import { disposeTile, makeTiles, type Tile } from './tiles.js';
+import type { WeightPlace } from './weight-place.js';
 
 /** A partition's host side. */
 export interface HostPart extends UpdatedPart {
@@ -184,9 +185,7 @@ export class HostHomeOfOffloadedWeights extends HostHome {
    * for the last time.
    */
   override uploadAll(partition: Partition): void {
-    const part = this.partOf(partition);
-    const { place } = partition;
-    if (part.weight !== place.memory) part.grad = place.exchange?.(part.grad) as Tensor;
+    exchangeTriedOut(this.partOf(partition), partition.place);
     this.finish(partition);
   }
 
@@ -194,6 +193,11 @@ export class HostHomeOfOffloadedWeights extends HostHome {
     const { master } = this.partOf(partition);
     partition.place.store(master, this.host).synchronize();
   }
+}
+
+/** Weights that were tried out are those of `place`, whose memory of before is the gradients'. */
+export function exchangeTriedOut(part: HostPart, place: WeightPlace): void {
+  if (part.weight !== place.memory) part.grad = place.exchange?.(part.grad) as Tensor;
 }
 
 function tensorsOf({ master, grad, weight, ranges }: HostPart): Tensor[] {

@@ -6,7 +6,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyAll, sliceFlat } from '../flat.js';
 import type { Partition } from '../partition.js';
-import type { HostHomeOptions, OpenTile } from './host-home.js';
+import { exchangeTriedOut, type HostHomeOptions, type OpenTile } from './host-home.js';
 import type { Bytes } from './lent-state.js';
 import { StreamedHalves, withLowerHalves } from './streamed-split-home.js';
 import type { Tile } from './tiles.js';
@@ -93,12 +93,33 @@ export class StreamedJoinedHome extends StreamedHalves {
 }
 
 /**
- * The same of weights that stage 3 keeps in host memory (offload_param: cpu): they cross PCIe, 2
- * bytes of each more.
+ * The same of weights that stage 3 keeps in host memory (offload_param: cpu), where these are not:
+ * they would go there to come back for the next forward. Device memory: 2 bytes a parameter more.
+ * Host memory: 2 less.
  */
 export class StreamedJoinedHomeOfOffloadedWeights extends StreamedJoinedHome {
-  /** Backward may still gather what they replace. */
+  override adopt(partition: Partition): void {
+    super.adopt(partition);
+    const { weights, place } = partition;
+    const kept = this.allocate(weights.numel, weights.dtype);
+    copyAll(kept, weights, this.device.compute);
+    this.device.compute.synchronize();
+    place.exchange?.(kept).release();
+  }
+
+  /** In the order of updates. What they replace is gathered until backward has ended. */
   override uploadAll(partition: Partition): void {
-    super.uploadAll(partition, this.computed);
+    exchangeTriedOut(this.partOf(partition), partition.place);
+    this.store(partition);
+  }
+
+  /** Weights are the partition's. */
+  override get bytes(): Bytes {
+    const theirs = [...this.parts].filter(([{ place }, { weight }]) => weight === place.memory);
+    const all = super.bytes;
+    return {
+      ...all,
+      device: theirs.reduce((sum, [, { weight }]) => sum - weight.bytes, all.device),
+    };
   }
 }
