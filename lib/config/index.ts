@@ -83,6 +83,15 @@ export function readConfig(source: string | DsConfig): DsConfig {
   return readDocument(source).value as DsConfig;
 }
 
+/** readConfig() with the names and types that are obeyed: 2 where a number is written "2". */
+export function readTyped(source: string | DsConfig): DsConfig {
+  const draft = new Draft(readDocument(source));
+  canonicalOptimizer(draft);
+  renameKeys(draft);
+  coerceValues(draft);
+  return draft.value as DsConfig;
+}
+
 const ENVIRONMENT: OptionNames<ConfigEnvironment> = {
   ...{ worldSize: true, strict: true, auto: true, autoLater: true },
 };

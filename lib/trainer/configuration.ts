@@ -1,6 +1,6 @@
 // The configuration of a Trainer's engine: the file, and what the options say that it leaves open.
 import type { DsConfig, ResolvedConfig } from '../../types/config.js';
-import { type AutoSources, readConfig, resolveConfig } from '../config/index.js';
+import { type AutoSources, readTyped, resolveConfig } from '../config/index.js';
 import { cutsIn } from '../config/source.js';
 import { DsError } from '../errors.js';
 import { stepsOf } from './own-schedule.js';
@@ -49,7 +49,7 @@ export function firstReading(settings: Settings, worldSize: number): ResolvedCon
  * given, and must be the same where it was: defaults contradict nobody.
  */
 export function autoSources(settings: Settings, length: RunLength | null): AutoSources {
-  const file = readConfig(settings.deepspeed);
+  const file = readTyped(settings.deepspeed);
   const of = <Value>(option: keyof Training | keyof Settings, value: Value, ...keys: string[]) =>
     settings.given.has(option)
       ? value
@@ -85,7 +85,7 @@ export function runLength(
 
 /** Whether the learning rate follows the run's length, and not numbers of its own. */
 export function followsLength({ lrScheduler, deepspeed }: Settings): boolean {
-  const file = readConfig(deepspeed);
+  const file = readTyped(deepspeed);
   const type = said(file, 'scheduler.type');
   if (lrScheduler || !isSaid(type)) return !lrScheduler;
   return FALLING.has(type) && !isSaid(said(file, 'scheduler.params.total_num_steps'));

@@ -294,6 +294,25 @@ test('what the file says stands, "auto" is filled, and what differs from options
   }
 });
 
+test('numbers of the file that are written as strings fill "auto" as numbers', async () => {
+  const params = { warmup_max_lr: 'auto', warmup_num_steps: '3', total_num_steps: 'auto' };
+  const deepspeed = {
+    train_batch_size: 'auto',
+    train_micro_batch_size_per_gpu: '5',
+    gradient_accumulation_steps: '2',
+    gradient_clipping: '0.5',
+    optimizer: { type: 'adamw', params: { lr: '1e-3', eps: '1e-6', weight_decay: '0.1' } },
+    scheduler: { type: 'WarmupDecayLR', params },
+  } as unknown as Options['deepspeed'];
+  const options = { train: samples(20), batchSize: undefined, lr: undefined, epochs: 3 };
+  const { config } = await once({ ...options, deepspeed }).engine();
+  expect(config).toMatchObject({
+    ...{ train_batch_size: 10, gradient_accumulation_steps: 2, gradient_clipping: 0.5 },
+    optimizer: { params: { lr: 1e-3, eps: 1e-6, weight_decay: 0.1 } },
+    scheduler: { params: { warmup_max_lr: 1e-3, warmup_num_steps: 3, total_num_steps: 6 } },
+  });
+});
+
 test.each<[Options['schedule'], string, number]>([
   ['cosine', 'WarmupDecayLR', 1],
   [{ type: 'cosine', minLr: 1e-5 }, 'WarmupLR', 1],
