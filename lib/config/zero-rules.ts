@@ -183,18 +183,6 @@ const unmanagedOverlap: Rule = ({ managed_gradient_accumulation, zero_optimizati
       }
     : null;
 
-/** One block of memory for all checkpoints: their number and their parts must be known. */
-const contiguousCheckpoints: Rule = ({ activation_checkpointing: checkpointing }) =>
-  checkpointing.contiguous_memory_optimization &&
-  !(checkpointing.partition_activations && checkpointing.number_checkpoints !== null)
-    ? {
-        path: ['activation_checkpointing', 'contiguous_memory_optimization'],
-        expected: 'false without partition_activations and number_checkpoints',
-        got: 'true',
-        hint: 'Set activation_checkpointing.partition_activations and number_checkpoints too.',
-      }
-    : null;
-
 /** What they change is how stage 3 gathers and reduces. Source: DeepSpeed. */
 const copiesAreOfStage3: Rule = ({ zero_optimization: zero }) => {
   if (zero.stage === 3) return null;
@@ -250,7 +238,6 @@ export const zeroRules: readonly Rule[] = [
   scatterScalesAfterwards,
   stage3Averages,
   unmanagedOverlap,
-  contiguousCheckpoints,
   oneBitIsWhole,
   copiesAreOfStage3,
   oneKindOfCopies,

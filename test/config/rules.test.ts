@@ -255,24 +255,6 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     { managed_gradient_accumulation: false, ...zero({ stage: 2, overlap_comm: true }) },
   ],
   [
-    'contiguous checkpoints need parts and a number',
-    {
-      activation_checkpointing: {
-        contiguous_memory_optimization: true,
-        partition_activations: true,
-      },
-    },
-    'activation_checkpointing.contiguous_memory_optimization',
-    /number_checkpoints too/,
-    {
-      activation_checkpointing: {
-        contiguous_memory_optimization: true,
-        partition_activations: true,
-        number_checkpoints: 4,
-      },
-    },
-  ],
-  [
     'a curriculum has a beginning',
     curriculum({ min_difficulty: null }),
     'curriculum_learning.min_difficulty',

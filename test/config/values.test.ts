@@ -257,6 +257,10 @@ describe('support', () => {
   test.each<[extra: Section, path: string]>([
     [{ graph_harvesting: true }, 'graph_harvesting'],
     [
+      { activation_checkpointing: { contiguous_memory_optimization: true } },
+      'activation_checkpointing.contiguous_memory_optimization',
+    ],
+    [
       zero({ stage: 2, offload_param: { device: 'cpu', pin_memory: true } }),
       'zero_optimization.offload_param',
     ],

@@ -34,7 +34,6 @@ const COMPANIONS: Record<string, Section> = {
     schedule_config: { total_curriculum_step: 30, difficulty_step: 8 },
   },
   torch_autocast: { dtype: 'bfloat16' },
-  activation_checkpointing: { partition_activations: true, number_checkpoints: 1 },
 };
 
 /**
