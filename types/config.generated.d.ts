@@ -1781,7 +1781,6 @@ export interface PipelineConfig {
    * it.
    */
   micro_batch_size?: number;
-  [key: string]: unknown;
 }
 
 /** Mixed precision by NVIDIA's apex; other keys go to it. Not supported yet: set bf16 or fp16. */
@@ -2566,6 +2565,11 @@ export interface HybridEngineConfig {
 /** Ranks that share each layer out (tensor parallelism): see docs/tensor-parallel.md. */
 export interface TensorParallelConfig {
   /**
+   * Found in examples; DeepSpeed refuses it. The size says whether layers are cut, and false beside
+   * a size above 1 is an error. Default true.
+   */
+  enabled?: boolean;
+  /**
    * Ranks of one layer: initialize() joins a mesh with as many on the axis tp, and cuts the model
    * by its own plan. 0 and 1 leave it whole. Default 0.
    */
@@ -2615,7 +2619,6 @@ export interface TensorParallelConfig {
   replace_with_kernel_inject?: boolean;
   /** Another name of replace_with_kernel_inject. */
   kernel_inject?: boolean;
-  [key: string]: unknown;
 }
 
 /** The same, as DeepSpeed's inference says it. */
@@ -2637,7 +2640,6 @@ export interface TensorParallelRanks {
    * is the group.
    */
   tp_group?: { [key: string]: unknown } | null;
-  [key: string]: unknown;
 }
 
 /** How layers are cut, where the model's own plan is not it. */
@@ -2652,7 +2654,6 @@ export interface PartitionConfig {
    * Default [].
    */
   layer_specs?: { [key: string]: unknown }[];
-  [key: string]: unknown;
 }
 
 /**
@@ -4273,7 +4274,6 @@ export interface ResolvedPipeline {
   readonly use_reentrant: boolean;
   /** Found in tutorials; DeepSpeed does not read it. No effect: DeepSpeed does not read it. */
   readonly micro_batch_size: number;
-  [key: string]: unknown;
 }
 
 /** Mixed precision by NVIDIA's apex; other keys go to it. Not supported yet: set bf16 or fp16. */
@@ -4998,6 +4998,11 @@ export interface ResolvedHybridEngine {
 /** Ranks that share each layer out (tensor parallelism): see docs/tensor-parallel.md. */
 export interface ResolvedTensorParallel {
   /**
+   * Found in examples; DeepSpeed refuses it. The size says whether layers are cut, and false beside
+   * a size above 1 is an error.
+   */
+  readonly enabled: boolean;
+  /**
    * Ranks of one layer: initialize() joins a mesh with as many on the axis tp, and cuts the model
    * by its own plan. 0 and 1 leave it whole.
    */
@@ -5034,7 +5039,6 @@ export interface ResolvedTensorParallel {
   readonly injection_policy_tuple: readonly string[] | { [key: string]: unknown } | null;
   /** Puts fused kernels in the place of layers. No effect: layers run on fused kernels anyway. */
   readonly replace_with_kernel_inject: boolean;
-  [key: string]: unknown;
 }
 
 /** The same, as DeepSpeed's inference says it. */
@@ -5055,7 +5059,6 @@ export interface ResolvedTensorParallelRanks {
    * The group of ranks. Not supported yet: the axis tp of initDistributed({ mesh }) is the group.
    */
   readonly tp_group: { [key: string]: unknown } | null;
-  [key: string]: unknown;
 }
 
 /** How layers are cut, where the model's own plan is not it. */
@@ -5069,7 +5072,6 @@ export interface ResolvedPartition {
    * Rules { patterns, partition_type, shape, partition_dim }; the first that fits a layer counts.
    */
   readonly layer_specs: readonly { [key: string]: unknown }[];
-  [key: string]: unknown;
 }
 
 /**

@@ -14,6 +14,19 @@ const oneSize: Rule = ({ tensor_parallel: { autotp_size: size, tensor_parallel: 
       }
     : null;
 
+/** A switch that is off beside a size, of which one is not meant. */
+const cutIsOn: Rule = ({ tensor_parallel: { enabled, autotp_size, tensor_parallel: other } }) => {
+  const ranks = Math.max(autotp_size, other.tp_size);
+  return !enabled && ranks > 1
+    ? {
+        path: ['tensor_parallel', 'enabled'],
+        expected: `true with ${ranks} ranks of a layer`,
+        got: 'false',
+        hint: 'Leave enabled out, or set the size to 1.',
+      }
+    : null;
+};
+
 /** Rules by which layers are cut say what they must. */
 const specsAreRules: Rule = ({ tensor_parallel: { partition_config: config } }) => {
   for (const [index, spec] of (config?.layer_specs ?? []).entries()) {
@@ -25,7 +38,7 @@ const specsAreRules: Rule = ({ tensor_parallel: { partition_config: config } }) 
   return null;
 };
 
-export const partitionRules: readonly Rule[] = [oneSize, specsAreRules];
+export const partitionRules: readonly Rule[] = [oneSize, cutIsOn, specsAreRules];
 
 /** Ranks of a layer that a section names that nobody has checked; 1 where it names none. */
 export function layerRanksIn(section: unknown): number {

@@ -161,6 +161,17 @@ test.each(
   expect(notice?.text).toBe(`is unknown and ignored. Did you mean "${known}"?`);
 });
 
+test.each<[extra: Section, path: string, guess: string]>([
+  [{ tensor_parallel: { autotp_sise: 2 } }, 'tensor_parallel.autotp_sise', 'autotp_size'],
+  [{ tensor_parallel: { tp: { tp_sise: 2 } } }, 'tensor_parallel.tp.tp_sise', 'tp_size'],
+  [{ pipeline: { stage: 2 } }, 'pipeline.stage', 'stages'],
+])('%j: a notice, and an error under strict', (extra, path, guess) => {
+  const text = expect.stringContaining(`Did you mean "${guess}"?`);
+  expect(check(extra).notices).toEqual([expect.objectContaining({ kind: 'unknown', path, text })]);
+  const { errors } = checkConfig({ ...MICRO, ...extra } as DsConfig, { ...ONE, strict: true });
+  expect(errors).toEqual([expect.objectContaining({ path, hint: text })]);
+});
+
 test.each([
   ['warmup_steps', 'warmup_num_steps'],
   ['waprup_num_steps', 'warmup_num_steps'],

@@ -160,7 +160,7 @@ test('a file may have comments, trailing commas and numbers like 5e8', () => {
 
 test.each([
   ['graph_harvesting', { graph_harvesting: true }],
-  ['pipeline.micro_batch_size', { pipeline: { micro_batch_size: 4, mine: true } }],
+  ['pipeline.micro_batch_size', { pipeline: { micro_batch_size: 4 } }],
   ['zero_optimization.overlap_comm', { zero_optimization: { overlap_comm: true } }],
   [
     'zero_optimization.stage3_max_live_parameters',

@@ -121,7 +121,7 @@ describe('the schema for editors', () => {
     [{ zero_optimization: { prefetch_bucket_size: 1, stage3_max_live_parameters: 1e9 } }],
     [{ communication_data_type: 'FP32', checkpoint: { tag_validation: 'FAIL' } }],
     [{ aio: { thread_count: 8 }, elasticity: { prefer_large_batch: true } }],
-    [{ pipeline: { micro_batch_size: 0, of_my_own: 1 } }],
+    [{ pipeline: { micro_batch_size: 0 }, amp: { of_my_own: 1 } }],
   ])('accepts %j', (config) => {
     expect([check(config), check.errors]).toEqual([true, null]);
   });
@@ -129,6 +129,7 @@ describe('the schema for editors', () => {
   test.each([
     [{ train_batch_size: 'sixteen' }],
     [{ gradient_cliping: 1 }],
+    [{ pipeline: { stage: 2 } }],
     [{ optimizer: { type: 'adamx' } }],
     [{ optimizer: { type: 'sgd', params: { betas: [0, 0] } } }],
     [{ optimizer: {} }],

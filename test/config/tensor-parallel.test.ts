@@ -16,6 +16,8 @@ test.each<[object, number]>([
   [{ tp: { tp_size: 2 } }, 2],
   [{ tensor_parallel: { tp_size: 3 } }, 3],
   [{ autotp_size: '2' }, 2],
+  [{ enabled: true, autotp_size: 2 }, 2],
+  [{ enabled: false, autotp_size: 1 }, 1],
 ])('%j: %d ranks of each layer', (section, ranks) => {
   const { errors, config } = check(section);
   expect(errors).toEqual([]);
@@ -49,6 +51,8 @@ test.each<[object, RegExp]>([
   [{ injection_policy_tuple: ['o_proj'] }, /partition_config says how layers are cut/],
   [{ autotp_size: 2, tp_size: 2 }, /not both/],
   [{ autotp_size: 2, tp: { tp_size: 4 } }, /tp_size: expected 2, as autotp_size, got 4/],
+  [{ enabled: false, tp_size: 2 }, /enabled: expected true with 2 ranks of a layer, got false/],
+  [{ enabled: false, tp: { tp_size: 2 } }, /enabled: expected true with 2 ranks/],
   [{ autotp_size: -1 }, /autotp_size/],
   [{ preset_model: 'gpt9' }, /preset_model/],
   [specs({}), /layer_specs\.0\.patterns: expected regular expressions.*got undefined/],

@@ -80,7 +80,7 @@ const good: readonly DsConfig[] = [
     zero_optimization: { stage: 2, offload_optimizer: { device: 'cpu' }, overlap_comm: true },
     fp16: { enabled: true, loss_scale: 0 },
     communication_data_type: 'fp32',
-    pipeline: { stages: 2, of_my_own: [1, 2] },
+    pipeline: { stages: 2 },
   },
   { zero_optimization: { stage3_prefetch_bucket_size: 10, param_persistence_threshold: 10 } },
   { optimizer: { type: 'FusedAdam' }, scheduler: null },
