@@ -28,6 +28,7 @@ export class HjsonError extends Error {
     readonly offset: number,
     readonly expected: string,
     readonly got: string,
+    readonly hint = '',
   ) {
     super(`expected ${expected}, got ${got}`);
   }
@@ -44,6 +45,17 @@ const WORDS = new Map<string, boolean | null>([
   ['null', null],
 ]);
 
+/** What Python writes for them. */
+const OF_PYTHON: Partial<Record<string, string>> = { True: 'true', False: 'false', None: 'null' };
+
+/** What to do about `text`, which was written without quotes. */
+export function cureOf(text: string): string {
+  const [, word = ''] = /^(\w+)\s*(?:[,}\]]|$)/.exec(text) ?? [];
+  const instead = OF_PYTHON[word];
+  const cure = instead ? `write ${instead}` : 'quote it';
+  return `Without quotes a string runs to the end of its line: ${cure}.`;
+}
+
 /**
  * Parses `text`: JSON, and beside it comments (`#`, `//`, slash-star), trailing and omitted commas,
  * keys and strings without quotes, single quotes, three quotes around several lines, and an object
@@ -57,6 +69,8 @@ export function parseHjson(text: string): HjsonNode | null {
 class Reader {
   private at = 0;
   private depth = 0;
+  /** The last string without quotes that ran over a bracket which closes nothing in it. */
+  private runaway: { offset: number; text: string } | null = null;
   private readonly places: TextLines;
 
   constructor(private readonly text: string) {
@@ -147,8 +161,10 @@ class Reader {
       const value = known === undefined ? Number(plain) : known;
       return { kind: 'scalar', offset, value, unquoted: false };
     }
-    const line = token + this.match(/[^\r\n]*/y);
-    return { kind: 'scalar', offset, value: line.trim(), unquoted: true };
+    const text = (token + this.match(/[^\r\n]*/y)).trim();
+    const opened = text.replace(/\{[^{}]*\}|\[[^[\]]*\]/g, '');
+    if (/[}\]]/.test(opened)) this.runaway = { offset, text };
+    return { kind: 'scalar', offset, value: text, unquoted: true };
   }
 
   /** Up to a separator, a comment or the end of the line. */
@@ -244,6 +260,11 @@ class Reader {
   }
 
   private unexpected(expected: string): HjsonError {
+    if (this.runaway && '{}[]'.includes(this.char())) {
+      const { offset, text } = this.runaway;
+      const wanted = 'a string without brackets, or quotes around it';
+      return new HjsonError(offset, wanted, `"${excerpt(text)}"`, cureOf(text));
+    }
     return new HjsonError(this.at, expected, this.shown());
   }
 

@@ -108,8 +108,8 @@ function parseText(text: string, file: string, lines: TextLines): HjsonNode | nu
     return parseHjson(text);
   } catch (error) {
     if (!(error instanceof HjsonError)) throw error;
-    const { expected, got, offset } = error;
-    throw problem(file, { place: lines.at(offset), expected, got });
+    const { expected, got, hint, offset } = error;
+    throw problem(file, { place: lines.at(offset), expected, got, hint });
   }
 }
 

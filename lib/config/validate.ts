@@ -4,6 +4,7 @@ import type { ErrorObject, ValidateFunction } from 'ajv/dist/2020.js';
 import { closest } from '../runtime/suggestion.js';
 import { shown } from './config-error.js';
 import type { Draft } from './draft.js';
+import { cureOf } from './hjson.js';
 import type { Path } from './parse.js';
 import { annotations, choices, declared, resolveSchema, type Schema, typesOf } from './schema.js';
 
@@ -145,8 +146,7 @@ function hintFor(
   }
   const guess = closest(got, names(error).filter(isString));
   if (guess) return `Did you mean "${guess}"?`;
-  const runsOn = draft.document.unquoted(draft.written(path));
-  return runsOn ? 'Without quotes a string runs to the end of its line: quote it.' : '';
+  return draft.document.unquoted(draft.written(path)) ? cureOf(got) : '';
 }
 
 /** The values that an enum or a discriminator allows. */

@@ -79,6 +79,18 @@ test.each<[text: string, line: number, message: RegExp]>([
   expect(parse).toThrow(expect.objectContaining({ offset }));
 });
 
+test.each<[text: string, offset: number, got: string, cure: string]>([
+  ['{\n "a": { "b": None },\n "c": 1\n}\n', 15, '"None },"', 'write null'],
+  ['{ "a": True }', 7, '"True }"', 'write true'],
+  ['{ a: [\n1, False]\n}', 10, '"False]"', 'write false'],
+  ['{ a: { b: cpu }\n url: http://x/{y}\n}', 10, '"cpu }"', 'quote it'],
+  ['{ a: [{ b: None },\n{ b: 1 }]\n}', 11, '"None },"', 'write null'],
+  ['{ a: { b: None of it }\n}', 10, '"None of it }"', 'quote it'],
+])('%j: the string that took a bracket is named', (text, offset, got, cure) => {
+  const hint = `Without quotes a string runs to the end of its line: ${cure}.`;
+  expect(() => parseHjson(text)).toThrow(expect.objectContaining({ offset, got, hint }));
+});
+
 test('duplicates stay, with the place of each', () => {
   const node = parseHjson('{ a: 1, b: 2, a: 3 }');
   const members = node?.kind === 'object' ? node.members : [];

@@ -92,6 +92,17 @@ test('an unquoted string that swallowed a comment says so', () => {
 });
 
 test.each([
+  ['None', 'null'],
+  ['None,', 'null'],
+  ['True,', 'true'],
+])('Python’s %s is answered with %s', (word, cure) => {
+  const text = `{\n"train_batch_size": 4,\n"zero_optimization": { "offload_param":\n${word}\n}}`;
+  const [error] = checkConfig(file(text), ONE).errors;
+  expect(error?.place).toEqual({ line: 3, column: 24 });
+  expect(error?.hint).toBe(`Without quotes a string runs to the end of its line: write ${cure}.`);
+});
+
+test.each([
   [{ train_batch_size: 4, deep: nested(200) }, /at most 100 levels/],
   [cyclic(), /at most 100 levels/],
 ])('an object without end is refused', (config, message) => {
