@@ -59,10 +59,10 @@ export interface DsConfig {
    */
   communication_data_type?: AnyCase<'fp16' | 'bf16' | 'fp32'> | null;
   /**
-   * Dtype of reductions over parts of a sequence. Default "fp32". No effect: sequences are not
-   * split over ranks.
+   * Dtype of reductions over parts of a sequence. Default null. No effect: ranks of a sequence
+   * reduce gradients together with all others, in communication_data_type.
    */
-  seq_parallel_communication_data_type?: AnyCase<'fp16' | 'bf16' | 'fp32'>;
+  seq_parallel_communication_data_type?: AnyCase<'fp16' | 'bf16' | 'fp32'> | null;
   /**
    * Reduces gradients in fp32. Default false. No effect: DeepSpeed has dropped it too; set
    * communication_data_type to "fp32".
@@ -2723,9 +2723,10 @@ export interface ResolvedValues {
    */
   readonly communication_data_type: 'fp16' | 'bf16' | 'fp32' | null;
   /**
-   * Dtype of reductions over parts of a sequence. No effect: sequences are not split over ranks.
+   * Dtype of reductions over parts of a sequence. No effect: ranks of a sequence reduce gradients
+   * together with all others, in communication_data_type.
    */
-  readonly seq_parallel_communication_data_type: 'fp16' | 'bf16' | 'fp32';
+  readonly seq_parallel_communication_data_type: 'fp16' | 'bf16' | 'fp32' | null;
   /**
    * Reduces gradients in fp32. No effect: DeepSpeed has dropped it too; set communication_data_type
    * to "fp32".

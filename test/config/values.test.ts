@@ -319,6 +319,10 @@ describe('support', () => {
     [zero({ stage: 2, stage3_max_reuse_distance: 8 }), 'it acts at stage 3, and this is 2'],
     [zero({ prefetch_bucket_size: 8 }), 'it acts at stage 3, and this is 0'],
     [zero({ contiguous_gradients: false }), 'gradients always lie in flat buffers'],
+    [
+      { sequence_parallel_size: 2, seq_parallel_communication_data_type: 'fp32' },
+      'ranks of a sequence reduce gradients together with all others, in communication_data_type',
+    ],
   ])('%j has no effect on two ranks either', (extra, text) => {
     const { errors, notices } = check(extra, {}, 2);
     expect(errors).toEqual([]);
