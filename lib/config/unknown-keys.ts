@@ -9,6 +9,7 @@ import { declared, isSection, resolveSchema, type Schema, type Section } from '.
 
 /** What to say of keys that people bring from older versions, or from pages that are wrong. */
 const KNOWN_MISTAKES = new Map([
+  ['max_grad_norm', 'Did you mean "gradient_clipping"?'],
   [
     'optimizer.params.max_grad_norm',
     'Clipping is set at the top of the file: "gradient_clipping".',
@@ -70,7 +71,12 @@ function hintFor(draft: Draft, path: Path, schema: Schema): string {
   if (known) return known;
   if (draft.errors.length + draft.notices.length >= MAX_GUESSES) return '';
   const key = String(path.at(-1));
-  const guess = closest(key, namesIn(schema));
+  const { params } = schema.properties ?? {};
+  if (params && declared(resolveSchema(params, undefined), key)) {
+    return `Did you mean "${dotted([...path.slice(0, -1), 'params', key])}"?`;
+  }
+  const bare = key.replace(/^stage3_/, '');
+  const guess = declared(schema, bare) ? bare : closest(key, namesIn(schema));
   if (guess) return `Did you mean "${guess}"?`;
   const elsewhere = sectionsWith(key, draft.schema);
   return elsewhere.length === 1 ? `Did you mean "${elsewhere[0]}"?` : '';

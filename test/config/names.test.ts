@@ -172,6 +172,24 @@ test.each<[extra: Section, path: string, guess: string]>([
   expect(errors).toEqual([expect.objectContaining({ path, hint: text })]);
 });
 
+test.each<[extra: Section, path: string, guess: string]>([
+  [{ max_grad_norm: 1 }, 'max_grad_norm', 'gradient_clipping'],
+  [{ optimizer: { type: 'AdamW', lr: 1e-5 } }, 'optimizer.lr', 'optimizer.params.lr'],
+  [
+    { scheduler: { type: 'WarmupLR', warmup_num_steps: 5 } },
+    'scheduler.warmup_num_steps',
+    'scheduler.params.warmup_num_steps',
+  ],
+  [
+    { zero_optimization: { stage: 3, stage3_reduce_bucket_size: 9 } },
+    'zero_optimization.stage3_reduce_bucket_size',
+    'reduce_bucket_size',
+  ],
+])('a key in another place: %j', (extra, path, guess) => {
+  const text = `is unknown and ignored. Did you mean "${guess}"?`;
+  expect(check(extra).notices).toEqual([expect.objectContaining({ path, text })]);
+});
+
 test.each([
   ['warmup_steps', 'warmup_num_steps'],
   ['waprup_num_steps', 'warmup_num_steps'],
