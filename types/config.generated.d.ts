@@ -8,11 +8,11 @@ export interface DsConfig {
   /** Where editors find this schema; ignored. */
   $schema?: string;
   /** Samples per optimizer step over all ranks. */
-  train_batch_size?: number | 'auto';
+  train_batch_size?: number | null | 'auto';
   /** Samples of one forward and backward on one device. */
-  train_micro_batch_size_per_gpu?: number | 'auto';
+  train_micro_batch_size_per_gpu?: number | null | 'auto';
   /** Backwards per optimizer step; 1 where it does not follow from the other two. */
-  gradient_accumulation_steps?: number | 'auto';
+  gradient_accumulation_steps?: number | null | 'auto';
   /**
    * Updates after gradient_accumulation_steps backwards; false updates at every step() and does not
    * divide the loss. Default true.

@@ -53,7 +53,7 @@ function saidOf(file: Section, key: string): number | null {
   const given = file[key];
   const value = coerced(given, configSchema.properties?.[key] ?? {});
   if (isSize(value)) return value;
-  if (value === undefined || value === 'auto') return null;
+  if (value === undefined || value === null || value === 'auto') return null;
   throw refused(key, 'a positive whole number, or "auto"', given);
 }
 

@@ -12,6 +12,7 @@ import { dotted, type Path, readDocument } from './parse.js';
 import { plannedKeys } from './planned-keys.js';
 import { lists, type Schema, type Section } from './schema.js';
 import { stageOf } from './support.js';
+import { dropNullSizes } from './triad.js';
 
 export type { AutoSources } from './auto-table.js';
 
@@ -64,6 +65,7 @@ export function resolveAuto(config: string | DsConfig, sources: AutoSources): Ds
     });
   }
   const draft = new Draft(readDocument(config));
+  dropNullSizes(draft.value);
   canonicalOptimizer(draft);
   renameKeys(draft);
   plannedKeys(draft);

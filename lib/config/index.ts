@@ -24,7 +24,7 @@ import {
 import { applyRules } from './rules.js';
 import { isSection, type Section } from './schema.js';
 import { judgeSupport } from './support.js';
-import { resolveTriad, type Triad, triadKeys } from './triad.js';
+import { dropNullSizes, resolveTriad, type Triad, triadKeys } from './triad.js';
 import { siftKeys } from './unknown-keys.js';
 import { checkSchema } from './validate.js';
 
@@ -207,6 +207,7 @@ function check(
   way: PlannedWay | null,
 ): ConfigReport {
   const draft = new Draft(document);
+  dropNullSizes(draft.value);
   canonicalOptimizer(draft);
   renameKeys(draft);
   const keys = plannedKeys(draft);

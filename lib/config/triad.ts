@@ -1,6 +1,7 @@
 // The batch triad: train_batch_size = micro-batch x accumulation steps x world size, from any part
 // of it. Source: DeepSpeed runtime/config.py, _set_batch_related_parameters.
 import { DsError } from '../errors.js';
+import type { Section } from './schema.js';
 
 export interface Triad {
   train_batch_size: number;
@@ -14,6 +15,11 @@ export const triadKeys = [
   'train_micro_batch_size_per_gpu',
   'gradient_accumulation_steps',
 ] as const;
+
+/** Takes out sizes that are null: DeepSpeed and Hugging Face read them as not given. */
+export function dropNullSizes(value: Section): void {
+  for (const key of triadKeys) if (value[key] === null) delete value[key];
+}
 
 /**
  * Completes what is given, for so many data ranks, by DeepSpeed's rules, with its floor divisions:

@@ -40,7 +40,8 @@ class Form {
   /** The type of a key's value. */
   typeOf(node) {
     const parts = this.parts(node);
-    const isFilled = typeof node.default === 'object' && node.default !== null;
+    const isSection = typeof node.default === 'object' && node.default !== null;
+    const isFilled = isSection || node.default === undefined;
     if (isNullable(node) && !(this.resolved && isFilled)) parts.push('null');
     if (node.dsAuto && !this.resolved) parts.push("'auto'");
     if (node.dsSwitch && !this.resolved) parts.push('boolean');

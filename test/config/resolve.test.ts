@@ -4,7 +4,13 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { checkConfig, type DsConfig, readConfig, resolveConfig } from '../../lib/config/index.js';
+import {
+  checkConfig,
+  type DsConfig,
+  readConfig,
+  resolveAuto,
+  resolveConfig,
+} from '../../lib/config/index.js';
 import type { DsError } from '../../lib/errors.js';
 
 const ONE = { worldSize: 1 };
@@ -179,6 +185,20 @@ test.each([
   expect(notices).toEqual([expect.stringContaining(`${path} has no effect: `)]);
 });
 
+test('batch sizes that are null are not given', () => {
+  const nothing = { train_batch_size: null, gradient_accumulation_steps: null };
+  const given = { ...MICRO, ...nothing };
+  const training = { perDeviceBatchSize: 2, accumulationSteps: 3 };
+  for (const [auto, steps] of [[{}, 1] as const, [{ training, mustMatch: true }, 3] as const]) {
+    expect(resolveConfig(given, { worldSize: 2, auto })).toMatchObject({
+      ...{ train_batch_size: 4 * steps, gradient_accumulation_steps: steps },
+    });
+  }
+  const total = { train_batch_size: 'auto', train_micro_batch_size_per_gpu: null } as const;
+  expect(resolveAuto(total, { training })).toEqual({ train_micro_batch_size_per_gpu: 2 });
+  expect(() => resolveConfig({ train_batch_size: null }, ONE)).toThrow(/got neither/);
+});
+
 test.each([
   [{ wall_clock_breakdown: false }],
   [{ flops_profiler: { enabled: false, profile_step: 1 } }],
@@ -240,8 +260,8 @@ test.each([
 
 test.each([
   [{ train_batch_size: 0 }, 'train_batch_size', 'a value >= 1', '0'],
-  [{ train_batch_size: 2.5 }, 'train_batch_size', 'an integer', '2.5'],
-  [{ train_batch_size: '5e2' }, 'train_batch_size', 'an integer', '"5e2"'],
+  [{ train_batch_size: 2.5 }, 'train_batch_size', 'an integer or null', '2.5'],
+  [{ train_batch_size: '5e2' }, 'train_batch_size', 'an integer or null', '"5e2"'],
   [{ gradient_clipping: -1 }, 'gradient_clipping', 'a value >= 0', '-1'],
   [{ gradient_clipping: Number.NaN }, 'gradient_clipping', 'a number', 'NaN'],
   [{ zero_optimization: { stage: 4 } }, 'zero_optimization.stage', '0, 1, 2, 3', '4'],
