@@ -1129,11 +1129,11 @@ export interface DataTypesConfig {
    * Dtype in which gradients are summed over micro-batches, that of the weights (null) or fp32;
    * clipping and the update read the sums. Default null.
    */
-  grad_accum_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32'> | null;
+  grad_accum_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32' | 'float16' | 'half' | 'torch.float16' | 'bfloat16' | 'torch.bfloat16' | 'float32' | 'float' | 'torch.float32'> | null;
   /** Dtype of the weights; must agree with fp16 and bf16. Default null. */
-  param_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32'> | null;
+  param_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32' | 'float16' | 'half' | 'torch.float16' | 'bfloat16' | 'torch.bfloat16' | 'float32' | 'float' | 'torch.float32'> | null;
   /** Dtype of the model's floating buffers; null leaves them as they are. Default null. */
-  buffer_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32'> | null;
+  buffer_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32' | 'float16' | 'half' | 'torch.float16' | 'bfloat16' | 'torch.bfloat16' | 'float32' | 'float' | 'torch.float32'> | null;
 }
 
 /** What is sharded over ranks, and where optimizer state lives. */

@@ -30,8 +30,7 @@ export function coerceValues(draft: Draft): void {
   draft.visit(({ section, key, path, schema }) => {
     const value = section[key];
     const name = dotted(path);
-    if (schema.dsAnyCase) section[key] = inItsCase(value, schema.enum ?? []);
-    else if (schema.dsSpellings) section[key] = spelled(value, schema.dsSpellings);
+    if (schema.dsAnyCase || schema.dsSpellings) section[key] = spelled(value, schema);
     else if (name === 'steps_per_print' && isInfinite(value)) section[key] = null;
     else if (typeof value === 'boolean' && NEVER_BOOLEAN.includes(name)) return;
     else {
@@ -75,8 +74,11 @@ function inItsCase(value: unknown, names: readonly unknown[]): unknown {
   return names.find((name) => name !== null && same(name)) ?? value;
 }
 
-function spelled(value: unknown, spellings: Record<string, string>): unknown {
-  return typeof value === 'string' && Object.hasOwn(spellings, value) ? spellings[value] : value;
+/** The value that another case or spelling stands for. */
+function spelled(value: unknown, { enum: names = [], ...schema }: Schema): unknown {
+  const { dsAnyCase, dsSpellings = {} } = schema;
+  const name = dsAnyCase ? inItsCase(value, [...names, ...Object.keys(dsSpellings)]) : value;
+  return typeof name === 'string' && Object.hasOwn(dsSpellings, name) ? dsSpellings[name] : name;
 }
 
 /** Accelerate's way of saying never. */

@@ -45,8 +45,10 @@ function orAuto({ description, default: value, ...rest }) {
 function anyCase({ description, default: value, enum: _, const: __, ...rest }, node) {
   const values = valuesOf(node, true);
   const letters = (name) =>
-    name.replace(/[a-z]/gi, (c) => `[${c.toUpperCase()}${c.toLowerCase()}]`);
-  const names = values.filter((name) => name !== null).map(letters);
+    name.replace(/[a-z]|\./gi, (c) =>
+      c === '.' ? '[.]' : `[${c.toUpperCase()}${c.toLowerCase()}]`,
+    );
+  const names = [...values, ...spellingsOf(node)].filter((name) => name !== null).map(letters);
   const anyOf = [{ enum: values }, { type: 'string', pattern: `^(${names.join('|')})$` }];
   return { ...rest, default: value, description, anyOf };
 }

@@ -119,6 +119,11 @@ describe('the schema for editors', () => {
     [{ scheduler: { type: 'WarmupDecayLR', params: { total_num_steps: 'auto' } } }],
     [{ bfloat16: { enabled: true }, zero_optimization: { cpu_offload: true } }],
     [{ zero_optimization: { prefetch_bucket_size: 1, stage3_max_live_parameters: 1e9 } }],
+    [
+      {
+        data_types: { grad_accum_dtype: 'torch.float32', param_dtype: null, buffer_dtype: 'FP16' },
+      },
+    ],
     [{ communication_data_type: 'FP32', checkpoint: { tag_validation: 'FAIL' } }],
     [{ aio: { thread_count: 8 }, elasticity: { prefer_large_batch: true } }],
     [{ pipeline: { micro_batch_size: 0 }, amp: { of_my_own: 1 } }],
@@ -135,6 +140,7 @@ describe('the schema for editors', () => {
     [{ optimizer: {} }],
     [{ scheduler: { type: 'WarmupDecayLR' } }],
     [{ communication_data_type: 'fp8' }],
+    [{ data_types: { grad_accum_dtype: 'torch-float32' } }],
     [{ zero_optimization: { prefetch_bucket_size: -1 } }],
   ])('complains of %j', (config) => {
     expect(check(config)).toBe(false);

@@ -63,6 +63,21 @@ describe('coercion', () => {
     expect(notices.filter(({ kind }) => kind === 'coerced')).toEqual([]);
   });
 
+  test.each([
+    ...['fp32', 'FP32', 'float32', 'float', 'torch.float32'].map((name) => [name, 'fp32']),
+    ...['bfloat16', 'torch.bfloat16', 'BFloat16'].map((name) => [name, 'bf16']),
+    ...['float16', 'half', 'torch.float16'].map((name) => [name, 'fp16']),
+  ])('data_types: %s is %s', (name, dtype) => {
+    const data_types = { grad_accum_dtype: name, param_dtype: name, buffer_dtype: name };
+    const { config, notices } = check({
+      ...{ data_types, bf16: { enabled: dtype === 'bf16' }, fp16: { enabled: dtype === 'fp16' } },
+    });
+    expect(notices).toEqual([]);
+    expect(config?.data_types).toEqual({
+      ...{ grad_accum_dtype: dtype, param_dtype: dtype, buffer_dtype: dtype },
+    });
+  });
+
   test.each<[extra: Section, path: string]>([
     [zero({ reduce_bucket_size: 5.5 }), 'zero_optimization.reduce_bucket_size'],
     [zero({ reduce_bucket_size: '5.5' }), 'zero_optimization.reduce_bucket_size'],
@@ -87,6 +102,8 @@ describe('coercion', () => {
     [{ fp16: { min_loss_scale: 0 } }, 'fp16.min_loss_scale'],
     [{ gradient_allreduce_op: 'max' }, 'gradient_allreduce_op'],
     [{ communication_data_type: 'fp8' }, 'communication_data_type'],
+    [{ communication_data_type: 'float32' }, 'communication_data_type'],
+    [{ data_types: { param_dtype: 'int8' } }, 'data_types.param_dtype'],
   ])('%j is refused', (extra, path) => {
     const { config, errors } = check(extra);
     expect(config).toBeNull();
