@@ -217,7 +217,8 @@ export interface DsConfig {
    */
   expert_parallel?: { [key: string]: unknown } | null;
   /**
-   * Compiles the model; other keys go to the compiler. Not supported yet: models are not compiled.
+   * Compiles the model; other keys go to the compiler. No effect: there is nothing to compile, as
+   * layers run on kernels that come with the package.
    */
   compile?: CompileConfig | null;
   /**
@@ -2657,7 +2658,8 @@ export interface PartitionConfig {
 }
 
 /**
- * Compiles the model; other keys go to the compiler. Not supported yet: models are not compiled.
+ * Compiles the model; other keys go to the compiler. No effect: there is nothing to compile, as
+ * layers run on kernels that come with the package.
  */
 export interface CompileConfig {
   /** Runs DeepSpeed's passes. Default false. */
@@ -2863,7 +2865,8 @@ export interface ResolvedValues {
    */
   readonly expert_parallel: { [key: string]: unknown } | null;
   /**
-   * Compiles the model; other keys go to the compiler. Not supported yet: models are not compiled.
+   * Compiles the model; other keys go to the compiler. No effect: there is nothing to compile, as
+   * layers run on kernels that come with the package.
    */
   readonly compile: ResolvedCompile;
   /**
@@ -5076,7 +5079,8 @@ export interface ResolvedPartition {
 }
 
 /**
- * Compiles the model; other keys go to the compiler. Not supported yet: models are not compiled.
+ * Compiles the model; other keys go to the compiler. No effect: there is nothing to compile, as
+ * layers run on kernels that come with the package.
  */
 export interface ResolvedCompile {
   /** Runs DeepSpeed's passes. */

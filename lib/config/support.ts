@@ -91,8 +91,8 @@ function isOff(value: unknown, schema: Schema): boolean {
 }
 
 /**
- * Whether `value` says what would hold without it; of a section, all that the schema declares in
- * it. A section that is off by default and is not switched on says nothing.
+ * Whether `value` says what would hold without it; of a section, all that is in it. A section that
+ * is off by default and is not switched on says nothing.
  */
 function isDefault(value: unknown, schema: Schema): boolean {
   if (!isSection(value) || !schema.properties) {
@@ -102,7 +102,8 @@ function isDefault(value: unknown, schema: Schema): boolean {
   if (enabled && value.enabled === undefined && enabled.default === false) return true;
   return Object.entries(value).every(([key, item]) => {
     const property = declared(schema, key);
-    return !property || isDefault(item, resolveSchema(property, item));
+    if (!property) return schema.additionalProperties !== true;
+    return isDefault(item, resolveSchema(property, item));
   });
 }
 

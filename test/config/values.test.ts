@@ -273,6 +273,8 @@ describe('auto', () => {
 describe('support', () => {
   test.each<[extra: Section, path: string]>([
     [{ graph_harvesting: true }, 'graph_harvesting'],
+    [{ compile: { deepcompile: true } }, 'compile'],
+    [{ compile: { disable: false, backend: 'inductor' } }, 'compile'],
     [
       { activation_checkpointing: { contiguous_memory_optimization: true } },
       'activation_checkpointing.contiguous_memory_optimization',

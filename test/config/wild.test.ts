@@ -11,7 +11,7 @@ const rows = Object.entries(wild.keys).flatMap(([path, values]) =>
 );
 
 /** Features that configuration.md announces as not supported yet. */
-const MISSING = ['amp', 'compile', 'zero_optimization.zenflow'];
+const MISSING = ['amp', 'zero_optimization.zenflow'];
 
 /**
  * DeepSpeed 0.19.6 refuses these: a whole number is wanted, gradient_clipping is where clipping is
