@@ -15,7 +15,10 @@ export interface InitialPart extends ElementPart {
   whole: readonly number[];
 }
 
-/** Writes initial values into a contiguous f32 tensor on any device; the same every time. */
+/**
+ * Writes initial values into a contiguous f32 tensor on any device; the same every time, so that
+ * each rank makes its part when it likes. Two tensors of one initializer start alike.
+ */
 export interface Initializer {
   (out: Tensor): void;
   /**

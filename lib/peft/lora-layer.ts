@@ -1,7 +1,7 @@
 // A layer with an adapter: a wrapper that keeps the layer's place and the names of its parameters.
 import { DsError } from '../errors.js';
 import { Embedding } from '../nn/embedding.js';
-import { kaimingUniform, normal, zeros } from '../nn/initializers.js';
+import { type Initializer, kaimingUniform, normal, zeros } from '../nn/initializers.js';
 import { Linear, LinearGelu } from '../nn/linear.js';
 import { type Refusal, refuseLoads, refuseTogether } from '../nn/loadable.js';
 import { type Field, Module } from '../nn/module.js';
@@ -49,8 +49,8 @@ const SAVED_MERGED: Refusal = {
   hint: 'peft.unmerge(model) before its state is taken, or leave the adapters out of it.',
 };
 
-/** As PyTorch's Linear starts. Source: PEFT's reset_lora_parameters. */
-const asLinear = kaimingUniform({ a: Math.sqrt(5) });
+/** As PyTorch's Linear starts, anew for each matrix. Source: PEFT's reset_lora_parameters. */
+const asLinear = (): Initializer => kaimingUniform({ a: Math.sqrt(5) });
 
 /**
  * y = base(x) + scaling * B A dropout(x). The base's parameters keep their names: it is not a
@@ -190,8 +190,8 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
     super(base, sizes);
     const [outputs, inputs] = shapeOf(base);
     const { r, init } = sizes;
-    const startOfA = init === 'gaussian' ? normal(1 / r) : asLinear;
-    const startOfB = init === false ? asLinear : zeros;
+    const startOfA = init === 'gaussian' ? normal(1 / r) : asLinear();
+    const startOfB = init === false ? asLinear() : zeros;
     this.lora_A = new Linear(inputs, r, { bias: false, weightInit: startOfA });
     this.lora_B = new Linear(r, outputs, { bias: false, weightInit: startOfB });
     for (const parameter of this.factors) this.factor(parameter);

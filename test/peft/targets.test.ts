@@ -2,7 +2,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { cpu, type nn, peft } from '../../lib/index.js';
+import { cpu, type nn, peft, seed } from '../../lib/index.js';
 import { logits, tinyGpt2, tinyLlama } from './models.js';
 
 const adapted = (model: nn.Module, options: peft.LoraOptions): string[] => [
@@ -107,6 +107,29 @@ test('how A and B start', () => {
   });
   expect(starts.map(([a]) => a > 0)).toEqual([true, true, true]);
   expect(starts.map(([, b]) => b > 0)).toEqual([false, false, true]);
+});
+
+test.each<peft.LoraOptions>([
+  {},
+  { initLoraWeights: 'gaussian' },
+  { initLoraWeights: false },
+  { useDora: true },
+])('no two matrices start alike, and the seed says how: %j', (options) => {
+  const starts = (from: number): string[] => {
+    const model = tinyLlama();
+    seed(from);
+    peft.addLora(model, { targetModules: 'all-linear', ...options });
+    const named = [...model.namedParameters()].filter(([name]) => /lora_[AB]\.weight$/.test(name));
+    const values = named.map(([, parameter]) => parameter.toArray());
+    return values
+      .filter((one) => one.some((x) => x !== 0))
+      .map((one) => one.slice(0, 64).map(Math.sign).join());
+  };
+  const first = starts(5);
+  expect(new Set(first).size).toBe(options.initLoraWeights === false ? 28 : 14);
+  expect(first).toHaveLength(new Set(first).size);
+  expect(starts(5)).toEqual(first);
+  expect(starts(6).some((one) => first.includes(one))).toBe(false);
 });
 
 test('only what is named is trained, biases and whole modules included', () => {
