@@ -18,6 +18,8 @@ import { isSavedFile, writeJson, writeWeightFolder } from './weight-folder.js';
 const STATE = 'trainer_state.json';
 const NAME = /^checkpoint-(\d+)$/;
 const LATEST = 'latest';
+const WEIGHTS_ALONE =
+  'Checkpoints of save.weightsOnly (--save_only_model) hold no optimizer: start from their weights instead.';
 /** Lies in a folder of ours while it is being written, or was when the process ended. */
 const UNFINISHED = '.unfinished';
 
@@ -121,12 +123,14 @@ export async function requireNoneBehind(
   await inUnison(world, 'looking for checkpoints', async () => {
     const last = world.rank === 0 ? (await wholeCheckpoints(dir)).at(-1) : undefined;
     if (!last || last.step <= step) return null;
+    const goesOn = 'train({ resume: true }) (--resume_from_checkpoint) goes on from it.';
+    const whatElse = (await isResumable(last.path)) ? goesOn : WEIGHTS_ALONE;
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: `Trainer save.dir ${dir}`,
       expected: `a folder without checkpoints of another run, to begin at step ${step}`,
       got: `checkpoint-${last.step}`,
-      hint: 'train({ resume: true }) (--resume_from_checkpoint) goes on from it; else choose another folder, or move the checkpoints away.',
+      hint: `${whatElse} Else choose another folder, or move the checkpoints away.`,
     });
   });
 }
@@ -245,6 +249,6 @@ function notResumable(op: string, got: string): DsError {
     op,
     expected: 'a checkpoint-<step> folder of a Trainer',
     got,
-    hint: 'Checkpoints of save.weightsOnly hold no optimizer: start from their weights instead.',
+    hint: WEIGHTS_ALONE,
   });
 }

@@ -44,12 +44,12 @@ async function resumed<Batch>(
   { resume, resumeData }: Beginning,
 ): Promise<string | null> {
   const { engine, world, settings, state } = session;
-  if (resume === false) {
-    if (settings.save) await requireNoneBehind(world, settings.save.dir, state.step);
+  const { save } = settings;
+  const path = resume === false ? null : await findCheckpoint(world, save?.dir ?? null, resume);
+  if (path === null) {
+    if (save) await requireNoneBehind(world, save.dir, state.step);
     return null;
   }
-  const path = await findCheckpoint(world, settings.save?.dir ?? null, resume);
-  if (path === null) return null;
   state.loadJson(await readCheckpoint(engine, path, resumeData), path);
   state.checkpoint = path;
   const { best } = state;

@@ -375,6 +375,10 @@ test('weights alone: a folder that loads, and no place to go on from', async () 
   const saved = await nn.models.fromPretrained(path);
   expect(weightsOf(saved)).toEqual(weightsOf((await one.engine()).module));
   await expect(trainer({}).train({ resume: path })).rejects.toThrow('one without an engine in it');
+  const again = trainer({ save: { dir, weightsOnly: true } });
+  await expect(again.train({ resume: true })).rejects.toThrow(
+    /to begin at step 0, got checkpoint-1\. Checkpoints of save\.weightsOnly .* hold no optimizer/,
+  );
 });
 
 /** GPT-2's files are laid out unlike its parameters, Llama's as they are. */
