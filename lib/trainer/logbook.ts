@@ -65,10 +65,14 @@ export class Logbook {
     this.since = sinceNow(state);
   }
 
-  /** A run begins: speeds and what is skipped count from now on, and the first rank draws a bar. */
-  begin(): void {
+  /**
+   * A run begins: speeds and what is skipped count from now on, and the first rank draws a bar. An
+   * update that nobody has taken the numbers of is of this run, unless it goes on from elsewhere.
+   */
+  begin(isElsewhere = false): void {
     const { engine, settings, length } = this.options;
-    this.skipped = engine.skippedSteps;
+    if (isElsewhere) [this.pending, this.lossSum, this.updates] = [null, 0, 0];
+    if (!this.pending) this.skipped = engine.skippedSteps;
     const draws = engine.globalRank === 0 && settings.progress;
     if (draws) this.bar ??= new ProgressBar({ total: length.maxSteps, stream: process.stderr });
     this.restart();

@@ -17,28 +17,32 @@ import type { TrainerState } from './trainer-state.js';
 /** What a part of the run tells, and what came of it. */
 type Events<Result = void> = AsyncGenerator<TrainerEvent, Result>;
 
-/** Trains on `data` from where the state is to the end of the run, or until it is to stop. */
+/**
+ * Trains on `data` from where the state is to the end of the run, or until it is to stop. Null
+ * where it was left before: after an update, with what was due behind it.
+ */
 export async function* trainingLoop<Batch>(
   session: Session<Batch>,
   data: BatchSource<Batch>,
-): Events<EndReason> {
+  isLeft: () => boolean,
+): Events<EndReason | null> {
   const { decisions, state, length, objective, accumulation, engine } = session;
   void engine.stopRequested; // Signals count from now on.
   const updates = { size: accumulation, seqlen: () => engine.curriculumSeqlen };
-  if (decisions.evaluatesAtStart(placeOf(state))) yield* evaluation(session);
+  if (decisions.evaluatesAtStart(placeOf(state)) && !state.isEvaluated) yield* evaluation(session);
   let end = yield* overdue(session);
   if (state.step >= length.maxSteps) end ??= 'done';
-  while (!end) {
+  while (!end && !isLeft()) {
     const first = state.step;
     for await (const group of groupsOf(data, objective, updates)) {
       yield* update(session, group);
       yield { type: 'step', ...placeOf(state) };
       end = yield* act(session, { ...placeOf(state), isEpochEnd: false });
-      if (end) break;
+      if (end || isLeft()) break;
     }
     if (state.step === first) throw noBatches();
     const { updatesPerEpoch } = length;
-    if (end && !(updatesPerEpoch && isWhole(state.epoch))) break;
+    if ((end || isLeft()) && !(updatesPerEpoch && isWhole(state.epoch))) break;
     state.epoch = updatesPerEpoch === null ? state.epoch + 1 : Math.round(state.epoch);
     yield { type: 'epoch', ...placeOf(state) };
     end ??= yield* act(session, { ...placeOf(state), isEpochEnd: true });
@@ -81,11 +85,12 @@ async function* update<Batch>(
   book.read(counts.tokens());
   const parts = shareOut(engine, group.length);
   const divisor = counts.divisor(group, { ranks: engine.dpWorldSize, parts });
+  const told: TrainerEvent[] = [];
   for (const micro of group) {
     const here = mover.moved(micro);
     scope(() => engine.backward(objective.shared(forward, here, divisor)));
     discard(here);
-    yield* settled(session); // The device has the last update's numbers by now.
+    told.push(...book.settle()); // The device has the last update's numbers by now.
   }
   if (divisor instanceof Tensor) divisor.dispose();
   const [lr = 0] = engine.getLr();
@@ -94,6 +99,7 @@ async function* update<Batch>(
   state.epoch = nextEpoch(state.epoch, length.updatesPerEpoch);
   const isDue = decisions.logs({ ...placeOf(state), isEpochEnd: false });
   book.enqueued({ ...placeOf(state), lr, isDue }, sequenceOf(group));
+  yield* told; // Whoever leaves here leaves a whole update.
 }
 
 /** Does what is due at a moment; why the run ends there, if it does. */
@@ -143,15 +149,10 @@ async function* checkpoint<Batch>(
   resume();
 }
 
-/** The numbers of the last update, if nobody has taken them. */
-async function* settled<Batch>({ book }: Session<Batch>): Events {
+/** The numbers of the last update, if nobody has taken them; no other one has begun. */
+async function* finished<Batch>({ book, counts }: Session<Batch>): Events {
+  book.read(counts.tokens());
   yield* book.settle();
-}
-
-/** The same, where its tokens have not been read yet: no other update has begun. */
-async function* finished<Batch>(session: Session<Batch>): Events {
-  session.book.read(session.counts.tokens());
-  yield* settled(session);
 }
 
 /** Whatever has not been logged yet. */

@@ -20,20 +20,22 @@ export interface Beginning {
   resumeData: boolean;
 }
 
-/** The events of a run; the last one says how it ended. */
+/** The events of a run; the last one says how it ended. Null where it was left before. */
 export async function* runOf<Batch>(
   session: Session<Batch>,
   data: BatchSource<Batch>,
   beginning: Beginning,
-): AsyncGenerator<TrainerEvent, EndEvent> {
+  isLeft: () => boolean,
+): AsyncGenerator<TrainerEvent, EndEvent | null> {
   const { engine, state, book, length } = session;
   const resumedFrom = await resumed(session, beginning);
   await saveFolder(session);
   engine.train();
-  book.begin();
+  book.begin(resumedFrom !== null);
   const { maxSteps } = length;
   yield { type: 'begin', step: state.step, epoch: state.epoch, maxSteps, resumedFrom };
-  const reason = yield* trainingLoop(session, data);
+  const reason = isLeft() ? null : yield* trainingLoop(session, data, isLeft);
+  if (reason === null) return null;
   const end = await ended(session, reason);
   yield end;
   return end;
@@ -43,13 +45,14 @@ async function resumed<Batch>(
   session: Session<Batch>,
   { resume, resumeData }: Beginning,
 ): Promise<string | null> {
-  const { engine, world, settings, state } = session;
+  const { engine, world, settings, state, book, counts } = session;
   const { save } = settings;
   const path = resume === false ? null : await findCheckpoint(world, save?.dir ?? null, resume);
   if (path === null) {
     if (save) await requireNoneBehind(world, save.dir, state.step);
     return null;
   }
+  book.read(counts.tokens()); // Those of a run that was left count before the checkpoint's.
   state.loadJson(await readCheckpoint(engine, path, resumeData), path);
   state.checkpoint = path;
   const { best } = state;

@@ -20,7 +20,7 @@ import {
 } from './events.js';
 import type { LossInput, TrainerData, TrainerOptions } from './options.js';
 import { readTrainerOptions, type TrainerSettings } from './read-options.js';
-import { runOf } from './run.js';
+import { type Beginning, runOf } from './run.js';
 import { closeSession, openSession, type Session } from './session.js';
 import type { TrainerState } from './trainer-state.js';
 import { TrainingRun } from './training-run.js';
@@ -188,24 +188,48 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
       this.isTraining = false;
       throw error;
     });
-    const { engine, book, data } = session;
+    const { engine, book } = session;
     const stop = (): void => engine.requestStop();
     signal?.addEventListener('abort', stop);
     try {
-      if (!data) throw refused('Trainer train', '`train` data', 'none');
       if (signal?.aborted) stop();
-      const events = runOf(session, data, { resume, resumeData });
-      for (;;) {
-        const { done, value } = await events.next();
-        if (done) return value;
-        await this.listeners.tell(value);
-        book.report(value);
-        yield value;
-      }
+      return yield* this.told(session, { resume, resumeData });
     } finally {
       this.isTraining = false;
       signal?.removeEventListener('abort', stop);
       await book.pause();
+    }
+  }
+
+  /**
+   * Events of a run, as listeners and reports get them. Whoever leaves leaves training where it can
+   * go on: what the update under way still has to tell is told to these alone.
+   */
+  private async *told(
+    session: Session<Batch>,
+    beginning: Beginning,
+  ): AsyncGenerator<TrainerEvent, EndEvent> {
+    const { book, data } = session;
+    if (!data) throw refused('Trainer train', '`train` data', 'none');
+    let isLeft = false;
+    const events = runOf(session, data, beginning, () => isLeft);
+    const next = async (): Promise<IteratorResult<TrainerEvent, EndEvent | null>> => {
+      const result = await events.next();
+      if (result.done) return result;
+      await this.listeners.tell(result.value);
+      book.report(result.value);
+      return result;
+    };
+    try {
+      for (;;) {
+        const { done, value } = await next();
+        if (done) return value as EndEvent;
+        isLeft = true;
+        yield value;
+        isLeft = false;
+      }
+    } finally {
+      while (isLeft) if ((await next()).done) break;
     }
   }
 }

@@ -4,7 +4,8 @@ import type { EndEvent, TrainerEvent } from './events.js';
 
 /**
  * Begins when it is iterated or awaited, once. `for await` gives the events, `await` the last one.
- * To leave the iteration is to leave training where it is, after the update under way.
+ * To leave the iteration is to leave training after the update under way, with the evaluation and
+ * the checkpoint that are due behind it: train() goes on as if nobody had left.
  */
 export class TrainingRun implements AsyncIterable<TrainerEvent>, PromiseLike<EndEvent> {
   private whole: Promise<EndEvent> | null = null;
