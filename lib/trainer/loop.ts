@@ -1,4 +1,5 @@
 // The training loop: updates, and between them what the decisions say is due.
+import type { JsonObject } from '../../types/json.js';
 import type { Engine } from '../engine/engine.js';
 import { DsError } from '../errors.js';
 import { scope, Tensor } from '../tensor/index.js';
@@ -136,17 +137,22 @@ async function* checkpoint<Batch>(
   save: SaveSettings,
   isBest: boolean,
 ): Events {
-  const { engine, world, settings, state, length, book } = session;
+  const { engine, world, settings, state, book } = session;
   yield* finished(session);
   const resume = book.suspend();
   if (isBest && state.best) state.best.checkpoint = checkpointPath(save, state.step);
   const source = { engine, world, save, tokenizer: settings.tokenizer };
-  const run = { maxSteps: length.maxSteps, batchSize: engine.trainMicroBatchSizePerGpu() };
-  const path = await writeCheckpoint(source, state.step, state.toJson(settings, run));
+  const path = await writeCheckpoint(source, state.step, stateJson(session));
   state.checkpoint = path;
   await retainCheckpoints(source, state.step, state.best?.checkpoint ?? null);
   yield { type: 'save', ...placeOf(state), path };
   resume();
+}
+
+/** What trainer_state.json holds of the run so far. */
+export function stateJson<Batch>({ engine, settings, state, length }: Session<Batch>): JsonObject {
+  const batchSize = engine.trainMicroBatchSizePerGpu();
+  return state.toJson(settings, { maxSteps: length.maxSteps, batchSize });
 }
 
 /** The numbers of the last update, if nobody has taken them; no other one has begun. */

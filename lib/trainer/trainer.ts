@@ -1,6 +1,7 @@
 // Trainer: a model, its data and a configuration become a run that can be watched, stopped and
 // resumed.
 
+import type { JsonObject } from '../../types/json.js';
 import type { Batched } from '../data/index.js';
 import type { Engine } from '../engine/engine.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -18,6 +19,7 @@ import {
   type Metrics,
   type TrainerEvent,
 } from './events.js';
+import { stateJson } from './loop.js';
 import type { LossInput, TrainerData, TrainerOptions } from './options.js';
 import { readTrainerOptions, type TrainerSettings } from './read-options.js';
 import { type Beginning, runOf } from './run.js';
@@ -152,6 +154,11 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   /** How far training is; null before the engine is built. */
   async state(): Promise<Readonly<TrainerState>> {
     return (await this.session()).state;
+  }
+
+  /** @internal What trainer_state.json holds of the run so far. */
+  async stateJson(): Promise<JsonObject> {
+    return stateJson(await this.session());
   }
 
   /** Ends training on all ranks after an update, with a checkpoint, as a signal does. */

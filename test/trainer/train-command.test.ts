@@ -103,6 +103,14 @@ report_to: [csv, tensorboard]
   expect(more.stdout).toMatch(/^sample: Who\?$/m);
 });
 
+test('what lies beside the weights tells of the whole run, wherever its best checkpoint was', async () => {
+  const line = `train ${COMMON} --output judged --device cpu --max_steps 6 --eval_data rows.jsonl --eval_steps 2 --logging_steps 1 --save_strategy best --metric_for_best_model eval_loss --greater_is_better true --learning_rate 1e-2 --no_sample`;
+  expect((await ds(line)).code).toBe(0);
+  const state = JSON.parse(readFileSync(join(dir, 'judged', 'trainer_state.json'), 'utf8'));
+  expect(state).toMatchObject({ global_step: 6, best_global_step: 2, max_steps: 6 });
+  expect(losses('judged')).toHaveLength(6);
+});
+
 test('a search leaves nothing of its experiments in the folder of the run', async () => {
   const autotuning = { enabled: true, start_step: 0, end_step: 1, num_tuning_micro_batch_sizes: 1 };
   const most = { max_train_micro_batch_size_per_gpu: 4 };

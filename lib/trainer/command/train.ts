@@ -1,9 +1,6 @@
 // What a rank of `ds train` does: it reads model and rows, trains, saves, and lets the result
 // write.
-import { readFile } from 'node:fs/promises';
-import { join } from 'node:path';
-
-import { type CheckpointWorld, inUnison, replaceFile } from '../../checkpoint/index.js';
+import { type CheckpointWorld, inUnison } from '../../checkpoint/index.js';
 import { requireWritable } from '../../checkpoint/make-folder.js';
 import type { Distributed } from '../../comm/index.js';
 import { isExperiment } from '../../config/autotuning-rules.js';
@@ -18,7 +15,7 @@ import type { EndEvent, LogEvent, TrainerEvent } from '../events.js';
 import type { TrainerOptions } from '../options.js';
 import { readTrainerOptions } from '../read-options.js';
 import { Trainer } from '../trainer.js';
-import type { TrainerState } from '../trainer-state.js';
+import { writeJson } from '../weight-folder.js';
 import type { TrainArguments } from './arguments.js';
 import type { CheckedArguments } from './check-arguments.js';
 import { requireFinite } from './finite-weights.js';
@@ -133,7 +130,8 @@ async function trained(
     const engine = await trainer.engine();
     if (end.reason === 'stopped' || isExperiment(engine.config)) return false;
     await (isAdapter ? keep(dir) : trainer.save(dir));
-    if (engine.globalRank === 0) await writeState(end, await trainer.state(), dir);
+    if (engine.globalRank === 0)
+      await writeJson(dir, 'trainer_state.json', await trainer.stateJson());
     say(`saved ${dir}`);
     await requireFinite({ dir, isAdapter, step: end.step }, world);
     return true;
@@ -210,20 +208,6 @@ const ENDS = {
   stopped: 'stopped; --resume_from_checkpoint goes on',
   early: 'ends early: evaluations no longer improve',
 } as const;
-
-/** What the run has been, beside the weights: logs and evaluations by step. */
-async function writeState(
-  { checkpoint }: EndEvent,
-  { step, epoch, history }: Readonly<TrainerState>,
-  dir: string,
-): Promise<void> {
-  const path = join(dir, STATE);
-  const state = { epoch, global_step: step, log_history: history };
-  const text = `${JSON.stringify(state, null, 2)}\n`;
-  await replaceFile(path, checkpoint ? await readFile(join(checkpoint, STATE)) : text);
-}
-
-const STATE = 'trainer_state.json';
 
 /** Null where no sample is wanted, or rows show nothing to go on from. */
 async function promptFor(args: CheckedArguments, tokenizer: Tokenizer): Promise<Prompt | null> {
