@@ -13,6 +13,7 @@ import { isSampled, samplerOf, unchosen } from '../engine/setup/data-sampling.js
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { phrase } from '../runtime/phrase.js';
+import { refused } from '../runtime/refused.js';
 import { collateSamples, type TextSample, type Tokenizer } from '../text/index.js';
 import type { MicroBatch, Objective } from './objective.js';
 import type { BatchSource, DataPlace, TrainerData } from './options.js';
@@ -34,12 +35,15 @@ export async function openTrainData<Sample, Batch>(
   const workers = workersOf(settings, config);
   if (isIterableDataset<Sample>(opened)) {
     if (sampled) throw unchosen('Trainer data', 'samples that come in turn');
+    requireDataset('sampling', settings, ['random', 'sequential'], 'samples that come in turn');
     const { batchSize, device } = place;
     const shared = { rank, worldSize, batchSize, device, dropLast, collate: own };
     return new IterableLoader(opened, { ...shared, numWorkers: workers });
   }
   if (!isDataset<Sample>(opened)) {
     if (sampled) throw unchosen('Trainer data', 'batches');
+    requireDataset('sampling', settings, ['random'], 'batches');
+    requireDataset('workers', settings, [0], 'batches');
     return requireSource(opened);
   }
   if (sampled) requireNoOrder(settings);
@@ -50,6 +54,19 @@ export async function openTrainData<Sample, Batch>(
   const { device } = place;
   const options = { batchSize: place.batchSize, device, sampler, dropLast, collate };
   return new DataLoader(opened, { ...options, numWorkers: workers });
+}
+
+/** What comes in an order of its own, or ready, obeys no other value of an option. */
+function requireDataset<Sample, Batch>(
+  option: 'sampling' | 'workers',
+  { data }: DataSettings<Sample, Batch>,
+  obeyed: readonly unknown[],
+  got: string,
+): void {
+  if (obeyed.includes(data[option])) return;
+  const expected = 'a dataset with length and get(index)';
+  const hint = 'Give one, or leave the option out.';
+  throw refused(`Trainer data.${option} ${phrase(data[option])}`, expected, got, hint);
 }
 
 /** The options' threads, else those of the configuration's sampling. */

@@ -430,6 +430,14 @@ const misuses: readonly [
     (one) => one.train(),
     'Trainer batch: expected batches { ids, labels, ... } or { tokens, targets } of tensors',
   ],
+  ...([{ sampling: 'sequential' }, { workers: 2 }] as const).map(
+    (own): (typeof misuses)[number] => [
+      `batches beside ${JSON.stringify(own)}`,
+      { train: async () => (async function* () {})(), maxSteps: 1, data: own },
+      (one) => one.train(),
+      'expected a dataset with length and get(index), got batches. Give one, or leave the option out',
+    ],
+  ),
   ...[Promise.resolve({}), undefined, null, 3, []].map((metrics): (typeof misuses)[number] => [
     `metrics that are ${Object.prototype.toString.call(metrics)}`,
     { eval: { data: samples(2), metrics: () => metrics as never } },

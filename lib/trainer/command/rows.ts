@@ -35,7 +35,8 @@ export async function openRows(
   const how = { tokenizer, files, ...textPart(args, maxSeq, 'training') };
   const train = args.streaming ? null : await TextDataset.open(how);
   const lines = [`learns from ${files.join(', ')}: ${counted(train?.report ?? null, how)}`];
-  const data = train ?? streamed(how);
+  const shuffle = args.train_sampling_strategy !== 'sequential';
+  const data = train ?? streamed({ ...how, shuffle });
   if (!evaluation || !judged) return { train: data, lines };
   const alike = { tokenizer, files: judged, ...textPart(args, maxSeq, 'evaluation') };
   const dataset = await TextDataset.open(alike);
@@ -44,7 +45,7 @@ export async function openRows(
 }
 
 /** Opened by the Trainer, which knows the ranks. */
-function streamed(how: TextOptions): TrainerData<TextSample, TextBatch> {
+function streamed(how: TextOptions & { shuffle: boolean }): TrainerData<TextSample, TextBatch> {
   return async ({ tokenRanks, ...place }) =>
     await TextStream.open({ ...how, ...place, padToMultipleOf: tokenRanks });
 }

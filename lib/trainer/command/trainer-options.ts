@@ -6,6 +6,7 @@ import type {
   EvalOptions,
   Every,
   Precision,
+  Sampling,
   TrainerOptions,
 } from '../options.js';
 import type { Schedule, ScheduleOptions } from '../own-schedule.js';
@@ -73,13 +74,7 @@ export function trainerPart(args: TrainArguments, dir: string): TrainerPart {
       maxGradNorm: args.max_grad_norm,
       labelSmoothing: args.label_smoothing_factor,
       neftuneNoiseAlpha: args.neftune_noise_alpha,
-      data: {
-        sampling: samplingOf(args),
-        dropLast: args.dataloader_drop_last,
-        workers: args.dataloader_num_workers,
-        seed: args.data_seed,
-        sequenceLength: args.max_length,
-      },
+      data: { ...loadingOf(args), seed: args.data_seed, sequenceLength: args.max_length },
       log: {
         every: logging === null ? NEVER : logging,
         first: args.logging_first_step,
@@ -171,8 +166,29 @@ function scheduleOf(args: TrainArguments): Schedule | undefined {
   return Object.keys(options).length === 0 ? type : { type, ...options };
 }
 
+/** Throws DS_ARGUMENT for what no stream of rows does, which openRows() tells its order. */
+function loadingOf(args: TrainArguments): TrainerOptions['data'] {
+  const { dataloader_drop_last: dropLast, dataloader_num_workers: workers } = args;
+  const sampling = samplingOf(args);
+  if (!args.streaming) return { sampling, dropLast, workers };
+  const streams = 'no --streaming beside it';
+  if (sampling === 'group_by_length') {
+    const hint = 'Rows that are read as they are needed have no known lengths.';
+    throw refused('--train_sampling_strategy group_by_length', streams, 'both', hint);
+  }
+  if (workers) {
+    const hint = '--dataset_num_proc says how many threads read and tokenize a stream.';
+    throw refused('--dataloader_num_workers', streams, `${workers}`, hint);
+  }
+  if (dropLast === false) {
+    const hint = 'A stream leaves out what fills no batch of every rank.';
+    throw refused('--dataloader_drop_last', `true, or ${streams}`, 'false', hint);
+  }
+  return { sampling: sampling === 'sequential' ? undefined : sampling };
+}
+
 function samplingOf({ train_sampling_strategy: given, group_by_length: grouped }: TrainArguments) {
-  if (given !== undefined) return given as 'random';
+  if (given !== undefined) return given as Sampling;
   return grouped ? 'group_by_length' : undefined;
 }
 
