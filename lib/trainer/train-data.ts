@@ -14,6 +14,7 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { phrase } from '../runtime/phrase.js';
 import { refused } from '../runtime/refused.js';
+import { requireFinite } from '../runtime/require-number.js';
 import { collateSamples, type TextSample, type Tokenizer } from '../text/index.js';
 import type { MicroBatch, Objective } from './objective.js';
 import type { BatchSource, DataPlace, TrainerData } from './options.js';
@@ -103,7 +104,8 @@ async function ownSampler<Sample, Batch>(
   }
   // Of one rank, as in transformers' Trainer: the order is the same on any number of them.
   const batchSize = micro * accumulation;
-  return new LengthGroupedSampler(lengths ?? (await lengthsOf(dataset)), { ...share, batchSize });
+  const known = lengths ? requireLengths(lengths, dataset) : await lengthsOf(dataset);
+  return new LengthGroupedSampler(known, { ...share, batchSize });
 }
 
 /**
@@ -167,15 +169,26 @@ function isTextSample(sample: unknown): sample is TextSample {
   return [ids, labels, documents].every((part) => part instanceof Int32Array);
 }
 
+/** One for each sample. Throws DS_ARGUMENT. */
+function requireLengths(
+  lengths: ArrayLike<number>,
+  { length }: { length: number },
+): ArrayLike<number> {
+  const op = 'Trainer data.lengths';
+  if (lengths.length !== length) {
+    throw refused(op, `those of all ${length} samples`, `${lengths.length}`);
+  }
+  Array.from(lengths, (one, i) => requireFinite(`${op} ${i}`, one, 0));
+  return lengths;
+}
+
 /** Tokens of each sample. Throws DS_ARGUMENT where samples have none. */
 async function lengthsOf<Sample>(dataset: Dataset<Sample>): Promise<Float64Array> {
   const lengths = new Float64Array(dataset.length);
   for (let i = 0; i < dataset.length; ++i) {
     const { ids, tokens = ids } = ((await dataset.get(i)) ?? {}) as Record<string, unknown>;
     if (!ArrayBuffer.isView(tokens)) {
-      const expected = 'the lengths of samples that have no `ids`';
-      const op = 'Trainer data.lengths';
-      throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: 'none' });
+      throw refused('Trainer data.lengths', 'the lengths of samples that have no `ids`', 'none');
     }
     lengths[i] = (tokens as Int32Array).length;
   }

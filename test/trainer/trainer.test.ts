@@ -438,6 +438,15 @@ const misuses: readonly [
       'expected a dataset with length and get(index), got batches. Give one, or leave the option out',
     ],
   ),
+  ...[
+    [[5, 6, 7], 'Trainer data.lengths: expected those of all 10 samples, got 3'],
+    [[...Array(9).fill(5), Number.NaN], 'Trainer data.lengths 9: expected'],
+  ].map(([lengths, message]): (typeof misuses)[number] => [
+    `lengths ${lengths}`,
+    { data: { sampling: 'group_by_length', lengths: lengths as number[] } },
+    (one) => one.train(),
+    message as string,
+  ]),
   ...[Promise.resolve({}), undefined, null, 3, []].map((metrics): (typeof misuses)[number] => [
     `metrics that are ${Object.prototype.toString.call(metrics)}`,
     { eval: { data: samples(2), metrics: () => metrics as never } },
