@@ -109,7 +109,7 @@ class CausalObjective<Batch> implements Objective<Batch> {
 
   private targetsOf(batch: Batch): Tensor {
     const { labels, targets } = batch as { labels?: Tensor; targets?: Tensor };
-    return targets ?? targetsOf(requireTensor(batch, labels));
+    return targets ? requireTensor(batch, targets) : targetsOf(requireTensor(batch, labels));
   }
 
   mean(forward: Forward, micro: MicroBatch<Batch>, report: LossReport | null = null): Tensor {
@@ -183,7 +183,9 @@ function causalBatch<Batch>({ batch, targets }: MicroBatch<Batch>): CausalBatch 
 function requireTensor(batch: unknown, tensor: unknown): Tensor {
   if (tensor instanceof Tensor) return tensor;
   const expected = 'batches { ids, labels, ... } or { tokens, targets } of tensors';
-  const hint = 'Give `data.collate`, or a `loss` that knows its batches.';
+  const hint = Array.isArray(tensor)
+    ? 'Give samples of Int32Array, which become tensors; arrays become one for each element.'
+    : 'Give `data.collate`, or a `loss` that knows its batches.';
   throw refused('Trainer batch', expected, phrase(batch), hint);
 }
 

@@ -438,6 +438,20 @@ const misuses: readonly [
       'expected a dataset with length and get(index), got batches. Give one, or leave the option out',
     ],
   ),
+  ...['labels', 'targets'].map((name): (typeof misuses)[number] => [
+    `samples of arrays, with ${name}`,
+    { train: { length: 1, get: () => ({ tokens: [1, 2, 3], [name]: [2, 3, 4] }) } as never },
+    (one) => one.train(),
+    `got an object { tokens, ${name} }. Give samples of Int32Array`,
+  ]),
+  [
+    'samples whose tokens alone are arrays',
+    {
+      train: { length: 1, get: () => ({ tokens: [1, 2], targets: Int32Array.of(2, 3) }) } as never,
+    },
+    (one) => one.train(),
+    'got an object { tokens, targets }. Give samples of Int32Array',
+  ],
   ...[
     [[5, 6, 7], 'Trainer data.lengths: expected those of all 10 samples, got 3'],
     [[...Array(9).fill(5), Number.NaN], 'Trainer data.lengths 9: expected'],
