@@ -111,6 +111,20 @@ test('what lies beside the weights tells of the whole run, wherever its best che
   expect(losses('judged')).toHaveLength(6);
 });
 
+test.each([
+  ['--save_strategy no', 'nothing to go on from'],
+  ['--save_only_model', 'nothing to go on from'],
+  ['--save_steps 100000', '--resume_from_checkpoint goes on'],
+])('a signal ends training; with %s, %s', async (words, what) => {
+  const line = `train ${COMMON} --output signal --device cpu --max_steps 100000 --logging_steps 1 --disable_tqdm ${words}`;
+  const run = new Run([...DS, ...line.split(' ')], dir, { DS_NUM_THREADS: '1' });
+  await run.printed('step 1: loss');
+  run.signalGroup('SIGINT');
+  const { stdout } = await run.finished;
+  expect(stdout).toMatch(new RegExp(`^step \\d+: stopped; ${what}$`, 'm'));
+  rmSync(join(dir, 'signal'), { recursive: true, force: true });
+});
+
 test('a search leaves nothing of its experiments in the folder of the run', async () => {
   const autotuning = { enabled: true, start_step: 0, end_step: 1, num_tuning_micro_batch_sizes: 1 };
   const most = { max_train_micro_batch_size_per_gpu: 4 };

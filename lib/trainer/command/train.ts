@@ -158,15 +158,12 @@ function described(
 }
 
 /** Trains to the end. A line for each evaluation and save; for each log where no bar is drawn. */
-async function run(
-  trainer: RowTrainer,
-  { resume_from_checkpoint: resume, ignore_data_skip: skip, disable_tqdm: plain }: TrainArguments,
-  say: Say,
-): Promise<EndEvent> {
+async function run(trainer: RowTrainer, args: TrainArguments, say: Say): Promise<EndEvent> {
+  const { resume_from_checkpoint: resume, ignore_data_skip: skip } = args;
   let last: TrainerEvent | null = null;
   let log: LogEvent | null = null;
   for await (const event of trainer.train({ resume, resumeData: skip ? !skip : undefined })) {
-    const line = lineOf(event, plain ?? false);
+    const line = lineOf(event, args);
     if (line) say(line);
     last = event;
     if (event.type === 'log') log = event;
@@ -179,14 +176,14 @@ async function run(
   return last as EndEvent;
 }
 
-function lineOf(event: TrainerEvent, logs: boolean): string | null {
+function lineOf(event: TrainerEvent, args: TrainArguments): string | null {
   switch (event.type) {
     case 'begin':
       return event.resumedFrom ? `goes on from ${event.resumedFrom}, step ${event.step}` : null;
     case 'log': {
       const { step, loss, lr, gradNorm, tokensPerSecond: speed } = event;
       const numbers = `loss ${loss.toFixed(4)}, rate ${lr.toPrecision(3)}, grad norm ${gradNorm.toPrecision(3)}`;
-      return logs ? `step ${step}: ${numbers}, ${Math.round(speed)} tokens/s` : null;
+      return args.disable_tqdm ? `step ${step}: ${numbers}, ${Math.round(speed)} tokens/s` : null;
     }
     case 'evaluate': {
       const numbers = Object.entries(event.metrics).map(([name, x]) => `${name} ${x.toFixed(4)}`);
@@ -197,7 +194,7 @@ function lineOf(event: TrainerEvent, logs: boolean): string | null {
     case 'alert':
       return `step ${event.step}: ${event.level}: ${event.message}`;
     case 'end':
-      return `step ${event.step}: ${ENDS[event.reason]}`;
+      return `step ${event.step}: ${event.reason === 'stopped' ? stopped(args) : ENDS[event.reason]}`;
     default:
       return null;
   }
@@ -205,9 +202,16 @@ function lineOf(event: TrainerEvent, logs: boolean): string | null {
 
 const ENDS = {
   done: 'done',
-  stopped: 'stopped; --resume_from_checkpoint goes on',
   early: 'ends early: evaluations no longer improve',
 } as const;
+
+function stopped({
+  save_strategy: strategy,
+  save_only_model: weightsOnly,
+}: TrainArguments): string {
+  const isKept = strategy !== 'no' && !weightsOnly;
+  return isKept ? 'stopped; --resume_from_checkpoint goes on' : 'stopped; nothing to go on from';
+}
 
 /** Null where no sample is wanted, or rows show nothing to go on from. */
 async function promptFor(args: CheckedArguments, tokenizer: Tokenizer): Promise<Prompt | null> {

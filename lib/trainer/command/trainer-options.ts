@@ -263,11 +263,18 @@ function reportOf({ report_to: given, save_strategy: strategy }: TrainArguments)
   throw refused('--report_to', 'a --save_strategy other than "no" beside it', named.join(' '));
 }
 
+/** The argument that asks for evaluations where no strategy is given; null where none does. */
+function wishToEvaluate(args: TrainArguments): string | null {
+  if (args.eval_on_start) return '--eval_on_start';
+  return args.eval_steps === undefined ? null : '--eval_steps';
+}
+
 function evaluationOf(args: TrainArguments): Evaluation | null {
   const { eval_strategy: strategy, eval_steps: steps, validation_file: files } = args;
   if (files === undefined) {
-    if (strategy === undefined || strategy === 'no') return null;
-    throw refused('--eval_strategy', '--eval_data FILE beside it', JSON.stringify(strategy));
+    const wish = strategy === undefined ? wishToEvaluate(args) : '--eval_strategy';
+    if (wish === null || strategy === 'no') return null;
+    throw refused(wish, '--eval_data FILE beside it', JSON.stringify(strategy) ?? 'none');
   }
   const isBySteps = strategy === 'steps' && steps === undefined;
   const every = everyOf('eval', strategy, isBySteps ? (args.logging_steps ?? 10) : steps);
