@@ -49,6 +49,14 @@ interface Given extends Told {
 
 const KEYS = 'text, messages (conversations), prompt and completion, or input_ids';
 
+/** Keys of tokens that say what is learned of them, by a loss that needs one. */
+const MARKS = {
+  completion: ['labels', 'completion_mask'],
+  assistant: ['assistant_masks'],
+} as const;
+
+const isGiven = (row: Row, key: string): boolean => row[key] !== undefined && row[key] !== null;
+
 /**
  * Throws DS_DATA, naming the row's place, for a row of no known kind, and for a loss that it cannot
  * have.
@@ -67,16 +75,14 @@ export class RowEncoder {
 
   private encodeAny(row: Row, place: () => string): EncodedRow {
     const { loss, textKey } = this.settings;
-    const isAssistant = loss === 'assistant';
     const conversation = conversationIn(row, place);
     if (conversation) return this.chat(conversation, place);
     if (row.prompt !== undefined && row.completion !== undefined)
       return this.completion(row, place);
-    if (isAssistant) throw noLoss(place, 'messages', row);
-    const hasLabels = row.labels !== undefined && row.labels !== null;
-    if (row.input_ids !== undefined && (loss !== 'completion' || hasLabels)) {
-      return this.tokens(row, place);
-    }
+    const isMarked =
+      loss === null || loss === 'all' || MARKS[loss].some((key) => isGiven(row, key));
+    if (row.input_ids !== undefined && isMarked) return this.tokens(row, place);
+    if (loss === 'assistant') throw noLoss(place, 'messages', row);
     if (loss === 'completion') throw noLoss(place, 'prompt and completion', row);
     const text = row[textKey];
     if (typeof text === 'string') return plain(this.withEnd(this.tokenizer.encode(text)));
@@ -122,13 +128,22 @@ export class RowEncoder {
     return { ...masked(ids, (i) => i >= before.length), isBlurred };
   }
 
-  private tokens({ input_ids, labels }: Row, place: () => string): EncodedRow {
+  /** A mask leaves out what it is 0 for, of the labels, too. Source: TRL's collator. */
+  private tokens(row: Row, place: () => string): EncodedRow {
     const { vocabSize } = this.tokenizer;
-    const ids = integers(input_ids, () => `${place()}, input_ids`, vocabSize);
-    if (labels === undefined || labels === null) return plain(ids);
-    const given = integers(labels, () => `${place()}, labels`, vocabSize, IGNORED);
-    if (given.length === ids.length) return { ids, labels: given, isBlurred: false };
-    throw dataError(place(), `${ids.length} labels, one for each token`, `${given.length}`);
+    const ids = integers(row.input_ids, () => `${place()}, input_ids`, vocabSize);
+    const forEach = (key: string, below: number, other?: number): Int32Array | null => {
+      if (!isGiven(row, key)) return null;
+      const given = integers(row[key], () => `${place()}, ${key}`, below, other);
+      if (given.length === ids.length) return given;
+      throw dataError(place(), `${ids.length} ${key}, one for each token`, `${given.length}`);
+    };
+    const labels = forEach('labels', vocabSize, IGNORED) ?? ids;
+    const completion = forEach('completion_mask', 2);
+    const masks = [this.settings.loss === 'all' ? null : completion, forEach('assistant_masks', 2)];
+    const isLeftOut = (i: number): boolean => masks.some((mask) => mask?.[i] === 0);
+    const learned = labels.map((label, i) => (isLeftOut(i) ? IGNORED : label));
+    return { ids, labels: learned, isBlurred: false };
   }
 
   /** Documents end with the end token. */

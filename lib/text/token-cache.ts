@@ -11,7 +11,7 @@ import type { FilePart } from './row-files.js';
 import type { Tokenizer } from './tokenizer.js';
 
 /** Changes when the bytes of a cache file mean something else, and when rows have other tokens. */
-const VERSION = 2;
+const VERSION = 3;
 /** Bytes of the digest that a file begins with, of all that follows. */
 const DIGEST = 32;
 /** Words behind it that count: rows by what became of them, rows that were kept, tokens. */
