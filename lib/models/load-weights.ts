@@ -24,6 +24,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor, trainerOf } from '../tensor/index.js';
+import { noteChanged } from '../tensor/tape.js';
 import { OpenWeights, PiecedWeights, StoredWeights } from './stored-weights.js';
 
 /** How strictly loadWeights() compares, and whose layout it reads. */
@@ -301,6 +302,7 @@ async function fill(
     requireFree([[name, target]]); // An initialize() that nobody kept waiting may have run since.
     if (isNew) target.place(values);
     else noGrad(() => scope(() => kernels.copy({ in: values.to(target.device), out: target })));
+    noteChanged(target);
   } finally {
     values.release();
   }

@@ -6,6 +6,7 @@ import { phrase } from '../runtime/phrase.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
+import { noteChanged } from '../tensor/tape.js';
 import { requireLoadable } from './loadable.js';
 
 /** What is asked of a module (module.ts). */
@@ -65,6 +66,7 @@ function requireSameNames(own: Record<string, Tensor>, given: ReadonlyMap<string
 function assign(target: Tensor, source: Tensor): void {
   target.requireWritable('loadStateDict');
   noGrad(() => scope(() => kernels.copy({ in: source.to(target.device), out: target })));
+  noteChanged(target);
 }
 
 function list(names: readonly string[]): string {

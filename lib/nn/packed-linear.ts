@@ -3,6 +3,7 @@ import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { customFunction, gelu, linear, noGrad, scope, type Tensor } from '../tensor/index.js';
+import { noteChanged } from '../tensor/tape.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
@@ -79,6 +80,7 @@ export abstract class PackedLinear extends Module {
   setValues(values: Tensor): void {
     this.stored.requireWritable(`${this.constructor.name}.setValues`);
     noGrad(() => scope(() => this.store(values.contiguous())));
+    noteChanged(this.stored);
   }
 
   /** x W^T + b, without gradients. Default: of the whole weight, made for this. */
@@ -97,6 +99,7 @@ export abstract class PackedLinear extends Module {
     forward: (context, x: Tensor, bias: Tensor | null = null) => {
       context.values.shape = x.shape;
       context.values.bias = bias;
+      context.save(this.stored);
       return scope(() => this.multiplied(x, bias));
     },
     backward: (context, grad) => {

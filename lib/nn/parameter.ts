@@ -16,6 +16,7 @@ import { phrase } from '../runtime/phrase.js';
 import { requireSizes } from '../runtime/require-number.js';
 import { contiguousStrides, numel, type View } from '../runtime/view.js';
 import { cast, held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
+import { noteChanged } from '../tensor/tape.js';
 import { CutStoredValues, copyCut, writeCut } from './cut-values.js';
 import type { Initializer } from './initializers.js';
 import type { StoredValues } from './stored-values.js';
@@ -45,6 +46,8 @@ export class Parameter extends Tensor {
    * ranks that share the model's layers between them (sequence parallelism).
    */
   hasPartialGradient = false;
+  /** When values were last changed that may have been elsewhere, in the tape's numbers. */
+  private changed = 0;
   /** Where the values belong while they are not here. */
   private vacant: { home: string; device: Device } | null = null;
   /** See partOf(). */
@@ -98,6 +101,17 @@ export class Parameter extends Tensor {
       got: 'one that initialize() has taken over',
       hint: 'Do it before initialize(), in zero.GatheredParameters with a modifierRank, or use engine.loadCheckpoint().',
     });
+  }
+
+  /** @internal Also of values that come and go, whatever memory they are in. */
+  override get changedAt(): number {
+    return Math.max(this.changed, super.changedAt);
+  }
+
+  /** @internal */
+  override set changedAt(node: number) {
+    this.changed = node;
+    if (this.isMaterialized) super.changedAt = node;
   }
 
   /** Parameters belong to their module; there is nothing to keep. */
@@ -244,6 +258,7 @@ export class Parameter extends Tensor {
         kernels.copy({ in: values, out: this });
       }),
     );
+    noteChanged(this);
     return this;
   }
 

@@ -4,7 +4,7 @@ import { DsError } from '../errors.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, type Tensor, trainerOf } from '../tensor/index.js';
-import { newestNode } from '../tensor/tape.js';
+import { noteChanged } from '../tensor/tape.js';
 import type { DeclaredState } from './declared-state.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import { OwnState } from './own-state.js';
@@ -127,7 +127,7 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
       const tensors = state.tensorsOf(parameter, group);
       this.update(tensors, { step: ++state.step, groups: this.groups }, this.kernels);
     });
-    parameter.buffer.changedAt = newestNode();
+    noteChanged(parameter);
   }
 
   private stateFor(parameter: Tensor, group: number, index: number): OwnState {

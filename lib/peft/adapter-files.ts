@@ -15,6 +15,7 @@ import { readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe, numel } from '../runtime/view.js';
 import { held, noGrad, scope, type Tensor, to } from '../tensor/index.js';
+import { noteChanged } from '../tensor/tape.js';
 import { adapterConfigOf, parseAdapterConfig } from './adapter-config.js';
 import { addAdapters, configOf, lorasOf, sizesOf } from './lora.js';
 import type { LoraConfig } from './lora-options.js';
@@ -292,6 +293,7 @@ async function fill(
   try {
     parameter.requireWritable('loadAdapter');
     noGrad(() => scope(() => kernels.copy({ in: values.to(parameter.device), out: parameter })));
+    noteChanged(parameter);
   } finally {
     values.release();
   }

@@ -20,6 +20,7 @@ import {
   type Tensor,
   where,
 } from '../tensor/index.js';
+import { noteChanged } from '../tensor/tape.js';
 
 /** What one adapter of a LoraConfig is. */
 export interface LoraSizes {
@@ -173,6 +174,7 @@ function changeWeight(base: Module, body: (before: Tensor) => Tensor): void {
   const { weight } = base as Linear | Embedding;
   weight.requireWritable('peft.merge');
   kernels.copy({ in: body(cast(weight, 'f32')), out: weight });
+  noteChanged(weight);
 }
 
 /** `x` in `dtype`; what reads it keeps x instead of the copy. */

@@ -52,6 +52,11 @@ export function newestNode(): number {
   return sequence;
 }
 
+/** The values of `tensor` have been changed: a backward that has saved them throws. */
+export function noteChanged(tensor: Tensor): void {
+  tensor.changedAt = sequence;
+}
+
 /** Runs `body`, which computes for a backward what the forward has computed before. */
 export function recomputing<T>(body: () => T): T {
   const outer = again;
@@ -210,7 +215,7 @@ export class GradFn {
         op: this.name,
         expected: 'the values that its forward has seen, which its backward reads again',
         got: 'a tensor that was changed in place since',
-        hint: 'Change a clone(), use the form without "_", or change it after backward().',
+        hint: 'Change a clone(), use the form without "_", or change it after backward(). After a step or a load, run the forward again.',
       });
     }
   }

@@ -298,6 +298,11 @@ export class Tensor implements View {
     return this.memory.changedAt;
   }
 
+  /** @internal See noteChanged() (tape.ts). */
+  set changedAt(node: number) {
+    this.buffer.changedAt = node;
+  }
+
   /** @internal Throws DS_ARGUMENT where a change in place would be lost. */
   requireWritable(_op: string): void {}
 

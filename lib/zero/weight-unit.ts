@@ -7,6 +7,7 @@ import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { claim, disclaim, held, Tensor } from '../tensor/index.js';
+import { noteChanged } from '../tensor/tape.js';
 import { sliceFlat, zeroRange } from './flat.js';
 import {
   type LayoutOptions,
@@ -115,6 +116,11 @@ export class WeightUnit {
   vacate(): void {
     for (const { parameter } of this.parameters) parameter.vacate(this.name);
     this.dropWeights();
+  }
+
+  /** Its weights change, wherever they are: a backward that has saved those before them throws. */
+  noteChanged(): void {
+    for (const { parameter } of this.parameters) noteChanged(parameter);
   }
 
   parameterOf(slot: Slot): Parameter {

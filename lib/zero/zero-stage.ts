@@ -138,6 +138,7 @@ export class ZeroStages {
    */
   publish(part: WeightPart, stream: Stream, changed?: Event): void {
     this.flowOf(part.unit).publish(part, stream, changed);
+    part.unit.noteChanged();
   }
 
   /**

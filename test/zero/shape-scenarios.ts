@@ -243,6 +243,18 @@ const orders: Scenario[] = [
       }),
   },
   {
+    name: 'graphs that are older than the update',
+    model: () => new Net(),
+    train: (engine) =>
+      repeat((index) => {
+        const old = forward(engine, 70 + index);
+        const loss = step(engine, index);
+        assert.throws(() => engine.backward(meanSquare(old)), /changed in place since/);
+        engine.zeroGrad();
+        return loss;
+      }),
+  },
+  {
     name: 'noSync',
     model: () => new Net(),
     train: (engine) =>

@@ -25,7 +25,7 @@ function flows(name: string, said: string[], { factor = 1, isSharded = false } =
 const verbs = <T>(names: readonly string[], of: (name: string) => T): Record<string, T> =>
   Object.fromEntries(names.map((name) => [name, of(name)]));
 
-const unit = (name: string): Unit => ({ name }) as Unit;
+const unit = (name: string): Unit => ({ name, noteChanged() {} }) as Unit;
 
 const [attention, expert, head] = ['attention', 'expert', 'head'].map(unit) as [Unit, Unit, Unit];
 const receiver = { reduced() {} };

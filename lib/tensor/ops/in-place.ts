@@ -8,7 +8,7 @@ import { describe, type View } from '../../runtime/view.js';
 import { rawValues } from '../host-values.js';
 import { inOrder, nextRandom } from '../random.js';
 import { scope } from '../scope.js';
-import { isGradEnabled, newestNode } from '../tape.js';
+import { isGradEnabled, noteChanged } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
 import { type ClampOptions, clamp } from './logic.js';
@@ -51,7 +51,7 @@ function changing(op: string, x: Tensor, others: readonly unknown[], write: () =
   }
   x.requireWritable(op);
   write();
-  x.buffer.changedAt = newestNode();
+  noteChanged(x);
   return x;
 }
 
