@@ -13,6 +13,8 @@ import { poll } from '../runtime/poll.js';
 import { refusedValue } from '../runtime/refused.js';
 import type { Stream } from '../runtime/stream.js';
 import { describe, numel, type View } from '../runtime/view.js';
+import { Tensor } from '../tensor/index.js';
+import { noteChanged } from '../tensor/tape.js';
 import { Beside } from './beside.js';
 import { callSite } from './call-site.js';
 import { CommsLogger } from './comms-logger.js';
@@ -97,6 +99,8 @@ export class Work {
  * Tensors are contiguous and on the group's device. Methods return at once; a collective starts
  * after what was enqueued on its stream before, and nothing is ordered after it but by Work.wait()
  * (on a GPU, also the stream itself). Collectives of one group run in the order of their calls.
+ * What they write is changed in place, as by the forms with "_": a backward that has saved it
+ * throws, and parameters of an engine are refused.
  *
  * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_BOUNDS, DS_ARGUMENT for a call that cannot be right, and
  * the job's first failure (DS_COMM), the same on every rank, once there is one.
@@ -258,11 +262,13 @@ export class ProcessGroup {
     const { input, output, count, peer = 0, rows = 1 } = call;
     if (input) requireFlat(kind, input);
     if (output && output !== input) requireFlat(kind, output);
+    if (output instanceof Tensor) output.requireWritable(kind);
     const whole: Collective = { kind, op, purpose, input, output, count, peer, rows };
     if (this.logger) stream.synchronize();
     const begin = performance.now();
     this.issued++;
     const ticket = this.tickets.start(whole, stream, label);
+    if (output instanceof Tensor) noteChanged(output);
     const work = new Work(this.tickets, ticket, this.device.compute);
     if (this.logger) {
       work.synchronize();

@@ -3,6 +3,8 @@
 import type { Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
+import { viewOf } from '../tensor/ops/shapes.js';
+import { noteChanged } from '../tensor/tape.js';
 
 /** A collective under way. */
 export interface Work {
@@ -25,7 +27,7 @@ export interface Collectives {
   readonly rank: number;
   readonly size: number;
   /** Every rank's `tensor` becomes that of rank `root`. */
-  broadcast(tensor: Tensor, root: number, at: At): Work;
+  broadcast(tensor: View, root: number, at: At): Work;
   /** Sums `tensor` over all ranks, in place. */
   allReduce(tensor: Tensor, at: At): Work;
   /**
@@ -39,9 +41,14 @@ export interface Collectives {
   allGather(output: View, input: View, at: At): Work;
 }
 
-/** Every rank takes over the values of rank `root`, in the order of the compute stream. */
+/**
+ * Every rank takes over the values of rank `root`, in the order of the compute stream; parameters
+ * of an engine may be among them.
+ */
 export function takeOver(group: Collectives, values: Tensor, root = 0): void {
   if (group.size === 1) return;
   const { compute } = values.device;
-  group.broadcast(values, root, { stream: compute, purpose: 'values of one rank' }).wait(compute);
+  const memory = viewOf(values, values.shape, values.strides);
+  group.broadcast(memory, root, { stream: compute, purpose: 'values of one rank' }).wait(compute);
+  noteChanged(values);
 }

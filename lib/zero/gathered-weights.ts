@@ -202,6 +202,8 @@ export class GatheredWeights implements WeightFlow {
     const { near, gather } = this.options;
     const work = near?.gather(unit, flat, at) ?? gather(place, flat, this.group, at);
     end();
+    // These are the weights of before, in other memory: publish() says when they change.
+    flat.changedAt = 0;
     const gathered = { flat, work, isPlaced: false };
     this.gathered.set(unit, gathered);
     this.live += numel;

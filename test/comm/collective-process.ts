@@ -8,10 +8,11 @@ import {
   type ProcessGroup,
 } from '../../lib/comm/index.js';
 import type { ReduceOp, Work } from '../../lib/comm/process-group.js';
-import { cpu, device as findDevice, Tensor } from '../../lib/index.js';
+import { cpu, device as findDevice, nn, onesLike, Tensor } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
 import { type DType, isFloating } from '../../lib/runtime/dtype.js';
 import { watchWork } from '../../lib/runtime/watched-work.js';
+import { claim } from '../../lib/tensor/index.js';
 
 /** The one argument, as JSON. */
 export interface CollectiveJob {
@@ -214,6 +215,56 @@ function refusedRows(group: ProcessGroup): void {
   for (const each of [slot, whole, own]) each.dispose();
 }
 
+/** What they write is changed for a backward that has saved it, and no engine's. */
+function changing(group: ProcessGroup): void {
+  const slots = (): Tensor => make(group, 'f32', 3 * group.size, () => 1);
+  const one = (): Tensor => make(group, 'f32', 3, () => 1);
+  const calls: Record<string, [target: () => Tensor, call: (target: Tensor) => Work]> = {
+    allReduce: [one, (x) => group.allReduce(x)],
+    'allReduce into another': [one, (x) => group.allReduce(one(), { output: x })],
+    broadcast: [one, (x) => group.broadcast(x, 0)],
+    reduce: [one, (x) => group.reduce(x, 0)],
+    reduceScatter: [one, (x) => group.reduceScatter(x, slots())],
+    allGather: [slots, (x) => group.allGather(x, one())],
+    allToAll: [slots, (x) => group.allToAll(x, slots())],
+    ...(group.size === 2 ? { recv: [one, (x) => exchanged(group, x, one())] } : {}),
+  };
+  for (const [name, [target, call]] of Object.entries(calls)) {
+    const saved = target();
+    const product = onesLike(saved).requireGrad().mul(saved).sum();
+    call(saved).wait();
+    expectCode(`backward after ${name}`, 'DS_AUTOGRAD', () => product.backward());
+    const owned = new nn.Parameter(saved.shape, nn.init.zeros);
+    owned.moveTo(group.device, 'f32');
+    claim(owned, group);
+    expectCode(`${name} of an engine`, 'DS_ARGUMENT', () => call(owned));
+  }
+}
+
+/** Two ranks send to each other; a recv that is refused sends nothing. */
+function exchanged(group: ProcessGroup, into: Tensor, from: Tensor): Work {
+  const peer = 1 - group.rank;
+  if (group.rank === 1) {
+    const work = group.recv(into, peer);
+    group.send(from, peer).wait();
+    return work;
+  }
+  into.requireWritable('recv');
+  group.send(from, peer).wait();
+  return group.recv(into, peer);
+}
+
+function expectCode(what: string, code: string, body: () => unknown): void {
+  let got = 'nothing';
+  try {
+    body();
+  } catch (error) {
+    got = String((error as { code?: string }).code);
+  }
+  checks++;
+  if (got !== code) failures.push(`${what}: ${got}, not ${code}`);
+}
+
 /** Several collectives at once, waited for later and out of order. */
 async function overlapping(group: ProcessGroup): Promise<void> {
   const tensors = Array.from({ length: 8 }, (_, k) => {
@@ -332,6 +383,7 @@ async function main({ kind }: CollectiveJob): Promise<void> {
   // More than the engine of the CPU folds at once.
   if (world.size === 2) inRows({ group: world, dtype: 'f32', size: 270_001 }, 2);
   refusedRows(world);
+  changing(world);
   await overlapping(world);
   if (kind === 'cpu') {
     ordered(world);

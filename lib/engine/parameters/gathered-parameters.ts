@@ -10,7 +10,6 @@ import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireType } from '../../runtime/require-type.js';
 import { requireEnded } from '../../runtime/synchronous.js';
 import { scope, Tensor } from '../../tensor/index.js';
-import { noteChanged } from '../../tensor/tape.js';
 import { takeOver } from '../../zero/collectives.js';
 import type { EngineCore } from '../engine-parts.js';
 import { settle } from '../step/settle.js';
@@ -121,7 +120,6 @@ function adoptChanges(held: readonly Shared[], root: number, before: readonly st
   state.synchronize();
   for (const one of changed) {
     takeOver(ranks.world, one.parameter, root);
-    noteChanged(one.parameter);
     if (isOwned(one)) scope(() => writeMaster(one, one.parameter.detach().to('f32')));
     else if ('part' in one) writeFrozen(one);
   }
