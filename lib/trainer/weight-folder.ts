@@ -1,4 +1,5 @@
 // Whole weights of a model in training as a folder that transformers reads, with its tokenizer.
+import { readFileSync } from 'node:fs';
 import { mkdtemp, readdir, readFile, realpath, rmdir, unlink } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
@@ -17,6 +18,8 @@ import {
 import { makeFolder } from '../checkpoint/make-folder.js';
 import { removeCheckpoint } from '../checkpoint/ours.js';
 import type { Engine } from '../engine/engine.js';
+import { DsError } from '../errors.js';
+import { isObject } from '../runtime/is-object.js';
 import type { Tokenizer } from '../text/index.js';
 
 /** What of a tokenizer's folder is copied, where it is there. */
@@ -50,7 +53,7 @@ export interface WeightSource {
  * Writes weights, config.json and tokenizer into `dir`, in place of those that are there. The
  * weights have the dtype in which the model trains. Where `dir` has the engine's `checkpoint`, it
  * need not make another one for a model whose files are laid out unlike its parameters. Rejects on
- * all ranks with DS_IO, DS_CHECKPOINT.
+ * all ranks with DS_IO, DS_CHECKPOINT, before anything is written where config.json is no model's.
  */
 export async function writeWeightFolder(
   source: WeightSource,
@@ -60,6 +63,7 @@ export async function writeWeightFolder(
   const { engine, world } = source;
   const description = engine.module.describe();
   await inUnison(world, 'making the folder of weights', async () => {
+    if (description && world.rank === 0) requireModelConfig(dir);
     await orDsError(dir, () => makeFolder(dir));
     return null;
   });
@@ -77,6 +81,36 @@ export async function writeWeightFolder(
     if (source.tokenizer) await copyTokenizer(source.tokenizer, dir);
     return null;
   });
+}
+
+/** Throws DS_CHECKPOINT where `dir` has a config.json that is no model's, as a run's may be. */
+export function requireModelConfig(dir: string): void {
+  const path = join(dir, CONFIG);
+  let text: string;
+  try {
+    text = readFileSync(path, 'utf8');
+  } catch {
+    return;
+  }
+  const keys = keysOf(text);
+  if (keys.some((key) => key === 'model_type' || key === 'torch_dtype')) return;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: path,
+    expected: 'nothing of this name, or the configuration of a model (model_type) to replace',
+    got: keys.length > 0 ? `one with ${keys.slice(0, 3).join(', ')}` : 'something else',
+    hint: 'Nothing of it was touched: choose another folder, or move it away.',
+  });
+}
+
+/** Of an object in JSON; none of anything else. */
+function keysOf(text: string): string[] {
+  try {
+    const value: unknown = JSON.parse(text);
+    return isObject(value) ? Object.keys(value) : [];
+  } catch {
+    return [];
+  }
 }
 
 /** `file` of `dir`, at once. */

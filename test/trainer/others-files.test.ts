@@ -118,6 +118,17 @@ test('save() leaves nothing of its own beside the model, and takes nothing of ot
   ]);
 });
 
+test("save() is not made over a config.json that is no model's", async () => {
+  const out = join(dir, 'out');
+  mkdirSync(out);
+  writeFileSync(join(out, 'config.json'), '{ "train_batch_size": 4 }');
+  const before = contentOf(out);
+  const message =
+    /out\/config\.json: expected nothing of this name, .*got one with train_batch_size/;
+  await expect(trainer({}).save(out)).rejects.toThrow(message);
+  expect(contentOf(out)).toEqual(before);
+});
+
 test('a save that cannot end says where, and leaves nothing behind', async () => {
   const out = join(dir, 'out');
   mkdirSync(join(out, 'config.json'), { recursive: true });

@@ -44,8 +44,8 @@ beforeAll(async () => {
 });
 afterAll(() => rmSync(dir, { recursive: true }));
 
-const ds = (line: string): Promise<Finished> =>
-  new Run([...DS, ...line.split(' ')], dir, { DS_NUM_THREADS: '1' }).finished;
+const ds = (line: string, at = dir): Promise<Finished> =>
+  new Run([...DS, ...line.split(' ')], at, { DS_NUM_THREADS: '1' }).finished;
 
 /** What all runs here have in common; rows are read by the rank itself, not by threads. */
 const COMMON =
@@ -294,6 +294,35 @@ describe('is refused by the launcher, once, before a rank runs', () => {
     const { code, stdout, stderr } = await ds(line);
     expect([code, stdout]).toEqual([2, '']);
     expect(stderr).toMatch(message);
+  });
+
+  test.each([
+    [
+      '--deepspeed config.json',
+      '{ "train_batch_size": 4 }',
+      /another folder than that of --deepspeed/,
+    ],
+    [
+      '--config config.json',
+      '{ "seed": 3 }',
+      /config\.json: expected nothing .*, got one with seed\./,
+    ],
+    ['--max_steps 1', '# of a run\nseed: 3\n', /config\.json: expected .*, got something else\./],
+  ])('an output that would be written over what is no model: %s', async (words, text, message) => {
+    const mine = join(dir, 'mine');
+    mkdirSync(mine, { recursive: true });
+    writeFileSync(join(mine, 'config.json'), text);
+    const line = `train --model ../model --data ../rows.jsonl --output . ${words}`;
+    const { code, stderr } = await ds(line, mine);
+    expect(code).toBe(2);
+    expect(stderr).toMatch(message);
+    expect(readFileSync(join(mine, 'config.json'), 'utf8')).toBe(text);
+  });
+
+  test('an output that is the folder of the configuration', async () => {
+    const line = COMMON.replace('--model', '--config_name');
+    const { code, stderr } = await ds(`train ${line} --output model`);
+    expect([code, stderr]).toEqual([2, expect.stringMatching(/than that of --config_name/)]);
   });
 
   test('a folder with an adapter alone', async () => {

@@ -1,10 +1,11 @@
 // What the arguments of `ds train` must be together, judged before anything is loaded.
 import { realpathSync } from 'node:fs';
-import { resolve } from 'node:path';
+import { basename, dirname, resolve } from 'node:path';
 
 import { adapterFolder } from '../../peft/adapter-folder.js';
 import { refused } from '../../runtime/refused.js';
 import { requireOneStage } from '../configuration.js';
+import { isSavedFile, requireModelConfig } from '../weight-folder.js';
 import type { TrainArguments } from './arguments.js';
 import { trainerPart } from './trainer-options.js';
 
@@ -28,7 +29,8 @@ const OF_LORA: readonly (keyof TrainArguments)[] = [
 ];
 
 /**
- * `args`. Throws DS_ARGUMENT for what is missing, excludes each other, or is no value of an option.
+ * `args`. Throws DS_ARGUMENT for what is missing, excludes each other, or is no value of an option,
+ * DS_CHECKPOINT for an output with a config.json that is no model's.
  */
 export function checkArguments(args: TrainArguments): CheckedArguments {
   const { model_name_or_path: dir, config_name: config, train_file: files, output_dir: out } = args;
@@ -44,6 +46,7 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
   }
   if (dir !== undefined) requireModel(dir);
   requireLora(args);
+  requireOwnOutput(args, out as string);
   const { options } = trainerPart(args, out as string);
   if (options.deepspeed !== undefined) requireOneStage(options.deepspeed);
   return args as CheckedArguments;
@@ -56,6 +59,20 @@ function requireModel(dir: string): void {
     'Give the model that it was trained beside: --resume_from_checkpoint goes on with an adapter, and peft.merge() makes both one model.';
   const expected = 'the folder of a model, with config.json';
   throw refused('--model', expected, `${dir}, an adapter of PEFT`, hint);
+}
+
+/** Throws where the trained model would be written over what it is made from, or over another's. */
+function requireOwnOutput(args: TrainArguments, out: string): void {
+  const { deepspeed, config_name: config, use_peft: isAdapter } = args;
+  if (isAdapter) return;
+  for (const [name, path] of Object.entries({ deepspeed, config_name: config })) {
+    if (typeof path !== 'string') continue;
+    const place = placeOf(path);
+    const isWritten = dirname(place) === placeOf(out) && isSavedFile(basename(place));
+    if (!isWritten && place !== placeOf(out)) continue;
+    throw refused('--output', `another folder than that of --${name}, which stays as it is`, path);
+  }
+  requireModelConfig(out);
 }
 
 /** Where a path leads; as it is written where nothing is there yet. */
