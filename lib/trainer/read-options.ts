@@ -2,7 +2,7 @@
 // built.
 import { Module } from '../nn/index.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 import { Tokenizer } from '../text/index.js';
@@ -255,6 +255,9 @@ function readEval<Sample, Batch>(
     : readOptions('Trainer eval', given as EvalOptions<Sample, Batch>, EVAL);
   const data = requireData('Trainer eval.data', options.data ?? null);
   if (!data) throw refusedValue('Trainer eval.data', SERVABLE, undefined);
+  if (typeof data === 'object' && (data as { length?: number }).length === 0) {
+    throw refused('Trainer eval.data', 'data to judge by, or no `eval`', 'no samples');
+  }
   const {
     every = 'epoch',
     batchSize = trainer.batchSize ?? 8,

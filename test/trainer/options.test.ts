@@ -51,6 +51,8 @@ const wrong: readonly Bad[] = [
   [{ data: { shuffle: true } }, '"shuffle"'],
   [{ log: { every: 0 } }, 'Trainer log.every: expected a number of updates, a share of all'],
   [{ eval: {} }, 'Trainer eval.data'],
+  [{ eval: { ...train, length: 0 } }, 'Trainer eval.data: expected data to judge by, or no `eval`'],
+  [{ eval: { data: { ...train, length: 0 } } }, 'got no samples'],
   [{ eval: { data: train, every: 'best' } }, 'Trainer eval.every'],
   [{ eval: { data: train, maxBatches: 0 } }, 'Trainer eval.maxBatches'],
   [{ save: { dir: 1 } }, 'Trainer save.dir: expected a string'],
