@@ -244,5 +244,9 @@ launcher.addHelpText(
   shown.map((one) => `  ds ${one.name().padEnd(width)}${one.description()}`).join('\n'),
 );
 
+// "ds help plan" is "ds plan --help".
+const [first, ...words] = process.argv.slice(2);
+if (first === 'help') process.argv.splice(2, words.length + 1, ...words, '--help');
+
 const named = commands.includes(process.argv[2] ?? '');
 (named ? program : launcher).parseAsync();

@@ -48,6 +48,15 @@ test.each(['plan --help', 'env --help', '--version'])('help ends with 0: ds %s',
   expect([status, stdout]).toEqual([0, expect.stringMatching(/^(Usage: ds |\d)/)]);
 });
 
+test.each([
+  ['help', '--help'],
+  ['help plan', 'plan --help'],
+  ['help train', 'train --help'],
+])('ds %s is ds %s', (words, same) => {
+  const { status, stdout } = ds(words.split(' '));
+  expect([status, stdout]).toEqual([0, ds(same.split(' ')).stdout]);
+});
+
 describe('ds env', () => {
   test('says what was found, in lines', () => {
     const { status, stdout } = ds(['env']);
