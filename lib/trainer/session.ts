@@ -107,16 +107,32 @@ export async function openSession<Sample, Batch>(
   };
 }
 
-/** Ends what the session holds; the model keeps its weights as after engine.destroy(). */
+/**
+ * Ends what the session holds; the model keeps its weights as after engine.destroy(). What fails
+ * does not keep the rest from it, and the first such error is thrown.
+ */
 export async function closeSession<Batch>(session: Session<Batch>): Promise<void> {
   const { engine, data, mover, counts, book } = session;
-  await data?.close?.();
-  for (const judged of await Promise.all(session.judgedOn())) await judged.close();
-  book.close();
-  counts.dispose();
-  mover.dispose();
-  session.endNoise?.();
-  engine.destroy();
+  const opened = await Promise.allSettled(session.judgedOn());
+  const judged = opened.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
+  const ends: (() => unknown)[] = [
+    () => data?.close?.(),
+    ...judged.map((one) => () => one.close()),
+    () => book.close(),
+    () => counts.dispose(),
+    () => mover.dispose(),
+    () => session.endNoise?.(),
+    () => engine.destroy(),
+  ];
+  const failures: unknown[] = [];
+  for (const end of ends) {
+    try {
+      await end();
+    } catch (error) {
+      failures.push(error);
+    }
+  }
+  if (failures.length > 0) throw failures[0];
 }
 
 /** Batches are made on the host, where their targets are counted. */
@@ -159,16 +175,19 @@ function scheduleOver({ schedule }: RunSettings, { maxSteps, warmupSteps }: RunL
     groups.map(({ lr }) => new OwnSchedule(schedule, { lr, warmupSteps, totalSteps: maxSteps }));
 }
 
-/** Data are opened where they are judged on first. */
+/** Data are opened where they are judged on first, and again where that has failed. */
 function openedOnce<Batch>(
   open: (data: TrainerData<never, Batch>, batchSize: number) => Promise<EvalData<Batch>>,
 ): Pick<Session<Batch>, 'evalData' | 'judgedOn'> {
   const opened = new Map<unknown, Promise<EvalData<Batch>>>();
   return {
     evalData: ({ data, batchSize }) => {
-      const present = opened.get(data) ?? open(data, batchSize);
-      opened.set(data, present);
-      return present;
+      const present = opened.get(data);
+      if (present) return present;
+      const made = open(data, batchSize);
+      opened.set(data, made);
+      made.catch(() => opened.delete(data));
+      return made;
     },
     judgedOn: () => [...opened.values()],
   };

@@ -1,0 +1,62 @@
+// What a Trainer holds is freed by destroy(), whatever of it fails.
+import { data, Trainer, type TrainerOptions } from '../../lib/index.js';
+import { samples, tinyModel, type Window } from './tiny.js';
+
+type Options = Partial<TrainerOptions<Window>>;
+
+function trainer(options: Options): Trainer<Window> {
+  return new Trainer<Window>({
+    ...{ model: tinyModel(), train: samples(10), device: 'cpu', progress: false, lr: 3e-3 },
+    ...{ batchSize: 2, epochs: 1, stopSignals: [], ...options },
+  });
+}
+
+/** Whether signals are the program's own and the engine is gone after the end of `one`. */
+async function isAllFreed(one: Trainer<Window>): Promise<boolean> {
+  const before = process.listenerCount('SIGUSR2');
+  await one.train().then(undefined, () => {});
+  expect(process.listenerCount('SIGUSR2')).toBe(before + 1);
+  const engine = await one.engine();
+  await one.destroy().catch(() => {});
+  expect(() => engine.step()).toThrow('destroy');
+  return process.listenerCount('SIGUSR2') === before;
+}
+
+test('destroy() frees everything where data to be judged on could not be opened', async () => {
+  const data = () => Promise.reject(new Error('no such data'));
+  const one = trainer({ eval: { data, every: 2 }, stopSignals: ['SIGUSR2'] });
+  expect(await isAllFreed(one)).toBe(true);
+  const other = trainer({ eval: { data } });
+  await expect(other.evaluate()).rejects.toThrow('no such data');
+  await other.destroy(); // What never opened has nothing to close.
+});
+
+test('destroy() frees everything where data cannot be closed, and says why', async () => {
+  const own = (why: string) => () => {
+    const loader = new data.DataLoader(samples(4), { batchSize: 2 });
+    loader.close = () => Promise.reject(new Error(why));
+    return loader;
+  };
+  const close = jest.fn();
+  const monitor = { write: () => {}, flush: async () => {}, close };
+  const options: Options = { train: own('first'), report: [monitor], stopSignals: ['SIGUSR2'] };
+  expect(await isAllFreed(trainer(options))).toBe(true);
+  expect(close).toHaveBeenCalledTimes(1);
+  const other = trainer(options);
+  await other.engine();
+  await expect(other.destroy()).rejects.toThrow('first');
+});
+
+test('data to be judged on that could not be opened are tried again', async () => {
+  let tries = 0;
+  const data = async () => {
+    if (++tries === 1) throw new Error('not yet');
+    return samples(2);
+  };
+  const one = trainer({ eval: { data, every: 2 } });
+  await expect(one.evaluate()).rejects.toThrow('not yet');
+  expect((await one.evaluate()).loss).toBeGreaterThan(0);
+  await one.evaluate();
+  expect(tries).toBe(2);
+  await one.destroy();
+});
