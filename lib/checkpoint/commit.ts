@@ -197,7 +197,7 @@ async function clearOwner(dir: string, owner: string): Promise<boolean> {
   const ofOwner = async () => leftovers(await readdir(dir)).filter((one) => one.owner === owner);
   for (const { kind, name, tag } of (await ofOwner()).sort((a, b) => b.turn - a.turn)) {
     const path = join(dir, name);
-    if (kind === 'tmp') await removeOwn(path, isDraftFile);
+    if (kind === 'tmp') await removeDraft(path);
     else if (kind === 'gone') await removeCheckpoint(path);
     else await returnOld(path, join(dir, tag));
   }
@@ -205,6 +205,13 @@ async function clearOwner(dir: string, owner: string): Promise<boolean> {
   const status = await lstat(latest).catch(() => null);
   if (status?.isFile()) await unlink(latest);
   return (await ofOwner()).length === 0;
+}
+
+/** With what dead saves have left in it: a save may write its draft by others. */
+async function removeDraft(path: string): Promise<void> {
+  const status = await lstat(path).catch(() => null);
+  if (status?.isDirectory()) await clearFolder(path);
+  await removeOwn(path, isDraftFile);
 }
 
 /**

@@ -14,7 +14,9 @@ import { requirePath } from './folder.js';
 import type { TensorRecord } from './manifest.js';
 import { Checkpoint, type Section } from './open.js';
 import { inPieces, type Pieces, readPieces } from './pieces.js';
+import { SafetensorsFile } from './safetensors-file.js';
 import type { TensorSource } from './safetensors-writer.js';
+import type { TensorInfo } from './shard.js';
 
 /** Floating dtypes of exported weights, as configurations call them. */
 export type ExportDType = 'fp32' | 'fp16' | 'bf16';
@@ -75,6 +77,9 @@ interface Layout {
   pieces: Pieces;
 }
 
+const NATIVE: Layout = { config: null, generation: null, transposed: new Set(), pieces: {} };
+const MAX_SHARD_BYTES = 5e9;
+
 /**
  * Writes the weights of the checkpoint `dir`/tag to the new folder `out`, which appears when it is
  * complete; into an empty folder, the file that makes the others readable comes last. Nothing that
@@ -89,7 +94,7 @@ export async function consolidate(
   given: ConsolidateOptions = {},
 ): Promise<Consolidated> {
   const options = readOptions('consolidate', given, OPTIONS);
-  const { dtype = 'fp32', maxShardBytes = 5e9 } = options;
+  const { dtype = 'fp32', maxShardBytes = MAX_SHARD_BYTES } = options;
   requirePath('consolidate dir', dir);
   requirePath('consolidate out', out);
   requireChoice('dtype', options.dtype, DTYPES);
@@ -110,18 +115,39 @@ async function write(
 ): Promise<Consolidated> {
   const { dtype, maxShardBytes } = options;
   const format = options.format ?? (checkpoint.description ? 'hf' : 'native');
-  const layout =
-    format === 'hf'
-      ? describedLayout(checkpoint)
-      : { config: null, generation: null, transposed: new Set<string>(), pieces: {} };
-  const sources = [...checkpoint.tensors('model')].flatMap(([name, record]) => {
-    const source = sourceOf(checkpoint, name, record, { dtype: DTYPES[dtype], layout });
-    return inPieces(source, layout.pieces[name]);
-  });
+  const { path, description } = checkpoint;
+  const layout = format === 'hf' ? describedLayout(path, description) : NATIVE;
+  const sources = [...checkpoint.tensors('model')].flatMap(([name, record]) =>
+    sourcesOf(checkpoint, name, record, { dtype: DTYPES[dtype], layout }),
+  );
   const config = layout.config && { ...layout.config, torch_dtype: TORCH_DTYPES[dtype] };
   const content = { sources, config, generation: layout.generation, maxShardBytes };
   const files = await writeFolder(home, content, () => checkpoint.requireUnchanged());
   return { path: home.path, format, files, bytes: bytesOf(sources) };
+}
+
+/**
+ * Writes the tensors of the safetensors file `path`, which has our names, into the folder `out` as
+ * `description` says that other libraries know them; null: as they are. Returns the names of the
+ * files. Throws DS_IO, DS_CHECKPOINT, DS_NONFINITE.
+ */
+export async function layOut(
+  path: string,
+  out: string,
+  description: JsonObject | null,
+): Promise<string[]> {
+  const layout = description ? describedLayout(path, description) : NATIVE;
+  const file = await SafetensorsFile.open(path);
+  try {
+    const sources = file.entries.flatMap((entry) => {
+      const to = { dtype: entry.dtype, layout };
+      return exported(entry.name, entry, to, (into) => file.readInto(entry, into));
+    });
+    const content = { sources, config: null, generation: null, maxShardBytes: MAX_SHARD_BYTES };
+    return await writeFolder({ path: out, isThere: true }, content);
+  } finally {
+    await file.close();
+  }
 }
 
 function requireChoice(option: string, value: string | undefined, choices: object): void {
@@ -138,33 +164,46 @@ function requireChoice(option: string, value: string | undefined, choices: objec
  * One tensor of the export: master weights where they are wanted and kept, else the weights
  * themselves.
  */
-function sourceOf(
+function sourcesOf(
   checkpoint: Checkpoint,
   name: string,
   record: TensorRecord,
   { dtype: wanted, layout }: { dtype: DType; layout: Layout },
-): TensorSource {
+): TensorSource[] {
+  const { shape } = record;
   const dtype = !record.buffer && isFloating(record.dtype) ? wanted : record.dtype;
   const master = `${name}.fp32`;
   const exact = dtype !== record.dtype && checkpoint.tensors('optimizer').has(master);
   const [section, key]: [Section, string] = exact ? ['optimizer', master] : ['model', name];
-  const saved = exact ? 'f32' : record.dtype;
-  const transposed = layout.transposed.has(name);
-  const values = async (): Promise<Tensor> => {
-    const read = held(() => Tensor.empty(record.shape, saved, cpu()));
-    try {
-      await checkpoint.readInto(section, key, read);
-    } catch (error) {
-      read.release();
-      throw error;
-    }
-    return converted(name, read, { dtype, transposed });
-  };
-  const shape = transposed ? [...record.shape].reverse() : record.shape;
-  return { name, dtype, shape, values };
+  const saved: TensorInfo = { dtype: exact ? 'f32' : record.dtype, shape };
+  return exported(name, saved, { dtype, layout }, (into) =>
+    checkpoint.readInto(section, key, into),
+  );
 }
 
-function describedLayout({ description, path }: Checkpoint): Layout {
+/** A tensor as files have it; `read` overwrites one that is as it was saved. */
+function exported(
+  name: string,
+  saved: TensorInfo,
+  { dtype, layout }: { dtype: DType; layout: Layout },
+  read: (into: Tensor) => Promise<void>,
+): TensorSource[] {
+  const transposed = layout.transposed.has(name);
+  const values = async (): Promise<Tensor> => {
+    const into = held(() => Tensor.empty(saved.shape, saved.dtype, cpu()));
+    try {
+      await read(into);
+    } catch (error) {
+      into.release();
+      throw error;
+    }
+    return converted(name, into, { dtype, transposed });
+  };
+  const shape = transposed ? [...saved.shape].reverse() : saved.shape;
+  return inPieces({ name, dtype, shape, values }, layout.pieces[name]);
+}
+
+function describedLayout(path: string, description: JsonObject | null): Layout {
   const { config, generation = null, transposed, pieces: given } = description ?? {};
   const pieces = readPieces(given);
   const isNames = Array.isArray(transposed) && transposed.every((one) => typeof one === 'string');

@@ -7,6 +7,7 @@ export {
   DTYPES as EXPORT_DTYPES,
   type ExportDType,
   type ExportFormat,
+  layOut,
   TORCH_DTYPES,
 } from './consolidate.js';
 export { converted } from './convert.js';

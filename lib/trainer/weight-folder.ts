@@ -1,9 +1,10 @@
 // Whole weights of a model in training as a folder that transformers reads, with its tokenizer.
 import { readFileSync } from 'node:fs';
-import { mkdtemp, readdir, readFile, realpath, rmdir, unlink } from 'node:fs/promises';
+import { readdir, readFile, realpath } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
-import { begin, finish } from '../checkpoint/commit.js';
+import { begin, type Draft, finish } from '../checkpoint/commit.js';
+import { modelFile } from '../checkpoint/directory.js';
 import { orDsError } from '../checkpoint/file-error.js';
 import {
   type CheckpointWorld,
@@ -11,14 +12,15 @@ import {
   type ExportDType,
   inUnison,
   isUnfinishedFile,
+  layOut,
   moveFile,
   replaceFile,
   TORCH_DTYPES,
 } from '../checkpoint/index.js';
 import { makeFolder } from '../checkpoint/make-folder.js';
-import { removeCheckpoint } from '../checkpoint/ours.js';
 import type { Engine } from '../engine/engine.js';
 import { DsError } from '../errors.js';
+import { isPlain, requireUnmerged } from '../peft/index.js';
 import { isObject } from '../runtime/is-object.js';
 import type { Tokenizer } from '../text/index.js';
 
@@ -32,8 +34,8 @@ const GENERATION = 'generation_config.json';
 const WEIGHTS = 'model.safetensors';
 /** What a model with adapters has beside its weights. */
 const ADAPTER_FILES: readonly string[] = ['adapter_config.json', 'adapter_model.safetensors'];
-/** The engine's checkpoint, where it is made for its weights alone. */
-const PASSING = { folder: '.passing-', tag: 'whole', latest: 'latest' };
+/** What ranks write together before one of them lays it out: called as weights of a checkpoint. */
+const OWN_LAYOUT = modelFile(0);
 
 /** Whether a save of ours makes a file of this name. */
 export function isSavedFile(name: string): boolean {
@@ -119,56 +121,41 @@ export function writeJson(dir: string, file: string, value: JsonObject): Promise
 }
 
 /**
- * The first rank reads the parts that all have saved, and writes them in the layout of the files.
+ * The first rank reads what all have saved, the engine's `checkpoint` or weights of our own layout
+ * in its draft, and writes it in the layout of the files.
  */
 async function consolidated(
-  source: WeightSource,
+  { engine, world }: WeightSource,
   dir: string,
   checkpoint: string | null,
 ): Promise<void> {
-  const { engine, world } = source;
-  const passing = checkpoint === null ? await passingFolder(source, dir) : null;
+  let draft: Draft | null = null;
   try {
-    if (passing) await engine.saveCheckpoint(passing, { tag: PASSING.tag });
+    const [name] = await inUnison(world, 'making a folder for weights', async () => {
+      requireUnmerged('Trainer save', engine.module);
+      if (world.rank !== 0) return null;
+      draft = await begin(dir, 'weights');
+      return basename(draft.folder);
+    });
+    const folder = join(dir, String(name));
+    if (checkpoint === null) await engine.save16bitModel(folder, OWN_LAYOUT);
     await inUnison(world, 'consolidating weights', async () => {
       if (world.rank !== 0) return null;
-      const draft = await begin(dir, 'weights');
-      try {
-        const dtype = exportDType(engine);
-        await consolidate(passing ?? (checkpoint as string), draft.folder, { dtype });
-        for (const file of await orDsError(dir, () => readdir(draft.folder))) {
-          await moveFile(join(draft.folder, file), join(dir, file));
-        }
-      } finally {
-        await finish(draft);
-      }
+      const files =
+        checkpoint === null
+          ? await layOut(join(folder, OWN_LAYOUT), folder, describedTensors(engine))
+          : (await consolidate(checkpoint, folder, { dtype: exportDType(engine) })).files;
+      for (const file of files) await moveFile(join(folder, file), join(dir, file));
       return null;
     });
   } finally {
-    if (passing && world.rank === 0) await removePassing(passing);
+    if (draft) await finish(draft);
   }
 }
 
-/** A new folder in `dir`, the same on every rank. */
-async function passingFolder({ world }: WeightSource, dir: string): Promise<string> {
-  const [name] = await inUnison(world, 'making a folder for a checkpoint', async () => {
-    if (world.rank !== 0) return null;
-    return basename(await orDsError(dir, () => mkdtemp(join(dir, PASSING.folder))));
-  });
-  return join(dir, name as string);
-}
-
-/** What cannot be removed stays; why something else has failed says more. */
-async function removePassing(folder: string): Promise<void> {
-  try {
-    await removeCheckpoint(join(folder, PASSING.tag));
-    await unlink(join(folder, PASSING.latest)).catch(() => {});
-    await rmdir(folder);
-  } catch (error) {
-    const text = `${folder} could not be removed: ${(error as Error).message}`;
-    process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
-  }
-}
+/** Null where the model's tensors are not as it says: adapters, or layers in 4 bits. */
+const describedTensors = ({ module }: Engine): JsonObject | null =>
+  isPlain(module) ? module.describe() : null;
 
 /** Files that are there already, as where a model is saved to where it came from, stay. */
 async function copyTokenizer(tokenizer: Tokenizer, dir: string): Promise<void> {

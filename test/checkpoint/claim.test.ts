@@ -1,5 +1,5 @@
 // Claims of saves that begin beside each other in one folder.
-import { mkdtempSync, readdirSync, rmSync, unlinkSync } from 'node:fs';
+import { mkdtempSync, readdirSync, rmSync, unlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -41,4 +41,25 @@ test('a claim that another save locks and deletes before its own lock is made an
   expect(claims()[0]).not.toBe(first);
   await finish(draft);
   expect(readdirSync(dir)).toEqual([]);
+});
+
+test('what a dead save has left in its draft goes with the draft, and no file of anybody else', async () => {
+  const outer = await begin(dir, 'weights');
+  for (const tag of ['first', 'second']) {
+    const inner = await begin(outer.folder, tag);
+    writeFileSync(join(inner.folder, 'model.safetensors'), 'half of');
+    await inner.claim.leave();
+  }
+  writeFileSync(join(outer.folder, 'config.json'), '{}');
+  await outer.claim.leave();
+  const other = await begin(dir, 'weights');
+  const inner = await begin(other.folder, 'export');
+  writeFileSync(join(inner.folder, 'notes.txt'), 'mine');
+  await inner.claim.leave();
+  await other.claim.leave();
+  await finish(await begin(dir, 'export'));
+  const left = readdirSync(dir, { recursive: true, withFileTypes: true });
+  const files = left.filter((entry) => entry.isFile() && !entry.name.startsWith('.save-'));
+  expect(files.map(({ name }) => name)).toEqual(['notes.txt']);
+  expect(readdirSync(dir)).toHaveLength(2);
 });

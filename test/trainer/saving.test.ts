@@ -1,5 +1,6 @@
 // A Trainer's checkpoints on one rank: when, what is in them, which stay, and going on from them.
 import {
+  cpSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
@@ -426,17 +427,15 @@ test('weights alone: a folder that loads, and no place to go on from', async () 
   );
 });
 
-/** GPT-2's files are laid out unlike its parameters, Llama's as they are. */
+const SIZES = {
+  ...{ vocabSize: 61, maxSeq: 16, layers: 1, heads: 2, kvHeads: 1, channels: 16 },
+  hidden: 24,
+};
+/** GPT-2's and Mixtral's files are laid out unlike their parameters, Llama's as they are. */
 const models: readonly [string, () => nn.Module][] = [
   ['GPT-2', () => tinyModel()],
-  [
-    'Llama',
-    () =>
-      new nn.models.Llama({
-        ...{ vocabSize: 61, maxSeq: 16, layers: 1, heads: 2, kvHeads: 1, channels: 16 },
-        hidden: 24,
-      }),
-  ],
+  ['Llama', () => new nn.models.Llama(SIZES)],
+  ['Mixtral', () => new nn.models.Mixtral({ ...SIZES, moe: { experts: 3, perToken: 2 } })],
 ];
 
 test.each(models)(
@@ -458,6 +457,34 @@ test.each(models)(
     expect(weightsOf(saved)).toEqual(weightsOf((await one.engine()).module));
   },
 );
+
+test('save() writes no optimizer on the way', async () => {
+  const one = trainer({ maxSteps: 1 });
+  await one.train();
+  const engine = await one.engine();
+  const checkpoint = jest.spyOn(engine, 'saveCheckpoint');
+  await one.save(dir);
+  expect(checkpoint).not.toHaveBeenCalled();
+  expect(readdirSync(dir).sort()).toEqual(['config.json', 'model.safetensors']);
+  const saved = await nn.models.fromPretrained(dir);
+  expect(weightsOf(saved)).toEqual(weightsOf(engine.module));
+});
+
+test('what a save() that was killed has left is deleted by the next', async () => {
+  const one = trainer({ maxSteps: 1 });
+  const engine = await one.engine();
+  const [out, killed] = [join(dir, 'out'), join(dir, 'killed')];
+  const save = engine.save16bitModel.bind(engine);
+  engine.save16bitModel = async (folder, file) => {
+    const path = await save(folder, file);
+    cpSync(out, killed, { recursive: true }); // Without the locks, as after a kill.
+    return path;
+  };
+  await one.save(out);
+  expect(readdirSync(killed)).toHaveLength(2);
+  await one.save(killed);
+  expect(readdirSync(killed).sort()).toEqual(['config.json', 'model.safetensors']);
+});
 
 /** Two words. */
 const TOKENIZER = {
