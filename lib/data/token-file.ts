@@ -1,12 +1,13 @@
 // TokenFileDataset: windows of a token file that stays on disk, raw, of llm.c or of Megatron.
 
-import { closeSync, openSync, writeSync } from 'node:fs';
+import { writeSync } from 'node:fs';
 import { DsError } from '../errors.js';
 import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { dataError } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
+import { writeWhole } from '../runtime/whole-file.js';
 import type { Dataset, DatasetSource } from './dataset.js';
 import { readIndex } from './megatron-index.js';
 import { PositionalFile } from './positional-file.js';
@@ -165,8 +166,9 @@ function requireFileDType(dtype: unknown): 'u16' | 'u32' {
 const CHUNK = 1 << 20;
 
 /**
- * Writes tokens without a header, little-endian; replaces the file. Throws DS_DATA, before anything
- * is written, for a token that `dtype` cannot hold, and DS_IO when the file cannot be written.
+ * Writes tokens without a header, little-endian, in place of the file, once all are on disk. Throws
+ * DS_DATA, before anything is written, for a token that `dtype` cannot hold, and DS_IO when the
+ * file cannot be written: the old one stays.
  */
 export function writeTokenFile(
   path: string,
@@ -184,19 +186,16 @@ export function writeTokenFile(
     }
   }
   const Type = dtype === 'u16' ? Uint16Array : Uint32Array;
-  onDisk({ op: path, expected: 'a file that can be written' }, () => {
-    const file = openSync(path, 'w');
-    try {
+  onDisk({ op: path, expected: 'a file that can be written' }, () =>
+    writeWhole(path, (file) => {
       for (let first = 0; first < tokens.length; first += CHUNK) {
         const count = Math.min(CHUNK, tokens.length - first);
         const part = new Type(count);
         for (let i = 0; i < count; ++i) part[i] = tokens[first + i] as number;
         writeAll(file, new Uint8Array(part.buffer));
       }
-    } finally {
-      closeSync(file);
-    }
-  });
+    }),
+  );
 }
 
 function writeAll(file: number, bytes: Uint8Array): void {

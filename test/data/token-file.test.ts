@@ -1,6 +1,6 @@
 // Token files of every kind, good and hostile: whatever a file holds, the answer is tokens or a
 // DsError.
-import { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import fs, { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -71,6 +71,21 @@ describe('raw files', () => {
     expect(() => writeTokenFile(at('t.bin'), nothing)).toThrow(/a list of numbers/);
     writeTokenFile(at('t.bin'), { length: 2, 0: 5, 1: 6 });
     expect(() => writeTokenFile(at('t.bin'), [1], 'i8' as never)).toThrow(/"u16" or "u32"/);
+  });
+
+  test('a disk that is full leaves the old file as it was, and nothing beside it', () => {
+    writeTokenFile(at('t.bin'), [7, 8, 9]);
+    const write = jest.spyOn(fs, 'writeSync');
+    write.mockImplementationOnce((file) => fs.writevSync(file, [Buffer.alloc(2)]));
+    write.mockImplementationOnce(() => {
+      throw new Error('ENOSPC: no space left on device');
+    });
+    expect(() => writeTokenFile(at('t.bin'), randomTokens(100, 65536))).toThrow(
+      expect.objectContaining({ code: 'DS_IO', got: 'ENOSPC: no space left on device' }),
+    );
+    write.mockRestore();
+    expectWindows(TokenFileDataset.open({ path: at('t.bin'), seq: 2 }), [7, 8, 9], 2);
+    expect(fs.readdirSync(dir)).toEqual(['t.bin']);
   });
 
   test('files that are odd, empty, short, missing or folders are refused', () => {

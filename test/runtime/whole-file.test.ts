@@ -1,0 +1,63 @@
+// Files that appear whole: what is there meanwhile, what they replace, and what dead writers left.
+import {
+  chmodSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { writeWhole } from '../../lib/runtime/whole-file.js';
+
+let dir: string;
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'whole-file-'));
+});
+afterEach(() => rmSync(dir, { recursive: true }));
+
+const at = (name: string): string => join(dir, name);
+const text = (name: string): string => readFileSync(at(name), 'utf8');
+
+test('a file appears when it is whole, behind a link with the permissions of the old one', () => {
+  writeFileSync(at('real'), 'old');
+  chmodSync(at('real'), 0o640);
+  symlinkSync('real', at('link'));
+  writeWhole(at('link'), (file) => {
+    writeFileSync(file, 'new');
+    expect(text('real')).toBe('old');
+  });
+  expect(text('real')).toBe('new');
+  expect(statSync(at('real')).mode & 0o777).toBe(0o640);
+  expect(readdirSync(dir)).toEqual(['link', 'real']);
+});
+
+test('what is no file is written to, not replaced', () => {
+  writeWhole('/dev/null', (file) => writeFileSync(file, 'nothing'));
+  expect(statSync('/dev/null').isCharacterDevice()).toBe(true);
+});
+
+test('a writer that fails leaves what was there', () => {
+  const fail = () => {
+    throw new Error('no more');
+  };
+  expect(() => writeWhole(at('t'), fail)).toThrow('no more');
+  expect(readdirSync(dir)).toEqual([]);
+});
+
+test('drafts of a file that died a day ago are deleted, and nothing else', () => {
+  const id = '01234567-89ab-4cde-8f01-23456789abcd';
+  const names = [`t.${id}`, `other.${id}`, `t.${id}.gz`, 't.1', id];
+  for (const name of [...names, `t.${id.replace('0', 'f')}`]) writeFileSync(at(name), '');
+  const past = Date.now() / 1000 - 25 * 3600;
+  for (const name of names) utimesSync(at(name), past, past);
+  writeWhole(at('t'), () => {});
+  expect(readdirSync(dir).sort()).toEqual(
+    [...names.slice(1), `t.${id.replace('0', 'f')}`, 't'].sort(),
+  );
+});
