@@ -9,6 +9,7 @@ import { dtypeSize } from '../runtime/dtype.js';
 import { renameExclusive, syncPath } from '../runtime/file.js';
 import { numel } from '../runtime/view.js';
 import { begin, clearFolder, finish } from './commit.js';
+import { requireSpace } from './disk-space.js';
 import { orDsError } from './file-error.js';
 import { type TensorSource, writeSafetensors } from './safetensors-writer.js';
 import { CONFIG_FILE, GENERATION_FILE, INDEX_FILE, WEIGHTS_FILE } from './weight-files.js';
@@ -46,6 +47,7 @@ export async function writeFolder(
   const shards = split(sources, maxShardBytes);
   const draft = await begin(isThere ? path : dirname(path), DRAFT);
   try {
+    requireSpace(draft.folder, bytesOf(sources));
     const files = await writeShards(draft.folder, shards);
     const beside: [string, JsonObject | null][] = [
       [GENERATION_FILE, generation],

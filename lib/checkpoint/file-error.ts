@@ -1,7 +1,8 @@
 // Failures of Node's own file calls, in the library's form.
 import { DsError } from '../errors.js';
 
-const CURES: Readonly<Record<string, string>> = {
+/** What helps, by the code of a file call. */
+export const CURES: Readonly<Record<string, string>> = {
   ENOSPC: 'Free space on this file system, or choose another folder.',
   EDQUOT: 'Free space within the quota, or choose another folder.',
   EACCES: 'Check who owns the folder, and its permissions.',

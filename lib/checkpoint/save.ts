@@ -17,6 +17,7 @@ import {
   type PartNumber,
   requireTag,
 } from './directory.js';
+import { requireSpaceTogether } from './disk-space.js';
 import { openInside, requirePath } from './folder.js';
 import type { TensorEntry } from './header.js';
 import { type FileRecord, type Manifest, type TensorRecord, writeManifest } from './manifest.js';
@@ -39,6 +40,8 @@ import { type CheckpointWorld, inUnison } from './world.js';
 
 /** The first exchange of a save. */
 export const BEGIN_SAVE = 'saving a checkpoint';
+/** The first of what follows when its folder is there. */
+const BEGIN_WRITE = 'comparing a checkpoint with the disk';
 
 /** What happens when ranks save under different tags; "Warn" and "Ignore" take rank 0's. */
 export type TagValidation = 'Warn' | 'Ignore' | 'Fail';
@@ -142,12 +145,13 @@ export class Save {
   /**
    * Writes this rank's shards, waits for the other ranks and commits. Tensors must not change until
    * it settles. Resolves with the checkpoint's path. Rejects on all ranks when one fails: DS_IO
-   * (disk full), DS_CHECKPOINT (tensors that are missing, or given twice), DS_COMM (a rank does not
-   * come).
+   * (disk full, or too small for it before anything is written), DS_CHECKPOINT (tensors that are
+   * missing, or given twice), DS_COMM (a rank does not come).
    */
   async write(content: CheckpointContent): Promise<string> {
     const { world, draft } = this;
     try {
+      await requireSpaceTogether(world, BEGIN_WRITE, this.folder, () => bytesOf(content));
       const written = await inUnison(world, 'writing shards', async () => {
         const files = await this.writeShards(content);
         const tensors = digestOf(content.catalog);
@@ -169,7 +173,7 @@ export class Save {
   /** This rank will not write: the other ranks' write() rejects with `error`. */
   async cancel(error: unknown): Promise<void> {
     const fail = () => Promise.reject(error);
-    await inUnison(this.world, 'writing shards', fail).catch(() => undefined);
+    await inUnison(this.world, BEGIN_WRITE, fail).catch(() => undefined);
     if (this.draft) await finish(this.draft);
   }
 
@@ -188,13 +192,8 @@ export class Save {
   }
 
   private async writeShards(content: CheckpointContent): Promise<FileRecord[]> {
-    const { part, model, modelIsSharded, optimizer } = content;
-    if (part === null) return [];
-    const payloads: [string, readonly Shard[]][] = [[optimizerFile(part), optimizer]];
-    if (modelIsSharded) payloads.push([modelShardFile(part), model]);
-    else if (part.data === 0) payloads.push([modelFile(part.model), model]);
     const files: FileRecord[] = [];
-    for (const [name, shards] of payloads) {
+    for (const [name, shards] of payloadsOf(content)) {
       requireNames(shards);
       const sources = shards.map(sourceOf);
       const sum = await writeSafetensors(join(this.folder, name), sources);
@@ -239,6 +238,22 @@ export class Save {
       optimizer: recordsOf(catalog.optimizer, parts.optimizer),
     };
   }
+}
+
+/** The files that a rank writes. */
+type Payload = readonly [name: string, shards: readonly Shard[]];
+
+function payloadsOf({ part, model, modelIsSharded, optimizer }: CheckpointContent): Payload[] {
+  if (part === null) return [];
+  const payloads: Payload[] = [[optimizerFile(part), optimizer]];
+  if (modelIsSharded) payloads.push([modelShardFile(part), model]);
+  else if (part.data === 0) payloads.push([modelFile(part.model), model]);
+  return payloads;
+}
+
+function bytesOf(content: CheckpointContent): number {
+  const shards = payloadsOf(content).flatMap(([, own]) => own);
+  return shards.reduce((sum, { tensor }) => sum + tensor.bytes, 0);
 }
 
 /** Which elements of a tensor an entry has; null where it is none of that tensor. */

@@ -12,6 +12,8 @@ import { numel } from '../runtime/view.js';
 import { held, noGrad, type Tensor, to } from '../tensor/index.js';
 import { digestOf, mergedCatalog } from './catalog.js';
 import { begin, type Draft, finish } from './commit.js';
+import { requireSpace } from './disk-space.js';
+import { bytesOf } from './export-folder.js';
 import { isPlainName, requirePath } from './folder.js';
 import { encodeHeader } from './header.js';
 import { SafetensorsFile } from './safetensors-file.js';
@@ -49,6 +51,7 @@ export async function writeTogether(
       if (world.rank !== 0) return null;
       await requireWeights(join(dir, file));
       draft = await begin(resolve(dir), 'export');
+      requireSpace(draft.folder, head.length + (entries.at(-1)?.end ?? 0));
       await writeFile(join(draft.folder, WEIGHTS_FILE), { offset: 0, head });
       return basename(draft.folder);
     });
@@ -123,6 +126,7 @@ export async function writeAlone(path: string, sources: readonly TensorSource[])
   const draft = await begin(dirname(resolve(path)), 'export');
   try {
     const made = join(draft.folder, WEIGHTS_FILE);
+    requireSpace(draft.folder, bytesOf(sources));
     await writeSafetensors(made, sources);
     await putInPlace(made, path);
   } finally {

@@ -1,12 +1,11 @@
 // Before anything is allocated: what a run will certainly need, against what there is of each
 // device, each machine and each disk.
-import { existsSync, statfsSync, statSync } from 'node:fs';
-import { dirname, resolve } from 'node:path';
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import { byteText } from '../../runtime/byte-text.js';
 import { cpu, type Device } from '../../runtime/device.js';
+import { type Disk, diskOf } from '../../runtime/disk.js';
 import { type HostLimits, hostLimits } from '../../runtime/host-limits.js';
 import {
   type CertainBytes,
@@ -27,7 +26,7 @@ export interface Claim {
   device: { name: string; isHost: boolean; limit: number | null };
   host: HostLimits;
   /** By the folder: the disk that it is on, and bytes that are free there. */
-  disks: Readonly<Record<string, { disk: string; free: number }>>;
+  disks: Readonly<Record<string, Disk>>;
   /**
    * Host memory that the run needs in all when updates are tried out during backward, if the
    * configuration leaves that open: `needs` is then that of updates after the verdict.
@@ -162,22 +161,6 @@ export function claimOf(counted: Counted, device: Device): Claim {
     disks: Object.fromEntries(disks),
     tried: triedBytes(counted, device),
   };
-}
-
-/**
- * Of the folder, or of the one in which it will be made; whoever opens it says why that cannot be.
- */
-export function diskOf(folder: string): { disk: string; free: number } {
-  let path = resolve(folder);
-  while (!existsSync(path) && dirname(path) !== path) path = dirname(path);
-  try {
-    const { bavail, bfree, bsize } = statfsSync(path);
-    // The superuser may also fill what is reserved.
-    const blocks = process.getuid?.() === 0 ? bfree : bavail;
-    return { disk: String(statSync(path).dev), free: blocks * bsize };
-  } catch {
-    return { disk: path, free: Number.MAX_SAFE_INTEGER };
-  }
 }
 
 /** All there are; every rank finds the same ones. */

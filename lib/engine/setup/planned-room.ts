@@ -4,8 +4,8 @@ import type { ResolvedConfig } from '../../../types/config.js';
 import type { Module } from '../../nn/module.js';
 import type { Cluster, Room } from '../../plan/index.js';
 import { cpu, type Device } from '../../runtime/device.js';
+import { diskOf } from '../../runtime/disk.js';
 import { hostLimits } from '../../runtime/host-limits.js';
-import { diskOf } from './memory-promise.js';
 
 /** Where a rank is, and the bytes that it finds there. */
 export interface Standing {

@@ -1,0 +1,46 @@
+// Whether what is about to be written fits on its disk: who tries takes all that is free from
+// others before the disk refuses.
+import { DsError } from '../errors.js';
+import { byteText } from '../runtime/byte-text.js';
+import { diskOf } from '../runtime/disk.js';
+import { hostLimits } from '../runtime/host-limits.js';
+import { CURES } from './file-error.js';
+import { type CheckpointWorld, inUnison } from './world.js';
+
+/** Throws DS_IO where the disk of `folder` has less than `bytes` free. */
+export function requireSpace(folder: string, bytes: number): void {
+  const { free } = diskOf(folder);
+  if (bytes > free) throw tooLarge(folder, bytes, free, 1);
+}
+
+/**
+ * Rejects on all ranks with DS_IO where those of one machine are about to write more into `folder`
+ * than its disk has free.
+ */
+export async function requireSpaceTogether(
+  world: CheckpointWorld,
+  label: string,
+  folder: string,
+  bytes: () => number,
+): Promise<void> {
+  const claims = await inUnison(world, label, async () => {
+    const { disk, free } = diskOf(folder);
+    return { bytes: bytes(), free, disk: `${hostLimits().machine}\n${disk}` };
+  });
+  for (const { disk } of claims) {
+    const here = claims.filter((one) => one.disk === disk);
+    const wanted = here.reduce((sum, one) => sum + one.bytes, 0);
+    const free = Math.max(...here.map((one) => one.free));
+    if (wanted > free) throw tooLarge(folder, wanted, free, here.length);
+  }
+}
+
+function tooLarge(folder: string, bytes: number, free: number, ranks: number): DsError {
+  return new DsError({
+    code: 'DS_IO',
+    op: `write to ${folder}`,
+    expected: `${byteText(bytes)} of disk${ranks > 1 ? ` for ${ranks} ranks` : ''}`,
+    got: `${byteText(free)} free`,
+    hint: CURES.ENOSPC,
+  });
+}
