@@ -13,6 +13,40 @@ interface Pending {
   expires: number;
 }
 
+/** First come, first gone, in the same time however many there are. */
+class Queue<Item> {
+  private items: Item[] = [];
+  private gone = 0;
+
+  get head(): Item | undefined {
+    return this.items[this.gone];
+  }
+
+  push(item: Item): void {
+    this.items.push(item);
+  }
+
+  shift(): Item | undefined {
+    const item = this.items[this.gone++];
+    if (2 * this.gone > this.items.length) {
+      this.items = this.items.slice(this.gone);
+      this.gone = 0;
+    }
+    return item;
+  }
+
+  /** The first one that is so; all behind it must be so, too. */
+  first(isSo: (item: Item) => boolean): Item | undefined {
+    let [low, high] = [this.gone, this.items.length];
+    while (low < high) {
+      const middle = (low + high) >>> 1;
+      if (isSo(this.items[middle] as Item)) high = middle;
+      else low = middle + 1;
+    }
+    return this.items[low];
+  }
+}
+
 export interface MergeOptions {
   worldSize: number;
   /** Milliseconds that a line waits for the same line of other ranks. Default 200. */
@@ -27,9 +61,9 @@ export interface MergeOptions {
  * ranks when all printed it.
  */
 export class MergedOutput implements LineSink {
-  private readonly pending: Pending[] = [];
+  private readonly pending = new Queue<Pending>();
   /** The same text of the same stream, in order of arrival. */
-  private readonly alike = new Map<string, Pending[]>();
+  private readonly alike = new Map<string, Queue<Pending>>();
   /** By rank: the place of its last line. */
   private readonly last = new Map<number, number>();
   private readonly now: () => number;
@@ -48,13 +82,15 @@ export class MergedOutput implements LineSink {
   line(rank: number, stream: StreamName, text: string): void {
     const key = `${stream} ${text}`;
     const after = this.last.get(rank) ?? -1;
-    const group = this.alike.get(key) ?? [];
-    let entry = group.find((one) => one.order > after && !one.ranks.has(rank));
+    const group = this.alike.get(key) ?? new Queue();
+    // This rank has been in those up to its last one.
+    let entry = group.first(({ order }) => order > after);
     if (!entry) {
       const expires = this.now() + this.window;
       entry = { stream, text, ranks: new Set(), order: this.count++, expires };
       this.pending.push(entry);
-      this.alike.set(key, [...group, entry]);
+      group.push(entry);
+      this.alike.set(key, group);
     }
     entry.ranks.add(rank);
     this.last.set(rank, entry.order);
@@ -64,20 +100,18 @@ export class MergedOutput implements LineSink {
   end(): void {
     if (this.timer) clearTimeout(this.timer);
     this.timer = null;
-    for (const entry of this.pending.splice(0)) this.print(entry);
+    while (this.pending.head) this.printFirst();
   }
 
   /** Prints what has waited long enough; returns when nothing more can leave now. */
   flush(): void {
     const { worldSize } = this.options;
     const now = this.now();
-    let leaving = 0;
-    for (const entry of this.pending) {
-      if (entry.ranks.size < worldSize && entry.expires > now) break;
-      leaving++;
+    let first = this.pending.head;
+    while (first && (first.ranks.size === worldSize || first.expires <= now)) {
+      this.printFirst();
+      first = this.pending.head;
     }
-    for (const entry of this.pending.splice(0, leaving)) this.print(entry);
-    const first = this.pending[0];
     if (!first || this.timer) return;
     this.timer = setTimeout(
       () => {
@@ -88,13 +122,14 @@ export class MergedOutput implements LineSink {
     );
   }
 
-  private print(entry: Pending): void {
-    const key = `${entry.stream} ${entry.text}`;
-    const rest = (this.alike.get(key) ?? []).filter((one) => one !== entry);
-    if (rest.length > 0) this.alike.set(key, rest);
-    else this.alike.delete(key);
-    const all = entry.ranks.size === this.options.worldSize;
-    const label = all ? '' : `[${formatRanges([...entry.ranks])}] `;
-    this.write(entry.stream, label + entry.text);
+  private printFirst(): void {
+    const { stream, text, ranks } = this.pending.shift() as Pending;
+    const key = `${stream} ${text}`;
+    const group = this.alike.get(key);
+    group?.shift();
+    if (!group?.head) this.alike.delete(key);
+    const all = ranks.size === this.options.worldSize;
+    const label = all ? '' : `[${formatRanges([...ranks])}] `;
+    this.write(stream, label + text);
   }
 }

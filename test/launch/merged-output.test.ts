@@ -64,3 +64,20 @@ test('many different lines pass in order', () => {
     Array.from({ length: 20_000 }, (_, i) => String(i)),
   );
 });
+
+/** Far more than it takes, and less than where a line takes longer the more of them there are. */
+const LIMIT_MS = 60_000;
+
+test(
+  'many equal lines of ranks that are far apart leave the event loop its turns',
+  async () => {
+    const { output, lines } = merged(3);
+    const [count, turn] = [200_000, () => new Promise((resolve) => setTimeout(resolve))];
+    for (const rank of [0, 1, 2]) {
+      for (let i = 0; i < count; i++) output.line(rank, 'out', 'again');
+      await turn();
+    }
+    expect(lines).toEqual(new Array(count).fill('out again'));
+  },
+  LIMIT_MS,
+);
