@@ -3,6 +3,7 @@ import { parentPort, type Transferable, type Worker } from 'node:worker_threads'
 
 import { DsError, type DsErrorFields } from '../errors.js';
 import { startThread } from './thread.js';
+import { boundedMs } from './timer.js';
 
 /** What a thread says to a question. */
 type Reply<Answer> = { answer: Answer } | { failure: DsErrorFields };
@@ -107,7 +108,7 @@ class AnsweringThread<Question, Answer> {
         this.ended = `nothing for ${timeoutMs} ms`;
         void this.worker.terminate();
         onExit();
-      }, timeoutMs);
+      }, boundedMs(timeoutMs));
       if (this.ended !== null) {
         onExit();
         return;

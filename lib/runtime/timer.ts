@@ -3,5 +3,8 @@
 /** Node's longest timer, 24.8 days: beyond it one ends at once. */
 const LONGEST_MS = 2 ** 31 - 1;
 
+/** So many milliseconds, for a timer. */
+export const boundedMs = (milliseconds: number): number => Math.min(milliseconds, LONGEST_MS);
+
 /** So many seconds in milliseconds, for a timer. */
-export const timerMs = (seconds: number): number => Math.min(seconds * 1000, LONGEST_MS);
+export const timerMs = (seconds: number): number => boundedMs(seconds * 1000);

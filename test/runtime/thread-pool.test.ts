@@ -44,6 +44,12 @@ test('a thread that ends, or says nothing, is replaced', async () => {
   await impatient.close();
 });
 
+test('a thread may take longer than a timer can run', async () => {
+  const pool = poolOf(1, 2 ** 31);
+  expect(await pool.ask(4, lost)).toBe(8);
+  await pool.close();
+});
+
 test('a thread that ended while nobody asked it is replaced', async () => {
   const pool = poolOf(1);
   const started = once(node, 'worker') as Promise<[Worker]>;
