@@ -63,15 +63,24 @@ export async function chat(engine: ServedEngine, given: ChatOptions = {}): Promi
 async function* linesOf(lines: Interface): AsyncGenerator<string> {
   const waiting: string[] = [];
   let isOver = false;
-  lines.on('line', (line) => waiting.push(line.trim()));
+  let wake = (): void => {};
+  lines.on('line', (line) => {
+    waiting.push(line.trim());
+    wake();
+  });
   lines.on('close', () => {
     isOver = true;
+    wake();
   });
   for (;;) {
     const next = waiting.shift();
     if (next !== undefined) yield next;
     else if (isOver) return;
-    else await Promise.race([once(lines, 'line'), once(lines, 'close')]);
+    else {
+      await new Promise<void>((resolve) => {
+        wake = resolve;
+      });
+    }
   }
 }
 

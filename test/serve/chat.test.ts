@@ -1,5 +1,6 @@
 // A conversation in the terminal, over pipes.
 import { PassThrough } from 'node:stream';
+import { runInThisContext } from 'node:vm';
 import { type ChatOptions, chat } from '../../lib/serve/index.js';
 import { FakeEngine, textOf, tokenizer } from './fake-engine.js';
 
@@ -79,6 +80,25 @@ test('Ctrl-C stops an answer, then the conversation', async () => {
   }
   input.write('\u0003');
   await done;
+});
+
+/** Node's own, which hears of its warnings: a test file has a copy. */
+const node: NodeJS.Process = runInThisContext('process');
+
+test('many lines, typed one after the other, give no warning', async () => {
+  const warnings: Error[] = [];
+  const keep = (warning: Error): void => void warnings.push(warning);
+  node.on('warning', keep);
+  const input = new PassThrough();
+  const done = chat(new FakeEngine(tokenizer), { input, output: new PassThrough() });
+  for (let i = 0; i < 15; ++i) {
+    input.write('/reset\n');
+    await new Promise((resolve) => setTimeout(resolve, 2));
+  }
+  input.end();
+  await done;
+  node.off('warning', keep);
+  expect(warnings).toEqual([]);
 });
 
 test('a model without a tokenizer cannot talk', async () => {
