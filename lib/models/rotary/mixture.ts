@@ -188,9 +188,10 @@ export function feedForward(
     return new Dense(channels, hidden, { bias });
   }
   const { experts, perToken: k, normalize, sharedHidden } = moe;
-  const weightInit = normal(initializerRange);
-  const options = { k, normalize, sharedHidden, weightInit };
-  return new SparseMixture(channels, moe.hidden, experts, options);
+  const options = { k, normalize, sharedHidden };
+  const mixture = new SparseMixture(channels, moe.hidden, experts, options);
+  for (const parameter of mixture.parameters()) parameter.initialize(normal(initializerRange));
+  return mixture;
 }
 
 interface MixedBody {
