@@ -1,5 +1,6 @@
 // The command-line arguments of DeepSpeed's programs: --deepspeed and --deepspeed_config FILE.
 import { DsError } from '../errors.js';
+import { refusedValue } from '../runtime/refused.js';
 import type { ConfigArguments } from './source.js';
 
 export type { ConfigArguments } from './source.js';
@@ -36,9 +37,12 @@ export interface ParsedArguments {
 /**
  * Picks the options out of a plain argument list such as process.argv.slice(2). Takes `--name
  * FILE`, `--name=FILE`, and dashes for underscores; nothing after `--`. Throws DS_ARGUMENT for a
- * missing file.
+ * missing file, and for what is no list of words.
  */
 export function parseConfigArguments(argv: readonly string[]): ParsedArguments {
+  if (!Array.isArray(argv) || argv.some((word) => typeof word !== 'string')) {
+    throw refusedValue('parseConfigArguments', 'words, as of process.argv.slice(2)', argv);
+  }
   const args: { -readonly [Key in keyof ConfigArguments]: ConfigArguments[Key] } = {};
   const rest: string[] = [];
   for (let i = 0; i < argv.length; ++i) {

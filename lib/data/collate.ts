@@ -1,6 +1,7 @@
 // From a list of samples to a batch: stacks what is inside them, keeping their structure.
-import type { Device } from '../runtime/device.js';
+import { type Device, device as findDevice } from '../runtime/device.js';
 import type { NumericArray } from '../runtime/dtype.js';
+import { refusedValue } from '../runtime/refused.js';
 import { noGrad, scope, stack, Tensor } from '../tensor/index.js';
 import { type HostArray, type HostBatch, stackColumn } from './host-array.js';
 import { assemble, type Column, columnsOf, isNumeric, requireAll } from './structure.js';
@@ -16,10 +17,16 @@ export type Batched<Sample> = unknown extends Sample
 /**
  * Stacks along a new first dim: numbers (f32), typed arrays (their own dtype) and tensors; arrays
  * and plain objects of these, at any depth, are batched part by part. The caller owns the tensors,
- * which are on `device`. Throws DS_DATA when samples differ in structure or length.
+ * which are on `device`. Throws DS_DATA when samples differ in structure or length, DS_ARGUMENT for
+ * what is no list of them, DS_DEVICE.
  */
-export function collate<Sample>(samples: readonly Sample[], device: Device): Batched<Sample> {
-  return collateWith(samples, new DirectUpload(device), device) as Batched<Sample>;
+export function collate<Sample>(
+  samples: readonly Sample[],
+  device: Device | string = 'cpu',
+): Batched<Sample> {
+  if (!Array.isArray(samples)) throw refusedValue('collate', 'a list of samples', samples);
+  const place = findDevice(device);
+  return collateWith(samples, new DirectUpload(place), place) as Batched<Sample>;
 }
 
 /** collate() through an uploader of `device`. */

@@ -3,6 +3,7 @@ import { DsError } from '../errors.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { describe } from '../runtime/view.js';
 import { ones as constantOnes, dropout, scope, type Tensor } from '../tensor/index.js';
+import { requireTensor } from '../tensor/ops/shapes.js';
 import { Module } from './module.js';
 
 /** Zeroes elements with probability `p` while training. */
@@ -41,6 +42,7 @@ abstract class FeatureDropout extends Module {
   protected abstract drawn(x: Tensor): number;
 
   override forward(x: Tensor): Tensor {
+    requireTensor(this.op, x);
     if (!this.ranks.includes(x.ndim)) {
       const expected = `a tensor of ${this.ranks.join(' or ')} dims`;
       throw new DsError({ code: 'DS_SHAPE', op: this.op, expected, got: describe(x) });

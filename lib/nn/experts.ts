@@ -2,6 +2,7 @@
 // Shazeer et al. 2017; Fedus et al. 2022 (Switch Transformer) for the loss; no token is dropped.
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import {
@@ -109,9 +110,14 @@ function loadOf(logits: Tensor, ids: Tensor, mask: Tensor | null): Tensor {
  * experts sum_e f_e p_e, where f_e is how many choices expert e got for each token of each layer
  * and p_e its mean probability: k when all experts get the same, and 0 of no token. A scalar, f32.
  * Source: Fedus et al. 2022, eq. 4 to 6, over all layers together as transformers'
- * load_balancing_loss_func.
+ * load_balancing_loss_func. Throws DS_ARGUMENT.
  */
-export function loadBalancingLoss({ layers, mask }: RouterLoads, tokens: number): Tensor {
+export function loadBalancingLoss(loads: RouterLoads, tokens: number): Tensor {
+  if (!Array.isArray(loads?.layers)) {
+    throw refusedValue('loadBalancingLoss', 'what routers did, { layers, mask }', loads);
+  }
+  const { layers, mask } = loads;
+  if (!mask) requireInteger('loadBalancingLoss tokens', tokens, 0);
   return scope(() => {
     const total = layers.length === 1 ? (layers[0] as Tensor) : stack(layers).sum(0);
     // Where no token counts, neither do choices: 0 over any number.

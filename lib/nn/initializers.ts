@@ -3,6 +3,7 @@ import { DsError } from '../errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
+import { refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { describe, numel } from '../runtime/view.js';
 import { type ElementPart, inOrder, nextRandom, scope, Tensor } from '../tensor/index.js';
@@ -28,9 +29,15 @@ export interface Initializer {
   part?(out: Tensor, at: InitialPart): void;
 }
 
+const AS_IS = 'nn.init.zeros and nn.init.ones are initializers as they are: leave out the ().';
+
 /** @internal An initializer that can write a part as well: `body` does both. */
 export function byPlace(body: (out: Tensor, at: InitialPart) => void): Initializer {
-  const whole: Initializer = (out) => body(out, { whole: out.shape, ...inOrder });
+  const whole: Initializer = (out) => {
+    if (!(out instanceof Tensor))
+      throw refusedValue('nn.init', 'a tensor to write into', out, AS_IS);
+    body(out, { whole: out.shape, ...inOrder });
+  };
   whole.part = body;
   return whole;
 }

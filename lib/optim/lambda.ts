@@ -3,7 +3,7 @@
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
-import { PureSchedule } from './schedule.js';
+import { PureSchedule, requireNoOptimizer } from './schedule.js';
 
 /** Options of LambdaLr. */
 export interface LambdaOptions {
@@ -26,6 +26,7 @@ export class LambdaLr extends PureSchedule {
 
   constructor(given: LambdaOptions) {
     super();
+    requireNoOptimizer('LambdaLR', given);
     this.options = readOptions('LambdaLR', given, NAMES);
     const { baseLr, factor } = this.options;
     requireFinite('LambdaLR baseLr', baseLr);

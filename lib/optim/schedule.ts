@@ -3,6 +3,7 @@
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import type { ParamGroup } from './param-groups.js';
 
@@ -58,12 +59,21 @@ export function readSchedule<Options extends object>(
   known: OptionNames<Options>,
   required: readonly (keyof Options & string)[],
 ): Options {
+  requireNoOptimizer(name, given);
   const options = readOptions<Options>(name, given, known);
   for (const key of required) requireFinite(`${name} ${key}`, options[key]);
   for (const [key, value] of Object.entries(options)) {
     if (value != null && !NO_NUMBERS.has(key)) requireFinite(`${name} ${key}`, value);
   }
   return options;
+}
+
+/** Throws DS_ARGUMENT for an optimizer, which schedules of PyTorch are given first. */
+export function requireNoOptimizer(name: string, given: object): void {
+  if (typeof given !== 'object' || given === null || !('groups' in given)) return;
+  const hint =
+    'initialize({ optimizer, lrScheduler }) brings both together; without an engine call schedule.apply(group, n) for each of optimizer.groups.';
+  throw refused(name, 'its options alone', 'an optimizer', hint);
 }
 
 /** Throws DS_CONFIG unless `value` is an integer of at least 1. */

@@ -159,6 +159,12 @@ describe('collate', () => {
     expect(() => collate(samples, cpu())).toThrow(expect.objectContaining({ code: 'DS_DATA' }));
   });
 
+  test('takes a device by its name, and the CPU for none', () => {
+    for (const batch of [collate([1, 2]), collate([1, 2], 'cpu')]) {
+      expect([batch.device, batch.toArray()]).toEqual([cpu(), [1, 2]]);
+    }
+  });
+
   test('a disposed batch leaves nothing behind', () => {
     const dataset = new TokenDataset(
       Int32Array.from({ length: 101 }, (_, i) => i),

@@ -11,9 +11,9 @@ import { surfaceOf } from '../docs/reference.js';
 const FOR_AUTHORS = new Set([
   ...['beforeBackward', 'claim', 'leavingLate', 'record', 'replayRandom', 'segmentsOf', 'within'],
   ...['recomputable', 'recomputed', 'sharingSamples', 'sharingTokens'],
-  ...['addConfigArguments', 'parseConfigArguments', 'data.collate', 'monitor.progressLine'],
+  ...['addConfigArguments', 'monitor.progressLine'],
   ...['comm.jointly', 'comm.jointlyInTurns', 'optim.perBlock'],
-  ...['nn.init.ones', 'nn.init.zeros', 'nn.loadBalancingLoss', 'nn.models.gpt2ActivationBytes'],
+  ...['nn.models.gpt2ActivationBytes'],
   ...['nn.models.gpt2HuggingFaceNames', 'parallel.vocabularyCrossEntropy', 'pipe.drawSchedule'],
   ...['pipe.lower', 'pipe.simulate', 'profiler.formatProfile', 'profiler.printProfile'],
   ...['profiler.writeTrace', 'combineRows'],

@@ -7,6 +7,7 @@ import { refusal } from '../support/refusal.js';
 // biome-ignore lint/suspicious/noExplicitAny: in JavaScript no types stop these mistakes.
 type Untyped = any;
 const { data, initialize, initDistributed, nn, optim, routeTopK, Tensor } = library as Untyped;
+const { cpu, parseConfigArguments } = library as Untyped;
 
 const linear = () => new nn.Linear(2, 2);
 const square = () =>
@@ -50,6 +51,17 @@ const modules: readonly Mistake[] = [
   ),
   ['Conv1d of a list', () => new nn.Conv1d(1, 1, 1).call([[1]]), 'Conv1d: expected a tensor, got'],
   ['Conv2d()', () => new nn.Conv2d(1, 1, 1).call(), 'Conv2d: expected a tensor, got undefined.'],
+  [
+    'Dropout1d()',
+    () => new nn.Dropout1d(0.5).call(),
+    'Dropout1d: expected a tensor, got undefined',
+  ],
+  ['Dropout2d(-3)', () => new nn.Dropout2d(0.5).call(-3), 'Dropout2d: expected a tensor, got -3.'],
+  [
+    'w.initialize(nn.init.zeros())',
+    () => linear().weight.initialize(nn.init.zeros()),
+    'nn.init: expected a tensor to write into, got undefined. nn.init.zeros and nn.init.ones are',
+  ],
   ['Flatten of a list', () => new nn.Flatten().call([1]), 'Flatten: expected a tensor, got an'],
   ['GroupNorm(3)', () => new nn.GroupNorm(1, 2).call(3), 'GroupNorm: expected a tensor, got 3.'],
   [
@@ -144,6 +156,24 @@ const groups: readonly Mistake[] = [
 
 const samples = { length: 4, get: (i: number) => i };
 const state = 'a state, as stateDict() gives it, got undefined.';
+const PLAIN = 'parseConfigArguments: expected words, as of process.argv.slice(2), got';
+const calls: readonly Mistake[] = [
+  ['collate(x, cpu)', () => data.collate([1, 2], cpu), 'device: expected "cpu", "cuda",'],
+  ['parseConfigArguments(ns)', () => parseConfigArguments([0, 1]), `${PLAIN} an array [0, 1].`],
+  [
+    'loadBalancingLoss(x)',
+    () => nn.loadBalancingLoss({ mask: null, layers: [square()] }),
+    'loadBalancingLoss tokens: expected an integer of at least 0, got undefined.',
+  ],
+  ...['StepLr', 'LambdaLr', 'ReduceLrOnPlateau'].map(
+    (name): Mistake => [
+      `new ${name}(optimizer, options)`,
+      () => new optim[name](new optim.AdamW(linear().parameters()), { stepSize: 2 }),
+      'expected its options alone, got an optimizer. initialize({ optimizer, lrScheduler })',
+    ],
+  ),
+];
+
 const states: readonly Mistake[] = [
   ...[
     new data.RandomSampler(4),
@@ -193,7 +223,7 @@ const iterated: readonly Mistake[] = [
   ],
 ];
 
-test.each([...modules, ...tensors, ...engines, ...groups, ...states, ...iterated])(
+test.each([...modules, ...tensors, ...engines, ...groups, ...calls, ...states, ...iterated])(
   '%s says what it cannot take',
   async (_typed, run, message) => {
     expect((await refusal(run)).message).toContain(message);
