@@ -34,11 +34,17 @@ export class ThreadPool<Question, Answer> {
   /**
    * Rejects with the DsError that the thread threw, or with `lost` of what became of it: it ended,
    * took too long, or the pool was closed; and with `lost` for a question that cannot be copied.
+   * With the reason of `signal` as soon as it is aborted, which ends a thread that is at it.
    */
-  async ask(question: Question, lost: (got: string) => DsError): Promise<Answer> {
-    const thread = await this.freeThread(lost);
+  async ask(
+    question: Question,
+    lost: (got: string) => DsError,
+    signal?: AbortSignal,
+  ): Promise<Answer> {
+    signal?.throwIfAborted();
+    const thread = await this.freeThread(lost, signal);
     try {
-      return await thread.ask(question, this.options.timeoutMs, lost);
+      return await thread.ask(question, { timeoutMs: this.options.timeoutMs, lost, signal });
     } finally {
       if (thread.hasEnded) this.all.delete(thread);
       else this.idle.push(thread);
@@ -56,9 +62,11 @@ export class ThreadPool<Question, Answer> {
 
   private async freeThread(
     lost: (got: string) => DsError,
+    signal?: AbortSignal,
   ): Promise<AnsweringThread<Question, Answer>> {
     while (!this.isClosed && this.idle.length === 0 && this.all.size >= this.options.threads) {
-      await new Promise<void>((resolve) => this.waiting.push(resolve));
+      await this.turn(signal);
+      signal?.throwIfAborted();
     }
     if (this.isClosed) throw lost('a pool that was closed');
     for (let free = this.idle.pop(); free; free = this.idle.pop()) {
@@ -70,6 +78,29 @@ export class ThreadPool<Question, Answer> {
     this.all.add(made);
     return made;
   }
+
+  /** Resolves when a thread may be free, and when `signal` is aborted. */
+  private turn(signal?: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const wake = (): void => {
+        signal?.removeEventListener('abort', leave);
+        resolve();
+      };
+      const leave = (): void => {
+        this.waiting.splice(this.waiting.indexOf(wake), 1);
+        resolve();
+      };
+      this.waiting.push(wake);
+      signal?.addEventListener('abort', leave, { once: true });
+    });
+  }
+}
+
+/** How a thread is asked. */
+interface Asking {
+  timeoutMs: number;
+  lost: (got: string) => DsError;
+  signal: AbortSignal | undefined;
 }
 
 /** One thread, which answers one question at a time. */
@@ -90,10 +121,11 @@ class AnsweringThread<Question, Answer> {
     return this.ended !== null;
   }
 
-  ask(question: Question, timeoutMs: number, lost: (got: string) => DsError): Promise<Answer> {
+  ask(question: Question, { timeoutMs, lost, signal }: Asking): Promise<Answer> {
     return new Promise((resolve, reject) => {
       const finish = (body: () => void): void => {
         clearTimeout(timer);
+        signal?.removeEventListener('abort', onAbort);
         this.worker.off('message', onMessage).off('exit', onExit);
         this.worker.unref();
         body();
@@ -104,6 +136,11 @@ class AnsweringThread<Question, Answer> {
           else reject(new DsError(reply.failure));
         });
       const onExit = (): void => finish(() => reject(lost(this.ended ?? 'it ended')));
+      const onAbort = (): void => {
+        this.ended = 'a question that was taken back';
+        void this.worker.terminate();
+        finish(() => reject(signal?.reason));
+      };
       const timer = setTimeout(() => {
         this.ended = `nothing for ${timeoutMs} ms`;
         void this.worker.terminate();
@@ -113,6 +150,7 @@ class AnsweringThread<Question, Answer> {
         onExit();
         return;
       }
+      signal?.addEventListener('abort', onAbort);
       this.worker.ref();
       this.worker.on('message', onMessage).on('exit', onExit);
       try {

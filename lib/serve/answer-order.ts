@@ -7,7 +7,7 @@ import { spelledLength } from './answer-format.js';
 import { ApiError, noModel } from './api-error.js';
 import type { Metrics, RequestWatch } from './metrics.js';
 import { type Options, type Order, withinContext } from './order.js';
-import { RequestLife } from './request-life.js';
+import { RequestLife, whileAlive } from './request-life.js';
 import type { ServedPiece } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
 
@@ -43,10 +43,9 @@ export async function answerOrder(
   const { name } = served;
   if (order.model !== null && order.model !== name) throw noModel(order.model, name);
   const watch = counter.metrics.watch();
-  const life = new RequestLife(response, served.limits.requestSeconds);
-  counter.lives.add(life);
-  try {
-    const tasks = tasksOf(served, order, await order.prompts());
+  const own = new RequestLife(response, served.limits.requestSeconds);
+  await whileAlive(counter.lives, own, async (life) => {
+    const tasks = tasksOf(served, order, await order.prompts(life.signal));
     life.requireAlive();
     const answer = openAnswer({
       ...{ response, format: order.format, delivery: order.delivery, model: name },
@@ -59,10 +58,7 @@ export async function answerOrder(
     } catch (thrown) {
       answer.fail(counter.apiError(thrown));
     }
-  } finally {
-    life.close();
-    counter.lives.delete(life);
-  }
+  });
 }
 
 function tasksOf(

@@ -30,19 +30,22 @@ export function readChat(body: JsonObject, served: ServedModel): Order {
     format: new ChatFormat(served.tokenizer),
     promptField: 'messages',
     echo: null,
-    prompts: async () => [await prompt()],
+    prompts: async (signal) => [await prompt(signal)],
   };
   fields.requireKnown();
   return order;
 }
 
 /** What makes the tokens of its prompt. Throws 400, naming the field that is wrong. */
-export function readPrompt(fields: RequestFields, served: ServedModel): () => Promise<number[]> {
+export function readPrompt(
+  fields: RequestFields,
+  served: ServedModel,
+): (signal: AbortSignal) => Promise<number[]> {
   const reader = requireTemplate(served);
   const tools = readTools(fields, reader.knowsTools);
   const messages = messagesOf(fields.any('messages'));
   const options = { ...chatOptions(fields), ...(tools.length > 0 ? { tools } : {}) };
-  return () => reader.chat(messages, options);
+  return (signal) => reader.chat(messages, options, signal);
 }
 
 function requireTemplate({ canChat, reader }: ServedModel): PromptReader {

@@ -34,15 +34,19 @@ export function readCompletion(body: JsonObject, served: ServedModel): Order {
     format: new TextFormat(tokenizer),
     promptField: 'prompt',
     echo: echo ? (index) => textOf(prompts[index] as Prompt, tokenizer) : null,
-    prompts: () => Promise.all(prompts.map((prompt) => tokensOf(prompt, served))),
+    prompts: (signal) => Promise.all(prompts.map((one) => tokensOf(one, served, signal))),
   };
   fields.requireKnown();
   return order;
 }
 
-async function tokensOf(prompt: Prompt, { reader }: ServedModel): Promise<readonly number[]> {
+async function tokensOf(
+  prompt: Prompt,
+  { reader }: ServedModel,
+  signal: AbortSignal,
+): Promise<readonly number[]> {
   if (typeof prompt !== 'string') return prompt;
-  const tokens = (await reader?.text(prompt)) ?? [];
+  const tokens = (await reader?.text(prompt, signal)) ?? [];
   if (tokens.length > 0) return tokens;
   throw invalid('prompt', 'at least one token', phrase(prompt));
 }

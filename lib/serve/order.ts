@@ -35,8 +35,8 @@ export interface Order {
   promptField: string;
   /** What each choice of a prompt begins with; null for nothing. */
   echo: ((prompt: number) => string) | null;
-  /** Tokens of each prompt. */
-  prompts(): Promise<readonly (readonly number[])[]>;
+  /** Tokens of each prompt. Rejects with the reason of `signal` when it is aborted. */
+  prompts(signal: AbortSignal): Promise<readonly (readonly number[])[]>;
 }
 
 /** Texts of `stop`: OpenAI takes 4. */

@@ -69,26 +69,31 @@ export class PromptReader {
 
   /**
    * A text with the special tokens that begin one. Rejects with DS_DATA, and with 400 where it is
-   * certain to be too long.
+   * certain to be too long. A signal ends the reading, here and below, which rejects with its
+   * reason.
    */
-  async text(text: string): Promise<number[]> {
+  async text(text: string, signal: AbortSignal): Promise<number[]> {
     const fewest = this.tokenizer.fewestTokens(text);
     if (fewest > this.most) throw tooLong('prompt', `at least ${fewest}`, this.most);
     if (text.length <= SHORT) return Array.from(this.tokenizer.encode(text));
-    return this.within('prompt', await this.ask({ text }));
+    return this.within('prompt', await this.ask({ text }, signal));
   }
 
   /** A text however long it is, with special tokens or without. Rejects with DS_DATA. */
-  async count(text: string, addSpecialTokens: boolean): Promise<number[]> {
-    return this.within('prompt', await this.ask({ text, addSpecialTokens }));
+  async count(text: string, addSpecialTokens: boolean, signal: AbortSignal): Promise<number[]> {
+    return this.within('prompt', await this.ask({ text, addSpecialTokens }, signal));
   }
 
   /**
    * A conversation as the chat template writes it. Rejects as text(), with DS_ARGUMENT, and with
    * 400 for a message that the template leaves out.
    */
-  async chat(messages: readonly ChatMessage[], options: ChatPromptOptions): Promise<number[]> {
-    const answer = await this.ask({ messages: this.known(messages), options });
+  async chat(
+    messages: readonly ChatMessage[],
+    options: ChatPromptOptions,
+    signal: AbortSignal,
+  ): Promise<number[]> {
+    const answer = await this.ask({ messages: this.known(messages), options }, signal);
     if (!('lost' in answer)) return this.within('messages', answer);
     const role = `"${messages[answer.lost]?.role}"`;
     const expected = 'a message that the chat template writes into the prompt';
@@ -115,9 +120,9 @@ export class PromptReader {
     throw tooLong(field, `at least ${fewest}`, this.most);
   }
 
-  private ask(question: PromptQuestion): Promise<PromptAnswer> {
+  private ask(question: PromptQuestion, signal: AbortSignal): Promise<PromptAnswer> {
     const expected = 'its tokens from their thread';
     const fields = { code: 'DS_INTERNAL', op: 'encoding a prompt', expected } as const;
-    return this.pool.ask(question, (got) => new DsError({ ...fields, got }));
+    return this.pool.ask(question, (got) => new DsError({ ...fields, got }), signal);
   }
 }

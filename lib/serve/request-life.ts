@@ -9,7 +9,6 @@ import { ApiError } from './api-error.js';
 export class RequestLife {
   private readonly controller = new AbortController();
   private readonly timer: NodeJS.Timeout;
-  private why: unknown = null;
 
   /** `seconds` until the request is ended. */
   constructor(
@@ -25,15 +24,14 @@ export class RequestLife {
     if (response.destroyed) this.onClose();
   }
 
-  /** Aborts what is done for the request. */
+  /** Aborts what is done for the request; its reason is why. */
   get signal(): AbortSignal {
     return this.controller.signal;
   }
 
   /** Ends what is done for the request, because of `error`; the first one counts. */
   end(error: unknown): void {
-    this.why ??= error;
-    this.controller.abort();
+    this.controller.abort(error);
   }
 
   /** The client takes too little of its answer. */
@@ -44,7 +42,7 @@ export class RequestLife {
 
   /** Throws why it has ended, if it has. */
   requireAlive(): void {
-    if (this.signal.aborted) throw this.why;
+    this.signal.throwIfAborted();
   }
 
   /** It is answered. */
@@ -56,4 +54,19 @@ export class RequestLife {
   private readonly onClose = (): void => {
     this.end(new ApiError(503, 'The client has gone.', { code: 'disconnected' }));
   };
+}
+
+/** Does `act` for a request that is one of `lives` until then. */
+export async function whileAlive(
+  lives: Set<RequestLife>,
+  life: RequestLife,
+  act: (life: RequestLife) => Promise<void>,
+): Promise<void> {
+  lives.add(life);
+  try {
+    await act(life);
+  } finally {
+    life.close();
+    lives.delete(life);
+  }
 }

@@ -11,6 +11,7 @@ import type { Cors } from './cors.js';
 import type { ServeLimits } from './limits.js';
 import type { Order } from './order.js';
 import { readJson } from './request-body.js';
+import { RequestLife, whileAlive } from './request-life.js';
 import { send, sendJson } from './send.js';
 import type { ServedModel } from './served-model.js';
 import { detokenize, tokenize } from './tokenize.js';
@@ -119,10 +120,17 @@ function ordered(read: (body: JsonObject, served: ServedModel) => Order): Handle
 }
 
 /** A handler of requests that `answer` answers with an object. */
-function told(answer: (body: JsonObject, served: ServedModel) => Promise<JsonObject>): Handler {
+function told(
+  answer: (body: JsonObject, served: ServedModel, signal: AbortSignal) => Promise<JsonObject>,
+): Handler {
   return async (site, request, response) => {
     const { body, served } = await readBody(site, request);
-    await admitted(site, async () => sendJson(response, 200, await answer(body, served)));
+    const act = async ({ signal }: RequestLife): Promise<void> =>
+      sendJson(response, 200, await answer(body, served, signal));
+    await admitted(site, () => {
+      const life = new RequestLife(response, site.limits.requestSeconds);
+      return whileAlive(site.lives, life, act);
+    });
   };
 }
 

@@ -15,13 +15,17 @@ interface Reading {
 }
 
 /** Tokens of `prompt`, or of `messages` as the chat template writes them. Throws 400, 404. */
-export async function tokenize(body: JsonObject, served: ServedModel): Promise<JsonObject> {
+export async function tokenize(
+  body: JsonObject,
+  served: ServedModel,
+  signal: AbortSignal,
+): Promise<JsonObject> {
   const fields = new RequestFields(body);
   const { tokenizer, reader } = requireReading(fields, served);
   const spells = fields.flag('return_token_strs') ?? false;
   const read = promptOf(fields, served, reader);
   fields.requireKnown();
-  const tokens = await read();
+  const tokens = await read(signal);
   return {
     ...{ count: tokens.length, max_model_len: served.maxTokens, tokens },
     token_strs: spells ? tokens.map((id) => tokenizer.idToToken(id)) : null,
@@ -32,12 +36,12 @@ function promptOf(
   fields: RequestFields,
   served: ServedModel,
   reader: PromptReader,
-): () => Promise<number[]> {
+): (signal: AbortSignal) => Promise<number[]> {
   const prompt = fields.any('prompt');
   if (fields.any('messages') === undefined) {
     if (typeof prompt !== 'string') throw invalid('prompt', 'a text', phrase(prompt));
     const addSpecialTokens = fields.flag('add_special_tokens') ?? true;
-    return () => reader.count(prompt, addSpecialTokens);
+    return (signal) => reader.count(prompt, addSpecialTokens, signal);
   }
   if (prompt !== undefined) throw invalid('prompt', 'none beside messages', phrase(prompt));
   return readPrompt(fields, served);

@@ -62,6 +62,22 @@ test('a thread that ended while nobody asked it is replaced', async () => {
   await pool.close();
 });
 
+test('a question that is taken back frees its thread, and its place among those that wait', async () => {
+  const pool = poolOf(1);
+  const [running, waiting] = [new AbortController(), new AbortController()];
+  const first = pool.ask('hang', lost, running.signal);
+  const second = pool.ask('hang', lost, waiting.signal);
+  const third = pool.ask(3, lost, new AbortController().signal);
+  waiting.abort('gone, too');
+  await expect(second).rejects.toBe('gone, too');
+  running.abort('gone');
+  await expect(first).rejects.toBe('gone');
+  expect(await third).toBe(6);
+  await expect(pool.ask(4, lost, running.signal)).rejects.toBe('gone');
+  expect(await pool.ask(5, lost)).toBe(10);
+  await pool.close();
+});
+
 test('a question that cannot be copied fails alone, and leaves nothing behind', async () => {
   const pool = poolOf(1);
   expect(await pool.ask(1, lost)).toBe(2);

@@ -7,7 +7,7 @@ import { runInThisContext } from 'node:vm';
 
 import { DsError } from '../../lib/errors.js';
 import { serve } from '../../lib/serve/index.js';
-import { ask, begin, eventsOf, until, withServer } from './client.js';
+import { ask, begin, eventsOf, open, until, withServer } from './client.js';
 import { FakeEngine, textOf, tokenizer } from './fake-engine.js';
 
 const PATH = '/v1/completions';
@@ -77,6 +77,43 @@ test(
 
 /** Node's own, which hears of its warnings: a test file has a copy. */
 const node: NodeJS.Process = runInThisContext('process');
+
+/** What threads read for longer than a test may take. */
+const endless = { prompt: ' '.repeat(4e6) };
+
+test('a client that goes frees the thread that reads its prompt', () =>
+  withServer(
+    async (url, _, server) => {
+      const gone = [1, 2].map(() => open(`${url}/tokenize`, { body: endless }));
+      for (const one of gone) one.on('error', () => {});
+      await until(() => server.lives.size === 2);
+      for (const one of gone) one.destroy();
+      const body = { messages: [{ role: 'user', content: 'Hello' }], max_tokens: 2 };
+      expect((await ask(`${url}/v1/chat/completions`, { body })).status).toBe(200);
+      await until(() => server.lives.size + server.admission.inside === 0);
+    },
+    { tokenizerThreads: 1 },
+  ));
+
+test('time that is over ends the reading of a prompt', () =>
+  withServer(
+    async (url) => {
+      const { status, json } = await ask(`${url}/tokenize`, { body: endless });
+      expect({ status, ...json.error }).toMatchObject({ status: 503, code: 'request_timeout' });
+    },
+    { limits: { requestSeconds: 1 } },
+  ));
+
+test('a server that stops ends at its bound the reading of a prompt', () =>
+  withServer(
+    async (url, _, server) => {
+      const asked = ask(`${url}/tokenize`, { body: endless });
+      await until(() => server.lives.size === 1);
+      await server.stop();
+      expect(await asked).toMatchObject({ status: 503, json: { error: { code: 'stopping' } } });
+    },
+    { limits: { drainSeconds: 1 } },
+  ));
 
 test('a request of many prompts gives no warning', () =>
   withServer(async (url) => {
