@@ -21,7 +21,7 @@ export async function searched(
       ...{ maxNewTokens, n, tokenizer, stopTokens: [...stopTokens] },
       signal: AbortSignal.any(signals),
     });
-    return found.map((beam) => ({ ...common, ...written(beam, stopTokens, tokenizer) }));
+    return found.map((beam) => ({ ...common, ...written(beam, request, tokenizer) }));
   } catch (error) {
     if (!request.signal?.aborted) throw error;
     const ended = { ...common, text: '', tokens: [], finishReason: 'abort' as const };
@@ -29,9 +29,11 @@ export async function searched(
   }
 }
 
-function written({ tokens }: Beam, ends: ReadonlySet<number>, tokenizer: Tokenizer | null) {
-  const hasEnded = ends.has(tokens.at(-1) as number);
+function written({ tokens }: Beam, request: ReadRequest, tokenizer: Tokenizer | null) {
+  const { stopTokens, textBefore: after } = request;
+  const hasEnded = stopTokens.has(tokens.at(-1) as number);
   const own = hasEnded ? tokens.slice(0, -1) : tokens;
-  const text = tokenizer?.decode(own, { skipSpecialTokens: true }) ?? '';
+  const stream = tokenizer?.decodeStream({ after });
+  const text = stream ? stream.push(own) + stream.end() : '';
   return { text, tokens, finishReason: hasEnded ? ('stop' as const) : ('length' as const) };
 }

@@ -3,6 +3,7 @@ import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
 import type { Tokenizer } from '../text/index.js';
 import { type BeamRequest, readBeams } from './beam-request.js';
 import { SAMPLING, type SamplingOptions } from './sampling.js';
@@ -27,6 +28,12 @@ export interface GenerateRequest extends SamplingOptions, BeamRequest {
   ignoreEos?: boolean;
   /** How many continuations; they share the prompt's keys and values. Default 1. */
   n?: number;
+  /**
+   * Whether a text of its own follows the prompt, as an answer to a chat does: a tokenizer of
+   * SentencePiece's leaves out the space before its first word. Default false: the text goes on
+   * where the prompt ends.
+   */
+  beginsText?: boolean;
   /** Ends the request where it is, and frees its blocks at once. */
   signal?: AbortSignal;
   /**
@@ -41,7 +48,7 @@ export interface GenerateRequest extends SamplingOptions, BeamRequest {
 const NAMES: OptionNames<GenerateRequest> = {
   ...SAMPLING,
   ...{ prompt: true, maxNewTokens: true, stop: true, stopTokens: true, ignoreEos: true },
-  ...{ n: true, signal: true, cacheSalt: true, onStart: true },
+  ...{ n: true, beginsText: true, signal: true, cacheSalt: true, onStart: true },
   ...{ numBeams: true, lengthPenalty: true, earlyStopping: true },
 };
 
@@ -49,6 +56,8 @@ const NAMES: OptionNames<GenerateRequest> = {
 export interface ReadRequest {
   prompt: readonly number[];
   maxNewTokens: number;
+  /** Tokens whose text the continuation goes on from. */
+  textBefore: readonly number[];
   stop: readonly string[];
   stopTokens: ReadonlySet<number>;
   n: number;
@@ -83,7 +92,7 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
   const read = readOptions(OP, given, NAMES);
   const { prompt, stop = [], stopTokens = [], ignoreEos = false, n = 1, signal, ...rest } = read;
   const { numBeams, lengthPenalty, earlyStopping, ...others } = rest;
-  const { cacheSalt = '', maxNewTokens, onStart, ...sampling } = others;
+  const { cacheSalt = '', maxNewTokens, onStart, beginsText = false, ...sampling } = others;
   const tokens = promptTokens(prompt, limits);
   if (signal !== undefined && !(signal instanceof AbortSignal)) {
     throw refused('signal', 'an AbortSignal', phrase(signal));
@@ -92,12 +101,14 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
   if (onStart !== undefined && typeof onStart !== 'function') {
     throw refused('onStart', 'a function', phrase(onStart));
   }
+  requireType(`${OP} beginsText`, beginsText, 'boolean');
   const ends = ignoreEos ? [] : limits.endTokens;
   const stops = requireStops(stop, limits.tokenizer);
   const spoken = specialAmong(stops, limits);
   return {
     prompt: tokens,
     maxNewTokens: newTokens(tokens.length, maxNewTokens, limits),
+    textBefore: beginsText ? [] : tokens,
     stop: stops,
     stopTokens: new Set([...ends, ...requireTokens('stopTokens', stopTokens, limits), ...spoken]),
     n: requireInteger(`${OP} n`, n, 1),

@@ -10,9 +10,16 @@ export class TextStream {
   private readonly decode: ReturnType<Tokenizer['decodeStream']>;
   private readonly stops: StopStrings;
 
-  /** Throws DS_ARGUMENT for stop strings that are none. Special tokens give no text. */
-  constructor(tokenizer: Pick<Tokenizer, 'decodeStream'>, stops: readonly string[] = []) {
-    this.decode = tokenizer.decodeStream();
+  /**
+   * Of tokens that come `after` others. Throws DS_ARGUMENT for stop strings that are none. Special
+   * tokens give no text.
+   */
+  constructor(
+    tokenizer: Pick<Tokenizer, 'decodeStream'>,
+    stops: readonly string[] = [],
+    after: readonly number[] = [],
+  ) {
+    this.decode = tokenizer.decodeStream({ after });
     this.stops = new StopStrings(stops);
   }
 

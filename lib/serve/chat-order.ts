@@ -24,7 +24,7 @@ export function readChat(body: JsonObject, served: ServedModel): Order {
   const { options, asked } = readOptions(fields, served);
   const order: Order = {
     model: fields.text('model') ?? null,
-    options: { ...options, logprobs: logprobs(fields) },
+    options: { ...options, logprobs: logprobs(fields), beginsText: !continues(fields) },
     asked,
     delivery: readDelivery(fields, served),
     format: new ChatFormat(served.tokenizer),
@@ -64,9 +64,13 @@ function logprobs(fields: RequestFields): number | undefined {
   return wanted ? (top ?? 0) : undefined;
 }
 
+/** What is asked for goes on where the last message ends; else an answer begins. */
+const continues = (fields: RequestFields): boolean =>
+  fields.flag('continue_final_message') ?? false;
+
 /** The names are vLLM's. */
 function chatOptions(fields: RequestFields): ChatPromptOptions {
-  const continueFinalMessage = fields.flag('continue_final_message') ?? false;
+  const continueFinalMessage = continues(fields);
   const addGenerationPrompt = fields.flag('add_generation_prompt') ?? !continueFinalMessage;
   if (addGenerationPrompt && continueFinalMessage) {
     const expected = 'false beside continue_final_message';

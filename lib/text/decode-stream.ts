@@ -1,7 +1,7 @@
 // Text from tokens as they come, which never cuts a character.
 
 /** What a cut character decodes to: at most three of these, one for each byte that is there. */
-const REPLACEMENT = '\uFFFD';
+export const REPLACEMENT = '\uFFFD';
 const MOST_CUT = 3;
 /** Tokens after which a stream of nothing but invalid bytes is given up for text. */
 const PATIENCE = 64;
@@ -17,7 +17,16 @@ export class DecodeStream {
   /** Characters of the window's text that have been returned. */
   private returned = 0;
 
-  constructor(private readonly decode: (ids: number[]) => string) {}
+  /** `before` are the last tokens of a text that is there, which the stream continues. */
+  constructor(
+    private readonly decode: (ids: number[]) => string,
+    before: readonly number[] = [],
+  ) {
+    const text = decode([...before]);
+    if (cutAtEnd(text) > 0) return; // What comes may change its last character.
+    this.window = [...before];
+    this.returned = text.length;
+  }
 
   /** Takes one token or several. Throws DS_INDEX for a number that is no token. */
   push(ids: number | ArrayLike<number>): string {

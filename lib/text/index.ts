@@ -21,6 +21,7 @@ export {
   type BatchOptions,
   type ChatOptions,
   type DecodeOptions,
+  type DecodeStreamOptions,
   type EncodeChatOptions,
   type EncodedChat,
   type EncodeOptions,

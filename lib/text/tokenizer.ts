@@ -11,7 +11,7 @@ import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { type AddedToken, type BackendTokenizer, backendTokenizer } from './backend.js';
 import { type ChatMessage, ChatTemplate, type RenderedChat, type Spoken } from './chat-template.js';
-import { DecodeStream } from './decode-stream.js';
+import { DecodeStream, REPLACEMENT } from './decode-stream.js';
 import { fewestTokens } from './fewest-tokens.js';
 import { type PaddedBatch, type PaddingOptions, padRows } from './padding.js';
 import { TokenSpans } from './token-spans.js';
@@ -32,6 +32,15 @@ export interface EncodeOptions {
 export interface DecodeOptions {
   /** Leaves special tokens out. Default false. */
   skipSpecialTokens?: boolean;
+}
+
+/** How tokens become text as they come. */
+export interface DecodeStreamOptions extends DecodeOptions {
+  /**
+   * Tokens of a text that the stream continues, as a prompt is: a space that a tokenizer leaves out
+   * at the beginning of a text stays. Default: none.
+   */
+  after?: ArrayLike<number>;
 }
 
 /** How a batch of texts becomes a tensor. */
@@ -79,6 +88,7 @@ const ENCODE: OptionNames<EncodeOptions> = {
   ...{ addSpecialTokens: true, maxLength: true, truncationSide: true },
 };
 const DECODE: OptionNames<DecodeOptions> = { skipSpecialTokens: true };
+const DECODE_STREAM: OptionNames<DecodeStreamOptions> = { ...DECODE, after: true };
 const BATCH: OptionNames<BatchOptions> = {
   ...{ ...ENCODE, padTo: true, padToMultipleOf: true, paddingSide: true, device: true },
 };
@@ -89,6 +99,10 @@ const CHAT: OptionNames<ChatOptions> = {
 
 const ENCODE_CHAT: OptionNames<EncodeChatOptions> = { ...CHAT, assistantMask: true };
 
+/**
+ * Tokens before a stream that decide how its first ones decode: more than a character has bytes.
+ */
+const CONTEXT = 8;
 /** tokenizer_config.json says so when there is no limit. */
 const NO_LIMIT = 1e9;
 
@@ -242,9 +256,24 @@ export class Tokenizer {
   }
 
   /** Text as tokens come. Default: without special tokens. */
-  decodeStream(given: DecodeOptions = {}): DecodeStream {
-    const { skipSpecialTokens = true } = readOptions('Tokenizer.decodeStream', given, DECODE);
-    return new DecodeStream((ids) => this.decodeIds(ids, skipSpecialTokens));
+  decodeStream(given: DecodeStreamOptions = {}): DecodeStream {
+    const options = readOptions('Tokenizer.decodeStream', given, DECODE_STREAM);
+    const { skipSpecialTokens = true, after = [] } = options;
+    const decode = (ids: number[]): string => this.decodeIds(ids, skipSpecialTokens);
+    return new DecodeStream(decode, this.lastOf(after, skipSpecialTokens));
+  }
+
+  /** The last tokens of a text that decode as they do in it; those that are none are left out. */
+  private lastOf(ids: ArrayLike<number>, skipSpecialTokens: boolean): number[] {
+    const last: number[] = [];
+    for (let i = ids.length - 1; i >= 0 && last.length < CONTEXT; --i) {
+      const id = ids[i] as number;
+      const isSkipped = skipSpecialTokens && this.specialIds.has(id);
+      if (this.hasToken(id) && !isSkipped) last.unshift(id);
+    }
+    // The first ones may be the end of a character.
+    while (last.length > 0 && this.decodeIds(last, false).startsWith(REPLACEMENT)) last.shift();
+    return last;
   }
 
   /** @internal The text of one of its chat templates; null where there is none of the name. */

@@ -333,6 +333,25 @@ test('a tokenizer is given beside a model, as an object or by its folder', async
   await expect(initInference(model, {}, absent)).rejects.toMatchObject({ code: 'DS_DATA' });
 });
 
+test('a text goes on where the prompt ends, unless it begins one', async () => {
+  const source = join(__dirname, '../golden/transformers/tokenizers/llama2');
+  const tokenizer = text.Tokenizer.fromPretrained(source);
+  const speaker = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
+  const own = await initInference(speaker, {}, { tokenizer });
+  const model = tokenizer.tokenToId('▁model') as number;
+  const request = { prompt: 'the', logitBias: { [model]: 1000 }, maxNewTokens: 2 };
+  for (const more of [{}, { numBeams: 2 }]) {
+    const [one] = await own.generate({ ...request, ...more });
+    const [answer] = await own.generate({ ...request, ...more, beginsText: true });
+    expect([one?.text, answer?.text]).toEqual([' model model', 'model model']);
+  }
+  const pieces: string[] = [];
+  for await (const piece of own.stream({ ...request, n: 1 })) pieces.push(piece.text);
+  expect(pieces).toEqual([' model', ' model']);
+  await expect(own.generate({ ...request, beginsText: 1 as never })).rejects.toThrow(/beginsText/);
+  await own.destroy();
+});
+
 test('a folder brings its tokenizer: texts in and out, stop strings across tokens', async () => {
   const source = join(__dirname, '../golden/transformers/tokenizers/llama3');
   const { vocabSize } = text.Tokenizer.fromPretrained(source);

@@ -182,6 +182,23 @@ test("a developer's message is the system's where the template knows no develope
     expect(prompt).toEqual(await ask1('system'));
   }));
 
+test('a chat begins a text, but where it continues the last message', () =>
+  withServer(async (url, engine) => {
+    const open = { continue_final_message: true, add_generation_prompt: false };
+    const bodies = [{}, { add_generation_prompt: false }, open];
+    for (const more of bodies) {
+      const body = { messages: MESSAGES, max_tokens: 1, ...more };
+      await ask(`${url}/v1/chat/completions`, { body });
+    }
+    await ask(`${url}/v1/completions`, { body: { prompt: 'Hello', max_tokens: 1 } });
+    expect(engine.requests.map((one) => one.beginsText ?? false)).toEqual([
+      true,
+      true,
+      false,
+      false,
+    ]);
+  }));
+
 test('tools are written into the prompt by the template, and calls come back as text', () =>
   withServer(async (url, engine) => {
     const parameters = { type: 'object', properties: { city: { type: 'string' } } };

@@ -74,6 +74,24 @@ describe.each(KINDS)('%s', (kind) => {
     expect(wrong).toEqual([]);
   });
 
+  test('a stream after the beginning of a text gives the rest of it, wherever it is cut', () => {
+    const { ids } = golden(kind);
+    const own = tokenizer(kind);
+    const cut = [2, 3, 5].flatMap((part) =>
+      (ids as number[][]).map((all) => [all, Math.ceil(all.length / part)] as const),
+    );
+    const wrong = cut.filter(([all, at]) => {
+      const [before, whole] = [all.slice(0, at), all].map((some) =>
+        own.decode(some, { skipSpecialTokens: true }),
+      ) as [string, string];
+      if (before.endsWith('\uFFFD')) return false; // A character is cut.
+      const stream = own.decodeStream({ after: all.slice(0, at) });
+      const said = all.slice(at).map((id) => stream.push(id));
+      return said.join('') + stream.end() !== whole.slice(before.length);
+    });
+    expect(wrong).toEqual([]);
+  });
+
   test('its chat templates give the text, ids and masks of transformers', () => {
     const { chats } = golden(kind);
     expect(chats.length).toBe(kind === 'gpt2' ? 0 : 28);
