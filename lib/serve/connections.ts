@@ -11,6 +11,7 @@ export class Connections {
   constructor(server: Server) {
     server.on('connection', (socket: Socket) => {
       this.open.set(socket, 0);
+      socket.setMaxListeners(0); // One for each request that waits on it.
       socket.once('close', () => this.open.delete(socket));
     });
   }
@@ -22,9 +23,10 @@ export class Connections {
 
   /** A request has come, which `response` will answer. */
   began(response: ServerResponse): void {
-    const { socket } = response;
-    if (!socket) return;
-    this.open.set(socket, (this.open.get(socket) ?? 0) + 1);
+    const { socket } = response.req;
+    const before = this.open.get(socket);
+    if (before === undefined) return;
+    this.open.set(socket, before + 1);
     response.once('close', () => {
       const left = (this.open.get(socket) ?? 1) - 1;
       if (this.open.has(socket)) this.open.set(socket, left);

@@ -15,13 +15,14 @@ export class RequestLife {
     private readonly response: ServerResponse,
     seconds: number,
   ) {
-    response.once('close', this.onClose);
+    // A response that waits for others on its connection has no socket, and never hears of its end.
+    response.req.socket.once('close', this.onClose);
     setMaxListeners(0, this.signal); // One for each prompt and choice of the request.
     // The client's own retries would ask for as long again.
     const details = { code: 'request_timeout', headers: { 'x-should-retry': 'false' } };
     const message = `The request took more than ${seconds} s, the most that this server gives one.`;
     this.timer = setTimeout(() => this.end(new ApiError(503, message, details)), timerMs(seconds));
-    if (response.destroyed) this.onClose();
+    if (response.req.socket.destroyed) this.onClose();
   }
 
   /** Aborts what is done for the request; its reason is why. */
@@ -48,7 +49,7 @@ export class RequestLife {
   /** It is answered. */
   close(): void {
     clearTimeout(this.timer);
-    this.response.off('close', this.onClose);
+    this.response.req.socket.off('close', this.onClose);
   }
 
   private readonly onClose = (): void => {

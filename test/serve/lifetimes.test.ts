@@ -13,6 +13,9 @@ import { FakeEngine, textOf, tokenizer } from './fake-engine.js';
 const PATH = '/v1/completions';
 const prompt = [1, 2, 3];
 
+/** Node's own, which hears of its warnings: a test file has a copy. */
+const node: NodeJS.Process = runInThisContext('process');
+
 /** A pace that waits until it is let go, or the request is aborted. */
 function gate(engine: FakeEngine): () => void {
   let open = () => {};
@@ -45,6 +48,47 @@ test.each([false, true])('a client that goes frees what it held (stream: %s)', (
   }),
 );
 
+/** A connection on which `count` requests are sent, one behind the other. */
+function pipelined(url: string, count: number, body: object) {
+  const socket = connect(Number(new URL(url).port), '127.0.0.1');
+  const said = JSON.stringify(body);
+  const type = 'host: x\r\ncontent-type: application/json';
+  const request = `POST ${PATH} HTTP/1.1\r\n${type}\r\ncontent-length: ${said.length}\r\n\r\n${said}`;
+  socket.write(request.repeat(count));
+  return socket;
+}
+
+test('a client that goes frees what those of its requests held that wait for others', () =>
+  withServer(async (url, engine) => {
+    const warnings: Error[] = [];
+    const keep = (warning: Error): void => void warnings.push(warning);
+    node.on('warning', keep);
+    gate(engine);
+    const socket = pipelined(url, 12, { prompt, max_tokens: 4 });
+    await until(() => engine.active === 12);
+    socket.destroy();
+    await until(() => engine.active === 0);
+    node.off('warning', keep);
+    expect([engine.aborted, warnings]).toEqual([12, []]);
+  }));
+
+test('a server that stops answers what waits behind another request', () =>
+  withServer(async (url, engine, server) => {
+    const opens: (() => void)[] = [];
+    engine.pace = () => new Promise<void>((resolve) => opens.push(resolve));
+    const socket = pipelined(url, 2, { prompt, max_tokens: 1 });
+    await until(() => engine.active === 2);
+    const stopped = server.stop();
+    let said = '';
+    opens.shift()?.();
+    for await (const chunk of socket) {
+      said += chunk;
+      setTimeout(() => opens.shift()?.(), 20);
+    }
+    await stopped;
+    expect(said.match(/HTTP\/1\.1 200/g)).toHaveLength(2);
+  }));
+
 test('a client that goes while it sends leaves nothing', () =>
   withServer(async (url, engine, server) => {
     const socket = connect(Number(new URL(url).port), '127.0.0.1');
@@ -74,9 +118,6 @@ test(
     ),
   20_000,
 ); // By itself Node would look after 30 s.
-
-/** Node's own, which hears of its warnings: a test file has a copy. */
-const node: NodeJS.Process = runInThisContext('process');
 
 /** What threads read for longer than a test may take. */
 const endless = { prompt: ' '.repeat(4e6) };
