@@ -8,7 +8,6 @@ export interface ChatFlags extends EngineFlags {
   temperature?: number;
   topP?: number;
   topK?: number;
-  seed?: number;
   maxTokens?: number;
 }
 

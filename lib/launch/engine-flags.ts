@@ -12,6 +12,7 @@ export interface EngineFlags {
   config?: string;
   tokenizer?: string;
   tp?: number;
+  seed?: number;
   chatTemplate?: string;
   /** Whether steps are recorded where they can be; false of --no-graphs. */
   graphs: boolean;
@@ -19,7 +20,7 @@ export interface EngineFlags {
 
 /** How the engine is opened. Throws DS_ARGUMENT for a file that cannot be read. */
 export function engineOptions(flags: EngineFlags): EngineOptions {
-  const { device, dtype, context, config, tokenizer, tp = 1, graphs } = flags;
+  const { device, dtype, context, config, tokenizer, tp = 1, seed, graphs } = flags;
   const ranks = tp > 1 ? { tp_size: tp } : undefined;
   const enable_cuda_graph = graphs ? undefined : false;
   const said = { device, dtype, max_out_tokens: context, tensor_parallel: ranks };
@@ -28,7 +29,7 @@ export function engineOptions(flags: EngineFlags): EngineOptions {
   );
   const standard = { enable_cuda_graph: 'auto' as const };
   const all = { ...standard, ...configOf(config), ...Object.fromEntries(given) };
-  return { config: all, tokenizer };
+  return { config: all, tokenizer, seed };
 }
 
 /** What a file says; undefined where none is named. */

@@ -20,6 +20,7 @@ export function addServeCommands(program: Command, finish: Finish): void {
     .option('--model-name <name>', "what requests call it; default: the folder's name")
     .option('--cors <origin>', 'whose web pages may ask, such as https://chat.example, or *')
     .option('--tokenizer-threads <n>', 'that turn prompts into tokens', atLeast(1), 2)
+    .option('--seed <n>', 'of answers whose requests have none; default: a random one', atLeast(0))
     .option('--max-body <size>', 'of a request: bytes, or 4MiB (the default)', bytes)
     .option('--max-prompt-tokens <n>', 'of a prompt', atLeast(1))
     .option('--max-answers <n>', 'to one prompt (default: 16)', atLeast(1))

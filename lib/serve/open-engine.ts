@@ -1,17 +1,26 @@
 // A folder as the commands take it, made into an engine: a model's, or one of training checkpoints.
+import { randomInt } from 'node:crypto';
+
 import { type InferenceConfig, type InferenceEngine, initInference } from '../inference/index.js';
+import { seed } from '../tensor/index.js';
 
 /** What there is to say of an engine beside its folder. */
 export interface EngineOptions {
   config?: InferenceConfig;
   /** The folder of a tokenizer in place of the model's own. */
   tokenizer?: string;
+  /** Of what is sampled without a seed of its own. Default: another one each time. */
+  seed?: number;
 }
+
+/** Bound of randomInt(). */
+const SEEDS = 2 ** 48 - 1;
 
 /** Rejects as initInference() does. */
 export function openEngine(
   folder: string,
-  { config = {}, tokenizer }: EngineOptions = {},
+  { config = {}, tokenizer, seed: own = randomInt(SEEDS) }: EngineOptions = {},
 ): Promise<InferenceEngine> {
+  seed(own);
   return initInference(folder, config, { tokenizer });
 }

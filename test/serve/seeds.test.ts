@@ -1,0 +1,27 @@
+// What answers without a seed of their own draw from.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { openEngine } from '../../lib/serve/index.js';
+import { seed } from '../../lib/tensor/index.js';
+import { tinyLlama } from '../peft/models.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'ds-seeds-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+/** What a process says first that begins with `given`. */
+async function said(given: { seed?: number }): Promise<readonly number[] | undefined> {
+  seed(0); // As a process does.
+  const config = { device: 'cpu' };
+  const engine = await openEngine(folder, { config, ...given });
+  const [one] = await engine.generate({ prompt: [3, 1, 4], ignoreEos: true });
+  await engine.destroy();
+  return one?.tokens;
+}
+
+test('each process that opens an engine draws other tokens, unless it is given a seed', async () => {
+  await tinyLlama().save(folder);
+  expect(await said({})).not.toEqual(await said({}));
+  expect(await said({ seed: 7 })).toEqual(await said({ seed: 7 }));
+});
