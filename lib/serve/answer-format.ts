@@ -1,4 +1,6 @@
 // The two shapes of an answer: OpenAI's text completion and its chat completion.
+import { isUtf8 } from 'node:buffer';
+
 import type { Tokenizer } from '../text/index.js';
 import type { ServedLogprob } from './served-engine.js';
 
@@ -52,9 +54,10 @@ export class TextFormat implements AnswerFormat {
   private logprobs({ logprobs, offset }: AnswerPart): object | null {
     if (!logprobs) return null;
     let at = offset;
-    const rows = logprobs.map(({ token, logprob, top }) => {
+    const rows = logprobs.map((one) => {
+      const { token, logprob } = one;
       const text = spell(this.tokenizer, token);
-      const row = { text, logprob, top: this.topOf(top), offset: at };
+      const row = { text, logprob, top: this.topOf(one), offset: at };
       at += lengthOf(this.tokenizer, token);
       return row;
     });
@@ -66,8 +69,13 @@ export class TextFormat implements AnswerFormat {
     };
   }
 
-  private topOf(top: ServedLogprob['top']): object {
-    const named = top.map(({ token, logprob }) => [spell(this.tokenizer, token), finite(logprob)]);
+  /** The sampled token is one of them; of several that are spelled alike the likeliest counts. */
+  private topOf({ top, ...sampled }: ServedLogprob): object {
+    const named = new Map<string, number>();
+    for (const { token, logprob } of [...top, sampled]) {
+      const text = spell(this.tokenizer, token);
+      named.set(text, Math.max(named.get(text) ?? LEAST, finite(logprob)));
+    }
     return Object.fromEntries(named);
   }
 }
@@ -115,15 +123,30 @@ export class ChatFormat implements AnswerFormat {
 }
 
 /** JSON has no infinities. Source: vLLM. */
-const finite = (logprob: number): number => Math.max(logprob, -9999);
+const LEAST = -9999;
+const finite = (logprob: number): number => Math.max(logprob, LEAST);
 
-/** Its text; its number where it has none, without a tokenizer or beyond its vocabulary. */
-const spell = (tokenizer: Tokenizer | null, token: number): string =>
-  tokenizer?.hasToken(token) ? tokenizer.decode([token]) : `token_id:${token}`;
+/**
+ * Its text, or its bytes where these are a part of a character, as OpenAI writes them; its number
+ * where it has none, without a tokenizer or beyond its vocabulary.
+ */
+function spell(tokenizer: Tokenizer | null, token: number): string {
+  if (!tokenizer?.hasToken(token)) return `token_id:${token}`;
+  const bytes = tokenizer.tokenBytes(token);
+  if (isUtf8(bytes)) return Buffer.from(bytes).toString();
+  const hex = Array.from(bytes, (byte) => `\\x${byte.toString(16).padStart(2, '0')}`);
+  return `bytes:${hex.join('')}`;
+}
 
 /** The characters that it gives a text; a number stands for the text of a model that has none. */
-const lengthOf = (tokenizer: Tokenizer | null, token: number): number =>
-  tokenizer && !tokenizer.hasToken(token) ? 0 : spell(tokenizer, token).length;
+function lengthOf(tokenizer: Tokenizer | null, token: number): number {
+  if (!tokenizer) return spell(tokenizer, token).length;
+  if (!tokenizer.hasToken(token) || tokenizer.specialIds.has(token)) return 0;
+  return tokenizer.tokenBytes(token).reduce((sum, byte) => sum + begun(byte), 0);
+}
+
+/** UTF-16 units of the character that a byte of UTF-8 begins. */
+const begun = (byte: number): number => ((byte & 0xc0) === 0x80 ? 0 : byte < 0xf0 ? 1 : 2);
 
 /** Characters of tokens, each spelled by itself. */
 export function spelledLength(

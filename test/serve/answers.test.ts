@@ -1,5 +1,10 @@
 // What the server answers: OpenAI's objects, whole and in events, and what stands beside them.
+import { isUtf8 } from 'node:buffer';
+import { join } from 'node:path';
+
+import { packageRoot } from '../../lib/runtime/package-root.js';
 import { type ContinuationRequest, type ServedPiece, serve } from '../../lib/serve/index.js';
+import { Tokenizer } from '../../lib/text/index.js';
 import { ask, eventsOf, withServer } from './client.js';
 import { FakeEngine, textOf, tokenizer } from './fake-engine.js';
 
@@ -110,7 +115,8 @@ test('logprobs of both formats, with the raw bytes of tokens', () =>
     expect(json.choices[0].logprobs.content).toHaveLength(2);
     expect(entry).toMatchObject({ logprob: -0.5, top_logprobs: [{}, { logprob: -1.5 }] });
     for (const { token, bytes } of [entry, ...entry.top_logprobs]) {
-      expect(Buffer.from(bytes).toString()).toBe(token);
+      const own = Buffer.from(bytes);
+      expect(token).toBe(isUtf8(own) ? own.toString() : `bytes:\\x${own.toString('hex')}`);
     }
     const plain = { prompt: [5, 6], max_tokens: 3, logprobs: 1 };
     const { logprobs, text } = (await ask(`${url}/v1/completions`, { body: plain })).json
@@ -123,6 +129,47 @@ test('logprobs of both formats, with the raw bytes of tokens', () =>
       [0, 1, 2].map((i) => logprobs.tokens.slice(0, i).join('').length),
     );
   }));
+
+/** Says these tokens, of which another one is the likeliest. */
+class SayingEngine extends FakeEngine {
+  constructor(
+    own: Tokenizer,
+    private readonly said: readonly number[],
+    private readonly likeliest: number,
+  ) {
+    super(own);
+  }
+
+  override async *stream(): AsyncGenerator<ServedPiece> {
+    for (const [i, token] of this.said.entries()) {
+      const logprobs = [{ token, logprob: -2, top: [{ token: this.likeliest, logprob: -0.5 }] }];
+      const finishReason = i + 1 === this.said.length ? 'stop' : null;
+      yield { ...{ index: 0, text: '', tokens: [token], cachedTokens: 0 }, logprobs, finishReason };
+    }
+  }
+}
+
+test('logprobs of a tokenizer that marks spaces: spellings, places and the sampled token', async () => {
+  const llama = Tokenizer.fromPretrained(
+    join(packageRoot(), 'test/golden/transformers/tokenizers/llama2'),
+  );
+  const ids = ['▁the', '</s>', '<0xF0>', '<0x9F>', '<0x98>', '<0x80>', '▁model', '<0x20>'];
+  const said = ids.map((one) => llama.tokenToId(one) as number);
+  const likeliest = llama.tokenToId('▁') as number;
+  await withServer(
+    async (url) => {
+      const body = { prompt: [5, 6], logprobs: 1 };
+      const { logprobs } = (await ask(`${url}/v1/completions`, { body })).json.choices[0];
+      const parts = ['bytes:\\xf0', 'bytes:\\x9f', 'bytes:\\x98', 'bytes:\\x80'];
+      expect(logprobs.tokens).toEqual([' the', '</s>', ...parts, ' model', ' ']);
+      expect(logprobs.text_offset).toEqual([0, 4, 4, 6, 6, 6, 6, 12]);
+      expect(logprobs.top_logprobs[0]).toEqual({ ' ': -0.5, ' the': -2 });
+      expect(logprobs.top_logprobs[7]).toEqual({ ' ': -0.5 });
+    },
+    {},
+    new SayingEngine(llama, said, likeliest),
+  );
+});
 
 /** Continues by a token that only the model's head has, which is padded beyond the tokenizer's. */
 class PaddedEngine extends FakeEngine {
