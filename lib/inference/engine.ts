@@ -43,7 +43,9 @@ export class InferenceEngine {
   readonly module: CausalLM;
   /** Of the model's folder; null for a model that came without. */
   readonly tokenizer: Tokenizer | null;
-  /** Most tokens of a prompt and its continuation. */
+  /**
+   * Most tokens of a prompt and its continuation: max_out_tokens, or what the cache has room for.
+   */
   readonly maxTokens: number;
   /** This process among those that share the model out (tensor_parallel); 0 alone. */
   readonly rank: number;

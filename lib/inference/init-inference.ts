@@ -157,15 +157,16 @@ async function build(
   tryForward(model, sizes, maxTokens);
   const found = limitsOf(config, sizes, maxTokens);
   const limits = ranks ? { ...found, blocks: agree(ranks, model, config, found.blocks) } : found;
+  const reach = Math.min(maxTokens, limits.blocks * limits.blockSize);
   const requests = {
     tokenizer: own.tokenizer,
     vocabSize: model.vocabSize,
-    maxTokens,
+    maxTokens: reach,
     minNewTokens: config.min_out_tokens,
     endTokens: endTokensOf(model, own.tokenizer),
   };
   const records = recordsSteps(config, sizes.device, ranks !== null || isStreamed(model));
-  const room = { ...limits, reach: maxTokens, records };
+  const room = { ...limits, reach, records };
   const runner = allOrNothing(() => new StepRunner(model, sizes, room));
   // Ranks are told a step's tokens, which the first one has to know for that.
   const runsAhead = !ranks && (config.async_scheduling ?? sizes.device.kind !== 'cpu');

@@ -190,6 +190,6 @@ function tooLong(got: string, maxTokens: number): DsError {
     op: `${OP} prompt`,
     expected: `at most ${maxTokens} tokens of a prompt and its continuation`,
     got,
-    hint: 'Shorten the prompt, lower maxNewTokens, or raise max_out_tokens (up to the longest sequence of the model).',
+    hint: 'Shorten the prompt, lower maxNewTokens, or raise max_out_tokens (up to the longest sequence of the model) and kv_cache.blocks.',
   });
 }

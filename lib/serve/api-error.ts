@@ -70,8 +70,11 @@ export class ApiError extends Error {
   }
 }
 
-const CAUSED_BY_REQUEST: ReadonlySet<string> = new Set(['DS_ARGUMENT', 'DS_DATA', 'DS_INDEX']);
-const SHORTAGES: ReadonlySet<string> = new Set(['DS_OUT_OF_MEMORY', 'DS_LIMIT']);
+/** DS_LIMIT is a request that no empty cache has room for. */
+const CAUSED_BY_REQUEST: ReadonlySet<string> = new Set([
+  ...['DS_ARGUMENT', 'DS_DATA', 'DS_INDEX', 'DS_LIMIT'],
+]);
+const SHORTAGES: ReadonlySet<string> = new Set(['DS_OUT_OF_MEMORY']);
 
 /** 400: `param` is not `expected`. */
 export function invalid(param: string, expected: string, got: string): ApiError {

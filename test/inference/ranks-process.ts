@@ -162,7 +162,7 @@ async function folder(
   const isFirst = engine.rank === 0;
   if (isFirst !== engine.stats().preemptions > 0) checks.failures.push('nobody gave way on rank 0');
   const long = () => engine.generate({ ...request, maxNewTokens: 90 });
-  await refused('too long', long, /DS_LIMIT.*fits the cache of 7 blocks/);
+  await refused('too long', long, /DS_LIMIT.*at most 112 tokens/);
   const controller = new AbortController();
   const seen: number[] = [];
   for await (const piece of engine.stream({ ...request, signal: controller.signal })) {

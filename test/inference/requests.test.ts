@@ -162,11 +162,14 @@ test.each([
   expect(engine.stats()).toMatchObject(isIdle);
 });
 
-test('what cannot fit the cache is refused with the arithmetic', async () => {
+test('a text has as much room as the cache, and what cannot fit it is refused', async () => {
   const tight = await initInference(model, { kv_cache: { block_size: 16, blocks: 2 } });
+  expect(tight.maxTokens).toBe(32);
+  const [whole] = await tight.generate({ prompt, ignoreEos: true });
+  expect(whole?.tokens.length).toBe(32 - prompt.length);
   await expect(tight.generate({ prompt, maxNewTokens: 40 })).rejects.toMatchObject({
     code: 'DS_LIMIT',
-    message: expect.stringMatching(/2 blocks of 16 tokens \(32 tokens\).*40 new ones: 3 blocks/),
+    message: expect.stringMatching(/at most 32 tokens.*a prompt of 5 and 40 new ones/),
   });
   await tight.destroy();
 });

@@ -260,11 +260,12 @@ test('one request more than there may be is 429', () =>
 
 const failures: [string, unknown, number, RegExp][] = [
   ['a mistake of the request', refusal('DS_ARGUMENT'), 400, /expected less/],
+  ['what never fits', refusal('DS_LIMIT'), 400, /expected less/],
   ['a shortage', refusal('DS_OUT_OF_MEMORY'), 503, /expected less/],
   ['a failure inside', new TypeError('secret'), 500, /its log says how/],
 ];
 
-function refusal(code: 'DS_ARGUMENT' | 'DS_OUT_OF_MEMORY'): DsError {
+function refusal(code: 'DS_ARGUMENT' | 'DS_LIMIT' | 'DS_OUT_OF_MEMORY'): DsError {
   return new DsError({ code, op: 'generate', expected: 'less', got: 'more' });
 }
 
