@@ -355,7 +355,8 @@ function recentOf(prompt: readonly number[], generated: readonly number[]): Int3
 
 function bansOf({ badWords, minTokens }: SamplingRules, ends: readonly number[]): Ban[] {
   const words = badWords.map((tokens) => ({ tokens, until: FOREVER }));
-  const early = minTokens > 0 ? ends.map((end) => ({ tokens: [end], until: minTokens })) : [];
+  const until = Math.min(minTokens, FOREVER);
+  const early = until > 0 ? ends.map((end) => ({ tokens: [end], until })) : [];
   return [...words, ...early];
 }
 

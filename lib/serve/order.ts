@@ -72,10 +72,6 @@ export function readOptions(
     throw invalid('stop', 'stop_token_ids of a model without a tokenizer', 'texts');
   }
   const asked = maxNewTokens(fields);
-  const { minTokens = 0 } = given;
-  if (asked !== undefined && minTokens > asked) {
-    throw invalid('min_tokens', `at most max_tokens, ${asked}`, `${minTokens}`);
-  }
   const said = Object.entries(given).filter(([, value]) => value !== undefined);
   const n = fields.integer('n', 1, limits.answers) ?? 1;
   return { options: { ...defaults, ...Object.fromEntries(said), n }, asked };
@@ -153,7 +149,8 @@ function logitBias(
 
 /**
  * The options with the number of new tokens that a prompt of `length` tokens leaves room for.
- * Throws 400 where the prompt, or what was asked for beyond it, does not fit.
+ * Throws 400 where the prompt, or what was asked for beyond it, does not fit, and where more tokens
+ * are to come before the end than there may be.
  */
 export function withinContext(
   { options, asked, promptField }: Order,
@@ -167,5 +164,10 @@ export function withinContext(
     throw new ApiError(400, message, { param: 'max_tokens', code: TOO_LONG });
   }
   const maxNewTokens = asked ?? Math.min(options.maxNewTokens ?? room, room);
+  const { minTokens = 0 } = options;
+  if (minTokens > maxNewTokens) {
+    const expected = `at most the ${maxNewTokens} new tokens that there may be`;
+    throw invalid('min_tokens', expected, `${minTokens}`);
+  }
   return { ...options, maxNewTokens };
 }

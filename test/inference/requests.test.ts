@@ -83,6 +83,15 @@ test('stop tokens end a text, which keeps them; logprobs tell of each token', as
   });
 });
 
+test('more minTokens than a text can have keep it from ending', async () => {
+  const logitBias = { 7: 1000 };
+  for (const minTokens of [5, 2 ** 31, Number.MAX_SAFE_INTEGER]) {
+    const ends = { stopTokens: [7], ignoreEos: true, maxNewTokens: 5 };
+    const [one] = await engine.generate({ prompt, logitBias, minTokens, ...ends });
+    expect([one?.tokens.includes(7), one?.finishReason]).toEqual([false, 'length']);
+  }
+});
+
 test('a stream that is left, and a signal, free the blocks at once', async () => {
   const before = engine.stats().finished.abort;
   let pieces = 0;
