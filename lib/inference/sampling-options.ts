@@ -29,8 +29,8 @@ export interface SamplingOptions {
    */
   minP?: number;
   /**
-   * Scores of tokens of the prompt and of the output are divided by it, negative ones times it.
-   * Default 1.
+   * Scores of tokens of the prompt and of the output are divided by it, negative ones times it; at
+   * least 0.01. Default 1.
    */
   repetitionPenalty?: number;
   /** Is subtracted from the scores of tokens of the output. Default 0. */
@@ -87,6 +87,8 @@ export interface SamplingRules {
   readonly logprobs: number | null;
 }
 
+/** Scores divided by less may be no numbers any more. */
+export const LEAST_REPETITION_PENALTY = 0.01;
 /** Tokens of a bad word at most: what the device remembers of a sequence. */
 const MOST_IN_BAD_WORD = 64;
 
@@ -115,9 +117,10 @@ function readSampling(
     throw refused(op, name, 'a number from 0 to 1', value, '');
   };
   const repetitionPenalty = number('repetitionPenalty', 1);
-  if (repetitionPenalty <= 0) {
+  if (repetitionPenalty < LEAST_REPETITION_PENALTY) {
     const hint = '1 changes nothing; above 1 repeats less.';
-    throw refused(op, 'repetitionPenalty', 'a number above 0', repetitionPenalty, hint);
+    const expected = `a number of ${LEAST_REPETITION_PENALTY} or more`;
+    throw refused(op, 'repetitionPenalty', expected, repetitionPenalty, hint);
   }
   const doSample = requireType(`${op} doSample`, or(given.doSample, true), 'boolean');
   const { seed, logprobs } = given;

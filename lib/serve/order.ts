@@ -1,5 +1,6 @@
 // What a request asks for, checked: the fields that completions and chats share.
 import type { JsonValue } from '../../types/json.js';
+import { LEAST_REPETITION_PENALTY } from '../inference/sampling-options.js';
 import { isObject } from '../runtime/is-object.js';
 import { phrase } from '../runtime/phrase.js';
 import type { AnswerFormat } from './answer-format.js';
@@ -57,7 +58,7 @@ export function readOptions(
     topP: positiveShare(fields, 'top_p'),
     topK: topK(fields),
     minP: fields.number('min_p', 0, 1),
-    repetitionPenalty: positive(fields, 'repetition_penalty'),
+    repetitionPenalty: fields.number('repetition_penalty', LEAST_REPETITION_PENALTY, MAX_VALUE),
     presencePenalty: fields.number('presence_penalty', -2, 2),
     frequencyPenalty: fields.number('frequency_penalty', -2, 2),
     logitBias: logitBias(fields.any('logit_bias'), vocabSize),
@@ -99,12 +100,6 @@ function maxNewTokens(fields: RequestFields): number | undefined {
     throw invalid('max_tokens', `max_completion_tokens, ${most}, or nothing`, `${old}`);
   }
   return most ?? old;
-}
-
-function positive(fields: RequestFields, name: string): number | undefined {
-  const value = fields.number(name, 0, MAX_VALUE);
-  if (value === 0) throw invalid(name, 'a number above 0', '0');
-  return value;
 }
 
 function positiveShare(fields: RequestFields, name: string): number | undefined {

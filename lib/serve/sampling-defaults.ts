@@ -1,5 +1,6 @@
 // How a model is sampled from when a request does not say: what its generation_config.json says.
 import type { JsonObject } from '../../types/json.js';
+import { LEAST_REPETITION_PENALTY } from '../inference/sampling-options.js';
 import type { ContinuationOptions } from './served-engine.js';
 
 /** Names there and here, and what a value must be. */
@@ -9,7 +10,7 @@ const KEYS: readonly (readonly [string, keyof ContinuationOptions, (value: numbe
     ['top_k', 'topK', (value) => Number.isSafeInteger(value) && value >= 0],
     ['top_p', 'topP', (value) => value > 0 && value <= 1],
     ['min_p', 'minP', (value) => value >= 0 && value <= 1],
-    ['repetition_penalty', 'repetitionPenalty', (value) => value > 0],
+    ['repetition_penalty', 'repetitionPenalty', (value) => value >= LEAST_REPETITION_PENALTY],
     ['max_new_tokens', 'maxNewTokens', (value) => Number.isSafeInteger(value) && value > 0],
   ];
 

@@ -13,7 +13,11 @@ test.each([
   [{ topK: -1 }, /generate topK/],
   [{ topP: 1.1 }, /generate topP: expected a number from 0 to 1, got 1.1/],
   [{ minP: Number.NaN }, /generate minP: expected a finite number/],
-  [{ repetitionPenalty: 0 }, /generate repetitionPenalty: expected a number above 0, got 0/],
+  [
+    { repetitionPenalty: 0 },
+    /generate repetitionPenalty: expected a number of 0.01 or more, got 0/,
+  ],
+  [{ repetitionPenalty: 1e-44 }, /generate repetitionPenalty: expected a number of 0.01 or more/],
   [{ presencePenalty: 1e300 }, /generate presencePenalty: expected a number in the range of f32/],
   [{ frequencyPenalty: null }, /generate frequencyPenalty: expected a finite number, got null/],
   [{ logitBias: [1] }, /generate logitBias: expected numbers by token/],
