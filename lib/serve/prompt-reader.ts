@@ -120,9 +120,21 @@ export class PromptReader {
     throw tooLong(field, `at least ${fewest}`, this.most);
   }
 
-  private ask(question: PromptQuestion, signal: AbortSignal): Promise<PromptAnswer> {
+  private async ask(question: PromptQuestion, signal: AbortSignal): Promise<PromptAnswer> {
     const expected = 'its tokens from their thread';
     const fields = { code: 'DS_INTERNAL', op: 'encoding a prompt', expected } as const;
-    return this.pool.ask(question, (got) => new DsError({ ...fields, got }), signal);
+    try {
+      return await this.pool.ask(question, (got) => new DsError({ ...fields, got }), signal);
+    } catch (error) {
+      throw error instanceof DsError ? withoutFolder(error, this.tokenizer.folder) : error;
+    }
   }
+}
+
+/** Clients are told errors, and have no business with where the server's files are. */
+function withoutFolder({ code, op, expected, got, hint }: DsError, folder: string): DsError {
+  const told = (text: string): string =>
+    text.replaceAll(`${folder}, `, '').replaceAll(folder, 'the tokenizer');
+  const fields = { op: told(op), expected: told(expected), got: told(got), hint: told(hint) };
+  return new DsError({ code, ...fields });
 }

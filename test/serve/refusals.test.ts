@@ -1,6 +1,10 @@
 // What the server refuses, each with its status and the name of the parameter that is wrong.
 import { connect } from 'node:net';
+import { join } from 'node:path';
+
+import { packageRoot } from '../../lib/runtime/package-root.js';
 import { type InferenceServer, type ServeOptions, serve } from '../../lib/serve/index.js';
+import { Tokenizer } from '../../lib/text/index.js';
 import { ask } from './client.js';
 import { FakeEngine, tokenizer } from './fake-engine.js';
 
@@ -211,6 +215,16 @@ test.each<[string, string, readonly object[], number | null]>([
       message: expect.stringContaining(`got "${role}"`),
     });
   }
+});
+
+test("a refusal of the tokenizer's own template says nothing of its folder", async () => {
+  const folder = join(packageRoot(), 'test/golden/transformers/tokenizers/llama2');
+  const odd = await serve(new FakeEngine(Tokenizer.fromPretrained(folder)), { port: 0 });
+  const body = { messages: [...chat, ...chat] };
+  const { status, json } = await ask(`${odd.url}/v1/chat/completions`, { body });
+  await odd.stop();
+  expect([status, json.error.code]).toEqual([400, 'DS_DATA']);
+  expect(json.error.message).toMatch(/^chat template "default": .* roles must alternate/);
 });
 
 test("a template's own refusal is told", async () => {
