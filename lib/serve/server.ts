@@ -62,7 +62,7 @@ export async function serve(
 ): Promise<InferenceServer> {
   const server = new InferenceServer(readOptions('serve', given, OPTIONS));
   await server.listen();
-  server.ready = server.open(typeof engine === 'function' ? engine() : engine);
+  server.ready = server.open(typeof engine === 'function' ? engine : () => engine);
   server.ready.catch(() => {}); // Whoever waits for it hears it; nobody has to.
   return server;
 }
@@ -143,10 +143,10 @@ export class InferenceServer {
   }
 
   /** @internal */
-  async open(engine: ServedEngine | PromiseLike<ServedEngine>): Promise<void> {
+  async open(engine: () => ServedEngine | PromiseLike<ServedEngine>): Promise<void> {
     const { model: name = 'default', chatTemplate, tokenizerThreads: threads = 2 } = this.options;
     requireInteger('serve tokenizerThreads', threads, 1);
-    this.served = servedModel(await engine, name, this.limits, { threads, chatTemplate });
+    this.served = servedModel(await engine(), name, this.limits, { threads, chatTemplate });
   }
 
   /**

@@ -396,8 +396,22 @@ test('a model that is loading: health says so, and requests wait for nobody', as
   await server.ready;
   expect((await ask(`${server.url}/v1/completions`, { body })).status).toBe(200);
   await server.stop();
-  const failed = await serve(Promise.reject(new Error('no such folder')), { port: 0 });
-  await expect(failed.ready).rejects.toThrow('no such folder');
+});
+
+const failure = new Error('no such folder');
+const failing: readonly [string, () => Promise<FakeEngine>][] = [
+  ['rejects', () => Promise.reject(failure)],
+  [
+    'throws',
+    () => {
+      throw failure;
+    },
+  ],
+];
+
+test.each(failing)('an engine that %s leaves a server that can be stopped', async (_, make) => {
+  const failed = await serve(make, { port: 0 });
+  await expect(failed.ready).rejects.toBe(failure);
   await failed.stop();
 });
 
