@@ -1,10 +1,11 @@
 // The token cache: an encoded part as the bytes of a file, whose name says what it was made of.
-import { createHash, randomUUID } from 'node:crypto';
-import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { dataError } from '../runtime/refused.js';
+import { writeWhole } from '../runtime/whole-file.js';
 import type { EncodedPart } from './encoded-part.js';
 import type { RowSettings } from './row-encoder.js';
 import type { FilePart } from './row-files.js';
@@ -14,6 +15,8 @@ import type { Tokenizer } from './tokenizer.js';
 const VERSION = 3;
 /** Bytes of the digest that a file begins with, of all that follows. */
 const DIGEST = 32;
+/** What cacheName() makes. */
+const NAME = /^[0-9a-f]{32}\.tokens$/;
 /** Words behind it that count: rows by what became of them, rows that were kept, tokens. */
 const HEAD = 6;
 
@@ -58,8 +61,8 @@ function bytesOf(path: string): Buffer | null {
 }
 
 /**
- * Writes beside and renames, so that others see all of it or none. Throws DS_DATA when it cannot be
- * written.
+ * Others see all of it or none; what dead writers left in the folder is deleted. Throws DS_DATA
+ * when it cannot be written.
  */
 export function writeCached(folder: string, name: string, part: EncodedPart): void {
   const { counts, ids, labels, lengths } = part;
@@ -70,23 +73,12 @@ export function writeCached(folder: string, name: string, part: EncodedPart): vo
     arrays.map((a) => Buffer.from(a.buffer, a.byteOffset, a.byteLength)),
   );
   const digest = createHash('sha256').update(content).digest();
-  const draft = join(folder, `${name}.${randomUUID()}`);
   try {
     makeFolderNow(folder);
-    writeFileSync(draft, Buffer.concat([digest, content]));
-    renameSync(draft, join(folder, name));
+    const write = (file: number): void => writeFileSync(file, Buffer.concat([digest, content]));
+    writeWhole(join(folder, name), write, (other) => NAME.test(other));
   } catch (cause) {
-    discard(draft);
     const hint = 'Give `cache` a folder that can be written, or leave it out.';
     throw dataError(folder, 'a token cache that can be written', (cause as Error).message, hint);
-  }
-}
-
-/** Removes what could not be finished; that it cannot be removed says less than why it was not. */
-function discard(draft: string): void {
-  try {
-    rmSync(draft, { force: true });
-  } catch {
-    // Nothing of it was written.
   }
 }
