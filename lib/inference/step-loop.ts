@@ -1,6 +1,7 @@
 // The steps of an engine: which texts go on, what is sampled of them, and who is told.
 import { turn } from '../data/event-loop.js';
 import type { CausalLM } from '../models/index.js';
+import { whenAborted } from '../runtime/when-aborted.js';
 import {
   Continuation,
   type FinishReason,
@@ -178,10 +179,8 @@ export class StepLoop implements TextWriter {
   private watch(job: Job): void {
     const { signal } = job.request;
     if (!signal) return;
-    const onAbort = (): void => this.abort(job);
-    if (signal.aborted) onAbort();
-    signal.addEventListener('abort', onAbort, { once: true });
-    job.unwatch = () => signal.removeEventListener('abort', onAbort);
+    if (signal.aborted) this.abort(job);
+    else job.unwatch = whenAborted(signal, () => this.abort(job));
   }
 
   /**

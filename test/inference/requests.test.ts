@@ -1,7 +1,9 @@
 // What an engine does with requests: streams that are left, signals, samples, and errors.
+import { getEventListeners } from 'node:events';
 import { cpSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { runInThisContext } from 'node:vm';
 import {
   type inference,
   initInference,
@@ -110,6 +112,28 @@ test('a stream that is left, and a signal, free the blocks at once', async () =>
   expect((await other)[0]).toMatchObject({ finishReason: 'length' });
   const [never] = await engine.generate({ prompt, signal: AbortSignal.abort() });
   expect(never).toMatchObject({ tokens: [], finishReason: 'abort' });
+  expect(engine.stats()).toMatchObject(isIdle);
+});
+
+/** Node's own, which hears of its warnings: a test file has a copy. */
+const node: NodeJS.Process = runInThisContext('process');
+
+test('many requests may share a signal, which hears of them no longer when they end', async () => {
+  const warnings: Error[] = [];
+  const keep = (warning: Error): void => void warnings.push(warning);
+  node.on('warning', keep);
+  const controller = new AbortController();
+  const { signal } = controller;
+  const ask = (count: number) =>
+    Array.from({ length: count }, () => engine.generate({ prompt, signal, ignoreEos: true }));
+  await Promise.all(ask(15));
+  expect(getEventListeners(signal, 'abort')).toEqual([]);
+  const ended = ask(3);
+  controller.abort();
+  for (const [one] of await Promise.all(ended)) expect(one?.finishReason).toBe('abort');
+  node.off('warning', keep);
+  expect(warnings).toEqual([]);
+  expect(getEventListeners(signal, 'abort')).toEqual([]);
   expect(engine.stats()).toMatchObject(isIdle);
 });
 

@@ -1,0 +1,19 @@
+// One listener for all who wait for a signal: of eleven and more Node warns, and the limit is the
+// caller's to set.
+
+const waiting = new WeakMap<EventTarget, Set<() => void>>();
+
+/** Calls `body` when `signal` is aborted, until what it returns is called. */
+export function whenAborted(signal: AbortSignal, body: () => void): () => void {
+  const bodies = waiting.get(signal) ?? new Set();
+  waiting.set(signal, bodies.add(body));
+  signal.addEventListener('abort', tell); // The same function is added once.
+  return () => {
+    bodies.delete(body);
+    if (bodies.size === 0) signal.removeEventListener('abort', tell);
+  };
+}
+
+function tell({ currentTarget }: Event): void {
+  for (const body of waiting.get(currentTarget as EventTarget) ?? []) body();
+}
