@@ -366,51 +366,6 @@ test.each<[string, Options]>([
   },
 );
 
-/** Micro-batches of an update, and the event at which training is left. */
-const LEFT = [1, 2].flatMap((accumulation) =>
-  ['begin', 'evaluate', 'alert', 'log 2', 'step 2', 'save', 'evaluate 5', 'epoch', 'step 9'].map(
-    (at) => [accumulation, at] as const,
-  ),
-);
-
-test.each(LEFT)('accumulation %i, left at %s: training goes on as if not', async (size, at) => {
-  const options = (folder: string): Options => ({
-    ...{ accumulation: size, batchSize: 2 / size, precision: 'fp16' },
-    deepspeed: { fp16: { initial_scale_power: 24 } },
-    eval: { data: judged, every: 'epoch', atStart: true, metrics: scripted([1, 9, 3, 2]) },
-    save: { dir: join(dir, folder), every: 3, best: 'score', weights: false },
-  });
-  const [whole, left] = [trainer(options('whole')), trainer(options('left'))];
-  const heard = [whole, left].map((one) => {
-    const events: string[] = [];
-    one.on('any', ({ type, step }) => void events.push(`${type} ${step}`));
-    return events;
-  }) as [string[], string[]];
-  await whole.train();
-  let isLeft = false;
-  for await (const { type, step } of left.train()) {
-    isLeft = at === type || at === `${type} ${step}`;
-    if (isLeft) break;
-  }
-  expect(isLeft).toBe(true);
-  await left.train();
-  const others = (events: string[]): string[] => events.filter((one) => !one.startsWith('begin'));
-  expect(others(heard[1])).toEqual(others(heard[0]));
-  const [a, b] = [await whole.engine(), await left.engine()];
-  expect(weightsOf(b.module)).toEqual(weightsOf(a.module));
-  expect((await left.state()).history).toEqual((await whole.state()).history);
-});
-
-test('what was left and goes on from its checkpoint tells of no update behind it', async () => {
-  const options: Options = { save: { dir, every: 3 } };
-  const whole = trainer({});
-  await whole.train();
-  const one = trainer(options);
-  for await (const { type, step } of one.train()) if (type === 'step' && step === 5) break;
-  await one.train({ resume: true });
-  expect((await one.state()).history).toEqual((await whole.state()).history);
-});
-
 test('weights alone: a folder that loads, and no place to go on from', async () => {
   const one = trainer({ maxSteps: 1, save: { dir, weightsOnly: true } });
   await one.train();

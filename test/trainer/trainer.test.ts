@@ -16,7 +16,6 @@ import {
   type TrainerOptions,
   type text,
 } from '../../lib/index.js';
-import type { OwnSchedule } from '../../lib/trainer/own-schedule.js';
 import { SEQ, samples, tinyModel, VOCABULARY, type Window, weightsOf } from './tiny.js';
 
 interface Batch {
@@ -255,108 +254,6 @@ test('predictions of a language model are its next tokens, a row for each sample
   expect(by).toEqual(alone);
 });
 
-test('what the file says stands, "auto" is filled, and what differs from options is one error', async () => {
-  const deepspeed = {
-    train_micro_batch_size_per_gpu: 5,
-    gradient_accumulation_steps: 'auto',
-    gradient_clipping: 0.5,
-    optimizer: { type: 'AdamW', params: { lr: 0.25, weight_decay: 'auto' } },
-    scheduler: {
-      type: 'WarmupDecayLR',
-      params: { total_num_steps: 'auto', warmup_num_steps: 'auto', warmup_max_lr: 'auto' },
-    },
-    bf16: { enabled: 'auto' },
-  } as const;
-  const options = { model: tinyModel(), train: samples(20), device: 'cpu', progress: false };
-  const own = new Trainer({
-    ...options,
-    deepspeed,
-    warmup: 0.5,
-    weightDecay: 0.1,
-    stopSignals: [],
-  });
-  open.push(own);
-  const { config } = await own.engine();
-  expect(config).toMatchObject({
-    ...{ train_batch_size: 5, gradient_clipping: 0.5, gradient_accumulation_steps: 1 },
-    optimizer: { params: { lr: 0.25, weight_decay: 0.1 } },
-    scheduler: { params: { total_num_steps: 12, warmup_num_steps: 6, warmup_max_lr: 0.25 } },
-    bf16: { enabled: false },
-  });
-  const other = once({ deepspeed, batchSize: 2, lr: 1e-3, maxGradNorm: 1 });
-  const error = await other.train().then(
-    () => null,
-    (failure: unknown) => failure as Error,
-  );
-  expect(error).toMatchObject({ code: 'DS_CONFIG' });
-  for (const key of ['per_gpu', 'gradient_clipping', 'optimizer.params.lr']) {
-    expect(error?.message).toContain(key);
-  }
-});
-
-test('numbers of the file that are written as strings fill "auto" as numbers', async () => {
-  const params = { warmup_max_lr: 'auto', warmup_num_steps: '3', total_num_steps: 'auto' };
-  const deepspeed = {
-    train_batch_size: 'auto',
-    train_micro_batch_size_per_gpu: '5',
-    gradient_accumulation_steps: '2',
-    gradient_clipping: '0.5',
-    optimizer: { type: 'adamw', params: { lr: '1e-3', eps: '1e-6', weight_decay: '0.1' } },
-    scheduler: { type: 'WarmupDecayLR', params },
-  } as unknown as Options['deepspeed'];
-  const options = { train: samples(20), batchSize: undefined, lr: undefined, epochs: 3 };
-  const { config } = await once({ ...options, deepspeed }).engine();
-  expect(config).toMatchObject({
-    ...{ train_batch_size: 10, gradient_accumulation_steps: 2, gradient_clipping: 0.5 },
-    optimizer: { params: { lr: 1e-3, eps: 1e-6, weight_decay: 0.1 } },
-    scheduler: { params: { warmup_max_lr: 1e-3, warmup_num_steps: 3, total_num_steps: 6 } },
-  });
-});
-
-test.each<[Options['schedule'], string, number]>([
-  ['cosine', 'WarmupDecayLR', 1],
-  [{ type: 'cosine', minLr: 1e-5 }, 'WarmupLR', 1],
-  ['linear', 'WarmupDecayLR', 0], // The same curve by transformers' name.
-  ['constant_with_warmup', 'WarmupLR', 0],
-  [undefined, 'WarmupDecayLR', 0],
-])('schedule %j beside %s of the configuration: %i notices', async (schedule, type, notices) => {
-  const spy = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
-  const params = { warmup_num_steps: 'auto', warmup_max_lr: 'auto' };
-  const total = type === 'WarmupDecayLR' ? { total_num_steps: 'auto' } : {};
-  const scheduler = { type, params: { ...params, ...total } };
-  const deepspeed = { train_micro_batch_size_per_gpu: 'auto', scheduler } as Options['deepspeed'];
-  const { lrScheduler } = await once({ deepspeed, schedule }).engine();
-  const told = spy.mock.calls.map(([text]) => String(text));
-  spy.mockRestore();
-  expect(lrScheduler.schedules[0]?.name).toBe(type);
-  expect(told).toHaveLength(notices);
-  for (const text of told) {
-    expect(text).toContain(`${type}, drives the rate: schedule "cosine" (--lr_scheduler_type) has`);
-  }
-});
-
-test.each<[Options, string | null]>([
-  [{ schedule: 'constant', warmup: 0.5 }, '0.5 (--warmup_steps, --warmup_ratio) has no effect'],
-  [{ schedule: 'constant' }, null],
-  [{ schedule: 'constant_with_warmup', warmup: 2 }, null],
-])('%j and its notice', async (options, expected) => {
-  const spy = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
-  const engine = await once(options).engine();
-  const told = spy.mock.calls.map(([text]) => String(text));
-  spy.mockRestore();
-  expect(told).toEqual(expected ? [expect.stringContaining(expected)] : []);
-  expect(engine.getLr()[0]).toBe(options.warmup === 2 ? 0 : 3e-3);
-});
-
-test('the lowest rate as a share is one of the rate that the configuration says', async () => {
-  const optimizer = { type: 'AdamW', params: { lr: 1e-3 } };
-  const deepspeed = { train_micro_batch_size_per_gpu: 'auto', optimizer } as Options['deepspeed'];
-  const schedule = { type: 'cosine_with_min_lr', minLrRate: 0.1 } as const;
-  const { lrScheduler } = await once({ deepspeed, schedule, lr: undefined }).engine();
-  const own = lrScheduler.schedules[0] as unknown as OwnSchedule;
-  expect(own.lr(1e6)).toBeCloseTo(1e-4, 12);
-});
-
 test('rows of text: packed with their documents, or padded each for itself', async () => {
   const rows: text.TextSample[] = [3, 7, 5, 4, 6, 2].map((length, row) => ({
     ids: Int32Array.from({ length }, (_, i) => (row * 9 + i * 4) % 61),
@@ -484,22 +381,4 @@ const misuses: readonly [
 test.each(misuses)('%s: said in one line', async (_, options, use, message) => {
   const one = once(options);
   await expect((async () => use(one))()).rejects.toThrow(message);
-});
-
-test('one run at a time, each iterated once; leaving it leaves training where it is', async () => {
-  const one = once({ epochs: 2 });
-  const run = one.train();
-  for await (const { type, step } of run) {
-    if (type !== 'step' || step < 3) continue;
-    await expect(one.train()).rejects.toThrow('one run at a time');
-    break;
-  }
-  expect(() => run[Symbol.asyncIterator]()).toThrow('one iteration of a run');
-  expect((await one.state()).step).toBe(3);
-  const whole = tinyModel();
-  await once({ model: whole, epochs: 2 }).train();
-  expect(await one.train()).toMatchObject({ step: 10, reason: 'done' });
-  expect(weightsOf((await one.engine()).module)).toEqual(weightsOf(whole));
-  await one.destroy();
-  await expect(one.evaluate(samples(1))).rejects.toThrow('a call before destroy()');
 });

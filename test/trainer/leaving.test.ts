@@ -1,0 +1,101 @@
+// A run that its caller leaves: training goes on from there as if it had not been left.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Trainer, type TrainerOptions } from '../../lib/index.js';
+import { samples, tinyModel, type Window, weightsOf } from './tiny.js';
+
+let dir: string;
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-trainer-'));
+});
+const open: Trainer<Window>[] = [];
+afterEach(async () => {
+  for (const one of open.splice(0)) await one.destroy();
+  rmSync(dir, { recursive: true, force: true });
+});
+
+type Options = Partial<TrainerOptions<Window>>;
+
+function trainer(options: Options): Trainer<Window> {
+  const one = new Trainer<Window>({
+    ...{ model: tinyModel(0.1), train: samples(10), device: 'cpu', progress: false, lr: 3e-3 },
+    ...{ batchSize: 2, epochs: 2, log: { every: 1 }, stopSignals: [], ...options },
+  });
+  open.push(one);
+  return one;
+}
+
+/** Metrics that evaluations give one after the other. */
+function scripted(values: readonly number[]) {
+  let turn = 0;
+  return () => ({
+    score: { sum: values[Math.min(turn++, values.length - 1)] as number, count: 1 },
+  });
+}
+
+/** Evaluated once per evaluation: one batch. */
+const judged = samples(2, 70);
+
+/** Micro-batches of an update, and the event at which training is left. */
+const LEFT = [1, 2].flatMap((accumulation) =>
+  ['begin', 'evaluate', 'alert', 'log 2', 'step 2', 'save', 'evaluate 5', 'epoch', 'step 9'].map(
+    (at) => [accumulation, at] as const,
+  ),
+);
+
+test.each(LEFT)('accumulation %i, left at %s: training goes on as if not', async (size, at) => {
+  const options = (folder: string): Options => ({
+    ...{ accumulation: size, batchSize: 2 / size, precision: 'fp16' },
+    deepspeed: { fp16: { initial_scale_power: 24 } },
+    eval: { data: judged, every: 'epoch', atStart: true, metrics: scripted([1, 9, 3, 2]) },
+    save: { dir: join(dir, folder), every: 3, best: 'score', weights: false },
+  });
+  const [whole, left] = [trainer(options('whole')), trainer(options('left'))];
+  const heard = [whole, left].map((one) => {
+    const events: string[] = [];
+    one.on('any', ({ type, step }) => void events.push(`${type} ${step}`));
+    return events;
+  }) as [string[], string[]];
+  await whole.train();
+  let isLeft = false;
+  for await (const { type, step } of left.train()) {
+    isLeft = at === type || at === `${type} ${step}`;
+    if (isLeft) break;
+  }
+  expect(isLeft).toBe(true);
+  await left.train();
+  const others = (events: string[]): string[] => events.filter((one) => !one.startsWith('begin'));
+  expect(others(heard[1])).toEqual(others(heard[0]));
+  const [a, b] = [await whole.engine(), await left.engine()];
+  expect(weightsOf(b.module)).toEqual(weightsOf(a.module));
+  expect((await left.state()).history).toEqual((await whole.state()).history);
+});
+
+test('what was left and goes on from its checkpoint tells of no update behind it', async () => {
+  const options: Options = { save: { dir, every: 3 } };
+  const whole = trainer({});
+  await whole.train();
+  const one = trainer(options);
+  for await (const { type, step } of one.train()) if (type === 'step' && step === 5) break;
+  await one.train({ resume: true });
+  expect((await one.state()).history).toEqual((await whole.state()).history);
+});
+
+test('one run at a time, each iterated once; leaving it leaves training where it is', async () => {
+  const one = trainer({ model: tinyModel() });
+  const run = one.train();
+  for await (const { type, step } of run) {
+    if (type !== 'step' || step < 3) continue;
+    await expect(one.train()).rejects.toThrow('one run at a time');
+    break;
+  }
+  expect(() => run[Symbol.asyncIterator]()).toThrow('one iteration of a run');
+  expect((await one.state()).step).toBe(3);
+  const whole = tinyModel();
+  await trainer({ model: whole }).train();
+  expect(await one.train()).toMatchObject({ step: 10, reason: 'done' });
+  expect(weightsOf((await one.engine()).module)).toEqual(weightsOf(whole));
+  await one.destroy();
+  await expect(one.evaluate(samples(1))).rejects.toThrow('a call before destroy()');
+});
