@@ -71,14 +71,36 @@ export async function openSession<Sample, Batch>(
   given: TrainerSettings<Sample, Batch>,
 ): Promise<Session<Batch>> {
   const settings = given as unknown as TrainerSettings<never, Batch>;
-  const { model } = settings;
-  const objective = objectiveOf<Batch>(model, settings);
-  const cost = costOf(model);
+  const objective = objectiveOf<Batch>(settings.model, settings);
   requireOneStage(settings.deepspeed);
   const job = await jobOf({ ...settings, config: settings.deepspeed });
   const file = firstReading(settings, job.mesh.size(...DATA));
   const place = placeIn(job, settings, file.train_micro_batch_size_per_gpu);
   const data = settings.train && (await openTrainData(settings.train, settings, place, file));
+  const ends: End[] = [() => data?.close?.()];
+  try {
+    return await sessionOver({ settings, objective, job, file, place, data }, ends);
+  } catch (error) {
+    await endAll(ends).catch(() => {}); // Why it was not opened says more.
+    throw error;
+  }
+}
+
+/** What a session is made of. */
+interface Grounds<Batch> extends Pick<Session<Batch>, 'settings' | 'objective' | 'data'> {
+  job: Distributed;
+  /** The configuration before the run's length is known. */
+  file: ReturnType<typeof firstReading>;
+  place: DataPlace;
+}
+
+/** `ends` gets what frees a part of it, for one that is not opened to its end. */
+async function sessionOver<Batch>(
+  { settings, objective, job, file, place, data }: Grounds<Batch>,
+  ends: End[],
+): Promise<Session<Batch>> {
+  const { model, neftuneNoiseAlpha: noise } = settings;
+  const cost = costOf(model);
   const batches = data?.length ?? null;
   if (data && batches === null && settings.maxSteps === null) throw endless();
   const length = runLength(settings, batches, file.gradient_accumulation_steps);
@@ -88,9 +110,9 @@ export async function openSession<Sample, Batch>(
     scheduler: file.scheduler?.type ?? null,
     bf16States: file.bf16.bf16_optimizer_states,
   });
+  ends.push(() => engine.destroy());
   await requireSameDraws(job, engine, data);
   if (data?.stateDict && data.loadStateDict) engine.companions.set('trainData', data as never);
-  const { neftuneNoiseAlpha: noise } = settings;
   const state = new TrainerState();
   const isMeasured = isExperiment(engine.config);
   const reported = isMeasured ? { ...settings, report: [] } : settings;
@@ -115,7 +137,7 @@ export async function closeSession<Batch>(session: Session<Batch>): Promise<void
   const { engine, data, mover, counts, book } = session;
   const opened = await Promise.allSettled(session.judgedOn());
   const judged = opened.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
-  const ends: (() => unknown)[] = [
+  await endAll([
     () => data?.close?.(),
     ...judged.map((one) => () => one.close()),
     () => book.close(),
@@ -123,7 +145,14 @@ export async function closeSession<Batch>(session: Session<Batch>): Promise<void
     () => mover.dispose(),
     () => session.endNoise?.(),
     () => engine.destroy(),
-  ];
+  ]);
+}
+
+/** Frees something. */
+type End = () => unknown;
+
+/** Rejects with the first error when all have been called. */
+async function endAll(ends: readonly End[]): Promise<void> {
   const failures: unknown[] = [];
   for (const end of ends) {
     try {

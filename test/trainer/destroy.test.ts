@@ -1,5 +1,5 @@
 // What a Trainer holds is freed by destroy(), whatever of it fails.
-import { data, Trainer, type TrainerOptions } from '../../lib/index.js';
+import { data, nn, Tensor, Trainer, type TrainerOptions } from '../../lib/index.js';
 import { samples, tinyModel, type Window } from './tiny.js';
 
 type Options = Partial<TrainerOptions<Window>>;
@@ -59,4 +59,17 @@ test('data to be judged on that could not be opened are tried again', async () =
   await one.evaluate();
   expect(tries).toBe(2);
   await one.destroy();
+});
+
+test('a Trainer that cannot be opened closes its data and lets go of its model', async () => {
+  const close = jest.fn(async () => {});
+  const own = () => Object.assign(new data.DataLoader(samples(4), { batchSize: 2 }), { close });
+  const model = new nn.Linear(2, 2);
+  const loss = () => Tensor.from([0]);
+  const noisy = { model, loss, train: own, neftuneNoiseAlpha: 5 } as unknown as Options;
+  await expect(trainer(noisy).train()).rejects.toThrow('neftuneNoiseAlpha: expected a language');
+  expect(close).toHaveBeenCalledTimes(1);
+  const other = trainer({ ...noisy, neftuneNoiseAlpha: undefined });
+  await other.engine();
+  await other.destroy();
 });

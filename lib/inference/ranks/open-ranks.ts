@@ -12,6 +12,7 @@ import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/index.js';
 import { jobEnvironment } from '../../runtime/addon.js';
 import { cpu, type Device } from '../../runtime/device.js';
+import { boundedMs } from '../../runtime/timer.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { ResolvedInferenceConfig } from '../config/index.js';
 
@@ -122,10 +123,13 @@ async function awaited<Opened>(
 ): Promise<Opened> {
   const why = `every rank has to ask for ${key} ${size}: one that does not has an engine of its own, and never comes`;
   const minutes = Number(jobEnvironment().timeout ?? USUAL_MINUTES);
-  const timer = setTimeout(() => {
-    const notice = `initInference waits for the other ranks: ${why}`;
-    process.emitWarning(notice, { type: 'DsWarning', code: 'DS_COMM' });
-  }, minutes * SOON_MS).unref();
+  const timer = setTimeout(
+    () => {
+      const notice = `initInference waits for the other ranks: ${why}`;
+      process.emitWarning(notice, { type: 'DsWarning', code: 'DS_COMM' });
+    },
+    boundedMs(minutes * SOON_MS),
+  ).unref();
   try {
     return await open();
   } catch (error) {
