@@ -100,7 +100,18 @@ export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
 export function copyToCopies(x: Tensor, group: ProcessGroup, counts: boolean): Tensor {
   const copy = copyToGroup(x, group);
   if (copy !== x) beginLate(copy);
-  return counts ? copy : x.detach();
+  return counts ? copy : withoutGradient(x);
+}
+
+/**
+ * The tensor itself, which gets no gradient of what reads it: that of another rank's copy is as
+ * much. It wants one as it did, so that both copies of a layer take part in the same exchanges.
+ */
+export function withoutGradient(x: Tensor): Tensor {
+  if (!x.requiresGrad || !isGradEnabled()) return x;
+  const out = x.alias(x.shape, x.strides);
+  record('without_gradient', [x], [out], [], () => {});
+  return out;
 }
 
 const nodeOf = (x: Tensor): GradFn => x.gradFn as GradFn;

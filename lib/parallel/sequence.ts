@@ -19,6 +19,7 @@ import {
   gatherShared,
   scatterShared,
   sumShared,
+  withoutGradient,
 } from './collectives.js';
 import type { SharedDim } from './exchanges.js';
 import { type Stream, wholeStream } from './stream.js';
@@ -70,7 +71,7 @@ export function tokenStream(group: ProcessGroup): Stream {
       if (!isShared(x)) return whole.enterCopies(x, counts);
       const out = all(x);
       beginLate(out);
-      return counts ? out : kept(out.detach(), x);
+      return counts ? out : kept(withoutGradient(out), x);
     },
     leave,
     leaveLinear(x, weight, bias) {
