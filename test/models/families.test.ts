@@ -127,6 +127,32 @@ describe('what the keys of a family mean', () => {
   });
 });
 
+describe('rope_parameters beside rope_scaling', () => {
+  const linear = { rope_type: 'linear', factor: 2 };
+  const read = async (rope_parameters: object, rope_scaling: unknown) =>
+    (await Llama.fromPretrained(await write(new Llama(sizes), { rope_parameters, rope_scaling })))
+      .config;
+
+  test('counts where both say the same, and where the other is empty', async () => {
+    const found = { ropeTheta: 500, ropeScaling: { type: 'linear', factor: 2 } };
+    const theirs = { ...linear, rope_theta: 500 };
+    for (const scaling of [null, {}, { type: 'linear', factor: 2 }, theirs]) {
+      expect(await read(theirs, scaling)).toMatchObject(found);
+    }
+    expect(await read({}, theirs)).toMatchObject(found);
+  });
+
+  test.each<[string, unknown, RegExp]>([
+    ['another scaling', linear, /: rope_scaling: expected .*rope_parameters.*got .*Put .*factor/],
+    ['another base', { rope_theta: 600 }, /: rope_scaling: expected what rope_parameters says/],
+    ['no scaling that there is', { rope_type: 'mrope' }, /rope_scaling: rope_type: .*"mrope"/],
+    ['no section', 'linear', /: rope_scaling: expected an object/],
+  ])('is refused beside %s', async (_name, scaling, message) => {
+    const plain = { rope_type: 'default', rope_theta: 500 };
+    await expect(read(plain, scaling)).rejects.toEqual(refusal(message));
+  });
+});
+
 describe('what the keys of Phi mean', () => {
   const config = async (more: object, options: object = {}) =>
     (await Phi3.fromPretrained(await write(new Phi3(sizes), more), options)).config;

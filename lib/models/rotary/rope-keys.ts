@@ -1,5 +1,6 @@
 // Rotary positions in a config.json, in both of its generations: rope_parameters, and rope_theta
 // with rope_scaling.
+import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { ModelConfig } from '../model-config.js';
 import {
@@ -36,20 +37,38 @@ const ORIGINAL = KEYS.originalMaxSeq;
 const PARTIAL = 'partial_rotary_factor';
 const BESIDE = ['rope_type', 'type', 'rope_theta', PARTIAL, 'finetuned', ORIGINAL];
 
+const ONE_SECTION =
+  'Put rope_type, factor and what else stretches positions into rope_parameters, and take rope_scaling out.';
+
 type Rope = Pick<RotaryConfig, 'maxSeq' | 'ropeTheta' | 'ropeScaling' | 'partialRotaryFactor'>;
 
 /**
  * rope_parameters, or rope_theta and rope_scaling as they were called before; `declared` are the
- * max_position_embeddings. Throws DS_CHECKPOINT for a type that there is not, and for keys that its
- * angles do not follow from.
+ * max_position_embeddings. Throws DS_CHECKPOINT for a type that there is not, for keys that its
+ * angles do not follow from, and where both generations are there and say different things.
  */
 export function parseRope(
   { rope = COMMON_ROPE }: RotaryTraits,
   config: ModelConfig,
   declared: number,
 ): Rope {
-  const isNew = config.get('rope_parameters') !== null;
-  const section = config.section(isNew ? 'rope_parameters' : 'rope_scaling');
+  const [newer, older] = [config.section('rope_parameters'), config.section('rope_scaling')];
+  if (newer.keys().length === 0) return parseSection(rope, older, config, declared);
+  const found = parseSection(rope, newer, config, declared);
+  if (older.keys().length === 0) return found;
+  const beside = Object.fromEntries(['rope_theta', PARTIAL].map((key) => [key, newer.get(key)]));
+  const other = parseSection(rope, older.completed(beside), config, declared);
+  if (isDeepStrictEqual(found, other)) return found;
+  const got = config.get('rope_scaling');
+  throw config.refusal('rope_scaling', 'what rope_parameters says, or nothing', got, ONE_SECTION);
+}
+
+function parseSection(
+  rope: RopeTraits,
+  section: ModelConfig,
+  config: ModelConfig,
+  declared: number,
+): Rope {
   const ropeTheta = saysOf(section, config, 'rope_theta').positive('rope_theta', 10_000);
   const ropeScaling = parseScaling(rope, section, config, declared);
   return {
