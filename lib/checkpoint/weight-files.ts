@@ -57,10 +57,11 @@ export class WeightFiles {
   ) {}
 
   /**
-   * Of a safetensors file, or of a folder with model.safetensors.index.json or model.safetensors.
-   * Throws DS_CHECKPOINT when there is none, when it is damaged, when the index names a file
-   * outside the folder or a tensor that its file has not got, or when it is replaced again and
-   * again; DS_IO when a file cannot be read.
+   * Of a safetensors file, or of a folder with model.safetensors or model.safetensors.index.json;
+   * the first counts where both are there, as in transformers, unless the index names it. Throws
+   * DS_CHECKPOINT when there is none, when it is damaged, when the index names a file outside the
+   * folder or a tensor that its file has not got, or when it is replaced again and again; DS_IO
+   * when a file cannot be read.
    */
   static async open(path: string): Promise<WeightFiles> {
     const found = await stat(path).catch((cause: Error) => {
@@ -139,12 +140,15 @@ async function openFolder(path: string): Promise<Contents> {
   });
   const texts = () => textsOf(path, names.includes(INDEX_FILE));
   const [config, index] = await texts();
-  if (!index && !names.includes(WEIGHTS_FILE)) throw noWeights(path, names);
-  const opened = await openAll(path, index ? filesOf(path, index.value) : [WEIGHTS_FILE]);
+  const isWhole = names.includes(WEIGHTS_FILE);
+  if (!index && !isWhole) throw noWeights(path, names);
+  const listed = index ? filesOf(path, index.value) : [WEIGHTS_FILE];
+  const used = isWhole && !listed.includes(WEIGHTS_FILE) ? null : index;
+  const opened = await openAll(path, used ? listed : [WEIGHTS_FILE]);
   const files = [...opened.values()];
   try {
-    const homes = index
-      ? placesOf(path, index.value, opened)
+    const homes = used
+      ? placesOf(path, used.value, opened)
       : homesOf(opened.get(WEIGHTS_FILE) as SafetensorsFile);
     return contentsOf([config, index], texts, { files, homes });
   } catch (error) {

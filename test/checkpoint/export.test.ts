@@ -5,6 +5,7 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
+  renameSync,
   rmSync,
   symlinkSync,
   writeFileSync,
@@ -267,14 +268,44 @@ describe('what GPT2.fromPretrained takes and refuses', () => {
     ['no map', [], /weight_map/],
     ['a link', { w: 'link.safetensors' }, /symbolic link/],
     ['a file that is missing', { w: 'none.safetensors' }, /no such file/],
-    ['a tensor that the file has not got', { w: 'model.safetensors' }, /: w: .*none/],
+    ['a tensor that the file has not got', { w: 'whole.safetensors' }, /: w: .*none/],
   ])('an index with %s', async (_name, map, message) => {
+    renameSync(join(out, 'model.safetensors'), join(out, 'whole.safetensors'));
     symlinkSync(
       join(dir, 't', 'mp_rank_00_model_states.safetensors'),
       join(out, 'link.safetensors'),
     );
     writeFileSync(join(out, 'model.safetensors.index.json'), JSON.stringify({ weight_map: map }));
     await expect(WeightFiles.open(out)).rejects.toEqual(refusal(message));
+  });
+
+  test.each<[string, string]>([
+    ['files of another time', 'model-00001-of-00001.safetensors'],
+    ['files that are not there', 'none.safetensors'],
+  ])('an index of %s does not count beside model.safetensors', async (_name, file) => {
+    const weight = wte().mul(2);
+    const source = { name: 'transformer.wte.weight', dtype: 'f32' as const, shape: weight.shape };
+    const path = join(out, 'model-00001-of-00001.safetensors');
+    await writeSafetensors(path, [{ ...source, values: weight }]);
+    const map = Object.fromEntries(Array.from(tensors.keys(), (name) => [name, file]));
+    writeFileSync(join(out, 'model.safetensors.index.json'), JSON.stringify({ weight_map: map }));
+    const read = await GPT2.fromPretrained(out);
+    expect(read.transformer.wte.weight.toArray()).toEqual(wte().toArray());
+  });
+
+  test('an index that names model.safetensors, among others, counts', async () => {
+    const [name, values] = [
+      'transformer.ln_f.bias',
+      tensors.get('transformer.ln_f.bias') as Tensor,
+    ];
+    tensors.delete(name);
+    await rewrite();
+    const source = { name, dtype: values.dtype, shape: values.shape, values };
+    await writeSafetensors(join(out, 'rest.safetensors'), [source]);
+    const names = Array.from(tensors.keys(), (one) => [one, 'model.safetensors']);
+    const map = { ...Object.fromEntries(names), [name]: 'rest.safetensors' };
+    writeFileSync(join(out, 'model.safetensors.index.json'), JSON.stringify({ weight_map: map }));
+    expect((await GPT2.fromPretrained(out)).parameters()).not.toHaveLength(0);
   });
 
   test('a pickle is named, with what to do', async () => {
