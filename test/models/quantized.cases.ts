@@ -5,6 +5,8 @@ import { createHash } from 'node:crypto';
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { WeightFiles } from '../../lib/checkpoint/index.js';
+import { type TensorSource, writeSafetensors } from '../../lib/checkpoint/safetensors-writer.js';
 import { initialize, nn, noGrad, peft, scope, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
@@ -290,6 +292,38 @@ async function refuses(): Promise<void> {
   });
 }
 
+/** A copy of the folder `name` in `dir`, whose first layer has a bias of `value` in the files. */
+async function withBias(dir: string, name: string, value: number): Promise<string> {
+  const place = join(dir, `${name}${value}`);
+  cpSync(join(folder, name), place, { recursive: true });
+  const files = await WeightFiles.open(join(folder, name));
+  const sources: TensorSource[] = [];
+  for (const [tensor, { dtype, shape }] of files.tensors) {
+    sources.push({ name: tensor, dtype, shape, values: await files.read(tensor) });
+  }
+  await files.close();
+  const [path] = packedLayers(await nn.models.fromPretrained(place))[0] as [string, nn.Module];
+  const of = (end: string) => sources.find((one) => one.name === `${path}.${end}`)?.shape ?? [];
+  const width = of('scales')[1] as number;
+  const values = Tensor.from(new Float32Array(width).fill(value)).to('f16');
+  sources.push({ name: `${path}.bias`, dtype: 'f16', shape: [width], values });
+  await writeSafetensors(join(place, 'model.safetensors'), sources);
+  return place;
+}
+
+/** AutoGPTQ gave every layer a bias, of zeros where the model has none. */
+async function takesZeros(device: Device): Promise<void> {
+  await inFolder(async (dir) => {
+    const plain = on(device, await nn.models.fromPretrained(join(folder, 'gptq')));
+    const model = on(device, await nn.models.fromPretrained(await withBias(dir, 'gptq', 0)));
+    assert.deepEqual(logits(model, device), logits(plain, device));
+    await assert.rejects(
+      nn.models.fromPretrained(await withBias(dir, 'gptq', 0.5)),
+      /_proj\.bias: expected zeros: .* has no bias, got other values/,
+    );
+  });
+}
+
 /** Misused functions, in words. */
 async function misuses(device: Device): Promise<void> {
   const quantized = (options: object) => () => nn.quantizeModel(tinyLlama(), options as never);
@@ -331,5 +365,6 @@ export const cases: Case[] = [
   { name: 'steps keep their dtype', run: keepsSteps },
   { name: 'adapters beside packed weights', run: adapts },
   { name: 'folders that are not read are refused', run: refuses },
+  { name: 'biases of zeros, where a model has none', run: takesZeros },
   { name: 'misuse', run: misuses },
 ];

@@ -62,6 +62,8 @@ export async function readPacked(
     for (const end of [ends.packed, ends.scale, ends.zero, ends.index, ...ends.rest]) {
       consumed.add(`${found.stored}.${end}`);
     }
+    const [bias, outputs] = [`${found.stored}.bias`, found.layer.weight.shape[0] as number];
+    if (!made.bias && (await hasZeroBias(files, bias, outputs))) consumed.add(bias);
     for (const [own, parameter] of made.namedParameters()) {
       if (parameter !== made.bias) filled.add(`${found.path}.${own}`);
     }
@@ -133,6 +135,20 @@ async function readLayer(
   } finally {
     for (const tensor of tensors) tensor.release();
   }
+}
+
+/**
+ * Whether the files have `name` for a layer without a bias, where old versions of AutoGPTQ wrote
+ * zeros. Throws DS_CHECKPOINT for other values.
+ */
+async function hasZeroBias(files: WeightFiles, name: string, outputs: number): Promise<boolean> {
+  if (!files.tensors.has(name)) return false;
+  const values = await readTensor(files, name, [outputs], null);
+  const isZero = values.toArray().every((value) => value === 0);
+  values.release();
+  if (isZero) return true;
+  const expected = 'zeros: the layer of the model has no bias';
+  throw damaged(`${files.path}: ${name}`, expected, 'other values');
 }
 
 /** The shapes that the files' tensors must have. */
