@@ -157,8 +157,11 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return null;
   }
 
-  /** What a config.json says that follows from the sizes, and which parameters it transposes. */
-  protected abstract described(): PretrainedDescription;
+  /**
+   * What a config.json says that follows from the sizes, and which parameters it transposes; `said`
+   * is the one that the model was made from, null where there was none.
+   */
+  protected abstract described(said: JsonObject | null): PretrainedDescription;
 
   /** Heads of keys and values here; null: all. */
   #keyHeads: number | null = null;
@@ -201,9 +204,9 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
    * tokens, sampling and all else that does not follow from them.
    */
   override describe(): PretrainedDescription {
-    const { config, ...layout } = this.described();
-    const { config: said = {}, generation = null } = this.#origin ?? {};
-    const kept = Object.entries(said).filter(([key]) => !STALE.includes(key));
+    const { config: said = null, generation = null } = this.#origin ?? {};
+    const { config, ...layout } = this.described(said);
+    const kept = Object.entries(said ?? {}).filter(([key]) => !STALE.includes(key));
     const tokens = kept.filter(([key]) => key.endsWith('_token_id'));
     const merged = { ...Object.fromEntries(kept), ...config, ...Object.fromEntries(tokens) };
     return { ...layout, config: merged, ...(generation && { generation }) };

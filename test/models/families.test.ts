@@ -215,6 +215,29 @@ describe('what the keys of Phi mean', () => {
   });
 });
 
+describe('what the keys of GPT-2 mean', () => {
+  const tiny = (more: object = {}) =>
+    new GPT2({ vocabSize: 31, maxSeq: 8, layers: 2, heads: 2, channels: 8, ...more });
+  const dropped = { resid_pdrop: 0.1, embd_pdrop: 0.2, attn_pdrop: 0.3 };
+
+  test('its dropout is not obeyed, and saved again where no other was set', async () => {
+    const home = await write(tiny(), dropped);
+    const read = await GPT2.fromPretrained(home);
+    expect(read.config.dropout).toBe(undefined);
+    expect(read.describe().config).toMatchObject(dropped);
+    const set = (dropout: number) => ({ resid_pdrop: dropout, embd_pdrop: dropout, attn_pdrop: 0 });
+    for (const dropout of [0, 0.25]) {
+      const told = await GPT2.fromPretrained(home, { dropout });
+      expect(told.describe().config).toMatchObject(set(dropout));
+      expect(tiny({ dropout }).describe().config).toMatchObject(set(dropout));
+    }
+    expect(tiny().describe().config).toMatchObject(set(0));
+    const left = { resid_pdrop: undefined, embd_pdrop: undefined, attn_pdrop: undefined };
+    const { config } = (await GPT2.fromPretrained(await write(tiny(), left))).describe();
+    expect(Object.keys(config).filter((key) => key.endsWith('pdrop'))).toEqual([]);
+  });
+});
+
 describe('what changes the numbers and is not computed is named', () => {
   const qwen = () => new Qwen2(sizes);
   const phi = () => new Phi3(sizes);

@@ -1,4 +1,5 @@
 // GPT-2 with the published sizes and the parameter names of Hugging Face's GPT2LMHeadModel.
+import type { JsonObject } from '../../../types/json.js';
 import { CausalSelfAttention, type LayerCache } from '../../nn/attention.js';
 import { Embedding } from '../../nn/embedding.js';
 import { normal, zeros } from '../../nn/initializers.js';
@@ -289,8 +290,8 @@ export class GPT2 extends CausalLM {
 
   /**
    * models.fromPretrained() of a folder that holds a GPT-2. `options` are those of this library:
-   * dropout is 0 unless they say so, whatever the folder does. Rejects with DS_CHECKPOINT when it
-   * is damaged or another model, DS_IO when it cannot be read.
+   * dropout is 0 unless they say so, whatever the folder does, whose own is saved again then.
+   * Rejects with DS_CHECKPOINT when it is damaged or another model, DS_IO when it cannot be read.
    */
   static fromPretrained(dir: string, options: GPT2Options & FolderOptions = {}): Promise<GPT2> {
     return readPretrained(dir, [GPT2.family], options);
@@ -325,8 +326,8 @@ export class GPT2 extends CausalLM {
     };
   }
 
-  protected override described(): PretrainedDescription {
-    return describeGpt2(this, this.config);
+  protected override described(said: JsonObject | null): PretrainedDescription {
+    return describeGpt2(this, this.config, said);
   }
 
   /** @internal By the formulas of gpt2ActivationBytes(). */

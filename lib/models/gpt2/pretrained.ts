@@ -81,9 +81,16 @@ function innerOf(model: Module, channels: number): number | null {
   return inner === undefined || others.length > 0 || inner === 4 * channels ? null : inner;
 }
 
-/** What transformers needs to read the model. */
-export function describeGpt2(model: Module, sizes: GPT2Config): PretrainedDescription {
-  const { vocabSize, maxSeq, layers, heads, channels, dropout = 0 } = sizes;
+/**
+ * What transformers needs to read the model. The dropout of the config.json that it was made from,
+ * `said`, is left to that where the model was given none.
+ */
+export function describeGpt2(
+  model: Module,
+  sizes: GPT2Config,
+  said: JsonObject | null,
+): PretrainedDescription {
+  const { vocabSize, maxSeq, layers, heads, channels, dropout = said ? null : 0 } = sizes;
   const config: JsonObject = {
     architectures: ['GPT2LMHeadModel'],
     model_type: GPT2_FOLDERS.modelType,
@@ -95,9 +102,7 @@ export function describeGpt2(model: Module, sizes: GPT2Config): PretrainedDescri
     n_inner: innerOf(model, channels),
     activation_function: 'gelu_new',
     layer_norm_epsilon: LAYER_NORM_EPSILON,
-    embd_pdrop: dropout,
-    resid_pdrop: dropout,
-    attn_pdrop: 0,
+    ...(dropout !== null && { embd_pdrop: dropout, resid_pdrop: dropout, attn_pdrop: 0 }),
     initializer_range: 0.02,
     tie_word_embeddings: true,
     bos_token_id: Math.min(END_OF_TEXT, vocabSize - 1),
