@@ -35,6 +35,16 @@ const NAMES: Record<DType, string> = {
 };
 const DTYPES = new Map(Object.entries(NAMES).map(([dtype, name]) => [name, dtype as DType]));
 
+/** What safetensors has beside these. Source: its Dtype. */
+const NOT_READ: readonly unknown[] = [
+  ...['F4', 'F6_E2M3', 'F6_E3M2', 'F8_E4M3', 'F8_E5M2', 'F8_E8M0', 'F8_E4M3FNUZ', 'F8_E5M2FNUZ'],
+  ...['I8', 'I16', 'U16', 'U32', 'U64', 'C64'],
+];
+
+const DAMAGED = 'The file is damaged, or is no safetensors file.';
+const UNREAD =
+  'Weights of this dtype are not read; docs/quantization.md says which quantized folders are.';
+
 export interface EncodedHeader {
   /** Prefix and JSON, padded with spaces so that the data starts at a multiple of 64 bytes. */
   bytes: Uint8Array;
@@ -120,7 +130,10 @@ function parseEntry(name: string, value: unknown, file: string): TensorEntry {
     throw damaged(place, 'dtype, shape and data_offsets', 'something else');
   }
   const dtype = typeof value.dtype === 'string' ? DTYPES.get(value.dtype) : undefined;
-  if (!dtype) throw damaged(place, [...DTYPES.keys()].join(', '), shown(value.dtype));
+  if (!dtype) {
+    const hint = NOT_READ.includes(value.dtype) ? UNREAD : DAMAGED;
+    throw damaged(place, [...DTYPES.keys()].join(', '), shown(value.dtype), hint);
+  }
   const { shape, data_offsets: offsets } = value;
   if (!isCounts(shape) || shape.length > MAX_DIMS) throw damaged(place, 'a shape', shown(shape));
   if (!isCounts(offsets) || offsets.length !== 2) {
@@ -143,7 +156,6 @@ function shown(value: unknown): string {
   return text.length > 80 ? `${text.slice(0, 80)}...` : text;
 }
 
-function damaged(place: string, expected: string, got: string): DsError {
-  const hint = 'The file is damaged, or is no safetensors file.';
+function damaged(place: string, expected: string, got: string, hint = DAMAGED): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op: place, expected, got, hint });
 }

@@ -78,6 +78,22 @@ test.each<[string, unknown, number, RegExp]>([
   expect(() => parse(table, dataBytes)).toThrow(message);
 });
 
+test.each(['F8_E4M3', 'F8_E8M0', 'F4', 'F6_E2M3', 'I8', 'U16', 'U32', 'C64'])(
+  'tensors in %s are no damage: what is not read is named',
+  (dtype) => {
+    const message = new RegExp(
+      `a: expected F32, F16.*, got "${dtype}"\\. Weights of this dtype are not read.*quantization`,
+    );
+    expect(() => parse({ a: { ...good, dtype } }, 8)).toThrow(message);
+  },
+);
+
+test('a dtype that safetensors has not got is damage', () => {
+  for (const dtype of ['F7', 'f32', 'toString', 8]) {
+    expect(() => parse({ a: { ...good, dtype } }, 8)).toThrow(/The file is damaged/);
+  }
+});
+
 test('deep nesting, bad UTF-8 and leading blanks are refused without a crash', () => {
   for (const text of ['['.repeat(1e6), '{"a":'.repeat(1e5), ' {}', '{"a":1}x', '']) {
     expect(() => parseHeader(bytesOf(text), 0, 'x')).toThrow(DsError);
