@@ -236,6 +236,24 @@ describe('what the keys of GPT-2 mean', () => {
     const { config } = (await GPT2.fromPretrained(await write(tiny(), left))).describe();
     expect(Object.keys(config).filter((key) => key.endsWith('pdrop'))).toEqual([]);
   });
+
+  test('initializer_range is the deviation of its first weights, and saved again', async () => {
+    const shape = { n_layer: 2, n_head: 2, n_embd: 64, vocab_size: 97, n_positions: 64 };
+    const made = fromConfig({ model_type: 'gpt2', ...shape, initializer_range: 0.08 });
+    for (const [name, parameter] of made.namedParameters()) {
+      if (parameter.ndim < 2) continue;
+      const values = parameter.toArray();
+      const deviation = Math.sqrt(values.reduce((sum, x) => sum + x * x, 0) / values.length);
+      const expected = name.endsWith('c_proj.weight') ? 0.08 / Math.sqrt(2 * 2) : 0.08;
+      expect([name, Math.abs(deviation / expected - 1) < 0.1]).toEqual([name, true]);
+    }
+    expect(made.describe().config).toMatchObject({ initializer_range: 0.08 });
+    expect(tiny().describe().config).toMatchObject({ initializer_range: 0.02 });
+    expect(() => tiny({ initializerRange: -1 })).toThrow(/GPT2 initializerRange/);
+    await expect(
+      GPT2.fromPretrained(await write(tiny(), { initializer_range: 'x' })),
+    ).rejects.toEqual(refusal(/initializer_range: expected a positive number/));
+  });
 });
 
 describe('what changes the numbers and is not computed is named', () => {

@@ -1,7 +1,7 @@
 // The sizes of GPT-2s, those of the published ones, and how their activations are kept.
 import { DsError } from '../../errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { requireInteger } from '../../runtime/require-number.js';
+import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 
 /** The sizes of a GPT-2, and how its activations are kept. */
 export interface GPT2Config {
@@ -17,6 +17,11 @@ export interface GPT2Config {
   channels: number;
   /** After the embeddings and on both residual branches; default 0. */
   dropout?: number;
+  /**
+   * Standard deviation of the first weights; those of projections onto the residual stream have it
+   * over sqrt(2 layers). Default 0.02.
+   */
+  initializerRange?: number;
   /**
    * true: keep one tensor per segment and compute the rest again in the backward. "selective": keep
    * all but the outputs of norms and GELUs, which are computed again. Default false.
@@ -37,7 +42,10 @@ export interface GPT2Config {
 }
 
 /** The sizes that a folder of weights fixes. */
-export type GPT2Sizes = Pick<GPT2Config, 'vocabSize' | 'maxSeq' | 'layers' | 'heads' | 'channels'>;
+export type GPT2Sizes = Pick<
+  GPT2Config,
+  'vocabSize' | 'maxSeq' | 'layers' | 'heads' | 'channels' | 'initializerRange'
+>;
 
 /** What fromPretrained() may be told: the rest is in the folder. */
 export type GPT2Options = Omit<Partial<GPT2Config>, keyof GPT2Sizes>;
@@ -47,8 +55,12 @@ const SIZES = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels'] as const;
 const CONFIG: OptionNames<GPT2Config> = {
   ...{ vocabSize: true, maxSeq: true, layers: true, heads: true, channels: true },
   ...{ dropout: true, activationCheckpointing: true, numberCheckpoints: true },
-  ...{ fusedGelu: true, ignoreIndex: true },
+  ...{ fusedGelu: true, ignoreIndex: true, initializerRange: true },
 };
+
+/** @internal That of `config`, or the one of the published models. */
+export const initializerRangeOf = ({ initializerRange = 0.02 }: GPT2Config): number =>
+  initializerRange;
 
 const published = { vocabSize: 50257, maxSeq: 1024 };
 
@@ -88,6 +100,7 @@ export function publishedGpt2(name: string): GPT2Config {
 export function readGpt2Config(given: GPT2Config): GPT2Config {
   const config = readOptions('GPT2', given, CONFIG);
   for (const size of SIZES) requireInteger(`GPT2 ${size}`, config[size], 1);
+  requireFinite('GPT2 initializerRange', initializerRangeOf(config), 0);
   if (config.channels % config.heads === 0) return config;
   throw new DsError({
     code: 'DS_ARGUMENT',

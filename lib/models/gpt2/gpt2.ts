@@ -30,14 +30,20 @@ import { inRows, type Places } from '../places.js';
 import { TiedHead } from '../tied-head.js';
 import { aroundChosen, chosenFor, type DrawnTokens, drawTokens } from '../token-drop.js';
 import { gpt2BlockActivations } from './activations.js';
-import { type GPT2Config, type GPT2Options, publishedGpt2, readGpt2Config } from './config.js';
+import {
+  type GPT2Config,
+  type GPT2Options,
+  initializerRangeOf,
+  publishedGpt2,
+  readGpt2Config,
+} from './config.js';
 import { describeGpt2, GPT2_FOLDERS, parseGpt2Config } from './pretrained.js';
 
 /**
  * Radford et al. 2019: projections onto the residual stream start smaller, by the number of them.
  */
-const INIT_STDDEV = 0.02;
-const residualStddev = (layers: number): number => INIT_STDDEV / Math.sqrt(2 * layers);
+const residualStddev = (config: GPT2Config): number =>
+  initializerRangeOf(config) / Math.sqrt(2 * config.layers);
 
 const weightInit = (stddev: number) => ({ weightInit: normal(stddev), biasInit: zeros });
 
@@ -52,15 +58,16 @@ export class Mlp extends Module {
   /** What follows c_fc. */
   private readonly activation: (x: Tensor) => Tensor;
 
-  constructor({ channels, layers, activationCheckpointing, fusedGelu }: GPT2Config) {
+  constructor(config: GPT2Config) {
     super();
+    const { channels, activationCheckpointing, fusedGelu } = config;
     const selective = activationCheckpointing === 'selective';
     const fused = fusedGelu ?? !selective;
     if (fused) this.activation = (x) => x;
     else this.activation = selective ? (x) => recomputed(geluTanh, x) : geluTanh;
     const Expansion = fused ? LinearGelu : Linear;
-    this.c_fc = new Expansion(channels, 4 * channels, weightInit(INIT_STDDEV));
-    this.c_proj = new Linear(4 * channels, channels, weightInit(residualStddev(layers)));
+    this.c_fc = new Expansion(channels, 4 * channels, weightInit(initializerRangeOf(config)));
+    this.c_proj = new Linear(4 * channels, channels, weightInit(residualStddev(config)));
   }
 
   /** [..., channels] to the same shape. */
@@ -87,13 +94,13 @@ export class GPT2Block extends Module {
 
   constructor(config: GPT2Config) {
     super();
-    const { channels, heads, layers } = config;
+    const { channels, heads } = config;
     this.ln_1 = new LayerNorm(channels);
     this.attn = new CausalSelfAttention(
       channels,
       heads,
-      weightInit(INIT_STDDEV),
-      weightInit(residualStddev(layers)),
+      weightInit(initializerRangeOf(config)),
+      weightInit(residualStddev(config)),
     );
     this.ln_2 = new LayerNorm(channels);
     this.mlp = new Mlp(config);
@@ -169,8 +176,9 @@ export class Transformer extends Module {
   constructor(private readonly config: GPT2Config) {
     super();
     const { vocabSize, maxSeq, channels, layers } = config;
-    this.wte = new Embedding(vocabSize, channels, normal(INIT_STDDEV));
-    this.wpe = new Embedding(maxSeq, channels, normal(INIT_STDDEV));
+    const stddev = initializerRangeOf(config);
+    this.wte = new Embedding(vocabSize, channels, normal(stddev));
+    this.wpe = new Embedding(maxSeq, channels, normal(stddev));
     this.h = Array.from({ length: layers }, () => new GPT2Block(config));
     this.ln_f = new LayerNorm(channels);
   }

@@ -3,7 +3,7 @@ import type { JsonObject } from '../../../types/json.js';
 import type { Module } from '../../nn/module.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { ModelFolder } from '../model-folder.js';
-import type { GPT2Config, GPT2Sizes } from './config.js';
+import { type GPT2Config, type GPT2Sizes, initializerRangeOf } from './config.js';
 
 /** What our layers compute with. */
 const LAYER_NORM_EPSILON = 1e-5;
@@ -71,7 +71,8 @@ export function parseGpt2Config({ config, tensors }: ModelFolder): GPT2Sizes {
     throw config.refusal('n_layer', `weights of ${layers} layers`, `none called ${last}`);
   }
   const [vocabSize, maxSeq] = [config.size('vocab_size'), config.size('n_positions')];
-  return { vocabSize, maxSeq, layers, heads: config.size('n_head'), channels };
+  const initializerRange = config.positive('initializer_range', 0.02);
+  return { vocabSize, maxSeq, layers, heads: config.size('n_head'), channels, initializerRange };
 }
 
 /** The width inside the MLPs, where redundancyClean() has made all of them smaller; else null. */
@@ -103,7 +104,7 @@ export function describeGpt2(
     activation_function: 'gelu_new',
     layer_norm_epsilon: LAYER_NORM_EPSILON,
     ...(dropout !== null && { embd_pdrop: dropout, resid_pdrop: dropout, attn_pdrop: 0 }),
-    initializer_range: 0.02,
+    initializer_range: initializerRangeOf(sizes),
     tie_word_embeddings: true,
     bos_token_id: Math.min(END_OF_TEXT, vocabSize - 1),
     eos_token_id: Math.min(END_OF_TEXT, vocabSize - 1),
