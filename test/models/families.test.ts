@@ -100,6 +100,38 @@ describe('what the keys of a family mean', () => {
     expect(await windowsOf(new Mistral(sizes), { sliding_window: null })).toBe(null);
   });
 
+  test.each<[string, () => nn.models.RotaryLM]>([
+    ['Mistral', () => new Mistral(sizes)],
+    ['Phi3', () => new Phi3(sizes)],
+    ['Mixtral', () => new Mixtral({ ...sizes, moe: { experts: 2, perToken: 1 } })],
+  ])('%s has no switch for its window: one that is off beside it is refused', async (_, make) => {
+    const off = { use_sliding_window: false, sliding_window: 4 };
+    await expect(windowsOf(make(), off)).rejects.toEqual(
+      refusal(/use_sliding_window: expected true or nothing .*got false.*sliding_window to null/),
+    );
+    for (const [key, window] of [
+      [null, 4],
+      [true, 4],
+      [false, null],
+    ] as const) {
+      const found = windowsOf(make(), { use_sliding_window: key, sliding_window: window });
+      expect(await found).toBe(window);
+    }
+  });
+
+  test('Qwen3Moe has a switch, which is off where there is none', async () => {
+    const make = () => new Qwen3Moe({ ...sizes, moe: { experts: 2, perToken: 1, hidden: 6 } });
+    for (const [key, window] of [
+      [undefined, null],
+      [null, null],
+      [true, 4],
+      [false, null],
+    ]) {
+      const found = windowsOf(make(), { use_sliding_window: key, sliding_window: 4 });
+      expect(await found).toBe(window);
+    }
+  });
+
   test('Qwen has windows where it uses them, in layer_types or behind max_window_layers', async () => {
     const model = new Qwen2(sizes);
     const none = { use_sliding_window: false, sliding_window: 4, layer_types: undefined };

@@ -93,7 +93,12 @@ function parseBiases({ biases }: RotaryTraits, config: ModelConfig): Partial<Rot
 }
 
 const WINDOW_KEY = 'sliding_window';
+const SWITCH_KEY = 'use_sliding_window';
 const [FULL, SLIDING] = ['full_attention', 'sliding_attention'];
+
+/** Whether config.json may switch its window off. */
+const isSwitched = ({ window, defaults }: RotaryTraits): boolean =>
+  window === 'layers' || SWITCH_KEY in defaults;
 
 function parseWindow(
   traits: RotaryTraits,
@@ -105,8 +110,13 @@ function parseWindow(
     config.requireOneOf(WINDOW_KEY, [null]);
     return {};
   }
-  const isUsed = config.flag('use_sliding_window', kind === 'uniform');
+  const isUsed = !isSwitched(traits) || config.flag(SWITCH_KEY, false);
   const width = isUsed && config.get(WINDOW_KEY) !== null ? config.size(WINDOW_KEY) : null;
+  if (width !== null && config.get(SWITCH_KEY, true) !== true) {
+    const expected = `true or nothing beside a ${WINDOW_KEY}`;
+    const hint = `${traits.architecture} has no such key: set ${WINDOW_KEY} to null for attention without a window, or take ${SWITCH_KEY} out.`;
+    throw config.refusal(SWITCH_KEY, expected, config.get(SWITCH_KEY), hint);
+  }
   if (kind === 'uniform') return { window: width };
   const types = config.get('layer_types') ?? defaultTypes(traits, config, layers, width);
   const isKnown = (type: JsonValue): boolean =>
@@ -173,12 +183,11 @@ function describeWindow(traits: RotaryTraits, sizes: RotarySizes): JsonObject {
   const width = windows.find((one) => one !== null) ?? null;
   if (traits.window === 'none') return {};
   if (traits.window === 'uniform') {
-    const isSwitched = 'use_sliding_window' in traits.defaults;
-    return { ...(isSwitched && { use_sliding_window: width !== null }), [WINDOW_KEY]: width };
+    return { ...(isSwitched(traits) && { [SWITCH_KEY]: width !== null }), [WINDOW_KEY]: width };
   }
   const first = windows.findIndex((one) => one !== null);
   return {
-    use_sliding_window: width !== null,
+    [SWITCH_KEY]: width !== null,
     [WINDOW_KEY]: width,
     max_window_layers: first < 0 ? windows.length : first,
     layer_types: windows.map((one) => (one === null ? (FULL as string) : (SLIDING as string))),
