@@ -555,7 +555,10 @@ export interface MuonParams {
   weight_decay?: number | 'auto';
   /** How the Newton-Schulz iteration is evaluated. Default "gram". */
   ns_method?: 'gram' | 'standard';
-  /** Learning rate of the parameters that Adam updates. Default 0.0003. */
+  /**
+   * Learning rate of the parameters that Adam updates; lr where that alone is given. Default
+   * 0.0003.
+   */
   adam_lr?: number;
   /** Decay of Adam's first and second moment. Default [0.9, 0.95]. */
   betas?: [number, number] | 'auto';
@@ -3145,7 +3148,7 @@ export interface ResolvedMuonParams {
   readonly weight_decay: number;
   /** How the Newton-Schulz iteration is evaluated. */
   readonly ns_method: 'gram' | 'standard';
-  /** Learning rate of the parameters that Adam updates. */
+  /** Learning rate of the parameters that Adam updates; lr where that alone is given. */
   readonly adam_lr: number;
   /** Decay of Adam's first and second moment. */
   readonly betas: readonly [number, number];

@@ -37,6 +37,28 @@ export function deriveOverlap(value: Section): boolean {
   return true;
 }
 
+/** A hyperparameter that follows from another, and which. */
+interface Derived {
+  key: string;
+  of: string;
+}
+
+/**
+ * Muon's Adam takes the rate of `given` where it has none of its own; as in DeepSpeed. Returns what
+ * was derived.
+ */
+export function deriveParams({ optimizer }: Section, given: Section): Derived | null {
+  if (!isSection(optimizer) || !isSection(optimizer.params)) return null;
+  const { type, params } = optimizer;
+  const own = isSection(given.optimizer) ? given.optimizer.params : null;
+  if (!isSection(own)) return null;
+  if (type === 'Muon' && own.lr !== undefined && own.adam_lr === undefined) {
+    params.adam_lr = own.lr;
+    return { key: 'adam_lr', of: 'optimizer.params.lr' };
+  }
+  return null;
+}
+
 /** Makes `value` read-only at any depth. */
 export function deepFreeze<T>(value: T): T {
   if (typeof value === 'object' && value !== null) {

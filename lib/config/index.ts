@@ -8,7 +8,7 @@ import { type AutoSources, fillAuto, fillKnownAuto } from './auto.js';
 import { readAutocast } from './autocast.js';
 import { canonicalOptimizer, coerceValues } from './coerce.js';
 import { ConfigError, firstOf } from './config-error.js';
-import { deepFreeze, deriveOverlap, withDefaults } from './defaults.js';
+import { deepFreeze, deriveOverlap, deriveParams, withDefaults } from './defaults.js';
 import { renameKeys } from './deprecated.js';
 import { byPlace, Draft, type Notice, noticeLine } from './draft.js';
 import { type Elasticity, elasticTriad, yieldToElasticity } from './elasticity.js';
@@ -229,6 +229,8 @@ function check(
     const of = 'zero_optimization.stage';
     draft.made.set('zero_optimization.overlap_comm', { from: 'derived', of });
   }
+  const param = deriveParams(values, draft.value);
+  if (param) draft.made.set(`optimizer.params.${param.key}`, { from: 'derived', of: param.of });
   const notices = draft.notices.toSorted(byPlace);
   const config = deepFreeze({ ...values, notices: notices.map(noticeLine) });
   const origins = originsOf(values, draft, draft.value);

@@ -167,6 +167,19 @@ describe('the tutorial file', () => {
   });
 });
 
+test.each<[params: Record<string, number>, rate: number, origin: string]>([
+  [{}, 3e-4, 'default'],
+  [{ muon_lr: 0.02 }, 3e-4, 'default'],
+  [{ lr: 1e-5, muon_lr: 0.02 }, 1e-5, 'derived: optimizer.params.lr'],
+  [{ lr: 0.01 }, 0.01, 'derived: optimizer.params.lr'],
+  [{ lr: 0.01, adam_lr: 1e-3 }, 1e-3, 'given'],
+])("Muon's Adam with %j has the rate %s: %s", (params, rate, origin) => {
+  const optimizer = { type: 'Muon', params } as const;
+  const { config, origins } = checkConfig({ train_batch_size: 1, optimizer }, ONE);
+  expect(config?.optimizer?.params).toMatchObject({ ...params, adam_lr: rate });
+  expect(originLine(origins!['optimizer.params.adam_lr']!)).toBe(origin);
+});
+
 test('origins name old spellings, derived values and defaults', () => {
   const path = file(
     '{ "train_batch_size": 8,\n "bfloat16": { "enabled": true },\n "zero_optimization": { "max_live_parameters": 5 } }',
