@@ -64,6 +64,17 @@ export function stepMissing(accumulationSteps: number): DsError {
   });
 }
 
+/** zeroGrad() between the micro-batches of a step, which a loop that makes it never completes. */
+export function zeroedBetween(): DsError {
+  return new DsError({
+    code: 'DS_AUTOGRAD',
+    op: 'engine.zeroGrad',
+    expected: 'a call before the first step() of an accumulation, or after its last',
+    got: 'one that drops gradients of micro-batches whose step() has been called',
+    hint: 'Leave it out: the step() that updates does it.',
+  });
+}
+
 /** A loss that nothing of this engine has a part in, but the models of `others` have. */
 export function foreign(others: readonly Module[]): DsError {
   const names = others.map((other) => `a ${other.constructor.name}`).join(', ');

@@ -224,7 +224,10 @@ export class Engine {
     return this.parts.gradients.atBoundary;
   }
 
-  /** Forgets the gradients accumulated since the last step. */
+  /**
+   * Forgets the gradients since the last step(), whose update does it too. Throws DS_AUTOGRAD
+   * between the micro-batches of a step, whose gradients it would drop.
+   */
   zeroGrad(): void {
     this.parts.gradients.drop();
   }

@@ -364,12 +364,34 @@ async function zeroGradForgets(device: Device): Promise<void> {
     if (engine.globalSteps === 2) {
       engine.noSync(() => engine.backward(loss));
       engine.zeroGrad();
-      engine.progress.globalSamples -= 3;
       const { tokens, targets } = tinyBatch(engine.globalSteps + micro, device);
       engine.backward(engine.forward<Tensor>(tokens, targets));
     } else engine.backward(loss);
   });
   assert.deepEqual(again, expected);
+}
+
+/** As PyTorch's loops are written: no accumulation would ever come to its end. */
+async function zeroGradAtHead(device: Device): Promise<void> {
+  const one = await tinyEngine({}, device);
+  const two = await tinyEngine({ accumulation: 2 }, device);
+  const { tokens, targets } = tinyBatch(0, device);
+  const turn = (engine: Engine): void => {
+    engine.zeroGrad();
+    engine.backward(engine.forward<Tensor>(tokens, targets));
+    engine.step();
+  };
+  for (let index = 0; index < 3; ++index) turn(one);
+  assert.equal(one.globalSteps, 3);
+  turn(two);
+  assert.equal(two.globalSamples, 0);
+  assert.throws(() => turn(two), { code: 'DS_AUTOGRAD', message: /Leave it out/ });
+  two.backward(two.forward<Tensor>(tokens, targets));
+  two.step();
+  turn(two);
+  assert.deepEqual([two.globalSteps, two.globalSamples], [1, 6]);
+  one.destroy();
+  two.destroy();
 }
 
 const directCases: [string, Setup, Backward, number][] = [
@@ -426,4 +448,5 @@ export const cases: Case[] = [
     run: boundaryUntilStep,
   },
   { name: 'zeroGrad() forgets the gradients', run: zeroGradForgets },
+  { name: 'zeroGrad() between the micro-batches of a step is an error', run: zeroGradAtHead },
 ];

@@ -13,6 +13,7 @@ import {
   stepMissing,
   unfinished,
   unscaled,
+  zeroedBetween,
 } from '../engine-errors.js';
 import type { Ranks } from '../ranks.js';
 import type { StepWatch } from '../watch/step-watch.js';
@@ -51,6 +52,10 @@ export class GradientCollector implements UnitListener {
   private microSteps = 0;
   /** One of them has ended, and its step() has not come yet. */
   private awaitsStep = false;
+  /** step() was called after one of them, and they were too few for an update. */
+  private hasStepped = false;
+  /** Samples of all data ranks in the backwards since the last step. */
+  private samples = 0;
   private pass: Pass | null = null;
   private inNoSync = false;
   /** The factor that this rank's gradients carry; null before the step's first backward. */
@@ -150,7 +155,10 @@ export class GradientCollector implements UnitListener {
       throw misuse('engine.step', 'backward() before step()', 'no gradient since the last step');
     }
     this.awaitsStep = false;
-    if (!this.parts.batch.accumulation.applies(this.microSteps)) return false;
+    if (!this.parts.batch.accumulation.applies(this.microSteps)) {
+      this.hasStepped = true;
+      return false;
+    }
     if (this.decided) return true;
     const { units, stage, control } = this.parts;
     this.conclude(units);
@@ -176,8 +184,15 @@ export class GradientCollector implements UnitListener {
 
   /** After an update: the next step begins. */
   restart(): void {
+    this.parts.progress.globalSamples += this.samples;
+    this.reset();
+  }
+
+  private reset(): void {
+    this.samples = 0;
     this.microSteps = 0;
     this.awaitsStep = false;
+    this.hasStepped = false;
     this.carried = null;
     this.concluded.clear();
     this.decided = false;
@@ -188,10 +203,11 @@ export class GradientCollector implements UnitListener {
     if (this.microSteps > 0) throw misuse(op, 'no gradients of an unfinished step', 'some');
   }
 
-  /** Forgets the gradients since the last step. */
+  /** Forgets the gradients since the last step(). Throws DS_AUTOGRAD for those before it. */
   drop(): void {
     if (this.decided || this.concluded.size > 0)
       throw misuse('engine.zeroGrad', 'step() first', 'gradients handed over to it');
+    if (this.hasStepped) throw zeroedBetween();
     this.forget();
   }
 
@@ -225,7 +241,7 @@ export class GradientCollector implements UnitListener {
     for (const { unit } of stage.frozen) stage.release(unit);
     control.dropLosses();
     this.pass = null;
-    this.restart();
+    this.reset();
   }
 
   noSync<Result>(body: () => Result): Result {
@@ -293,7 +309,7 @@ export class GradientCollector implements UnitListener {
   }
 
   private finish(): void {
-    const { control, batch, progress } = this.parts;
+    const { control, batch } = this.parts;
     const { boundary } = this;
     this.pause();
     if (boundary) control.decide(this.gradientScale);
@@ -302,7 +318,7 @@ export class GradientCollector implements UnitListener {
       this.microSteps++;
       this.awaitsStep = true;
     }
-    progress.globalSamples += this.inNoSync ? batch.micros : batch.samplesOf(this.microSteps);
+    this.samples += this.inNoSync ? batch.micros : batch.samplesOf(this.microSteps);
   }
 
   reached(): void {
