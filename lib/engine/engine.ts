@@ -68,6 +68,8 @@ export class Engine {
   private readonly results = new Scope();
   private readonly growth = new TensorGrowth();
   private stepped = false;
+  /** The last step() was one at the boundary. */
+  private updated = false;
 
   /** @internal Takes over the parts. Use initialize(). */
   constructor(
@@ -171,6 +173,7 @@ export class Engine {
   protected update(): void {
     const { gradients, planner, state, control, stage, verdicts, watch } = this.parts;
     this.parts.emptyBatches.tell();
+    this.updated = false;
     if (!gradients.complete()) return;
     this.parts.emptyBatches.fetch();
     const plan = planner.plan(gradients.gradientScale);
@@ -182,6 +185,7 @@ export class Engine {
     verdicts.stepped();
     this.growth.stepped();
     this.stepped = true;
+    this.updated = true;
   }
 
   /**
@@ -292,9 +296,9 @@ export class Engine {
     return this.parts.verdicts.last?.loss ?? null;
   }
 
-  /** Whether the last step changed the weights. Waits for its backward. */
+  /** Whether the last step() changed the weights. Waits for its backward. */
   wasStepApplied(): boolean {
-    return this.parts.verdicts.last?.applied ?? false;
+    return this.updated && (this.parts.verdicts.last?.applied ?? false);
   }
 
   /** What losses are multiplied by in fp16; 1 otherwise. Waits for the last step's backward. */

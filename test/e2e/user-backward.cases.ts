@@ -351,6 +351,7 @@ async function boundaryUntilStep(device: Device): Promise<void> {
     assert.deepEqual(seen, [isLast, isLast, isLast, isLast], `micro-batch ${micro}`);
     engine.step();
     assert.equal(engine.globalSteps, Math.floor((micro + 1) / 3));
+    assert.equal(engine.wasStepApplied(), isLast, `micro-batch ${micro}`);
   }
   const loss = engine.forward<Tensor>(tokens, targets);
   engine.noSync(() => engine.backward(loss));
@@ -444,7 +445,7 @@ export const cases: Case[] = [
   })),
   { name: 'setTrainBatchSize() changes the accumulation alone', run: batchSizeChanges },
   {
-    name: 'isGradientAccumulationBoundary() is of a micro-batch until its step()',
+    name: 'isGradientAccumulationBoundary() and wasStepApplied() are of a micro-batch',
     run: boundaryUntilStep,
   },
   { name: 'zeroGrad() forgets the gradients', run: zeroGradForgets },
