@@ -1,8 +1,8 @@
 // What an optimizer keeps of a parameter, as it declares it: tensors by name, and what becomes of
 // them where the parameter is cut.
 import type { DType } from '../runtime/dtype.js';
-import { refused } from '../runtime/refused.js';
-import { describe, numel } from '../runtime/view.js';
+import { refused, refusedValue } from '../runtime/refused.js';
+import { describe, numel, type View } from '../runtime/view.js';
 
 /** A tensor that an optimizer keeps of a parameter. */
 export interface StateTensor {
@@ -45,6 +45,17 @@ export function perParameter(
   { saved = true, initial = 0 }: { saved?: boolean; initial?: number } = {},
 ): StateTensor {
   return { shape, dtype: 'f32', saved, initial, per: null };
+}
+
+/**
+ * Throws DS_ARGUMENT for a hyperparameter of group `place` that needs state of which there is none:
+ * it was 0, or false, when the optimizer's state was made.
+ */
+export function requireState(place: string, value: number | boolean, state?: View): void {
+  if (state || !value) return;
+  const was = typeof value === 'number' ? '0' : 'false';
+  const hint = 'Make another optimizer with it: state is made once.';
+  throw refusedValue(place, `${was}, for which its state was made`, value, hint);
 }
 
 /** Who says what it keeps. */

@@ -1,13 +1,16 @@
 // RMSprop: rates that fall with a running mean of squared gradients. Sources: Tieleman & Hinton
 // 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; in the form of torch.optim.RMSprop.
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { type DeclaredState, perElement } from './declared-state.js';
+import { type DeclaredState, perElement, requireState } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** A parameter group of RMSprop; lr, alpha, eps and weightDecay may be changed between steps. */
+/**
+ * A parameter group of RMSprop; fields may be changed between steps, but for a momentum of 0 and
+ * `centered` false, which have no state.
+ */
 export interface RMSpropGroup extends ParamGroup {
   /** Share of the running means that is kept. */
   alpha: number;
@@ -75,17 +78,21 @@ export class RMSprop extends StandaloneOptimizer<RMSpropGroup> {
     };
   }
 
+  /** Throws DS_ARGUMENT for a momentum, or `centered`, without its state. */
   update(
     tensors: UpdateTensors,
     settings: UpdateSettings<RMSpropGroup>,
     kernels: UpdateKernels,
   ): void {
     const { group, master, grad, weight, state, control } = tensors;
-    const { lr, alpha, eps, weightDecay, momentum } = settings.groups[group] as RMSpropGroup;
+    const rule = settings.groups[group] as RMSpropGroup;
+    const { lr, alpha, eps, weightDecay, momentum, centered } = rule;
+    requireState(`RMSprop group ${group} momentum`, momentum, state.momentum_buffer);
+    requireState(`RMSprop group ${group} centered`, centered, state.grad_avg);
     kernels.rmsprop({
       master,
       squareAvg: state.square_avg!,
-      gradAvg: state.grad_avg ?? null,
+      gradAvg: centered ? state.grad_avg! : null,
       momentumBuffer: state.momentum_buffer ?? null,
       grad,
       weight,

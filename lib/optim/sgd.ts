@@ -3,13 +3,16 @@
 
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { type DeclaredState, perElement } from './declared-state.js';
+import { type DeclaredState, perElement, requireState } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** A parameter group of SGD; fields may be changed between steps. */
+/**
+ * A parameter group of SGD; fields may be changed between steps, but for a momentum of 0, which has
+ * no buffer.
+ */
 export interface SgdGroup extends ParamGroup {
   /** Share of the last direction that is kept; 0 for none. */
   momentum: number;
@@ -63,9 +66,11 @@ export class Sgd extends StandaloneOptimizer<SgdGroup> {
     return momentum === 0 ? {} : { momentum_buffer: perElement(shape) };
   }
 
+  /** Throws DS_ARGUMENT for a momentum without a buffer. */
   update(tensors: UpdateTensors, settings: UpdateSettings<SgdGroup>, kernels: UpdateKernels): void {
     const { group, master, grad, weight, state, control } = tensors;
     const { lr, weightDecay, momentum, dampening, nesterov } = settings.groups[group] as SgdGroup;
+    requireState(`${this.name} group ${group} momentum`, momentum, state.momentum_buffer);
     kernels.sgd({
       master,
       momentumBuffer: state.momentum_buffer ?? null,

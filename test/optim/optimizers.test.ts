@@ -12,6 +12,7 @@ import {
   FusedAdam,
   Lion,
   OneCycle,
+  RMSprop,
   Sgd,
 } from '../../lib/optim/index.js';
 import type { UpdateTensors } from '../../lib/optim/optimizer.js';
@@ -26,7 +27,8 @@ function argumentsOf(optimizer: Sgd | Adagrad | Lion | AdamW, step: number): obj
   const kernels = new Proxy({} as UpdateKernels, {
     get: () => (args: object) => asked.push(args),
   });
-  const tensors = { group: 0, state: {} } as UpdateTensors;
+  const state = optimizer.declareState(0, [3]) as object;
+  const tensors = { group: 0, state } as UpdateTensors;
   optimizer.update(tensors, { step, groups: optimizer.groups as never }, kernels);
   expect(asked).toHaveLength(1);
   return asked[0] as object;
@@ -42,6 +44,18 @@ test('the first SGD update is marked', () => {
   const sgd = new Sgd([parameter()], { momentum: 0.9 });
   expect(argumentsOf(sgd, 1)).toMatchObject({ first: true, momentum: 0.9 });
   expect(argumentsOf(sgd, 2)).toMatchObject({ first: false });
+});
+
+test.each<[optimizer: Sgd | RMSprop, set: object, message: RegExp]>([
+  [new Sgd([parameter()]), { momentum: 0.9 }, /SGD group 0 momentum: expected 0, .* got 0\.9/],
+  [new RMSprop([parameter()]), { momentum: 0.9 }, /RMSprop group 0 momentum: expected 0, /],
+  [new RMSprop([parameter()]), { centered: true }, /RMSprop group 0 centered: expected false, /],
+])('state that was not made is not asked for: %#', (optimizer, set, message) => {
+  Object.assign(optimizer.groups[0]!, set);
+  const tensors = { group: 0, state: {} } as UpdateTensors;
+  const settings = { step: 2, groups: optimizer.groups as never };
+  const kernels = { sgd: () => {}, rmsprop: () => {} } as unknown as UpdateKernels;
+  expect(() => optimizer.update(tensors, settings, kernels)).toThrow(message);
 });
 
 test.each([{ nesterov: true }, { nesterov: true, momentum: 0.9, dampening: 0.1 }])(
