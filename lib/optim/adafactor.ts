@@ -7,9 +7,10 @@ import type {
   AdafactorSumsArgs,
   MatrixPart,
 } from '../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import type { OptionNames } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { numel, type View } from '../runtime/view.js';
+import { readChoices } from './choices.js';
 import { type DeclaredState, perElement, perParameter } from './declared-state.js';
 import type {
   ParameterPlace,
@@ -95,7 +96,7 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
   /** Throws DS_ARGUMENT for an lr beside relativeStep, warmupInit without it, and as makeGroups. */
   constructor(params: ParamsOf<ParamGroup>, given: AdafactorOptions = {}) {
     super();
-    const options = readOptions('Adafactor', given, NAMES);
+    const options = readChoices('Adafactor', given, NAMES);
     const { lr = null, weightDecay = 0, eps = [1e-30, 1e-3], decayRate = -0.8 } = options;
     const { clipThreshold = 1, beta1 = null, scaleParameter = true, warmupInit = false } = options;
     const relativeStep = options.relativeStep ?? lr === null;

@@ -2,8 +2,9 @@
 // 2015; Loshchilov & Hutter 2019.
 import type { DType } from '../runtime/dtype.js';
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import type { OptionNames } from '../runtime/options.js';
 import { type AdamGroup, adamScalars, adamTensors } from './adam-rule.js';
+import { readChoices } from './choices.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import type {
   SpeculationTensors,
@@ -65,7 +66,7 @@ export class AdamW
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamWOptions = {}) {
     super();
-    const options = readOptions('AdamW', given, NAMES);
+    const options = readChoices('AdamW', given, NAMES);
     const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
     this.groups = makeGroups<AdamGroup>('AdamW', params, { lr, betas, eps, weightDecay });
     this.biasCorrection = options.biasCorrection ?? true;
@@ -148,7 +149,7 @@ const ADAM_NAMES: OptionNames<AdamOptions> = {
 export class Adam extends AdamW {
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamOptions = {}) {
-    const { adamWMode, ...options } = readOptions('Adam', given, ADAM_NAMES);
+    const { adamWMode, ...options } = readChoices('Adam', given, ADAM_NAMES);
     super(params, { ...options, decoupled: adamWMode ?? true });
   }
 }

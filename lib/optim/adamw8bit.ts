@@ -1,9 +1,10 @@
 // AdamW whose moments are codes of 8 bits: not exact. Sources: Dettmers et al. 2021,
 // arXiv:2110.02861; bitsandbytes.
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import type { OptionNames } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { numel } from '../runtime/view.js';
 import { type AdamGroup, adamScalars, adamTensors } from './adam-rule.js';
+import { readChoices } from './choices.js';
 import { type DeclaredState, perBlock, perElement, type StateTensor } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamsOf } from './param-groups.js';
@@ -52,7 +53,7 @@ export class AdamW8bit extends StandaloneOptimizer<AdamGroup> {
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamW8bitOptions = {}) {
     super();
-    const options = readOptions('AdamW8bit', given, NAMES);
+    const options = readChoices('AdamW8bit', given, NAMES);
     const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
     this.groups = makeGroups<AdamGroup>('AdamW8bit', params, { lr, betas, eps, weightDecay });
     this.biasCorrection = options.biasCorrection ?? true;

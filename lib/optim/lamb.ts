@@ -1,7 +1,8 @@
 // LAMB: Adam's direction, scaled for each parameter by how large its weights are against it.
 // Sources: You et al. 2020, arXiv:1904.00962, algorithm 2; DeepSpeed's FusedLamb.
 import type { LambScalars } from '../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import type { OptionNames } from '../runtime/options.js';
+import { readChoices } from './choices.js';
 import { type DeclaredState, perElement, perParameter } from './declared-state.js';
 import type { SummedOptimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
@@ -84,7 +85,7 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<LambGroup>, given: LambOptions = {}) {
     super();
-    const options = readOptions('Lamb', given, NAMES);
+    const options = readChoices('Lamb', given, NAMES);
     const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
     const { maxCoeff = 10, minCoeff = 0.01 } = options;
     const defaults = { lr, betas, eps, weightDecay, maxCoeff, minCoeff };

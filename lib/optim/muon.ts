@@ -2,10 +2,11 @@
 // Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's Muon (MuonWithAuxAdam).
 
 import type { DType } from '../runtime/dtype.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import type { OptionNames } from '../runtime/options.js';
 import { numel, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { adamScalars, adamTensors } from './adam-rule.js';
+import { readChoices } from './choices.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import {
   type MuonGroup,
@@ -90,7 +91,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
    */
   constructor(params: Iterable<MuonGroupOptions>, given: MuonOptions = {}) {
     super();
-    const options = readOptions('Muon', given, NAMES);
+    const options = readChoices('Muon', given, NAMES);
     const { lr = 0.02, adamLr = 3e-4, momentum = 0.95, weightDecay = 0 } = options;
     const { betas = [0.9, 0.95], eps = 1e-10 } = options;
     const groups = (listOf('Muon', params) as MuonGroupOptions[]).map((item, index) => {

@@ -2,9 +2,10 @@
 // so far.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import type { OptionNames } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
+import { isChoice, readChoices } from './choices.js';
 import type { ParamGroup } from './param-groups.js';
 
 /** What a schedule may set in a group of parameters. */
@@ -44,14 +45,10 @@ export abstract class PureSchedule implements LrSchedule {
   loadStateDict(_state: JsonObject): void {}
 }
 
-/** Options that are words or switches; all others are numbers. */
-const NO_NUMBERS = new Set([
-  ...['warmupType', 'mode', 'thresholdMode', 'staircase', 'cycleMomentum', 'milestones'],
-]);
-
 /**
- * The options of schedule `name` by their own names. Throws DS_ARGUMENT for an unknown one, and for
- * what is no finite number; `required` ones have no default.
+ * The options of schedule `name` by their own names. Throws DS_ARGUMENT for an unknown one, for a
+ * switch or word that there is not, and for what else is no finite number; `required` ones have no
+ * default.
  */
 export function readSchedule<Options extends object>(
   name: string,
@@ -60,10 +57,11 @@ export function readSchedule<Options extends object>(
   required: readonly (keyof Options & string)[],
 ): Options {
   requireNoOptimizer(name, given);
-  const options = readOptions<Options>(name, given, known);
+  const options = readChoices<Options>(name, given, known);
   for (const key of required) requireFinite(`${name} ${key}`, options[key]);
   for (const [key, value] of Object.entries(options)) {
-    if (value != null && !NO_NUMBERS.has(key)) requireFinite(`${name} ${key}`, value);
+    if (value != null && key !== 'milestones' && !isChoice(key))
+      requireFinite(`${name} ${key}`, value);
   }
   return options;
 }

@@ -5,12 +5,16 @@ import { buildSchedules } from '../../lib/engine/setup/schedule.js';
 import { DsError } from '../../lib/errors.js';
 import { perElement } from '../../lib/optim/declared-state.js';
 import {
+  Adafactor,
   Adagrad,
   Adam,
   AdamW,
+  AdamW8bit,
   DeepSpeedCPUAdam,
   FusedAdam,
+  Lamb,
   Lion,
+  Muon,
   OneCycle,
   RMSprop,
   Sgd,
@@ -20,6 +24,9 @@ import type { UpdateKernels } from '../../lib/optim/update-kernels.js';
 import { Tensor } from '../../lib/tensor/index.js';
 
 const parameter = (): Tensor => Tensor.from([1, 2, 3]).keep();
+
+const muon = (params: Tensor[], options: object): Muon =>
+  new Muon([{ params, useMuon: false }], options);
 
 /** What one update of group 0 asks of the kernels. */
 function argumentsOf(optimizer: Sgd | Adagrad | Lion | AdamW, step: number): object {
@@ -33,6 +40,51 @@ function argumentsOf(optimizer: Sgd | Adagrad | Lion | AdamW, step: number): obj
   expect(asked).toHaveLength(1);
   return asked[0] as object;
 }
+
+test.each<[make: (params: Tensor[], options: object) => unknown, options: object, message: string]>(
+  [
+    [
+      (p, o) => new AdamW(p, o),
+      { biasCorrection: 'false' },
+      'AdamW biasCorrection: expected true or',
+    ],
+    [(p, o) => new AdamW(p, o), { decoupled: 0 }, 'AdamW decoupled: expected true or false, got 0'],
+    [(p, o) => new Adam(p, o), { adam_w_mode: 'false' }, 'Adam adamWMode: expected true or false'],
+    [
+      (p, o) => new AdamW8bit(p, o),
+      { biasCorrection: 1 },
+      'AdamW8bit biasCorrection: expected true',
+    ],
+    [
+      (p, o) => new Lamb(p, o),
+      { epsInsideSqrt: 'no' },
+      'Lamb epsInsideSqrt: expected true or false',
+    ],
+    [
+      (p, o) => new Adafactor(p, o),
+      { relativeStep: 'yes' },
+      'Adafactor relativeStep: expected true',
+    ],
+    [
+      (p, o) => new Sgd(p, o),
+      { nesterov: 'true', momentum: 0.9 },
+      'SGD nesterov: expected true or',
+    ],
+    [
+      (p, o) => new RMSprop(p, o),
+      { centered: 'false' },
+      'RMSprop centered: expected true or false',
+    ],
+    [
+      (p, o) => muon(p, o),
+      { nsMethod: 'Newton' },
+      'Muon nsMethod: expected "gram", "standard", got',
+    ],
+    [(p, o) => muon(p, o), { nesterov: 'false' }, 'Muon nesterov: expected true or false'],
+  ],
+)('a switch or word that there is not: %# %j', (make, options, message) => {
+  expect(() => make([parameter()], options)).toThrow(message);
+});
 
 test('SGD keeps state for groups with momentum alone', () => {
   const sgd = new Sgd([{ params: [parameter()] }, { params: [parameter()], momentum: 0.9 }]);

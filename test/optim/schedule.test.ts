@@ -190,3 +190,25 @@ describe('ReduceLROnPlateau', () => {
     expect(() => new ReduceLrOnPlateau({ baseLr: 1, factor: 1 })).toThrow(/factor/);
   });
 });
+
+test.each<[make: (options: never) => unknown, options: object, message: string]>([
+  [
+    (o) => new WarmupLr(o),
+    { maxLr: 1, warmupType: 'LOG' },
+    'WarmupLR warmupType: expected "log", ',
+  ],
+  [(o) => new LrRangeTest(o), { staircase: 'false' }, 'LRRangeTest staircase: expected true or'],
+  [(o) => new OneCycle(o), { minLr: 0, maxLr: 1, cycleMomentum: 0 }, 'OneCycle cycleMomentum: '],
+  [
+    (o) => new ReduceLrOnPlateau(o),
+    { baseLr: 1, mode: 'minimum' },
+    'ReduceLROnPlateau mode: expected "min", "max", got "minimum"',
+  ],
+  [
+    (o) => new ReduceLrOnPlateau(o),
+    { baseLr: 1, thresholdMode: 'relative' },
+    'ReduceLROnPlateau thresholdMode: expected "rel", "abs"',
+  ],
+])('a switch or word that there is not: %# %j', (make, options, message) => {
+  expect(() => make(options as never)).toThrow(message);
+});
