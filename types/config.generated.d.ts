@@ -451,7 +451,7 @@ export interface AdamParams {
   amsgrad?: boolean;
   /**
    * Takes PyTorch's implementation. Default false. No effect: the same update is made by the one
-   * implementation here.
+   * implementation here, with the weight_decay of PyTorch's AdamW, 0.01, where none is given.
    */
   torch_adam?: boolean;
 }
@@ -3045,7 +3045,7 @@ export interface ResolvedAdamParams {
   readonly amsgrad: boolean;
   /**
    * Takes PyTorch's implementation. No effect: the same update is made by the one implementation
-   * here.
+   * here, with the weight_decay of PyTorch's AdamW, 0.01, where none is given.
    */
   readonly torch_adam: boolean;
 }

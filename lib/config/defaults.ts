@@ -44,8 +44,8 @@ interface Derived {
 }
 
 /**
- * Muon's Adam takes the rate of `given` where it has none of its own; as in DeepSpeed. Returns what
- * was derived.
+ * Hyperparameters that `given` leaves to others, as DeepSpeed does: Muon's Adam takes lr, and
+ * PyTorch's AdamW has a weight decay of its own. Returns which was derived.
  */
 export function deriveParams({ optimizer }: Section, given: Section): Derived | null {
   if (!isSection(optimizer) || !isSection(optimizer.params)) return null;
@@ -55,6 +55,10 @@ export function deriveParams({ optimizer }: Section, given: Section): Derived | 
   if (type === 'Muon' && own.lr !== undefined && own.adam_lr === undefined) {
     params.adam_lr = own.lr;
     return { key: 'adam_lr', of: 'optimizer.params.lr' };
+  }
+  if (params.torch_adam && params.adam_w_mode && own.weight_decay === undefined) {
+    params.weight_decay = 0.01;
+    return { key: 'weight_decay', of: 'optimizer.params.torch_adam' };
   }
   return null;
 }

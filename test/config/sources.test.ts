@@ -180,6 +180,19 @@ test.each<[params: Record<string, number>, rate: number, origin: string]>([
   expect(originLine(origins!['optimizer.params.adam_lr']!)).toBe(origin);
 });
 
+test.each<[type: 'Adam' | 'AdamW', params: object, decay: number, origin: string]>([
+  ['AdamW', { torch_adam: true }, 0.01, 'derived: optimizer.params.torch_adam'],
+  ['Adam', { torch_adam: true }, 0.01, 'derived: optimizer.params.torch_adam'],
+  ['Adam', { torch_adam: true, adam_w_mode: false }, 0, 'default'],
+  ['AdamW', { torch_adam: true, weight_decay: 0 }, 0, 'given'],
+  ['AdamW', { torch_adam: false }, 0, 'default'],
+])('%s with %j decays weights by %s: %s', (type, params, decay, origin) => {
+  const optimizer = { type, params };
+  const { config, origins } = checkConfig({ train_batch_size: 1, optimizer }, ONE);
+  expect(config?.optimizer?.params).toMatchObject({ ...params, weight_decay: decay });
+  expect(originLine(origins!['optimizer.params.weight_decay']!)).toBe(origin);
+});
+
 test('origins name old spellings, derived values and defaults', () => {
   const path = file(
     '{ "train_batch_size": 8,\n "bfloat16": { "enabled": true },\n "zero_optimization": { "max_live_parameters": 5 } }',
