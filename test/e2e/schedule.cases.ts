@@ -148,11 +148,15 @@ async function listOfAnotherLength(device: Device): Promise<void> {
 }
 
 /** Notices of an initialize() with groups of rates 1e-3 and 1e-5. */
-async function noticesOf(scheduler: DsConfig['scheduler'], device: Device): Promise<string[]> {
+async function noticesOf(
+  scheduler: DsConfig['scheduler'],
+  device: Device,
+  more: DsConfig = {},
+): Promise<string[]> {
   const model = tinyModel();
   const all = model.parameters();
   const modelParameters = [{ params: all.slice(0, 1) }, { params: all.slice(1), lr: 1e-5 }];
-  const config = { ...tinyConfig({ precision: 'fp32', offload: false }), scheduler };
+  const config = { ...tinyConfig({ precision: 'fp32', offload: false }), scheduler, ...more };
   const told: string[] = [];
   const { emitWarning } = process;
   process.emitWarning = ((text: string) => void told.push(text)) as typeof emitWarning;
@@ -184,10 +188,22 @@ async function unusedRatesAreTold(device: Device): Promise<void> {
   for (const scheduler of heard) assert.deepEqual(await noticesOf(scheduler, device), []);
 }
 
+async function idleMomentumIsTold(device: Device): Promise<void> {
+  const cycle = { cycle_min_lr: [1e-4, 1e-4], cycle_max_lr: [1e-3, 1e-3] };
+  const sgd: DsConfig = { optimizer: { type: 'SGD', params: { lr: 1e-3, momentum: 0.9 } } };
+  const [told, ...others] = await noticesOf({ type: 'OneCycle', params: cycle }, device, sgd);
+  assert.match(told ?? '', /^cycle_momentum of OneCycle has no effect on SGD, which has no betas/);
+  assert.deepEqual(others, []);
+  const still = { ...cycle, cycle_momentum: false };
+  assert.deepEqual(await noticesOf({ type: 'OneCycle', params: still }, device, sgd), []);
+  assert.deepEqual(await noticesOf({ type: 'OneCycle', params: cycle }, device), []);
+}
+
 export const cases: Case[] = [
   { name: 'lists of rates: one for each parameter group', run: listsPerGroup },
   { name: 'a list of another length is refused at initialize', run: listOfAnotherLength },
   { name: 'rates of groups that a schedule does not look at are told', run: unusedRatesAreTold },
+  { name: 'OneCycle over an optimizer without betas is told', run: idleMomentumIsTold },
   { name: 'OneCycle drives rate and betas of every update', run: drivesTheGroups },
   { name: 'the scheduled momentum reaches the weights', run: momentumReachesTheUpdate },
   { name: 'skipped updates do not advance OneCycle', run: skippedStepsDoNotAdvance },

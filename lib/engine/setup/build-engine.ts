@@ -60,7 +60,7 @@ import {
   tieOf,
 } from './pipeline.js';
 import { choosePlanned, measured, type Planned } from './planned-zero.js';
-import { unusedRates } from './schedule.js';
+import { idleMomentum, unusedRates } from './schedule.js';
 import { shardSizes } from './shard-sizes.js';
 import { shareLayers } from './share-layers.js';
 import { requireSequence, shareSequence } from './share-sequence.js';
@@ -115,6 +115,8 @@ export async function buildEngine(
   if (infoPath !== null && whole) await describeModel(infoPath, job, given, whole);
   const unused = clients.lrScheduler ? null : unusedRates(config.scheduler, optimizer.groups);
   if (unused && job.rank === 0) notice(unused);
+  const idle = idleMomentum(given.schedules, optimizer);
+  if (idle && job.rank === 0) notice(idle);
   const asked =
     planned && whole
       ? {

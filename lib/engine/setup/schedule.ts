@@ -7,6 +7,7 @@ import { ExponentialLr } from '../../optim/exponential.js';
 import { LinearLr } from '../../optim/linear.js';
 import { MultiStepLr } from '../../optim/multi-step.js';
 import { OneCycle } from '../../optim/one-cycle.js';
+import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup } from '../../optim/param-groups.js';
 import { PolynomialLr } from '../../optim/polynomial.js';
 import { LrRangeTest } from '../../optim/range-test.js';
@@ -76,6 +77,23 @@ export function unusedRates(
     `scheduler.params.${key} is ${peak} for all parameter groups, whose own rates, ` +
     `${rates.join(', ')}, have no effect: ${type} starts from none. Write a list: one for each group.`
   );
+}
+
+/**
+ * What to say where OneCycle would schedule the momentum of an optimizer that has no betas; null
+ * elsewhere. Source: DeepSpeed, which warns too.
+ */
+export function idleMomentum(
+  { schedules }: ScheduleSet,
+  { name, groups }: Optimizer,
+): string | null {
+  const isIdle = groups.some(({ betas }, group) => {
+    const schedule = schedules[group];
+    return !betas && schedule instanceof OneCycle && schedule.momentum(0) !== null;
+  });
+  return isIdle
+    ? `cycle_momentum of OneCycle has no effect on ${name}, which has no betas: the rate alone is scheduled. Set it to false.`
+    : null;
 }
 
 function ofGroup({ type, params }: ResolvedScheduler, group: number, groups: number) {
