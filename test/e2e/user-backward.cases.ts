@@ -356,6 +356,12 @@ async function boundaryUntilStep(device: Device): Promise<void> {
   const loss = engine.forward<Tensor>(tokens, targets);
   engine.noSync(() => engine.backward(loss));
   assert.equal(engine.isGradientAccumulationBoundary(), false, 'after noSync()');
+  assert.throws(() => engine.step(), {
+    code: 'DS_AUTOGRAD',
+    message: /got those of noSync\(\) alone/,
+  });
+  engine.zeroGrad();
+  assert.throws(() => engine.step(), { code: 'DS_AUTOGRAD', message: /got no gradient since/ });
   engine.destroy();
 }
 

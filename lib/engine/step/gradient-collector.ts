@@ -152,7 +152,11 @@ export class GradientCollector implements UnitListener {
     if (this.pass === 'direct') this.endDirect();
     if (this.inNoSync) throw misuse('engine.step', 'step() outside noSync()', 'step() inside it');
     if (this.microSteps === 0) {
-      throw misuse('engine.step', 'backward() before step()', 'no gradient since the last step');
+      const got =
+        this.carried === null
+          ? 'no gradient since the last step'
+          : 'those of noSync() alone, which do not count';
+      throw misuse('engine.step', 'backward() before step()', got);
     }
     this.awaitsStep = false;
     if (!this.parts.batch.accumulation.applies(this.microSteps)) {
