@@ -20,10 +20,10 @@ const OPTIONS: OptionNames<ClipGradNormOptions> = { errorIfNonfinite: true };
 /**
  * Scales the gradients of `parameters` in place so that their joint L2 norm is at most `maxNorm`:
  * by min(1, maxNorm / (norm + 1e-6)). Returns the norm before that, a scalar f32 on their device;
- * nothing waits for it. Call it between backward() and step(); an engine clips by itself
- * ("gradient_clipping"). Parameters without a gradient do not count. Throws DS_ARGUMENT for
- * parameters that an engine has and for what is no list of parameters, DS_DEVICE where gradients
- * are on several devices.
+ * nothing waits for it. A `maxNorm` of Infinity measures alone. Call it between backward() and
+ * step(); an engine clips by itself ("gradient_clipping"). Parameters without a gradient do not
+ * count. Throws DS_ARGUMENT for parameters that an engine has and for what is no list of
+ * parameters, DS_DEVICE where gradients are on several devices.
  */
 export function clipGradNorm(
   parameters: Iterable<Tensor>,
@@ -33,15 +33,17 @@ export function clipGradNorm(
   const op = 'clipGradNorm';
   const { errorIfNonfinite = false } = readOptions(op, given, OPTIONS);
   requireType(`${op} errorIfNonfinite`, errorIfNonfinite, 'boolean');
-  requireFinite(`${op} maxNorm`, maxNorm, 0);
+  const isLimited = maxNorm !== Number.POSITIVE_INFINITY;
+  if (isLimited) requireFinite(`${op} maxNorm`, maxNorm, 0);
   const grads = gradientsOf(op, parameters);
   const device = grads[0]?.device;
   return noGrad(() =>
     scope(() => {
       if (!device) return zeros([]);
-      const control = controlOf(grads, maxNorm);
+      const control = controlOf(grads, isLimited ? maxNorm : 0);
       const norm = control.select(0, 2).clone();
       if (errorIfNonfinite && control.select(0, 3).item() === 0) throw nonfinite(op);
+      if (!isLimited) return norm;
       const factor = control.select(0, 0);
       for (const grad of grads) scaleBy(grad, factor);
       return norm;

@@ -206,6 +206,7 @@ function clips(device: Device): void {
   const before = grads();
   const norm = Math.hypot(...before);
   assert.ok(Math.abs(nn.clipGradNorm(model.parameters(), 2 * norm).item() / norm - 1) < 1e-6);
+  assert.ok(Math.abs(nn.clipGradNorm(model.parameters(), Infinity).item() / norm - 1) < 1e-6);
   assert.deepEqual(grads(), before);
   const found = nn.clipGradNorm(model.parameters(), norm / 3);
   assert.ok(Math.abs(found.item() / norm - 1) < 1e-6);
@@ -224,6 +225,7 @@ function clips(device: Device): void {
   weight.grad!.fill_(Number.NaN);
   const strict = { errorIfNonfinite: true };
   throwsCode('DS_NONFINITE', () => nn.clipGradNorm(model.parameters(), 1, strict));
+  throwsCode('DS_NONFINITE', () => nn.clipGradNorm(model.parameters(), Infinity, strict));
   assert.ok(Number.isNaN(nn.clipGradNorm(model.parameters(), 1).item()));
   throwsCode('DS_ARGUMENT', () => nn.clipGradNorm(model.namedParameters() as never, 1));
   throwsCode('DS_ARGUMENT', () => nn.clipGradNorm(model.parameters(), -1));
