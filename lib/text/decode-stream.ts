@@ -22,6 +22,7 @@ export class DecodeStream {
     private readonly decode: (ids: number[]) => string,
     before: readonly number[] = [],
   ) {
+    if (before.length === 0) return;
     const text = decode([...before]);
     if (cutAtEnd(text) > 0) return; // What comes may change its last character.
     this.window = [...before];
