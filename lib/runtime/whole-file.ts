@@ -4,6 +4,7 @@ import {
   closeSync,
   fchmodSync,
   fsyncSync,
+  lstatSync,
   openSync,
   readdirSync,
   realpathSync,
@@ -11,7 +12,7 @@ import {
   rmSync,
   statSync,
 } from 'node:fs';
-import { basename, dirname, join } from 'node:path';
+import { dirname, join } from 'node:path';
 
 const DRAFT = /^(.+)\.[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 /** After this long, a draft that nobody writes to is one of a process that died. */
@@ -19,22 +20,23 @@ const ABANDONED_MS = 24 * 3600 * 1000;
 
 /**
  * Writes `path` by `write`, which is given an open file beside it: the old file is there or the new
- * one, whole. What is no file, such as a pipe, is written to as it is. Drafts that died a day ago
- * are deleted: those of files whose names are `alike`, by default of this one. Throws Node's
- * errors.
+ * one, whole. What is no file, such as a pipe or a link to nowhere, is written to as it is. Of a
+ * folder that is the program's own, drafts that died a day ago of files whose names are `alike` are
+ * deleted. Throws Node's errors.
  */
 export function writeWhole(
   path: string,
   write: (file: number) => void,
   alike?: (name: string) => boolean,
 ): void {
-  const there = statSync(path, { throwIfNoEntry: false });
-  if (there && !there.isFile()) {
+  const quiet = { throwIfNoEntry: false } as const;
+  const there = statSync(path, quiet);
+  if (there ? !there.isFile() : lstatSync(path, quiet)) {
     writeTo(openSync(path, 'w'), write);
     return;
   }
   const place = there ? realpathSync(path) : path;
-  removeAbandoned(dirname(place), alike ?? ((name) => name === basename(place)));
+  if (alike) removeAbandoned(dirname(place), alike);
   const draft = `${place}.${randomUUID()}`;
   try {
     writeTo(openSync(draft, 'wx'), (file) => {

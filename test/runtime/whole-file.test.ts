@@ -1,6 +1,7 @@
 // Files that appear whole: what is there meanwhile, what they replace, and what dead writers left.
 import {
   chmodSync,
+  lstatSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
@@ -40,6 +41,10 @@ test('a file appears when it is whole, behind a link with the permissions of the
 test('what is no file is written to, not replaced', () => {
   writeWhole('/dev/null', (file) => writeFileSync(file, 'nothing'));
   expect(statSync('/dev/null').isCharacterDevice()).toBe(true);
+  symlinkSync('nowhere', at('link'));
+  writeWhole(at('link'), (file) => writeFileSync(file, 'new'));
+  expect(lstatSync(at('link')).isSymbolicLink()).toBe(true);
+  expect(text('nowhere')).toBe('new');
 });
 
 test('a writer that fails leaves what was there', () => {
@@ -50,13 +55,20 @@ test('a writer that fails leaves what was there', () => {
   expect(readdirSync(dir)).toEqual([]);
 });
 
-test('drafts of a file that died a day ago are deleted, and nothing else', () => {
+test('drafts that died a day ago are deleted in a folder of our own, and nothing else', () => {
   const id = '01234567-89ab-4cde-8f01-23456789abcd';
   const names = [`t.${id}`, `other.${id}`, `t.${id}.gz`, 't.1', id];
   for (const name of [...names, `t.${id.replace('0', 'f')}`]) writeFileSync(at(name), '');
   const past = Date.now() / 1000 - 25 * 3600;
   for (const name of names) utimesSync(at(name), past, past);
-  writeWhole(at('t'), () => {});
+  const all = readdirSync(dir);
+  writeWhole(at('t'), () => {}); // A folder of the user's: what has such a name may be theirs.
+  expect(readdirSync(dir).sort()).toEqual([...all, 't'].sort());
+  writeWhole(
+    at('t'),
+    () => {},
+    (name) => name === 't',
+  );
   expect(readdirSync(dir).sort()).toEqual(
     [...names.slice(1), `t.${id.replace('0', 'f')}`, 't'].sort(),
   );

@@ -2,24 +2,11 @@
 // it.
 import { Trainer, type TrainerOptions } from '../../lib/index.js';
 import type { OwnSchedule } from '../../lib/trainer/own-schedule.js';
-import { samples, tinyModel, type Window } from './tiny.js';
+import { destroyTrainers, opened, samples, tinyModel, tinyTrainer, type Window } from './tiny.js';
 
 type Options = Partial<TrainerOptions<Window>>;
 
-const open: Trainer<Window>[] = [];
-afterEach(async () => {
-  for (const one of open.splice(0)) await one.destroy();
-});
-
-/** Destroyed after the test. */
-function once(options: Options): Trainer<Window> {
-  const one = new Trainer<Window>({
-    ...{ model: tinyModel(), train: samples(10), device: 'cpu', progress: false, lr: 3e-3 },
-    ...{ batchSize: 2, epochs: 1, log: { every: 1 }, stopSignals: [], ...options },
-  });
-  open.push(one);
-  return one;
-}
+afterEach(destroyTrainers);
 
 test('what the file says stands, "auto" is filled, and what differs from options is one error', async () => {
   const deepspeed = {
@@ -34,14 +21,15 @@ test('what the file says stands, "auto" is filled, and what differs from options
     bf16: { enabled: 'auto' },
   } as const;
   const options = { model: tinyModel(), train: samples(20), device: 'cpu', progress: false };
-  const own = new Trainer({
-    ...options,
-    deepspeed,
-    warmup: 0.5,
-    weightDecay: 0.1,
-    stopSignals: [],
-  });
-  open.push(own);
+  const own = opened(
+    new Trainer({
+      ...options,
+      deepspeed,
+      warmup: 0.5,
+      weightDecay: 0.1,
+      stopSignals: [],
+    }),
+  );
   const { config } = await own.engine();
   expect(config).toMatchObject({
     ...{ train_batch_size: 5, gradient_clipping: 0.5, gradient_accumulation_steps: 1 },
@@ -49,7 +37,7 @@ test('what the file says stands, "auto" is filled, and what differs from options
     scheduler: { params: { total_num_steps: 12, warmup_num_steps: 6, warmup_max_lr: 0.25 } },
     bf16: { enabled: false },
   });
-  const other = once({ deepspeed, batchSize: 2, lr: 1e-3, maxGradNorm: 1 });
+  const other = tinyTrainer({ deepspeed, batchSize: 2, lr: 1e-3, maxGradNorm: 1 });
   const error = await other.train().then(
     () => null,
     (failure: unknown) => failure as Error,
@@ -71,7 +59,7 @@ test('numbers of the file that are written as strings fill "auto" as numbers', a
     scheduler: { type: 'WarmupDecayLR', params },
   } as unknown as Options['deepspeed'];
   const options = { train: samples(20), batchSize: undefined, lr: undefined, epochs: 3 };
-  const { config } = await once({ ...options, deepspeed }).engine();
+  const { config } = await tinyTrainer({ ...options, deepspeed }).engine();
   expect(config).toMatchObject({
     ...{ train_batch_size: 10, gradient_accumulation_steps: 2, gradient_clipping: 0.5 },
     optimizer: { params: { lr: 1e-3, eps: 1e-6, weight_decay: 0.1 } },
@@ -91,7 +79,7 @@ test.each<[Options['schedule'], string, number]>([
   const total = type === 'WarmupDecayLR' ? { total_num_steps: 'auto' } : {};
   const scheduler = { type, params: { ...params, ...total } };
   const deepspeed = { train_micro_batch_size_per_gpu: 'auto', scheduler } as Options['deepspeed'];
-  const { lrScheduler } = await once({ deepspeed, schedule }).engine();
+  const { lrScheduler } = await tinyTrainer({ deepspeed, schedule }).engine();
   const told = spy.mock.calls.map(([text]) => String(text));
   spy.mockRestore();
   expect(lrScheduler.schedules[0]?.name).toBe(type);
@@ -107,7 +95,7 @@ test.each<[Options, string | null]>([
   [{ schedule: 'constant_with_warmup', warmup: 2 }, null],
 ])('%j and its notice', async (options, expected) => {
   const spy = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
-  const engine = await once(options).engine();
+  const engine = await tinyTrainer(options).engine();
   const told = spy.mock.calls.map(([text]) => String(text));
   spy.mockRestore();
   expect(told).toEqual(expected ? [expect.stringContaining(expected)] : []);
@@ -118,7 +106,7 @@ test('the lowest rate as a share is one of the rate that the configuration says'
   const optimizer = { type: 'AdamW', params: { lr: 1e-3 } };
   const deepspeed = { train_micro_batch_size_per_gpu: 'auto', optimizer } as Options['deepspeed'];
   const schedule = { type: 'cosine_with_min_lr', minLrRate: 0.1 } as const;
-  const { lrScheduler } = await once({ deepspeed, schedule, lr: undefined }).engine();
+  const { lrScheduler } = await tinyTrainer({ deepspeed, schedule, lr: undefined }).engine();
   const own = lrScheduler.schedules[0] as unknown as OwnSchedule;
   expect(own.lr(1e6)).toBeCloseTo(1e-4, 12);
 });

@@ -2,29 +2,29 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Trainer, type TrainerOptions } from '../../lib/index.js';
-import { samples, tinyModel, type Window, weightsOf } from './tiny.js';
+import type { Trainer, TrainerOptions } from '../../lib/index.js';
+import {
+  destroyTrainers,
+  samples,
+  tinyModel,
+  tinyTrainer,
+  type Window,
+  weightsOf,
+} from './tiny.js';
 
 let dir: string;
 beforeEach(() => {
   dir = mkdtempSync(join(tmpdir(), 'ds-trainer-'));
 });
-const open: Trainer<Window>[] = [];
 afterEach(async () => {
-  for (const one of open.splice(0)) await one.destroy();
+  await destroyTrainers();
   rmSync(dir, { recursive: true, force: true });
 });
 
 type Options = Partial<TrainerOptions<Window>>;
 
-function trainer(options: Options): Trainer<Window> {
-  const one = new Trainer<Window>({
-    ...{ model: tinyModel(0.1), train: samples(10), device: 'cpu', progress: false, lr: 3e-3 },
-    ...{ batchSize: 2, epochs: 2, log: { every: 1 }, stopSignals: [], ...options },
-  });
-  open.push(one);
-  return one;
-}
+const trainer = (options: Options): Trainer<Window> =>
+  tinyTrainer({ model: tinyModel(0.1), epochs: 2, ...options });
 
 /** Metrics that evaluations give one after the other. */
 function scripted(values: readonly number[]) {

@@ -1,5 +1,5 @@
 // A tiny GPT-2 and windows of patterned tokens: what the Trainer's tests train.
-import { type data, nn } from '../../lib/index.js';
+import { type data, nn, Trainer, type TrainerOptions } from '../../lib/index.js';
 import { seed } from '../../lib/tensor/index.js';
 
 export const SEQ = 9;
@@ -36,4 +36,28 @@ export function weightsOf(module: nn.Module): Record<string, number[]> {
   return Object.fromEntries(
     Array.from(module.namedParameters(), ([name, tensor]) => [name, tensor.toArray()]),
   );
+}
+
+const open: Trainer<Window>[] = [];
+
+/** Ends with destroyTrainers(). */
+export function opened(one: Trainer<Window>): Trainer<Window> {
+  open.push(one);
+  return one;
+}
+
+/** Over ten samples by twos, with a log of each update; ends with destroyTrainers(). */
+export function tinyTrainer(options: Partial<TrainerOptions<Window>>): Trainer<Window> {
+  const usual = { model: tinyModel(), train: samples(10), device: 'cpu', progress: false };
+  return opened(
+    new Trainer<Window>({
+      ...{ ...usual, lr: 3e-3, batchSize: 2, epochs: 1, log: { every: 1 }, stopSignals: [] },
+      ...options,
+    }),
+  );
+}
+
+/** After each test. */
+export async function destroyTrainers(): Promise<void> {
+  for (const one of open.splice(0)) await one.destroy();
 }

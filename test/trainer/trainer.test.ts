@@ -16,7 +16,16 @@ import {
   type TrainerOptions,
   type text,
 } from '../../lib/index.js';
-import { SEQ, samples, tinyModel, VOCABULARY, type Window, weightsOf } from './tiny.js';
+import {
+  destroyTrainers,
+  opened,
+  SEQ,
+  samples,
+  tinyModel,
+  VOCABULARY,
+  type Window,
+  weightsOf,
+} from './tiny.js';
 
 interface Batch {
   tokens: Tensor;
@@ -24,10 +33,7 @@ interface Batch {
 }
 type Options = Partial<TrainerOptions<Window>>;
 
-const open: Trainer<Window>[] = [];
-afterEach(async () => {
-  for (const one of open.splice(0)) await one.destroy();
-});
+afterEach(destroyTrainers);
 
 function trainer(options: Options = {}): Trainer<Window> {
   return new Trainer<Window>({
@@ -37,11 +43,7 @@ function trainer(options: Options = {}): Trainer<Window> {
 }
 
 /** Destroyed after the test. */
-function once(options: Options = {}): Trainer<Window> {
-  const one = trainer(options);
-  open.push(one);
-  return one;
-}
+const once = (options: Options = {}): Trainer<Window> => opened(trainer(options));
 
 const logs = (events: readonly TrainerEvent[]): LogEvent[] =>
   events.filter((event): event is LogEvent => event.type === 'log');
