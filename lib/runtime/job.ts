@@ -4,7 +4,7 @@ import { addon, block } from './addon.js';
 import type { Device } from './device.js';
 import { dtypeCode, dtypeSize } from './dtype.js';
 import { native, settled } from './native.js';
-import type { Stream } from './stream.js';
+import { Event, type Stream } from './stream.js';
 import { describe, isContiguous, type View } from './view.js';
 
 /** The collectives and messages that a process group can issue. */
@@ -260,29 +260,51 @@ export class GroupHandle implements Tickets {
   }
 }
 
+/**
+ * Ends of what groups of one rank have begun, by tickets that all of these groups share: what one
+ * of them leaves behind, the next call of any lets go of.
+ */
+const ends = new Map<number, Event>();
+let lastTicket = 0;
+
+/** Lets go of those that are over, oldest first. */
+function land(): void {
+  for (const [ticket, end] of ends) {
+    if (!end.done) return;
+    ends.delete(ticket);
+    end.dispose();
+  }
+}
+
 /** A group of this rank alone: a collective is at most a copy, in the order of its stream. */
 export class SoloGroup implements Tickets {
-  start(call: Collective, stream: Stream): number {
-    const { input, output } = call;
-    if (!input || !output || call.count === 0) return 0;
-    const size = dtypeSize(input.dtype);
-    const to = output.offset * size;
-    const from = input.offset * size;
-    if (input.buffer === output.buffer && to === from) return 0;
-    output.buffer.copyFrom(
-      input.buffer,
-      { to, from, bytes: call.count * call.rows * size },
-      stream,
-    );
-    return 0;
+  start({ input, output, count, rows }: Collective, stream: Stream): number {
+    land();
+    const size = dtypeSize(input?.dtype ?? 'u8');
+    const to = (output?.offset ?? 0) * size;
+    const from = (input?.offset ?? 0) * size;
+    const isThere = input?.buffer === output?.buffer && to === from;
+    if (input && output && count > 0 && !isThere) {
+      output.buffer.copyFrom(input.buffer, { to, from, bytes: count * rows * size }, stream);
+    }
+    ends.set(++lastTicket, new Event(stream.device).record(stream));
+    return lastTicket;
   }
 
-  wait(): void {}
+  wait(ticket: number, stream: Stream): void {
+    const end = ends.get(ticket);
+    if (end) stream.wait(end);
+    land();
+  }
 
-  synchronize(): void {}
+  synchronize(ticket: number): void {
+    ends.get(ticket)?.synchronize();
+    land();
+  }
 
-  done(): boolean {
-    return true;
+  done(ticket: number): boolean {
+    land();
+    return ends.get(ticket)?.done ?? true;
   }
 
   giveUp(): void {}

@@ -277,14 +277,7 @@ export const gatherPlain: GatherUnit = (place, flat, group, at) => {
   const numel = flat.numel / group.size;
   const own = sliceFlat(flat, { offset: group.rank * numel, numel });
   place.load(own, at.stream);
-  const uploaded = new Event(flat.device).record(at.stream);
   const work = group.allGather(flat, own, at);
   own.release();
-  return {
-    wait: (stream) => {
-      stream.wait(uploaded);
-      uploaded.dispose();
-      work.wait(stream);
-    },
-  };
+  return work;
 };

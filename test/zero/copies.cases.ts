@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
+import { tinyEngine, trainTiny, weightBits } from '../e2e/tiny-training.js';
 import { everywhere } from '../parallel/checkpoints.cases.js';
 import type { Case } from '../support/case.js';
 import type { CodesJob, CodesReport } from './codes-process.js';
@@ -91,6 +92,22 @@ async function wholeCopies(device: Device): Promise<void> {
   }
 }
 
+/** Beside compute, codes are written on one stream and read on the other. */
+async function codesAlone(device: Device): Promise<void> {
+  const runs = [];
+  for (const overlap_comm of [false, true]) {
+    const zero = {
+      ...{ stage: 3 as const, overlap_comm, zero_quantized_weights: true },
+      offload_param: { device: 'cpu' as const },
+    };
+    const engine = await tinyEngine({ precision: 'bf16', offload: true, zero }, device);
+    const losses = trainTiny(engine, 0, 50);
+    runs.push({ losses, weights: weightBits(engine) });
+    engine.destroy();
+  }
+  assert.deepEqual(runs[1], runs[0]);
+}
+
 const checkpoints = (device: Device): Promise<void> =>
   everywhere(device, [
     { name: 'alone', ranks: 1, mesh: {}, stage: 0 },
@@ -120,6 +137,7 @@ export const cases: Case[] = [
     run: copiesAgree,
     gpus: 4,
   },
+  { name: 'weights in 8 bits on one rank, beside compute or not', run: codesAlone },
   { name: 'whole copies and codes on 2 ranks', run: wholeCopies, gpus: 2 },
   { name: 'saved on 1 and copies of 2 ranks, resumed on each', run: checkpoints, gpus: 4 },
 ];
