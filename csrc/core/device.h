@@ -46,11 +46,12 @@ struct DeviceInfo {
 /// and takes copies of one urgency stream by stream: those of one that never pauses hold up all
 /// others.
 enum class Urgency {
-  kBulk,   // Much, and nobody waits for its first part: state on its way to an update and back.
-  kUsual,  // What compute waits for, piece by piece.
-  kFirst,  // Little, and all else waits for it: the tokens of a batch.
+  kBulk,     // Much, and nobody waits for its first part: state on its way to an update and back.
+  kUsual,    // What compute waits for, piece by piece.
+  kAwaited,  // What compute reads next, whose copies pass what is bulk: weights that are gathered.
+  kFirst,    // Little, and all else waits for it: the tokens of a batch.
 };
-constexpr int kUrgencies = 3;
+constexpr int kUrgencies = 4;
 
 /// A GPU is used on one thread, JavaScript's; the CPU on any. Methods throw ds::Error.
 class Device {

@@ -50,16 +50,19 @@ Place place_of(const void* p) {
 
 }  // namespace
 
-CudaStream::CudaStream(CudaDevice& device, int urgency) : device_(device) {
+CudaStream::CudaStream(CudaDevice& device, int priority, Urgency urgency)
+    : device_(device), urgency_(urgency) {
   device_.make_current();
   int least = 0, greatest = 0;
   DS_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest), "create_stream");
   DS_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
-                                       std::max(least - urgency, greatest)),
+                                       std::max(least - priority, greatest)),
           "create_stream");
+  if (urgency_ == Urgency::kBulk) device_.count_bulk_streams(1);
 }
 
 CudaStream::~CudaStream() {
+  if (urgency_ == Urgency::kBulk) device_.count_bulk_streams(-1);
   if (host_queue_ && device_.has_given_up()) host_queue_->drop();
   host_queue_.reset();
   device_.forget(stream_);
@@ -146,10 +149,10 @@ void CudaDevice::trim() {
 
 /// Kernels beside compute are short, and others wait for them: a tile that is updated, a
 /// collective. So compute is the least urgent, and what is copied in bulk, which has no kernels.
-/// Copies of neighbouring priorities do not pass each other, those further apart do.
+/// Copies of neighbouring priorities do not pass each other, those further apart now and then.
 std::unique_ptr<Stream> CudaDevice::create_stream(Urgency urgency) {
-  constexpr int kPriorities[kUrgencies] = {0, 3, 5};
-  return std::make_unique<CudaStream>(*this, kPriorities[static_cast<int>(urgency)]);
+  constexpr int kPriorities[kUrgencies] = {0, 3, 3, 5};
+  return std::make_unique<CudaStream>(*this, kPriorities[static_cast<int>(urgency)], urgency);
 }
 
 std::unique_ptr<Event> CudaDevice::create_event(bool timed) {
@@ -212,6 +215,12 @@ double CudaDevice::elapsed_ms(Event& start, Event& end) {
   return milliseconds;
 }
 
+/// What is awaited comes past the engines, as long as bulk streams keep these busy.
+bool CudaDevice::passes_engines(cudaMemoryType to, const Stream& stream) const {
+  return bulk_streams_ > 0 && to == cudaMemoryTypeDevice &&
+         static_cast<const CudaStream&>(stream).urgency() == Urgency::kAwaited;
+}
+
 void CudaDevice::copy(void* dst, const void* src, size_t bytes, Stream& stream) {
   if (bytes == 0) return;
   make_current();
@@ -219,7 +228,9 @@ void CudaDevice::copy(void* dst, const void* src, size_t bytes, Stream& stream) 
   const Place to = place_of(dst), from = place_of(src);
   const bool crosses = (to.kind == cudaMemoryTypeHost && from.kind == cudaMemoryTypeDevice) ||
                        (to.kind == cudaMemoryTypeDevice && from.kind == cudaMemoryTypeHost);
-  if (crosses && bytes <= kMostDirectBytes && to.address && from.address) {
+  if (crosses && to.address && from.address &&
+      (bytes <= kFewBytes ||
+       (passes_engines(to.kind, stream) && in_wide_words(to.address, from.address, bytes)))) {
     copy_directly(to.address, from.address, bytes, order);
     return;
   }

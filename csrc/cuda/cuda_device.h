@@ -22,16 +22,18 @@ class Gemm;
 /// Owns a non-blocking CUDA stream: it never orders itself with the legacy default stream.
 class CudaStream final : public Stream {
  public:
-  /// Blocks of more urgent streams are placed, and their copies begin, before those that wait in
-  /// others; 0 is the least urgent.
-  CudaStream(CudaDevice& device, int urgency);
+  /// Blocks of streams of a higher priority are placed, and their copies begin, before those that
+  /// wait in others; 0 is the lowest priority.
+  CudaStream(CudaDevice& device, int priority, Urgency urgency = Urgency::kUsual);
   ~CudaStream() override;
   cudaStream_t get() const { return stream_; }
+  Urgency urgency() const { return urgency_; }
   /// Opened by the first call.
   HostQueue& host_queue();
 
  private:
   CudaDevice& device_;
+  const Urgency urgency_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<HostQueue> host_queue_;
 };
@@ -93,6 +95,8 @@ class CudaDevice final : public Device {
   /// Work on it will never end: waits throw DS_CUDA from now on.
   void give_up() { given_up_.store(true); }
   bool has_given_up() const { return given_up_.load(); }
+  /// So many streams more are bulk.
+  void count_bulk_streams(int more) { bulk_streams_ += more; }
   /// A stream is about to be destroyed: returns what is kept for it.
   void forget(cudaStream_t stream);
 
@@ -104,10 +108,12 @@ class CudaDevice final : public Device {
   void collect_host_calls();
   /// Throws DS_CUDA after give_up().
   void require_hope() const;
+  bool passes_engines(cudaMemoryType to, const Stream& stream) const;
 
   const int index_;
   cudaDeviceProp properties_{};
   bool deterministic_ = false, captures_ = false;
+  int bulk_streams_ = 0;
   std::atomic<bool> given_up_{false};
   std::atomic<HostCall*> finished_{nullptr};
   SleepingWaits waits_;

@@ -9,16 +9,25 @@ namespace ds::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
-/// Enough loads on their way to hide PCIe's latency, few enough to leave compute its place.
-constexpr size_t kMostBlocks = 8;
+constexpr int kThreads = 1024;
+/// Words of a thread that are on their way at a time.
+constexpr int kEach = 4;
+/// 128 KiB on their way, which hides PCIe's latency; the other processors stay with compute.
+constexpr size_t kMostBlocks = 2;
 
 template <class Word>
 __global__ void __launch_bounds__(kThreads)
     direct_copy_kernel(Word* dst, const Word* src, size_t count) {
   const size_t stride = static_cast<size_t>(gridDim.x) * kThreads;
-  for (size_t i = static_cast<size_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += stride)
-    dst[i] = src[i];
+  size_t i = static_cast<size_t>(blockIdx.x) * kThreads + threadIdx.x;
+  for (; i + (kEach - 1) * stride < count; i += kEach * stride) {
+    Word words[kEach];
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) words[k] = src[i + k * stride];
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) dst[i + k * stride] = words[k];
+  }
+  for (; i < count; i += stride) dst[i] = src[i];
 }
 
 template <class Word>
@@ -29,10 +38,19 @@ void launch(void* dst, const void* src, size_t bytes, cudaStream_t stream) {
       static_cast<Word*>(dst), static_cast<const Word*>(src), count);
 }
 
+/// As divisible by powers of 2 as both addresses and the size are.
+uintptr_t places_of(const void* dst, const void* src, size_t bytes) {
+  return reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src) | bytes;
+}
+
 }  // namespace
 
+bool in_wide_words(const void* dst, const void* src, size_t bytes) {
+  return places_of(dst, src, bytes) % sizeof(uint4) == 0;
+}
+
 void copy_directly(void* dst, const void* src, size_t bytes, cudaStream_t stream) {
-  const auto places = reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src) | bytes;
+  const uintptr_t places = places_of(dst, src, bytes);
   if (places % sizeof(uint4) == 0) launch<uint4>(dst, src, bytes, stream);
   else if (places % sizeof(uint32_t) == 0) launch<uint32_t>(dst, src, bytes, stream);
   else launch<uint8_t>(dst, src, bytes, stream);

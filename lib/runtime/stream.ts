@@ -15,11 +15,12 @@ export interface StreamHome {
 
 /**
  * Whose work begins first where that of several streams could: `bulk` is much, and nobody waits for
- * its first part; `first` is little, and all else waits for it.
+ * its first part; compute waits for what is `awaited` next, whose copies to the device pass those
+ * that are bulk; `first` is little, and all else waits for it.
  */
-export type Urgency = 'bulk' | 'usual' | 'first';
+export type Urgency = 'bulk' | 'usual' | 'awaited' | 'first';
 /** As csrc/core/device.h numbers them. */
-const URGENCIES: readonly Urgency[] = ['bulk', 'usual', 'first'];
+const URGENCIES: readonly Urgency[] = ['bulk', 'usual', 'awaited', 'first'];
 
 /** By their handles, until they are disposed of. */
 const living = new Map<number, Stream>();

@@ -79,7 +79,9 @@ export class GatheredWeights implements WeightFlow {
     private readonly options: GatherOptions,
   ) {
     this.trace = options.trace ?? new UnitTrace();
-    this.stream = options.overlap ? Stream.create(device, 'gathers of weights') : device.compute;
+    this.stream = options.overlap
+      ? Stream.create(device, 'gathers of weights', 'awaited')
+      : device.compute;
     this.computed = new Event(device);
   }
 

@@ -2,6 +2,8 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { Buffer as Memory } from '../../lib/runtime/buffer.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { Event, Stream } from '../../lib/runtime/stream.js';
 import type { Case } from '../support/case.js';
 
 /** Where a GPU's copies of few bytes end, see csrc/cuda/direct_copy.h. */
@@ -24,36 +26,54 @@ function expected(before: Uint8Array, part: Uint8Array, offset: number): Uint8Ar
   return out;
 }
 
+/** There on `stream`, and back. */
+function copies(device: Device, stream: Stream, sizes: readonly number[]): void {
+  for (const bytes of sizes) {
+    const room = bytes + 2 * MARGIN;
+    const [there, host, back] = [
+      Memory.allocate(device, room),
+      Memory.allocatePinned(device, room),
+      Memory.allocatePinned(device, room),
+    ];
+    const allocated = new Event(device).record(device.compute);
+    stream.wait(allocated);
+    allocated.dispose();
+    for (const [to, from] of OFFSETS) {
+      const [sent, before, after] = [0, 1, 2].map(() => Uint8Array.from(randomBytes(room)));
+      host.write(0, sent as Uint8Array, stream);
+      there.write(0, before as Uint8Array, stream);
+      back.write(0, after as Uint8Array, stream);
+      stream.synchronize();
+      there.copyFrom(host, { to, from, bytes }, stream);
+      back.copyFrom(there, { to: from, from: to, bytes }, stream);
+      const [arrived, returned] = [new Uint8Array(room), new Uint8Array(room)];
+      there.read(0, arrived, stream);
+      back.read(0, returned, stream);
+      const part = (sent as Uint8Array).subarray(from, from + bytes);
+      const what = `${bytes} bytes from ${from} to ${to}`;
+      // Large arrays are compared as bytes: element by element takes seconds.
+      const same = (a: Uint8Array, b: Uint8Array): boolean => Buffer.compare(a, b) === 0;
+      assert.ok(same(arrived, expected(before as Uint8Array, part, to)), what);
+      assert.ok(same(returned, expected(after as Uint8Array, part, from)), what);
+    }
+    for (const memory of [there, host, back]) memory.release();
+  }
+}
+
 export const cases: Case[] = [
   {
     name: 'copies of all sizes between a device and pinned memory, there and back',
+    run: (device) => copies(device, device.compute, SIZES),
+  },
+  {
+    name: 'copies of all sizes while streams of state live, past them and between them',
     run(device) {
-      const { compute } = device;
-      for (const bytes of SIZES) {
-        const room = bytes + 2 * MARGIN;
-        const [there, host, back] = [
-          Memory.allocate(device, room),
-          Memory.allocatePinned(device, room),
-          Memory.allocatePinned(device, room),
-        ];
-        for (const [to, from] of OFFSETS) {
-          const [sent, before, after] = [0, 1, 2].map(() => Uint8Array.from(randomBytes(room)));
-          host.write(0, sent as Uint8Array, compute);
-          there.write(0, before as Uint8Array, compute);
-          back.write(0, after as Uint8Array, compute);
-          compute.synchronize();
-          there.copyFrom(host, { to, from, bytes }, compute);
-          back.copyFrom(there, { to: from, from: to, bytes }, compute);
-          const [arrived, returned] = [new Uint8Array(room), new Uint8Array(room)];
-          there.read(0, arrived, compute);
-          back.read(0, returned, compute);
-          const part = (sent as Uint8Array).subarray(from, from + bytes);
-          const what = `${bytes} bytes from ${from} to ${to}`;
-          assert.deepEqual(arrived, expected(before as Uint8Array, part, to), what);
-          assert.deepEqual(returned, expected(after as Uint8Array, part, from), what);
-        }
-        for (const memory of [there, host, back]) memory.release();
-      }
+      const streams = (['bulk', 'usual', 'awaited'] as const).map((urgency) =>
+        Stream.create(device, urgency, urgency),
+      );
+      const sizes = [...SIZES, 5 * FEW + 48, 2 ** 22];
+      for (const stream of streams) copies(device, stream, sizes);
+      for (const stream of streams) stream.dispose();
     },
   },
 ];
