@@ -193,4 +193,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Another number where an op, or a class that the libraries share, is another.
-#define DS_INTERFACE_HASH 859188845
+#define DS_INTERFACE_HASH 1087816143
