@@ -37,25 +37,38 @@ const weightsToo = { ...offload, stage: 3, weights: 'cpu', speculates: false } a
 const after13B = { ...offload, microBatch: 6, speculates: false, gpuShare: 0.0612 } as const;
 
 /**
- * Of one call, with the shares that runs found. Weights that the device tries out were in host
- * memory, too: that row is no longer what runs.
+ * Sections of offload-h200.json, each of one call, and rows there with the shares that were found.
  */
-const halvesTriedOut: readonly (readonly [row: string, model: string, setup: Partial<Setup>])[] = [
-  ['clipping rare', '1558M', { ...offload, gpuShare: 0.447 }],
-  ['clipping rare, share 0', '1558M', offload],
+const inHalves = 'masters in halves that are tried out';
+const staying = "weights of the GPU's share stay there";
+const weightsTriedOut = { ...weightsToo, speculates: true } as const;
+type SharedRow = readonly [section: string, row: string, model: string, setup: Partial<Setup>];
+const sharedRows: readonly SharedRow[] = [
+  [inHalves, 'clipping rare', '1558M', { ...offload, gpuShare: 0.447 }],
+  [inHalves, 'clipping rare, share 0', '1558M', offload],
   [
+    inHalves,
     'stage 3, weights in host memory, too, after the verdict',
     '1558M',
     { ...weightsToo, gpuShare: 0.309 },
   ],
   [
+    inHalves,
     '10B, clip 1.0, pool capped at 32 GiB',
     '10B',
     { ...offload, microBatch: 10, speculates: false, gpuShare: 0.334 },
   ],
+  [staying, 'clipping rare', '1558M', { ...offload, gpuShare: 0.507 }],
+  [
+    staying,
+    'stage 3, weights in host memory, too',
+    '1558M',
+    { ...weightsTriedOut, gpuShare: 0.507 },
+  ],
+  [staying, 'stage 3, weights in host memory, too, share 0', '1558M', weightsTriedOut],
 ];
-const triedOut = (...path: string[]): number =>
-  numberOf('offload-h200', ['masters in halves that are tried out', ...path]);
+const shared = (section: string, row: string, ...path: string[]): number =>
+  numberOf('offload-h200', [section, row, ...path]);
 
 type Row = [name: string, model: string, setup: Partial<Setup>, gib: () => number];
 
@@ -148,8 +161,13 @@ const deviceRows: Row[] = [
   ],
 ];
 
-for (const [row, model, setup] of halvesTriedOut) {
-  deviceRows.push([row, model, setup, () => triedOut(row, 'peak_device_gib')]);
+for (const [section, row, model, setup] of sharedRows) {
+  deviceRows.push([
+    `${row}, ${section}`,
+    model,
+    setup,
+    () => shared(section, row, 'peak_device_gib'),
+  ]);
 }
 
 test.each(deviceRows)('peak of the device: %s', (_, model, setup, gib) => {
@@ -199,8 +217,13 @@ const hostRows: Row[] = [
   ['13B', '13B', after13B, () => measured('train-13B-offload', 'peak_host_rss_gib')],
 ];
 
-for (const [row, model, setup] of halvesTriedOut) {
-  hostRows.push([row, model, setup, () => triedOut(row, 'peak_host_rss_gib')]);
+for (const [section, row, model, setup] of sharedRows) {
+  hostRows.push([
+    `${row}, ${section}`,
+    model,
+    setup,
+    () => shared(section, row, 'peak_host_rss_gib'),
+  ]);
 }
 
 test.each(hostRows)('peak of host memory: %s', (_, model, setup, gib) => {
@@ -312,8 +335,9 @@ timeRows.push(
   ],
 );
 
-for (const [row, model, setup] of halvesTriedOut) {
-  timeRows.push([row, model, setup, machine(1, 16), () => triedOut(row, 'step_ms', 'median')]);
+for (const [section, row, model, setup] of sharedRows) {
+  const ms = (): number => shared(section, row, 'step_ms', 'median');
+  timeRows.push([`${row}, ${section}`, model, setup, machine(1, 16), ms]);
 }
 
 test('weights from host memory come for each micro-batch, however little it computes', () => {
