@@ -10,7 +10,7 @@ import type { ToOwner, Wire } from './wire.js';
 
 /** Who takes the gradients of a step, partition by partition. */
 export interface GradientReceiver {
-  /** partition.grad is complete in the order of `stream`, where partition.ready is recorded. */
+  /** partition.grad is complete in the order of `stream`. Records partition.ready there. */
   reduced(partition: Partition, stream: Stream): void;
 }
 
@@ -46,7 +46,6 @@ export class LocalGradients implements GradientFlow {
   conclude(partition: Partition, receiver: GradientReceiver): void {
     const { compute } = partition.device;
     partition.grad = partition.unit.gradient.take();
-    partition.ready.record(compute);
     receiver.reduced(partition, compute);
   }
 
@@ -105,7 +104,6 @@ export class SummedGradients extends ExchangedGradients {
       start: (stream) => this.parts.wire.allReduce(grad, { stream, purpose }),
       done: (stream) => {
         partition.grad = grad;
-        partition.ready.record(stream);
         receiver.reduced(partition, stream);
       },
     });
@@ -171,7 +169,6 @@ export class OwnedGradients extends ExchangedGradients {
       done: (stream) => {
         full.release();
         partition.grad = shard;
-        partition.ready.record(stream);
         receiver.reduced(partition, stream);
       },
     });
@@ -197,7 +194,6 @@ export class ShardedGradients extends ExchangedGradients {
         isSummed = partition.grad !== null;
         if (partition.grad) add(partition.grad, shard, stream);
         else partition.grad = shard;
-        partition.ready.record(stream);
         receiver?.reduced(partition, stream);
       },
       free: () => {

@@ -63,8 +63,8 @@ export class WeightPart {
 }
 
 /**
- * Made by a stage, which fills `grad` and records `ready`; a home consumes both. An update writes
- * the weights.
+ * Made by a stage, which fills `grad`; whoever counts that in the norm records `ready`, and a home
+ * consumes both. An update writes the weights.
  */
 export class Partition extends WeightPart {
   declare readonly unit: Unit;
@@ -77,7 +77,7 @@ export class Partition extends WeightPart {
   grad: Tensor | null = null;
   /** Whether `grad` is of this rank's samples alone, where ranks sum none up. */
   isOwnGrad = false;
-  /** `grad` is complete. */
+  /** `grad` is complete, and none but its home reads it any more. */
   readonly ready: Event;
 
   /** `counted` is also the part of the gradient whose squares this rank adds to the norm. */

@@ -108,6 +108,8 @@ export class StepControl implements GradientReceiver {
   /** Counts a step's gradient in the norm, and hands it to who updates with it. */
   reduced(partition: Partition, stream: Stream): void {
     this.add(partition, stream);
+    // Whoever gives the gradient's memory back waits for this: the norm has been read.
+    partition.ready.record(stream);
     this.options.state.gradReady(partition);
   }
 
