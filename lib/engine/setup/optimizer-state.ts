@@ -76,9 +76,10 @@ export function furnish(state: OptimizerState, options: StateOptions, owned: Rel
     const schedule = owned.own(afterVerdict(made, resident, options));
     state.add({ partitions: resident, home: made, schedule });
   }
+  // A ratio of 0 leaves nothing.
+  if (rest.length === 0) return;
   if (home === 'cpu') addOffloaded(state, { ...options, partitions: rest }, owned);
-  // A ratio of 0 leaves nothing, and a file has bytes.
-  if (home === 'nvme' && rest.length > 0) addOnDisk(state, { ...options, partitions: rest }, owned);
+  if (home === 'nvme') addOnDisk(state, { ...options, partitions: rest }, owned);
 }
 
 /**
