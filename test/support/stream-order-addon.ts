@@ -1,0 +1,392 @@
+// The native addon under a watch of stream orders, to be named in DS_NATIVE_BINDING: a use of
+// memory that nothing orders throws where it is enqueued. Which operands an op writes is seen, not
+// written down: those that its runs change.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { type DType, dtypeSizes, dtypes } from '../../lib/runtime/dtypes.generated.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+import type { Addon } from '../../types/addon.generated.js';
+import { type Bytes, HOST, isWithin, overlap, StreamOrder } from './stream-order.js';
+
+const own = (require('node-gyp-build') as (root: string) => Addon)(packageRoot());
+const order = new StreamOrder();
+
+/** As often is an event not over yet, when somebody asks who has not waited for it. */
+const NOT_YET = 2;
+
+/** Of an op, by its number: what is put into the block for it, in that order. */
+interface Op {
+  name: string;
+  words: readonly { name: string; isView: boolean }[];
+  /** Places among its words of operands that were seen to change. */
+  readonly written: Set<number>;
+  /** How often those of the others were looked at. */
+  readonly looks: Map<number, number>;
+}
+
+/** An operand that so many runs have left as it was is one that the op reads. */
+const LOOKS = 40;
+
+/** The ops as kernels.generated.ts has them. */
+function readOps(): Map<number, Op> {
+  const path = join(packageRoot(), 'lib', 'runtime', 'kernels.generated.ts');
+  const text = readFileSync(path, 'utf8');
+  const ops = new Map<number, Op>();
+  const bodies = /^function put(\w+)\(args: \w+\): void \{\n([\s\S]*?)^\}$/gm;
+  for (const [, name, body] of text.matchAll(bodies)) {
+    const words = [
+      ...(body as string).matchAll(
+        /putView\(args\.([\w.]+), at\)|block\[at\+\+\]|block\[(?:at|\d+)\] = /g,
+      ),
+    ];
+    const call = new RegExp(`  put${name}\\(args\\);\\n  call\\((\\d+), `).exec(text);
+    if (!call) throw new Error(`${path}: no call of ${name}`);
+    ops.set(Number(call[1]), {
+      name: name as string,
+      words: words.map(([, view]) => ({ name: view ?? '', isView: view !== undefined })),
+      written: new Set(words.flatMap(([, view], word) => (view === 'out' ? [word] : []))),
+      looks: new Map(),
+    });
+  }
+  return ops;
+}
+
+const ops = readOps();
+let block: Float64Array = new Float64Array(2);
+/** By buffer: the stream in whose order its memory comes and goes; pinned memory has none. */
+const owners = new Map<number, number>();
+const asked = new Map<number, number>();
+
+function check(error: string | null): void {
+  if (error) throw new Error(`race: ${error}`);
+}
+
+/** An operand in the block, and its place there. */
+interface Operand extends Bytes {
+  word: number;
+}
+
+function operandsOf(op: Op): Operand[] {
+  const out: Operand[] = [];
+  let at = 0;
+  for (const [word, { isView }] of op.words.entries()) {
+    const buffer = block[at] as number;
+    if (!isView || buffer === 0) {
+      at += 1;
+      continue;
+    }
+    const [size, ndim, offset] = [
+      dtypeSizes[dtypes[block[at + 1] as number] as DType],
+      block[at + 2] as number,
+      block[at + 3] as number,
+    ];
+    let [last, isEmpty] = [0, false];
+    for (let d = 0; d < ndim; ++d) {
+      const [n, stride] = [block[at + 4 + d] as number, block[at + 4 + ndim + d] as number];
+      if (n === 0) isEmpty = true;
+      last += (n - 1) * Math.abs(stride);
+    }
+    at += 4 + 2 * ndim;
+    if (isEmpty) continue;
+    out.push({ word, buffer, from: offset * size, to: (offset + last + 1) * size });
+  }
+  return out;
+}
+
+function contents({ buffer, from, to }: Bytes, stream: number): Buffer {
+  const out = Buffer.alloc(to - from);
+  own.read(buffer, from, out, stream);
+  return out;
+}
+
+/** Runs op `number` by `run` on `stream`, and notes what it read and wrote. */
+function watched(number: number, stream: number, run: () => void): void {
+  const op = ops.get(number) as Op;
+  const operands = operandsOf(op);
+  // Of two operands in one place, nobody sees which one is written.
+  const isAlone = (one: Operand): boolean =>
+    operands.every((other) => other === one || !overlap(one, other));
+  const unknown = operands.filter(
+    (one) => !op.written.has(one.word) && (op.looks.get(one.word) ?? 0) < LOOKS && isAlone(one),
+  );
+  const before = unknown.map((one) => contents(one, stream));
+  run();
+  unknown.forEach((one, i) => {
+    if (!contents(one, stream).equals(before[i] as Buffer)) op.written.add(one.word);
+    op.looks.set(one.word, (op.looks.get(one.word) ?? 0) + 1);
+  });
+  order.begin(stream);
+  for (const { word, ...bytes } of operands) {
+    const what = `${op.name}, ${op.words[word]?.name},`;
+    check(order.use(stream, bytes, op.written.has(word), { what }));
+  }
+}
+
+/** One use by `stream`, on its own. */
+function uses(stream: number, bytes: Bytes, writes: boolean, what: string): void {
+  order.begin(stream);
+  check(order.use(stream, bytes, writes, { what }));
+}
+
+const range = (buffer: number, from: number, bytes: number): Bytes => ({
+  buffer,
+  from,
+  to: from + bytes,
+});
+
+/** Those that live. */
+const streams = new Set<number>();
+
+function waitForAll(): void {
+  for (const stream of streams) order.follow(HOST, stream);
+}
+
+/** Between memory and a disk, an actor of its own; `at` is where it lies in the file. */
+interface Transfer {
+  actor: number;
+  file: number;
+  memory: Bytes;
+  at: Bytes;
+}
+let transfers: Transfer[] = [];
+/** By file and place in memory. */
+const movers = new Map<string, number>();
+
+function moverOf(place: string): number {
+  const actor = movers.get(place) ?? -1 - movers.size;
+  movers.set(place, actor);
+  return actor;
+}
+
+/** `actor` goes on when transfers of `file` that touch these bytes are over. */
+function followTransfers(actor: number, file: number, ...touched: readonly Bytes[]): void {
+  for (const one of transfers) {
+    const isTouched = touched.some((bytes) => overlap(bytes, one.memory) || overlap(bytes, one.at));
+    if (one.file === file && isTouched) order.follow(actor, one.actor);
+  }
+}
+
+interface Group {
+  /** Ranks. */
+  size: number;
+  /** Events behind its collectives, by their tickets. */
+  ends: Map<number, number>;
+}
+const groups = new Map<number, Group>();
+let lastEnd = 0;
+/** Whether input and output have a slot for each rank, in the order of collectiveKinds. */
+const SLOTS: readonly (readonly [input: boolean, output: boolean])[] = [
+  [false, false],
+  [true, false],
+  [false, true],
+  [false, false],
+  [false, false],
+  [true, true],
+  [false, false],
+  [false, false],
+  [false, false],
+];
+
+/** Words of the block. */
+type Ten = [
+  ...[number, number, number, number, number],
+  ...[number, number, number, number, number],
+];
+
+/** What `actor` does later comes after the collective. */
+function landed(group: number, ticket: number, actor: number): void {
+  const end = groups.get(group)?.ends.get(ticket);
+  if (end !== undefined) order.wait(actor, end);
+}
+
+const watchedCalls: Partial<Addon> = {
+  setArguments(given) {
+    block = given;
+    own.setArguments(given);
+  },
+  open(number) {
+    const stream = own.open(number);
+    order.name(stream, 'compute');
+    streams.add(stream);
+    return stream;
+  },
+  run() {
+    const [stream, op] = [block[block.length - 2] as number, block[block.length - 1] as number];
+    watched(op, stream, own.run);
+  },
+  runOnHost(op, stream) {
+    watched(op, stream, () => own.runOnHost(op, stream));
+  },
+  allocate() {
+    const [stream, bytes] = [block[block.length - 2] as number, block[block.length - 1] as number];
+    own.allocate();
+    const buffer = block[block.length - 2] as number;
+    owners.set(buffer, stream);
+    // It has been free since what the stream did last: whoever has waited for that may use it.
+    check(order.use(stream, range(buffer, 0, bytes), true, { what: 'the allocation' }));
+  },
+  allocatePinned(number, bytes) {
+    const buffer = own.allocatePinned(number, bytes);
+    uses(HOST, range(buffer, 0, bytes), true, 'the allocation');
+    return buffer;
+  },
+  release(buffer) {
+    const owner = owners.get(buffer);
+    owners.delete(buffer);
+    own.release(buffer);
+    if (owner === undefined) return;
+    order.begin(owner);
+    check(order.free(owner, buffer, owner, 'the release'));
+  },
+  releaseOn(buffer, stream) {
+    own.releaseOn(buffer, stream);
+    const owner = owners.get(buffer) as number;
+    owners.delete(buffer);
+    order.begin(stream);
+    check(order.free(stream, buffer, owner, 'the release'));
+  },
+  copy(...call) {
+    const [to, toOffset, from, fromOffset, bytes, stream] = call;
+    own.copy(...call);
+    order.begin(stream);
+    check(order.use(stream, range(from, fromOffset, bytes), false, { what: 'a copy' }));
+    check(order.use(stream, range(to, toOffset, bytes), true, { what: 'a copy' }));
+  },
+  read(buffer, offset, target, stream) {
+    own.read(buffer, offset, target, stream);
+    uses(stream, range(buffer, offset, target.byteLength), false, 'read()');
+    order.follow(HOST, stream);
+  },
+  write(buffer, offset, source, stream) {
+    own.write(buffer, offset, source, stream);
+    uses(stream, range(buffer, offset, source.byteLength), true, 'write()');
+    order.follow(HOST, stream);
+  },
+  record(event, stream) {
+    own.record(event, stream);
+    order.record(event, stream);
+    asked.delete(event);
+  },
+  wait(stream, event) {
+    own.wait(stream, event);
+    order.wait(stream, event);
+  },
+  done(event) {
+    own.done(event);
+    if (order.hasPassed(event)) return true;
+    const times = (asked.get(event) ?? 0) + 1;
+    asked.set(event, times);
+    if (times <= NOT_YET) return false;
+    order.wait(HOST, event);
+    return true;
+  },
+  synchronizeEvent(event) {
+    own.synchronizeEvent(event);
+    order.wait(HOST, event);
+  },
+  synchronizeStream(stream) {
+    own.synchronizeStream(stream);
+    order.follow(HOST, stream);
+  },
+  synchronizeDevice(number) {
+    own.synchronizeDevice(number);
+    waitForAll();
+  },
+  createStream(number, urgency) {
+    const stream = own.createStream(number, urgency);
+    streams.add(stream);
+    return stream;
+  },
+  releaseStream(stream) {
+    own.releaseStream(stream);
+    waitForAll();
+    streams.delete(stream);
+    order.end(stream);
+  },
+  releaseEvent(event) {
+    own.releaseEvent(event);
+    order.forget(event);
+    asked.delete(event);
+  },
+  startSwap(...call) {
+    const [file, writes, offset, buffer, bufferOffset, bytes, stream] = call;
+    own.startSwap(...call);
+    order.begin(stream);
+    const actor = moverOf(`${file} ${buffer} ${bufferOffset}`);
+    const memory = range(buffer, bufferOffset, bytes);
+    const at = range(-file, offset, bytes);
+    order.follow(actor, stream);
+    followTransfers(actor, file, memory, at);
+    const gone = (one: Transfer): boolean => one.file === file && isWithin(one.memory, memory);
+    transfers = transfers.filter((one) => !gone(one));
+    transfers.push({ actor, file, memory, at });
+    order.name(actor, writes ? 'a write to a disk' : 'a read from a disk');
+    uses(actor, memory, !writes, 'a transfer');
+  },
+  waitSwap(file, buffer, bufferOffset, bytes, stream) {
+    own.waitSwap(file, buffer, bufferOffset, bytes, stream);
+    followTransfers(stream, file, range(buffer, bufferOffset, bytes));
+  },
+  async openGroup(job, deviceStream, name, ranks, rank) {
+    const group = await own.openGroup(job, deviceStream, name, ranks, rank);
+    groups.set(group, { size: ranks.length, ends: new Map() });
+    return group;
+  },
+  startCollective(group, stream, purpose, label) {
+    const [kind, , dtype, count, , input, inputAt, output, outputAt, rows] = Array.from(
+      block.slice(0, 10),
+    ) as Ten;
+    const ticket = own.startCollective(group, stream, purpose, label);
+    const { size, ends } = groups.get(group) as Group;
+    // On a GPU it runs in the order of its stream.
+    order.begin(stream);
+    const how = { what: purpose || label, holds: true };
+    const width = dtypeSizes[dtypes[dtype] as DType];
+    const [inSlots, outSlots] = SLOTS[kind] as readonly [boolean, boolean];
+    const part = (buffer: number, at: number, isAll: boolean): Bytes =>
+      range(buffer, at * width, count * rows * width * (isAll ? size : 1));
+    if (input) check(order.use(stream, part(input, inputAt, inSlots), false, how));
+    if (output) check(order.use(stream, part(output, outputAt, outSlots), true, how));
+    order.record(--lastEnd, stream);
+    ends.set(ticket, lastEnd);
+    return ticket;
+  },
+  waitCollective(group, ticket, stream) {
+    own.waitCollective(group, ticket, stream);
+    landed(group, ticket, stream);
+  },
+  synchronizeCollective(group, ticket) {
+    own.synchronizeCollective(group, ticket);
+    landed(group, ticket, HOST);
+  },
+  collectiveDone(group, ticket) {
+    const isDone = own.collectiveDone(group, ticket);
+    if (isDone) landed(group, ticket, HOST);
+    return isDone;
+  },
+  writeFile(path, offset, head, segments, crc) {
+    for (let at = 0; at < segments.length; at += 3) {
+      const [buffer, from, bytes] = segments.slice(at, at + 3) as unknown as [
+        number,
+        number,
+        number,
+      ];
+      ofTheHost(range(buffer, from, bytes), false, `a write to ${path}`);
+    }
+    return own.writeFile(path, offset, head, segments, crc);
+  },
+  readFile(...call) {
+    const [, path, , bytes, buffer, bufferOffset] = call;
+    ofTheHost(range(buffer, bufferOffset, bytes), true, `a read from ${path}`);
+    return own.readFile(...call);
+  },
+};
+
+/**
+ * Of pinned memory: that of the CPU's tensors is host memory, too, where that of a GPU's is copied.
+ */
+function ofTheHost(bytes: Bytes, writes: boolean, what: string): void {
+  if (!owners.has(bytes.buffer)) uses(HOST, bytes, writes, what);
+}
+
+module.exports = { ...own, ...watchedCalls };
