@@ -85,6 +85,7 @@ function watched(program: string, ...words: string[]): { status: number | null; 
     [...commandFor(program), ...words],
     {
       encoding: 'utf8',
+      timeout: 200_000,
       env: {
         ...process.env,
         DS_NATIVE_BINDING: join(__dirname, `stream-order-addon${extension}`),
