@@ -9,6 +9,7 @@ import {
   seed,
   Tensor,
 } from '../../lib/index.js';
+import type { Device } from '../../lib/runtime/device.js';
 
 export type Section = configuration.CompressionTrainingConfig;
 
@@ -70,22 +71,26 @@ export const configOf = (
 });
 
 /** An engine of a small model that is compressed by `section`. */
-export async function compressed(section: Section, more: DsConfig = {}): Promise<Engine> {
+export async function compressed(
+  section: Section,
+  more: DsConfig = {},
+  device: string | Device = 'cpu',
+): Promise<Engine> {
   const config = configOf(section, more);
   const model = initCompression(small(), config);
-  const { engine } = await initialize({ model, config, device: 'cpu' });
+  const { engine } = await initialize({ model, config, device });
   return engine;
 }
 
 /** `steps` updates on from where the engine is, on this rank's part of each batch: the losses. */
 export function train(engine: Engine, steps: number): number[] {
-  const { dpRank: rank, dpWorldSize: ranks } = engine;
+  const { device, dpRank: rank, dpWorldSize: ranks } = engine;
   const last = engine.globalSteps + steps;
   const losses: number[] = [];
   while (engine.globalSteps < last) {
     const step = engine.globalSteps;
     const ids = Int32Array.from({ length: ROWS / ranks }, (_, i) => (i * ranks + rank + step) % 7);
-    const index = Tensor.from(ids, { shape: [ROWS / ranks] });
+    const index = Tensor.from(ids, { shape: [ROWS / ranks], device });
     const loss = engine.forward<Tensor>(index).sub(0.5).square().mean();
     engine.backward(loss);
     engine.step();

@@ -2,6 +2,10 @@
 import { initDistributed } from '../../lib/comm/index.js';
 import { compressed, everything, train, valuesOf } from './models.js';
 
+export interface RanksJob {
+  device: 'cpu' | 'cuda';
+}
+
 /** Of each stage. */
 export interface RanksReport {
   losses: number[][];
@@ -9,13 +13,15 @@ export interface RanksReport {
 }
 
 async function main(): Promise<void> {
-  const job = await initDistributed({ device: 'cpu' });
+  const { device } = JSON.parse(process.argv[2] ?? '') as RanksJob;
+  const job = await initDistributed(device === 'cpu' ? { device } : {});
   const report: RanksReport = { losses: [], values: [] };
   for (const stage of [0, 1, 2, 3] as const) {
-    const engine = await compressed(everything, {
+    const more = {
       train_micro_batch_size_per_gpu: 2,
       zero_optimization: { stage, stage3_param_persistence_threshold: 0 },
-    });
+    };
+    const engine = await compressed(everything, more, job.world.device);
     report.losses.push(train(engine, 6));
     report.values.push(valuesOf(engine));
     engine.destroy();
