@@ -288,8 +288,9 @@ void Watchdog::listen(Milliseconds patience) {
   }
   if (garbled) received_.clear();
   const bool silent = Clock::now() - heard_ > StoreServer::kSilence;
-  if (alone_ || failure_->raised() || !(lost || garbled || silent)) return;
-  alone_ = true;
+  if (alone_ || !(lost || garbled || silent)) return;
+  alone_ = true;  // Also after a failure: the end of a connection can be read for ever.
+  if (failure_->raised()) return;
   const std::string op = pending_.empty() ? "process group" : name_of(pending_.front());
   fail(Error("DS_COMM", op, "every rank to stay until the end",
              text("the process that holds the job's store (rank 0 or the launcher) ",

@@ -2,7 +2,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createHmac, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { setImmediate as turn } from 'node:timers/promises';
@@ -93,6 +93,35 @@ async function withStoreProcess(
   }
 }
 
+/** What a rank reports of itself: of csrc/comm/wire.h. */
+function report(rank: number, ...notes: number[]): Buffer {
+  const payload = Buffer.from([8, rank, 0, 0, 0, ...notes]);
+  return Buffer.concat([Buffer.from([payload.length, 0, 0, 0]), payload]);
+}
+
+async function enter(store: StoreAddress): Promise<Socket> {
+  const socket = await open(store.port);
+  await shake(socket, secret);
+  return socket;
+}
+
+/** Rejects with the failure of the job. */
+async function failureOf(job: Job): Promise<never> {
+  for (;;) {
+    await new Promise((r) => setTimeout(r, 5));
+    job.check();
+  }
+}
+
+/** Hundredths of a second that watchdogs of this process have run. */
+function watchdogTicks(): number {
+  const tasks = readdirSync('/proc/self/task').map((id) => `/proc/self/task/${id}`);
+  const stats = tasks.map((task) => readFileSync(`${task}/stat`, 'utf8'));
+  const own = stats.filter((stat) => stat.includes('(ds-watchdog)'));
+  const ticks = own.flatMap((stat) => stat.split(') ')[1]?.split(' ').slice(11, 13) ?? []);
+  return ticks.reduce((sum, each) => sum + Number(each), 0);
+}
+
 test('a store that is frozen is given up after the timeout of the job', () =>
   withStoreProcess(async (store, serving) => {
     const [job, patient] = await Promise.all(
@@ -131,18 +160,9 @@ test('a store whose process dies is named by every request, the one under way to
 
 test('a rank that leaves while the store is busy has left; one that only ends is named', () =>
   withStoreProcess(async (store, serving) => {
-    const report = (rank: number, ...notes: number[]) => {
-      const payload = Buffer.from([8, rank, 0, 0, 0, ...notes]); // of csrc/comm/wire.h
-      return Buffer.concat([Buffer.from([payload.length, 0, 0, 0]), payload]);
-    };
     const leaving = 7;
-    const enter = async () => {
-      const socket = await open(store.port);
-      await shake(socket, secret);
-      return socket;
-    };
     const job = await Job.join({ store, rank: 2, worldSize: 3, timeout: MINUTE });
-    const [first, second] = [await enter(), await enter()];
+    const [first, second] = [await enter(store), await enter(store)];
     first.write(report(0));
     await once(first, 'data');
     serving.kill('SIGSTOP');
@@ -157,13 +177,22 @@ test('a rank that leaves while the store is busy has left; one that only ends is
     serving.kill('SIGCONT');
     await job.set('still', 'here');
     second.end(report(1));
-    const failure = async () => {
-      for (;;) {
-        await new Promise((r) => setTimeout(r, 5));
-        job.check();
-      }
-    };
-    await expect(failure()).rejects.toMatchObject({ got: expect.stringMatching(/^rank 1: /) });
+    await expect(failureOf(job)).rejects.toMatchObject({
+      got: expect.stringMatching(/^rank 1: /),
+    });
+    job.close();
+  }));
+
+test('a rank whose job has failed sleeps, also when the store dies after that', () =>
+  withStoreProcess(async (store, serving) => {
+    const job = await Job.join({ store, rank: 0, worldSize: 2, timeout: MINUTE });
+    (await enter(store)).end(report(1));
+    await expect(failureOf(job)).rejects.toMatchObject({ code: 'DS_COMM' });
+    serving.kill('SIGKILL');
+    await once(serving, 'close');
+    const before = watchdogTicks();
+    await new Promise((r) => setTimeout(r, 1000));
+    expect(watchdogTicks() - before).toBeLessThan(5);
     job.close();
   }));
 
