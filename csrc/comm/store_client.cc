@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 #include "sha256.h"
@@ -137,7 +138,9 @@ std::string StoreClient::get(const std::string& key, Milliseconds patience) {
 }
 
 std::optional<std::string> StoreClient::find(const std::string& key, Milliseconds patience) {
-  const auto limit = static_cast<uint32_t>(patience.count());
+  // What 32 bits do not hold ends after 49 days.
+  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+  const auto limit = static_cast<uint32_t>(std::min<int64_t>(patience.count(), kMost));
   return ask(Writer().put(Request::get).put(key).put(limit), patience);
 }
 

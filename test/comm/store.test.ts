@@ -262,6 +262,14 @@ describe('operations', () => {
       expect(await b.waiters('late')).toBe(0);
     }));
 
+  test('get waits for longer than milliseconds of 32 bits', () =>
+    withJobs(async (a, b) => {
+      const waiting = expect(a.get('late', 2 ** 32)).resolves.toBe('now');
+      await new Promise((r) => setTimeout(r, 50));
+      await b.set('late', 'now');
+      await waiting;
+    }));
+
   test('add from two ranks at once loses nothing', () =>
     withJobs(async (a, b) => {
       const adds = Array.from({ length: 100 }, (_, i) => (i % 2 ? a : b).add('sum', i));
