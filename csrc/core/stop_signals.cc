@@ -66,8 +66,9 @@ void StopSignals::watch(int signal) {
   ours.sa_flags = SA_SIGINFO | SA_RESTART;
   sigfillset(&ours.sa_mask);
   const bool known = signal > 0 && signal < kSignals;
-  // Read first: the handler may run as soon as it is installed.
-  if (!known || sigaction(signal, nullptr, &g_before[signal]) != 0 || g_is_watched[signal] ||
+  // Read first: the handler may run as soon as it is installed. Of a watched signal it would be
+  // this one, which would then call itself.
+  if (!known || g_is_watched[signal] || sigaction(signal, nullptr, &g_before[signal]) != 0 ||
       sigaction(signal, &ours, nullptr) != 0) {
     throw Error("DS_ARGUMENT", "stop signals", "a signal that can be handled, once",
                 text("number ", signal), "SIGKILL and SIGSTOP cannot be noticed.");

@@ -1,5 +1,6 @@
 // Signals reach a training loop that never yields, on all ranks at the same step, and a second one
 // ends it.
+import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -68,6 +69,24 @@ test('a run that never asks, and one whose engine is gone, end as ever', async (
     run.child.kill('SIGTERM');
     expect(await run.finished).toMatchObject({ code: null, signal: 'SIGTERM' });
   }
+});
+
+test('a second watch of a signal in one process is refused, and does not change the first', () => {
+  const program = `
+    const { addon } = require(${JSON.stringify(join(__dirname, '../../lib/runtime/addon.ts'))});
+    const { SIGUSR2 } = require('node:os').constants.signals;
+    process.on('SIGUSR2', () => console.log('heard', addon.notedSignal() === SIGUSR2));
+    addon.watchSignal(SIGUSR2);
+    try {
+      addon.watchSignal(SIGUSR2);
+    } catch (error) {
+      console.log(error.code);
+    }
+    process.kill(process.pid, 'SIGUSR2');
+    setTimeout(() => addon.unwatchSignal(SIGUSR2), 100);`;
+  const hook = join(__dirname, '../support/run-typescript.cjs');
+  const ended = spawnSync(process.execPath, ['-r', hook, '-e', program], { encoding: 'utf8' });
+  expect(ended).toMatchObject({ status: 0, stdout: 'DS_ARGUMENT\nheard true\n' });
 });
 
 test('ranks stop at the same step when one of them has a signal, or asks', async () => {
