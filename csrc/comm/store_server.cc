@@ -79,7 +79,10 @@ void StoreServer::serve_all() {
       entries.push_back({client.socket.get(), events, 0});
     }
     const size_t count = clients_.size();
-    if (poll(entries.data(), entries.size(), next_wait(Clock::now())) < 0 && errno != EINTR) return;
+    const int wait = next_wait(Clock::now());
+    const Clock::time_point due = Clock::now() + Milliseconds(wait);
+    if (poll(entries.data(), entries.size(), wait) < 0 && errno != EINTR) return;
+    excuse(Clock::now() - due);
     auto client = clients_.begin();
     for (size_t i = 0; i < count; ++i, ++client) {
       const short ready = entries[i + 2].revents;
@@ -108,6 +111,11 @@ int StoreServer::next_wait(Clock::time_point now) const {
   }
   const auto left = std::chrono::ceil<Milliseconds>(next - now).count();
   return static_cast<int>(std::max<int64_t>(left, 0));
+}
+
+void StoreServer::excuse(Clock::duration late) {
+  if (late <= Clock::duration::zero()) return;
+  for (Client& client : clients_) client.heard += late;
 }
 
 void StoreServer::accept_all() {

@@ -76,6 +76,8 @@ class StoreServer {
   void tell_verdict();
   void forget(Clients::iterator client);
   int next_wait(Clock::time_point now) const;
+  /// What this thread was late by, as when the whole job was stopped, is nobody's silence.
+  void excuse(Clock::duration late);
 
   const std::string secret_;
   Socket listener_;

@@ -256,7 +256,9 @@ void Watchdog::complain(Watched& work, Note note, Clock::time_point now) {
 
 void Watchdog::listen(Milliseconds patience) {
   pollfd entries[2] = {{wake_.get(), POLLIN, 0}, {alone_ ? -1 : socket_.get(), POLLIN, 0}};
+  const Clock::time_point due = Clock::now() + patience;
   if (poll(entries, 2, static_cast<int>(patience.count())) < 0 && errno != EINTR) return;
+  excuse(Clock::now() - due);
   if (entries[0].revents) {
     uint64_t count;
     static_cast<void>(!read(wake_.get(), &count, sizeof(count)));
@@ -298,6 +300,12 @@ void Watchdog::listen(Milliseconds patience) {
                   : lost  ? "ended or its connection broke"
                           : "was not heard of in time"),
              "Look at the output of rank 0: it ended first."));
+}
+
+void Watchdog::excuse(Clock::duration late) {
+  if (late <= Clock::duration::zero()) return;
+  heard_ += late;
+  for (Watched& work : pending_) work.since += late;
 }
 
 void Watchdog::hear(Reader answer) {

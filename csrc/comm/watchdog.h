@@ -75,6 +75,8 @@ class Watchdog {
   void examine();
   void complain(Watched& work, Note note, Clock::time_point now);
   void listen(Milliseconds patience);
+  /// What this thread was late by, as when the whole job was stopped, is nobody's fault.
+  void excuse(Clock::duration late);
   void hear(Reader answer);
   void fail(const Error& error);
   void wake();

@@ -5,6 +5,7 @@ import { once } from 'node:events';
 import { readdirSync, readFileSync } from 'node:fs';
 import { connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
+import type { Readable } from 'node:stream';
 import { setImmediate as turn } from 'node:timers/promises';
 import { addon } from '../../lib/runtime/addon.js';
 import { cpu } from '../../lib/runtime/device.js';
@@ -14,9 +15,12 @@ const ROOT = join(__dirname, '..', '..');
 const LIBRARY = join(ROOT, 'lib');
 const HOOK = join(ROOT, 'test', 'support', 'run-typescript.cjs');
 const COMPILED = __filename.endsWith('.js');
+const JOB = join(LIBRARY, 'runtime', COMPILED ? 'job.js' : 'job.ts');
 const host = '127.0.0.1';
 const NONCE = 32;
 const MINUTE = 60_000;
+/** StoreServer::kSilence. */
+const SILENCE = 15_000;
 
 let server: StoreServer;
 let secret: string;
@@ -74,19 +78,21 @@ async function shake(socket: Socket, key: string): Promise<{ answer: Buffer; rig
   return { answer: await answer, right: proof('ds server') };
 }
 
+function startNode(program: string): ChildProcess {
+  return spawn(process.execPath, [...(COMPILED ? [] : ['-r', HOOK]), '-e', program]);
+}
+
 /** A store in a process of its own, which signals may freeze. */
 async function withStoreProcess(
   body: (store: StoreAddress, serving: ChildProcess) => Promise<void>,
 ): Promise<void> {
-  const program = `
-    const { StoreServer } = require(${JSON.stringify(`${LIBRARY}/runtime/job.${COMPILED ? 'js' : 'ts'}`)});
-    const server = new StoreServer({ host: '127.0.0.1', port: 0, secret: process.argv.at(-1) });
-    console.log(server.port);
-    setInterval(() => {}, 1000);`;
-  const args = [...(COMPILED ? [] : ['-r', HOOK]), '-e', program, secret];
-  const serving = spawn(process.execPath, args);
+  const serving = startNode(`
+    const { StoreServer } = require(${JSON.stringify(JOB)});
+    const secret = ${JSON.stringify(secret)};
+    console.log(new StoreServer({ host: '127.0.0.1', port: 0, secret }).port);
+    setInterval(() => {}, 1000);`);
   try {
-    const [line] = (await once(serving.stdout, 'data')) as [Buffer];
+    const [line] = (await once(serving.stdout as Readable, 'data')) as [Buffer];
     await body({ host, port: Number(line), secret }, serving);
   } finally {
     serving.kill('SIGKILL');
@@ -181,6 +187,31 @@ test('a rank that leaves while the store is busy has left; one that only ends is
       got: expect.stringMatching(/^rank 1: /),
     });
     job.close();
+  }));
+
+test('a job that is stopped as a whole, longer than a silent rank may be, goes on', () =>
+  withStoreProcess(async (store, serving) => {
+    const rank = startNode(`
+      const { Job } = require(${JSON.stringify(JOB)});
+      const options = { store: ${JSON.stringify(store)}, rank: 0, worldSize: 1, timeout: 60000 };
+      Job.join(options).then((job) => {
+        console.log('joined');
+        const ask = () => job.set('a', '1').then(() => job.check());
+        const tell = () => ask().then(() => 'well', String).then(console.log);
+        process.stdin.once('data', () => tell().then(() => process.exit()));
+      });`);
+    const said = async () => String((await once(rank.stdout as Readable, 'data'))[0]);
+    try {
+      expect(await said()).toBe('joined\n');
+      for (const one of [serving, rank]) one.kill('SIGSTOP');
+      await new Promise((r) => setTimeout(r, SILENCE + 1000));
+      for (const one of [serving, rank]) one.kill('SIGCONT');
+      await new Promise((r) => setTimeout(r, 1000));
+      rank.stdin?.write('ask');
+      expect(await said()).toBe('well\n');
+    } finally {
+      rank.kill('SIGKILL');
+    }
   }));
 
 test('a rank whose job has failed sleeps, also when the store dies after that', () =>
