@@ -76,8 +76,23 @@ async function gathers(setting: Parameters<typeof frozenEngine>[1]): Promise<voi
   zero.GatheredParameters(engine, {}, () => {
     assert.deepEqual([...new Set(up.weight.toArray().flat(2) as number[])], [0.25]);
   });
+  gathersSeveral(engine);
   engine.destroy();
   assert.throws(() => up.weight.toArray(), /DS_RELEASED|shard/);
+}
+
+/** All frozen parameters of one unit at once. */
+function gathersSeveral(engine: Engine): void {
+  const block = (engine.module as Net).blocks[1] as nn.Module;
+  const frozen = block.parameters().filter(({ requiresGrad }) => !requiresGrad);
+  zero.GatheredParameters(block, { modifierRank: 1 }, () => {
+    if (engine.globalRank !== 1) return;
+    for (const [i, parameter] of frozen.entries()) nn.init.constant(i + 1)(parameter);
+  });
+  zero.GatheredParameters(block, {}, () => {
+    const found = frozen.map((parameter) => [...new Set(parameter.toArray().flat(2) as number[])]);
+    assert.deepEqual(found, [[1], [2], [3], [4]]);
+  });
 }
 
 /** The same of one that every rank has whole; what the other rank writes is lost. */

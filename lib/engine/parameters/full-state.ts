@@ -15,7 +15,7 @@ import { takeOver } from '../../zero/collectives.js';
 import { copyFlat, sliceFlat, slicePiece } from '../../zero/flat.js';
 import type { LentState } from '../../zero/home/lent-state.js';
 import { overlap, type Piece, shardOf } from '../../zero/layout.js';
-import type { Partition } from '../../zero/partition.js';
+import type { Partition, WeightPart } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
 import { settle } from '../step/settle.js';
 import { type HeldParameter, type OwnedParameter, ownerOf } from './owned-parameters.js';
@@ -143,30 +143,37 @@ export function writeMaster({ engine, partition, slot }: OwnedParameter, values:
 }
 
 /**
- * Keeps this rank's part of a frozen parameter as it is gathered now, for later gathers. Waits for
- * the device.
+ * Keeps this rank's part of a frozen parameter as it is gathered now. The others of its unit are
+ * still to be read: publishFrozen() follows once all are kept. Waits for the device.
  */
 export function writeFrozen({ engine, part, slot, parameter }: HeldParameter): void {
-  const { compute } = engine.device;
   const values = { ...perElement(slot.shape), values: parameter };
   writeParts({ engine, part, slot }, values, (piece) => {
     const lent = part.place.lend(piece);
     lent.wait();
     return lent;
   });
-  engine.parts.stage.publish(part, compute);
-  if (parameter.missing !== null) engine.parts.stage.acquire(part.unit);
 }
 
 /** Brings changed master weights to the weights of all ranks. All ranks call it. */
 export function publishMasters(engine: EngineCore, partitions: Iterable<Partition>): void {
-  const { stage, state, device } = engine.parts;
+  const { state } = engine.parts;
   for (const partition of partitions) {
     state.synchronize();
     state.refresh(partition);
-    stage.publish(partition, device.compute);
-    if (!stage.shardsWeights) stage.acquire(partition.unit);
+    publish(engine, partition);
   }
+}
+
+/** Brings frozen weights that were kept to later gathers. All ranks call it. */
+export function publishFrozen(engine: EngineCore, parts: Iterable<WeightPart>): void {
+  for (const part of parts) publish(engine, part);
+}
+
+function publish({ parts, device }: EngineCore, part: WeightPart): void {
+  const { stage } = parts;
+  stage.publish(part, device.compute);
+  if (!stage.shardsWeights) stage.acquire(part.unit);
 }
 
 /** A piece of master weights or state, there; the caller releases its tensor. */

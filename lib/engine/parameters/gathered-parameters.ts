@@ -13,7 +13,7 @@ import { scope, Tensor } from '../../tensor/index.js';
 import { takeOver } from '../../zero/collectives.js';
 import type { EngineCore } from '../engine-parts.js';
 import { settle } from '../step/settle.js';
-import { publishMasters, writeFrozen, writeMaster } from './full-state.js';
+import { publishFrozen, publishMasters, writeFrozen, writeMaster } from './full-state.js';
 import {
   type HeldParameter,
   heldBy,
@@ -83,6 +83,8 @@ export function gatheredParameters<Result>(
 /** What ranks have in common for the time of the body. */
 type Shared = HeldParameter | WholeParameter;
 
+const isFrozenPart = (one: Shared): one is HeldParameter => 'part' in one && !isOwned(one);
+
 function modified<Result>(held: readonly Shared[], root: number, body: () => Result): Result {
   const before = held.map(({ parameter }) => fingerprint(parameter));
   const outcome = outcomeOf(held, body);
@@ -121,10 +123,11 @@ function adoptChanges(held: readonly Shared[], root: number, before: readonly st
   for (const one of changed) {
     takeOver(ranks.world, one.parameter, root);
     if (isOwned(one)) scope(() => writeMaster(one, one.parameter.detach().to('f32')));
-    else if ('part' in one) writeFrozen(one);
+    else if (isFrozenPart(one)) writeFrozen(one);
   }
   for (const { parameter } of lost) takeOver(ranks.world, parameter, root);
   publishMasters(engine, new Set(changed.filter(isOwned).map(({ partition }) => partition)));
+  publishFrozen(engine, new Set(changed.filter(isFrozenPart).map(({ part }) => part)));
 }
 
 /** What rank `root` has written, and what other ranks alone have; the same on every rank. */
