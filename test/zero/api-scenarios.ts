@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
-import { type Engine, type nn, scope, Tensor, zero } from '../../lib/index.js';
+import { type Engine, type nn, noGrad, scope, Tensor, zero } from '../../lib/index.js';
 import { Net } from './shape-models.js';
 import { forward, type Scenario, step } from './shape-scenarios.js';
 
@@ -186,9 +186,32 @@ function gathering(engine: Engine): number[] {
     whole,
     all.map(({ numel }) => numel),
   );
+  settingInside(engine, first);
   const mistyped = { modifierRnk: 0 } as zero.GatherOptions;
   assert.throws(() => zero.GatheredParameters(engine, mistyped, () => 0), /"modifierRank"/);
   return [...losses, held, step(engine, 2), step(engine, 3)];
+}
+
+/** Who holds parameters reads what was set meanwhile, by a function or by a body inside. */
+function settingInside(engine: Engine, parameter: nn.Parameter): void {
+  const [name] = [...engine.module.namedParameters()].find(([, one]) => one === parameter) ?? [];
+  const read = (): number[] => parameter.toArray().flat(2) as number[];
+  engine.withFullWeights(() => {
+    const before = read();
+    const value = scope(() => noGrad(() => parameter.to('f32').mul(2)));
+    zero.safeSetFullFp32Param(parameter, value);
+    const doubled = before.map((x) => 2 * x);
+    assert.deepEqual(read(), doubled);
+    zero.GatheredParameters(engine, { modifierRank: 0 }, () => {
+      const half = scope(() => noGrad(() => parameter.mul(0.5)));
+      if (engine.globalRank === 0) {
+        engine.module.loadStateDict({ [name as string]: half }, { strict: false });
+      }
+      half.dispose();
+    });
+    assert.deepEqual(read(), before);
+    value.dispose();
+  });
 }
 
 /**

@@ -170,10 +170,11 @@ export function publishFrozen(engine: EngineCore, parts: Iterable<WeightPart>): 
   for (const part of parts) publish(engine, part);
 }
 
+/** A sharded unit leaves with what it was, and is brought again to whoever holds it. */
 function publish({ parts, device }: EngineCore, part: WeightPart): void {
-  const { stage } = parts;
+  const { stage, hooks } = parts;
   stage.publish(part, device.compute);
-  if (!stage.shardsWeights) stage.acquire(part.unit);
+  if (!stage.shardsWeights || hooks.holds(part.unit)) stage.acquire(part.unit);
 }
 
 /** A piece of master weights or state, there; the caller releases its tensor. */

@@ -74,6 +74,11 @@ export class UnitHooks {
     };
   }
 
+  /** Whether somebody has brought it, who counts on it to be in place. */
+  holds(unit: WeightUnit): boolean {
+    return this.held.has(unit);
+  }
+
   /** Later compute work sees the last update, wherever whole weights are kept. */
   awaitWeights(): void {
     const { state, stage } = this.parts;
