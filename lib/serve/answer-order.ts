@@ -117,7 +117,8 @@ class Run {
       watch.piece(first + piece.index, piece);
       if (life.signal.aborted) continue;
       if (piece.finishReason === 'abort') throw new ApiError(503, 'The engine was stopped.');
-      cached = Math.max(cached, piece.cachedTokens ?? 0);
+      // The other answers to a prompt find what the first one has computed for this request.
+      if (piece.index === 0) cached = piece.cachedTokens ?? 0;
       this.pass(first + piece.index, piece, echo);
     }
     this.usage.cachedTokens += cached;

@@ -52,6 +52,27 @@ test('several prompts, as texts and as tokens, are choices side by side', () =>
     expect(echoed.json.choices[1].text).toBe(`Hello${textOf(HELLO, 0, 1)}`);
   }));
 
+/** Its answers to a prompt share what the first one computes, as those of an engine do. */
+class SharingEngine extends FakeEngine {
+  override async *stream(request: ContinuationRequest): AsyncGenerator<ServedPiece> {
+    for await (const piece of super.stream(request)) {
+      const cachedTokens = piece.index === 0 ? 1 : request.prompt.length - 1;
+      yield { ...piece, cachedTokens };
+    }
+  }
+}
+
+test('cached tokens are those that were there before the request', () =>
+  withServer(
+    async (url) => {
+      const body = { prompt: [5, 6, 7, 8, 9], max_tokens: 2, n: 3 };
+      const { json } = await ask(`${url}/v1/completions`, { body });
+      expect(json.usage.prompt_tokens_details).toEqual({ cached_tokens: 1 });
+    },
+    {},
+    new SharingEngine(tokenizer),
+  ));
+
 test('a streamed completion, whose parts are the whole', () =>
   withServer(async (url) => {
     const body = { prompt: 'Hello', max_tokens: 40, n: 2, stream: true };
