@@ -81,12 +81,11 @@ export function readOptions(
 /** How the answer of a request is sent. */
 export function readDelivery(fields: RequestFields, { tokenizer }: ServedModel): Delivery {
   const stream = fields.flag('stream') ?? false;
-  const options = fields.object('stream_options');
+  const options = fields.inside('stream_options');
   if (options && !stream) throw invalid('stream_options', '"stream": true beside it', 'none');
-  const includeUsage = options?.include_usage ?? false;
-  if (typeof includeUsage !== 'boolean') {
-    throw invalid('stream_options.include_usage', 'true or false', phrase(includeUsage));
-  }
+  const includeUsage = options?.flag('include_usage') ?? false;
+  options?.flag('include_obfuscation'); // Pads events, and leaves the answer as it is.
+  options?.requireKnown();
   // Without a tokenizer they are all that there is to tell.
   const tokenIds = fields.flag('return_token_ids') ?? tokenizer === null;
   return { stream, includeUsage, tokenIds };

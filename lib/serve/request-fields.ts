@@ -12,7 +12,11 @@ type Absent = undefined;
 export class RequestFields {
   private readonly asked = new Set<string>();
 
-  constructor(private readonly values: JsonObject) {}
+  /** `place`: what stands before their names in messages, such as "stream_options.". */
+  constructor(
+    private readonly values: JsonObject,
+    private readonly place = '',
+  ) {}
 
   /** The value as it is. */
   any(name: string): JsonValue | Absent {
@@ -26,7 +30,7 @@ export class RequestFields {
     if (value === undefined) return undefined;
     if (typeof value === 'number' && value >= least && value <= most) return value;
     const bound = most === Number.MAX_VALUE ? `of ${least} and more` : `from ${least} to ${most}`;
-    throw invalid(name, `a number ${bound}`, phrase(value));
+    throw this.wrong(name, `a number ${bound}`, phrase(value));
   }
 
   /** A whole number from `least` to `most`. */
@@ -36,19 +40,19 @@ export class RequestFields {
     if (isInteger(value, least, most)) return value;
     const bound =
       most === Number.MAX_SAFE_INTEGER ? `of ${least} and more` : `from ${least} to ${most}`;
-    throw invalid(name, `a whole number ${bound}`, phrase(value));
+    throw this.wrong(name, `a whole number ${bound}`, phrase(value));
   }
 
   flag(name: string): boolean | Absent {
     const value = this.any(name);
     if (value === undefined || typeof value === 'boolean') return value;
-    throw invalid(name, 'true or false', phrase(value));
+    throw this.wrong(name, 'true or false', phrase(value));
   }
 
   text(name: string): string | Absent {
     const value = this.any(name);
     if (value === undefined || typeof value === 'string') return value;
-    throw invalid(name, 'a string', phrase(value));
+    throw this.wrong(name, 'a string', phrase(value));
   }
 
   /** One text or a list of them, none of them empty, `most` at most. */
@@ -59,7 +63,7 @@ export class RequestFields {
     const isGood = list.every((one) => typeof one === 'string' && one !== '');
     if (isGood && list.length <= most) return list as string[];
     const expected = `a string, or a list of at most ${most}, none of them empty`;
-    throw invalid(name, expected, phrase(value));
+    throw this.wrong(name, expected, phrase(value));
   }
 
   /** A list of tokens. */
@@ -69,15 +73,21 @@ export class RequestFields {
     if (Array.isArray(value) && value.every((one) => isInteger(one, 0, vocabSize - 1))) {
       return value as number[];
     }
-    throw invalid(name, `a list of tokens below ${vocabSize}`, phrase(value));
+    throw this.wrong(name, `a list of tokens below ${vocabSize}`, phrase(value));
   }
 
   object(name: string): JsonObject | Absent {
     const value = this.any(name);
     if (value === undefined) return undefined;
-    if (!isObject(value)) throw invalid(name, 'an object', phrase(value));
+    if (!isObject(value)) throw this.wrong(name, 'an object', phrase(value));
     if (isWithin(value, LEVELS)) return value;
-    throw invalid(name, `at most ${LEVELS} levels of nesting`, 'more');
+    throw this.wrong(name, `at most ${LEVELS} levels of nesting`, 'more');
+  }
+
+  /** The fields of an object. */
+  inside(name: string): RequestFields | Absent {
+    const value = this.object(name);
+    return value && new RequestFields(value, `${this.place}${name}.`);
   }
 
   /** Throws 400 for the first field that no reader was asked for. */
@@ -86,9 +96,14 @@ export class RequestFields {
       if (this.asked.has(name) || this.values[name] === null) continue;
       const meant = closest(name, [...this.asked]);
       const hint = meant ? ` Did you mean "${meant}"?` : '';
-      const message = `"${name.slice(0, 60)}" is no parameter that this server knows.${hint}`;
-      throw new ApiError(400, message, { param: name.slice(0, 60), code: 'unknown_parameter' });
+      const param = this.place + name.slice(0, 60);
+      const message = `"${param}" is no parameter that this server knows.${hint}`;
+      throw new ApiError(400, message, { param, code: 'unknown_parameter' });
     }
+  }
+
+  private wrong(name: string, expected: string, got: string): ApiError {
+    return invalid(this.place + name, expected, got);
   }
 }
 

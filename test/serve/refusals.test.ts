@@ -56,6 +56,10 @@ const sampling: readonly Wrong[] = [
   [{ stream: 'yes' }, 'stream', /true or false/],
   [{ stream_options: {} }, 'stream_options', /"stream": true beside it/],
   [{ stream: true, stream_options: { include_usage: 1 } }, 'stream_options.include_usage', /true/],
+  [
+    { stream: true, stream_options: { include_usages: true } },
+    ...(['stream_options.include_usages', /Did you mean "include_usage"/] as const),
+  ],
   [{ functions: [{}] }, 'functions', /functions is not supported/],
   [
     { response_format: { type: 'json_object' } },
