@@ -4,13 +4,13 @@ import type { Socket } from 'node:net';
 
 /** Node itself counts a connection that never asked for anything as one in use. */
 export class Connections {
-  /** Requests under way of each. */
-  private readonly open = new Map<Socket, number>();
+  /** What is under way on each. */
+  private readonly open = new Map<Socket, Set<ServerResponse>>();
   private isClosing = false;
 
   constructor(server: Server) {
     server.on('connection', (socket: Socket) => {
-      this.open.set(socket, 0);
+      this.open.set(socket, new Set());
       socket.setMaxListeners(0); // One for each request that waits on it.
       socket.once('close', () => this.open.delete(socket));
     });
@@ -24,20 +24,25 @@ export class Connections {
   /** A request has come, which `response` will answer. */
   began(response: ServerResponse): void {
     const { socket } = response.req;
-    const before = this.open.get(socket);
-    if (before === undefined) return;
-    this.open.set(socket, before + 1);
+    const under = this.open.get(socket);
+    if (!under) return;
+    under.add(response);
     response.once('close', () => {
-      const left = (this.open.get(socket) ?? 1) - 1;
-      if (this.open.has(socket)) this.open.set(socket, left);
-      if (this.isClosing && left === 0) socket.destroySoon();
+      under.delete(response);
+      if (this.isClosing && under.size === 0) socket.destroySoon();
     });
+  }
+
+  /** Whether what is written to it now would be taken for an answer, or for a part of one. */
+  isAnswering(socket: Socket): boolean {
+    const under = [...(this.open.get(socket) ?? [])];
+    return under.some(({ headersSent, req }) => headersSent || req.complete);
   }
 
   /** Closes each when nothing is under way on it. */
   close(): void {
     this.isClosing = true;
-    for (const [socket, requests] of this.open) if (requests === 0) socket.destroySoon();
+    for (const [socket, { size }] of this.open) if (size === 0) socket.destroySoon();
   }
 
   /** Closes all at once. */

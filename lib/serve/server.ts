@@ -112,7 +112,7 @@ export class InferenceServer {
     this.connections = new Connections(this.http);
     this.http.on('request', this.onRequest);
     this.http.on('checkContinue', this.onExpected);
-    this.http.on('clientError', onClientError);
+    this.http.on('clientError', this.onClientError);
   }
 
   /** Where it listens. */
@@ -218,6 +218,22 @@ export class InferenceServer {
     void this.onRequest(request, response);
   };
 
+  /**
+   * What is no HTTP, or came too slowly, gets an answer too, unless the connection has others on
+   * their way: those end there, incomplete.
+   */
+  private readonly onClientError = (error: NodeJS.ErrnoException, socket: Socket): void => {
+    const isDeaf = !socket.writable || error.code === 'ECONNRESET';
+    if (isDeaf || this.connections.isAnswering(socket)) {
+      socket.destroy();
+      return;
+    }
+    const [status, words, message] = clientErrors.get(error.code) ?? noRequest;
+    const body = JSON.stringify(new ApiError(status, message).body);
+    const head = `HTTP/1.1 ${status} ${words}\r\nConnection: close\r\nContent-Type: application/json`;
+    socket.end(`${head}\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`);
+  };
+
   /** What is left of an answer is taken within a bound, or the connection closed. */
   private boundFarewell(response: ServerResponse): void {
     if (response.destroyed || response.writableFinished) return;
@@ -251,15 +267,3 @@ const clientErrors: ReadonlyMap<string | undefined, Unreadable> = new Map([
     [431, 'Request Header Fields Too Large', 'The headers are longer than 16 KiB.'],
   ],
 ]);
-
-/** What is no HTTP, or came too slowly, gets an answer too. */
-function onClientError(error: NodeJS.ErrnoException, socket: Socket): void {
-  if (!socket.writable || error.code === 'ECONNRESET') {
-    socket.destroy();
-    return;
-  }
-  const [status, words, message] = clientErrors.get(error.code) ?? noRequest;
-  const body = JSON.stringify(new ApiError(status, message).body);
-  const head = `HTTP/1.1 ${status} ${words}\r\nConnection: close\r\nContent-Type: application/json`;
-  socket.end(`${head}\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`);
-}

@@ -89,6 +89,27 @@ test('a server that stops answers what waits behind another request', () =>
     expect(said.match(/HTTP\/1\.1 200/g)).toHaveLength(2);
   }));
 
+test.each([true, false])(
+  'no HTTP behind a request is not answered in its answer (stream: %s)',
+  (stream) =>
+    withServer(async (url, engine) => {
+      const opens: (() => void)[] = [];
+      engine.pace = (place) =>
+        place === 0 ? Promise.resolve() : new Promise<void>((resolve) => opens.push(resolve));
+      const socket = pipelined(url, 1, { prompt, max_tokens: 3, stream });
+      const chunks: Buffer[] = [];
+      socket.on('data', (chunk) => chunks.push(chunk));
+      await until(() => opens.length === 1 && (chunks.length > 0 || !stream));
+      socket.write('nothing\r\n\r\n');
+      await once(socket, 'close');
+      opens.shift()?.();
+      const said = Buffer.concat(chunks).toString();
+      expect(said.match(/HTTP\/1\.1/g) ?? []).toHaveLength(stream ? 1 : 0);
+      await until(() => engine.active === 0);
+      expect(engine.aborted).toBe(1);
+    }),
+);
+
 test('a client that goes while it sends leaves nothing', () =>
   withServer(async (url, engine, server) => {
     const socket = connect(Number(new URL(url).port), '127.0.0.1');
