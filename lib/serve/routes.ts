@@ -50,6 +50,10 @@ const ROUTES: Readonly<Record<string, Route>> = {
   '/detokenize': { POST: told(detokenize) },
 };
 
+/** Of a target that may be a whole URL, as proxies send it. Source: RFC 9112, 3.2.2. */
+const pathOf = ({ url = '/' }: IncomingMessage): string =>
+  url.replace(/^https?:\/\/[^/?]*/i, '').split('?')[0] as string;
+
 const isGuarded = (path: string): boolean => /^\/(v1(\/|$)|(de)?tokenize$)/.test(path);
 
 /** Answers a request, or throws an ApiError. */
@@ -58,7 +62,7 @@ export async function answerRequest(
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
-  const [path] = (request.url ?? '/').split('?') as [string];
+  const path = pathOf(request);
   if (site.cors.answer(request, response)) return;
   if (isGuarded(path)) site.access.require(request);
   const route = path.startsWith(MODELS) ? { GET: model } : routeOf(path);
@@ -90,8 +94,8 @@ function models(site: Site, _: IncomingMessage, response: ServerResponse): void 
   sendJson(response, 200, { object: 'list', data: [described(site)] });
 }
 
-function model(site: Site, { url = '' }: IncomingMessage, response: ServerResponse): void {
-  const wanted = decoded((url.split('?')[0] as string).slice(MODELS.length));
+function model(site: Site, request: IncomingMessage, response: ServerResponse): void {
+  const wanted = decoded(pathOf(request).slice(MODELS.length));
   const found = described(site);
   if (wanted !== found.id) throw noModel(wanted, found.id);
   sendJson(response, 200, found);

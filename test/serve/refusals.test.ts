@@ -1,4 +1,6 @@
 // What the server refuses, each with its status and the name of the parameter that is wrong.
+import { once } from 'node:events';
+import { request } from 'node:http';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 
@@ -255,6 +257,20 @@ test.each([
   expect((await ask(`${url}/health`, { headers: headers as Record<string, string> })).status).toBe(
     200,
   );
+});
+
+test('a target that is a whole URL is its path', async () => {
+  const { hostname, port } = new URL(url);
+  const statusOf = async (path: string, headers: Record<string, string>) => {
+    const sent = request({ hostname, port, path, headers, agent: false }).end();
+    const [{ statusCode }] = await once(sent, 'response');
+    sent.destroy();
+    return statusCode;
+  };
+  expect(await statusOf('http://models.example/v1/models?all', KEY)).toBe(200);
+  expect(await statusOf('http://models.example:80/v1/models/default', KEY)).toBe(200);
+  expect(await statusOf('HTTPS://models.example/v1/models', {})).toBe(401);
+  expect(await statusOf('http://models.example', KEY)).toBe(404);
 });
 
 test('paths, methods and models that there are none of', async () => {
