@@ -1,7 +1,8 @@
 // What the first rank tells the others while it has nothing to do, and how they take it.
 import { Follow } from '../../lib/inference/ranks/follow.js';
-import { Lead } from '../../lib/inference/ranks/lead.js';
+import { digestOf, Lead } from '../../lib/inference/ranks/lead.js';
 import type { Message, StepLine } from '../../lib/inference/ranks/step-line.js';
+import { type GenerateRequest, readRequest } from '../../lib/inference/request.js';
 import type { StepBatch } from '../../lib/inference/step-batch.js';
 import type { StepLoop } from '../../lib/inference/step-loop.js';
 import type { StepRunner } from '../../lib/inference/step-runner.js';
@@ -52,4 +53,18 @@ test('a follower computes steps, and ends with the first rank', async () => {
   expect(waited).toEqual([false, false, true, false]);
   await follow.close();
   expect(dispose).toHaveBeenCalledTimes(1);
+});
+
+test('requests are other ones by whatever may change their texts', () => {
+  const limits = {
+    ...{ tokenizer: null, vocabSize: 99, maxTokens: 64, minNewTokens: 1, endTokens: [2] },
+  };
+  const asked = (more: Partial<GenerateRequest>): string =>
+    digestOf(readRequest({ prompt: [1, 3], logitBias: new Map([[5, 1]]), ...more }, limits));
+  const others: Partial<GenerateRequest>[] = [
+    ...[{ stopTokens: [7] }, { ignoreEos: true }, { beginsText: true }, { cacheSalt: 'a' }],
+    ...[{ logitBias: new Map([[5, 2]]) }, { topK: 4 }, { n: 2 }, { maxNewTokens: 5 }],
+  ];
+  expect(new Set([{}, ...others].map(asked)).size).toBe(1 + others.length);
+  expect(asked({ seed: 5, signal: new AbortController().signal })).toBe(asked({}));
 });

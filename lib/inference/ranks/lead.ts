@@ -19,11 +19,15 @@ import { fieldsOf, type News, type StepLine } from './step-line.js';
 /** News of a request whose number the teller adds. */
 type Story = News extends infer One ? (One extends News ? Omit<One, 'number'> : never) : never;
 
-/** What requests are compared by, between ranks that are to ask alike. */
-export function digestOf({ prompt, maxNewTokens, n, stop, sampling }: ReadRequest): string {
+/** What requests are compared by, between ranks that are to ask alike: the first one's seed counts. */
+export function digestOf(request: ReadRequest): string {
+  const { prompt, maxNewTokens, textBefore, n, stop, stopTokens, cacheSalt, sampling } = request;
   const { seed: _, ...rules } = sampling;
-  const said = JSON.stringify([prompt, maxNewTokens, n, stop, rules]);
-  return createHash('sha256').update(said).digest('hex');
+  const said = [prompt, maxNewTokens, textBefore.length, n, stop, stopTokens, cacheSalt, rules];
+  const text = JSON.stringify(said, (_, value) =>
+    value instanceof Map || value instanceof Set ? [...value] : value,
+  );
+  return createHash('sha256').update(text).digest('hex');
 }
 
 /** Tells the others of what happens to it, too. */
