@@ -58,8 +58,10 @@ export function limitsOf(
       hint: 'Lower max_out_tokens, take a narrower dtype, or give kv_cache.memory more.',
     });
   }
+  const tokens = max_ragged_batch_size ?? (isCpu ? 512 : 2048);
   return {
-    tokens: max_ragged_batch_size ?? (isCpu ? 512 : 2048),
+    // There is memory for as many, and no step comes to more.
+    tokens: Math.min(tokens, sequences * maxTokens),
     sequences,
     blocks,
     blockSize,
