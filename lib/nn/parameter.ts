@@ -9,6 +9,7 @@ import {
   wholeRegion,
 } from '../runtime/box.js';
 import { Buffer } from '../runtime/buffer.js';
+import { besideCall } from '../runtime/call.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -75,7 +76,7 @@ export class Parameter extends Tensor {
 
   override get buffer(): Buffer {
     if (this.vacant) throw absent(this.vacant.home);
-    if (!this.isMaterialized && !this.isDisposed) this.materialize();
+    if (!this.isMaterialized && !this.isDisposed) besideCall(() => this.materialize());
     return this.memory;
   }
 

@@ -63,6 +63,19 @@ export function putView(view: View | null, at: number): number {
   return at + 4 + 2 * ndim;
 }
 
+/**
+ * Runs `body`, whose ops write arguments of their own, where those of another op may be written
+ * already: an operand may have no values before somebody asks for its buffer.
+ */
+export function besideCall(body: () => void): void {
+  const words = block.slice();
+  try {
+    body();
+  } finally {
+    block.set(words);
+  }
+}
+
 function released(view: View): DsError {
   const { isAbandoned } = view.buffer;
   return new DsError({
