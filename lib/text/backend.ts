@@ -2,7 +2,7 @@
 // modules.
 import { TextDecoder } from 'node:util';
 
-import { computable } from './computable.js';
+import { computable, prefixing } from './computable.js';
 import { COMPARISONS, callComparisons } from './template-compare.js';
 import { callPrints, PRINTS } from './template-print.js';
 import { callStrips, STRIPS } from './template-strips.js';
@@ -30,11 +30,17 @@ interface BackendModel {
   readonly tokens_to_ids: ReadonlyMap<string, number>;
   /** Pieces of words; those that no token spells are unknown. */
   encode(words: string[]): string[];
+  /** Whether unknown pieces that follow each other are one. */
+  readonly fuse_unk: boolean;
+  /** encode(), and what is unknown in it fused. */
+  _call(words: string[]): string[];
 }
 
 interface BackendDecoder {
-  decoders?: readonly BackendDecoder[];
+  readonly config: Record<string, unknown>;
+  readonly decoders?: readonly BackendDecoder[];
   text_decoder?: TextDecoder;
+  decode_chain(tokens: string[]): string[];
 }
 
 /** `Template` of @huggingface/jinja. */
@@ -51,7 +57,8 @@ export function backendTokenizer(tokenizer: object, config: object): BackendToke
     Tokenizer: new (tokenizer: object, config: object) => BackendTokenizer;
   };
   const made = new Tokenizer(computable(tokenizer), config);
-  if (made.decoder) keepByteOrderMarks(made.decoder);
+  if (made.decoder) decodeAsMeant(made.decoder);
+  if (made.model.fuse_unk) fuseInWords(made.model);
   const { type, byte_fallback: isByBytes } = (tokenizer as { model: Record<string, unknown> })
     .model;
   if (type === 'Unigram' && isByBytes) spellByBytes(made.model);
@@ -86,8 +93,22 @@ function spellByBytes(model: BackendModel): void {
     });
 }
 
-/** Bytes that decode to U+FEFF are text; a TextDecoder would take them for a mark and drop them. */
-function keepByteOrderMarks(decoder: BackendDecoder): void {
+/** Unknown pieces are one within a word; the library fuses those of its neighbours as well. */
+function fuseInWords(model: BackendModel): void {
+  const call = model._call.bind(model);
+  model._call = (words) => words.flatMap((word) => call([word]));
+}
+
+/**
+ * Bytes that decode to U+FEFF are text; a TextDecoder would take them for a mark and drop them. A
+ * Metaspace that puts no mark before a text takes none away, any other all of the first token's.
+ */
+function decodeAsMeant(decoder: BackendDecoder): void {
   if (decoder.text_decoder) decoder.text_decoder = new TextDecoder('utf-8', { ignoreBOM: true });
-  for (const inner of decoder.decoders ?? []) keepByteOrderMarks(inner);
+  for (const inner of decoder.decoders ?? []) decodeAsMeant(inner);
+  if (decoder.config.type !== 'Metaspace') return;
+  const { replacement: mark = '▁', prepend_scheme: scheme } = prefixing(decoder.config);
+  const first = scheme === 'never' ? ' ' : '';
+  decoder.decode_chain = (tokens) =>
+    tokens.map((token, i) => token.replaceAll(mark as string, i === 0 ? first : ' '));
 }

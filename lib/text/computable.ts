@@ -6,7 +6,9 @@ type Step = Record<string, unknown>;
 /** What the crate calls numeric: digits of all scripts, and numbers that are none. */
 const NUMERIC = '\\p{N}';
 const PUNCTUATION = '[\\p{P}!-/:-@\\[-`{-~]';
-const WORDS = '\\w+|[^\\w\\s]+';
+/** The crate's \w here, which joiners within words are of. */
+const LETTER = '\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}';
+const WORDS = `[${LETTER}]+|[^${LETTER}\\s]+`;
 /** GPT-2's. */
 const PIECES = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
@@ -23,6 +25,8 @@ const REWRITTEN: Readonly<Record<string, (step: Step) => Step>> = {
   Punctuation: ({ behavior = 'Isolated' }) =>
     behavior === 'Contiguous' ? split(`${PUNCTUATION}+`) : split(PUNCTUATION, behavior as string),
   Whitespace: () => split(WORDS, 'Removed', true),
+  BertPreTokenizer: () => sequence([split('\\s+', 'Removed'), split(PUNCTUATION)]),
+  FixedLength: ({ length = 5 }) => split(`[\\s\\S]{1,${length}}`),
   WhitespaceSplit: () => split('\\s+', 'Removed'),
   Split: isolated,
   ByteLevel: (step) =>
@@ -44,10 +48,15 @@ function isolated(step: Step): Step {
   return { ...step, behavior, invert, ...own };
 }
 
-/** Words behind marks, each by itself; before there was a scheme, false meant "never". */
+/** A Metaspace by its scheme: before there was one, false meant "never". */
+export function prefixing(step: Step): Step {
+  return step.add_prefix_space === false ? { ...step, prepend_scheme: 'never' } : step;
+}
+
+/** Words behind marks, each by itself. */
 function marked(step: Step): Step {
-  const { replacement = '▁', add_prefix_space: isFirst, split: isCut = true } = step;
-  const own = isFirst === false ? { ...step, prepend_scheme: 'never' } : step;
+  const { replacement = '▁', split: isCut = true } = step;
+  const own = prefixing(step);
   const mark = escaped(replacement as string);
   return isCut ? sequence([own, split(`${mark}[^${mark}]*|[^${mark}]+`)]) : own;
 }

@@ -36,6 +36,9 @@ test.each<[string, object, string, string]>([
   ['Punctuation', { type: 'Punctuation', behavior: 'Contiguous' }, 'a!?b', 'a|!?|b'],
   ['Punctuation', { type: 'Punctuation', behavior: 'Removed' }, 'a!?b', 'a|b'],
   ['Whitespace', { type: 'Whitespace' }, 'café\u0085naïve!! \uFEFFx', 'café|naïve|!!|\uFEFF|x'],
+  ['joiners in words', { type: 'Whitespace' }, 'نمی\u200cخ \u200d.', 'نمی\u200cخ|\u200d|.'],
+  ['BertPreTokenizer', { type: 'BertPreTokenizer' }, 'a!\u0085b\uFEFFb$', 'a|!|b\uFEFFb|$'],
+  ['FixedLength', { type: 'FixedLength', length: 2 }, 'a😀b😀😀', 'a😀|b😀|😀'],
   ['WhitespaceSplit', { type: 'WhitespaceSplit' }, 'a!\u0085b\uFEFFb a', 'a!|b\uFEFFb|a'],
   ['a text that is removed', split({ String: '.*' }, 'Removed'), 'a.*b.*a', 'a|b|a'],
   ['a text that stays', split({ String: '.*' }, 'Isolated'), 'a.*b', 'a|.*|b'],
@@ -76,6 +79,29 @@ test('a Metaspace of before prepend_scheme may put no mark before a text', () =>
   expect(cut({ ...metaspace, add_prefix_space: false })).toBe('a|▁b');
   expect(cut({ ...metaspace, add_prefix_space: true })).toBe('▁a|▁b');
   expect(cut({ ...metaspace, prepend_scheme: 'never', add_prefix_space: false })).toBe('a|▁b');
+});
+
+test('unknown pieces are one within a word, and of each word its own', () => {
+  const own = { unk_token: '<unk>', fuse_unk: true };
+  const split = { type: 'WhitespaceSplit' };
+  const of = tokenizerOf(['a', '<unk>'], { pre_tokenizer: split }, own);
+  expect(spelled(of, 'xya xx yy a')).toBe('<unk>|a|<unk>|<unk>|a');
+  const vocab = ['<unk>', 'a'].map((one, i) => [one, -i]);
+  const unigram = { type: 'Unigram', vocab, unk_id: 0, merges: undefined };
+  expect(spelled(tokenizerOf([], { pre_tokenizer: split }, unigram), 'xx yya')).toBe(
+    '<unk>|<unk>|a',
+  );
+});
+
+test('a Metaspace takes away before a text what it puts there', () => {
+  const decoded = (scheme: object): string => {
+    const metaspace = { type: 'Metaspace', replacement: '▁', split: true, ...scheme };
+    const of = tokenizerOf(['▁', 'a', '▁a'], { pre_tokenizer: metaspace, decoder: metaspace });
+    return of.decode(of.encode(' a a'));
+  };
+  expect(decoded({ prepend_scheme: 'never' })).toBe(' a a');
+  expect(decoded({ add_prefix_space: false })).toBe(' a a');
+  expect(decoded({ prepend_scheme: 'always' })).toBe('a a');
 });
 
 test('Unigram spells by bytes what it has no token for', () => {
