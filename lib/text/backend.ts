@@ -56,7 +56,9 @@ export function backendTokenizer(tokenizer: object, config: object): BackendToke
   const { Tokenizer } = require('@huggingface/tokenizers') as {
     Tokenizer: new (tokenizer: object, config: object) => BackendTokenizer;
   };
-  const made = new Tokenizer(computable(tokenizer), config);
+  // What transformers tells its tokenizers in Python alone; normalizers do it here.
+  const python = { remove_space: false, do_lowercase_and_remove_accent: false };
+  const made = new Tokenizer(computable(tokenizer), { ...config, ...python });
   if (made.decoder) decodeAsMeant(made.decoder);
   if (made.model.fuse_unk) fuseInWords(made.model);
   const { type, byte_fallback: isByBytes } = (tokenizer as { model: Record<string, unknown> })

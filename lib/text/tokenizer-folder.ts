@@ -45,12 +45,16 @@ export interface TokenizerFolder {
 export function readTokenizerFolder(folder: string): TokenizerFolder {
   const path = join(folder, 'tokenizer.json');
   if (!existsSync(path)) throw noTokenizer(folder);
-  const tokenizer = readJson(path);
-  requireComputable(tokenizer, path);
-  const config = readJsonIfThere(join(folder, 'tokenizer_config.json'));
+  const own = readJson(path);
+  requireComputable(own, path);
+  const place = join(folder, 'tokenizer_config.json');
+  const config = readJsonIfThere(place);
   const map = readJsonIfThere(join(folder, 'special_tokens_map.json'));
   const templates = readTemplates(folder, config);
-  return { place: folder, tokenizer, config, roles: rolesOf({ ...map, ...config }), templates };
+  const roles = { ...rolesOf(map), ...rolesOf(config) };
+  const tokenizer = { ...own, added_tokens: namedTokens(own, { config, roles, place }) };
+  requireAnywhere(tokenizer.added_tokens, place);
+  return { place: folder, tokenizer, config, roles, templates };
 }
 
 function noTokenizer(folder: string): DsError {
@@ -79,12 +83,7 @@ function requireComputable(tokenizer: Json, path: string): void {
     const expected = 'BPE without "continuing_subword_prefix"';
     throw dataError(path, expected, phrase(prefix), 'It is not supported.');
   }
-  const added = addedTokens(tokenizer, path);
-  const single = added.find(({ single_word }) => single_word === true);
-  if (single) {
-    const got = `${phrase(single.content)} with "single_word": true`;
-    throw dataError(path, 'added tokens that match anywhere', got, 'It is not supported.');
-  }
+  requireAnywhere(addedTokens(tokenizer, path), path);
   for (const step of stepsOf(tokenizer.pre_tokenizer)) {
     const { regex, text } = splitOf(step, path);
     const known = BEHAVIORS[String(step.type)]?.includes(String(step.behavior ?? 'Isolated'));
@@ -101,6 +100,13 @@ function addedTokens({ added_tokens: given }: Json, path: string): Json[] {
   const wrong = given.findIndex((one) => typeof one?.content !== 'string');
   if (wrong < 0) return given;
   throw dataError(path, expected, `${phrase(given[wrong])} at ${wrong}`, 'Is it whole?');
+}
+
+function requireAnywhere(added: readonly Json[], path: string): void {
+  const single = added.find(({ single_word }) => single_word === true);
+  if (!single) return;
+  const got = `${phrase(single.content)} with "single_word": true`;
+  throw dataError(path, 'added tokens that match anywhere', got, 'It is not supported.');
 }
 
 function splitOf({ pattern }: Json, path: string): { regex: string; text: string } {
@@ -121,13 +127,60 @@ export function stepsOf(part: unknown): Json[] {
   return Array.isArray(inner) ? inner.flatMap(stepsOf) : [part as Json];
 }
 
+/** What tokenizer_config.json, at `place`, says of tokens; roles stand in another file as well. */
+interface Named {
+  config: Json;
+  roles: TokenizerFolder['roles'];
+  place: string;
+}
+
+/**
+ * The added tokens of tokenizer.json, and what is said of tokens beside it, as transformers has it:
+ * `added_tokens_decoder` wins and may add some, those with a role are special.
+ */
+function namedTokens(tokenizer: Json, { config, roles, place }: Named): Json[] {
+  const vocab = vocabularyOf(tokenizer.model as Json);
+  const added = new Map((tokenizer.added_tokens as Json[]).map((one) => [one.content, one]));
+  const decoder = isObject<Json>(config.added_tokens_decoder) ? config.added_tokens_decoder : {};
+  for (const [key, token] of Object.entries(decoder)) {
+    if (!isObject<Json>(token) || typeof token.content !== 'string' || !/^\d+$/.test(key)) {
+      const expected = 'ids of tokens with their "content"';
+      throw dataError(`${place} added_tokens_decoder`, expected, `${key}: ${phrase(token)}`);
+    }
+    const { content } = token;
+    const id = added.get(content)?.id ?? vocab.get(content) ?? Number(key);
+    added.set(content, { ...added.get(content), ...token, id });
+  }
+  for (const content of [...Object.values(roles), ...furtherSpecials(config)]) {
+    const known = added.get(content) ?? { id: vocab.get(content), content, normalized: false };
+    if (known.id !== undefined) added.set(content, { ...known, special: true });
+  }
+  return [...added.values()];
+}
+
+/** Ids by token; of Unigram the vocabulary is a list of pairs. */
+function vocabularyOf({ vocab }: Json): ReadonlyMap<unknown, number> {
+  if (Array.isArray(vocab)) return new Map(vocab.map((pair, id) => [pair?.[0], id]));
+  return new Map(Object.entries((vocab ?? {}) as Record<string, number>));
+}
+
+/** Special tokens without a role; newer files may give them names. */
+function furtherSpecials(config: Json): string[] {
+  const lists = [config.additional_special_tokens, config.extra_special_tokens];
+  return lists.flatMap((list) => Object.values(list ?? {})).flatMap((one) => contentOf(one) ?? []);
+}
+
 /** A token is a text, or an object with its content. */
+function contentOf(token: unknown): string | null {
+  const content = isObject<Json>(token) ? token.content : token;
+  return typeof content === 'string' ? content : null;
+}
+
 function rolesOf(config: Json): Partial<Record<Role, string>> {
   const found: Partial<Record<Role, string>> = {};
   for (const role of ROLES) {
-    const given = config[role] as string | { content?: unknown } | null | undefined;
-    const content = typeof given === 'object' ? given?.content : given;
-    if (typeof content === 'string') found[role] = content;
+    const content = contentOf(config[role]);
+    if (content !== null) found[role] = content;
   }
   return found;
 }
