@@ -305,6 +305,10 @@ describe('as options of a Trainer', () => {
     ['--streaming --dataloader_num_workers 2', /got 2\. --dataset_num_proc says how many threads/],
     ['--streaming --dataloader_drop_last false', /expected true, or no --streaming beside it/],
     ['--eval_steps 2', /--eval_steps: expected --eval_data FILE beside it, got none/],
+    [
+      '--eval_data e --eval_on_start --eval_strategy no',
+      /--eval_on_start: expected an --eval_strategy other than "no" beside it/,
+    ],
     ['--eval_on_start --eval_steps 2', /--eval_on_start: expected --eval_data FILE beside it/],
     ['--eval_strategy steps', /--eval_data FILE beside it/],
     ['--logging_strategy sometimes', /"no", "steps" or "epoch"/],

@@ -271,6 +271,9 @@ function wishToEvaluate(args: TrainArguments): string | null {
 
 function evaluationOf(args: TrainArguments): Evaluation | null {
   const { eval_strategy: strategy, eval_steps: steps, validation_file: files } = args;
+  if (strategy === 'no' && args.eval_on_start) {
+    throw refused('--eval_on_start', 'an --eval_strategy other than "no" beside it', '"no"');
+  }
   if (files === undefined) {
     const wish = strategy === undefined ? wishToEvaluate(args) : '--eval_strategy';
     if (wish === null || strategy === 'no') return null;
