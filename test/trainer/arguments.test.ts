@@ -110,6 +110,10 @@ num_train_epochs: 3.0
     const path = file('{ "seed": 3,\n "deepspeed": { "bf16": { "enabled": true } } }', 'run.json');
     const { args } = await read(`--config ${path}`);
     expect(args).toEqual({ seed: 3, deepspeed: { bf16: { enabled: true } } });
+    // Python's YAML reads these as true and false.
+    const switches = file('packing: on\nstreaming: off\npush_to_hub: off\n', 'switches.yaml');
+    const { args: switched } = await readArguments(['--config', switches]);
+    expect(switched).toEqual({ packing: true, streaming: false });
   });
 
   test.each([

@@ -69,7 +69,7 @@ export interface Refusal {
 }
 
 /** Values that switch off what they are given to. */
-const OFF = ['false', 'no', '0', 'none', 'null', ''];
+const OFF = ['false', 'no', 'off', '0', 'none', 'null', ''];
 
 /** Arguments that would change what is computed, by name. */
 export const REFUSED: Readonly<Record<string, Refusal>> = {

@@ -124,8 +124,8 @@ function readSwitch(given: Given): boolean {
   throw refused(given.place, 'true or false', shown(given.values));
 }
 
-const TRUE = ['true', 'yes', 't', 'y', '1'];
-const FALSE = ['false', 'no', 'f', 'n', '0'];
+const TRUE = ['true', 'yes', 'on', 't', 'y', '1'];
+const FALSE = ['false', 'no', 'off', 'f', 'n', '0'];
 
 function switchOf(value: unknown): boolean | null {
   if (TRUE.includes(said(value))) return true;
