@@ -182,6 +182,13 @@ describe('refused', () => {
     expect(args).toEqual({});
   });
 
+  test('names of transformers 5.18 that change nothing here are known', async () => {
+    const ofTrackio = '--trackio_bucket_id a --trackio_static_space_id b';
+    const ofLoaders = '--dataloader_multiprocessing_context fork --dataloader_in_order false';
+    const { notices } = await read(`${ofTrackio} ${ofLoaders} --ddp_static_graph`);
+    expect(notices).toHaveLength(5);
+  });
+
   test('what has no effect is said', async () => {
     const { args, notices } = await read('--torch-compile --ddp_timeout 1800 --seed 1');
     expect(args).toEqual({ seed: 1 });

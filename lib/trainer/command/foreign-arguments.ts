@@ -14,13 +14,14 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
   ...all('the configuration says how ranks work together', [
     ...['ddp_backend', 'ddp_bucket_cap_mb', 'ddp_broadcast_buffers', 'ddp_timeout'],
     ...['ddp_find_unused_parameters', 'local_rank', 'fp16_backend', 'half_precision_backend'],
-    ...['ignore_bias_buffers', 'mp_parameters', 'ray_scope'],
+    ...['ignore_bias_buffers', 'mp_parameters', 'ray_scope', 'ddp_static_graph'],
   ]),
   ...all('a checkpoint is one folder that all ranks write to', ['save_on_each_node']),
   ...all('weights are safetensors always', ['save_safetensors']),
   ...all('SIGTERM saves and ends always', ['enable_jit_checkpoint']),
   ...all('loaders pin memory and fetch ahead by themselves', [
     ...['dataloader_pin_memory', 'dataloader_prefetch_factor', 'dataloader_persistent_workers'],
+    ...['dataloader_multiprocessing_context', 'dataloader_in_order'],
   ]),
   ...all('rows are read by their keys', [
     ...['remove_unused_columns', 'label_names', 'dataset_kwargs', 'dataset_batch_size'],
@@ -39,7 +40,9 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
   ]),
   ...all('rank 0 alone logs', ['log_level', 'log_level_replica', 'log_on_each_node']),
   ...all('reports are in the folder runs of the output', ['logging_dir']),
-  ...all('that service gets nothing', ['project', 'trackio_space_id']),
+  ...all('that service gets nothing', [
+    ...['project', 'trackio_space_id', 'trackio_bucket_id', 'trackio_static_space_id'],
+  ]),
   ...all('nothing is pushed', [
     ...['hub_model_id', 'hub_strategy', 'hub_token', 'hub_private_repo', 'hub_always_push'],
     ...['hub_revision', 'push_to_hub_model_id', 'push_to_hub_organization', 'push_to_hub_token'],
