@@ -35,7 +35,8 @@ export function conversationIn(row: Row, place: () => string): Conversation | nu
   if (messages !== undefined && messages !== null) {
     return { messages: messagesOf(messages, place), told: told() };
   }
-  if (conversations === undefined || conversations === null || ids !== undefined) return null;
+  if (conversations === undefined || conversations === null) return null;
+  if (ids !== undefined && ids !== null) return null;
   const said = messagesOf(conversations, place);
   const isBeside = typeof system === 'string' && system !== '' && said[0]?.role !== 'system';
   const first = isBeside ? [{ role: 'system', content: system }] : [];

@@ -55,6 +55,7 @@ const MARKS = {
   assistant: ['assistant_masks'],
 } as const;
 
+/** Files of columns have null where a row of another kind has nothing. */
 const isGiven = (row: Row, key: string): boolean => row[key] !== undefined && row[key] !== null;
 
 /**
@@ -77,11 +78,10 @@ export class RowEncoder {
     const { loss, textKey } = this.settings;
     const conversation = conversationIn(row, place);
     if (conversation) return this.chat(conversation, place);
-    if (row.prompt !== undefined && row.completion !== undefined)
-      return this.completion(row, place);
+    if (isGiven(row, 'prompt') && isGiven(row, 'completion')) return this.completion(row, place);
     const isMarked =
       loss === null || loss === 'all' || MARKS[loss].some((key) => isGiven(row, key));
-    if (row.input_ids !== undefined && isMarked) return this.tokens(row, place);
+    if (isGiven(row, 'input_ids') && isMarked) return this.tokens(row, place);
     if (loss === 'assistant') throw noLoss(place, 'messages', row);
     if (loss === 'completion') throw noLoss(place, 'prompt and completion', row);
     const text = row[textKey];

@@ -50,6 +50,19 @@ test('conversations of ShareGPT are those of its roles', async () => {
   expect(others).toEqual([ids, ids, ids, ids]);
 });
 
+test('rows of several kinds in one table have null for the columns of the others', async () => {
+  const none = { text: null, messages: null, conversations: null, input_ids: null, labels: null };
+  const messages = [{ role: 'user', content: 'Two plus two?' }];
+  const talk = [{ from: 'human', value: 'Two plus two?' }];
+  const kinds = [
+    ...[{ text: 'Four' }, { messages }, { conversations: talk }, { input_ids: [5, 6, 7] }],
+    { prompt: 'Two plus two?', completion: ' Four' },
+  ];
+  const alone = await tokens(jsonl('alone.jsonl', kinds));
+  const table = kinds.map((row) => ({ ...none, prompt: null, completion: null, ...row }));
+  expect(await tokens(jsonl('table.jsonl', table))).toEqual(alone);
+});
+
 test('tools may be JSON, and a row tells its template more', async () => {
   const messages = [
     { role: 'user', content: 'Weather?' },
