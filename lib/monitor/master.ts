@@ -1,9 +1,13 @@
 // MonitorMaster: several monitors as one, each failing for itself. Named after DeepSpeed's.
 import type { Monitor, MonitorEvent } from './monitor.js';
 
-/** Owns its monitors. One that throws is closed and left out from then on, with one warning. */
+/**
+ * Owns its monitors. One that throws, at once or by a promise, is closed and left out from then on,
+ * with one warning.
+ */
 export class MonitorMaster implements Monitor {
   private monitors: readonly Monitor[];
+  private readonly dropped = new Set<Monitor>();
 
   constructor(monitors: readonly Monitor[]) {
     this.monitors = monitors;
@@ -16,41 +20,36 @@ export class MonitorMaster implements Monitor {
 
   /** Hands the events on to every monitor. */
   write(events: readonly MonitorEvent[]): void {
-    for (const monitor of this.monitors) {
-      try {
-        monitor.write(events);
-      } catch (error) {
-        this.drop(monitor, error);
-      }
-    }
+    for (const monitor of this.monitors) void this.attempt(monitor, () => monitor.write(events));
   }
 
   async flush(): Promise<void> {
     const flushOne = (monitor: Monitor): Promise<void> =>
-      monitor.flush().catch((error) => this.drop(monitor, error));
+      this.attempt(monitor, () => monitor.flush());
     await Promise.all(this.monitors.map(flushOne));
   }
 
   close(): void {
-    for (const monitor of this.monitors) {
-      try {
-        monitor.close();
-      } catch (error) {
-        this.drop(monitor, error);
-      }
-    }
+    for (const monitor of this.monitors) void this.attempt(monitor, () => monitor.close());
     this.monitors = [];
   }
 
+  /** Drops a monitor that throws, or whose promise rejects: nobody else would hear of that one. */
+  private async attempt(monitor: Monitor, call: () => unknown): Promise<void> {
+    try {
+      await call();
+    } catch (error) {
+      this.drop(monitor, error);
+    }
+  }
+
   private drop(monitor: Monitor, error: unknown): void {
+    if (this.dropped.has(monitor)) return; // A promise of an earlier write has rejected as well.
+    this.dropped.add(monitor);
     this.monitors = this.monitors.filter((other) => other !== monitor);
     const reason = error instanceof Error ? error.message : String(error);
     const warning = `${monitor.constructor.name} failed and is switched off: ${reason}`;
     process.emitWarning(warning, { type: 'DsWarning', code: 'DS_MONITOR' });
-    try {
-      monitor.close();
-    } catch {
-      // It has failed already; its reason was given.
-    }
+    void this.attempt(monitor, () => monitor.close()); // Its reason was given.
   }
 }

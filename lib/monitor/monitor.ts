@@ -13,7 +13,8 @@ export interface MonitorEvent {
 
 /**
  * Receives events in the order of training, from the training thread: write() should neither block
- * for long nor keep the array. Whatever it throws ends this monitor, not the run.
+ * for long nor keep the array. Whatever it throws, or its promises reject with, ends this monitor,
+ * not the run.
  */
 export interface Monitor {
   /** Takes note of events; it may keep them until flush(). */

@@ -30,6 +30,20 @@ class LateFullDisk extends Recorder {
   }
 }
 
+class LostService extends Recorder {
+  override async write(): Promise<void> {
+    super.write([]);
+    throw new Error('no space left');
+  }
+}
+
+/** Written in JavaScript, where nothing insists on a promise. */
+class PlainFlush extends Recorder {
+  override flush(): never {
+    throw new Error('no space left');
+  }
+}
+
 const events = [{ name: 'x', value: 1, step: 1 }];
 
 test('writes, flushes and closes each', async () => {
@@ -46,6 +60,8 @@ test('writes, flushes and closes each', async () => {
 test.each([
   ['write', new FullDisk(), ['write ', 'close']],
   ['flush', new LateFullDisk(), ['write x', 'close']],
+  ['a promise of write', new LostService(), ['write ', 'flush', 'close']],
+  ['flush, without a promise', new PlainFlush(), ['write x', 'close']],
 ] as const)('one that fails in %s is dropped with a warning', async (_where, broken, calls) => {
   const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
   const healthy = new Recorder();
@@ -61,5 +77,17 @@ test.each([
       { type: 'DsWarning', code: 'DS_MONITOR' },
     ],
   ]);
+  warn.mockRestore();
+});
+
+test('promises that reject are one warning, and a flush may give none', async () => {
+  const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+  const plain = { write() {}, flush() {}, close() {} } as unknown as Monitor;
+  const master = new MonitorMaster([new LostService(), plain]);
+  master.write(events);
+  master.write(events);
+  await master.flush();
+  master.close();
+  expect(warn).toHaveBeenCalledTimes(1);
   warn.mockRestore();
 });
