@@ -8,6 +8,7 @@ import {
 } from 'node:worker_threads';
 
 import { DsError } from '../errors.js';
+import { startFailure } from '../runtime/thread.js';
 import type { DatasetSource } from './dataset.js';
 import {
   errorOf,
@@ -41,6 +42,8 @@ export class WorkerPool {
   private readonly control: MessagePort;
   private readonly supervisor: Worker;
   private readonly ended = new Map<number, Obituary>();
+  /** What ended the supervisor, if anything did. */
+  private lost: DsError | null = null;
   private nextJob = 0;
   private nextReply = 0;
   private ending: Promise<unknown> | null = null;
@@ -61,8 +64,11 @@ export class WorkerPool {
     const setup = { workers: setups, signal: words, control: control.port2, thread };
     this.supervisor = startSupervisor(setup, source);
     this.supervisor.unref();
-    // Nobody may be listening for events: take() finds out by waiting too long.
-    this.supervisor.on('error', () => {});
+    // A loop that never awaits hears no event: take() finds out by waiting too long.
+    this.supervisor.on('error', (error) => {
+      this.lost = unsupervised(error);
+      this.signal.raise();
+    });
   }
 
   /** Batches that have been ordered and not yet taken. */
@@ -138,6 +144,7 @@ export class WorkerPool {
     this.readObituaries();
     const obituary = this.ended.get(worker);
     if (obituary) throw this.died(obituary);
+    if (this.lost) throw this.lost;
     if (late) throw this.stalled(worker);
     return null;
   }
@@ -172,7 +179,9 @@ export class WorkerPool {
       op: `DataLoader worker ${worker}`,
       expected: `a batch within ${this.options.timeoutMs} ms`,
       got: `nothing; it is ${this.signal.activity(worker)}`,
-      hint: 'Make that sample faster to get, use more workers, or raise workerTimeoutMs.',
+      hint: this.signal.hasBegun(worker)
+        ? 'Make that sample faster to get, use more workers, or raise workerTimeoutMs.'
+        : 'The system may have refused the thread: see `ulimit -u` and `ulimit -n`.',
     });
   }
 }
@@ -184,6 +193,18 @@ function failed(worker: number, failure: Failure): DsError {
     op: `DataLoader worker ${worker}, ${failure.place}`,
     expected: 'samples',
     got: `${cause.name}: ${cause.message}`,
+    cause,
+  });
+}
+
+function unsupervised(cause: Error): DsError {
+  const failure = startFailure('DataLoader', cause);
+  if (failure instanceof DsError) return failure;
+  return new DsError({
+    code: 'DS_DATA',
+    op: 'DataLoader',
+    expected: 'a thread that watches over its workers',
+    got: `one that ended: ${cause.message}`,
     cause,
   });
 }
@@ -204,6 +225,8 @@ function startSupervisor(setup: SupervisorSetup, source: DatasetSource): Worker 
   try {
     return new Worker(entry, { workerData: setup, transferList, execArgv });
   } catch (cause) {
+    const failure = startFailure('DataLoader', cause);
+    if (failure instanceof DsError) throw failure;
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: `dataset of ${source.module}`,

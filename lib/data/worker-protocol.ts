@@ -5,7 +5,7 @@ import type { DatasetSource } from './dataset.js';
 import type { HostBatch } from './host-array.js';
 
 /** What a worker is doing. */
-export const Phase = { start: 0, idle: 1, sample: 2, batch: 3 } as const;
+export const Phase = { none: 0, start: 1, idle: 2, sample: 3, batch: 4 } as const;
 
 /**
  * The shared array: a count of everything that was said, then phase and sample of each worker. A
@@ -48,10 +48,17 @@ export class Signal {
     Atomics.store(this.words, 1 + 2 * worker, phase);
   }
 
+  /** Whether the worker's thread runs. */
+  hasBegun(worker: number): boolean {
+    return Atomics.load(this.words, 1 + 2 * worker) !== Phase.none;
+  }
+
   /** What the worker is at, in words. */
   activity(worker: number): string {
     const sample = Atomics.load(this.words, 2 + 2 * worker) >>> 0;
     switch (Atomics.load(this.words, 1 + 2 * worker)) {
+      case Phase.none:
+        return 'starting its thread';
       case Phase.start:
         return 'building its dataset';
       case Phase.sample:

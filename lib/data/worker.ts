@@ -92,6 +92,7 @@ async function serve(fetch: Fetch, { id, work, raw }: Job): Promise<void> {
 }
 
 async function run(): Promise<void> {
+  signal.mark(worker, Phase.start);
   const dataset = buildServed(source).then(fetchFrom);
   dataset.then(
     () => signal.mark(worker, Phase.idle),

@@ -2,6 +2,8 @@
 import { extname, join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 
+import { DsError } from '../errors.js';
+
 /**
  * Node's options of such threads: none, so that a program's own preloads do not run in them; those
  * of the process where the library runs from its TypeScript sources, which something there must
@@ -17,4 +19,23 @@ export const threadOptions: { execArgv?: string[] } =
 export function startThread(folder: string, name: string, data: object): Worker {
   const entry = join(folder, `${name}${extname(__filename)}`);
   return new Worker(entry, { ...threadOptions, workerData: data });
+}
+
+/**
+ * What kept a thread of `op` from starting, where that is the system: DS_LIMIT, or DS_IO for a
+ * working directory that is gone, without which Node starts none. Anything else stays what it is.
+ */
+export function startFailure(op: string, cause: unknown): unknown {
+  const { code, message } = cause as NodeJS.ErrnoException;
+  if (code === 'ERR_WORKER_INIT_FAILED') {
+    return new DsError({
+      ...{ code: 'DS_LIMIT', op, expected: 'a thread of its own', got: `none: ${message}`, cause },
+      hint: 'Raise the limits of threads and open files (ulimit -u, ulimit -n), or of memory.',
+    });
+  }
+  if (!message?.endsWith('uv_cwd')) return cause;
+  return new DsError({
+    ...{ code: 'DS_IO', op, expected: 'a working directory', got: 'one that was deleted', cause },
+    hint: 'Node starts no thread without one: process.chdir() to a folder that is there.',
+  });
 }

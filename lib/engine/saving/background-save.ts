@@ -6,7 +6,7 @@ import type { CheckpointContent, LocalShard, SaveTarget } from '../../checkpoint
 import { DsError } from '../../errors.js';
 import { Buffer } from '../../runtime/buffer.js';
 import { Job } from '../../runtime/job.js';
-import { startThread } from '../../runtime/thread.js';
+import { startFailure, startThread } from '../../runtime/thread.js';
 import {
   type BackgroundAnswer,
   type BackgroundJob,
@@ -77,6 +77,7 @@ export class BackgroundSave {
       withdraw(job);
       answers.emit(name, value);
     };
+    const fail = (error: unknown): void => end('failure', errorOf(failureOf(error)));
     if (running.size === 0) process.on('exit', awaitAll);
     running.add(job);
     try {
@@ -87,10 +88,10 @@ export class BackgroundSave {
           else if ('written' in answer) end('written', answer.written);
           else end('failure', errorOf(answer.failure));
         })
-        .on('error', (error) => end('failure', errorOf(failureOf(error))))
+        .on('error', (error) => fail(startFailure('saveCheckpoint', error)))
         .on('exit', (code) => end('failure', died(job.target, code)));
     } catch (error) {
-      end('failure', error);
+      fail(startFailure('saveCheckpoint', error));
     }
   }
 }
