@@ -1,6 +1,7 @@
 // TokenFileDataset: windows of a token file that stays on disk, raw, of llm.c or of Megatron.
 
 import { writeSync } from 'node:fs';
+import { resolve } from 'node:path';
 import { DsError } from '../errors.js';
 import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -62,16 +63,17 @@ export interface TokenLayout {
 export class TokenFileDataset implements Dataset<TokenWindow> {
   /** Windows. */
   readonly length: number;
+  /** Where the tokens lie in the file, and of which dtype they are. */
+  readonly layout: TokenLayout;
   private readonly file: PositionalFile;
 
   /** Throws DS_DATA when no window is full. */
-  constructor(
-    /** Where the tokens lie in the file, and of which dtype they are. */
-    readonly layout: TokenLayout,
-  ) {
+  constructor(layout: TokenLayout) {
     const { path, tokens, seq } = layout;
     this.length = windowCount(tokens, seq, path);
-    this.file = new PositionalFile(path);
+    // Here and in threads that start later, whatever the working directory is by then.
+    this.layout = { ...layout, path: resolve(path) };
+    this.file = new PositionalFile(this.layout.path);
   }
 
   /**

@@ -58,6 +58,7 @@ export function windowOf(tokens: Int32Array): TokenWindow {
 
 /** What a failed file operation becomes. */
 export function unreadable(path: string, cause: unknown): DsError {
+  if (cause instanceof DsError) return cause;
   return new DsError({
     code: 'DS_DATA',
     op: path,

@@ -1,13 +1,17 @@
 // CSV monitor: one file per metric, in DeepSpeed's layout. Source: DeepSpeed
 // monitor/csv_monitor.py.
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 
+import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { AppendFile, makeFolder } from './append-file.js';
 import { type Monitor, type MonitorEvent, requireEvents } from './monitor.js';
 
-/** Where a monitor writes: `<outputPath>/<jobName>`, relative to the working directory. */
+/**
+ * Where a monitor writes: `<outputPath>/<jobName>`, relative to the working directory in which it
+ * is made.
+ */
 export interface LogFolder {
   /** Where the job's folder goes. */
   outputPath: string;
@@ -22,7 +26,8 @@ export function logFolder(op: string, given: LogFolder): string {
   const { outputPath, jobName } = readOptions(op, given, FOLDER);
   requireType(`${op} outputPath`, outputPath, 'string');
   requireType(`${op} jobName`, jobName, 'string');
-  return join(outputPath, jobName);
+  const wanted = { op: `${op} outputPath`, expected: 'a working directory that is there' };
+  return onDisk(wanted, () => resolve(join(outputPath, jobName)));
 }
 
 /**

@@ -9,7 +9,7 @@ import {
   readSync,
   statSync,
 } from 'node:fs';
-import { basename, dirname, extname, isAbsolute, join, sep } from 'node:path';
+import { basename, dirname, extname, isAbsolute, join, resolve, sep } from 'node:path';
 
 import { DsError } from '../errors.js';
 import { phrase } from '../runtime/phrase.js';
@@ -153,7 +153,8 @@ export async function partsOf(paths: readonly string[], withDigest: boolean): Pr
     const borders = await bordersOf(path, format, size);
     for (let i = 1; i < borders.length; ++i) {
       const [start, end] = [borders[i - 1] as number, borders[i] as number];
-      parts.push({ path, format, start, end, digest });
+      // Absolute: they are read later, in another working directory perhaps.
+      parts.push({ path: resolve(path), format, start, end, digest });
     }
   }
   return parts;

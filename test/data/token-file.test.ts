@@ -1,6 +1,6 @@
 // Token files of every kind, good and hostile: whatever a file holds, the answer is tokens or a
 // DsError.
-import fs, { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import fs, { mkdirSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -98,8 +98,24 @@ describe('raw files', () => {
     expect(open('empty.bin')).toThrow(bad(/at least 9 tokens, got 0/));
     expect(open('short.bin')).toThrow(bad(/at least 9 tokens, got 3/));
     expect(open('short.bin', 'u32')).toThrow(bad(/4 bytes of tokens, got 6/));
-    expect(open('missing.bin')).toThrow(bad(/ENOENT/));
+    expect(open('missing.bin')).toThrow(bad(/got ENOENT/));
     expect(open('.')).toThrow(bad(/expected a file/));
+  });
+
+  test('a relative path is that of the working directory in which the file was opened', () => {
+    const working = process.cwd();
+    mkdirSync(at('elsewhere'));
+    writeTokenFile(at('t.bin'), [1, 2, 3, 4, 5, 6]);
+    writeTokenFile(at('elsewhere/t.bin'), [9, 9, 9, 9, 9, 9]);
+    try {
+      process.chdir(dir);
+      const dataset = TokenFileDataset.open({ path: 't.bin', seq: 5 });
+      process.chdir('elsewhere');
+      expectWindows(dataset, [1, 2, 3, 4, 5, 6], 5);
+      expect(dataset.source.args).toMatchObject([{ path: at('t.bin') }]); // What workers open.
+    } finally {
+      process.chdir(working);
+    }
   });
 
   test('a file that is truncated while it is open is an error, not a crash', () => {

@@ -53,6 +53,20 @@ test.each([
   monitor.close();
 });
 
+test('the working directory may change before the first event', () => {
+  const working = process.cwd();
+  try {
+    process.chdir(outputPath);
+    const monitor = new CsvMonitor({ outputPath: '.', jobName: 'job' });
+    process.chdir(working);
+    monitor.write([{ name: 'Train/Samples/lr', value: 1, step: 1 }]);
+    monitor.close();
+  } finally {
+    process.chdir(working);
+  }
+  expect(read('Train_Samples_lr.csv')).toBe('step,lr\r\n1,1\r\n');
+});
+
 test('values that are not finite are written as Python reads them', () => {
   const monitor = new CsvMonitor({ outputPath, jobName: 'job' });
   const values = [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
