@@ -89,12 +89,12 @@ export async function runJob(plan: LaunchJob, output: JobOutput): Promise<Outcom
       for (const line of report(exit, ranksSeen(plan))) output.write('err', line);
     });
     const interrupt = (signal: NodeJS.Signals) => supervisor.interrupt(signal);
-    const stop = stopOnce(interrupt);
+    const stop = stopOnce(interrupt, output);
     for (const signal of INTERRUPTS) {
       process.on(signal, interrupt);
       cleanups.push(() => process.off(signal, interrupt));
     }
-    // Nobody reads the output any more.
+    // Nobody reads the output any more, or its disk is full.
     for (const stream of [process.stdout, process.stderr]) {
       stream.on('error', stop);
       cleanups.push(() => stream.off('error', stop));
@@ -132,12 +132,21 @@ function ranksSeen({ job, here, remote }: LaunchJob): number {
   return worldSizeOf({ ...job, nodes });
 }
 
-/** Asks to end once, however many lines cannot be written. */
-function stopOnce(interrupt: (signal: NodeJS.Signals) => void): () => void {
+/**
+ * Asks to end once, however many lines cannot be written. Whoever has closed a pipe knows why; else
+ * the other stream says it.
+ */
+function stopOnce(
+  interrupt: (signal: NodeJS.Signals) => void,
+  { write }: JobOutput,
+): (error: NodeJS.ErrnoException) => void {
   let stopped = false;
-  return () => {
-    if (!stopped) interrupt('SIGTERM');
+  return ({ code, message }) => {
+    if (stopped) return;
     stopped = true;
+    if (code !== 'EPIPE')
+      write('err', `ds: the output cannot be written, the job ends: ${message}`);
+    interrupt('SIGTERM');
   };
 }
 

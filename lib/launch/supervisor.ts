@@ -106,6 +106,7 @@ export class Supervisor {
   }
 
   private end(signal: NodeJS.Signals): void {
+    if (this.running.size === 0) return; // Nobody to wait for, and a timer would keep the process.
     for (const member of this.running) member.stop(signal);
     this.timer ??= setTimeout(() => this.kill(), timerMs(this.grace));
   }

@@ -1,10 +1,13 @@
 // `ds script.js` over real processes: environments, output, exit codes, failures and signals.
 
+import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import {
+  closeSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
+  openSync,
   readdirSync,
   readFileSync,
   rmSync,
@@ -335,6 +338,17 @@ describe('signals', () => {
     run.child.stdout?.destroy();
     const [code] = await once(run.child, 'exit');
     expect(code).toBe(143);
+  });
+
+  test('output that finds no room ends every rank, with a word on the other stream', () => {
+    file('talk.js', `setInterval(() => console.log('line'), 20);`);
+    const full = openSync('/dev/full', 'w');
+    const { status, stderr } = spawnSync(process.execPath, [...DS, '--num_procs', '2', 'talk.js'], {
+      ...{ cwd: dir, stdio: ['ignore', full, 'pipe'], encoding: 'utf8' },
+    });
+    closeSync(full);
+    expect(status).toBe(143);
+    expect(stderr).toContain('the output cannot be written, the job ends: ENOSPC');
   });
 
   test('SIGKILL of the launcher leaves nothing, not even ranks that ignore signals', async () => {

@@ -93,3 +93,15 @@ test('a rank that has ended while the launcher had no turn is known when one is 
   );
   expect(failure).toMatchObject({ who: 'rank 1', signal: 'SIGKILL' });
 });
+
+test('a signal after the last end waits for nobody', async () => {
+  const only = member('rank 0');
+  const supervisor = new Supervisor([only.made], 30, () => {});
+  const outcome = supervisor.run();
+  only.end({ code: 0 });
+  await outcome;
+  const timer = jest.spyOn(global, 'setTimeout');
+  supervisor.interrupt('SIGTERM');
+  expect(timer).not.toHaveBeenCalled();
+  timer.mockRestore();
+});
