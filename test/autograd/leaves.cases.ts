@@ -3,7 +3,17 @@
 import assert from 'node:assert/strict';
 import { DsError, type DsErrorCode } from '../../lib/errors.js';
 import { cpu, type Device } from '../../lib/runtime/device.js';
-import { backward, liveTensors, ones, pow, scope, Tensor, zeros } from '../../lib/tensor/index.js';
+import {
+  backward,
+  type CustomFunction,
+  customFunction,
+  liveTensors,
+  ones,
+  pow,
+  scope,
+  Tensor,
+  zeros,
+} from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 
 const count = (device: Device): [number, number] => [liveTensors(), device.memory.inUse];
@@ -188,4 +198,55 @@ export const cases: Case[] = [
       });
     },
   ),
+  tidyCase('a custom function that gives what is no gradient says so by its name', (device) => {
+    const own = (backward: unknown, forward: unknown = (_: unknown, x: Tensor) => x.mul(2)) =>
+      customFunction({ name: 'own', forward, backward } as CustomFunction<Tensor>);
+    const wrong: [RegExp, unknown, number][] = [
+      [/^own backward: .* input 0, or null, got undefined/, () => undefined, 1],
+      [/^own backward: .* input 0, or null, got 3/, () => 3, 1],
+      [/^own backward: .* each of 1 inputs, got 2/, (_: unknown, g: Tensor) => [g, g], 1],
+      [/^own backward: .* input 1, or null, got undefined/, (_: unknown, g: Tensor) => g, 2],
+    ];
+    for (const [text, rule, count] of wrong) {
+      scope(() => {
+        const inputs = [leafOf([1, 2], device), leafOf([3, 4], device)].slice(0, count);
+        const out = own(rule)(...inputs).sum();
+        expectError('DS_ARGUMENT', text, () => out.backward());
+      });
+    }
+    scope(() => {
+      const x = leafOf([1, 2], device);
+      const summed = own((_: unknown, g: Tensor) => g.sum())(x).sum();
+      expectError('DS_SHAPE', /^own backward: .* shape \[2\], got \[\] f32/, () =>
+        summed.backward(),
+      );
+      const text = /^own forward: expected a tensor, got undefined/;
+      expectError('DS_ARGUMENT', text, () =>
+        own(
+          () => null,
+          () => {},
+        )(x),
+      );
+      expectError('DS_ARGUMENT', /^own backward: expected a function/, () => own(undefined));
+      own(() => null)(x)
+        .sum()
+        .backward();
+      assert.equal(x.grad, null);
+    });
+  }),
+  tidyCase('a leaf that a custom function returns stays one', (device) => {
+    scope(() => {
+      const [x, w] = [leafOf([1, 2], device), leafOf([3, 4], device)];
+      const held = customFunction({ forward: () => w, backward: (_, grad) => grad });
+      held(x).sum().backward();
+      w.mul(5).sum().backward();
+      assert.deepEqual(
+        [gradientOf(x), gradientOf(w)],
+        [
+          [1, 1],
+          [5, 5],
+        ],
+      );
+    });
+  }),
 ];

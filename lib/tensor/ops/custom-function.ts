@@ -1,6 +1,10 @@
 // User-written differentiable functions.
-import { noGrad, record } from '../tape.js';
+import { DsError } from '../../errors.js';
+import { requireType } from '../../runtime/require-type.js';
+import { describe } from '../../runtime/view.js';
+import { type GradSink, noGrad, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
+import { notTensor, requireTensor, sameShape, shapeError } from './shapes.js';
 
 /** What forward leaves for backward. */
 export class FunctionContext {
@@ -9,8 +13,9 @@ export class FunctionContext {
   /** Free for the function's own values (shapes, numbers); tensors belong in save(). */
   readonly values: Record<string, unknown> = {};
 
-  /** Keeps tensors alive until the backward has run. */
+  /** Keeps tensors alive until the backward has run. Throws DS_ARGUMENT. */
   save(...tensors: Tensor[]): void {
+    for (const tensor of tensors) requireTensor('FunctionContext.save', tensor);
     this.held = tensors;
   }
 
@@ -33,22 +38,61 @@ export interface CustomFunction<Result extends Tensor | Tensor[]> {
   ): Tensor | null | readonly (Tensor | null)[];
 }
 
-/** Makes a function of tensors whose gradient is `backward`, as torch.autograd.Function. */
+/**
+ * Makes a function of tensors whose gradient is `backward`, as torch.autograd.Function. It throws
+ * DS_ARGUMENT where `forward` gives no tensor; its backward throws DS_ARGUMENT where `backward`
+ * says nothing of an input that wants a gradient, DS_SHAPE for a gradient of another shape.
+ */
 export function customFunction<Result extends Tensor | Tensor[]>(
   definition: CustomFunction<Result>,
 ): (...inputs: Tensor[]) => Result {
+  const { name = 'custom_function' } = definition;
+  requireType(`${name} forward`, definition.forward, 'function');
+  requireType(`${name} backward`, definition.backward, 'function');
   return (...inputs) => {
     const context = new FunctionContext();
     const result = noGrad(() => definition.forward(context, ...inputs));
-    const list = Array.isArray(result) ? result : [result];
-    const outputs = list.map((out) => (inputs.includes(out) ? out.detach() : out));
-    record(definition.name ?? 'custom_function', inputs, outputs, context.saved, (grads, sink) => {
-      const given = definition.backward(context, ...grads);
-      const each = given === null || given instanceof Tensor ? [given] : given;
-      each.forEach((grad, i) => {
-        if (grad) sink.give(i, grad);
-      });
+    const list: readonly unknown[] = Array.isArray(result) ? result : [result];
+    const outputs = list.map((out) => ownOutput(name, out, inputs));
+    const { length } = inputs;
+    record(name, inputs, outputs, context.saved, (grads, sink) => {
+      giveAll(name, definition.backward(context, ...grads), length, sink);
     });
     return (Array.isArray(result) ? outputs : outputs[0]) as Result;
   };
+}
+
+/** `out` as a tensor that the tape may enter: one that was there before keeps its own place. */
+function ownOutput(name: string, out: unknown, inputs: readonly Tensor[]): Tensor {
+  requireTensor(`${name} forward`, out);
+  return out.requiresGrad || inputs.includes(out) ? out.detach() : out;
+}
+
+/** Leaves what a backward has `given` for so many inputs in `sink`. */
+function giveAll(name: string, given: unknown, inputs: number, sink: GradSink): void {
+  if (given === null) return;
+  const op = `${name} backward`;
+  const grads: readonly unknown[] = Array.isArray(given) ? given : [given];
+  if (grads.length > inputs) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op,
+      expected: `a gradient, or null, for each of ${inputs} inputs`,
+      got: `${grads.length}`,
+    });
+  }
+  for (let i = 0; i < inputs; ++i) {
+    const grad = grads[i];
+    if (grad === null || !sink.needs(i)) continue;
+    if (!(grad instanceof Tensor)) {
+      const hint = 'Return one for each input, in their order; null where there is none.';
+      throw notTensor(op, `the gradient of input ${i}, or null`, grad, hint);
+    }
+    const shape = sink.shapeOf(i);
+    if (!sameShape(grad.shape, shape)) {
+      const expected = `the gradient of input ${i}, of shape [${shape.join(', ')}]`;
+      throw shapeError(op, expected, describe(grad), 'A gradient has the shape of its input.');
+    }
+    sink.give(i, grad);
+  }
 }
