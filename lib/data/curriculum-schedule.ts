@@ -34,8 +34,8 @@ const ROOT: OptionNames<FixedRootOptions> = {
 };
 
 /**
- * min + (max - min) (step / totalSteps)^(1 / rootDegree), rounded down, and at most `max`. Throws
- * DS_ARGUMENT.
+ * min + (max - min) (step / totalSteps)^(1 / rootDegree), rounded down, and at most `max`; `max` in
+ * every step where it is `min`. Throws DS_ARGUMENT.
  */
 export function fixedRoot(given: FixedRootOptions): CurriculumSchedule {
   const options = readOptions('fixedRoot', given, ROOT);
@@ -45,6 +45,7 @@ export function fixedRoot(given: FixedRootOptions): CurriculumSchedule {
   const totalSteps = requireInteger('fixedRoot totalSteps', options.totalSteps, 1);
   requireInteger('fixedRoot difficultyStep', difficultyStep, 1);
   requireFinite('fixedRoot rootDegree', rootDegree, Number.MIN_VALUE);
+  if (min === max) return () => max;
   return (step) => {
     const share = accuratePower(step / totalSteps, 1 / rootDegree);
     const whole = Math.floor(share * (max - min) + min);

@@ -412,6 +412,12 @@ test.each([
     { total_curriculum_step: 30, difficulty_step: 8 },
     [/min_difficulty is 10, no multiple of difficulty_step, 8: .* to 8 at least/],
   ],
+  // What begins at the end is rounded nowhere.
+  [
+    { min_difficulty: 12, max_difficulty: 12 },
+    { total_curriculum_step: 30, difficulty_step: 8 },
+    [],
+  ],
   [
     {},
     { total_curriculum_step: 30, difficulty_step: 8, root_degree: 2, max_step: [3] },

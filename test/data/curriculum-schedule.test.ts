@@ -61,6 +61,11 @@ test.each([
   expect(fixedRoot(options)(step)).toBe(difficulty);
 });
 
+test('what begins at the largest difficulty stays there, whole multiple or not', () => {
+  const schedule = fixedRoot({ min: 12, max: 12, ...LINEAR });
+  expect([0, 1, 1000].map(schedule)).toEqual([12, 12, 12]);
+});
+
 test.each([
   [1, 16],
   [5, 16],
