@@ -13,12 +13,11 @@ import { Tensor } from '../tensor.js';
 import { arange, cast, to } from './creation.js';
 import { compare, eq, limited, ne, sub, where } from './elementwise.js';
 import type { Operand } from './operands.js';
-import { type Reduction, readReduction } from './reduce.js';
+import { type Reduction, reductionOf } from './reduce.js';
 import {
   broadcastShape,
   constant,
   expanded,
-  normalizeDims,
   recordFlat,
   requireSameDevice,
   requireTensor,
@@ -68,10 +67,7 @@ export function logicalNot(x: Tensor): Tensor {
 /** Reduces truth values, as bytes, over dims; `empty` is the answer where there is nothing. */
 function overall(op: 'any' | 'all', x: Tensor, options: Reduction): Tensor {
   requireTensor(op, x);
-  const { dims, keepDim = false } = readReduction(op, options);
-  const over = normalizeDims(op, dims, x.ndim);
-  const kept = x.shape.map((size, d) => (over.includes(d) ? 1 : size));
-  const shape = keepDim ? kept : x.shape.filter((_, d) => !over.includes(d));
+  const { kept, shape } = reductionOf(op, x, options);
   return plain(() => {
     const out = Tensor.empty(shape, 'bool', x.device);
     if (x.numel === 0) kernels.fill({ out, value: op === 'all' ? 1 : 0 });
@@ -243,11 +239,8 @@ export function oneHot(index: Tensor, classes: number): Tensor {
 /** The number of elements over `dims` that are not 0, i64. */
 export function countNonzero(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('countNonzero', x);
-  const { dims, keepDim = false } = readReduction('countNonzero', options);
-  const over = normalizeDims('countNonzero', dims, x.ndim);
+  const { kept, shape } = reductionOf('countNonzero', x, options);
   return plain(() => {
-    const kept = x.shape.map((size, d) => (over.includes(d) ? 1 : size));
-    const shape = keepDim ? kept : x.shape.filter((_, d) => !over.includes(d));
     const out = Tensor.empty(shape, 'i64', x.device);
     const whole = cast(cast(x, 'bool'), 'i64');
     if (numel(kept) > 0) {

@@ -63,7 +63,7 @@ interface Reduced {
 }
 
 /** The dims that a reduction of `x` goes over, and the shape of what it gives. */
-function reductionOf(op: ReduceOp, x: Tensor, options: Reduction) {
+export function reductionOf(op: string, x: Tensor, options: Reduction) {
   const { dims, keepDim = false } = readReduction(op, options);
   const over = normalizeDims(op, dims, x.ndim);
   const kept = x.shape.map((size, d) => (over.includes(d) ? 1 : size));

@@ -18,6 +18,7 @@ import {
   REDUCE,
   type ReduceOptions,
   readReduction,
+  reductionOf,
   sum,
 } from './reduce.js';
 import { normalizeDims, requireTensor } from './shapes.js';
@@ -143,20 +144,14 @@ export function logsumexp(
   options: ReduceOptions | number | readonly number[] = {},
 ): Tensor {
   requireFloat('logsumexp', x);
-  const { dims, keepDim = false } = readReduction('logsumexp', options);
-  const over = normalizeDims('logsumexp', dims, x.ndim);
+  const { over, shape } = reductionOf('logsumexp', x, options);
   return inWide(x, (wide) => {
     const top = noGrad(() => {
       const most = max(wide, { dims: over, keepDim: true });
       return where(eq(abs(most), Number.POSITIVE_INFINITY), 0, most);
     });
     const out = add(log(sum(exp(sub(wide, top)), { dims: over, keepDim: true })), top);
-    return keepDim
-      ? out
-      : reshape(
-          out,
-          x.shape.filter((_, d) => !over.includes(d)),
-        );
+    return reshape(out, shape);
   });
 }
 
