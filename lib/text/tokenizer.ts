@@ -183,10 +183,14 @@ export class Tokenizer {
 
   /** Differs when anything that decides ids or chat texts does, these rules of ours as well. */
   get fingerprint(): string {
+    this.digest ??= this.digestOfContent();
+    return this.digest;
+  }
+
+  private digestOfContent(): string {
     const { place: _, ...content } = this.parts;
     const deciding = JSON.stringify([TOKENIZER_RULES, content]);
-    this.digest ??= createHash('sha256').update(deciding).digest('hex');
-    return this.digest;
+    return createHash('sha256').update(deciding).digest('hex');
   }
 
   /** The id of a token; null when there is none. */
