@@ -87,13 +87,18 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
 
   /**
    * Takes over what stateDict() of an optimizer of the same kind and groups gave: hyperparameters,
-   * copies of its tensors, converted to each parameter's device, and numbers of updates. Throws
-   * DS_CHECKPOINT where groups, names or shapes differ, before anything has changed; DS_ARGUMENT
-   * for parameters that an engine has.
+   * copies of its tensors, converted to each parameter's device, and numbers of updates. A
+   * parameter that had no state then has none again. Throws DS_CHECKPOINT where groups, names or
+   * shapes differ, before anything has changed; DS_ARGUMENT for parameters that an engine has.
    */
   loadStateDict(state: OptimizerStateDict): void {
     for (const { parameter } of this.members()) this.requireFree('loadStateDict', parameter);
     readState(this, state, (parameter, group, index) => this.stateFor(parameter, group, index));
+    for (const { parameter, index } of this.members()) {
+      if (state.state[index]) continue;
+      this.kept.get(parameter)?.dispose();
+      this.kept.delete(parameter);
+    }
   }
 
   /** Whether there is state that an engine would not know of. */

@@ -111,10 +111,10 @@ function requireGroups(op: string, groups: readonly ParamGroup[], state: unknown
     throw misfit(op, `${groups.length} groups`, `${given.length}`);
   }
   groups.forEach((group, i) => {
-    const { params, ...settings } = given[i] as OptimizerStateDict['groups'][number];
     const place = `${op} group ${i}`;
+    const { params, ...settings } = (given[i] ?? {}) as Partial<OptimizerStateDict['groups'][0]>;
     if (!Array.isArray(params) || params.length !== group.params.length) {
-      throw misfit(place, `${group.params.length} parameters`, phrase(params?.length));
+      throw misfit(place, `${group.params.length} parameters`, `${params?.length ?? 'none'}`);
     }
     const own: Record<string, unknown> = hyperparameters(group);
     for (const [key, value] of Object.entries(settings)) {

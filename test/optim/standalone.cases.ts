@@ -122,6 +122,23 @@ async function resumes(make: Make, device: Device): Promise<void> {
   assert.deepEqual(bitsOf(after), bitsOf(straight));
 }
 
+/** What was saved before the first step, or by some parameters alone, is all that there is then. */
+function startsAnew(device: Device): void {
+  const [used, fresh] = [netOn(device), netOn(device)];
+  const opt = new AdamW(used.parameters(), { lr: 1e-2 });
+  const initial = opt.stateDict();
+  train(used, opt, device, 0, 3);
+  const { state, groups } = opt.stateDict();
+  opt.loadStateDict({ state: { 0: state[0]! }, groups });
+  assert.deepEqual(Object.keys(opt.stateDict().state), ['0']);
+  opt.loadStateDict(initial);
+  assert.equal(opt.hasStepped, false);
+  used.loadStateDict(fresh.stateDict());
+  train(used, opt, device);
+  train(fresh, new AdamW(fresh.parameters(), { lr: 1e-2 }), device);
+  assert.deepEqual(bitsOf(used), bitsOf(fresh));
+}
+
 const throwsCode = (code: string, body: () => unknown, message = /./): void =>
   assert.throws(
     body,
@@ -299,7 +316,8 @@ function refusesOthers(device: Device): void {
   const wrong: [unknown, RegExp][] = [
     [null, /stateDict\(\) gives/],
     [{ state: {}, groups: [] }, /1 groups/],
-    [{ ...state, groups: [{ params: [0] }] }, /4 parameters/],
+    [{ ...state, groups: [{ params: [0] }] }, /4 parameters, got 1/],
+    [{ ...state, groups: [null] }, /4 parameters, got none/],
     [{ ...state, groups: [{ ...state.groups[0], momentum: 1 }] }, /momentum/],
     [{ ...state, state: { 0: second } }, /exp_avg/],
     [{ ...state, state: { 0: { ...state.state[0], step: 1.5 } } }, /number of updates/],
@@ -344,6 +362,7 @@ export const cases: Case[] = [
       ['16-bit parameters have f32 masters, which take over what is written', masters],
       ['parameters without a gradient stay; strided gradients are taken', partly],
       ['dispose() frees all state', frees],
+      ['a state of no updates starts anew', startsAnew],
       ['a graph from before the step is refused', refusesStaleGraphs],
       ['clipGradNorm and clipGradValue', clips],
       ['clipGradNorm rounds 16-bit gradients once', clipsHalves],
