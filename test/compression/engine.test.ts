@@ -137,6 +137,18 @@ test.each([
   expect(checkConfig(configOf(section), { worldSize: 1 }).errors).toEqual([]);
 });
 
+test.each([
+  [{ teacher_layer: [] }, []],
+  [{ teacher_layer: [1, 3], module_name_prefix: 'h' }, []],
+  [{ teacher_layer: [1, 3] }, ['module_name_prefix']],
+  [{ keep_number_layer: 3, teacher_layer: [1, 3], module_name_prefix: 'h' }, ['teacher_layer']],
+])('layers that begin as those of a teacher are named: %j', (fields, keys) => {
+  const section = { layer_reduction: { enabled: true, ...fields } };
+  const { errors } = checkConfig(configOf(section), { worldSize: 1 });
+  const path = 'compression_training.layer_reduction';
+  expect(errors.map(({ op }) => op)).toEqual(keys.map((key) => `${path}.${key}`));
+});
+
 test('what quantize_weight_in_forward does not read is told', () => {
   const section = one(
     'weight_quantization',

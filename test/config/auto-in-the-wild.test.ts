@@ -218,6 +218,7 @@ describe('a configuration that must match', () => {
     const keys = { 'optimizer.type': 'AdamW', 'optimizer.params.lr': 1, train_batch_size: 6 };
     const { config } = check(keys, { eps: 1e-8, perDeviceBatchSize: 3 }, 2);
     expect(config).toMatchObject({ train_batch_size: 6, optimizer: { params: { lr: 1 } } });
+    expect(check({ train_batch_size: 6 }, { accumulationSteps: 3 }, 2).errors).toEqual([]);
   });
 });
 

@@ -1,4 +1,5 @@
 // The batch triad: DeepSpeed's matrix of given and derived values, and the words of each refusal.
+import { checkConfig } from '../../lib/config/index.js';
 import { resolveTriad, type Triad } from '../../lib/config/triad.js';
 
 type Given = [total: number | undefined, micro: number | undefined, steps: number | undefined];
@@ -49,6 +50,15 @@ test.each<[Given, number, RegExp]>([
   [[_, _, _], 1, /got neither/],
 ])('%j on %d ranks is refused', (given, worldSize, message) => {
   expect(() => triad(given, worldSize)).toThrow(message);
+});
+
+test('what does not fit is an error at its place', () => {
+  const config = '{\n "train_micro_batch_size_per_gpu": 2,\n "train_batch_size": 5\n}';
+  const base64 = Buffer.from(config).toString('base64');
+  const { errors } = checkConfig(base64, { worldSize: 1 });
+  expect(errors.map(({ path, place, got }) => [path, place, got])).toEqual([
+    ['train_batch_size', { line: 3, column: 2 }, expect.stringMatching(/^5 != 2 x 2/)],
+  ]);
 });
 
 test('every pair that determines a triple gives it back, for many triples', () => {
