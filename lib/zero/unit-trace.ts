@@ -11,15 +11,17 @@ export class UnitTrace {
   protected current: WeightUnit[] = [];
   /** Index in `last` of the unit in use; null where the order is unknown. */
   protected place: number | null = null;
+  /** The last index that was known in this step; -1 before any. */
+  private known = -1;
 
   /** A unit is used, after those before it; repeated uses in a row count once. */
   visit(unit: WeightUnit): void {
     if (this.current.at(-1) === unit) return;
     if (this.current.length === LIMIT) this.restart();
     this.current.push(unit);
-    const next = this.place === null ? this.current.length - 1 : this.place + 1;
-    const found = this.last[next] === unit ? next : this.last.indexOf(unit, next);
+    const found = this.last.indexOf(unit, this.known + 1);
     this.place = found < 0 ? null : found;
+    this.known = this.place ?? this.known;
   }
 
   /** A step has ended: the coming one is expected to repeat it. */
@@ -28,6 +30,7 @@ export class UnitTrace {
     this.last = this.current;
     this.current = [];
     this.place = null;
+    this.known = -1;
   }
 
   /** The units used after the present one, in order, as far as is known. */

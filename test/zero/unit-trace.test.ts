@@ -1,0 +1,62 @@
+// What the order of units in the last step foresees of this one.
+import { PassTrace, UnitTrace } from '../../lib/zero/unit-trace.js';
+import type { WeightUnit } from '../../lib/zero/weight-unit.js';
+
+const unit = (name: string, numel: number) => ({ name, layout: { numel } }) as WeightUnit;
+const [A, B, C, D] = [unit('a', 1), unit('b', 10), unit('c', 100), unit('d', 1000)];
+
+const names = (units: readonly WeightUnit[]): string => units.map(({ name }) => name).join('');
+
+/** A trace behind a step that used `units`. */
+function after<Trace extends UnitTrace>(trace: Trace, units: readonly WeightUnit[]): Trace {
+  for (const one of units) trace.visit(one);
+  trace.restart();
+  return trace;
+}
+
+/** What is foreseen after each of these uses. */
+function foreseen(trace: UnitTrace, units: readonly WeightUnit[]): string[] {
+  return units.map((one) => {
+    trace.visit(one);
+    return names(trace.upcoming());
+  });
+}
+
+test('nothing is foreseen in the first step', () => {
+  const trace = new UnitTrace();
+  expect(names(trace.beginning())).toBe('');
+  expect(foreseen(trace, [A, B])).toEqual(['', '']);
+  expect(trace.reuseDistance(A)).toBe(Number.POSITIVE_INFINITY);
+});
+
+test('a step is expected to repeat the last, in which uses in a row count once', () => {
+  const trace = after(new UnitTrace(), [A, B, B, C, B, A]);
+  expect(names(trace.beginning())).toBe('abcba');
+  expect(foreseen(trace, [A, A, B, C])).toEqual(['bcba', 'bcba', 'cba', 'ba']);
+  expect(names(trace.beginning())).toBe('');
+});
+
+test('a unit is as far away as what is used before it', () => {
+  const trace = after(new UnitTrace(), [A, B, C, B, A]);
+  trace.visit(A);
+  expect([B, C, A].map((one) => trace.reuseDistance(one))).toEqual([0, 10, 10 + 100 + 10]);
+  expect(trace.reuseDistance(D)).toBe(Number.POSITIVE_INFINITY);
+});
+
+test('another order: what is left out is passed over, and the place found again behind what is new', () => {
+  expect(foreseen(after(new UnitTrace(), [A, B, C, D]), [A, C, D])).toEqual(['bcd', 'd', '']);
+  expect(foreseen(after(new UnitTrace(), [A, B, C]), [A, D, B, C])).toEqual(['bc', '', 'c', '']);
+  expect(foreseen(after(new UnitTrace(), [A, B, C]), [C, A])).toEqual(['', '']);
+});
+
+test('a step that used nothing is forgotten', () => {
+  const trace = after(new UnitTrace(), [A, B]);
+  trace.restart();
+  expect(names(trace.beginning())).toBe('ab');
+});
+
+test('a forward without an update begins where a unit comes again', () => {
+  const trace = new PassTrace();
+  expect(foreseen(trace, [A, B, B, C])).toEqual(['', '', '', '']);
+  expect(foreseen(trace, [A, B, C, A])).toEqual(['bca', 'cab', 'abc', 'bca']);
+});
