@@ -1,0 +1,91 @@
+// Which transfers slots of host memory ask of a file, and when.
+import { cpu } from '../../lib/runtime/device.js';
+import type { HostRange } from '../../lib/runtime/file.js';
+import type { SwapFile } from '../../lib/runtime/swap-file.js';
+import type { StoredTile } from '../../lib/zero/home/disk-tiles.js';
+import { type SlotOptions, TileSlots } from '../../lib/zero/home/tile-slots.js';
+
+const BYTES = 256;
+const tiles: StoredTile[] = [0, 1, 2, 3, 4].map((i) => ({
+  offset: i * BYTES,
+  bytes: BYTES,
+  fields: [{ name: 'master', dtype: 'f32', offset: 0, numel: BYTES / 4, initial: i + 0.5 }],
+}));
+
+let open: TileSlots[] = [];
+afterEach(() => {
+  for (const slots of open) slots.dispose();
+  open = [];
+});
+
+/** Slots over a file that writes down what is asked of it: "read 2", and "wait" behind a write. */
+function slotsOf(options: Partial<SlotOptions> = {}) {
+  const log: string[] = [];
+  const { compute } = cpu();
+  const given = { count: 3, readsAhead: true, writesBehind: true, ...options };
+  const slots = new TileSlots(cpu(), compute, BYTES, given);
+  open.push(slots);
+  const transfer = (what: string) => (offset: number) => void log.push(`${what} ${offset / BYTES}`);
+  slots.use({
+    read: transfer('read'),
+    write: transfer('write'),
+    wait: (_: HostRange) => void (log.at(-1)?.startsWith('write') && log.push('wait')),
+    dispose() {},
+  } as unknown as SwapFile);
+  /** Opens and changes a tile, and brings it to the file; returns what that has asked of it. */
+  const update = (index: number): string[] => {
+    const tile = tiles[index] as StoredTile;
+    slots.open(tile);
+    slots.close(tile);
+    slots.store(tile);
+    return log.splice(0);
+  };
+  return { slots, log, update };
+}
+
+test('what was never written is filled, and what has a slot is not read', () => {
+  const { slots, log, update } = slotsOf();
+  slots.open(tiles[2] as StoredTile);
+  const field = slots.field(tiles[2] as StoredTile, 'master');
+  expect(new Set(field.toArray())).toEqual(new Set([2.5]));
+  field.release();
+  expect(log).toEqual([]);
+  expect(update(2)).toEqual(['write 2']);
+  expect(update(2)).toEqual(['write 2']);
+});
+
+test('as many tiles are read ahead as there are slots beside the one in use', () => {
+  const { slots, log, update } = slotsOf();
+  for (const i of tiles.keys()) update(i);
+  slots.open(tiles[4] as StoredTile);
+  slots.expect([0, 1, 2, 3].map((i) => tiles[i] as StoredTile));
+  expect(log.splice(0)).toEqual(['read 0', 'read 1']);
+  expect([update(0), update(1)]).toEqual([['write 0'], ['write 1']]);
+});
+
+test('without reading ahead a tile is read when it is opened', () => {
+  const { slots, log, update } = slotsOf({ readsAhead: false });
+  for (const i of tiles.keys()) update(i);
+  slots.expect(tiles);
+  expect(log).toEqual([]);
+  expect(update(0)).toEqual(['read 0', 'write 0']);
+});
+
+test('without writing behind the stream waits for what it has written', () => {
+  const { update } = slotsOf({ writesBehind: false });
+  expect(update(0)).toEqual(['write 0', 'wait']);
+});
+
+test('the slot that nobody has wanted for longest is taken, and written where it was changed', () => {
+  const { slots, log } = slotsOf({ count: 2 });
+  const [first, second, third] = tiles as [StoredTile, StoredTile, StoredTile];
+  for (const tile of [first, second]) {
+    slots.open(tile);
+    slots.close(tile);
+  }
+  slots.readField(first, 'master', () => {});
+  slots.replaceField(third, 'master', () => {});
+  expect(log.splice(0)).toEqual(['write 1', 'wait']); // For its place in memory.
+  slots.readField(second, 'master', () => {});
+  expect(log).toEqual(['write 0', 'read 1']);
+});
