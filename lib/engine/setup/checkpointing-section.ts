@@ -7,7 +7,7 @@ import {
 
 /** The section "activation_checkpointing" of a ds_config.json. */
 export interface ActivationCheckpointingSection {
-  /** No effect yet: there is no tensor parallelism that would share activations out. */
+  /** No effect: each rank keeps the inputs of its own segments. */
   partition_activations?: boolean;
   /** No effect: memory comes from pools that do not fragment by it. */
   contiguous_memory_optimization?: boolean;

@@ -17,9 +17,9 @@ import {
 
 /** What configure() takes; DeepSpeed's defaults. */
 export interface CheckpointingOptions {
-  /** Not supported yet: there are no model-parallel ranks to split activations over. */
+  /** Not supported: each rank keeps the inputs of its own segments. */
   partitionActivations?: boolean;
-  /** Not supported yet: each activation keeps its own memory, from a pool. */
+  /** Not supported: each activation keeps its own memory, from a pool. */
   contiguousCheckpointing?: boolean;
   /** Segments that a model is cut into; null (default): every layer is one. */
   numberCheckpoints?: number | null;
