@@ -51,7 +51,7 @@ const NAME = 'weights';
  * Which of `kept` stay in memory: together at most `most` elements, spread evenly over the order of
  * use, so that the disk reads the others while these are computed with.
  */
-export function stayInMemory(kept: readonly KeptWeights[], most: number): ReadonlySet<WeightUnit> {
+function stayInMemory(kept: readonly KeptWeights[], most: number): ReadonlySet<WeightUnit> {
   const total = kept.reduce((sum, { numel }) => sum + numel, 0);
   const stays = new Set<WeightUnit>();
   let [seen, taken] = [0, 0];

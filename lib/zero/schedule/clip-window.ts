@@ -8,9 +8,9 @@ export const windowLength = 10;
  * GPT-2 1558M with all state in host memory (H200) a step that holds takes 310 ms, one that misses
  * 535, one that nothing is tried out of 377.
  */
-export const pauseAbove = 0.3;
+const pauseAbove = 0.3;
 /** At this share speculation goes on: lower, since a pause begins with a pass that only commits. */
-export const resumeAt = 0.2;
+const resumeAt = 0.2;
 
 /** A step is missed when its gradients were clipped or not finite. */
 export class ClipWindow {
