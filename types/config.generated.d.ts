@@ -432,7 +432,7 @@ export interface AdamParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
   /** Decay of the first and the second moment. Default [0.9, 0.999]. */
-  betas?: [number, number] | 'auto';
+  betas?: readonly [number, number] | 'auto';
   /** Added to the root of the second moment. Default 1e-8. */
   eps?: number | 'auto';
   /** Share of the learning rate by which weights shrink per update. Default 0. */
@@ -508,7 +508,7 @@ export interface LionParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
   /** Weight of the moment in the direction of the update, and its decay. Default [0.9, 0.999]. */
-  betas?: [number, number] | 'auto';
+  betas?: readonly [number, number] | 'auto';
   /** Share of the learning rate by which weights shrink per update. Default 0. */
   weight_decay?: number | 'auto';
 }
@@ -518,7 +518,7 @@ export interface LambParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
   /** Decay of the first and the second moment. Default [0.9, 0.999]. */
-  betas?: [number, number] | 'auto';
+  betas?: readonly [number, number] | 'auto';
   /** Added to the root of the second moment. Default 1e-8. */
   eps?: number | 'auto';
   /** Share of the weights that is added to the direction of the update. Default 0. */
@@ -561,7 +561,7 @@ export interface MuonParams {
    */
   adam_lr?: number;
   /** Decay of Adam's first and second moment. Default [0.9, 0.95]. */
-  betas?: [number, number] | 'auto';
+  betas?: readonly [number, number] | 'auto';
   /** Added to the root of Adam's second moment. Default 1e-10. */
   eps?: number | 'auto';
 }
@@ -574,7 +574,7 @@ export interface AdafactorParams {
    * What is added to squared gradients, and the least size of a parameter that scale_parameter
    * sees. Default [1e-30, 0.001].
    */
-  eps?: [number, number];
+  eps?: readonly [number, number];
   /** Largest root mean square of the direction of an update. Default 1. */
   clip_threshold?: number;
   /** The second moment decays by 1 - t^decay_rate at update t. Default -0.8. */
@@ -598,7 +598,7 @@ export interface AdamW8bitParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
   /** Decay of the first and the second moment. Default [0.9, 0.999]. */
-  betas?: [number, number] | 'auto';
+  betas?: readonly [number, number] | 'auto';
   /** Added to the root of the second moment. Default 1e-8. */
   eps?: number | 'auto';
   /** Share of the learning rate by which weights shrink per update. Default 0. */
@@ -619,7 +619,7 @@ export interface OneBitAdamParams {
    */
   freeze_step?: number;
   /** Decay of the first and the second moment. Default [0.9, 0.999]. */
-  betas?: [number, number] | 'auto';
+  betas?: readonly [number, number] | 'auto';
   /** Added to the root of the second moment. Default 1e-8. */
   eps?: number | 'auto';
   /** Share of the learning rate by which weights shrink per update. Default 0. */
@@ -669,7 +669,7 @@ export interface ZeroOneAdamParams {
   /** The most updates from one agreement of the ranks to the next. Default 16. */
   local_step_clipper?: number;
   /** Decay of the first and the second moment. Default [0.9, 0.999]. */
-  betas?: [number, number] | 'auto';
+  betas?: readonly [number, number] | 'auto';
   /** Added to the root of the second moment. Default 1e-8. */
   eps?: number | 'auto';
   /** Share of the learning rate by which weights shrink per update. Default 0. */
@@ -716,7 +716,7 @@ export interface OneBitLambParams {
    */
   freeze_step?: number;
   /** Decay of the first and the second moment. Default [0.9, 0.999]. */
-  betas?: [number, number] | 'auto';
+  betas?: readonly [number, number] | 'auto';
   /** Added to the root of the second moment. Default 1e-8. */
   eps?: number | 'auto';
   /** Share of the weights that is added to the direction of the update. Default 0. */
@@ -886,12 +886,12 @@ export type SchedulerConfig =
 /** From a minimum to a maximum rate, then constant. */
 export interface WarmupParams {
   /** Rate before the first update; a list has one for each parameter group. Default 0. */
-  warmup_min_lr?: number | number[] | 'auto';
+  warmup_min_lr?: number | readonly number[] | 'auto';
   /**
    * Rate after the warm-up; null takes the optimizer's; a list has one for each parameter group.
    * Default null.
    */
-  warmup_max_lr?: number | number[] | null | 'auto';
+  warmup_max_lr?: number | readonly number[] | null | 'auto';
   /** Updates of the warm-up; fewer than 2 count as 2. Default 1000. */
   warmup_num_steps?: number | 'auto';
   /** Shape of the climb. Default "log". */
@@ -908,9 +908,9 @@ export interface WarmupDecayParams {
   /** Updates of the whole run, warm-up included. */
   total_num_steps: number | 'auto';
   /** Rate before the first update; a list has one for each parameter group. Default 0. */
-  warmup_min_lr?: number | number[] | 'auto';
+  warmup_min_lr?: number | readonly number[] | 'auto';
   /** Rate after the warm-up; a list has one for each parameter group. Default 0.001. */
-  warmup_max_lr?: number | number[] | 'auto';
+  warmup_max_lr?: number | readonly number[] | 'auto';
   /** Updates of the warm-up; fewer than 2 count as 2. Default 1000. */
   warmup_num_steps?: number | 'auto';
   /** Shape of the climb. Default "log". */
@@ -944,9 +944,9 @@ export interface WarmupCosineParams {
 /** Rate up and down once, momentum down and up; then both decay. */
 export interface OneCycleParams {
   /** Rate at both ends of the cycle; a list has one for each parameter group. */
-  cycle_min_lr: number | number[];
+  cycle_min_lr: number | readonly number[];
   /** Rate at the peak of the cycle; a list has one for each parameter group. */
-  cycle_max_lr: number | number[];
+  cycle_max_lr: number | readonly number[];
   /** The rate is divided by 1 + this per decay_step_size updates after the cycle. Default 0. */
   decay_lr_rate?: number;
   /** Updates of the climb. Default 2000. */
@@ -964,9 +964,9 @@ export interface OneCycleParams {
   /** Schedules the first beta against the rate, and sets the second to 0.99. Default true. */
   cycle_momentum?: boolean;
   /** Momentum at the peak of the rate; a list has one for each parameter group. Default 0.8. */
-  cycle_min_mom?: number | number[];
+  cycle_min_mom?: number | readonly number[];
   /** Momentum at the ends of the cycle; a list has one for each parameter group. Default 0.9. */
-  cycle_max_mom?: number | number[];
+  cycle_max_mom?: number | readonly number[];
   /** The momentum is multiplied by 1 + this per decay_step_size updates. Default 0. */
   decay_mom_rate?: number;
   /**
@@ -979,7 +979,7 @@ export interface OneCycleParams {
 /** A rate that only grows, to find the largest one that still trains. */
 export interface LrRangeTestParams {
   /** Rate of the first update; a list has one for each parameter group. Default 0.001. */
-  lr_range_test_min_lr?: number | number[];
+  lr_range_test_min_lr?: number | readonly number[];
   /** Updates of one interval. Default 2000. */
   lr_range_test_step_size?: number;
   /** Share of the first rate that one interval adds. Default 1. */
@@ -1034,7 +1034,7 @@ export interface ConstantParams {
 /** Multiplies the rate at each of a list of updates. */
 export interface MultiStepParams {
   /** Updates after which the rate is multiplied, for all groups. */
-  milestones: number[];
+  milestones: readonly number[];
   /** Factor of the rate. Default 0.1. */
   gamma?: number;
 }
@@ -1074,7 +1074,7 @@ export interface PlateauParams {
   /** Observations after a reduction that do not count. Default 0. */
   cooldown?: number;
   /** The rate is never lowered below this; a list has one for each parameter group. Default 0. */
-  min_lr?: number | number[];
+  min_lr?: number | readonly number[];
   /** A reduction by no more than this is not made. Default 1e-8. */
   eps?: number;
 }
@@ -1472,17 +1472,17 @@ export interface LeafModuleConfig {
    * Names of classes. Default []. No effect: weights are gathered layer by layer, modules inside
    * included.
    */
-  classes?: string[];
+  classes?: readonly string[];
   /**
    * Names of modules. Default []. No effect: weights are gathered layer by layer, modules inside
    * included.
    */
-  names?: string[];
+  names?: readonly string[];
   /**
    * Ends of names of modules. Default []. No effect: weights are gathered layer by layer, modules
    * inside included.
    */
-  name_suffixes?: string[];
+  name_suffixes?: readonly string[];
 }
 
 /**
@@ -1644,7 +1644,7 @@ export interface CommsLoggerConfig {
   /** Logs every operation. Default true. */
   prof_all?: boolean;
   /** Operations that are logged if not all are, under any of DeepSpeed's names. Default []. */
-  prof_ops?: ('all_reduce' | 'all_reduce_coalesced' | 'reduce_scatter' | 'reduce_scatter_base' | 'reduce_scatter_tensor' | 'reduce_scatter_coalesced' | 'all_gather' | 'all_gather_base' | 'all_gather_into_tensor' | 'all_gather_coalesced' | 'all_to_all' | 'all_to_all_single' | 'broadcast' | 'reduce' | 'send' | 'isend' | 'recv' | 'irecv' | 'barrier')[];
+  prof_ops?: readonly ('all_reduce' | 'all_reduce_coalesced' | 'reduce_scatter' | 'reduce_scatter_base' | 'reduce_scatter_tensor' | 'reduce_scatter_coalesced' | 'all_gather' | 'all_gather_base' | 'all_gather_into_tensor' | 'all_gather_coalesced' | 'all_to_all' | 'all_to_all_single' | 'broadcast' | 'reduce' | 'send' | 'isend' | 'recv' | 'irecv' | 'barrier')[];
   /** Prints a line for each operation, on rank 0. Default false. */
   verbose?: boolean;
   /**
@@ -1807,7 +1807,7 @@ export interface TorchAutocastConfig {
    * Modules whose gradients and weights travel in the lower precision. Default null. No effect: all
    * of them travel in the weights' dtype, or in communication_data_type.
    */
-  lower_precision_safe_modules?: string[] | null;
+  lower_precision_safe_modules?: readonly string[] | null;
 }
 
 /** Leaves out layers more and more often. */
@@ -1878,9 +1878,9 @@ export interface CurriculumScheduleConfig {
   /** 2 grows with the square root of the step, 1 linearly: fixed_root. Default null. */
   root_degree?: number | null;
   /** One difficulty after the other: fixed_discrete. Default null. */
-  difficulty?: number[] | null;
+  difficulty?: readonly number[] | null;
   /** The last step of each difficulty but the last one: fixed_discrete. Default null. */
-  max_step?: number[] | null;
+  max_step?: readonly number[] | null;
 }
 
 /** Samples and routes data by difficulty. */
@@ -1978,7 +1978,7 @@ export interface RandomLtdConfig {
   /** How many layers see some tokens only: as many as `random_ltd_layer_id` names. Default null. */
   random_ltd_layer_num?: number | null;
   /** Which ones, from 0. First and last layers had better see all tokens. Default null. */
-  random_ltd_layer_id?: number[] | null;
+  random_ltd_layer_id?: readonly number[] | null;
   /**
    * Name of the attention mask among a layer's arguments. Default null. No effect: masks follow the
    * tokens.
@@ -2049,11 +2049,11 @@ export interface SparseAttentionConfig {
   /** Random blocks per row (variable, bigbird). Default 0. */
   num_random_blocks?: number;
   /** Blocks of each local window (variable). Default [4]. */
-  local_window_blocks?: number[];
+  local_window_blocks?: readonly number[];
   /** First blocks of global ranges (variable, bslongformer). Default [0]. */
-  global_block_indices?: number[];
+  global_block_indices?: readonly number[];
   /** Ends of global ranges (variable, bslongformer). Default null. */
-  global_block_end_indices?: number[] | null;
+  global_block_end_indices?: readonly number[] | null;
   /** Blocks of the sliding window (bigbird, bslongformer). Default 3. */
   num_sliding_window_blocks?: number;
 }
@@ -2065,7 +2065,7 @@ export interface ElasticityConfig {
   /** Largest batch that may be chosen; needed when enabled. Default null. */
   max_train_batch_size?: number | null;
   /** Micro-batches that may be chosen; needed when enabled. Default null. */
-  micro_batch_sizes?: number[] | null;
+  micro_batch_sizes?: readonly number[] | null;
   /** Fewest GPUs that are to share the batch out. Default 1. */
   min_gpus?: number;
   /** Most GPUs that are to share it out. Default 10000. */
@@ -2245,12 +2245,12 @@ export interface CompressionWeightQuantizationGroup {
    * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
    * that the model calls. Default "*".
    */
-  modules?: string | string[];
+  modules?: string | readonly string[];
   /**
    * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
    * with it. Default null. No effect: it makes no layer smaller.
    */
-  related_modules?: string[][] | null;
+  related_modules?: readonly (readonly string[])[] | null;
 }
 
 /** Of the group. */
@@ -2297,12 +2297,12 @@ export interface CompressionActivationQuantizationGroup {
    * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
    * that the model calls. Default "*".
    */
-  modules?: string | string[];
+  modules?: string | readonly string[];
   /**
    * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
    * with it. Default null. No effect: it makes no layer smaller.
    */
-  related_modules?: string[][] | null;
+  related_modules?: readonly (readonly string[])[] | null;
 }
 
 /** Of the group. */
@@ -2340,7 +2340,7 @@ export interface CompressionSparsePruningShared {
   /** The share that stays. Default 0.1. No effect: it is of snip_momentum. */
   dense_ratio?: number;
   /** Layers that stay whole. Default []. No effect: it is of snip_momentum. */
-  excluded_modules?: string[];
+  excluded_modules?: readonly string[];
 }
 
 /** Layers of one group, and what is done to them. */
@@ -2351,12 +2351,12 @@ export interface CompressionSparsePruningGroup {
    * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
    * that the model calls. Default "*".
    */
-  modules?: string | string[];
+  modules?: string | readonly string[];
   /**
    * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
    * with it. Default null. No effect: it makes no layer smaller.
    */
-  related_modules?: string[][] | null;
+  related_modules?: readonly (readonly string[])[] | null;
 }
 
 /** Of the group. */
@@ -2394,12 +2394,12 @@ export interface CompressionRowPruningGroup {
    * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
    * that the model calls. Default "*".
    */
-  modules?: string | string[];
+  modules?: string | readonly string[];
   /**
    * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
    * with it. Default null.
    */
-  related_modules?: string[][] | null;
+  related_modules?: readonly (readonly string[])[] | null;
 }
 
 /** Of the group. */
@@ -2439,12 +2439,12 @@ export interface CompressionHeadPruningGroup {
    * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
    * that the model calls. Default "*".
    */
-  modules?: string | string[];
+  modules?: string | readonly string[];
   /**
    * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
    * with it. Default null.
    */
-  related_modules?: string[][] | null;
+  related_modules?: readonly (readonly string[])[] | null;
 }
 
 /** Of the group. */
@@ -2482,12 +2482,12 @@ export interface CompressionChannelPruningGroup {
    * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
    * that the model calls. Default "*".
    */
-  modules?: string | string[];
+  modules?: string | readonly string[];
   /**
    * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
    * with it. Default null.
    */
-  related_modules?: string[][] | null;
+  related_modules?: readonly (readonly string[])[] | null;
 }
 
 /** Of the group. */
@@ -2505,9 +2505,9 @@ export interface CompressionLayerReductionConfig {
   /** Path of the list of layers, in both models. Default null. */
   module_name_prefix?: string | null;
   /** Which layer of the deeper model each one starts as. Default []. */
-  teacher_layer?: number[];
+  teacher_layer?: readonly number[];
   /** Modules that start as those of the same name. Default []. */
-  other_module_name?: string[];
+  other_module_name?: readonly string[];
 }
 
 /** Weights in few bits, of an engine without an optimizer (stage 3). */
@@ -2615,7 +2615,7 @@ export interface TensorParallelConfig {
    * Layers whose results are summed, by class. Default null. Not supported yet: partition_config
    * says how layers are cut.
    */
-  injection_policy_tuple?: string[] | { [key: string]: unknown } | null;
+  injection_policy_tuple?: readonly string[] | { [key: string]: unknown } | null;
   /**
    * Puts fused kernels in the place of layers. Default false. No effect: layers run on fused
    * kernels anyway.
@@ -2657,7 +2657,7 @@ export interface PartitionConfig {
    * Rules { patterns, partition_type, shape, partition_dim }; the first that fits a layer counts.
    * Default [].
    */
-  layer_specs?: { [key: string]: unknown }[];
+  layer_specs?: readonly { [key: string]: unknown }[];
 }
 
 /**

@@ -136,7 +136,7 @@ export interface InferenceConfig {
    * What DeepSpeed makes of injection_policy. Default null. Not supported yet: a model says itself
    * how it is cut: see CausalLM.
    */
-  injection_policy_tuple?: string[] | null;
+  injection_policy_tuple?: readonly string[] | null;
   /**
    * Replaces the model's own configuration. Default null. Not supported yet: write config.json, or
    * give fromConfig() the values.
@@ -182,7 +182,7 @@ export interface InferenceConfig {
    * Old place of moe.moe_experts.
    * @deprecated Use moe.moe_experts.
    */
-  moe_experts?: number[];
+  moe_experts?: readonly number[];
   /**
    * Old place of moe.type.
    * @deprecated Use moe.type.
@@ -241,9 +241,9 @@ export interface InferenceMoeConfig {
    */
   ep_size?: number;
   /** Experts of each layer. Default [1]. No effect: config.json says how many there are. */
-  moe_experts?: number[];
+  moe_experts?: readonly number[];
   /** Another name of moe_experts. */
-  num_experts?: number[];
+  num_experts?: readonly number[];
   /**
    * Whether a dense layer stands beside the experts. Default "standard". No effect: config.json
    * says what a layer is.

@@ -69,7 +69,7 @@ class Form {
       minItems && minItems === maxItems
         ? `[${Array(minItems).fill(item).join(', ')}]`
         : `${item}[]`;
-    return this.resolved ? `readonly ${list}` : list;
+    return `readonly ${list}`; // A configuration that is `as const` can be given.
   }
 
   object(node) {

@@ -110,6 +110,18 @@ test.each(good.map((config) => [config]))('the reader accepts it too: %j', (conf
   expect(check(config).errors).toEqual([]);
 });
 
+/** Compiles: one that is `as const`, whose lists are read-only. */
+const constant = {
+  optimizer: { type: 'AdamW', params: { betas: [0.9, 0.999] } },
+  scheduler: { type: 'MultiStepLR', params: { milestones: [10, 20] } },
+  comms_logger: { enabled: true, prof_ops: ['all_reduce'] },
+} as const satisfies DsConfig;
+
+test('a constant is read, and stays as it is', () => {
+  expect(check(constant).errors).toEqual([]);
+  expect(constant.optimizer.params.betas).toEqual([0.9, 0.999]);
+});
+
 /** Compiles: what Hugging Face fills may say "auto", and old names are known to the compiler. */
 const forTheTrainer: readonly DsConfig[] = [
   {
