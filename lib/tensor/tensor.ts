@@ -344,11 +344,8 @@ export class Tensor implements View {
 
   /** The values as of this point of the compute stream, without blocking the event loop. */
   async read(): Promise<number[]> {
-    const wide = Tensor.empty(
-      this.shape,
-      isFloating(this.dtype) ? 'f32' : this.dtype,
-      this.device,
-    ).keep();
+    const narrow = this.dtype === 'f16' || this.dtype === 'bf16';
+    const wide = Tensor.empty(this.shape, narrow ? 'f32' : this.dtype, this.device).keep();
     kernels.copy({ in: this, out: wide });
     const event = new Event(this.device).record(this.device.compute);
     await event.reached();

@@ -2,6 +2,8 @@
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import type { Device } from '../../lib/runtime/device.js';
+import { isFloating } from '../../lib/runtime/dtype.js';
+import { dtypes } from '../../lib/runtime/dtypes.generated.js';
 import * as ops from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 
@@ -156,6 +158,19 @@ export const cases: Case[] = [
     x.grad?.release();
     x.grad = null;
   }),
+  {
+    name: 'values: read() gives those of toArray(), in every dtype',
+    async run(device) {
+      const before = ops.liveTensors();
+      for (const dtype of dtypes) {
+        const given = dtype === 'bool' ? 1 : isFloating(dtype) ? 0.1 : 7;
+        const x = Tensor.from([given, 0], { dtype, device });
+        assert.deepEqual(await x.read(), x.toArray(), dtype);
+        x.dispose();
+      }
+      assert.equal(ops.liveTensors(), before, 'live tensors');
+    },
+  },
   valueCase('dropout keeps the mean and draws a new mask each time', (device) => {
     const x = ops.ones([10_000], { device });
     const [a, b] = [ops.dropout(x, 0.25), ops.dropout(x, 0.25)];
