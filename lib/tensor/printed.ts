@@ -1,5 +1,5 @@
 // A tensor as text, for people: dtype, shape and device, and values abbreviated as NumPy does.
-import { dtypeSize, type NumericArray, rawArray } from '../runtime/dtype.js';
+import { dtypeSize, isFloating, type NumericArray, rawArray } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { contiguousStrides, describe, type View } from '../runtime/view.js';
 import { held } from './scope.js';
@@ -54,7 +54,9 @@ function corners(x: Tensor): Cells {
     if (shown.numel > 0) copyCorners(x, shown);
     const raw: NumericArray = rawArray(shown.dtype, shown.numel);
     if (shown.numel > 0) shown.buffer.read(shown.offset * dtypeSize(shown.dtype), raw);
-    const cells = x.dtype === 'bool' ? Array.from(raw, Boolean) : Array.from<number | bigint>(raw);
+    if (x.dtype === 'bool') return { cells: Array.from(raw, Boolean), shape };
+    // Integers are bigints, whatever their dtype: all of their digits are shown.
+    const cells = isFloating(x.dtype) ? Array.from(raw, Number) : Array.from(raw, BigInt);
     return { cells, shape };
   } finally {
     shown.release();

@@ -80,6 +80,9 @@ export const cases: Case[] = [
     assert.deepEqual(lines(from([2n ** 53n + 1n], 'i64')), [
       `Tensor([1] i64, ${name}) [9007199254740993]`,
     ]);
+    assert.deepEqual(lines(Tensor.from(Int32Array.of(2 ** 31 - 1, -1), { device })), [
+      `Tensor([2] i32, ${name}) [2147483647,         -1]`,
+    ]);
     assert.deepEqual(lines(from([1e-7, 1, Number.NaN])), [
       `Tensor([3] f32, ${name}) [1.0000e-7, 1.0000e+0,       nan]`,
     ]);
