@@ -26,6 +26,7 @@ export function columnsOf(
   const walk = (items: readonly unknown[], place: string): Structure => {
     const first = items[0];
     if (isLeaf(first)) return columns.push({ place, items }) - 1;
+    if (isTensor(first)) throw tensorOf(place);
     if (typeof first !== 'object' || first === null || isOpaque(first)) {
       throw mixed(place, 'numbers or arrays', first);
     }
@@ -47,6 +48,22 @@ function isOpaque(value: object): boolean {
   if (Array.isArray(value) || Object.keys(value).length > 0) return false;
   const prototype = Object.getPrototypeOf(value);
   return prototype !== Object.prototype && prototype !== null;
+}
+
+/** Whether it is a tensor; the class itself would bring the addon into every worker thread. */
+export function isTensor(value: unknown): boolean {
+  return typeof value === 'object' && value !== null && 'toRaw' in value && 'dtype' in value;
+}
+
+/** What a worker thread says of a tensor, whose memory belongs to its own thread. */
+export function tensorOf(place: string): DsError {
+  return new DsError({
+    code: 'DS_DATA',
+    op: place,
+    expected: 'numbers or typed arrays from a worker thread',
+    got: 'a tensor',
+    hint: 'Tensors do not cross threads: give the numbers, for example x.toRaw(), or numWorkers 0.',
+  });
 }
 
 /** The structure with the leaves in their places. */

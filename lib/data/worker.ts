@@ -6,6 +6,7 @@ import type { Dataset } from './dataset.js';
 import { type HostBatch, stackSamples } from './host-array.js';
 import { buildServed, type IterableDataset, isIterableDataset } from './iterable-dataset.js';
 import { RoundReader } from './round-reader.js';
+import { isTensor, tensorOf } from './structure.js';
 import {
   failureOf,
   type Job,
@@ -55,6 +56,7 @@ function owned(value: unknown, memory: ArrayBuffer[]): unknown {
   }
   if (Array.isArray(value)) return value.map((item) => owned(item, memory));
   if (value === null || typeof value !== 'object') return value;
+  if (isTensor(value)) throw tensorOf('sample');
   if (Object.getPrototypeOf(value) !== Object.prototype) return value;
   const parts = Object.entries(value).map(([key, item]) => [key, owned(item, memory)]);
   return Object.fromEntries(parts);

@@ -1,6 +1,7 @@
 // Datasets for worker threads that behave well, slowly and badly.
 import type { Dataset } from '../../lib/data/dataset.js';
 import type { IterableDataset } from '../../lib/data/iterable-dataset.js';
+import { Tensor } from '../../lib/tensor/index.js';
 
 /** Samples are their own numbers. */
 export function numbers(length: number): Dataset<number> {
@@ -41,7 +42,8 @@ type Trouble =
   | 'stall'
   | 'promise'
   | 'odd'
-  | 'uncloneable';
+  | 'uncloneable'
+  | 'tensor';
 
 class SampleError extends Error {
   override name = 'SampleError';
@@ -77,6 +79,8 @@ function makeTrouble(trouble: Trouble): unknown {
       return 'text';
     case 'uncloneable':
       return { call: () => 1 };
+    case 'tensor':
+      return { x: Tensor.from([1]) };
   }
 }
 

@@ -218,6 +218,12 @@ describe('failures', () => {
     expect(() => [...loader]).toThrow(/DataCloneError: .*could not be cloned/);
   });
 
+  test.each(['worker', 'caller'])('a tensor, where the %s stacks samples', (where) => {
+    const options = where === 'worker' ? {} : { collate: (samples: unknown[]) => samples };
+    const loader = loaderOf(dataset('troubled', 4, 0, 'tensor'), options);
+    expect(() => [...loader]).toThrow(/sample.*: expected numbers .* got a tensor.*numWorkers 0/);
+  });
+
   test.each(['for', 'for await'])('a worker that ends, in `%s`', async (loop) => {
     const run = async (loader: DataLoader<unknown, unknown>): Promise<unknown> =>
       loop === 'for' ? [...loader] : collect(loader);
