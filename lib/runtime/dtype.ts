@@ -41,7 +41,7 @@ export function dtypeSize(dtype: DType): number {
   });
 }
 
-export function isFloating(dtype: DType): boolean {
+export function isFloating(dtype: DType): dtype is 'f32' | 'bf16' | 'f16' | 'f64' {
   return dtype === 'f32' || dtype === 'bf16' || dtype === 'f16' || dtype === 'f64';
 }
 

@@ -144,21 +144,27 @@ export function rawValues(values: ArrayLike<Element>, dtype: DType): NumericArra
   const whole = dtype as 'u8' | 'i32' | 'i64';
   for (let i = 0; i < values.length; ++i) {
     const value = values[i] as Element;
-    if (!fits(value, whole)) throw unfit(value, whole, i);
+    if (!fits(value, whole)) throw unfit(OP, value, whole, ` as value ${i}`);
     if (out instanceof BigInt64Array) out[i] = BigInt(value);
     else (out as Int32Array)[i] = Number(value);
   }
   return out;
 }
 
-function unfit(value: Element, dtype: 'u8' | 'i32' | 'i64', index: number): DsError {
+/** Throws DS_ARGUMENT where `dtype` is one of integers that does not hold `value`. */
+export function requireHeld(op: string, value: number, dtype: DType): void {
+  if (isFloating(dtype) || dtype === 'bool' || fits(value, dtype)) return;
+  throw unfit(op, value, dtype);
+}
+
+function unfit(op: string, value: Element, dtype: 'u8' | 'i32' | 'i64', at = ''): DsError {
   const [least, most] = integerRange(dtype);
   const isWhole = typeof value !== 'number' || Number.isInteger(value);
   return new DsError({
     code: 'DS_ARGUMENT',
-    op: OP,
+    op,
     expected: `integers in [${least}, ${most}] for ${dtype}`,
-    got: `${phrase(value)} as value ${index}`,
+    got: `${phrase(value)}${at}`,
     hint: isWhole ? "Larger integers fit 'i64'." : "Math.trunc() it, or take dtype 'f32'.",
   });
 }

@@ -195,6 +195,25 @@ export const cases: Case[] = [
       expectError('DS_DEVICE', /add.*cpu/, () => x.add(ops.ones([3])));
     }
   }),
+  valueCase(
+    'numbers that an integer dtype cannot hold are refused where they are given',
+    (device) => {
+      const bytes = ops.zeros([2], { dtype: 'u8', device });
+      const index = Tensor.from([0n], { device });
+      const all = Tensor.from([true, true], { device });
+      for (const value of [-100, 256, 0.5, Number.NEGATIVE_INFINITY, Number.NaN]) {
+        const hold = (op: string) => new RegExp(`^${op}: .*\\[0, 255\\] for u8, got`);
+        expectError('DS_ARGUMENT', hold('pad'), () => bytes.pad([1, 1], value));
+        expectError('DS_ARGUMENT', hold('scatter'), () => bytes.scatter(0, index, value));
+        expectError('DS_ARGUMENT', hold('fill_'), () => bytes.fill_(value));
+        expectError('DS_ARGUMENT', hold('maskedFill_'), () => bytes.maskedFill_(all, value));
+        expectError('DS_ARGUMENT', hold('full'), () => ops.full([2], value, { dtype: 'u8' }));
+      }
+      expectTensor(bytes.pad([1, 0], 255), [3], [255, 0, 0]);
+      expectTensor(bytes.scatter(0, index, 255), [2], [255, 0]);
+      expectTensor(ops.ones([1], { device }).pad([1, 0], -0.5), [2], [-0.5, 1]);
+    },
+  ),
   valueCase('autograd errors', (device) => {
     const x = counting(device, 3).requireGrad();
     expectError('DS_AUTOGRAD', /backward.*scalar/, () => x.mul(2).backward());

@@ -6,6 +6,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { phrase } from '../../runtime/phrase.js';
 import { requireInteger, requireNumber, requireSizes } from '../../runtime/require-number.js';
 import { describe, numel, type View } from '../../runtime/view.js';
+import { requireHeld } from '../host-values.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { arange } from './creation.js';
@@ -288,7 +289,7 @@ function continuedAround(x: Tensor, sides: readonly Side[], mode: PadMode): Tens
 export function pad(x: Tensor, padding: readonly number[], fill: number | PadMode = 0): Tensor {
   requireTensor('pad', x);
   const mode = typeof fill === 'string' ? requireMode(fill) : null;
-  if (mode === null) requireNumber('pad fill', fill);
+  if (mode === null) requireHeld('pad', requireNumber('pad fill', fill), x.dtype);
   if (!Array.isArray(padding) || padding.length % 2 !== 0 || padding.length > 2 * x.ndim) {
     const expected = `[before, after] for the last dims of ${describe(x)}`;
     throw new DsError({ code: 'DS_ARGUMENT', op: 'pad', expected, got: phrase(padding) });

@@ -10,7 +10,7 @@ import {
   requireNumber,
   requireSizes,
 } from '../../runtime/require-number.js';
-import { rawValues } from '../host-values.js';
+import { requireHeld } from '../host-values.js';
 import { inOrder, nextRandom } from '../random.js';
 import { record } from '../tape.js';
 import { TENSOR, Tensor, type TensorOptions } from '../tensor.js';
@@ -41,9 +41,8 @@ function filled(
  * DS_ARGUMENT.
  */
 export function full(shape: readonly number[], value: number, options: TensorOptions = {}): Tensor {
-  const { dtype = 'f32' } = options ?? {};
   requireNumber('full value', value);
-  if (dtype === 'u8' || dtype === 'i32' || dtype === 'i64') rawValues([value], dtype);
+  requireHeld('full', value, parseDType(options?.dtype ?? 'f32', 'full'));
   return filled('full', shape, value, options);
 }
 

@@ -5,7 +5,7 @@ import type { BinaryOp, UnaryOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { requireFinite, requireNumber } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
-import { rawValues } from '../host-values.js';
+import { requireHeld } from '../host-values.js';
 import { inOrder, nextRandom } from '../random.js';
 import { scope } from '../scope.js';
 import { isGradEnabled, noteChanged } from '../tape.js';
@@ -136,8 +136,7 @@ export const relu_ = (x: Tensor): Tensor => overwrite('relu', x);
 function filled(op: string, x: Tensor, value: number): Tensor {
   requireNumber(`${op} value`, value);
   return changing(op, x, [], () => {
-    const { dtype } = x;
-    if (dtype === 'u8' || dtype === 'i32' || dtype === 'i64') rawValues([value], dtype);
+    requireHeld(op, value, x.dtype);
     kernels.fill({ out: x, value });
   });
 }
@@ -184,8 +183,7 @@ export function maskedFill_(x: Tensor, mask: Tensor, value: number): Tensor {
     scope(() => {
       requireSameDevice('maskedFill_', x, mask);
       const fixed = Tensor.empty([], x.dtype, x.device);
-      const { dtype } = x;
-      if (dtype === 'u8' || dtype === 'i32' || dtype === 'i64') rawValues([value], dtype);
+      requireHeld('maskedFill_', value, x.dtype);
       kernels.fill({ out: fixed, value });
       const condition = operandFor('maskedFill_', x, cast(mask, 'bool'));
       kernels.where({ condition, a: expanded(fixed, x.shape), b: x, out: x });

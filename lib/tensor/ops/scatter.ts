@@ -2,6 +2,7 @@
 import * as kernels from '../../runtime/kernels.generated.js';
 import { requireNumber } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
+import { requireHeld } from '../host-values.js';
 import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { arange } from './creation.js';
@@ -87,7 +88,7 @@ function pickedByWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
 export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | number): Tensor {
   requireIndex('scatter', x, index);
   if (src instanceof Tensor) requireAlike('scatter', x, src);
-  else requireNumber('scatter src', src);
+  else requireHeld('scatter', requireNumber('scatter src', src), x.dtype);
   const at = normalizeDim('scatter', dim, x.ndim);
   const place = (into: Tensor, values: Tensor | number): void => {
     const isTensor = values instanceof Tensor;
