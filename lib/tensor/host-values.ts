@@ -137,8 +137,11 @@ export function rawValues(values: ArrayLike<Element>, dtype: DType): NumericArra
     return out;
   }
   if (isFloating(dtype) || dtype === 'bool') {
-    const convert = dtype === 'bool' ? Boolean : Number;
-    for (let i = 0; i < values.length; ++i) (out as Float32Array)[i] = Number(convert(values[i]));
+    // NaN is true, as everywhere: it is not 0.
+    const convert = dtype === 'bool' ? (value: Element) => Number(Number(value) !== 0) : Number;
+    for (let i = 0; i < values.length; ++i) {
+      (out as Float32Array)[i] = convert(values[i] as Element);
+    }
     return out;
   }
   const whole = dtype as 'u8' | 'i32' | 'i64';
