@@ -104,7 +104,7 @@ export {
   setThreads,
   threads,
 } from './runtime/device.js';
-export type { DType, NumericArray } from './runtime/dtype.js';
+export type { DType, NumericArray, TypedArray } from './runtime/dtype.js';
 export type { Event, Stream } from './runtime/stream.js';
 export type { View } from './runtime/view.js';
 /** An inference engine behind HTTP, as OpenAI's interface has it, and in the terminal. */

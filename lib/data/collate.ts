@@ -1,6 +1,6 @@
 // From a list of samples to a batch: stacks what is inside them, keeping their structure.
 import { type Device, device as findDevice } from '../runtime/device.js';
-import type { NumericArray } from '../runtime/dtype.js';
+import type { TypedArray } from '../runtime/dtype.js';
 import { refusedValue } from '../runtime/refused.js';
 import { noGrad, scope, stack, Tensor } from '../tensor/index.js';
 import { type HostArray, type HostBatch, stackColumn } from './host-array.js';
@@ -10,7 +10,7 @@ import { DirectUpload, type Uploader } from './upload.js';
 /** Samples of one structure, with a tensor of shape [B, ...] in the place of every leaf. */
 export type Batched<Sample> = unknown extends Sample
   ? unknown
-  : Sample extends number | NumericArray | Tensor
+  : Sample extends number | TypedArray | Tensor
     ? Tensor
     : { [K in keyof Sample]: Batched<Sample[K]> };
 

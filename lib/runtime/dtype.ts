@@ -19,8 +19,17 @@ export type NumericArray =
   | Uint8Array
   | Uint16Array;
 
+/** All typed arrays: what values can be given in. */
+export type TypedArray =
+  | NumericArray
+  | Int8Array
+  | Int16Array
+  | Uint8ClampedArray
+  | Uint32Array
+  | BigUint64Array;
+
 /** Whether `value` is a typed array. */
-export function isNumericArray(value: unknown): value is NumericArray {
+export function isTypedArray(value: unknown): value is TypedArray {
   return ArrayBuffer.isView(value) && !(value instanceof DataView);
 }
 

@@ -4,9 +4,10 @@ import { DsError } from '../errors.js';
 import {
   type DType,
   isFloating,
-  isNumericArray,
+  isTypedArray,
   type NumericArray,
   rawArray,
+  type TypedArray,
 } from '../runtime/dtype.js';
 import { phrase } from '../runtime/phrase.js';
 
@@ -26,14 +27,15 @@ export interface HostValues {
   readonly natural: DType;
 }
 
-const naturals: readonly [abstract new (...args: never) => NumericArray, DType][] = [
+const naturals: readonly [abstract new (...args: never) => TypedArray, DType][] = [
   [Float64Array, 'f64'],
   [Int32Array, 'i32'],
   [BigInt64Array, 'i64'],
+  [BigUint64Array, 'i64'],
   [Uint8Array, 'u8'],
 ];
 
-function naturalDType(data: NumericArray): DType {
+function naturalDType(data: TypedArray): DType {
   return naturals.find(([type]) => data instanceof type)?.[1] ?? 'f32';
 }
 
@@ -42,17 +44,17 @@ function naturalDType(data: NumericArray): DType {
  * numbers.
  */
 export function hostValues(data: unknown): HostValues {
-  if (isNumericArray(data))
+  if (isTypedArray(data))
     return { values: data, shape: [data.length], natural: naturalDType(data) };
   if (!Array.isArray(data))
     return { values: [element(data, [])], shape: [], natural: kindOf([data]) };
   const shape: number[] = [];
   let level: unknown = data;
   for (; Array.isArray(level); level = level[0]) shape.push(level.length);
-  if (isNumericArray(level)) shape.push(level.length);
+  if (isTypedArray(level)) shape.push(level.length);
   const values: Element[] = [];
   gather(data, shape, [], values);
-  const natural = isNumericArray(level) ? naturalDType(level) : kindOf(values);
+  const natural = isTypedArray(level) ? naturalDType(level) : kindOf(values);
   return { values, shape, natural };
 }
 
@@ -68,7 +70,7 @@ function gather(
   const isLast = depth === shape.length - 1;
   for (let i = 0; i < level.length; ++i) {
     const item = level[i];
-    const isList = Array.isArray(item) || isNumericArray(item);
+    const isList = Array.isArray(item) || isTypedArray(item);
     if (isLast !== isList) {
       if (isList) gather(item as ArrayLike<unknown>, shape, [...path, i], out);
       else out.push(element(item, [...path, i]));

@@ -10,6 +10,7 @@ import {
   type NumericArray,
   parseDType,
   rawArray,
+  type TypedArray,
 } from '../runtime/dtype.js';
 import { finalizers } from '../runtime/finalizers.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -24,7 +25,7 @@ import { hostValues, rawValues } from './host-values.js';
 import { currentScope, type Scope, scopedIn } from './scope.js';
 
 /** Numbers, or lists of them at any depth, all lists of a level as long as the first. */
-export type Nested = number | boolean | bigint | readonly Nested[] | readonly NumericArray[];
+export type Nested = number | boolean | bigint | readonly Nested[] | readonly TypedArray[];
 
 /** What a new tensor is made of, and where. */
 export interface TensorOptions {
@@ -142,7 +143,7 @@ export class Tensor implements View {
    * ragged arrays, DS_ARGUMENT for anything but numbers and for numbers that an integer dtype
    * cannot hold.
    */
-  static from(data: Nested | NumericArray, given: FromOptions = {}): Tensor {
+  static from(data: Nested | TypedArray, given: FromOptions = {}): Tensor {
     const options = readOptions('Tensor.from', given, FROM_OPTIONS);
     const device = findDevice(options.device ?? cpu());
     const { values, shape, natural } = hostValues(data);

@@ -136,12 +136,14 @@ describe('collate', () => {
     const samples = [0, 1].map((i) => ({
       x: Float32Array.of(i, i + 1, i + 2),
       ids: Int32Array.of(i),
+      count: Uint32Array.of(2 ** 16 + i),
       pair: [i, i * 2] as const,
     }));
     const batch = collate(samples, cpu());
     expect(batch.x).toMatchObject({ shape: [2, 3], dtype: 'f32' });
     expect(batch.x.toArray()).toEqual([0, 1, 2, 1, 2, 3]);
     expect(batch.ids).toMatchObject({ shape: [2, 1], dtype: 'i32' });
+    expect(batch.count.toArray()).toEqual([2 ** 16, 2 ** 16 + 1]);
     expect(batch.pair.map((t: Tensor) => t.toArray())).toEqual([
       [0, 1],
       [0, 2],

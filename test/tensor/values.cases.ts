@@ -51,6 +51,10 @@ export const cases: Case[] = [
     expectTensor(ops.ones([1, 2], { device, dtype: 'bf16' }), [1, 2], [1, 1]);
     expectTensor(ops.arange(3, { device, start: 5, step: -2 }), [3], [5, 3, 1]);
     assert.equal(ops.arange(3, { device, dtype: 'i64' }).dtype, 'i64');
+    const large = Tensor.from(BigUint64Array.of(2n ** 53n - 1n), { device });
+    assert.deepEqual([large.dtype, large.item()], ['i64', 2 ** 53 - 1]);
+    const ids = Tensor.from([Uint32Array.of(1), Uint32Array.of(2)], { device, dtype: 'i32' });
+    assert.deepEqual(ids.toList(), [[1], [2]]);
     const odd = [Number.NaN, 0.1, 0, -0];
     const bools = Tensor.from(odd, { device, dtype: 'bool' });
     assert.deepEqual(bools.toArray(), Tensor.from(odd, { device }).to('bool').toArray());
