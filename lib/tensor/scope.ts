@@ -24,6 +24,8 @@ export interface ScopedNode {
 export class Scope {
   private tensors: Scoped[] = [];
   private nodes: ScopedNode[] = [];
+  /** Who has the graphs recorded here, once a result has left with them; null is the caller. */
+  private heir: Scope | null | undefined;
 
   /** @internal Called by Tensor's constructor. */
   adopt(tensor: Scoped): void {
@@ -42,11 +44,17 @@ export class Scope {
    * again.
    */
   release(): void {
-    const { tensors, nodes } = this;
+    const { tensors, nodes, heir } = this;
     this.tensors = [];
     this.nodes = [];
+    this.heir = undefined;
     for (const node of nodes) node.release();
-    for (const tensor of tensors) if (tensor.owner === this) tensor.dispose();
+    for (const tensor of tensors) {
+      if (tensor.owner !== this) continue;
+      tensor.dispose();
+      // What those graphs have saved goes with them: the caller may drop them without a backward.
+      if (heir !== undefined && !tensor.isDisposed) tensor.passTo(heir);
+    }
   }
 
   /** Hands the graphs recorded here to `next`, so that a result's backward still works. */
@@ -54,6 +62,7 @@ export class Scope {
     const nodes = this.nodes;
     this.nodes = [];
     if (next) for (const node of nodes) if (!node.isReleased) next.adoptNode(node);
+    this.heir = next === unowned ? null : next;
   }
 
   /**

@@ -1,7 +1,8 @@
-// Loses the only registry that has something to finalize, and then a tensor that no scope owns:
-// node --expose-gc -r test/support/run-typescript.cjs test/tensor/finalizers-process.ts
+// Loses the only registry that has something to finalize, and then what no scope owns: a tensor, or
+// a graph that a scope has returned.
+// node --expose-gc -r test/support/run-typescript.cjs test/tensor/finalizers-process.ts tensor
 import { setImmediate } from 'node:timers/promises';
-import { zeros } from '../../lib/index.js';
+import { scope, zeros } from '../../lib/index.js';
 import { liveTensors } from '../../lib/tensor/index.js';
 
 const collect = gc as () => void;
@@ -14,6 +15,13 @@ function loseRegistry(): void {
   registry = null;
 }
 
+const weight = zeros([1024]).requireGrad();
+const losable: Record<string, () => unknown> = {
+  tensor: () => zeros([1024]),
+  graph: () => scope(() => scope(() => weight.mul(zeros([1024]).add(1)).square()).sum()),
+  'disposed graph': () => scope(() => weight.mul(zeros([1024]).add(1)).sum()).dispose(),
+};
+
 async function main(): Promise<void> {
   await setImmediate();
   loseRegistry();
@@ -21,7 +29,7 @@ async function main(): Promise<void> {
   collect();
   await setImmediate();
   const before = liveTensors();
-  (() => zeros([1024]))();
+  losable[process.argv[2] as string]?.();
   for (let round = 0; round < 50 && liveTensors() > before; ++round) {
     await setImmediate();
     collect();

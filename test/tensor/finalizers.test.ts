@@ -3,11 +3,13 @@
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 
-test('tensors that nobody holds are freed after a registry was collected before its own', () => {
-  const hook = join(__dirname, '../support/run-typescript.cjs');
-  const program = join(__dirname, 'finalizers-process.ts');
-  const { stdout, stderr } = spawnSync(process.execPath, ['--expose-gc', '-r', hook, program], {
-    encoding: 'utf8',
-  });
-  expect({ stdout, stderr }).toEqual({ stdout: '0 tensors left\n', stderr: '' });
-});
+test.each(['tensor', 'graph', 'disposed graph'])(
+  'a %s that nobody holds is freed after a registry was collected before its own',
+  (lost) => {
+    const hook = join(__dirname, '../support/run-typescript.cjs');
+    const program = join(__dirname, 'finalizers-process.ts');
+    const run = ['--expose-gc', '-r', hook, program, lost];
+    const { stdout, stderr } = spawnSync(process.execPath, run, { encoding: 'utf8' });
+    expect({ stdout, stderr }).toEqual({ stdout: '0 tensors left\n', stderr: '' });
+  },
+);
