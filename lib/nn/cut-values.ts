@@ -4,7 +4,7 @@ import { type Box, type Region, rangesOf } from '../runtime/box.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { numel } from '../runtime/view.js';
 import { type ElementPart, held, noGrad, scope, Tensor } from '../tensor/index.js';
-import type { Initializer } from './initializers.js';
+import { type Initializer, writeInitial } from './initializers.js';
 import type { StoredValues } from './stored-values.js';
 
 /** Boxes that follow each other in `out`, each as a tensor of its own shape. */
@@ -45,7 +45,7 @@ export function writeCut(init: Initializer, { whole, boxes }: Region, out: Tenso
   noGrad(() =>
     scope(() => {
       const all = Tensor.empty(whole, out.dtype, out.device);
-      init(all);
+      writeInitial(init, all);
       copyCut(all, boxes, out);
     }),
   );

@@ -3,7 +3,7 @@ import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { embedding, scope, type Tensor, where } from '../tensor/index.js';
-import { type Initializer, normal, zeros } from './initializers.js';
+import { type Initializer, normal, writeInitial, zeros } from './initializers.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
@@ -58,7 +58,7 @@ export class Embedding extends Module {
       if (row >= 0 && row < rows) zeros(out.alias([width], [1], out.offset + row * width));
     };
     const padded: Initializer = (out) => {
-      init(out);
+      writeInitial(init, out);
       blank(out, paddingIdx);
     };
     const { part } = init;

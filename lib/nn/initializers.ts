@@ -29,6 +29,22 @@ export interface Initializer {
   part?(out: Tensor, at: InitialPart): void;
 }
 
+/**
+ * @internal Lets `init` write `out`. Throws DS_ARGUMENT where it has made a tensor of its own
+ * instead: `out` would keep what its memory held before.
+ */
+export function writeInitial(init: Initializer, out: Tensor): void {
+  const made: unknown = init(out);
+  if (!(made instanceof Tensor) || made.buffer === out.buffer) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'Parameter',
+    expected: 'an initializer that writes into the tensor it is given',
+    got: `one that returns another, ${describe(made)}`,
+    hint: 'Write (out) => out.copy_(values).',
+  });
+}
+
 const AS_IS = 'nn.init.zeros and nn.init.ones are initializers as they are: leave out the ().';
 
 /** @internal An initializer that can write a part as well: `body` does both. */

@@ -19,7 +19,7 @@ import { contiguousStrides, numel, type View } from '../runtime/view.js';
 import { cast, held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
 import { CutStoredValues, copyCut, writeCut } from './cut-values.js';
-import type { Initializer } from './initializers.js';
+import { type Initializer, writeInitial } from './initializers.js';
 import type { StoredValues } from './stored-values.js';
 
 /** Where a parameter can live: part of a flat buffer, or a tensor of its own. */
@@ -321,7 +321,7 @@ export class Parameter extends Tensor {
 
   private start(init: Initializer, out: Tensor): void {
     if (this.startsWhole) writeCut(init, this.region, out);
-    else init(out);
+    else writeInitial(init, out);
   }
 
   private forgetStored(): void {

@@ -176,6 +176,24 @@ export const cases: Case[] = [
       weight.initialize(nn.init.zeros);
     });
   }),
+  initCase('an initializer writes into what it is given', (device) => {
+    const fill: nn.Initializer = (out) => out.fill_(3);
+    const first: nn.Initializer = (out) => out.zero_().select(0, 0).fill_(1);
+    const apart: nn.Initializer = () => ones([2, 2], { device });
+    const half = [{ offset: [0, 0], shape: [1, 2] }];
+    for (const [init, values] of [[fill, [3, 3, 3, 3]] as const, [first, [1, 1, 0, 0]] as const]) {
+      const parameter = new nn.Parameter([2, 2], init);
+      assert.deepEqual([...parameter.toArray()], values);
+      parameter.dispose();
+      assert.deepEqual(new nn.Parameter([2, 2], init).cutTo(half).toArray(), values.slice(0, 2));
+    }
+    const parameter = new nn.Parameter([2, 2], apart);
+    for (let i = 0; i < 2; ++i) refuses('DS_ARGUMENT', () => parameter.toArray());
+    refuses('DS_ARGUMENT', () => new nn.Parameter([2, 2], apart).cutTo(half).toArray());
+    refuses('DS_ARGUMENT', () => new nn.Parameter([2, 2], fill).initialize(apart).toArray());
+    const embedding = new nn.Embedding(2, 2, { init: apart, paddingIdx: 0 });
+    refuses('DS_ARGUMENT', () => embedding.weight.toArray());
+  }),
   initCase('a parameter is whose that has claimed it, whoever listens to its gradient', () => {
     const { weight } = new nn.Linear(2, 2);
     const [trainer, other] = [{}, {}];
