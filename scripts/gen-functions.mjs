@@ -114,12 +114,20 @@ function generateExports() {
 
 function generateMethods() {
   const methods = operations.flatMap(({ method }) => (method ? [method] : []));
+  const modules = files
+    .filter((file) => file.operations.some(({ method }) => method))
+    .map(({ module }) => module);
   return [
     head('those that are methods of a tensor'),
     '/** The most arguments that each takes beside the tensor. */',
     'export const methods = {',
     ...methods.map(({ name, most }) => `  ${name}: ${most},`),
     '} as const;',
+    '',
+    '/** The modules that have them: what a function says there, editors say of its method. */',
+    'export type Modules = [',
+    ...modules.map((module) => `  typeof import('${module.replace('.', './ops')}'),`),
+    '];',
     '',
   ].join('\n');
 }

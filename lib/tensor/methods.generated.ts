@@ -123,3 +123,23 @@ export const methods = {
   select: 2,
   split: 2,
 } as const;
+
+/** The modules that have them: what a function says there, editors say of its method. */
+export type Modules = [
+  typeof import('./ops/activation.js'),
+  typeof import('./ops/arrange.js'),
+  typeof import('./ops/elementwise.js'),
+  typeof import('./ops/in-place.js'),
+  typeof import('./ops/indexing.js'),
+  typeof import('./ops/logic.js'),
+  typeof import('./ops/matmul.js'),
+  typeof import('./ops/multinomial.js'),
+  typeof import('./ops/ranges.js'),
+  typeof import('./ops/reduce.js'),
+  typeof import('./ops/scan.js'),
+  typeof import('./ops/scatter.js'),
+  typeof import('./ops/sort.js'),
+  typeof import('./ops/statistics.js'),
+  typeof import('./ops/unary.js'),
+  typeof import('./ops/views.js'),
+];

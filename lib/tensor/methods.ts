@@ -4,7 +4,7 @@ import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { phrase } from '../runtime/phrase.js';
 import { backward } from './backward.js';
-import { methods } from './methods.generated.js';
+import { type Modules, methods } from './methods.generated.js';
 import * as ops from './ops/index.js';
 import { Tensor } from './tensor.js';
 
@@ -14,7 +14,13 @@ type Name = keyof typeof methods;
 /** All parameters but the first. */
 type Rest<Parameters> = Parameters extends readonly [unknown, ...infer Others] ? Others : never;
 
-type Functions = Pick<typeof ops, Name>;
+/** All of `Parts` in one. */
+type Joined<Parts> = Parts extends readonly [infer First, ...infer Others]
+  ? First & Joined<Others>
+  : unknown;
+
+// Not of `typeof ops`, whose members are names of functions elsewhere, without their texts.
+type Functions = Pick<Joined<Modules>, Name>;
 type Methods = {
   [Name in keyof Functions]: (
     ...rest: Rest<Parameters<Functions[Name]>>

@@ -1,6 +1,7 @@
 // Every exported name has a text in the API reference, and what the pages name is in it.
 
-import { type Entry, surfaceOf } from './reference.js';
+import { methods } from '../../lib/tensor/methods.generated.js';
+import { type Entry, propertiesOf, surfaceOf } from './reference.js';
 import { pages, readPage, snippetsOf } from './snippets.js';
 
 const surface = surfaceOf('lib/index.ts').filter(({ isInternal }) => !isInternal);
@@ -58,6 +59,16 @@ test('every member of an exported class or interface has a text', () => {
   const members = surface.filter((entry) => entry.isMember && !isGenerated(entry));
   expect(members.length).toBeGreaterThan(1000);
   expect(silent(members)).toEqual([]);
+});
+
+test('editors say of a method of a tensor what its function says', () => {
+  const properties = propertiesOf('lib/index.ts', 'Tensor');
+  const texts = new Map(properties.map(({ path, text }) => [path, text]));
+  // An alias (var is variance) has no text of its own.
+  const names = Object.keys(methods).filter((name) => name !== 'var');
+  for (const name of names) {
+    expect([name, texts.get(`Tensor.${name}`)]).toEqual([name, reference.get(name)?.text]);
+  }
 });
 
 test.each(pages())('what %s names is in the reference, with a text', (page) => {

@@ -25,11 +25,25 @@ const HIDDEN = ts.ModifierFlags.Private | ts.ModifierFlags.Protected;
  * interfaces.
  */
 export function surfaceOf(file: string): Entry[] {
+  const { module, checker } = compiled(file);
+  return exportsOf(module, '', checker);
+}
+
+/** All that an object of the class `name` has, also what no declaration of the class spells out. */
+export function propertiesOf(file: string, name: string): Entry[] {
+  const { module, checker } = compiled(file);
+  const symbol = checker.getExportsOfModule(module).find((each) => each.name === name);
+  const target = checker.getAliasedSymbol(symbol as ts.Symbol);
+  const properties = checker.getDeclaredTypeOfSymbol(target).getProperties();
+  return properties.map((each) => entryOf(`${name}.${each.name}`, each, checker, true));
+}
+
+function compiled(file: string): { module: ts.Symbol; checker: ts.TypeChecker } {
   const path = join(root, file);
   const program = ts.createProgram([path], compilerOptions());
   const checker = program.getTypeChecker();
   const source = program.getSourceFile(path) as ts.SourceFile;
-  return exportsOf(checker.getSymbolAtLocation(source) as ts.Symbol, '', checker);
+  return { module: checker.getSymbolAtLocation(source) as ts.Symbol, checker };
 }
 
 function compilerOptions(): ts.CompilerOptions {
