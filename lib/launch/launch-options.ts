@@ -92,7 +92,9 @@ function launchOptions(): Option[] {
 
 function placeOptions(): Option[] {
   return [
-    new Option('--num_gpus <n>', 'GPUs per node (default: all)').argParser(wholeFrom(1)),
+    new Option('--num_accelerators, --num_gpus <n>', 'GPUs per node (default: all)').argParser(
+      wholeFrom(1),
+    ),
     new Option('--num_procs <n>', 'processes per node on the CPU').argParser(wholeFrom(1)),
     new Option('--num_nodes <n>', 'nodes (default: all of the hostfile)').argParser(wholeFrom(1)),
     new Option(

@@ -374,6 +374,10 @@ describe('what is refused', () => {
     [['consolidat', 'a', 'b'], 'got consolidat. Did you mean "ds consolidate"?'],
     [['--num_procs', '0', 'x.js'], 'Expected a whole number from 1.'],
     [['--num_procs', '2', '--num_gpus', '1', 'x.js'], '--num_gpus: expected no --num_procs'],
+    [
+      ['--num_procs', '2', '--num_accelerators', '1', 'x.js'],
+      '--num_gpus: expected no --num_procs',
+    ],
     [['-i', 'a', '-e', 'b', 'x.js'], '--include: expected no --exclude'],
     [['-i', 'a', '--num_nodes', '1', 'x.js'], '--include: expected no --num_nodes'],
     [['--hostfile', 'absent', 'x.js'], '--hostfile: expected a file that can be read, got absent'],

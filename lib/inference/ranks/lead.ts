@@ -19,7 +19,9 @@ import { fieldsOf, type News, type StepLine } from './step-line.js';
 /** News of a request whose number the teller adds. */
 type Story = News extends infer One ? (One extends News ? Omit<One, 'number'> : never) : never;
 
-/** What requests are compared by, between ranks that are to ask alike: the first one's seed counts. */
+/**
+ * What requests are compared by, between ranks that are to ask alike: the first one's seed counts.
+ */
 export function digestOf(request: ReadRequest): string {
   const { prompt, maxNewTokens, textBefore, n, stop, stopTokens, cacheSalt, sampling } = request;
   const { seed: _, ...rules } = sampling;
