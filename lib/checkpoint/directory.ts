@@ -68,13 +68,13 @@ function isTag(tag: unknown): tag is string {
 
 /**
  * A tag is one file name. Throws DS_CHECKPOINT for one that leaves the folder, is reserved, or
- * would not be found again.
+ * would not be found again, naming the file that holds it where it comes from one.
  */
-export function requireTag(tag: unknown): asserts tag is string {
+export function requireTag(tag: unknown, file = ''): asserts tag is string {
   if (isTag(tag)) return;
   throw new DsError({
     code: 'DS_CHECKPOINT',
-    op: 'checkpoint tag',
+    op: file ? `${file}: checkpoint tag` : 'checkpoint tag',
     expected: `a file name of at most ${MAX_TAG_BYTES} bytes that is not "latest"`,
     got: typeof tag === 'string' ? JSON.stringify(tag.slice(0, 2 * MAX_TAG_BYTES)) : typeof tag,
     hint: 'It starts with no dot, has no slash or control character, and no blank at either end.',
@@ -141,7 +141,7 @@ export async function findLatest(dir: string): Promise<string | null> {
   });
   if (text === null) return null;
   const tag = text.trim();
-  requireTag(tag);
+  requireTag(tag, path);
   return tag;
 }
 

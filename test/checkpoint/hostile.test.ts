@@ -306,7 +306,7 @@ test('a latest that leads out of the folder is refused', async () => {
   mkdirSync(inner);
   for (const tag of ['../t', '..', '/tmp', '', 'a/../../t']) {
     writeFileSync(join(inner, 'latest'), tag);
-    await expect(Checkpoint.open(inner)).rejects.toEqual(refusal(/checkpoint tag/));
+    await expect(Checkpoint.open(inner)).rejects.toEqual(refusal(/latest: checkpoint tag/));
   }
 });
 
