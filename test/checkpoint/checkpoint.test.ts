@@ -129,6 +129,14 @@ describe('retention', () => {
     expect((await valuesOf(dir)).w?.[0]).toBe(1);
   });
 
+  test('what was just saved stays under a clock that has gone back', async () => {
+    await save(dir, 'step1', content(1));
+    const clock = jest.spyOn(Date, 'now').mockReturnValue(Date.now() - 3600_000);
+    await save(dir, 'step2', content(2), { saveLatest: false, keepLast: 1 });
+    clock.mockRestore();
+    expect(await listTags(dir)).toEqual(['step1', 'step2']);
+  });
+
   test.each([0, -1, 1.5, Number.NaN])('keeping %d is refused', async (keepLast) => {
     const saving = save(dir, 't', content(1), { keepLast });
     await expect(saving).rejects.toEqual(refusal(/keepLast/, 'DS_ARGUMENT'));

@@ -3,7 +3,8 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { requireSameMetrics } from '../../lib/engine/setup/data-sampling.js';
+import { resolveConfig } from '../../lib/config/index.js';
+import { noteUnserved, requireSameMetrics } from '../../lib/engine/setup/data-sampling.js';
 import { type DsConfig, data, type Engine, initialize, nn, type Tensor } from '../../lib/index.js';
 import { refusal } from '../support/refusal.js';
 
@@ -189,6 +190,8 @@ test('what nobody can obey is refused or said', async () => {
   const said = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
   const { engine } = await initialize(more);
   open.push(engine);
+  noteUnserved(engine.config, 1); // Another rank says nothing.
+  noteUnserved(resolveConfig({ train_batch_size: 1 }, { worldSize: 1 }), 0);
   const notices = said.mock.calls.map(([text]) => text);
   said.mockRestore();
   expect(notices).toEqual([expect.stringMatching(/data_sampling has no effect without trainingD/)]);

@@ -9,6 +9,7 @@ import {
   type Claim,
   claimOf,
   requireMemory,
+  settings,
   shortageOfTrying,
   shortages,
 } from '../../lib/engine/setup/memory-promise.js';
@@ -453,4 +454,15 @@ test('initialize() allocates nothing where a device has too little, and trains w
   const { engine } = await initialize({ model, config, device });
   expect(trainTiny(engine, 0, 1)[0]).toBeGreaterThan(0);
   engine.destroy();
+});
+
+test.each([
+  [{ device: 'cpu', super_offload: true }, /"super_offload": false.*"nvme"/s],
+  [{ device: 'cpu' }, /^"offload_optimizer": \{ "device": "nvme"/],
+  [{ device: 'none' }, /^More ranks/],
+] as const)('host memory of %j: what would need less', (state, words) => {
+  const zero_optimization = { stage: 2, offload_optimizer: state } as const;
+  const given = { train_batch_size: 1, optimizer: { type: 'AdamW' }, zero_optimization } as const;
+  const config = resolveConfig(given, { worldSize: 1 });
+  expect(settings('host', config).join('\n')).toMatch(words);
 });
