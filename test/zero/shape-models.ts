@@ -80,6 +80,21 @@ export class AdaptedBlock extends Block {
   }
 }
 
+/** A matrix in f32, which two ranks cut, beside layers in bf16. */
+export class MixedBlock extends Block {
+  readonly mix = new nn.Linear(width, width, { bias: false });
+
+  constructor() {
+    super();
+    this.mix.weight.fixedDtype = 'f32';
+  }
+
+  override forward(x: Tensor): Tensor {
+    const { dtype } = this.mix.weight;
+    return super.forward(x).add(this.mix.call(x.to(dtype)).to(x.dtype));
+  }
+}
+
 /** One layer used twice in a forward. */
 export class TwiceBlock extends Block {
   override forward(x: Tensor): Tensor {

@@ -10,6 +10,7 @@ import {
   BufferedNet,
   FailingNet,
   FlatNet,
+  MixedBlock,
   meanSquare,
   NestedNet,
   Net,
@@ -178,6 +179,11 @@ const untrained: Scenario[] = [
     name: 'frozen blocks with adapters in f32, fp16',
     model: () => onlyTraining(new Net({ block: () => new AdaptedBlock() }), /narrow|widen/),
     config: { bf16: { enabled: false }, fp16: { enabled: true, initial_scale_power: 4 } },
+  },
+  {
+    name: 'matrices of two dtypes, Muon',
+    model: () => new Net({ block: () => new MixedBlock() }),
+    config: { optimizer: { type: 'Muon', params: { lr: 1e-2 } } },
   },
   ...([false, true, 'selective'] as const).map((activationCheckpointing) => ({
     name: `GPT-2, norms alone trained, activation checkpointing ${activationCheckpointing}`,

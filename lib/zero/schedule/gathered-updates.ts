@@ -7,6 +7,7 @@ import { held, Tensor } from '../../tensor/index.js';
 import { sliceFlat, zeroRange } from '../flat.js';
 import type { Range, Slot } from '../layout.js';
 import type { Partition } from '../partition.js';
+import type { Unit } from '../unit.js';
 import { AfterVerdict } from './deferred.js';
 import type { UpdatedPartition, UpdatePlan } from './schedule.js';
 import { deliver, type SharedUpdateParts, TensorSums } from './summed-updates.js';
@@ -22,7 +23,7 @@ export interface Member {
   readonly partition: Partition;
   /** Of its unit; none where the unit is updated by element. */
   readonly assignments: readonly Assignment[];
-  /** Where its directions lie in the scratch memory. */
+  /** Where its directions lie in the scratch memory of its gradient's dtype. */
   readonly place: Range;
 }
 
@@ -33,15 +34,14 @@ export type Batch = readonly Member[];
  * Per batch: each rank computes the directions of its shards, an all-gather brings them together on
  * the device, each rank transforms the parameters assigned to it, a reduce-scatter of these and of
  * zeros brings the results back to the shards: twice a direction's bytes on the wire. A batch holds
- * units until there is a parameter for every rank. Device memory: a batch's directions, once. Under
- * offload the transformation, too, is the device's.
+ * units until there is a parameter for every rank. Device memory: a batch's directions, once, each
+ * in the dtype that its own unit asks for. Under offload the transformation, too, is the device's.
  */
 export class GatheredUpdates extends AfterVerdict {
   private readonly sums: TensorSums;
   private readonly batches: readonly Batch[];
-  private readonly dtype: DType;
-  /** Directions of this rank's shards of a batch, in the home's memory. */
-  private readonly scratch: Tensor;
+  /** Directions of this rank's shards of a batch, in the home's memory, by the gradients' dtype. */
+  private readonly scratch = new Map<DType, Tensor>();
   private readonly onDevice = deviceKernels();
 
   constructor(
@@ -54,9 +54,9 @@ export class GatheredUpdates extends AfterVerdict {
       optimizer.sumsPerRound(index, shape).length > 0;
     this.sums = new TensorSums(optimizer, parts);
     this.batches = makeBatches(partitions, isTransformed, group.size);
-    this.dtype = optimizer.directionDType((partitions[0] as Partition).unit.gradDtype);
-    const sizes = this.batches.map((batch) => scratchSize(batch));
-    this.scratch = home.allocate(Math.max(...sizes), this.dtype);
+    for (const [dtype, size] of scratchSizes(this.batches)) {
+      this.scratch.set(dtype, home.allocate(size, optimizer.directionDType(dtype)));
+    }
   }
 
   *update(control: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
@@ -81,7 +81,7 @@ export class GatheredUpdates extends AfterVerdict {
 
   override dispose(): void {
     this.sums.dispose();
-    this.scratch.release();
+    for (const scratch of this.scratch.values()) scratch.release();
   }
 
   /**
@@ -93,14 +93,14 @@ export class GatheredUpdates extends AfterVerdict {
     const { unit, range } = partition;
     this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
       if (tensors.sums.length === 0) return;
-      const direction = sliceFlat(this.scratch, { offset: place.offset + offset, numel });
+      const direction = this.scratchOf(unit, { offset: place.offset + offset, numel });
       this.optimizer.direct(tensors, direction, settings, home.kernels);
       direction.release();
     });
     const { compute } = unit.device;
-    const full = held(() => Tensor.empty([unit.layout.numel], this.dtype, unit.device));
+    const scratch = this.scratchOf(unit, place);
+    const full = held(() => Tensor.empty([unit.layout.numel], scratch.dtype, unit.device));
     const own = sliceFlat(full, range);
-    const scratch = sliceFlat(this.scratch, place);
     home.toDevice(own, scratch);
     const at = { stream: compute, purpose: `directions of ${unit.name}` };
     group.allGather(full, own, at).wait(compute);
@@ -126,7 +126,7 @@ export class GatheredUpdates extends AfterVerdict {
     const { unit, range } = partition;
     const { compute } = unit.device;
     const own = sliceFlat(full, range);
-    const scratch = sliceFlat(this.scratch, place);
+    const scratch = this.scratchOf(unit, place);
     const at = { stream: compute, purpose: `transformed directions of ${unit.name}` };
     group.reduceScatter(own, full, at).wait(compute);
     home.toHome(scratch, own);
@@ -137,15 +137,26 @@ export class GatheredUpdates extends AfterVerdict {
     const { kernels } = this.parts.home;
     this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
       const where = { offset: place.offset + offset, numel };
-      const direction = tensors.sums.length > 0 ? sliceFlat(this.scratch, where) : null;
+      const direction = tensors.sums.length > 0 ? this.scratchOf(partition.unit, where) : null;
       this.optimizer.applyDirection(tensors, direction, settings, kernels);
       direction?.release();
     });
   }
+
+  private scratchOf({ gradDtype }: Unit, range: Range): Tensor {
+    return sliceFlat(this.scratch.get(gradDtype) as Tensor, range);
+  }
 }
 
-const scratchSize = (batch: Batch): number =>
-  batch.reduce((sum, { place }) => sum + place.numel, 0);
+/** The most elements that a batch has, for each dtype of gradients that has any. */
+function scratchSizes(batches: readonly Batch[]): Map<DType, number> {
+  const sizes = new Map<DType, number>();
+  for (const { partition, place } of batches.flat().filter(({ place }) => place.numel > 0)) {
+    const { gradDtype } = partition.unit;
+    sizes.set(gradDtype, Math.max(sizes.get(gradDtype) ?? 0, place.offset + place.numel));
+  }
+  return sizes;
+}
 
 /**
  * Partitions in their order, in batches that have a transformed parameter for every rank, but for
@@ -183,10 +194,14 @@ function assign(members: { partition: Partition; slots: Slot[] }[], ranks: numbe
     owners.set(slot, owner);
     load[owner] = (load[owner] as number) + slot.numel;
   }
-  let end = 0;
+  const ends = new Map<DType, number>();
   return members.map(({ partition, slots }) => {
-    const place = { offset: end, numel: slots.length > 0 ? partition.numel : 0 };
-    end += place.numel;
+    const { gradDtype } = partition.unit;
+    const place = {
+      offset: ends.get(gradDtype) ?? 0,
+      numel: slots.length > 0 ? partition.numel : 0,
+    };
+    ends.set(gradDtype, place.offset + place.numel);
     const assignments = slots.map((slot) => ({ slot, owner: owners.get(slot) as number }));
     return { partition, assignments, place };
   });
