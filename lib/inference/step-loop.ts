@@ -109,6 +109,8 @@ export class StepLoop implements TextWriter {
   private generatedTokens = 0;
   private steps = 0;
   private hostMs = 0;
+  /** What the weights are known by, as of when nothing was under way. */
+  private weights = '';
   private loop: Promise<void> | null = null;
 
   constructor(private readonly parts: StepLoopParts) {
@@ -151,9 +153,12 @@ export class StepLoop implements TextWriter {
   }
 
   private jobOf(request: ReadRequest): Job {
+    if (!this.isBusy) this.weights = stateOf(this.parts.model);
+    // Keys and values that other weights have made are of no use.
+    const own = { ...request, cacheSalt: `${this.weights} ${request.cacheSalt}` };
     const continuations = Array.from(
       { length: request.n },
-      (_, index) => new Continuation(request, index, this.parts.requests),
+      (_, index) => new Continuation(own, index, this.parts.requests),
     );
     const job: Job = {
       request,
@@ -328,6 +333,13 @@ export class StepLoop implements TextWriter {
     job.unwatch();
     job.pieces.end();
   }
+}
+
+/** Says other words where some of the parameters have been changed, or there are others. */
+function stateOf(model: CausalLM): string {
+  const parameters = model.parameters();
+  const latest = parameters.reduce((most, { changedAt }) => Math.max(most, changedAt), 0);
+  return `${parameters.length}:${latest}`;
 }
 
 function jobsOf(texts: Iterable<Text | undefined>): Set<Job> {

@@ -47,14 +47,17 @@ let sequence = 0;
 let again = false;
 let enabled = true;
 
-/** The number of the node recorded last; numbers grow. */
+/** The number of the node recorded last, or of a change since; numbers grow. */
 export function newestNode(): number {
   return sequence;
 }
 
-/** The values of `tensor` have been changed: a backward that has saved them throws. */
+/**
+ * The values of `tensor` have been changed: a backward that has saved them throws. Each change has
+ * a number of its own.
+ */
 export function noteChanged(tensor: Tensor): void {
-  tensor.changedAt = sequence;
+  tensor.changedAt = ++sequence;
 }
 
 /** Runs `body`, which computes for a backward what the forward has computed before. */

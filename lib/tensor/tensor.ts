@@ -292,7 +292,7 @@ export class Tensor implements View {
   }
 
   /**
-   * @internal The number of the newest node when these values were last changed in place; 0 when
+   * @internal The number, among those of nodes, of the last change of these values in place; 0 when
    * they never were.
    */
   get changedAt(): number {

@@ -46,6 +46,28 @@ async function refusal(request: object): Promise<unknown> {
 
 const isIdle = { running: 0, waiting: 0, blocksUsed: 0 };
 
+test('weights that have changed find no keys and values of those of before', async () => {
+  const own = new nn.models.GPT2(sizes);
+  const writer = await initInference(own, small);
+  const long = Array.from({ length: 20 }, (_, i) => (i * 7) % 61);
+  const request = { prompt: long, maxNewTokens: 8, temperature: 0, ignoreEos: true };
+  const cached: (number | undefined)[] = [];
+  for (let round = 0; round < 3; ++round) {
+    for (let again = 0; again < 2; ++again) {
+      const [one] = await writer.generate(request);
+      expect([...long, ...(one?.tokens ?? [])]).toEqual(
+        own.generate(long, { maxNewTokens: 8, temperature: 0 }),
+      );
+      cached.push(one?.cachedTokens);
+    }
+    noGrad(() => {
+      for (const parameter of own.parameters()) parameter.mul_(-1.5);
+    });
+  }
+  expect(cached).toEqual([0, 16, 0, 16, 0, 16]);
+  await writer.destroy();
+});
+
 test('generate of the engine and of the model agree', async () => {
   const greedy = { temperature: 0 };
   const [one] = await engine.generate({ prompt, maxNewTokens: 20, ignoreEos: true, ...greedy });
