@@ -91,7 +91,7 @@ void Watchdog::watch(uint32_t channel, uint64_t sequence, std::string text,
   bool sleeping;
   {
     std::lock_guard lock(mutex_);
-    fresh_.push_back({channel, sequence, std::move(text), std::move(completion), Clock::now()});
+    fresh_.push_back({channel, sequence, std::move(text), std::move(completion)});
     ++given_;
     sleeping = idle_;
   }
@@ -202,6 +202,7 @@ bool Watchdog::write_report() {
     const auto [known, added] = texts_.try_emplace(work.text, static_cast<uint32_t>(texts_.size()));
     if (added) report_.put(Note::text).put(known->second).put(work.text);
     report_.put(Note::started).put(work.channel).put(work.sequence).put(known->second);
+    work.since = Clock::now();
     pending_.push_back(std::move(work));
     anything_ = true;
   }

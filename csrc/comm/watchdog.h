@@ -63,7 +63,7 @@ class Watchdog {
     uint64_t sequence;
     std::string text;
     std::shared_ptr<Completion> completion;
-    Clock::time_point since;
+    Clock::time_point since{};   // when the thread learned of it
     Clock::time_point faulty{};  // when a fault was first seen
     bool complained = false;
   };
