@@ -191,6 +191,15 @@ inline napi_value error_value(napi_env env, const Error& error) noexcept {
   return value;
 }
 
+/// What `op` has met that is no Error: the end of the host's memory, or a defect.
+inline Error unforeseen(const char* op, const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error)) {
+    return Error("DS_OUT_OF_MEMORY", op, "host memory for its work", "none",
+                 "Free some, or raise the limit of this process.");
+  }
+  return Error("DS_INTERNAL", op, "no failure", error.what());
+}
+
 /// Throws `error` into JavaScript, unless the environment has something else to end with.
 inline void throw_js(napi_env env, const Error& error) noexcept {
   napi_handle_scope scope = nullptr;
@@ -217,7 +226,7 @@ struct Trampoline<F> {
     } catch (const Error& error) {
       throw_js(env, static_cast<Addon*>(data)->failure->cause_of(error));
     } catch (const std::exception& error) {
-      throw_js(env, Error("DS_INTERNAL", "addon", "no failure", error.what()));
+      throw_js(env, unforeseen("addon", error));
     }
     return nullptr;
   }

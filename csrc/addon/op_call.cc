@@ -199,8 +199,7 @@ void run_later(Addon& addon, StreamRef& at) {
     } catch (const Error& error) {
       failure->set(error);
     } catch (const std::exception& error) {
-      failure->set(
-          Error("DS_INTERNAL", kNames[static_cast<int>(id_of<Op>)], "no failure", error.what()));
+      failure->set(unforeseen(kNames[static_cast<int>(id_of<Op>)], error));
     }
   });
 }

@@ -85,14 +85,19 @@ void TaskQueue::settle(AnyTask* finished) {
   if (tasks_.empty()) napi_unref_threadsafe_function(env_, delivery_);
   napi_handle_scope scope = nullptr;
   if (napi_open_handle_scope(env_, &scope) != napi_ok) return;
+  const auto reject = [&](const Error& error) {
+    if (const napi_value value = error_value(env_, error)) {
+      napi_reject_deferred(env_, task->deferred, value);
+    }
+  };
   try {
     if (const napi_value value = task->result(env_)) {
       napi_resolve_deferred(env_, task->deferred, value);
     }
   } catch (const Error& error) {
-    if (const napi_value value = error_value(env_, error)) {
-      napi_reject_deferred(env_, task->deferred, value);
-    }
+    reject(error);
+  } catch (const std::exception& error) {
+    reject(unforeseen("task", error));
   }
   napi_close_handle_scope(env_, scope);
 }

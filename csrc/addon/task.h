@@ -5,10 +5,10 @@
 
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -42,15 +42,13 @@ class Task final : public AnyTask {
       } else {
         value_ = body_();
       }
-    } catch (const Error& error) {
-      error_ = error;
-    } catch (const std::exception& error) {
-      error_ = Error("DS_INTERNAL", "task", "no failure", error.what());
+    } catch (...) {
+      failure_ = std::current_exception();  // To word it takes memory, which may be what is short.
     }
   }
 
   napi_value result(napi_env env) override {
-    if (error_) throw Error(*error_);
+    if (failure_) std::rethrow_exception(failure_);
     if constexpr (std::is_void_v<T>) {
       napi_value nothing = nullptr;
       napi_get_undefined(env, &nothing);
@@ -65,7 +63,7 @@ class Task final : public AnyTask {
 
   std::function<T()> body_;
   Value value_{};
-  std::optional<Error> error_;
+  std::exception_ptr failure_;
 };
 
 /// The tasks of one environment and the threads that run them. A pending task keeps the event loop
