@@ -30,9 +30,9 @@ const OPTIONS: OptionNames<ChatOptions> = {
 const HELP = '/reset begins anew, /quit ends, Ctrl-C stops an answer';
 
 /**
- * Talks until the input ends or says /quit. With a chat template the model is told the whole
- * conversation; without one it continues each line by itself. Throws DS_ARGUMENT for a model
- * without a tokenizer.
+ * Talks until the input ends or says /quit, or nobody reads the output. With a chat template the
+ * model is told the whole conversation; without one it continues each line by itself. Throws
+ * DS_ARGUMENT for a model without a tokenizer.
  */
 export async function chat(engine: ServedEngine, given: ChatOptions = {}): Promise<void> {
   const options = readOptions('chat', given, OPTIONS);
@@ -47,6 +47,10 @@ export async function chat(engine: ServedEngine, given: ChatOptions = {}): Promi
   };
   lines.on('SIGINT', () => {
     if (!talk.stop()) lines.close();
+  });
+  output.on('error', () => {
+    talk.end();
+    lines.close();
   });
   output.write(`${talk.introduction} ${HELP}.\n`);
   show();
@@ -99,6 +103,7 @@ function requireTokenizer(engine: ServedEngine): Tokenizer {
 class Talk {
   private messages: ChatMessage[] = [];
   private answering: AbortController | null = null;
+  private isOver = false;
   private readonly defaults: ContinuationOptions;
   private readonly canChat: boolean;
 
@@ -125,6 +130,12 @@ class Talk {
     this.messages = system === undefined ? [] : [{ role: 'system', content: system }];
   }
 
+  /** Nobody reads the answers any more. */
+  end(): void {
+    this.isOver = true;
+    this.stop();
+  }
+
   /** Ends the answer that is coming; false where none is. */
   stop(): boolean {
     this.answering?.abort();
@@ -142,6 +153,7 @@ class Talk {
       const answer = await this.write(prompt, this.answering.signal);
       if (this.canChat) this.messages = [...this.messages, { role: 'assistant', content: answer }];
     } catch (error) {
+      if (this.isOver) return;
       if (!(error instanceof DsError)) throw error;
       this.messages = before;
       output.write(`! ${error.message}\n`);

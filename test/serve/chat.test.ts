@@ -31,6 +31,19 @@ test('a conversation with its history, until /reset and /quit', async () => {
   expect(engine.active).toBe(0);
 });
 
+test.each([16, 1])('an output that nobody reads ends it (room for %i bytes)', async (room) => {
+  const engine = new FakeEngine(tokenizer);
+  const [input, output] = [new PassThrough(), new PassThrough({ writableHighWaterMark: room })];
+  input.write('Hello\n');
+  engine.pace = async (place) => {
+    if (place === 3) output.destroy(new Error('write EPIPE'));
+    await new Promise(setImmediate);
+  };
+  output.resume();
+  await chat(engine, { input, output });
+  expect([engine.requests.length, engine.active]).toEqual([1, 0]);
+});
+
 test('a system message stays, and what is too long is forgotten from its oldest exchange on', async () => {
   const system = { role: 'system', content: 'Be brief.' };
   const user = (content: string) => ({ role: 'user', content });
