@@ -2,7 +2,7 @@
 // resumption.
 import { execFileSync } from 'node:child_process';
 import fs, { mkdirSync, readdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
-import { join, relative } from 'node:path';
+import { join } from 'node:path';
 
 import { data, text } from '../../lib/index.js';
 import type { JsonObject } from '../../types/json.js';
@@ -324,19 +324,6 @@ describe('a stream', () => {
     }
     return batches;
   }
-
-  test('reads the files of a relative path, wherever the process works by then', async () => {
-    const whole = await served(await stream());
-    const working = process.cwd();
-    try {
-      process.chdir(folder);
-      const opened = await stream({ files: files().map((file) => relative(folder, file)) });
-      process.chdir(working);
-      expect(await served(opened)).toEqual(whole);
-    } finally {
-      process.chdir(working);
-    }
-  });
 
   test('serves every row of an epoch, in an order of its own in each', async () => {
     const one = await stream();

@@ -19,6 +19,19 @@ const part = (path: string, start: number, end: number): FilePart => ({
   ...{ path, format: 'jsonl', start, end, digest: '' },
 });
 
+test('parts of a relative path are read wherever the process works by then', async () => {
+  const working = process.cwd();
+  writeFileSync(join(folder, 'near.jsonl'), '{"text":"a"}\n');
+  try {
+    process.chdir(folder);
+    const parts = await partsOf(['near.jsonl'], false);
+    process.chdir(working);
+    expect(await read(parts)).toEqual([{ text: 'a' }]);
+  } finally {
+    process.chdir(working);
+  }
+});
+
 test('a line longer than the parts of its file is read once, and copied once', async () => {
   const path = join(folder, 'long.jsonl');
   const size = 40 << 20;
