@@ -170,6 +170,7 @@ export const cases: Case[] = [
     async run(device) {
       const before = ops.liveTensors();
       for (const dtype of dtypes) {
+        if (dtype === 'f64' && device.kind !== 'cpu') continue; // It exists on the CPU only.
         const given = dtype === 'bool' ? 1 : isFloating(dtype) ? 0.1 : 7;
         const x = Tensor.from([given, 0], { dtype, device });
         assert.deepEqual(await x.read(), x.toArray(), dtype);
