@@ -1,5 +1,6 @@
 // User-written differentiable functions.
 import { DsError } from '../../errors.js';
+import { refusedValue } from '../../runtime/refused.js';
 import { requireType } from '../../runtime/require-type.js';
 import { describe } from '../../runtime/view.js';
 import { type GradSink, noGrad, record } from '../tape.js';
@@ -46,6 +47,9 @@ export interface CustomFunction<Result extends Tensor | Tensor[]> {
 export function customFunction<Result extends Tensor | Tensor[]>(
   definition: CustomFunction<Result>,
 ): (...inputs: Tensor[]) => Result {
+  if (Object(definition) !== definition) {
+    throw refusedValue('customFunction', 'an object with forward and backward', definition);
+  }
   const { name = 'custom_function' } = definition;
   requireType(`${name} forward`, definition.forward, 'function');
   requireType(`${name} backward`, definition.backward, 'function');
