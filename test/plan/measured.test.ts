@@ -41,6 +41,8 @@ const after13B = { ...offload, microBatch: 6, speculates: false, gpuShare: 0.061
  */
 const inHalves = 'masters in halves that are tried out';
 const staying = "weights of the GPU's share stay there";
+const narrow = { bf16States: true, stateBytes: 4 } as const;
+const shared10B = { ...offload, microBatch: 10, speculates: false, gpuShare: 0.334 } as const;
 const weightsTriedOut = { ...weightsToo, speculates: true } as const;
 type SharedRow = readonly [section: string, row: string, model: string, setup: Partial<Setup>];
 const sharedRows: readonly SharedRow[] = [
@@ -52,12 +54,7 @@ const sharedRows: readonly SharedRow[] = [
     '1558M',
     { ...weightsToo, gpuShare: 0.309 },
   ],
-  [
-    inHalves,
-    '10B, clip 1.0, pool capped at 32 GiB',
-    '10B',
-    { ...offload, microBatch: 10, speculates: false, gpuShare: 0.334 },
-  ],
+  [inHalves, '10B, clip 1.0, pool capped at 32 GiB', '10B', shared10B],
   [staying, 'clipping rare', '1558M', { ...offload, gpuShare: 0.507 }],
   [
     staying,
@@ -66,6 +63,15 @@ const sharedRows: readonly SharedRow[] = [
     { ...weightsTriedOut, gpuShare: 0.507 },
   ],
   [staying, 'stage 3, weights in host memory, too, share 0', '1558M', weightsTriedOut],
+  ['moments in bf16', 'clipping rare', '1558M', { ...offload, ...narrow, gpuShare: 0.664 }],
+];
+/** Of a host whose memory was slower than the plan's: its bytes count, and what moments save. */
+const slow = '10B with moments in bf16';
+const slowRow: SharedRow = [
+  slow,
+  '10B, every step clipped, pool capped at 32 GiB, after the verdict',
+  '10B',
+  { ...shared10B, ...narrow },
 ];
 const shared = (section: string, row: string, ...path: string[]): number =>
   numberOf('offload-h200', [section, row, ...path]);
@@ -161,7 +167,7 @@ const deviceRows: Row[] = [
   ],
 ];
 
-for (const [section, row, model, setup] of sharedRows) {
+for (const [section, row, model, setup] of [...sharedRows, slowRow]) {
   deviceRows.push([
     `${row}, ${section}`,
     model,
@@ -217,7 +223,7 @@ const hostRows: Row[] = [
   ['13B', '13B', after13B, () => measured('train-13B-offload', 'peak_host_rss_gib')],
 ];
 
-for (const [section, row, model, setup] of sharedRows) {
+for (const [section, row, model, setup] of [...sharedRows, slowRow]) {
   hostRows.push([
     `${row}, ${section}`,
     model,
@@ -360,6 +366,15 @@ test.each([
     stepTime(sizes('1558M'), { ...plainSetup, ...own, ...setup }, H200, machine(1, 4)).update;
   const narrow = updateOf({ bf16States: true, stateBytes: 4 });
   expect(narrow / updateOf({})).toBeCloseTo(share, 6);
+});
+
+test('moments in bf16 save as much of a step of 10B as they did', () => {
+  const ms = (row: string): number => shared(slow, row, 'step_ms', 'median');
+  const planned = (setup: Partial<Setup>): number =>
+    stepTime(sizes('10B'), { ...plainSetup, ...setup }, H200, machine(1, 16)).step;
+  const [, row, , setup] = slowRow;
+  const got = planned(setup) / planned(shared10B);
+  expect(Math.abs(got / (ms(row) / ms('the same, moments in f32')) - 1)).toBeLessThan(BYTES);
 });
 
 test.each(timeRows)('step time: %s', (_, model, setup, at, ms) => {
