@@ -117,7 +117,7 @@ export class Engine {
     if (this.stepped || !module.training) results.release();
     this.stepped = false;
     hooks.reset();
-    if (module.training) control.addInputs(inputs);
+    control.addInputs(module.training ? 'inputs' : 'evaluated inputs', inputs);
     const share = sampleShareOf(inputs, this.parts.ranks.data);
     const result = (module.training ? watch : untimed).time('forward', () =>
       scopeInto(results, () => sharingSamples(share, () => module.call(...cast(inputs)))),

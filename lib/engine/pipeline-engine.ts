@@ -20,13 +20,16 @@ import { noGrad, Scope, type Tensor, within, zeros } from '../tensor/index.js';
 import { Engine } from './engine.js';
 import { misuse } from './engine-errors.js';
 import type { EngineParts } from './engine-parts.js';
+import type { BatchShapes } from './step/batch-shapes.js';
 import { EvaluatingWorker, TrainingWorker } from './step/stage-worker.js';
+import type { Given } from './step/step-rows.js';
 
 /** What a pipeline engine has beside an engine's parts. */
 export interface PipelineParts {
   pipeline: Pipeline;
   schedule: Schedule;
   links: Links;
+  shapes: BatchShapes;
   /** Groups of stages that share weights. */
   ties: readonly { group: ProcessGroup }[];
 }
@@ -93,7 +96,7 @@ export class PipelineEngine extends Engine {
       if (!module.training)
         throw misuse('engine.trainBatch', 'engine.train() before it', 'engine.eval()');
       const given = await this.fetch('engine.trainBatch', batches, micros);
-      parts.control.addInputs(given);
+      await this.noteBatch(given, 'inputs', 'labels');
       const cuts = new Scope();
       let worker: TrainingWorker | null = null;
       try {
@@ -121,6 +124,7 @@ export class PipelineEngine extends Engine {
     this.calls.requireOpen('engine.evalBatch');
     return this.alone('engine.evalBatch', async () => {
       const given = await this.fetch('engine.evalBatch', batches, micros);
+      await this.noteBatch(given, 'evaluated inputs', 'evaluated labels');
       const worker = new EvaluatingWorker(parts, this.pipe.pipeline, given);
       const { training } = module;
       module.eval();
@@ -149,8 +153,36 @@ export class PipelineEngine extends Engine {
     throw inBatches('engine.step');
   }
 
+  /** Runs a batch; where shapes of another rank are why it fails, the error says that. */
+  private async explaining<Result>(body: () => Promise<Result>): Promise<Result> {
+    try {
+      return await body();
+    } catch (error) {
+      throw await this.pipe.shapes.explain(error, this.globalSteps + 1);
+    }
+  }
+
+  /** The first stage computes with the inputs and the last one with the labels. */
+  private async noteBatch(
+    given: readonly PipelineBatch[],
+    inputs: Given,
+    labels: Given,
+  ): Promise<void> {
+    const { control } = this.parts;
+    await this.pipe.shapes.tell(given);
+    control.addInputs(
+      inputs,
+      given.map(([each]) => each),
+    );
+    control.addInputs(
+      labels,
+      given.map(([, each]) => each),
+    );
+  }
+
   /** A batch that has failed leaves no gradients. */
   private forget(): void {
+    this.parts.control.dropInputs();
     try {
       this.parts.gradients.discard();
     } catch {
@@ -164,7 +196,9 @@ export class PipelineEngine extends Engine {
     this.isRunning = true;
     const { links } = this.pipe;
     try {
-      return await this.calls.inTurns(this.together, () => links.telling(body));
+      return await this.calls.inTurns(this.together, () =>
+        links.telling(() => this.explaining(body)),
+      );
     } catch (error) {
       this.forget();
       throw error;

@@ -113,6 +113,17 @@ export function observeKernels(next: KernelObserver | null): void {
   observer = next;
 }
 
+/** Runs `body`, whose ops are no work of the model: the observer does not see them. */
+export function unobserved(body: () => void): void {
+  const before = observer;
+  observer = null;
+  try {
+    body();
+  } finally {
+    observer = before;
+  }
+}
+
 /** Runs op `op`, whose arguments are in the block, on `stream`. Throws DsError. */
 export function call(op: number, stream: Stream, args: object): void {
   const noted = observer === null ? null : observer(op, args);

@@ -1,7 +1,12 @@
 // When copies are found apart: other numbers, not other rounding, and only between copies; and what
 // is said to be apart.
 import { MeshShape } from '../../lib/comm/mesh-shape.js';
-import { copiesApart, findApart } from '../../lib/engine/step/copies-apart.js';
+import {
+  copiesApart,
+  findCopiesApart,
+  findOtherBatch,
+} from '../../lib/engine/step/copies-apart.js';
+import { GIVEN } from '../../lib/engine/step/step-rows.js';
 
 /** Ranks 0 and 1, 2 and 3 are copies. */
 const shape = MeshShape.over(4, { tp: 2 });
@@ -35,51 +40,87 @@ test('ranks with other data are no copies', () => {
   expect(copiesApart(data, (rank) => Float32Array.of(rank), 1e-3)).toBeNull();
 });
 
-test.each<
-  [what: string, told: [inputs: number[], losses: number[], squares: number[]], found: object]
->([
-  [
-    'inputs, where losses are apart as well',
-    [
-      [7, 7, 8, 9],
-      [1, 2, 3, 3],
-      [4, 4, 4, 4],
-    ],
-    { ranks: [2, 3], axes: ['tp'], what: 'inputs' },
-  ],
-  [
-    'losses before squares',
-    [
-      [7, 7, 8, 8],
-      [1, 1, 3, 4],
-      [4, 9, 4, 4],
-    ],
-    { ranks: [2, 3], axes: ['pp', 'sp', 'tp'], what: 'losses or gradients' },
-  ],
-  [
-    'squares',
-    [
-      [7, 7, 8, 8],
-      [1, 1, 3, 3],
-      [4, 9, 4, 4],
-    ],
-    { ranks: [0, 1], axes: ['pp', 'sp', 'tp'], what: 'losses or gradients' },
-  ],
-])('%s', (_what, told, found) => {
-  const [inputs, losses, squares] = told.map((all) => (rank: number) => all[rank] as number);
-  const rows = {
-    inputsOf: inputs as (rank: number) => number,
-    lossOf: losses as (rank: number) => number,
-    squaresOf: (rank: number) => Float32Array.of(squares?.(rank) as number),
-  };
-  expect(findApart(rows, { ...mesh, sharing: ['tp'] })).toEqual(found);
+/** Numbers of each rank. */
+const rowsOf = (losses: readonly number[], squares: readonly number[]) => ({
+  lossOf: (rank: number) => losses[rank] as number,
+  squaresOf: (rank: number) => Float32Array.of(squares[rank] as number),
 });
 
-test('inputs of ranks that share nothing out are their own', () => {
-  const rows = {
-    inputsOf: (rank: number) => rank,
-    lossOf: () => 1,
-    squaresOf: () => Float32Array.of(2),
+const among = { ...mesh, compared: GIVEN };
+
+test('copies are apart by losses before squares', () => {
+  const found = (losses: number[], squares: number[]) =>
+    findCopiesApart(rowsOf(losses, squares), among);
+  const what = 'losses or gradients';
+  expect(found([1, 1, 3, 4], [4, 9, 4, 4])).toEqual({ ranks: [2, 3], axes: ['tp'], what });
+  expect(found([1, 1, 3, 3], [4, 9, 4, 4])).toEqual({ ranks: [0, 1], axes: ['tp'], what });
+  expect(found([1, 1, 3, 3], [4, 4, 9, 9])).toBeNull();
+});
+
+test.each<[told: [bits: number, outline: number][], given: string, found: [number, number] | null]>(
+  [
+    [
+      [
+        [7, 1],
+        [7, 1],
+        [8, 2],
+        [8, 2],
+      ],
+      'inputs',
+      null,
+    ],
+    [
+      [
+        [7, 1],
+        [7, 1],
+        [8, 2],
+        [9, 2],
+      ],
+      'labels',
+      [2, 3],
+    ],
+    [
+      [
+        [7, 1],
+        [7, 3],
+        [8, 2],
+        [8, 2],
+      ],
+      'evaluated inputs',
+      [0, 1],
+    ],
+    [
+      [
+        [0, 0],
+        [7, 3],
+        [8, 2],
+        [0, 0],
+      ],
+      'inputs',
+      null,
+    ],
+    [
+      [
+        [0, 1],
+        [0, 1],
+        [0, 2],
+        [-1, 2],
+      ],
+      'inputs',
+      [2, 3],
+    ],
+  ],
+)('digests %j of %s: %j', (told, given, ranks) => {
+  const digestOf = (rank: number, what: string) => {
+    const [bits = 0, outline = 0] = what === given ? (told[rank] ?? []) : [5, 5];
+    return { bits, outline };
   };
-  expect(findApart(rows, { ...mesh, sharing: [] })).toBeNull();
+  const found = ranks && { ranks, axes: ['tp'], what: given };
+  expect(findOtherBatch({ digestOf }, among)).toEqual(found);
+});
+
+test('batches that are not compared may differ', () => {
+  const digestOf = (rank: number) => ({ bits: rank, outline: 1 });
+  expect(findOtherBatch({ digestOf }, { ...mesh, compared: [] })).toBeNull();
+  expect(findOtherBatch({ digestOf }, { ...among, shape: MeshShape.over(4) })).toBeNull();
 });

@@ -40,8 +40,8 @@ export interface Leg {
   wide?: boolean;
   /** A rank whose gradient of a part of a layer overflows in step 1. */
   overflow?: number;
-  /** A rank that is given another batch, or one of another shape. */
-  misled?: { rank: number; shape?: boolean };
+  /** A rank that is given another batch, or one of another shape, from step `after` + 1 on. */
+  misled?: { rank: number; shape?: boolean; after?: number };
   /** What this rank alone does before initialize(). */
   wrong?: { rank: number; what: 'place' | 'shape' };
   steps?: number;
@@ -169,7 +169,7 @@ function spoil(parameter: nn.Parameter, what: 'place' | 'shape'): void {
 async function step(engine: Engine, leg: Leg): Promise<number> {
   const micros = engine.gradientAccumulationSteps();
   const { misled } = leg;
-  const isMisled = misled?.rank === engine.globalRank;
+  const isMisled = misled?.rank === engine.globalRank && engine.globalSteps >= (misled.after ?? 0);
   const batch = (micro: number) => {
     const index = (engine.globalSteps * micros + micro) * engine.dpWorldSize + engine.dpRank;
     const tokens = isMisled && misled?.shape ? TOKENS - 1 : TOKENS;
@@ -233,6 +233,15 @@ async function train(leg: Leg, job: Distributed): Promise<LegReport> {
   }
 }
 
+function hasFailed({ world }: Distributed): boolean {
+  try {
+    world.check();
+    return false;
+  } catch {
+    return true;
+  }
+}
+
 async function main({ device, mesh, legs }: EngineJob): Promise<void> {
   const job = await initDistributed({ mesh, ...(device === 'cpu' ? { device } : {}) });
   job.world.device.setDeterministic(true);
@@ -244,7 +253,7 @@ async function main({ device, mesh, legs }: EngineJob): Promise<void> {
       if (!(error instanceof DsError)) throw error;
       const text = `${error.code} ${error.message}`;
       reports.push({ losses: [], norms: [], skipped: 0, initial: {}, weights: {}, error: text });
-      if (error.code === 'DS_COMM') break;
+      if (hasFailed(job)) break;
     }
   }
   await job.destroy().catch(() => {});

@@ -14,7 +14,11 @@ import type { EngineJob, Leg, LegReport } from './engine-process.js';
 const REFUSED: readonly [Leg, RegExp][] = [
   [
     { stage: 1, misled: { rank: 3 } },
-    /^DS_ARGUMENT engine\.step: .*the same batches on ranks that differ on tp alone, got other inputs on rank 3 than on rank 2\./,
+    /^DS_COMM engine\.step: .*the same batches on ranks that differ on tp alone, got other inputs on rank 3 than on rank 2 in step 1\./,
+  ],
+  [
+    { stage: 3, misled: { rank: 1, after: 2 } },
+    /^DS_COMM engine\.step: .*the same batches on ranks that differ on tp alone, got other inputs on rank 1 than on rank 0 in step 3\./,
   ],
   [
     { stage: 0, wrong: { rank: 3, what: 'shape' } },
@@ -43,6 +47,23 @@ async function refused(device: Device): Promise<void> {
   for (const [i, [leg, says]] of REFUSED.entries()) {
     for (const [rank, own] of reports.entries()) {
       assert.match(String(own[i]?.error), says, `${JSON.stringify(leg)} on rank ${rank}`);
+    }
+  }
+}
+
+/** Inputs of the first stage and labels of the last one are compared, in every step. */
+async function otherStages(device: Device): Promise<void> {
+  for (const [rank, other] of [
+    [0, 1],
+    [1, 0],
+  ] as const) {
+    const legs: Leg[] = [{ stage: 0, misled: { rank, after: 2 } }];
+    for (const [report] of await run(device, 2, { mesh: { pp: 2 }, legs })) {
+      assert.match(
+        String(report?.error),
+        /^DS_COMM engine\.step: .*ranks that differ on pp alone, got other inputs on rank 1 than on rank 0 in step 3\./,
+        `rank ${rank} apart from ${other}`,
+      );
     }
   }
 }
@@ -114,6 +135,7 @@ export const cases: Case[] = [
     run: (device) => stopped(device, 2, { pp: 2 }),
     gpus: 2,
   },
+  { name: 'other batches in stages of a pipeline', run: otherStages, gpus: 2 },
   { name: 'parts that make up no whole', run: incomplete, gpus: 2 },
   {
     name: 'a batch of another shape',

@@ -15,7 +15,7 @@ const STAGES = [0, 1, 2, 3] as const;
 const REFUSED: readonly [Leg, RegExp][] = [
   [
     { model: 'gpt2', stage: 0, misled: { rank: 1 } },
-    /^DS_ARGUMENT engine\.step: .*the same batches on ranks that differ on sp alone, got other inputs on rank 1 than on rank 0\./,
+    /^DS_COMM engine\.step: .*the same batches on ranks that differ on sp alone, got other inputs on rank 1 than on rank 0 in step 1\./,
   ],
   [
     { model: 'gpt2', stage: 0, optimizer: { type: 'OneBitAdam', params: { lr: 1e-3 } } },

@@ -18,6 +18,7 @@ import { PipelineEngine } from '../pipeline-engine.js';
 import { DATA, type Ranks, ranksOf } from '../ranks.js';
 import { ReleaseStack } from '../release-stack.js';
 import { inStages, managed, unmanaged } from '../step/accumulation.js';
+import { BatchShapes } from '../step/batch-shapes.js';
 import { BatchSizes } from '../step/batch-sizes.js';
 import { curriculumOf, wholeSamples } from '../step/curriculum.js';
 import { GradientCollector } from '../step/gradient-collector.js';
@@ -144,7 +145,8 @@ export async function buildEngine(
     const meeting = checkpointWorld(job);
     const parts = { ...decisions, ...holdings, ...steps, meeting, owned: site.owned };
     if (optimizer instanceof NoOptimizer) site.owned.defer(markStreamed(module));
-    return plan && links ? new PipelineEngine(parts, { ...plan, links, ties }) : new Engine(parts);
+    if (!plan || !links) return new Engine(parts);
+    return new PipelineEngine(parts, { ...plan, links, shapes: new BatchShapes(job), ties });
   };
   // An error of one rank, such as a folder that only the first one writes to, ends the others'
   // waits.

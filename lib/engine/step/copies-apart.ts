@@ -2,7 +2,8 @@
 // drift apart unseen.
 import type { Axis, MeshShape } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
-import type { ToldRows } from './step-rows.js';
+import { MODEL } from '../ranks.js';
+import type { Given, ToldRows } from './step-rows.js';
 
 /** Relative: kernels that add in no fixed order differ by less, and other samples by more. */
 const LOSS_TOLERANCE = 1e-3;
@@ -34,42 +35,74 @@ function isNear(a: Float32Array, b: Float32Array, tolerance: number): boolean {
   });
 }
 
-/**
- * Two ranks that should do the same and do not, the axes on which they differ, and what shows it.
- */
+/** Two ranks that should do the same and do not, and what shows it. */
 export interface Apart {
   ranks: readonly [first: number, other: number];
+  /** On which ranks of one model differ. */
   axes: readonly Axis[];
-  what: 'inputs' | 'losses or gradients';
+  what: Given | 'losses or gradients';
+}
+
+/** The ranks of a job, and what of them is compared. */
+export interface Among {
+  shape: MeshShape;
+  /** Along which ranks do and hold the same. */
+  copies: readonly Axis[];
+  /** Batches that ranks of one model must have alike. */
+  compared: readonly Given[];
 }
 
 /**
- * Whether two ranks have not done the same in the step of these rows: by inputs, where ranks share
- * layers or tokens out along `sharing`; of copies by losses, which are a rank's own, then by
- * squares of gradients, to which all its data ranks add.
+ * Two ranks of one model that were given other batches in the step of these rows. A rank that was
+ * given nothing of a kind is not compared: stages in the middle of a pipeline read no batch.
  */
-export function findApart(
-  rows: Pick<ToldRows, 'inputsOf' | 'lossOf' | 'squaresOf'>,
-  among: { shape: MeshShape; copies: readonly Axis[]; sharing: readonly Axis[] },
+export function findOtherBatch(
+  rows: Pick<ToldRows, 'digestOf'>,
+  { shape, compared }: Among,
 ): Apart | null {
-  const { shape, copies, sharing } = among;
-  const inputsOf = (rank: number) => Float32Array.of(rows.inputsOf(rank));
-  const parts = sharing.length > 0 && copiesApart({ shape, copies: sharing }, inputsOf, 0);
-  if (parts) return { ranks: parts, axes: sharing, what: 'inputs' };
+  for (const group of shape.groups(...MODEL)) {
+    for (const what of compared) {
+      const told = group.map((rank) => ({ rank, ...rows.digestOf(rank, what) }));
+      const [first, ...others] = told.filter(({ outline }) => outline !== 0);
+      const other = others.find(
+        ({ bits, outline }) => bits !== first?.bits || outline !== first.outline,
+      );
+      if (first && other) return { ranks: [first.rank, other.rank], axes: axesOf(shape), what };
+    }
+  }
+  return null;
+}
+
+/**
+ * Two copies that have not done the same in the step of these rows: by losses, which are a rank's
+ * own, then by squares of gradients, to which all its data ranks add. Later than in the first step
+ * rounding may have driven copies apart.
+ */
+export function findCopiesApart(
+  rows: Pick<ToldRows, 'lossOf' | 'squaresOf'>,
+  among: Among,
+): Apart | null {
   const lossOf = (rank: number) => Float32Array.of(rows.lossOf(rank));
   const squaresOf = (rank: number) => rows.squaresOf(rank);
   const found =
     copiesApart(among, lossOf, LOSS_TOLERANCE) ?? copiesApart(among, squaresOf, SQUARES_TOLERANCE);
-  return found && { ranks: found, axes: copies, what: 'losses or gradients' };
+  return found && { ranks: found, axes: axesOf(among.shape), what: 'losses or gradients' };
 }
 
-/** What every rank throws then. */
-export function apart({ ranks: [first, other], axes, what }: Apart): DsError {
+const axesOf = ({ sizes }: MeshShape): Axis[] => MODEL.filter((axis) => sizes[axis] > 1);
+
+/** What every rank throws then; `step` counts from 1, and `shown` says more of what differs. */
+export function apart(
+  { ranks: [first, other], axes, what }: Apart,
+  step: number,
+  shown: string = what,
+): DsError {
+  const isPipeline = axes.includes('pp') && what !== 'losses or gradients';
   return new DsError({
-    code: 'DS_ARGUMENT',
+    code: 'DS_COMM',
     op: 'engine.step',
     expected: `the same batches on ranks that differ on ${axes.join(', ')} alone`,
-    got: `other ${what} on rank ${other} than on rank ${first}`,
-    hint: 'Deal samples out by engine.dpRank and engine.dpWorldSize, as trainLoader does.',
+    got: `other ${shown} on rank ${other} than on rank ${first} in step ${step}`,
+    hint: `Deal samples out by engine.dpRank and engine.dpWorldSize, as trainLoader does.${isPipeline ? ' A stage of a pipeline that does not read a batch may give null in its place.' : ''}`,
   });
 }

@@ -1,26 +1,154 @@
-// What a rank was given to compute, as one number: ranks that share layers out are to be given the
-// same, and would otherwise mix parts of different batches unseen.
+// A number that stands for the tensors a rank was given in a step, computed where they lie.
 import { createHash } from 'node:crypto';
-import { type Tensor, tensorsIn } from '../../tensor/index.js';
+import type { Buffer } from '../../runtime/buffer.js';
+import { unobserved } from '../../runtime/call.js';
+import type { Device } from '../../runtime/device.js';
+import { dtypeSize } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import type { View } from '../../runtime/view.js';
+import { held, noGrad, Tensor, tensorsIn } from '../../tensor/index.js';
 
-/** As many bits as an f32 holds. */
-const BITS = 24;
+/** Bytes that one product takes: a longer tensor is taken in parts. */
+const CHUNK = 2 ** 20;
+/** The first chunks of a step start at different weights, so that the order of tensors counts. */
+const SHIFTS = 4096;
+const SHIFT = 97;
+/** A weight times a byte fits into an i32. */
+const WEIGHT_BITS = 23;
+/** An outline is a whole number below this, which an f32 holds. */
+const OUTLINES = 2 ** 24;
 
-/** Of all tensors that a step was given, in their order. */
-export class InputDigest {
-  private text = '';
+/** Weights by which bytes are summed: the same pseudo-random numbers on every rank. */
+export class DigestWeights {
+  private weights: Tensor | null = null;
 
-  /** Takes note of the tensors in `values`, to which it waits. */
-  add(values: unknown): void {
-    const hash = createHash('sha256').update(this.text);
-    for (const tensor of tensorsIn(values)) hash.update(outlineOf(tensor)).update(tensor.toRaw());
-    this.text = hash.digest('hex');
+  constructor(private readonly device: Device) {}
+
+  /** `count` weights from number `first` on, as a contiguous i32 view. */
+  view(first: number, count: number): View {
+    const { buffer, offset } = this.upTo(count);
+    return vector(buffer, 'i32', offset + first, count);
   }
 
-  /** A whole number of 24 bits; 0 where there were none. */
-  get value(): number {
-    return Number.parseInt(this.text.slice(0, BITS / 4) || '0', 16);
+  dispose(): void {
+    this.weights?.release();
+    this.weights = null;
+  }
+
+  private upTo(count: number): Tensor {
+    const known = this.weights;
+    if (known && known.numel >= count + SHIFTS) return known;
+    const size = 2 ** Math.ceil(Math.log2(count)) + SHIFTS;
+    known?.release();
+    const next = held(() => Tensor.from(randomWeights(size), { device: this.device }));
+    this.weights = next;
+    return next;
   }
 }
 
-const outlineOf = ({ dtype, shape }: Tensor): string => `${dtype} ${shape.join()} `;
+/** xorshift32 from a fixed seed; never 0. */
+function randomWeights(count: number): Int32Array {
+  const weights = new Int32Array(count);
+  let state = 0x9e3779b9;
+  for (let i = 0; i < count; ++i) {
+    state ^= state << 13;
+    state ^= state >>> 17;
+    state ^= state << 5;
+    weights[i] = (state >>> (32 - WEIGHT_BITS)) | 1;
+  }
+  return weights;
+}
+
+/** Where a digest is written: one f32 element each, in the row of this rank. */
+export interface DigestSlots {
+  /** Gets the bits of an i32. */
+  bits: Tensor;
+  /** Gets a whole number below 2^24; 0 where no tensor was given. */
+  outline: Tensor;
+}
+
+/**
+ * Adds up the tensors that a rank is given between two calls of tell(). The device computes the
+ * sum of weighted bytes in the order of its compute stream, and the host waits for nothing. Shapes,
+ * dtypes, and values that lie in host memory beside a GPU enter through the outline.
+ */
+export class InputDigest {
+  private outline = 0x811c9dc5;
+  private chunks = 0;
+  private isEmpty = true;
+  private told = 0;
+  private areBitsTold = false;
+
+  constructor(
+    private readonly slots: DigestSlots,
+    private readonly weights: DigestWeights,
+  ) {}
+
+  /** Takes note of the tensors in `values`, in their order. */
+  add(values: unknown): void {
+    const { device } = this.slots.bits;
+    for (const tensor of tensorsIn(values)) {
+      this.isEmpty = false;
+      this.note(`${tensor.dtype} ${tensor.shape.join()};`);
+      if (tensor.numel === 0) continue;
+      if (tensor.device === device) unobserved(() => this.addBytes(tensor));
+      else this.note(createHash('sha256').update(tensor.toRaw()).digest('base64'));
+    }
+  }
+
+  /** Writes what was added since the last call into the slots, and starts afresh. */
+  tell(): void {
+    const { bits, outline } = this.slots;
+    const value = this.isEmpty ? 0 : 1 + ((this.outline >>> 0) % (OUTLINES - 1));
+    if (value !== this.told) kernels.fill({ out: outline, value });
+    if (this.chunks === 0 && this.areBitsTold) kernels.fill({ out: bits, value: 0 });
+    this.told = value;
+    this.areBitsTold = this.chunks > 0;
+    this.drop();
+  }
+
+  /** Forgets what was added since the last tell(). */
+  drop(): void {
+    // The next chunk overwrites the bits; without one, tell() clears them.
+    if (this.chunks > 0) this.areBitsTold = true;
+    this.outline = 0x811c9dc5;
+    this.chunks = 0;
+    this.isEmpty = true;
+  }
+
+  /** FNV-1a. */
+  private note(text: string): void {
+    for (let i = 0; i < text.length; ++i) {
+      this.outline = Math.imul(this.outline ^ text.charCodeAt(i), 0x01000193);
+    }
+  }
+
+  private addBytes(tensor: Tensor): void {
+    const flat = tensor.isContiguous ? tensor : noGrad(() => held(() => tensor.contiguous()));
+    const size = dtypeSize(flat.dtype);
+    const bytes = flat.numel * size;
+    for (let at = 0; at < bytes; at += CHUNK) {
+      const count = Math.min(CHUNK, bytes - at);
+      this.addChunk(vector(flat.buffer, 'u8', flat.offset * size + at, count));
+    }
+    if (flat !== tensor) flat.release();
+  }
+
+  /** The sum modulo 2^32 does not depend on the order in which a device adds. */
+  private addChunk(bytes: View): void {
+    const { bits } = this.slots;
+    const count = bytes.shape[0] as number;
+    const weights = this.weights.view((this.chunks * SHIFT) % SHIFTS, count);
+    const wide = held(() => Tensor.empty([count], 'i32', bits.device));
+    kernels.copy({ in: bytes, out: wide });
+    kernels.binary({ a: wide, b: weights, out: wide, op: 'mul', accumulate: false });
+    const out = vector(bits.buffer, 'i32', bits.offset, 1);
+    kernels.reduce({ in: wide, out, op: 'sum', accumulate: this.chunks > 0 });
+    wide.release();
+    this.chunks++;
+  }
+}
+
+const vector = (buffer: Buffer, dtype: View['dtype'], offset: number, count: number): View => ({
+  ...{ buffer, dtype, offset, shape: [count], strides: [1] },
+});

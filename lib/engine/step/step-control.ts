@@ -1,6 +1,5 @@
 // The step's verdict: gradient norm, clipping factor and overflow flag, computed on the device,
 // read one step later.
-import type { Axis } from '../../comm/index.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { LateNumbers } from '../../runtime/late-numbers.js';
@@ -11,12 +10,12 @@ import type { GradientReceiver } from '../../zero/gradient-flow.js';
 import type { Range } from '../../zero/layout.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Partition } from '../../zero/partition.js';
-import type { Ranks } from '../ranks.js';
+import { MODEL, type Ranks } from '../ranks.js';
 import type { Columns } from './columns.js';
-import { type Apart, findApart } from './copies-apart.js';
+import { type Apart, findCopiesApart, findOtherBatch } from './copies-apart.js';
 import { countedRanges } from './counted-ranges.js';
-import { InputDigest } from './input-digest.js';
-import { StepRows, type ToldRows } from './step-rows.js';
+import { DigestWeights, InputDigest } from './input-digest.js';
+import { GIVEN, type Given, StepRows, type ToldRows } from './step-rows.js';
 
 /** What is known of a step once the device has finished its backward. */
 export interface Verdict {
@@ -29,7 +28,7 @@ export interface Verdict {
   loss: number | null;
   /** Some rank of the job wished to stop when it handed over its gradients. */
   stop: boolean;
-  /** Two ranks of the job that should do the same, and have not in the engine's first step. */
+  /** Two ranks of the job that should do the same, and have not. */
   apart: Apart | null;
   /** Two ranks of the job whose steps have other numbers of micro-batches. */
   uneven: Uneven | null;
@@ -79,7 +78,9 @@ export class StepControl implements GradientReceiver {
   /** [4] f32 on the device, see GradientControl in csrc/ops/gradient_control.h. */
   readonly control: Tensor;
   private readonly rows: StepRows;
-  private readonly digest = new InputDigest();
+  /** Of the batches that this rank is given; none where no other rank is to get the same. */
+  private readonly digests = new Map<Given, InputDigest>();
+  private readonly weights: DigestWeights;
   /** The control, and all rows behind it. */
   private readonly told: LateNumbers;
   private readonly slots = new Map<Partition, Slot>();
@@ -97,6 +98,10 @@ export class StepControl implements GradientReceiver {
   ) {
     this.control = held(() => Tensor.empty([4], 'f32', device));
     this.rows = new StepRows(device, ranks, options.columns);
+    this.weights = new DigestWeights(device);
+    for (const given of this.compared) {
+      this.digests.set(given, new InputDigest(this.rows.digests[given], this.weights));
+    }
     this.told = new LateNumbers(device, 4 + this.rows.all.numel, 'first');
     partitions.forEach((partition, i) => {
       const ranges = countedRanges(partition, (one) => ranks.answersFor(one));
@@ -141,14 +146,14 @@ export class StepControl implements GradientReceiver {
     sum.release();
   }
 
-  /**
-   * Of the first step: what this rank is given, where others that are to get the same share its
-   * layers or tokens out.
-   */
-  addInputs(values: unknown): void {
-    if (!this.isFirst || this.sharing.length === 0) return;
-    this.digest.add(values);
-    kernels.fill({ out: this.rows.inputs, value: this.digest.value });
+  /** Takes note of what this rank is given in this step. */
+  addInputs(given: Given, values: unknown): void {
+    this.digests.get(given)?.add(values);
+  }
+
+  /** The step has failed: what its batches were is not compared. */
+  dropInputs(): void {
+    for (const digest of this.digests.values()) digest.drop();
   }
 
   /** A micro-batch whose loss another stage of the pipeline knows. */
@@ -176,6 +181,7 @@ export class StepControl implements GradientReceiver {
     const { maxNorm, skipNonfinite } = this.options;
     this.tellStop();
     this.tellMicros();
+    for (const digest of this.digests.values()) digest.tell();
     this.rows.share();
     kernels.gradientControl({
       partials: this.rows.partials,
@@ -196,9 +202,8 @@ export class StepControl implements GradientReceiver {
     if (!told) return null;
     const [, applied, norm, finite] = told as unknown as [number, number, number, number];
     const rows = this.rows.read(told.subarray(4));
-    const { world, data, mesh, copies, tellers } = this.ranks;
-    const { sharing } = this;
-    const apart = this.isFirst ? findApart(rows, { shape: mesh.shape, copies, sharing }) : null;
+    const { world, data, tellers } = this.ranks;
+    const apart = this.findApart(rows);
     this.isFirst = false;
     const losses = tellers.reduce((total, rank) => total + rows.lossOf(rank), 0);
     const loss = this.microBatches > 0 ? losses / (this.microBatches * data.size) : null;
@@ -222,13 +227,26 @@ export class StepControl implements GradientReceiver {
     kernels.fill({ out: this.rows.micros, value: micros });
   }
 
-  /** Along which ranks compute parts of one thing, of the same inputs. */
-  private get sharing(): Axis[] {
-    const { layers, tokens } = this.ranks;
-    return [...(tokens ? (['sp'] as const) : []), ...(layers ? (['tp'] as const) : [])];
+  private findApart(rows: ToldRows): Apart | null {
+    const { copies, mesh } = this.ranks;
+    const among = { shape: mesh.shape, copies, compared: this.compared };
+    const found = findOtherBatch(rows, among);
+    return found ?? (this.isFirst ? findCopiesApart(rows, among) : null);
+  }
+
+  /**
+   * Batches that are the same on all ranks of a model. Of copies of a model each may be evaluated
+   * without the others; parts of a model are not.
+   */
+  private get compared(): readonly Given[] {
+    const { mesh, copies } = this.ranks;
+    const axes = MODEL.filter((axis) => mesh.shape.sizes[axis] > 1);
+    if (axes.length === 0) return [];
+    return axes.some((axis) => copies.includes(axis)) ? GIVEN.slice(0, 2) : GIVEN;
   }
 
   dispose(): void {
+    this.weights.dispose();
     for (const { more } of this.slots.values()) more?.release();
     this.control.release();
     this.rows.dispose();

@@ -6,23 +6,39 @@ import { sliceFlat } from '../../zero/flat.js';
 import type { Range } from '../../zero/layout.js';
 import type { Ranks } from '../ranks.js';
 import type { Columns } from './columns.js';
+import type { DigestSlots } from './input-digest.js';
 
 /** What stands in a row behind the partitions' sums of squares. */
 const LOSS = 0;
 const STOP = 1;
-const INPUTS = 2;
-const MICROS = 3;
-const BEHIND = 4;
+const MICROS = 2;
+const DIGESTS = 3;
+
+/** Batches that a row has a digest of: what a rank trains with, and what it evaluates. */
+export const GIVEN = ['inputs', 'labels', 'evaluated inputs', 'evaluated labels'] as const;
+export type Given = (typeof GIVEN)[number];
+
+/** Elements of each digest: see DigestSlots. */
+const BITS = 0;
+const OUTLINE = 1;
+const DIGEST = 2;
+const BEHIND = DIGESTS + DIGEST * GIVEN.length;
+
+/** A digest as the host has read it; the outline is 0 where no tensor was given. */
+export interface ToldDigest {
+  bits: number;
+  outline: number;
+}
 
 type RowRanks = Pick<Ranks, 'world' | 'tellers' | 'counting'>;
 
 /**
  * Owns a row per rank of the job: a sum of squares for each of the columns, the sum of the
- * micro-batches' losses, the wish to stop, the first step's inputs, and the micro-batches of a
- * step. A rank writes its own; share() brings it those of the others.
+ * micro-batches' losses, the wish to stop, the number of micro-batches, and digests of the batches.
+ * A rank writes its own row; share() brings it the rows of the others.
  */
 export class StepRows {
-  /** [ranks, columns + 4] f32. */
+  /** [ranks, columns + BEHIND] f32. */
   readonly all: Tensor;
   /** [1] f32 each, of this rank's row: where its partitions' squares are summed, in their order. */
   readonly squares: readonly Tensor[];
@@ -30,8 +46,8 @@ export class StepRows {
   readonly lossSum: Tensor;
   /** [1] f32 of this rank's row: not 0 where it wishes to stop. */
   readonly stop: Tensor;
-  /** [1] f32 of this rank's row: the digest of what it was given. */
-  readonly inputs: Tensor;
+  /** Of this rank's row, by what was given. */
+  readonly digests: Readonly<Record<Given, DigestSlots>>;
   /** [1] f32 of this rank's row: how many micro-batches its step has. */
   readonly micros: Tensor;
   /** [counting ranks, columns] f32, the sums of squares of those that count. */
@@ -50,8 +66,12 @@ export class StepRows {
     this.squares = columns.own.map(slot);
     this.lossSum = slot(columns.count + LOSS);
     this.stop = slot(columns.count + STOP);
-    this.inputs = slot(columns.count + INPUTS);
     this.micros = slot(columns.count + MICROS);
+    const slots = GIVEN.map((given, i): [Given, DigestSlots] => {
+      const at = columns.count + DIGESTS + i * DIGEST;
+      return [given, { bits: slot(at + BITS), outline: slot(at + OUTLINE) }];
+    });
+    this.digests = Object.fromEntries(slots) as Record<Given, DigestSlots>;
   }
 
   /** Every rank has all rows, and partials all sums, for later work of the compute stream. */
@@ -86,7 +106,11 @@ export class StepRows {
 
   dispose(): void {
     for (const square of this.squares) square.release();
-    for (const own of [this.lossSum, this.stop, this.inputs, this.micros]) own.release();
+    for (const own of [this.lossSum, this.stop, this.micros]) own.release();
+    for (const { bits, outline } of Object.values(this.digests)) {
+      bits.release();
+      outline.release();
+    }
     this.partials.release();
     this.all.release();
   }
@@ -164,10 +188,15 @@ export class StepRows {
 
 /** The rows of all ranks of the job on the host. */
 export class ToldRows {
+  /** The same bytes: the bits of a digest may be those of no number. */
+  private readonly bits: Int32Array;
+
   constructor(
     private readonly values: Float32Array,
     private readonly columns: number,
-  ) {}
+  ) {
+    this.bits = new Int32Array(values.buffer, values.byteOffset, values.length);
+  }
 
   /** Those of its own partitions; 0 in all other columns. */
   squaresOf(rank: number): Float32Array {
@@ -185,8 +214,10 @@ export class ToldRows {
   }
 
   /** The digest of what it was given. */
-  inputsOf(rank: number): number {
-    return this.behind(rank, INPUTS);
+  digestOf(rank: number, given: Given): ToldDigest {
+    const at = DIGESTS + DIGEST * GIVEN.indexOf(given);
+    const bits = this.bits[this.startOf(rank) + this.columns + at + BITS] as number;
+    return { bits, outline: this.behind(rank, at + OUTLINE) };
   }
 
   /** How many micro-batches its step has. */

@@ -37,8 +37,9 @@ export class Verdicts {
 
   /**
    * Takes the last step's verdict into account, once. Waits for its backward. Throws DS_NONFINITE
-   * when the loss was not finite and no smaller loss scale can help, DS_ARGUMENT when copies were
-   * given other batches, or ranks made steps of other numbers of micro-batches.
+   * when the loss was not finite and no smaller loss scale can help, DS_COMM when ranks of one
+   * model were given other batches, DS_ARGUMENT when ranks made steps of other numbers of
+   * micro-batches.
    */
   take(): void {
     if (!this.due) return;
@@ -56,7 +57,7 @@ export class Verdicts {
       this.report(verdict);
     }
     if (verdict.uneven) throw uneven(verdict.uneven);
-    if (verdict.apart) throw apart(verdict.apart);
+    if (verdict.apart) throw apart(verdict.apart, progress.globalSteps);
     const { loss } = verdict;
     if (loss !== null && !Number.isFinite(loss) && !scaler.dynamic) {
       throw nonfinite(progress.globalSteps, verdict);

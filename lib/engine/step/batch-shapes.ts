@@ -1,0 +1,102 @@
+// Shapes of the batches of a pipeline, which its first and its last stage read: where a batch fails
+// on one rank, the shapes of the others say why.
+import { setTimeout as pause } from 'node:timers/promises';
+import type { Axis, Distributed } from '../../comm/index.js';
+import { DsError } from '../../errors.js';
+import type { PipelineBatch } from '../../pipe/index.js';
+import { tensorsIn } from '../../tensor/index.js';
+import { MODEL } from '../ranks.js';
+import { apart } from './copies-apart.js';
+
+/** Another rank may begin a batch later than this one. */
+const PATIENCE_MS = 1000;
+const INTERVAL_MS = 50;
+
+type Part = 'inputs' | 'labels';
+
+/** Shapes and dtypes by part; null where there is no tensor. */
+type Shapes = Readonly<Record<Part, string | null>>;
+
+/**
+ * Each rank writes the shapes of its batches into the job's store when they change, so a run of one
+ * shape writes once.
+ */
+export class BatchShapes {
+  private readonly name: string;
+  private told = '';
+
+  /** Every rank of the job makes it in the same order. */
+  constructor(private readonly job: Distributed) {
+    this.name = job.nextName('batch shapes');
+  }
+
+  async tell(batches: readonly PipelineBatch[]): Promise<void> {
+    const { store, rank } = this.job;
+    if (!store || batches.length === 0) return;
+    const [inputs, labels] = [0, 1].map((part) => shapesOf(batches.map((batch) => batch[part])));
+    const text = JSON.stringify({ inputs, labels } as Shapes);
+    if (text === this.told) return;
+    this.told = text;
+    await store.set(this.keyOf(rank), text);
+  }
+
+  /**
+   * DS_COMM that names this rank and another one of its model that was given a batch of another
+   * shape; else `error`, which this rank has met with in step `step`.
+   */
+  async explain(error: unknown, step: number): Promise<unknown> {
+    const { store } = this.job;
+    const isOwn = !(error instanceof DsError && error.code === 'DS_COMM');
+    if (!isOwn || !store || this.told === '') return error;
+    const own = JSON.parse(this.told) as Shapes;
+    for (const rank of this.readers()) {
+      const what = await this.difference(own, rank).catch(() => null);
+      if (!what) continue;
+      const ranks = [rank, this.job.rank].sort((a, b) => a - b) as [number, number];
+      return apart({ ranks, axes: this.axes(), what }, step, `shapes of ${what}`);
+    }
+    return error;
+  }
+
+  /** The other ranks of this rank's model that read batches. */
+  private readers(): number[] {
+    const { mesh, rank } = this.job;
+    const { shape } = mesh;
+    const last = shape.sizes.pp - 1;
+    return shape
+      .ranksAlong(rank, ...MODEL)
+      .filter((one) => one !== rank && [0, last].includes(shape.coordinates(one).pp));
+  }
+
+  private axes(): Axis[] {
+    const { sizes } = this.job.mesh.shape;
+    return MODEL.filter((axis) => sizes[axis] > 1);
+  }
+
+  /** What of the batches of `rank` still has other shapes after a while. */
+  private async difference(own: Shapes, rank: number): Promise<Part | null> {
+    const deadline = Date.now() + PATIENCE_MS;
+    for (;;) {
+      const text = await this.job.store?.get(this.keyOf(rank), PATIENCE_MS);
+      const found = otherPart(own, JSON.parse(text ?? '') as Shapes);
+      if (!found || Date.now() >= deadline) return found;
+      await pause(INTERVAL_MS);
+    }
+  }
+
+  private keyOf(rank: number): string {
+    return `${this.name}/${rank}`;
+  }
+}
+
+function shapesOf(values: readonly unknown[]): string | null {
+  const tensors = tensorsIn(values);
+  return tensors.length === 0
+    ? null
+    : tensors.map(({ dtype, shape }) => `${dtype} [${shape.join()}]`).join(' ');
+}
+
+const otherPart = (own: Shapes, other: Shapes): Part | null =>
+  (['inputs', 'labels'] as const).find(
+    (part) => own[part] !== null && other[part] !== null && own[part] !== other[part],
+  ) ?? null;

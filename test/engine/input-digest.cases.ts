@@ -1,0 +1,104 @@
+// The digest of a batch is the weighted sum of its bytes, on every device: a value, a shape, an
+// order or a dtype that differs changes it.
+import assert from 'node:assert/strict';
+import { DigestWeights, InputDigest } from '../../lib/engine/step/input-digest.js';
+import { arange, type DType, Tensor } from '../../lib/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { held, scope, zeros } from '../../lib/tensor/index.js';
+import type { Case } from '../support/case.js';
+
+/** What lies in the slots after each list of values was told. */
+function digests(device: Device, ...lists: readonly unknown[][]): [number, number][] {
+  const weights = new DigestWeights(device);
+  const [bits, outline] = [0, 1].map(() => held(() => zeros([1], { device }))) as [Tensor, Tensor];
+  const digest = new InputDigest({ bits, outline }, weights);
+  const found = lists.map((values): [number, number] => {
+    for (const value of values) digest.add(value);
+    digest.tell();
+    const raw = bits.toRaw();
+    const [sum = 0] = new Int32Array(raw.buffer, raw.byteOffset, 1);
+    return [sum, outline.item()];
+  });
+  for (const tensor of [bits, outline]) tensor.release();
+  weights.dispose();
+  return found;
+}
+
+/** The same sum in JavaScript, of one tensor. */
+function sumOf(tensor: Tensor): number {
+  const raw = tensor.toRaw();
+  const bytes = new Uint8Array(raw.buffer, raw.byteOffset, raw.byteLength);
+  let state = 0x9e3779b9;
+  return bytes.reduce((sum, byte) => {
+    state ^= state << 13;
+    state ^= state >>> 17;
+    state ^= state << 5;
+    return (sum + Math.imul(byte, (state >>> 9) | 1)) | 0;
+  }, 0);
+}
+
+const DTYPES: readonly DType[] = ['f32', 'bf16', 'f16', 'f64', 'i32', 'i64', 'u8', 'bool'];
+
+function sums(device: Device): void {
+  scope(() => {
+    for (const dtype of DTYPES) {
+      const values = arange(35, { device }).to(dtype).reshape([5, 7]);
+      const [[whole, outline] = [], [turned] = [], ...rest] = digests(
+        device,
+        [values],
+        [values.transpose(0, 1)],
+        [values.transpose(0, 1).contiguous()],
+      );
+      assert.equal(whole, sumOf(values), dtype);
+      assert.ok(outline && outline > 0, dtype);
+      assert.equal(turned, rest[0]?.[0], dtype);
+      if (dtype !== 'bool') assert.notEqual(turned, whole, dtype); // Its one false stays the first.
+    }
+  });
+}
+
+/** Longer than one chunk: two bytes that lie a chunk apart have different weights. */
+function chunks(device: Device): void {
+  scope(() => {
+    const n = 2 ** 20 + 5;
+    const one = (at: number): Tensor => {
+      const values = new Uint8Array(n);
+      values[at] = 7;
+      return Tensor.from(values, { device });
+    };
+    const found = digests(device, ...[0, 2 ** 20, n - 1, 5].map((at) => [one(at)]));
+    assert.equal(new Set(found.map(([sum]) => sum)).size, 4);
+    assert.equal(new Set(found.map(([, outline]) => outline)).size, 1);
+  });
+}
+
+function differences(device: Device): void {
+  scope(() => {
+    const of = (values: number[], shape = [values.length]) =>
+      Tensor.from(Int32Array.from(values), { shape, device });
+    const [a, b] = [of([1, 2, 3, 4]), of([4, 3, 2, 1])];
+    const same = [[[a, b]], [[a], [b]], [{ tokens: a, targets: b }]];
+    const other = [[[b, a]], [[of([1, 2, 3, 4], [2, 2]), b]], [[a]], [[a, b, of([])]]];
+    const found = digests(device, ...same, ...other, [], [1, null, 'text']).map(String);
+    assert.equal(new Set(found.slice(0, same.length)).size, 1, found.join(' '));
+    assert.equal(new Set(found.slice(0, same.length + other.length)).size, 1 + other.length);
+    assert.deepEqual(found.slice(-2), ['0,0', '0,0']);
+  });
+}
+
+/** Values in host memory beside a GPU are compared as well. */
+function onHost(device: Device): void {
+  scope(() => {
+    const of = (value: number) => Tensor.from(Int32Array.of(1, value), { device: 'cpu' });
+    const [first, second, third] = digests(device, [of(2)], [of(2)], [of(3)]).map(String);
+    assert.equal(first, second);
+    assert.notEqual(first, third);
+  });
+}
+
+export const cases: readonly Case[] = [
+  { name: 'the digest of a batch is the weighted sum of its bytes', run: sums },
+  { name: 'the digest of a batch that is longer than a chunk', run: chunks },
+  { name: 'the digest of a batch by values, shapes and order', run: differences },
+  { name: 'the digest of a batch in host memory', run: onHost },
+];

@@ -1,0 +1,86 @@
+// Random meshes on which one rank of a model is given another batch, or none is; drawn from a seed.
+import type { Axis, MeshOptions } from '../../lib/comm/index.js';
+import { MeshShape } from '../../lib/comm/index.js';
+
+/** What of a batch differs. */
+export const DIFFERENCES = ['tokens', 'targets', 'shape', 'order', 'evaluated', 'none'] as const;
+export type Difference = (typeof DIFFERENCES)[number];
+
+export interface Trial {
+  mesh: MeshOptions;
+  /** Whether the model is cut along the mesh; else ranks have copies of it. */
+  isCut: boolean;
+  stage: 0 | 1 | 2 | 3;
+  micros: number;
+  what: Difference;
+  /** The rank that is given something else, in this step and micro-batch. */
+  rank: number;
+  step: number;
+  micro: number;
+  /** Chooses the element that differs. */
+  place: number;
+}
+
+export const STEPS = 3;
+
+/** Meshes by their number of ranks. */
+const MESHES: Readonly<Record<number, readonly MeshOptions[]>> = {
+  2: [{ tp: 2 }, { sp: 2 }, { pp: 2 }, {}],
+  3: [{ pp: 3 }, {}],
+  4: [
+    ...[{ tp: 4 }, { sp: 4 }, { pp: 4 }, { tp: 2 }, { sp: 2 }, { pp: 2 }, {}],
+    ...[
+      { tp: 2, sp: 2 },
+      { tp: 2, pp: 2 },
+    ],
+  ],
+};
+
+/** mulberry32. */
+export function randomOf(seed: number): (below: number) => number {
+  let state = seed >>> 0;
+  return (below) => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let t = Math.imul(state ^ (state >>> 15), state | 1);
+    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+    return ((t ^ (t >>> 14)) >>> 0) % below;
+  };
+}
+
+export function trialOf(ranks: number, random: (below: number) => number): Trial {
+  const pick = <T>(list: readonly T[]): T => list[random(list.length)] as T;
+  const mesh = pick(MESHES[ranks] ?? []);
+  const micros = 1 + random(2);
+  const isCut = random(4) > 0;
+  return {
+    ...{ mesh, isCut, micros, what: pick(DIFFERENCES), rank: random(ranks) },
+    stage: pick(mesh.pp && isCut ? [0, 1] : [0, 1, 2, 3]) as Trial['stage'],
+    ...{ step: random(STEPS), micro: random(micros), place: random(2 ** 20) },
+  };
+}
+
+const MODEL: readonly Axis[] = ['pp', 'sp', 'tp'];
+
+/** The ranks that must be given the batch of the rank that is not; empty where none must. */
+export function othersOf(trial: Trial, ranks: number): number[] {
+  const { rank, what, mesh, isCut } = trial;
+  const shape = MeshShape.over(ranks, mesh);
+  const last = shape.sizes.pp - 1;
+  const reads = (one: number): boolean => !isCut || [0, last].includes(shape.coordinates(one).pp);
+  // A copy of a model may be evaluated without the others.
+  if (what === 'none' || (what === 'evaluated' && !isCut) || !reads(rank)) return [];
+  return shape.ranksAlong(rank, ...MODEL).filter((one) => one !== rank && reads(one));
+}
+
+/** What is wrong with what the ranks have reported of a trial; null where nothing is. */
+export function faultOf(trial: Trial, reports: readonly string[]): string | null {
+  const others = othersOf(trial, reports.length);
+  if (others.length === 0) {
+    return reports.every((report) => report.startsWith('trained ')) ? null : 'failed without cause';
+  }
+  const names = (report: string): boolean =>
+    new RegExp(`\\brank ${trial.rank}\\b`).test(report) &&
+    others.some((other) => new RegExp(`\\brank ${other}\\b`).test(report));
+  if (!reports.every((report) => report.startsWith('DS_COMM '))) return 'no DS_COMM on all ranks';
+  return reports.every(names) ? null : 'does not name both ranks';
+}
