@@ -41,7 +41,7 @@ export {
 } from './config/index.js';
 /** Datasets, samplers, loaders and token files. */
 export * as data from './data/index.js';
-export type { Engine } from './engine/engine.js';
+export type { Engine, EngineOptimizer, EngineStepOptions } from './engine/engine.js';
 export { scaleJointLoss } from './engine/joint-loss.js';
 export type { MicroBatches, PipelineEngine } from './engine/pipeline-engine.js';
 export type { ExportWeightsOptions, SaveOptions } from './engine/saving/checkpointer.js';

@@ -3,8 +3,10 @@ import type { ResolvedConfig } from '../../types/config.js';
 import type { Mesh } from '../comm/index.js';
 import type { Module } from '../nn/module.js';
 import type { Optimizer } from '../optim/optimizer.js';
+import type { Metric } from '../optim/reduce-on-plateau.js';
 import type { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireEnded } from '../runtime/synchronous.js';
 import { TensorGrowth } from '../tensor/growth.js';
 import { backward, Scope, sharingSamples, type Tensor } from '../tensor/index.js';
@@ -29,6 +31,23 @@ import { settle } from './step/settle.js';
 import { type PhaseTimes, untimed } from './watch/phase-timer.js';
 import { type TraceStepsOptions, tracedSteps } from './watch/traced-steps.js';
 
+/** Options of engine.step(). */
+export interface EngineStepOptions {
+  /** What a ReduceLrOnPlateau observes after an update; the same on every rank. */
+  metrics?: Metric;
+}
+
+/** The optimizer of an engine. */
+export interface EngineOptimizer extends Optimizer {
+  /**
+   * Drops the gradients since the last step(), as DeepSpeed's zero_grad(). Micro-batches stay
+   * counted. Throws DS_AUTOGRAD between the backward() that completes a step and its step().
+   */
+  zeroGrad(): void;
+}
+
+const STEP_OPTIONS: OptionNames<EngineStepOptions> = { metrics: true };
+
 /**
  * Tensors returned by forward() live until the first forward() of the next step (keep() those
  * needed for longer). A non-finite gradient skips the update on the device; the engine learns of it
@@ -44,7 +63,7 @@ export class Engine {
   /** The counters that checkpoints keep. */
   readonly progress: Progress;
   /** The optimizer; its groups' hyperparameters may be changed between steps. */
-  readonly optimizer: Optimizer;
+  readonly optimizer: EngineOptimizer;
   /** The schedules of the groups; none where neither the configuration nor the caller names one. */
   readonly lrScheduler: ScheduleSet;
   /** This process among all. */
@@ -80,7 +99,7 @@ export class Engine {
     this.device = parts.device;
     this.config = parts.config;
     this.progress = parts.progress;
-    this.optimizer = parts.optimizer;
+    this.optimizer = owned(parts, () => parts.gradients.zero());
     this.lrScheduler = parts.schedules;
     const { world, data, mesh, localRank } = parts.ranks;
     this.globalRank = world.rank;
@@ -155,11 +174,16 @@ export class Engine {
   /**
    * Applies the update at the accumulation boundary; before it, does nothing. The weights change
    * beside what follows: forward(), module.stateDict(), withFullWeights() and saves wait for them;
-   * who reads a parameter otherwise calls synchronize() first.
+   * who reads a parameter otherwise calls synchronize() first. After an update ReduceLrOnPlateau
+   * observes `metrics`, as with DeepSpeed's lr_kwargs. Throws DS_ARGUMENT for a metric that no
+   * schedule observes.
    */
-  step(): void {
+  step(given: EngineStepOptions = {}): void {
     this.requireChangeable('engine.step');
+    const { metrics } = readOptions('engine.step', given, STEP_OPTIONS);
+    if (metrics !== undefined) this.lrScheduler.requireMetric('engine.step', metrics);
     this.calls.step(() => this.update());
+    if (metrics !== undefined && this.updated) this.lrScheduler.observe('engine.step', metrics);
   }
 
   /** @internal Throws after destroy(), without an optimizer, and while the state is saved. */
@@ -488,4 +512,12 @@ export class Engine {
     const head = `Engine(step ${globalSteps}, ${optimizer.name}, ${stage}, ${device.name}${rank})`;
     return depth < 0 ? head : `${head} of ${module}`;
   }
+}
+
+/** The optimizer with a zeroGrad() of the engine, which it has until the engine is destroyed. */
+function owned({ optimizer, owned }: EngineParts, zeroGrad: () => void): EngineOptimizer {
+  const property = { value: zeroGrad, configurable: true, writable: true };
+  Object.defineProperty(optimizer, 'zeroGrad', property);
+  owned.defer(() => delete (optimizer as Partial<EngineOptimizer>).zeroGrad);
+  return optimizer as EngineOptimizer;
 }

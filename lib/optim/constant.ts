@@ -15,7 +15,10 @@ export interface ConstantOptions {
 
 const NAMES: OptionNames<ConstantOptions> = { baseLr: true, factor: true, steps: true };
 
-/** lr = base * factor for the first `steps` updates, base afterwards. */
+/**
+ * lr = base * factor for the first `steps` updates, base afterwards. As in PyTorch, update number
+ * `steps` brings the full rate back: with 0 steps, or a number that is no count, it never comes.
+ */
 export class ConstantLr extends PureSchedule {
   readonly name = 'ConstantLR';
   private readonly options: Required<ConstantOptions>;
@@ -33,6 +36,7 @@ export class ConstantLr extends PureSchedule {
 
   lr(appliedSteps: number): number {
     const { baseLr, factor, steps } = this.options;
-    return appliedSteps < steps ? baseLr * factor : baseLr;
+    const isOver = Number.isInteger(steps) && steps > 0 && appliedSteps >= steps;
+    return isOver ? baseLr : baseLr * factor;
   }
 }

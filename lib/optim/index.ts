@@ -58,7 +58,7 @@ export type {
 export type { GroupOptions, ParamGroup, ParamsOf } from './param-groups.js';
 export { PolynomialLr, type PolynomialOptions } from './polynomial.js';
 export { LrRangeTest, type LrRangeTestOptions } from './range-test.js';
-export { type PlateauOptions, ReduceLrOnPlateau } from './reduce-on-plateau.js';
+export { type Metric, type PlateauOptions, ReduceLrOnPlateau } from './reduce-on-plateau.js';
 export { RMSprop, type RMSpropGroup, type RMSpropOptions } from './rmsprop.js';
 export { type LrSchedule, PureSchedule, type ScheduledGroup } from './schedule.js';
 export { ScheduleSet } from './schedule-set.js';

@@ -4,7 +4,7 @@ import { DsError } from '../errors.js';
 import { phrase } from '../runtime/phrase.js';
 import type { Optimizer } from './optimizer.js';
 import type { ParamGroup } from './param-groups.js';
-import { ReduceLrOnPlateau } from './reduce-on-plateau.js';
+import type { Metric } from './reduce-on-plateau.js';
 import type { LrSchedule } from './schedule.js';
 import { ScheduleSet } from './schedule-set.js';
 
@@ -44,15 +44,8 @@ export class LrScheduler {
    * Counts an update and sets the rates of the next. `metric` is what a ReduceLrOnPlateau observes,
    * which needs one; other schedules take none. Throws DS_ARGUMENT.
    */
-  step(metric?: number): void {
-    const watching = new Set(this.schedules.schedules.filter(isPlateau));
-    if (watching.size > 0 && typeof metric !== 'number') {
-      throw misuse('the metric that ReduceLrOnPlateau observes', metric, 'scheduler.step(loss)');
-    }
-    if (watching.size === 0 && metric !== undefined) {
-      throw misuse('no metric: the schedule observes none', metric, 'Call scheduler.step().');
-    }
-    for (const schedule of watching) schedule.observe(metric as number);
+  step(metric?: Metric): void {
+    this.schedules.observe('LrScheduler', metric);
     this.schedules.apply(this.groups, ++this.steps);
   }
 
@@ -79,9 +72,6 @@ export class LrScheduler {
     this.schedules.apply(this.groups, this.steps);
   }
 }
-
-const isPlateau = (schedule: LrSchedule): schedule is ReduceLrOnPlateau =>
-  schedule instanceof ReduceLrOnPlateau;
 
 function requireSchedule(schedule: unknown): void {
   const given = schedule as Partial<LrSchedule> | null | undefined;

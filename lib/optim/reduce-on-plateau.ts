@@ -3,6 +3,8 @@
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { OptionNames } from '../runtime/options.js';
+import { refusedValue } from '../runtime/refused.js';
+import { Tensor } from '../tensor/index.js';
 import { type LrSchedule, readSchedule, type ScheduledGroup } from './schedule.js';
 
 /** Options of ReduceLrOnPlateau. */
@@ -27,6 +29,9 @@ export interface PlateauOptions {
   eps?: number;
 }
 
+/** What ReduceLrOnPlateau observes: as Python's float() takes it. */
+export type Metric = number | Tensor;
+
 const NAMES: OptionNames<PlateauOptions> = {
   ...{ baseLr: true, mode: true, factor: true, patience: true, threshold: true },
   ...{ thresholdMode: true, cooldown: true, minLr: true, eps: true },
@@ -41,8 +46,8 @@ export class ReduceLrOnPlateau implements LrSchedule {
   readonly name = 'ReduceLROnPlateau';
   private readonly options: Required<PlateauOptions>;
   private rate: number;
-  /** Null until the first observation. */
-  private best: number | null = null;
+  /** Infinite until an observation is better. */
+  private best: number;
   private badObservations = 0;
   private cooldownLeft = 0;
 
@@ -70,6 +75,7 @@ export class ReduceLrOnPlateau implements LrSchedule {
       eps: options.eps ?? 1e-8,
     };
     this.rate = options.baseLr;
+    this.best = this.worst;
   }
 
   lr(): number {
@@ -80,9 +86,14 @@ export class ReduceLrOnPlateau implements LrSchedule {
     group.lr = this.rate;
   }
 
-  /** Takes note of a metric, and lowers the rate if it is time. One that is not finite is bad. */
-  observe(metric: number): void {
-    if (Number.isFinite(metric) && this.isBetter(metric)) {
+  /**
+   * Takes note of a metric, a number or a tensor of one element, and lowers the rate if it is time.
+   * NaN is never better, and an infinite metric is compared as in PyTorch. Throws DS_ARGUMENT for
+   * anything else.
+   */
+  observe(given: Metric): void {
+    const metric = numberOf(given);
+    if (this.isBetter(metric)) {
       this.best = metric;
       this.badObservations = 0;
     } else {
@@ -102,7 +113,7 @@ export class ReduceLrOnPlateau implements LrSchedule {
   stateDict(): JsonObject {
     return {
       lr: this.rate,
-      best: this.best,
+      best: this.best === this.worst ? null : (named(this.best) ?? this.best),
       num_bad_epochs: this.badObservations,
       cooldown_counter: this.cooldownLeft,
     };
@@ -114,20 +125,25 @@ export class ReduceLrOnPlateau implements LrSchedule {
     requireNumber('lr', lr, (x) => x >= 0);
     requireNumber('num_bad_epochs', num_bad_epochs, isCount);
     requireNumber('cooldown_counter', cooldown_counter, isCount);
-    if (best !== null) requireNumber('best', best);
+    const infinite = Object.values(INFINITE).find((value) => named(value) === best);
+    if (best !== null && infinite === undefined) requireNumber('best', best);
     this.rate = lr;
-    this.best = best;
+    this.best = infinite ?? (best === null ? this.worst : (best as number));
     this.badObservations = num_bad_epochs;
     this.cooldownLeft = cooldown_counter;
   }
 
   private isBetter(metric: number): boolean {
     const { mode, threshold, thresholdMode } = this.options;
-    if (this.best === null) return true;
     const sign = mode === 'min' ? -1 : 1;
     const bar =
       thresholdMode === 'rel' ? this.best * (1 + sign * threshold) : this.best + sign * threshold;
     return mode === 'min' ? metric < bar : metric > bar;
+  }
+
+  /** What any other metric is better than. */
+  private get worst(): number {
+    return this.options.mode === 'min' ? INFINITE.positive : INFINITE.negative;
   }
 
   private reduce(): void {
@@ -135,6 +151,18 @@ export class ReduceLrOnPlateau implements LrSchedule {
     const lower = Math.max(this.rate * factor, minLr);
     if (this.rate - lower > eps) this.rate = lower;
   }
+}
+
+const INFINITE = { positive: Number.POSITIVE_INFINITY, negative: Number.NEGATIVE_INFINITY };
+
+/** How JSON keeps an infinite number; null for one that is finite. */
+const named = (value: number): string | null => (Number.isFinite(value) ? null : String(value));
+
+/** Waits for the device where the metric is a tensor of its. */
+function numberOf(metric: Metric): number {
+  const value: unknown = metric instanceof Tensor ? metric.item() : metric;
+  if (typeof value === 'number') return value;
+  throw refusedValue('ReduceLROnPlateau observe', 'a number, or a tensor of one element', metric);
 }
 
 const isCount = (x: number): boolean => Number.isSafeInteger(x) && x >= 0;

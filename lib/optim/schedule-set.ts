@@ -2,7 +2,9 @@
 // share.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import type { ParamGroup } from './param-groups.js';
+import { type Metric, ReduceLrOnPlateau } from './reduce-on-plateau.js';
 import type { LrSchedule } from './schedule.js';
 
 /**
@@ -34,6 +36,46 @@ export class ScheduleSet {
   /** The rate of each group after `appliedSteps` updates. */
   rates(groups: readonly ParamGroup[], appliedSteps: number): number[] {
     return groups.map((group, i) => this.schedules[i]?.lr(appliedSteps) ?? group.lr);
+  }
+
+  /**
+   * ReduceLrOnPlateau observes `metric`, as PyTorch's step(metric). Other schedules advance with
+   * the updates of engine.step(). Throws DS_ARGUMENT where no schedule observes a metric, or
+   * without one.
+   */
+  step(metric?: Metric): void {
+    this.observe('lrScheduler.step', metric);
+    if (this.watching.length > 0) return;
+    const hint = 'Leave it out: engine.step() advances the schedule with each update.';
+    throw refused(
+      'lrScheduler.step',
+      'a ReduceLrOnPlateau, which observes a metric',
+      this.name || 'no schedule',
+      hint,
+    );
+  }
+
+  /** @internal Throws as requireMetric(). */
+  observe(op: string, metric: Metric | undefined): void {
+    this.requireMetric(op, metric);
+    for (const schedule of this.watching) schedule.observe(metric as Metric);
+  }
+
+  /** @internal Throws DS_ARGUMENT where `metric` is missing, or observed by no schedule. */
+  requireMetric(op: string, metric: Metric | undefined): void {
+    const { watching } = this;
+    if (watching.length > 0 && metric === undefined) {
+      const hint = 'ReduceLrOnPlateau observes it: step(loss).';
+      throw refused(op, 'the metric that ReduceLrOnPlateau observes', 'none', hint);
+    }
+    if (watching.length === 0 && metric !== undefined) {
+      const expected = 'no metric: the schedule observes none';
+      throw refusedValue(op, expected, metric, 'Leave the metric out.');
+    }
+  }
+
+  private get watching(): ReduceLrOnPlateau[] {
+    return this.distinct.filter((one) => one instanceof ReduceLrOnPlateau);
   }
 
   /** The state of each distinct schedule, for a checkpoint. */

@@ -1,11 +1,18 @@
 // The engine under a schedule: OneCycle drives rate and betas of every update, skipped ones aside.
 import assert from 'node:assert/strict';
-import { type DsConfig, type DsError, type Engine, initialize, type nn } from '../../lib/index.js';
+import {
+  type DsConfig,
+  type DsError,
+  type Engine,
+  initialize,
+  type nn,
+  type Tensor,
+} from '../../lib/index.js';
 import { OneCycle } from '../../lib/optim/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
-import { tinyConfig, tinyModel, trainTiny, weightBits } from './tiny-training.js';
+import { tinyBatch, tinyConfig, tinyModel, trainTiny, weightBits } from './tiny-training.js';
 
 const STEPS = 6;
 
@@ -199,7 +206,49 @@ async function idleMomentumIsTold(device: Device): Promise<void> {
   assert.deepEqual(await noticesOf({ type: 'OneCycle', params: cycle }, device), []);
 }
 
+/** By engine.step({ metrics }) as with DeepSpeed's lr_kwargs, or by lrScheduler.step(metric). */
+async function plateauObserves(device: Device): Promise<void> {
+  for (const how of ['step', 'scheduler'] as const) {
+    const config: DsConfig = {
+      ...tinyConfig({ precision: 'fp32', offload: false, accumulation: 2 }),
+      scheduler: { type: 'ReduceLROnPlateau', params: { factor: 0.5, patience: 0 } },
+    };
+    const { engine } = await initialize({ model: tinyModel(), config, device });
+    const [before] = engine.getLr() as [number];
+    const found: number[] = [];
+    for (let index = 0; index < 6; ++index) {
+      const { tokens, targets } = tinyBatch(index, device);
+      engine.backward(engine.forward<Tensor>(tokens, targets));
+      // The first update observes 1, the others 2; micro-batches before an update observe nothing.
+      const metrics = index < 2 ? 1 : 2;
+      if (how === 'step') engine.step({ metrics });
+      else {
+        engine.step();
+        if (index % 2 === 1) engine.lrScheduler.step(metrics);
+      }
+      found.push((engine.getLr()[0] as number) / before);
+    }
+    assert.deepEqual(found, [1, 1, 1, 0.5, 0.5, 0.25], how);
+    assert.throws(() => engine.lrScheduler.step(), { message: /the metric that Reduce/ });
+    engine.destroy();
+  }
+}
+
+async function metricsAreRefused(device: Device): Promise<void> {
+  const engine = await cycleEngine(device, 'fp32');
+  const { tokens, targets } = tinyBatch(0, device);
+  engine.backward(engine.forward<Tensor>(tokens, targets));
+  assert.throws(() => engine.step({ metrics: 1 }), { code: 'DS_ARGUMENT', message: /no metric/ });
+  assert.throws(() => engine.step({ metric: 1 } as never), { message: /metrics/ });
+  engine.step();
+  assert.equal(engine.globalSteps, 1);
+  assert.throws(() => engine.lrScheduler.step(), { code: 'DS_ARGUMENT', message: /engine\.step/ });
+  engine.destroy();
+}
+
 export const cases: Case[] = [
+  { name: 'ReduceLROnPlateau observes what step() is given', run: plateauObserves },
+  { name: 'a metric that no schedule observes', run: metricsAreRefused },
   { name: 'lists of rates: one for each parameter group', run: listsPerGroup },
   { name: 'a list of another length is refused at initialize', run: listOfAnotherLength },
   { name: 'rates of groups that a schedule does not look at are told', run: unusedRatesAreTold },

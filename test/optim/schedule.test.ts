@@ -1,18 +1,21 @@
 // Learning-rate schedules against formulas written down independently from DeepSpeed's
 // documentation.
 
+import { Tensor } from '../../lib/index.js';
+import { ConstantLr } from '../../lib/optim/constant.js';
 import { LambdaLr } from '../../lib/optim/lambda.js';
 import { LinearLr } from '../../lib/optim/linear.js';
 import { MultiStepLr } from '../../lib/optim/multi-step.js';
 import { OneCycle } from '../../lib/optim/one-cycle.js';
 import { LrRangeTest } from '../../lib/optim/range-test.js';
-import { ReduceLrOnPlateau } from '../../lib/optim/reduce-on-plateau.js';
+import { type PlateauOptions, ReduceLrOnPlateau } from '../../lib/optim/reduce-on-plateau.js';
 import { CosineAnnealingWarmRestarts } from '../../lib/optim/warm-restarts.js';
 import { WarmupLr } from '../../lib/optim/warmup.js';
 import { WarmupCosineLr } from '../../lib/optim/warmup-cosine.js';
 import { WarmupDecayLr } from '../../lib/optim/warmup-decay.js';
 
 const STEPS = 3000;
+const INF = Number.POSITIVE_INFINITY;
 
 /** The climb as DeepSpeed computes it, with t = last_batch_iteration. */
 function gamma(t: number, n: number, type: string): number {
@@ -186,6 +189,38 @@ describe('ReduceLROnPlateau', () => {
     expect(schedule.lr()).toBe(1);
   });
 
+  /** Rates, as torch.optim.lr_scheduler.ReduceLROnPlateau gives them for these metrics. */
+  test.each<[options: Partial<PlateauOptions>, metrics: number[], rates: number[]]>([
+    [{}, [1, -INF, -1e30, -INF], [1, 1, 0.5, 0.25]],
+    [{}, [INF, INF, 3, 2], [0.5, 0.25, 0.25, 0.25]],
+    [{ mode: 'max' }, [1, INF, 1e30, INF], [1, 1, 0.5, 0.25]],
+    [{ mode: 'max' }, [-INF, -5, -4], [0.5, 0.5, 0.5]],
+    [{ thresholdMode: 'abs' }, [1, -INF, -INF], [1, 1, 0.5]],
+    [{ threshold: 1 }, [1, -1], [0.5, 0.25]],
+    [{}, [Number.NaN, 1, Number.NaN], [0.5, 0.5, 0.25]],
+  ])('infinite metrics of %j: %j', (options, metrics, rates) => {
+    const make = () => new ReduceLrOnPlateau({ baseLr: 1, patience: 0, factor: 0.5, ...options });
+    const schedule = make();
+    const found = metrics.map((metric) => {
+      schedule.observe(metric);
+      return schedule.lr();
+    });
+    expect(found).toEqual(rates);
+    // A checkpoint is JSON, which has no infinite numbers.
+    const again = make();
+    again.loadStateDict(JSON.parse(JSON.stringify(schedule.stateDict())));
+    expect(again).toEqual(schedule);
+  });
+
+  test('a metric is a number or a tensor of one element', () => {
+    const schedule = new ReduceLrOnPlateau({ baseLr: 1, patience: 0, factor: 0.5 });
+    for (const value of [2, 3]) schedule.observe(Tensor.from([value], { shape: [] }));
+    expect(schedule.lr()).toBe(0.5);
+    for (const metric of ['3', undefined, null, {}]) {
+      expect(() => schedule.observe(metric as never)).toThrow(/a number, or a tensor/);
+    }
+  });
+
   test('a factor of 1 is refused', () => {
     expect(() => new ReduceLrOnPlateau({ baseLr: 1, factor: 1 })).toThrow(/factor/);
   });
@@ -211,4 +246,18 @@ test.each<[make: (options: never) => unknown, options: object, message: string]>
   ],
 ])('a switch or word that there is not: %# %j', (make, options, message) => {
   expect(() => make(options as never)).toThrow(message);
+});
+
+/**
+ * As torch.optim.lr_scheduler.ConstantLR, whose update number `total_iters` brings the rate back.
+ */
+test.each([
+  [2, [0.5, 0.5, 1, 1]],
+  [1, [0.5, 1, 1, 1]],
+  [0, [0.5, 0.5, 0.5, 0.5]],
+  [-1, [0.5, 0.5, 0.5, 0.5]],
+  [1.5, [0.5, 0.5, 0.5, 0.5]],
+])('ConstantLR with %d iterations', (steps, rates) => {
+  const schedule = new ConstantLr({ baseLr: 1, factor: 0.5, steps });
+  expect(rates.map((_, n) => schedule.lr(n))).toEqual(rates);
 });

@@ -298,12 +298,14 @@ async function refusesEngines(device: Device): Promise<void> {
   await assert.rejects(initialize({ model, config, device, optimizer: used }), isMisuse);
   used.dispose();
   const { engine } = await initialize({ model, config, device, optimizer: used });
-  for (const call of [() => used.step(), () => used.zeroGrad()]) {
-    throwsCode('DS_ARGUMENT', call, /engine\.step/);
-  }
+  throwsCode('DS_ARGUMENT', () => used.step(), /engine\.step/);
+  const other = new Sgd(model.parameters());
+  throwsCode('DS_ARGUMENT', () => other.zeroGrad(), /engine\.step/);
   throwsCode('DS_ARGUMENT', () => used.loadStateDict(used.stateDict()), /initialize/);
   throwsCode('DS_ARGUMENT', () => nn.clipGradNorm(model.parameters(), 1), /gradient_clipping/);
+  used.zeroGrad();
   engine.destroy();
+  used.zeroGrad();
 }
 
 function refusesOthers(device: Device): void {

@@ -66,6 +66,7 @@ export class GradientCollector implements UnitListener {
   private readonly concluded = new Set<Unit>();
   /** The gradients of this step are complete and handed over. */
   private decided = false;
+  private hasWarned = false;
   private readonly listeners = new Set<() => void>();
 
   constructor(private readonly parts: CollectorParts) {
@@ -213,6 +214,28 @@ export class GradientCollector implements UnitListener {
       throw misuse('engine.zeroGrad', 'step() first', 'gradients handed over to it');
     if (this.hasStepped) throw zeroedBetween();
     this.forget();
+  }
+
+  /**
+   * Drops the gradients since the last step(), whose micro-batches stay counted: see
+   * EngineOptimizer.zeroGrad. A warning says once that micro-batches have lost theirs.
+   */
+  zero(): void {
+    if (this.decided || this.concluded.size > 0) {
+      throw misuse('optimizer.zeroGrad', 'step() first', 'gradients handed over to it');
+    }
+    const { microSteps, samples, awaitsStep, hasStepped, carried } = this;
+    if (microSteps > 0) this.warnOfZero(microSteps);
+    this.forget();
+    Object.assign(this, { microSteps, samples, awaitsStep, hasStepped, carried });
+  }
+
+  private warnOfZero(micros: number): void {
+    if (this.hasWarned) return;
+    this.hasWarned = true;
+    const { divisor } = this.parts.batch.accumulation;
+    const text = `optimizer.zeroGrad() drops the gradients of ${micros} of ${divisor} micro-batches of a step. Call it after a step() that updates.`;
+    process.emitWarning(text, { type: 'DsWarning', code: 'DS_AUTOGRAD' });
   }
 
   /**
