@@ -27,7 +27,7 @@ import {
 import { isIterableDataset } from './data/iterable-dataset.js';
 import type { Engine } from './engine/engine.js';
 import { requireUnowned } from './engine/parameters/owned-parameters.js';
-import type { PipelineEngine } from './engine/pipeline-engine.js';
+import { PipelineEngine } from './engine/pipeline-engine.js';
 import { DATA } from './engine/ranks.js';
 import { buildEngine } from './engine/setup/build-engine.js';
 
@@ -205,6 +205,7 @@ async function initializedOn<Sample, Batch>(
   const engine = await buildEngine(model, config, { ...options, planned, distributed: job });
   await requireSameDraws(job, engine, trainLoader);
   if (trainLoader) engine.companions.set('trainLoader', trainLoader);
+  if (trainLoader && engine instanceof PipelineEngine) engine.serveFrom(trainLoader);
   return { engine, optimizer: engine.optimizer, trainLoader, lrScheduler: engine.lrScheduler };
 }
 

@@ -1,5 +1,6 @@
 // PipelineEngine: the engine of a model in stages, which trains by whole batches.
 import type { JointGroups, ProcessGroup } from '../comm/index.js';
+import { RepeatingLoader } from '../data/repeating-loader.js';
 import { DsError } from '../errors.js';
 import {
   type Action,
@@ -45,6 +46,7 @@ export type MicroBatches = Iterator<unknown> | AsyncIterator<unknown>;
  */
 export class PipelineEngine extends Engine {
   private isRunning = false;
+  private served: MicroBatches | null = null;
   /** Who waits for this rank in a batch: a step is whole there, so all of them do. */
   private readonly together: JointGroups;
   private readonly lists = new Map<string, readonly Action[]>();
@@ -82,13 +84,19 @@ export class PipelineEngine extends Engine {
     return this.stageId === this.numStages - 1;
   }
 
+  /** @internal trainBatch() without an iterator reads from `loader`, again and again. */
+  serveFrom(loader: Iterable<unknown> & AsyncIterable<unknown>): void {
+    this.served = new RepeatingLoader(loader)[Symbol.asyncIterator]();
+  }
+
   /**
    * One update from gradientAccumulationSteps() micro-batches, which `batches` gives as [inputs,
-   * labels]; resolves with their mean loss over the data ranks, a scalar f32 on the device, on
-   * every rank. Rejects with DS_DATA when there are fewer, and with what the model throws; DS_COMM
-   * where another rank has failed.
+   * labels], by default the loader of initialize()'s trainingData, over and over; resolves with
+   * their mean loss over the data ranks, a scalar f32 on the device, on every rank. Rejects with
+   * DS_DATA when there are fewer, and with what the model throws; DS_COMM where another rank has
+   * failed.
    */
-  async trainBatch(batches: MicroBatches): Promise<Tensor> {
+  async trainBatch(batches: MicroBatches | null = this.served): Promise<Tensor> {
     const { module, parts } = this;
     this.requireChangeable('engine.trainBatch');
     const micros = this.gradientAccumulationSteps();
@@ -233,7 +241,7 @@ export class PipelineEngine extends Engine {
    */
   private async fetch(
     op: string,
-    batches: MicroBatches,
+    batches: MicroBatches | null,
     micros: number,
   ): Promise<readonly PipelineBatch[]> {
     if (!this.isFirstStage && !this.isLastStage) return [];
@@ -313,7 +321,7 @@ function noIterator(op: string, got: unknown): DsError {
     op,
     expected: 'an iterator of micro-batches',
     got: phrase(got),
-    hint: 'Of a loader it is loader[Symbol.asyncIterator](), of a list list.values().',
+    hint: 'Of a loader it is loader[Symbol.asyncIterator](), of a list list.values(); trainBatch() needs none with the trainingData of initialize().',
   });
 }
 

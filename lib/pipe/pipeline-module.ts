@@ -41,16 +41,18 @@ export interface PipelineOptions {
   dynamicShape?: boolean;
 }
 
+// biome-ignore lint/suspicious/noExplicitAny: the caller knows what its last layer gives.
+type LossFunction = (outputs: any, labels: any) => Tensor;
+
 /** What a PipelineModule is made of. */
 export interface PipelineModuleOptions extends PipelineOptions {
   /** Modules, LayerSpecs and functions; each takes what the one before it gives, and that alone. */
   layers: Iterable<LayerLike>;
   /**
-   * The loss, one f32 element, of what the last layer gives, and the labels. Default: the last
-   * layer gives it.
+   * The loss, one f32 element, of what the last layer gives, and the labels: a function, or a
+   * module without parameters such as nn.MSELoss. Default: the last layer gives it.
    */
-  // biome-ignore lint/suspicious/noExplicitAny: the caller knows what its last layer gives.
-  lossFn?: ((outputs: any, labels: any) => Tensor) | null;
+  lossFn?: LossFunction | Module | null;
   /** Stages, where neither the mesh nor the configuration says. */
   numStages?: number;
 }
@@ -74,7 +76,7 @@ export class PipelineModule extends Module implements Pipelined {
   /** See PipelineModuleOptions. */
   readonly numStages: number | null;
   private readonly steps: readonly PipelineLayer[];
-  private readonly lossFn: PipelineModuleOptions['lossFn'];
+  private readonly lossFn: LossFunction | null;
 
   /** Throws DS_ARGUMENT for unknown options, and for layers that are none. */
   constructor(given: PipelineModuleOptions) {
@@ -84,12 +86,11 @@ export class PipelineModule extends Module implements Pipelined {
     const { layers, lossFn = null, numStages, ...rest } = options;
     const isList = typeof layers === 'object' && Symbol.iterator in layers;
     if (!isList) throw wrong('layers', 'a list of layers', phrase(layers));
-    if (lossFn !== null) requireType(`${op} lossFn`, lossFn, 'function');
     const modules: Record<string, Module> = {};
     this.steps = buildLayers([...layers], modules);
     if (this.steps.length === 0) throw wrong('layers', 'at least one layer', 'none');
     this.layers = modules;
-    this.lossFn = lossFn;
+    this.lossFn = lossFunctionOf(lossFn);
     this.pipelineOptions = requireOptions(op, rest);
     this.numStages =
       numStages === undefined ? null : requireInteger(`${op} numStages`, numStages, 1);
@@ -118,6 +119,25 @@ export class PipelineModule extends Module implements Pipelined {
 /** Whether initialize() can cut the model. */
 export function isPipelined(model: object): model is Module & Pipelined {
   return 'pipelineLayers' in model && typeof model.pipelineLayers === 'function';
+}
+
+/**
+ * Throws DS_ARGUMENT for what is no loss, and for a module with parameters: a loss belongs to no
+ * stage that could train them.
+ */
+function lossFunctionOf(lossFn: unknown): LossFunction | null {
+  const isClass = typeof lossFn === 'function' && lossFn.prototype instanceof Module;
+  if (lossFn === null || (typeof lossFn === 'function' && !isClass)) {
+    return lossFn as LossFunction | null;
+  }
+  if (!(lossFn instanceof Module)) {
+    const got = isClass ? `the class ${(lossFn as { name: string }).name}` : phrase(lossFn);
+    throw wrong('lossFn', 'a function or a module, as new nn.MSELoss()', got);
+  }
+  const [first] = lossFn.namedParameters();
+  if (!first) return (outputs, labels) => lossFn.call(outputs, labels) as Tensor;
+  const expected = 'a loss without parameters; make a module that has them the last layer';
+  throw wrong('lossFn', expected, `${phrase(lossFn)} with ${first[0]}`);
 }
 
 /** Throws DS_ARGUMENT for values that are none. */
