@@ -1,6 +1,6 @@
 // The engine: one training step as DeepSpeed users know it, forward / backward / step.
 import type { ResolvedConfig } from '../../types/config.js';
-import type { Mesh } from '../comm/index.js';
+import type { Mesh, ProcessGroup } from '../comm/index.js';
 import type { Module } from '../nn/module.js';
 import type { Optimizer } from '../optim/optimizer.js';
 import type { Metric } from '../optim/reduce-on-plateau.js';
@@ -23,6 +23,7 @@ import {
 } from './saving/checkpointer.js';
 import type { LoadedCheckpoint, LoadOptions } from './saving/restore.js';
 import type { Stateful } from './saving/stateful.js';
+import { StoreWorld } from './saving/store-world.js';
 import { requireTraining } from './setup/untrained.js';
 import { lossSeed } from './step/loss-seed.js';
 import type { Progress } from './step/progress.js';
@@ -110,6 +111,12 @@ export class Engine {
     this.mesh = mesh;
     this.checkpointer = new Checkpointer(this, parts.meeting);
     this.calls = new JointCalls(parts.ranks, { gathers: this.zeroOptimizationStage() === 3 });
+    const { meeting } = parts;
+    if (meeting instanceof StoreWorld) {
+      meeting.standBy((text) => {
+        for (const group of this.waitedFor) group.giveUp(text);
+      });
+    }
     claimParameters(this);
     parts.owned.defer(() => disownParameters(this));
     parts.owned.defer(() => this.results.release());
@@ -191,6 +198,11 @@ export class Engine {
     this.calls.requireOpen(op);
     requireTraining(op, this.optimizer);
     this.checkpointer.requireIdle(op);
+  }
+
+  /** @internal The groups in which other ranks may wait for this one. */
+  protected get waitedFor(): readonly ProcessGroup[] {
+    return this.calls.groups;
   }
 
   /** @internal step(), by whoever knows that it is time. */

@@ -1,5 +1,5 @@
 // The calls that an engine's ranks make together, from initialize() to destroy().
-import { type JointGroups, jointly, jointlyInTurns } from '../comm/index.js';
+import { type JointGroups, jointly, jointlyInTurns, type ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { destroyed } from './engine-errors.js';
 import type { Ranks } from './ranks.js';
@@ -26,6 +26,12 @@ export class JointCalls {
   /** Throws DS_AUTOGRAD after close(). */
   requireOpen(op: string): void {
     if (this.isClosed) throw destroyed(op);
+  }
+
+  /** The groups in which ranks may wait for this one. */
+  get groups(): ProcessGroup[] {
+    const all = [...(this.passing.always ?? []), ...(this.stepping.perhaps ?? [])];
+    return [...new Set(all)].filter((group) => group !== null && group.size > 1) as ProcessGroup[];
   }
 
   /** Runs a forward or a backward. */

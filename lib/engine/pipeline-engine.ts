@@ -188,6 +188,12 @@ export class PipelineEngine extends Engine {
     );
   }
 
+  /** @internal */
+  protected override get waitedFor(): readonly ProcessGroup[] {
+    const joint = (this.together.always ?? []).filter((group) => group !== null);
+    return [...new Set([...super.waitedFor, ...joint])].filter(({ size }) => size > 1);
+  }
+
   /** A batch that has failed leaves no gradients. */
   private forget(): void {
     this.parts.control.dropInputs();

@@ -1,7 +1,12 @@
 // The ranks of a job as a checkpoint's world: they exchange JSON through the job's key-value store.
 import { setTimeout as pause } from 'node:timers/promises';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
-import type { CheckpointWorld } from '../../checkpoint/index.js';
+import {
+  BEGIN_EXPORT,
+  BEGIN_LOAD,
+  BEGIN_SAVE,
+  type CheckpointWorld,
+} from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import type { Job } from '../../runtime/job.js';
 
@@ -11,6 +16,8 @@ export interface TextStore {
   /** Waits for the key; rejects with DS_COMM, got "no such key", after `timeout` milliseconds. */
   get(key: string, timeout: number): Promise<string>;
   delete(key: string): Promise<boolean>;
+  /** Adds to a number (absent: 0); resolves with the sum. Without it no rank stands in. */
+  add?(key: string, step: number): Promise<number>;
   /** Lets another thread take part: see Job.offer. */
   offer?(): number;
 }
@@ -52,6 +59,25 @@ const PATIENCE_MS = 50;
  */
 const REASON_MS = 1000;
 
+/** The calls that begin with these exchanges, which every rank must make. */
+const CALLS: ReadonlyMap<string, string> = new Map([
+  [BEGIN_SAVE, 'saveCheckpoint()'],
+  [BEGIN_LOAD, 'loadCheckpoint()'],
+  [BEGIN_EXPORT, 'save16bitModel()'],
+]);
+/** A rank that waits for others this long in a call stands in: see StoreWorld.standBy(). */
+const STAND_IN_MS = 3000;
+/** In the number that counts a call's ranks, each that stands in counts as so many. */
+const STANDING = 2 ** 24;
+
+/** What ranks say in one round. */
+interface Message extends JsonObject {
+  label: string;
+  value: JsonValue;
+  /** Of the last rank that came to a call: how many ranks had stood in by then; else null. */
+  stood: number | null;
+}
+
 /**
  * Collectives need no part in this: a save that runs beside training disturbs no order of theirs.
  * Every rank makes the same exchanges in the same order.
@@ -62,6 +88,7 @@ export class StoreWorld implements CheckpointWorld {
   private round = 0;
   /** Keys of this rank that some rank may still have to read, by round. */
   private readonly kept = new Map<number, string[]>();
+  private standIn: ((text: string) => void) | null = null;
 
   constructor(
     private readonly store: TextStore,
@@ -69,6 +96,15 @@ export class StoreWorld implements CheckpointWorld {
   ) {
     this.rank = options.rank;
     this.size = options.size;
+  }
+
+  /**
+   * `standIn` puts an error in place of this rank's next collectives. A rank calls it with a text
+   * where others do not come to a call: ranks that wait in a collective then fail at once with
+   * DS_COMM. Where the others do come, every rank calls it, so all agree on their next collectives.
+   */
+  standBy(standIn: (text: string) => void): void {
+    this.standIn = standIn;
   }
 
   /**
@@ -98,12 +134,12 @@ export class StoreWorld implements CheckpointWorld {
 
   /** This rank's part of the next exchange; those of the others are not waited for. */
   async announce(label: string, value: JsonValue): Promise<void> {
-    await this.tell(this.round++, { label, value });
+    await this.tell(this.round++, { label, value, stood: null });
   }
 
   async exchange(label: string, value: JsonValue): Promise<JsonValue[]> {
     const round = this.round++;
-    const said = await this.meet(round, { label, value }).catch((error) => this.explain(error));
+    const said = await this.meet(round, label, value).catch((error) => this.explain(error));
     const missing = said.flatMap((one, rank) => (one === null ? [rank] : []));
     if (missing.length > 0) throw absent(label, missing, this.options);
     const other = said.findIndex((one) => one?.label !== label);
@@ -113,14 +149,44 @@ export class StoreWorld implements CheckpointWorld {
   }
 
   /** What every rank says in this round, by rank; null where one did not come in time. */
-  private async meet(round: number, own: JsonObject): Promise<(JsonObject | null)[]> {
+  private async meet(round: number, label: string, value: JsonValue): Promise<(Message | null)[]> {
+    const isCall = CALLS.has(label);
+    const own: Message = { label, value, stood: isCall ? await this.arrive(round) : null };
     await this.tell(round, own);
-    const deadline = Date.now() + this.options.timeout;
-    const said: (JsonObject | null)[] = [];
+    const waiting = new Waiting(
+      this.options.timeout,
+      isCall ? () => this.stand(round, label) : null,
+    );
+    const said: (Message | null)[] = [];
     for (let rank = 0; rank < this.size; ++rank) {
-      said.push(rank === this.rank ? own : await this.ask(round, rank, deadline));
+      said.push(rank === this.rank ? own : await this.ask(round, rank, waiting));
     }
+    const isStoodIn = said.some((one) => (one?.stood ?? 0) > 0);
+    if (isStoodIn && !waiting.hasStood) this.standIn?.(textOf(label, this.rank, []));
     return said;
+  }
+
+  /** Counts this rank among those that have come to the call of `round`: see Message.stood. */
+  private async arrive(round: number): Promise<number | null> {
+    const count = await this.store.add?.(this.arrivalKey(round), 1);
+    if (count === undefined || count % STANDING !== this.size) return null;
+    this.kept.set(round, [this.arrivalKey(round)]);
+    return Math.floor(count / STANDING);
+  }
+
+  /** Stands in for this rank unless all have come. Resolves with whether it has. */
+  private async stand(round: number, label: string): Promise<boolean> {
+    const { standIn } = this;
+    if (!standIn || !this.store.add) return false;
+    const count = await this.store.add(this.arrivalKey(round), STANDING);
+    if (count % STANDING === this.size) return false;
+    const missing: number[] = [];
+    for (let rank = 0; rank < this.size; ++rank) {
+      const isThere = await this.store.get(this.key(round, rank), 0).catch(() => null);
+      if (isThere === null) missing.push(rank);
+    }
+    standIn(textOf(label, this.rank, missing));
+    return true;
   }
 
   /** Throws the job's failure where that is why the store does not answer, else `error`. */
@@ -141,22 +207,22 @@ export class StoreWorld implements CheckpointWorld {
       await this.store.set(`${key}/${i}`, text.slice(i * CHUNK, (i + 1) * CHUNK));
     }
     await this.store.set(key, `${keys.length}:${text.slice(0, CHUNK)}`);
-    this.kept.set(round, keys);
+    this.kept.set(round, [...(this.kept.get(round) ?? []), ...keys]);
   }
 
-  private async ask(round: number, rank: number, deadline: number): Promise<JsonObject | null> {
+  private async ask(round: number, rank: number, waiting: Waiting): Promise<Message | null> {
     const key = this.key(round, rank);
-    const first = await this.awaitKey(key, deadline);
+    const first = await this.awaitKey(key, waiting);
     if (first === null) return null;
     const colon = first.indexOf(':');
     const texts = [first.slice(colon + 1)];
     for (let i = 1; i < Number(first.slice(0, colon)); ++i) {
       texts.push(await this.store.get(`${key}/${i}`, PATIENCE_MS));
     }
-    return JSON.parse(texts.join('')) as JsonObject;
+    return JSON.parse(texts.join('')) as Message;
   }
 
-  private async awaitKey(key: string, deadline: number): Promise<string | null> {
+  private async awaitKey(key: string, waiting: Waiting): Promise<string | null> {
     for (let wait = 0; ; wait = Math.min(wait + 1, 20)) {
       try {
         return await this.store.get(key, Math.min(wait, PATIENCE_MS));
@@ -164,7 +230,8 @@ export class StoreWorld implements CheckpointWorld {
         if (!(error instanceof DsError && error.got === 'no such key')) throw error;
       }
       this.options.check();
-      if (Date.now() >= deadline) return null;
+      if (waiting.isOver) return null;
+      await waiting.standOnce();
       await pause(wait);
     }
   }
@@ -179,10 +246,48 @@ export class StoreWorld implements CheckpointWorld {
   }
 
   private key(round: number, rank: number): string {
+    return `${this.place(round)}/${rank}`;
+  }
+
+  private arrivalKey(round: number): string {
+    return `${this.place(round)}/arrived`;
+  }
+
+  private place(round: number): string {
     const { name, first } = this.options;
     const at = round === 0 && first ? first : { name, number: round };
-    return `${at.name}/${at.number}/${rank}`;
+    return `${at.name}/${at.number}`;
   }
+}
+
+/** How long a rank has waited for others in a round. */
+class Waiting {
+  /** This rank stands in. */
+  hasStood = false;
+  private readonly begin = Date.now();
+  private hasTried = false;
+
+  constructor(
+    private readonly timeout: number,
+    private readonly stand: (() => Promise<boolean>) | null,
+  ) {}
+
+  get isOver(): boolean {
+    return Date.now() >= this.begin + this.timeout;
+  }
+
+  async standOnce(): Promise<void> {
+    if (this.hasTried || !this.stand || Date.now() < this.begin + STAND_IN_MS) return;
+    this.hasTried = true;
+    this.hasStood = await this.stand();
+  }
+}
+
+/** What ranks in a collective learn of a rank that waits for them in a call. */
+function textOf(label: string, rank: number, missing: readonly number[]): string {
+  const call = CALLS.get(label) as string;
+  const others = missing.length === 1 ? `rank ${missing[0]}` : `ranks ${missing.join(', ')}`;
+  return `rank ${rank} waits in ${call} for ${others}: ${call} must be called on all ranks`;
 }
 
 /** ASCII only: a chunk then has as many bytes as characters, and no character lies in two. */
