@@ -12,6 +12,15 @@ import type { Case } from '../support/case.js';
 const ROWS = 37;
 const CLASSES = 13;
 
+const LOSSES: Readonly<Record<string, (x: Tensor, t: Tensor) => Tensor>> = {
+  mse: (x, t) => new nn.MSELoss().call(x, t),
+  l1: (x, t) => ops.l1Loss(x, t),
+  huber: (x, t) => ops.huberLoss(x, t),
+  smoothL1: (x, t) => ops.smoothL1Loss(x, t),
+  bce: (x, t) => ops.binaryCrossEntropyWithLogits(x, t),
+  klDiv: (x, t) => ops.klDiv(x, t),
+};
+
 type Reduction = ops.LossReduction;
 const reductions: readonly Reduction[] = ['mean', 'sum', 'none'];
 
@@ -193,6 +202,30 @@ const corners: Case[] = [
     assertClose([loss.item()], [(2 + 0.5 * (Math.log(0.5) + 3)) / 2], 1e-6, 'loss');
     loss.backward();
     assertClose(x.grad?.toArray() ?? [], [0, -0.5, -0.25, 0], 1e-6, 'gradient');
+  }),
+  lossCase('of two floating dtypes are those of the wider one', (device) => {
+    const values = draw('wider', 12, -2, 2);
+    const wanted = draw('wider target', 12, 0, 1);
+    for (const [a, b, wide] of [
+      ['f16', 'f32', 'f32'],
+      ['f32', 'bf16', 'f32'],
+      ['f16', 'bf16', 'f32'],
+      ['bf16', 'f64', 'f64'],
+    ] as const) {
+      for (const [name, loss] of Object.entries(LOSSES)) {
+        const x = Tensor.from(values, { device }).to(a).detach().requireGrad();
+        const t = Tensor.from(wanted, { device }).to(b);
+        const wider = x.detach().to(wide).requireGrad();
+        const [own, other] = [loss(x, t), loss(wider, t.to(wide))];
+        assert.equal(own.dtype, wide, name);
+        assert.deepEqual(own.toArray(), other.toArray(), `${name} of ${a} and ${b}`);
+        own.backward();
+        other.backward();
+        assert.equal(x.grad?.dtype, a, name);
+        assert.deepEqual(x.grad?.toArray(), wider.grad?.to(a).toArray(), name);
+      }
+    }
+    assert.equal(ops.mse(ops.zeros([2], { dtype: 'f16', device }), 1).dtype, 'f16');
   }),
   lossCase('of nothing: a sum of 0, a mean of NaN', (device) => {
     const empty = ops.zeros([0, 3], { device });

@@ -1,12 +1,14 @@
 // Losses of an input and a target element by element: squared, absolute, Huber, binary
 // cross-entropy, KL divergence.
 import { DsError } from '../../errors.js';
+import { isFloating } from '../../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { phrase } from '../../runtime/phrase.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { describe } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { Tensor } from '../tensor.js';
+import { cast } from './creation.js';
 import { customFunction } from './custom-function.js';
 import { add, div, maximum, minimum, mul, ne, sub, where } from './elementwise.js';
 import type { Operand } from './operands.js';
@@ -57,6 +59,22 @@ function requireTarget(op: string, x: Tensor, target: Operand): void {
   throw shapeError(op, `a target like ${describe(x)}`, describe(target), hint);
 }
 
+/**
+ * body(x, target) of two floating dtypes in the wider one, f32 for f16 beside bf16, as PyTorch's
+ * losses: outputs of 16 bits and f32 targets have an f32 loss.
+ */
+function promoted(
+  x: Tensor,
+  target: Operand,
+  body: (x: Tensor, target: Operand) => Tensor,
+): Tensor {
+  const isPlain =
+    !(target instanceof Tensor) || x.dtype === target.dtype || !isFloating(target.dtype);
+  if (isPlain || !isFloating(x.dtype)) return body(x, target);
+  const wide = x.dtype === 'f64' || target.dtype === 'f64' ? 'f64' : 'f32';
+  return body(cast(x, wide), cast(target, wide));
+}
+
 /** A loss of the differences x - target. */
 function ofDifferences(
   op: string,
@@ -67,12 +85,13 @@ function ofDifferences(
 ): Tensor {
   requireTarget(op, x, target);
   const reduction = reductionOf(op, given);
-  return scope(() => reduced(rule(sub(x, target)), reduction));
+  const losses = (a: Tensor, b: Operand): Tensor => reduced(rule(sub(a, b)), reduction);
+  return scope(() => promoted(x, target, losses));
 }
 
 /**
- * (x - target)^2, averaged: of x's dtype. The target has x's shape or one element. Throws DS_SHAPE,
- * DS_DTYPE, DS_ARGUMENT.
+ * (x - target)^2, averaged: of x's dtype, or of the wider one where the target is floating too. The
+ * target has x's shape or one element. Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
  */
 export function mse(x: Tensor, target: Operand, given: LossOptions = {}): Tensor {
   const { reduction } = readOptions('mse', given, LOSS);
@@ -160,8 +179,8 @@ export interface BceWithLogitsOptions extends LossOptions {
 
 /**
  * -(posWeight t log sigmoid(x) + (1 - t) log(1 - sigmoid(x))), averaged: binary cross-entropy of
- * logits x with targets t in [0, 1] of x's shape, of x's dtype, without overflow. Throws DS_SHAPE,
- * DS_DTYPE, DS_ARGUMENT.
+ * logits x with targets t in [0, 1] of x's shape, of the dtype that mse() has, without overflow.
+ * Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
  */
 export function binaryCrossEntropyWithLogits(
   x: Tensor,
@@ -177,8 +196,8 @@ export function binaryCrossEntropyWithLogits(
   if (!sameShape(x.shape, target.shape)) {
     throw shapeError(op, `a target like ${describe(x)}`, describe(target));
   }
-  return scope(() => {
-    const wanted = target.to(x.dtype);
+  const losses = (x: Tensor, other: Operand): Tensor => {
+    const wanted = cast(other as Tensor, x.dtype);
     const negative = mul(sub(1, wanted), x);
     const tail = softplusOf(neg(x));
     // (1 - t) x + (1 - t + posWeight t) log(1 + exp(-x)).
@@ -188,7 +207,8 @@ export function binaryCrossEntropyWithLogits(
     const weighted = weight ? mul(losses, weight.to(x.dtype)) : losses;
     requireBroadcast(op, x, weighted);
     return reduced(weighted, reduction);
-  });
+  };
+  return scope(() => promoted(x, target, losses));
 }
 
 /** Weights repeat to the losses' shape, and not the other way round. */
@@ -210,8 +230,8 @@ export interface KlDivOptions {
 
 /**
  * target (log target - x) for log probabilities x and probabilities `target` of x's shape, 0 where
- * the target is 0; averaged over all elements, of x's dtype. Throws DS_SHAPE, DS_DTYPE,
- * DS_ARGUMENT. Source: Kullback & Leibler 1951.
+ * the target is 0; averaged over all elements, of the dtype that mse() has. Throws DS_SHAPE,
+ * DS_DTYPE, DS_ARGUMENT. Source: Kullback & Leibler 1951.
  */
 export function klDiv(x: Tensor, target: Tensor, given: KlDivOptions = {}): Tensor {
   const options = readOptions('kl_div', given, { reduction: true, logTarget: true });
@@ -219,13 +239,15 @@ export function klDiv(x: Tensor, target: Tensor, given: KlDivOptions = {}): Tens
   const reduction = reductionOf<LossReduction | 'batchmean'>('kl_div', options.reduction, known);
   requireTensor('kl_div', target);
   requireTarget('kl_div', x, target);
-  return scope(() => {
+  const lossOf = (x: Tensor, other: Operand): Tensor => {
+    const target = other as Tensor;
     const losses = options.logTarget
       ? mul(exp(target), sub(target, x))
       : sub(entropyTerm(target), mul(target, x));
     if (reduction !== 'batchmean') return reduced(losses, reduction);
     return div(sum(losses), x.shape[0] ?? 1);
-  });
+  };
+  return scope(() => promoted(x, target, lossOf));
 }
 
 /** t log t, and 0 where t is 0. */
