@@ -187,6 +187,7 @@ function gathering(engine: Engine): number[] {
     all.map(({ numel }) => numel),
   );
   settingInside(engine, first);
+  settingBeside(engine);
   const mistyped = { modifierRnk: 0 } as zero.GatherOptions;
   assert.throws(() => zero.GatheredParameters(engine, mistyped, () => 0), /"modifierRank"/);
   return [...losses, held, step(engine, 2), step(engine, 3)];
@@ -212,6 +213,38 @@ function settingInside(engine: Engine, parameter: nn.Parameter): void {
     assert.deepEqual(read(), before);
     value.dispose();
   });
+}
+
+/**
+ * A body writes one parameter of a layer, and sets another one by safeSetFullFp32Param(): both count,
+ * the second with all bits of its master, and what other ranks write is lost as ever.
+ */
+function settingBeside(engine: Engine): void {
+  const [name, module] = [...engine.module.namedModules()].find(
+    ([, one]) => [...one.namedParameters()].length > 1 && [...one.children()].length === 0,
+  ) as [string, nn.Module];
+  const [[first, written], [, set]] = [...module.namedParameters()] as [
+    [string, nn.Parameter],
+    [string, nn.Parameter],
+  ];
+  const root = engine.worldSize - 1;
+  const value = pattern(written, engine.device, 0.5 + (engine.globalRank === root ? 0 : 1));
+  const exact = pattern(set, engine.device, 1 / 3);
+  zero.GatheredParameters(engine, { modifierRank: root }, () => {
+    engine.module.loadStateDict({ [`${name}.${first}`]: value }, { strict: false });
+    zero.safeSetFullFp32Param(set, exact);
+  });
+  const wanted = pattern(written, engine.device, 0.5);
+  const rounded = scope(() => wanted.to(written.dtype).to('f32').toArray().join());
+  for (const [parameter, text] of [
+    [written, rounded],
+    [set, exact.toArray().join()],
+  ] as const) {
+    const master = zero.safeGetFullFp32Param(parameter) as Tensor;
+    assert.equal(master.toArray().join(), text);
+    master.dispose();
+  }
+  for (const one of [value, exact, wanted]) one.dispose();
 }
 
 /**

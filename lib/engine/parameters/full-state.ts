@@ -18,6 +18,7 @@ import { overlap, type Piece, shardOf } from '../../zero/layout.js';
 import type { Partition, WeightPart } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
 import { settle } from '../step/settle.js';
+import { keepingWrites } from './open-writes.js';
 import { type HeldParameter, type OwnedParameter, ownerOf } from './owned-parameters.js';
 
 /**
@@ -134,7 +135,10 @@ function setState(parameter: Parameter, value: Tensor, name: string): void {
     }),
   );
   state.changed(partition);
-  if (name === 'master') publishMasters(engine, [partition]);
+  if (name !== 'master') return;
+  const { unit } = partition;
+  const parameters = unit.layout.slots.map((slot) => unit.parameterOf(slot));
+  keepingWrites(parameter, parameters, () => publishMasters(engine, [partition]));
 }
 
 /** Sets this rank's part of the master weights: `values` f32 on the device, the whole parameter. */

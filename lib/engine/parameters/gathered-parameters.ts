@@ -1,7 +1,6 @@
 // GatheredParameters: whole parameters on every rank for a while, and one rank's changes to them on
 // all.
 
-import { createHash } from 'node:crypto';
 import { DsError } from '../../errors.js';
 import { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
@@ -14,6 +13,7 @@ import { takeOver } from '../../zero/collectives.js';
 import type { EngineCore } from '../engine-parts.js';
 import { settle } from '../step/settle.js';
 import { publishFrozen, publishMasters, writeFrozen, writeMaster } from './full-state.js';
+import { openForWrites, takeWritten } from './open-writes.js';
 import {
   type HeldParameter,
   heldBy,
@@ -86,10 +86,9 @@ type Shared = HeldParameter | WholeParameter;
 const isFrozenPart = (one: Shared): one is HeldParameter => 'part' in one && !isOwned(one);
 
 function modified<Result>(held: readonly Shared[], root: number, body: () => Result): Result {
-  const before = held.map(({ parameter }) => fingerprint(parameter));
   const outcome = outcomeOf(held, body);
   try {
-    adoptChanges(held, root, before);
+    adoptChanges(held, root);
   } catch (error) {
     // Where the body threw, that says more of why ranks did not come together.
     if (!('error' in outcome)) throw error;
@@ -103,20 +102,20 @@ function outcomeOf<Result>(
   held: readonly Shared[],
   body: () => Result,
 ): { result: Result } | { error: unknown } {
+  const close = openForWrites(held.map(({ parameter }) => parameter));
   try {
-    for (const { parameter } of held) (parameter as Parameter).isOpen = true;
     return { result: body() };
   } catch (error) {
     return { error };
   } finally {
-    for (const { parameter } of held) (parameter as Parameter).isOpen = false;
+    close();
   }
 }
 
-/** What rank `root` has written since `before` counts on all ranks, which make the same calls. */
-function adoptChanges(held: readonly Shared[], root: number, before: readonly string[]): void {
+/** What rank `root` has written in the body counts on all ranks, which make the same calls. */
+function adoptChanges(held: readonly Shared[], root: number): void {
   const { engine } = held[0] as Shared;
-  const written = held.map(({ parameter }, i) => fingerprint(parameter) !== before[i]);
+  const written = held.map(({ parameter }) => takeWritten(parameter));
   const [changed, lost] = writtenBy(root, held, written);
   const { ranks, state } = engine.parts;
   state.synchronize();
@@ -171,11 +170,6 @@ function wholeAmong(what: Gatherable): WholeParameter[] {
 function listOf(what: Exclude<Gatherable, EngineCore>): Parameter[] {
   const several = what instanceof Module ? what.parameters() : what;
   return [...new Set(several instanceof Tensor ? [several] : several)];
-}
-
-/** Of the bits. */
-function fingerprint(parameter: Tensor): string {
-  return createHash('sha1').update(parameter.toRaw()).digest('base64');
 }
 
 /** What one rank writes to its part of a layer says nothing of the other parts. */

@@ -1,0 +1,53 @@
+// What the body of a GatheredParameters has written so far: other changes of the same unit keep it.
+import { createHash } from 'node:crypto';
+import type { Parameter } from '../../nn/parameter.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { noGrad, type Tensor, within } from '../../tensor/index.js';
+
+/** Fingerprints of parameters that a body may write, from before it wrote. */
+const before = new Map<Tensor, string>();
+
+/** Of the bits. */
+function fingerprint(parameter: Tensor): string {
+  return createHash('sha1').update(parameter.toRaw()).digest('base64');
+}
+
+/** Lets a body write `parameters`. Returns a function that ends that. */
+export function openForWrites(parameters: readonly Tensor[]): () => void {
+  for (const parameter of parameters) {
+    before.set(parameter, fingerprint(parameter));
+    (parameter as Parameter).isOpen = true;
+  }
+  return () => {
+    for (const parameter of parameters) (parameter as Parameter).isOpen = false;
+  };
+}
+
+/** Whether the body has written `parameter`, of which it is asked once, at the end. */
+export function takeWritten(parameter: Tensor): boolean {
+  const isWritten = fingerprint(parameter) !== before.get(parameter);
+  before.delete(parameter);
+  return isWritten;
+}
+
+/**
+ * Runs `body`, which sets `parameter` on all ranks and gathers its unit's `parameters` again: what
+ * an open body has written to the others stays, and `parameter` counts as not written.
+ */
+export function keepingWrites(
+  parameter: Tensor,
+  parameters: Iterable<Tensor>,
+  body: () => void,
+): void {
+  const written = [...parameters].filter(
+    (one) => one !== parameter && before.has(one) && fingerprint(one) !== before.get(one),
+  );
+  const kept = written.map((one) => noGrad(() => within(null, () => one.clone())));
+  try {
+    body();
+    for (const [i, one] of written.entries()) kernels.copy({ in: kept[i] as Tensor, out: one });
+  } finally {
+    for (const one of kept) one.dispose();
+  }
+  if (before.has(parameter)) before.set(parameter, fingerprint(parameter));
+}
