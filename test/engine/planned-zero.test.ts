@@ -3,9 +3,9 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { plannedConfigs } from '../../lib/config/index.js';
+import { plannedConfigs, resolveConfig } from '../../lib/config/index.js';
 import { roomOf, type Standing } from '../../lib/engine/setup/planned-room.js';
-import { choosePlanned, measured } from '../../lib/engine/setup/planned-zero.js';
+import { choosePlanned, chooseUpdates, measured } from '../../lib/engine/setup/planned-zero.js';
 import { type DsConfig, initialize, nn, optim, seed, Trainer } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { hostLimits } from '../../lib/runtime/host-limits.js';
@@ -58,6 +58,64 @@ async function onGpu(
   expect(cpu().memory.allocations).toBe(before);
   return { zero, line };
 }
+
+/** The same of 10B parameters with weights and state in host memory, as `offload` says. */
+async function updatesOnGpu(device: number, host: number, offload: object = {}, more: object = {}) {
+  const sizes = { vocabSize: 50304, maxSeq: 1024, layers: 50, heads: 32, channels: 4096 };
+  const module = new nn.models.GPT2({ ...sizes, activationCheckpointing: true });
+  const memory = { cap: device * GIB, total: 139 * GIB, inUse: 0 };
+  const gpu = { kind: 'cuda', name: 'cuda:0', memory };
+  const job = { world: { device: gpu }, worldSize: 1, rank: 0, mesh: { size: () => 1 } } as never;
+  const zero_optimization = {
+    stage: 3,
+    offload_param: { device: 'cpu' },
+    offload_optimizer: { device: 'cpu', ...offload },
+  };
+  const given = { train_micro_batch_size_per_gpu: 10, bf16: { enabled: true }, zero_optimization };
+  const config = resolveConfig({ ...given, ...more } as DsConfig, { worldSize: 1 });
+  const optimizer = new optim.AdamW(module.parameters(), {
+    ...{ lr: 1e-3, fp32OptimizerStates: false },
+  });
+  const asked = { module, config, optimizer, plan: null } as never;
+  jest.mocked(hostLimits).mockReturnValueOnce(limits(host));
+  const notices: string[] = [];
+  const warn = jest.spyOn(process, 'emitWarning').mockImplementation((text) => {
+    notices.push(String(text));
+  });
+  try {
+    const found = await chooseUpdates(job, asked, () => measured(module, job));
+    const { super_offload, gpu_share } = found.zero_optimization.offload_optimizer;
+    return { super_offload, gpu_share, notices };
+  } finally {
+    warn.mockRestore();
+    // A limit that was not asked for is not the next test's.
+    const { hostLimits: actual } = jest.requireActual('../../lib/runtime/host-limits.js');
+    jest.mocked(hostLimits).mockReset().mockImplementation(actual);
+  }
+}
+
+describe('updates of weights in host memory on a GPU', () => {
+  beforeEach(() => cpu().trim());
+
+  test('wait for the verdict where the device is short of memory, as the plan says', async () => {
+    const short = await updatesOnGpu(32, 200);
+    expect(short).toMatchObject({ super_offload: false, gpu_share: null });
+    expect(short.notices).toEqual([expect.stringMatching(/^initialize: updates wait .* no room/)]);
+    const wide = { super_offload: null, gpu_share: null, notices: [] };
+    expect(await updatesOnGpu(48, 200)).toEqual(wide);
+    expect(await updatesOnGpu(139, 200)).toEqual(wide);
+  });
+
+  test('follow what is written, and are asked of no plan elsewhere', async () => {
+    for (const super_offload of [true, false]) {
+      const found = await updatesOnGpu(32, 200, { super_offload });
+      expect(found).toEqual({ super_offload, gpu_share: null, notices: [] });
+    }
+    const zero_optimization = { stage: 2, offload_optimizer: { device: 'cpu' } };
+    const elsewhere = await updatesOnGpu(32, 200, {}, { zero_optimization });
+    expect(elsewhere).toEqual({ super_offload: null, gpu_share: null, notices: [] });
+  });
+});
 
 describe('for a GPU', () => {
   // What earlier tests have left to the allocator counts as room.

@@ -216,8 +216,8 @@ function settingInside(engine: Engine, parameter: nn.Parameter): void {
 }
 
 /**
- * A body writes one parameter of a layer, and sets another one by safeSetFullFp32Param(): both count,
- * the second with all bits of its master, and what other ranks write is lost as ever.
+ * A body writes one parameter of a layer, and sets another one by safeSetFullFp32Param(): both
+ * count, the second with all bits of its master, and what other ranks write is lost as ever.
  */
 function settingBeside(engine: Engine): void {
   const [name, module] = [...engine.module.namedModules()].find(

@@ -60,7 +60,13 @@ import {
   type Tie,
   tieOf,
 } from './pipeline.js';
-import { choosePlanned, measured, type Planned } from './planned-zero.js';
+import {
+  choosePlanned,
+  chooseUpdates,
+  type Measured,
+  measured,
+  type Planned,
+} from './planned-zero.js';
 import { idleMomentum, unusedRates } from './schedule.js';
 import { shardSizes } from './shard-sizes.js';
 import { shareLayers } from './share-layers.js';
@@ -128,7 +134,9 @@ export async function buildEngine(
   const tokens = requireSequence(asked, job);
   const cuts = { stages: plan !== null, layers, tokens };
   const ranks = await ranksOf(job, cuts, shardSizes(asked.config));
-  const settled = plan ? asked.config : await requireMemory(job, asked, ranks.shards.size);
+  const measure = (): Measured => (layers && whole ? whole : measured(module, job));
+  const chosen = { ...asked, config: await chooseUpdates(job, asked, measure) };
+  const settled = plan ? asked.config : await requireMemory(job, chosen, ranks.shards.size);
   const decisions = { ...asked, config: settled };
   const links = plan && (await openLinks(job, plan));
   const ties = plan ? await openTies(job, plan, optimizer) : [];

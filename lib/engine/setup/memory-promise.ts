@@ -90,7 +90,7 @@ export function notice(text: string): void {
 }
 
 /** The same configuration, frozen as well, with updates after the verdict. */
-function waiting(config: ResolvedConfig): ResolvedConfig {
+export function waiting(config: ResolvedConfig): ResolvedConfig {
   const zero = config.zero_optimization;
   const offload = Object.freeze({ ...zero.offload_optimizer, super_offload: false });
   const settled = Object.freeze({ ...zero, offload_optimizer: offload });

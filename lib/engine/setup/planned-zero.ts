@@ -17,14 +17,16 @@ import {
   type Setup,
   setupOfConfig,
   sizesOf,
+  usedShare,
   type Way,
+  weighWay,
 } from '../../plan/index.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { numel } from '../../runtime/view.js';
 import type { Decisions } from '../engine-parts.js';
 import { isCutOver } from './cut-layers.js';
 import { speculates } from './master-halves.js';
-import { notice } from './memory-promise.js';
+import { notice, waiting } from './memory-promise.js';
 import { choiceLine, refusal } from './planned-report.js';
 import { clusterOf, roomOf, standingOf } from './planned-room.js';
 import { exchanged } from './setup-world.js';
@@ -73,30 +75,81 @@ export async function choosePlanned(
   { configs, sequenceLength }: Planned,
   model: Measured,
 ): Promise<ResolvedConfig> {
-  const { device } = job.world;
-  const own = standingOf(asked.module, asked.config, device);
-  const standings = await exchanged(job, own);
-  const cluster = clusterOf(standings);
-  const seq = model.isKnown ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
-  const facts = { job, asked, model, cluster, seq };
   const possible = configs.filter((config) => isPossible(config, asked, job));
   // Where none seems to be, what is built of the choice says why, if it is so.
-  const ways = (possible.length > 0 ? possible : configs).map(
-    (config): Way<ResolvedConfig> => ({ config, setup: setupOf(config, facts) }),
-  );
-  const isHost = device.kind === 'cpu';
-  const room = roomOf(standings);
-  const sizes = trainedBy(asked.optimizer, model.sizes);
-  const weights = { sizes, knowsActivations: model.isKnown, isHost, cluster, rates: H200, room };
-  const { best, leanest } = chooseWay(ways, weights);
-  const { isKnown } = model;
-  const context = { room, isHost, isKnown, deviceName: own.deviceName, ranks: job.worldSize };
+  const left = possible.length > 0 ? possible : configs;
+  const { best, leanest, context } = await choice(job, asked, left, { model, sequenceLength });
   if (!best) throw refusal(leanest, context);
   if (job.rank === 0) {
     process.stdout.write(`${choiceLine(best, context)}\n`);
     for (const text of best.config.notices) notice(text);
   }
   return best.config;
+}
+
+/**
+ * The configuration for weights and state in host memory where `super_offload` is left open. Where
+ * the device has no room to try updates out with its share of them, and the plan expects faster
+ * steps after the verdict, updates wait. The same on every rank; rank 0 gives a notice. Rejects
+ * with DS_COMM.
+ */
+export async function chooseUpdates(
+  job: Distributed,
+  asked: Decisions,
+  measure: () => Measured,
+): Promise<ResolvedConfig> {
+  const { config, optimizer } = asked;
+  const { device } = job.world;
+  const { stage, offload_optimizer: state, offload_param: param } = config.zero_optimization;
+  const inHost = stage === 3 && param.device === 'cpu' && state.device === 'cpu';
+  const isOpen = state.super_offload === null && device.kind !== 'cpu';
+  if (!inHost || !isOpen || !speculates({ config, optimizer, device })) return config;
+  const tried = state.gpu_share === null ? [config, withoutShare(config)] : [config];
+  const ways = [...tried, ...tried.map(waiting)];
+  const facts = { model: measure(), sequenceLength: undefined };
+  const { best, firstFits } = await choice(job, asked, ways, facts);
+  if (firstFits || !best || best.setup.speculates || best.step === null) return config;
+  if (job.rank === 0) {
+    notice(
+      'initialize: updates wait until backward has ended ("super_offload": false), which the plan ' +
+        'expects to be faster: the device has no room to try them out with its share of them. "super_offload": true tries them out.',
+    );
+  }
+  return waiting(config);
+}
+
+function withoutShare(config: ResolvedConfig): ResolvedConfig {
+  const zero = config.zero_optimization;
+  const offload = Object.freeze({ ...zero.offload_optimizer, gpu_share: 0 });
+  const settled = Object.freeze({ ...zero, offload_optimizer: offload });
+  return Object.freeze({ ...config, zero_optimization: settled });
+}
+
+/** What the plan makes of `configs` with what all ranks have. */
+async function choice(
+  job: Distributed,
+  asked: Decisions,
+  configs: readonly ResolvedConfig[],
+  { model, sequenceLength }: { model: Measured; sequenceLength: number | undefined },
+) {
+  const { device } = job.world;
+  const own = standingOf(asked.module, asked.config, device);
+  const standings = await exchanged(job, own);
+  const cluster = clusterOf(standings);
+  const seq = model.isKnown ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
+  const facts = { job, asked, model, cluster, seq };
+  const ways = configs.map(
+    (config): Way<ResolvedConfig> => ({ config, setup: setupOf(config, facts) }),
+  );
+  const isHost = device.kind === 'cpu';
+  const room = roomOf(standings);
+  const sizes = trainedBy(asked.optimizer, model.sizes);
+  const { isKnown } = model;
+  const weights = { sizes, knowsActivations: isKnown, isHost, cluster, rates: H200, room };
+  const context = { room, isHost, isKnown, deviceName: own.deviceName, ranks: job.worldSize };
+  const first = weighWay(ways[0] as Way<ResolvedConfig>, weights);
+  const firstFits = usedShare(first, weights, room.host) <= 1;
+  return { ...chooseWay(ways, weights), firstFits, context };
 }
 
 /**
