@@ -41,7 +41,7 @@ export {
 } from './config/index.js';
 /** Datasets, samplers, loaders and token files. */
 export * as data from './data/index.js';
-export type { Engine, EngineOptimizer, EngineStepOptions } from './engine/engine.js';
+export type { Engine } from './engine/engine.js';
 export { scaleJointLoss } from './engine/joint-loss.js';
 export type { MicroBatches, PipelineEngine } from './engine/pipeline-engine.js';
 export type { ExportWeightsOptions, SaveOptions } from './engine/saving/checkpointer.js';
@@ -49,6 +49,7 @@ export type { LoadedCheckpoint, LoadOptions } from './engine/saving/restore.js';
 export type { Stateful } from './engine/saving/stateful.js';
 export type { Clients } from './engine/setup/clients.js';
 export type { ShortensInputs } from './engine/step/curriculum.js';
+export type { EngineOptimizer, EngineStepOptions } from './engine/step/engine-optimizer.js';
 export type { DropsLayers, LayerDrop } from './engine/step/layer-drop.js';
 export type { Progress } from './engine/step/progress.js';
 export type { DropsTokens, TokenDrop } from './engine/step/token-drop.js';

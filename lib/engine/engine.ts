@@ -1,12 +1,9 @@
 // The engine: one training step as DeepSpeed users know it, forward / backward / step.
 import type { ResolvedConfig } from '../../types/config.js';
-import type { Mesh, ProcessGroup } from '../comm/index.js';
+import type { Mesh } from '../comm/index.js';
 import type { Module } from '../nn/module.js';
-import type { Optimizer } from '../optim/optimizer.js';
-import type { Metric } from '../optim/reduce-on-plateau.js';
 import type { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireEnded } from '../runtime/synchronous.js';
 import { TensorGrowth } from '../tensor/growth.js';
 import { backward, Scope, sharingSamples, type Tensor } from '../tensor/index.js';
@@ -23,31 +20,19 @@ import {
 } from './saving/checkpointer.js';
 import type { LoadedCheckpoint, LoadOptions } from './saving/restore.js';
 import type { Stateful } from './saving/stateful.js';
-import { StoreWorld } from './saving/store-world.js';
 import { requireTraining } from './setup/untrained.js';
+import {
+  type EngineOptimizer,
+  type EngineStepOptions,
+  metricsIn,
+  zeroedBy,
+} from './step/engine-optimizer.js';
 import { lossSeed } from './step/loss-seed.js';
 import type { Progress } from './step/progress.js';
 import { sampleShareOf } from './step/sample-share.js';
 import { settle } from './step/settle.js';
 import { type PhaseTimes, untimed } from './watch/phase-timer.js';
 import { type TraceStepsOptions, tracedSteps } from './watch/traced-steps.js';
-
-/** Options of engine.step(). */
-export interface EngineStepOptions {
-  /** What a ReduceLrOnPlateau observes after an update; the same on every rank. */
-  metrics?: Metric;
-}
-
-/** The optimizer of an engine. */
-export interface EngineOptimizer extends Optimizer {
-  /**
-   * Drops the gradients since the last step(), as DeepSpeed's zero_grad(). Micro-batches stay
-   * counted. Throws DS_AUTOGRAD between the backward() that completes a step and its step().
-   */
-  zeroGrad(): void;
-}
-
-const STEP_OPTIONS: OptionNames<EngineStepOptions> = { metrics: true };
 
 /**
  * Tensors returned by forward() live until the first forward() of the next step (keep() those
@@ -100,7 +85,7 @@ export class Engine {
     this.device = parts.device;
     this.config = parts.config;
     this.progress = parts.progress;
-    this.optimizer = owned(parts, () => parts.gradients.zero());
+    this.optimizer = zeroedBy(parts, () => parts.gradients.zero());
     this.lrScheduler = parts.schedules;
     const { world, data, mesh, localRank } = parts.ranks;
     this.globalRank = world.rank;
@@ -109,14 +94,8 @@ export class Engine {
     this.dpWorldSize = data.size;
     this.dpRank = data.rank;
     this.mesh = mesh;
-    this.checkpointer = new Checkpointer(this, parts.meeting);
+    this.checkpointer = new Checkpointer(this, parts.meeting, () => this.calls.groups);
     this.calls = new JointCalls(parts.ranks, { gathers: this.zeroOptimizationStage() === 3 });
-    const { meeting } = parts;
-    if (meeting instanceof StoreWorld) {
-      meeting.standBy((text) => {
-        for (const group of this.waitedFor) group.giveUp(text);
-      });
-    }
     claimParameters(this);
     parts.owned.defer(() => disownParameters(this));
     parts.owned.defer(() => this.results.release());
@@ -181,28 +160,20 @@ export class Engine {
   /**
    * Applies the update at the accumulation boundary; before it, does nothing. The weights change
    * beside what follows: forward(), module.stateDict(), withFullWeights() and saves wait for them;
-   * who reads a parameter otherwise calls synchronize() first. After an update ReduceLrOnPlateau
-   * observes `metrics`, as with DeepSpeed's lr_kwargs. Throws DS_ARGUMENT for a metric that no
-   * schedule observes.
+   * who reads a parameter otherwise calls synchronize() first.
    */
   step(given: EngineStepOptions = {}): void {
     this.requireChangeable('engine.step');
-    const { metrics } = readOptions('engine.step', given, STEP_OPTIONS);
-    if (metrics !== undefined) this.lrScheduler.requireMetric('engine.step', metrics);
+    const metrics = metricsIn(given, this.lrScheduler);
     this.calls.step(() => this.update());
     if (metrics !== undefined && this.updated) this.lrScheduler.observe('engine.step', metrics);
   }
 
-  /** @internal Throws after destroy(), without an optimizer, and while the state is saved. */
+  /** @internal Throws after destroy(), without an optimizer, while the state is saved. */
   protected requireChangeable(op: string): void {
     this.calls.requireOpen(op);
     requireTraining(op, this.optimizer);
     this.checkpointer.requireIdle(op);
-  }
-
-  /** @internal The groups in which other ranks may wait for this one. */
-  protected get waitedFor(): readonly ProcessGroup[] {
-    return this.calls.groups;
   }
 
   /** @internal step(), by whoever knows that it is time. */
@@ -524,12 +495,4 @@ export class Engine {
     const head = `Engine(step ${globalSteps}, ${optimizer.name}, ${stage}, ${device.name}${rank})`;
     return depth < 0 ? head : `${head} of ${module}`;
   }
-}
-
-/** The optimizer with a zeroGrad() of the engine, which it has until the engine is destroyed. */
-function owned({ optimizer, owned }: EngineParts, zeroGrad: () => void): EngineOptimizer {
-  const property = { value: zeroGrad, configurable: true, writable: true };
-  Object.defineProperty(optimizer, 'zeroGrad', property);
-  owned.defer(() => delete (optimizer as Partial<EngineOptimizer>).zeroGrad);
-  return optimizer as EngineOptimizer;
 }

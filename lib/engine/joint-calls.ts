@@ -8,6 +8,7 @@ import type { Ranks } from './ranks.js';
 export class JointCalls {
   private readonly passing: JointGroups;
   private readonly stepping: JointGroups;
+  private readonly more: (ProcessGroup | null)[] = [];
   /** The last call has thrown. */
   private hasFailed = false;
   private isClosed = false;
@@ -28,9 +29,14 @@ export class JointCalls {
     if (this.isClosed) throw destroyed(op);
   }
 
+  /** Ranks of `more` wait for this one, too. */
+  join(more: JointGroups): void {
+    this.more.push(...(more.always ?? []));
+  }
+
   /** The groups in which ranks may wait for this one. */
   get groups(): ProcessGroup[] {
-    const all = [...(this.passing.always ?? []), ...(this.stepping.perhaps ?? [])];
+    const all = [...(this.passing.always ?? []), ...(this.stepping.perhaps ?? []), ...this.more];
     return [...new Set(all)].filter((group) => group !== null && group.size > 1) as ProcessGroup[];
   }
 

@@ -62,6 +62,7 @@ export class PipelineEngine extends Engine {
     const tied = pipe.ties.map(({ group }) => group);
     const joint = [world, shards, replicas, layers, tokens, ...tied, ...pipe.links.channels];
     this.together = { always: [...new Set(joint)] };
+    this.calls.join(this.together);
   }
 
   /** Stages of the pipeline. */
@@ -186,12 +187,6 @@ export class PipelineEngine extends Engine {
       labels,
       given.map(([, each]) => each),
     );
-  }
-
-  /** @internal */
-  protected override get waitedFor(): readonly ProcessGroup[] {
-    const joint = (this.together.always ?? []).filter((group) => group !== null);
-    return [...new Set([...super.waitedFor, ...joint])].filter(({ size }) => size > 1);
   }
 
   /** A batch that has failed leaves no gradients. */

@@ -378,55 +378,6 @@ async function zeroGradForgets(device: Device): Promise<void> {
   assert.deepEqual(again, expected);
 }
 
-/** DeepSpeed's joint-loss loop begins each round with zero_grad() of both optimizers. */
-async function optimizersZeroGrad(device: Device): Promise<void> {
-  const make = async (model: nn.Module): Promise<Engine> =>
-    (await initialize({ model, config: jointConfig(1), device })).engine;
-  const run = async (spoils: boolean): Promise<unknown[]> => {
-    const engines = (await Promise.all(towers().map(make))) as [Engine, Engine];
-    for (let index = 0; index < STEPS; ++index) {
-      const x = batchOf(index, device);
-      scope(() => {
-        const outputs = () => engines.map((each) => each.forward<Tensor>(x)) as [Tensor, Tensor];
-        if (spoils) jointLoss(...outputs()).backward();
-        for (const { optimizer } of engines) optimizer.zeroGrad();
-        jointLoss(...outputs()).backward();
-        for (const engine of engines) engine.step();
-      });
-      x.dispose();
-    }
-    const found = engines.map((engine) => [...weightBits(engine)]);
-    for (const engine of engines) engine.destroy();
-    return found;
-  };
-  assert.deepEqual(await run(true), await run(false));
-}
-
-/** Micro-batches stay counted, as in DeepSpeed: the step comes, from those after the call. */
-async function optimizerZeroGradBetween(device: Device): Promise<void> {
-  const run = async (drops: boolean): Promise<unknown[]> => {
-    const engine = await tinyEngine({ accumulation: 2 }, device);
-    for (let index = 0; index < 4; ++index) {
-      const { tokens, targets } = tinyBatch(index, device);
-      const loss = engine.forward<Tensor>(tokens, targets);
-      engine.backward(drops || index % 2 === 1 ? loss : scope(() => loss.mul(0).retain()));
-      if (index === 1) {
-        assert.throws(() => engine.optimizer.zeroGrad(), {
-          code: 'DS_AUTOGRAD',
-          message: /expected step\(\) first/,
-        });
-      }
-      engine.step();
-      if (drops && index % 2 === 0) engine.optimizer.zeroGrad();
-    }
-    const found = [...weightBits(engine)];
-    assert.equal(engine.globalSteps, 2);
-    engine.destroy();
-    return found;
-  };
-  assert.deepEqual(await run(true), await run(false));
-}
-
 /** As PyTorch's loops are written: no accumulation would ever come to its end. */
 async function zeroGradAtHead(device: Device): Promise<void> {
   const one = await tinyEngine({}, device);
@@ -504,7 +455,5 @@ export const cases: Case[] = [
     run: boundaryUntilStep,
   },
   { name: 'zeroGrad() forgets the gradients', run: zeroGradForgets },
-  { name: 'optimizer.zeroGrad() at the head of the joint-loss loop', run: optimizersZeroGrad },
-  { name: 'optimizer.zeroGrad() between micro-batches', run: optimizerZeroGradBetween },
   { name: 'zeroGrad() between the micro-batches of a step is an error', run: zeroGradAtHead },
 ];

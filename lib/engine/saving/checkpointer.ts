@@ -14,6 +14,7 @@ import {
   type TagValidation,
   writeTogether,
 } from '../../checkpoint/index.js';
+import type { ProcessGroup } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import { mergedNames, requireUnmerged } from '../../peft/index.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
@@ -26,6 +27,7 @@ import { catalogOf, releaseShards, wantedOf, weightShards, wholeTensors } from '
 import { HostCopy } from './host-copy.js';
 import { type LoadedCheckpoint, type LoadOptions, restoreEngine } from './restore.js';
 import { type ContentOptions, contentOf } from './snapshot.js';
+import { standBy } from './stand-by.js';
 import { StateUse } from './state-use.js';
 import { StoreWorld } from './store-world.js';
 
@@ -95,7 +97,11 @@ export class Checkpointer {
   constructor(
     private readonly engine: EngineCore,
     private readonly world: CheckpointWorld,
-  ) {}
+    /** The groups in which other ranks may wait for this one. */
+    groups: () => readonly ProcessGroup[] = () => [],
+  ) {
+    standBy(world, groups);
+  }
 
   /**
    * Writes `dir`/tag atomically: a crash at any moment leaves the previous checkpoint or the new
