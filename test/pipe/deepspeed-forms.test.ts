@@ -1,4 +1,7 @@
 // The forms of DeepSpeed's pipeline tutorial: a module as the loss, and batches of training data.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { initialize, nn, PipelineModule, seed, Tensor } from '../../lib/index.js';
 
 const config = {
@@ -84,4 +87,34 @@ test('trainBatch() without an iterator and without training data', async () => {
     message: expect.stringMatching(/expected an iterator of micro-batches.*trainingData/),
   });
   engine.destroy();
+});
+
+test('a checkpoint keeps the place in the training data', async () => {
+  const dir = mkdtempSync(join(tmpdir(), 'ds-served-'));
+  const open = async () => {
+    seed(3);
+    const options = { model: modelWith(new nn.MSELoss()), config, trainingData, device: 'cpu' };
+    return (await initialize(options)).engine;
+  };
+  const run = async (engine: Awaited<ReturnType<typeof open>>, steps: number) => {
+    const found: number[] = [];
+    for (let i = 0; i < steps; ++i) found.push((await engine.trainBatch()).item());
+    return found;
+  };
+  try {
+    const first = await open();
+    await run(first, 2);
+    await first.saveCheckpoint(dir);
+    const rest = await run(first, 4);
+    // In the engine that has gone on, and in one that has not begun.
+    await first.loadCheckpoint(dir);
+    expect(await run(first, 4)).toEqual(rest);
+    first.destroy();
+    const second = await open();
+    await second.loadCheckpoint(dir);
+    expect(await run(second, 4)).toEqual(rest);
+    second.destroy();
+  } finally {
+    rmSync(dir, { recursive: true });
+  }
 });
