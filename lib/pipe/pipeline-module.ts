@@ -49,7 +49,7 @@ export interface PipelineModuleOptions extends PipelineOptions {
   /** Modules, LayerSpecs and functions; each takes what the one before it gives, and that alone. */
   layers: Iterable<LayerLike>;
   /**
-   * The loss, one f32 element, of what the last layer gives, and the labels: a function, or a
+   * The loss, one f32 element, of the last layer's outputs and the labels: a function, or a
    * module without parameters such as nn.MSELoss. Default: the last layer gives it.
    */
   lossFn?: LossFunction | Module | null;
@@ -122,7 +122,7 @@ export function isPipelined(model: object): model is Module & Pipelined {
 }
 
 /**
- * Throws DS_ARGUMENT for what is no loss, and for a module with parameters: a loss belongs to no
+ * Throws DS_ARGUMENT for anything else, and for a module with parameters: a loss belongs to no
  * stage that could train them.
  */
 function lossFunctionOf(lossFn: unknown): LossFunction | null {

@@ -1,4 +1,4 @@
-// What the body of a GatheredParameters has written so far: other changes of the same unit keep it.
+// Keeps the writes of a GatheredParameters body when another call changes the same unit.
 import { createHash } from 'node:crypto';
 import type { Parameter } from '../../nn/parameter.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -23,7 +23,7 @@ export function openForWrites(parameters: readonly Tensor[]): () => void {
   };
 }
 
-/** Whether the body has written `parameter`, of which it is asked once, at the end. */
+/** Whether the body has written `parameter`. Call it once, at the end of the body. */
 export function takeWritten(parameter: Tensor): boolean {
   const isWritten = fingerprint(parameter) !== before.get(parameter);
   before.delete(parameter);
@@ -31,8 +31,8 @@ export function takeWritten(parameter: Tensor): boolean {
 }
 
 /**
- * Runs `body`, which sets `parameter` on all ranks and gathers its unit's `parameters` again: what
- * an open body has written to the others stays, and `parameter` counts as not written.
+ * Runs `body`, which sets `parameter` on all ranks and gathers all `parameters` of its unit again.
+ * The writes of an open body to the others stay, and `parameter` counts as not written.
  */
 export function keepingWrites(
   parameter: Tensor,

@@ -76,7 +76,7 @@ export async function choosePlanned(
   model: Measured,
 ): Promise<ResolvedConfig> {
   const possible = configs.filter((config) => isPossible(config, asked, job));
-  // Where none seems to be, what is built of the choice says why, if it is so.
+  // Where no configuration seems possible, building the chosen one gives the exact error.
   const left = possible.length > 0 ? possible : configs;
   const { best, leanest, context } = await choice(job, asked, left, { model, sequenceLength });
   if (!best) throw refusal(leanest, context);

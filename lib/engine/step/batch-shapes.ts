@@ -73,7 +73,7 @@ export class BatchShapes {
     return MODEL.filter((axis) => sizes[axis] > 1);
   }
 
-  /** What of the batches of `rank` still has other shapes after a while. */
+  /** The part whose shapes on `rank` still differ after PATIENCE_MS; null where none differs. */
   private async difference(own: Shapes, rank: number): Promise<Part | null> {
     const deadline = Date.now() + PATIENCE_MS;
     for (;;) {

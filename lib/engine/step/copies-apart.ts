@@ -35,20 +35,21 @@ function isNear(a: Float32Array, b: Float32Array, tolerance: number): boolean {
   });
 }
 
-/** Two ranks that should do the same and do not, and what shows it. */
+/** Two ranks that should do the same and do not. */
 export interface Apart {
   ranks: readonly [first: number, other: number];
-  /** On which ranks of one model differ. */
+  /** The axes that have several ranks of one model. */
   axes: readonly Axis[];
+  /** The numbers that differ. */
   what: Given | 'losses or gradients';
 }
 
-/** The ranks of a job, and what of them is compared. */
+/** The ranks of a job, and the batches that are compared. */
 export interface Among {
   shape: MeshShape;
   /** Along which ranks do and hold the same. */
   copies: readonly Axis[];
-  /** Batches that ranks of one model must have alike. */
+  /** Batches that must be the same on all ranks of one model. */
   compared: readonly Given[];
 }
 
@@ -91,7 +92,7 @@ export function findCopiesApart(
 
 const axesOf = ({ sizes }: MeshShape): Axis[] => MODEL.filter((axis) => sizes[axis] > 1);
 
-/** What every rank throws then; `step` counts from 1, and `shown` says more of what differs. */
+/** The error that every rank throws. `step` counts from 1; `shown` names the difference. */
 export function apart(
   { ranks: [first, other], axes, what }: Apart,
   step: number,

@@ -1,4 +1,4 @@
-// The optimizer as an engine's user has it, and what step() may be given for its schedules.
+// The optimizer of an engine with its zeroGrad(), and the options of engine.step().
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Metric } from '../../optim/reduce-on-plateau.js';
 import type { ScheduleSet } from '../../optim/schedule-set.js';

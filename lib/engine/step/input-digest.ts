@@ -70,7 +70,7 @@ export interface DigestSlots {
 /**
  * Adds up the tensors that a rank is given between two calls of tell(). The device computes the
  * sum of weighted bytes in the order of its compute stream, and the host waits for nothing. Shapes,
- * dtypes, and values that lie in host memory beside a GPU enter through the outline.
+ * dtypes, and values in host memory of a GPU engine, enter through the outline.
  */
 export class InputDigest {
   private outline = 0x811c9dc5;
@@ -96,7 +96,7 @@ export class InputDigest {
     }
   }
 
-  /** Writes what was added since the last call into the slots, and starts afresh. */
+  /** Writes the digest of all tensors since the last call into the slots, and starts again. */
   tell(): void {
     const { bits, outline } = this.slots;
     const value = this.isEmpty ? 0 : 1 + ((this.outline >>> 0) % (OUTLINES - 1));
@@ -107,7 +107,7 @@ export class InputDigest {
     this.drop();
   }
 
-  /** Forgets what was added since the last tell(). */
+  /** Forgets the tensors since the last tell(). */
   drop(): void {
     // The next chunk overwrites the bits; without one, tell() clears them.
     if (this.chunks > 0) this.areBitsTold = true;
