@@ -1,10 +1,7 @@
-// Trains a GPT-2 on real text with ZeRO-Offload, saves it, and samples from it; stops at Ctrl-C and
-// resumes, alone or on several ranks: node examples/gpt2-offload.js --help, ds --num_procs 2
-// examples/gpt2-offload.js
+// Trains a GPT-2 on text with ZeRO-Offload, saves it, and samples from it. Ctrl-C stops it, and
+// --resume continues, on one rank or on several.
 'use strict';
 const { writeFileSync } = require('node:fs');
-const { dirname, join } = require('node:path');
-const { parseArgs } = require('node:util');
 const {
   data,
   DsError,
@@ -14,91 +11,17 @@ const {
   monitor,
   nn,
   probeGpus,
-  readConfig,
   seed,
   version,
 } = require('@ds/native');
-const { decode, encode } = require('gpt-tokenizer/encoding/r50k_base');
-const { writeGpt2Tokenizer } = require('./gpt2-tokenizer.js');
-
-const usage = `node examples/gpt2-offload.js [options]
-  --model NAME             tiny (default), 124M, 355M, 774M, 1558M, 10B, 13B or 40B
-  --data FILE|DIR          text to train on (default: the TypeScript library's declarations)
-  --steps N                optimizer steps in all, those before a resume included (default 400)
-  --batch N                micro-batch size (default: the configuration's)
-  --seq N                  sequence length (default 128)
-  --workers N              threads that make the batches (default 0)
-  --deepspeed_config FILE  default: examples/ds_config.json
-  --nvme DIR               keep optimizer state in DIR, on a disk, instead of host memory
-  --device NAME            cpu, cuda, cuda:N or auto (default: a GPU when there is one)
-  --checkpoint             recompute activations in the backward
-  --seed N                 default 1234
-  --save DIR               write a checkpoint at the end, and when stopped by Ctrl-C or SIGTERM;
-                           ds serve DIR and ds chat DIR continue texts with it
-  --save_every N           also write one every N steps, beside training
-  --resume                 first continue from the latest checkpoint in --save DIR, if there is one
-  --trace FILE             write what two steps do when, for Perfetto or chrome://tracing
-  --summary FILE           write what was measured as JSON
-  --sample N               tokens to sample at the end (default 48)`;
-
-const { values: options } = parseArgs({
-  options: {
-    model: { type: 'string', default: 'tiny' },
-    data: { type: 'string' },
-    steps: { type: 'string', default: '400' },
-    batch: { type: 'string' },
-    seq: { type: 'string', default: '128' },
-    workers: { type: 'string', default: '0' },
-    deepspeed_config: { type: 'string', default: join(__dirname, 'ds_config.json') },
-    nvme: { type: 'string' },
-    device: { type: 'string', default: 'auto' },
-    checkpoint: { type: 'boolean', default: false },
-    seed: { type: 'string', default: '1234' },
-    save: { type: 'string' },
-    save_every: { type: 'string', default: '0' },
-    resume: { type: 'boolean', default: false },
-    trace: { type: 'string' },
-    summary: { type: 'string' },
-    sample: { type: 'string', default: '48' },
-    help: { type: 'boolean', short: 'h', default: false },
-    // `ds` gives it to every rank; initDistributed() knows the rank's place already.
-    local_rank: { type: 'string' },
-  },
-});
-
-/**
- * The configuration file, with the home of optimizer state of the command line when there is one.
- */
-function offloaded() {
-  const config = readConfig(options.deepspeed_config);
-  if (!options.nvme) return config;
-  const offload_optimizer = { device: 'nvme', nvme_path: options.nvme };
-  const { zero_optimization: zero } = config;
-  return { ...config, zero_optimization: { ...zero, offload_optimizer } };
-}
-
-/** The same with the micro-batch size of the command line when there is one. */
-function configuration() {
-  const config = offloaded();
-  if (!options.batch) return config;
-  const { train_batch_size: _, ...rest } = config;
-  return { ...rest, train_micro_batch_size_per_gpu: Number(options.batch) };
-}
-
-/** The text to train on, as GPT-2 tokens in windows of one sequence. */
-function dataset(seq) {
-  const declarations = join(dirname(require.resolve('typescript')), '.');
-  const source = options.data
-    ? { path: options.data }
-    : { path: declarations, match: /^lib\..*\.d\.ts$/ };
-  return data.TokenDataset.fromText({ ...source, encode, seq });
-}
+const { configuration, readOptions, usage } = require('./gpt2-options.js');
+const { openText, openTokenizer } = require('./gpt2-text.js');
 
 const PHASES = ['forward', 'backward', 'step'];
 
 /**
  * A monitor that keeps each step's loss, averaged over all ranks, and the milliseconds of its
- * phases; it is told a step later, so that nobody waits, on rank 0 alone.
+ * phases. Only rank 0 gets the events of a step, during the next one.
  */
 class History {
   losses = [];
@@ -116,23 +39,25 @@ class History {
   close() {}
 }
 
-/** What the bar's MFU is counted by; nothing of a device whose peak is not known. */
-function utilization({ module, device, worldSize }) {
-  const { layers, channels } = nn.models.GPT2.config(options.model);
+/** FLOPs of a token and of the devices; no peak where that of the device is unknown. */
+function utilization({ module, device, worldSize }, { seq }) {
+  const { layers, channels } = module.config;
   const positions = module.transformer.wpe.weight;
   const parameters = module.numParameters() - positions.numel;
-  const size = { parameters, layers, width: channels, sequence: Number(options.seq) };
+  const size = { parameters, layers, width: channels, sequence: seq };
   const peak = monitor.peakFlops(device, positions.dtype);
   return { flopsPerToken: monitor.flopsPerToken(size), peakFlops: peak && peak * worldSize };
 }
 
-async function train(engine, loader, { losses }) {
-  const run = { milliseconds: [], stopped: false };
-  const total = Number(options.steps);
-  const tokensPerStep = engine.trainBatchSize() * Number(options.seq);
+async function train(engine, loader, { losses }, options) {
+  const run = { milliseconds: [], stopped: false, options };
+  const { steps: total } = options;
+  const tokensPerStep = engine.trainBatchSize() * options.seq;
   const bar =
-    engine.globalRank === 0 ? new monitor.ProgressBar({ total, ...utilization(engine) }) : null;
-  const saveEvery = options.save ? Number(options.save_every) : 0;
+    engine.globalRank === 0
+      ? new monitor.ProgressBar({ total, ...utilization(engine, options) })
+      : null;
+  const saveEvery = options.save ? options.save_every : 0;
   const show = () =>
     bar?.update({
       step: engine.globalSteps,
@@ -140,7 +65,7 @@ async function train(engine, loader, { losses }) {
       tokensPerSecond: (tokensPerStep * 1000) / run.milliseconds.at(-1),
       memoryBytes: engine.device.memory.peakInUse,
     });
-  // Asking makes Ctrl-C and SIGTERM heard from the first step on.
+  // The first read installs the handlers of Ctrl-C and SIGTERM.
   run.stopped = engine.stopRequested;
   let start = performance.now();
   for await (const { tokens, targets } of new data.RepeatingLoader(loader)) {
@@ -162,34 +87,35 @@ async function train(engine, loader, { losses }) {
     run.stopped = engine.stopRequested;
     if (run.stopped) break;
   }
-  engine.synchronize(); // The last loss is told.
+  engine.synchronize(); // The monitor then has the last loss.
   if (run.milliseconds.length > 0) show();
   bar?.finish();
   return run;
 }
 
-function sample(model, prompt) {
-  const tokens = model.generate(encode(prompt), {
-    maxNewTokens: Number(options.sample),
+function sample(model, { encode, decode }, prompt, options) {
+  const ids = [...encode(prompt)];
+  const tokens = model.generate(ids, {
+    maxNewTokens: Math.min(options.sample, model.maxSeq - ids.length),
     temperature: 0.8,
     topK: 40,
-    seed: Number(options.seed),
+    seed: options.seed,
   });
   return decode(tokens);
 }
 
 const quantile = (values, q) => [...values].sort((a, b) => a - b)[Math.floor(q * values.length)];
 
-function summarize(engine, config, { losses, phases }, { milliseconds }) {
+function summarize(engine, config, { losses, phases }, { milliseconds, options }) {
   const median = quantile(milliseconds, 0.5);
   return {
-    model: options.model,
+    model: nameOf(options, engine.module),
     params: engine.module.numParameters(),
     device: `${engine.device.name} (${engine.device.info.name})`,
     world: engine.worldSize,
     steps: losses.length,
     loss: losses,
-    tokens_per_second: (engine.trainBatchSize() * Number(options.seq) * 1000) / median,
+    tokens_per_second: (engine.trainBatchSize() * options.seq * 1000) / median,
     step_ms: {
       median,
       p90: quantile(milliseconds, 0.9),
@@ -209,7 +135,8 @@ function summarize(engine, config, { losses, phases }, { milliseconds }) {
 function report(engine, config, history, run) {
   const summary = summarize(engine, config, history, run);
   const { losses } = history;
-  if (options.summary) writeFileSync(options.summary, `${JSON.stringify(summary, null, 2)}\n`);
+  const { summary: file } = run.options;
+  if (file) writeFileSync(file, `${JSON.stringify(summary, null, 2)}\n`);
   console.log(
     `loss ${losses[0].toFixed(3)} -> ${losses.at(-1).toFixed(3)} in ${summary.steps} steps, ` +
       `${Math.round(summary.tokens_per_second)} tokens/s, peak ${(summary.peak_device_bytes / 2 ** 20).toFixed(0)} MiB ` +
@@ -217,48 +144,74 @@ function report(engine, config, history, run) {
   );
 }
 
-async function main() {
-  if (options.help) return console.log(usage);
-  const job = await initDistributed({ device: options.device });
-  const say = (text) => job.rank === 0 && console.log(text);
-  seed(Number(options.seed));
-  const config = configuration();
-  const seq = Number(options.seq);
-  const shape = nn.models.GPT2.config(options.model);
-  const model = new nn.models.GPT2({
-    ...shape,
-    maxSeq: Math.max(shape.maxSeq, seq),
-    activationCheckpointing: options.checkpoint,
-  });
-  const history = new History();
-  const { engine, trainLoader } = await initialize({
-    model,
-    config,
-    trainingData: dataset(seq),
-    numWorkers: Number(options.workers),
-    device: options.device,
-    monitors: [history],
-  });
-  say(
-    `GPT-2 ${options.model}: ${model.numParameters().toLocaleString('en')} parameters on ${engine.device.info.name}`,
-  );
-  engine.recordPhases();
-  if (options.resume && (await findLatest(options.save))) {
-    const { path } = await engine.loadCheckpoint(options.save);
-    say(`resumed from ${path} at step ${engine.globalSteps}`);
-  }
-  // The first steps pay for memory and for choosing matrix algorithms.
-  if (options.trace) engine.trace(options.trace, { steps: 2, after: 2 });
-  const run = await train(engine, trainLoader, history);
+/** A GPT-2 of the named sizes. Flags and the tokenizer's vocabulary replace some of them. */
+function build({ model, sizes, seq, checkpoint }, { vocabSize }) {
+  const published = nn.models.GPT2.config(model);
+  const shape = { ...published, ...(vocabSize && { vocabSize }), ...sizes };
+  const maxSeq = Math.max(shape.maxSeq, seq);
+  return new nn.models.GPT2({ ...shape, maxSeq, activationCheckpointing: checkpoint });
+}
+
+/** The name of its sizes, or those that flags gave. */
+function nameOf({ model, sizes }, { config }) {
+  if (Object.keys(sizes).length === 0) return model;
+  return `of ${config.layers} layers of ${config.channels}`;
+}
+
+async function resume(engine, { load, loadOptimizerStates }, say) {
+  if (!load || !(await findLatest(load))) return;
+  const { path } = await engine.loadCheckpoint(load, { loadOptimizerStates });
+  say(`resumed from ${path} at step ${engine.globalSteps}`);
+}
+
+/** Saves and samples after training. */
+async function conclude(engine, options, { run, tokenizer, prompt, say }) {
+  const { module: model } = engine;
   if (run.stopped) say(`stopped after step ${engine.globalSteps}`);
   if (options.save) {
     say(`saved ${await engine.saveCheckpoint(options.save)}`);
-    if (job.rank === 0) writeGpt2Tokenizer(options.save, { maxLength: model.maxSeq });
-  } else if (run.stopped)
+    if (engine.globalRank === 0) tokenizer.write(options.save, { maxLength: model.maxSeq });
+  } else if (run.stopped) {
     say('nothing was saved: --save DIR does, and --resume goes on from there');
-  if (Number(options.sample) > 0 && !run.stopped) {
-    say(`\nsample: ${sample(model, 'interface ')}\n`);
   }
+  if (options.sample > 0 && !run.stopped) {
+    // Ranks that share the layers, or the parameters, compute it together.
+    const text = engine.withFullWeights(() => sample(model, tokenizer, prompt, options));
+    say(`\nsample: ${text}\n`);
+  }
+}
+
+async function main() {
+  const options = readOptions(process.argv.slice(2));
+  if (options.help) return console.log(usage);
+  const { device, seq, tensorParallel: tp } = options;
+  const job = await initDistributed({ device, ...(tp > 1 && { mesh: { tp } }) });
+  const say = (text) => job.rank === 0 && console.log(text);
+  if (options.ignored.length > 0) say(`without effect: ${options.ignored.join(', ')}`);
+  seed(options.seed);
+  const config = configuration(options);
+  const tokenizer = openTokenizer(options.tokenizer);
+  const { prompt, ...source } = openText(options.data);
+  say(`text: ${source.path}, ${tokenizer.title}`);
+  const history = new History();
+  const { engine, trainLoader } = await initialize({
+    model: build(options, tokenizer),
+    config,
+    trainingData: data.TokenDataset.fromText({ ...source, encode: tokenizer.encode, seq }),
+    numWorkers: options.workers,
+    device,
+    monitors: [history],
+  });
+  const { module: model } = engine;
+  say(
+    `GPT-2 ${nameOf(options, model)}: ${model.numParameters().toLocaleString('en')} parameters on ${engine.device.info.name}`,
+  );
+  engine.recordPhases();
+  await resume(engine, options, say);
+  // The first steps pay for memory and for choosing matrix algorithms.
+  if (options.trace) engine.trace(options.trace, { steps: 2, after: 2 });
+  const run = await train(engine, trainLoader, history, options);
+  await conclude(engine, options, { run, tokenizer, prompt, say });
   if (engine.globalRank === 0 && run.milliseconds.length > 0) {
     report(engine, config, history, run);
   }
@@ -267,6 +220,9 @@ async function main() {
 }
 
 main().catch((error) => {
-  console.error(error instanceof DsError ? `${error.code}: ${error.message}` : error);
+  const { code = '' } = error;
+  const isUnderstood = error instanceof DsError || code.startsWith('ERR_PARSE_ARGS');
+  console.error(isUnderstood ? `${code}: ${error.message}` : error);
+  if (code.startsWith('ERR_PARSE_ARGS')) console.error('--help lists the options.');
   process.exitCode = 1;
 });

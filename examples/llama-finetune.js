@@ -1,6 +1,4 @@
-// Fine-tunes a Llama on conversations, packed into samples, by a Trainer: node
-// examples/llama-finetune.js [--model DIR] [--data FILE.jsonl] [--output DIR] [--steps N]
-// [--device cpu] [--lora]. Without a model and data it makes tiny ones on the spot.
+// Fine-tunes a Llama on conversations, packed into samples, by a Trainer.
 'use strict';
 const { mkdirSync, mkdtempSync, rmSync, writeFileSync } = require('node:fs');
 const { tmpdir } = require('node:os');
@@ -8,11 +6,20 @@ const { join } = require('node:path');
 const { parseArgs } = require('node:util');
 const { nn, peft, seed, text, Trainer } = require('@ds/native');
 
+const usage = `node examples/llama-finetune.js [options]
+  --model DIR        a folder of Hugging Face's (default: a tiny Llama, made on the spot)
+  --data FILE.jsonl  rows { messages } (default: six questions, made on the spot)
+  --output DIR       write the model there, or with --lora the adapter
+  --steps N          optimizer steps (default 120)
+  --lora             train an adapter, not the model
+  --device NAME      cpu, cuda, cuda:N or auto (default: a GPU when there is one)`;
+
 const string = { type: 'string' };
 const { values: given } = parseArgs({
   options: {
     ...{ model: string, data: string, output: string, device: string },
     ...{ steps: { type: 'string', default: '120' }, lora: { type: 'boolean' } },
+    ...{ help: { type: 'boolean', short: 'h' }, local_rank: string },
   },
 });
 
@@ -63,6 +70,7 @@ function answer(model, tokenizer, question) {
 }
 
 async function main() {
+  if (given.help) return console.log(usage);
   seed(1);
   const tokenizer = text.Tokenizer.fromPretrained(given.model ?? join(__dirname, 'tokenizer'));
   const model = given.model ? await nn.models.fromPretrained(given.model) : makeModel(tokenizer);

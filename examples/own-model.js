@@ -1,12 +1,15 @@
-// A model of one's own in plain JavaScript: an MLP tells on which of three rings a point lies. With
-// a validation set, parameter groups, the best model and resume: node examples/own-model.js
-// [folder], or after ds --num_procs 2
+// A model of your own in plain JavaScript: an MLP predicts on which of three rings a point lies. It
+// has a validation set, parameter groups, the best model and resume.
 'use strict';
 const { join } = require('node:path');
 const ds = require('@ds/native');
 const { data, nn, noGrad, scope, Tensor } = ds;
 
 const EPOCHS = 8;
+
+const usage = `node examples/own-model.js [folder]
+ds --num_procs 2 examples/own-model.js [folder]
+  folder  checkpoints are written there, and training resumes from it (default own-classifier)`;
 
 class Classifier extends nn.Module {
   // Elements of a list are what ZeRO moves as one.
@@ -67,6 +70,7 @@ async function validate(engine, loader) {
 }
 
 async function main() {
+  if (process.argv.some((word) => word === '--help' || word === '-h')) return console.log(usage);
   const { rank, worldSize } = await ds.initDistributed({ device: 'auto' });
   const say = (text) => rank === 0 && console.log(text);
   ds.seed(1); // The same initial values in every run; ranks start with rank 0's.

@@ -1,11 +1,14 @@
-// A model of one's own: an encoder with padding mask and tied embeddings learns to fetch each
-// sequence's first token. With parameter groups, validation, the best model and resume: node
-// examples/own-model.ts [folder] (Node 22.18 or newer), or after ds --num_procs 2
+// A model of your own: an encoder with padding mask and tied embeddings learns to fetch each
+// sequence's first token. It has parameter groups, validation, the best model and resume.
 import { join } from 'node:path';
 import * as ds from '@ds/native';
 
 const { nn, noGrad, scope } = ds;
 const [PAD, MASK, VOCABULARY, LENGTH, CHANNELS, HEADS, EPOCHS] = [0, 1, 16, 12, 32, 4, 4];
+
+const usage = `node examples/own-model.ts [folder]    (Node 22.18 or newer; else compile to own-model.js)
+ds --num_procs 2 own-model.js [folder]
+  folder  checkpoints are written there, and training resumes from it (default own-encoder)`;
 
 /** Sees every token of its own sequence, and no padding. */
 class Attention extends nn.Module {
@@ -73,6 +76,7 @@ const sequences = (length: number, first: number) => ({
 });
 
 async function main(): Promise<void> {
+  if (process.argv.some((word) => word === '--help' || word === '-h')) return console.log(usage);
   const { rank, worldSize } = await ds.initDistributed({ device: 'auto' });
   const say = (text: string): void => void (rank === 0 && console.log(text));
   ds.seed(1); // The same initial values in every run; ranks start with rank 0's.

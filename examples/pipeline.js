@@ -1,21 +1,25 @@
 // GPT-2 in two stages on two ranks: each has half of the blocks.
-//
-//   ds --num_procs 2 examples/pipeline.js --device cpu      two processes on the CPU
-//   ds --num_gpus 2 examples/pipeline.js --size 1558M       two GPUs
-//
 const { parseArgs } = require('node:util');
 const { comm, initDistributed, initialize, nn, Tensor } = require('@ds/native');
+
+const usage = `ds --num_procs 2 examples/pipeline.js [options]    (or --num_gpus 2)
+  --size NAME      of GPT-2: tiny (default), 124M, 355M, 774M, 1558M, ...
+  --steps N        optimizer steps (default 20)
+  --schedule NAME  1f1b (default) or another of docs/pipeline.md
+  --device NAME    cpu, cuda or auto (default: a GPU when there is one)`;
 
 const options = {
   device: { type: 'string', default: 'auto' },
   size: { type: 'string', default: 'tiny' },
   steps: { type: 'string', default: '20' },
   schedule: { type: 'string', default: '1f1b' },
+  help: { type: 'boolean', short: 'h', default: false },
   local_rank: { type: 'string' }, // the launcher's
 };
 const { values } = parseArgs({ options, allowPositionals: true });
 
 async function main() {
+  if (values.help) return console.log(usage);
   const { worldSize } = await initDistributed({ device: values.device, mesh: { pp: 2 } });
   if (worldSize % 2 !== 0)
     throw new Error(`two stages need an even number of ranks, not ${worldSize}`);

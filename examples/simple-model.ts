@@ -1,11 +1,14 @@
 // The classic two-layer MLP with MSE: a DataLoader, ten epochs and a checkpoint; Ctrl-C saves and
-// ends, the same folder goes on from there. Run: node build/js/examples/simple-model.js [folder]
+// ends, the same folder goes on from there.
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type data, findLatest, initialize, nn, seed, type Tensor } from '@ds/native';
 
 const EPOCHS = 10;
+
+const usage = `node simple-model.js [folder]    (compiled from examples/simple-model.ts)
+  folder  a checkpoint is written there, and training resumes from it (default: a new one)`;
 
 class SimpleModel extends nn.Module {
   readonly hidden = new nn.Linear(8, 32);
@@ -27,6 +30,7 @@ const samples: data.Dataset<{ x: Float32Array; y: Float32Array }> = {
 };
 
 async function main(): Promise<void> {
+  if (process.argv.some((word) => word === '--help' || word === '-h')) return console.log(usage);
   seed(1);
   const { engine, trainLoader } = await initialize({
     model: new SimpleModel(),

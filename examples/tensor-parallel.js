@@ -1,10 +1,4 @@
 // GPT-2 on two ranks, each of which has half of every layer, or half of every sample.
-//
-//   ds --num_procs 2 examples/tensor-parallel.js --device cpu      two processes on the CPU
-//   ds --num_gpus 2 examples/tensor-parallel.js --size 1558M       two GPUs
-//
-// --sequence shares out the tokens between the layers as well; --ulysses shares out tokens alone,
-// and leaves layers whole.
 const { parseArgs } = require('node:util');
 const {
   comm,
@@ -17,17 +11,26 @@ const {
   Tensor,
 } = require('@ds/native');
 
+const usage = `ds --num_procs 2 examples/tensor-parallel.js [options]    (or --num_gpus 2)
+  --size NAME    of GPT-2: tiny (default), 124M, 355M, 774M, 1558M, ...
+  --steps N      optimizer steps (default 20)
+  --sequence     tensor parallelism that also splits the tokens between the layers
+  --ulysses      split the tokens only, and leave the layers whole
+  --device NAME  cpu, cuda or auto (default: a GPU when there is one)`;
+
 const options = {
   device: { type: 'string', default: 'auto' },
   size: { type: 'string', default: 'tiny' },
   steps: { type: 'string', default: '20' },
   sequence: { type: 'boolean', default: false },
   ulysses: { type: 'boolean', default: false },
+  help: { type: 'boolean', short: 'h', default: false },
   local_rank: { type: 'string' }, // the launcher's
 };
 const { values } = parseArgs({ options, allowPositionals: true });
 
 async function main() {
+  if (values.help) return console.log(usage);
   const { worldSize, rank, mesh } = await initDistributed({
     device: values.device,
     mesh: values.ulysses ? { sp: 2 } : { tp: 2 },

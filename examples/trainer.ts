@@ -1,14 +1,20 @@
-// A Trainer on rows of text, with evaluation, the best model, events and resume: node
-// build/js/examples/trainer.js [folder] [tokenizer], or after ds --num_procs 2
+// A Trainer on rows of text, with evaluation, the best model, events and resume.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { nn, seed, Trainer, text } from '@ds/native';
 
-const [dir = 'trained', folder = 'examples/tokenizer'] = process.argv
-  .slice(2)
-  .filter((word) => !word.startsWith('--'));
-const tokenizer = text.Tokenizer.fromPretrained(folder);
+const usage = `node trainer.js [folder] [tokenizer]    (compiled from examples/trainer.ts)
+ds --num_procs 2 trainer.js [folder] [tokenizer]
+  folder     checkpoints and the model are written there (default trained)
+  tokenizer  a folder with a tokenizer.json (default: the one among the package's examples)`;
+
+/** The tokenizer among the examples of the installed package. */
+function packageTokenizer(): string {
+  const { resolve } = createRequire(process.argv[1] as string);
+  return join(dirname(resolve('@ds/native/package.json')), 'examples', 'tokenizer');
+}
 
 /** A file of rows { prompt, completion }: the alphabet goes on. Each rank makes its own. */
 function rows(first: number, count: number): string {
@@ -29,6 +35,10 @@ function rows(first: number, count: number): string {
 }
 
 async function main(): Promise<void> {
+  if (process.argv.some((word) => word === '--help' || word === '-h')) return console.log(usage);
+  const words = process.argv.slice(2).filter((word) => !word.startsWith('--'));
+  const [dir = 'trained', folder = packageTokenizer()] = words;
+  const tokenizer = text.Tokenizer.fromPretrained(folder);
   seed(1);
   const sizes = { layers: 1, heads: 2, channels: 32, maxSeq: 32 };
   const model = new nn.models.GPT2({ vocabSize: tokenizer.vocabSize, ...sizes });

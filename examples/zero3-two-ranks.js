@@ -1,8 +1,10 @@
-// Trains a small GPT-2 whose weights, gradients and optimizer state are spread over the ranks of a
-// job, saves it, and resumes at stage 1: ds --num_procs 2 examples/zero3-two-ranks.js [folder] (or
-// --num_gpus 2)
+// Trains a small GPT-2 whose weights, gradients and optimizer state are sharded over the ranks of a
+// job, saves it, and resumes at stage 1.
 'use strict';
 const { initDistributed, initialize, nn, scope, seed, Tensor, zero } = require('@ds/native');
+
+const usage = `ds --num_procs 2 examples/zero3-two-ranks.js [folder]    (or --num_gpus 2)
+  folder  the checkpoint is written there (default checkpoints)`;
 
 const STEPS = 20;
 const SHAPE = [4, 32];
@@ -45,6 +47,7 @@ function train(engine, steps) {
 const mebibytes = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
 async function main() {
+  if (process.argv.some((word) => word === '--help' || word === '-h')) return console.log(usage);
   const job = await initDistributed();
   const say = (text) => console.log(`rank ${job.rank}: ${text}`);
   seed(1);

@@ -6,12 +6,12 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import type { Device } from '../../lib/runtime/device.js';
-import { packageRoot } from '../../lib/runtime/package-root.js';
-import { commandFor } from '../comm/ranks.js';
-import { readEvents } from '../monitor/event-reader.js';
-import type { Case } from '../support/case.js';
-import type { TutorialJob, TutorialReport } from './tutorial-process.js';
+import type { Device } from '../../../lib/runtime/device.js';
+import { packageRoot } from '../../../lib/runtime/package-root.js';
+import { commandFor } from '../../comm/ranks.js';
+import { readEvents } from '../../monitor/event-reader.js';
+import type { Case } from '../../support/case.js';
+import type { TutorialJob, TutorialReport } from './full-config-process.js';
 
 const FILE = join(packageRoot(), 'test/golden/ds_config.full.jsonc');
 const STEPS = 20;
@@ -21,7 +21,7 @@ const BASE_LR = 1e-5;
 /** Runs the program in `cwd`, where the file's relative output path leads. */
 async function train(device: Device, cwd: string): Promise<TutorialReport & { lines: string[] }> {
   const job: TutorialJob = { config: FILE, device: device.name, steps: STEPS };
-  const program = [...commandFor('../e2e/tutorial-process'), JSON.stringify(job)];
+  const program = [...commandFor('../e2e/tutorial/full-config-process'), JSON.stringify(job)];
   const { stdout } = await promisify(execFile)(process.execPath, program, { cwd });
   const lines = stdout.trimEnd().split('\n');
   return { ...(JSON.parse(lines.pop() ?? '') as TutorialReport), lines };

@@ -1,7 +1,7 @@
 // Trains a tiny GPT-2 under a configuration file in a process of its own, whose working directory
 // gets what it writes.
-import { initialize, type Tensor } from '../../lib/index.js';
-import { tinyBatch, tinyModel, weightBits } from './tiny-training.js';
+import { initialize, type Tensor } from '../../../lib/index.js';
+import { tinyBatch, tinyModel, weightBits } from '../tiny-training.js';
 
 /** The one argument, as JSON. */
 export interface TutorialJob {
