@@ -1,0 +1,252 @@
+#!/usr/bin/env node
+// Measures what tests see: changes one place of a source at a time and runs tests that reach it.
+import { execFileSync, spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import {
+  appendFileSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { dirname, join, relative, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { deserialize, serialize } from 'node:v8';
+import { coverFile, patternOf, testsOf } from './mutate/coverage.mjs';
+import { chosenMutants, mutated, scoreOf } from './mutate/mutants.mjs';
+import { runTests } from './mutate/run-tests.mjs';
+
+const USAGE = `usage: npm run mutate -- [options] FILES or folders of lib/
+A file may name lines: lib/launch/nodes.ts:73 or lib/launch/nodes.ts:60-80.
+  --number N    mutants to try (default 100)
+  --seed N      chooses them (default 1)
+  --tests PATH  test files or folders besides the room's own, several times
+  --only PATH   test files or folders instead of the room's own, several times
+  --seconds N   time of tests for a mutant (default 60)
+  --minutes N   stop after about this time (default: none)
+  --again       try those again that no test has seen
+  --types       ask the type checker about those that survive: it may refuse them
+  --limit N     time of a test file in the first run (default 180)
+  --root PATH   another checkout (default: this one)
+  --out NAME    name of the results below build/mutate (default: of the first file)
+Results stand in build/mutate/NAME/results.jsonl. A second call goes on where one was stopped.`;
+
+const cover = join(dirname(fileURLToPath(import.meta.url)), 'mutate', 'cover.cjs');
+
+/** Files below `path` whose names end in `ending`, relative to `root`, in order. */
+function filesBelow(root, path, ending) {
+  const whole = join(root, path);
+  if (!existsSync(whole)) throw new Error(`${path} is neither a file nor a folder of ${root}`);
+  if (!statSync(whole).isDirectory()) return [path];
+  const names = readdirSync(whole, { recursive: true }).filter((name) => name.endsWith(ending));
+  return names.map((name) => join(path, name)).sort();
+}
+
+/** A file or folder, and the lines that a call names of it. */
+function placeOf(word) {
+  const [, path, from, to] = word.match(/^(.*?)(?::(\d+)(?:-(\d+))?)?$/);
+  if (from === undefined) return { path, from: 1, to: Infinity };
+  return { path, from: Number(from), to: Number(to ?? from) };
+}
+
+function isIn({ fileName, location }, { path, from, to }) {
+  const line = location.start.line + 1;
+  const isBelow = fileName === path || fileName.startsWith(`${path.replace(/\/$/, '')}/`);
+  return isBelow && line >= from && line <= to;
+}
+
+const isMutable = (path) => !/\.(generated|d)\.ts$/.test(path);
+
+/** A copy of what git knows of a checkout, with its packages and its addon. */
+function copyTree(root, tree) {
+  rmSync(tree, { recursive: true, force: true });
+  const listed = execFileSync('git', ['ls-files', '-co', '--exclude-standard'], { cwd: root });
+  for (const path of listed.toString().split('\n')) {
+    if (path === 'node_modules' || !existsSync(join(root, path)) || path === '') continue;
+    cpSync(join(root, path), join(tree, path), { recursive: true });
+  }
+  symlinkSync(join(root, 'node_modules'), join(tree, 'node_modules'));
+  mkdirSync(join(tree, 'build'));
+  symlinkSync(join(root, 'build', 'Release'), join(tree, 'build', 'Release'));
+}
+
+/** What an earlier call has found, or `find` finds and leaves there. */
+async function keptOr(path, find) {
+  if (existsSync(path)) return deserialize(readFileSync(path));
+  const found = await find();
+  mkdirSync(dirname(path), { recursive: true });
+  writeFileSync(path, serialize(found));
+  return found;
+}
+
+/** Which test files reach which of the mutants. */
+async function coverAll(tree, { tests, instrumented, ids, limit }) {
+  const call = `{ require(${JSON.stringify(cover)}).apply(null, arguments);`;
+  for (const { name, content } of instrumented) {
+    const counted = content.replace(/(function stryCov_9fa48\(\) )\{/, `$1${call} return;`);
+    writeFileSync(join(tree, name), counted);
+  }
+  const covered = [];
+  const sources = JSON.stringify([instrumented, ids, limit]);
+  for (const file of tests) {
+    const test = readFileSync(join(tree, file), 'utf8');
+    const kept = createHash('sha256').update(sources).update(test).digest('hex');
+    const one = await keptOr(join(tree, '..', 'covered', kept), () =>
+      coverFile(tree, file, { ids, limit }),
+    );
+    const cut = one.isCut ? `, cut after ${one.times.size} tests` : '';
+    const state = one.isSound ? cut : `, left out: ${one.failed[0]}`;
+    console.log(`${file}: ${one.seconds.toFixed(1)} s, reaches ${one.reached.size}${state}`);
+    if (one.isSound) covered.push(one);
+  }
+  return covered;
+}
+
+/** Whether the type checker refuses what is in the tree now. */
+function isRefused(tree) {
+  const tsc = join(tree, 'node_modules/typescript-7/bin/tsc');
+  return spawnSync(process.execPath, [tsc, '-p', 'tsconfig.json'], { cwd: tree }).status !== 0;
+}
+
+function verdictOf({ code, log, output }) {
+  const failed = log.find(({ kind }) => kind === 'fail');
+  if (failed) return { verdict: 'killed', by: failed.text };
+  if (code === null) return { verdict: 'timeout' };
+  if (code !== 0) return { verdict: 'killed', by: output.match(/●.*/)?.[0] ?? 'jest' };
+  return { verdict: 'survived' };
+}
+
+function hasTests(log) {
+  const count = (wanted) => log.filter(({ kind }) => kind === wanted).length;
+  return count('test') > count('skip');
+}
+
+/** Tries one mutant, and leaves the source as it was. */
+async function tryMutant(tree, mutant, covered, { seconds, types }) {
+  const path = join(tree, mutant.fileName);
+  const source = readFileSync(path, 'utf8');
+  const { original, content } = mutated(source, mutant);
+  const place = `${mutant.fileName}:${mutant.location.start.line + 1}`;
+  const shown = { id: mutant.id, place, kind: mutant.mutatorName, original };
+  const { taken, seconds: planned, left } = testsOf(covered, mutant.id, seconds);
+  const result = { ...shown, replacement: mutant.replacement, left };
+  if (taken.length === 0) return { ...result, verdict: 'unreached' };
+  writeFileSync(path, content);
+  try {
+    const files = taken.map(({ file }) => join(tree, file));
+    // Several times what the tests took: other work on the machine is no hang.
+    const limit = 40 + 4 * planned;
+    const names = patternOf(taken);
+    let run = await runTests(tree, { files, names, limit });
+    // No name has matched: a test whose name changes from run to run.
+    if (run.code === 0 && !hasTests(run.log)) run = await runTests(tree, { files, limit });
+    const verdict = verdictOf(run);
+    if (types && verdict.verdict === 'survived' && isRefused(tree)) verdict.verdict = 'refused';
+    return { ...result, ...verdict, seconds: run.seconds };
+  } finally {
+    writeFileSync(path, source);
+  }
+}
+
+function print({ place, kind, original, replacement, verdict, by }) {
+  const short = (text) => text.replace(/\s+/g, ' ').slice(0, 60);
+  console.log(`${verdict} ${place} ${kind}: ${short(original)} -> ${short(replacement)}`);
+  if (by) console.log(`    by ${by.slice(0, 120)}`);
+}
+
+const UNSEEN = ['survived', 'unreached'];
+
+/** What an earlier call has found; with `again` without the mutants that no test has seen. */
+function earlier(out, again) {
+  const lines = existsSync(out) ? readFileSync(out, 'utf8').split('\n').slice(0, -1) : [];
+  const results = lines.map((line) => JSON.parse(line));
+  const kept = again ? results.filter(({ verdict }) => !UNSEEN.includes(verdict)) : results;
+  writeFileSync(out, kept.map((result) => `${JSON.stringify(result)}\n`).join(''));
+  const tried = new Set(kept.map(({ id }) => id));
+  // Again the same ones, even where an earlier call did not come to all of them.
+  const wanted = again ? new Set(results.map(({ id }) => id)) : undefined;
+  return { results: kept, isOpen: ({ id }) => !tried.has(id) && (wanted?.has(id) ?? true) };
+}
+
+async function tryAll(tree, chosen, { covered, out, again, until, ...limits }) {
+  const { results, isOpen } = earlier(out, again);
+  for (const mutant of chosen.filter(isOpen)) {
+    if (Date.now() > until) break;
+    const result = await tryMutant(tree, mutant, covered, limits);
+    results.push(result);
+    appendFileSync(out, `${JSON.stringify(result)}\n`);
+    print(result);
+  }
+  return results;
+}
+
+/** The test folders of the rooms that the files lie in, and those that the call names. */
+function testsFor(root, files, { tests: named, only }) {
+  const tests = (paths) => paths.flatMap((path) => filesBelow(root, path, '.test.ts'));
+  if (only.length > 0) return [...new Set(tests(only))];
+  const rooms = [...new Set(files.map((path) => path.split('/')[1]))];
+  const own = rooms.map((room) => `test/${room}`).filter((path) => existsSync(join(root, path)));
+  return [...new Set(tests([...own, ...named]))];
+}
+
+async function main() {
+  const options = {
+    ...{ number: { type: 'string', default: '100' }, seed: { type: 'string', default: '1' } },
+    ...{ seconds: { type: 'string', default: '60' }, limit: { type: 'string', default: '180' } },
+    ...{
+      tests: { type: 'string', multiple: true, default: [] },
+      only: { type: 'string', multiple: true, default: [] },
+      out: { type: 'string' },
+    },
+    ...{ minutes: { type: 'string', default: 'Infinity' }, again: { type: 'boolean' } },
+    types: { type: 'boolean' },
+    ...{ root: { type: 'string', default: process.cwd() }, help: { type: 'boolean' } },
+  };
+  const { values, positionals } = parseArgs({ options, allowPositionals: true });
+  if (values.help || positionals.length === 0) {
+    console.log(USAGE);
+    return;
+  }
+  const root = resolve(values.root);
+  const places = positionals.map(placeOf);
+  const files = places.flatMap(({ path }) => filesBelow(root, path, '.ts')).filter(isMutable);
+  const [number, seed] = [Number(values.number), Number(values.seed)];
+  const {
+    files: instrumented,
+    total,
+    chosen,
+  } = await chosenMutants(root, files, {
+    ...{ number, seed, isWanted: (mutant) => places.some((place) => isIn(mutant, place)) },
+  });
+  console.log(`${chosen.length} of ${total} mutants in ${files.length} files, seed ${seed}`);
+
+  const name = values.out ?? positionals[0].replace(/^lib\//, '').replace(/[/:]/g, '-');
+  const folder = resolve('build', 'mutate', name);
+  const tree = join(folder, 'tree');
+  copyTree(root, tree);
+  const tests = testsFor(root, files, values);
+  const ids = chosen.map(({ id }) => id);
+  const covered = await coverAll(tree, { tests, instrumented, ids, limit: Number(values.limit) });
+  for (const path of files) cpSync(join(root, path), join(tree, path));
+
+  const out = join(folder, 'results.jsonl');
+  const until = Date.now() + 60_000 * Number(values.minutes);
+  const limits = {
+    seconds: Number(values.seconds),
+    again: values.again,
+    types: values.types,
+    until,
+  };
+  const results = await tryAll(tree, chosen, { covered, out, ...limits });
+  const { counts, score } = scoreOf(results);
+  console.log(`${relative(process.cwd(), out)}: ${JSON.stringify(counts)}`);
+  console.log(`${score.toFixed(0)} % seen of ${results.length}`);
+}
+
+await main();

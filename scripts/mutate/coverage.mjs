@@ -1,0 +1,108 @@
+// Finds which tests reach which mutants, by one run of each test file over instrumented sources.
+import { join } from 'node:path';
+import { runTests } from './run-tests.mjs';
+
+/** All tests of a file: the mutant is reached while it is loaded, or by a hook. */
+const WHOLE = '*';
+
+/** Adds to `reached` (id to names of tests) what one run of a file has written. */
+function addHits(log, reached) {
+  let current = WHOLE;
+  for (const { kind, text } of log) {
+    if (kind === 'test') current = text;
+    if (kind === 'hook') current = WHOLE;
+    if (kind === 'hit') {
+      if (!reached.has(text)) reached.set(text, new Set());
+      reached.get(text).add(current);
+    }
+  }
+}
+
+/** Seconds of every test of a file. */
+function timesOf(log) {
+  const times = new Map();
+  let open;
+  for (const { kind, time, text } of log) {
+    if (kind === 'test') open = { name: text, time };
+    if (kind === 'end' && open) {
+      times.set(open.name, (time - open.time) / 1000);
+      open = undefined;
+    }
+  }
+  return times;
+}
+
+/** Of a file that takes too long, the tests that ended in time stand for all of them. */
+function endedOnly({ times, reached, ...rest }) {
+  const ended = [...times.keys()];
+  const named = [...reached].map(([id, names]) => {
+    const all = names.has(WHOLE) ? ended : ended.filter((name) => names.has(name));
+    return [id, new Set(all)];
+  });
+  return { ...rest, times, reached: new Map(named.filter(([, names]) => names.size > 0)) };
+}
+
+/**
+ * `{ file, seconds, times, reached, isSound }` of a test file. One that fails without any mutant
+ * shows nothing: it is left out.
+ */
+export async function coverFile(tree, file, { ids, limit }) {
+  const { code, seconds, log, output } = await runTests(tree, {
+    files: [join(tree, file)],
+    ids,
+    limit,
+  });
+  const reached = new Map();
+  addHits(log, reached);
+  const failed = log.filter(({ kind }) => kind === 'fail').map(({ text }) => text);
+  if (code !== 0 && failed.length === 0 && code !== null) failed.push(output.slice(-500));
+  const isSound = failed.length === 0;
+  const one = {
+    file,
+    seconds,
+    times: timesOf(log),
+    reached,
+    isSound,
+    isCut: code === null,
+    failed,
+  };
+  return one.isCut ? endedOnly(one) : one;
+}
+
+const LOAD_SECONDS = 3;
+
+/** What of a file reaches a mutant: names of tests, or all of them, and how long they take. */
+function partOf({ file, seconds, times, reached }, id) {
+  const names = reached.get(id);
+  if (!names) return [];
+  if (names.has(WHOLE)) return [{ file, seconds }];
+  let sum = LOAD_SECONDS;
+  for (const name of names) sum += times.get(name) ?? 0;
+  return [{ file, names: [...names], seconds: Math.min(sum, seconds) }];
+}
+
+/**
+ * The tests that are run for a mutant: the shortest first, as long as they fit into `seconds`, but
+ * at least one. `left` counts the files that do not fit.
+ */
+export function testsOf(covered, id, seconds) {
+  const parts = covered.flatMap((file) => partOf(file, id)).sort((a, b) => a.seconds - b.seconds);
+  const taken = [];
+  let sum = 0;
+  for (const part of parts) {
+    if (taken.length > 0 && sum + part.seconds > seconds) break;
+    taken.push(part);
+    sum += part.seconds;
+  }
+  return { taken, seconds: sum, left: parts.length - taken.length };
+}
+
+const escaped = (name) => name.replace(/[.*+?^${}()|[\]\\]/g, '\\$&').replace(/ /g, '\\s+');
+const MAX_PATTERN = 30_000;
+
+/** A pattern for `jest -t`, where every file has names and they are not too many. */
+export function patternOf(taken) {
+  if (taken.some(({ names }) => names === undefined)) return undefined;
+  const pattern = `^(${taken.flatMap(({ names }) => names.map(escaped)).join('|')})$`;
+  return pattern.length > MAX_PATTERN ? undefined : pattern;
+}

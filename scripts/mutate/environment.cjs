@@ -1,0 +1,59 @@
+// The test environment of a mutation run: notes when each test runs, and ends the process at the
+// first failure.
+const { appendFileSync } = require('node:fs');
+const { join } = require('node:path');
+const Environment = require(join(process.cwd(), 'test/support/jest-environment.cjs'));
+
+const file = process.env.MUTATE_HITS;
+const isCounting = process.env.MUTATE_IDS !== undefined;
+
+/** The name that `jest -t` matches: those of its groups, and its own. */
+function nameOf(test) {
+  const names = [];
+  for (let at = test; at && at.name !== 'ROOT_DESCRIBE_BLOCK'; at = at.parent)
+    names.unshift(at.name);
+  return names.join(' ');
+}
+
+const note = (kind, text = '') =>
+  appendFileSync(file, `${kind}\t${Date.now()}\t${text.replace(/\s+/g, ' ')}\n`);
+
+const firstLine = (error) => {
+  const thrown = Array.isArray(error) ? (error[0] ?? error[1]) : error;
+  return String(thrown?.message ?? thrown).slice(0, 200);
+};
+
+module.exports = class MutationEnvironment extends Environment {
+  async handleTestEvent(event) {
+    const { name, test, hook, error } = event;
+    if (name === 'test_start') this.begin(test);
+    if (name === 'test_skip') note('skip');
+    if (name === 'test_done') this.end(test);
+    const isShared = hook?.type === 'beforeAll' || hook?.type === 'afterAll';
+    if (isShared && name === 'hook_start') this.beginHook();
+    if (isShared && name === 'hook_success') note('end');
+    if (isShared && name === 'hook_failure') this.fail(hook.type, error);
+    if (name === 'error') this.fail('error outside a test', error);
+  }
+
+  beginHook() {
+    this.global.mutateTest = (this.global.mutateTest ?? 0) + 1;
+    note('hook');
+  }
+
+  begin(test) {
+    this.global.mutateTest = (this.global.mutateTest ?? 0) + 1;
+    note('test', nameOf(test));
+  }
+
+  end(test) {
+    if (test.errors.length > 0) this.fail(nameOf(test), test.errors[0]);
+    note('end');
+  }
+
+  fail(name, error) {
+    note('fail', `${name}: ${firstLine(error)}`);
+    // The rest of the file says nothing new about this mutant.
+    if (!isCounting) process.exit(1);
+  }
+};
