@@ -274,6 +274,22 @@ describe('a manifest', () => {
     await expect(withChange(change)).rejects.toEqual(refusal(message));
   });
 
+  test.each<[object | string, RegExp]>([
+    // The library that writes a format has closed it in its own way: only ours are checked.
+    [{ format: 1, library: '0.1.0' }, /format 2 or 3, got format 1/],
+    [{ format: 4, library: '9.0.0' }, /format 2 or 3, got format 4, saved by version "9\.0\.0"/],
+    [{ format: 2 }, /its own digest/],
+    [{ format: 3 }, /its own digest/],
+    [{ format: '4' }, /its own digest/],
+    [{ format: null }, /its own digest/],
+    [{}, /its own digest/],
+    ['{"format":4,"library":', /its own digest/],
+    ['[4]', /its own digest/],
+  ])('without its digest: %j', (value, message) => {
+    const text = typeof value === 'string' ? value : JSON.stringify(value);
+    expect(() => parseManifest(text, 'x')).toThrow(refusal(message));
+  });
+
   test('of an older format says so', async () => {
     await save(dir, 't', content(1));
     writeFileSync(join(dir, 't', 'manifest.json'), '{"format":1,"library":"0.1.0","sha256":"x"}');

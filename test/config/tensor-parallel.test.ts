@@ -43,7 +43,7 @@ test.each<[object, RegExp]>([
   expect(notices.map((one) => `${one.path} ${one.text}`).join('\n')).toMatch(text);
 });
 
-const specs = (spec: object) => ({ autotp_size: 2, partition_config: { layer_specs: [spec] } });
+const specs = (...list: object[]) => ({ autotp_size: 2, partition_config: { layer_specs: list } });
 
 test.each<[object, RegExp]>([
   [{ tp: { mpu: {} } }, /the axes of initDistributed/],
@@ -62,6 +62,8 @@ test.each<[object, RegExp]>([
   [specs({ patterns: ['a'], shape: [[4, 2, 2], -1] }), /shape: expected \[n, -1\].*Parts of other/],
   [specs({ patterns: ['a'], shape: [3, -1], partition_type: 'row' }), /shape: expected/],
   [specs({ patterns: ['a'], shapes: [3, -1] }), /layer_specs\.0\.shapes: expected patterns/],
+  [specs({ patterns: ['a'] }, {}), /layer_specs\.1\.patterns: expected.*got undefined/],
+  [specs({ patterns: ['a'] }, { patterns: ['b'] }, { patterns: ['('] }), /specs\.2\.patterns/],
 ])('%j is refused', (section, message) => {
   const { errors } = check(section);
   expect(errors.map((error) => error.message).join('\n')).toMatch(message);

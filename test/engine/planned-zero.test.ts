@@ -30,7 +30,7 @@ async function onGpu(
   device: number,
   host: number,
   more: object = {},
-  { canGrow = false, shards = 1, own = {} } = {},
+  { canGrow = false, shards = 1, own = {}, plan = null as object | null } = {},
 ) {
   const module = new nn.models.GPT2(nn.models.GPT2.config('1558M'));
   const memory = { cap: 0, total: device * GIB, inUse: 0 };
@@ -46,7 +46,7 @@ async function onGpu(
   if (!ways) throw new Error('nothing is left to the plan');
   const adamW = new optim.AdamW(module.parameters(), { lr: 1e-3 });
   const optimizer = Object.assign(adamW, own);
-  const asked = { module, config: ways.configs[0], optimizer, plan: null } as never;
+  const asked = { module, config: ways.configs[0], optimizer, plan } as never;
   const planned = { ...ways, sequenceLength: undefined };
   jest.mocked(hostLimits).mockReturnValueOnce(limits(host, canGrow));
   const before = cpu().memory.allocations;
@@ -164,6 +164,21 @@ describe('for a GPU', () => {
     const zero_optimization = { stage: 2, ...offload };
     const written = await onGpu(60, 128, { zero_optimization }, { shards: 4, own });
     expect(written.zero).toMatchObject({ stage: 2, offload_optimizer: { device: 'none' } });
+  });
+
+  test('a model in pipeline stages gets no stage 3, and over several ranks no stage 2', async () => {
+    const none = { offload_optimizer: { device: 'none' }, offload_param: { device: 'none' } };
+    const resident = { stage: 'auto', ...none };
+    const stageOf = async (gib: number, zero_optimization: object, more: object) => {
+      const { zero } = await onGpu(gib, 128, { zero_optimization }, more);
+      return (zero as { stage: number }).stage;
+    };
+    const plan = {};
+    expect(await stageOf(30, resident, { shards: 4 })).toBe(3);
+    expect(await stageOf(30, resident, { shards: 4, plan })).toBe(1);
+    expect(await stageOf(70, resident, { plan })).toBe(0);
+    expect(await stageOf(14, AUTO, {})).toBe(3);
+    await expect(stageOf(14, AUTO, { plan })).rejects.toThrow(/with stage 1, offload_optimizer/);
   });
 
   test('the same is chosen every time', async () => {

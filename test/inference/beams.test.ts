@@ -117,6 +117,19 @@ describe('by an engine', () => {
     await other.destroy();
     await seen;
   });
+
+  test('destroy() ends a search on a model of the caller, whose weights live on', async () => {
+    const model = await tiny();
+    const other = await initInference(model, { dtype: 'fp32', device: 'cpu' });
+    const long = other.generate({ ...request, maxNewTokens: 60 });
+    const seen = expect(long).rejects.toMatchObject({
+      ...{ code: 'DS_RELEASED', op: 'InferenceEngine.generate' },
+      got: 'one that destroy() has ended',
+    });
+    await other.destroy();
+    await seen;
+    expect(await beamSearch(model, [3, 5], { numBeams: 2, maxNewTokens: 2 })).toHaveLength(1);
+  });
 });
 
 describe('a tree of texts', () => {

@@ -1,13 +1,21 @@
 // What the first rank tells the others while it has nothing to do, and how they take it.
+import type { GenerationPiece } from '../../lib/inference/continuation.js';
 import { Follow } from '../../lib/inference/ranks/follow.js';
 import { digestOf, Lead } from '../../lib/inference/ranks/lead.js';
-import type { Message, StepLine } from '../../lib/inference/ranks/step-line.js';
-import { type GenerateRequest, readRequest } from '../../lib/inference/request.js';
+import type { Message, News, StepLine } from '../../lib/inference/ranks/step-line.js';
+import {
+  type GenerateRequest,
+  type ReadRequest,
+  readRequest,
+} from '../../lib/inference/request.js';
 import type { StepBatch } from '../../lib/inference/step-batch.js';
-import type { StepLoop } from '../../lib/inference/step-loop.js';
+import type { StepLoop, Submitted } from '../../lib/inference/step-loop.js';
 import type { StepRunner } from '../../lib/inference/step-runner.js';
 
 const batch = { numbers: new Int32Array(2) } as StepBatch;
+const limits = {
+  ...{ tokenizer: null, vocabSize: 99, maxTokens: 64, minNewTokens: 1, endTokens: [2] },
+};
 const idle = { isBusy: false, close: async () => {} } as StepLoop;
 
 test('ranks that follow hear of the first one while it is idle, and of its end', async () => {
@@ -55,10 +63,85 @@ test('a follower computes steps, and ends with the first rank', async () => {
   expect(dispose).toHaveBeenCalledTimes(1);
 });
 
-test('requests are other ones by whatever may change their texts', () => {
-  const limits = {
-    ...{ tokenizer: null, vocabSize: 99, maxTokens: 64, minNewTokens: 1, endTokens: [2] },
+/** A follower, and what says to it what the first rank says. */
+function follower() {
+  const waiting: ((message: Message) => void)[] = [];
+  const next = () => new Promise<Message>((resolve) => waiting.push(resolve));
+  const line = { next, close: () => {} } as unknown as StepLine;
+  const runner = { compute: () => {}, dispose: () => {} } as unknown as StepRunner;
+  const follow = new Follow(1, line, runner);
+  const say = async (message: Message) => {
+    waiting.shift()?.(message);
+    await new Promise((resolve) => setImmediate(resolve));
   };
+  return { follow, say, isListening: () => waiting.length > 0 };
+}
+
+describe('a request of a rank that follows', () => {
+  const asked = (prompt: number[]) => readRequest({ prompt }, limits);
+  const piece = { index: 0, text: 'a', tokens: [4] } as unknown as GenerationPiece;
+  const news = (number: number, request: ReadRequest): News[] => [
+    { kind: 'asked', number, digest: digestOf(request) },
+    { kind: 'piece', number, piece },
+    { kind: 'ended', number },
+  ];
+
+  /** All pieces, or the error in their place; null where neither comes. */
+  async function outcome({ pieces }: Submitted): Promise<unknown> {
+    const got: GenerationPiece[] = [];
+    const all = (async () => {
+      for await (const one of pieces) got.push(one);
+      return got;
+    })();
+    const never = new Promise((resolve) => setTimeout(resolve, 200, null));
+    return Promise.race([all.catch((error: unknown) => error), never]);
+  }
+
+  test('the same as that of the first rank gets its text, and then waits for nothing', async () => {
+    const { follow, say, isListening } = follower();
+    const mine = follow.submit(asked([1, 3]));
+    await say({ kind: 'rest', news: news(0, asked([1, 3])) });
+    expect(await outcome(mine)).toEqual([piece]);
+    expect([isListening(), follow.isBusy]).toEqual([false, false]);
+  });
+
+  test('one that the first rank has ended before it is asked here', async () => {
+    const { follow, say, isListening } = follower();
+    const [first, second, third] = [asked([1, 3]), asked([1, 5]), asked([1, 7])];
+    follow.submit(first);
+    const all = [...news(0, first), ...news(1, second), ...news(2, third)];
+    await say({ kind: 'rest', news: all });
+    expect(await outcome(follow.submit(second))).toEqual([piece]);
+    const message = expect.stringContaining('the same requests');
+    expect(await outcome(follow.submit(second))).toMatchObject({ expected: message });
+    expect([isListening(), follow.isBusy]).toEqual([false, false]);
+  });
+
+  test('another one gets an error, however late its text ends', async () => {
+    const { follow, say } = follower();
+    const other = follow.submit(asked([1, 4]));
+    const [first, ...rest] = news(0, asked([1, 3]));
+    await say({ kind: 'rest', news: [first as News] });
+    expect(await outcome(other)).toMatchObject({
+      ...{ code: 'DS_ARGUMENT', op: 'InferenceEngine request' },
+      expected: expect.stringContaining('the same requests'),
+    });
+    await say({ kind: 'rest', news: rest });
+    expect(follow.isBusy).toBe(false);
+  });
+
+  test('a failure at the first rank is one here', async () => {
+    const { follow, say } = follower();
+    const mine = follow.submit(asked([1, 3]));
+    const error = { code: 'DS_LIMIT', op: 'x', expected: 'a', got: 'b' } as const;
+    const failed = { kind: 'failed', number: 0, error } as unknown as News;
+    await say({ kind: 'rest', news: [news(0, asked([1, 3]))[0] as News, failed] });
+    expect(await outcome(mine)).toMatchObject({ code: 'DS_LIMIT' });
+    expect(follow.isBusy).toBe(false);
+  });
+});
+
+test('requests are other ones by whatever may change their texts', () => {
   const asked = (more: Partial<GenerateRequest>): string =>
     digestOf(readRequest({ prompt: [1, 3], logitBias: new Map([[5, 1]]), ...more }, limits));
   const others: Partial<GenerateRequest>[] = [

@@ -21,7 +21,20 @@ class Net extends nn.Module {
   }
 }
 
-async function train(section: object): Promise<unknown> {
+/** Two layers in one: half of the outputs of `both` are factors of the other half. */
+class Fused extends nn.Module {
+  readonly both = new nn.Linear(8, 32);
+  readonly down = new nn.Linear(16, 8);
+
+  override forward(x: Tensor): Tensor {
+    const both = this.both.call(x);
+    const half = both.size(-1) / 2;
+    const gated = both.narrow(-1, 0, half).mul(both.narrow(-1, half, half));
+    return this.down.call(gated).square().mean();
+  }
+}
+
+async function train({ fused, ...section }: { fused?: boolean }): Promise<unknown> {
   seed(3);
   const config = {
     train_micro_batch_size_per_gpu: 2,
@@ -29,7 +42,7 @@ async function train(section: object): Promise<unknown> {
     gradient_clipping: 0.1,
     tensor_parallel: section,
   } as DsConfig;
-  const model = new Net();
+  const model = fused ? new Fused() : new Net();
   try {
     const { engine } = await initialize({ model, config, device: 'cpu' });
     const values = Float32Array.from({ length: 16 }, (_, i) => Math.sin(i));
@@ -41,7 +54,8 @@ async function train(section: object): Promise<unknown> {
       return loss.item();
     });
     engine.destroy();
-    return { losses, rows: [model.a.up, model.b.up].map(({ weight }) => weight.shape[0]) };
+    const layers = model instanceof Net ? [model.a.up, model.b.up] : [model.both];
+    return { losses, rows: layers.map(({ weight }) => weight.shape[0]) };
   } catch (error) {
     if (!(error instanceof DsError)) throw error;
     return `${error.code} ${error.message}`;

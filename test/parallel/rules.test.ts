@@ -39,3 +39,25 @@ test('rules cut layers, leave layers whole, and say where they fit nothing', asy
     ]);
   }
 });
+
+test('a layer that is two in one is cut in each of them', async () => {
+  const fused = true;
+  const down = { patterns: ['down\\.weight$'], partition_type: 'row' };
+  const both = (more: object) => ({
+    fused,
+    ...by([{ patterns: ['both\\.weight$'], ...more }, down]),
+  });
+  const [[whole]] = reportsOf<{ losses: number[] }[]>(
+    await runRanks('../parallel/rules-process', 1, { job: [{ fused }] }),
+  ) as [[{ losses: number[] }]];
+  const job = [both({ shape: [2, -1] }), both({})];
+  const results = await runRanks('../parallel/rules-process', 2, { job });
+  for (const [cut, wrong] of reportsOf<{ losses: number[]; rows: number[] }[]>(results)) {
+    expect(cut?.rows).toEqual([16]);
+    cut?.losses.forEach((loss, i) => void expect(loss).toBeCloseTo(whole.losses[i] as number, 5));
+    // Cut as one layer, a rank would have the factors of nothing that it has.
+    expect(Math.abs((wrong?.losses[0] as number) - (whole.losses[0] as number))).toBeGreaterThan(
+      1e-4,
+    );
+  }
+});

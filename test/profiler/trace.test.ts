@@ -66,6 +66,22 @@ describe('a trace that ends otherwise', () => {
     out.dispose();
   });
 
+  test('an op and a copy are told apart, and a copy has its bytes', () => {
+    const trace = new profiler.Trace(cpu());
+    trace.begin();
+    const out = Tensor.empty([4], 'f32', cpu());
+    out.fill_(1);
+    const copy = out.to('cpu').clone();
+    copy.buffer.copyFrom(out.buffer, { from: 0, to: 0, bytes: 16 }, cpu().compute);
+    const works = trace.end().traceEvents.filter(({ ph }) => ph === 'X');
+    expect(works.map(({ name, cat, args }) => ({ name, cat, args }))).toEqual([
+      { name: 'Fill', cat: 'op' },
+      { name: 'Copy', cat: 'op' },
+      { name: 'copy', cat: 'copy', args: { bytes: 16 } },
+    ]);
+    for (const tensor of [out, copy]) tensor.dispose();
+  });
+
   test('a span that begins or ends while a graph is recorded has no time of the device', () => {
     const { beginCapture, endCapture } = addon;
     Object.assign(addon, { beginCapture: () => {}, endCapture: () => 1 });

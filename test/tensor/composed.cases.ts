@@ -151,7 +151,9 @@ const reductions: Case[] = [
     assert.deepEqual(zero.grad?.toList(), [0, 0, 0]);
     const whole = counting(device, [3], 'i32');
     refuses('DS_DTYPE', /var: expected a floating dtype.*\.to\('f32'\)\.var/, () => whole.var());
-    refuses('DS_ARGUMENT', /norm.*Options come after p/, () => from([1]).norm({} as never));
+    for (const p of [{}, nan, '2', null, true]) {
+      refuses('DS_ARGUMENT', /norm.*Options come after p/, () => from([1]).norm(p as never));
+    }
     refuses('DS_ARGUMENT', /"unbiased"/, () => from([1]).std({ unbiased: true } as never));
     expectTensor(from([3, 1, nan]).argmin(), 'i64', 2);
     expectTensor(

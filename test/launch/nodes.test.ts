@@ -1,0 +1,112 @@
+// Which nodes and slots a job takes: the limits of --num_gpus, --num_procs and --num_nodes.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { type LaunchOptions, requireConsistent } from '../../lib/launch/launch-options.js';
+import { selectNodes } from '../../lib/launch/nodes.js';
+import type { GpuProbe } from '../../types/addon.js';
+
+let dir: string;
+let hostfile: string;
+beforeAll(() => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-nodes-'));
+  hostfile = join(dir, 'hostfile');
+  writeFileSync(hostfile, 'a slots=4\nb slots=3\nc slots=3\n');
+});
+afterAll(() => rmSync(dir, { recursive: true }));
+
+const probe = async (): Promise<GpuProbe> =>
+  ({ libraryFound: false, deviceCount: 0, message: 'no driver' }) as GpuProbe;
+
+const options = (given: Partial<LaunchOptions>): LaunchOptions =>
+  ({ hostfile, launcher: 'ssh', ...given }) as LaunchOptions;
+
+const select = (given: Partial<LaunchOptions>) =>
+  selectNodes(options(given), { env: {}, probe, notice: () => {} });
+
+const shown = async (given: Partial<LaunchOptions>): Promise<string> =>
+  (await select(given)).nodes.map(({ host, slots }) => `${host}:${slots}`).join(' ');
+
+test.each<[Partial<LaunchOptions>, string]>([
+  [{}, 'a:0,1,2,3 b:0,1,2 c:0,1,2'],
+  [{ num_gpus: 1 }, 'a:0 b:0 c:0'],
+  [{ num_procs: 2 }, 'a:0,1 b:0,1 c:0,1'],
+  [{ num_gpus: 3 }, 'a:0,1,2 b:0,1,2 c:0,1,2'],
+  [{ num_nodes: 1 }, 'a:0,1,2,3'],
+  [{ num_nodes: 3 }, 'a:0,1,2,3 b:0,1,2 c:0,1,2'],
+  [{ num_nodes: 2, num_gpus: 2 }, 'a:0,1 b:0,1'],
+  [{ include: 'b@a:1,3' }, 'a:1,3 b:0,1,2'],
+  [{ exclude: 'b@a:1,3' }, 'a:0,2 c:0,1,2'],
+])('%j takes %s', async (given, expected) => {
+  expect(await shown(given)).toBe(expected);
+});
+
+test.each<[Partial<LaunchOptions>, string]>([
+  [{ num_gpus: 4 }, '--num_gpus: expected at most the 3 slots of b, got 4'],
+  [{ num_procs: 4 }, '--num_procs: expected at most the 3 slots of b, got 4'],
+  [{ num_nodes: 4 }, '--num_nodes: expected at most the 3 hosts of the hostfile, got 4'],
+])('%j is refused', async (given, message) => {
+  await expect(select(given)).rejects.toThrow(message);
+});
+
+test('the hostfile names the device: GPUs, or the CPU with --num_procs', async () => {
+  expect(await select({})).toMatchObject({ device: 'gpu', listed: true });
+  expect(await select({ num_procs: 1 })).toMatchObject({ device: 'cpu', listed: true });
+});
+
+describe('without a hostfile', () => {
+  const none = { hostfile: undefined as never };
+
+  test('--num_procs starts processes on the CPU of this machine', async () => {
+    expect(await select({ ...none, num_procs: 2 })).toEqual({
+      ...{ nodes: [{ host: 'localhost', slots: ['0', '1'] }], device: 'cpu', listed: false },
+    });
+  });
+
+  test('a machine without GPUs runs one process, with a notice', async () => {
+    const notices: string[] = [];
+    const around = { env: {}, probe, notice: (text: string) => void notices.push(text) };
+    const { nodes, device } = await selectNodes(options(none), around);
+    expect([nodes, device]).toEqual([[{ host: 'localhost', slots: ['0'] }], 'cpu']);
+    expect(notices).toEqual([expect.stringContaining('No GPU was found')]);
+  });
+
+  test('several nodes need a rank of this one', async () => {
+    const given = { ...none, num_procs: 1, num_nodes: 2 };
+    await expect(select(given)).rejects.toThrow('--num_nodes: expected a --hostfile');
+    expect((await select({ ...given, node_rank: 0 })).nodes).toHaveLength(2);
+    expect((await select({ ...none, num_procs: 1, num_nodes: 1 })).nodes).toHaveLength(1);
+  });
+});
+
+describe('options that exclude each other', () => {
+  test.each(['ssh', 'pdsh'])('--launcher %s is taken', (launcher) => {
+    expect(() => requireConsistent(options({ launcher }))).not.toThrow();
+  });
+
+  test.each(['slurm', 'openmpi', 'pdshx', ''])('--launcher %j is refused', (launcher) => {
+    expect(() => requireConsistent(options({ launcher }))).toThrow(
+      `--launcher: expected ssh (pdsh means the same), got ${JSON.stringify(launcher)}`,
+    );
+  });
+
+  test.each<[Partial<LaunchOptions>, string]>([
+    [{ include: 'a', exclude: 'b' }, '--include: expected no --exclude'],
+    [{ include: 'a', num_nodes: 1 }, '--include: expected no --num_nodes'],
+    [{ exclude: 'a', num_gpus: 1 }, '--exclude: expected no --num_gpus'],
+    [{ exclude: 'a', num_procs: 1 }, '--exclude: expected no --num_procs'],
+    [{ num_gpus: 1, num_procs: 1 }, '--num_gpus: expected no --num_procs'],
+    [{ node_rank: 0, ssh_port: 22 }, '--node_rank: expected no --ssh_port'],
+    [{ node_rank: 0, launcher_args: '-v' }, '--node_rank: expected no --launcher_args'],
+  ])('%j', (given, message) => {
+    expect(() => requireConsistent(options(given))).toThrow(message);
+  });
+
+  test('one of them by itself is taken, and an empty text counts as absent', () => {
+    const alone = [{ include: 'a' }, { exclude: 'a' }, { num_gpus: 2 }, { node_rank: 1 }];
+    for (const given of alone) expect(() => requireConsistent(options(given))).not.toThrow();
+    const empty = { include: '', exclude: '', num_gpus: 2, num_nodes: 2 };
+    expect(() => requireConsistent(options(empty))).not.toThrow();
+  });
+});

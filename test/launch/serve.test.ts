@@ -1,0 +1,127 @@
+// What `ds serve` prints for the person at the terminal, by its host and keys, and how it ends.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { type ServeFlags, serveHere } from '../../lib/launch/serve.js';
+import * as serving from '../../lib/serve/index.js';
+
+jest.mock('../../lib/serve/index.js', () => ({ openEngine: jest.fn(), serve: jest.fn() }));
+
+const engine = { follow: jest.fn(async () => {}), destroy: jest.fn(async () => {}) };
+const server = {
+  url: 'http://there:1',
+  served: { maxTokens: 64, tokenizer: {}, canChat: true } as object | null,
+  admission: { inside: 0 },
+  ready: Promise.resolve(),
+  stop: jest.fn(async () => {}),
+};
+
+let dir: string;
+let key: string;
+beforeAll(() => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-serve-'));
+  key = join(dir, 'keys');
+  writeFileSync(key, 'a-key\n');
+});
+afterAll(() => rmSync(dir, { recursive: true }));
+
+const inherited = process.env.DS_API_KEY;
+beforeEach(() => {
+  delete process.env.DS_API_KEY;
+  jest.mocked(serving.openEngine).mockResolvedValue(engine as never);
+  jest.mocked(serving.serve).mockImplementation(async (open) => {
+    await (open as () => Promise<unknown>)();
+    return server as never;
+  });
+});
+afterEach(() => {
+  jest.restoreAllMocks();
+  jest.clearAllMocks();
+  if (inherited === undefined) delete process.env.DS_API_KEY;
+  else process.env.DS_API_KEY = inherited;
+});
+
+/** Serves until SIGTERM. */
+async function served(given: Partial<ServeFlags>) {
+  const errors: string[] = [];
+  const lines: string[] = [];
+  jest.spyOn(console, 'error').mockImplementation((text) => void errors.push(text));
+  jest.spyOn(console, 'log').mockImplementation((text) => void lines.push(text));
+  const flags = { host: '127.0.0.1', port: 0, tokenizerThreads: 1, tp: 1, graphs: true, ...given };
+  const ended = serveHere(join(dir, 'tiny'), flags as ServeFlags);
+  // It listens for signals before it waits for anything.
+  process.emit('SIGTERM', 'SIGTERM');
+  return { code: await ended, errors: errors.join('\n'), lines: lines.join('\n') };
+}
+
+test.each(['0.0.0.0', '192.168.0.7', 'example.org', '::', '128.0.0.1'])(
+  'a server on %s without a key says that everybody may ask',
+  async (host) => {
+    const { code, errors } = await served({ host });
+    expect(code).toBe(0);
+    expect(errors).toContain(host);
+    expect(errors).toMatch(/DS_API_KEY.*--api-key-file/);
+  },
+);
+
+test.each(['127.0.0.1', '127.8.8.8', 'localhost', '::1'])(
+  'a server on %s, which this machine alone reaches, says nothing of keys',
+  async (host) => {
+    expect((await served({ host })).errors).toBe('');
+  },
+);
+
+test('a server on every address with a key says nothing of keys', async () => {
+  expect((await served({ host: '0.0.0.0', apiKeyFile: key })).errors).toBe('');
+  expect(jest.mocked(serving.serve).mock.lastCall?.[1]).toMatchObject({ apiKeys: ['a-key'] });
+  process.env.DS_API_KEY = ' another ';
+  expect((await served({ host: '0.0.0.0' })).errors).toBe('');
+  expect(jest.mocked(serving.serve).mock.lastCall?.[1]).toMatchObject({ apiKeys: ['another'] });
+});
+
+test('an empty DS_API_KEY is no key, and a file without one is refused', async () => {
+  process.env.DS_API_KEY = ' ';
+  expect((await served({ host: '0.0.0.0' })).errors).toMatch(/--api-key-file/);
+  const empty = join(dir, 'empty');
+  writeFileSync(empty, '\n \n');
+  await expect(served({ apiKeyFile: empty })).rejects.toThrow(/--api-key-file: expected a file/);
+  const absent = join(dir, 'absent');
+  await expect(served({ apiKeyFile: absent })).rejects.toThrow(/--api-key-file: .*readable file/);
+});
+
+test('a signal stops the server, then ends the engine, and leaves no listener', async () => {
+  const before = process.listenerCount('SIGINT');
+  const { code, lines } = await served({ modelName: 'mine' });
+  expect(code).toBe(0);
+  expect(lines).toMatch(/^mine at http:\/\/there:1\/v1: loading/);
+  expect(lines).toContain('ready: 64 tokens of prompt and answer\n');
+  expect(lines).toMatch(/SIGTERM: 0 requests/);
+  const [stopped] = server.stop.mock.invocationCallOrder as [number];
+  const [destroyed] = engine.destroy.mock.invocationCallOrder as [number];
+  expect(stopped).toBeLessThan(destroyed);
+  expect(process.listenerCount('SIGINT')).toBe(before);
+});
+
+test('a model that cannot chat, or takes tokens alone, is introduced so', async () => {
+  const { served: whole } = server;
+  try {
+    server.served = { maxTokens: 8, tokenizer: {}, canChat: false };
+    expect((await served({})).lines).toMatch(/8 tokens .*, without a chat template/);
+    server.served = { maxTokens: 8, tokenizer: null, canChat: false };
+    const { lines } = await served({});
+    expect(lines).toMatch(/, without a tokenizer: prompts are tokens$/m);
+    expect(lines).not.toMatch(/chat template/);
+  } finally {
+    server.served = whole;
+  }
+});
+
+test('a model that does not load ends the command with its error', async () => {
+  const lost = new Error('no such model');
+  const failing = { ...server, ready: Promise.reject(lost) };
+  failing.ready.catch(() => {});
+  jest.mocked(serving.serve).mockResolvedValue(failing as never);
+  await expect(served({})).rejects.toThrow(lost);
+  expect(server.stop).toHaveBeenCalledTimes(1);
+});
