@@ -63,12 +63,15 @@ function isIn({ fileName, location }, { path, from, to }) {
 
 const isMutable = (path) => !/\.(generated|d)\.ts$/.test(path);
 
+/** Biome refuses a second configuration below its own. */
+const NOT_COPIED = ['', 'node_modules', 'biome.json'];
+
 /** A copy of what git knows of a checkout, with its packages and its addon. */
 function copyTree(root, tree) {
   rmSync(tree, { recursive: true, force: true });
   const listed = execFileSync('git', ['ls-files', '-co', '--exclude-standard'], { cwd: root });
   for (const path of listed.toString().split('\n')) {
-    if (path === 'node_modules' || !existsSync(join(root, path)) || path === '') continue;
+    if (NOT_COPIED.includes(path) || !existsSync(join(root, path))) continue;
     cpSync(join(root, path), join(tree, path), { recursive: true });
   }
   symlinkSync(join(root, 'node_modules'), join(tree, 'node_modules'));
