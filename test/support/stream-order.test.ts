@@ -104,6 +104,18 @@ test('a wait that is missing ends what was enqueued without it', () => {
 }, 120_000);
 
 test.each([
+  ['a resident update reads a gradient that the exchange between ranks has completed', 'resident'],
+  ['tried weights replace weights that backward still reads', 'frozen'],
+])(
+  '%s: in order',
+  (_, what) => {
+    const { status, output } = watched('../zero/waits-process', what);
+    expect([status, output]).toEqual([0, 'no race\n']);
+  },
+  120_000,
+);
+
+test.each([
   ['collectives of one rank', 1, 'a collective of one rank|in 8 bits on one rank'],
   ['homes', 1, 'both processors: (checkpoints|each|offloaded)|masters in halves, weights in host'],
   ['weights that are gathered', 1, 'resident: (optimizer and weights|weights), none kept, bf16'],
@@ -111,6 +123,7 @@ test.each([
   ['updates that are tried out', 1, 'speculative offload.*bf16, .*sub-groups of 1000'],
   ['batches', 1, 'staged uploads'],
   ['two ranks', 2, 'resume on 2 ranks equals never having stopped: bf16, offload|whole copies'],
+  ['two ranks with resident optimizers', 2, 'on 2 ranks equals never having stopped: moments in'],
 ])(
   'nothing of %s races',
   (_, ranks, only) => {

@@ -1,0 +1,57 @@
+// Runs under the watch of stream orders: updates whose operands are complete, or read last, in the
+// order of another stream.
+import { cpu } from '../../lib/runtime/device.js';
+import * as kernels from '../../lib/runtime/kernels.generated.js';
+import { Event, Stream } from '../../lib/runtime/stream.js';
+import { held, Tensor } from '../../lib/tensor/index.js';
+import type { DeviceHome } from '../../lib/zero/home/device-home.js';
+import type { Partition } from '../../lib/zero/partition.js';
+import { tinyEngine, trainTiny } from '../e2e/tiny-training.js';
+
+/** An update on the device of a gradient that another stream has completed. */
+async function residentUpdate(): Promise<void> {
+  const engine = await tinyEngine({ precision: 'bf16', offload: false }, cpu());
+  trainTiny(engine, 0, 1);
+  const [share] = engine.parts.state.shares as unknown as { home: DeviceHome }[];
+  const { home } = share as { home: DeviceHome };
+  const [partition] = engine.parts.stage.partitions as readonly Partition[];
+  if (!partition || !home) throw new Error('an engine without a partition');
+  const grad = held(() => Tensor.empty([partition.numel], 'bf16', engine.device));
+  partition.grad = grad;
+  const exchange = Stream.create(engine.device, 'exchange');
+  exchange.wait(new Event(engine.device).record(engine.device.compute));
+  kernels.fill({ out: grad, value: 1 }, exchange);
+  partition.ready.record(exchange);
+  for (const tile of home.tilesOf(partition)) {
+    const tensors = home.acquire(partition, tile);
+    const read = held(() => Tensor.emptyLike(tensors.grad));
+    kernels.copy({ in: tensors.grad, out: read });
+    read.dispose();
+    home.release(tensors);
+  }
+  engine.device.synchronize();
+  partition.dropGrad();
+  engine.destroy();
+}
+
+/** Weights that no longer want a gradient are read until backward has ended. */
+async function frozenInBetween(): Promise<void> {
+  const options = { precision: 'bf16', offload: true, speculative: true, clip: 1e9 } as const;
+  const engine = await tinyEngine(options, cpu());
+  trainTiny(engine, 0, 2);
+  // Those of the first layers of a unit: the gradients of the others are complete before.
+  const isFirst = (name: string): boolean => /\.h\.\d\.(ln_1|attn\.c_attn)\./.test(name);
+  const frozen = [...engine.module.namedParameters()].filter(([name]) => isFirst(name));
+  if (frozen.length !== 8) throw new Error(`${frozen.length} parameters have such names`);
+  for (const [, parameter] of frozen) parameter.requireGrad(false);
+  trainTiny(engine, 2, 4);
+  engine.destroy();
+}
+
+async function main(): Promise<void> {
+  const what = process.argv[2];
+  await (what === 'resident' ? residentUpdate() : frozenInBetween());
+  console.log('no race');
+}
+
+void main();
