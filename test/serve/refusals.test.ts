@@ -54,6 +54,10 @@ const sampling: readonly Wrong[] = [
   [{ seed: 0.5 }, 'seed', /a whole number/],
   [{ stop: '' }, 'stop', /none of them empty/],
   [{ stop: Array(17).fill('a') }, 'stop', /a list of at most 16/],
+  [{ stop: [...Array(17).fill('a'), ''] }, 'stop', /a list of at most 16/],
+  [{ stop: ['a', ''] }, 'stop', /none of them empty/],
+  [{ stop: ['a', 3] }, 'stop', /a string, or a list/],
+  [{ stop: { a: 'a' } }, 'stop', /a string, or a list/],
   [{ stop_token_ids: [1007] }, 'stop_token_ids', /tokens below 1007/],
   [{ stream: 'yes' }, 'stream', /true or false/],
   [{ stream_options: {} }, 'stream_options', /"stream": true beside it/],
@@ -74,6 +78,34 @@ const sampling: readonly Wrong[] = [
   [{ temprature: 1 }, 'temprature', /Did you mean "temperature"/],
   [{ best_of: 3 }, 'best_of', /ask for n/],
 ];
+
+test('a list of 16 stop strings is taken, and one string', async () => {
+  for (const stop of [Array(16).fill('zz'), ['zz'], 'zz', []]) {
+    const body = { prompt: 'a', max_tokens: 1, stop };
+    const { status } = await ask(`${url}/v1/completions`, { body, headers: KEY });
+    expect([stop, status]).toEqual([stop, 200]);
+  }
+});
+
+/** Answers by the number of tokens in the prompt. */
+async function statusOf(address: string, tokens: number): Promise<string> {
+  const body = { prompt: Array(tokens).fill(65), max_tokens: 1 };
+  const { status, json } = await ask(`${address}/v1/completions`, { body, headers: KEY });
+  return status === 200 ? '200' : `${status}: ${json.error.message}`;
+}
+
+test('a prompt may have as many tokens as the limit says', async () => {
+  expect(await statusOf(url, 40)).toBe('200');
+  expect(await statusOf(url, 41)).toMatch(/^400: .*has 41 tokens; .* at most 40/);
+});
+
+test('a prompt leaves room for one token of the answer, whatever the limit says', async () => {
+  const small = new FakeEngine(tokenizer, 16);
+  const other = await serve(small, { port: 0, limits: { ...limits, promptTokens: 40 } });
+  expect(await statusOf(other.url, 15)).toBe('200');
+  expect(await statusOf(other.url, 16)).toMatch(/^400: .*has 16 tokens; .* at most 15/);
+  await other.kill();
+});
 
 const texts: readonly Wrong[] = [
   ...sampling,
