@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Records what PEFT and bitsandbytes say of tiny models with adapters, for the tests to compare with.
+"""Records what PEFT says of tiny models with adapters, for the tests to compare with.
 
     python3 scripts/record-peft.py OUTDIR [--only CASE ...]     # OUTDIR is test/golden/peft
 
 Writes OUTDIR/<case>/base (config.json, model.safetensors) but where another case has the same
 weights, OUTDIR/<case>/adapter (PEFT's files),
 OUTDIR/<case>/golden.safetensors (tokens, logits, loss, the gradient of each trained parameter, the
-logits of the merged model), OUTDIR/nf4/ (values and what bitsandbytes makes of them) and
-OUTDIR/summary.json. Downloads nothing. Needs torch, transformers, peft, safetensors, bitsandbytes.
+logits of the merged model) and OUTDIR/summary.json.
+Downloads nothing. Needs torch, transformers, peft, safetensors.
 """
 
 import argparse
@@ -125,54 +125,6 @@ def record(out, name):
     )
 
 
-def record_nf4(out):
-    from bitsandbytes import functional
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    golden = {}
-    for count, dtype in ((4096, torch.bfloat16), (70 * 130, torch.float32), (64, torch.float16)):
-        generator = torch.Generator().manual_seed(count)
-        values = torch.randn(count, generator=generator).to(dtype)
-        for nested in (False, True):
-            key = f"{count}.{'nested' if nested else 'plain'}"
-            packed, state = functional.quantize_4bit(
-                values.to(device), quant_type="nf4", blocksize=64, compress_statistics=nested
-            )
-            golden[f"{key}.values"] = values
-            golden[f"{key}.packed"] = packed.cpu().flatten()
-            golden[f"{key}.absmax"] = state.absmax.cpu()
-            golden[f"{key}.restored"] = functional.dequantize_4bit(packed, state).cpu().flatten()
-            if nested:
-                golden[f"{key}.offset"] = state.offset.cpu().reshape(1)
-                golden[f"{key}.nested_absmax"] = state.state2.absmax.cpu()
-                golden[f"{key}.code"] = state.state2.code.cpu()
-    os.makedirs(os.path.join(out, "nf4"), exist_ok=True)
-    save_file(golden, os.path.join(out, "nf4", "golden.safetensors"))
-
-
-def record_quantized(out):
-    """A model that transformers has loaded in 4 bits and saved, with its logits."""
-    folder = os.path.join(out, "llama-nf4")
-    torch.manual_seed(3)
-    whole = os.path.join(folder, "whole")
-    llama().bfloat16().save_pretrained(whole)
-    config = transformers.BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=torch.bfloat16,
-    )
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        whole, quantization_config=config, dtype=torch.bfloat16
-    ).eval()
-    model.save_pretrained(os.path.join(folder, "base"))
-    tokens = tokens_of(model.config.vocab_size)
-    with torch.no_grad():
-        logits = model(input_ids=tokens.to(model.device)).logits
-    golden = {"tokens": tokens.int(), "logits": logits.float().cpu().contiguous()}
-    save_file(golden, os.path.join(folder, "golden.safetensors"))
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", metavar="OUTDIR")
@@ -180,8 +132,6 @@ def main():
     args = parser.parse_args()
     failures = []
     parts = {name: lambda name=name: record(args.out, name) for name in CASES}
-    parts["nf4"] = lambda: record_nf4(args.out)
-    parts["llama-nf4"] = lambda: record_quantized(args.out)
     for name, body in parts.items():
         if args.only and name not in args.only:
             continue

@@ -25,6 +25,7 @@ const firstLine = (error) => {
 
 module.exports = class MutationEnvironment extends Environment {
   async handleTestEvent(event) {
+    await super.handleTestEvent?.(event);
     const { name, test, hook, error } = event;
     if (name === 'test_start') this.begin(test);
     if (name === 'test_skip') note('skip');

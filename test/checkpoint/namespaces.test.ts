@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { listTags } from '../../lib/checkpoint/index.js';
+import { random } from '../support/random.js';
 import { limit, times } from '../support/times.js';
 import { valuesOf } from './content.js';
 import type { NamespaceJob } from './namespace-process.js';
@@ -78,7 +79,7 @@ const name = `${2 * rounds} savers in two PID namespaces: none incomplete, none 
         const victim = round % 2 === 1 ? savers[round % 4 === 1 ? 0 : 1] : null;
         if (victim) {
           await new Promise((resolve) => victim.child.stdout?.once('data', resolve));
-          await new Promise((resolve) => setTimeout(resolve, Math.random() * 100));
+          await new Promise((resolve) => setTimeout(resolve, random() * 100));
           victim.child.kill('SIGKILL');
         }
         for (const saver of savers) {

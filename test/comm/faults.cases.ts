@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
+import { below as random } from '../support/random.js';
 import type { EvenEnd, EvenEndJob, EvenEndReport } from './even-end-process.js';
 import type { Fault, FaultJob, FaultReport } from './fault-process.js';
 import { type RankResult, reportsOf, runRanks } from './ranks.js';
@@ -112,8 +113,6 @@ const expectations: readonly Expectation[] = [
  * take longer.
  */
 const LIMIT_MS = { cpu: 300_000, cuda: 60_000 };
-
-const random = (limit: number) => Math.floor(Math.random() * limit);
 
 async function provoke(device: Device, expected: Expectation): Promise<void> {
   const { fault, ranks, culprit, timeout = 0.5 } = expected;

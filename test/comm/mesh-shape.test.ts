@@ -1,7 +1,6 @@
 // The arithmetic of a mesh against a list of all its places.
 import { AXES, type Axis, MeshShape, type PerAxis } from '../../lib/comm/mesh-shape.js';
-
-const below = (end: number): number => Math.floor(Math.random() * end);
+import { below } from '../support/random.js';
 
 /** Every place by rank: nested loops, the last axis fastest. */
 function places({ pp, dp, sp, tp }: PerAxis): PerAxis[] {

@@ -2,6 +2,7 @@
 // refused.
 import { elasticTriad } from '../../lib/config/elasticity.js';
 import { checkConfig, type DsConfig, resolveConfig } from '../../lib/config/index.js';
+import { random } from '../support/random.js';
 
 type Section = Record<string, unknown>;
 
@@ -94,7 +95,7 @@ interface Draw {
 }
 
 test('it is what trying all of them finds', () => {
-  const draw = (from: number, to: number) => from + Math.floor(Math.random() * (to - from + 1));
+  const draw = (from: number, to: number) => from + Math.floor(random() * (to - from + 1));
   const { elasticity: defaults } = resolveConfig(elastic({}), { worldSize: 64 });
   for (let round = 0; round < 300; ++round) {
     const section: Draw = {

@@ -1,6 +1,7 @@
 // The Hjson reader: every form DeepSpeed's parser takes, equality with JSON.parse on random JSON,
 // and the place of each error.
 import { type HjsonNode, parseHjson } from '../../lib/config/hjson.js';
+import { random } from '../support/random.js';
 
 function plain(node: HjsonNode | null): unknown {
   if (node === null) return undefined;
@@ -103,16 +104,16 @@ test('duplicates stay, with the place of each', () => {
 
 test('any JSON reads as JSON.parse reads it', () => {
   for (let round = 0; round < 500; ++round) {
-    const text = JSON.stringify(randomValue(4), null, Math.floor(Math.random() * 3));
+    const text = JSON.stringify(randomValue(4), null, Math.floor(random() * 3));
     expect(plain(parseHjson(`{"x":${text}}`))).toEqual({ x: JSON.parse(text) });
   }
 });
 
 function randomValue(depth: number): unknown {
-  const kind = Math.floor(Math.random() * (depth > 0 ? 7 : 5));
-  const size = Math.floor(Math.random() * 4);
-  if (kind === 0) return (Math.random() - 0.5) * 10 ** Math.floor(Math.random() * 40 - 20);
-  if (kind === 1) return Math.floor(Math.random() * 1e6) - 5e5;
+  const kind = Math.floor(random() * (depth > 0 ? 7 : 5));
+  const size = Math.floor(random() * 4);
+  if (kind === 0) return (random() - 0.5) * 10 ** Math.floor(random() * 40 - 20);
+  if (kind === 1) return Math.floor(random() * 1e6) - 5e5;
   if (kind === 2) return [true, false, null][size % 3];
   if (kind < 5) return randomText();
   const items = Array.from({ length: size }, () => randomValue(depth - 1));
@@ -141,6 +142,6 @@ function randomText(): string {
     '\u2028',
     '🦉',
   ];
-  const pick = () => letters[Math.floor(Math.random() * letters.length)];
-  return Array.from({ length: Math.floor(Math.random() * 6) }, pick).join('');
+  const pick = () => letters[Math.floor(random() * letters.length)];
+  return Array.from({ length: Math.floor(random() * 6) }, pick).join('');
 }

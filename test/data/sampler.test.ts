@@ -6,6 +6,7 @@ import {
   SequentialSampler,
   WeightedRandomSampler,
 } from '../../lib/data/sampler.js';
+import { random } from '../support/random.js';
 
 const ranksOf = (samples: number, worldSize: number, more: object = {}): DistributedSampler[] =>
   Array.from(
@@ -68,8 +69,8 @@ test.each([
 
 test('ranks share the whole, disjoint but for padding, for any size', () => {
   for (let round = 0; round < 200; ++round) {
-    const samples = 1 + Math.floor(Math.random() * 97);
-    const worldSize = 1 + Math.floor(Math.random() * 9);
+    const samples = 1 + Math.floor(random() * 97);
+    const worldSize = 1 + Math.floor(random() * 9);
     const dropLast = round % 2 === 1;
     const ranks = ranksOf(samples, worldSize, { seed: round, dropLast });
     for (const sampler of ranks) sampler.setEpoch(round);
@@ -88,10 +89,10 @@ test('ranks share the whole, disjoint but for padding, for any size', () => {
 
 test('what is left after any position, at any other world size, is the rest of the order', () => {
   for (let round = 0; round < 100; ++round) {
-    const samples = 20 + Math.floor(Math.random() * 40);
+    const samples = 20 + Math.floor(random() * 40);
     const from = 1 + (round % 5);
-    const served = from * Math.floor(Math.random() * (samples / from));
-    const to = 1 + Math.floor(Math.random() * 6);
+    const served = from * Math.floor(random() * (samples / from));
+    const to = 1 + Math.floor(random() * 6);
     const rest = ranksOf(samples, to, { seed: 1 }).flatMap((s) => [...s.order(served)]);
     const whole = [...shuffledOrder(samples, 1, 0)];
     const expected = whole.slice(served);

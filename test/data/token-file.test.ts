@@ -11,6 +11,7 @@ import {
   writeTokenFile,
 } from '../../lib/data/index.js';
 import { DsError } from '../../lib/errors.js';
+import { random } from '../support/random.js';
 
 let dir: string;
 beforeEach(() => {
@@ -23,7 +24,7 @@ const bad = (message: RegExp) =>
   expect.objectContaining({ code: 'DS_DATA', message: expect.stringMatching(message) });
 
 function randomTokens(count: number, limit: number): number[] {
-  return Array.from({ length: count }, () => Math.floor(Math.random() * limit));
+  return Array.from({ length: count }, () => Math.floor(random() * limit));
 }
 
 /** Every window of a file equals that of the same tokens in memory. */
@@ -295,9 +296,9 @@ describe("Megatron's indexed datasets", () => {
     for (let round = 0; round < 3000; ++round) {
       const damaged = Buffer.from(whole);
       for (let hit = 0; hit <= round % 3; ++hit) {
-        damaged[Math.floor(Math.random() * damaged.length)] = Math.floor(Math.random() * 256);
+        damaged[Math.floor(random() * damaged.length)] = Math.floor(random() * 256);
       }
-      const end = round % 5 === 0 ? Math.floor(Math.random() * damaged.length) : damaged.length;
+      const end = round % 5 === 0 ? Math.floor(random() * damaged.length) : damaged.length;
       writeFileSync(at('d.idx'), damaged.subarray(0, end));
       try {
         const dataset = open();
@@ -314,7 +315,7 @@ describe("Megatron's indexed datasets", () => {
 
   test("nor does any damage of llm.c's header, or a file of noise", () => {
     for (let round = 0; round < 1000; ++round) {
-      const bytes = Buffer.from(randomTokens(Math.floor(Math.random() * 3000), 256));
+      const bytes = Buffer.from(randomTokens(Math.floor(random() * 3000), 256));
       if (round % 2 && bytes.length >= 12) {
         bytes.writeInt32LE(round % 4 === 1 ? 20240520 : 20240801, 0);
         if (round % 8 > 3) bytes.writeInt32LE(round % 4 === 1 ? 1 : 7, 4);

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { DS, Run, scriptOf } from '../launch/jobs.js';
+import { random } from '../support/random.js';
 
 const ROOT = join(__dirname, '..', '..');
 const STEPS = 60;
@@ -111,7 +112,7 @@ describe.each([1, 2])('%d ranks', (ranks) => {
   test.each(['javascript', 'typescript'])('%s', async (language) => {
     const checkpoints = `${language}${ranks}`;
     const stopped = start(language, ranks, checkpoints, WAITS_AT);
-    const step = 2 + Math.floor(Math.random() * STEPS * 0.4);
+    const step = 2 + Math.floor(random() * STEPS * 0.4);
     await stopped.printed(`step ${step};`);
     stopped.signalGroup('SIGINT');
     writeFileSync(signalOf(checkpoints), '');

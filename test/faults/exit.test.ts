@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type FileEngineName, fileEngineName } from '../../lib/runtime/file.js';
 import { runRanks } from '../comm/ranks.js';
+import { random } from '../support/random.js';
 import { limit, times } from '../support/times.js';
 import type { Ending, ExitJob } from './exit-process.js';
 
@@ -21,7 +22,7 @@ test(
       const root = mkdtempSync(join(tmpdir(), 'ds-exit-'));
       const ending = endings[i % endings.length] as Ending;
       const engine = engines[i % engines.length] as FileEngineName;
-      const job: ExitJob = { ending, engine, root, milliseconds: Math.random() * 30 };
+      const job: ExitJob = { ending, engine, root, milliseconds: random() * 30 };
       const results = await runRanks('../faults/exit-process', RANKS, { job });
       rmSync(root, { recursive: true, force: true });
       for (const { code, signal, report, stderr } of results) {

@@ -5,11 +5,11 @@ import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { pause } from '../launch/jobs.js';
 import type { Case } from '../support/case.js';
+import { below as random } from '../support/random.js';
 import { type Ended, type Setting, Trainings } from './launched-training.js';
 
 type Kind = Omit<Setting, 'device'>;
 
-const random = (limit: number) => Math.floor(Math.random() * limit);
 const FOREVER = 100_000;
 /**
  * Of stalls, in minutes: longer than ranks take to start, and shorter than the 15 s after which a

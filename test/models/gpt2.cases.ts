@@ -1,6 +1,5 @@
 // A tiny GPT-2 in recorded weights computes what PyTorch did: logits, gradients, steps, bf16.
 import assert from 'node:assert/strict';
-import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Parameter } from '../../lib/nn/index.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -12,15 +11,9 @@ import { Golden, relativeError } from './golden.js';
 
 const path = join(packageRoot(), 'test', 'golden', 'gpt2-tiny');
 
-const missing = (): string | null =>
-  existsSync(`${path}.safetensors`)
-    ? null
-    : 'test/golden/gpt2-tiny.safetensors is missing: run scripts/record-golden.py test/golden';
-
 function golden(name: string, body: (golden: Golden, device: Device) => void): Case {
   return {
     name: `GPT-2 parity with PyTorch: ${name}`,
-    skip: missing,
     async run(device) {
       const recorded = await Golden.read(path, device);
       try {

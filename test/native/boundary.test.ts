@@ -5,9 +5,9 @@ import { cpu } from '../../lib/runtime/device.js';
 import { type Collective, type GroupHandle, Job, StoreServer } from '../../lib/runtime/job.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import type { View } from '../../lib/runtime/view.js';
+import { random as anyNumber, below as random } from '../support/random.js';
 
 const HUGE = [2 ** 31, 2 ** 53, 2 ** 61, 2 ** 62, 2 ** 63, 1e300, Number.POSITIVE_INFINITY];
-const random = (limit: number) => Math.floor(Math.random() * limit);
 const anyOf = <T>(list: readonly T[]) => list[random(list.length)] as T;
 
 /** The code that `body` throws; null where it returns. */
@@ -71,8 +71,8 @@ describe('views', () => {
       const shape = Array.from({ length: ndim }, () => 2 + random(3));
       const strides = shape.map(() => 1 + random(3));
       const at = random(ndim);
-      (Math.random() < 0.5 ? shape : strides)[at] = anyOf(HUGE);
-      if (Math.random() < 0.5) strides[random(ndim)] = anyOf(HUGE);
+      (anyNumber() < 0.5 ? shape : strides)[at] = anyOf(HUGE);
+      if (anyNumber() < 0.5) strides[random(ndim)] = anyOf(HUGE);
       expect(['DS_BOUNDS', 'DS_ARGUMENT']).toContain(run(view(shape, strides, random(3))));
     }
   });

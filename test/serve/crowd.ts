@@ -1,5 +1,6 @@
 // A crowd of clients at one server: most ask well, some go, some read slowly, some send nonsense.
 import { Agent, type IncomingMessage } from 'node:http';
+import { random } from '../support/random.js';
 import { begin, open, type Sent } from './client.js';
 
 /** What became of one client. */
@@ -73,7 +74,7 @@ async function goAway(url: string, sent: Sent): Promise<Outcome> {
   const request = open(url, sent);
   request.on('error', () => {});
   request.once('response', (response) => response.on('error', () => {}).resume());
-  await pause(10 + Math.random() * 40);
+  await pause(10 + random() * 40);
   request.destroy();
   return { kind: 'gone', status: 0, text: '' };
 }

@@ -42,6 +42,13 @@ module.exports = class NativeRealmEnvironment extends TestEnvironment {
     this.global.atEndOfFile = (body) => this.ends.push(body);
   }
 
+  /** A failing test of random numbers is repeated with its seed. */
+  async handleTestEvent({ name, test }) {
+    if (name !== 'test_done' || test.errors.length === 0) return;
+    const seed = this.global.seedOfTests;
+    if (seed !== undefined) process.stderr.write(`DS_TEST_SEED=${seed} repeats: ${test.name}\n`);
+  }
+
   async teardown() {
     for (const end of this.ends) end();
     await super.teardown();

@@ -16,6 +16,7 @@ import {
   transpose,
 } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
+import { random } from '../support/random.js';
 
 type Body = (x: Tensor, weight: Tensor, bias: Tensor, ids: Tensor) => Tensor;
 
@@ -35,7 +36,7 @@ const ops: Record<string, Body> = {
 function compare(device: Device, body: Body): void {
   scope(() => {
     const values = (shape: number[]) =>
-      Tensor.from(Float32Array.from({ length: shape.reduce((a, b) => a * b) }, Math.random), {
+      Tensor.from(Float32Array.from({ length: shape.reduce((a, b) => a * b) }, random), {
         device,
       }).reshape(shape);
     const ids = Tensor.from(
