@@ -1662,8 +1662,8 @@ export interface CheckpointConfig {
    */
   tag_validation?: AnyCase<'Warn' | 'Ignore' | 'Fail'>;
   /**
-   * Loads DeepSpeed's universal checkpoints. Default false. Not supported yet: convert the
-   * checkpoint to safetensors first.
+   * Loads a checkpoint of another number of ranks or another stage. Default false. No effect: every
+   * checkpoint loads at any number of ranks and any stage.
    */
   load_universal?: boolean;
   /**
@@ -4166,8 +4166,8 @@ export interface ResolvedCheckpoint {
   /** What happens when ranks save under different tags: Warn and Ignore take rank 0's. */
   readonly tag_validation: 'Warn' | 'Ignore' | 'Fail';
   /**
-   * Loads DeepSpeed's universal checkpoints. Not supported yet: convert the checkpoint to
-   * safetensors first.
+   * Loads a checkpoint of another number of ranks or another stage. No effect: every checkpoint
+   * loads at any number of ranks and any stage.
    */
   readonly load_universal: boolean;
   /**

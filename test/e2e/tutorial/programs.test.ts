@@ -1,0 +1,5 @@
+// Runs the tutorials' programs on the CPU.
+import { testOnCpu } from '../../support/jest-cases.js';
+import { cases } from './programs.cases.js';
+
+testOnCpu('tutorials', cases);

@@ -1,0 +1,148 @@
+// Programs of the pages inference-tutorial, automatic-tensor-parallelism and
+// mixture-of-experts-inference.
+import assert from 'node:assert/strict';
+import { cpSync, mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { initDistributed, initInference, nn, seed } from '../../../../lib/index.js';
+import { packageRoot } from '../../../../lib/runtime/package-root.js';
+import { leave, model, type Place, type Program, refused } from '../program.js';
+
+type Settings = Parameters<typeof initInference>[1];
+
+const PROMPT = [5, 17, 29];
+
+/** The likeliest tokens behind the prompt; the same on every rank. */
+async function continued(source: nn.models.GPT2 | string, settings: Settings): Promise<number[]> {
+  const engine = await initInference(source, settings);
+  const [[one] = []] = await engine.generateBatch([
+    { prompt: PROMPT, temperature: 0, maxNewTokens: 6 },
+  ]);
+  await engine.destroy();
+  assert.equal(one?.tokens.length, 6);
+  return [...(one?.tokens ?? [])];
+}
+
+/** The page's call: ranks share the model, and kernels are injected. */
+async function shared(place: Place): Promise<number[]> {
+  const settings = {
+    ...{ tensor_parallel: { tp_size: place.worldSize }, dtype: 'torch.half', checkpoint: null },
+    ...{ replace_with_kernel_inject: true, device: place.device },
+  } as Settings;
+  const tokens = await continued(model(), settings);
+  await leave();
+  return tokens;
+}
+
+/** The older name of the ranks, in float. */
+async function mpSize(place: Place): Promise<number[]> {
+  const { device } = place;
+  const older = { mp_size: place.worldSize, dtype: 'torch.float', device } as Settings;
+  const newer = {
+    tensor_parallel: { tp_size: place.worldSize },
+    dtype: 'float',
+    device,
+  } as Settings;
+  const [first, second] = [await continued(model(), older), await continued(model(), newer)];
+  assert.deepEqual(first, second);
+  await leave();
+  return first;
+}
+
+/** Weights that checkpoint.json lists, for a model that was made without them. */
+async function listed({ rank, worldSize, device, folder: shared }: Place): Promise<number[]> {
+  const job = await initDistributed({ device, mesh: { tp: worldSize } });
+  const folder = join(shared, 'listed');
+  const checkpoint = join(folder, 'checkpoint.json');
+  const trained = model();
+  if (rank === 0) {
+    await nn.saveWeights(trained, folder); // By Hugging Face's names.
+    const files = { type: 'ds_model', version: 0.0, checkpoints: ['model.safetensors'] };
+    writeFileSync(checkpoint, JSON.stringify(files));
+  }
+  job.world.barrier().synchronize();
+  const settings = { tensor_parallel: { tp_size: worldSize }, dtype: 'float', device };
+  seed(99);
+  const fresh = new nn.models.GPT2(trained.config);
+  const tokens = await continued(fresh, { ...settings, checkpoint } as Settings);
+  assert.deepEqual(tokens, await continued(trained, settings as Settings));
+  await leave();
+  return tokens;
+}
+
+/** Megatron's pickled parts, a path as the list, and T5 with its injection policy. */
+async function refusals({ device, folder, rank }: Place): Promise<void> {
+  const at = join(folder, `refused.${rank}`);
+  mkdirSync(at, { recursive: true });
+  const checkpoint = join(at, 'checkpoint.json');
+  const parts = ['mp_rank_00/model_optim_rng.pt', 'mp_rank_01/model_optim_rng.pt'];
+  writeFileSync(checkpoint, JSON.stringify({ type: 'Megatron', version: 0.0, checkpoints: parts }));
+  await refused(() => initInference(model(), { device, checkpoint }), 'DS_CHECKPOINT', 'Megatron');
+  const policy = { T5Block: ['SelfAttention.o', 'EncDecAttention.o', 'DenseReluDense.wo'] };
+  await refused(
+    () => initInference(model(), { device, injection_policy: policy } as Settings),
+    'DS_CONFIG',
+    'injection_policy',
+  );
+  const t5 = join(at, 't5');
+  await nn.saveWeights(model(), t5);
+  writeFileSync(join(t5, 'config.json'), JSON.stringify({ model_type: 't5' }));
+  await refused(() => initInference(t5, { device }), 'DS_CHECKPOINT', 't5');
+  await refused(
+    () => initInference(model(), { device, quantization_setting: [2, true] } as Settings),
+    'DS_CONFIG',
+    'quantization_setting',
+  );
+}
+
+/** Layers in 8 bits, as dtype torch.int8 asks for. */
+async function eightBits({ device }: Place): Promise<number[]> {
+  return continued(model(), { device, dtype: 'torch.int8' } as Settings);
+}
+
+/** Experts that ranks share out. */
+async function experts(place: Place): Promise<number[]> {
+  seed(12);
+  const mixtral = new nn.models.Mixtral({
+    ...{ vocabSize: 131, layers: 2, heads: 4, kvHeads: 2, channels: 32, hidden: 48, maxSeq: 32 },
+    moe: { experts: 4, perToken: 2 },
+  });
+  const settings = {
+    ...{ mp_size: 1, dtype: 'torch.half', moe_experts: [4], replace_with_kernel_inject: true },
+    ...{ ep_size: Math.min(place.worldSize, 4), device: place.device },
+  };
+  const engine = await initInference(mixtral, settings as Settings);
+  const [[one] = []] = await engine.generateBatch([
+    { prompt: PROMPT, temperature: 0, maxNewTokens: 4 },
+  ]);
+  await engine.destroy();
+  await leave();
+  return [...(one?.tokens ?? [])];
+}
+
+/** The pipeline of the page: text in, text out, from a folder. */
+async function text({ device, folder, rank, worldSize }: Place): Promise<string> {
+  const at = join(folder, `text.${rank}`);
+  seed(13);
+  await nn.saveWeights(new nn.models.GPT2({ ...model().config, vocabSize: 1007 }), at);
+  cpSync(join(packageRoot(), 'examples/tokenizer'), at, { recursive: true });
+  const generator = await initInference(at, {
+    ...{ device, tensor_parallel: { tp_size: worldSize }, dtype: 'float' },
+    ...{ replace_with_kernel_inject: true, min_out_tokens: 2 },
+  } as Settings);
+  const [[output] = []] = await generator.generateBatch([
+    { prompt: 'DeepSpeed is', seed: 1, maxNewTokens: 5, minTokens: 5 },
+  ]);
+  await generator.destroy();
+  await leave();
+  return output?.text ?? '';
+}
+
+export const programs: Program[] = [
+  { page: 'inference-tutorial', name: 'tensor_parallel, torch.half', run: shared },
+  { page: 'automatic-tensor-parallelism', name: 'mp_size', run: mpSize },
+  { page: 'inference-tutorial', name: 'checkpoint.json', run: listed },
+  { page: 'inference-tutorial', name: 'what is refused', ranks: [1], run: refusals },
+  { page: 'inference-tutorial', name: 'torch.int8', ranks: [1], run: eightBits },
+  { page: 'mixture-of-experts-inference', name: 'ep_size', run: experts },
+  { page: 'inference-tutorial', name: 'text generation', run: text },
+];
