@@ -90,7 +90,9 @@ async function keptOr(path, find) {
 
 /** Which test files reach which of the mutants. */
 async function coverAll(tree, { tests, instrumented, ids, limit }) {
-  const call = `{ require(${JSON.stringify(cover)}).apply(null, arguments);`;
+  // Kept: jest refuses to load anything for what a test leaves behind.
+  const kept = `(stryCov_9fa48.cover ??= require(${JSON.stringify(cover)}))`;
+  const call = `{ ${kept}.apply(null, arguments);`;
   for (const { name, content } of instrumented) {
     const counted = content.replace(/(function stryCov_9fa48\(\) )\{/, `$1${call} return;`);
     writeFileSync(join(tree, name), counted);
@@ -103,7 +105,7 @@ async function coverAll(tree, { tests, instrumented, ids, limit }) {
     const one = await keptOr(join(tree, '..', 'covered', kept), () =>
       coverFile(tree, file, { ids, limit }),
     );
-    const cut = one.isCut ? `, cut after ${one.times.size} tests` : '';
+    const cut = one.isCut ? `, ${one.times.size} tests of it; ${one.failed[0] ?? 'too long'}` : '';
     const state = one.isSound ? cut : `, left out: ${one.failed[0]}`;
     console.log(`${file}: ${one.seconds.toFixed(1)} s, reaches ${one.reached.size}${state}`);
     if (one.isSound) covered.push(one);
@@ -130,6 +132,25 @@ function hasTests(log) {
   return count('test') > count('skip');
 }
 
+/** Runs the tests of files of which some count, then whole files; stops at the first failure. */
+async function runParts(tree, taken, planned) {
+  // Several times what the tests took: other work on the machine is no hang.
+  const limit = 40 + 4 * planned;
+  const pathsOf = (parts) => parts.map(({ file }) => join(tree, file));
+  const named = taken.filter(({ names }) => names !== undefined);
+  let files = pathsOf(taken.filter(({ names }) => names === undefined));
+  let run;
+  if (named.length > 0) {
+    run = await runTests(tree, { files: pathsOf(named), names: patternOf(named), limit });
+    if (run.code !== 0) return run;
+    // No name has matched: names that change from run to run.
+    if (!hasTests(run.log)) files = [...pathsOf(named), ...files];
+  }
+  if (files.length === 0) return run;
+  const rest = await runTests(tree, { files, limit });
+  return { ...rest, seconds: rest.seconds + (run?.seconds ?? 0) };
+}
+
 /** Tries one mutant, and leaves the source as it was. */
 async function tryMutant(tree, mutant, covered, { seconds, types }) {
   const path = join(tree, mutant.fileName);
@@ -142,13 +163,7 @@ async function tryMutant(tree, mutant, covered, { seconds, types }) {
   if (taken.length === 0) return { ...result, verdict: 'unreached' };
   writeFileSync(path, content);
   try {
-    const files = taken.map(({ file }) => join(tree, file));
-    // Several times what the tests took: other work on the machine is no hang.
-    const limit = 40 + 4 * planned;
-    const names = patternOf(taken);
-    let run = await runTests(tree, { files, names, limit });
-    // No name has matched: a test whose name changes from run to run.
-    if (run.code === 0 && !hasTests(run.log)) run = await runTests(tree, { files, limit });
+    const run = await runParts(tree, taken, planned);
     const verdict = verdictOf(run);
     if (types && verdict.verdict === 'survived' && isRefused(tree)) verdict.verdict = 'refused';
     return { ...result, ...verdict, seconds: run.seconds };

@@ -24,6 +24,7 @@ function timesOf(log) {
   let open;
   for (const { kind, time, text } of log) {
     if (kind === 'test') open = { name: text, time };
+    if (kind === 'fail') open = undefined;
     if (kind === 'end' && open) {
       times.set(open.name, (time - open.time) / 1000);
       open = undefined;
@@ -32,7 +33,10 @@ function timesOf(log) {
   return times;
 }
 
-/** Of a file that takes too long, the tests that ended in time stand for all of them. */
+/**
+ * Of a file that takes too long, or some of whose tests fail without a mutant, the tests that
+ * passed stand for all of them.
+ */
 function endedOnly({ times, reached, ...rest }) {
   const ended = [...times.keys()];
   const named = [...reached].map(([id, names]) => {
@@ -43,8 +47,8 @@ function endedOnly({ times, reached, ...rest }) {
 }
 
 /**
- * `{ file, seconds, times, reached, isSound }` of a test file. One that fails without any mutant
- * shows nothing: it is left out.
+ * `{ file, seconds, times, reached, isSound }` of a test file. One none of whose tests pass without
+ * a mutant shows nothing: it is left out.
  */
 export async function coverFile(tree, file, { ids, limit }) {
   const { code, seconds, log, output } = await runTests(tree, {
@@ -56,17 +60,10 @@ export async function coverFile(tree, file, { ids, limit }) {
   addHits(log, reached);
   const failed = log.filter(({ kind }) => kind === 'fail').map(({ text }) => text);
   if (code !== 0 && failed.length === 0 && code !== null) failed.push(output.slice(-500));
-  const isSound = failed.length === 0;
-  const one = {
-    file,
-    seconds,
-    times: timesOf(log),
-    reached,
-    isSound,
-    isCut: code === null,
-    failed,
-  };
-  return one.isCut ? endedOnly(one) : one;
+  const times = timesOf(log);
+  const isCut = code === null || failed.length > 0;
+  const one = { file, seconds, times, reached, isSound: !isCut || times.size > 0, isCut, failed };
+  return isCut ? endedOnly(one) : one;
 }
 
 const LOAD_SECONDS = 3;
@@ -100,9 +97,8 @@ export function testsOf(covered, id, seconds) {
 const escaped = (name) => name.replace(/[.*+?^${}()|[\]\\]/g, '\\$&').replace(/ /g, '\\s+');
 const MAX_PATTERN = 30_000;
 
-/** A pattern for `jest -t`, where every file has names and they are not too many. */
+/** A pattern for `jest -t`; undefined where there are too many names. */
 export function patternOf(taken) {
-  if (taken.some(({ names }) => names === undefined)) return undefined;
   const pattern = `^(${taken.flatMap(({ names }) => names.map(escaped)).join('|')})$`;
   return pattern.length > MAX_PATTERN ? undefined : pattern;
 }

@@ -257,6 +257,9 @@ describe('cores', () => {
     }
     write('sys/devices/system/node/node0/cpulist', '0-3,8-11\n');
     write('sys/devices/system/node/node1/cpulist', '4-7,12-15\n');
+    // No nodes: names of others in that folder.
+    write('sys/devices/system/node/node2x/cpulist', '0-15\n');
+    write('sys/devices/system/node/xnode3/cpulist', '0-15\n');
     write('proc/self/status', 'Name:\tnode\nCpus_allowed_list:\t0-6,8-14\n');
     const gpus = { '0000:17:00.0': 1, '0000:B9:00.0': 0 };
     for (const [address, numa] of Object.entries(gpus)) {

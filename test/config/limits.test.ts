@@ -1,0 +1,154 @@
+// Rules at their limits: what is just taken, what is just refused, and the key that an error names.
+
+import { coerced } from '../../lib/config/coerce.js';
+import { checkConfig, type DsConfig } from '../../lib/config/index.js';
+import { cutsIn } from '../../lib/config/source.js';
+
+const check = (config: object, worldSize = 2) =>
+  checkConfig({ train_micro_batch_size_per_gpu: 2, ...config } as DsConfig, { worldSize });
+
+const errorsOf = (config: object, worldSize = 2): string =>
+  check(config, worldSize)
+    .errors.map(({ message }) => message)
+    .join('\n');
+
+const folders = (key: string) => ({ autotuning: { enabled: true, [key]: '' } });
+
+const weights = (shared: object, params: object) => ({
+  compression_training: {
+    weight_quantization: {
+      shared_parameters: { enabled: true, schedule_offset: 0, ...shared },
+      different_groups: { a: { params: { start_bits: 8, ...params }, modules: ['x'] } },
+    },
+  },
+});
+const heads = (shared: object) => ({
+  compression_training: {
+    head_pruning: {
+      shared_parameters: { enabled: true, schedule_offset: 0, ...shared },
+      different_groups: { a: { params: { dense_ratio: 0.5 }, modules: ['x'] } },
+    },
+  },
+});
+const layers = (section: object) => ({
+  compression_training: { layer_reduction: { enabled: true, ...section } },
+});
+
+test.each<[object, RegExp]>([
+  [folders('results_dir'), /autotuning\.results_dir: expected a folder.*"autotuning_results"/],
+  [folders('exps_dir'), /autotuning\.exps_dir: expected a folder.*"autotuning_exps"/],
+  [
+    weights({ quantization_type: 'asymmetric' }, { target_bits: 2 }),
+    /different_groups\.a\.params\.target_bits: expected at least 3, got 2/,
+  ],
+  [weights({}, { start_bits: 3, target_bits: 4 }), /a\.params\.start_bits: expected at least/],
+  [heads({}), /head_pruning\.shared_parameters\.num_heads: expected the heads of a layer/],
+  [
+    layers({ module_name_prefix: 'h', teacher_layer: [1, 3], keep_number_layer: 3 }),
+    /layer_reduction\.teacher_layer: expected 3 layers/,
+  ],
+  [layers({ teacher_layer: [1] }), /layer_reduction\.module_name_prefix: expected a path/],
+])('%j is refused', (config, message) => {
+  expect(errorsOf(config)).toMatch(message);
+});
+
+test.each<[object]>([
+  [weights({ quantization_type: 'symmetric' }, { target_bits: 2 })],
+  [weights({ quantization_type: 'asymmetric' }, { target_bits: 3 })],
+  [weights({}, { start_bits: 4, target_bits: 4 })],
+  [heads({ num_heads: 4 })],
+  [layers({ module_name_prefix: 'h', teacher_layer: [1, 3], keep_number_layer: 2 })],
+])('%j is taken', (config) => {
+  expect(errorsOf(config)).not.toMatch(/target_bits|start_bits|num_heads|teacher_layer/);
+});
+
+describe('elasticity', () => {
+  const elastic = (section: object, worldSize = 4) => {
+    const own = { enabled: true, micro_batch_sizes: [2, 4], min_gpus: 1, max_gpus: 8 };
+    const elasticity = { max_train_batch_size: 64, version: 0.1, ...own, ...section };
+    return checkConfig({ elasticity } as DsConfig, { worldSize }).errors.map(
+      ({ message }) => message,
+    );
+  };
+
+  test('what is missing is named', () => {
+    expect(elastic({ max_train_batch_size: null }).join()).toMatch(
+      /elasticity\.max_train_batch_size: expected the largest batch/,
+    );
+    expect(elastic({ micro_batch_sizes: [] }).join()).toMatch(
+      /elasticity\.micro_batch_sizes: expected micro-batches/,
+    );
+  });
+
+  test('no number of GPUs in the range shares a batch out', () => {
+    expect(elastic({ min_gpus: 5, max_gpus: 5, max_train_batch_size: 8 }).join()).toMatch(
+      /elasticity\.min_gpus: expected a range of GPUs .*, got 5 to 5/,
+    );
+  });
+
+  test('numbers of ranks are listed in order', () => {
+    const [message = ''] = elastic({}, 5);
+    const numbers = /out: ([\d, ]+), got 5/.exec(message)?.[1]?.split(', ').map(Number) ?? [];
+    expect(numbers.length).toBeGreaterThan(2);
+    expect(numbers).toEqual([...numbers].sort((a, b) => a - b));
+  });
+});
+
+describe('layers that drop tokens', () => {
+  const dropping = (ltd: object) => ({
+    data_efficiency: {
+      ...{ enabled: true, data_routing: { enabled: true, random_ltd: { enabled: true, ...ltd } } },
+    },
+  });
+  const ids = (random_ltd_layer_id: number[], total_layer_num?: number) =>
+    errorsOf(dropping({ random_ltd_layer_id, total_layer_num, random_ltd_layer_num: 2 }));
+
+  test('are below the number of layers, which may be left out', () => {
+    expect(ids([0, 3], 4)).not.toMatch(/layers below/);
+    expect(ids([0, 4], 4)).toMatch(/random_ltd_layer_id: expected layers below 4, total_layer_num/);
+    expect(ids([0, 4])).not.toMatch(/layers below/);
+    expect(ids([1, 1], 4)).toMatch(/each layer once/);
+    expect(ids([0, 1, 2], 4)).toMatch(/expected 2 layers/);
+  });
+});
+
+test.each<[unknown, number]>([
+  [1, 1],
+  [2, 2],
+  [0, 1],
+  [-2, 1],
+  [2.5, 1],
+  ['x', 1],
+  [undefined, 1],
+])('sequence_parallel_size %j: %d ranks of the tokens', (sequence_parallel_size, tokens) => {
+  expect(cutsIn({ sequence_parallel_size } as DsConfig).tokens).toBe(tokens);
+});
+
+test.each<[unknown, object, unknown]>([
+  ['TRUE', { type: 'boolean' }, true],
+  ['Off', { type: 'boolean' }, false],
+  ['offf', { type: 'boolean' }, 'offf'],
+  ['False', { type: 'boolean' }, false],
+  [' 1e-3 ', { type: 'number' }, 0.001],
+  ['12', { type: 'integer' }, 12],
+  ['1.5', { type: 'integer' }, '1.5'],
+  ['12', { type: ['string', 'number'] }, '12'],
+  ['x', { type: 'number' }, 'x'],
+  [true, { type: 'number' }, 1],
+  [1, { type: 'boolean' }, true],
+  [0, { type: 'boolean' }, false],
+  [2, { type: 'boolean' }, 2],
+  [1, { type: ['boolean', 'integer'] }, 1],
+])('%j as %j is %j', (value, schema, expected) => {
+  expect(coerced(value, schema as never)).toEqual(expected);
+});
+
+test.each([
+  [null, 'null'],
+  [[], 'an array'],
+  [3, 'number'],
+  [undefined, 'undefined'],
+])('a configuration that is %j is refused as such', (source, got) => {
+  const [error] = checkConfig(source as never, { worldSize: 1 }).errors;
+  expect(error?.message).toMatch(new RegExp(`or an object, got ${got}`));
+});

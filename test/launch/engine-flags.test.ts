@@ -1,0 +1,92 @@
+// What the options of `ds serve` and `ds chat` make of an engine, and of `ds train` of a job.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { engineOptions, textOf } from '../../lib/launch/engine-flags.js';
+import * as launching from '../../lib/launch/launch.js';
+import { trainCommand } from '../../lib/launch/train.js';
+
+jest.mock('../../lib/launch/launch.js', () => ({
+  ...jest.requireActual('../../lib/launch/launch.js'),
+  launch: jest.fn(async () => 0),
+}));
+
+let dir: string;
+beforeAll(() => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-flags-'));
+});
+afterAll(() => rmSync(dir, { recursive: true }));
+
+function file(name: string, text: string): string {
+  writeFileSync(join(dir, name), text);
+  return join(dir, name);
+}
+
+test('what is not said is left to the engine', () => {
+  expect(engineOptions({ graphs: true })).toEqual({
+    ...{ config: { enable_cuda_graph: 'auto' }, tokenizer: undefined, seed: undefined },
+  });
+  expect(engineOptions({ graphs: true, tp: 1 }).config).toEqual({ enable_cuda_graph: 'auto' });
+});
+
+test('flags go before the file of --config, which goes before what is usual', () => {
+  const config = file('c.json', '{"dtype":"fp16","enable_cuda_graph":false,"max_out_tokens":7}');
+  expect(engineOptions({ graphs: true, config }).config).toEqual({
+    ...{ dtype: 'fp16', enable_cuda_graph: false, max_out_tokens: 7 },
+  });
+  const given = { device: 'cpu', dtype: 'bf16', context: 9, tp: 2, seed: 0, tokenizer: 't' };
+  expect(engineOptions({ graphs: false, config, ...given })).toEqual({
+    config: {
+      ...{ device: 'cpu', dtype: 'bf16', max_out_tokens: 9, enable_cuda_graph: false },
+      tensor_parallel: { tp_size: 2 },
+    },
+    ...{ tokenizer: 't', seed: 0 },
+  });
+});
+
+test('files that cannot be read are named by their option', () => {
+  const absent = join(dir, 'absent');
+  expect(() => engineOptions({ graphs: true, config: absent })).toThrow(
+    /--config: expected a readable JSON file/,
+  );
+  const broken = file('broken.json', '{');
+  expect(() => engineOptions({ graphs: true, config: broken })).toThrow(/--config/);
+  expect(() => textOf(absent)).toThrow(/--chat-template: expected a readable file/);
+  expect(textOf(undefined)).toBeUndefined();
+  expect(textOf(file('template', 'text'))).toBe('text');
+});
+
+describe('ds train', () => {
+  const rows = join(tmpdir(), 'rows.jsonl');
+  const OWN = ['--model', 'tiny', '--train_file', rows, '--output_dir', 'out'];
+  const started = async (...words: string[]) => {
+    jest.mocked(launching.launch).mockClear();
+    await trainCommand([...OWN, ...words]);
+    return jest.mocked(launching.launch).mock.lastCall as Parameters<typeof launching.launch>;
+  };
+
+  test('on the CPU is one process, unless ranks are placed otherwise', async () => {
+    for (const cpu of [['--device', 'cpu'], ['--use_cpu']]) {
+      expect((await started(...cpu))[0]).toMatchObject({ num_procs: 1, module: false });
+      expect((await started(...cpu, '--num_procs', '3'))[0]).toMatchObject({ num_procs: 3 });
+    }
+    expect((await started())[0].num_procs).toBeUndefined();
+    expect((await started('--num_gpus', '2'))[0]).toMatchObject({ num_gpus: 2 });
+    const hostfile = file('hosts', 'a slots=1');
+    const [options] = await started('--device', 'cpu', '--hostfile', hostfile);
+    expect(options.num_procs).toBeUndefined();
+  });
+
+  test('its own words go to the ranks, and not those of the launcher', async () => {
+    const [, { args }] = await started('--num_procs', '2', '--seed', '5');
+    expect(args).toEqual([...OWN, '--seed', '5']);
+  });
+
+  test('places that exclude each other are refused', async () => {
+    await expect(started('--device', 'cpu', '--num_gpus', '1')).rejects.toThrow(
+      /--device: expected no "cpu" beside --num_gpus/,
+    );
+    await expect(started('--device', 'cuda:1')).rejects.toThrow(/--device: expected a kind/);
+  });
+});
