@@ -3,12 +3,12 @@
 import { execFileSync, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import {
-  appendFileSync,
   cpSync,
   existsSync,
   mkdirSync,
   readdirSync,
   readFileSync,
+  renameSync,
   rmSync,
   statSync,
   symlinkSync,
@@ -180,16 +180,16 @@ function print({ place, kind, original, replacement, verdict, by }) {
 
 const UNSEEN = ['survived', 'unreached'];
 
-/** What an earlier call has found; with `again` without the mutants that no test has seen. */
+/** What an earlier call has found; with `again` those that no test has seen are tried once more. */
 function earlier(out, again) {
   const lines = existsSync(out) ? readFileSync(out, 'utf8').split('\n').slice(0, -1) : [];
-  const results = lines.map((line) => JSON.parse(line));
-  const kept = again ? results.filter(({ verdict }) => !UNSEEN.includes(verdict)) : results;
-  writeFileSync(out, kept.map((result) => `${JSON.stringify(result)}\n`).join(''));
-  const tried = new Set(kept.map(({ id }) => id));
-  // Again the same ones, even where an earlier call did not come to all of them.
-  const wanted = again ? new Set(results.map(({ id }) => id)) : undefined;
-  return { results: kept, isOpen: ({ id }) => !tried.has(id) && (wanted?.has(id) ?? true) };
+  const results = new Map(lines.map((line) => [JSON.parse(line).id, JSON.parse(line)]));
+  const isOpen = ({ id }) => {
+    const known = results.get(id);
+    // Again the same ones, even where an earlier call did not come to all of them.
+    return again ? known !== undefined && UNSEEN.includes(known.verdict) : known === undefined;
+  };
+  return { results, isOpen };
 }
 
 async function tryAll(tree, chosen, { covered, out, again, until, ...limits }) {
@@ -197,11 +197,14 @@ async function tryAll(tree, chosen, { covered, out, again, until, ...limits }) {
   for (const mutant of chosen.filter(isOpen)) {
     if (Date.now() > until) break;
     const result = await tryMutant(tree, mutant, covered, limits);
-    results.push(result);
-    appendFileSync(out, `${JSON.stringify(result)}\n`);
+    results.set(result.id, result);
+    // A call that is stopped loses nothing.
+    const lines = Array.from(results.values(), (one) => `${JSON.stringify(one)}\n`);
+    writeFileSync(`${out}.new`, lines.join(''));
+    renameSync(`${out}.new`, out);
     print(result);
   }
-  return results;
+  return [...results.values()];
 }
 
 /** The test folders of the rooms that the files lie in, and those that the call names. */

@@ -130,6 +130,7 @@ describe('a request at its limits', () => {
     const body = new Uint8Array([0x7b, 0x7d]);
     const answer = await fetch(`${server.url}/v1/completions`, { method: 'POST', body });
     expect(answer.status).toBe(415);
-    expect((await answer.json()).error.message).toMatch(/expected application\/json, got none/);
+    const { error } = (await answer.json()) as { error: { message: string } };
+    expect(error.message).toMatch(/expected application\/json, got none/);
   });
 });
