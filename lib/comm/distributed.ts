@@ -6,6 +6,7 @@ import { cpu, type Device, device as findDevice } from '../runtime/device.js';
 import { Job, SoloGroup, StoreServer } from '../runtime/job.js';
 import { readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
+import { answerPythonNames } from '../runtime/python-names.js';
 import { INIT_OPTIONS, type InitOptions, resolveSettings } from './join-settings.js';
 import { meshOf, otherMesh, requireMesh, tellMesh } from './joined-mesh.js';
 import { Mesh } from './mesh.js';
@@ -14,6 +15,10 @@ import { ProcessGroup } from './process-group.js';
 
 /** A rank's place in a job of `worldSize` ranks, and the groups that it is a member of. */
 export class Distributed {
+  static {
+    answerPythonNames(Distributed, { label: 'job', fields: ['localRank'] });
+  }
+
   /** The ranks on their axes. */
   readonly mesh: Mesh;
   private readonly groups = new Map<string, number>();

@@ -10,6 +10,7 @@ import {
 } from '../runtime/job.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { poll } from '../runtime/poll.js';
+import { answerPythonNames } from '../runtime/python-names.js';
 import { refusedValue } from '../runtime/refused.js';
 import type { Stream } from '../runtime/stream.js';
 import { describe, numel, type View } from '../runtime/view.js';
@@ -106,6 +107,15 @@ export class Work {
  * the job's first failure (DS_COMM), the same on every rank, once there is one.
  */
 export class ProcessGroup {
+  static {
+    const others = {
+      all_gather_into_tensor: 'allGather()',
+      reduce_scatter_tensor: 'reduceScatter()',
+      all_to_all_single: 'allToAll()',
+    };
+    answerPythonNames(ProcessGroup, { label: 'group', others });
+  }
+
   /** Counts and times collectives while set; then each one is waited for. */
   logger: CommsLogger | null = null;
   private ownStream: Beside | null = null;

@@ -3,6 +3,7 @@
 import { jointly } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
+import { answerPythonNames } from '../runtime/python-names.js';
 import { noGrad, type Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import { searched } from './beam-generation.js';
@@ -39,6 +40,10 @@ export interface EngineParts {
  * initInference(). Source: DeepSpeed's InferenceEngine, and FastGen for what a step takes.
  */
 export class InferenceEngine {
+  static {
+    answerPythonNames(InferenceEngine, { label: 'inference', fields: ['maxTokens'] });
+  }
+
   /** The model, in evaluation mode. */
   readonly module: CausalLM;
   /** Of the model's folder; null for a model that came without. */

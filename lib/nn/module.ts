@@ -5,6 +5,7 @@ import { type Device, placeFor } from '../runtime/device.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { readOptions } from '../runtime/options.js';
+import { answerPythonNames } from '../runtime/python-names.js';
 import { requireType } from '../runtime/require-type.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { BackwardHooks, type Gradients, type InsteadOrNothing } from './backward-hooks.js';
@@ -58,6 +59,10 @@ export type Field = Parameter | Tensor | Module;
  * as "field.key". Call it with call(), which runs the hooks around forward().
  */
 export abstract class Module {
+  static {
+    answerPythonNames(Module, { label: 'Module', methodsOnly: true });
+  }
+
   /** Whether train() or eval() was called last: what dropout goes by. True at first. */
   training = true;
   /**

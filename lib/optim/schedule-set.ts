@@ -2,6 +2,7 @@
 // share.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { answerPythonNames } from '../runtime/python-names.js';
 import { refused, refusedValue } from '../runtime/refused.js';
 import type { ParamGroup } from './param-groups.js';
 import { type Metric, ReduceLrOnPlateau } from './reduce-on-plateau.js';
@@ -12,6 +13,11 @@ import type { LrSchedule } from './schedule.js';
  * without a schedule keep the rate that their owner sets.
  */
 export class ScheduleSet {
+  static {
+    const others = { get_lr: 'engine.getLr()', get_last_lr: 'engine.getLr()' };
+    answerPythonNames(ScheduleSet, { label: 'lrScheduler', others });
+  }
+
   private readonly distinct: readonly LrSchedule[];
 
   constructor(

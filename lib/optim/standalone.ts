@@ -1,6 +1,7 @@
 // Optimizers that step by themselves: the update kernels over parameters that no engine has taken
 // over.
 import { DsError } from '../errors.js';
+import { answerPythonNames } from '../runtime/python-names.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, type Tensor, trainerOf } from '../tensor/index.js';
@@ -24,6 +25,11 @@ import { deviceKernels, type UpdateKernels } from './update-kernels.js';
 export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   implements Optimizer<Group>
 {
+  static {
+    const others = { param_groups: 'groups', add_param_group: 'groups of the constructor' };
+    answerPythonNames(StandaloneOptimizer, { label: 'optimizer', others });
+  }
+
   /** What it is called in configurations, checkpoints and errors. */
   abstract readonly name: string;
   /** Its parameter groups; rates and other hyperparameters may be changed between steps. */

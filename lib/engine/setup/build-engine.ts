@@ -67,6 +67,7 @@ import {
   measured,
   type Planned,
 } from './planned-zero.js';
+import { answeringPython } from './python-names.js';
 import { idleMomentum, unusedRates } from './schedule.js';
 import { shardSizes } from './shard-sizes.js';
 import { shareLayers } from './share-layers.js';
@@ -153,8 +154,9 @@ export async function buildEngine(
     const meeting = checkpointWorld(job);
     const parts = { ...decisions, ...holdings, ...steps, meeting, owned: site.owned };
     if (optimizer instanceof NoOptimizer) site.owned.defer(markStreamed(module));
-    if (!plan || !links) return new Engine(parts);
-    return new PipelineEngine(parts, { ...plan, links, shapes: new BatchShapes(job), ties });
+    if (!plan || !links) return answeringPython(new Engine(parts));
+    const shapes = new BatchShapes(job);
+    return answeringPython(new PipelineEngine(parts, { ...plan, links, shapes, ties }));
   };
   // An error of one rank, such as a folder that only the first one writes to, ends the others'
   // waits.
