@@ -1,0 +1,97 @@
+// Arithmetic of steps and of plans: which ranks count which numbers, and what memory ranks share.
+import { needsText } from '../../lib/engine/setup/memory-promise.js';
+import { roomOf, type Standing } from '../../lib/engine/setup/planned-room.js';
+import { columnsOfStages } from '../../lib/engine/step/columns.js';
+import { countedRanges } from '../../lib/engine/step/counted-ranges.js';
+
+test('columns of stages: neighbours of one stage are one run', () => {
+  const ranks = [[0], [1, 3], [2]];
+  expect(columnsOfStages([0, 0, 1, 2, 2, 0], ranks, 2)).toEqual({
+    ...{ count: 6, own: [3, 4] },
+    runs: [
+      { offset: 0, numel: 2, ranks: [0] },
+      { offset: 2, numel: 1, ranks: [1, 3] },
+      { offset: 3, numel: 2, ranks: [2] },
+      { offset: 5, numel: 1, ranks: [0] },
+    ],
+  });
+  expect(columnsOfStages([], ranks, 0)).toEqual({ count: 0, own: [], runs: [] });
+  expect(columnsOfStages([7], ranks, 7)).toEqual({
+    ...{ count: 1, own: [0], runs: [{ offset: 0, numel: 1, ranks: [] }] },
+  });
+});
+
+describe('ranges that a rank counts in the norm', () => {
+  /** A partition of parameters of these sizes, in their order, of which `counted` is looked at. */
+  function partition(sizes: readonly number[], counted: { offset: number; numel: number }) {
+    let offset = 0;
+    const pieces = sizes.map((numel, slot) => {
+      const piece = { slot, offset, numel };
+      offset += numel;
+      return piece;
+    });
+    return { unit: { parameterOf: (slot: number) => slot }, pieces, counted } as never;
+  }
+  const ranges = (
+    sizes: readonly number[],
+    own: readonly number[],
+    counted = { offset: 0, numel: sizes.reduce((a, b) => a + b, 0) },
+  ) => countedRanges(partition(sizes, counted), (one) => own.includes(one as never));
+
+  test('all of them: what is counted, as it is', () => {
+    expect(ranges([3, 4], [0, 1])).toEqual([{ offset: 0, numel: 7 }]);
+  });
+
+  test('neighbours are one range, and a gap parts them', () => {
+    expect(ranges([3, 4, 5, 6], [0, 1, 3])).toEqual([
+      { offset: 0, numel: 7 },
+      { offset: 12, numel: 6 },
+    ]);
+    expect(ranges([3, 4, 5, 6], [1, 2])).toEqual([{ offset: 3, numel: 9 }]);
+    expect(ranges([3, 4, 5, 6], [0, 2])).toEqual([
+      { offset: 0, numel: 3 },
+      { offset: 7, numel: 5 },
+    ]);
+    expect(ranges([3, 4], [])).toEqual([]);
+  });
+
+  test('only what lies in the counted part', () => {
+    expect(ranges([3, 4, 5], [0, 1], { offset: 2, numel: 3 })).toEqual([{ offset: 2, numel: 3 }]);
+    expect(ranges([3, 4, 5], [0, 2], { offset: 3, numel: 5 })).toEqual([{ offset: 7, numel: 1 }]);
+  });
+});
+
+describe('what the rank with the least of each memory has', () => {
+  const standing = (machine: string, more: Partial<Standing> = {}): Standing =>
+    ({
+      ...{ machine, device: 100, host: 1000, hostAtMost: 2000, returned: 0, disk: 500, cores: 8 },
+      ...more,
+    }) as Standing;
+
+  test('ranks of a machine share its host memory and its disk, with what they give back', () => {
+    expect(roomOf([standing('a')])).toEqual({
+      device: 100,
+      host: 1000,
+      hostAtMost: 2000,
+      disk: 500,
+    });
+    const two = [standing('a', { returned: 40 }), standing('a', { host: 960, returned: 20 })];
+    expect(roomOf(two)).toEqual({ device: 100, host: 510, hostAtMost: 1030, disk: 250 });
+  });
+
+  test('the machine with the least counts, and the device with the least', () => {
+    const all = [standing('a', { device: 90 }), standing('b', { host: 300, disk: 100 })];
+    expect(roomOf(all)).toEqual({ device: 90, host: 300, hostAtMost: 2000, disk: 100 });
+    expect(roomOf([standing('a', { device: null })]).device).toBeNull();
+  });
+});
+
+test('what is needed is told in its parts, without those that are nothing', () => {
+  const GIB = 2 ** 30;
+  const text = needsText('host memory', {
+    weights: 2 * GIB,
+    gradients: 0,
+    optimizer: GIB,
+  } as never);
+  expect(text).toBe('3.0 GiB of host memory (weights 2.0 GiB + optimizer 1.0 GiB)');
+});
