@@ -1,6 +1,6 @@
 // The `ds` command as users run it: a process, its output and its exit code.
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -74,6 +74,13 @@ describe('ds env', () => {
     const { status, stdout } = ds(['env', '--json'], { DS_NUM_THREADS: '3' });
     expect(status).toBe(0);
     const report = JSON.parse(stdout);
+    expect(report.memory.lockedLimit).toMatch(/^(unlimited|\d+)$/);
+    const [, flags = ''] =
+      /^(?:flags|Features)\s*:(.*)$/m.exec(readFileSync('/proc/cpuinfo', 'utf8')) ?? [];
+    for (const feature of ['avx2', 'fma', 'f16c', 'asimd']) {
+      const isThere = flags.split(' ').includes(feature);
+      if (isThere) expect(report.cpu.features).toContain(feature);
+    }
     expect(report.native).toMatchObject({
       threads: 3,
       fileEngine: expect.stringMatching(/^(io_uring|threads)$/),

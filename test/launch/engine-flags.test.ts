@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import { autotuneCommand } from '../../lib/launch/autotune.js';
 import { engineOptions, textOf } from '../../lib/launch/engine-flags.js';
 import * as launching from '../../lib/launch/launch.js';
 import { trainCommand } from '../../lib/launch/train.js';
@@ -11,6 +12,8 @@ jest.mock('../../lib/launch/launch.js', () => ({
   ...jest.requireActual('../../lib/launch/launch.js'),
   launch: jest.fn(async () => 0),
 }));
+
+jest.mock('../../lib/launch/autotune.js', () => ({ autotuneCommand: jest.fn(async () => 0) }));
 
 let dir: string;
 beforeAll(() => {
@@ -81,6 +84,23 @@ describe('ds train', () => {
   test('its own words go to the ranks, and not those of the launcher', async () => {
     const [, { args }] = await started('--num_procs', '2', '--seed', '5');
     expect(args).toEqual([...OWN, '--seed', '5']);
+  });
+
+  test('a search gets the values of the file of --config as words, which it changes', async () => {
+    const [ds, other] = ['ds.json', 'other.json'].map((name) => file(name, '{}')) as [
+      string,
+      string,
+    ];
+    const config = file('run.yaml', `per_device_train_batch_size: 4\ndeepspeed: ${ds}\n`);
+    const searched = async (...words: string[]) => {
+      jest.mocked(autotuneCommand).mockClear();
+      await trainCommand([...OWN, '--autotuning', 'tune', '--config', config, ...words]);
+      return jest.mocked(autotuneCommand).mock.lastCall?.[1].args.slice(OWN.length + 2);
+    };
+    const batch = ['--per_device_train_batch_size', '4'];
+    expect(await searched()).toEqual(expect.arrayContaining([...batch, '--deepspeed', ds]));
+    expect(await searched('--per-device-train-batch-size=8')).not.toContain('4');
+    expect(await searched('--deepspeed', other)).not.toContain(ds);
   });
 
   test('places that exclude each other are refused', async () => {

@@ -2,9 +2,16 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Readable } from 'node:stream';
 
-import { type LaunchOptions, requireConsistent } from '../../lib/launch/launch-options.js';
+import {
+  type LaunchOptions,
+  requireConsistent,
+  takeLaunchOptions,
+} from '../../lib/launch/launch-options.js';
+import { readLines } from '../../lib/launch/lines.js';
 import { selectNodes } from '../../lib/launch/nodes.js';
+import { requireNoCommand } from '../../lib/launch/script.js';
 import type { GpuProbe } from '../../types/addon.js';
 
 let dir: string;
@@ -72,12 +79,66 @@ describe('without a hostfile', () => {
     expect(notices).toEqual([expect.stringContaining('No GPU was found')]);
   });
 
+  test('GPUs are taken where there are some, and --num_gpus asks for them', async () => {
+    const found = async () => ({ deviceCount: 2, message: '' }) as GpuProbe;
+    const around = { env: {}, probe: found, notice: () => {} };
+    expect(await selectNodes(options(none), around)).toEqual({
+      ...{ nodes: [{ host: 'localhost', slots: ['0', '1'] }], device: 'gpu', listed: false },
+    });
+    const one = await selectNodes(options({ ...none, num_gpus: 1 }), around);
+    expect(one.nodes).toEqual([{ host: 'localhost', slots: ['0'] }]);
+    await expect(select({ ...none, num_gpus: 1 })).rejects.toThrow(
+      /--num_gpus: expected GPUs that can be used, got none.*no driver For the CPU use --num_procs/,
+    );
+  });
+
   test('several nodes need a rank of this one', async () => {
     const given = { ...none, num_procs: 1, num_nodes: 2 };
     await expect(select(given)).rejects.toThrow('--num_nodes: expected a --hostfile');
     expect((await select({ ...given, node_rank: 0 })).nodes).toHaveLength(2);
     expect((await select({ ...none, num_procs: 1, num_nodes: 1 })).nodes).toHaveLength(1);
   });
+});
+
+test('options of the launcher among other words win over those before them', () => {
+  const words = ['--num-gpus', '2', '--seed', '5', '-x', '--quiet'];
+  const { options: found, rest } = takeLaunchOptions(words, options({ num_gpus: 1, ssh_port: 9 }));
+  expect(found).toMatchObject({ num_gpus: 2, ssh_port: 9, quiet: true, hostfile });
+  expect(rest).toEqual(['--seed', '5', '-x']);
+  expect(takeLaunchOptions(['a'], null)).toMatchObject({
+    ...{ options: { launcher: 'ssh', grace_period: 30 }, rest: ['a'] },
+  });
+});
+
+test('a word that is nearly a command is refused unless a file has that name', () => {
+  const commands = ['validate', 'plan'];
+  expect(() => requireNoCommand(join(dir, 'validat'), commands)).not.toThrow();
+  expect(() => requireNoCommand('validat', commands)).toThrow(/Did you mean "ds validate"/);
+  expect(() => requireNoCommand('train.js', commands)).not.toThrow();
+  const cwd = process.cwd();
+  writeFileSync(join(dir, 'pla.js'), '');
+  try {
+    process.chdir(dir);
+    expect(() => requireNoCommand('pla', commands)).not.toThrow();
+  } finally {
+    process.chdir(cwd);
+  }
+});
+
+test('lines of a stream, whose last one may lack its end', async () => {
+  const read = async (...chunks: string[]) => {
+    const stream = Readable.from(chunks.map((chunk) => Buffer.from(chunk)));
+    const lines: string[] = [];
+    readLines(stream, (line) => lines.push(line));
+    await new Promise((resolve) => stream.once('close', resolve));
+    return lines;
+  };
+  expect(await read('a\nb', 'c\n\nd')).toEqual(['a', 'bc', '', 'd']);
+  expect(await read('a\n')).toEqual(['a']);
+  expect(await read()).toEqual([]);
+  const long = 'x'.repeat(70_000);
+  expect(await read(long, 'y\nz')).toEqual([long, 'y', 'z']);
+  expect(await read('x'.repeat(2 ** 16), 'y\n')).toEqual([`${'x'.repeat(2 ** 16)}y`]);
 });
 
 describe('options that exclude each other', () => {

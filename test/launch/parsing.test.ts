@@ -1,7 +1,7 @@
 // The launcher's parsers and rules, as tables: hostfiles, filters, words, variables, CPU lists,
 // shares.
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { availableParallelism, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 
 import { splitCores } from '../../lib/launch/core-binding.js';
@@ -103,6 +103,11 @@ describe('filters', () => {
   test('something must be left', () => {
     expect(() => excludeSlots(nodes, 'a.b.c@w2@[fe80::1]')).toThrow('at least one slot');
   });
+});
+
+test('without /proc every CPU of the machine may be used', () => {
+  const count = availableParallelism();
+  expect(allowedCpus(join(dir, 'empty'))).toEqual(Array.from({ length: count }, (_, cpu) => cpu));
 });
 
 describe('words and variables', () => {
