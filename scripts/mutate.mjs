@@ -106,7 +106,7 @@ async function coverAll(tree, { tests, instrumented, ids, limit }) {
       coverFile(tree, file, { ids, limit }),
     );
     const cut = one.isCut ? `, ${one.times.size} tests of it; ${one.failed[0] ?? 'too long'}` : '';
-    const state = one.isSound ? cut : `, left out: ${one.failed[0]}`;
+    const state = one.isSound ? cut : `, left out: ${one.failed[0] ?? 'too long'}`;
     console.log(`${file}: ${one.seconds.toFixed(1)} s, reaches ${one.reached.size}${state}`);
     if (one.isSound) covered.push(one);
   }

@@ -1,8 +1,9 @@
 // Arithmetic of steps and of plans: which ranks count which numbers, and what memory ranks share.
 import { needsText } from '../../lib/engine/setup/memory-promise.js';
-import { roomOf, type Standing } from '../../lib/engine/setup/planned-room.js';
+import { roomOf, type Standing, standingOf } from '../../lib/engine/setup/planned-room.js';
 import { columnsOfStages } from '../../lib/engine/step/columns.js';
 import { countedRanges } from '../../lib/engine/step/counted-ranges.js';
+import { cpu } from '../../lib/runtime/device.js';
 
 test('columns of stages: neighbours of one stage are one run', () => {
   const ranks = [[0], [1, 3], [2]];
@@ -83,6 +84,39 @@ describe('what the rank with the least of each memory has', () => {
     const all = [standing('a', { device: 90 }), standing('b', { host: 300, disk: 100 })];
     expect(roomOf(all)).toEqual({ device: 90, host: 300, hostAtMost: 2000, disk: 100 });
     expect(roomOf([standing('a', { device: null })]).device).toBeNull();
+  });
+});
+
+describe('what a rank finds where it runs', () => {
+  const parameter = (kind: string, bytes: number, more: object = {}) => ({
+    ...{ isMaterialized: true, missing: null, device: { kind }, bytes },
+    ...more,
+  });
+  const parameters = [
+    ...[parameter('cuda', 100), parameter('cuda', 20), parameter('cpu', 7)],
+    parameter('cuda', 1000, { missing: {} }),
+    parameter('cuda', 1000, { isMaterialized: false }),
+  ];
+  const found = (memory: object, kind = 'cuda') =>
+    standingOf(
+      { parameters: () => parameters } as never,
+      { zero_optimization: { offload_optimizer: { nvme_path: null } } } as never,
+      { kind, name: 'a device', memory: { cap: 0, total: 1000, inUse: 300, ...memory } } as never,
+    );
+
+  test('of its device: what is free, and weights that are there and will move', () => {
+    expect(found({}).device).toBe(1000 - 300 + 120);
+    expect(found({ cap: 500 }).device).toBe(500 - 300 + 120);
+    expect(found({ inUse: 5000 }).device).toBe(1);
+    expect(found({}, 'cpu').device).toBeNull();
+    expect(found({ cap: 500 }, 'cpu').device).toBe(500 - 300 + 7);
+  });
+
+  test('of the host: weights that are there, and what the allocator keeps', () => {
+    const { reserved, inUse } = cpu().memory;
+    expect(found({}).returned).toBe(7 + Math.max(0, reserved - inUse));
+    expect(found({})).toMatchObject({ disk: 0, deviceName: 'a device' });
+    expect(found({}).host).toBeLessThanOrEqual(found({}).hostAtMost);
   });
 });
 
