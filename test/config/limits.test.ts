@@ -1,6 +1,7 @@
 // Rules at their limits: what is just taken, what is just refused, and the key that an error names.
 
 import { coerced } from '../../lib/config/coerce.js';
+import { shown } from '../../lib/config/config-error.js';
 import { checkConfig, type DsConfig } from '../../lib/config/index.js';
 import { cutsIn } from '../../lib/config/source.js';
 
@@ -110,6 +111,46 @@ describe('layers that drop tokens', () => {
     expect(ids([1, 1], 4)).toMatch(/each layer once/);
     expect(ids([0, 1, 2], 4)).toMatch(/expected 2 layers/);
   });
+});
+
+test('copies within few ranks need no second copies', () => {
+  const zero = (section: object) =>
+    errorsOf({ zero_optimization: { stage: 3, ...section } }, 4).match(
+      /zero_hpz_partition_size.*/,
+    )?.[0];
+  expect(zero({ mics_shard_size: 2, zero_hpz_partition_size: 2 })).toMatch(/expected 1 with mics/);
+  expect(zero({ mics_shard_size: 2, zero_hpz_partition_size: 1 })).toBeUndefined();
+  expect(zero({ zero_hpz_partition_size: 2 })).toBeUndefined();
+});
+
+test('"auto" is a value that others fill, and no violation of a type', () => {
+  const { errors } = checkConfig(
+    { train_batch_size: 'auto', gradient_clipping: 'auto', bf16: { enabled: 'auto' } } as DsConfig,
+    { worldSize: 1, autoLater: true },
+  );
+  expect(errors).toEqual([]);
+});
+
+test('values of any kind are shown in bounded length', () => {
+  expect(shown(null)).toBe('null');
+  expect(shown(undefined)).toBe('undefined');
+  expect(shown({ a: 1, b: 2 })).toBe('an object with 2 keys');
+  expect(shown(new Float32Array(3))).toBe('a Float32Array');
+  expect(shown(() => 1)).toBe('a function');
+  expect(shown('a"b')).toBe('"a\\"b"');
+  expect(shown([1, [2, 'x']])).toBe('[1, [2, "x"]]');
+  expect(shown(Array(500).fill(1))).toMatch(/^\[1, 1, .*\.\.\. \(500 items\)\]$/);
+  expect(shown('x'.repeat(10_000)).length).toBeLessThan(1000);
+});
+
+test('the nesting of a configuration has a limit', () => {
+  const nested = (levels: number): object => {
+    let value: object = {};
+    for (let i = 0; i < levels; ++i) value = { x: value };
+    return value;
+  };
+  expect(errorsOf(nested(50))).not.toMatch(/levels of nesting/);
+  expect(errorsOf(nested(5000))).toMatch(/at most \d+ levels of nesting/);
 });
 
 test.each<[unknown, number]>([
