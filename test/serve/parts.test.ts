@@ -107,6 +107,7 @@ describe('a request at its limits', () => {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
       body: JSON.stringify({ prompt: 'a', max_tokens: 1 }),
+      signal: AbortSignal.timeout(60_000),
     });
     expect([answer.status, answer.headers.get('retry-after')]).toEqual([429, '1']);
     expect(await answer.json()).toMatchObject({ error: { code: 'queue_full' } });
