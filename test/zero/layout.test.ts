@@ -1,4 +1,5 @@
 // Offsets of parameters, and what of them lies in a window.
+import { wholeRegion } from '../../lib/runtime/box.js';
 import { clipGroups, layoutUnit, piecesOf, shardOf } from '../../lib/zero/layout.js';
 
 /** a and c in group 0, b in group 1: a at 0, c at 64, b at 256, gaps behind each, 512 in all. */
@@ -27,6 +28,23 @@ test('groups lie together, and shards are aligned', () => {
     [0, 0, 256],
     [1, 256, 256],
   ]);
+});
+
+test('a unit that fills its shards has no gaps, and an empty one nothing at all', () => {
+  const full = layoutUnit([{ name: 'a', shape: [4, 64], group: 0 }], { shards: 4 });
+  expect(full).toMatchObject({ numel: 256, gaps: [], groups: [{ offset: 0, numel: 256 }] });
+  expect(layoutUnit([], { shards: 2 })).toEqual({ slots: [], groups: [], gaps: [], numel: 0 });
+});
+
+test('a parameter is all of its tensor, unless it says which part it is', () => {
+  const whole = { whole: [2, 64], box: { offset: [0, 0], shape: [2, 64] } };
+  const part = { whole: [4, 64], box: { offset: [2, 0], shape: [2, 64] } };
+  const { slots } = layoutUnit([
+    { name: 'a', shape: [2, 64], group: 0 },
+    { name: 'b', shape: [2, 64], group: 0, region: part as never },
+  ]);
+  expect(slots.map(({ region }) => region)).toEqual([wholeRegion([2, 64]), part]);
+  expect(wholeRegion([2, 64])).toMatchObject({ whole: whole.whole });
 });
 
 /** What of each group, and of its parameters, is in a window: [name, from, offset, numel]. */

@@ -5,7 +5,13 @@ import { cpu } from '../../lib/runtime/device.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
 import { pinnedFilled } from '../../lib/zero/home/pinned.js';
 import { allocateState, type RangeState, stateTensors } from '../../lib/zero/home/range-state.js';
-import { cutEvenly, disposeTile, makeTiles, tileSize } from '../../lib/zero/home/tiles.js';
+import {
+  cutEvenly,
+  disposeTile,
+  isByElement,
+  makeTiles,
+  tileSize,
+} from '../../lib/zero/home/tiles.js';
 import { clipGroups, layoutUnit } from '../../lib/zero/layout.js';
 import type { Partition } from '../../lib/zero/partition.js';
 
@@ -60,6 +66,16 @@ function numbers({ range, state, starts }: RangeState): object {
     starts: Array.from(ends, Number),
   };
 }
+
+test('an update is one of its elements alone where that of every group is', () => {
+  const isSo = (...kinds: number[]): boolean => {
+    const parameters = kinds.map((group, i) => ({ name: `p${i}`, shape: [64], group }));
+    const { groups } = layoutUnit(parameters);
+    return isByElement(optimizer, { groups } as unknown as Partition);
+  };
+  expect([isSo(1), isSo(1, 1), isSo()]).toEqual([true, true, true]);
+  expect([isSo(0), isSo(2), isSo(1, 0), isSo(0, 1), isSo(1, 2)]).toEqual(Array(5).fill(false));
+});
 
 test('blocks are cut with their elements, and not within', () => {
   const device = cpu();
