@@ -129,10 +129,23 @@ export class CommsLogger {
     return means.sort((a, b) => a.kind.localeCompare(b.kind) || a.bytes - b.bytes);
   }
 
-  /** A table with DeepSpeed's columns. */
-  summary(): string {
+  /** Milliseconds of each call, grouped as totals(); in a group, in the order of the calls. */
+  latencies(): number[][] {
+    return this.totals().map(({ kind, bytes }) =>
+      this.records
+        .filter((record) => record.kind === kind && record.bytes === bytes)
+        .map(({ milliseconds }) => milliseconds),
+    );
+  }
+
+  /**
+   * A table with DeepSpeed's columns. `least`: of each call in latencies(), the time of the rank
+   * that waited least. With it the table has the time that this rank waited for the slowest one.
+   */
+  summary(least?: readonly (readonly number[])[]): string {
     const head = ['Comm. Op', 'Message Size', 'Count', 'Total Latency(ms)', 'Avg Latency(ms)'];
-    const rows = this.totals().map((t) => [
+    const waits = least && stragglerWaits(this.latencies(), least);
+    const rows = this.totals().map((t, i) => [
       t.kind,
       binary(t.bytes),
       String(t.count),
@@ -140,8 +153,13 @@ export class CommsLogger {
       t.meanMs.toFixed(2),
       t.algbw.toFixed(2),
       t.busbw.toFixed(2),
+      ...(waits
+        ? [waits[i] as number, (waits[i] as number) / t.count].map((ms) => ms.toFixed(2))
+        : []),
     ]);
-    const table = [[...head, 'algbw (Gbps)', 'busbw (Gbps)'], ...rows];
+    const columns = [...head, 'algbw (Gbps)', 'busbw (Gbps)'];
+    const waited = waits ? ['Total Straggler(ms)', 'Avg Straggler(ms)'] : [];
+    const table = [[...columns, ...waited], ...rows];
     const widths = (table[0] as string[]).map((_, column) =>
       Math.max(...table.map((row) => (row[column] as string).length)),
     );
@@ -155,6 +173,15 @@ export class CommsLogger {
     this.records.length = 0;
   }
 }
+
+/** Of each group: the milliseconds above those of the rank that waited least. */
+const stragglerWaits = (
+  own: readonly (readonly number[])[],
+  least: readonly (readonly number[])[],
+): number[] =>
+  own.map((times, i) =>
+    times.reduce((sum, ms, j) => sum + Math.max(0, ms - (least[i]?.[j] ?? ms)), 0),
+  );
 
 function emptyTotal(kind: CollectiveKind, bytes: number): CommsTotal {
   return { kind, bytes, count: 0, totalMs: 0, meanMs: 0, algbw: 0, busbw: 0 };

@@ -4,14 +4,24 @@ import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
 import { cpu, type Device, device as findDevice } from '../runtime/device.js';
 import { Job, SoloGroup, StoreServer } from '../runtime/job.js';
-import { readOptions } from '../runtime/options.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import { phrase } from '../runtime/phrase.js';
 import { answerPythonNames } from '../runtime/python-names.js';
+import { requireType } from '../runtime/require-type.js';
 import { INIT_OPTIONS, type InitOptions, resolveSettings } from './join-settings.js';
 import { meshOf, otherMesh, requireMesh, tellMesh } from './joined-mesh.js';
+import { leastLatencies } from './least-latencies.js';
 import { Mesh } from './mesh.js';
 import { MeshShape } from './mesh-shape.js';
 import { ProcessGroup } from './process-group.js';
+
+/** What logSummary() prints. */
+export interface LogSummaryOptions {
+  /** Adds the time that rank 0 waited for slower ranks; all ranks call it. Default false. */
+  showStraggler?: boolean;
+}
+
+const LOG_SUMMARY: OptionNames<LogSummaryOptions> = { showStraggler: true };
 
 /** A rank's place in a job of `worldSize` ranks, and the groups that it is a member of. */
 export class Distributed {
@@ -98,11 +108,16 @@ export class Distributed {
 
   /**
    * Prints the table of the collectives that were logged, on rank 0; without a log (comms_logger,
-   * or world.logger) nothing. Source: deepspeed.comm.log_summary.
+   * or world.logger) nothing. All ranks call it with `showStraggler`. Source:
+   * deepspeed.comm.log_summary.
    */
-  logSummary(): void {
+  logSummary(given: LogSummaryOptions = {}): void {
+    const { showStraggler = false } = readOptions('logSummary', given, LOG_SUMMARY);
+    requireType('logSummary showStraggler', showStraggler, 'boolean');
     const { logger } = this.world;
-    if (logger && this.rank === 0) process.stdout.write(`${logger.summary()}\n`);
+    if (!logger) return;
+    const least = showStraggler ? leastLatencies(this.world, logger) : undefined;
+    if (this.rank === 0) process.stdout.write(`${logger.summary(least)}\n`);
   }
 
   /**
@@ -139,8 +154,9 @@ export function distributed(): Distributed | null {
 }
 
 /** Distributed.logSummary() of the job that was joined; in a process alone it prints nothing. */
-export function logSummary(): void {
-  current?.logSummary();
+export function logSummary(given: LogSummaryOptions = {}): void {
+  readOptions('logSummary', given, LOG_SUMMARY);
+  current?.logSummary(given);
 }
 
 /**

@@ -23,6 +23,7 @@ export {
   distributed,
   initDistributed,
   joinLaunched,
+  type LogSummaryOptions,
   logSummary,
 } from './distributed.js';
 export type { InitOptions } from './join-settings.js';

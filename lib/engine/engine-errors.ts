@@ -60,7 +60,7 @@ export function stepMissing(accumulationSteps: number): DsError {
     op: 'engine.backward',
     expected: `step() after ${accumulationSteps} backward()s (gradient_accumulation_steps)`,
     got: 'another backward()',
-    hint: 'Call engine.step() after every backward(); it updates at the accumulation boundary.',
+    hint: 'Call engine.step() after every backward(); it updates at the accumulation boundary. Losses of one update, as the two of a discriminator, are added first: backward(real.add(fake)).',
   });
 }
 

@@ -1,4 +1,6 @@
 // MonitorMaster: several monitors as one, each failing for itself. Named after DeepSpeed's.
+import { answerPythonNames } from '../runtime/python-names.js';
+import { refusedValue } from '../runtime/refused.js';
 import type { Monitor, MonitorEvent } from './monitor.js';
 
 /**
@@ -6,10 +8,19 @@ import type { Monitor, MonitorEvent } from './monitor.js';
  * with one warning.
  */
 export class MonitorMaster implements Monitor {
+  static {
+    answerPythonNames(MonitorMaster, { label: 'monitor', others: { write_events: 'write()' } });
+  }
+
   private monitors: readonly Monitor[];
   private readonly dropped = new Set<Monitor>();
 
+  /** Throws DS_ARGUMENT for what is no list of monitors, such as a section of a configuration. */
   constructor(monitors: readonly Monitor[]) {
+    if (!Array.isArray(monitors)) {
+      const hint = 'new monitor.MonitorMaster([new monitor.CsvMonitor({ outputPath, jobName })]).';
+      throw refusedValue('MonitorMaster', 'a list of monitors', monitors, hint);
+    }
     this.monitors = monitors;
   }
 

@@ -31,6 +31,10 @@ test('totals are by kind and size', () => {
   const [head, first] = logger.summary().split('\n');
   expect(head).toMatch(/^Comm\. Op +Message Size +Count +Total Latency\(ms\) +Avg Latency/);
   expect(first).toMatch(/^allReduce +10 B +1 +1\.00 +1\.00/);
+  expect(logger.latencies()).toEqual([[1], [1, 3], [1]]);
+  const [wide, , second] = logger.summary([[1], [0.5, 1], [1]]).split('\n');
+  expect(wide).toMatch(/Total Straggler\(ms\) +Avg Straggler\(ms\) *$/);
+  expect(second).toMatch(/ 2\.50 +1\.25 *$/);
   logger.reset();
   expect(logger.totals()).toEqual([]);
 });

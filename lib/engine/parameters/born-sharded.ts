@@ -2,7 +2,7 @@
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { requireModule } from '../../nn/require-module.js';
-import { requireType } from '../../runtime/require-type.js';
+import { refusedValue } from '../../runtime/refused.js';
 
 /**
  * The model that `build` makes, after making sure that none of its parameters has values yet:
@@ -11,7 +11,10 @@ import { requireType } from '../../runtime/require-type.js';
  * DS_ARGUMENT naming a parameter that was read, converted or loaded. Source: deepspeed.zero.Init.
  */
 export function init<Model extends Module>(build: () => Model): Model {
-  requireType('zero.Init', build, 'function');
+  if (typeof build !== 'function') {
+    const hint = 'Write zero.Init(() => new Model()): the configuration says where weights are.';
+    throw refusedValue('zero.Init', 'a function that makes a model', build, hint);
+  }
   const model = build();
   if (model instanceof Promise) throw promised();
   requireModule('zero.Init', model);

@@ -9,7 +9,7 @@ import {
   DsError,
   type DsErrorCode,
   type Engine,
-  type nn,
+  nn,
   seed,
   type Tensor,
 } from '../../../lib/index.js';
@@ -47,6 +47,10 @@ export function model(): nn.models.GPT2 {
   seed(5);
   return tinyModel();
 }
+
+/** Two linear layers. */
+export const mlp = (inputs: number, outputs: number): nn.Module =>
+  new nn.Sequential(new nn.Linear(inputs, 16), new nn.LeakyReLU(), new nn.Linear(16, outputs));
 
 /** One optimizer step on a batch that is always the same, as a loop of a tutorial has it. */
 export function trainStep(engine: Engine): number {

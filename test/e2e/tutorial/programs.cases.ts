@@ -9,7 +9,15 @@ import { runRanks } from '../../comm/ranks.js';
 import type { Case } from '../../support/case.js';
 import type { ProgramReport, ProgramsJob } from './programs-process.js';
 
-const FILES = ['getting-started', 'zero', 'schedules', 'parallel', 'inference', 'observing'];
+const FILES = [
+  'getting-started',
+  'clients',
+  'zero',
+  'schedules',
+  'parallel',
+  'inference',
+  'observing',
+];
 
 /** Every program does well on every rank, and gives the same on all of them. */
 async function runAll(file: string, ranks: number, { kind }: Device): Promise<void> {

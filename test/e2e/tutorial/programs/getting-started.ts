@@ -1,5 +1,5 @@
-// Programs of the pages getting-started, cifar-10, gan, bert-pretraining, bert-finetuning and
-// megatron: initialize(), the loop, checkpoints, and the options of a command line.
+// Programs of the pages getting-started, cifar-10 and training: initialize(), the loop,
+// checkpoints, and the options of a command line.
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { Command } from 'commander';
@@ -11,17 +11,18 @@ import {
   initialize,
   listTags,
   nn,
-  optim,
   parseConfigArguments,
   seed,
   Tensor,
 } from '../../../../lib/index.js';
 import {
+  batchOf,
   configFile,
   finish,
   hashOf,
   learn,
   leave,
+  mlp,
   model,
   type Place,
   type Program,
@@ -184,158 +185,44 @@ async function classified(place: Place): Promise<string> {
   return finish(engine);
 }
 
-const GAN: DsConfig = {
-  train_batch_size: 64,
-  optimizer: { type: 'Adam', params: { lr: 0.0002, betas: [0.5, 0.999], eps: 1e-8 } },
-  steps_per_print: 10,
-};
-
-const mlp = (inputs: number, outputs: number): nn.Module =>
-  new nn.Sequential(new nn.Linear(inputs, 16), new nn.LeakyReLU(), new nn.Linear(16, outputs));
-
-/** Two engines, each with a client's optimizer, as the page has them. */
-async function adversarial(place: Place): Promise<string> {
-  const config = configFile(place, GAN);
-  seed(11);
-  const [netD, netG] = [mlp(2, 1), mlp(4, 2)];
-  const adam = (net: nn.Module) =>
-    new optim.Adam(net.parameters(), { lr: 0.0002, betas: [0.5, 0.999] });
-  const common = { config, device: place.device };
-  const { engine: modelEngineD } = await initialize({
-    ...{ ...common, model: netD, modelParameters: netD.parameters(), optimizer: adam(netD) },
+/** ReduceLROnPlateau gets its metric by step(), in DeepSpeed by lr_kwargs. */
+async function plateau({ device }: Place): Promise<string> {
+  const { engine } = await initialize({
+    model: model(),
+    config: {
+      train_micro_batch_size_per_gpu: 2,
+      optimizer: { type: 'Adam', params: { lr: 0.01 } },
+      scheduler: { type: 'ReduceLROnPlateau', params: { factor: 0.5, patience: 0 } },
+    },
+    device,
   });
-  const { engine: modelEngineG } = await initialize({
-    ...{ ...common, model: netG, modelParameters: netG.parameters(), optimizer: adam(netG) },
+  const { tokens, targets } = batchOf(engine);
+  const rates = [3, 2, 2, 2].map((metrics) => {
+    engine.backward(engine.forward<Tensor>(tokens, targets));
+    engine.step({ metrics });
+    return engine.getLr()[0] as number;
   });
-  const criterion = new nn.BCEWithLogitsLoss();
-  const rows = modelEngineD.trainMicroBatchSizePerGpu();
-  const of = (value: number, width: number, step: number): Tensor => {
-    const data = Float32Array.from({ length: rows * width }, (_, i) => Math.sin(i * 3 + step));
-    const { device } = modelEngineD;
-    return value === 2
-      ? Tensor.from(data, { shape: [rows, width], device })
-      : Tensor.from(data.fill(value), { shape: [rows, width], device });
-  };
-  for (let step = 0; step < 3; ++step) {
-    const [real, fake, noise] = [of(1, 1, step), of(0, 1, step), of(2, 4, step)];
-    const data = of(2, 2, step);
-    // D: real and generated samples, in one update.
-    modelEngineD.optimizer.zeroGrad();
-    const errDReal = criterion.call(modelEngineD.forward(data), real) as Tensor;
-    const generated = modelEngineG.forward<Tensor>(noise);
-    const errDFake = criterion.call(modelEngineD.forward(generated.detach()), fake) as Tensor;
-    modelEngineD.backward(errDReal.add(errDFake));
-    modelEngineD.step();
-    // G: what D takes for real.
-    modelEngineG.optimizer.zeroGrad();
-    const judged = modelEngineD.forward<Tensor>(modelEngineG.forward(noise));
-    modelEngineG.backward(criterion.call(judged, real) as Tensor);
-    modelEngineD.optimizer.zeroGrad(); // What the loss of G left in D.
-    modelEngineG.step();
-    for (const tensor of [real, fake, noise, data]) tensor.dispose();
-  }
-  assert.equal(modelEngineD.globalSteps, 3);
-  assert.equal(modelEngineG.globalSteps, 3);
-  const hash = hashOf(modelEngineD) + hashOf(modelEngineG);
-  modelEngineD.destroy();
-  modelEngineG.destroy();
-  await leave();
-  return hash;
+  assert.deepEqual(rates, [0.01, 0.01, 0.005, 0.0025]);
+  for (const tensor of [tokens, targets]) tensor.dispose();
+  return finish(engine);
 }
 
-/** Parameters with and without weight decay, by their names, as BERT's pages group them. */
-function grouped(net: nn.Module) {
-  const named = [...net.namedParameters()];
-  const noDecay = ['bias', 'ln_1', 'ln_2', 'ln_f'];
-  const isFree = (name: string): boolean => noDecay.some((part) => name.includes(part));
-  return [
-    { params: named.filter(([name]) => !isFree(name)).map(([, p]) => p), weight_decay: 0.01 },
-    { params: named.filter(([name]) => isFree(name)).map(([, p]) => p), weight_decay: 0.0 },
-  ];
-}
-
-const BERT: DsConfig = {
-  train_batch_size: 16,
-  train_micro_batch_size_per_gpu: 4,
-  steps_per_print: 1000,
-  optimizer: {
-    type: 'Adam',
-    params: { lr: 2e-4, weight_decay: 0.01, bias_correction: false },
-  },
-  fp16: { enabled: true, loss_scale: 0, initial_scale_power: 16 },
-};
-
-/** The page's command line, whose other words are the program's. */
-const PRETRAINING = [
-  ...['--deepspeed', '--cf', 'bert_large_adam_seq128.json', '--train_batch_size', '4096'],
-  ...['--max_seq_length', '128', '--gradient_accumulation_steps', '4', '--max_grad_norm', '1.0'],
-  ...['--fp16', '--loss_scale', '0', '--delay_allreduce', '--max_steps', '32', '--print_steps'],
-  ...['1', '--deepspeed_transformer_kernel', '--output_dir', 'output'],
-];
-
-async function pretrained(place: Place): Promise<string> {
-  const file = configFile(place, BERT);
-  const { args, rest } = parseConfigArguments([...PRETRAINING, '--deepspeed_config', file]);
-  assert.deepEqual(args, { deepspeed: true, deepspeed_config: file });
-  assert.deepEqual(rest, PRETRAINING.slice(1));
-  await initDistributed({ device: place.device });
-  const network = model();
-  const { engine } = await initialize({ args, model: network, modelParameters: grouped(network) });
-  assert.deepEqual(
-    engine.optimizer.groups.map(({ weightDecay }) => weightDecay),
-    [0.01, 0],
-  );
-  learn(engine);
-  const path = join(place.folder, 'bert');
-  const state = { epoch: 1, last_global_step: engine.globalSteps, last_global_data_samples: 96 };
-  await engine.saveCheckpoint(path, { tag: 'epoch1', clientState: state });
+/** A save that rank 0 calls alone ends both ranks within seconds, with the cause. */
+async function savedByOne(place: Place): Promise<void> {
+  const config = { train_micro_batch_size_per_gpu: 2, optimizer: { type: 'Adam' } } as DsConfig;
+  const { engine } = await initialize({ model: model(), config, device: place.device });
   trainStep(engine);
-  const { clientState } = await engine.loadCheckpoint(path, { tag: 'epoch1' });
-  assert.deepEqual({ ...clientState }, state);
-  assert.equal(engine.globalSteps, 6);
-  return finish(engine);
-}
-
-/** max_grad_norm among the optimizer's params, as the page prints it, is named and refused. */
-async function withMaxGradNorm({ device }: Place): Promise<void> {
-  const { optimizer, ...rest } = BERT;
-  const params = { ...optimizer?.params, max_grad_norm: 1.0 };
-  const config = { ...rest, optimizer: { type: 'Adam', params } } as DsConfig;
+  const act = async (): Promise<void> => {
+    if (place.rank === 0) await engine.saveCheckpoint(join(place.folder, 'one'));
+    for (let step = 0; step < 3; ++step) trainStep(engine);
+    engine.synchronize();
+  };
   await refused(
-    () => initialize({ model: model(), config, device }),
-    'DS_CONFIG',
-    'max_grad_norm',
-    'gradient_clipping',
+    act,
+    'DS_COMM',
+    place.rank === 0 ? 'rank 1' : 'saveCheckpoint() must be called on all ranks',
   );
-  await leave();
-}
-
-/** An optimizer and a schedule of the client, as Megatron-LM's script gives them. */
-async function megatron(place: Place): Promise<string> {
-  const args = { deepspeed: true, deepspeed_config: configFile(place, { train_batch_size: 4 }) };
-  const net = model();
-  const optimizer = new optim.Adam(net.parameters(), { lr: 1e-3, weightDecay: 0.01 });
-  const lrScheduler = new optim.WarmupDecayLr({
-    ...{ totalSteps: 10, maxLr: 1e-3, warmupSteps: 2, warmupType: 'linear' },
-  });
-  const distributed = await initDistributed({ device: place.device });
-  const { engine } = await initialize({ model: net, optimizer, args, lrScheduler, distributed });
-  learn(engine);
-  const sd = { iteration: engine.globalSteps };
-  const path = await engine.saveCheckpoint(place.folder, { tag: '6', clientState: sd });
-  assert.match(path, /6$/);
-  assert.equal(engine.lossScale, 1); // optimizer.cur_scale on the page.
-  return finish(engine);
-}
-
-/** Options of Python's that are not there are named, with those that there are. */
-async function foreignOptions({ device }: Place): Promise<void> {
-  const common = { model: model(), config: STARTED, device };
-  for (const [name, value] of Object.entries({ mpu: {}, dist_init_required: false })) {
-    const given = { ...common, [name]: value } as Parameters<typeof initialize>[0];
-    await refused(() => initialize(given), 'DS_ARGUMENT', `"${name}"`, 'distributed');
-  }
-  await leave();
+  // The job has failed: the process ends with it.
 }
 
 /** f32 inputs and targets of an fp16 model: the loss of f16 and f32 is promoted. */
@@ -405,11 +292,9 @@ export const programs: Program[] = [
   { page: 'getting-started', name: 'save by tag, load, go on', run: checkpointed },
   { page: 'getting-started', name: 'tags that differ', ranks: [2], run: ownTags },
   { page: 'cifar-10', name: 'arguments, loader, criterion', run: classified },
-  { page: 'gan', name: 'two engines', run: adversarial },
-  { page: 'bert-pretraining', name: 'groups, fp16, checkpoints', run: pretrained },
-  { page: 'bert-pretraining', name: 'max_grad_norm is refused', run: withMaxGradNorm },
-  { page: 'megatron', name: 'optimizer and schedule of the client', run: megatron },
-  { page: 'megatron', name: 'mpu and dist_init_required are named', run: foreignOptions },
   { page: 'training', name: 'SimpleModel in fp16', run: halfPrecision },
+  { page: 'training', name: 'ReduceLROnPlateau', run: plateau },
   { page: 'training', name: 'joint loss of two engines', run: jointLoss },
+  // The last one: the job has failed behind it.
+  { page: 'training', name: 'a save of rank 0 alone', ranks: [2], run: savedByOne },
 ];

@@ -1,0 +1,26 @@
+// The least time of each logged collective over all ranks, of which a straggler is the difference.
+import { scope, Tensor } from '../tensor/index.js';
+import type { CommsLogger } from './comms-logger.js';
+import type { ProcessGroup } from './process-group.js';
+
+/**
+ * Of each call in logger.latencies(), the milliseconds of the rank that waited least. All ranks of
+ * `group` call it, after the same collectives.
+ */
+export function leastLatencies(group: ProcessGroup, logger: CommsLogger): number[][] {
+  const own = logger.latencies();
+  const { device } = group;
+  // The exchange itself is not logged.
+  group.logger = null;
+  try {
+    return scope(() => {
+      const times = Tensor.from(own.flat(), { dtype: 'f32', device });
+      if (own.length > 0) group.allReduce(times, { op: 'min' }).synchronize();
+      const least = times.toArray() as number[];
+      let at = 0;
+      return own.map((calls) => calls.map(() => least[at++] as number));
+    });
+  } finally {
+    group.logger = logger;
+  }
+}
