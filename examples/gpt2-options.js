@@ -104,7 +104,8 @@ function readOptions(argv) {
 function onDisk(config, { nvme }) {
   if (!nvme) return config;
   const offload_optimizer = { device: 'nvme', nvme_path: nvme };
-  const { zero_optimization: zero } = config;
+  const { zero_optimization: given } = config;
+  const zero = typeof given === 'object' ? given : { stage: given ? 1 : 0 };
   return { ...config, zero_optimization: { ...zero, offload_optimizer } };
 }
 
