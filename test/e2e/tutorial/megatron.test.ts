@@ -125,6 +125,43 @@ test('they train on two ranks, which share the data or each layer', () => {
   }
 });
 
+/** Flags of the other pages, and ZeRO's section as each of them prints it. */
+const PAGES: Readonly<Record<string, readonly [flags: string, zero: object]>> = {
+  'zero, stage 1': [
+    '--model-parallel-size 1 --num-layers 48 --hidden-size 1600 --num-attention-heads 16 --batch-size 1',
+    { stage: 1, reduce_bucket_size: 5e8 },
+  ],
+  'zero, stage 2': [
+    '--model-parallel-size 1 --num-layers 50 --hidden-size 4096 --num-attention-heads 32 ' +
+      '--batch-size 1 --checkpoint-activations',
+    {
+      ...{ stage: 2, contiguous_gradients: true, overlap_comm: true, reduce_scatter: true },
+      ...{ reduce_bucket_size: 5e8, allgather_bucket_size: 5e8 },
+    },
+  ],
+  zeropp: [
+    '--tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 --num-layers 40 ' +
+      '--hidden-size 6144 --seq-length 512 --num-attention-heads 32 --batch-size 1 ' +
+      '--zero-stage 3 --deepspeed-activation-checkpointing --fp16 --checkpoint-activations',
+    {
+      ...{ stage: 3, reduce_bucket_size: 10000000, reduce_scatter: true },
+      ...{ zero_quantized_weights: true, zero_hpz_partition_size: 2 },
+      ...{ zero_quantized_gradients: true, contiguous_gradients: true, overlap_comm: true },
+    },
+  ],
+};
+
+test.each(Object.entries(PAGES))(
+  'the flags of %s train 2 layers of 64 on two ranks',
+  (page, of) => {
+    const [flags, zero_optimization] = of;
+    const file = `${page.replace(/\W+/g, '-')}.config`;
+    writeFileSync(join(folder, file), JSON.stringify({ zero_optimization }));
+    const line = `${flags} --deepspeed_config ${file} ${SMALL} --sample 0`;
+    expect(learned(together(line))[1]).toBeGreaterThan(5);
+  },
+);
+
 test('a flag wins over the configuration, and the rate follows the schedule of the flags', () => {
   const summary = join(folder, 'summary.json');
   const flags = '--lr 0.01 --weight-decay 0 --train-iters 12 --bf16 --sample 0 --warmup 0.25';

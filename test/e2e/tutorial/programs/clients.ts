@@ -154,6 +154,29 @@ async function pretrained(place: Place): Promise<string> {
   return finish(engine);
 }
 
+/** Command lines of other pages: DeepSpeed's words are found, the program's stay in order. */
+const COMMAND_LINES: readonly string[] = [
+  '--dataset celeba --cuda --deepspeed_config FILE --tensorboard_path ./runs/deepspeed',
+  '--log-interval 100 --deepspeed --moe --ep-world-size 2 --num-experts 2 4 --top-k 1 ' +
+    '--mlp-type residual --noisy-gate-policy RSample --moe-param-group --deepspeed_config FILE',
+  '--cf bert_large_lamb.json --max_seq_length 512 --print_steps 100 --deepspeed ' +
+    '--deepspeed_transformer_kernel --deepspeed_config FILE --rewarmup --lr_schedule EE ' +
+    '--lr_offset 0.0 --attention_dropout_checkpoint',
+  '-s 100 -p 2 --backend nccl --seed 1138 --deepspeed --deepspeed_config=FILE',
+  '--local_rank=0 --progressive_layer_drop --deepspeed --deepspeed-config FILE',
+];
+
+async function commandLines(): Promise<void> {
+  for (const line of COMMAND_LINES) {
+    const words = line.split(' ');
+    const { args, rest } = parseConfigArguments(words);
+    assert.equal(args.deepspeed_config, 'FILE');
+    assert.equal(args.deepspeed ?? false, words.includes('--deepspeed'));
+    const own = words.filter((word) => !/^--deepspeed([_-]config)?(=FILE)?$|^FILE$/.test(word));
+    assert.deepEqual(rest, own);
+  }
+}
+
 /** max_grad_norm among the optimizer's params, as the page prints it, is named and refused. */
 async function withMaxGradNorm({ device }: Place): Promise<void> {
   const { optimizer, ...rest } = BERT;
@@ -197,6 +220,7 @@ async function foreignOptions({ device }: Place): Promise<void> {
 }
 
 export const programs: Program[] = [
+  { page: 'cifar-10', name: 'command lines', ranks: [1], run: commandLines },
   { page: 'gan', name: 'two engines', run: adversarial },
   { page: 'gan', name: 'two backward() before a step', run: twoBackwards },
   { page: 'bert-pretraining', name: 'groups, fp16, checkpoints', run: pretrained },
