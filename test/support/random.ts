@@ -32,7 +32,7 @@ export function random(): number {
     const seed = firstSeed();
     globalThis.seedOfTests = seed;
     // Under jest the environment prints it where a test fails.
-    if (typeof jest === 'undefined') process.stderr.write(`DS_TEST_SEED=${seed}\n`);
+    if (!('describe' in globalThis)) process.stderr.write(`DS_TEST_SEED=${seed}\n`);
     draw = seeded(seed);
   }
   return draw();
