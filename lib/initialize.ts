@@ -48,8 +48,8 @@ import type { Optimizer } from './optim/optimizer.js';
 import type { ScheduleSet } from './optim/schedule-set.js';
 import { type Pipelined, PipelineModule } from './pipe/index.js';
 import { type Device, device as findDevice } from './runtime/device.js';
+import { formatValue } from './runtime/format-value.js';
 import { type OptionNames, readOptions } from './runtime/options.js';
-import { phrase } from './runtime/phrase.js';
 import { requireType } from './runtime/require-type.js';
 import { seed } from './tensor/index.js';
 
@@ -316,7 +316,7 @@ function requireServed<Sample, Batch>(options: AnyOptions<Sample, Batch>): void 
     code: 'DS_ARGUMENT',
     op: `initialize ${name}`,
     expected: 'trainingData, whose batches it makes',
-    got: `${name}: ${phrase(value)} without any`,
+    got: `${name}: ${formatValue(value)} without any`,
     hint: `Give initialize() trainingData, or a loader of your own ${name}: new data.DataLoader(dataset, { ${name}, .. }).`,
   });
 }

@@ -3,9 +3,9 @@ import { randomBytes } from 'node:crypto';
 import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
 import { cpu, type Device, device as findDevice } from '../runtime/device.js';
+import { formatValue } from '../runtime/format-value.js';
 import { Job, SoloGroup, StoreServer } from '../runtime/job.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { answerPythonNames } from '../runtime/python-names.js';
 import { requireType } from '../runtime/require-type.js';
 import { INIT_OPTIONS, type InitOptions, resolveSettings } from './join-settings.js';
@@ -298,6 +298,6 @@ function requireRanks(ranks: readonly number[], worldSize: number): void {
     code: 'DS_ARGUMENT',
     op: 'newGroup',
     expected: `different ranks from 0 to ${worldSize - 1}`,
-    got: isList ? `[${ranks.join(', ')}]` : phrase(ranks),
+    got: isList ? `[${ranks.join(', ')}]` : formatValue(ranks),
   });
 }

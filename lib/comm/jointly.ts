@@ -1,7 +1,7 @@
 // What ranks compute together: where one of them meets with an error, the others are told of it at
 // once, and do not wait for it until the job's timeout.
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import type { ProcessGroup } from './process-group.js';
 
 /** Of the text of an error, as much as the others are told. */
@@ -77,6 +77,6 @@ function spelled(error: unknown): string {
   try {
     return String(error);
   } catch {
-    return phrase(error);
+    return formatValue(error);
   }
 }

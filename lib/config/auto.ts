@@ -2,7 +2,7 @@
 
 import type { DsConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { matchTraining } from './auto-match.js';
 import { type AutoRow, type AutoSources, asksPlan, isOfStage, rowOf } from './auto-table.js';
 import { canonicalOptimizer } from './coerce.js';
@@ -60,7 +60,7 @@ export function resolveAuto(config: string | DsConfig, sources: AutoSources): Ds
       code: 'DS_ARGUMENT',
       op: 'resolveAuto',
       expected: 'what "auto" is filled from',
-      got: phrase(sources),
+      got: formatValue(sources),
       hint: 'Such as { model: { hiddenSize }, training: { lr: 1e-5 } }.',
     });
   }

@@ -1,7 +1,7 @@
 // Rules across keys: each a named function that says which keys disagree and what to set.
 import type { ResolvedValues } from '../../types/config.js';
 import { methodExpected } from '../pipe/partition-method.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { autotuningRules, searchesNothing } from './autotuning-rules.js';
 import { compressionRules, unreadInForward } from './compression-rules.js';
 import { curriculumAdvices, curriculumRules } from './curriculum-rules.js';
@@ -32,7 +32,7 @@ const partitionIsKnown: Rule = ({ pipeline: { partition } }) => {
     ? {
         path: ['pipeline', 'partition'],
         expected: `"best", or ${expected}`,
-        got: phrase(partition),
+        got: formatValue(partition),
         hint: 'Leave it out for the best that is known of the model.',
       }
     : null;

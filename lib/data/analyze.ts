@@ -2,11 +2,11 @@
 import { existsSync, rmdirSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { dataError } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { DataLoader, type WorkerThreadOptions } from './data-loader.js';
@@ -219,10 +219,10 @@ function requireWhole(name: string, index: number, value: unknown): number {
   if (Number.isSafeInteger(value) && (value as number) >= 0) return value as number;
   const op = `${OP} metrics.${name}, sample ${index}`;
   const hint = 'Scale and round what has fractions: Math.round(1000 * value).';
-  throw dataError(op, 'a whole number of 0 and more', phrase(value), hint);
+  throw dataError(op, 'a whole number of 0 and more', formatValue(value), hint);
 }
 
 function refused(option: string, expected: string, value: unknown, hint: string): DsError {
-  const got = phrase(value);
+  const got = formatValue(value);
   return new DsError({ code: 'DS_ARGUMENT', op: `${OP} ${option}`, expected, got, hint });
 }

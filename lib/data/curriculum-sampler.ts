@@ -2,9 +2,9 @@
 import { createHash } from 'node:crypto';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
@@ -168,7 +168,7 @@ export class CurriculumSampler extends Sampler {
         code: 'DS_CHECKPOINT',
         op: `${OP}.loadStateDict`,
         expected: `a position in steps of ${this.batchSize} samples`,
-        got: `one in ${state.batchSize === undefined ? 'another kind of order' : `steps of ${phrase(state.batchSize)}`}`,
+        got: `one in ${state.batchSize === undefined ? 'another kind of order' : `steps of ${formatValue(state.batchSize)}`}`,
         hint: 'Resume with the same train_batch_size, or without the loader state.',
       });
     }

@@ -1,8 +1,8 @@
 // Curriculum schedules: how difficult samples may be at each step of training.
 // Source: DeepSpeed's CurriculumScheduler, whose formulas and rounding these are.
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { accuratePower } from './accurate-power.js';
 
@@ -77,7 +77,7 @@ export function fixedDiscrete(
 function requireNumbers(op: string, list: unknown): void {
   if (!Array.isArray(list)) {
     const expected = 'a list of numbers';
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(list) });
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(list) });
   }
   for (const [i, number] of list.entries()) requireFinite(`${op}[${i}]`, number);
 }

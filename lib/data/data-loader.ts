@@ -3,8 +3,8 @@
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
@@ -297,7 +297,11 @@ function orderOf(sampler: Sampler, served: number, { length }: { length: number 
   const given: unknown = sampler.order(served);
   const name = `${sampler.constructor.name}.order`;
   if (typeof given !== 'object' || given === null || !(Symbol.iterator in given)) {
-    throw dataError(name, 'numbers of samples: a list, or what can be iterated', phrase(given));
+    throw dataError(
+      name,
+      'numbers of samples: a list, or what can be iterated',
+      formatValue(given),
+    );
   }
   const numbers = given instanceof Uint32Array ? given : [...(given as Iterable<number>)];
   const isSample = (index: number): boolean =>
@@ -305,7 +309,7 @@ function orderOf(sampler: Sampler, served: number, { length }: { length: number 
   const odd = numbers.findIndex((index) => !isSample(index));
   if (odd < 0) return numbers instanceof Uint32Array ? numbers : Uint32Array.from(numbers);
   const hint = 'Give the sampler the length of the dataset.';
-  const got = `${phrase(numbers[odd])} at ${odd}`;
+  const got = `${formatValue(numbers[odd])} at ${odd}`;
   throw dataError(name, `numbers of samples from 0 to ${length - 1}`, got, hint);
 }
 
@@ -366,7 +370,7 @@ function requireSampler(sampler: Sampler | null): Sampler | null {
     code: 'DS_ARGUMENT',
     op: 'DataLoader sampler',
     expected: 'a sampler',
-    got: phrase(sampler),
+    got: formatValue(sampler),
     hint: 'Extend data.Sampler with length and order(served), the numbers of the samples in turn.',
   });
 }

@@ -1,7 +1,7 @@
 // Datasets made of others: parts of one, several in a row, and random parts.
 import type { Device } from '../runtime/device.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { Batched } from './collate.js';
@@ -73,7 +73,7 @@ export class ConcatDataset<Sample> implements Dataset<Sample> {
     readonly datasets: readonly Dataset<Sample>[],
   ) {
     if (!Array.isArray(datasets)) {
-      throw refused('ConcatDataset', 'a list of datasets', phrase(datasets));
+      throw refused('ConcatDataset', 'a list of datasets', formatValue(datasets));
     }
     for (const dataset of datasets) requireServable(dataset);
     this.length = datasets.reduce((sum, { length }) => sum + length, 0);
@@ -131,14 +131,14 @@ export function randomSplit<Sample>(
 }
 
 function countsOf(length: number, sizes: readonly number[]): number[] {
-  if (!Array.isArray(sizes)) throw refused('randomSplit', 'a list of sizes', phrase(sizes));
+  if (!Array.isArray(sizes)) throw refused('randomSplit', 'a list of sizes', formatValue(sizes));
   const total = sizes.reduce((sum, size) => sum + size, 0);
   const sound = sizes.length > 0 && sizes.every((size) => size >= 0);
   const isFractions = sound && Math.abs(total - 1) < 1e-6 && sizes.every((size) => size < 1);
   if (!isFractions && sound && total === length && sizes.every(Number.isInteger)) return [...sizes];
   if (!isFractions) {
     const expected = `sizes that add up to ${length}, or fractions that add up to 1`;
-    throw refused('randomSplit', expected, phrase(sizes));
+    throw refused('randomSplit', expected, formatValue(sizes));
   }
   const counts = sizes.map((size) => Math.floor(size * length));
   const left = length - counts.reduce((sum, count) => sum + count, 0);

@@ -4,8 +4,8 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import { types } from 'node:util';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import type { Batched } from './collate.js';
@@ -78,7 +78,7 @@ export function sourceOf(op: string, given: Omit<WorkerDatasetOptions, 'length'>
   if (options.export !== undefined) requireType(`${op} export`, options.export, 'string');
   if (!Array.isArray(options.args ?? [])) {
     const expected = 'a list of arguments';
-    const got = phrase(options.args);
+    const got = formatValue(options.args);
     throw new DsError({ code: 'DS_ARGUMENT', op: `${op} args`, expected, got });
   }
   return { module, export: options.export ?? 'default', args: options.args ?? [] };
@@ -95,7 +95,7 @@ function moduleOf(op: string, given: unknown): string {
     code: 'DS_ARGUMENT',
     op: `${op} module`,
     expected: 'the absolute path or file: URL of a module',
-    got: phrase(given instanceof URL ? given.href : given),
+    got: formatValue(given instanceof URL ? given.href : given),
     hint: "Write new URL('./my-dataset.mjs', import.meta.url), or require.resolve('./my-dataset.js').",
   });
 }

@@ -1,6 +1,6 @@
 // Datasets whose samples come one after the other, and how a worker thread builds the same.
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import {
   callExport,
   type Dataset,
@@ -42,7 +42,7 @@ export function requireIterableDataset(value: unknown): void {
     code: 'DS_ARGUMENT',
     op: 'IterableLoader',
     expected: 'a dataset with iterate(epoch)',
-    got: phrase(value),
+    got: formatValue(value),
     hint: 'Write { *iterate(epoch) { yield ...; } }, or async *iterate(epoch): each epoch begins anew.',
   });
 }
@@ -93,7 +93,7 @@ async function buildIterable(source: DatasetSource): Promise<IterableDataset<unk
     code: 'DS_ARGUMENT',
     op: `dataset of ${source.module}`,
     expected: 'a dataset with iterate(epoch)',
-    got: phrase(built),
+    got: formatValue(built),
   });
 }
 

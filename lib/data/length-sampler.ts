@@ -1,8 +1,8 @@
 // LengthGroupedSampler: a random order in which samples of about one length meet.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { dealt, shareOf, shuffledOrder } from './order.js';
 import { requireState } from './require-state.js';
@@ -54,7 +54,7 @@ export class LengthGroupedSampler extends Sampler {
     const { batchSize, seed = 0, rank = 0, worldSize = 1 } = options;
     if (!(Array.isArray(lengths) || ArrayBuffer.isView(lengths))) {
       const expected = 'a list of the lengths of all samples';
-      throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(lengths) });
+      throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(lengths) });
     }
     this.batchSize = requireInteger(`${op} batchSize`, batchSize, 1);
     this.seed = requireInteger(`${op} seed`, seed, 0);

@@ -1,7 +1,7 @@
 // How difficult each sample of a dataset is by one metric: given by number, or read from the files
 // of an analysis.
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
 import { type IndexedLists, prefixOf, readIndexedLists } from './indexed-lists.js';
 import { risingOrder } from './order.js';
@@ -64,7 +64,7 @@ export function requireValues(op: string, values: unknown, length: number): Floa
   const numbers = Float64Array.from((isList ? values : []) as ArrayLike<number>);
   const bad = numbers.findIndex((value) => !Number.isFinite(value));
   if (isList && numbers.length === length && bad < 0) return numbers;
-  const counted = isList ? `${numbers.length} of them` : phrase(values);
+  const counted = isList ? `${numbers.length} of them` : formatValue(values);
   const got = bad < 0 ? counted : `${numbers[bad]} at ${bad}`;
   const expected = `a finite number for each of the ${length} samples`;
   throw new DsError({ code: 'DS_ARGUMENT', op, expected, got });

@@ -1,8 +1,7 @@
 // Rounds of an iterable dataset: as many samples in turn as make a batch for every rank.
 import { types } from 'node:util';
-
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
-import { phrase } from '../runtime/phrase.js';
 import { dataError } from '../runtime/refused.js';
 import { onlyLater } from './dataset.js';
 import type { IterableDataset, Samples } from './iterable-dataset.js';
@@ -147,7 +146,7 @@ function opened<Sample>(samples: Samples<Sample>): Opened<Sample> {
   const { open, isLater } = requireSamples(samples);
   const iterator = open.call(samples) as Opened<Sample>['iterator'];
   if (typeof iterator?.next === 'function') return { isLater, iterator };
-  throw dataError(ITERATE, 'an iterator with next()', phrase(iterator));
+  throw dataError(ITERATE, 'an iterator with next()', formatValue(iterator));
 }
 
 /** What opens `samples`, which iterate() has given. Throws DS_DATA for what nothing opens. */
@@ -160,11 +159,11 @@ export function requireSamples(samples: unknown): { open: () => unknown; isLater
   if (typeof open === 'function') return { open, isLater: open !== now };
   const expected = 'iterate() to give samples in turn: an iterable, or an async one';
   const hint = 'Write *iterate(epoch) { yield ...; }, or async *iterate(epoch), with the star.';
-  throw dataError(ITERATE, expected, phrase(samples), hint);
+  throw dataError(ITERATE, expected, formatValue(samples), hint);
 }
 
 /** Throws DS_DATA for what next() does not give. */
 function requireFound<Step>(found: Step): Step {
   if (typeof found === 'object' && found !== null) return found;
-  throw dataError(ITERATE, 'next() to give { value, done }', phrase(found));
+  throw dataError(ITERATE, 'next() to give { value, done }', formatValue(found));
 }

@@ -1,6 +1,6 @@
 // Metrics of samples of tokens: how long they are, and how rare their words.
 // Source: DeepSpeed Data Efficiency (Li et al. 2022), with the numbers of its analyze_data.py.
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
 
 /** Numbers a sample, in a second pass where it has to see all of them first. */
@@ -63,7 +63,7 @@ function tokensOf(sample: unknown, index: number): ArrayLike<number> {
   if (!tokens) {
     const expected = `tokens: a typed array, alone or as ${FIELDS.join(', ')}`;
     const hint = 'Give a function (sample, index) => number in place of the name of the metric.';
-    throw dataError(`data.analyze, sample ${index}`, expected, phrase(sample), hint);
+    throw dataError(`data.analyze, sample ${index}`, expected, formatValue(sample), hint);
   }
   for (let i = 0; i < tokens.length; ++i) {
     const token = tokens[i] as number;

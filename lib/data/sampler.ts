@@ -1,8 +1,8 @@
 // Samplers: which samples this rank visits in an epoch, and in which order.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { dealt, drawnOnce, drawnOrder, naturalOrder, shareOf, shuffledOrder } from './order.js';
@@ -274,7 +274,7 @@ function requireWeights(op: string, weights: unknown): Float64Array {
     code: 'DS_ARGUMENT',
     op: `${op} weights`,
     expected: 'a list of finite numbers that are not negative, one of them above 0',
-    got: bad < 0 ? phrase(weights) : `${values[bad]} at ${bad}`,
+    got: bad < 0 ? formatValue(weights) : `${values[bad]} at ${bad}`,
   });
 }
 

@@ -1,7 +1,7 @@
 // TensorDataset: rows of tensors as samples. Source: torch.utils.data.TensorDataset.
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { describe } from '../runtime/view.js';
@@ -28,7 +28,7 @@ export class TensorDataset implements Dataset<Tensor[]> {
         code: 'DS_ARGUMENT',
         op: 'TensorDataset',
         expected: 'tensors',
-        got: first ? phrase(other) : 'none',
+        got: first ? formatValue(other) : 'none',
         hint: 'Pass them one by one: new TensorDataset(x, y).',
       });
     }

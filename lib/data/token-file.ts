@@ -3,9 +3,9 @@
 import { writeSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { dataError } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { writeWhole } from '../runtime/whole-file.js';
@@ -179,7 +179,7 @@ export function writeTokenFile(
 ): void {
   requireType('writeTokenFile path', path, 'string');
   if (typeof tokens !== 'object' || !Number.isInteger(tokens?.length))
-    throw dataError('writeTokenFile', 'a list of numbers, or a typed array', phrase(tokens));
+    throw dataError('writeTokenFile', 'a list of numbers, or a typed array', formatValue(tokens));
   const limit = requireFileDType(dtype) === 'u16' ? 2 ** 16 : 2 ** 31;
   for (let i = 0; i < tokens.length; ++i) {
     const token = tokens[i] as number;

@@ -3,8 +3,8 @@ import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } fr
 import { basename, join } from 'node:path';
 
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
@@ -55,7 +55,7 @@ export function textSource(given: TextSource): TextSource {
   requireSource(op, source);
   const { match } = source;
   if (match === undefined || match instanceof RegExp) return source;
-  const [expected, got] = ['a regular expression', phrase(match)];
+  const [expected, got] = ['a regular expression', formatValue(match)];
   throw new DsError({ code: 'DS_ARGUMENT', op: `${op} match`, expected, got });
 }
 

@@ -1,6 +1,6 @@
 // Windows of a long run of tokens: what next-token prediction trains on.
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
 
 /** Token i of `targets` is the one that follows token i of `tokens`. Both have `seq` elements. */
@@ -34,7 +34,7 @@ export function requireTokens(place: string, tokens: unknown): void {
     code: 'DS_ARGUMENT',
     op: place,
     expected: 'tokens as an Int32Array',
-    got: phrase(tokens),
+    got: formatValue(tokens),
     hint: isList ? 'Int32Array.from(tokens) makes one.' : 'TokenDataset.fromText() reads text.',
   });
 }

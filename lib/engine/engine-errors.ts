@@ -1,7 +1,7 @@
 // The errors of wrong calls of the engine, and of a step that cannot go on.
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { refusedValue } from '../runtime/refused.js';
 import { Tensor } from '../tensor/index.js';
 import type { Uneven, Verdict } from './step/step-control.js';
@@ -13,7 +13,7 @@ export function requireLoss(op: string, loss: Tensor): void {
       code: 'DS_ARGUMENT',
       op,
       expected: 'a loss: the tensor that forward() has computed',
-      got: phrase(loss),
+      got: formatValue(loss),
       hint: 'Where the model returns more than its loss, pass the loss alone.',
     });
   }

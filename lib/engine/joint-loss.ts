@@ -1,7 +1,7 @@
 // One loss over the outputs of several engines.
 
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import type { Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
 import type { Engine } from './engine.js';
@@ -15,7 +15,7 @@ export function scaleJointLoss(loss: Tensor, engines: readonly Engine[]): Tensor
   if (!Array.isArray(engines) || engines.length === 0) {
     throw new DsError({
       ...{ code: 'DS_ARGUMENT', op: 'scaleJointLoss', expected: 'a list of engines' },
-      got: phrase(engines),
+      got: formatValue(engines),
     });
   }
   const factor = Math.min(...engines.map(({ lossScale }) => lossScale));

@@ -15,8 +15,8 @@ import {
   type StageWorker,
   type Values,
 } from '../pipe/index.js';
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
-import { phrase } from '../runtime/phrase.js';
 import { noGrad, Scope, type Tensor, within, zeros } from '../tensor/index.js';
 import { Engine } from './engine.js';
 import { misuse } from './engine-errors.js';
@@ -301,7 +301,7 @@ function batchOf(op: string, item: unknown): PipelineBatch {
     code: 'DS_DATA',
     op,
     expected: 'micro-batches [inputs, labels]',
-    got: phrase(item),
+    got: formatValue(item),
     hint: 'Let the collate function of the loader make such pairs.',
   });
 }
@@ -321,7 +321,7 @@ function noIterator(op: string, got: unknown): DsError {
     code: 'DS_ARGUMENT',
     op,
     expected: 'an iterator of micro-batches',
-    got: phrase(got),
+    got: formatValue(got),
     hint: 'Of a loader it is loader[Symbol.asyncIterator](), of a list list.values(); trainBatch() needs none with the trainingData of initialize().',
   });
 }
@@ -331,7 +331,7 @@ function noResult(op: string, got: unknown): DsError {
     code: 'DS_ARGUMENT',
     op,
     expected: 'an iterator whose next() gives { value, done }',
-    got: phrase(got),
+    got: formatValue(got),
     hint: 'A generator function, function* () { yield [inputs, labels]; }, makes such iterators.',
   });
 }

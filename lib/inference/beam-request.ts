@@ -1,6 +1,6 @@
 // What a request says of beams, checked.
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { BeamOptions } from './beams.js';
 
@@ -11,7 +11,7 @@ export type BeamRequest = Partial<
 
 function refused(what: string, expected: string, got: unknown, hint: string): DsError {
   const op = `InferenceEngine request ${what}`;
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(got), hint });
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(got), hint });
 }
 
 /** Null for one beam, which is no search. Throws DS_ARGUMENT. */

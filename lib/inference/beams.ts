@@ -4,9 +4,9 @@ import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import type { KeyValueCache } from '../nn/attention.js';
 import type { Device } from '../runtime/device.js';
+import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { logSoftmax, noGrad, scope, Tensor, topk } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
@@ -287,7 +287,7 @@ function refused(name: string, expected: string, got: unknown, hint = ''): DsErr
     code: 'DS_ARGUMENT',
     op: `${OP} ${name}`,
     expected,
-    got: phrase(got),
+    got: formatValue(got),
     hint,
   });
 }

@@ -14,9 +14,9 @@ import { parallelizeForInference } from '../parallel/parallelize.js';
 import { hasParts, quantizeParts } from '../parallel/quantized-layers.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
+import { formatValue } from '../runtime/format-value.js';
 import { supportsGraphs } from '../runtime/graph.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireType } from '../runtime/require-type.js';
 import { allOrNothing } from '../tensor/scope.js';
 import { Tokenizer } from '../text/index.js';
@@ -113,7 +113,7 @@ async function engineOf(
       code: 'DS_ARGUMENT',
       op: 'initInference',
       expected: 'a causal language model (nn.models) or the folder of one',
-      got: phrase(model),
+      got: formatValue(model),
     });
   }
   return build(model, resolved, ranks, { tokenizer: tokenizerOf(own, []), ownsModel: false });

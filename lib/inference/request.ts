@@ -1,7 +1,7 @@
 // What is asked of the engine, read and checked before anything is computed.
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import type { Tokenizer } from '../text/index.js';
@@ -95,11 +95,11 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
   const { cacheSalt = '', maxNewTokens, onStart, beginsText = false, ...sampling } = others;
   const tokens = promptTokens(prompt, limits);
   if (signal !== undefined && !(signal instanceof AbortSignal)) {
-    throw refused('signal', 'an AbortSignal', phrase(signal));
+    throw refused('signal', 'an AbortSignal', formatValue(signal));
   }
-  if (typeof cacheSalt !== 'string') throw refused('cacheSalt', 'a string', phrase(cacheSalt));
+  if (typeof cacheSalt !== 'string') throw refused('cacheSalt', 'a string', formatValue(cacheSalt));
   if (onStart !== undefined && typeof onStart !== 'function') {
-    throw refused('onStart', 'a function', phrase(onStart));
+    throw refused('onStart', 'a function', formatValue(onStart));
   }
   requireType(`${OP} beginsText`, beginsText, 'boolean');
   const ends = ignoreEos ? [] : limits.endTokens;
@@ -152,7 +152,7 @@ function requireTokens(what: string, given: unknown, { vocabSize }: RequestLimit
     (id) => !(Number.isInteger(id) && (id as number) >= 0 && (id as number) < vocabSize),
   );
   if (isList && wrong < 0) return list as number[];
-  const got = isList ? `${phrase(list[wrong])} at ${wrong}` : phrase(given);
+  const got = isList ? `${formatValue(list[wrong])} at ${wrong}` : formatValue(given);
   const hint = isList ? 'Tokens are those of the tokenizer that the model was trained with.' : '';
   throw refused(what, `tokens from 0 to ${vocabSize - 1}`, got, hint);
 }
@@ -160,9 +160,9 @@ function requireTokens(what: string, given: unknown, { vocabSize }: RequestLimit
 /** Strings are found in text, which takes a tokenizer. TextStream checks what they are. */
 function requireStops(given: string | readonly string[], tokenizer: Tokenizer | null) {
   const stops = typeof given === 'string' ? [given] : given;
-  if (!Array.isArray(stops)) throw refused('stop', 'a text or a list of texts', phrase(given));
+  if (!Array.isArray(stops)) throw refused('stop', 'a text or a list of texts', formatValue(given));
   if (tokenizer || stops.length === 0) return stops;
-  throw refused('stop', 'stopTokens, for an engine without a tokenizer', phrase(given));
+  throw refused('stop', 'stopTokens, for an engine without a tokenizer', formatValue(given));
 }
 
 /** Special tokens give no text: those that a stop string spells are found as tokens. */

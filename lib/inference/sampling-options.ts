@@ -1,8 +1,8 @@
 // How one sequence is sampled: the options as users write them, checked, and what they mean.
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { nextRandom } from '../tensor/index.js';
@@ -242,7 +242,7 @@ function refused(op: string, name: string, expected: string, got: unknown, hint:
     code: 'DS_ARGUMENT',
     op: `${op} ${name}`,
     expected,
-    got: phrase(got),
+    got: formatValue(got),
     hint,
   });
 }

@@ -2,8 +2,8 @@
 import { DsError } from '../errors.js';
 import { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
+import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { describe, type View } from '../runtime/view.js';
 import { noGrad, Tensor, topk } from '../tensor/index.js';
@@ -207,7 +207,7 @@ export class Sampler {
   private slot(slot: number): Slot | null {
     const found = this.taken[slot];
     if (found !== undefined) return found;
-    throw refused('slot', `a slot from 0 to ${this.slots - 1}`, phrase(slot));
+    throw refused('slot', `a slot from 0 to ${this.slots - 1}`, formatValue(slot));
   }
 
   private requireTaken(slot: number): Slot {
@@ -230,7 +230,7 @@ export class Sampler {
       slots.length === uploaded.length && slots.every((slot, i) => slot === uploaded[i]);
     if (!isUploaded && slots.length > 0) {
       if (new Set(slots).size !== slots.length) {
-        throw refused('slots', 'every slot once', phrase([...slots]));
+        throw refused('slots', 'every slot once', formatValue([...slots]));
       }
       this.uploads.write(this.rows, 0, Int32Array.from(slots));
       this.uploaded = [...slots];

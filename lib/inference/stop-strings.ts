@@ -1,6 +1,6 @@
 // Ends a text where one of some strings appears in it, whatever pieces it comes in.
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 
 /** What a piece of text has made certain. */
 export interface StoppedText {
@@ -28,7 +28,7 @@ export class StopStrings {
     const isText = (stop: unknown): boolean => typeof stop === 'string' && stop !== '';
     if (Array.isArray(stops) && stops.every(isText)) return;
     const expected = 'a list of strings that are not empty';
-    const got = phrase(stops);
+    const got = formatValue(stops);
     throw new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint: 'For one: ["\\n"].' });
   }
 

@@ -19,8 +19,8 @@ import { shareHeads } from '../parallel/share.js';
 import type { Pipelined, PipelineLayer, Values } from '../pipe/index.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { numel } from '../runtime/view.js';
 import {
   indexSelect,
@@ -357,7 +357,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       code: 'DS_ARGUMENT',
       op: `${op}.${drawn}`,
       expected: 'none beside those that the configuration draws',
-      got: phrase(twice),
+      got: formatValue(twice),
       hint: 'Leave it out, or switch the section of the configuration off.',
     });
   }

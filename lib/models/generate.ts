@@ -3,9 +3,9 @@ import { DsError } from '../errors.js';
 import type { KeyValueCache } from '../nn/attention.js';
 import type { Module } from '../nn/module.js';
 import { cpu, type Device } from '../runtime/device.js';
+import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { inOrder, noGrad, scope, Tensor } from '../tensor/index.js';
 
@@ -110,7 +110,7 @@ function requirePrompt(prompt: unknown): void {
     code: 'DS_ARGUMENT',
     op: 'generate prompt',
     expected: 'a list of tokens, whole numbers from 0',
-    got: isList ? `${phrase(tokens[wrong])} at ${wrong}` : phrase(prompt),
+    got: isList ? `${formatValue(tokens[wrong])} at ${wrong}` : formatValue(prompt),
     hint: typeof prompt === 'string' ? 'The encode() of a Tokenizer makes tokens of a text.' : '',
   });
 }
@@ -122,7 +122,7 @@ function requireSampling(temperature: unknown, topK: unknown): void {
     code: 'DS_ARGUMENT',
     op: 'generate',
     expected: 'a temperature of 0 or more and a topK of 1 or more',
-    got: `temperature ${phrase(temperature)}, topK ${phrase(topK)}`,
+    got: `temperature ${formatValue(temperature)}, topK ${formatValue(topK)}`,
   });
 }
 
@@ -176,7 +176,7 @@ function nextScores(decoder: Decoder, tokens: number[], home: Device): number[] 
       code: 'DS_SHAPE',
       op: 'generate',
       expected: 'logits [1, T, V] from the forward of the model',
-      got: phrase(logits),
+      got: formatValue(logits),
     });
   }
   return logits.narrow(1, logits.size(1) - 1, 1).toArray();

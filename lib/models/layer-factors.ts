@@ -1,6 +1,6 @@
 // Factors of layers: what of each block's branches joins the residual stream, and which blocks run.
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { sharedTokens, type Tensor } from '../tensor/index.js';
 
 /** A branch as it joins the stream: times `factor`. */
@@ -24,7 +24,9 @@ export function requireFactors(op: string, factors: unknown, layers: number): vo
   // Array.from() and not every(), which passes over holes.
   const isList = Array.isArray(factors) && factors.length === layers;
   if (isList && Array.from(factors, isFactor).every(Boolean)) return;
-  const got = Array.isArray(factors) ? `[${factors.map(phrase).join(', ')}]` : phrase(factors);
+  const got = Array.isArray(factors)
+    ? `[${factors.map(formatValue).join(', ')}]`
+    : formatValue(factors);
   const expected = `a list of ${layers} numbers >= 0, one for each block`;
   throw new DsError({ code: 'DS_ARGUMENT', op, expected, got });
 }

@@ -8,8 +8,8 @@ import { generationOf, ifThere, WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import { readQuantized } from '../peft/index.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
-import { phrase } from '../runtime/phrase.js';
 import type { CausalLM } from './causal-lm.js';
 import { type Layout, startWhole } from './load-weights.js';
 import { ModelConfig } from './model-config.js';
@@ -47,7 +47,7 @@ export interface FolderOptions {
 function requireFolderOptions<Options extends FolderOptions>(options: Options): Options {
   if (!isObject(options)) {
     const expected = 'options, such as { dtype: "bf16" }';
-    const got = phrase(options);
+    const got = formatValue(options);
     throw new DsError({ code: 'DS_ARGUMENT', op: 'fromPretrained', expected, got });
   }
   const { dtype } = options;
@@ -57,7 +57,7 @@ function requireFolderOptions<Options extends FolderOptions>(options: Options): 
     code: 'DS_ARGUMENT',
     op: 'fromPretrained dtype',
     expected,
-    got: phrase(dtype),
+    got: formatValue(dtype),
   });
 }
 
@@ -105,7 +105,12 @@ export function buildFromConfig<Model extends CausalLM, Options>(
 ): Model {
   if (typeof source !== 'string' && !isObject(source)) {
     const expected = 'a config.json: the object, the file or its folder';
-    throw new DsError({ code: 'DS_ARGUMENT', op: 'fromConfig', expected, got: phrase(source) });
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'fromConfig',
+      expected,
+      got: formatValue(source),
+    });
   }
   const [place, values] = typeof source === 'string' ? readConfig(source) : ['config', source];
   const family = familyOf(place, values, families);

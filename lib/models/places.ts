@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import type { LayerCache } from '../nn/attention.js';
 import type { RouterLoads } from '../nn/experts.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { describe } from '../runtime/view.js';
 import { documentPositions, Tensor } from '../tensor/index.js';
 import { requireFactors } from './layer-factors.js';
@@ -87,7 +87,7 @@ export function placesOf(
 function requireAlike(op: string, given: Tensor, tokens: Tensor): void {
   const expected = `a tensor [${tokens.shape.join(', ')}] i32, a number for each token`;
   if (!(given instanceof Tensor)) {
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(given) });
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(given) });
   }
   const isWhole = given.dtype === 'i32' || given.dtype === 'i64';
   if (isWhole && given.shape.join() === tokens.shape.join()) return;

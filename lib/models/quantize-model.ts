@@ -9,7 +9,7 @@ import {
 } from '../nn/quantized-linear.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { lorasOf } from '../peft/index.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { refused } from '../runtime/refused.js';
 import { TiedHead } from './tied-head.js';
 
@@ -42,7 +42,7 @@ export function quantizeModel<Model extends Module>(
   const skipModules = readSkipModules(op, skip);
   const options = readQuantizedOptions(op, rest);
   if (head !== null && head !== 8 && head !== 4) {
-    throw refused(`${op} head`, '8, 4 or null', phrase(head));
+    throw refused(`${op} head`, '8, 4 or null', formatValue(head));
   }
   if (lorasOf(model).size > 0) {
     throw refused(

@@ -1,8 +1,8 @@
 // Blocks that see some tokens of each row: which ones, and how the stream goes around them.
 import { DsError } from '../errors.js';
 import type { SparsePattern } from '../nn/sparse-attention.js';
+import { formatValue } from '../runtime/format-value.js';
 import { readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import {
   chooseTokens,
@@ -42,7 +42,7 @@ export function requireTokens(op: string, given: LayerTokens, layers: number): v
   // Array.from() and not every(), which passes over holes.
   const each = Array.isArray(list) ? Array.from(list, isLayer) : [false];
   if (each.every(Boolean) && new Set(list as number[]).size === each.length) return;
-  const got = Array.isArray(list) ? `[${list.map(phrase).join(', ')}]` : phrase(list);
+  const got = Array.isArray(list) ? `[${list.map(formatValue).join(', ')}]` : formatValue(list);
   const expected = `different numbers of blocks, from 0 to ${layers - 1}`;
   throw new DsError({ code: 'DS_ARGUMENT', op: `${op}.layers`, expected, got });
 }

@@ -1,7 +1,7 @@
 // TensorBoard's events as bytes: the protobuf fields of Event and Summary, framed as TFRecords.
 // Sources: tensorflow/core/util/event.proto, framework/summary.proto, lib/io/record_writer.h.
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import type { MonitorEvent } from './monitor.js';
 
 /** Protobuf wire types. */
@@ -35,9 +35,9 @@ export function versionEvent(wallTime: number): Buffer {
  */
 export function scalarEvent({ name, value, step }: MonitorEvent, wallTime: number): Buffer {
   if (!Number.isSafeInteger(step) || step < 0) {
-    const op = `TensorBoardMonitor step of ${phrase(name)}`;
+    const op = `TensorBoardMonitor step of ${formatValue(name)}`;
     throw new DsError({
-      ...{ code: 'DS_ARGUMENT', op, expected: 'a whole number from 0', got: phrase(step) },
+      ...{ code: 'DS_ARGUMENT', op, expected: 'a whole number from 0', got: formatValue(step) },
       hint: 'Count samples or steps; the value may be any number.',
     });
   }

@@ -1,8 +1,8 @@
 // Training progress on a console: a bar that redraws itself on a terminal, plain lines everywhere
 // else.
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 
 /** What is known after a step; what is left out is not shown. */
@@ -181,5 +181,5 @@ function positive(name: string, value: number | null | undefined): number | null
   if (value === undefined || value === null) return null;
   if (value > 0 && value < Number.POSITIVE_INFINITY) return value;
   const [op, expected] = [`ProgressBar ${name}`, 'a positive, finite number'];
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value) });
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(value) });
 }

@@ -2,8 +2,8 @@
 import { DsError } from '../errors.js';
 import { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 
 /** The sizes of a transformer that decide what a token costs. */
@@ -71,7 +71,7 @@ const PEAKS: readonly Peak[] = [
 export function peakFlops(device: Device, dtype: DType): number | null {
   if (!(device instanceof Device)) {
     const [op, expected] = ['peakFlops', 'a device, such as engine.device'];
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(device) });
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(device) });
   }
   return device.kind === 'cpu' ? null : peakFlopsOf(device.info.name, dtype);
 }

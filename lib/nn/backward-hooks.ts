@@ -1,6 +1,6 @@
 // Backward hooks of a module: what reaches its outputs and leaves its inputs passes through two
 // nodes of the tape.
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { refused, refusedValue } from '../runtime/refused.js';
 import { describe } from '../runtime/view.js';
 import { isGradEnabled, record, type Saved, Tensor } from '../tensor/index.js';
@@ -27,7 +27,7 @@ function checked(op: string, grads: Gradients, given: unknown): Gradients {
   if (given === undefined) return grads;
   const list: readonly unknown[] | null = Array.isArray(given) ? given : null;
   if (!list || list.length !== grads.length) {
-    const got = list ? `${list.length} of them` : phrase(given);
+    const got = list ? `${list.length} of them` : formatValue(given);
     throw refused(op, `nothing, or a list of ${grads.length} gradients`, got);
   }
   for (const [i, grad] of grads.entries()) {
@@ -41,7 +41,11 @@ function checked(op: string, grads: Gradients, given: unknown): Gradients {
       next.shape.join() === grad.shape.join();
     if (isLike) continue;
     const expected = grad ? `a gradient like ${describe(grad)}` : 'null where there is no gradient';
-    throw refused(`${op} [${i}]`, expected, next instanceof Tensor ? describe(next) : phrase(next));
+    throw refused(
+      `${op} [${i}]`,
+      expected,
+      next instanceof Tensor ? describe(next) : formatValue(next),
+    );
   }
   return list.map((next) => (next ?? null) as Tensor | null);
 }

@@ -1,6 +1,6 @@
 // Modules that hold others, pass on or reshape: Sequential, ModuleDict, Identity, Flatten.
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import type { Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
 import { Module } from './module.js';
@@ -37,7 +37,7 @@ function requireLayer(layer: unknown, index: number): void {
     code: 'DS_ARGUMENT',
     op: `Sequential layer ${index}`,
     expected: 'a module',
-    got: phrase(layer),
+    got: formatValue(layer),
     hint: 'A function becomes one as the forward of a class that extends nn.Module; new makes one of a class.',
   });
 }
@@ -79,7 +79,7 @@ function named<Modules extends object>(modules: Modules): Modules {
     code: 'DS_ARGUMENT',
     op: 'ModuleDict',
     expected: 'modules by name, such as { proj: new nn.Linear(4, 4) }',
-    got: phrase(modules),
+    got: formatValue(modules),
   });
 }
 
@@ -108,7 +108,7 @@ export class ModuleDict extends Module {
       code: 'DS_ARGUMENT',
       op: 'ModuleDict.get',
       expected: `one of ${[...this.modulesByName.keys()].join(', ') || 'none: it is empty'}`,
-      got: phrase(name),
+      got: formatValue(name),
     });
   }
 
@@ -119,7 +119,7 @@ export class ModuleDict extends Module {
         code: 'DS_ARGUMENT',
         op: `ModuleDict ${JSON.stringify(name)}`,
         expected: 'a module under a name without dots',
-        got: phrase(module),
+        got: formatValue(module),
       });
     }
     this.modulesByName.set(name, module);

@@ -1,8 +1,8 @@
 // Convolutions as matrix products over sliding windows, with PyTorch's parameters; enough for patch
 // embeddings and stems.
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { describe } from '../runtime/view.js';
 import {
@@ -39,7 +39,7 @@ function requireOneGroup(op: string, groups: number | undefined): void {
     code: 'DS_ARGUMENT',
     op: `${op} groups`,
     expected: '1: grouped and depthwise convolutions are not supported',
-    got: phrase(groups),
+    got: formatValue(groups),
   });
 }
 

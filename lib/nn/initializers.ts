@@ -1,8 +1,8 @@
 // Initial values of parameters: the same numbers whenever and wherever they are written.
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { describe, numel } from '../runtime/view.js';
@@ -164,7 +164,7 @@ export function calculateGain(nonlinearity: Nonlinearity, slope = 0.01): number 
   };
   if (Object.hasOwn(gains, nonlinearity)) return gains[nonlinearity];
   const expected = `one of ${Object.keys(gains).join(', ')}`;
-  const got = phrase(nonlinearity);
+  const got = formatValue(nonlinearity);
   throw new DsError({ code: 'DS_ARGUMENT', op: 'init.calculateGain', expected, got });
 }
 
@@ -185,7 +185,7 @@ function kaiming(draw: 'uniform' | 'normal', given: KaimingOptions): Initializer
   const { a = 0, mode = 'fanIn', nonlinearity = 'leakyRelu' } = options;
   const gain = calculateGain(nonlinearity, requireFinite('init.kaiming a', a));
   if (mode !== 'fanIn' && mode !== 'fanOut') {
-    const got = phrase(mode);
+    const got = formatValue(mode);
     const expected = '"fanIn" or "fanOut"';
     throw new DsError({ code: 'DS_ARGUMENT', op: 'init.kaiming mode', expected, got });
   }

@@ -1,8 +1,8 @@
 // Values by name into a module: which of its tensors each is for, and whether all of them fit.
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
@@ -50,7 +50,7 @@ function requireTensors(state: unknown): void {
     code: 'DS_ARGUMENT',
     op: name ? `loadStateDict ${name}` : 'loadStateDict',
     expected: name ? 'a tensor' : 'an object of tensors by name, as stateDict() gives',
-    got: phrase(value),
+    got: formatValue(value),
     hint: state instanceof Map ? 'Object.fromEntries(state) makes one of a Map.' : '',
   });
 }

@@ -1,6 +1,6 @@
 // The linear layers of a model give way to layers that store their weights in fewer bits.
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { Linear } from './linear.js';
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
@@ -17,7 +17,7 @@ export const isAmong = (path: string, names: readonly string[]): boolean =>
 export function readSkipModules(op: string, given: unknown): readonly string[] {
   const isName = (one: unknown): boolean => typeof one === 'string' && one !== '';
   if (Array.isArray(given) && given.every(isName)) return given;
-  const [expected, got] = ['a list of names', phrase(given)];
+  const [expected, got] = ['a list of names', formatValue(given)];
   throw new DsError({ code: 'DS_ARGUMENT', op: `${op} skipModules`, expected, got });
 }
 

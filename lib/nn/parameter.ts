@@ -12,8 +12,8 @@ import { Buffer } from '../runtime/buffer.js';
 import { besideCall } from '../runtime/call.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
+import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireSizes } from '../runtime/require-number.js';
 import { contiguousStrides, numel, type View } from '../runtime/view.js';
 import { cast, held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
@@ -351,7 +351,7 @@ function noInitializer(init: unknown): DsError {
     code: 'DS_ARGUMENT',
     op: 'Parameter',
     expected: 'an initializer: a function that writes the first values into a tensor',
-    got: phrase(init),
+    got: formatValue(init),
     hint: 'For example nn.init.zeros or nn.init.normal(0.02).',
   });
 }

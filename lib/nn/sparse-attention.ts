@@ -1,8 +1,8 @@
 // Sparse attention: patterns as attention layers take them, DeepSpeed's SparseSelfAttention, and
 // the switch for all attention of a model.
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { describe } from '../runtime/view.js';
 import { attention, BlockLayout, type HeadShare, sharedTokens, Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
@@ -129,7 +129,7 @@ export class SparseSelfAttention extends Module {
       if (mode === 'add' || mode === 'mul') continue;
       const op = `SparseSelfAttention ${name}`;
       throw new DsError({
-        ...{ code: 'DS_ARGUMENT', op, expected: '"add" or "mul"', got: phrase(mode) },
+        ...{ code: 'DS_ARGUMENT', op, expected: '"add" or "mul"', got: formatValue(mode) },
       });
     }
     this.keyMaskMode = keyPaddingMaskMode;
@@ -146,7 +146,7 @@ export class SparseSelfAttention extends Module {
         code: 'DS_SHAPE',
         op: 'SparseSelfAttention',
         expected: 'q [B, H, T, D]',
-        got: q instanceof Tensor ? describe(q) : phrase(q),
+        got: q instanceof Tensor ? describe(q) : formatValue(q),
       });
     }
     for (const [name, one] of Object.entries({ rpe, keyPaddingMask, attnMask })) {
@@ -195,7 +195,7 @@ function isSparsifiable(module: Module): module is Sparsifiable {
  * what is no model, for wrong options, and for a model without such a layer.
  */
 export function sparsify(model: Module, options: SparsityOptions | null): () => void {
-  if (!(model instanceof Module)) throw misused('a model', phrase(model));
+  if (!(model instanceof Module)) throw misused('a model', formatValue(model));
   if (options === undefined) throw misused('options of a pattern, or null', 'undefined');
   const layers = attentionsOf(model);
   const pattern = options === null ? null : new SparsePattern(options);

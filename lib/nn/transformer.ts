@@ -1,8 +1,8 @@
 // Transformer encoder and decoder layers, and stacks of them, with PyTorch's parameters, masks and
 // defaults.
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { gelu, relu, type Tensor } from '../tensor/index.js';
 import type { AttentionMasks } from './attention-masks.js';
@@ -78,7 +78,7 @@ function activationOf(op: string, given: TransformerLayerOptions['activation']):
   if (given === 'gelu') return (x) => gelu(x);
   if (typeof given === 'function') return given;
   const expected = '"relu", "gelu" or a function of a tensor';
-  const got = phrase(given);
+  const got = formatValue(given);
   throw new DsError({ code: 'DS_ARGUMENT', op: `${op} activation`, expected, got });
 }
 
@@ -212,7 +212,7 @@ function layersOf<Layer extends Module>(op: string, make: unknown, count: number
     code: 'DS_ARGUMENT',
     op,
     expected: 'a function that makes a layer',
-    got: phrase(make),
+    got: formatValue(make),
     hint: 'Layers are not copied: pass () => new nn.TransformerEncoderLayer(...).',
   });
 }

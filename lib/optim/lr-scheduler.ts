@@ -1,7 +1,7 @@
 // A schedule that a training loop without an engine advances by itself.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import type { Optimizer } from './optimizer.js';
 import type { ParamGroup } from './param-groups.js';
 import type { Metric } from './reduce-on-plateau.js';
@@ -85,7 +85,7 @@ function misuse(expected: string, got: unknown, hint: string): DsError {
     code: 'DS_ARGUMENT',
     op: 'LrScheduler',
     expected,
-    got: phrase(got),
+    got: formatValue(got),
     hint,
   });
 }

@@ -1,8 +1,8 @@
 // Parameter groups: which parameters an optimizer updates with which hyperparameters, as PyTorch
 // has them.
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { camelCase, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
@@ -131,7 +131,7 @@ const PARAMETERS = 'Pass model.parameters(), or groups such as { params: [...], 
 export function listOf(op: string, params: unknown): unknown[] {
   const list = params as Iterable<unknown> | null | undefined;
   if (typeof list !== 'string' && typeof list?.[Symbol.iterator] === 'function') return [...list];
-  const got = phrase(params);
+  const got = formatValue(params);
   throw new DsError({
     code: 'DS_ARGUMENT',
     op,
@@ -145,7 +145,13 @@ function requireParameter(op: string, value: unknown): void {
   if (value instanceof Tensor && value.gradFn === null) return;
   if (value instanceof Tensor) throw computed(op, value);
   const hint = Array.isArray(value) ? 'Pass model.parameters(): they have no names.' : PARAMETERS;
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'parameters', got: phrase(value), hint });
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'parameters',
+    got: formatValue(value),
+    hint,
+  });
 }
 
 /**

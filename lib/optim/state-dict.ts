@@ -1,8 +1,8 @@
 // The state of a standalone optimizer as an object, in the form of
 // torch.optim.Optimizer.state_dict().
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { phrase } from '../runtime/phrase.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
 import { type DeclaredState, declaredState, savedState } from './declared-state.js';
@@ -105,7 +105,7 @@ function requireGroups(op: string, groups: readonly ParamGroup[], state: unknown
   const { groups: given, state: values } = (state ?? {}) as Partial<OptimizerStateDict>;
   if (!Array.isArray(given) || typeof values !== 'object' || values === null) {
     const expected = 'what stateDict() gives: { state, groups }';
-    throw misfit(op, expected, phrase(state));
+    throw misfit(op, expected, formatValue(state));
   }
   if (given.length !== groups.length) {
     throw misfit(op, `${groups.length} groups`, `${given.length}`);
@@ -132,7 +132,7 @@ function requireEntry(
   const place = `${op} ${index}`;
   const { step } = given;
   if (!Number.isSafeInteger(step) || (step as number) < 0) {
-    throw misfit(`${place} step`, 'a number of updates', phrase(step));
+    throw misfit(`${place} step`, 'a number of updates', formatValue(step));
   }
   const names = Object.keys(declared);
   const extra = Object.keys(given).find((key) => !['step', 'master', ...names].includes(key));
@@ -145,7 +145,7 @@ function requireEntry(
 function requireLike(place: string, wanted: Pick<Tensor, 'dtype' | 'shape'>, value: unknown): void {
   const isLike = value instanceof Tensor && value.shape.join() === wanted.shape.join();
   if (isLike && value.dtype === wanted.dtype) return;
-  const got = value instanceof Tensor ? describe(value) : phrase(value);
+  const got = value instanceof Tensor ? describe(value) : formatValue(value);
   throw misfit(place, describe(wanted), got);
 }
 

@@ -12,8 +12,8 @@ import type { Parameter } from '../nn/parameter.js';
 import { QuantizedLinear } from '../nn/quantized-linear.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireType } from '../runtime/require-type.js';
 import type { HeadShare } from '../tensor/index.js';
 import { shareOut } from './exchanges.js';
@@ -178,7 +178,7 @@ function styledModules(
   const paths = below.map(([path]) => path);
   throw refused(
     'patterns of module paths, each of which fits one',
-    `${phrase(String(idle.pattern))}, which fits none of ${paths.slice(0, 12).join(', ')}${paths.length > 12 ? ', ..' : ''}`,
+    `${formatValue(String(idle.pattern))}, which fits none of ${paths.slice(0, 12).join(', ')}${paths.length > 12 ? ', ..' : ''}`,
   );
 }
 
@@ -189,7 +189,7 @@ function applySequence(model: Module, group: ProcessGroup, plan: SequencePlan | 
   const at = (path: string): Module => {
     const found = modules.get(path);
     if (found) return found;
-    throw refused("paths of modules in the plan's `sequence`", phrase(path));
+    throw refused("paths of modules in the plan's `sequence`", formatValue(path));
   };
   const byToken = plan.byToken.map(fitting);
   for (const [path, module] of modules) {
@@ -240,7 +240,7 @@ function apply(module: Module, place: Place): Module | null {
       for (const parameter of module.parameters()) parameter.hasPartialGradient = true;
       return null;
     default:
-      throw refused('a style of parallel.StyleName', phrase(style.style));
+      throw refused('a style of parallel.StyleName', formatValue(style.style));
   }
 }
 
@@ -274,7 +274,7 @@ function cutAt({ style, heads, stream }: Place): LayerCutOptions {
   const given = { stream, ...(parts && { parts }), ...(pieces && { pieces }) };
   if (!style.heads) return given;
   if (!heads)
-    throw refused('a plan that says its heads', `{ heads: ${phrase(style.heads)} } alone`);
+    throw refused('a plan that says its heads', `{ heads: ${formatValue(style.heads)} } alone`);
   const named = [style.heads].flat();
   const alike = Array.from({ length: parts ?? 1 }, () => named).flat();
   const cut = alike.map((one) => ({ pieces: heads.counts[one], ranges: heads[one] }));

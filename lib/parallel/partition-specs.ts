@@ -1,6 +1,6 @@
 // Rules that say by the name of a parameter how its layer is cut, as DeepSpeed's AutoTP reads them
 // from a configuration (tensor_parallel.partition_config).
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 
 /** One rule. */
 export interface PartitionSpec {
@@ -38,7 +38,7 @@ export function partitionSpecs(specs: readonly Given[]): PartitionSpec[] {
 /** The rule that `spec` is, or what is wrong with it, by the path from there. */
 function read(spec: Given): PartitionSpec | PartitionFlaw {
   const wrong = (key: string, expected: string, hint = ''): PartitionFlaw => {
-    return { key, expected, got: phrase(spec[key]), hint };
+    return { key, expected, got: formatValue(spec[key]), hint };
   };
   const other = Object.keys(spec).find((key) => !KEYS.includes(key));
   if (other !== undefined) return wrong(other, KEYS.join(', '));

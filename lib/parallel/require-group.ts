@@ -1,7 +1,7 @@
 // Checks what the functions over ranks of a group are given, from plain JavaScript too.
 import { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
 
 /** Throws DS_ARGUMENT, naming `op`, unless `group` is a process group. */
@@ -11,7 +11,7 @@ export function requireGroup(op: string, group: unknown): asserts group is Proce
     code: 'DS_ARGUMENT',
     op,
     expected: 'a process group',
-    got: phrase(group),
+    got: formatValue(group),
     hint: 'initDistributed() gives the job: its world, or a group of job.newGroup(ranks).',
   });
 }

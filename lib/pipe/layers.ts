@@ -1,7 +1,7 @@
 // The layers of a pipeline: what a model is cut into, and descriptions from which they are built.
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { refusedValue } from '../runtime/refused.js';
 import { Tensor } from '../tensor/index.js';
 
@@ -17,7 +17,7 @@ export function requireValues(op: string, values: unknown, hint: string): Values
   const list = Array.isArray(values) ? values : [values];
   if (list.length > 0 && list.every((one) => one instanceof Tensor)) return values as Values;
   const expected = 'a tensor, or a list of tensors';
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(values), hint });
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(values), hint });
 }
 
 /** A step of a model, from the values of the one before to those of the next. */

@@ -1,8 +1,8 @@
 // PipelineModule: a model as a list of layers.
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { Tensor } from '../tensor/index.js';
@@ -85,7 +85,7 @@ export class PipelineModule extends Module implements Pipelined {
     const options = readOptions(op, given, OPTIONS);
     const { layers, lossFn = null, numStages, ...rest } = options;
     const isList = typeof layers === 'object' && Symbol.iterator in layers;
-    if (!isList) throw wrong('layers', 'a list of layers', phrase(layers));
+    if (!isList) throw wrong('layers', 'a list of layers', formatValue(layers));
     const modules: Record<string, Module> = {};
     this.steps = buildLayers([...layers], modules);
     if (this.steps.length === 0) throw wrong('layers', 'at least one layer', 'none');
@@ -112,7 +112,7 @@ export class PipelineModule extends Module implements Pipelined {
   pipelineLoss(outputs: Values, labels: unknown): Tensor {
     const loss = this.lossFn ? this.lossFn(outputs, labels) : outputs;
     if (loss instanceof Tensor) return loss;
-    throw wrong('lossFn', 'a tensor, the loss', phrase(loss));
+    throw wrong('lossFn', 'a tensor, the loss', formatValue(loss));
   }
 }
 
@@ -131,20 +131,20 @@ function lossFunctionOf(lossFn: unknown): LossFunction | null {
     return lossFn as LossFunction | null;
   }
   if (!(lossFn instanceof Module)) {
-    const got = isClass ? `the class ${(lossFn as { name: string }).name}` : phrase(lossFn);
+    const got = isClass ? `the class ${(lossFn as { name: string }).name}` : formatValue(lossFn);
     throw wrong('lossFn', 'a function or a module, as new nn.MSELoss()', got);
   }
   const [first] = lossFn.namedParameters();
   if (!first) return (outputs, labels) => lossFn.call(outputs, labels) as Tensor;
   const expected = 'a loss without parameters; make a module that has them the last layer';
-  throw wrong('lossFn', expected, `${phrase(lossFn)} with ${first[0]}`);
+  throw wrong('lossFn', expected, `${formatValue(lossFn)} with ${first[0]}`);
 }
 
 /** Throws DS_ARGUMENT for values that are none. */
 function requireOptions(op: string, options: PipelineOptions): PipelineOptions {
   const { partitionMethod: method, activationCheckpointInterval, baseSeed } = options;
   const expected = method === undefined ? null : methodExpected(method);
-  if (expected) throw wrong('partitionMethod', expected, phrase(method));
+  if (expected) throw wrong('partitionMethod', expected, formatValue(method));
   if (activationCheckpointInterval !== undefined) {
     requireInteger(`${op} activationCheckpointInterval`, activationCheckpointInterval, 0);
   }

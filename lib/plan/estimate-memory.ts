@@ -1,8 +1,8 @@
 // estimateMemory(): a model's bytes by stage and offload, for a program that asks before it begins.
 import { DsError } from '../errors.js';
 import { CausalLM } from '../models/index.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { adamWStateBytes, type DeviceBytes, type HostBytes, memoryOf, total } from './memory.js';
@@ -73,7 +73,7 @@ export function estimateMemory(
   const op = 'zero.estimateMemory';
   if (!(model instanceof CausalLM)) {
     const expected = 'a language model of nn.models';
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(model) });
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(model) });
   }
   const sizes = sizesOf(model);
   const read = readOptions(op, options, NAMES);
@@ -118,7 +118,12 @@ function precisionOf(op: string, given: unknown): Setup['precision'] {
   const found = PRECISIONS.find((precision) => precision === given);
   if (found) return found;
   const expected = PRECISIONS.map((precision) => `"${precision}"`).join(', ');
-  throw new DsError({ code: 'DS_ARGUMENT', op: `${op} precision`, expected, got: phrase(given) });
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: `${op} precision`,
+    expected,
+    got: formatValue(given),
+  });
 }
 
 function checkpointingOf(op: string, given: unknown, { config }: CausalLM): boolean {

@@ -6,10 +6,10 @@ import { DsError } from '../errors.js';
 import { Module } from '../nn/index.js';
 import { requireModule } from '../nn/require-module.js';
 import { cpu, type Device } from '../runtime/device.js';
+import { formatValue } from '../runtime/format-value.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { noGrad, scope } from '../tensor/index.js';
@@ -185,7 +185,7 @@ export function getModelProfile(
       code: 'DS_ARGUMENT',
       op: 'getModelProfile inputs',
       expected: 'a list of what model.call() takes',
-      got: phrase(inputs),
+      got: formatValue(inputs),
       hint: 'Write getModelProfile(model, [tokens], options).',
     });
   }

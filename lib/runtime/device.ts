@@ -4,8 +4,8 @@ import { DsError } from '../errors.js';
 import { addon } from './addon.js';
 import { dtypeHint } from './dtype.js';
 import { dtypes } from './dtypes.generated.js';
+import { formatValue } from './format-value.js';
 import { native } from './native.js';
-import { phrase } from './phrase.js';
 import { requireInteger } from './require-number.js';
 import { Stream } from './stream.js';
 
@@ -114,7 +114,7 @@ export function device(name: string | Device = 'auto'): Device {
     code: 'DS_DEVICE',
     op: 'device',
     expected: '"cpu", "cuda", "cuda:N" or "auto"',
-    got: phrase(name),
+    got: formatValue(name),
     hint: '`ds env` prints the devices of this machine.',
   });
 }
@@ -130,7 +130,7 @@ export function placeFor(op: string, name: unknown): Device {
     code: 'DS_DEVICE',
     op,
     expected: `a dtype (${dtypes.join(', ')}) or a device ("cpu", "cuda", "cuda:N", "auto")`,
-    got: phrase(name),
+    got: formatValue(name),
     hint: dtypeHint(name),
   });
 }

@@ -1,7 +1,7 @@
 // Element types: their native codes, names elsewhere, and typed arrays.
 import { DsError } from '../errors.js';
 import { type DType, dtypeSizes, dtypes } from './dtypes.generated.js';
-import { phrase } from './phrase.js';
+import { formatValue } from './format-value.js';
 
 export type { DType };
 
@@ -45,7 +45,7 @@ export function dtypeSize(dtype: DType): number {
     code: 'DS_DTYPE',
     op: 'tensor',
     expected: `one of ${dtypes.join(', ')}`,
-    got: phrase(dtype),
+    got: formatValue(dtype),
     hint: '',
   });
 }
@@ -104,5 +104,11 @@ export function isDType(name: unknown): name is DType {
 export function parseDType(name: unknown, op: string): DType {
   if (isDType(name)) return name;
   const expected = `a dtype: ${dtypes.join(', ')}`;
-  throw new DsError({ code: 'DS_DTYPE', op, expected, got: phrase(name), hint: dtypeHint(name) });
+  throw new DsError({
+    code: 'DS_DTYPE',
+    op,
+    expected,
+    got: formatValue(name),
+    hint: dtypeHint(name),
+  });
 }

@@ -1,6 +1,6 @@
 // Options objects of public functions: what is none, or has a name that nobody reads, is refused.
 import type { DsError } from '../errors.js';
-import { phrase } from './phrase.js';
+import { formatValue } from './format-value.js';
 import { refused } from './refused.js';
 import { closest } from './suggestion.js';
 
@@ -55,7 +55,7 @@ export function readOptions<Options extends object>(
   if (options === undefined) return {} as Options;
   if (!isRecord(options)) {
     const example = `{ ${Object.keys(known)[0]}: ... }`;
-    throw refused(op, `an object of options, such as ${example}`, phrase(options), '');
+    throw refused(op, `an object of options, such as ${example}`, formatValue(options), '');
   }
   let renamed: Record<string, unknown> | null = null;
   for (const name of Object.keys(options)) {

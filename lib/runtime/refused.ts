@@ -1,15 +1,15 @@
 // The errors of a call that was given something else than it takes, and of data that is another.
 import { DsError } from '../errors.js';
-import { phrase } from './phrase.js';
+import { formatValue } from './format-value.js';
 
 /** DS_ARGUMENT; `got` in words. */
 export function refused(op: string, expected: string, got: string, hint = ''): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }
 
-/** The same of `value`, which the message names as phrase() does. */
+/** The same of `value`, which the message names as formatValue() does. */
 export function refusedValue(op: string, expected: string, value: unknown, hint = ''): DsError {
-  return refused(op, expected, phrase(value), hint);
+  return refused(op, expected, formatValue(value), hint);
 }
 
 /** DS_DATA; `op` is the place in the data. */

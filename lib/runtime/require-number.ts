@@ -1,6 +1,6 @@
 // Checks numbers that come from options, arguments and saved states.
 import { DsError } from '../errors.js';
-import { phrase } from './phrase.js';
+import { formatValue } from './format-value.js';
 import { refusedValue } from './refused.js';
 
 /** `value` when it is an integer of at least `least`. Throws DS_ARGUMENT, naming `op`. */
@@ -42,5 +42,5 @@ export function requireSizes(op: string, shape: unknown): readonly number[] {
       ? `A shape is a list: [${shape}].`
       : 'Math.floor() a size that you divided.';
   const expected = 'a shape: a list of integers of 0 and more';
-  throw new DsError({ code: 'DS_SHAPE', op, expected, got: phrase(shape), hint });
+  throw new DsError({ code: 'DS_SHAPE', op, expected, got: formatValue(shape), hint });
 }

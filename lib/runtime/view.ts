@@ -1,7 +1,7 @@
 // What an op needs to know of a tensor: memory, dtype, offset, shape and strides.
 import type { Buffer } from './buffer.js';
 import type { DType } from './dtype.js';
-import { describe as describeView } from './phrase.js';
+import { describe as describeView } from './format-value.js';
 
 /** Elements in memory, as kernels take them; every Tensor is one. */
 export interface View {

@@ -1,7 +1,7 @@
 // POST /v1/chat/completions: a conversation to be answered.
 import type { JsonObject, JsonValue } from '../../types/json.js';
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
-import { phrase } from '../runtime/phrase.js';
 import type { ChatMessage } from '../text/index.js';
 import { ChatFormat } from './answer-format.js';
 import { ApiError, invalid, unsupported } from './api-error.js';
@@ -82,7 +82,7 @@ function chatOptions(fields: RequestFields): ChatPromptOptions {
 
 function messagesOf(given: JsonValue | undefined): ChatMessage[] {
   const isList = Array.isArray(given) && given.length > 0;
-  if (!isList) throw invalid('messages', 'a list of messages', phrase(given));
+  if (!isList) throw invalid('messages', 'a list of messages', formatValue(given));
   if (given.length > MOST_MESSAGES) {
     throw invalid('messages', `at most ${MOST_MESSAGES}`, `${given.length}`);
   }
@@ -91,10 +91,10 @@ function messagesOf(given: JsonValue | undefined): ChatMessage[] {
 
 function messageOf(given: JsonValue, place: string): ChatMessage {
   if (!isObject<JsonObject>(given))
-    throw invalid(place, 'an object with role and content', phrase(given));
+    throw invalid(place, 'an object with role and content', formatValue(given));
   const { role, content, name, tool_call_id: call, ...others } = given;
   if (typeof role !== 'string' || !ROLES.includes(role)) {
-    throw invalid(`${place}.role`, ROLES.join(', '), phrase(role));
+    throw invalid(`${place}.role`, ROLES.join(', '), formatValue(role));
   }
   // What this server itself says of a message, and null or empty for nothing, may come back.
   const [other] = Object.entries(others).filter(([, value]) => !isNothing(value));
@@ -102,7 +102,7 @@ function messageOf(given: JsonValue, place: string): ChatMessage {
   const said = { role, content: textOf(content, `${place}.content`) };
   const named = Object.entries({ name, tool_call_id: call }).filter(([, one]) => !isNothing(one));
   const odd = named.find(([, one]) => typeof one !== 'string');
-  if (odd) throw invalid(`${place}.${odd[0]}`, 'a string', phrase(odd[1]));
+  if (odd) throw invalid(`${place}.${odd[0]}`, 'a string', formatValue(odd[1]));
   return { ...said, ...Object.fromEntries(named) };
 }
 
@@ -113,7 +113,7 @@ const isNothing = (value: JsonValue | undefined): boolean =>
 function textOf(content: JsonValue | undefined, place: string): string {
   if (typeof content === 'string') return content;
   if (!Array.isArray(content)) {
-    throw invalid(place, 'a text, or a list of parts that are texts', phrase(content));
+    throw invalid(place, 'a text, or a list of parts that are texts', formatValue(content));
   }
   const texts = content.map((part, i) => {
     const { type, text } = isObject<JsonObject>(part) ? part : {};
@@ -122,7 +122,7 @@ function textOf(content: JsonValue | undefined, place: string): string {
       const got = type.slice(0, 60);
       throw unsupported(`${place}[${i}].type`, `"${got}" is no text, and the model reads texts`);
     }
-    throw invalid(`${place}[${i}]`, '{ "type": "text", "text": "..." }', phrase(part));
+    throw invalid(`${place}[${i}]`, '{ "type": "text", "text": "..." }', formatValue(part));
   });
   return texts.join('\n');
 }

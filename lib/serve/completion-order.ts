@@ -1,6 +1,6 @@
 // POST /v1/completions: texts or tokens to be continued.
 import type { JsonObject, JsonValue } from '../../types/json.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import type { Tokenizer } from '../text/index.js';
 import { TextFormat } from './answer-format.js';
 import { invalid } from './api-error.js';
@@ -48,7 +48,7 @@ async function tokensOf(
   if (typeof prompt !== 'string') return prompt;
   const tokens = (await reader?.text(prompt, signal)) ?? [];
   if (tokens.length > 0) return tokens;
-  throw invalid('prompt', 'at least one token', phrase(prompt));
+  throw invalid('prompt', 'at least one token', formatValue(prompt));
 }
 
 const textOf = (prompt: Prompt, tokenizer: Tokenizer | null): string =>
@@ -81,5 +81,5 @@ function promptTokens(place: string, prompt: JsonValue, vocabSize: number): read
   if (isTokens && prompt.every((one) => isInteger(one, 0, vocabSize - 1))) {
     return prompt as number[];
   }
-  throw invalid(place, `a text, or a list of tokens below ${vocabSize}`, phrase(prompt));
+  throw invalid(place, `a text, or a list of tokens below ${vocabSize}`, formatValue(prompt));
 }

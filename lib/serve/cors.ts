@@ -1,7 +1,7 @@
 // Cross-origin requests: which web pages may ask, and what their browsers are told of it.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 
 /** Seconds that a browser remembers what it was told. */
 const REMEMBERED = '86400';
@@ -12,7 +12,12 @@ export class Cors {
   constructor(private readonly origin: string | undefined) {
     if (origin === undefined || origin === '*' || isOrigin(origin)) return;
     const expected = 'an origin such as "https://chat.example:8443", or "*"';
-    throw new DsError({ code: 'DS_ARGUMENT', op: 'serve cors', expected, got: phrase(origin) });
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'serve cors',
+      expected,
+      got: formatValue(origin),
+    });
   }
 
   /**

@@ -1,8 +1,8 @@
 // What a request asks for, checked: the fields that completions and chats share.
 import type { JsonValue } from '../../types/json.js';
 import { LEAST_REPETITION_PENALTY } from '../inference/sampling-options.js';
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
-import { phrase } from '../runtime/phrase.js';
 import type { AnswerFormat } from './answer-format.js';
 import { ApiError, invalid, TOO_LONG, tooLong } from './api-error.js';
 import { isInteger, type RequestFields } from './request-fields.js';
@@ -124,7 +124,7 @@ function logitBias(
   vocabSize: number,
 ): Record<number, number> | undefined {
   if (given === undefined) return undefined;
-  if (!isObject(given)) throw invalid('logit_bias', 'an object of numbers', phrase(given));
+  if (!isObject(given)) throw invalid('logit_bias', 'an object of numbers', formatValue(given));
   const entries = Object.entries(given);
   if (entries.length > BIASED) {
     throw invalid('logit_bias', `at most ${BIASED} tokens`, `${entries.length}`);
@@ -132,10 +132,10 @@ function logitBias(
   for (const [token, bias] of entries) {
     const place = `logit_bias[${token.slice(0, 20)}]`;
     if (!/^\d+$/.test(token) || !isInteger(Number(token), 0, vocabSize - 1)) {
-      throw invalid(place, `tokens below ${vocabSize} as keys`, phrase(token));
+      throw invalid(place, `tokens below ${vocabSize} as keys`, formatValue(token));
     }
     if (typeof bias !== 'number' || bias < -100 || bias > 100) {
-      throw invalid(place, 'a number from -100 to 100', phrase(bias));
+      throw invalid(place, 'a number from -100 to 100', formatValue(bias));
     }
   }
   return given as Record<number, number>;

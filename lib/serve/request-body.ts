@@ -2,8 +2,8 @@
 import type { IncomingMessage } from 'node:http';
 import { TextDecoder } from 'node:util';
 import type { JsonObject } from '../../types/json.js';
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
-import { phrase } from '../runtime/phrase.js';
 import { ApiError } from './api-error.js';
 
 /** A body that is too large is read on, and thrown away, so that its sender hears why. */
@@ -30,7 +30,7 @@ export async function readJson(request: IncomingMessage, most: number): Promise<
     throw new ApiError(400, message, { code: 'invalid_json' });
   }
   if (isObject<JsonObject>(value)) return value;
-  throw new ApiError(400, `The body: expected a JSON object, got ${phrase(value)}.`);
+  throw new ApiError(400, `The body: expected a JSON object, got ${formatValue(value)}.`);
 }
 
 /** Also keeps forms of web pages out, which browsers send anywhere without asking. */

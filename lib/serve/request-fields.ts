@@ -1,7 +1,7 @@
 // The fields of a request, each read by its kind and bounds; what nobody has read is refused.
 import type { JsonObject, JsonValue } from '../../types/json.js';
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
-import { phrase } from '../runtime/phrase.js';
 import { closest } from '../runtime/suggestion.js';
 import { ApiError, invalid } from './api-error.js';
 
@@ -30,7 +30,7 @@ export class RequestFields {
     if (value === undefined) return undefined;
     if (typeof value === 'number' && value >= least && value <= most) return value;
     const bound = most === Number.MAX_VALUE ? `of ${least} and more` : `from ${least} to ${most}`;
-    throw this.wrong(name, `a number ${bound}`, phrase(value));
+    throw this.wrong(name, `a number ${bound}`, formatValue(value));
   }
 
   /** A whole number from `least` to `most`. */
@@ -40,19 +40,19 @@ export class RequestFields {
     if (isInteger(value, least, most)) return value;
     const bound =
       most === Number.MAX_SAFE_INTEGER ? `of ${least} and more` : `from ${least} to ${most}`;
-    throw this.wrong(name, `a whole number ${bound}`, phrase(value));
+    throw this.wrong(name, `a whole number ${bound}`, formatValue(value));
   }
 
   flag(name: string): boolean | Absent {
     const value = this.any(name);
     if (value === undefined || typeof value === 'boolean') return value;
-    throw this.wrong(name, 'true or false', phrase(value));
+    throw this.wrong(name, 'true or false', formatValue(value));
   }
 
   text(name: string): string | Absent {
     const value = this.any(name);
     if (value === undefined || typeof value === 'string') return value;
-    throw this.wrong(name, 'a string', phrase(value));
+    throw this.wrong(name, 'a string', formatValue(value));
   }
 
   /** One text or a list of them, none of them empty, `most` at most. */
@@ -63,7 +63,7 @@ export class RequestFields {
     const isGood = list.every((one) => typeof one === 'string' && one !== '');
     if (isGood && list.length <= most) return list as string[];
     const expected = `a string, or a list of at most ${most}, none of them empty`;
-    throw this.wrong(name, expected, phrase(value));
+    throw this.wrong(name, expected, formatValue(value));
   }
 
   /** A list of tokens. */
@@ -73,13 +73,13 @@ export class RequestFields {
     if (Array.isArray(value) && value.every((one) => isInteger(one, 0, vocabSize - 1))) {
       return value as number[];
     }
-    throw this.wrong(name, `a list of tokens below ${vocabSize}`, phrase(value));
+    throw this.wrong(name, `a list of tokens below ${vocabSize}`, formatValue(value));
   }
 
   object(name: string): JsonObject | Absent {
     const value = this.any(name);
     if (value === undefined) return undefined;
-    if (!isObject(value)) throw this.wrong(name, 'an object', phrase(value));
+    if (!isObject(value)) throw this.wrong(name, 'an object', formatValue(value));
     if (isWithin(value, LEVELS)) return value;
     throw this.wrong(name, `at most ${LEVELS} levels of nesting`, 'more');
   }

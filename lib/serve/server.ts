@@ -3,8 +3,8 @@ import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { timerMs } from '../runtime/timer.js';
@@ -249,7 +249,7 @@ const MOST_PORT = 65_535;
 function requirePort(port: unknown): void {
   if (Number.isInteger(port) && (port as number) >= 0 && (port as number) <= MOST_PORT) return;
   const expected = `a port, 0 to ${MOST_PORT}`;
-  throw new DsError({ code: 'DS_ARGUMENT', op: 'serve port', expected, got: phrase(port) });
+  throw new DsError({ code: 'DS_ARGUMENT', op: 'serve port', expected, got: formatValue(port) });
 }
 
 /** The status that nginx counts where nobody was left to send one to. */

@@ -1,7 +1,7 @@
 // POST /tokenize and /detokenize: what the model's tokenizer makes of texts and tokens, in vLLM's
 // shapes.
 import type { JsonObject } from '../../types/json.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import type { Tokenizer } from '../text/index.js';
 import { ApiError, invalid, noModel } from './api-error.js';
 import { readPrompt } from './chat-order.js';
@@ -39,11 +39,11 @@ function promptOf(
 ): (signal: AbortSignal) => Promise<number[]> {
   const prompt = fields.any('prompt');
   if (fields.any('messages') === undefined) {
-    if (typeof prompt !== 'string') throw invalid('prompt', 'a text', phrase(prompt));
+    if (typeof prompt !== 'string') throw invalid('prompt', 'a text', formatValue(prompt));
     const addSpecialTokens = fields.flag('add_special_tokens') ?? true;
     return (signal) => reader.count(prompt, addSpecialTokens, signal);
   }
-  if (prompt !== undefined) throw invalid('prompt', 'none beside messages', phrase(prompt));
+  if (prompt !== undefined) throw invalid('prompt', 'none beside messages', formatValue(prompt));
   return readPrompt(fields, served);
 }
 

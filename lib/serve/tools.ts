@@ -1,7 +1,7 @@
 // Functions that a chat's model may call: read by the chat template; calls are texts of answers.
 import type { JsonObject } from '../../types/json.js';
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
-import { phrase } from '../runtime/phrase.js';
 import { invalid, unsupported } from './api-error.js';
 import { isWithin, LEVELS, type RequestFields } from './request-fields.js';
 
@@ -19,17 +19,17 @@ export function readTools(fields: RequestFields, templateKnows: boolean): JsonOb
   }
   const given = fields.any('tools') ?? [];
   if (!Array.isArray(given) || given.length > MOST_TOOLS) {
-    const got = Array.isArray(given) ? `${given.length}` : phrase(given);
+    const got = Array.isArray(given) ? `${given.length}` : formatValue(given);
     throw invalid('tools', `a list of at most ${MOST_TOOLS} functions`, got);
   }
   const tools = given.map((one, i) => {
     const place = `tools[${i}]`;
     const { type, function: own } = isObject<JsonObject>(one) ? one : {};
     if (type !== 'function' || !isObject<JsonObject>(own)) {
-      throw invalid(place, '{ "type": "function", "function": { .. } }', phrase(one));
+      throw invalid(place, '{ "type": "function", "function": { .. } }', formatValue(one));
     }
     if (typeof own.name !== 'string' || own.name === '') {
-      throw invalid(`${place}.function.name`, 'a name', phrase(own.name));
+      throw invalid(`${place}.function.name`, 'a name', formatValue(own.name));
     }
     if (isWithin(one, LEVELS)) return one as JsonObject;
     throw invalid(place, `at most ${LEVELS} levels of nesting`, 'more');

@@ -1,6 +1,6 @@
 // What backward() may be given: tensors in a graph, and a seed for each that is no scalar.
 import { DsError, type DsErrorCode } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { describe } from '../runtime/view.js';
 import { Tensor } from './tensor.js';
 
@@ -23,7 +23,13 @@ function requireLists(roots: unknown, seeds: unknown): void {
 }
 
 function misuse(expected: string, got: unknown, hint: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op: 'backward', expected, got: phrase(got), hint });
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'backward',
+    expected,
+    got: formatValue(got),
+    hint,
+  });
 }
 
 function requireSeed(root: Tensor, seed: Tensor | null): void {

@@ -9,7 +9,7 @@ import {
   rawArray,
   type TypedArray,
 } from '../runtime/dtype.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 
 const OP = 'Tensor.from';
 
@@ -74,8 +74,8 @@ function gather(
     if (isLast !== isList) {
       if (isList) gather(item as ArrayLike<unknown>, shape, [...path, i], out);
       else out.push(element(item, [...path, i]));
-    } else if (isLast) throw ragged([...path, i], 'a number', phrase(item));
-    else throw ragged([...path, i], 'an array', phrase(item));
+    } else if (isLast) throw ragged([...path, i], 'a number', formatValue(item));
+    else throw ragged([...path, i], 'an array', formatValue(item));
   }
 }
 
@@ -88,7 +88,7 @@ function element(value: unknown, path: readonly number[]): Element {
     code: 'DS_ARGUMENT',
     op: OP,
     expected: `a number${at(path)}`,
-    got: phrase(value),
+    got: formatValue(value),
     hint: isTensor
       ? 'It is a tensor already; stack() joins several.'
       : 'Give numbers, nested arrays of numbers of equal lengths, or a typed array.',
@@ -169,7 +169,7 @@ function unfit(op: string, value: Element, dtype: 'u8' | 'i32' | 'i64', at = '')
     code: 'DS_ARGUMENT',
     op,
     expected: `integers in [${least}, ${most}] for ${dtype}`,
-    got: `${phrase(value)}${at}`,
+    got: `${formatValue(value)}${at}`,
     hint: isWhole ? "Larger integers fit 'i64'." : "Math.trunc() it, or take dtype 'f32'.",
   });
 }

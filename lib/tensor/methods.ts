@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { backward } from './backward.js';
 import { type Modules, methods } from './methods.generated.js';
 import * as ops from './ops/index.js';
@@ -62,7 +62,7 @@ function surplus(name: Name, most: number, given: readonly unknown[]): DsError {
     code: 'DS_ARGUMENT',
     op: name,
     expected: most === 0 ? 'no arguments' : `at most ${most} argument${most > 1 ? 's' : ''}`,
-    got: `${given.length}: ${given.map(phrase).join(', ')}`,
+    got: `${given.length}: ${given.map(formatValue).join(', ')}`,
     hint: takesOptions ? `Name them: ${name}({ dims: 1, keepDim: true }).` : '',
   });
 }

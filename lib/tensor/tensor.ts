@@ -13,9 +13,9 @@ import {
   type TypedArray,
 } from '../runtime/dtype.js';
 import { finalizers } from '../runtime/finalizers.js';
+import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { needed } from '../runtime/postponed.js';
 import { requireSizes } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
@@ -206,7 +206,7 @@ export class Tensor implements View {
       code: 'DS_SHAPE',
       op: 'size',
       expected: `a dim of ${describe(this)}`,
-      got: phrase(dim),
+      got: formatValue(dim),
     });
   }
 
@@ -399,7 +399,7 @@ function notMadeSo(given: unknown): DsError {
     code: 'DS_ARGUMENT',
     op: 'new Tensor',
     expected: 'a buffer, a dtype and a shape',
-    got: phrase(given),
+    got: formatValue(given),
     hint: 'Tensor.from([[1, 2], [3, 4]]) makes a tensor of numbers, zeros([2, 2]) one of a shape.',
   });
 }

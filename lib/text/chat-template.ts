@@ -1,6 +1,6 @@
 // Chat templates: messages to text, and which parts of it the assistant says.
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
 import { type BackendTemplate, backendTemplate } from './backend.js';
 
@@ -129,7 +129,7 @@ function requireMessages(messages: unknown, op: string): void {
   const expected = 'a list of messages with a role';
   const fail = (got: string): DsError =>
     new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
-  if (!Array.isArray(messages) || messages.length === 0) throw fail(phrase(messages));
+  if (!Array.isArray(messages) || messages.length === 0) throw fail(formatValue(messages));
   const odd = messages.findIndex((message) => typeof message?.role !== 'string');
-  if (odd >= 0) throw fail(`${phrase(messages[odd])} as message ${odd}`);
+  if (odd >= 0) throw fail(`${formatValue(messages[odd])} as message ${odd}`);
 }

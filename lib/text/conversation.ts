@@ -1,7 +1,8 @@
 // What a row of a conversation says, by the keys of TRL and of ShareGPT: messages, tools, and what
 // the template is told beside them.
+
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
-import { phrase } from '../runtime/phrase.js';
 import { dataError } from '../runtime/refused.js';
 import type { ChatMessage } from './chat-template.js';
 import type { Row } from './row-reader.js';
@@ -58,7 +59,7 @@ export function messagesOf(list: unknown, place: () => string): readonly ChatMes
     if (role !== undefined) return { ...rest, role, content: value };
     const expected = `"from" of ${Object.keys(SPEAKERS).join(', ')}`;
     const hint = 'Rows with other speakers: write { role, content } as the chat template has them.';
-    throw dataError(place(), expected, phrase(from), hint);
+    throw dataError(place(), expected, formatValue(from), hint);
   });
 }
 
@@ -70,7 +71,7 @@ export function toldIn({ tools, chat_template_kwargs: variables }: Row, place: (
   const hasVariables = variables !== undefined && variables !== null;
   if (hasVariables && !isObject(variables)) {
     const expected = 'an object under chat_template_kwargs';
-    throw dataError(place(), expected, phrase(variables));
+    throw dataError(place(), expected, formatValue(variables));
   }
   const listed = toolsOf(tools, place);
   return { ...(listed && { tools: listed }), ...(hasVariables && { variables }) };
@@ -80,7 +81,7 @@ function toolsOf(given: unknown, place: () => string): object[] | null {
   if (given === undefined || given === null || given === '') return null;
   const list = typeof given === 'string' ? parsed(given) : given;
   if (Array.isArray(list)) return list;
-  throw dataError(place(), 'tools as a list, or as the JSON of one', phrase(given));
+  throw dataError(place(), 'tools as a list, or as the JSON of one', formatValue(given));
 }
 
 function parsed(text: string): unknown {

@@ -1,6 +1,6 @@
 // Rows of different lengths as one tensor: padding on either side, with its mask and positions.
 import type { Device } from '../runtime/device.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { Tensor } from '../tensor/index.js';
@@ -39,7 +39,7 @@ export function padRows(
 ): PaddedBatch {
   const { paddingSide: side = 'right', device = 'cpu' } = options;
   if (side !== 'left' && side !== 'right') {
-    throw refused(`${op} paddingSide`, '"left" or "right"', phrase(side), '');
+    throw refused(`${op} paddingSide`, '"left" or "right"', formatValue(side), '');
   }
   const length = lengthOf(op, rows, options);
   if (pad === null && rows.some((row) => row.length < length)) {

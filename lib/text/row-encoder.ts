@@ -1,6 +1,6 @@
 // From a row to tokens and labels: text, conversations, prompts with completions, and tokens as
 // they are.
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
 import type { ChatMessage } from './chat-template.js';
 import {
@@ -86,7 +86,7 @@ export class RowEncoder {
     if (loss === 'completion') throw noLoss(place, 'prompt and completion', row);
     const text = row[textKey];
     if (typeof text === 'string') return plain(this.withEnd(this.tokenizer.encode(text)));
-    throw dataError(place(), `a row with ${KEYS}`, phrase(row), hintFor(row));
+    throw dataError(place(), `a row with ${KEYS}`, formatValue(row), hintFor(row));
   }
 
   private chat({ messages, told }: Conversation, place: () => string): EncodedRow {
@@ -120,7 +120,7 @@ export class RowEncoder {
       before = this.conversation(asked, { ...told, addGenerationPrompt: true }, place).ids;
     } else {
       const expected = 'prompt and completion as two texts, or two lists of messages';
-      throw dataError(place(), expected, `${phrase(prompt)} and ${phrase(completion)}`);
+      throw dataError(place(), expected, `${formatValue(prompt)} and ${formatValue(completion)}`);
     }
     if (this.settings.loss === 'all') return plain(ids);
     if (this.settings.loss === 'assistant') throw noLoss(place, 'messages', { prompt, completion });
@@ -164,7 +164,7 @@ function masked(ids: Int32Array, isLearned: (i: number) => boolean): EncodedRow 
 /** Tokens, or `other`. Parquet's 64-bit integers are bigints. */
 function integers(list: unknown, place: () => string, below: number, other?: number): Int32Array {
   const isList = Array.isArray(list) || (ArrayBuffer.isView(list) && !(list instanceof DataView));
-  if (!isList) throw dataError(place(), 'a list of tokens', phrase(list));
+  if (!isList) throw dataError(place(), 'a list of tokens', formatValue(list));
   return Int32Array.from(list as ArrayLike<number | bigint>, (value) => {
     const number = Number(value);
     if (Number.isInteger(number) && number >= 0 && number < below) return number;
@@ -184,5 +184,5 @@ function hintFor(row: Row): string {
 
 function noLoss(place: () => string, keys: string, row: Row): Error {
   const hint = 'Leave `loss` (--completion_only_loss) out for rows that have none.';
-  return dataError(place(), `a row with ${keys}, as the loss asks for`, phrase(row), hint);
+  return dataError(place(), `a row with ${keys}, as the loss asks for`, formatValue(row), hint);
 }

@@ -12,7 +12,7 @@ import {
 import { basename, dirname, extname, isAbsolute, join, resolve, sep } from 'node:path';
 
 import { DsError } from '../errors.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
 import { parquetGroups } from './parquet-rows.js';
 
@@ -49,7 +49,7 @@ export function findFiles(op: string, given: unknown): string[] {
   const odd = patterns.find((pattern) => typeof pattern !== 'string');
   if (odd !== undefined || patterns.length === 0) {
     const expected = 'a path, a pattern such as "data/*.jsonl", or a list of these';
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(odd ?? given) });
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(odd ?? given) });
   }
   const found = new Set((patterns as string[]).flatMap(filesOf));
   for (const path of found) formatOf(path);

@@ -4,8 +4,8 @@ import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 
 import type { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
-import { phrase } from '../runtime/phrase.js';
 import { dataError } from '../runtime/refused.js';
 
 type Json = Record<string, unknown>;
@@ -72,40 +72,45 @@ function noTokenizer(folder: string): DsError {
 function requireComputable(tokenizer: Json, path: string): void {
   for (const name of ['model', 'added_tokens']) {
     if (tokenizer[name] && typeof tokenizer[name] === 'object') continue;
-    throw dataError(path, `a tokenizer with "${name}"`, phrase(tokenizer), 'Is it whole?');
+    throw dataError(path, `a tokenizer with "${name}"`, formatValue(tokenizer), 'Is it whole?');
   }
   const { type, continuing_subword_prefix: prefix } = tokenizer.model as Json;
   if (!MODELS.includes(String(type))) {
     const expected = `a model of type ${MODELS.join(', ')}`;
-    throw dataError(path, expected, phrase(type), 'Files of before 2020 name none: save it anew.');
+    throw dataError(
+      path,
+      expected,
+      formatValue(type),
+      'Files of before 2020 name none: save it anew.',
+    );
   }
   if (type === 'BPE' && prefix) {
     const expected = 'BPE without "continuing_subword_prefix"';
-    throw dataError(path, expected, phrase(prefix), 'It is not supported.');
+    throw dataError(path, expected, formatValue(prefix), 'It is not supported.');
   }
   requireAnywhere(addedTokens(tokenizer, path), path);
   for (const step of stepsOf(tokenizer.pre_tokenizer)) {
     const { regex, text } = splitOf(step, path);
     const known = BEHAVIORS[String(step.type)]?.includes(String(step.behavior ?? 'Isolated'));
     if (known !== false && !(step.type === 'Split' && regex.includes('\\G'))) continue;
-    const pattern = step.type === 'Split' ? ` with the pattern ${phrase(text)}` : '';
-    const got = `${step.type} with "behavior": ${phrase(step.behavior)}${pattern}`;
+    const pattern = step.type === 'Split' ? ` with the pattern ${formatValue(text)}` : '';
+    const got = `${step.type} with "behavior": ${formatValue(step.behavior)}${pattern}`;
     throw dataError(path, 'splits that are isolated or removed', got, 'It is not supported.');
   }
 }
 
 function addedTokens({ added_tokens: given }: Json, path: string): Json[] {
   const expected = '"added_tokens", a list of objects whose "content" is a text';
-  if (!Array.isArray(given)) throw dataError(path, expected, phrase(given), 'Is it whole?');
+  if (!Array.isArray(given)) throw dataError(path, expected, formatValue(given), 'Is it whole?');
   const wrong = given.findIndex((one) => typeof one?.content !== 'string');
   if (wrong < 0) return given;
-  throw dataError(path, expected, `${phrase(given[wrong])} at ${wrong}`, 'Is it whole?');
+  throw dataError(path, expected, `${formatValue(given[wrong])} at ${wrong}`, 'Is it whole?');
 }
 
 function requireAnywhere(added: readonly Json[], path: string): void {
   const single = added.find(({ single_word }) => single_word === true);
   if (!single) return;
-  const got = `${phrase(single.content)} with "single_word": true`;
+  const got = `${formatValue(single.content)} with "single_word": true`;
   throw dataError(path, 'added tokens that match anywhere', got, 'It is not supported.');
 }
 
@@ -113,7 +118,7 @@ function splitOf({ pattern }: Json, path: string): { regex: string; text: string
   const { Regex, String: literal } = (pattern ?? {}) as { Regex?: unknown; String?: unknown };
   for (const one of [Regex, literal]) {
     if (one === undefined || typeof one === 'string') continue;
-    throw dataError(path, 'a pattern that is a text', phrase(one), 'Is it whole?');
+    throw dataError(path, 'a pattern that is a text', formatValue(one), 'Is it whole?');
   }
   const [regex, text] = [Regex, Regex ?? literal].map((one) => String(one ?? ''));
   return { regex: regex as string, text: text as string };
@@ -145,7 +150,7 @@ function namedTokens(tokenizer: Json, { config, roles, place }: Named): Json[] {
   for (const [key, token] of Object.entries(decoder)) {
     if (!isObject<Json>(token) || typeof token.content !== 'string' || !/^\d+$/.test(key)) {
       const expected = 'ids of tokens with their "content"';
-      throw dataError(`${place} added_tokens_decoder`, expected, `${key}: ${phrase(token)}`);
+      throw dataError(`${place} added_tokens_decoder`, expected, `${key}: ${formatValue(token)}`);
     }
     const { content } = token;
     const id = added.get(content)?.id ?? vocab.get(content) ?? Number(key);
@@ -193,7 +198,7 @@ function readTemplates(folder: string, config: Json): Record<string, string> {
   for (const [i, one] of (Array.isArray(given) ? given : []).entries()) {
     if (typeof one?.name !== 'string' || typeof one.template !== 'string') {
       const place = `${join(folder, 'tokenizer_config.json')} chat_template[${i}]`;
-      throw dataError(place, 'an object with the texts "name" and "template"', phrase(one));
+      throw dataError(place, 'an object with the texts "name" and "template"', formatValue(one));
     }
     found[one.name] = one.template;
   }
@@ -228,7 +233,7 @@ function readJson(path: string): Json {
     );
   }
   if (isObject<Json>(value)) return value;
-  throw dataError(path, 'a JSON object', phrase(value));
+  throw dataError(path, 'a JSON object', formatValue(value));
 }
 
 function readText(path: string): string {

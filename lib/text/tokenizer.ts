@@ -4,8 +4,8 @@ import { createHash } from 'node:crypto';
 
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
@@ -456,7 +456,7 @@ function openEnd(
   const at = said === '' ? -1 : text.lastIndexOf(said);
   if (at < 0) {
     const expected = 'a last message whose content the template writes';
-    throw dataError(`${op} continueFinalMessage`, expected, phrase(content));
+    throw dataError(`${op} continueFinalMessage`, expected, formatValue(content));
   }
   // Space at its end is kept where the template keeps it.
   const whole = (content as string).trimStart();

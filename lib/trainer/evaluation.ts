@@ -7,8 +7,8 @@ import type { Engine } from '../engine/engine.js';
 import { DATA } from '../engine/ranks.js';
 import { DsError } from '../errors.js';
 import type { NumericArray } from '../runtime/dtype.js';
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
-import { phrase } from '../runtime/phrase.js';
 import { LossReport, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { EvalData } from './eval-data.js';
 import type { Metrics } from './events.js';
@@ -181,7 +181,7 @@ function requireObject(metrics: unknown): MetricSums {
     code: 'DS_ARGUMENT',
     op: 'Trainer eval.metrics',
     expected: 'an object of sums, { name: { sum, count } }',
-    got: phrase(metrics),
+    got: formatValue(metrics),
     hint: 'It is called once for each batch, and cannot be async.',
   });
 }
@@ -195,7 +195,7 @@ function requireSums(metrics: MetricSums, taken: readonly string[]): MetricSums 
       code: 'DS_ARGUMENT',
       op: `Trainer eval.metrics ${name}`,
       expected: isTaken ? `another name: the ${name} has it` : 'sums { sum, count } of a batch',
-      got: phrase(value),
+      got: formatValue(value),
     });
   }
   return metrics;
@@ -221,7 +221,7 @@ function rowsOf(out: unknown): Prediction[] {
   if (!(out instanceof Tensor) || out.ndim === 0) {
     const expected = 'a tensor with a row for each sample';
     const op = 'Trainer predict output';
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(out) });
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(out) });
   }
   const wide = out.dtype === 'f16' || out.dtype === 'bf16' ? out.to('f32') : out;
   const values = wide.toRaw();

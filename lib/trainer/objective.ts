@@ -3,7 +3,7 @@ import { firstTokens } from '../data/first-tokens.js';
 import { CausalLM, type CausalLossOptions } from '../models/causal-lm.js';
 import type { Module } from '../nn/index.js';
 import { PipelineModule } from '../pipe/pipeline-module.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { type LossReport, scope, Tensor, tensorsIn } from '../tensor/index.js';
@@ -186,7 +186,7 @@ function requireTensor(batch: unknown, tensor: unknown): Tensor {
   const hint = Array.isArray(tensor)
     ? 'Give samples of Int32Array, which become tensors; arrays become one for each element.'
     : 'Give `data.collate`, or a `loss` that knows its batches.';
-  throw refused('Trainer batch', expected, phrase(batch), hint);
+  throw refused('Trainer batch', expected, formatValue(batch), hint);
 }
 
 /** What batches call that which has a place for each token. */
@@ -202,7 +202,7 @@ function shortenedFields<Batch>(batch: Batch, seqlen: number): Batch {
   if (!fields.some(isByToken)) {
     const expected = `batches with a tensor [B, T] under one of ${BY_TOKEN.join(', ')}, which curriculum_learning shortens`;
     const hint = 'Give `data.collate`, or switch the section off.';
-    throw refused('Trainer batch', expected, phrase(batch), hint);
+    throw refused('Trainer batch', expected, formatValue(batch), hint);
   }
   const cut = fields.map((field) => {
     if (!isByToken(field)) return field;
@@ -240,7 +240,7 @@ function tokensIn(batch: unknown, targets: Tensor): number {
 function samplesIn(batch: unknown): number {
   const [first] = tensorsIn([batch]);
   if (first) return first.shape[0] ?? 1;
-  throw refused('Trainer batch', 'batches with a tensor in them', phrase(batch));
+  throw refused('Trainer batch', 'batches with a tensor in them', formatValue(batch));
 }
 
 /** Elements other than `ignored`. */

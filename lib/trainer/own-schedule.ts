@@ -1,8 +1,8 @@
 // The learning-rate schedules of Hugging Face's Trainer, for configurations that have none.
 import { DsError } from '../errors.js';
 import { PureSchedule } from '../optim/schedule.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireOneOf } from '../runtime/require-type.js';
 
@@ -231,7 +231,7 @@ export function readSchedule(given: Schedule): Told {
       (type as string) === 'reduce_lr_on_plateau'
         ? 'Give `lrScheduler` an optim.ReduceLrOnPlateau.'
         : 'Other schedules: the "scheduler" of the configuration, or `lrScheduler`.';
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(type), hint });
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(type), hint });
   }
   const said = Object.entries(own).filter(([, value]) => value !== undefined);
   for (const [name, value] of said) {

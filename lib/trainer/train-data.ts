@@ -12,7 +12,7 @@ import { LengthGroupedSampler } from '../data/length-sampler.js';
 import { isSampled, samplerOf, unchosen } from '../engine/setup/data-sampling.js';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
-import { phrase } from '../runtime/phrase.js';
+import { formatValue } from '../runtime/format-value.js';
 import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { collateSamples, type TextSample, type Tokenizer } from '../text/index.js';
@@ -67,7 +67,7 @@ function requireDataset<Sample, Batch>(
   if (obeyed.includes(data[option])) return;
   const expected = 'a dataset with length and get(index)';
   const hint = 'Give one, or leave the option out.';
-  throw refused(`Trainer data.${option} ${phrase(data[option])}`, expected, got, hint);
+  throw refused(`Trainer data.${option} ${formatValue(data[option])}`, expected, got, hint);
 }
 
 /** The options' threads, else those of the configuration's sampling. */
@@ -86,7 +86,7 @@ function requireNoOrder<Sample, Batch>({ data }: DataSettings<Sample, Batch>): v
     code: 'DS_ARGUMENT',
     op: 'Trainer data.sampling',
     expected: '"random" beside data_efficiency.data_sampling, which draws the samples',
-    got: phrase(data.sampling),
+    got: formatValue(data.sampling),
     hint: 'Leave the option out, or switch the section off.',
   });
 }
@@ -160,7 +160,7 @@ export function requireSource<Batch>(source: unknown): BatchSource<Batch> {
     code: 'DS_ARGUMENT',
     op: 'Trainer data',
     expected: 'a dataset, or an async iterable of batches, from the function that opens them',
-    got: phrase(source),
+    got: formatValue(source),
   });
 }
 

@@ -4,8 +4,8 @@
 import type { JsonObject } from '../../types/json.js';
 import type { Batched } from '../data/index.js';
 import type { Engine } from '../engine/engine.js';
+import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { phrase } from '../runtime/phrase.js';
 import { refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import type { Tensor } from '../tensor/index.js';
@@ -97,7 +97,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     const { resume = false, signal } = options;
     if (typeof resume !== 'string') requireType('Trainer train resume', resume, 'boolean');
     if (signal !== undefined && !(signal instanceof AbortSignal)) {
-      throw refused('Trainer train signal', 'an AbortSignal', phrase(signal));
+      throw refused('Trainer train signal', 'an AbortSignal', formatValue(signal));
     }
     return new TrainingRun(() => this.run(options));
   }
@@ -243,5 +243,5 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
 
 function requireEvent(op: string, type: unknown): void {
   if (typeof type === 'string' && Object.hasOwn(EVENT_TYPES, type)) return;
-  throw refused(op, Object.keys(EVENT_TYPES).join(', '), phrase(type));
+  throw refused(op, Object.keys(EVENT_TYPES).join(', '), formatValue(type));
 }

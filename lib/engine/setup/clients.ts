@@ -11,7 +11,7 @@ import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import type { LrSchedule } from '../../optim/schedule.js';
 import { ScheduleSet } from '../../optim/schedule-set.js';
 import { StandaloneOptimizer } from '../../optim/standalone.js';
-import { phrase } from '../../runtime/phrase.js';
+import { formatValue } from '../../runtime/format-value.js';
 import type { CommTimer } from '../../zero/exchange.js';
 import { buildOptimizer } from './optimizer.js';
 import { buildSchedules } from './schedule.js';
@@ -49,7 +49,7 @@ export function requireMonitors(monitors: unknown): void {
   if (monitors === undefined) return;
   const op = 'initialize monitors';
   if (!Array.isArray(monitors)) {
-    const got = phrase(monitors);
+    const got = formatValue(monitors);
     throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'a list of monitors', got });
   }
   for (const one of monitors) requireMethods(op, one, 'a monitor', ['write', 'flush', 'close']);
@@ -67,7 +67,7 @@ function requireMethods(
   const missing = names.filter((name) => typeof held?.[name] !== 'function');
   if (missing.length === 0) return;
   const expected = `${kind}, with ${names.map((name) => `${name}()`).join(', ')}`;
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(one), hint });
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(one), hint });
 }
 
 /** Throws DS_ARGUMENT where an optimizer of the caller's has no groups. */
@@ -76,7 +76,7 @@ function requireGroups(op: string, groups: unknown): void {
     typeof one === 'object' && one !== null && Array.isArray((one as Partial<ParamGroup>).params);
   if (Array.isArray(groups) && groups.length > 0 && groups.every(isGroup)) return;
   const expected = 'an optimizer whose groups are a list of { params, .. }, with one at least';
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(groups) });
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(groups) });
 }
 
 /**
@@ -103,7 +103,7 @@ export function requireJob(job: unknown): void {
     code: 'DS_ARGUMENT',
     op: 'initialize distributed',
     expected: 'a job, as initDistributed() gives it',
-    got: phrase(job),
+    got: formatValue(job),
   });
 }
 

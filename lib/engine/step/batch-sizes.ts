@@ -1,7 +1,7 @@
 // The batch triad: samples of an update, of a micro-batch on one rank, and micro-batches of an
 // update.
 import { DsError } from '../../errors.js';
-import { phrase } from '../../runtime/phrase.js';
+import { formatValue } from '../../runtime/format-value.js';
 import type { Accumulation } from './accumulation.js';
 
 export interface BatchOptions {
@@ -83,5 +83,5 @@ export class BatchSizes {
 }
 
 function wrong(op: string, expected: string, got: unknown): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(got) });
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(got) });
 }

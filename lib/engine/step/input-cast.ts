@@ -4,8 +4,8 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
+import { formatValue } from '../../runtime/format-value.js';
 import { isPlainObject } from '../../runtime/is-object.js';
-import { phrase } from '../../runtime/phrase.js';
 import { Tensor } from '../../tensor/index.js';
 
 /**
@@ -20,7 +20,7 @@ const asGiven: InputCast = (inputs) => inputs;
 export function requireInputs(method: string, made: unknown): unknown[] {
   if (Array.isArray(made)) return made;
   const expected = 'the inputs of forward(), a list';
-  throw new DsError({ code: 'DS_ARGUMENT', op: `${method}()`, expected, got: phrase(made) });
+  throw new DsError({ code: 'DS_ARGUMENT', op: `${method}()`, expected, got: formatValue(made) });
 }
 
 /** Floating-point tensors as `dtype`, in lists and plain objects too; everything else stays. */

@@ -4,9 +4,9 @@ import { dirname } from 'node:path';
 import { DsError } from '../../errors.js';
 import { Trace, writeTrace } from '../../profiler/index.js';
 import type { Device } from '../../runtime/device.js';
+import { formatValue } from '../../runtime/format-value.js';
 import { makeFolderNow } from '../../runtime/make-folder.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { phrase } from '../../runtime/phrase.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { hasWatcher } from '../../runtime/watched-work.js';
 import type { Phase, PhaseTimer } from './phase-timer.js';
@@ -42,7 +42,7 @@ export function tracedSteps(
   const op = 'engine.trace';
   if (typeof path !== 'string' || path === '') {
     const expected = 'the name of a file, such as "trace.json"';
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(path) });
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(path) });
   }
   const { steps = 1, after = 0 } = readOptions(op, given, NAMES);
   const options = {

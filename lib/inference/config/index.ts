@@ -16,8 +16,8 @@ import { judgeSupport } from '../../config/support.js';
 import { siftKeys } from '../../config/unknown-keys.js';
 import { checkSchema } from '../../config/validate.js';
 import { Device } from '../../runtime/device.js';
+import { formatValue } from '../../runtime/format-value.js';
 import { isObject, isPlainObject } from '../../runtime/is-object.js';
-import { phrase } from '../../runtime/phrase.js';
 import schemaJson from './schema.json';
 
 export type { InferenceConfig } from '../../../types/inference-config.generated.js';
@@ -98,7 +98,7 @@ function documentOf(source: unknown): ConfigDocument {
 function named(value: unknown): unknown {
   if (value instanceof Device) return value.name;
   if (!isObject(value)) return value;
-  if (!isPlainObject(value)) return phrase(value);
+  if (!isPlainObject(value)) return formatValue(value);
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, named(item)]));
 }
 

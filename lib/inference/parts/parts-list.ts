@@ -4,8 +4,8 @@ import { readFile } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import type { JsonObject } from '../../../types/json.js';
 import { DsError } from '../../errors.js';
+import { formatValue } from '../../runtime/format-value.js';
 import { isObject } from '../../runtime/is-object.js';
-import { phrase } from '../../runtime/phrase.js';
 
 /** What saveParts() calls it. */
 export const PARTS_LIST = 'ds_inference_config.json';
@@ -42,15 +42,15 @@ export async function readPartsList(source: string | object, base: string): Prom
   if (!TYPES.includes(typeof type === 'string' ? type.toLowerCase() : type)) {
     const hint =
       'Parts of other programs are not merged: convert them to a folder of Hugging Face.';
-    throw damaged(`${place}: type`, '"ds_model" or "bloom"', phrase(type), hint);
+    throw damaged(`${place}: type`, '"ds_model" or "bloom"', formatValue(type), hint);
   }
   if (parallelization !== 'tp' && parallelization !== 'pp') {
-    throw damaged(`${place}: parallelization`, '"tp" or "pp"', phrase(parallelization));
+    throw damaged(`${place}: parallelization`, '"tp" or "pp"', formatValue(parallelization));
   }
   const home = String(base_dir || base || (isPath ? dirname(source) : '.'));
   const filesIn = (key: string, given: unknown): string[] => {
     if (!Array.isArray(given) || given.length === 0)
-      throw damaged(`${place}: ${key}`, 'files', phrase(given));
+      throw damaged(`${place}: ${key}`, 'files', formatValue(given));
     return given.map((name) => fileOf(`${place}: ${key}`, home, name));
   };
   if (Array.isArray(checkpoints)) {
@@ -61,7 +61,7 @@ export async function readPartsList(source: string | object, base: string): Prom
     throw damaged(
       `${place}: checkpoints`,
       'a list of files, or { tp, non_tp }',
-      phrase(checkpoints),
+      formatValue(checkpoints),
     );
   }
   return {
@@ -74,7 +74,7 @@ export async function readPartsList(source: string | object, base: string): Prom
 function fileOf(place: string, home: string, name: unknown): string {
   if (typeof name === 'string' && name.endsWith('.safetensors')) return resolve(home, name);
   const hint = "PyTorch's files are programs: convert them to safetensors.";
-  throw damaged(place, 'files of safetensors', phrase(name), hint);
+  throw damaged(place, 'files of safetensors', formatValue(name), hint);
 }
 
 async function readJson(path: string): Promise<JsonObject> {

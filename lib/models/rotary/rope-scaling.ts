@@ -1,8 +1,8 @@
 // How rotary frequencies change for texts longer than those of the first training: one rule for
 // each of transformers' rope types.
 import { DsError } from '../../errors.js';
+import { formatValue } from '../../runtime/format-value.js';
 import { readOptions } from '../../runtime/options.js';
-import { phrase } from '../../runtime/phrase.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 
@@ -264,7 +264,7 @@ export function requireScaling(
 ): void {
   if (!types.includes(scaling.type)) {
     const expected = `type ${types.map((type) => `"${type}"`).join(', ')}`;
-    const got = phrase((scaling as { type: unknown }).type);
+    const got = formatValue((scaling as { type: unknown }).type);
     throw new DsError({ code: 'DS_ARGUMENT', op, expected, got });
   }
   const { needs, may } = scalingKeys(scaling.type);
@@ -294,5 +294,5 @@ function requireDivisors(op: string, value: unknown, count: number): void {
   const isList = Array.isArray(value) && value.length === count;
   if (isList && value.every((one) => Number.isFinite(one) && one > 0)) return;
   const expected = `a list of ${count} positive numbers, one for each pair of a head's channels`;
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value) });
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(value) });
 }

@@ -2,8 +2,8 @@
 // views and one copy.
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
+import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { phrase } from '../../runtime/phrase.js';
 import { requireInteger, requireNumber, requireSizes } from '../../runtime/require-number.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { requireHeld } from '../host-values.js';
@@ -196,7 +196,7 @@ export function unflatten(x: Tensor, dim: number, sizes: readonly number[]): Ten
   const size = x.shape[at] as number;
   if (!Array.isArray(sizes)) {
     const hint = typeof sizes === 'number' ? `Sizes are a list: [${sizes}].` : '';
-    throw shapeError('unflatten', 'sizes, a list of integers', phrase(sizes), hint);
+    throw shapeError('unflatten', 'sizes, a list of integers', formatValue(sizes), hint);
   }
   const known = sizes.filter((each) => each !== -1);
   const rest = size / Math.max(1, numel(known));
@@ -292,7 +292,7 @@ export function pad(x: Tensor, padding: readonly number[], fill: number | PadMod
   if (mode === null) requireHeld('pad', requireNumber('pad fill', fill), x.dtype);
   if (!Array.isArray(padding) || padding.length % 2 !== 0 || padding.length > 2 * x.ndim) {
     const expected = `[before, after] for the last dims of ${describe(x)}`;
-    throw new DsError({ code: 'DS_ARGUMENT', op: 'pad', expected, got: phrase(padding) });
+    throw new DsError({ code: 'DS_ARGUMENT', op: 'pad', expected, got: formatValue(padding) });
   }
   for (const each of padding) requirePosition('pad', each);
   const sides = x.shape.map((_, d) => {
@@ -318,7 +318,7 @@ function requireMode(mode: string): PadMode {
     expected: `a number, or ${Object.keys(continued)
       .map((name) => `"${name}"`)
       .join(', ')}`,
-    got: phrase(mode),
+    got: formatValue(mode),
     hint: mode === 'constant' ? 'Give the number itself: pad(x, [1, 1], 0).' : '',
   });
 }

@@ -2,7 +2,7 @@
 // lengths, as the kernels take them.
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
-import { phrase } from '../../runtime/phrase.js';
+import { formatValue } from '../../runtime/format-value.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
 import type { HeadShare } from '../head-exchange.js';
@@ -135,7 +135,7 @@ function broadcastMask(op: string, mask: Tensor, shape: readonly number[], hint:
 function requireLength(op: string, length: unknown, keys: number): void {
   if (Number.isInteger(length) && (length as number) >= 0 && (length as number) <= keys) return;
   const expected = `lengths between 0 and the ${keys} keys`;
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(length) });
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(length) });
 }
 
 /** [B] i32 of a tensor or a list. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT. */
@@ -146,7 +146,7 @@ function lengthsOf(given: Tensor | readonly number[], q: Tensor, keys: number): 
   if (!(given instanceof Tensor)) {
     if (!Array.isArray(given)) {
       const expected = `a tensor or list of ${B} integers`;
-      throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(given) });
+      throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(given) });
     }
     if (given.length !== B) throw shapeError(op, `${B} lengths`, `${given.length}`, hint);
     for (const length of given) requireLength(op, length, keys);
@@ -167,7 +167,7 @@ function documentsOf(what: string, given: unknown, like: Tensor, shape: number[]
   const op = `attention ${what}`;
   if (!(given instanceof Tensor)) {
     const expected = `a tensor [${shape.join(', ')}] i32`;
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(given) });
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(given) });
   }
   requireSameDevice(op, given, like);
   if (given.dtype !== 'i32' && given.dtype !== 'i64') {
@@ -201,7 +201,7 @@ function layoutOperand(
   if (!(layout instanceof BlockLayout)) {
     const hint = 'nn.sparseLayout() makes one of the options of a pattern.';
     throw new DsError({
-      ...{ code: 'DS_ARGUMENT', op, expected: 'a BlockLayout', got: phrase(layout), hint },
+      ...{ code: 'DS_ARGUMENT', op, expected: 'a BlockLayout', got: formatValue(layout), hint },
     });
   }
   const whole = share?.whole ?? heads;

@@ -1,7 +1,7 @@
 // Which blocks of tokens see which in attention, by head, as the bits that the kernels read.
 import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
-import { phrase } from '../../runtime/phrase.js';
+import { formatValue } from '../../runtime/format-value.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { within } from '../scope.js';
@@ -105,6 +105,6 @@ function noBlocks(from: unknown, to: unknown): DsError {
     code: 'DS_ARGUMENT',
     op: 'BlockLayout see',
     expected: 'the integers of the first block and of that behind the last one',
-    got: `${phrase(from)} and ${phrase(to)}`,
+    got: `${formatValue(from)} and ${formatValue(to)}`,
   });
 }

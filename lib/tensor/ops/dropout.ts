@@ -1,7 +1,7 @@
 // Dropout, whose mask is a function of the generator's state and is never stored.
 import { DsError } from '../../errors.js';
+import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { phrase } from '../../runtime/phrase.js';
 import { type DimShare, nextRandom, placeAmongRanks } from '../random.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -53,7 +53,7 @@ function dropoutOf(x: Tensor, p: number, channels: DimShare | null): Tensor {
       code: 'DS_ARGUMENT',
       op: 'dropout',
       expected: 'p in [0, 1)',
-      got: phrase(p),
+      got: formatValue(p),
     });
   }
   const [state, place] = [nextRandom(), placeAmongRanks(x, channels)];

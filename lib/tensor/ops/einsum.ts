@@ -1,6 +1,6 @@
 // Sums of products in Einstein's notation, as a chain of matrix products.
 import { DsError } from '../../errors.js';
-import { phrase } from '../../runtime/phrase.js';
+import { formatValue } from '../../runtime/format-value.js';
 import { describe, numel } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import type { Tensor } from '../tensor.js';
@@ -112,7 +112,7 @@ function requireOutput(output: readonly string[], inputs: readonly string[][], e
 
 function malformed(expected: string, got: unknown): DsError {
   const hint = 'For example einsum("bij,bjk->bik", a, b).';
-  return new DsError({ code: 'DS_ARGUMENT', op: 'einsum', expected, got: phrase(got), hint });
+  return new DsError({ code: 'DS_ARGUMENT', op: 'einsum', expected, got: formatValue(got), hint });
 }
 
 /** x with the diagonal of the dims that have one letter. */

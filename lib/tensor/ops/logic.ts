@@ -2,10 +2,10 @@
 // gradient unless said.
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
+import { formatValue } from '../../runtime/format-value.js';
 import type { CompareOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { phrase } from '../../runtime/phrase.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { noGrad } from '../tape.js';
@@ -182,7 +182,7 @@ function twoLimits(got: unknown): DsError {
     code: 'DS_ARGUMENT',
     op: 'clamp',
     expected: 'limits: clamp(x, min, max), or clamp(x, { min, max }) with one or both',
-    got: got === null ? 'none' : `options and ${phrase(got)}`,
+    got: got === null ? 'none' : `options and ${formatValue(got)}`,
   });
 }
 
@@ -203,7 +203,7 @@ function triangle(op: 'tril' | 'triu', x: Tensor, diagonal: number): Tensor {
   requireTensor(op, x);
   if (x.ndim < 2) throw shapeError(op, 'a matrix, or several: [.., R, C]', describe(x));
   if (!Number.isSafeInteger(diagonal))
-    throw shapeError(op, 'an integer diagonal', phrase(diagonal));
+    throw shapeError(op, 'an integer diagonal', formatValue(diagonal));
   const [rows, columns] = x.shape.slice(-2) as [number, number];
   const { device } = x;
   const mask = plain(() => {

@@ -2,8 +2,8 @@
 // choice.
 import { DsError } from '../../errors.js';
 import { cpu, type Device, device as findDevice } from '../../runtime/device.js';
+import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { phrase } from '../../runtime/phrase.js';
 import { Tensor } from '../tensor.js';
 import { viewOf } from './shapes.js';
 
@@ -76,7 +76,7 @@ export function requireReport(op: string, report: unknown, device: Device): Loss
       code: 'DS_ARGUMENT',
       op: `${op} report`,
       expected: 'a LossReport',
-      got: phrase(report),
+      got: formatValue(report),
       hint: "Make one where the loss is: new LossReport('cuda').",
     });
   }

@@ -3,9 +3,9 @@
 import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
 import { type DType, statisticOf } from '../../runtime/dtype.js';
+import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { OptionNames } from '../../runtime/options.js';
-import { phrase } from '../../runtime/phrase.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { isRecomputing, record } from '../tape.js';
@@ -84,13 +84,17 @@ function requireDivisor(op: string, divisor: unknown, reduction: string, device:
   const refused = (expected: string, got: string, hint?: string): DsError =>
     new DsError({ code: 'DS_ARGUMENT', op: `${op} divisor`, expected, got, ...(hint && { hint }) });
   if (reduction !== 'mean') {
-    throw refused('a divisor or a reduction', `both, "${reduction}" and ${phrase(divisor)}`);
+    throw refused('a divisor or a reduction', `both, "${reduction}" and ${formatValue(divisor)}`);
   }
   if (typeof divisor === 'number') {
     if (divisor > 0 && Number.isFinite(divisor)) return;
-    throw refused('a finite number above 0', phrase(divisor), 'Count the targets of the update.');
+    throw refused(
+      'a finite number above 0',
+      formatValue(divisor),
+      'Count the targets of the update.',
+    );
   }
-  if (!(divisor instanceof Tensor)) throw refused('a number or a tensor', phrase(divisor));
+  if (!(divisor instanceof Tensor)) throw refused('a number or a tensor', formatValue(divisor));
   if (divisor.numel !== 1) throw shapeError(`${op} divisor`, 'one element', describe(divisor));
   if (divisor.requiresGrad) throw refused('a tensor that wants no gradient', describe(divisor));
   if (divisor.device !== device) {

@@ -2,8 +2,8 @@
 // cross-entropy, KL divergence.
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
+import { formatValue } from '../../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { phrase } from '../../runtime/phrase.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { describe } from '../../runtime/view.js';
 import { scope } from '../scope.js';
@@ -36,7 +36,7 @@ export function reductionOf<Name extends string = LossReduction>(
   const reduction = value ?? 'mean';
   if (known.includes(reduction)) return reduction as Name;
   const expected = known.map((name) => `"${name}"`).join(' or ');
-  const got = phrase(value);
+  const got = formatValue(value);
   throw new DsError({ code: 'DS_ARGUMENT', op: `${op} reduction`, expected, got });
 }
 

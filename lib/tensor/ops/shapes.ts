@@ -2,8 +2,8 @@
 import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
+import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { phrase } from '../../runtime/phrase.js';
 import { contiguousStrides, describe, isContiguous, numel, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -36,7 +36,7 @@ export function notTensor(
   value: unknown,
   hint = 'Tensor.from() makes one of numbers and arrays.',
 ): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value), hint });
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(value), hint });
 }
 
 /** A shape as callers write it: one list, or sizes one after the other. */
@@ -58,7 +58,7 @@ export function requirePosition(op: string, position: number): number {
     code: 'DS_ARGUMENT',
     op,
     expected: 'integers as positions and lengths',
-    got: phrase(position),
+    got: formatValue(position),
     hint: 'Math.floor() what comes from a division.',
   });
 }
@@ -68,7 +68,7 @@ export function normalizeDim(op: string, dim: number, ndim: number): number {
   const found = typeof dim === 'number' && dim < 0 ? dim + ndim : dim;
   if (Number.isInteger(found) && found >= 0 && found < ndim) return found;
   const hint = ndim === 0 ? 'It has no dims: shape [].' : 'Negative dims count from the end.';
-  throw shapeError(op, `a dim in [${-ndim}, ${ndim})`, phrase(dim), hint);
+  throw shapeError(op, `a dim in [${-ndim}, ${ndim})`, formatValue(dim), hint);
 }
 
 /** Sorted distinct dims counted from the front; all of them when `dims` is undefined. */

@@ -1,8 +1,8 @@
 // Spread and size: variance, standard deviation, norms and the logarithm of a sum of exponentials.
 import { DsError } from '../../errors.js';
 import { type DType, isFloating } from '../../runtime/dtype.js';
+import { formatValue } from '../../runtime/format-value.js';
 import { readOptions } from '../../runtime/options.js';
-import { phrase } from '../../runtime/phrase.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { describe, numel } from '../../runtime/view.js';
 import { scope } from '../scope.js';
@@ -124,7 +124,7 @@ export function norm(
   if (typeof power !== 'number' || Number.isNaN(power)) {
     const expected = 'p: a number, Infinity, -Infinity or "fro"';
     const hint = 'Options come after p: norm(x, 2, { dims: 1 }).';
-    throw new DsError({ code: 'DS_ARGUMENT', op: 'norm', expected, got: phrase(p), hint });
+    throw new DsError({ code: 'DS_ARGUMENT', op: 'norm', expected, got: formatValue(p), hint });
   }
   const over = readReduction('norm', options);
   return inWide(x, (wide) => {

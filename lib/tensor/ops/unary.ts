@@ -2,9 +2,9 @@
 
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
+import { formatValue } from '../../runtime/format-value.js';
 import type { UnaryOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { phrase } from '../../runtime/phrase.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { copied, recordFlat, requireTensor } from './shapes.js';
@@ -100,6 +100,6 @@ export function gelu(x: Tensor, approximate: 'tanh' | 'none' = 'none'): Tensor {
     code: 'DS_ARGUMENT',
     op: 'gelu',
     expected: '"tanh" or "none"',
-    got: phrase(approximate),
+    got: formatValue(approximate),
   });
 }

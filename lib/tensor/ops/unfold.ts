@@ -1,8 +1,8 @@
 // Sliding windows of images as rows of a matrix: what makes a convolution a matrix product.
 import { DsError } from '../../errors.js';
+import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { phrase } from '../../runtime/phrase.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
 import { record } from '../tape.js';
@@ -31,7 +31,7 @@ export function pairOf(op: string, value: Pair, least: number): readonly [number
     return [requireInteger(op, list[0], least), requireInteger(op, list[1], least)];
   }
   const expected = 'a number, or one for the height and one for the width';
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: phrase(value) });
+  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(value) });
 }
 
 /** Windows along one dim. */

@@ -1,7 +1,7 @@
 // A chain of layers in checkpointed segments of several layers each.
 
 import { DsError } from '../../errors.js';
-import { phrase } from '../../runtime/phrase.js';
+import { formatValue } from '../../runtime/format-value.js';
 import { requireTensor } from '../ops/shapes.js';
 import { scope } from '../scope.js';
 import type { Tensor } from '../tensor.js';
@@ -77,7 +77,7 @@ export function checkpointSequential<Given extends (Tensor | null)[]>(
   if (!isList(layers)) {
     throw new DsError({
       ...{ code: 'DS_ARGUMENT', op: 'checkpointSequential', expected: 'a list of layers' },
-      got: phrase(layers),
+      got: formatValue(layers),
     });
   }
   requireTensor('checkpointSequential', input);

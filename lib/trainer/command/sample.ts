@@ -1,7 +1,7 @@
 // The text with which `ds train` shows what a model has learned.
 import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/index.js';
-import { phrase } from '../../runtime/phrase.js';
+import { formatValue } from '../../runtime/format-value.js';
 import {
   type Conversation,
   conversationIn,
@@ -32,7 +32,7 @@ export function promptOf(tokenizer: Tokenizer, text: string): Prompt {
   const ids = isChat ? chat(tokenizer, [{ role: 'user', content: text }]) : plain(tokenizer, text);
   if (ids.length > 0) return { text, ids };
   const hint = '--no_sample has none written.';
-  const [expected, got] = ['a text of a token or more', phrase(text)];
+  const [expected, got] = ['a text of a token or more', formatValue(text)];
   throw new DsError({ code: 'DS_ARGUMENT', op: '--sample', expected, got, hint });
 }
 

@@ -1,4 +1,4 @@
-// How a message names a value that somebody gave where something else belongs.
+// Formats a value for an error message, as what the caller passed.
 const LENGTH = 60;
 const ITEMS = 8;
 
@@ -6,7 +6,7 @@ const ITEMS = 8;
  * '"f32"', '1.5', 'an array [1, 2]', 'a tensor [2, 3] f32', 'the function Linear', 'an object { lr,
  * dim }'.
  */
-export function phrase(value: unknown): string {
+export function formatValue(value: unknown): string {
   if (typeof value === 'string') return cut(JSON.stringify(value));
   if (typeof value === 'function') return `the function ${value.name || '() => ...'}`;
   if (typeof value === 'bigint') return `${value}n`;
@@ -31,7 +31,7 @@ function isTensorLike(value: object): value is { shape: readonly number[]; dtype
 
 function listed(items: readonly unknown[]): string {
   const shown = Array.from(items.slice(0, ITEMS), (item) =>
-    Array.isArray(item) ? '[..]' : typeof item === 'object' && item ? 'object' : phrase(item),
+    Array.isArray(item) ? '[..]' : typeof item === 'object' && item ? 'object' : formatValue(item),
   );
   return `[${shown.join(', ')}${items.length > ITEMS ? ', ..' : ''}]`;
 }
