@@ -69,7 +69,7 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     overlap: 'true or false: overlap_comm',
     offload: 'optimizer state in host memory',
     nvme: 'a folder: that state on its disk',
-    deferred: 'updates after the verdict: super_offload false',
+    deferred: 'updates after the step decision: super_offload false',
     ratio: 'share of the state that is away (1)',
     share: 'gpu_share of updates (auto)',
     'offload-param': 'weights in host memory',

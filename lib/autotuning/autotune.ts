@@ -145,7 +145,7 @@ class Search {
     const { settings } = this.space;
     const tuner = new Tuner(candidates, settings, known);
     for (let next = tuner.next(); next; next = tuner.next()) {
-      const row = await this.experiments.tryOut(next);
+      const row = await this.experiments.runCandidate(next);
       this.rows.push(row);
       tuner.told(row);
       const smaller = tuner.waits(next.way) ? null : this.smallerThan(row);

@@ -123,7 +123,7 @@ export class Experiments {
   }
 
   /** Tries `candidate`, or takes the result of the same one where that may be. */
-  async tryOut(candidate: Candidate): Promise<Row> {
+  async runCandidate(candidate: Candidate): Promise<Row> {
     const { name } = candidate;
     const folder = join(this.results, name);
     const file = join(folder, 'metrics.json');

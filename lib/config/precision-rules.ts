@@ -76,7 +76,7 @@ const speculationHasOneDtype: Rule = (config) => {
     path: ['zero_optimization', 'offload_optimizer', 'super_offload'],
     expected: `false or null while data_types.grad_accum_dtype is "${asked}" and weights are "${chosen}"`,
     got: 'true',
-    hint: 'Set super_offload to null, which then waits for the verdict, or remove data_types.grad_accum_dtype.',
+    hint: 'Set super_offload to null, which then waits for the step decision, or remove data_types.grad_accum_dtype.',
   };
 };
 

@@ -4,7 +4,7 @@ import type { Module } from '../nn/module.js';
 import { formatValue } from '../runtime/format-value.js';
 import { refusedValue } from '../runtime/refused.js';
 import { Tensor } from '../tensor/index.js';
-import type { Uneven, Verdict } from './step/step-control.js';
+import type { StepDecision, Uneven } from './step/step-control.js';
 
 /** Throws DS_ARGUMENT unless `loss` is a tensor, DS_SHAPE unless it is one f32 element. */
 export function requireLoss(op: string, loss: Tensor): void {
@@ -132,13 +132,13 @@ export function uneven({ first, other }: Uneven): DsError {
 }
 
 /** The loss of global step `step` was not finite. */
-export function nonfinite(step: number, verdict: Verdict): DsError {
+export function nonfinite(step: number, decision: StepDecision): DsError {
   return new DsError({
     code: 'DS_NONFINITE',
     op: `step ${step}`,
     expected: 'a finite loss',
-    got: `${verdict.loss}`,
-    hint: verdict.applied
+    got: `${decision.loss}`,
+    hint: decision.applied
       ? 'The weights may be damaged: resume from the last checkpoint with a smaller learning rate.'
       : 'The update was skipped: it changed no weight. Check the data, or lower the learning rate; where weights are NaN already, load a checkpoint.',
   });

@@ -29,8 +29,8 @@ import {
 } from './step/engine-optimizer.js';
 import { lossSeed } from './step/loss-seed.js';
 import type { Progress } from './step/progress.js';
+import { resync } from './step/resync.js';
 import { sampleShareOf } from './step/sample-share.js';
-import { settle } from './step/settle.js';
 import { type PhaseTimes, untimed } from './watch/phase-timer.js';
 import { type TraceStepsOptions, tracedSteps } from './watch/traced-steps.js';
 
@@ -118,7 +118,7 @@ export class Engine {
   private pass(inputs: unknown[]): unknown {
     const { module, results } = this;
     const { hooks, inputs: cast, watch, control } = this.parts;
-    if (!module.training) settle(this.parts);
+    if (!module.training) resync(this.parts);
     if (this.stepped || !module.training) results.release();
     this.stepped = false;
     hooks.reset();
@@ -178,7 +178,7 @@ export class Engine {
 
   /** @internal step(), by whoever knows that it is time. */
   protected update(): void {
-    const { gradients, planner, state, control, stage, verdicts, watch } = this.parts;
+    const { gradients, planner, state, control, stage, stepDecisions, watch } = this.parts;
     this.parts.emptyBatches.tell();
     this.updated = false;
     if (!gradients.complete()) return;
@@ -189,7 +189,7 @@ export class Engine {
       stage.dispatch();
     });
     gradients.restart();
-    verdicts.stepped();
+    stepDecisions.stepped();
     this.growth.stepped();
     this.stepped = true;
     this.updated = true;
@@ -286,13 +286,13 @@ export class Engine {
 
   /** The learning rate of each group at the next update. */
   getLr(): number[] {
-    this.parts.verdicts.take();
+    this.parts.stepDecisions.take();
     return this.parts.planner.rates();
   }
 
   /** Norm of the last step's gradients before clipping; null before any. Waits for its backward. */
   getGlobalGradNorm(): number | null {
-    return this.parts.verdicts.last?.norm ?? null;
+    return this.parts.stepDecisions.last?.norm ?? null;
   }
 
   /**
@@ -300,17 +300,17 @@ export class Engine {
    * null before the first step, and for loss.backward() without scale(). Waits for its backward.
    */
   getGlobalLoss(): number | null {
-    return this.parts.verdicts.last?.loss ?? null;
+    return this.parts.stepDecisions.last?.loss ?? null;
   }
 
   /** Whether the last step() changed the weights. Waits for its backward. */
   wasStepApplied(): boolean {
-    return this.updated && (this.parts.verdicts.last?.applied ?? false);
+    return this.updated && (this.parts.stepDecisions.last?.applied ?? false);
   }
 
   /** What losses are multiplied by in fp16; 1 otherwise. Waits for the last step's backward. */
   get lossScale(): number {
-    return this.parts.verdicts.lossScale;
+    return this.parts.stepDecisions.lossScale;
   }
 
   /** Optimizer steps, skipped ones included. */
@@ -325,7 +325,7 @@ export class Engine {
 
   /** Steps that changed nothing: a gradient was not finite. Waits for the last step's backward. */
   get skippedSteps(): number {
-    this.parts.verdicts.take();
+    this.parts.stepDecisions.take();
     return this.progress.skippedSteps;
   }
 
@@ -459,14 +459,14 @@ export class Engine {
   }
 
   /**
-   * Waits until the last update has reached the weights of this rank, and takes its verdict into
+   * Waits until the last update has reached the weights of this rank, and takes its decision into
    * account. Named parameters hold what step() has made of them from here on (at stage 3, in
    * withFullWeights()). Any rank may call it alone, once the others have called step(); what one
    * that never does is missing ends in DS_COMM after the job's timeout.
    */
   synchronize(): void {
-    const { verdicts, state, hooks, watch, emptyBatches } = this.parts;
-    verdicts.take();
+    const { stepDecisions, state, hooks, watch, emptyBatches } = this.parts;
+    stepDecisions.take();
     emptyBatches.tell();
     state.synchronize();
     hooks.awaitWeights();

@@ -32,7 +32,7 @@ export { Qwen2, type Qwen2Config } from './qwen2/qwen2.js';
 export { Qwen2Moe, type Qwen2MoeConfig } from './qwen2-moe/qwen2-moe.js';
 export { Qwen3, type Qwen3Config } from './qwen3/qwen3.js';
 export { Qwen3Moe, type Qwen3MoeConfig } from './qwen3-moe/qwen3-moe.js';
-export type { PackedAttention, Passage, RotaryAttention } from './rotary/attention.js';
+export type { AttentionContext, PackedAttention, RotaryAttention } from './rotary/attention.js';
 export { RotaryBlock, type RotaryModel } from './rotary/body.js';
 export type { RotaryConfig, RotaryOptions, RotarySizes, Varying, Window } from './rotary/config.js';
 export type { MoeConfig, MoeSizes } from './rotary/mixture.js';

@@ -50,7 +50,7 @@ export interface ExchangingOptimizer<Group extends ParamGroup = ParamGroup>
    * What makes the weights the same on all ranks after `applied` updates; null where they are. Its
    * tensors have no gradient.
    */
-  settle(applied: number, groups: readonly Readonly<Group>[]): PayloadPass | null;
+  resync(applied: number, groups: readonly Readonly<Group>[]): PayloadPass | null;
 }
 
 export function canExchange(optimizer: Optimizer): optimizer is ExchangingOptimizer {

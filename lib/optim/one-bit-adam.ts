@@ -96,7 +96,7 @@ export class OneBitAdam
     };
   }
 
-  settle(): null {
+  resync(): null {
     return null;
   }
 }

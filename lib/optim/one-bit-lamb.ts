@@ -164,7 +164,7 @@ export class OneBitLamb
     };
   }
 
-  settle(): null {
+  resync(): null {
     return null;
   }
 

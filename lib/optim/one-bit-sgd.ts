@@ -63,7 +63,7 @@ export class OneBitSGD extends Sgd implements ExchangingOptimizer<SgdGroup> {
     };
   }
 
-  settle(): null {
+  resync(): null {
     return null;
   }
 }

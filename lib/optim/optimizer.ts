@@ -62,7 +62,7 @@ export interface UpdateSettings<Group extends ParamGroup = ParamGroup> {
   readonly groups: readonly Readonly<Group>[];
 }
 
-/** A range's gradient, the verdict on it, and the settings of the step that it belongs to. */
+/** A range's gradient, the step decision on it, and the settings of the step that it belongs to. */
 export interface StepGradient<Group extends ParamGroup = ParamGroup> {
   /** In the weights' dtype, scaled as control[0] undoes. */
   grad: Tensor;

@@ -145,7 +145,7 @@ export class ZeroOneAdam
     };
   }
 
-  settle(applied: number, groups: readonly Readonly<AdamGroup>[]): PayloadPass | null {
+  resync(applied: number, groups: readonly Readonly<AdamGroup>[]): PayloadPass | null {
     const rates = this.drift.end(applied);
     return rates && agreementPass(groups, rates);
   }

@@ -264,7 +264,7 @@ function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
   const ofTile = 2 * bytesOfStreamed(setup) + (isJoined ? MASTER : 0);
   const windows = streamed > 0 ? ofTile * largestTile : 0;
   const kept = isJoined ? elementBytes(setup) * (weights === 'cpu' ? 2 : 1) : 0;
-  // Updates after the verdict leave weights where gradients were, or where the weights live.
+  // Updates after the step decision leave weights where gradients were, or where the weights live.
   const passing = setup.speculates ? 2 : 1;
   const fetched = isSplit && weights === 'device' && away > streamed;
   const slots = fetched ? WEIGHT_SLOTS * 2 * Math.min(LARGEST_SLOT, largest) : 0;

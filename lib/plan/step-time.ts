@@ -50,7 +50,10 @@ const REPLAYED = 2 / 3;
  */
 const ADAM = 28;
 const ADAM_ON_HOST = 30;
-/** Bytes that an update after the verdict moves there, and how much faster while nothing comes. */
+/**
+ * Bytes that an update after the step decision moves there, and how much faster while nothing
+ * comes.
+ */
 const ADAM_AFTERWARDS = 28;
 const UNDISTURBED = 1.3;
 /**

@@ -59,7 +59,8 @@ export class OptimizerState {
   /**
    * Updates every partition in forward order, whatever share it is of, and tells `publisher` of
    * each when its new weights have been enqueued. `control` is on the device, written on the
-   * compute stream. A share may wait for the verdict: what others need not wait for comes first.
+   * compute stream. A share may wait for the step decision: what others need not wait for comes
+   * first.
    */
   update(control: Tensor, plan: UpdatePlan, publisher: Publisher): void {
     for (const { schedule } of this.shares) schedule.endBackward();
@@ -131,8 +132,8 @@ export class OptimizerState {
   }
 
   /** Gives all ranks the same weights again, after `applied` updates; they all call it. */
-  settle(applied: number, publisher: Publisher): void {
-    for (const { schedule } of this.shares) schedule.settle(applied, publisher);
+  resync(applied: number, publisher: Publisher): void {
+    for (const { schedule } of this.shares) schedule.resync(applied, publisher);
   }
 
   /**

@@ -133,7 +133,7 @@ const staying: Case = {
 };
 
 const passing: Case = {
-  name: 'updates by both processors: after the verdict, gradients of masters in halves are given back',
+  name: 'updates by both processors: after the step decision, gradients of masters in halves are given back',
   async run(device) {
     const options = { precision: 'bf16', offload: true, speculative: false, gpuShare: 1 } as const;
     for (const zero of [{}, { stage: 3, offload_param: { device: 'cpu' } }] as const) {

@@ -34,7 +34,7 @@ function step(engine: Engine, index: number): void {
   const { tokens, targets } = tinyBatch(index, engine.device);
   engine.backward(engine.forward<Tensor>(tokens, targets));
   engine.step();
-  // Takes the verdict early, on one rank alone, as programs that print the rate on rank 0 do.
+  // Takes the step decision early, on one rank alone, as programs that print the rate on rank 0 do.
   if (engine.globalRank === 0) engine.getLr();
   tokens.dispose();
   targets.dispose();

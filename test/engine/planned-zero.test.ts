@@ -97,7 +97,7 @@ async function updatesOnGpu(device: number, host: number, offload: object = {}, 
 describe('updates of weights in host memory on a GPU', () => {
   beforeEach(() => cpu().trim());
 
-  test('wait for the verdict where the device is short of memory, as the plan says', async () => {
+  test('wait for the step decision where the device is short of memory, as the plan says', async () => {
     const short = await updatesOnGpu(32, 200);
     expect(short).toMatchObject({ super_offload: false, gpu_share: null });
     expect(short.notices).toEqual([expect.stringMatching(/^initialize: updates wait .* no room/)]);

@@ -10,9 +10,9 @@ const ON_DISK = { optimizer: 'nvme', speculates: false } as const;
 
 const allocated: [name: string, way: Way, of: readonly Setup['precision'][], wide: boolean][] = [
   ['on the device', { optimizer: 'device' }, ['bf16', 'fp32'], false],
-  ['after the verdict, by host threads', HALVES, ['bf16', 'fp16', 'fp32'], false],
-  ['after the verdict, by the device', { ...HALVES, gpuShare: 1 }, ['bf16'], false],
-  ['after the verdict, gradients in f32', HALVES, ['bf16', 'fp16'], true],
+  ['after the step decision, by host threads', HALVES, ['bf16', 'fp16', 'fp32'], false],
+  ['after the step decision, by the device', { ...HALVES, gpuShare: 1 }, ['bf16'], false],
+  ['after the step decision, gradients in f32', HALVES, ['bf16', 'fp16'], true],
   ['tried out', { optimizer: 'cpu', speculates: true }, ['bf16', 'fp32'], false],
   ['tried out by the device', { optimizer: 'cpu', speculates: true, gpuShare: 1 }, ['bf16'], false],
   ['with weights', { ...HALVES, weights: 'cpu' }, ['bf16', 'fp32'], false],

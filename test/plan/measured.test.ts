@@ -32,7 +32,7 @@ const measured = (file: string, ...path: Path): number => numberOf(file, ['resul
 const sizes = (name: string) => sizesOf(new GPT2(GPT2.config(name)));
 const kept = { microBatch: 8, checkpointing: true } as const;
 const offload = { ...kept, stage: 2, optimizer: 'cpu' } as const;
-/** Measured while updates of weights in host memory followed the verdict. */
+/** Measured while updates of weights in host memory followed the step decision. */
 const weightsToo = { ...offload, stage: 3, weights: 'cpu', speculates: false } as const;
 const after13B = { ...offload, microBatch: 6, speculates: false, gpuShare: 0.0612 } as const;
 
@@ -50,7 +50,7 @@ const sharedRows: readonly SharedRow[] = [
   [inHalves, 'clipping rare, share 0', '1558M', offload],
   [
     inHalves,
-    'stage 3, weights in host memory, too, after the verdict',
+    'stage 3, weights in host memory, too, after the step decision',
     '1558M',
     { ...weightsToo, gpuShare: 0.309 },
   ],
@@ -69,7 +69,7 @@ const sharedRows: readonly SharedRow[] = [
 const slow = '10B with moments in bf16';
 const slowRow: SharedRow = [
   slow,
-  '10B, every step clipped, pool capped at 32 GiB, after the verdict',
+  '10B, every step clipped, pool capped at 32 GiB, after the step decision',
   '10B',
   { ...shared10B, ...narrow },
 ];
@@ -196,7 +196,7 @@ const hostRows: Row[] = [
     () => measured('train-1558M-offload-ratio', 2, 'peak_host_rss_gib'),
   ],
   [
-    'after the verdict',
+    'after the step decision',
     '1558M',
     { ...offload, speculates: false },
     () => withoutHalves('train-1558M-offload-deferred', 1),
@@ -273,7 +273,7 @@ const timeRows: TimeRow[] = [
     () => measured('redesign-1558M', 'offload_after', 'step_ms'),
   ],
   [
-    'after the verdict',
+    'after the step decision',
     '1558M',
     { ...offload, speculates: false },
     machine(1, 16),
@@ -360,7 +360,7 @@ test('weights from host memory come for each micro-batch, however little it comp
 test.each([
   ['the device', {}, 20 / 28],
   ['host threads', offload, 22 / 30],
-  ['host threads after the verdict', { ...offload, speculates: false }, 20 / 28],
+  ['host threads after the step decision', { ...offload, speculates: false }, 20 / 28],
 ] as const)('of moments in bf16 %s moves half: 8 bytes of an update less', (_, own, share) => {
   const updateOf = (setup: Partial<Setup>): number =>
     stepTime(sizes('1558M'), { ...plainSetup, ...own, ...setup }, H200, machine(1, 4)).update;

@@ -86,7 +86,7 @@ test('state that the device updates costs it two gradients, upper halves and two
   });
 });
 
-test('after the verdict masters are in halves: 3.9 bytes a parameter less of the host, and a longer step', () => {
+test('after the step decision masters are in halves: 3.9 bytes a parameter less of the host, and a longer step', () => {
   const model = new nn.models.GPT2(nn.models.GPT2.config('10B'));
   const given = request({ sizes: sizesOf(model), batch: 10, deviceMemory: 32 * GIB });
   expect(makePlan(given).best?.setup).toMatchObject({ speculates: false, stage: 2, ratio: 1 });

@@ -97,7 +97,7 @@ function hashOf(engine: Engine): string {
   return hash.digest('hex');
 }
 
-/** One step on batch `index`; gives the loss, and waits for the verdict. */
+/** One step on batch `index`; gives the loss, and waits for the step decision. */
 function step(engine: Engine, index: number): number {
   const { tokens, targets } = tinyBatch(index, engine.device);
   const loss = engine.forward<Tensor>(tokens, targets);

@@ -5,7 +5,7 @@ import { OptimizerState } from '../../lib/zero/optimizer-state.js';
 import type { Partition } from '../../lib/zero/partition.js';
 import type { Schedule } from '../../lib/zero/schedule/schedule.js';
 
-test('every share enqueues what needs no verdict before one waits for it, and all in forward order', () => {
+test('every share enqueues what needs no step decision before one waits for it, and all in forward order', () => {
   const done: string[] = [];
   const state = new OptimizerState();
   const units = ['h0', 'h1', 'h2', 'h3'];
@@ -18,7 +18,7 @@ test('every share enqueues what needs no verdict before one waits for it, and al
       endBackward: () => done.push(`${name}: tried weights leave`),
       begin: (partition: Partition) => done.push(`${name}: tries out ${nameOf(partition)}`),
       *update() {
-        done.push(`${name}: waits for the verdict`);
+        done.push(`${name}: waits for the step decision`);
         for (const partition of own) yield [partition, null];
       },
     } as unknown as Schedule;
@@ -36,8 +36,8 @@ test('every share enqueues what needs no verdict before one waits for it, and al
     'host: tries out h1',
     'streamed: tries out h2',
     'host: tries out h3',
-    'streamed: waits for the verdict',
-    'host: waits for the verdict',
+    'streamed: waits for the step decision',
+    'host: waits for the step decision',
   ]);
   expect(published).toEqual(units);
 });

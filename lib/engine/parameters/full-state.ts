@@ -17,7 +17,7 @@ import type { LentState } from '../../zero/home/lent-state.js';
 import { overlap, type Piece, shardOf } from '../../zero/layout.js';
 import type { Partition, WeightPart } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
-import { settle } from '../step/settle.js';
+import { resync } from '../step/resync.js';
 import { keepingWrites } from './open-writes.js';
 import { type HeldParameter, type OwnedParameter, ownerOf } from './owned-parameters.js';
 
@@ -112,7 +112,7 @@ function getState(parameter: Parameter, name: string): Tensor | null {
   if (!owned) return null;
   const kept = stateOf(owned, name);
   const { partition, engine } = owned;
-  settle(engine.parts);
+  resync(engine.parts);
   engine.parts.state.synchronize();
   return scope(() =>
     assemble(owned, kept, (piece) => borrow(engine, partition, piece, name).tensor),
@@ -126,7 +126,7 @@ function setState(parameter: Parameter, value: Tensor, name: string): void {
   requireShape(op, kept.shape, value);
   const { partition, engine } = owned;
   const { state } = engine.parts;
-  settle(engine.parts);
+  resync(engine.parts);
   state.synchronize();
   noGrad(() =>
     scope(() => {

@@ -11,7 +11,7 @@ import { requireEnded } from '../../runtime/synchronous.js';
 import { scope, Tensor } from '../../tensor/index.js';
 import { takeOver } from '../../zero/collectives.js';
 import type { EngineCore } from '../engine-parts.js';
-import { settle } from '../step/settle.js';
+import { resync } from '../step/resync.js';
 import { publishFrozen, publishMasters, writeFrozen, writeMaster } from './full-state.js';
 import { openForWrites, takeWritten } from './open-writes.js';
 import {
@@ -66,7 +66,7 @@ export function gatheredParameters<Result>(
     requireRank(modifierRank, engine.worldSize);
     requireWhole(held);
   }
-  settle(engine.parts);
+  resync(engine.parts);
   const letGo = engine.parts.hooks.hold([...new Set(held.map(({ part }) => part))]);
   try {
     // A body that reads at once, and writes files afterwards, may give a promise.

@@ -21,7 +21,7 @@ import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireType } from '../../runtime/require-type.js';
 import { destroyed, interrupted } from '../engine-errors.js';
 import type { EngineCore } from '../engine-parts.js';
-import { settle } from '../step/settle.js';
+import { resync } from '../step/resync.js';
 import { BackgroundSave } from './background-save.js';
 import { catalogOf, releaseShards, wantedOf, weightShards, wholeTensors } from './engine-shards.js';
 import { HostCopy } from './host-copy.js';
@@ -128,7 +128,7 @@ export class Checkpointer {
       if (engine.globalSteps !== globalSteps) throw goneOn(globalSteps, engine.globalSteps);
     }
     this.requireNotInterrupted('saveCheckpoint');
-    settle(engine.parts);
+    resync(engine.parts);
     engine.synchronize();
     if (options.asynchronous) return this.saveBeside(target, wanted);
     return this.use.reading('saveCheckpoint', () => this.saveNow(target, wanted));
@@ -167,7 +167,7 @@ export class Checkpointer {
     const read = () => readLoad(dir, given);
     const options = await readOrTell(world, BEGIN_LOAD, read);
     await this.done();
-    settle(engine.parts);
+    resync(engine.parts);
     engine.synchronize();
     return restoreEngine(engine, dir, options, world);
   }
@@ -191,7 +191,7 @@ export class Checkpointer {
     const { engine, world } = this;
     const without = await readOrTell(world, BEGIN_EXPORT, () => withoutFrozen(given));
     await this.done();
-    settle(engine.parts);
+    resync(engine.parts);
     engine.synchronize();
     engine.parts.hooks.awaitWeights();
     const [own, merged] = [wantedOf(engine, !without), mergedNames(engine.module)];

@@ -26,11 +26,11 @@ import { inputCastOf } from '../step/input-cast.js';
 import { everyLayer, layerDroppingOf } from '../step/layer-drop.js';
 import { noProgress } from '../step/progress.js';
 import { StepControl } from '../step/step-control.js';
+import { StepDecisions } from '../step/step-decisions.js';
 import { STOP_SIGNALS, StopRequest } from '../step/stop-request.js';
 import { everyToken, requireOwnLayers, tokenDroppingOf } from '../step/token-drop.js';
 import { UnitHooks } from '../step/unit-hooks.js';
 import { UpdatePlanner } from '../step/update-planner.js';
-import { Verdicts } from '../step/verdicts.js';
 import { EmptyBatches } from '../watch/empty-batches.js';
 import { memoryAdvice } from '../watch/memory-advice.js';
 import { buildObservers } from '../watch/monitoring.js';
@@ -49,7 +49,7 @@ import { requireExchange, sumsGradients } from './exchange.js';
 import { buildScaler } from './loss-scaler.js';
 import { notice, requireMemory } from './memory-promise.js';
 import { describeModel, modelInfoPath } from './model-info.js';
-import { furnish } from './optimizer-state.js';
+import { buildState } from './optimizer-state.js';
 import {
   columnsOf,
   keepOwn,
@@ -306,7 +306,7 @@ function hold(
   const watched = { config, device, ranks, stage, state };
   owned.defer(explainShortages(device, () => memoryAdvice(watched)));
   const { partitions } = stage;
-  furnish(state, { config, optimizer, partitions, device, group }, owned);
+  buildState(state, { config, optimizer, partitions, device, group }, owned);
   adoptModel(stage, state, (unit, slot) => alikeTo(slot.region, tieOf(ties, unit)?.group));
   const tied = new Set(units.filter((unit) => tieOf(ties, unit)));
   return { ranks, units, tied, stage, state };
@@ -359,16 +359,16 @@ function assemble(
   const timer = buildTimer(config, { module, device, ...holdings }, prints);
   const watch = new StepWatch(timer, observers);
   const planner = new UpdatePlanner(optimizer, schedules, progress);
-  const verdicts = new Verdicts({ control, scaler, progress, planner, watch, stop });
-  const counted = { batch, progress, planner, verdicts, watch };
+  const stepDecisions = new StepDecisions({ control, scaler, progress, planner, watch, stop });
+  const counted = { batch, progress, planner, stepDecisions, watch };
   const gradients = new GradientCollector({ module, ...holdings, control, ...counted });
   const hooks = new UnitHooks(module, { ...holdings, gradients });
   if (config.dump_state && prints) {
     process.stdout.write(`${describeState({ ...decisions, ...holdings })}\n`);
   }
   owned.defer(() => watch.close());
-  owned.defer(() => verdicts.takeLast());
+  owned.defer(() => stepDecisions.takeLast());
   owned.defer(() => hooks.remove());
   const watching = { watch, emptyBatches };
-  return { planner, control, verdicts, gradients, hooks, ...watching, stop };
+  return { planner, control, stepDecisions, gradients, hooks, ...watching, stop };
 }

@@ -16,7 +16,7 @@ interface Updated {
 /**
  * Whether updates of state in host memory are tried out during backward. That overlaps updates and
  * backward: on the CPU alone there is nothing to overlap. Its buffers hold gradients and weights in
- * turn, so that gradients of another dtype wait for their verdict (config rule
+ * turn, so that gradients of another dtype wait for the step decision (config rule
  * speculationHasOneDtype), as weights on a disk do.
  */
 export function speculates({ config, optimizer, device }: Updated): boolean {

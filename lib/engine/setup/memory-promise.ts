@@ -29,7 +29,7 @@ export interface Claim {
   disks: Readonly<Record<string, Disk>>;
   /**
    * Host memory that the run needs in all when updates are tried out during backward, if the
-   * configuration leaves that open: `needs` is then that of updates after the verdict.
+   * configuration leaves that open: `needs` is then that of updates after the step decision.
    */
   tried: Parts | null;
 }
@@ -89,7 +89,7 @@ export function notice(text: string): void {
   process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
 }
 
-/** The same configuration, frozen as well, with updates after the verdict. */
+/** The same configuration, frozen as well, with updates after the step decision. */
 export function waiting(config: ResolvedConfig): ResolvedConfig {
   const zero = config.zero_optimization;
   const offload = Object.freeze({ ...zero.offload_optimizer, super_offload: false });

@@ -62,7 +62,11 @@ export interface StateOptions {
  * super_offload is asked of an optimizer that cannot try an update out, DS_IO when a disk has no
  * room for what is to be on it.
  */
-export function furnish(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
+export function buildState(
+  state: OptimizerState,
+  options: StateOptions,
+  owned: ReleaseStack,
+): void {
   const { config, optimizer, partitions, device } = options;
   const { device: home, ratio } = config.zero_optimization.offload_optimizer;
   const isOffloaded = home !== 'none';
@@ -73,7 +77,7 @@ export function furnish(state: OptimizerState, options: StateOptions, owned: Rel
     const Kind =
       offloadsWeights(config) && !isOffloaded ? DeviceHomeOfOffloadedWeights : DeviceHome;
     const made = owned.own(new Kind(device, optimizer));
-    const schedule = owned.own(afterVerdict(made, resident, options));
+    const schedule = owned.own(afterDecision(made, resident, options));
     state.add({ partitions: resident, home: made, schedule });
   }
   // A ratio of 0 leaves nothing.
@@ -83,13 +87,13 @@ export function furnish(state: OptimizerState, options: StateOptions, owned: Rel
 }
 
 /**
- * State on disk is updated once per step, after its verdict: to try an update out would read and
+ * State on disk is updated once per step, after its decision: to try an update out would read and
  * write it twice.
  */
 function addOnDisk(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
   const { config, partitions } = options;
   const home = owned.own(openDiskHome(options, offloadsWeights(config)));
-  const schedule = owned.own(afterVerdict(home, partitions, options));
+  const schedule = owned.own(afterDecision(home, partitions, options));
   state.add({ partitions, home, schedule });
 }
 
@@ -118,7 +122,7 @@ type SplitKind = new (device: Device, rule: SplitMaster, options: HostHomeOption
 interface HomeKinds {
   /** Of f32 masters. */
   whole: typeof HostHome;
-  /** Of masters in halves, updated after the verdict. */
+  /** Of masters in halves, updated after the step decision. */
   split: SplitKind;
   /** Of masters in halves whose updates are tried out; null where that gains nothing. */
   tried: SplitKind | null;
@@ -142,7 +146,7 @@ function addInHostMemory(
   owned: ReleaseStack,
 ): void {
   if (speculates(options)) addTried(state, { ...options, kinds }, owned);
-  else addAfterVerdict(state, { ...options, kinds }, owned);
+  else addAfterDecision(state, { ...options, kinds }, owned);
 }
 
 /** Updates that are tried out during backward. */
@@ -168,7 +172,7 @@ function addTried(
 
 type Tried = SpeculativeOptimizer & SplittingOptimizer;
 
-function addAfterVerdict(
+function addAfterDecision(
   state: OptimizerState,
   { kinds, ...options }: StateOptions & { kinds: HomeKinds },
   owned: ReleaseStack,
@@ -184,7 +188,7 @@ function addAfterVerdict(
   }
   if (split.length === 0 || whole.length > 0) {
     const home = owned.own(new kinds.whole(device, optimizer, { tile }));
-    const schedule = owned.own(afterVerdict(home, whole, { ...options, partitions: whole }));
+    const schedule = owned.own(afterDecision(home, whole, { ...options, partitions: whole }));
     state.add({ partitions: whole, home, schedule });
   }
 }
@@ -240,7 +244,7 @@ function streamedState(
  * How an update goes over `partitions`: in one pass, or in several between which ranks share what
  * they know.
  */
-function afterVerdict(
+function afterDecision(
   home: Home,
   partitions: readonly Partition[],
   { config, optimizer, group }: StateOptions,

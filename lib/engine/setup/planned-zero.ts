@@ -90,8 +90,8 @@ export async function choosePlanned(
 /**
  * The configuration for weights and state in host memory where `super_offload` is left open. Where
  * the device has no room to try updates out with its share of them, and the plan expects faster
- * steps after the verdict, updates wait. The same on every rank; rank 0 gives a notice. Rejects
- * with DS_COMM.
+ * steps after the step decision, updates wait. The same on every rank; rank 0 gives a notice.
+ * Rejects with DS_COMM.
  */
 export async function chooseUpdates(
   job: Distributed,

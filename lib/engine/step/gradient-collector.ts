@@ -20,8 +20,8 @@ import type { StepWatch } from '../watch/step-watch.js';
 import type { BatchSizes } from './batch-sizes.js';
 import type { Progress } from './progress.js';
 import type { StepControl } from './step-control.js';
+import type { StepDecisions } from './step-decisions.js';
 import type { UpdatePlanner } from './update-planner.js';
-import type { Verdicts } from './verdicts.js';
 
 /**
  * A backward under way: engine.backward(), which streams units, or loss.backward() until its
@@ -40,7 +40,7 @@ export interface CollectorParts {
   batch: BatchSizes;
   progress: Progress;
   planner: UpdatePlanner;
-  verdicts: Verdicts;
+  stepDecisions: StepDecisions;
   watch: StepWatch;
 }
 
@@ -294,7 +294,7 @@ export class GradientCollector implements UnitListener {
 
   /** The first gradient of a loss.backward() has arrived. */
   private beginDirect(): void {
-    const { lossScale } = this.parts.verdicts;
+    const { lossScale } = this.parts.stepDecisions;
     if (lossScale !== 1 && this.applied === null) throw unscaled(lossScale);
     this.begin('direct', (this.applied ?? 1) * this.parts.batch.accumulation.divisor);
   }

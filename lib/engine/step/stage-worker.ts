@@ -19,7 +19,15 @@ import { sampleShareOf } from './sample-share.js';
 
 type Parts = Pick<
   EngineParts,
-  'inputs' | 'ranks' | 'units' | 'tied' | 'gradients' | 'control' | 'batch' | 'verdicts' | 'watch'
+  | 'inputs'
+  | 'ranks'
+  | 'units'
+  | 'tied'
+  | 'gradients'
+  | 'control'
+  | 'batch'
+  | 'stepDecisions'
+  | 'watch'
 >;
 
 /** Forwards of stages, each with a scope of its own for what comes out of it. */
@@ -106,29 +114,29 @@ export class TrainingWorker extends Worker {
   }
 
   backward(stage: number, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void {
-    const { gradients: collector, verdicts, watch } = this.parts;
+    const { gradients: collector, stepDecisions, watch } = this.parts;
     watch.time('backward', () =>
-      collector.run(verdicts.lossScale, () => this.propagate(stage, outputs, gradients)),
+      collector.run(stepDecisions.lossScale, () => this.propagate(stage, outputs, gradients)),
     );
   }
 
   /** Products that give weights' gradients wait; what norms and biases get comes with this half. */
   inputGradients(at: Place, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void {
-    const { gradients: collector, verdicts, watch } = this.parts;
+    const { gradients: collector, stepDecisions, watch } = this.parts;
     const late = new LateGradients();
     this.late.set(`${at.stage} ${at.micro}`, late);
     watch.time('backward', () =>
-      collector.runPart(verdicts.lossScale, () =>
+      collector.runPart(stepDecisions.lossScale, () =>
         leavingLate(late, () => this.propagate(at.stage, outputs, gradients)),
       ),
     );
   }
 
   weightGradients({ stage, micro }: Place): void {
-    const { gradients: collector, verdicts, watch } = this.parts;
+    const { gradients: collector, stepDecisions, watch } = this.parts;
     const late = this.late.get(`${stage} ${micro}`) as LateGradients;
     this.late.delete(`${stage} ${micro}`);
-    watch.time('backward', () => collector.run(verdicts.lossScale, () => late.run()));
+    watch.time('backward', () => collector.run(stepDecisions.lossScale, () => late.run()));
   }
 
   override dispose(): void {
@@ -142,14 +150,14 @@ export class TrainingWorker extends Worker {
     outputs: readonly Tensor[],
     gradients: readonly Tensor[] | null,
   ): void {
-    const { verdicts, batch, control } = this.parts;
+    const { stepDecisions, batch, control } = this.parts;
     if (gradients) {
       if (outputs.length > 0) backward(outputs, gradients); // Else all below is frozen.
       if (stage === this.uncounted) control.addUnknownLoss();
       return;
     }
     const loss = outputs[0] as Tensor;
-    const seed = lossSeed(loss, verdicts.lossScale / batch.accumulation.divisor);
+    const seed = lossSeed(loss, stepDecisions.lossScale / batch.accumulation.divisor);
     try {
       backward(loss, [seed]);
     } finally {

@@ -1,4 +1,4 @@
-// The step's verdict: gradient norm, clipping factor and overflow flag, computed on the device,
+// The step's decision: gradient norm, clipping factor and overflow flag, computed on the device,
 // read one step later.
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -18,7 +18,7 @@ import { DigestWeights, InputDigest } from './input-digest.js';
 import { GIVEN, type Given, StepRows, type ToldRows } from './step-rows.js';
 
 /** What is known of a step once the device has finished its backward. */
-export interface Verdict {
+export interface StepDecision {
   /** Global L2 norm of the unscaled gradients, before clipping. */
   norm: number;
   finite: boolean;
@@ -194,10 +194,10 @@ export class StepControl implements GradientReceiver {
   }
 
   /**
-   * The verdict of the last decide(), once; null when it was taken before. Blocks until the
+   * The decision of the last decide(), once; null when it was taken before. Blocks until the
    * backward has ended.
    */
-  take(): Verdict | null {
+  take(): StepDecision | null {
     const told = this.told.take();
     if (!told) return null;
     const [, applied, norm, finite] = told as unknown as [number, number, number, number];

@@ -17,7 +17,7 @@ export const STOP_SIGNALS: readonly NodeJS.Signals[] = ['SIGINT', 'SIGTERM', 'SI
 
 /**
  * A rank's wish travels with its gradient norm, in an exchange that every step has, and comes back
- * with the step's verdict. When a rank takes that verdict is its own affair (asking for the
+ * with the step's decision. When a rank takes that decision is its own affair (asking for the
  * learning rate takes it early), so what was agreed counts from the end of the following step on,
  * by when every rank has taken it. A rank alone need not wait.
  */
@@ -66,7 +66,7 @@ export class StopRequest {
     return this.controller.signal;
   }
 
-  /** The verdict of the last step says that a rank wishes to stop. */
+  /** The decision of the last step says that a rank wishes to stop. */
   agreed(): void {
     this.agreedAt ??= this.steps;
   }

@@ -6,7 +6,7 @@ import type { UpdatePlan } from '../../zero/schedule/schedule.js';
 import type { Progress } from './progress.js';
 
 /**
- * What it says is certain once the last step's verdict was taken: a skipped update has no number.
+ * What it says is certain once the last step's decision was taken: a skipped update has no number.
  */
 export class UpdatePlanner {
   constructor(

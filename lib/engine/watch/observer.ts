@@ -2,7 +2,7 @@
 // its observers.
 import type { TimedStep } from './phase-timer.js';
 
-/** A step whose verdict was taken; counters and rates are those after it. */
+/** A step whose decision was taken; counters and rates are those after it. */
 export interface FinishedStep {
   /** Global steps, this one included. */
   step: number;

@@ -23,7 +23,7 @@ export class StepWatch {
   }
 
   /**
-   * A step's verdict was taken; the device has passed the steps before it, whose times are told as
+   * A step's decision was taken; the device has passed the steps before it, whose times are told as
    * well.
    */
   tell(report: FinishedStep): void {

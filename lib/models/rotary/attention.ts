@@ -12,7 +12,7 @@ import type { Body, Window } from './config.js';
 import type { Angles } from './rotary-table.js';
 
 /** What the blocks of one forward have alike. */
-export interface Passage extends Angles {
+export interface AttentionContext extends Angles {
   /** The rows of cos and sin for the tokens, [B, T]; null for the first ones in turn. */
   positions: Tensor | null;
   /** The document of each token, [B, T]; null where each row is one. */
@@ -33,7 +33,7 @@ const headNorm = ({ qkNorm, headDim, eps }: Body): RMSNorm | null =>
   qkNorm ? new RMSNorm(headDim, eps) : null;
 
 /** Attention with rotary positions; several heads of queries share one of keys and values. */
-abstract class TurningAttention extends Module {
+abstract class RotaryAttentionBase extends Module {
   /** From heads * headDim back to channels. */
   abstract readonly o_proj: Linear;
   /** Of each head's queries, before they are turned; null where the family has none. */
@@ -57,17 +57,21 @@ abstract class TurningAttention extends Module {
   /** @internal Of tokens [B, T, C]. */
   protected abstract projected(x: Tensor): Heads;
 
-  /** x [B, T, C], at the places of `passage`; with a cache, the tokens after those it holds. */
-  override forward(x: Tensor, passage: Passage, cache: LayerCache | null): Tensor {
+  /** x [B, T, C], at the places of `context`; with a cache, the tokens after those it holds. */
+  override forward(x: Tensor, context: AttentionContext, cache: LayerCache | null): Tensor {
     const heads = this.projected(x);
-    const mixed = this.fusedWith(cache, heads, passage) ?? this.mixed(heads, passage, cache);
+    const mixed = this.fusedWith(cache, heads, context) ?? this.mixed(heads, context, cache);
     const byToken = mixed.transpose(1, 2);
     return this.o_proj.call(byToken.reshape([byToken.size(0), byToken.size(1), -1]));
   }
 
   /** Norms, rotation, storage and attention of a cache that does them in one; null for another. */
-  private fusedWith(cache: LayerCache | null, heads: Heads, passage: Passage): Tensor | null {
-    const { cos, sin, positions } = passage;
+  private fusedWith(
+    cache: LayerCache | null,
+    heads: Heads,
+    context: AttentionContext,
+  ): Tensor | null {
+    const { cos, sin, positions } = context;
     const { rotaryDim, headDim } = this.body;
     if (!cache?.attendTurning || !positions || this.sparsity || rotaryDim < headDim) return null;
     const { q_norm, k_norm, window } = this;
@@ -75,15 +79,15 @@ abstract class TurningAttention extends Module {
     return cache.attendTurning({ ...heads, cos, sin, positions, norms }, { window });
   }
 
-  private mixed(heads: Heads, passage: Passage, cache: LayerCache | null): Tensor {
+  private mixed(heads: Heads, context: AttentionContext, cache: LayerCache | null): Tensor {
     const { window, headShare, sparsity } = this;
-    const k = this.turned(heads.k, this.k_norm, passage);
+    const k = this.turned(heads.k, this.k_norm, context);
     const v = heads.v.transpose(1, 2);
-    const q = this.turned(heads.q, this.q_norm, passage);
+    const q = this.turned(heads.q, this.q_norm, context);
     if (cache) return cache.attend(q, k, v, { window, sparsity, headShare });
     return attention(q, k, v, {
       causal: true,
-      documents: passage.documents,
+      documents: context.documents,
       window,
       layout: sparsity?.layout(this.body.heads, q.size(2)) ?? null,
       dropout: this.training ? this.body.attentionDropout : 0,
@@ -96,13 +100,17 @@ abstract class TurningAttention extends Module {
     return x.reshape([x.size(0), x.size(1), -1, this.body.headDim]);
   }
 
-  private turned(heads: Tensor, norm: RMSNorm | null, { cos, sin, positions }: Passage): Tensor {
+  private turned(
+    heads: Tensor,
+    norm: RMSNorm | null,
+    { cos, sin, positions }: AttentionContext,
+  ): Tensor {
     return rope(norm ? norm.call(heads) : heads, cos, sin, positions).transpose(1, 2);
   }
 }
 
 /** The attention of Llama, Mistral and Qwen, whose projections lie apart. */
-export class RotaryAttention extends TurningAttention implements Joinable {
+export class RotaryAttention extends RotaryAttentionBase implements Joinable {
   /** From channels to heads * headDim. */
   readonly q_proj: Linear;
   /** From channels to kvHeads * headDim. */
@@ -147,7 +155,7 @@ export class RotaryAttention extends TurningAttention implements Joinable {
 }
 
 /** The attention of Phi, whose queries, keys and values are one projection. */
-export class PackedAttention extends TurningAttention {
+export class PackedAttention extends RotaryAttentionBase {
   /** From channels to (heads + 2 kvHeads) * headDim: queries, keys, values. */
   readonly qkv_proj: Linear;
   readonly o_proj: Linear;

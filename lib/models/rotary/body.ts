@@ -23,7 +23,7 @@ import { streaming, streamOf } from '../block-layers.js';
 import { requireOwnTokens, running, scaled } from '../layer-factors.js';
 import { inRows, type Places } from '../places.js';
 import { aroundChosen, chosenFor, type DrawnTokens, drawTokens, refused } from '../token-drop.js';
-import { PackedAttention, type Passage, RotaryAttention } from './attention.js';
+import { type AttentionContext, PackedAttention, RotaryAttention } from './attention.js';
 import type { Body, Window } from './config.js';
 import { feedForward } from './mixture.js';
 import type { PackedSwiGLU } from './packed-swiglu.js';
@@ -64,15 +64,15 @@ export class RotaryBlock extends Module {
   override forward(
     branch: Tensor,
     residual: Tensor | null,
-    passage: Passage,
+    context: AttentionContext,
     cache: LayerCache | null = null,
     factor = 1,
   ): [Tensor, Tensor] {
     const [stream, x] = normalized(branch, residual, this.input_layernorm);
-    const attended = scaled(this.drop(this.self_attn.call(x, passage, cache)), factor);
+    const attended = scaled(this.drop(this.self_attn.call(x, context, cache)), factor);
     const [next, y] = normalized(attended, stream, this.post_attention_layernorm);
     const { mlp } = this;
-    const fed = mlp instanceof SparseMixture ? mlp.call(y, passage.loads) : mlp.call(y);
+    const fed = mlp instanceof SparseMixture ? mlp.call(y, context.loads) : mlp.call(y);
     return [scaled(this.drop(fed), factor), next];
   }
 
@@ -90,14 +90,14 @@ function normalized(branch: Tensor, residual: Tensor | null, norm: RMSNorm): [Te
 function onChosen(
   [branch, residual]: [Tensor, Tensor | null],
   chosen: Tensor | null,
-  passage: Passage,
-  through: (b: Tensor, r: Tensor | null, passage: Passage) => [Tensor, Tensor],
+  context: AttentionContext,
+  through: (b: Tensor, r: Tensor | null, context: AttentionContext) => [Tensor, Tensor],
 ): [Tensor, Tensor | null] {
-  if (!chosen) return through(branch, residual, passage);
+  if (!chosen) return through(branch, residual, context);
   const stream = residual ? branch.add(residual) : branch;
   const some = (all: Tensor | null): Tensor | null => all?.gather(1, chosen) ?? null;
-  const positions = some(passage.positions) ?? chosen;
-  const at = { ...passage, positions, documents: some(passage.documents) };
+  const positions = some(context.positions) ?? chosen;
+  const at = { ...context, positions, documents: some(context.documents) };
   const whole = aroundChosen(stream, chosen, (part) => {
     const [b, r] = through(part, null, at);
     return b.add(r);
@@ -156,7 +156,7 @@ export class RotaryModel extends Module {
     return drawn;
   }
 
-  private passageOf(x: Tensor, places: Places): Passage {
+  private contextOf(x: Tensor, places: Places): AttentionContext {
     const { documents, positions, reach, alike = null, start, loads = null } = places;
     const share = sharedTokens();
     const all = share?.whole ?? x.size(1);
@@ -180,7 +180,7 @@ export class RotaryModel extends Module {
   pipelineLayers(): PipelineLayer[] {
     const keepsInputsOnly = this.body.activationCheckpointing === true;
     const through = (block: RotaryBlock) => (branch: Tensor, residual: Tensor | null) =>
-      block.call(branch, residual, this.passageOf(branch, inRows));
+      block.call(branch, residual, this.contextOf(branch, inRows));
     return [
       {
         modules: [this.embed_tokens],
@@ -200,15 +200,15 @@ export class RotaryModel extends Module {
 
   /** Every addition to the stream is part of a normalisation; what was added is let go. */
   private fused(x: Tensor, places: Places, drawn: DrawnTokens | null): Tensor {
-    const passage = this.passageOf(x, places);
+    const context = this.contextOf(x, places);
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
     for (const { layer, index, factor } of running(this.layers, places.factors)) {
       const used = [branch, residual];
       const cache = places.caches?.[index] ?? null;
-      const through = (b: Tensor, r: Tensor | null, at: Passage) =>
+      const through = (b: Tensor, r: Tensor | null, at: AttentionContext) =>
         layer.call(b, r, at, cache, factor);
       [branch, residual] = scope(() =>
-        onChosen([branch, residual], chosenFor(drawn, index), passage, through),
+        onChosen([branch, residual], chosenFor(drawn, index), context, through),
       );
       for (const tensor of used) tensor?.dispose();
     }
@@ -221,11 +221,11 @@ export class RotaryModel extends Module {
     const layers = running(this.layers, places.factors).map(({ layer, index, factor }) => {
       return (input: Tensor, ...given: readonly (Tensor | null)[]): Tensor => {
         const [documents = null, positions = null, chosen = null] = given;
-        const passage = this.passageOf(input, { ...places, documents, positions });
-        const through = (b: Tensor, r: Tensor | null, at: Passage) =>
+        const context = this.contextOf(input, { ...places, documents, positions });
+        const through = (b: Tensor, r: Tensor | null, at: AttentionContext) =>
           layer.call(b, r, at, null, factor);
         const seen = chosenFor(drawn, index, chosen);
-        const [branch, residual] = onChosen([input, null], seen, passage, through);
+        const [branch, residual] = onChosen([input, null], seen, context, through);
         return residual ? branch.add(residual) : branch;
       };
     });
@@ -246,8 +246,8 @@ export class RotaryModel extends Module {
         const [documents = null, positions = null, mask = null] = given;
         const loads: RouterLoads = { mask, layers: [] };
         const out = part.reduce((from, { layer, factor }) => {
-          const passage = this.passageOf(from, { ...places, documents, positions, loads });
-          const [branch, residual] = layer.call(from, null, passage, null, factor);
+          const context = this.contextOf(from, { ...places, documents, positions, loads });
+          const [branch, residual] = layer.call(from, null, context, null, factor);
           return branch.add(residual);
         }, input);
         return [out, ...loads.layers];

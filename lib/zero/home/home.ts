@@ -9,7 +9,7 @@ import type { GroupRange, Piece } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { Bytes, LentState } from './lent-state.js';
 
-/** What an update reads and writes of a tile, but for the verdict on its gradient. */
+/** What an update reads and writes of a tile, but for the step decision on its gradient. */
 export type TileTensors = Omit<UpdateTensors, 'control'>;
 
 /** A part of a partition that is updated at once. */

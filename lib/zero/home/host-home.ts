@@ -185,7 +185,7 @@ export class HostHomeOfOffloadedWeights extends HostHome {
    * for the last time.
    */
   override uploadAll(partition: Partition): void {
-    exchangeTriedOut(this.partOf(partition), partition.place);
+    exchangeSpeculative(this.partOf(partition), partition.place);
     this.finish(partition);
   }
 
@@ -196,7 +196,7 @@ export class HostHomeOfOffloadedWeights extends HostHome {
 }
 
 /** Weights that were tried out are those of `place`, whose memory of before is the gradients'. */
-export function exchangeTriedOut(part: HostPart, place: WeightPlace): void {
+export function exchangeSpeculative(part: HostPart, place: WeightPlace): void {
   if (part.weight !== place.memory) part.grad = place.exchange?.(part.grad) as Tensor;
 }
 

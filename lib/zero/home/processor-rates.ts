@@ -46,8 +46,8 @@ interface Crossing {
 }
 
 /**
- * Of the time that threads update, the part in which state can stream: it comes after the verdict
- * or its unit's gradient, and forward waits for the last of it, which threads need not.
+ * Of the time that threads update, the part in which state can stream: it comes after the step
+ * decision or its unit's gradient, and forward waits for the last of it, which threads need not.
  */
 const STREAMING = 0.75;
 

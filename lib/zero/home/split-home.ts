@@ -23,7 +23,7 @@ const LARGEST_TILE = 2 ** 26;
  * Host memory per parameter: 8 bytes of moments, 2 bytes and a bit that restore the f32 master from
  * its bf16 weight, and one gradient element. The weights are the device's: a tile of them comes
  * down before its update, which overwrites it, and goes up again from there. For updates after the
- * verdict: the weights on the device are those of the last one. What is lent of master weights is
+ * decision: the weights on the device are those of the last one. What is lent of master weights is
  * an f32 copy.
  */
 export class SplitHome extends HostHome {

@@ -6,7 +6,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyAll, sliceFlat } from '../flat.js';
 import type { Partition } from '../partition.js';
-import { exchangeTriedOut, type HostHomeOptions, type OpenTile } from './host-home.js';
+import { exchangeSpeculative, type HostHomeOptions, type OpenTile } from './host-home.js';
 import type { Bytes } from './lent-state.js';
 import { StreamedHalves, withLowerHalves } from './streamed-split-home.js';
 import type { Tile } from './tiles.js';
@@ -109,7 +109,7 @@ export class StreamedJoinedHomeOfOffloadedWeights extends StreamedJoinedHome {
 
   /** In the order of updates. What they replace is gathered until backward has ended. */
   override uploadAll(partition: Partition): void {
-    exchangeTriedOut(this.partOf(partition), partition.place);
+    exchangeSpeculative(this.partOf(partition), partition.place);
     this.store(partition);
   }
 

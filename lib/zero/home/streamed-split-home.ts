@@ -114,7 +114,7 @@ abstract class SplitAndStreamed extends StreamedHalves {
 /**
  * What StreamedHome does with 10 bytes and a bit each way for a parameter, not 12: moments and
  * lower halves stream, and weights are updated where the model has them. Host memory: as many
- * bytes. For updates after the verdict: the weights are those of the last one.
+ * bytes. For updates after the step decision: the weights are those of the last one.
  */
 export class StreamedSplitHome extends SplitAndStreamed {
   protected override streamed(_: Partition, tile: Tile): OpenTile {

@@ -17,14 +17,14 @@ export class ClipWindow {
   private readonly missed: boolean[] = [];
   private paused = false;
 
-  /** Whether the next step's update should be tried out before its verdict. */
+  /** Whether the next step's update should be tried out before its decision. */
   get speculate(): boolean {
     return !this.paused;
   }
 
   /**
-   * Takes a step's verdict into account, whether it was tried out or not. Of a new run the steps so
-   * far count: most runs clip at their start.
+   * Takes a step's decision into account, whether it was tried out or not. Of a new run the steps
+   * so far count: most runs clip at their start.
    */
   record(missed: boolean): void {
     this.missed.push(missed);

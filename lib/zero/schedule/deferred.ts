@@ -1,4 +1,4 @@
-// Updates that begin when the verdict on the step is known to their stream: every clipping factor
+// Updates that begin when the step decision is known to their stream: every clipping factor
 // is exact.
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -6,8 +6,8 @@ import type { Home } from '../home/home.js';
 import type { Partition } from '../partition.js';
 import type { Publisher, RankError, Schedule, UpdatedPartition, UpdatePlan } from './schedule.js';
 
-/** What every schedule does that has nothing to do before the verdict. */
-export abstract class AfterVerdict implements Schedule {
+/** What every schedule does that has nothing to do before the step decision. */
+export abstract class AfterDecision implements Schedule {
   readonly bytes: number = 0;
 
   constructor(protected readonly home: Home) {}
@@ -38,7 +38,7 @@ export abstract class AfterVerdict implements Schedule {
     return false;
   }
 
-  settle(_applied: number, _publisher: Publisher): void {}
+  resync(_applied: number, _publisher: Publisher): void {}
 
   rankErrors(): Iterable<RankError> {
     return [];
@@ -60,7 +60,7 @@ export abstract class AfterVerdict implements Schedule {
  * On the device that is one pass in the order of compute; on the host a tile is updated while the
  * next one's gradient arrives and the last one's weights leave.
  */
-export class Deferred extends AfterVerdict {
+export class Deferred extends AfterDecision {
   constructor(
     home: Home,
     private readonly optimizer: Optimizer,

@@ -14,7 +14,7 @@ import { copyAll, sliceFlat } from '../flat.js';
 import type { Home } from '../home/home.js';
 import { overlap } from '../layout.js';
 import type { Partition } from '../partition.js';
-import { AfterVerdict, Deferred } from './deferred.js';
+import { AfterDecision, Deferred } from './deferred.js';
 import type { Publisher, RankError, UpdatedPartition, UpdatePlan } from './schedule.js';
 
 /** What updates over several ranks that hold whole units are made of. */
@@ -48,7 +48,7 @@ interface Bucket {
  * 4 bytes an element and 4 / ranks; the messages, a quarter of a byte; three buckets' vectors
  * during an update.
  */
-export class ExchangedUpdates extends AfterVerdict {
+export class ExchangedUpdates extends AfterDecision {
   private readonly alone: Deferred;
   private readonly buckets: readonly Bucket[];
   /** [4] f32: the step's control, of what carries no factor any more. */
@@ -83,8 +83,8 @@ export class ExchangedUpdates extends AfterVerdict {
   }
 
   /** Gradients that wait for an update stay as they are. */
-  override settle(applied: number, publisher: Publisher): void {
-    const pass = this.optimizer.settle(applied, this.optimizer.groups);
+  override resync(applied: number, publisher: Publisher): void {
+    const pass = this.optimizer.resync(applied, this.optimizer.groups);
     if (!pass) return;
     const { partitions, home } = this.parts;
     const idle = partitions.filter(({ grad }) => grad === null);

@@ -8,7 +8,7 @@ import { sliceFlat, zeroRange } from '../flat.js';
 import type { Range, Slot } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { Unit } from '../unit.js';
-import { AfterVerdict } from './deferred.js';
+import { AfterDecision } from './deferred.js';
 import type { UpdatedPartition, UpdatePlan } from './schedule.js';
 import { deliver, type SharedUpdateParts, TensorSums } from './summed-updates.js';
 
@@ -37,7 +37,7 @@ export type Batch = readonly Member[];
  * units until there is a parameter for every rank. Device memory: a batch's directions, once, each
  * in the dtype that its own unit asks for. Under offload the transformation, too, is the device's.
  */
-export class GatheredUpdates extends AfterVerdict {
+export class GatheredUpdates extends AfterDecision {
   private readonly sums: TensorSums;
   private readonly batches: readonly Batch[];
   /** Directions of this rank's shards of a batch, in the home's memory, by the gradients' dtype. */

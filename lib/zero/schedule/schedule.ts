@@ -61,8 +61,8 @@ export interface Schedule {
    */
   endBackward(): void;
   /**
-   * Enqueues what of a partition's update needs no verdict, and is not yet. In forward order; does
-   * not wait.
+   * Enqueues what of a partition's update needs no step decision, and is not yet. In forward order;
+   * does not wait.
    */
   begin(partition: Partition): void;
   /**
@@ -85,7 +85,7 @@ export interface Schedule {
    */
   readonly isAdrift: boolean;
   /** Gives all ranks the same weights again, after `applied` updates; they all call it. */
-  settle(applied: number, publisher: Publisher): void;
+  resync(applied: number, publisher: Publisher): void;
   /** What this rank has rounded away; that of other ranks is other. */
   rankErrors(): Iterable<RankError>;
   /** Bytes of host memory beside the home's. */

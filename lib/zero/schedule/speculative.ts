@@ -1,5 +1,21 @@
-// Updates that overlap backward: the weights of the coming update are tried out before its verdict,
-// the state never. Exact: equal to the other schedules bit for bit, whatever is clipped or skipped.
+// SuperOffload: computes the weights of a step during backward, before the step decision is known.
+//
+//   stream   backward of step n                      step n
+//   ------   -------------------------------------   ----------------------------------------
+//   d2h      gradient of each partition, by tile
+//   host     state  = commit(step n - 1)             as assumed:  nothing
+//            held n = weights(state, gradient)       clipped:     weights(state, gradient) again
+//                     if nothing is clipped          skipped:     the last weights again
+//   h2d                                              weights; the unit's next forward waits
+//
+// The state of a partition:
+//
+//   none --backward--> tentative --decision--> decided --next pass or commit()--> none
+//                      tentative --failed backward--> none
+//
+// Invariant: only a commit changes optimizer state, and a commit needs the step decision. A wrong
+// assumption costs one pass and no rollback. Results equal those of the other schedules bit for bit.
+// Memory: one more gradient element per parameter. Source: SuperOffload (DeepSpeed).
 import type {
   SpeculationTensors,
   SpeculativeOptimizer,
@@ -20,77 +36,66 @@ import { ClipWindow } from './clip-window.js';
 import type { Schedule, UpdatedPartition, UpdatePlan } from './schedule.js';
 import { SpeculationOrder } from './speculation-order.js';
 
-/** What is tried out of a partition. */
+/** The speculation on one partition. */
 interface Attempt {
   /**
-   * A gradient whose step is not committed yet, or nothing. With every speculation it changes
-   * places with the memory that takes gradients, which holds, until the next one comes, what was
-   * uploaded last.
+   * The gradient of a step that is not committed. Each speculation swaps it with the memory that
+   * receives gradients. That memory keeps the last uploaded weights until the next gradient.
    */
   held: Tensor;
-  /** What `held` is: tentative until its step's verdict is known, then decided. */
+  /** State of `held`: tentative before the step decision, then decided. */
   pending: 'none' | 'tentative' | 'decided';
-  /** Something may read the weights on the device after their gradient was complete. */
+  /** Backward may read the weights on the device after their gradient is complete. */
   readLate: boolean;
 }
 
-/** A step whose weights are tried out before its verdict. */
+/** A step with weights computed before its decision. */
 interface Trial {
   settings: UpdateSettings;
   /** In the order of the host stream. */
   parts: Partition[];
-  /** The state was changed from outside since. */
+  /** A caller changed the state after the speculation. */
   stale: boolean;
 }
 
-/** What was decided about a step's gradients. */
-interface Verdict {
+/** The decision on a step's gradients. */
+interface StepDecision {
   multiplier: number;
   apply: number;
 }
 
 /**
- * On the home's streams, per step:
- *   d2h stream   gradient of each partition as backward completes it, tile by tile
- *   host stream  for each tile, in one pass over its state: commits the last step, whose verdict is
- *                known by now, then computes the weights that this step gives if nothing is
- *                clipped, and stores only these
- *   h2d stream   these weights, from step() on; the unit's next forward waits for them
- * Some partitions are tried out as their gradients arrive, the others at step(): in forward order
- * and each with its upload behind it, since copies of all streams share an engine that takes them
- * as they come. step() waits for the verdict. When it is another than assumed, the weights are
- * emitted once more from the committed state, with what was decided: no state was touched, so there
- * is nothing to roll back. While most steps miss, updates wait for their verdict as in Deferred,
- * but for those of the first units in forward order: these get their weights by a pass that stores
- * nothing else, and are committed under the next forward and backward, as many as there is time
- * for: not where the home reads no state in place, since each pass brings all of it across PCIe.
- * Memory per parameter: one gradient element more than there.
+ * Speculates on the first partitions while their gradients arrive, and on the rest in step(). In
+ * step() each upload follows its partition, in forward order, because copies of all streams share
+ * one copy engine.
+ *
+ * If most steps miss the assumption, updates wait for the step decision as in Deferred. The first
+ * units in forward order are then the exception: one pass computes their weights, and the next
+ * forward and backward hide the commit. The number adapts to the time there is. It is 0 if the home
+ * reads no state in place, because each pass would move all state across PCIe.
  */
 export class Speculative implements Schedule {
-  /** Which partitions are updated during backward, and when. */
+  /** Selects the partitions that are updated during backward. */
   readonly order = new SpeculationOrder<Partition>();
-  /** How many are committed after their weights have left, while updates wait for their verdict. */
+  /** Partitions that commit after their upload, while updates wait for the step decision. */
   readonly later = new AdaptiveCount();
   private readonly attempts = new Map<Partition, Attempt>();
   private readonly window = new ClipWindow();
-  /**
-   * [4] f32 each, written in the order of the host stream: control of decided gradients, and of the
-   * coming ones.
-   */
+  /** [4] f32 each, written on the host stream: control of decided and of coming gradients. */
   private readonly decided: Tensor;
   private readonly assumed: Tensor;
-  /** The device's verdict has been fetched. */
+  /** The device's decision is in host memory. */
   private readonly landed: Event;
-  /** The early share of the speculation has ended. */
+  /** The partitions of the early share are done. */
   private readonly earlyDone: Event;
-  /** What was committed later has been. */
+  /** The late commits are done. */
   private readonly committed: Event;
   private commitsLater = false;
   private decidedSettings: UpdateSettings | null = null;
-  /** From prepare() to update(), unless updates wait for their verdict. */
+  /** Set from prepare() to update(), unless updates wait for the step decision. */
   private tried: Trial | null = null;
 
-  /** The memory of `home` that takes gradients is read by updates, too: it has `readBefore`. */
+  /** `home` must have `readBefore`: updates also read the memory that receives gradients. */
   constructor(
     private readonly device: Device,
     private readonly home: HostHome,
@@ -110,7 +115,7 @@ export class Speculative implements Schedule {
   }
 
   prepare({ settings, gradientScale }: UpdatePlan): void {
-    // What a backward that failed has left behind is of no step.
+    // A failed backward leaves tentative gradients that belong to no step.
     for (const one of this.attempts.values()) if (one.pending === 'tentative') one.pending = 'none';
     this.tried = this.window.speculate ? { settings, parts: [], stale: false } : null;
     if (!this.tried) this.commit();
@@ -120,12 +125,12 @@ export class Speculative implements Schedule {
 
   gradReady(partition: Partition): void {
     this.home.receive(partition);
-    // A weight that wants no gradient is used until backward has ended.
+    // Backward reads a frozen weight until its end.
     const { parameters } = partition.unit;
     const readLate = parameters.some(({ parameter }) => !parameter.requiresGrad);
     this.attemptOf(partition).readLate = readLate;
     if (!this.tried) return;
-    if (this.order.arrive(partition)) this.tryOut(partition, this.tried);
+    if (this.order.arrive(partition)) this.speculateOn(partition, this.tried);
     if (this.order.inEarlyShare) this.earlyDone.record(this.home.host);
   }
 
@@ -136,19 +141,19 @@ export class Speculative implements Schedule {
 
   begin(partition: Partition): void {
     if (!this.tried || !this.order.isPostponed(partition)) return;
-    this.tryOut(partition, this.tried);
+    this.speculateOn(partition, this.tried);
     this.upload(partition);
   }
 
   *update(control: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void> {
     const { tried, home } = this;
     this.tried = null;
-    const verdict = this.awaitVerdict(control);
+    const decision = this.awaitDecision(control);
     if (tried) this.order.adapt(this.earlyDone.done);
     if (this.commitsLater) this.later.adapt(this.attempts.size, this.committed.done);
-    const asAssumed = verdict.multiplier === unclipped(plan.gradientScale) && verdict.apply === 1;
+    const asAssumed = decision.multiplier === unclipped(plan.gradientScale) && decision.apply === 1;
     this.window.record(!asAssumed);
-    this.write(this.decided, verdict);
+    this.write(this.decided, decision);
     this.decidedSettings = plan.settings;
     const holds = asAssumed && tried && !tried.stale && sameSettings(tried.settings, plan.settings);
     let later = tried || !home.readsInPlace ? 0 : this.later.of(this.attempts.size);
@@ -164,29 +169,21 @@ export class Speculative implements Schedule {
     if (this.commitsLater) this.commitNow();
   }
 
-  /**
-   * Commits what is decided and computes the weights of the gradient that has just arrived, in one
-   * pass.
-   */
-  private tryOut(partition: Partition, tried: Trial): void {
+  /** One pass: commits the decided step and computes the weights of the new gradient. */
+  private speculateOn(partition: Partition, tried: Trial): void {
     this.emit(partition, { control: this.assumed, settings: tried.settings });
     this.attemptOf(partition).pending = 'tentative';
     tried.parts.push(partition);
   }
 
-  /**
-   * The weights of the gradient that has landed leave; its step is committed after those of others.
-   */
+  /** Computes and uploads the weights; commitNow() commits the step later. */
   private emitFirst(partition: Partition, attempt: Attempt, { settings }: UpdatePlan): void {
     this.emit(partition, { control: this.decided, settings });
     attempt.pending = 'decided';
     this.upload(partition);
   }
 
-  /**
-   * The pass that commits what is decided and stores the weights that the landed gradient gives,
-   * which is held from now on.
-   */
+  /** One pass: commits the decided step, stores the new weights, and holds the new gradient. */
   private emit(partition: Partition, step: Omit<StepGradient, 'grad'>): void {
     const { home } = this;
     const { grad, tiles } = home.partOf(partition);
@@ -200,17 +197,17 @@ export class Speculative implements Schedule {
     attempt.held = home.replaceGrad(partition, attempt.held);
   }
 
-  /** Under the next forward and backward. */
+  /** Runs during the next forward and backward. */
   private commitNow(): void {
     this.commit();
     this.committed.record(this.home.host);
   }
 
-  /** Weights of the decided gradient from the committed state, without committing it. */
+  /** Computes the weights of the decided gradient again; does not commit the step. */
   private emitAgain(partition: Partition, attempt: Attempt): void {
     const { host } = this.home;
     const { weight, tiles, uploaded } = this.home.partOf(partition);
-    // The weights that were tried out may still be on their way from where the new ones go.
+    // The upload of the speculative weights may still read the memory of the new ones.
     host.wait(uploaded);
     const next = this.decidedOf(attempt);
     for (const tile of tiles) {
@@ -220,7 +217,7 @@ export class Speculative implements Schedule {
     this.upload(partition);
   }
 
-  /** Updates a partition at once, from the gradient that has landed. */
+  /** Updates the state and the weights in one pass, without speculation. */
   private updateNow(partition: Partition, { settings }: UpdatePlan): void {
     const { home, optimizer, decided: control } = this;
     for (const tile of home.tilesOf(partition)) {
@@ -237,11 +234,8 @@ export class Speculative implements Schedule {
     home.uploadAll(partition, this.attemptOf(partition).readLate ? home.computed : null);
   }
 
-  /**
-   * Blocks until backward has ended: until then the device has work, and afterwards none before the
-   * weights.
-   */
-  private awaitVerdict(control: Tensor): Verdict {
+  /** Blocks the host until backward has ended. The device idles after it, until weights arrive. */
+  private awaitDecision(control: Tensor): StepDecision {
     const { control: fetched } = this.home;
     const { compute } = this.device;
     copyAll(fetched, control, compute);
@@ -266,9 +260,7 @@ export class Speculative implements Schedule {
     return { grad, control: this.decided, settings: this.decidedSettings as UpdateSettings };
   }
 
-  /**
-   * Enqueues the optimizer's pass over one tile; gradients and weight are those of the partition.
-   */
+  /** Enqueues the optimizer's pass over one tile. Gradients and weight are the partition's. */
   private pass(
     partition: Partition,
     tile: Tile,
@@ -290,11 +282,8 @@ export class Speculative implements Schedule {
     home.close(opened, previous !== null);
   }
 
-  /**
-   * Writes a control in the order of the host stream: passes enqueued before still read the old
-   * one.
-   */
-  private write(control: Tensor, { multiplier, apply }: Verdict): void {
+  /** Writes a control on the host stream, because earlier passes still read the old values. */
+  private write(control: Tensor, { multiplier, apply }: StepDecision): void {
     [multiplier, apply].forEach((value, offset) => {
       withSlices({ offset, numel: 1 }, (cut) =>
         this.home.kernels.fill({ out: cut(control), value }),
@@ -317,7 +306,7 @@ export class Speculative implements Schedule {
 
   readonly isAdrift = false;
 
-  settle(): void {}
+  resync(): void {}
 
   rankErrors(): [] {
     return [];

@@ -13,7 +13,7 @@ import type { Home } from '../home/home.js';
 import { sumSizes } from '../home/range-state.js';
 import type { GroupRange, Range } from '../layout.js';
 import type { Partition } from '../partition.js';
-import { AfterVerdict } from './deferred.js';
+import { AfterDecision } from './deferred.js';
 import type { UpdatedPartition, UpdatePlan } from './schedule.js';
 
 /** What an update over several ranks is made of. */
@@ -148,7 +148,7 @@ export class TensorSums {
 }
 
 /** All ranges are measured, the sums shared, then all ranges updated. */
-export class SummedUpdates extends AfterVerdict {
+export class SummedUpdates extends AfterDecision {
   private readonly sums: TensorSums;
 
   constructor(

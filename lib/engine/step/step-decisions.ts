@@ -1,4 +1,4 @@
-// Takes each step's verdict, one step later: counters, loss scale, what observers are told, and
+// Takes each step's decision, one step later: counters, loss scale, what observers are told, and
 // whether training goes on.
 import { DsError } from '../../errors.js';
 import type { LossScaler } from '../../optim/loss-scale.js';
@@ -6,11 +6,11 @@ import { nonfinite, uneven } from '../engine-errors.js';
 import type { StepWatch } from '../watch/step-watch.js';
 import { apart } from './copies-apart.js';
 import type { Progress } from './progress.js';
-import type { StepControl, Verdict } from './step-control.js';
+import type { StepControl, StepDecision } from './step-control.js';
 import type { StopRequest } from './stop-request.js';
 import type { UpdatePlanner } from './update-planner.js';
 
-export interface VerdictParts {
+export interface StepDecisionParts {
   control: StepControl;
   scaler: LossScaler;
   progress: Progress;
@@ -19,12 +19,12 @@ export interface VerdictParts {
   stop: StopRequest;
 }
 
-export class Verdicts {
-  /** step() has applied what was decided, and nobody has asked for the verdict since. */
+export class StepDecisions {
+  /** step() has applied what was decided, and nobody has asked for the step decision since. */
   private due = false;
-  private latest: Verdict | null = null;
+  private latest: StepDecision | null = null;
 
-  constructor(private readonly parts: VerdictParts) {}
+  constructor(private readonly parts: StepDecisionParts) {}
 
   /** A step's update has been enqueued: the next take() is about it. */
   stepped(): void {
@@ -36,7 +36,7 @@ export class Verdicts {
   }
 
   /**
-   * Takes the last step's verdict into account, once. Waits for its backward. Throws DS_NONFINITE
+   * Takes the last step's decision into account, once. Waits for its backward. Throws DS_NONFINITE
    * when the loss was not finite and no smaller loss scale can help, DS_COMM when ranks of one
    * model were given other batches, DS_ARGUMENT when ranks made steps of other numbers of
    * micro-batches.
@@ -45,22 +45,22 @@ export class Verdicts {
     if (!this.due) return;
     this.due = false;
     const { control, scaler, progress, stop } = this.parts;
-    const verdict = control.take();
-    if (!verdict) return;
-    this.latest = verdict;
-    if (verdict.stop) stop.agreed();
-    if (verdict.applied) progress.appliedSteps++;
+    const decision = control.take();
+    if (!decision) return;
+    this.latest = decision;
+    if (decision.stop) stop.agreed();
+    if (decision.applied) progress.appliedSteps++;
     else progress.skippedSteps++;
     try {
-      scaler.update(!verdict.finite);
+      scaler.update(!decision.finite);
     } finally {
-      this.report(verdict);
+      this.report(decision);
     }
-    if (verdict.uneven) throw uneven(verdict.uneven);
-    if (verdict.apart) throw apart(verdict.apart, progress.globalSteps);
-    const { loss } = verdict;
+    if (decision.uneven) throw uneven(decision.uneven);
+    if (decision.apart) throw apart(decision.apart, progress.globalSteps);
+    const { loss } = decision;
     if (loss !== null && !Number.isFinite(loss) && !scaler.dynamic) {
-      throw nonfinite(progress.globalSteps, verdict);
+      throw nonfinite(progress.globalSteps, decision);
     }
   }
 
@@ -74,18 +74,18 @@ export class Verdicts {
   }
 
   /** That of the last step; null before the first. Takes it. */
-  get last(): Verdict | null {
+  get last(): StepDecision | null {
     this.take();
     return this.latest;
   }
 
-  /** Of the next backward, once the last step's verdict was taken. */
+  /** Of the next backward, once the last step's decision was taken. */
   get lossScale(): number {
     this.take();
     return this.parts.scaler.scale;
   }
 
-  private report({ applied, loss, norm }: Verdict): void {
+  private report({ applied, loss, norm }: StepDecision): void {
     const { progress, planner, scaler, watch } = this.parts;
     watch.tell({
       step: progress.globalSteps,

@@ -3,16 +3,16 @@ import type { EngineParts } from '../engine-parts.js';
 
 /**
  * All ranks call it; it does nothing but where an optimizer lets them go apart (0/1 Adam). Waits
- * for the last verdict then.
+ * for the last decision then.
  */
-export function settle({
+export function resync({
   state,
   stage,
-  verdicts,
+  stepDecisions,
   progress,
-}: Pick<EngineParts, 'state' | 'stage' | 'verdicts' | 'progress'>): void {
+}: Pick<EngineParts, 'state' | 'stage' | 'stepDecisions' | 'progress'>): void {
   if (!state.isAdrift) return;
-  verdicts.take();
-  state.settle(progress.appliedSteps, stage);
+  stepDecisions.take();
+  state.resync(progress.appliedSteps, stage);
   stage.dispatch();
 }
