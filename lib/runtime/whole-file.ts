@@ -20,31 +20,42 @@ const ABANDONED_MS = 24 * 3600 * 1000;
 
 /**
  * Writes `path` by `write`, which is given an open file beside it: the old file is there or the new
- * one, whole. What is no file, such as a pipe or a link to nowhere, is written to as it is. Of a
- * folder that is the program's own, drafts that died a day ago of files whose names are `alike` are
- * deleted. Throws Node's errors.
+ * one, whole. A link is followed. Other kinds, such as a pipe or a link to nowhere, are written to
+ * as they are. Throws Node's errors.
  */
-export function writeWhole(
-  path: string,
-  write: (file: number) => void,
-  alike?: (name: string) => boolean,
-): void {
+export function writeWhole(path: string, write: (file: number) => void): void {
   const quiet = { throwIfNoEntry: false } as const;
   const there = statSync(path, quiet);
   if (there ? !there.isFile() : lstatSync(path, quiet)) {
     writeTo(openSync(path, 'w'), write);
     return;
   }
-  const place = there ? realpathSync(path) : path;
-  if (alike) removeAbandoned(dirname(place), alike);
-  const draft = `${place}.${randomUUID()}`;
+  replace(there ? realpathSync(path) : path, there?.mode, write);
+}
+
+/**
+ * The same in a folder of the program's own. No link is followed: a new file replaces a link, a
+ * pipe or a device. Drafts of files whose names are `alike` are deleted if their writers died a day
+ * ago. Throws Node's errors.
+ */
+export function writeOwn(
+  path: string,
+  write: (file: number) => void,
+  alike: (name: string) => boolean,
+): void {
+  removeAbandoned(dirname(path), alike);
+  replace(path, undefined, write);
+}
+
+function replace(path: string, mode: number | undefined, write: (file: number) => void): void {
+  const draft = `${path}.${randomUUID()}`;
   try {
     writeTo(openSync(draft, 'wx'), (file) => {
-      if (there) fchmodSync(file, there.mode);
+      if (mode !== undefined) fchmodSync(file, mode);
       write(file);
       fsyncSync(file);
     });
-    renameSync(draft, place);
+    renameSync(draft, path);
   } catch (error) {
     tried(() => rmSync(draft, { force: true })); // Why it was not written says more.
     throw error;

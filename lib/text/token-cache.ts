@@ -1,11 +1,11 @@
 // The token cache: an encoded part as the bytes of a file, whose name says what it was made of.
 import { createHash } from 'node:crypto';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { closeSync, constants, fstatSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { dataError } from '../runtime/refused.js';
-import { writeWhole } from '../runtime/whole-file.js';
+import { writeOwn } from '../runtime/whole-file.js';
 import type { EncodedPart } from './encoded-part.js';
 import type { RowSettings } from './row-encoder.js';
 import type { FilePart } from './row-files.js';
@@ -19,6 +19,7 @@ const DIGEST = 32;
 const NAME = /^[0-9a-f]{32}\.tokens$/;
 /** Words behind it that count: rows by what became of them, rows that were kept, tokens. */
 const HEAD = 6;
+type Head = [number, number, number, number, number, number];
 
 /**
  * The name of a part's tokens: of the file's content, the tokenizer and the settings, not of paths
@@ -34,27 +35,45 @@ export function cacheName(part: FilePart, tokenizer: Tokenizer, settings: RowSet
 /** The part that a cache has; null where it has none that can be read, or one that is damaged. */
 export function readCached(folder: string, name: string): EncodedPart | null {
   const bytes = bytesOf(join(folder, name));
-  if (bytes === null) return null;
+  if (bytes === null || bytes.length < DIGEST + 4 * HEAD || bytes.length % 4 !== 0) return null;
   const digest = bytes.subarray(0, DIGEST);
   const content = bytes.subarray(DIGEST);
   if (!createHash('sha256').update(content).digest().equals(digest)) return null;
   const words = new Int32Array(
     content.buffer.slice(content.byteOffset, bytes.byteOffset + bytes.length),
   );
-  const [rows = 0, empty = 0, unlearned = 0, blurred = 0, count = 0, tokens = 0] = words;
+  const [rows, empty, unlearned, blurred, count, tokens] = words as unknown as Head;
   const idsAt = HEAD + count;
+  const lengths = words.slice(HEAD, idsAt);
+  const isWhole =
+    Math.min(empty, unlearned, blurred, count, tokens) >= 0 &&
+    rows === empty + unlearned + count &&
+    rows >= blurred &&
+    words.length === idsAt + 2 * tokens &&
+    lengths.every((length) => length > 0) &&
+    lengths.reduce((sum, length) => sum + length, 0) === tokens;
+  if (!isWhole) return null;
   return {
     counts: { rows, empty, unlearned, blurred },
-    lengths: words.slice(HEAD, idsAt),
+    lengths,
     ids: words.slice(idsAt, idsAt + tokens),
     labels: words.slice(idsAt + tokens),
   };
 }
 
-/** Null where no file can be read: what is written instead fails with the reason, if it must. */
+/**
+ * Null where no regular file can be read; the file that is written instead fails with the reason.
+ * A link is not followed, and a pipe does not block.
+ */
 function bytesOf(path: string): Buffer | null {
   try {
-    return readFileSync(path);
+    const { O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants;
+    const file = openSync(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    try {
+      return fstatSync(file).isFile() ? readFileSync(file) : null;
+    } finally {
+      closeSync(file);
+    }
   } catch {
     return null;
   }
@@ -76,7 +95,7 @@ export function writeCached(folder: string, name: string, part: EncodedPart): vo
   try {
     makeFolderNow(folder);
     const write = (file: number): void => writeFileSync(file, Buffer.concat([digest, content]));
-    writeWhole(join(folder, name), write, (other) => NAME.test(other));
+    writeOwn(join(folder, name), write, (other) => NAME.test(other));
   } catch (cause) {
     const hint = 'Give `cache` a folder that can be written, or leave it out.';
     throw dataError(folder, 'a token cache that can be written', (cause as Error).message, hint);

@@ -14,7 +14,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { writeWhole } from '../../lib/runtime/whole-file.js';
+import { writeOwn, writeWhole } from '../../lib/runtime/whole-file.js';
 
 let dir: string;
 beforeEach(() => {
@@ -64,7 +64,7 @@ test('drafts that died a day ago are deleted in a folder of our own, and nothing
   const all = readdirSync(dir);
   writeWhole(at('t'), () => {}); // A folder of the user's: what has such a name may be theirs.
   expect(readdirSync(dir).sort()).toEqual([...all, 't'].sort());
-  writeWhole(
+  writeOwn(
     at('t'),
     () => {},
     (name) => name === 't',
@@ -72,4 +72,20 @@ test('drafts that died a day ago are deleted in a folder of our own, and nothing
   expect(readdirSync(dir).sort()).toEqual(
     [...names.slice(1), `t.${id.replace('0', 'f')}`, 't'].sort(),
   );
+});
+
+test('in a folder of our own a link or a pipe is replaced, not followed', () => {
+  writeFileSync(at('real'), 'old');
+  for (const target of ['real', 'nowhere']) {
+    symlinkSync(target, at('t'));
+    writeOwn(
+      at('t'),
+      (file) => writeFileSync(file, 'new'),
+      () => false,
+    );
+    expect(lstatSync(at('t')).isFile()).toBe(true);
+    expect([text('t'), text('real')]).toEqual(['new', 'old']);
+    rmSync(at('t'));
+  }
+  expect(readdirSync(dir)).toEqual(['real']);
 });

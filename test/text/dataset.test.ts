@@ -1,7 +1,7 @@
 // Datasets and streams of text: every kind of row and file, losses, caches, threads, order and
 // resumption.
 import { execFileSync } from 'node:child_process';
-import fs, { mkdirSync, readdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
+import fs, { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { data, text } from '../../lib/index.js';
@@ -244,20 +244,6 @@ test('threads and cache change nothing; a cache is used, and mended where it is 
   await open(path, { cache, tokenizer: llama });
   await open(path, { cache, loss: 'all' });
   expect(readdirSync(cache).length).toBe(9);
-});
-
-test('what writers of a cache have left when they were killed is deleted a day later', async () => {
-  const cache = join(folder, 'left');
-  mkdirSync(cache);
-  const id = '01234567-89ab-4cde-8f01-23456789abcd';
-  const names = [`${'0'.repeat(32)}.tokens.${id}`, `${'1'.repeat(32)}.tokens.${id}`, `mine.${id}`];
-  for (const name of names) writeFileSync(join(cache, name), 'half');
-  const past = Date.now() / 1000 - 25 * 3600;
-  for (const name of [names[0], names[2]]) utimesSync(join(cache, name as string), past, past);
-  await open(jsonl('few.jsonl', [{ text: 'a few words' }]), { cache });
-  const left = readdirSync(cache);
-  expect(left.filter((name) => !name.endsWith('.tokens')).sort()).toEqual(names.slice(1).sort());
-  expect(left).toHaveLength(3);
 });
 
 test('worker threads of a loader serve the same samples', async () => {
