@@ -2,6 +2,7 @@
 // config.json.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { noteSourceFolder } from '../nn/source-folder.js';
 import { adapterAlone, adapterFolder } from '../peft/adapter-folder.js';
 import type { CausalLM } from './causal-lm.js';
 import { isCheckpointFolder, readCheckpointModel } from './checkpoint-folder.js';
@@ -74,9 +75,11 @@ export async function fromPretrainedCut(
   const adapter = typeof dir === 'string' ? adapterFolder(dir) : null;
   if (adapter) throw adapterAlone(adapter);
   const isOurs = typeof dir === 'string' && (await isCheckpointFolder(dir));
-  if (isOurs) return readCheckpointModel(dir, families, options, cut);
-  const model = await readPretrained(dir, families, options);
-  cut(model);
+  const model = isOurs
+    ? await readCheckpointModel(dir, families, options, cut)
+    : await readPretrained(dir, families, options);
+  if (!isOurs) cut(model);
+  noteSourceFolder(model, dir);
   return model;
 }
 

@@ -3,6 +3,7 @@ import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import { isAmong } from '../nn/pack-linears.js';
+import { sourceFolderOf } from '../nn/source-folder.js';
 import { ALL_LINEAR, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
 
 /** Keys that are options here; their names are PEFT's in snake_case. */
@@ -84,6 +85,10 @@ const isNothing = (value: JsonValue | undefined): boolean =>
   value === false ||
   (typeof value === 'object' && Object.keys(value).length === 0);
 
+/** As in PEFT, the folder of the model where the options name none. */
+export const baseNameOf = (model: Module, { baseModelNameOrPath }: LoraConfig): string | null =>
+  baseModelNameOrPath ?? sourceFolderOf(model);
+
 /** What PEFT reads; `targets` are the names of the modules that have an adapter. */
 export function adapterConfigOf(
   model: Module,
@@ -96,7 +101,7 @@ export function adapterConfigOf(
     peft_type: 'LORA',
     task_type: config.taskType,
     auto_mapping: null,
-    base_model_name_or_path: config.baseModelNameOrPath,
+    base_model_name_or_path: baseNameOf(model, config),
     revision: null,
     inference_mode: true,
     r: config.r,

@@ -16,7 +16,7 @@ import { requireType } from '../runtime/require-type.js';
 import { describe, numel } from '../runtime/view.js';
 import { held, noGrad, scope, type Tensor, to } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
-import { adapterConfigOf, parseAdapterConfig } from './adapter-config.js';
+import { adapterConfigOf, baseNameOf, parseAdapterConfig } from './adapter-config.js';
 import { addAdapters, configOf, lorasOf, sizesOf } from './lora.js';
 import type { LoraConfig } from './lora-options.js';
 import { isSavedWhole } from './targets.js';
@@ -47,7 +47,8 @@ interface Saved {
  * folder `dir`: PEFT loads it. Values are copied in the call itself, so that of a model that an
  * engine trains one rank writes what all have gathered:
  * `await engine.withFullWeights(() => engine.globalRank === 0 && saveAdapter(model, dir))`.
- * Resolves with the paths. Rejects with DS_ARGUMENT for a model without adapters, DS_RELEASED for
+ * Resolves with the paths. Warns of parameters that are trained and are no part of the adapter.
+ * Rejects with DS_ARGUMENT for a model without adapters, DS_RELEASED for
  * one whose values are in shards, DS_IO. Source: PEFT's save_pretrained.
  */
 export async function saveAdapter(model: Module, dir: string): Promise<string[]> {
@@ -56,7 +57,9 @@ export async function saveAdapter(model: Module, dir: string): Promise<string[]>
   model.stateDict(); // What an engine has under way arrives.
   const copies: Tensor[] = [];
   try {
-    const sources = savedOf(model).map(({ name, parameter, transposed }) => {
+    const saved = savedOf(model);
+    warnOfOthers(model, saved, dir);
+    const sources = saved.map(({ name, parameter, transposed }) => {
       const { dtype } = parameter;
       const copy = held(() => noGrad(() => scope(() => to(parameter, cpu()).clone())));
       const values = converted(name, copy, { dtype, transposed });
@@ -78,6 +81,27 @@ export async function saveAdapter(model: Module, dir: string): Promise<string[]>
   } finally {
     for (const copy of copies) copy.release();
   }
+}
+
+/** @internal What saveAdapter() reads: of an engine's model, it has to be whole. */
+export const adapterParameters = (model: Module): Parameter[] => [
+  ...new Set(savedOf(model).map(({ parameter }) => parameter)),
+];
+
+/** @internal Whether the files of the adapter of `model` name the model that it is for. */
+export const namesItsBase = (model: Module): boolean =>
+  baseNameOf(model, configOf('saveAdapter', model)) !== null;
+
+/** PEFT's files hold no parameters that the program itself made trainable. */
+function warnOfOthers(model: Module, saved: readonly Saved[], dir: string): void {
+  const written = new Set(saved.map(({ parameter }) => parameter));
+  const others = [...model.namedParameters()].filter(
+    ([, parameter]) => parameter.requiresGrad && !written.has(parameter),
+  );
+  if (others.length === 0) return;
+  const names = listed(others.map(([name]) => name));
+  const text = `saveAdapter ${dir}: the files are without ${names}, which is trained as well. Name its module in modulesToSave of peft.addLora(); engine.saveCheckpoint() has its values.`;
+  process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
 }
 
 /** Options of loadAdapter(). */

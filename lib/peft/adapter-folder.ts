@@ -14,7 +14,7 @@ const WHOLE = ['model.safetensors', 'pytorch_model.bin'].flatMap((name) => [
 /** A folder with an adapter alone. */
 export interface AdapterFolder {
   readonly path: string;
-  /** What its file names as the model that it was trained beside; null where it names none. */
+  /** The base model that its file names; null without a name. */
   readonly base: string | null;
 }
 
@@ -24,9 +24,14 @@ export interface AdapterFolder {
  */
 export function adapterFolder(dir: string): AdapterFolder | null {
   const file = join(dir, CONFIG);
-  const isThere = (name: string): boolean => existsSync(join(dir, name));
-  if (!isFile(file) || (isThere('config.json') && WHOLE.some(isThere))) return null;
+  if (!isFile(file) || modelFilesIn(dir).length > 0) return null;
   return { path: dir, base: baseIn(file) };
+}
+
+/** Returns the weight files of a whole model in `dir`: none without a config.json. */
+export function modelFilesIn(dir: string): string[] {
+  const isThere = (name: string): boolean => existsSync(join(dir, name));
+  return isThere('config.json') ? WHOLE.filter(isThere) : [];
 }
 
 /**

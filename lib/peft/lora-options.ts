@@ -55,7 +55,10 @@ export interface LoraOptions {
   autocastAdapterDtype?: boolean;
   /** Whether the files keep the base weights as [in, out]: written, and of no effect here. */
   fanInFanOut?: boolean;
-  /** Which model the adapter is for: written to adapter_config.json. */
+  /**
+   * Which model the adapter is for: written to adapter_config.json. Default: the folder that
+   * fromPretrained() read the model from.
+   */
   baseModelNameOrPath?: string | null;
   /** Written to adapter_config.json. Default "CAUSAL_LM". */
   taskType?: string | null;

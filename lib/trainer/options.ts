@@ -146,11 +146,11 @@ export interface CheckpointOptions {
   /** Keeps track of the best one: a metric of the evaluation, or more about it. */
   best?: string | BestOptions;
   /**
-   * Whole weights, with the tokenizer, in each checkpoint, as transformers reads them. Default
-   * true.
+   * Whole weights, with the tokenizer, in each checkpoint, as transformers reads them; of a model
+   * with adapters these alone, as PEFT reads them. Default true.
    */
   weights?: boolean;
-  /** Whole weights alone: such checkpoints cannot be resumed from. Default false. */
+  /** Whole weights or adapters alone: such checkpoints cannot be resumed from. Default false. */
   weightsOnly?: boolean;
 }
 

@@ -143,7 +143,9 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
 
   /**
    * Writes whole weights, config.json and the tokenizer into `dir`, as transformers and
-   * nn.models.fromPretrained() read them. Rejects on all ranks with DS_IO, DS_CHECKPOINT.
+   * nn.models.fromPretrained() read them. Of a model with adapters it writes these alone, as PEFT
+   * and peft.loadAdapter() read them. Rejects on all ranks with DS_IO, and with DS_CHECKPOINT where
+   * `dir` holds something else.
    */
   async save(dir: string): Promise<void> {
     requireType('Trainer save', dir, 'string');
@@ -209,8 +211,8 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Events of a run, as listeners and reports get them. Whoever leaves leaves training where it can
-   * go on: what the update under way still has to tell is told to these alone.
+   * Events of a run, as listeners and reports get them. If the caller leaves the loop, the update
+   * under way ends: listeners and reports alone get its last events.
    */
   private async *told(
     session: Session<Batch>,

@@ -1,4 +1,5 @@
-// Whole weights of a model in training as a folder that transformers reads, with its tokenizer.
+// A model in training as a folder that transformers or PEFT reads: whole weights, or its adapters
+// alone, with the tokenizer.
 import { readFileSync } from 'node:fs';
 import { readdir, readFile, realpath } from 'node:fs/promises';
 import { basename, join } from 'node:path';
@@ -19,8 +20,12 @@ import {
 } from '../checkpoint/index.js';
 import { makeFolder } from '../checkpoint/make-folder.js';
 import type { Engine } from '../engine/engine.js';
+import { gatheredParameters } from '../engine/parameters/gathered-parameters.js';
 import { DsError } from '../errors.js';
-import { isPlain, requireUnmerged } from '../peft/index.js';
+import type { Module } from '../nn/module.js';
+import { adapterParameters, namesItsBase } from '../peft/adapter-files.js';
+import { modelFilesIn } from '../peft/adapter-folder.js';
+import { isPlain, lorasOf, mergedNames, requireUnmerged, saveAdapter } from '../peft/index.js';
 import { isObject } from '../runtime/is-object.js';
 import type { Tokenizer } from '../text/index.js';
 
@@ -52,8 +57,9 @@ export interface WeightSource {
 }
 
 /**
- * Writes weights, config.json and tokenizer into `dir`, in place of those that are there. The
- * weights have the dtype in which the model trains. Where `dir` has the engine's `checkpoint`, it
+ * Writes what the model has learned, and the tokenizer, into `dir`, in place of the files there:
+ * of a model with adapters the adapters alone, in PEFT's files, else config.json and whole weights.
+ * These have the dtype in which the model trains. Where `dir` has the engine's `checkpoint`, it
  * need not make another one for a model whose files are laid out unlike its parameters. Rejects on
  * all ranks with DS_IO, DS_CHECKPOINT, before anything is written where config.json is no model's.
  */
@@ -63,6 +69,7 @@ export async function writeWeightFolder(
   checkpoint: string | null,
 ): Promise<void> {
   const { engine, world } = source;
+  if (hasAdaptersBeside(engine.module)) return writeAdapterFolder(source, dir);
   const description = engine.module.describe();
   await inUnison(world, 'making the folder of weights', async () => {
     if (description && world.rank === 0) requireModelConfig(dir);
@@ -83,6 +90,52 @@ export async function writeWeightFolder(
     if (source.tokenizer) await copyTokenizer(source.tokenizer, dir);
     return null;
   });
+}
+
+/** Merged adapters are part of the weights. */
+const hasAdaptersBeside = (module: Module): boolean =>
+  lorasOf(module).size > 0 && mergedNames(module).size === 0;
+
+/** The base has not changed and is not written; no rank gathers it. */
+async function writeAdapterFolder(source: WeightSource, dir: string): Promise<void> {
+  const { engine, world } = source;
+  await inUnison(world, 'making the folder of the adapter', async () => {
+    if (world.rank === 0) {
+      requireNoModel(dir);
+      warnOfNoBase(engine.module, dir);
+    }
+    await orDsError(dir, () => makeFolder(dir));
+    return null;
+  });
+  await inUnison(world, 'writing the adapter and tokenizer', async () => {
+    const save = () => (world.rank === 0 ? saveAdapter(engine.module, dir) : null);
+    await gatheredParameters(adapterParameters(engine.module), {}, save);
+    if (world.rank === 0 && source.tokenizer) await copyTokenizer(source.tokenizer, dir);
+    return null;
+  });
+}
+
+/** Throws DS_CHECKPOINT where `dir` would load as the model in it, without the adapter. */
+export function requireNoModel(dir: string): void {
+  const files = modelFilesIn(dir);
+  if (files.length === 0) return;
+  throw new DsError({
+    code: 'DS_CHECKPOINT',
+    op: dir,
+    expected: 'a folder without the weights of a model, to save an adapter in',
+    got: `one with ${CONFIG} and ${files.join(', ')}`,
+    hint: 'It would load as that model, without the adapter: choose another folder.',
+  });
+}
+
+/** Models whose missing name was reported. */
+const unnamed = new WeakSet<Module>();
+
+function warnOfNoBase(module: Module, dir: string): void {
+  if (namesItsBase(module) || unnamed.has(module)) return;
+  unnamed.add(module);
+  const text = `${dir} holds the adapters alone, and its file names no base model: the model came from no folder. Save its weights before peft.addLora(), and give their folder as baseModelNameOrPath.`;
+  process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
 }
 
 /** Throws DS_CHECKPOINT where `dir` has a config.json that is no model's, as a run's may be. */

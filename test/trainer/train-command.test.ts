@@ -262,6 +262,13 @@ test('--lora trains adapters alone, on two ranks, and leaves the files of PEFT',
   expect(stdout).toMatch(/^\[0\] sample: Which stage shards gradients\?$/m);
 });
 
+test('--lora is refused where the output would load as the model in it', async () => {
+  cpSync(join(dir, 'model'), join(dir, 'whole'), { recursive: true });
+  const { code, stdout, stderr } = await ds(`train ${COMMON} --output whole --lora --device cpu`);
+  expect([code, stdout]).toEqual([2, '']);
+  expect(stderr).toMatch(/whole: expected a folder without the weights of a model.*got one with/);
+});
+
 test('a configuration alone makes a new model', async () => {
   const line = `train --config_name model --tokenizer_name model ${COMMON.replace('--model model ', '')} --output new --device cpu --max_steps 2`;
   const { code, stdout } = await ds(line);
@@ -279,7 +286,6 @@ describe('is refused by the launcher, once, before a rank runs', () => {
     [`train ${COMMON} --output o --push_to_hub`, /--push_to_hub \(nothing is sent anywhere/],
     [`train ${COMMON} --output o --num_gpus 1 --device cpu`, /no "cpu" beside --num_gpus/],
     [`train ${COMMON} --output o --r 4`, /--r: expected --lora beside it/],
-    [`train ${COMMON} --output o --lora --save_only_model`, /expected no --lora beside it/],
     [`train ${COMMON} --output o --lora --bnb_4bit_quant_type fp4`, /expected "nf4"/],
     [`train ${COMMON} --output o --config_name model`, /expected no --model beside it/],
     [`train ${COMMON} --output o --fp16 --bf16`, /--fp16: expected one of --fp16 and --bf16/],
@@ -361,10 +367,11 @@ test('weights that are not finite are no success, and updates that were left out
   const line = `train ${COMMON} --device cpu --disable_tqdm --save_strategy no`;
   // The only update is infinite; nobody computes a loss behind it.
   for (const how of ['', ' --lora']) {
-    const broken = await ds(`${line}${how} --output broken --max_steps 1 --learning_rate 1e39`);
+    const output = `--output broken${how.trim()}`;
+    const broken = await ds(`${line}${how} ${output} --max_steps 1 --learning_rate 1e39`);
     expect([broken.code, broken.stdout.match(/^sample:/m)]).toEqual([1, null]);
     expect(broken.stderr).toMatch(
-      /^ds train: broken: expected finite weights after step 1, got NaN or infinity in \S+\./m,
+      /^ds train: broken(--lora)?: expected finite weights after step 1, got NaN or infinity in \S+\./m,
     );
   }
   // Norms hide large weights from the loss, and not from gradients.

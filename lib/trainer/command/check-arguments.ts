@@ -5,7 +5,7 @@ import { basename, dirname, resolve } from 'node:path';
 import { adapterFolder } from '../../peft/adapter-folder.js';
 import { refused } from '../../runtime/refused.js';
 import { requireOneStage } from '../configuration.js';
-import { isSavedFile, requireModelConfig } from '../weight-folder.js';
+import { isSavedFile, requireModelConfig, requireNoModel } from '../weight-folder.js';
 import type { TrainArguments } from './arguments.js';
 import { trainerPart } from './trainer-options.js';
 
@@ -64,7 +64,10 @@ function requireModel(dir: string): void {
 /** Throws where the trained model would be written over what it is made from, or over another's. */
 function requireOwnOutput(args: TrainArguments, out: string): void {
   const { deepspeed, config_name: config, use_peft: isAdapter } = args;
-  if (isAdapter) return;
+  if (isAdapter) {
+    requireNoModel(out);
+    return;
+  }
   for (const [name, path] of Object.entries({ deepspeed, config_name: config })) {
     if (typeof path !== 'string') continue;
     const place = placeOf(path);
@@ -90,7 +93,6 @@ function requireLora(args: TrainArguments): void {
   if (!args.use_peft && orphan) throw refused(`--${orphan}`, '--lora beside it', 'none');
   if (type !== 'nf4') throw refused('--bnb_4bit_quant_type', '"nf4"', JSON.stringify(type));
   if (!args.use_peft) return;
-  if (args.save_only_model) throw refused('--save_only_model', 'no --lora beside it', 'both');
   if (config === undefined) return;
   throw refused('--lora', 'a --model, whose weights stay as they are', '--config_name');
 }

@@ -21,7 +21,7 @@ import type { CheckedArguments } from './check-arguments.js';
 import { requireFinite } from './finite-weights.js';
 import { openRows, type RowData } from './rows.js';
 import { continued, firstPrompt, type Prompt, promptOf } from './sample.js';
-import { openModel, savedModel, sourceOf, writeAdapter } from './trained-model.js';
+import { openModel, savedModel, sourceOf } from './trained-model.js';
 import { type Evaluation, trainerPart } from './trainer-options.js';
 
 /** Prints a line on the first rank. */
@@ -124,12 +124,10 @@ async function trained(
   const { output_dir: dir, use_peft: isAdapter = false } = args;
   const trainer: RowTrainer = new Trainer(options);
   try {
-    const keep = async (path: string) => writeAdapter(options.model, await trainer.engine(), path);
-    if (isAdapter) trainer.on('save', ({ path }) => keep(path));
     const end = await run(trainer, args, say);
     const engine = await trainer.engine();
     if (end.reason === 'stopped' || isExperiment(engine.config)) return false;
-    await (isAdapter ? keep(dir) : trainer.save(dir));
+    await trainer.save(dir);
     if (engine.globalRank === 0)
       await writeJson(dir, 'trainer_state.json', await trainer.stateJson());
     say(`saved ${dir}`);

@@ -1,8 +1,7 @@
 // The model of `ds train`: read or made new, with adapters where they are asked for, and saved.
-import type { Engine } from '../../engine/engine.js';
 import { DsError } from '../../errors.js';
 import { type CausalLM, fromConfig, fromPretrained } from '../../models/index.js';
-import { addLora, type LoraOptions, loadAdapter, quantize, saveAdapter } from '../../peft/index.js';
+import { addLora, type LoraOptions, loadAdapter, quantize } from '../../peft/index.js';
 import { refused } from '../../runtime/refused.js';
 import { seed } from '../../tensor/index.js';
 import type { TrainArguments } from './arguments.js';
@@ -79,11 +78,6 @@ function alone(names: readonly string[] | undefined): string | readonly string[]
   const [name, ...more] = names ?? [];
   if (name === undefined || more.length > 0) return names;
   return /^[\w.]+$/.test(name) ? names : name;
-}
-
-/** Writes the adapters that `engine` trains into `dir`; every rank calls. */
-export async function writeAdapter(model: CausalLM, engine: Engine, dir: string): Promise<void> {
-  await engine.withFullWeights(() => (engine.globalRank === 0 ? saveAdapter(model, dir) : null));
 }
 
 /** What was saved in the output, as anybody would read it who uses it. */

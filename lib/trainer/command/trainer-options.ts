@@ -214,8 +214,6 @@ function saveOf(args: TrainArguments, dir: string): CheckpointOptions | undefine
     every,
     keep: args.save_total_limit,
     best,
-    // Of LoRA a checkpoint has the adapter beside it, and not the model's weights once more.
-    weights: args.use_peft ? false : undefined,
     weightsOnly: args.save_only_model,
   };
 }
