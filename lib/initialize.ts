@@ -40,7 +40,7 @@ import {
   unchosen,
 } from './engine/setup/data-sampling.js';
 import type { Planned } from './engine/setup/planned-zero.js';
-import { orTell } from './engine/setup/setup-world.js';
+import { orReport } from './engine/setup/setup-world.js';
 import { DsError } from './errors.js';
 import { Module } from './nn/index.js';
 import { described, modelHint } from './nn/require-module.js';
@@ -189,7 +189,7 @@ async function initialized<Sample, Batch>(given: AnyOptions<Sample, Batch>, isSe
   requireMonitors(monitors);
   requireJob(options.distributed);
   const job = await jobOf(options);
-  return orTell(job, () => initializedOn(job, options, isServing));
+  return orReport(job, () => initializedOn(job, options, isServing));
 }
 
 async function initializedOn<Sample, Batch>(

@@ -147,7 +147,7 @@ class Search {
     for (let next = tuner.next(); next; next = tuner.next()) {
       const row = await this.experiments.runCandidate(next);
       this.rows.push(row);
-      tuner.told(row);
+      tuner.reported(row);
       const smaller = tuner.waits(next.way) ? null : this.smallerThan(row);
       if (smaller) tuner.add(smaller);
       this.say(experimentLine(row, settings.metric, tuner.left));

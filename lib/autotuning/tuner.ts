@@ -71,7 +71,7 @@ export class Tuner {
   }
 
   /** What became of the last one. Memory that is short for it is so for larger ones of its way. */
-  told(row: Row): void {
+  reported(row: Row): void {
     const { metric } = this.settings;
     const before = bestOf(this.rows, metric);
     this.rows.push(row);
@@ -110,9 +110,9 @@ export class Tuner {
 
   /** Measured over foretold samples a second: of the way, or else of all; failures tell nothing. */
   private correction(way: string): number {
-    const told = this.rows.filter(({ metrics, candidate }) => metrics && candidate.foretold);
-    const own = told.filter(({ candidate }) => candidate.way === way);
-    const used = own.length > 0 ? own : told;
+    const reported = this.rows.filter(({ metrics, candidate }) => metrics && candidate.foretold);
+    const own = reported.filter(({ candidate }) => candidate.way === way);
+    const used = own.length > 0 ? own : reported;
     if (used.length === 0) return 1;
     const ratios = used.map(
       ({ metrics, candidate }) => (metrics?.throughput ?? 0) / (candidate.foretold ?? 1),

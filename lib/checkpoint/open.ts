@@ -179,8 +179,8 @@ export class Checkpoint {
   }
 }
 
-async function openFiles(dir: string, wish: string | null): Promise<Files> {
-  const tag = wish ?? (await readLatest(dir));
+async function openFiles(dir: string, requested: string | null): Promise<Files> {
+  const tag = requested ?? (await readLatest(dir));
   const path = await locate(dir, tag);
   const manifest = await readManifest(path);
   const files = await openAll(path, manifest);

@@ -33,7 +33,7 @@ export async function openSteadily<T extends Opened>(
   let before = '';
   for (let attempt = 1; ; ++attempt) {
     const own = await attemptAt(place, open);
-    const all = await tellAll(world, label, own);
+    const all = await reportAll(world, label, own);
     if ('opened' in own && isSame(all)) return own.opened;
     if ('opened' in own) await own.opened.close();
     const said = JSON.stringify(all);
@@ -70,18 +70,18 @@ async function attemptAt<T extends Opened>(
 }
 
 /** An outcome, as a rank tells it. */
-type Told = { id: string } | { error: string; moving: boolean };
+type Report = { id: string } | { error: string; moving: boolean };
 
 /** What all ranks have met, by rank. */
-async function tellAll<T extends Opened>(
+async function reportAll<T extends Opened>(
   world: CheckpointWorld,
   label: string,
   own: Outcome<T>,
-): Promise<Told[]> {
-  const told: Told =
+): Promise<Report[]> {
+  const reported: Report =
     'opened' in own ? { id: own.opened.id } : { error: String(own.error), moving: own.moving };
   try {
-    return (await world.exchange(label, told)) as Told[];
+    return (await world.exchange(label, reported)) as Report[];
   } catch (error) {
     if ('error' in own) throw own.error;
     await own.opened.close();
@@ -89,7 +89,7 @@ async function tellAll<T extends Opened>(
   }
 }
 
-function isSame(all: readonly Told[]): boolean {
+function isSame(all: readonly Report[]): boolean {
   const ids = all.map((one) => ('id' in one ? one.id : null));
   return ids.every((id) => id !== null && id === ids[0]);
 }

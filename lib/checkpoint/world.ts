@@ -31,9 +31,9 @@ export async function inUnison<Data extends JsonData<Data>>(
   body: () => Promise<Data>,
 ): Promise<Data[]> {
   const own = await outcomeOf(label, body);
-  const outcomes = (await world.exchange(label, own.told).catch((error: unknown) => {
+  const outcomes = (await world.exchange(label, own.reported).catch((error: unknown) => {
     throw own.failed ? own.error : error;
-  })) as Told<Data>[];
+  })) as Report<Data>[];
   if (own.failed) throw own.error;
   return outcomes.map((outcome, rank) => {
     if ('error' in outcome) throw failureOf(label, rank, outcome.error);
@@ -42,23 +42,23 @@ export async function inUnison<Data extends JsonData<Data>>(
 }
 
 /** What a rank says of its part: the result, or the fields of its error. */
-type Told<Data> = { value: Data } | { error: Failure };
+type Report<Data> = { value: Data } | { error: Failure };
 
 type Failure = Record<'op' | 'expected' | 'got' | 'hint', string>;
 
-type Outcome = { told: JsonObject } & ({ failed: false } | { failed: true; error: unknown });
+type Outcome = { reported: JsonObject } & ({ failed: false } | { failed: true; error: unknown });
 
 async function outcomeOf(step: string, body: () => Promise<unknown>): Promise<Outcome> {
   try {
-    return { told: { value: (await body()) as JsonValue }, failed: false };
+    return { reported: { value: (await body()) as JsonValue }, failed: false };
   } catch (thrown) {
     const error = asDsError(thrown, step);
     const { expected, got, hint, op } = error as Partial<DsError>;
-    const told: Failure =
+    const reported: Failure =
       error instanceof DsError
         ? { op: String(op), expected: String(expected), got: String(got), hint: String(hint) }
         : { op: kindOf(error), expected: 'success', got: String(error), hint: '' };
-    return { told: { error: told }, failed: true, error };
+    return { reported: { error: reported }, failed: true, error };
   }
 }
 
@@ -66,6 +66,6 @@ function kindOf(error: unknown): string {
   return (error as Error | null)?.name ?? 'error';
 }
 
-function failureOf(step: string, rank: number, { op, ...told }: Failure): DsError {
-  return new DsError({ code: 'DS_CHECKPOINT', op: `${step} on rank ${rank}: ${op}`, ...told });
+function failureOf(step: string, rank: number, { op, ...reported }: Failure): DsError {
+  return new DsError({ code: 'DS_CHECKPOINT', op: `${step} on rank ${rank}: ${op}`, ...reported });
 }

@@ -9,7 +9,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { answerPythonNames } from '../runtime/python-names.js';
 import { requireType } from '../runtime/require-type.js';
 import { INIT_OPTIONS, type InitOptions, resolveSettings } from './join-settings.js';
-import { meshOf, otherMesh, requireMesh, tellMesh } from './joined-mesh.js';
+import { announceMesh, meshOf, otherMesh, requireMesh } from './joined-mesh.js';
 import { leastLatencies } from './least-latencies.js';
 import { Mesh } from './mesh.js';
 import { MeshShape } from './mesh-shape.js';
@@ -186,7 +186,7 @@ function joined(options: InitOptions): Promise<Distributed> {
 async function join(options: InitOptions): Promise<Distributed> {
   const settings = resolveSettings(options);
   const { rank, worldSize, localRank, device } = settings;
-  const { shape, told, refused } = meshOf(worldSize, options.mesh);
+  const { shape, reported, refused } = meshOf(worldSize, options.mesh);
   if (worldSize === 1) {
     if (refused) throw refused;
     current = aloneOn(device, { localRank, timeout: settings.timeout });
@@ -202,7 +202,7 @@ async function join(options: InitOptions): Promise<Distributed> {
   let other: DsError | null;
   try {
     job = await Job.join({ store, rank, worldSize, timeout });
-    await tellMesh(job, rank, told);
+    await announceMesh(job, rank, reported);
     if (rank === 0) {
       await job.set(HOME_KEY, server ? 'rank 0' : 'another process');
       await job.set(NAME_KEY, randomBytes(8).toString('hex'));

@@ -10,14 +10,14 @@ import { type MeshOptions, MeshShape } from './mesh-shape.js';
 export function meshOf(
   ranks: number,
   given: MeshOptions | undefined,
-): { shape: MeshShape; told: string; refused: DsError | null } {
+): { shape: MeshShape; reported: string; refused: DsError | null } {
   try {
     const shape = MeshShape.over(ranks, given);
-    return { shape, told: String(shape), refused: null };
+    return { shape, reported: String(shape), refused: null };
   } catch (error) {
     const sizes = Object.entries(given ?? {}).map(([axis, size]) => `${axis} ${size}`);
-    const told = `${sizes.join(' x ') || 'none'}, which ${ranks} ranks do not fill,`;
-    return { shape: MeshShape.over(ranks), told, refused: error as DsError };
+    const reported = `${sizes.join(' x ') || 'none'}, which ${ranks} ranks do not fill,`;
+    return { shape: MeshShape.over(ranks), reported, refused: error as DsError };
   }
 }
 
@@ -25,8 +25,8 @@ export function meshOf(
 const keyOf = (rank: number): string => `mesh/${rank}`;
 
 /** Says what meshOf() gives to tell, which otherMesh() of every rank reads. */
-export async function tellMesh(job: Job, rank: number, told: string): Promise<void> {
-  await job.set(keyOf(rank), told);
+export async function announceMesh(job: Job, rank: number, reported: string): Promise<void> {
+  await job.set(keyOf(rank), reported);
 }
 
 /**

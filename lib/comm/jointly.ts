@@ -34,7 +34,7 @@ export class JointCall {
     const { always } = this.groups;
     const started = [...this.begun].filter(([{ issued }, before]) => issued !== before);
     const all = new Set([...others(always), ...started.map(([group]) => group)]);
-    for (const group of all) group.giveUp(toldOf(error));
+    for (const group of all) group.giveUp(reportOf(error));
   }
 }
 
@@ -67,7 +67,7 @@ const others = (groups: readonly (ProcessGroup | null)[] = []): ProcessGroup[] =
   groups.filter((group) => group !== null && group.size > 1) as ProcessGroup[];
 
 /** What others are told of an error. Never throws. */
-export function toldOf(error: unknown): string {
+export function reportOf(error: unknown): string {
   const said = error instanceof DsError ? `${error.code} | ${error.message}` : spelled(error);
   return said.length > MOST ? `${said.slice(0, MOST)} ...` : said;
 }

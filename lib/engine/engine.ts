@@ -179,7 +179,7 @@ export class Engine {
   /** @internal step(), by whoever knows that it is time. */
   protected update(): void {
     const { gradients, planner, state, control, stage, stepDecisions, watch } = this.parts;
-    this.parts.emptyBatches.tell();
+    this.parts.emptyBatches.report();
     this.updated = false;
     if (!gradients.complete()) return;
     this.parts.emptyBatches.fetch();
@@ -269,7 +269,7 @@ export class Engine {
 
   /** Asks all ranks to stop, as a signal does: where time is short, or the loss does not fall. */
   requestStop(): void {
-    this.parts.stop.wish('engine.requestStop()');
+    this.parts.stop.request('engine.requestStop()');
   }
 
   /** Puts the model into training mode: dropout draws, forward() keeps what backward reads. */
@@ -467,11 +467,11 @@ export class Engine {
   synchronize(): void {
     const { stepDecisions, state, hooks, watch, emptyBatches } = this.parts;
     stepDecisions.take();
-    emptyBatches.tell();
+    emptyBatches.report();
     state.synchronize();
     hooks.awaitWeights();
     this.device.compute.synchronize();
-    watch.tellTimes();
+    watch.reportTimes();
   }
 
   /** Resolves when what monitors were told so far is on disk. */

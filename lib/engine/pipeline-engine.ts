@@ -178,7 +178,7 @@ export class PipelineEngine extends Engine {
     labels: Given,
   ): Promise<void> {
     const { control } = this.parts;
-    await this.pipe.shapes.tell(given);
+    await this.pipe.shapes.report(given);
     control.addInputs(
       inputs,
       given.map(([each]) => each),
@@ -206,7 +206,7 @@ export class PipelineEngine extends Engine {
     const { links } = this.pipe;
     try {
       return await this.calls.inTurns(this.together, () =>
-        links.telling(() => this.explaining(body)),
+        links.reporting(() => this.explaining(body)),
       );
     } catch (error) {
       this.forget();
@@ -272,15 +272,15 @@ export class PipelineEngine extends Engine {
   /** The mean of what the last stage has summed, on every rank. */
   private async shared(losses: Tensor | null, micros: number): Promise<Tensor> {
     const { device, parts } = this;
-    const { world, mesh, copies, tellers } = parts.ranks;
+    const { world, mesh, copies, reporters } = parts.ranks;
     const total = losses ?? within(null, () => zeros([], { device }));
     if (world.size > 1) {
       // Copies have tellers of their own, and ranks that share layers the losses of one.
-      const counts = tellers.includes(world.rank) && mesh.place(...copies) === 0;
+      const counts = reporters.includes(world.rank) && mesh.place(...copies) === 0;
       if (!counts) noGrad(() => total.fill_(0));
       world.allReduce(total, { purpose: 'evaluation loss' }).wait();
     }
-    return noGrad(() => total.div(micros * tellers.length));
+    return noGrad(() => total.div(micros * reporters.length));
   }
 }
 

@@ -53,7 +53,7 @@ export interface Ranks {
   /** The axes along which ranks do and hold the same. */
   readonly copies: readonly Axis[];
   /** Those whose losses are the batch's: the data ranks, of the last stage of a pipeline. */
-  readonly tellers: readonly number[];
+  readonly reporters: readonly number[];
   /**
    * Those whose sums of squares make up the norm: of a pipeline, of each stage those like these.
    */
@@ -92,7 +92,7 @@ export async function ranksOf(
   return {
     ...{ world, data, shards, replicas, near, tokens, alike, layers, mesh, copies, localRank },
     isCopy: mesh.place(...copies) > 0 || (replicas?.rank ?? 0) > 0,
-    tellers: tellersOf(mesh, cuts),
+    reporters: reportersOf(mesh, cuts),
     counting: replicas
       ? shards.ranks.flatMap((rank) =>
           mesh.shape.ranksAlong(rank, ...(isCut ? ['tp' as const] : [])),
@@ -158,7 +158,7 @@ function uneven(key: string, size: number, { ranks }: ProcessGroup): DsError {
 /** Along which ranks share out gradients and state. */
 const shardAxes = (tokens: boolean): Axis[] => (tokens ? [...DATA, 'sp'] : [...DATA]);
 
-function tellersOf({ shape, coordinates }: Mesh, { stages, layers, tokens }: Cuts): number[] {
+function reportersOf({ shape, coordinates }: Mesh, { stages, layers, tokens }: Cuts): number[] {
   const pp = stages ? shape.sizes.pp - 1 : coordinates.pp;
   const tp = layers ? 0 : coordinates.tp;
   const sp = tokens ? 0 : coordinates.sp;

@@ -32,7 +32,7 @@ export class PieceQueue<Piece> implements AsyncIterableIterator<Piece> {
     this.ended = true;
     const { readers } = this;
     this.readers = [];
-    for (const reader of readers) this.tellEnd(reader);
+    for (const reader of readers) this.reportEnd(reader);
   }
 
   /** The reader gets `error` behind what was pushed. */
@@ -46,7 +46,7 @@ export class PieceQueue<Piece> implements AsyncIterableIterator<Piece> {
     if (piece !== undefined) return Promise.resolve({ value: piece, done: false });
     return new Promise((resolve, reject) => {
       const reader = { resolve, reject };
-      if (this.ended) this.tellEnd(reader);
+      if (this.ended) this.reportEnd(reader);
       else this.readers.push(reader);
     });
   }
@@ -63,7 +63,7 @@ export class PieceQueue<Piece> implements AsyncIterableIterator<Piece> {
     return this;
   }
 
-  private tellEnd({ resolve, reject }: Reader<Piece>): void {
+  private reportEnd({ resolve, reject }: Reader<Piece>): void {
     const { failure } = this;
     this.failure = null;
     if (failure) reject(failure.error);

@@ -116,7 +116,7 @@ export class StepRunner {
         return {
           sequences: ended,
           landed: () => arrival.reached(),
-          next: () => (sampled ? told(ended, sampledTokens(sampled, arrival.values())) : []),
+          next: () => (sampled ? reported(ended, sampledTokens(sampled, arrival.values())) : []),
         };
       }),
     );
@@ -172,6 +172,6 @@ export class StepRunner {
   }
 }
 
-function told(sequences: readonly Sequence[], tokens: readonly SampledToken[]): NextToken[] {
+function reported(sequences: readonly Sequence[], tokens: readonly SampledToken[]): NextToken[] {
   return sequences.map((sequence, i) => ({ sequence, sampled: tokens[i] as SampledToken }));
 }

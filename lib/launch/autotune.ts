@@ -79,10 +79,10 @@ function jobsOf(
   { job, remote }: LaunchJob,
   { name, asked }: { name: string; asked: AskedToEnd },
 ): Jobs {
-  let isTold = false;
-  const tellOnce = ({ code, message }: DsError): void => {
-    if (!isTold) process.stderr.write(`ds: ${code} | ${message}\n`);
-    isTold = true;
+  let isReported = false;
+  const reportOnce = ({ code, message }: DsError): void => {
+    if (!isReported) process.stderr.write(`ds: ${code} | ${message}\n`);
+    isReported = true;
   };
   return {
     slots: Math.max(...job.nodes.map(({ slots }) => slots.length)),
@@ -90,7 +90,7 @@ function jobsOf(
     isRemote: remote.length > 0,
     command: (args) => ['ds', ...wordsOf(options), name, ...args].map(quote).join(' '),
     async run(args, files) {
-      const logs = new JobLogs(files, tellOnce);
+      const logs = new JobLogs(files, reportOnce);
       const { line: write } = logs;
       const notice = (text: string): void => write('err', `ds: ${text}`);
       try {

@@ -316,43 +316,43 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   shortenInputs(inputs: readonly unknown[], seqlen: number): unknown[] {
     const cut = (value: unknown): unknown =>
       value instanceof Tensor ? firstTokens(value, seqlen) : value;
-    const [tokens, targets, told, ...rest] = inputs;
-    const given = this.told(told);
+    const [tokens, targets, reported, ...rest] = inputs;
+    const given = this.reported(reported);
     const { documents, positions } = given;
     const places = {
       ...(documents ? { documents: cut(documents) } : {}),
       ...(positions ? { positions: cut(positions) } : {}),
     };
-    const all = [cut(tokens), cut(targets), told && { ...given, ...places }, ...rest];
+    const all = [cut(tokens), cut(targets), reported && { ...given, ...places }, ...rest];
     return all.slice(0, inputs.length);
   }
 
   /** @internal Inputs of forward() that leave out what `drop` does: see DropsLayers. */
   dropLayers(
-    [tokens, targets = null, told, ...rest]: readonly unknown[],
+    [tokens, targets = null, reported, ...rest]: readonly unknown[],
     drop: { factors(layers: number): number[] },
   ): unknown[] {
     const layerFactors = drop.factors(this.config.layers);
-    return [tokens, targets, { ...this.told(told, 'layerFactors'), layerFactors }, ...rest];
+    return [tokens, targets, { ...this.reported(reported, 'layerFactors'), layerFactors }, ...rest];
   }
 
   /** @internal Inputs of forward() that give blocks what `drop` says: see DropsTokens. */
   dropTokens(
-    [tokens, targets = null, told, ...rest]: readonly unknown[],
+    [tokens, targets = null, reported, ...rest]: readonly unknown[],
     layerTokens: LayerTokens,
   ): unknown[] {
-    return [tokens, targets, { ...this.told(told, 'layerTokens'), layerTokens }, ...rest];
+    return [tokens, targets, { ...this.reported(reported, 'layerTokens'), layerTokens }, ...rest];
   }
 
   /**
    * What forward() is told beside tokens and targets, without `drawn`, which the configuration
    * draws. Throws DS_ARGUMENT.
    */
-  private told(given: unknown, drawn: keyof CausalInputs | null = null): CausalInputs {
+  private reported(given: unknown, drawn: keyof CausalInputs | null = null): CausalInputs {
     const op = `${this.constructor.name} inputs`;
-    const told = readOptions(op, given as CausalInputs | undefined, INPUTS);
-    const twice = drawn && told[drawn];
-    if (twice == null) return told;
+    const reported = readOptions(op, given as CausalInputs | undefined, INPUTS);
+    const twice = drawn && reported[drawn];
+    if (twice == null) return reported;
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: `${op}.${drawn}`,

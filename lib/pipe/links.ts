@@ -113,11 +113,11 @@ export class Links {
    * Runs a batch, `body`. Where it fails, ranks that wait to be told of shapes are told of that;
    * those that wait for a transfer learn of it through channels.
    */
-  async telling<Result>(body: () => Promise<Result>): Promise<Result> {
+  async reporting<Result>(body: () => Promise<Result>): Promise<Result> {
     try {
       return await body();
     } catch (error) {
-      await this.outlines.tellFailure(error);
+      await this.outlines.reportFailure(error);
       throw error;
     }
   }
@@ -127,7 +127,7 @@ export class Links {
    * have left.
    */
   async sendValues(transfer: Transfer, values: Values, kind: BatchKind): Promise<void> {
-    await this.outlines.tell(transfer, outlineOf(values, kind), kind);
+    await this.outlines.report(transfer, outlineOf(values, kind), kind);
     this.send(transfer, listOf(values));
   }
 

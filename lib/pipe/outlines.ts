@@ -1,6 +1,6 @@
 // Outlines: what a rank tells the next one of the values that it sends, through the job's store,
 // before they travel.
-import { type Distributed, type ProcessGroup, toldOf } from '../comm/index.js';
+import { type Distributed, type ProcessGroup, reportOf } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
 import { poll } from '../runtime/poll.js';
@@ -20,7 +20,7 @@ export interface Outline {
 }
 
 /** An outline, and what it is of. */
-interface Told extends Outline {
+interface Report extends Outline {
   rank: number;
   kind: BatchKind;
 }
@@ -50,7 +50,7 @@ export function outlineOf(values: Values, kind: BatchKind): Outline {
  * kinds have one order, so that ranks which begin with another one are told apart.
  */
 export class Outlines {
-  private readonly told = new Map<string, Outline>();
+  private readonly reported = new Map<string, Outline>();
   private readonly known = new Map<string, Outline>();
   /** By the stage that sends. */
   private readonly counts = new Map<number, number>();
@@ -69,20 +69,20 @@ export class Outlines {
   ) {}
 
   /** Of what `transfer` sends. Throws DS_SHAPE where shapes have changed and may not. */
-  async tell(transfer: Transfer, outline: Outline, kind: BatchKind): Promise<void> {
+  async report(transfer: Transfer, outline: Outline, kind: BatchKind): Promise<void> {
     const place = placeOf(transfer.stage, kind);
-    const before = this.told.get(place);
+    const before = this.reported.get(place);
     if (before && !this.options.dynamicShape) {
       if (JSON.stringify(before) !== JSON.stringify(outline)) {
         throw changed(transfer, before, outline);
       }
       return;
     }
-    this.told.set(place, outline);
+    this.reported.set(place, outline);
     const { rank, store } = this.job;
     await store?.set(
       this.nextKey(transfer.stage),
-      JSON.stringify({ rank, kind, ...outline } satisfies Told),
+      JSON.stringify({ rank, kind, ...outline } satisfies Report),
     );
   }
 
@@ -97,8 +97,8 @@ export class Outlines {
     if (known && !this.options.dynamicShape) return known;
     const key = this.nextKey(sender);
     const { store, timeout } = this.job;
-    const told = await unlessOver(group, store?.get(key, timeout) ?? Promise.resolve(''));
-    const outline = JSON.parse(told) as Told | Absence;
+    const reported = await unlessOver(group, store?.get(key, timeout) ?? Promise.resolve(''));
+    const outline = JSON.parse(reported) as Report | Absence;
     await store?.delete(key);
     if ('error' in outline) throw absent(transfer, outline);
     if (outline.kind !== kind) throw ofOtherKind(transfer, kind, outline);
@@ -110,16 +110,16 @@ export class Outlines {
    * Those that wait for an outline of this rank get `error` in its place, and all that was told is
    * forgotten. Never rejects: why the batch has failed says more than that the store is gone.
    */
-  async tellFailure(error: unknown): Promise<void> {
+  async reportFailure(error: unknown): Promise<void> {
     const { rank, store } = this.job;
-    const text = JSON.stringify({ rank, error: toldOf(error) } satisfies Absence);
+    const text = JSON.stringify({ rank, error: reportOf(error) } satisfies Absence);
     for (const stage of this.options.departures) {
-      const isToldAll = KINDS.every((kind) => this.told.has(placeOf(stage, kind)));
-      if (isToldAll && !this.options.dynamicShape) continue;
+      const isReportedToAll = KINDS.every((kind) => this.reported.has(placeOf(stage, kind)));
+      if (isReportedToAll && !this.options.dynamicShape) continue;
       await store?.set(this.nextKey(stage), text).catch(() => {});
     }
     this.failures++;
-    for (const known of [this.counts, this.told, this.known]) known.clear();
+    for (const known of [this.counts, this.reported, this.known]) known.clear();
   }
 
   private nextKey(stage: number): string {
@@ -133,18 +133,18 @@ export class Outlines {
 const placeOf = (stage: number, kind: BatchKind): string => `${kind}, stage ${stage}`;
 
 /** What `told` resolves with; rejects with DS_COMM once the job has failed. */
-async function unlessOver<Told>(group: ProcessGroup, told: Promise<Told>): Promise<Told> {
+async function unlessOver<Report>(group: ProcessGroup, reported: Promise<Report>): Promise<Report> {
   let isOver = false;
   const failure = poll(() => {
     if (!isOver) group.check();
     return isOver;
   });
   try {
-    await Promise.race([told, failure]);
-    return await told;
+    await Promise.race([reported, failure]);
+    return await reported;
   } finally {
     isOver = true;
-    told.catch(() => {});
+    reported.catch(() => {});
     failure.catch(() => {});
   }
 }
@@ -159,7 +159,7 @@ function absent({ stage }: Transfer, { rank, error }: Absence): DsError {
   });
 }
 
-function ofOtherKind({ stage }: Transfer, kind: BatchKind, { rank, kind: other }: Told): DsError {
+function ofOtherKind({ stage }: Transfer, kind: BatchKind, { rank, kind: other }: Report): DsError {
   return new DsError({
     code: 'DS_COMM',
     op: `pipeline, input of stage ${stage}`,

@@ -19,6 +19,6 @@ function leaveOne(): void {
 if (readFileSync instanceof Function) leaveOne();
 
 /** Calls `finalize` with what register() was told of an object once that has been collected. */
-export function finalizers<T>(finalize: (told: T) => void): FinalizationRegistry<T> {
+export function finalizers<T>(finalize: (reported: T) => void): FinalizationRegistry<T> {
   return new FinalizationRegistry<T>(finalize);
 }

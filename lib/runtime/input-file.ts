@@ -38,7 +38,7 @@ export class InputFile {
   static async open(path: string, { followLinks = true } = {}): Promise<InputFile> {
     const { O_RDONLY, O_NONBLOCK, O_NOFOLLOW } = constants;
     const flags = O_RDONLY | O_NONBLOCK | (followLinks ? 0 : O_NOFOLLOW);
-    const descriptor = await told<number>('open', path, (done) => open(path, flags, done));
+    const descriptor = await reported<number>('open', path, (done) => open(path, flags, done));
     try {
       const status = await statusOf(descriptor, path);
       if (!status.isFile()) throw notRegular(path, status);
@@ -69,7 +69,7 @@ export class InputFile {
     const into = new Uint8Array(bytes);
     for (let done = 0; done < bytes; ) {
       const file = this.open();
-      const count = await told<number>('read', this.path, (settle) =>
+      const count = await reported<number>('read', this.path, (settle) =>
         read(file, into, done, bytes - done, offset + done, settle),
       );
       if (count === 0) throw failed('read', this.path, `${bytes} bytes at ${offset}`, 'its end');
@@ -85,14 +85,14 @@ export class InputFile {
   readNow(offset: number, into: Uint8Array): void {
     const file = this.open();
     for (let done = 0; done < into.length; ) {
-      const count = toldNow('read', this.path, () =>
+      const count = reportedNow('read', this.path, () =>
         readSync(file, into, done, into.length - done, offset + done),
       );
       if (count === 0)
         throw failed('read', this.path, `${into.length} bytes at ${offset}`, 'its end');
       done += count;
     }
-    this.requireSame(toldNow('stat', this.path, () => fstatSync(file, { bigint: true })));
+    this.requireSame(reportedNow('stat', this.path, () => fstatSync(file, { bigint: true })));
   }
 
   /** The whole file, of at most `limit` bytes, as UTF-8. Throws DS_IO. */
@@ -137,7 +137,11 @@ const forgotten = finalizers<number>((descriptor) => closeSync(descriptor));
 type Settle<T> = (error: Error | null, value: T) => void;
 
 /** What a call of Node's with a callback gives; throws DS_IO. */
-function told<T>(operation: string, path: string, start: (done: Settle<T>) => void): Promise<T> {
+function reported<T>(
+  operation: string,
+  path: string,
+  start: (done: Settle<T>) => void,
+): Promise<T> {
   return new Promise((resolve, reject) => {
     const settle: Settle<T> = (cause, value) => {
       if (!cause) resolve(value);
@@ -152,7 +156,7 @@ function told<T>(operation: string, path: string, start: (done: Settle<T>) => vo
 }
 
 /** What a call of Node's gives; throws DS_IO. */
-function toldNow<T>(operation: string, path: string, call: () => T): T {
+function reportedNow<T>(operation: string, path: string, call: () => T): T {
   try {
     return call();
   } catch (error) {
@@ -162,7 +166,7 @@ function toldNow<T>(operation: string, path: string, call: () => T): T {
 }
 
 function statusOf(descriptor: number, path: string): Promise<BigIntStats> {
-  return told('stat', path, (done) => fstat(descriptor, { bigint: true }, done));
+  return reported('stat', path, (done) => fstat(descriptor, { bigint: true }, done));
 }
 
 function notRegular(path: string, status: BigIntStats): DsError {

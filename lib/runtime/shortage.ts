@@ -36,19 +36,19 @@ export function explainShortages(device: Kind, explain: () => Explanation): () =
 export function withOwners(error: unknown): unknown {
   if (!(error instanceof DsError) || error.code !== 'DS_OUT_OF_MEMORY') return error;
   const onHost = error.expected.includes('host memory');
-  const told: Explanation[] = [];
+  const reported: Explanation[] = [];
   for (const { device, explain } of owners) {
     if (onHost !== (device.kind === 'cpu')) continue;
     try {
-      told.push(explain());
+      reported.push(explain());
     } catch {
       // The shortage itself is what the caller must hear of.
     }
   }
-  if (told.length === 0) return error;
-  const held = told.map((each) => each.held).join('; ');
+  if (reported.length === 0) return error;
+  const held = reported.map((each) => each.held).join('; ');
   const { code, op, expected, got } = error;
-  const hint = told.map((each) => each.hint).join(' ');
+  const hint = reported.map((each) => each.hint).join(' ');
   const out = new DsError({ code, op, expected, got: `${got}; held: ${held}`, hint });
   out.stack = error.stack?.replace(error.message, () => out.message);
   return out;

@@ -110,7 +110,7 @@ function watched(calls: Calls, watcher: WorkWatcher): Calls {
  * does what is only recorded.
  */
 function enqueuing(calls: Calls, watcher: WorkWatcher) {
-  const tell = (handle: number, work: Omit<StreamWork, 'stream'>, enqueue: () => void): void => {
+  const report = (handle: number, work: Omit<StreamWork, 'stream'>, enqueue: () => void): void => {
     const stream = Stream.of(handle);
     if (stream && !isRecorded) watcher.enqueued({ ...work, stream }, enqueue);
     else enqueue();
@@ -119,15 +119,15 @@ function enqueuing(calls: Calls, watcher: WorkWatcher) {
     return { name: opNames[number] ?? 'op', by, bytes: null };
   };
   const run: Calls['run'] = (number, stream) =>
-    tell(stream, op(number, 'device'), () => calls.run(number, stream));
+    report(stream, op(number, 'device'), () => calls.run(number, stream));
   const runOnHost: Calls['runOnHost'] = (number, stream) =>
-    tell(stream, op(number, 'host'), () => calls.runOnHost(number, stream));
+    report(stream, op(number, 'host'), () => calls.runOnHost(number, stream));
   const copy: Calls['copy'] = (...words) => {
     const [bytes, stream] = [words[4], words[5]];
-    tell(stream, { name: 'copy', by: 'device', bytes }, () => calls.copy(...words));
+    report(stream, { name: 'copy', by: 'device', bytes }, () => calls.copy(...words));
   };
   const launchGraph: Calls['launchGraph'] = (graph, stream) =>
-    tell(stream, { name: 'graph', by: 'device', bytes: null }, () =>
+    report(stream, { name: 'graph', by: 'device', bytes: null }, () =>
       calls.launchGraph(graph, stream),
     );
   const beginCapture: Calls['beginCapture'] = (number) => {
@@ -145,7 +145,7 @@ function enqueuing(calls: Calls, watcher: WorkWatcher) {
     const kind = collectiveKinds[block[0] as number] ?? 'collective';
     const name = purpose === '' ? kind : `${kind} of ${purpose}`;
     let ticket = 0;
-    tell(stream, { name, by: 'device', bytes: null }, () => {
+    report(stream, { name, by: 'device', bytes: null }, () => {
       ticket = start();
     });
     return ticket;

@@ -7,13 +7,13 @@ const waiting = new WeakMap<EventTarget, Set<() => void>>();
 export function whenAborted(signal: AbortSignal, body: () => void): () => void {
   const bodies = waiting.get(signal) ?? new Set();
   waiting.set(signal, bodies.add(body));
-  signal.addEventListener('abort', tell); // The same function is added once.
+  signal.addEventListener('abort', report); // The same function is added once.
   return () => {
     bodies.delete(body);
-    if (bodies.size === 0) signal.removeEventListener('abort', tell);
+    if (bodies.size === 0) signal.removeEventListener('abort', report);
   };
 }
 
-function tell({ currentTarget }: Event): void {
+function report({ currentTarget }: Event): void {
   for (const body of waiting.get(currentTarget as EventTarget) ?? []) body();
 }

@@ -14,7 +14,7 @@ const FRAMES = 40;
 const LINES = 3;
 
 const library = dirname(__dirname) + sep;
-let told = false;
+let reported = false;
 
 interface Sample {
   made: WeakRef<Tensor>;
@@ -35,7 +35,7 @@ export class TensorGrowth {
 
   /** A step has ended. */
   stepped(live: number = liveTensors()): void {
-    if (told) return;
+    if (reported) return;
     if (live < this.last) this.restart(live);
     else this.steps++;
     this.last = live;
@@ -49,7 +49,7 @@ export class TensorGrowth {
     this.madeBefore = Math.max(1, this.made);
     this.made = 0;
     if (this.steps < CERTAIN) observeCreation((tensor) => this.sample(tensor));
-    else this.tell(growth, live);
+    else this.report(growth, live);
   }
 
   /** Stops sampling. */
@@ -76,8 +76,8 @@ export class TensorGrowth {
     this.samples.push({ made: new WeakRef(tensor), stack });
   }
 
-  private tell(growth: number, live: number): void {
-    told = true;
+  private report(growth: number, live: number): void {
+    reported = true;
     const counts = new Map<string, number>();
     for (const { stack } of this.samples) {
       const site = siteOf(stack.stack ?? '');
@@ -108,5 +108,5 @@ function siteOf(stack: string): string {
 
 /** @internal For tests: the next growth is told again. */
 export function forgetGrowth(): void {
-  told = false;
+  reported = false;
 }

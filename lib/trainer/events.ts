@@ -151,7 +151,7 @@ export class Listeners {
    * Calls, and awaits, those of the event's type and then those of any, in the order of their
    * coming.
    */
-  async tell(event: TrainerEvent): Promise<void> {
+  async report(event: TrainerEvent): Promise<void> {
     for (const type of [event.type, 'any'] as const) {
       for (const listener of [...(this.of.get(type) ?? [])]) await listener(event as never);
     }

@@ -86,12 +86,12 @@ async function* update<Batch>(
   book.read(counts.tokens());
   const parts = shareOut(engine, group.length);
   const divisor = counts.divisor(group, { ranks: engine.dpWorldSize, parts });
-  const told: TrainerEvent[] = [];
+  const reported: TrainerEvent[] = [];
   for (const micro of group) {
     const here = mover.moved(micro);
     scope(() => engine.backward(objective.shared(forward, here, divisor)));
     discard(here);
-    told.push(...book.settle()); // The device has the last update's numbers by now.
+    reported.push(...book.settle()); // The device has the last update's numbers by now.
   }
   if (divisor instanceof Tensor) divisor.dispose();
   const [lr = 0] = engine.getLr();
@@ -100,7 +100,7 @@ async function* update<Batch>(
   state.epoch = nextEpoch(state.epoch, length.updatesPerEpoch);
   const isDue = decisions.logs({ ...placeOf(state), isEpochEnd: false });
   book.enqueued({ ...placeOf(state), lr, isDue }, sequenceOf(group));
-  yield* told; // Whoever leaves here leaves a whole update.
+  yield* reported; // Whoever leaves here leaves a whole update.
 }
 
 /** Does what is due at a moment; why the run ends there, if it does. */

@@ -92,7 +92,7 @@ export function unwarmed(schedule: Schedule, warmup: number): string | null {
 }
 
 /** A schedule with all that its type can be told. */
-type Told = ScheduleOptions & typeof NEUTRAL;
+type Report = ScheduleOptions & typeof NEUTRAL;
 
 /** What types that have an option do not say of it. */
 const NEUTRAL = {
@@ -101,13 +101,13 @@ const NEUTRAL = {
 };
 
 /** A rate as a factor of the highest: `part` of the rise, or of the way after it, is done. */
-type Curve = (part: number, options: Told, span: ScheduleSpan) => number;
+type Curve = (part: number, options: Report, span: ScheduleSpan) => number;
 
 /** The lowest rate as a factor of the highest. A rate of 0 is no part of anything: it stays. */
-const leastOf = ({ minLr, minLrRate }: Told, { lr }: ScheduleSpan): number =>
+const leastOf = ({ minLr, minLrRate }: Report, { lr }: ScheduleSpan): number =>
   minLrRate ?? (lr > 0 ? minLr / lr : 0);
 
-const between = (fall: number, options: Told, span: ScheduleSpan): number => {
+const between = (fall: number, options: Report, span: ScheduleSpan): number => {
   const least = leastOf(options, span);
   return least + (1 - least) * fall;
 };
@@ -129,7 +129,7 @@ const RISES: Readonly<Record<Slope, (part: number) => number>> = {
   '1-sqrt': (part) => 1 - Math.sqrt(1 - part),
 };
 
-const FALLS: Readonly<Record<Slope, (part: number, options: Told) => number>> = {
+const FALLS: Readonly<Record<Slope, (part: number, options: Report) => number>> = {
   linear: (part) => 1 - part,
   cosine: (part, { cycles }) => wave(2 * cycles * part),
   '1-sqrt': (part) => 1 - Math.sqrt(part),
@@ -198,7 +198,7 @@ const OWN: Readonly<Record<ScheduleType, readonly OwnOption[]>> = {
 };
 
 /** Defaults that are other ones than those of the rest. */
-const DEFAULTS: { readonly [Type in ScheduleType]?: Partial<Told> } = {
+const DEFAULTS: { readonly [Type in ScheduleType]?: Partial<Report> } = {
   cosine_with_restarts: { cycles: 1 },
   polynomial: { minLr: 1e-7 },
 };
@@ -221,7 +221,7 @@ export function stepsOf(value: number, total: number): number {
  * `given` with its defaults. Throws DS_ARGUMENT for an unknown type, options that it has not, and
  * two of which each says the lowest rate.
  */
-export function readSchedule(given: Schedule): Told {
+export function readSchedule(given: Schedule): Report {
   const op = 'Trainer schedule';
   const options = readOptions(op, typeof given === 'string' ? { type: given } : given, OPTIONS);
   const { type, ...own } = options;
@@ -265,7 +265,7 @@ export function requireFall(schedule: Schedule, lr: number): void {
  */
 export class OwnSchedule extends PureSchedule {
   readonly name: string;
-  private readonly options: Told;
+  private readonly options: Report;
 
   /** Throws DS_ARGUMENT: see readSchedule() and requireFall(). */
   constructor(

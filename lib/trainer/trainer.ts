@@ -202,7 +202,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     signal?.addEventListener('abort', stop);
     try {
       if (signal?.aborted) stop();
-      return yield* this.told(session, { resume, resumeData });
+      return yield* this.reported(session, { resume, resumeData });
     } finally {
       this.isTraining = false;
       signal?.removeEventListener('abort', stop);
@@ -214,7 +214,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
    * Events of a run, as listeners and reports get them. If the caller leaves the loop, the update
    * under way ends: listeners and reports alone get its last events.
    */
-  private async *told(
+  private async *reported(
     session: Session<Batch>,
     beginning: Beginning,
   ): AsyncGenerator<TrainerEvent, EndEvent> {
@@ -225,7 +225,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     const next = async (): Promise<IteratorResult<TrainerEvent, EndEvent | null>> => {
       const result = await events.next();
       if (result.done) return result;
-      await this.listeners.tell(result.value);
+      await this.listeners.report(result.value);
       book.report(result.value);
       return result;
     };

@@ -33,9 +33,12 @@ test('a rank that fails keeps its error, and the others get its words', async ()
       return null;
     }),
   );
-  const told = { code: 'DS_CHECKPOINT', op: 'writing on rank 1: disk', expected: 'room' };
+  const reported = { code: 'DS_CHECKPOINT', op: 'writing on rank 1: disk', expected: 'room' };
   expect(said).toEqual([
-    { status: 'rejected', reason: expect.objectContaining({ ...told, got: 'none', hint: 'Go.' }) },
+    {
+      status: 'rejected',
+      reason: expect.objectContaining({ ...reported, got: 'none', hint: 'Go.' }),
+    },
     { status: 'rejected', reason: own },
   ]);
 });

@@ -11,10 +11,10 @@ async function main(options: InitOptions[]): Promise<void> {
     const [job, meanwhile] = await Promise.all([first, initDistributed()]);
     const same = meanwhile === job && (await initDistributed()) === job;
     const flat = { mesh: { dp: job.worldSize } };
-    const told = await initDistributed(flat).then(String, ({ message }: DsError) => message);
+    const reported = await initDistributed(flat).then(String, ({ message }: DsError) => message);
     const report = { rank: job.rank, size: job.worldSize, same, mesh: String(job.mesh.shape) };
     console.log(
-      JSON.stringify(job.mesh.size('dp') === job.worldSize ? report : { ...report, told }),
+      JSON.stringify(job.mesh.size('dp') === job.worldSize ? report : { ...report, reported }),
     );
     await job.destroy();
   } catch (error) {

@@ -77,10 +77,10 @@ test('calling it twice gives the same job', async () => {
 test('a mesh is that of the first call, on every rank', async () => {
   const tp2 = { mesh: { tp: 2 } };
   const reports = reportsOf(await runRanks('init-process', 2, { job: [tp2, tp2] }));
-  const told = expect.stringMatching(
+  const reported = expect.stringMatching(
     /^initDistributed mesh: expected tp 2, as the job was joined, got dp 2\. Give the mesh to the first/,
   );
-  const report = { size: 2, same: true, mesh: 'tp 2', told };
+  const report = { size: 2, same: true, mesh: 'tp 2', reported };
   expect(reports).toEqual([0, 1].map((rank) => ({ rank, ...report })));
 });
 

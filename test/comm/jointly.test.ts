@@ -4,7 +4,7 @@ import { cpu } from '../../lib/runtime/device.js';
 import type { Tickets } from '../../lib/runtime/job.js';
 
 /** What each group was told, by its name; collectives of all are over at once. */
-const told: [string, string][] = [];
+const reported: [string, string][] = [];
 
 function groupOf(name: string, ranks = [0, 1]): ProcessGroup {
   const tickets: Tickets = {
@@ -12,14 +12,14 @@ function groupOf(name: string, ranks = [0, 1]): ProcessGroup {
     wait: () => {},
     synchronize: () => {},
     done: () => true,
-    giveUp: (error) => void told.push([name, error]),
+    giveUp: (error) => void reported.push([name, error]),
   };
   return new ProcessGroup(name, ranks, 0, cpu(), tickets);
 }
 
 /** What comes out of a call that throws `error` after `before`. */
 function thrownFrom(groups: JointGroups, error: unknown, before = (): unknown => null): unknown {
-  told.length = 0;
+  reported.length = 0;
   try {
     jointly(groups, () => {
       before();
@@ -36,12 +36,12 @@ test('those that always take part are told, and others once something was begun 
   const groups = { always: [always, null, groupOf('alone', [0])], perhaps: [perhaps, always] };
   const error = new Error('a layer of mine');
   expect(thrownFrom(groups, error)).toBe(error);
-  expect(told).toEqual([['always', 'Error: a layer of mine']]);
+  expect(reported).toEqual([['always', 'Error: a layer of mine']]);
   perhaps.barrier();
   expect(thrownFrom(groups, error)).toBe(error);
-  expect(told.map(([name]) => name)).toEqual(['always']);
+  expect(reported.map(([name]) => name)).toEqual(['always']);
   expect(thrownFrom(groups, error, () => perhaps.barrier())).toBe(error);
-  expect(told.map(([name]) => name)).toEqual(['always', 'perhaps']);
+  expect(reported.map(([name]) => name)).toEqual(['always', 'perhaps']);
 });
 
 test('whatever is thrown goes on its way, and the others are told of it', () => {
@@ -49,8 +49,8 @@ test('whatever is thrown goes on its way, and the others are told of it', () => 
   const odd = [Object.create(null), Symbol('odd'), undefined, { toString: () => Symbol('no') }];
   for (const error of odd) {
     expect(thrownFrom(groups, error)).toBe(error);
-    expect(told).toHaveLength(1);
+    expect(reported).toHaveLength(1);
   }
   thrownFrom(groups, 'x'.repeat(5000));
-  expect(told[0]?.[1]).toHaveLength(2004);
+  expect(reported[0]?.[1]).toHaveLength(2004);
 });

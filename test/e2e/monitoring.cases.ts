@@ -142,8 +142,10 @@ async function asked(device: Device): Promise<void> {
   assert.ok(times && times.forward > 0 && times.backward > 0, JSON.stringify(times));
   assert.deepEqual(engine.phaseTimes(), times, 'asked twice');
   engine.synchronize();
-  const told = ['forward', 'backward', 'step'].map((name) => recorder.of(time(name)).at(-1)?.value);
-  assert.deepEqual(told, [times.forward, times.backward, times.step]);
+  const reported = ['forward', 'backward', 'step'].map(
+    (name) => recorder.of(time(name)).at(-1)?.value,
+  );
+  assert.deepEqual(reported, [times.forward, times.backward, times.step]);
   engine.destroy();
 }
 

@@ -164,23 +164,29 @@ async function noticesOf(
   const all = model.parameters();
   const modelParameters = [{ params: all.slice(0, 1) }, { params: all.slice(1), lr: 1e-5 }];
   const config = { ...tinyConfig({ precision: 'fp32', offload: false }), scheduler, ...more };
-  const told: string[] = [];
+  const reported: string[] = [];
   const { emitWarning } = process;
-  process.emitWarning = ((text: string) => void told.push(text)) as typeof emitWarning;
+  process.emitWarning = ((text: string) => void reported.push(text)) as typeof emitWarning;
   try {
     const { engine } = await initialize({ model, modelParameters, config, device });
     engine.destroy();
   } finally {
     process.emitWarning = emitWarning;
   }
-  return told;
+  return reported;
 }
 
 async function unusedRatesAreTold(device: Device): Promise<void> {
   const own = { warmup_max_lr: 1e-3, warmup_num_steps: 2 };
-  const [told, ...others] = await noticesOf({ type: 'WarmupLR', params: own }, device);
-  assert.match(told ?? '', /^scheduler\.params\.warmup_max_lr is 0\.001 for all parameter groups/);
-  assert.match(told ?? '', /0\.00001, have no effect: WarmupLR .*Write a list: one for each group/);
+  const [reported, ...others] = await noticesOf({ type: 'WarmupLR', params: own }, device);
+  assert.match(
+    reported ?? '',
+    /^scheduler\.params\.warmup_max_lr is 0\.001 for all parameter groups/,
+  );
+  assert.match(
+    reported ?? '',
+    /0\.00001, have no effect: WarmupLR .*Write a list: one for each group/,
+  );
   assert.deepEqual(others, []);
   const decay = { ...own, total_num_steps: 9 };
   assert.match(
@@ -198,8 +204,11 @@ async function unusedRatesAreTold(device: Device): Promise<void> {
 async function idleMomentumIsTold(device: Device): Promise<void> {
   const cycle = { cycle_min_lr: [1e-4, 1e-4], cycle_max_lr: [1e-3, 1e-3] };
   const sgd: DsConfig = { optimizer: { type: 'SGD', params: { lr: 1e-3, momentum: 0.9 } } };
-  const [told, ...others] = await noticesOf({ type: 'OneCycle', params: cycle }, device, sgd);
-  assert.match(told ?? '', /^cycle_momentum of OneCycle has no effect on SGD, which has no betas/);
+  const [reported, ...others] = await noticesOf({ type: 'OneCycle', params: cycle }, device, sgd);
+  assert.match(
+    reported ?? '',
+    /^cycle_momentum of OneCycle has no effect on SGD, which has no betas/,
+  );
   assert.deepEqual(others, []);
   const still = { ...cycle, cycle_momentum: false };
   assert.deepEqual(await noticesOf({ type: 'OneCycle', params: still }, device, sgd), []);

@@ -143,9 +143,9 @@ async function lossOfAllRanks(device: Device): Promise<void> {
     const all = [zero, one].flatMap((losses) => losses.slice(2 * step, 2 * step + 2));
     return all.reduce((a, b) => a + b) / 4;
   });
-  const told = (lines[0] as string[]).map((line) => Number(/ loss=([\d.]+)/.exec(line)?.[1]));
-  assert.equal(told.length, STEPS);
-  told.forEach((loss, i) => {
+  const reported = (lines[0] as string[]).map((line) => Number(/ loss=([\d.]+)/.exec(line)?.[1]));
+  assert.equal(reported.length, STEPS);
+  reported.forEach((loss, i) => {
     const wanted = expected[i] as number;
     assert.ok(Math.abs(loss - wanted) < 1e-4 * wanted, `${loss}, expected ${wanted}`);
   });

@@ -57,62 +57,62 @@ test('copies are apart by losses before squares', () => {
   expect(found([1, 1, 3, 3], [4, 4, 9, 9])).toBeNull();
 });
 
-test.each<[told: [bits: number, outline: number][], given: string, found: [number, number] | null]>(
+test.each<
+  [reported: [bits: number, outline: number][], given: string, found: [number, number] | null]
+>([
   [
     [
-      [
-        [7, 1],
-        [7, 1],
-        [8, 2],
-        [8, 2],
-      ],
-      'inputs',
-      null,
+      [7, 1],
+      [7, 1],
+      [8, 2],
+      [8, 2],
     ],
-    [
-      [
-        [7, 1],
-        [7, 1],
-        [8, 2],
-        [9, 2],
-      ],
-      'labels',
-      [2, 3],
-    ],
-    [
-      [
-        [7, 1],
-        [7, 3],
-        [8, 2],
-        [8, 2],
-      ],
-      'evaluated inputs',
-      [0, 1],
-    ],
-    [
-      [
-        [0, 0],
-        [7, 3],
-        [8, 2],
-        [0, 0],
-      ],
-      'inputs',
-      null,
-    ],
-    [
-      [
-        [0, 1],
-        [0, 1],
-        [0, 2],
-        [-1, 2],
-      ],
-      'inputs',
-      [2, 3],
-    ],
+    'inputs',
+    null,
   ],
-)('digests %j of %s: %j', (told, given, ranks) => {
+  [
+    [
+      [7, 1],
+      [7, 1],
+      [8, 2],
+      [9, 2],
+    ],
+    'labels',
+    [2, 3],
+  ],
+  [
+    [
+      [7, 1],
+      [7, 3],
+      [8, 2],
+      [8, 2],
+    ],
+    'evaluated inputs',
+    [0, 1],
+  ],
+  [
+    [
+      [0, 0],
+      [7, 3],
+      [8, 2],
+      [0, 0],
+    ],
+    'inputs',
+    null,
+  ],
+  [
+    [
+      [0, 1],
+      [0, 1],
+      [0, 2],
+      [-1, 2],
+    ],
+    'inputs',
+    [2, 3],
+  ],
+])('digests %j of %s: %j', (reported, given, ranks) => {
   const digestOf = (rank: number, what: string) => {
-    const [bits = 0, outline = 0] = what === given ? (told[rank] ?? []) : [5, 5];
+    const [bits = 0, outline = 0] = what === given ? (reported[rank] ?? []) : [5, 5];
     return { bits, outline };
   };
   const found = ranks && { ranks, axes: ['tp'], what: given };

@@ -14,7 +14,7 @@ function digests(device: Device, ...lists: readonly unknown[][]): [number, numbe
   const digest = new InputDigest({ bits, outline }, weights);
   const found = lists.map((values): [number, number] => {
     for (const value of values) digest.add(value);
-    digest.tell();
+    digest.report();
     const raw = bits.toRaw();
     const [sum = 0] = new Int32Array(raw.buffer, raw.byteOffset, 1);
     return [sum, outline.item()];

@@ -196,8 +196,8 @@ test('an engine trains as if its factors were given by hand, and judges by all l
 test('what is no list of inputs, and factors beside those drawn, are refused', async () => {
   const engine = await engineOf(gpt2());
   const { tokens, targets } = batch(0);
-  for (const told of [5, true, null, tokens, new Map(), { layerFactors: [1, 1, 1, 1] }]) {
-    expect(await refusal(() => engine.forward(tokens, targets, told))).toMatchObject({
+  for (const reported of [5, true, null, tokens, new Map(), { layerFactors: [1, 1, 1, 1] }]) {
+    expect(await refusal(() => engine.forward(tokens, targets, reported))).toMatchObject({
       code: 'DS_ARGUMENT',
       op: expect.stringMatching(/^GPT2 inputs/),
     });

@@ -372,7 +372,7 @@ describe('updates that may be tried out', () => {
 
   test('wait, as a notice says, where memory is for no more than that', async () => {
     const { n, given } = claimed({});
-    const told = claimed({ super_offload: true, gpu_share: 0 }).given;
+    const reported = claimed({ super_offload: true, gpu_share: 0 }).given;
     const warned = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
     const job = { world: { device: gpu }, worldSize: 1, rank: 0 } as never;
     const asking = (each: number, of = given) => {
@@ -385,8 +385,8 @@ describe('updates that may be tried out', () => {
     await expect(asking(10)).rejects.toMatchObject({ code: 'DS_OUT_OF_MEMORY' });
     expect(await asking(16)).toBe(given.config);
     // Who says that they are tried out has whole masters, and may have more memory than is free.
-    await expect(asking(13, told)).rejects.toThrow(/"super_offload": false/);
-    expect(await asking(15, told)).toBe(told.config);
+    await expect(asking(13, reported)).rejects.toThrow(/"super_offload": false/);
+    expect(await asking(15, reported)).toBe(reported.config);
     // Those of the share that the device finds are in halves.
     const shared = claimed({ super_offload: true }).given;
     expect(await asking(11, shared)).toBe(shared.config);

@@ -237,8 +237,8 @@ test('an engine that trains nothing gives layers all tokens', async () => {
 test('what is no list of inputs, and tokens beside those drawn, are refused', async () => {
   const engine = await engineOf();
   const { tokens, targets } = batch(0);
-  for (const told of [5, null, tokens, { layerTokens: { layers: [0], reserved: 2 } }]) {
-    expect(await refusal(() => engine.forward(tokens, targets, told))).toMatchObject({
+  for (const reported of [5, null, tokens, { layerTokens: { layers: [0], reserved: 2 } }]) {
+    expect(await refusal(() => engine.forward(tokens, targets, reported))).toMatchObject({
       code: 'DS_ARGUMENT',
       op: expect.stringMatching(/^GPT2 inputs/),
     });
@@ -323,10 +323,12 @@ describe('the section', () => {
   ])('for a model of %j layers is told to one of four: %i notices', async (total, notices) => {
     const spy = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
     await engineOf(config(ltd({ total_layer_num: total })));
-    const told = spy.mock.calls.map(([text]) => String(text));
+    const reported = spy.mock.calls.map(([text]) => String(text));
     spy.mockRestore();
-    const own = told.filter((text) => text.includes('total_layer_num is 8, and the model has 4'));
-    expect([told.length, own.length]).toEqual([notices, notices]);
+    const own = reported.filter((text) =>
+      text.includes('total_layer_num is 8, and the model has 4'),
+    );
+    expect([reported.length, own.length]).toEqual([notices, notices]);
   });
 
   test.each<[string, object, object]>([

@@ -21,13 +21,13 @@ export interface DiskJob {
   steps: number;
 }
 
-export type Told = Pick<DsError, 'code' | 'op' | 'expected' | 'got' | 'hint'>;
+export type Report = Pick<DsError, 'code' | 'op' | 'expected' | 'got' | 'hint'>;
 
 export interface DiskOutcome {
   losses: number[];
-  error: Told | null;
+  error: Report | null;
   /** What saving met after that. */
-  saving: Told | null;
+  saving: Report | null;
 }
 
 const options: Omit<TinyOptions, 'offload'> = {
@@ -52,7 +52,7 @@ function homeOf({ nvme, what }: DiskJob): Pick<TinyOptions, 'offload' | 'nvme' |
   return { offload: true, nvme };
 }
 
-function told(thrown: unknown): Told {
+function reported(thrown: unknown): Report {
   const { code, op, expected, got, hint } = thrown as DsError;
   return { code, op, expected, got, hint };
 }
@@ -64,7 +64,7 @@ async function main(): Promise<void> {
   const outcome: DiskOutcome = { losses: [], error: null, saving: null };
   const engine = await tinyEngine({ ...options, ...homeOf(job) }, distributed.world.device).catch(
     (thrown) => {
-      outcome.error = told(thrown);
+      outcome.error = reported(thrown);
       return null;
     },
   );
@@ -83,9 +83,9 @@ async function train(engine: Engine, job: DiskJob, outcome: DiskOutcome): Promis
       writeFileSync(job.armed, '');
     }
   } catch (thrown) {
-    outcome.error = told(thrown);
+    outcome.error = reported(thrown);
     await engine.saveCheckpoint(job.folder, { tag: 'after' }).catch((again) => {
-      outcome.saving = told(again);
+      outcome.saving = reported(again);
     });
   }
   engine.destroy();

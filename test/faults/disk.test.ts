@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { type RankResult, runRanks } from '../comm/ranks.js';
-import type { DiskJob, DiskOutcome, Told } from './disk-process.js';
+import type { DiskJob, DiskOutcome, Report } from './disk-process.js';
 
 const STEPS = 6;
 const SAVED = 3;
@@ -73,7 +73,7 @@ async function requireResumed(name: string, more: Partial<DiskJob> = {}): Promis
   expect(resumed).toEqual({ losses: reference.slice(SAVED), error: null, saving: null });
 }
 
-describe.each<[fault: string, told: Partial<Record<keyof Told, RegExp>>]>([
+describe.each<[fault: string, reported: Partial<Record<keyof Report, RegExp>>]>([
   ['write-error', { op: /^write .*optimizer state of rank 0$/, got: /EIO|errno 5/, hint: /log/ }],
   ['write-full', { op: /^write /, got: /errno 28/, hint: /Free space/ }],
   ['read-error', { op: /^read .*optimizer state of rank 0$/, got: /errno 5/, hint: /log/ }],
@@ -88,7 +88,7 @@ describe.each<[fault: string, told: Partial<Record<keyof Told, RegExp>>]>([
       expected: expect.stringMatching(/bytes at offset \d+/),
     });
     for (const [field, pattern] of Object.entries(says)) {
-      expect(error?.[field as keyof Told]).toMatch(pattern);
+      expect(error?.[field as keyof Report]).toMatch(pattern);
     }
     expect(saving).toMatchObject({ code: 'DS_IO', op: error?.op });
     requireIntact(fault);

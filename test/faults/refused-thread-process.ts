@@ -27,7 +27,7 @@ async function load(): Promise<string> {
 }
 
 /** What `body` gives, or the code and words of its error. */
-async function told(body: () => Promise<string>): Promise<string> {
+async function reported(body: () => Promise<string>): Promise<string> {
   try {
     return await body();
   } catch (error) {
@@ -54,9 +54,9 @@ async function main(dir: string): Promise<void> {
     await engine.checkpointDone();
     return 'saved';
   };
-  const before = [await told(load), await told(save)];
+  const before = [await reported(load), await reported(save)];
   await takeDescriptors();
-  console.log(JSON.stringify([...before, await told(load), await told(save)]));
+  console.log(JSON.stringify([...before, await reported(load), await reported(save)]));
   engine.destroy();
 }
 

@@ -14,7 +14,7 @@ addon.keepWork(true);
 writeFileSync(armed, '');
 
 /** What `body` gives, or the code and words of its error. */
-async function told(body) {
+async function reported(body) {
   try {
     return await body();
   } catch (error) {
@@ -22,7 +22,7 @@ async function told(body) {
   }
 }
 
-const swapped = await told(() => {
+const swapped = await reported(() => {
   const tuning = Float64Array.of(BLOCK, DEPTH, CHECKERS, memory, 0, 4 * PAGE);
   const file = addon.openSwapFile(folder, 'state', 'a test', 4 * PAGE, tuning);
   const bytes = Uint8Array.from({ length: 4 * PAGE }, (_, i) => i % 251);
@@ -37,6 +37,6 @@ const swapped = await told(() => {
   addon.releaseSwapFile(file);
   return back.every((byte, i) => byte === bytes[i]) ? 'swapped' : 'other bytes';
 });
-const asked = await told(() => addon.syncPath(folder).then(() => 'asked'));
+const asked = await reported(() => addon.syncPath(folder).then(() => 'asked'));
 const traced = addon.takeWork().split('\n').length - 1;
 console.log(JSON.stringify([swapped, asked, traced]));

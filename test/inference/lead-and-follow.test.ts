@@ -20,22 +20,22 @@ const idle = { isBusy: false, close: async () => {} } as StepLoop;
 
 test('ranks that follow hear of the first one while it is idle, and of its end', async () => {
   jest.useFakeTimers();
-  const told: string[] = [];
-  const line = { tell: ({ kind }: Message) => told.push(kind), close: () => {} };
+  const reported: string[] = [];
+  const line = { report: ({ kind }: Message) => reported.push(kind), close: () => {} };
   const lead = new Lead(line as unknown as StepLine, 4000, () => idle);
   jest.advanceTimersByTime(9000);
-  expect(told).toEqual([]);
+  expect(reported).toEqual([]);
   await lead.follow();
   jest.advanceTimersByTime(2000);
-  expect(told).toEqual(['pulse', 'pulse']);
+  expect(reported).toEqual(['pulse', 'pulse']);
   lead.announce(batch);
   lead.rest();
   lead.rest();
   jest.advanceTimersByTime(2000);
-  expect(told.slice(2)).toEqual(['step', 'rest', 'pulse']);
+  expect(reported.slice(2)).toEqual(['step', 'rest', 'pulse']);
   await lead.close();
   jest.advanceTimersByTime(9000);
-  expect(told.slice(5)).toEqual(['end']);
+  expect(reported.slice(5)).toEqual(['end']);
   jest.useRealTimers();
 });
 

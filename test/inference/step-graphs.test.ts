@@ -11,7 +11,7 @@ const V = 3;
 
 /** Records nothing: what it was given runs again. Says what became of each step, by its number. */
 function recorder(fail: (count: number) => (Error & { isLate?: boolean }) | null = () => null) {
-  const told: string[] = [];
+  const reported: string[] = [];
   let made = 0;
   const record: Recorder = (_device, body, onRun) => {
     const id = made++;
@@ -20,10 +20,10 @@ function recorder(fail: (count: number) => (Error & { isLate?: boolean }) | null
     body();
     onRun();
     if (error) throw error;
-    told.push(`record ${id}`);
-    return { launch: body, dispose: () => told.push(`drop ${id}`) };
+    reported.push(`record ${id}`);
+    return { launch: body, dispose: () => reported.push(`drop ${id}`) };
   };
-  return { record, told };
+  return { record, reported };
 }
 
 function graphsWith(record: Recorder): StepGraphs {
@@ -59,24 +59,24 @@ const forms = [1, 2, 4, 8, 16, 24, 32].flatMap((rows) =>
 );
 
 test('a step is recorded once for its form, and what was not run for longest goes', () => {
-  const { record, told } = recorder();
+  const { record, reported } = recorder();
   const graphs = graphsWith(record);
   forms.slice(0, 48).forEach(([rows, width], i) => {
     expect(step(graphs, rows, width, i)).toEqual(Array(rows * V).fill(i));
   });
-  expect(told).toHaveLength(48);
+  expect(reported).toHaveLength(48);
   expect(step(graphs, 1, 8, 0)).toEqual([0, 0, 0]);
-  expect(told).toHaveLength(48);
+  expect(reported).toHaveLength(48);
   step(graphs, ...(forms[48] as [number, number]), 48);
   step(graphs, ...(forms[49] as [number, number]), 49);
   // The first one was run again since.
-  expect(told.slice(48)).toEqual(['drop 1', 'record 48', 'drop 2', 'record 49']);
+  expect(reported.slice(48)).toEqual(['drop 1', 'record 48', 'drop 2', 'record 49']);
   expect(graphs.count).toBe(48);
   step(graphs, 1, 16, 5);
-  expect(told.slice(52)).toEqual(['drop 3', 'record 50']);
+  expect(reported.slice(52)).toEqual(['drop 3', 'record 50']);
   graphs.dispose();
   expect(graphs.count).toBe(0);
-  expect(told.filter((one) => one.startsWith('drop'))).toHaveLength(51);
+  expect(reported.filter((one) => one.startsWith('drop'))).toHaveLength(51);
 });
 
 test.each(['before it has run', 'late'])('memory is too short for a record, %s', async (when) => {
@@ -84,7 +84,7 @@ test.each(['before it has run', 'late'])('memory is too short for a record, %s',
     if (id !== 9) return null;
     return when === 'late' ? Object.assign(short(), { isLate: true }) : short();
   };
-  const { record, told } = recorder(fail);
+  const { record, reported } = recorder(fail);
   const graphs = graphsWith(record);
   const warnings = await warningsDuring(() => {
     forms.slice(0, 12).forEach(([rows, width], i) => {
@@ -93,7 +93,7 @@ test.each(['before it has run', 'late'])('memory is too short for a record, %s',
   });
   expect(warnings).toHaveLength(1);
   expect(warnings[0]).toMatch(/at most 5 recorded steps/);
-  expect(told.filter((one) => one.startsWith('drop'))).toHaveLength(9);
+  expect(reported.filter((one) => one.startsWith('drop'))).toHaveLength(9);
   expect(graphs.count).toBe(2);
   for (const [i, [rows, width]] of forms.slice(20, 30).entries()) step(graphs, rows, width, i);
   expect(graphs.count).toBe(5);

@@ -172,8 +172,8 @@ function givesMemoryBack(device: Device): void {
   assert.ok(both >= 224 - CHUNK, `${both} MB of two records`);
   first.dispose();
   const one = reserved() - before;
-  const told = `${one} MB of one record, ${both} of two`;
-  assert.ok(one >= 96 - CHUNK && one <= both - 128 + 2 * CHUNK, told);
+  const reported = `${one} MB of one record, ${both} of two`;
+  assert.ok(one >= 96 - CHUNK && one <= both - 128 + 2 * CHUNK, reported);
   out.fill_(0);
   second.launch();
   assert.deepEqual(out.narrow(0, 0, 2).toArray(), [32, 32]);

@@ -83,7 +83,7 @@ console.log(JSON.stringify({ RANK, CROSS_RANK, LOCAL_RANK, WORLD_SIZE, CUDA_VISI
 const HOLD = 'setInterval(() => {}, 1000);';
 
 /** What ranks printed as JSON, by rank. */
-function told(stdout: string): Record<string, unknown>[] {
+function reported(stdout: string): Record<string, unknown>[] {
   const texts = stdout.split('\n').filter((line) => line.includes('{'));
   return texts
     .map((text) => JSON.parse(text.slice(text.indexOf('{'))) as Record<string, unknown>)
@@ -97,7 +97,7 @@ test('arguments, folders and variables arrive unchanged and execute nothing', as
   const args = ['--ssh_port', '2222', '--launcher_args', words, 'script.js', ...ODD];
   const { code, stdout, stderr } = await start(args, TELL, { NCCL_ODD: value }).finished;
   expect({ code, stderr }).toEqual({ code: 0, stderr: expect.not.stringContaining('Error') });
-  const ranks = told(stdout);
+  const ranks = reported(stdout);
   const common = {
     WORLD_SIZE: '3',
     NCCL_ODD: value,
@@ -188,13 +188,16 @@ test('a lost connection ends the ranks on both sides of it', async () => {
 
 test('filters and limits choose hosts and slots', async () => {
   const include = await start(['-i', 'node.b:1', 'script.js'], TELL).finished;
-  expect(told(include.stdout)).toMatchObject([
+  expect(reported(include.stdout)).toMatchObject([
     { RANK: '0', WORLD_SIZE: '1', CROSS_RANK: '0', HOST: 'node.b', CUDA_VISIBLE_DEVICES: '1' },
   ]);
   const exclude = await start(['-e', 'node.b:0', 'script.js'], TELL).finished;
-  expect(told(exclude.stdout)).toMatchObject([{ HOST: 'node.a' }, { CUDA_VISIBLE_DEVICES: '1' }]);
+  expect(reported(exclude.stdout)).toMatchObject([
+    { HOST: 'node.a' },
+    { CUDA_VISIBLE_DEVICES: '1' },
+  ]);
   const limited = await start(['--num_nodes', '1', '--num_procs', '1', 'script.js'], TELL).finished;
-  expect(told(limited.stdout)).toMatchObject([{ HOST: 'node.a', CUDA_VISIBLE_DEVICES: '' }]);
+  expect(reported(limited.stdout)).toMatchObject([{ HOST: 'node.a', CUDA_VISIBLE_DEVICES: '' }]);
   const tooMany = await start(['--num_gpus', '2', 'script.js'], TELL).finished;
   expect(tooMany).toMatchObject({ code: 2 });
   expect(tooMany.stderr).toContain('--num_gpus: expected at most the 1 slots of node.a, got 2');
@@ -203,7 +206,7 @@ test('filters and limits choose hosts and slots', async () => {
 test('without ssh, one node of the hostfile runs here', async () => {
   const args = ['--no_ssh', '--node_rank', '1', 'script.js'];
   const { stdout } = await start(args, TELL, { DS_JOB_SECRET: 'shared' }).finished;
-  expect(told(stdout)).toMatchObject([
+  expect(reported(stdout)).toMatchObject([
     { RANK: '1', WORLD_SIZE: '3', DS_JOB_SECRET: 'shared' },
     { RANK: '2', LOCAL_RANK: '1' },
   ]);

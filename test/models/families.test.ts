@@ -259,8 +259,8 @@ describe('what the keys of GPT-2 mean', () => {
     expect(read.describe().config).toMatchObject(dropped);
     const set = (dropout: number) => ({ resid_pdrop: dropout, embd_pdrop: dropout, attn_pdrop: 0 });
     for (const dropout of [0, 0.25]) {
-      const told = await GPT2.fromPretrained(home, { dropout });
-      expect(told.describe().config).toMatchObject(set(dropout));
+      const reported = await GPT2.fromPretrained(home, { dropout });
+      expect(reported.describe().config).toMatchObject(set(dropout));
       expect(tiny({ dropout }).describe().config).toMatchObject(set(dropout));
     }
     expect(tiny().describe().config).toMatchObject(set(0));
@@ -360,7 +360,7 @@ describe('what a folder says beside the numbers', () => {
   const json = (file: string) => JSON.parse(readFileSync(file, 'utf8'));
 
   /** A folder of `model`, which says more. */
-  async function told(model: nn.models.CausalLM): Promise<string> {
+  async function reported(model: nn.models.CausalLM): Promise<string> {
     const home = await write(model, said);
     writeFileSync(join(home, 'generation_config.json'), JSON.stringify(generation));
     return home;
@@ -370,7 +370,7 @@ describe('what a folder says beside the numbers', () => {
     ['Qwen2', () => new Qwen2({ ...sizes, padTokenId: 4 })],
     ['GPT2', () => new GPT2({ vocabSize: 31, maxSeq: 8, layers: 2, heads: 2, channels: 8 })],
   ])('is saved with it again: %s', async (_name, make) => {
-    const read = await fromPretrained(await told(make()), { dtype: 'bf16' });
+    const read = await fromPretrained(await reported(make()), { dtype: 'bf16' });
     const files = await read.save(join(dir, 'again'));
     expect(files.map((file) => file.slice(dir.length))).toEqual([
       '/again/config.json',
@@ -392,7 +392,7 @@ describe('what a folder says beside the numbers', () => {
 
   test('is in what a checkpoint exports, too', async () => {
     const { engine } = await initialize({
-      model: await fromPretrained(await told(new Qwen3({ ...sizes, padTokenId: 4 }))),
+      model: await fromPretrained(await reported(new Qwen3({ ...sizes, padTokenId: 4 }))),
       config: { train_batch_size: 1, optimizer: { type: 'SGD', params: { lr: 0 } } },
       device: 'cpu',
     });

@@ -78,10 +78,10 @@ export function requireEqual(
   for (const [rank, { losses, norms, skipped }] of own.entries()) {
     const expected = alone[shape.coordinates(rank).dp] as LegReport;
     // A pipeline gives the mean over the data ranks.
-    const tellers = shape.sizes.pp > 1 ? alone : [expected];
+    const reporters = shape.sizes.pp > 1 ? alone : [expected];
     losses.forEach((loss, i) => {
-      const sum = tellers.reduce((total, one) => total + (one.losses[i] as number), 0);
-      requireNear(loss, sum / tellers.length, tolerance, `${place}, loss ${i} of ${rank}`);
+      const sum = reporters.reduce((total, one) => total + (one.losses[i] as number), 0);
+      requireNear(loss, sum / reporters.length, tolerance, `${place}, loss ${i} of ${rank}`);
     });
     norms.forEach((norm, i) => {
       requireNear(norm ?? -1, expected.norms[i] ?? -1, ofNorms, `${place}, norm ${i}`);

@@ -80,11 +80,11 @@ test.each<[Options['schedule'], string, number]>([
   const scheduler = { type, params: { ...params, ...total } };
   const deepspeed = { train_micro_batch_size_per_gpu: 'auto', scheduler } as Options['deepspeed'];
   const { lrScheduler } = await tinyTrainer({ deepspeed, schedule }).engine();
-  const told = spy.mock.calls.map(([text]) => String(text));
+  const reported = spy.mock.calls.map(([text]) => String(text));
   spy.mockRestore();
   expect(lrScheduler.schedules[0]?.name).toBe(type);
-  expect(told).toHaveLength(notices);
-  for (const text of told) {
+  expect(reported).toHaveLength(notices);
+  for (const text of reported) {
     expect(text).toContain(`${type}, drives the rate: schedule "cosine" (--lr_scheduler_type) has`);
   }
 });
@@ -96,9 +96,9 @@ test.each<[Options, string | null]>([
 ])('%j and its notice', async (options, expected) => {
   const spy = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
   const engine = await tinyTrainer(options).engine();
-  const told = spy.mock.calls.map(([text]) => String(text));
+  const reported = spy.mock.calls.map(([text]) => String(text));
   spy.mockRestore();
-  expect(told).toEqual(expected ? [expect.stringContaining(expected)] : []);
+  expect(reported).toEqual(expected ? [expect.stringContaining(expected)] : []);
   expect(engine.getLr()[0]).toBe(options.warmup === 2 ? 0 : 3e-3);
 });
 

@@ -243,9 +243,9 @@ async function stoppedAlike(device: Device, more: JsonObject = {}): Promise<void
     resumed.forEach((_, i) => {
       const { weights, events } = alike(second, i);
       assert.deepEqual(weights, unbroken.weights);
-      const told = [...(stopped[i] as RanksReport).events, ...events];
+      const reported = [...(stopped[i] as RanksReport).events, ...events];
       const logsOf = (all: string[]): string[] => all.filter((event) => event.startsWith('log'));
-      assert.deepEqual(logsOf(told), logsOf(unbroken.events));
+      assert.deepEqual(logsOf(reported), logsOf(unbroken.events));
     });
   });
 }

@@ -357,13 +357,13 @@ test.each<[string, Options]>([
   async (_, options) => {
     const save = options.save && { dir, every: 2 };
     const one = trainer({ ...options, save, log: { every: 2 }, epochs: 1 });
-    const told: [number, number][] = [];
+    const reported: [number, number][] = [];
     one.on('log', ({ step, tokens, tokensPerSecond }) => {
-      told.push([step, tokens]);
+      reported.push([step, tokens]);
       expect(tokensPerSecond).toBeGreaterThan(0);
     });
     await one.train();
-    expect(told).toEqual([2, 4, 5].map((step) => [step, step * 2 * SEQ]));
+    expect(reported).toEqual([2, 4, 5].map((step) => [step, step * 2 * SEQ]));
   },
 );
 

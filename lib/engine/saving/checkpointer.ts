@@ -118,7 +118,7 @@ export class Checkpointer {
   private async saved(dir: string, given: SaveOptions): Promise<string> {
     this.use.requireLoaded('saveCheckpoint');
     const { engine, world } = this;
-    const read = readOrTell(world, BEGIN_SAVE, () => readSave(given, engine));
+    const read = readOrReport(world, BEGIN_SAVE, () => readSave(given, engine));
     // An asynchronous save takes its state within the call: nothing is awaited where all is well.
     const { options, wanted } = 'then' in read ? await read : read;
     const target = targetOf(engine, dir, options);
@@ -165,7 +165,7 @@ export class Checkpointer {
   private async loadNow(dir: string, given: LoadOptions): Promise<LoadedCheckpoint> {
     const { engine, world } = this;
     const read = () => readLoad(dir, given);
-    const options = await readOrTell(world, BEGIN_LOAD, read);
+    const options = await readOrReport(world, BEGIN_LOAD, read);
     await this.done();
     resync(engine.parts);
     engine.synchronize();
@@ -189,7 +189,7 @@ export class Checkpointer {
     given: ExportWeightsOptions,
   ): Promise<string> {
     const { engine, world } = this;
-    const without = await readOrTell(world, BEGIN_EXPORT, () => withoutFrozen(given));
+    const without = await readOrReport(world, BEGIN_EXPORT, () => withoutFrozen(given));
     await this.done();
     resync(engine.parts);
     engine.synchronize();
@@ -329,7 +329,7 @@ export class Checkpointer {
  * that when the other ranks have it, in the exchange `begin`, by which their call begins in the
  * same world.
  */
-function readOrTell<Options>(
+function readOrReport<Options>(
   world: CheckpointWorld,
   begin: string,
   read: () => Options,

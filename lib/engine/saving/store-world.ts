@@ -134,7 +134,7 @@ export class StoreWorld implements CheckpointWorld {
 
   /** This rank's part of the next exchange; those of the others are not waited for. */
   async announce(label: string, value: JsonValue): Promise<void> {
-    await this.tell(this.round++, { label, value, stood: null });
+    await this.report(this.round++, { label, value, stood: null });
   }
 
   async exchange(label: string, value: JsonValue): Promise<JsonValue[]> {
@@ -152,7 +152,7 @@ export class StoreWorld implements CheckpointWorld {
   private async meet(round: number, label: string, value: JsonValue): Promise<(Message | null)[]> {
     const isCall = CALLS.has(label);
     const own: Message = { label, value, stood: isCall ? await this.arrive(round) : null };
-    await this.tell(round, own);
+    await this.report(round, own);
     const waiting = new Waiting(
       this.options.timeout,
       isCall ? () => this.stand(round, label) : null,
@@ -198,7 +198,7 @@ export class StoreWorld implements CheckpointWorld {
     throw error;
   }
 
-  private async tell(round: number, message: JsonObject): Promise<void> {
+  private async report(round: number, message: JsonObject): Promise<void> {
     const text = JSON.stringify(message).replace(/[^ -~]/g, escaped);
     const key = this.key(round, this.rank);
     const keys = [key];

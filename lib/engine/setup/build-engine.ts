@@ -349,7 +349,7 @@ function assemble(
       state: holdings.state,
       maxNorm: config.gradient_clipping,
       skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
-      wishesToStop: () => stop.isWished,
+      requestsStop: () => stop.isRequested,
       accumulationSteps: () => batch.accumulationSteps,
       columns: columnsOf(decisions.plan, stage.partitions, ranks),
     }),

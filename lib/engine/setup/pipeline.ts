@@ -74,10 +74,10 @@ function optionsOf(module: Module, { pipeline }: ResolvedConfig): PipelineOption
   const { partitionMethod: method, seedLayers } = own ?? {};
   const isOne = partition === 'best' || method?.toLowerCase() === partition.toLowerCase();
   if (method !== undefined && !isOne) {
-    throw toldTwice('partition', JSON.stringify(partition), 'partitionMethod', method);
+    throw reportedTwice('partition', JSON.stringify(partition), 'partitionMethod', method);
   }
   if (seedLayers === false && seed_layers) {
-    throw toldTwice('seed_layers', 'true', 'seedLayers', seedLayers);
+    throw reportedTwice('seed_layers', 'true', 'seedLayers', seedLayers);
   }
   const best = own ? {} : { partitionMethod: 'flops' as const };
   return {
@@ -88,7 +88,7 @@ function optionsOf(module: Module, { pipeline }: ResolvedConfig): PipelineOption
   };
 }
 
-function toldTwice(key: string, got: string, option: string, own: unknown): DsError {
+function reportedTwice(key: string, got: string, option: string, own: unknown): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: `pipeline.${key}`,

@@ -1,7 +1,7 @@
 // The ranks of a job while engines are built: what they tell each other then, one engine after the
 // other, and how all of them learn where one cannot go on.
 import type { JsonData, JsonValue } from '../../../types/json.js';
-import { type Distributed, toldOf } from '../../comm/index.js';
+import { type Distributed, reportOf } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import { StoreWorld } from '../saving/store-world.js';
 
@@ -41,7 +41,7 @@ class SetupWorld {
     if (this.shared.has(error as Error)) return;
     const turn = this.last
       .catch(() => {})
-      .then(() => this.world.announce(OP, { error: toldOf(error) }))
+      .then(() => this.world.announce(OP, { error: reportOf(error) }))
       .catch(() => {}); // Where the job is over, the others learn of that.
     this.last = turn;
     await turn;
@@ -89,7 +89,7 @@ export async function exchanged<Data extends JsonData<Data>>(
  * Runs this rank's part of initialize(). Where it throws alone, the others get DS_COMM with that in
  * place of what they would exchange next.
  */
-export async function orTell<Result>(
+export async function orReport<Result>(
   job: Distributed,
   body: () => Promise<Result>,
 ): Promise<Result> {

@@ -23,20 +23,20 @@ type Shapes = Readonly<Record<Part, string | null>>;
  */
 export class BatchShapes {
   private readonly name: string;
-  private told = '';
+  private reported = '';
 
   /** Every rank of the job makes it in the same order. */
   constructor(private readonly job: Distributed) {
     this.name = job.nextName('batch shapes');
   }
 
-  async tell(batches: readonly PipelineBatch[]): Promise<void> {
+  async report(batches: readonly PipelineBatch[]): Promise<void> {
     const { store, rank } = this.job;
     if (!store || batches.length === 0) return;
     const [inputs, labels] = [0, 1].map((part) => shapesOf(batches.map((batch) => batch[part])));
     const text = JSON.stringify({ inputs, labels } as Shapes);
-    if (text === this.told) return;
-    this.told = text;
+    if (text === this.reported) return;
+    this.reported = text;
     await store.set(this.keyOf(rank), text);
   }
 
@@ -47,8 +47,8 @@ export class BatchShapes {
   async explain(error: unknown, step: number): Promise<unknown> {
     const { store } = this.job;
     const isOwn = !(error instanceof DsError && error.code === 'DS_COMM');
-    if (!isOwn || !store || this.told === '') return error;
-    const own = JSON.parse(this.told) as Shapes;
+    if (!isOwn || !store || this.reported === '') return error;
+    const own = JSON.parse(this.reported) as Shapes;
     for (const rank of this.readers()) {
       const what = await this.difference(own, rank).catch(() => null);
       if (!what) continue;

@@ -3,7 +3,7 @@
 import type { Axis, MeshShape } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import { MODEL } from '../ranks.js';
-import type { Given, ToldRows } from './step-rows.js';
+import type { Given, ReportedRows } from './step-rows.js';
 
 /** Relative: kernels that add in no fixed order differ by less, and other samples by more. */
 const LOSS_TOLERANCE = 1e-3;
@@ -58,13 +58,13 @@ export interface Among {
  * given nothing of a kind is not compared: stages in the middle of a pipeline read no batch.
  */
 export function findOtherBatch(
-  rows: Pick<ToldRows, 'digestOf'>,
+  rows: Pick<ReportedRows, 'digestOf'>,
   { shape, compared }: Among,
 ): Apart | null {
   for (const group of shape.groups(...MODEL)) {
     for (const what of compared) {
-      const told = group.map((rank) => ({ rank, ...rows.digestOf(rank, what) }));
-      const [first, ...others] = told.filter(({ outline }) => outline !== 0);
+      const reported = group.map((rank) => ({ rank, ...rows.digestOf(rank, what) }));
+      const [first, ...others] = reported.filter(({ outline }) => outline !== 0);
       const other = others.find(
         ({ bits, outline }) => bits !== first?.bits || outline !== first.outline,
       );
@@ -80,7 +80,7 @@ export function findOtherBatch(
  * rounding may have driven copies apart.
  */
 export function findCopiesApart(
-  rows: Pick<ToldRows, 'lossOf' | 'squaresOf'>,
+  rows: Pick<ReportedRows, 'lossOf' | 'squaresOf'>,
   among: Among,
 ): Apart | null {
   const lossOf = (rank: number) => Float32Array.of(rows.lossOf(rank));

@@ -68,7 +68,7 @@ export interface DigestSlots {
 }
 
 /**
- * Adds up the tensors that a rank is given between two calls of tell(). The device computes the
+ * Adds up the tensors that a rank is given between two calls of report(). The device computes the
  * sum of weighted bytes in the order of its compute stream, and the host waits for nothing. Shapes,
  * dtypes, and values in host memory of a GPU engine, enter through the outline.
  */
@@ -76,8 +76,8 @@ export class InputDigest {
   private outline = 0x811c9dc5;
   private chunks = 0;
   private isEmpty = true;
-  private told = 0;
-  private areBitsTold = false;
+  private reported = 0;
+  private areBitsReported = false;
 
   constructor(
     private readonly slots: DigestSlots,
@@ -97,20 +97,20 @@ export class InputDigest {
   }
 
   /** Writes the digest of all tensors since the last call into the slots, and starts again. */
-  tell(): void {
+  report(): void {
     const { bits, outline } = this.slots;
     const value = this.isEmpty ? 0 : 1 + ((this.outline >>> 0) % (OUTLINES - 1));
-    if (value !== this.told) kernels.fill({ out: outline, value });
-    if (this.chunks === 0 && this.areBitsTold) kernels.fill({ out: bits, value: 0 });
-    this.told = value;
-    this.areBitsTold = this.chunks > 0;
+    if (value !== this.reported) kernels.fill({ out: outline, value });
+    if (this.chunks === 0 && this.areBitsReported) kernels.fill({ out: bits, value: 0 });
+    this.reported = value;
+    this.areBitsReported = this.chunks > 0;
     this.drop();
   }
 
-  /** Forgets the tensors since the last tell(). */
+  /** Forgets the tensors since the last report(). */
   drop(): void {
-    // The next chunk overwrites the bits; without one, tell() clears them.
-    if (this.chunks > 0) this.areBitsTold = true;
+    // The next chunk overwrites the bits; without one, report() clears them.
+    if (this.chunks > 0) this.areBitsReported = true;
     this.outline = 0x811c9dc5;
     this.chunks = 0;
     this.isEmpty = true;

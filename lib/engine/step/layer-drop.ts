@@ -68,7 +68,7 @@ class ProgressiveLayerDrop implements LayerDropping {
   }
 
   dropping(cast: InputCast): InputCast {
-    return (inputs) => cast(this.run.module.training ? this.told(inputs) : inputs);
+    return (inputs) => cast(this.run.module.training ? this.reported(inputs) : inputs);
   }
 
   private drop(): LayerDrop {
@@ -76,7 +76,7 @@ class ProgressiveLayerDrop implements LayerDropping {
     return layerDropAt(this.run.progress.globalSteps, { theta, gamma });
   }
 
-  private told(inputs: readonly unknown[]): unknown[] {
+  private reported(inputs: readonly unknown[]): unknown[] {
     const { module, progress } = this.run;
     if (drops(module)) return requireInputs('dropLayers', module.dropLayers(inputs, this.drop()));
     if (this.askedFor === progress.globalSteps) return [...inputs];

@@ -15,7 +15,7 @@ import type { Columns } from './columns.js';
 import { type Apart, findCopiesApart, findOtherBatch } from './copies-apart.js';
 import { countedRanges } from './counted-ranges.js';
 import { DigestWeights, InputDigest } from './input-digest.js';
-import { GIVEN, type Given, StepRows, type ToldRows } from './step-rows.js';
+import { GIVEN, type Given, type ReportedRows, StepRows } from './step-rows.js';
 
 /** What is known of a step once the device has finished its backward. */
 export interface StepDecision {
@@ -48,7 +48,7 @@ export interface ControlOptions {
   /** A non-finite gradient skips the update. */
   skipNonfinite: boolean;
   /** Whether this rank wishes to stop. */
-  wishesToStop(): boolean;
+  requestsStop(): boolean;
   /** Micro-batches of a step on this rank. */
   accumulationSteps(): number;
   /** Where the sums of partitions lie in the rows of ranks. */
@@ -57,7 +57,15 @@ export interface ControlOptions {
 
 type StepRanks = Pick<
   Ranks,
-  'world' | 'data' | 'mesh' | 'copies' | 'tellers' | 'counting' | 'layers' | 'tokens' | 'answersFor'
+  | 'world'
+  | 'data'
+  | 'mesh'
+  | 'copies'
+  | 'reporters'
+  | 'counting'
+  | 'layers'
+  | 'tokens'
+  | 'answersFor'
 >;
 
 /** Where a partition's squares are summed. */
@@ -82,11 +90,11 @@ export class StepControl implements GradientReceiver {
   private readonly digests = new Map<Given, InputDigest>();
   private readonly weights: DigestWeights;
   /** The control, and all rows behind it. */
-  private readonly told: LateNumbers;
+  private readonly reported: LateNumbers;
   private readonly slots = new Map<Partition, Slot>();
   private microBatches = 0;
-  private isStopTold = false;
-  private toldMicros = 0;
+  private isStopReported = false;
+  private reportedMicros = 0;
   /** Later on, copies may be apart by what rounding has made of them. */
   private isFirst = true;
 
@@ -102,7 +110,7 @@ export class StepControl implements GradientReceiver {
     for (const given of this.compared) {
       this.digests.set(given, new InputDigest(this.rows.digests[given], this.weights));
     }
-    this.told = new LateNumbers(device, 4 + this.rows.all.numel, 'first');
+    this.reported = new LateNumbers(device, 4 + this.rows.all.numel, 'first');
     partitions.forEach((partition, i) => {
       const ranges = countedRanges(partition, (one) => ranks.answersFor(one));
       const more = ranges.length > 1 ? held(() => zeros([1], { device })) : null;
@@ -179,9 +187,9 @@ export class StepControl implements GradientReceiver {
    */
   decide(gradientScale: number): void {
     const { maxNorm, skipNonfinite } = this.options;
-    this.tellStop();
-    this.tellMicros();
-    for (const digest of this.digests.values()) digest.tell();
+    this.reportStop();
+    this.reportMicros();
+    for (const digest of this.digests.values()) digest.report();
     this.rows.share();
     kernels.gradientControl({
       partials: this.rows.partials,
@@ -190,7 +198,7 @@ export class StepControl implements GradientReceiver {
       maxNorm,
       skipNonfinite,
     });
-    this.told.fetch(this.control, this.rows.all);
+    this.reported.fetch(this.control, this.rows.all);
   }
 
   /**
@@ -198,36 +206,36 @@ export class StepControl implements GradientReceiver {
    * backward has ended.
    */
   take(): StepDecision | null {
-    const told = this.told.take();
-    if (!told) return null;
-    const [, applied, norm, finite] = told as unknown as [number, number, number, number];
-    const rows = this.rows.read(told.subarray(4));
-    const { world, data, tellers } = this.ranks;
+    const reported = this.reported.take();
+    if (!reported) return null;
+    const [, applied, norm, finite] = reported as unknown as [number, number, number, number];
+    const rows = this.rows.read(reported.subarray(4));
+    const { world, data, reporters } = this.ranks;
     const apart = this.findApart(rows);
     this.isFirst = false;
-    const losses = tellers.reduce((total, rank) => total + rows.lossOf(rank), 0);
+    const losses = reporters.reduce((total, rank) => total + rows.lossOf(rank), 0);
     const loss = this.microBatches > 0 ? losses / (this.microBatches * data.size) : null;
     this.microBatches = 0;
-    const stop = world.ranks.some((rank) => rows.wishesToStop(rank));
+    const stop = world.ranks.some((rank) => rows.requestsStop(rank));
     const uneven = findUneven(rows, world.ranks);
     return { applied: applied !== 0, norm, finite: finite !== 0, loss, stop, apart, uneven };
   }
 
   /** Lets the other ranks know, from this step on, that this one wishes to stop. */
-  private tellStop(): void {
-    if (this.isStopTold || !this.options.wishesToStop()) return;
-    this.isStopTold = true;
+  private reportStop(): void {
+    if (this.isStopReported || !this.options.requestsStop()) return;
+    this.isStopReported = true;
     kernels.fill({ out: this.rows.stop, value: 1 });
   }
 
-  private tellMicros(): void {
+  private reportMicros(): void {
     const micros = this.options.accumulationSteps();
-    if (micros === this.toldMicros) return;
-    this.toldMicros = micros;
+    if (micros === this.reportedMicros) return;
+    this.reportedMicros = micros;
     kernels.fill({ out: this.rows.micros, value: micros });
   }
 
-  private findApart(rows: ToldRows): Apart | null {
+  private findApart(rows: ReportedRows): Apart | null {
     const { copies, mesh } = this.ranks;
     const among = { shape: mesh.shape, copies, compared: this.compared };
     const found = findOtherBatch(rows, among);
@@ -250,12 +258,12 @@ export class StepControl implements GradientReceiver {
     for (const { more } of this.slots.values()) more?.release();
     this.control.release();
     this.rows.dispose();
-    this.told.dispose();
+    this.reported.dispose();
   }
 }
 
-function findUneven(rows: ToldRows, [first = 0, ...others]: readonly number[]): Uneven | null {
-  const told = (rank: number) => ({ rank, micros: rows.microsOf(rank) });
+function findUneven(rows: ReportedRows, [first = 0, ...others]: readonly number[]): Uneven | null {
+  const reported = (rank: number) => ({ rank, micros: rows.microsOf(rank) });
   const other = others.find((rank) => rows.microsOf(rank) !== rows.microsOf(first));
-  return other === undefined ? null : { first: told(first), other: told(other) };
+  return other === undefined ? null : { first: reported(first), other: reported(other) };
 }

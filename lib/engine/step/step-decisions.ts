@@ -54,7 +54,7 @@ export class StepDecisions {
     try {
       scaler.update(!decision.finite);
     } finally {
-      this.report(decision);
+      this.notify(decision);
     }
     if (decision.uneven) throw uneven(decision.uneven);
     if (decision.apart) throw apart(decision.apart, progress.globalSteps);
@@ -85,9 +85,9 @@ export class StepDecisions {
     return this.parts.scaler.scale;
   }
 
-  private report({ applied, loss, norm }: StepDecision): void {
+  private notify({ applied, loss, norm }: StepDecision): void {
     const { progress, planner, scaler, watch } = this.parts;
-    watch.tell({
+    watch.report({
       step: progress.globalSteps,
       samples: progress.globalSamples,
       skipped: progress.skippedSteps,

@@ -25,12 +25,12 @@ const DIGEST = 2;
 const BEHIND = DIGESTS + DIGEST * GIVEN.length;
 
 /** A digest as the host has read it; the outline is 0 where no tensor was given. */
-export interface ToldDigest {
+export interface ReportedDigest {
   bits: number;
   outline: number;
 }
 
-type RowRanks = Pick<Ranks, 'world' | 'tellers' | 'counting'>;
+type RowRanks = Pick<Ranks, 'world' | 'reporters' | 'counting'>;
 
 /**
  * Owns a row per rank of the job: a sum of squares for each of the columns, the sum of the
@@ -86,22 +86,22 @@ export class StepRows {
    */
   meanLoss(micros: number): Tensor {
     const { all } = this;
-    const { tellers } = this.ranks;
-    const from = all.offset + (tellers[0] ?? 0) * this.width + this.columns.count + LOSS;
-    const stride = strideOf(tellers) * this.width;
+    const { reporters } = this.ranks;
+    const from = all.offset + (reporters[0] ?? 0) * this.width + this.columns.count + LOSS;
+    const stride = strideOf(reporters) * this.width;
     return noGrad(() =>
       scope(() =>
         all
-          .alias([tellers.length], [stride], from)
+          .alias([reporters.length], [stride], from)
           .sum()
-          .div(micros * tellers.length),
+          .div(micros * reporters.length),
       ),
     );
   }
 
   /** `all` as the host has read it. */
-  read(values: Float32Array): ToldRows {
-    return new ToldRows(values, this.columns.count);
+  read(values: Float32Array): ReportedRows {
+    return new ReportedRows(values, this.columns.count);
   }
 
   dispose(): void {
@@ -187,7 +187,7 @@ export class StepRows {
 }
 
 /** The rows of all ranks of the job on the host. */
-export class ToldRows {
+export class ReportedRows {
   /** The same bytes: the bits of a digest may be those of no number. */
   private readonly bits: Int32Array;
 
@@ -209,12 +209,12 @@ export class ToldRows {
     return this.behind(rank, LOSS);
   }
 
-  wishesToStop(rank: number): boolean {
+  requestsStop(rank: number): boolean {
     return this.behind(rank, STOP) !== 0;
   }
 
   /** The digest of what it was given. */
-  digestOf(rank: number, given: Given): ToldDigest {
+  digestOf(rank: number, given: Given): ReportedDigest {
     const at = DIGESTS + DIGEST * GIVEN.indexOf(given);
     const bits = this.bits[this.startOf(rank) + this.columns + at + BITS] as number;
     return { bits, outline: this.behind(rank, at + OUTLINE) };

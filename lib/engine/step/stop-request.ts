@@ -1,34 +1,30 @@
-// The wish to stop: from a signal or the program on any rank, heard by all of them at the same
-// step.
+// Stops all ranks after the same step, when a signal or the program of any rank requests it.
 import { requireSignals, StopSignals } from '../../runtime/stop-signals.js';
 
 export interface StopOptions {
   /** Ranks of the job. */
   worldSize: number;
-  /** What asks this process to stop, once anybody wants to know. */
+  /** Signals that request a stop. They count from the first read of `isDue` or `signal`. */
   signals: readonly NodeJS.Signals[];
 }
 
-/**
- * What asks a program to stop: a person at the terminal, a scheduler or launcher, a terminal that
- * closed.
- */
+/** The user at the terminal, a scheduler or launcher, and a closed terminal send these. */
 export const STOP_SIGNALS: readonly NodeJS.Signals[] = ['SIGINT', 'SIGTERM', 'SIGHUP'];
 
 /**
- * A rank's wish travels with its gradient norm, in an exchange that every step has, and comes back
- * with the step's decision. When a rank takes that decision is its own affair (asking for the
- * learning rate takes it early), so what was agreed counts from the end of the following step on,
- * by when every rank has taken it. A rank alone need not wait.
+ * A rank sends its request with its gradient norm, in the exchange of every step, and all ranks
+ * receive it with the step decision. A rank may take that decision early (the learning rate needs
+ * it). So the request acts at the end of the next step: every rank has taken the decision by then.
+ * A job of one rank does not wait.
  */
 export class StopRequest {
   private readonly controller = new AbortController();
   private signals: StopSignals | null = null;
-  /** Why this rank wishes to stop; null while it does not. */
+  /** Why this rank requests a stop; null if it does not. */
   private reason: string | null = null;
-  /** Steps that have ended. */
+  /** Finished steps. */
   private steps = 0;
-  /** After how many of them a rank wished to stop; null before. */
+  /** Finished steps when the ranks learned of a request; null before. */
   private agreedAt: number | null = null;
   private disposed = false;
 
@@ -37,41 +33,40 @@ export class StopRequest {
     requireSignals(options.signals);
   }
 
-  /** Makes this rank wish to stop; the first `reason` stands. */
-  wish(reason: string): void {
+  /** Requests a stop; the first `reason` stands. */
+  request(reason: string): void {
     this.reason ??= reason;
   }
 
-  /** Whether this rank wishes to stop. */
-  get isWished(): boolean {
+  get isRequested(): boolean {
     this.reason ??= this.signals?.noted ?? null;
     return this.reason !== null;
   }
 
-  /** Whether all ranks are to stop now. From the first time that anybody asks, signals count. */
+  /** Whether all ranks must stop now. The first read starts to listen to signals. */
   get isDue(): boolean {
     this.listen();
     const { worldSize } = this.options;
     const due =
-      worldSize === 1 ? this.isWished : this.agreedAt !== null && this.steps > this.agreedAt;
+      worldSize === 1 ? this.isRequested : this.agreedAt !== null && this.steps > this.agreedAt;
     if (due && !this.controller.signal.aborted) {
       this.controller.abort(new Error(`Asked to stop by ${this.reason ?? 'another rank'}.`));
     }
     return due;
   }
 
-  /** Aborts when isDue becomes true at the end of a step, or when somebody asks. */
+  /** Aborts when isDue becomes true at the end of a step, or at a read of isDue. */
   get signal(): AbortSignal {
     this.listen();
     return this.controller.signal;
   }
 
-  /** The decision of the last step says that a rank wishes to stop. */
+  /** Call it if the step decision carries the request of a rank. */
   agreed(): void {
     this.agreedAt ??= this.steps;
   }
 
-  /** A step has ended. */
+  /** Call it after each step. */
   stepped(): void {
     this.steps++;
     if (this.signals) void this.isDue;

@@ -12,7 +12,7 @@ export class EmptyBatches {
   /** [1] f32: cross-entropies without a row that counts. */
   private readonly count: Tensor;
   private readonly counted: LateNumbers;
-  private told = false;
+  private reported = false;
 
   constructor(
     device: Device,
@@ -24,16 +24,16 @@ export class EmptyBatches {
     countEmptyMeans(this.count);
   }
 
-  /** A step's micro-batches have been enqueued: tell() will know of them. */
+  /** A step's micro-batches have been enqueued: report() will know of them. */
   fetch(): void {
-    if (!this.told) this.counted.fetch(this.count);
+    if (!this.reported) this.counted.fetch(this.count);
   }
 
   /** Warns where the last fetch() has found any. Waits for it. */
-  tell(): void {
+  report(): void {
     const [count = 0] = this.counted.take() ?? [];
     if (count === 0) return;
-    this.told = true;
+    this.reported = true;
     this.stopCounting();
     process.emitWarning(
       `On rank ${this.rank} no label of ${count === 1 ? 'a micro-batch' : `${count} micro-batches`} counts: ` +
@@ -43,7 +43,7 @@ export class EmptyBatches {
   }
 
   dispose(): void {
-    this.tell();
+    this.report();
     this.stopCounting();
     this.count.release();
     this.counted.dispose();

@@ -26,14 +26,14 @@ export class StepWatch {
    * A step's decision was taken; the device has passed the steps before it, whose times are told as
    * well.
    */
-  tell(report: FinishedStep): void {
-    this.report(this.timer.passed());
-    for (const observer of this.observers) observer.stepFinished?.(report);
+  report(step: FinishedStep): void {
+    this.reportTimed(this.timer.passed());
+    for (const observer of this.observers) observer.stepFinished?.(step);
   }
 
   /** Tells the times of all closed steps. Waits for the device. */
-  tellTimes(): void {
-    this.report(this.timer.all());
+  reportTimes(): void {
+    this.reportTimed(this.timer.all());
   }
 
   /** Times the phases on `device` from now on. */
@@ -63,12 +63,12 @@ export class StepWatch {
   }
 
   close(): void {
-    this.tellTimes();
+    this.reportTimes();
     for (const observer of this.observers) observer.close?.();
     this.timer.dispose();
   }
 
-  private report(steps: readonly TimedStep[]): void {
+  private reportTimed(steps: readonly TimedStep[]): void {
     for (const timed of steps) {
       for (const observer of this.observers) observer.stepTimed?.(timed);
     }

@@ -11,7 +11,7 @@ import type { EnginePlace } from './place.js';
 import type { Message, News, StepLine } from './step-line.js';
 
 /** A request, here or at the first rank. */
-interface Told {
+interface Report {
   readonly pieces: PieceQueue<GenerationPiece>;
   /** What the first rank was asked; null before it is known. */
   asked: string | null;
@@ -29,7 +29,7 @@ const NOTHING: InferenceStats = {
 
 /** Listens while it has requests of its own, or follows. Owns the runner. */
 export class Follow implements TextWriter, EnginePlace {
-  private readonly told = new Map<number, Told>();
+  private readonly reported = new Map<number, Report>();
   private submitted = 0;
   private listening: Promise<void> | null = null;
   /** The first rank is about to take another step. */
@@ -54,7 +54,7 @@ export class Follow implements TextWriter, EnginePlace {
     const one = this.of(number);
     one.mine = digestOf(request);
     this.compare(one);
-    if (one.isOver) this.told.delete(number);
+    if (one.isOver) this.reported.delete(number);
     this.listen().catch((error: unknown) => this.failAll(error));
     return { pieces: one.pieces, abort: () => one.pieces.end() };
   }
@@ -76,7 +76,7 @@ export class Follow implements TextWriter, EnginePlace {
     try {
       if (!this.isOver) await this.listen();
     } finally {
-      for (const { pieces } of this.told.values()) pieces.end();
+      for (const { pieces } of this.reported.values()) pieces.end();
       this.line.close();
       this.runner.dispose();
     }
@@ -105,7 +105,7 @@ export class Follow implements TextWriter, EnginePlace {
   private get isNeeded(): boolean {
     if (this.isOver) return false;
     if (this.isStepping || this.isFollowing || this.isClosing) return true;
-    return [...this.told.values()].some(({ mine, isOver }) => mine !== null && !isOver);
+    return [...this.reported.values()].some(({ mine, isOver }) => mine !== null && !isOver);
   }
 
   private async run(): Promise<void> {
@@ -134,20 +134,20 @@ export class Follow implements TextWriter, EnginePlace {
     if (news.kind === 'ended') one.pieces.end();
     one.isOver ||= news.kind === 'failed' || news.kind === 'ended';
     this.compare(one);
-    if (one.isOver && one.mine !== null) this.told.delete(news.number);
+    if (one.isOver && one.mine !== null) this.reported.delete(news.number);
   }
 
-  private of(number: number): Told {
-    const known = this.told.get(number);
+  private of(number: number): Report {
+    const known = this.reported.get(number);
     if (known) return known;
     const pieces = new PieceQueue<GenerationPiece>(() => {});
-    const made: Told = { pieces, asked: null, mine: null, isOver: false };
-    this.told.set(number, made);
+    const made: Report = { pieces, asked: null, mine: null, isOver: false };
+    this.reported.set(number, made);
     return made;
   }
 
   /** All ranks ask alike: whoever asks something else gets an error in place of another's text. */
-  private compare({ asked, mine, pieces }: Told): void {
+  private compare({ asked, mine, pieces }: Report): void {
     if (asked === null || mine === null || asked === mine) return;
     pieces.fail(
       new DsError({
@@ -161,8 +161,8 @@ export class Follow implements TextWriter, EnginePlace {
   }
 
   private failAll(error: unknown): void {
-    for (const { pieces } of this.told.values()) pieces.fail(error);
-    this.told.clear();
+    for (const { pieces } of this.reported.values()) pieces.fail(error);
+    this.reported.clear();
   }
 
   private asksAlone(): DsError {

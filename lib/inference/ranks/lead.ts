@@ -33,28 +33,28 @@ export function digestOf(request: ReadRequest): string {
 }
 
 /** Tells the others of what happens to it, too. */
-class ToldQueue extends PieceQueue<GenerationPiece> {
+class ReportQueue extends PieceQueue<GenerationPiece> {
   private isOver = false;
 
   constructor(
     onLeave: () => void,
-    private readonly tell: (story: Story) => void,
+    private readonly report: (story: Story) => void,
   ) {
     super(onLeave);
   }
 
   override push(piece: GenerationPiece): void {
-    if (!this.isOver) this.tell({ kind: 'piece', piece });
+    if (!this.isOver) this.report({ kind: 'piece', piece });
     super.push(piece);
   }
 
   override fail(error: unknown): void {
-    if (!this.isOver) this.tell({ kind: 'failed', error: fieldsOf(error) });
+    if (!this.isOver) this.report({ kind: 'failed', error: fieldsOf(error) });
     super.fail(error);
   }
 
   override end(): void {
-    if (!this.isOver) this.tell({ kind: 'ended' });
+    if (!this.isOver) this.report({ kind: 'ended' });
     this.isOver = true;
     super.end();
   }
@@ -89,27 +89,27 @@ export class Lead implements TextWriter, StepAudience, EnginePlace {
   announce(batch: StepBatch): void {
     this.wasSilent = false;
     this.isStepping = true;
-    this.line.tell({ kind: 'step', batch, news: this.taken() });
+    this.line.report({ kind: 'step', batch, news: this.taken() });
   }
 
   queueOf(request: ReadRequest, onLeave: () => void): PieceQueue<GenerationPiece> {
     const number = this.submitted++;
-    const tell = (story: Story): void => this.tell({ number, ...story } as News);
-    tell({ kind: 'asked', digest: digestOf(request) });
-    return new ToldQueue(onLeave, tell);
+    const report = (story: Story): void => this.report({ number, ...story } as News);
+    report({ kind: 'asked', digest: digestOf(request) });
+    return new ReportQueue(onLeave, report);
   }
 
   rest(): void {
     if (!this.isStepping && this.news.length === 0) return;
     this.isStepping = false;
-    this.attempt(() => this.line.tell({ kind: 'rest', news: this.taken() }));
+    this.attempt(() => this.line.report({ kind: 'rest', news: this.taken() }));
   }
 
   submit(request: ReadRequest): Submitted {
     try {
       return this.loop.submit(request);
     } catch (error) {
-      this.tell({ number: this.submitted - 1, kind: 'failed', error: fieldsOf(error) });
+      this.report({ number: this.submitted - 1, kind: 'failed', error: fieldsOf(error) });
       if (!this.isBusy) this.rest();
       throw error;
     }
@@ -132,7 +132,7 @@ export class Lead implements TextWriter, StepAudience, EnginePlace {
   async close(): Promise<void> {
     await this.loop.close();
     if (this.pulse) clearInterval(this.pulse);
-    this.attempt(() => this.line.tell({ kind: 'end', news: this.taken() }));
+    this.attempt(() => this.line.report({ kind: 'end', news: this.taken() }));
     this.line.close();
   }
 
@@ -152,7 +152,7 @@ export class Lead implements TextWriter, StepAudience, EnginePlace {
 
   requireAlone = refuseShared;
 
-  private tell(news: News): void {
+  private report(news: News): void {
     if (!this.pulse) this.news.push(news);
   }
 
@@ -163,14 +163,14 @@ export class Lead implements TextWriter, StepAudience, EnginePlace {
   }
 
   private beat(): void {
-    if (this.wasSilent && !this.isBusy) this.attempt(() => this.line.tell({ kind: 'pulse' }));
+    if (this.wasSilent && !this.isBusy) this.attempt(() => this.line.report({ kind: 'pulse' }));
     this.wasSilent = true;
   }
 
   /** Whoever is gone is named by the next step; until then nothing is lost. */
-  private attempt(tell: () => void): void {
+  private attempt(report: () => void): void {
     try {
-      tell();
+      report();
     } catch (error) {
       if (!(error instanceof DsError && error.code === 'DS_COMM')) throw error;
     }

@@ -56,7 +56,7 @@ export async function openRanks(sharing: Sharing): Promise<ModelRanks | null> {
   });
   if (job.mesh.size('tp') === size) return ranks;
   const error = otherRanks(key, size, job);
-  tell(ranks, error);
+  report(ranks, error);
   throw error;
 }
 
@@ -70,14 +70,14 @@ export async function refuseRanks(sharing: Sharing | null, error: unknown): Prom
   try {
     if (sharing) {
       const ranks = await openRanks(sharing);
-      if (ranks) tell(ranks, error);
+      if (ranks) report(ranks, error);
       return;
     }
     const joined = distributed();
     const job = joined ?? (await joinUnread());
     if (!job) return;
     try {
-      if (job.mesh.size('tp') > 1) tell(await ranksOf(job, false), error);
+      if (job.mesh.size('tp') > 1) report(await ranksOf(job, false), error);
     } finally {
       // Its mesh is a guess, which says nothing of what is joined after it.
       if (!joined) job.abandon();
@@ -95,7 +95,7 @@ async function joinUnread(): Promise<Distributed | null> {
   return size > 1 ? joinLaunched({ mesh: { tp: size }, timeout: MINUTES }) : null;
 }
 
-const tell = ({ layers, host }: ModelRanks, error: unknown): void =>
+const report = ({ layers, host }: ModelRanks, error: unknown): void =>
   new JointCall({ always: [layers, host] }).giveUp(error);
 
 /** Whether a model is shared: by how many, as which key says, and what of it. */

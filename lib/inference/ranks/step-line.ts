@@ -38,7 +38,7 @@ export class StepLine {
   constructor(readonly group: ProcessGroup) {}
 
   /** The message is on its way when it returns. Throws DS_COMM. */
-  tell(message: Message): void {
+  report(message: Message): void {
     const bytes = serialize(message);
     const head = Buffer.alloc(HEAD);
     head.writeUInt32LE(bytes.length);

@@ -44,7 +44,7 @@ export interface TrainerPart {
     | 'seed'
     | 'device'
   >;
-  /** Null where there is nothing to be judged, or no wish for it. */
+  /** Null where there is nothing to be judged, or no argument asks for it. */
   evaluation: Evaluation | null;
 }
 
@@ -221,14 +221,15 @@ function saveOf(args: TrainArguments, dir: string): CheckpointOptions | undefine
 /** Named, asked for, or needed by what goes by it. */
 function bestOf(args: TrainArguments): CheckpointOptions['best'] {
   const { load_best_model_at_end: load = false, metric_for_best_model: metric = 'loss' } = args;
-  const wish = wishForBest(args);
-  if (wish === null) return undefined;
+  const argument = argumentForBest(args);
+  if (argument === null) return undefined;
   const { save_strategy: saves, eval_strategy: evaluates, validation_file: files } = args;
-  if (saves === 'no' && wish === METRIC) return undefined; // It would mark a checkpoint, no more.
-  if (files === undefined) throw refused(wish, '--eval_data FILE beside it', 'none');
+  if (saves === 'no' && argument === METRIC) return undefined; // It would mark a checkpoint, no more.
+  if (files === undefined) throw refused(argument, '--eval_data FILE beside it', 'none');
   if (evaluates === 'no')
-    throw refused(wish, 'an --eval_strategy other than "no" beside it', '"no"');
-  if (saves === 'no') throw refused(wish, 'a --save_strategy other than "no" beside it', '"no"');
+    throw refused(argument, 'an --eval_strategy other than "no" beside it', '"no"');
+  if (saves === 'no')
+    throw refused(argument, 'a --save_strategy other than "no" beside it', '"no"');
   if (!/^(eval_)?loss$/.test(metric)) {
     const hint =
       'Other metrics are computed by a program of your own: `eval.metrics` of its Trainer.';
@@ -240,7 +241,7 @@ function bestOf(args: TrainArguments): CheckpointOptions['best'] {
 const METRIC = '--metric_for_best_model';
 
 /** The argument that asks for the best evaluation; null where none does. */
-function wishForBest(args: TrainArguments): string | null {
+function argumentForBest(args: TrainArguments): string | null {
   if (args.load_best_model_at_end) return '--load_best_model_at_end';
   if (args.save_strategy === 'best') return '--save_strategy best';
   if (args.early_stopping_patience !== undefined) return '--early_stopping_patience';
@@ -262,7 +263,7 @@ function reportOf({ report_to: given, save_strategy: strategy }: TrainArguments)
 }
 
 /** The argument that asks for evaluations where no strategy is given; null where none does. */
-function wishToEvaluate(args: TrainArguments): string | null {
+function argumentForEvaluation(args: TrainArguments): string | null {
   if (args.eval_on_start) return '--eval_on_start';
   return args.eval_steps === undefined ? null : '--eval_steps';
 }
@@ -273,9 +274,9 @@ function evaluationOf(args: TrainArguments): Evaluation | null {
     throw refused('--eval_on_start', 'an --eval_strategy other than "no" beside it', '"no"');
   }
   if (files === undefined) {
-    const wish = strategy === undefined ? wishToEvaluate(args) : '--eval_strategy';
-    if (wish === null || strategy === 'no') return null;
-    throw refused(wish, '--eval_data FILE beside it', JSON.stringify(strategy) ?? 'none');
+    const argument = strategy === undefined ? argumentForEvaluation(args) : '--eval_strategy';
+    if (argument === null || strategy === 'no') return null;
+    throw refused(argument, '--eval_data FILE beside it', JSON.stringify(strategy) ?? 'none');
   }
   const isBySteps = strategy === 'steps' && steps === undefined;
   const every = everyOf('eval', strategy, isBySteps ? (args.logging_steps ?? 10) : steps);

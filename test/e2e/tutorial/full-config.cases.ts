@@ -70,9 +70,11 @@ function records(folder: string, { losses }: TutorialReport): void {
   const found = events.map(({ step, values }) => ({ step, tag: values[0]?.tag }));
   const expected = losses.flatMap((_, i) => tags.map((tag) => ({ step: (i + 1) * BATCH, tag })));
   assert.deepEqual(found, expected);
-  const told = events.filter((_, i) => i % tags.length === 0).map(({ values }) => values[0]?.value);
+  const reported = events
+    .filter((_, i) => i % tags.length === 0)
+    .map(({ values }) => values[0]?.value);
   losses.forEach((loss, i) => {
-    assert.ok(Math.abs((told[i] as number) - loss) < 1e-5, `${told[i]}, not ${loss}`);
+    assert.ok(Math.abs((reported[i] as number) - loss) < 1e-5, `${reported[i]}, not ${loss}`);
   });
 }
 
