@@ -17,6 +17,7 @@ import type { DType } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
 import { supportsGraphs } from '../runtime/graph.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { dataError } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { allOrNothing } from '../tensor/scope.js';
 import { Tokenizer } from '../text/index.js';
@@ -147,6 +148,7 @@ async function build(
 ): Promise<InferenceEngine> {
   requireDense('initInference', model);
   const maxTokens = maxTokensOf(config, model);
+  const endTokens = endTokensOf(model, own.tokenizer);
   if (isStreamed(model)) requireAsItIs(config);
   else await place(model, config, ranks, own);
   model.eval();
@@ -163,7 +165,7 @@ async function build(
     vocabSize: model.vocabSize,
     maxTokens: reach,
     minNewTokens: config.min_out_tokens,
-    endTokens: endTokensOf(model, own.tokenizer),
+    endTokens,
   };
   const records = recordsSteps(config, sizes.device, ranks !== null || isStreamed(model));
   const room = { ...limits, reach, records };
@@ -317,13 +319,18 @@ function tryForward(model: CausalLM, sizes: CacheSizes, maxTokens: number): void
 
 /**
  * What generation_config.json, or else config.json, says of the tokens that end a text, and the
- * tokenizer's own: of a model that learned to end turns both files may be those of its base.
- * Source: vLLM.
+ * tokenizer's own: of a model that learned to end turns both files may be those of its base. Ids
+ * beyond the vocabulary, and -1, name no token: no text has them. Source: vLLM. Throws DS_DATA.
  */
 function endTokensOf(model: CausalLM, tokenizer: Tokenizer | null): number[] {
   const { config, generation } = model.describe() ?? {};
-  const said = (generation as JsonObject | undefined)?.eos_token_id ?? config?.eos_token_id;
-  const list = [...(Array.isArray(said) ? said : [said]), tokenizer?.eosId];
-  const isEnd = (id: unknown): id is number => typeof id === 'number' && id < model.vocabSize;
-  return [...new Set(list.filter(isEnd))];
+  const own = (generation as JsonObject | undefined)?.eos_token_id;
+  const said = own ?? config?.eos_token_id ?? [];
+  const named = Array.isArray(said) ? said : [said];
+  if (!named.every(Number.isInteger)) {
+    const file = own === undefined || own === null ? 'config.json' : 'generation_config.json';
+    throw dataError(`${file} eos_token_id`, 'a token id, or a list of ids', formatValue(said));
+  }
+  const list = [...(named as number[]), tokenizer?.eosId ?? -1];
+  return [...new Set(list.filter((id) => id >= 0 && id < model.vocabSize))];
 }

@@ -1,6 +1,6 @@
 // What an engine does with requests: streams that are left, signals, samples, and errors.
 import { getEventListeners } from 'node:events';
-import { cpSync, mkdtempSync, rmSync } from 'node:fs';
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { runInThisContext } from 'node:vm';
@@ -171,6 +171,31 @@ test("the tokenizer's own end ends a text, whatever else the model's files say",
   const [other] = await own.generate({ ...request, ignoreEos: true });
   expect(other).toMatchObject({ tokens: Array(4).fill(end), finishReason: 'length' });
   await own.destroy();
+});
+
+test('end tokens of a config.json that are no token ids are refused, and ids of no token end nothing', async () => {
+  const llama = new nn.models.Llama({ ...sizes, hidden: 32 });
+  const dir = mkdtempSync(join(tmpdir(), 'ds-ends-'));
+  await nn.saveWeights(llama, dir);
+  const config = JSON.parse(readFileSync(join(dir, 'config.json'), 'utf8'));
+  const start = (name: string, end: unknown): Promise<inference.InferenceEngine> => {
+    writeFileSync(join(dir, 'config.json'), JSON.stringify({ ...config, eos_token_id: null }));
+    const content = { ...(name === 'config.json' ? config : {}), eos_token_id: end };
+    writeFileSync(join(dir, name), JSON.stringify(content));
+    return initInference(dir, { device: 'cpu' });
+  };
+  for (const name of ['config.json', 'generation_config.json']) {
+    for (const end of [[1e9, 'a', -1], 'a', [1.5], [null], [[1]], {}, true]) {
+      await expect(start(name, end)).rejects.toMatchObject({
+        ...{ code: 'DS_DATA', op: `${name} eos_token_id` },
+      });
+    }
+    const own = await start(name, [1e9, -1, 61]);
+    const [one] = await own.generate({ prompt, maxNewTokens: 2, numBeams: 2 });
+    expect(one?.tokens).toHaveLength(2);
+    await own.destroy();
+  }
+  rmSync(dir, { recursive: true });
 });
 
 test('an engine leaves none of the tables that it has read a model for', async () => {

@@ -3,9 +3,10 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import type { CausalLM } from '../../lib/models/index.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { Tokenizer } from '../../lib/text/index.js';
-import { firstPrompt, promptOf } from '../../lib/trainer/command/sample.js';
+import { continued, firstPrompt, promptOf } from '../../lib/trainer/command/sample.js';
 import { expectError, folderWith, removeFolders } from '../text/folders.js';
 
 const EXAMPLE = join(packageRoot(), 'examples', 'tokenizer');
@@ -47,4 +48,19 @@ test('a text without tokens is refused, where no chat template stands around it'
   const message = /--sample: expected a text of a token or more, got ""/;
   expectError(() => promptOf(base, ''), 'DS_ARGUMENT', message);
   expect(promptOf(tokenizer, '').ids.length).toBeGreaterThan(0);
+});
+
+test('a text with a token that the model does not have is refused before it trains', () => {
+  const base = Tokenizer.fromPretrained(folderWith(EXAMPLE, {}).path);
+  const top = Math.max(...base.encode('one two'));
+  const message = new RegExp(`--sample: expected tokens of \\[0, ${top}\\), .*got token ${top} in`);
+  expectError(() => promptOf(base, 'one two', top), 'DS_ARGUMENT', message);
+  expect(promptOf(base, 'one two', top + 1).ids).toEqual([...base.encode('one two')]);
+});
+
+test('tokens of a padded head beyond the tokenizer have no text', () => {
+  const said = [tokenizer.vocabSize, ...tokenizer.encode('well'), 2 ** 31 - 1];
+  const generate = (given: number[]): number[] => [...given, ...said, tokenizer.eosId as number];
+  const model = { maxSeq: 64, generate } as unknown as CausalLM;
+  expect(continued(model, tokenizer, { text: 'a', ids: [1] }, 9)).toBe('well');
 });

@@ -1,7 +1,7 @@
 // The text with which `ds train` shows what a model has learned.
-import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/index.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
 import {
   type Conversation,
   conversationIn,
@@ -25,15 +25,18 @@ const WORDS = 6;
 
 /**
  * A text of the user's; said to the model where its tokenizer knows conversations. Throws
- * DS_ARGUMENT for one without tokens.
+ * DS_ARGUMENT for one without tokens, and for one with a token beyond the model's `vocabSize`.
  */
-export function promptOf(tokenizer: Tokenizer, text: string): Prompt {
+export function promptOf(tokenizer: Tokenizer, text: string, vocabSize = Infinity): Prompt {
   const isChat = tokenizer.chatTemplates.length > 0;
   const ids = isChat ? chat(tokenizer, [{ role: 'user', content: text }]) : plain(tokenizer, text);
-  if (ids.length > 0) return { text, ids };
+  const beyond = ids.find((id) => id >= vocabSize);
+  if (ids.length > 0 && beyond === undefined) return { text, ids };
+  const op = '--sample';
   const hint = '--no_sample has none written.';
-  const [expected, got] = ['a text of a token or more', formatValue(text)];
-  throw new DsError({ code: 'DS_ARGUMENT', op: '--sample', expected, got, hint });
+  if (beyond === undefined) throw refusedValue(op, 'a text of a token or more', text, hint);
+  const got = `token ${beyond} in ${formatValue(text)}`;
+  throw refused(op, `tokens of [0, ${vocabSize}), as the model has`, got, hint);
 }
 
 /**
@@ -93,7 +96,8 @@ function plain(tokenizer: Tokenizer, text: string): number[] {
 
 /**
  * What `model` writes after `prompt`: the likeliest tokens, `tokens` of them at most, up to the end
- * that it sets. A prompt that leaves no room is shortened from its beginning.
+ * that it sets. A prompt that leaves no room is shortened from its beginning. Tokens beyond the
+ * tokenizer's have no text: heads are padded.
  */
 export function continued(
   model: CausalLM,
@@ -105,6 +109,6 @@ export function continued(
   const given = ids.slice(-(model.maxSeq - maxNewTokens));
   const written = model.generate(given, { maxNewTokens, temperature: 0 }).slice(given.length);
   const end = tokenizer.eosId === null ? -1 : written.indexOf(tokenizer.eosId);
-  const said = end < 0 ? written : written.slice(0, end);
+  const said = (end < 0 ? written : written.slice(0, end)).filter((id) => tokenizer.hasToken(id));
   return tokenizer.decode(said, { skipSpecialTokens: true }).trim();
 }

@@ -89,7 +89,7 @@ async function readTogether(
     requireTrainer({ ...options, model, tokenizer }, evaluation, job);
     const rows = await openRows(args, evaluation, { tokenizer, maxSeq: model.maxSeq });
     rows.lines.forEach(say);
-    const prompt = isFirst ? await promptFor(args, tokenizer) : null;
+    const prompt = isFirst ? await promptFor(args, tokenizer, model) : null;
     found.push({ model, tokenizer, rows, prompt });
     return null;
   });
@@ -212,9 +212,13 @@ function stopped({
 }
 
 /** Null where no sample is wanted, or rows show nothing to go on from. */
-async function promptFor(args: CheckedArguments, tokenizer: Tokenizer): Promise<Prompt | null> {
+async function promptFor(
+  args: CheckedArguments,
+  tokenizer: Tokenizer,
+  { vocabSize }: CausalLM,
+): Promise<Prompt | null> {
   const { sample = true, train_file: files, dataset_text_field: key } = args;
-  if (typeof sample === 'string') return promptOf(tokenizer, sample);
+  if (typeof sample === 'string') return promptOf(tokenizer, sample, vocabSize);
   return sample ? firstPrompt(tokenizer, files, key) : null;
 }
 
