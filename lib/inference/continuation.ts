@@ -83,7 +83,7 @@ export class Continuation {
     const isEnd = this.request.stopTokens.has(token);
     // Heads may be padded beyond the tokenizer's vocabulary: those tokens have no text.
     const hasText = !isEnd && this.tokenizer?.hasToken(token);
-    const pushed = hasText ? this.stream?.push(token) : null;
+    const pushed = hasText ? this.stream?.push(token, this.mayStop) : null;
     if (isEnd || pushed?.stop) this.reason = 'stop';
     else if (sequence.tokens.length >= sequence.limit) this.reason = 'length';
     const piece = this.piece((pushed?.text ?? '') + this.rest(), [token]);
@@ -96,10 +96,16 @@ export class Continuation {
     return this.piece(this.rest(), []);
   }
 
+  /** A stop string counts from the first token behind `minTokens` on. Source: vLLM. */
+  private get mayStop(): boolean {
+    const { tokens, promptLength } = this.sequence;
+    return tokens.length - promptLength > this.sampling.rules.minTokens;
+  }
+
   /** What was held back, once the text has ended; a stop string may yet be in it. */
   private rest(): string {
     if (!this.isDone) return '';
-    const { text = '', stop = null } = this.stream?.end() ?? {};
+    const { text = '', stop = null } = this.stream?.end(this.mayStop) ?? {};
     if (stop) this.reason = 'stop';
     return text;
   }

@@ -47,7 +47,7 @@ export interface SamplingOptions {
   badWords?: readonly (string | readonly number[])[];
   /** Only these tokens are candidates. Default: all. */
   allowedTokens?: readonly number[];
-  /** Tokens to sample before one that ends the sequence may be. Default 0. */
+  /** Tokens to sample before a token or a stop string may end the sequence. Default 0. */
   minTokens?: number;
   /**
    * The same seed gives the same tokens for the same scores, whatever else is sampled beside them.

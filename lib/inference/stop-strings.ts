@@ -32,12 +32,15 @@ export class StopStrings {
     throw new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint: 'For one: ["\\n"].' });
   }
 
-  /** Takes the next piece of the text. After a stop there is no more text. */
-  push(piece: string): StoppedText {
+  /**
+   * Takes the next piece of the text. After a stop there is no more text. A stop string that is
+   * complete within a piece that `mayStop` denies is text as any other.
+   */
+  push(piece: string, mayStop = true): StoppedText {
     if (this.stopped) return { text: '', stop: null };
     const seen = this.held.length;
     this.held += piece;
-    const found = this.firstComplete(seen);
+    const found = mayStop ? this.firstComplete(seen) : null;
     if (found) {
       this.stopped = true;
       const text = this.held.slice(0, found.at);

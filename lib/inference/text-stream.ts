@@ -23,14 +23,17 @@ export class TextStream {
     this.stops = new StopStrings(stops);
   }
 
-  /** Takes one token or several. Throws DS_INDEX for a number that is no token. */
-  push(tokens: number | ArrayLike<number>): StoppedText {
-    return this.stops.push(this.decode.push(tokens));
+  /**
+   * Takes one token or several. Stop strings that `mayStop` denies are text. Throws DS_INDEX for a
+   * number that is no token.
+   */
+  push(tokens: number | ArrayLike<number>, mayStop = true): StoppedText {
+    return this.stops.push(this.decode.push(tokens), mayStop);
   }
 
   /** What was held back: no more tokens come. A stop string may still be among it. */
-  end(): StoppedText {
-    const last = this.stops.push(this.decode.end());
+  end(mayStop = true): StoppedText {
+    const last = this.stops.push(this.decode.end(), mayStop);
     return { text: last.text + this.stops.end(), stop: last.stop };
   }
 }

@@ -225,6 +225,28 @@ test('a special token among the stop strings ends a text, in which it has no let
   await own.destroy();
 });
 
+test('minTokens holds off stop strings until one is complete behind them', async () => {
+  const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
+  const letter = tokenizer.tokenToId('a') as number;
+  const spoken = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
+  const own = await initInference(spoken, small, { tokenizer });
+  const request = { prompt, maxNewTokens: 6, ignoreEos: true, logitBias: { [letter]: 1000 } };
+  const ended: unknown[] = [];
+  for (const minTokens of [0, 1, 2, 3, 5, 6]) {
+    const [one] = await own.generate({ ...request, minTokens, stop: ['aa'] });
+    ended.push([minTokens, one?.tokens.length, one?.text, one?.finishReason]);
+  }
+  expect(ended).toEqual([
+    [0, 2, '', 'stop'],
+    [1, 2, '', 'stop'],
+    [2, 3, 'a', 'stop'],
+    [3, 4, 'aa', 'stop'],
+    [5, 6, 'aaaa', 'stop'],
+    [6, 6, 'aaaaaa', 'length'],
+  ]);
+  await own.destroy();
+});
+
 test.each([
   ['no tokens', { prompt: [] }, 'DS_ARGUMENT', /prompt.*a token or more/],
   ['a text without a tokenizer', { prompt: 'hi' }, 'DS_ARGUMENT', /tokens, for an engine without/],

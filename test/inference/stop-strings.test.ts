@@ -43,12 +43,17 @@ test.each([
   expect([single.texts.join(''), single.stop]).toEqual([before, stop]);
 });
 
-test('any cut of a text gives the same', () => {
-  let state = 7;
-  const below = (n: number) => {
+/** Whole numbers below `n`, the same ones for a seed. */
+function randomBelow(seed: number): (n: number) => number {
+  let state = seed;
+  return (n) => {
     state = (state * 1103515245 + 12345) & 0x7fffffff;
     return (state >> 8) % n;
   };
+}
+
+test('any cut of a text gives the same', () => {
+  const below = randomBelow(7);
   for (let round = 0; round < 500; ++round) {
     const letters = (n: number) => Array.from({ length: n }, () => 'ab'[below(2)]).join('');
     const stops = Array.from({ length: 1 + below(3) }, () => letters(2 + below(4)));
@@ -97,4 +102,46 @@ test('what was held back comes at the end, with U+FFFD for a character that stay
   expect(stream.push(Buffer.from('go ST')).text).toBe('go ');
   expect(stream.push(0xc3).text).toBe('');
   expect(stream.end()).toEqual({ text: 'ST\uFFFD', stop: null });
+});
+
+/** As vLLM finds the end: after each piece, a stop string that ends within what may stop. */
+function endOf(stops: readonly string[], pieces: readonly string[], least: number): string | null {
+  let text = '';
+  for (const [i, piece] of pieces.entries()) {
+    const seen = text.length;
+    text += piece;
+    if (i < least) continue;
+    const ends = stops.flatMap((stop) => {
+      const at = text.indexOf(stop, Math.max(0, seen + 1 - stop.length));
+      return at < 0 ? [] : [{ at, end: at + stop.length }];
+    });
+    ends.sort((a, b) => a.end - b.end || a.at - b.at);
+    if (ends[0]) return text.slice(0, ends[0].at);
+  }
+  return null;
+}
+
+test('stop strings that are complete too early are text, and later ones are found', () => {
+  const below = randomBelow(11);
+  for (let round = 0; round < 1000; ++round) {
+    const letters = (n: number) => Array.from({ length: n }, () => 'ab'[below(2)]).join('');
+    const stops = Array.from({ length: 1 + below(3) }, () => letters(1 + below(4)));
+    const pieces = Array.from({ length: 8 }, () => letters(below(4)));
+    const least = below(9);
+    const strings = new StopStrings(stops);
+    let text = '';
+    let stop: string | null = null;
+    for (const [i, piece] of pieces.entries()) {
+      const pushed = strings.push(piece, i >= least);
+      text += pushed.text;
+      stop ??= pushed.stop;
+    }
+    text += strings.end();
+    const expected = endOf(stops, pieces, least);
+    expect({ stops, pieces, least, text, isStopped: stop !== null }).toEqual({
+      ...{ stops, pieces, least },
+      text: expected ?? pieces.join(''),
+      isStopped: expected !== null,
+    });
+  }
 });
