@@ -4,6 +4,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { Tensor } from '../tensor/index.js';
+import type { Side } from './tokenizer-folder.js';
 
 /** To which length rows are filled, and on which side. */
 export interface PaddingOptions {
@@ -11,8 +12,11 @@ export interface PaddingOptions {
   padTo?: number | 'longest';
   /** Rounds the length up to a multiple of this. Default 1. */
   padToMultipleOf?: number;
-  /** Which side is filled: "left" to generate, "right" to train. Default "right". */
-  paddingSide?: 'left' | 'right';
+  /**
+   * Which side is filled: "left" to generate, "right" to train. Default: the tokenizer's
+   * `paddingSide`.
+   */
+  paddingSide?: Side;
 }
 
 /** Tensors [B, T] i32. */

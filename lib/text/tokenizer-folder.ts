@@ -25,6 +25,14 @@ const BEHAVIORS: Readonly<Record<string, readonly string[]>> = {
   Punctuation: ['Isolated', 'Removed', 'Contiguous'],
 };
 
+export type Side = 'left' | 'right';
+
+/** Where rows are filled, and where texts are cut. */
+export interface Sides {
+  padding: Side;
+  truncation: Side;
+}
+
 /** The files of a folder, read and checked. */
 export interface TokenizerFolder {
   /** Names the tokenizer in errors. */
@@ -34,6 +42,7 @@ export interface TokenizerFolder {
   /** tokenizer_config.json; empty where there is none. */
   config: Json;
   roles: Partial<Record<Role, string>>;
+  sides: Sides;
   /** Chat templates by name; the usual one is "default". */
   templates: Record<string, string>;
 }
@@ -51,10 +60,14 @@ export function readTokenizerFolder(folder: string): TokenizerFolder {
   const config = readJsonIfThere(place);
   const map = readJsonIfThere(join(folder, 'special_tokens_map.json'));
   const templates = readTemplates(folder, config);
-  const roles = { ...rolesOf(map), ...rolesOf(config) };
+  const roles = { ...paddingRole(own), ...rolesOf(map), ...rolesOf(config) };
+  const sides = {
+    padding: sideOf('padding', own, config, place),
+    truncation: sideOf('truncation', own, config, place),
+  };
   const tokenizer = { ...own, added_tokens: namedTokens(own, { config, roles, place }) };
   requireAnywhere(tokenizer.added_tokens, place);
-  return { place: folder, tokenizer, config, roles, templates };
+  return { place: folder, tokenizer, config, roles, sides, templates };
 }
 
 function noTokenizer(folder: string): DsError {
@@ -188,6 +201,21 @@ function rolesOf(config: Json): Partial<Record<Role, string>> {
     if (content !== null) found[role] = content;
   }
   return found;
+}
+
+/** The token that fills rows by tokenizer.json. */
+function paddingRole({ padding }: Json): Partial<Record<Role, string>> {
+  const token = isObject<Json>(padding) ? padding.pad_token : undefined;
+  return typeof token === 'string' ? { pad_token: token } : {};
+}
+
+/** tokenizer_config.json wins over tokenizer.json, as in transformers. */
+function sideOf(what: keyof Sides, own: Json, config: Json, place: string): Side {
+  const part = own[what];
+  const side = config[`${what}_side`] ?? (isObject<Json>(part) ? part.direction : null) ?? 'right';
+  const said = typeof side === 'string' ? side.toLowerCase() : side;
+  if (said === 'left' || said === 'right') return said;
+  throw dataError(`${place} ${what}_side`, '"left" or "right"', formatValue(side));
 }
 
 /** Files are newer than entries of tokenizer_config.json, and win, as in transformers. */

@@ -15,7 +15,12 @@ import { DecodeStream, REPLACEMENT } from './decode-stream.js';
 import { fewestTokens } from './fewest-tokens.js';
 import { type PaddedBatch, type PaddingOptions, padRows } from './padding.js';
 import { TokenSpans } from './token-spans.js';
-import { type Role, readTokenizerFolder, type TokenizerFolder } from './tokenizer-folder.js';
+import {
+  type Role,
+  readTokenizerFolder,
+  type Side,
+  type TokenizerFolder,
+} from './tokenizer-folder.js';
 import { TOKENIZER_RULES } from './tokenizer-rules.js';
 
 /** How text becomes tokens. */
@@ -24,8 +29,8 @@ export interface EncodeOptions {
   addSpecialTokens?: boolean;
   /** Most tokens; what is beyond them is cut off, special tokens first kept. Default: no limit. */
   maxLength?: number;
-  /** Where it is cut off. Default "right". */
-  truncationSide?: 'left' | 'right';
+  /** Where it is cut off. Default: the tokenizer's `truncationSide`. */
+  truncationSide?: Side;
 }
 
 /** How tokens become text. */
@@ -120,6 +125,10 @@ export class Tokenizer {
   readonly padId: number | null;
   /** Of the token for what has none; null without one. */
   readonly unkId: number | null;
+  /** Which side of rows is filled: `padding_side` of tokenizer_config.json. Default "right". */
+  readonly paddingSide: Side;
+  /** Where texts are cut: `truncation_side` of tokenizer_config.json. Default "right". */
+  readonly truncationSide: Side;
   /** Ids that skipSpecialTokens leaves out. */
   readonly specialIds: ReadonlySet<number>;
   private readonly templates: ReadonlyMap<string, ChatTemplate>;
@@ -142,6 +151,8 @@ export class Tokenizer {
     this.eosId = this.idOf('eos_token');
     this.padId = this.idOf('pad_token');
     this.unkId = this.idOf('unk_token');
+    this.paddingSide = parts.sides.padding;
+    this.truncationSide = parts.sides.truncation;
     this.specialIds = new Set(added.filter(({ special }) => special).map(({ id }) => id));
     const named = Object.entries(templates);
     this.templates = new Map(
@@ -250,7 +261,8 @@ export class Tokenizer {
       throw refusedValue(op, 'a list of texts', texts);
     }
     const rows = texts.map((text) => this.encodeText(op, text, options));
-    return padRows(op, rows, this.padId ?? this.eosId, options);
+    const { paddingSide = this.paddingSide } = options;
+    return padRows(op, rows, this.padId ?? this.eosId, { ...options, paddingSide });
   }
 
   /** Text of ids. Throws DS_INDEX for a number that is no token. */
@@ -361,7 +373,11 @@ export class Tokenizer {
 
   private encodeText(op: string, text: unknown, options: EncodeOptions): Int32Array {
     if (typeof text !== 'string') throw refusedValue(op, 'a text', text);
-    const { addSpecialTokens = true, maxLength, truncationSide: side = 'right' } = options;
+    const {
+      addSpecialTokens = true,
+      maxLength,
+      truncationSide: side = this.truncationSide,
+    } = options;
     const bare = this.backend.encode(text, { add_special_tokens: false }).ids;
     const { prefix, suffix } = addSpecialTokens ? this.bounds : { prefix: [], suffix: [] };
     if (maxLength === undefined) return Int32Array.from([...prefix, ...bare, ...suffix]);

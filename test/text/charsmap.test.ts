@@ -1,4 +1,4 @@
-// A Precompiled normalizer changes texts as its table says, held to tables written here.
+// Precompiled normalizers, compared with tables written here.
 import { text } from '../../lib/index.js';
 import { expectError, folderOf, removeFolders } from './folders.js';
 

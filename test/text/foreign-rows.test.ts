@@ -1,5 +1,4 @@
-// Rows as other programs write them: conversations of ShareGPT and TRL, .json by lines, and what is
-// none of these.
+// Rows as other programs write them: conversations of ShareGPT and TRL, .json by lines.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 

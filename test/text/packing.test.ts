@@ -1,5 +1,4 @@
-// Packing by itself: nothing is lost or doubled, the best fit is found, and long documents are
-// treated as asked.
+// Packing: no token is lost or doubled, best fit, long documents.
 import { packBestFit, piecesOf } from '../../lib/text/packing.js';
 import { cumulativeLengths, documentLengths, sampleOf } from '../../lib/text/sample.js';
 

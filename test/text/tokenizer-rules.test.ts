@@ -1,4 +1,4 @@
-// Caches of tokens know by which rules of ours a text was cut.
+// Token caches depend on the version of our rules.
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import type { Tokenizer as TokenizerClass } from '../../lib/text/tokenizer.js';
