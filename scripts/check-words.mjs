@@ -68,7 +68,7 @@ for (const [name, found] of rows) {
   if (args.includes('--table')) {
     console.log(
       name.padEnd(32),
-      ...['words', ...keys].map((key) => `${key} ${now[key]}`.padEnd(13)),
+      ...['words', 'index', ...keys].map((key) => `${key} ${now[key]}`.padEnd(13)),
     );
   }
   for (const key of keys) {

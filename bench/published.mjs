@@ -1,0 +1,354 @@
+// Declares the tables and charts of the pages: which numbers of bench/results each one shows.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+const results = new Map();
+
+/** The JSON of a result file. */
+function read(file) {
+  if (!results.has(file)) {
+    const path = join(import.meta.dirname, 'results', `${file}.json`);
+    results.set(file, JSON.parse(readFileSync(path, 'utf8')));
+  }
+  return results.get(file);
+}
+
+/** The value at `keys` of a result file. Throws if there is none. */
+export function at(file, ...keys) {
+  let value = read(file);
+  for (const key of keys) {
+    value = value?.[key];
+    if (value === undefined) throw new Error(`bench/results/${file}.json: no ${keys.join(' > ')}`);
+  }
+  return value;
+}
+
+const fixed = (digits) => (value) => Number(value).toFixed(digits);
+const ms = (value) => `${fixed(0)(value)} ms`;
+const gib = (value) => `${fixed(1)(value)} GiB`;
+const rate = (value) => Math.round(value).toLocaleString('en-US');
+const times = (value) => `${fixed(2)(value)}x`;
+const command = (text) => `\`${text.replace('npm run bench -- ', 'bench ').replace(/^ds .*main\.js /, 'bench ')}\``;
+
+/** `GPU, cores, commit, date, file`: where the numbers of a table come from. */
+function source(file, ...keys) {
+  const { host, commit, date } = at(file, ...keys);
+  const gpu = host.gpu ?? host.cpu;
+  return { gpu, cores: host.cores, commit, date, file };
+}
+
+const RESIDENT = 'train-h200-2026-11-23';
+const OFFLOAD = ['offload-h200', 'masters in halves that are tried out'];
+const LLAMA = 'llama-h200';
+const SCALING = 'zero-1558M-weak-scaling';
+const DECODE = 'decode-8B-h200';
+const MEMORY = 'zero-memory-4-ranks';
+
+/** Ours beside a peer, from one call. */
+function pair(name, file, row, peerName, peer) {
+  const ours = at(file, 'result', row, 'ours');
+  const other = at(file, 'result', row, peer);
+  const peerRate = other.tok_s ?? other.tokens_per_second;
+  return {
+    name,
+    peerName,
+    ours: ours.tokens_per_second,
+    gib: ours.peak_device_gib,
+    peer: peerRate,
+    peerGib: other.peak_GiB ?? other.peak_device_gib,
+    ratio: ours.tokens_per_second / peerRate,
+    command: ours.command,
+    commit: at(file, 'result', row).call?.commit ?? at(file, 'commit'),
+  };
+}
+
+const LLAMA_1B = '1B shape, B8 T2048, resident';
+const LORA = "8B shape, LoRA r 16 on all linear layers, B4 T2048, checkpointing, adapters' products in 1";
+const QLORA = '8B shape, QLoRA r 16, B2 T2048, checkpointing';
+const OFFLOAD_8B = '8B shape, B4 T2048, checkpointing, all of the optimizer in host memory, beside FSDP2';
+const nameOf = (start) => Object.keys(at(LLAMA, 'result')).find((name) => name.startsWith(start));
+
+const training = () => [
+  pair('GPT-2 1558M, B8', RESIDENT, '1558M B8', 'torch.compile', 'torch.compile'),
+  pair('GPT-2 1558M, B8, checkpointing', RESIDENT, '1558M B8, checkpointing', 'torch.compile', 'torch.compile'),
+];
+const llama = () => [
+  pair('Llama 1B, B8, T2048', LLAMA, LLAMA_1B, 'torch.compile', 'torch.compile, written out'),
+  pair('Llama 8B, LoRA r16, B4', LLAMA, nameOf(LORA), 'PEFT', 'PEFT, eager, autocast'),
+  pair('Llama 8B, QLoRA r16, B2', LLAMA, QLORA, 'NF4 in PyTorch', 'NF4 written out in PyTorch (a peer in memory, not in time)'),
+  pair('Llama 8B, B4, offload', LLAMA, OFFLOAD_8B, 'FSDP2', 'FSDP2, CPUOffloadPolicy'),
+];
+
+const pairTable = (rows, from) => ({
+  from,
+  head: ['workload', 'tokens/s', 'GPU memory', 'peer', 'tokens/s of the peer', 'its GPU memory', 'ratio', 'commit', 'command'],
+  rows: rows.map((row) => [
+    row.name,
+    rate(row.ours),
+    gib(row.gib),
+    row.peerName,
+    rate(row.peer),
+    gib(row.peerGib),
+    times(row.ratio),
+    row.commit,
+    command(row.command),
+  ]),
+});
+
+const OFFLOAD_ROWS = [
+  ['optimizer state offloaded', 'clipping rare'],
+  ['the same, every step clipped', 'every step clipped'],
+  ['the same, `gpu_share: 0`', 'clipping rare, share 0'],
+  ['half of the state (`ratio: 0.5`)', 'half of the state in host memory'],
+  ['state and weights (stage 3)', 'stage 3, weights in host memory, too'],
+  ['the same, `super_offload: false`', 'stage 3, weights in host memory, too, after the verdict'],
+];
+const FSDP2_OFFLOAD = 'FSDP2, CPUOffloadPolicy, no clipping';
+
+function offloadTable() {
+  const peer = at(...OFFLOAD, FSDP2_OFFLOAD);
+  const ours = OFFLOAD_ROWS.map(([name, key]) => {
+    const row = at(...OFFLOAD, key);
+    const host = gib(row.peak_host_rss_gib);
+    const step = row.step_ms.mean;
+    return [name, ms(step), gib(row.peak_device_gib), host, times(peer.step_ms / step), command(row.command)];
+  });
+  return {
+    from: source(...OFFLOAD),
+    head: ['GPT-2 1558M, B8, checkpointing', 'step', 'GPU memory', 'host memory', 'ratio to FSDP2', 'command'],
+    rows: [
+      ...ours,
+      ['PyTorch FSDP2, `CPUOffloadPolicy`', ms(peer.step_ms), gib(peer.peak_GiB), '', '', `\`${peer.command}\``],
+    ],
+  };
+}
+
+const scalingRows = () => at(SCALING, 'result').filter((row) => !row.communication);
+const scalingOf = (match) => scalingRows().filter(match).sort((a, b) => (a.world_size ?? a.world) - (b.world_size ?? b.world));
+
+const SCALING_SERIES = [
+  ['ZeRO 0', (row) => row.stage === 0],
+  ['ZeRO 2', (row) => row.stage === 2],
+  ['ZeRO 3', (row) => row.stage === 3],
+  ['FSDP2', (row) => row.peer === 'torch-fsdp2'],
+];
+
+function scalingTable() {
+  const cell = (row) => `${ms(row.step_ms)}, ${gib(row.peak_device_gib ?? row.peak_GiB)}, ${fixed(0)(100 * row.share_of_linear)} %`;
+  return {
+    from: source(SCALING),
+    head: ['GPT-2 1558M, B8 a GPU', '1 GPU', '2 GPUs', '4 GPUs'],
+    rows: SCALING_SERIES.map(([name, match]) => [name, ...scalingOf(match).map(cell)]),
+  };
+}
+
+function decodeTable() {
+  const rows = [
+    ...at(DECODE, 'result', 'bf16', 'rows').map((row) => ['bf16', row]),
+    ['int8', at(DECODE, 'result', 'int8', 'rows', 0)],
+    ['int4, groups of 128', at(DECODE, 'result', 'int4', 'rows', 0)],
+  ];
+  const peer = at(DECODE, 'result', 'peers', 'plain, compiled, bf16, batch 1');
+  const cells = rows.map(([name, row]) => [
+    name,
+    String(row.batch),
+    rate(row.tokens_per_s),
+    `${fixed(2)(row.decode_ms_per_step)} ms`,
+    name === 'bf16' && row.batch === 1 ? times(row.tokens_per_s / peer.tokens_per_s) : '',
+  ]);
+  const other = ['PyTorch, compiled, bf16', '1', rate(peer.tokens_per_s), `${fixed(2)(peer.decode_ms_per_step)} ms`, ''];
+  return {
+    from: source(DECODE),
+    head: ['Llama 8B, weights', 'batch', 'tokens/s', 'step', 'ratio'],
+    rows: [...cells, other],
+  };
+}
+
+const serveTable = () => ({
+  from: source('serve-8B-h200'),
+  head: ['Llama 8B, bf16', 'clients', 'tokens/s'],
+  rows: [
+    ['engine', '128', rate(at('serve-8B-h200', 'result', 'engine'))],
+    ['over HTTP', '128', rate(at('serve-8B-h200', 'result', 'http'))],
+  ],
+});
+
+const BYTES = ['weights', 'gradients', 'optimizer'];
+const memoryRows = () => at(MEMORY, 'result', 'rows');
+
+const memoryTable = () => ({
+  from: source(MEMORY),
+  head: ['ZeRO stage, 4 ranks', ...BYTES.map((part) => `${part}, bytes a parameter`)],
+  rows: memoryRows().map((row) => [
+    String(row.stage),
+    ...BYTES.map((part) => fixed(2)(row.measured[part] / row.params)),
+  ]),
+});
+
+/** Tables of docs/benchmarks.md, by the name in `<!-- table: NAME -->`. */
+export const tables = {
+  training: () => pairTable(training(), source(RESIDENT)),
+  llama: () => pairTable(llama(), source(LLAMA)),
+  offload: offloadTable,
+  scaling: scalingTable,
+  decode: decodeTable,
+  serve: serveTable,
+  'zero-memory': memoryTable,
+};
+
+const OURS = '@ds/native';
+const COLORS = { [OURS]: '#1f6feb', peer: '#9aa4b2' };
+const who = {
+  field: 'who',
+  type: 'nominal',
+  title: null,
+  scale: { domain: [OURS, 'PyTorch'], range: [COLORS[OURS], COLORS.peer] },
+};
+
+/** Horizontal bars with their values as text. */
+function bars(title, values, { value, name, color, width = 380 }) {
+  const y = { field: name, type: 'nominal', sort: null, title: null };
+  const x = { field: value, type: 'quantitative', title: null, axis: null };
+  return {
+    title: { text: title, anchor: 'start', fontSize: 13 },
+    width,
+    height: { step: 22 },
+    data: { values },
+    encoding: { y, x },
+    layer: [
+      { mark: { type: 'bar', height: 15 }, encoding: { color } },
+      {
+        mark: { type: 'text', align: 'left', dx: 4, fontSize: 11 },
+        encoding: { text: { field: 'label' } },
+      },
+    ],
+  };
+}
+
+function overview() {
+  const peer = at(...OFFLOAD, FSDP2_OFFLOAD);
+  const all = at(...OFFLOAD, 'clipping rare');
+  const half = at(...OFFLOAD, 'half of the state in host memory');
+  const resident = at(RESIDENT, 'result', '1558M B8, checkpointing');
+  const rows = [
+    ['all on the GPU', OURS, resident.ours.step_ms.mean, resident.ours.peak_device_gib],
+    ['all on the GPU, torch.compile', 'PyTorch', resident['torch.compile'].step_ms, resident['torch.compile'].peak_GiB],
+    ['half of the state offloaded', OURS, half.step_ms.mean, half.peak_device_gib],
+    ['all state offloaded', OURS, all.step_ms.mean, all.peak_device_gib],
+    ['all offloaded, FSDP2', 'PyTorch', peer.step_ms, peer.peak_GiB],
+  ].map(([name, by, step, memory]) => ({ name, who: by, step, memory }));
+  const labelled = (key, unit) => rows.map((row) => ({ ...row, label: unit(row[key]) }));
+  const one = (title, key, unit) =>
+    bars(title, labelled(key, unit), { value: key, name: 'name', color: who, width: 220 });
+  return {
+    hconcat: [
+      one('Step time, GPT-2 1558M, one H200', 'step', ms),
+      one('GPU memory', 'memory', gib),
+    ],
+    spacing: 40,
+  };
+}
+
+function throughput() {
+  const rows = [...training(), ...llama()].map((row) => ({
+    name: `${row.name} / ${row.peerName}`,
+    ratio: row.ratio,
+    who: OURS,
+    label: times(row.ratio),
+  }));
+  return bars('Throughput relative to the peer', rows, {
+    value: 'ratio',
+    name: 'name',
+    color: { value: COLORS[OURS] },
+  });
+}
+
+function zeroMemory() {
+  const values = memoryRows().flatMap((row) =>
+    BYTES.map((part, order) => ({
+      stage: `stage ${row.stage}`,
+      part,
+      order,
+      bytes: row.measured[part] / row.params,
+    })),
+  );
+  return {
+    title: { text: 'Bytes a parameter on each of 4 ranks', anchor: 'start', fontSize: 13 },
+    width: 380,
+    height: { step: 26 },
+    data: { values },
+    mark: { type: 'bar', height: 18 },
+    encoding: {
+      y: { field: 'stage', type: 'nominal', sort: null, title: null },
+      x: { field: 'bytes', type: 'quantitative', title: null },
+      order: { field: 'order' },
+      color: {
+        field: 'part',
+        type: 'nominal',
+        title: null,
+        sort: BYTES,
+        scale: { domain: BYTES, range: ['#1f6feb', '#e8884c', '#55a868'] },
+      },
+    },
+  };
+}
+
+function scaling() {
+  const values = SCALING_SERIES.flatMap(([series, match]) =>
+    scalingOf(match).map((row) => ({
+      series,
+      gpus: row.world_size ?? row.world,
+      samples: (8000 * (row.world_size ?? row.world)) / row.step_ms,
+    })),
+  );
+  const names = SCALING_SERIES.map(([name]) => name);
+  const range = ['#1f6feb', '#55a868', '#e8884c', COLORS.peer];
+  return {
+    title: { text: 'GPT-2 1558M, samples a second', anchor: 'start', fontSize: 13 },
+    width: 380,
+    height: 220,
+    data: { values },
+    mark: { type: 'line', point: true },
+    encoding: {
+      x: { field: 'gpus', type: 'quantitative', title: 'GPUs', axis: { values: [1, 2, 4] } },
+      y: { field: 'samples', type: 'quantitative', title: null },
+      color: { field: 'series', type: 'nominal', title: null, sort: names, scale: { domain: names, range } },
+    },
+  };
+}
+
+function offloadShare() {
+  const rows = [
+    ['0', at(RESIDENT, 'result', '1558M B8, checkpointing', 'ours')],
+    ['0.5', at(...OFFLOAD, 'half of the state in host memory')],
+    ['1', at(...OFFLOAD, 'clipping rare')],
+  ];
+  const values = rows.map(([ratio, row]) => ({
+    name: `ratio ${ratio}`,
+    step: row.step_ms.mean,
+    label: `${ms(row.step_ms.mean)}, ${gib(row.peak_device_gib)} of GPU memory`,
+  }));
+  const title = 'Step time by share of the optimizer state in host memory';
+  return bars(title, values, { value: 'step', name: 'name', color: { value: COLORS[OURS] }, width: 300 });
+}
+
+function decode() {
+  const one = (name, tokens, by) => ({ name, tokens, who: by, label: rate(tokens) });
+  const values = [
+    one('bf16', at(DECODE, 'result', 'bf16', 'rows', 0, 'tokens_per_s'), OURS),
+    one('int8', at(DECODE, 'result', 'int8', 'rows', 0, 'tokens_per_s'), OURS),
+    one('int4', at(DECODE, 'result', 'int4', 'rows', 0, 'tokens_per_s'), OURS),
+    one('bf16, torch.compile', at(DECODE, 'result', 'peers', 'plain, compiled, bf16, batch 1', 'tokens_per_s'), 'PyTorch'),
+  ];
+  return bars('Llama 8B, one request: tokens a second', values, { value: 'tokens', name: 'name', color: who });
+}
+
+/** Charts as Vega-Lite specifications, by the name of their SVG file in docs/charts. */
+export const charts = {
+  overview,
+  throughput,
+  'zero-memory': zeroMemory,
+  scaling,
+  'offload-share': offloadShare,
+  decode,
+};
