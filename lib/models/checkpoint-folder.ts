@@ -11,8 +11,8 @@ import {
   type TensorRecord,
 } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
+import { isFactor } from '../nn/name-mismatch.js';
 import { Parameter } from '../nn/parameter.js';
-import { isFactor } from '../peft/adapter-files.js';
 import { cpu } from '../runtime/device.js';
 import { isFloating } from '../runtime/dtype.js';
 import { held, Tensor } from '../tensor/index.js';

@@ -14,6 +14,7 @@ import { DsError } from '../errors.js';
 import { copyCut } from '../nn/cut-values.js';
 import { requireLoadable } from '../nn/loadable.js';
 import type { Module } from '../nn/module.js';
+import { hintForNames, isFactor, OTHER_MODEL } from '../nn/name-mismatch.js';
 import { Parameter } from '../nn/parameter.js';
 import { requireModule } from '../nn/require-module.js';
 import { positionIn, wholeBox } from '../runtime/box.js';
@@ -159,7 +160,7 @@ async function fitting(
 ): Promise<Matched> {
   const place = `${op} ${files.path}`;
   const matched = match(module, files, layout);
-  requireFit(place, matched, strict);
+  requireFit(op, files.path, matched, strict);
   for (const { sources } of matched.found) await requireEqual(place, files, sources);
   return matched;
 }
@@ -238,7 +239,8 @@ function match(
 const wholeShape = (target: Tensor): readonly number[] =>
   target instanceof Parameter ? target.region.whole : target.shape;
 
-function requireFit(op: string, { missing, unexpected, mismatched }: Matched, strict: boolean) {
+function requireFit(op: string, path: string, matched: Matched, strict: boolean): void {
+  const { missing, unexpected, mismatched } = matched;
   const problems: string[] = [];
   if (strict && missing.length > 0) problems.push(`without ${list(missing)}`);
   if (strict && unexpected.length > 0) problems.push(`with unexpected ${list(unexpected)}`);
@@ -246,15 +248,22 @@ function requireFit(op: string, { missing, unexpected, mismatched }: Matched, st
   if (problems.length === 0) return;
   throw new DsError({
     code: 'DS_CHECKPOINT',
-    op,
+    op: `${op} ${path}`,
     expected: 'the tensors of the module',
     got: `files ${problems.join('; ')}`,
-    hint: unexpected.some((name) => OF_COMPRESSION.test(name))
-      ? 'They are of a model in compression: save it after redundancyClean(), or call initCompression() on the model that they are for.'
-      : mismatched.length > 0
-        ? 'Were they saved from another model?'
-        : 'Were they saved from another model? nn.loadWeights with { strict: false } loads what fits by name.',
+    hint: hintFor(op, matched),
   });
+}
+
+function hintFor(op: string, { missing, unexpected, mismatched }: Matched): string {
+  if (unexpected.some((name) => OF_COMPRESSION.test(name))) {
+    return 'They are of a model in compression: save it after redundancyClean(), or call initCompression() on the model that they are for.';
+  }
+  if (op === 'fromPretrained' && unexpected.some(isFactor)) {
+    return 'The file of the model includes adapters: make it by nn.models.fromConfig(folder), give it the same peft.addLora(), and call nn.loadWeights(model, folder, { format: "native" }).';
+  }
+  if (mismatched.length > 0) return OTHER_MODEL;
+  return hintForNames({ missing, unexpected }, 'nn.loadWeights with { strict: false }');
 }
 
 /** What compression_training keeps beside a weight: loaded without, nothing of it is pruned. */

@@ -164,13 +164,40 @@ function familyOf<Model extends CausalLM, Options>(
   families: readonly Family<Model, Options>[],
 ): Family<Model, Options> {
   const found = families.find(({ modelType }) => modelType === values.model_type);
-  if (found) return found;
+  if (found) {
+    requireLanguageModel(place, values);
+    return found;
+  }
   const known = families.map(({ modelType }) => JSON.stringify(modelType)).join(', ');
   const hint =
     'nn.models.fromPretrained() takes every model that there is; nn.loadWeights() fills one of your own.';
   const config = new ModelConfig(place, values, hint);
   throw config.refusal('model_type', known, config.get('model_type'));
 }
+
+/**
+ * Throws DS_CHECKPOINT where `architectures` names heads of other kinds alone. A body ("GPT2Model")
+ * is a language model where its embedding is the head, which its tensors show.
+ */
+function requireLanguageModel(place: string, values: JsonObject): void {
+  const config = new ModelConfig(place, values, '');
+  const names = config.get('architectures', []);
+  if (!Array.isArray(names) || !names.every((name) => typeof name === 'string')) {
+    throw config.refusal('architectures', 'a list of names', names);
+  }
+  if (names.length === 0 || !names.every((name) => OTHER_HEAD.test(name as string))) return;
+  const hint =
+    'nn.models has no other heads, and would start a new one. Make a Module with such a head for trained weights; for a new language model, leave "architectures" out.';
+  throw config.refusal(
+    'architectures',
+    'a language model, such as "LlamaForCausalLM"',
+    names,
+    hint,
+  );
+}
+
+/** Names of transformers for models with another head than that of a language model. */
+const OTHER_HEAD = /For(?!CausalLM)[A-Z]\w*$|DoubleHeadsModel$/;
 
 async function openFolder(path: string): Promise<WeightFiles> {
   const found = await ifThere(path, () => stat(path));

@@ -8,6 +8,7 @@ import { describe } from '../runtime/view.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
 import { requireLoadable } from './loadable.js';
+import { hintForNames, OTHER_MODEL } from './name-mismatch.js';
 
 /** What is asked of a module (module.ts). */
 interface Stateful {
@@ -33,7 +34,7 @@ export function loadState(
   for (const [name, target] of pairs) {
     const { shape } = given.get(name) as Tensor;
     if (shape.join() === target.shape.join()) continue;
-    throw mismatch(`${name} ${describe(target)}`, `[${shape.join(', ')}]`);
+    throw mismatch(`${name} ${describe(target)}`, `[${shape.join(', ')}]`, OTHER_MODEL);
   }
   requireLoadable('loadStateDict', pairs, given);
   for (const [name, target] of pairs) assign(target, given.get(name) as Tensor);
@@ -59,8 +60,9 @@ function requireTensors(state: unknown): void {
 function requireSameNames(own: Record<string, Tensor>, given: ReadonlyMap<string, Tensor>): void {
   const missing = Object.keys(own).filter((name) => !given.has(name));
   const unexpected = [...given.keys()].filter((name) => !(name in own));
-  if (missing.length > 0) throw mismatch(`values for ${list(missing)}`, 'none');
-  if (unexpected.length > 0) throw mismatch('no other names', list(unexpected));
+  const hint = hintForNames({ missing, unexpected }, '{ strict: false }');
+  if (missing.length > 0) throw mismatch(`values for ${list(missing)}`, 'none', hint);
+  if (unexpected.length > 0) throw mismatch('no other names', list(unexpected), hint);
 }
 
 function assign(target: Tensor, source: Tensor): void {
@@ -74,12 +76,6 @@ function list(names: readonly string[]): string {
   return names.length > 5 ? `${shown} and ${names.length - 5} more` : shown;
 }
 
-function mismatch(expected: string, got: string): DsError {
-  return new DsError({
-    code: 'DS_CHECKPOINT',
-    op: 'loadStateDict',
-    expected,
-    got,
-    hint: 'Was it saved from another model? { strict: false } loads what fits by name.',
-  });
+function mismatch(expected: string, got: string, hint: string): DsError {
+  return new DsError({ code: 'DS_CHECKPOINT', op: 'loadStateDict', expected, got, hint });
 }

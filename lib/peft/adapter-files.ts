@@ -5,6 +5,7 @@ import type { JsonObject } from '../../types/json.js';
 import { converted, replaceFile, WeightFiles, writeAlone } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
+import { isFactor } from '../nn/name-mismatch.js';
 import type { Parameter } from '../nn/parameter.js';
 import { cpu } from '../runtime/device.js';
 import { dtypeSize } from '../runtime/dtype.js';
@@ -28,10 +29,6 @@ const PREFIX = 'base_model.model.';
 const SHOWN = 10;
 /** Bytes that are compared at a time: a table may be longer than a string or a buffer can be. */
 const COMPARED = 2 ** 22;
-const FACTOR = /(^|\.)lora_(A\.weight|B\.weight|embedding_A|embedding_B|magnitude_vector)$/;
-
-/** Whether an adapter has a parameter of this name. */
-export const isFactor = (name: string): boolean => FACTOR.test(name);
 
 /** A tensor of the files. */
 interface Saved {
@@ -171,10 +168,9 @@ function savedOf(model: Module): Saved[] {
     const dot = name.lastIndexOf('.');
     const [owner, last] = [name.slice(0, Math.max(dot, 0)), name.slice(dot + 1)];
     const isWrapped = layers.has(owner);
-    const isFactor = FACTOR.test(name);
     const isBias = last === 'bias' && wantsBias(config.bias, isWrapped);
     const isWhole = parentsOf(name).some((one) => isSavedWhole(one, config.modulesToSave));
-    if (!isFactor && !isBias && !isWhole) continue;
+    if (!isFactor(name) && !isBias && !isWhole) continue;
     const own = isBias && isWrapped ? `${owner}.base_layer.bias` : name;
     saved.push({ name: PREFIX + own, parameter, transposed: theirs.has(name) });
   }

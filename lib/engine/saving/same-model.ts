@@ -2,6 +2,7 @@
 // kept of each parameter.
 import type { Checkpoint } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
+import { hintForNames, OTHER_MODEL } from '../../nn/name-mismatch.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { describe } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -9,6 +10,9 @@ import type { EngineCore } from '../engine-parts.js';
 import { keptState, slotsOf, stateKey } from './engine-shards.js';
 import { isRankError } from './rank-errors.js';
 import type { SavedState } from './saved-state.js';
+
+/** Loads what there is. */
+const LENIENT = '{ loadModuleStrict: false }';
 
 type Outline = Pick<Tensor, 'dtype' | 'shape'>;
 
@@ -42,7 +46,8 @@ export function requireKnown(checkpoint: Checkpoint, unknown: readonly string[][
   }, first);
   if (left.length === 0) return;
   const got = `${left.length} more, "${left[0]}" among them`;
-  throw otherModel(checkpoint.path, 'the tensors of this model alone', got);
+  const hint = hintForNames({ missing: [], unexpected: left }, LENIENT);
+  throw otherModel(checkpoint.path, 'the tensors of this model alone', got, hint);
 }
 
 /**
@@ -72,7 +77,10 @@ export function requireSameModel(
   const [absent] = missing;
   if (strict && absent) {
     const got = `a checkpoint without ${missing.length} of this model's tensors`;
-    throw otherModel(`${checkpoint.path}: ${absent[0]}`, describe(absent[1]), got);
+    const names = missing.map(([name]) => name);
+    const unexpected = unknownNames(engine, checkpoint);
+    const hint = hintForNames({ missing: names, unexpected }, LENIENT);
+    throw otherModel(`${checkpoint.path}: ${absent[0]}`, describe(absent[1]), got, hint);
   }
   for (const [name, tensor] of own) {
     const info = saved.get(name);
@@ -155,12 +163,6 @@ export function requireSameOptimizer(
   }
 }
 
-function otherModel(op: string, expected: string, got: string): DsError {
-  return new DsError({
-    code: 'DS_CHECKPOINT',
-    op,
-    expected,
-    got,
-    hint: 'It was saved from another model: { loadModuleStrict: false } loads what fits by name.',
-  });
+function otherModel(op: string, expected: string, got: string, hint = OTHER_MODEL): DsError {
+  return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
 }

@@ -1,0 +1,32 @@
+// The advice for values whose names are not those of a module.
+
+const FACTOR = /(^|\.)lora_(A\.weight|B\.weight|embedding_A|embedding_B|magnitude_vector)$/;
+
+/** Whether an adapter has a parameter of this name. */
+export const isFactor = (name: string): boolean => FACTOR.test(name);
+
+/** The advice for shapes that differ. */
+export const OTHER_MODEL = 'Were they saved from another model?';
+
+/** Names that a module has and the values have not, and the other way round. */
+export interface NameMismatch {
+  readonly missing: readonly string[];
+  readonly unexpected: readonly string[];
+}
+
+/**
+ * The hint of an error about them. `option` ends the comparison: the hint names it only where it
+ * drops no saved value.
+ */
+export function hintForNames({ missing, unexpected }: NameMismatch, option: string): string {
+  if (unexpected.some(isFactor)) {
+    return 'The values include adapters: give the model the same peft.addLora() first.';
+  }
+  if (unexpected.length > 0) {
+    return `${OTHER_MODEL} Make the module that has these names.`;
+  }
+  if (missing.length > 0 && missing.every(isFactor)) {
+    return `Load the base before peft.addLora(); ${option} leaves the adapters as they are.`;
+  }
+  return `${OTHER_MODEL} ${option} leaves the missing ones as they are.`;
+}
