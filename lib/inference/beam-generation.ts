@@ -5,7 +5,7 @@ import { type Beam, beamSearch } from './beams.js';
 import type { Generation } from './continuation.js';
 import type { ReadRequest } from './request.js';
 
-/** The best texts, or as many empty ones where `request.signal` has ended the search. */
+/** The best texts. Rejects with the reason of the signal that has ended the search. */
 export async function searched(
   model: CausalLM,
   request: ReadRequest,
@@ -15,18 +15,12 @@ export async function searched(
   request.onStart?.();
   const signals = request.signal ? [signal, request.signal] : [signal];
   const common = { promptTokens: prompt.length, cachedTokens: 0 };
-  try {
-    const found = await beamSearch(model, prompt, {
-      ...{ numBeams: 1, ...beams, ...sampling },
-      ...{ maxNewTokens, n, tokenizer, stopTokens: [...stopTokens] },
-      signal: AbortSignal.any(signals),
-    });
-    return found.map((beam) => ({ ...common, ...written(beam, request, tokenizer) }));
-  } catch (error) {
-    if (!request.signal?.aborted) throw error;
-    const ended = { ...common, text: '', tokens: [], finishReason: 'abort' as const };
-    return Array.from({ length: n }, () => ended);
-  }
+  const found = await beamSearch(model, prompt, {
+    ...{ numBeams: 1, ...beams, ...sampling },
+    ...{ maxNewTokens, n, tokenizer, stopTokens: [...stopTokens] },
+    signal: AbortSignal.any(signals),
+  });
+  return found.map((beam) => ({ ...common, ...written(beam, request, tokenizer) }));
 }
 
 function written({ tokens }: Beam, request: ReadRequest, tokenizer: Tokenizer | null) {

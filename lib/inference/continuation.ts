@@ -116,10 +116,13 @@ export class Continuation {
   }
 }
 
-/** Puts the pieces of `n` continuations together. */
+/**
+ * Puts the pieces of `n` continuations together. Rejects with the reason of the request's signal if
+ * it has ended one of them.
+ */
 export async function gathered(
   pieces: AsyncIterable<GenerationPiece>,
-  { n, prompt }: ReadRequest,
+  { n, prompt, signal }: ReadRequest,
 ): Promise<Generation[]> {
   const found = Array.from({ length: n }, () => ({
     ...{ text: '', tokens: [] as number[], cachedTokens: 0 },
@@ -135,5 +138,6 @@ export async function gathered(
     one.cachedTokens = cachedTokens;
     if (finishReason) one.finishReason = finishReason;
   }
+  if (found.some(({ finishReason }) => finishReason === 'abort')) signal?.throwIfAborted();
   return found;
 }

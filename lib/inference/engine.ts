@@ -88,7 +88,7 @@ export class InferenceEngine {
   /**
    * The `n` continuations of a prompt, when all have ended. Rejects with DS_ARGUMENT for a request
    * that cannot be, DS_LIMIT for one that does not fit, DS_RELEASED once the engine is destroyed,
-   * and with what a step has thrown. Ranks that share the model call it alike, in the same order,
+   * with the reason of its signal, and with what a step has thrown. Ranks that share the model call it alike, in the same order,
    * and all get what the first one samples, unless they follow() it.
    */
   async generate(request: GenerateRequest): Promise<Generation[]> {
@@ -127,8 +127,9 @@ export class InferenceEngine {
 
   /**
    * The continuations of a prompt piece by piece, those of `n` mixed. Leaving the loop ends them
-   * and frees their blocks at once; pieces wait for a slow reader, and the others do not. Throws
-   * and rejects as generate() does.
+   * and frees their blocks at once; pieces wait for a slow reader, and the others do not. A signal
+   * ends the list behind a piece with "abort", so that its reader keeps the text so far. Throws and
+   * rejects as generate() does otherwise.
    */
   stream(request: GenerateRequest): AsyncIterableIterator<GenerationPiece> {
     return this.submit(this.read(request)).pieces;

@@ -34,7 +34,10 @@ export interface GenerateRequest extends SamplingOptions, BeamRequest {
    * where the prompt ends.
    */
   beginsText?: boolean;
-  /** Ends the request where it is, and frees its blocks at once. */
+  /**
+   * Ends the request, and frees its blocks at once. generate() then rejects with the signal's
+   * reason; the pieces of stream() end with "abort".
+   */
   signal?: AbortSignal;
   /**
    * Requests find the keys and values of common beginnings among those of the same salt alone, so

@@ -106,11 +106,12 @@ describe('by an engine', () => {
     expect(engine.stats().waiting).toBe(0);
   });
 
-  test('a signal ends a search with no text, destroy() with an error', async () => {
+  test('a signal ends a search with its reason, destroy() with an error', async () => {
     const stop = new AbortController();
     const asked = engine.generate({ ...request, signal: stop.signal });
-    stop.abort();
-    expect(await asked).toMatchObject([{ tokens: [], finishReason: 'abort' }]);
+    const reason = new Error('enough');
+    stop.abort(reason);
+    await expect(asked).rejects.toBe(reason);
     const other = await initInference(folderOf('gpt2'), { dtype: 'fp32', device: 'cpu' });
     const late = other.generate(request);
     const seen = expect(late).rejects.toMatchObject({ code: 'DS_RELEASED' });
