@@ -34,7 +34,7 @@ export function addServeCommands(program: Command, finish: Finish): void {
     .description('talk with a model in the terminal')
     .option('--system <text>', 'what it is told before the conversation')
     .option('--temperature <n>', '0 takes the likeliest token', fraction)
-    .option('--top-p <n>', 'of the likeliest tokens, those that reach it together', fraction)
+    .option('--top-p <n>', 'of the likeliest tokens, those that reach it together', share)
     .option('--top-k <n>', 'of the likeliest tokens, so many; 0 for all', atLeast(0))
     .option('--seed <n>', 'the same one gives the same answers', atLeast(0))
     .option('--max-tokens <n>', 'of an answer', atLeast(1))
@@ -67,6 +67,12 @@ function fraction(text: string): number {
   const value = Number(text);
   if (text.trim() !== '' && value >= 0 && Number.isFinite(value)) return value;
   throw new InvalidArgumentError('Expected a number of 0 or more.');
+}
+
+function share(text: string): number {
+  const value = Number(text);
+  if (text.trim() !== '' && value >= 0 && value <= 1) return value;
+  throw new InvalidArgumentError('Expected a number from 0 to 1.');
 }
 
 function bytes(text: string): number {

@@ -101,10 +101,12 @@ function maxNewTokens(fields: RequestFields): number | undefined {
   return most ?? old;
 }
 
+/** Of no tokens there is none to choose. */
 function positiveShare(fields: RequestFields, name: string): number | undefined {
-  const value = fields.number(name, 0, 1);
-  if (value === 0) throw invalid(name, 'a number above 0 and at most 1', '0');
-  return value;
+  const value = fields.any(name);
+  if (value === undefined) return undefined;
+  if (typeof value === 'number' && value > 0 && value <= 1) return value;
+  throw invalid(name, 'a number above 0 and at most 1', formatValue(value));
 }
 
 /** -1 stands for all tokens, as in vLLM. */

@@ -31,8 +31,10 @@ type Wrong = readonly [fields: object, param: string, words: RegExp];
 const sampling: readonly Wrong[] = [
   [{ temperature: -1 }, 'temperature', /a number from 0 to 2, got -1/],
   [{ temperature: 'hot' }, 'temperature', /got "hot"/],
-  [{ top_p: 0 }, 'top_p', /above 0 and at most 1/],
-  [{ top_p: 1.5 }, 'top_p', /from 0 to 1, got 1\.5/],
+  [{ top_p: 0 }, 'top_p', /above 0 and at most 1, got 0/],
+  [{ top_p: -0.1 }, 'top_p', /above 0 and at most 1, got -0\.1/],
+  [{ top_p: 1.5 }, 'top_p', /above 0 and at most 1, got 1\.5/],
+  [{ top_p: '1' }, 'top_p', /above 0 and at most 1, got "1"/],
   [{ top_k: -2 }, 'top_k', /a whole number of -1 and more/],
   [{ top_k: 1.5 }, 'top_k', /a whole number/],
   [{ min_p: 2 }, 'min_p', /from 0 to 1/],
