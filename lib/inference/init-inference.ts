@@ -19,6 +19,7 @@ import { supportsGraphs } from '../runtime/graph.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
+import { trainerOf } from '../tensor/index.js';
 import { allOrNothing } from '../tensor/scope.js';
 import { Tokenizer } from '../text/index.js';
 import {
@@ -60,9 +61,9 @@ const OPTIONS: OptionNames<InitInferenceOptions> = { tokenizer: true };
  * whose tokenizer it reads beside the model. A folder with an adapter is the model that it was
  * trained beside, with the adapter merged into it. Weights, cache and a first forward are there
  * when it resolves. Rejects with DS_CONFIG for a configuration that cannot be, DS_ARGUMENT for what
- * is no model and for one that a training engine has, DS_LIMIT where the cache has no room for one
- * sequence, and as models.fromPretrained() and Tokenizer.fromPretrained() do. Source:
- * deepspeed.init_inference.
+ * is no model, DS_LIMIT where the cache has no room for one sequence, and as
+ * models.fromPretrained() and Tokenizer.fromPretrained() do. A model that initialize() has stays as
+ * it is, and its texts follow the training. Source: deepspeed.init_inference.
  */
 export async function initInference(
   model: CausalLM | string,
@@ -149,12 +150,14 @@ async function build(
   requireDense('initInference', model);
   const maxTokens = maxTokensOf(config, model);
   const endTokens = endTokensOf(model, own.tokenizer);
-  if (isStreamed(model)) requireAsItIs(config);
+  const isTrained = model.parameters().some((one) => trainerOf(one) !== null);
+  const staysAsItIs = isTrained || isStreamed(model);
+  if (staysAsItIs) requireAsItIs(model, config);
   else await place(model, config, ranks, own);
-  model.eval();
+  if (!isTrained) model.eval();
   const { save_mp_checkpoint_path: saved } = config;
   if (saved !== null) await saveParts(model, saved, ranks);
-  if (!isStreamed(model)) joinAll(model);
+  if (!staysAsItIs) joinAll(model);
   const sizes: CacheSizes = { ...model.cacheShape(), blockSize: config.kv_cache.block_size };
   tryForward(model, sizes, maxTokens);
   const found = limitsOf(config, sizes, maxTokens);
@@ -167,7 +170,7 @@ async function build(
     minNewTokens: config.min_out_tokens,
     endTokens,
   };
-  const records = recordsSteps(config, sizes.device, ranks !== null || isStreamed(model));
+  const records = recordsSteps(config, sizes.device, ranks !== null || staysAsItIs);
   const room = { ...limits, reach, records };
   const runner = allOrNothing(() => new StepRunner(model, sizes, room));
   // Ranks are told a step's tokens, which the first one has to know for that.
@@ -201,22 +204,18 @@ async function place(
 }
 
 /**
- * Weights that an engine without an optimizer streams are as its configuration says. Throws
- * DS_CONFIG where this one says something else, DS_ARGUMENT where ranks would have to stream alike.
+ * The weights of a model that initialize() has stay where they are and as they are. Throws
+ * DS_CONFIG for a configuration that would change them, DS_ARGUMENT for parts of weights on ranks
+ * that would have to take all steps together.
  */
-function requireAsItIs(config: ResolvedInferenceConfig): void {
-  const {
-    dtype,
-    device,
-    quant,
-    checkpoint,
-    save_mp_checkpoint_path,
-    moe,
-    tensor_parallel: tp,
-  } = config;
-  const ways = { dtype, device, quant, checkpoint, save_mp_checkpoint_path };
+function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig): void {
+  const { quant, checkpoint, save_mp_checkpoint_path, moe, tensor_parallel: tp } = config;
+  const { dtype, device } = model.cacheShape();
+  const wanted = config.device === null ? device : findDevice(config.device);
   const said = {
-    ...ways,
+    dtype: dtypeOf(config)[0]?.[1] === dtype ? null : config.dtype,
+    device: wanted.name === device.name ? null : config.device,
+    ...{ quant, checkpoint, save_mp_checkpoint_path },
     tensor_parallel: tp.tp_size > 1 ? tp : null,
     moe: moe.ep_size > 1 ? moe : null,
   };
@@ -225,17 +224,18 @@ function requireAsItIs(config: ResolvedInferenceConfig): void {
     throw new DsError({
       code: 'DS_CONFIG',
       op: `initInference ${odd[0]}`,
-      expected: 'none for a model whose weights an engine of initialize() streams',
+      expected: `none for a model that an engine of initialize() has, in ${dtype} on ${device.name}`,
       got: JSON.stringify(odd[1]),
-      hint: 'Say it in the configuration of initialize().',
+      hint: 'Say it in the configuration of initialize(), or call destroy() of that engine first.',
     });
   }
+  const isSplit = groupOf(model) !== null || model.parameters().some((one) => one.missing !== null);
   const ranks = distributed()?.worldSize ?? 1;
-  if (ranks === 1) return;
+  if (ranks === 1 || !(isSplit || isStreamed(model))) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'initInference',
-    expected: 'a process alone, for a model whose weights an engine of initialize() streams',
+    expected: 'a process alone, for a model of which an engine of initialize() keeps parts',
     got: `a job of ${ranks} ranks, which would have to take all steps together`,
     hint: "Call engine.forward() or engine.module.generate() alike on all ranks, or start a process for each rank's texts.",
   });

@@ -148,17 +148,29 @@ export class StepRunner {
     });
   }
 
-  /** Measures a forward where somebody has asked for it. */
+  /** Runs a forward in evaluation mode; measures it after profileModelTime(). */
   timed<T>(forward: () => T): T {
     const { times } = this;
-    if (!times) return forward();
+    if (!times) return this.evaluated(forward);
     const { device } = this.sizes;
     device.synchronize();
     const begin = performance.now();
-    const result = forward();
+    const result = this.evaluated(forward);
     device.synchronize();
     times.push(performance.now() - begin);
     return result;
+  }
+
+  /** A model that an engine trains is in training mode between the steps. */
+  private evaluated<T>(forward: () => T): T {
+    const { model } = this;
+    if (!model.training) return forward();
+    model.eval();
+    try {
+      return forward();
+    } finally {
+      model.train();
+    }
   }
 
   /** Frees the cache and all else; waits for the device where steps are recorded. */
