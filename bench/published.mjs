@@ -28,7 +28,8 @@ const ms = (value) => `${fixed(0)(value)} ms`;
 const gib = (value) => `${fixed(1)(value)} GiB`;
 const rate = (value) => Math.round(value).toLocaleString('en-US');
 const times = (value) => `${fixed(2)(value)}x`;
-const command = (text) => `\`${text.replace('npm run bench -- ', 'bench ').replace(/^ds .*main\.js /, 'bench ')}\``;
+const command = (text) =>
+  `\`${text.replace('npm run bench -- ', 'bench ').replace(/^ds .*main\.js /, 'bench ')}\``;
 
 /** `GPU, cores, commit, date, file`: where the numbers of a table come from. */
 function source(file, ...keys) {
@@ -63,25 +64,49 @@ function pair(name, file, row, peerName, peer) {
 }
 
 const LLAMA_1B = '1B shape, B8 T2048, resident';
-const LORA = "8B shape, LoRA r 16 on all linear layers, B4 T2048, checkpointing, adapters' products in 1";
+const LORA =
+  "8B shape, LoRA r 16 on all linear layers, B4 T2048, checkpointing, adapters' products in 1";
 const QLORA = '8B shape, QLoRA r 16, B2 T2048, checkpointing';
-const OFFLOAD_8B = '8B shape, B4 T2048, checkpointing, all of the optimizer in host memory, beside FSDP2';
+const OFFLOAD_8B =
+  '8B shape, B4 T2048, checkpointing, all of the optimizer in host memory, beside FSDP2';
 const nameOf = (start) => Object.keys(at(LLAMA, 'result')).find((name) => name.startsWith(start));
 
 const training = () => [
   pair('GPT-2 1558M, B8', RESIDENT, '1558M B8', 'torch.compile', 'torch.compile'),
-  pair('GPT-2 1558M, B8, checkpointing', RESIDENT, '1558M B8, checkpointing', 'torch.compile', 'torch.compile'),
+  pair(
+    'GPT-2 1558M, B8, checkpointing',
+    RESIDENT,
+    '1558M B8, checkpointing',
+    'torch.compile',
+    'torch.compile',
+  ),
 ];
 const llama = () => [
   pair('Llama 1B, B8, T2048', LLAMA, LLAMA_1B, 'torch.compile', 'torch.compile, written out'),
   pair('Llama 8B, LoRA r16, B4', LLAMA, nameOf(LORA), 'PEFT', 'PEFT, eager, autocast'),
-  pair('Llama 8B, QLoRA r16, B2', LLAMA, QLORA, 'NF4 in PyTorch', 'NF4 written out in PyTorch (a peer in memory, not in time)'),
+  pair(
+    'Llama 8B, QLoRA r16, B2',
+    LLAMA,
+    QLORA,
+    'NF4 in PyTorch',
+    'NF4 written out in PyTorch (a peer in memory, not in time)',
+  ),
   pair('Llama 8B, B4, offload', LLAMA, OFFLOAD_8B, 'FSDP2', 'FSDP2, CPUOffloadPolicy'),
 ];
 
 const pairTable = (rows, from) => ({
   from,
-  head: ['workload', 'tokens/s', 'GPU memory', 'peer', 'tokens/s of the peer', 'its GPU memory', 'ratio', 'commit', 'command'],
+  head: [
+    'workload',
+    'tokens/s',
+    'GPU memory',
+    'peer',
+    'tokens/s of the peer',
+    'its GPU memory',
+    'ratio',
+    'commit',
+    'command',
+  ],
   rows: rows.map((row) => [
     row.name,
     rate(row.ours),
@@ -111,20 +136,44 @@ function offloadTable() {
     const row = at(...OFFLOAD, key);
     const host = gib(row.peak_host_rss_gib);
     const step = row.step_ms.mean;
-    return [name, ms(step), gib(row.peak_device_gib), host, times(peer.step_ms / step), command(row.command)];
+    return [
+      name,
+      ms(step),
+      gib(row.peak_device_gib),
+      host,
+      times(peer.step_ms / step),
+      command(row.command),
+    ];
   });
   return {
     from: source(...OFFLOAD),
-    head: ['GPT-2 1558M, B8, checkpointing', 'step', 'GPU memory', 'host memory', 'ratio to FSDP2', 'command'],
+    head: [
+      'GPT-2 1558M, B8, checkpointing',
+      'step',
+      'GPU memory',
+      'host memory',
+      'ratio to FSDP2',
+      'command',
+    ],
     rows: [
       ...ours,
-      ['PyTorch FSDP2, `CPUOffloadPolicy`', ms(peer.step_ms), gib(peer.peak_GiB), '', '', `\`${peer.command}\``],
+      [
+        'PyTorch FSDP2, `CPUOffloadPolicy`',
+        ms(peer.step_ms),
+        gib(peer.peak_GiB),
+        '',
+        '',
+        `\`${peer.command}\``,
+      ],
     ],
   };
 }
 
 const scalingRows = () => at(SCALING, 'result').filter((row) => !row.communication);
-const scalingOf = (match) => scalingRows().filter(match).sort((a, b) => (a.world_size ?? a.world) - (b.world_size ?? b.world));
+const scalingOf = (match) =>
+  scalingRows()
+    .filter(match)
+    .sort((a, b) => (a.world_size ?? a.world) - (b.world_size ?? b.world));
 
 const SCALING_SERIES = [
   ['ZeRO 0', (row) => row.stage === 0],
@@ -134,7 +183,8 @@ const SCALING_SERIES = [
 ];
 
 function scalingTable() {
-  const cell = (row) => `${ms(row.step_ms)}, ${gib(row.peak_device_gib ?? row.peak_GiB)}, ${fixed(0)(100 * row.share_of_linear)} %`;
+  const cell = (row) =>
+    `${ms(row.step_ms)}, ${gib(row.peak_device_gib ?? row.peak_GiB)}, ${fixed(0)(100 * row.share_of_linear)} %`;
   return {
     from: source(SCALING),
     head: ['GPT-2 1558M, B8 a GPU', '1 GPU', '2 GPUs', '4 GPUs'],
@@ -156,7 +206,13 @@ function decodeTable() {
     `${fixed(2)(row.decode_ms_per_step)} ms`,
     name === 'bf16' && row.batch === 1 ? times(row.tokens_per_s / peer.tokens_per_s) : '',
   ]);
-  const other = ['PyTorch, compiled, bf16', '1', rate(peer.tokens_per_s), `${fixed(2)(peer.decode_ms_per_step)} ms`, ''];
+  const other = [
+    'PyTorch, compiled, bf16',
+    '1',
+    rate(peer.tokens_per_s),
+    `${fixed(2)(peer.decode_ms_per_step)} ms`,
+    '',
+  ];
   return {
     from: source(DECODE),
     head: ['Llama 8B, weights', 'batch', 'tokens/s', 'step', 'ratio'],
@@ -232,7 +288,12 @@ function overview() {
   const resident = at(RESIDENT, 'result', '1558M B8, checkpointing');
   const rows = [
     ['all on the GPU', OURS, resident.ours.step_ms.mean, resident.ours.peak_device_gib],
-    ['all on the GPU, torch.compile', 'PyTorch', resident['torch.compile'].step_ms, resident['torch.compile'].peak_GiB],
+    [
+      'all on the GPU, torch.compile',
+      'PyTorch',
+      resident['torch.compile'].step_ms,
+      resident['torch.compile'].peak_GiB,
+    ],
     ['half of the state offloaded', OURS, half.step_ms.mean, half.peak_device_gib],
     ['all state offloaded', OURS, all.step_ms.mean, all.peak_device_gib],
     ['all offloaded, FSDP2', 'PyTorch', peer.step_ms, peer.peak_GiB],
@@ -312,7 +373,13 @@ function scaling() {
     encoding: {
       x: { field: 'gpus', type: 'quantitative', title: 'GPUs', axis: { values: [1, 2, 4] } },
       y: { field: 'samples', type: 'quantitative', title: null },
-      color: { field: 'series', type: 'nominal', title: null, sort: names, scale: { domain: names, range } },
+      color: {
+        field: 'series',
+        type: 'nominal',
+        title: null,
+        sort: names,
+        scale: { domain: names, range },
+      },
     },
   };
 }
@@ -329,7 +396,12 @@ function offloadShare() {
     label: `${ms(row.step_ms.mean)}, ${gib(row.peak_device_gib)} of GPU memory`,
   }));
   const title = 'Step time by share of the optimizer state in host memory';
-  return bars(title, values, { value: 'step', name: 'name', color: { value: COLORS[OURS] }, width: 300 });
+  return bars(title, values, {
+    value: 'step',
+    name: 'name',
+    color: { value: COLORS[OURS] },
+    width: 300,
+  });
 }
 
 function decode() {
@@ -338,9 +410,17 @@ function decode() {
     one('bf16', at(DECODE, 'result', 'bf16', 'rows', 0, 'tokens_per_s'), OURS),
     one('int8', at(DECODE, 'result', 'int8', 'rows', 0, 'tokens_per_s'), OURS),
     one('int4', at(DECODE, 'result', 'int4', 'rows', 0, 'tokens_per_s'), OURS),
-    one('bf16, torch.compile', at(DECODE, 'result', 'peers', 'plain, compiled, bf16, batch 1', 'tokens_per_s'), 'PyTorch'),
+    one(
+      'bf16, torch.compile',
+      at(DECODE, 'result', 'peers', 'plain, compiled, bf16, batch 1', 'tokens_per_s'),
+      'PyTorch',
+    ),
   ];
-  return bars('Llama 8B, one request: tokens a second', values, { value: 'tokens', name: 'name', color: who });
+  return bars('Llama 8B, one request: tokens a second', values, {
+    value: 'tokens',
+    name: 'name',
+    color: who,
+  });
 }
 
 /** Charts as Vega-Lite specifications, by the name of their SVG file in docs/charts. */
