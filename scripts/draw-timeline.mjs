@@ -3,6 +3,8 @@ import { readFileSync, writeFileSync } from 'node:fs';
 
 const WIDTH = 1000;
 const NAMES = 190;
+/** More room at the left, for the longest name of a lane. */
+const LEFT = 30;
 const ROW = 18;
 const GAP = 6;
 const HEAD = 50;
@@ -127,9 +129,9 @@ function draw(trace, wanted) {
   const used = new Set(lanes.flatMap(({ bars }) => bars.map(({ color }) => color)));
   const title = `${step.name}, ${(step.dur / 1000).toFixed(1)} ms, ${trace.otherData.device}`;
   return [
-    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${bottom + FOOT}" font-family="sans-serif" font-size="11" fill="#24292f">`,
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="${-LEFT} 0 ${WIDTH + LEFT} ${bottom + FOOT}" font-family="sans-serif" font-size="11" fill="#24292f">`,
     `<title>${escaped(title)}</title>`,
-    '<rect width="100%" height="100%" fill="#ffffff"/>',
+    `<rect x="${-LEFT}" width="100%" height="100%" fill="#ffffff"/>`,
     `<text x="8" y="${HEAD - 28}" font-size="13">${escaped(title)}</text>`,
     ...axis(step.dur, scale, bottom),
     ...rows,
