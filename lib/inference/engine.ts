@@ -86,10 +86,10 @@ export class InferenceEngine {
   }
 
   /**
-   * The `n` continuations of a prompt, when all have ended. Rejects with DS_ARGUMENT for a request
-   * that cannot be, DS_LIMIT for one that does not fit, DS_RELEASED once the engine is destroyed,
-   * with the reason of its signal, and with what a step has thrown. Ranks that share the model call it alike, in the same order,
-   * and all get what the first one samples, unless they follow() it.
+   * Resolves with the `n` continuations of a prompt. Rejects with DS_ARGUMENT for an invalid
+   * request, DS_LIMIT for one that does not fit, DS_RELEASED after destroy(), the reason of an
+   * aborted signal, or the error of a step. Ranks that share the model make the same calls in the
+   * same order, or follow() the first rank. All get the tokens that the first rank samples.
    */
   async generate(request: GenerateRequest): Promise<Generation[]> {
     this.requireAlive('generate');

@@ -9,9 +9,9 @@ import { requireModule } from './require-module.js';
 const external = new WeakMap<Module, Set<Parameter>>();
 
 /**
- * Says that forward of `module` reads `parameter`, which is none of the module's own or of those
- * below it: at ZeRO stage 3 its values then come before that forward, too. Call it before
- * initialize(). Throws DS_ARGUMENT. Source: deepspeed.zero.register_external_parameter.
+ * Declares that forward of `module` reads `parameter` of another module. ZeRO stage 3 gathers its
+ * values before that forward. Call it before initialize(). Throws DS_ARGUMENT. Source:
+ * deepspeed.zero.register_external_parameter.
  */
 export function registerExternalParameter(module: Module, parameter: Parameter): void {
   requireModule('registerExternalParameter', module);

@@ -249,8 +249,8 @@ export abstract class Module {
   }
 
   /**
-   * The elements of all parameters, or of those alone that want a gradient (`trainable` true) or
-   * want none (false). Tied parameters count once.
+   * Returns the number of elements of all parameters, of the trainable ones (`trainable` true), or
+   * of the frozen ones (false). Tied parameters count once.
    */
   numParameters(given: { trainable?: boolean } = {}): number {
     const { trainable } = readOptions('numParameters', given, { trainable: true });

@@ -1,4 +1,4 @@
-// What a rank does of whose model another rank serves.
+// The work of a rank that shares a model with the rank of the HTTP server.
 import { distributed } from '../comm/index.js';
 import { type EngineOptions, openEngine } from './open-engine.js';
 

@@ -4,7 +4,7 @@ import { randomInt } from 'node:crypto';
 import { type InferenceConfig, type InferenceEngine, initInference } from '../inference/index.js';
 import { seed } from '../tensor/index.js';
 
-/** What there is to say of an engine beside its folder. */
+/** Options of an engine apart from its folder. */
 export interface EngineOptions {
   config?: InferenceConfig;
   /** The folder of a tokenizer in place of the model's own. */

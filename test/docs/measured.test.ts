@@ -146,7 +146,8 @@ function unsourced(page: string): string[] {
 }
 
 test.each(pages())('the measured numbers of %s are in result files', (page) => {
-  // Other numbers: write "predicted", "computed" or "capped" into the head of their column or of the table.
+  // Other numbers: write "predicted", "computed" or "capped" into the head of their column or of
+  // the table.
   expect(unsourced(readPage(page))).toEqual([]);
 });
 

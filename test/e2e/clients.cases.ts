@@ -198,7 +198,7 @@ async function wrongGroups(device: Device): Promise<void> {
   );
 }
 
-/** Schedules as PyTorch has them step by themselves: the message says what the engine takes. */
+/** PyTorch schedules step on their own; the message names the kind that the engine accepts. */
 async function wrongSchedules(device: Device): Promise<void> {
   const torch = { step: () => {}, getLastLr: () => [1] } as unknown as optim.LrSchedule;
   await assert.rejects(

@@ -20,7 +20,7 @@ import {
 
 const steps = 50;
 
-/** `offload`: whether the optimizer is offloaded, beside what `zero` says. */
+/** `offload`: whether the optimizer is offloaded, in addition to `zero`. */
 function equalCase(
   label: string,
   { zero, offload = true, ...options }: Omit<TinyOptions, 'offload'> & { offload?: boolean },

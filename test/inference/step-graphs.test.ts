@@ -1,5 +1,4 @@
-// Which recorded steps an engine keeps, over a recorder that runs what it recorded again; and who
-// asks for them.
+// The recorded steps that an engine keeps, with a recorder that replays them.
 import { rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

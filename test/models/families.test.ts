@@ -1,4 +1,4 @@
-// What a config.json says of a family, in all that its keys may be: to sizes, back, and refused.
+// Keys of config.json for each family: read to sizes, written back, and refused.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -68,7 +68,7 @@ export function findGpuShare(options: ShareOptions): number {
   return agreedOn(group, device, Math.min(balanced, most));
 }
 
-/** What the processors of this rank can do beside those of the others; null as ratesOf() says. */
+/** Update rates of this rank's processors while other ranks update too; null as in ratesOf(). */
 function ratesHere(options: ShareOptions): ProcessorRates | null {
   const { device, group } = options;
   const place = `${device.info.name}, ${threads()} threads, ${group.size} ranks`;

@@ -1,5 +1,4 @@
-// What the quantization_config of a config.json says of packed weights: which layers have how many
-// bits in which groups, in whose layout.
+// Reads the quantization_config of a config.json: packed layers, their bits, groups and layout.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { ModelConfig } from '../model-config.js';
 
