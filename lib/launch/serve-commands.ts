@@ -18,6 +18,7 @@ export function addServeCommands(program: Command, finish: Finish): void {
     .option('--tp <n>', 'GPUs, or processes on the CPU, that share the model', atLeast(1), 1)
     .option('--api-key-file <file>', 'keys that open /v1, a line each; also: DS_API_KEY')
     .option('--model-name <name>', "what requests call it; default: the folder's name")
+    .option('--allowed-hosts <names>', 'that clients without a key may name, with commas', names)
     .option('--cors <origin>', 'whose web pages may ask, such as https://chat.example, or *')
     .option('--tokenizer-threads <n>', 'that turn prompts into tokens', atLeast(1), 2)
     .option('--seed <n>', 'of answers whose requests have none; default: a random one', atLeast(0))
@@ -54,6 +55,8 @@ function withModelOptions(command: Command): Command {
     .option('--chat-template <file>', "a Jinja text in place of the tokenizer's own")
     .option('--no-graphs', 'launch the kernels of each step one by one on a GPU');
 }
+
+const names = (text: string): string[] => text.split(',').map((name) => name.trim());
 
 const atLeast =
   (least: number) =>

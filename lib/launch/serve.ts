@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { basename, resolve } from 'node:path';
 
-import { type InferenceServer, openEngine, serve } from '../serve/index.js';
+import { type InferenceServer, isLoopback, openEngine, requireKey, serve } from '../serve/index.js';
 import { refuse } from './argument-error.js';
 import { type EngineFlags, engineOptions, textOf } from './engine-flags.js';
 
@@ -12,6 +12,7 @@ export interface ServeFlags extends EngineFlags {
   port: number;
   apiKeyFile?: string;
   modelName?: string;
+  allowedHosts?: string[];
   cors?: string;
   tokenizerThreads: number;
   maxBody?: number;
@@ -39,6 +40,7 @@ export function serveCommand(folder: string, flags: ServeFlags): Promise<number>
 /** Starts the ranks, of which the first one serves. */
 async function serveOverRanks(folder: string, flags: ServeFlags): Promise<number> {
   const { tp, device, drainTimeout = DRAIN } = flags;
+  keysOf(flags.apiKeyFile); // Each rank would read the model before it hears of a wrong one.
   if (device?.includes(':')) {
     const hint = 'GPUs are chosen by CUDA_VISIBLE_DEVICES.';
     refuse('--device', 'a kind of device beside --tp, not one of them', `"${device}"`, hint);
@@ -73,7 +75,7 @@ async function hasGpus(device: string | undefined): Promise<boolean> {
 export async function serveHere(folder: string, flags: ServeFlags): Promise<number> {
   const options = engineOptions(flags);
   const apiKeys = keysOf(flags.apiKeyFile);
-  const { host, port, cors, tokenizerThreads } = flags;
+  const { host, port, allowedHosts, cors, tokenizerThreads } = flags;
   const model = flags.modelName ?? basename(resolve(folder));
   const chatTemplate = textOf(flags.chatTemplate);
   const stopped = signalled();
@@ -85,7 +87,8 @@ export async function serveHere(folder: string, flags: ServeFlags): Promise<numb
     });
     return engine;
   };
-  const settings = { host, port, model, apiKeys, chatTemplate, tokenizerThreads, cors };
+  const access = { apiKeys, allowedHosts, cors };
+  const settings = { host, port, model, chatTemplate, tokenizerThreads, ...access };
   const server = await serve(open, { ...settings, limits: limitsOf(flags) });
   console.log(`${model} at ${server.url}/v1: loading ${folder}`);
   if (apiKeys.length === 0 && !isLoopback(host)) {
@@ -140,10 +143,15 @@ function limitsOf(flags: ServeFlags) {
   };
 }
 
-/** A key a line. Throws DS_ARGUMENT for a file that cannot be read or has none. */
+/**
+ * A key a line, and that of the environment. Throws DS_ARGUMENT for a file that cannot be read or
+ * has none, and for a key that no request can show.
+ */
 function keysOf(file: string | undefined): string[] {
   const given = process.env[KEY]?.trim();
-  const keys = given ? [given] : [];
+  if (given === '') refuse(KEY, 'a key, or no such variable', 'an empty one');
+  if (given !== undefined) requireKey(KEY, given);
+  const keys = given === undefined ? [] : [given];
   if (file === undefined) return keys;
   let text: string;
   try {
@@ -151,11 +159,13 @@ function keysOf(file: string | undefined): string[] {
   } catch (cause) {
     refuse('--api-key-file', 'a readable file', (cause as Error).message);
   }
-  const lines = text.split('\n').map((line) => line.trim());
-  const own = lines.filter((line) => line !== '');
-  if (own.length === 0) refuse('--api-key-file', 'a file with a key in a line', 'an empty one');
-  return [...keys, ...own];
+  for (const [i, line] of text.split('\n').entries()) {
+    const key = line.trim();
+    if (key === '') continue;
+    requireKey(`--api-key-file ${file}, line ${i + 1}`, key);
+    keys.push(key);
+  }
+  const isEmpty = text.trim() === '';
+  if (isEmpty) refuse('--api-key-file', 'a file with a key in a line', 'an empty one');
+  return keys;
 }
-
-const isLoopback = (host: string): boolean =>
-  host === 'localhost' || host === '::1' || host.startsWith('127.');

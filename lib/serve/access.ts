@@ -2,14 +2,25 @@
 import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 
+import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
 import { ApiError } from './api-error.js';
 
 /** Keeps no key, only what it can be recognised by. */
 export class Access {
   private readonly digests: readonly Buffer[];
 
-  /** Any of `keys` opens; without one, everybody may ask. */
+  /**
+   * Any of `keys` opens; without one, everybody may ask. Throws DS_ARGUMENT for a key that no
+   * request can show.
+   */
   constructor(keys: readonly string[]) {
+    if (!Array.isArray(keys)) {
+      const expected = 'a list of keys';
+      const got = formatValue(keys);
+      throw new DsError({ code: 'DS_ARGUMENT', op: 'serve apiKeys', expected, got });
+    }
+    for (const [i, key] of keys.entries()) requireKey(`serve apiKeys[${i}]`, key);
     this.digests = keys.map(digestOf);
   }
 
@@ -37,6 +48,24 @@ export class Access {
       headers,
     });
   }
+}
+
+/** Throws DS_ARGUMENT, naming `place` and not the key, unless "Bearer KEY" can show the key. */
+export function requireKey(place: string, key: unknown): void {
+  if (typeof key === 'string' && /^[\x21-\x7e]+$/.test(key)) return;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: place,
+    expected: 'a key of visible ASCII characters, which "Authorization: Bearer KEY" can show',
+    got: typeof key === 'string' ? oddIn(key) : formatValue(key),
+  });
+}
+
+function oddIn(key: string): string {
+  const at = key.search(/[^\x21-\x7e]/u);
+  if (at < 0) return 'an empty one';
+  const code = (key.codePointAt(at) as number).toString(16).toUpperCase().padStart(4, '0');
+  return `U+${code} at character ${at + 1}`;
 }
 
 /** Digests have one length, whatever the keys'. */

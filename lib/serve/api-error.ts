@@ -12,6 +12,7 @@ export interface ErrorBody {
 /** OpenAI's names of what went wrong, by status. */
 const TYPES: Readonly<Record<number, string>> = {
   401: 'authentication_error',
+  403: 'permission_error',
   404: 'not_found_error',
   429: 'rate_limit_error',
   500: 'server_error',

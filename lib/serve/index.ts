@@ -1,6 +1,8 @@
 // The serving room's door: an inference engine behind HTTP and in the terminal.
+export { requireKey } from './access.js';
 export { type ChatOptions, chat } from './chat.js';
 export { followEngine, leaveRanks } from './follow-engine.js';
+export { isLoopback } from './hosts.js';
 export type { ServeLimits } from './limits.js';
 export { type EngineOptions, openEngine } from './open-engine.js';
 export type {

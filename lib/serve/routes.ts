@@ -8,6 +8,7 @@ import { ApiError, noModel, overloaded } from './api-error.js';
 import { readChat } from './chat-order.js';
 import { readCompletion } from './completion-order.js';
 import type { Cors } from './cors.js';
+import type { Hosts } from './hosts.js';
 import type { ServeLimits } from './limits.js';
 import type { Order } from './order.js';
 import { readJson } from './request-body.js';
@@ -19,6 +20,8 @@ import { detokenize, tokenize } from './tokenize.js';
 /** What the routes answer from. */
 export interface Site extends Counter {
   readonly access: Access;
+  /** Null where any host may be named. */
+  readonly hosts: Hosts | null;
   readonly cors: Cors;
   readonly admission: Admission;
   readonly limits: Required<ServeLimits>;
@@ -63,6 +66,7 @@ export async function answerRequest(
   response: ServerResponse,
 ): Promise<void> {
   const path = pathOf(request);
+  site.hosts?.require(request);
   if (site.cors.answer(request, response)) return;
   if (isGuarded(path)) site.access.require(request);
   const route = path.startsWith(MODELS) ? { GET: model } : routeOf(path);

@@ -13,6 +13,7 @@ import { Admission } from './admission.js';
 import { ApiError, overloaded } from './api-error.js';
 import { Connections } from './connections.js';
 import { Cors } from './cors.js';
+import { Hosts, isLoopback } from './hosts.js';
 import { readLimits, type ServeLimits } from './limits.js';
 import { Metrics } from './metrics.js';
 import { requireSize } from './request-body.js';
@@ -32,6 +33,11 @@ export interface ServeOptions {
   port?: number;
   /** Each opens /v1; without one everybody may ask. */
   apiKeys?: readonly string[];
+  /**
+   * Hosts by which clients may reach a server that has no key and listens on loopback, beside
+   * localhost, 127.0.0.0/8 and [::1]; "*" for any. Default: none.
+   */
+  allowedHosts?: readonly string[];
   /** The origin whose web pages may ask, or "*" for those of all. Default: none may. */
   cors?: string;
   /** A Jinja text in place of the tokenizer's own chat template. */
@@ -45,8 +51,8 @@ export interface ServeOptions {
 }
 
 const OPTIONS: OptionNames<ServeOptions> = {
-  ...{ model: true, host: true, port: true, apiKeys: true, chatTemplate: true },
-  ...{ cors: true, tokenizerThreads: true, limits: true, report: true },
+  ...{ model: true, host: true, port: true, apiKeys: true, allowedHosts: true },
+  ...{ chatTemplate: true, cors: true, tokenizerThreads: true, limits: true, report: true },
 };
 
 /**
@@ -77,6 +83,8 @@ export class InferenceServer {
   readonly lives = new Set<RequestLife>();
   /** @internal */
   readonly access: Access;
+  /** @internal Null where any host may be named. */
+  hosts: Hosts | null;
   /** @internal */
   readonly cors: Cors;
   /** @internal */
@@ -99,6 +107,7 @@ export class InferenceServer {
     requireType('serve chatTemplate', chatTemplate, 'string');
     this.limits = readLimits('serve limits', options.limits);
     this.access = new Access(apiKeys);
+    this.hosts = new Hosts(options.allowedHosts);
     this.cors = new Cors(options.cors);
     this.admission = new Admission(this.limits.requests);
     const bodyMs = timerMs(this.limits.bodySeconds);
@@ -138,7 +147,11 @@ export class InferenceServer {
         const hint = 'Give another --port, or 0 for any.';
         reject(new DsError({ code: 'DS_IO', op, expected, got: cause.message, hint, cause }));
       });
-      this.http.listen({ host, port }, resolve);
+      this.http.listen({ host, port }, () => {
+        const { address } = this.http.address() as AddressInfo;
+        if (!this.access.isOpen || !isLoopback(address)) this.hosts = null;
+        resolve();
+      });
     });
   }
 

@@ -110,6 +110,28 @@ test('keys come from the environment and from a file, and guard /v1', async () =
   expect(await ended(run, 'SIGINT')).toMatchObject({ code: 0 });
 });
 
+test.each([
+  ['', /DS_API_KEY: expected a key, or no such variable, got an empty one/],
+  ['one two', /DS_API_KEY: expected a key of visible ASCII .*, got U\+0020 at character 4/],
+])('the key "%s" of the environment is refused before the model is read', (key, message) => {
+  const words = ['serve', join(folder, 'absent'), '--device', 'cpu', '--tp', '2'];
+  const { status, stderr } = spawnSync(process.execPath, [DS, ...words], {
+    ...{ encoding: 'utf8', env: { ...process.env, DS_API_KEY: key } },
+  });
+  expect(stderr).toMatch(message);
+  expect(stderr).not.toContain('one two');
+  expect(status).toBe(2);
+});
+
+test('a key of a file that no request can show is refused by its line', () => {
+  const file = join(folder, 'wrong-keys');
+  writeFileSync(file, 'one\n\nschlüssel\n');
+  const words = ['serve', model, '--device', 'cpu', '--api-key-file', file];
+  const { status, stderr } = spawnSync(process.execPath, [DS, ...words], { encoding: 'utf8' });
+  expect(stderr).toMatch(/wrong-keys, line 3: expected .*, got U\+00FC at character 5/);
+  expect(status).toBe(2);
+});
+
 test('a conversation over a pipe', () => {
   const words = ['chat', model, '--device', 'cpu', '--max-tokens', '4', '--temperature', '0'];
   const talk = spawnSync(process.execPath, [DS, ...words], {
@@ -136,6 +158,8 @@ test('a conversation over a pipe', () => {
 test.each([
   [['serve', 'absent'], /absent: expected a folder with config\.json and safetensors, got nothing/],
   [['serve', 'tiny', '--port', 'x'], /Expected a whole number of 0 or more/],
+  [['serve', 'tiny', '--allowed-hosts', 'a:1'], /serve allowedHosts: expected hosts .*"a:1"/],
+  [['chat', 'tiny', '--top-p', '2'], /Expected a number from 0 to 1/],
   [['serve', 'tiny', '--api-key-file', 'absent'], /--api-key-file: expected a readable file/],
   [['serve', 'tiny', '--chat-template', 'absent'], /--chat-template: expected a readable file/],
   [['serve', 'tiny', '--config', 'absent'], /--config: expected a readable JSON file/],

@@ -52,7 +52,7 @@ test.each([false, true])('a client that goes frees what it held (stream: %s)', (
 function pipelined(url: string, count: number, body: object) {
   const socket = connect(Number(new URL(url).port), '127.0.0.1');
   const said = JSON.stringify(body);
-  const type = 'host: x\r\ncontent-type: application/json';
+  const type = 'host: localhost\r\ncontent-type: application/json';
   const request = `POST ${PATH} HTTP/1.1\r\n${type}\r\ncontent-length: ${said.length}\r\n\r\n${said}`;
   socket.write(request.repeat(count));
   return socket;
@@ -113,7 +113,7 @@ test.each([true, false])(
 test('a client that goes while it sends leaves nothing', () =>
   withServer(async (url, engine, server) => {
     const socket = connect(Number(new URL(url).port), '127.0.0.1');
-    const head = `POST ${PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n`;
+    const head = `POST ${PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n`;
     const begun = `${head}content-length: 100\r\n\r\n{"prompt"`;
     await new Promise((resolve) => socket.write(begun, resolve));
     await until(() => server.openConnections === 1);
@@ -129,7 +129,7 @@ test(
     withServer(
       async (url) => {
         const socket = connect(Number(new URL(url).port), '127.0.0.1');
-        const head = `POST ${PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n`;
+        const head = `POST ${PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n`;
         socket.write(`${head}content-length: 100\r\n\r\n{"prompt"`);
         const chunks: Buffer[] = [];
         for await (const chunk of socket) chunks.push(chunk as Buffer);
