@@ -12,6 +12,7 @@ export {
 } from './layers.js';
 export { lower } from './lower.js';
 export {
+  type LossFunction,
   type PartitionMethod,
   PipelineModule,
   type PipelineModuleOptions,

@@ -41,8 +41,9 @@ export interface PipelineOptions {
   dynamicShape?: boolean;
 }
 
-// biome-ignore lint/suspicious/noExplicitAny: the caller knows what its last layer gives.
-type LossFunction = (outputs: any, labels: any) => Tensor;
+/** Computes the loss from the last layer's outputs and the labels. */
+// biome-ignore lint/suspicious/noExplicitAny: the caller knows the type of its last layer's outputs.
+export type LossFunction = (outputs: any, labels: any) => Tensor;
 
 /** What a PipelineModule is made of. */
 export interface PipelineModuleOptions extends PipelineOptions {

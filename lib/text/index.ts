@@ -27,3 +27,4 @@ export {
   type EncodeOptions,
   Tokenizer,
 } from './tokenizer.js';
+export type { Side } from './tokenizer-folder.js';

@@ -25,6 +25,7 @@ const BEHAVIORS: Readonly<Record<string, readonly string[]>> = {
   Punctuation: ['Isolated', 'Removed', 'Contiguous'],
 };
 
+/** A side of a row: padding is added there, or tokens are cut there. */
 export type Side = 'left' | 'right';
 
 /** Where rows are filled, and where texts are cut. */
