@@ -32,7 +32,7 @@ export function engineOptions(flags: EngineFlags): EngineOptions {
   return { config: all, tokenizer, seed };
 }
 
-/** What a file says; undefined where none is named. */
+/** The text of a file; undefined without a file. */
 export function textOf(file: string | undefined): string | undefined {
   if (file === undefined) return undefined;
   try {

@@ -83,7 +83,7 @@ export function validate(file: string, options: ValidateOptions): Validation {
 
 /**
  * Those that share batches out, where others share stages, layers or samples; and what is wrong
- * with the number of all of them. One rank is what nobody has said.
+ * with the number of all of them. The default is one rank.
  */
 function dataRanks(file: string, worldSize: number): { ranks: number; flaw: ConfigError | null } {
   const all = { ranks: worldSize, flaw: null };

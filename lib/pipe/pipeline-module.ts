@@ -42,7 +42,7 @@ export interface PipelineOptions {
 }
 
 /** Computes the loss from the last layer's outputs and the labels. */
-// biome-ignore lint/suspicious/noExplicitAny: the caller knows the type of its last layer's outputs.
+// biome-ignore lint/suspicious/noExplicitAny: the last layer decides the type of its outputs.
 export type LossFunction = (outputs: any, labels: any) => Tensor;
 
 /** What a PipelineModule is made of. */

@@ -1,4 +1,4 @@
-// Who may ask: keys that a client shows, compared in constant time.
+// Access to the server: API keys, compared in constant time.
 import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 
@@ -24,7 +24,7 @@ export class Access {
     this.digests = keys.map(digestOf);
   }
 
-  /** Whether everybody may ask. */
+  /** Whether no key is needed. */
   get isOpen(): boolean {
     return this.digests.length === 0;
   }

@@ -24,14 +24,14 @@ export interface Answer {
   fail(error: ApiError): void;
 }
 
-/** What all objects of an answer say. */
+/** Fields of all objects of an answer. */
 export interface Heading {
   id: string;
   created: number;
   model: string;
 }
 
-/** What an answer is made of beside its parts. */
+/** Parameters of an answer apart from its parts. */
 export interface AnswerSetup {
   response: ServerResponse;
   format: AnswerFormat;

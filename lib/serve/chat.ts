@@ -15,7 +15,7 @@ export interface ChatOptions {
   input?: Readable;
   /** Where answers go. Default: standard output. */
   output?: Writable;
-  /** What the model is told before the conversation. */
+  /** A system message before the conversation. */
   system?: string;
   /** A Jinja text in place of the tokenizer's own chat template. */
   chatTemplate?: string;
@@ -124,7 +124,7 @@ class Talk {
     return 'This model has no chat template: it continues each line by itself;';
   }
 
-  /** Forgets what was said. */
+  /** Clears the conversation. */
   reset(): void {
     const { system } = this.options;
     this.messages = system === undefined ? [] : [{ role: 'system', content: system }];

@@ -3,7 +3,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 
-/** Seconds that a browser remembers what it was told. */
+/** Seconds that a browser caches a preflight answer. */
 const REMEMBERED = '86400';
 
 /** The pages of one origin, of all, or of none. */

@@ -1,4 +1,4 @@
-// What one client may ask of a server, so that the others are served too.
+// Limits for one client, so that the server can serve the others too.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 

@@ -1,4 +1,4 @@
-// What a server counts, as GET /metrics tells it.
+// The counters of a server, in the text format of GET /metrics.
 import { Histogram, metric } from './histogram.js';
 import type { EngineStats, ServedPiece } from './served-engine.js';
 

@@ -1,4 +1,4 @@
-// What a request asks for, checked: the fields that completions and chats share.
+// A checked request: the fields that completions and chats share.
 import type { JsonValue } from '../../types/json.js';
 import { LEAST_REPETITION_PENALTY } from '../inference/sampling-options.js';
 import { formatValue } from '../runtime/format-value.js';

@@ -30,7 +30,7 @@ export interface ChatPromptOptions {
   variables: Record<string, unknown>;
 }
 
-/** What a thread is asked for. */
+/** A task for a thread. */
 export type PromptQuestion =
   | { text: string; addSpecialTokens?: boolean }
   | { messages: readonly ChatMessage[]; options: ChatPromptOptions };

@@ -38,7 +38,7 @@ export interface ServeOptions {
    * localhost, 127.0.0.0/8 and [::1]; "*" for any. Default: none.
    */
   allowedHosts?: readonly string[];
-  /** The origin whose web pages may ask, or "*" for those of all. Default: none may. */
+  /** The origin of web pages that may send requests, or "*" for all origins. Default: none may. */
   cors?: string;
   /** A Jinja text in place of the tokenizer's own chat template. */
   chatTemplate?: string;

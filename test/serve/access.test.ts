@@ -1,4 +1,4 @@
-// Who may ask: keys that a request can show, and hosts that a keyless local server answers.
+// Access to a server: API keys, and the hosts that a keyless local server answers.
 import { connect } from 'node:net';
 import { serve } from '../../lib/serve/index.js';
 import { ask, withServer } from './client.js';
@@ -47,7 +47,7 @@ const foreign = [
 ];
 const paths = ['/health', '/metrics', '/v1/models', '/tokenize', '/absent'];
 
-/** What is answered to a request that names `host`; a client of Node would not send all of these. */
+/** The answer to a request with any `Host` header, as text; Node's client refuses some. */
 function statusOf(url: string, host: string, path: string): Promise<number> {
   return new Promise((resolve, reject) => {
     const socket = connect(Number(new URL(url).port), new URL(url).hostname);

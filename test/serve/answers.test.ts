@@ -1,4 +1,4 @@
-// What the server answers: OpenAI's objects, whole and in events, and what stands beside them.
+// Answers of the server: OpenAI's objects, whole and as events, and their extra fields.
 import { isUtf8 } from 'node:buffer';
 import { join } from 'node:path';
 

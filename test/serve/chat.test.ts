@@ -4,7 +4,7 @@ import { runInThisContext } from 'node:vm';
 import { type ChatOptions, chat } from '../../lib/serve/index.js';
 import { FakeEngine, textOf, tokenizer } from './fake-engine.js';
 
-/** What is printed when `lines` are typed. */
+/** The output when `lines` are typed. */
 async function talk(engine: FakeEngine, lines: string, options: ChatOptions = {}) {
   const [input, output] = [new PassThrough(), new PassThrough()];
   input.end(lines);

@@ -11,7 +11,7 @@ export interface Outcome {
   text: string;
 }
 
-/** What a crowd asks for. */
+/** The requests of a crowd. */
 export interface CrowdOptions {
   url: string;
   clients: number;
