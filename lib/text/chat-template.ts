@@ -2,7 +2,9 @@
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
-import { type BackendTemplate, backendTemplate } from './backend.js';
+import { TemplateFault, TemplateLimit } from './template/fault.js';
+import type { Marks } from './template/render.js';
+import { type Rendered, Template } from './template/template.js';
 
 /** A message of a conversation; templates may read more of it than these. */
 export interface ChatMessage {
@@ -25,17 +27,12 @@ export interface RenderedChat {
   spoken: readonly Spoken[] | null;
 }
 
-/**
- * Private characters that stand for the borders of what the assistant says, while it is rendered.
- */
-const OPEN = '\uF8F0';
-const CLOSE = '\uF8F1';
-const GENERATION = /\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}/g;
+/** Private characters around what the assistant says, while it is rendered. */
+const MARKS: Marks = { open: '\uF8F0', close: '\uF8F1' };
 
 /** A template of a tokenizer; compiled when it is first used. */
 export class ChatTemplate {
-  private plain: BackendTemplate | null = null;
-  private marked: BackendTemplate | null = null;
+  private template: Template | null = null;
 
   /** `place` names it in errors. */
   constructor(
@@ -44,27 +41,27 @@ export class ChatTemplate {
   ) {}
 
   /**
-   * Throws DS_DATA when the template cannot be read, or refuses the messages (its words are in the
+   * Throws DS_DATA if the template cannot be read, or refuses the messages (its words are in the
    * error); DS_ARGUMENT for what are no messages.
    */
   render(messages: readonly ChatMessage[], variables: Record<string, unknown>): RenderedChat {
     requireMessages(messages, this.place);
-    this.plain ??= this.compile(this.text);
-    return { text: this.run(this.plain, { ...variables, messages }), spoken: null };
+    return { text: this.run({ ...variables, messages }).text, spoken: null };
   }
 
-  /**
-   * The same with what the assistant says. Throws DS_DATA also where the template does not mark it.
-   */
+  /** The same with what the assistant says. Throws DS_DATA if the template does not mark it. */
   renderMarked(messages: readonly ChatMessage[], variables: Record<string, unknown>): RenderedChat {
-    const { text } = this.render(messages, variables);
-    if (this.text.search(GENERATION) < 0) {
+    requireMessages(messages, this.place);
+    const all = { ...variables, messages };
+    const { text, spans } = this.run(all);
+    if (!this.text.match(/\{%[-+]?\s*generation\s*[-+]?%\}/)) {
       const expected = 'a chat template that marks with {% generation %} what the assistant says';
       const hint = 'Mark it in chat_template.jinja; transformers reads the marks as well.';
       throw dataError(this.place, expected, 'one that does not', hint);
     }
-    this.marked ??= this.compile(this.text.replace(GENERATION, markBlock));
-    const withMarks = this.run(this.marked, { ...variables, messages });
+    if (spans !== null) return { text, spoken: spans };
+    // A macro or a filter passes the text on: marks in it show where it ends up.
+    const withMarks = this.run(all, MARKS).text;
     const spoken = spokenOf(withMarks);
     const isSame = withMarks.replace(/[\uF8F0\uF8F1]/g, '') === text;
     if (spoken !== null && isSame) return { text, spoken };
@@ -74,37 +71,48 @@ export class ChatTemplate {
     throw dataError(this.place, expected, 'another text', hint);
   }
 
-  private compile(text: string): BackendTemplate {
+  private run(variables: Record<string, unknown>, marks: Marks | null = null): Rendered {
+    this.template ??= this.compile();
     try {
-      return backendTemplate(text);
+      return this.template.render(variables, marks);
     } catch (cause) {
-      throw dataError(this.place, 'a Jinja template', (cause as Error).message);
+      throw this.failure(cause);
     }
   }
 
-  private run(template: BackendTemplate, variables: Record<string, unknown>): string {
+  private compile(): Template {
     try {
-      return template.render(variables);
+      return new Template(this.text);
     } catch (cause) {
-      const { message } = cause as Error;
-      const hint =
-        'Templates require certain roles in a certain order, and the variables that they name.';
-      throw new DsError({
-        code: 'DS_DATA',
-        op: this.place,
-        expected: 'messages that the template takes',
-        got: `its error: ${message}`,
-        hint,
-        cause,
-      });
+      if (!(cause instanceof TemplateFault)) throw cause;
+      throw dataError(this.place, 'a Jinja template', placed(cause.message, cause.line));
     }
+  }
+
+  private failure(cause: unknown): unknown {
+    if (cause instanceof TemplateLimit) {
+      const expected = `a template that stays within ${cause.bound}`;
+      const hint = 'A loop, a macro or a product in it grows too large.';
+      return dataError(this.place, expected, placed(cause.got, cause.line), hint);
+    }
+    if (!(cause instanceof TemplateFault)) return cause;
+    const { kind, message, line } = cause;
+    // raise_exception() has the template's own words.
+    const words = kind === 'TemplateError' ? message : `${kind}: ${message}`;
+    const hint =
+      'Templates require certain roles in a certain order, and the variables that they name.';
+    return new DsError({
+      code: 'DS_DATA',
+      op: this.place,
+      expected: 'messages that the template takes',
+      got: placed(`its error: ${words}`, line),
+      hint,
+      cause,
+    });
   }
 }
 
-/** A block of the same trimming that writes a mark: what is around it is rendered alike. */
-function markBlock(_: string, left: string, end: string | undefined, right: string): string {
-  return `{%${left} if true %}${end ? CLOSE : OPEN}{% endif ${right}%}`;
-}
+const placed = (text: string, line: number): string => (line > 0 ? `${text} (line ${line})` : text);
 
 /** Where the marks lie, counted in the text without them; null when they are no pairs. */
 function spokenOf(text: string): Spoken[] | null {
@@ -112,10 +120,10 @@ function spokenOf(text: string): Spoken[] | null {
   let start = -1;
   let length = 0;
   for (const letter of text) {
-    if (letter === OPEN) {
+    if (letter === MARKS.open) {
       if (start >= 0) return null;
       start = length;
-    } else if (letter === CLOSE) {
+    } else if (letter === MARKS.close) {
       if (start < 0) return null;
       spoken.push({ start, end: length });
       start = -1;

@@ -280,7 +280,7 @@ test('a template that looks in what holds nothing is refused', () => {
   const messages = [{ role: 'user', content: '' }];
   const options = { template: "{{ 'a' in 1 }}" };
   const look = () => tokenizer('gpt2').chatText(messages, options);
-  expectError(look, 'DS_DATA', /behind "in", got IntegerValue for StringValue/);
+  expectError(look, 'DS_DATA', /TypeError: argument of type 'int' is not iterable \(line 1\)/);
 });
 
 describe('what is wrong is named', () => {

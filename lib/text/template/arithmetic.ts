@@ -1,0 +1,431 @@
+// Python's operators: numbers, texts and lists, equality and order.
+
+import { escaped } from './escape.js';
+import {
+  bounded,
+  deeper,
+  requireBits,
+  requireText,
+  spend,
+  spendText,
+  TemplateFault,
+  typeError,
+} from './fault.js';
+import { floatOf, type Integer, isNumber } from './numbers.js';
+import { percentFormat, percentMarkup } from './percent-format.js';
+import { compareTexts } from './unicode.js';
+import {
+  Dict,
+  DONE,
+  Float,
+  hashOf,
+  integerOf,
+  isList,
+  iterationOf,
+  Markup,
+  MISSING,
+  normalized,
+  Range,
+  Tuple,
+  textOf,
+  typeName,
+  Undefined,
+  type Value,
+  View,
+} from './values.js';
+
+/** The fault of an operator that the types of its operands do not have. */
+function unsupported(operator: string, a: Value, b: Value): Error {
+  if (a instanceof Undefined) return a.fault();
+  if (b instanceof Undefined) return b.fault();
+  const types = `'${typeName(a)}' and '${typeName(b)}'`;
+  return typeError(`unsupported operand type(s) for ${operator}: ${types}`);
+}
+
+/** An operator on two integers, or on two floats. */
+interface Numeric {
+  readonly sign: string;
+  small(a: number, b: number): number;
+  large(a: bigint, b: bigint): bigint;
+  float(a: number, b: number): number;
+}
+
+function numeric(operator: Numeric, a: Value, b: Value): Value | null {
+  const [one, other] = [integerOf(a), integerOf(b)];
+  if (one !== null && other !== null) {
+    if (typeof one === 'number' && typeof other === 'number') {
+      const result = operator.small(one, other);
+      if (Number.isSafeInteger(result)) return result + 0;
+    }
+    return normalized(operator.large(BigInt(one), BigInt(other)));
+  }
+  if (!isNumber(a) || !isNumber(b)) return null;
+  return new Float(operator.float(floatOf(a) as number, floatOf(b) as number));
+}
+
+const ADD: Numeric = {
+  sign: '+',
+  small: (a, b) => a + b,
+  large: (a, b) => a + b,
+  float: (a, b) => a + b,
+};
+const SUBTRACT: Numeric = {
+  sign: '-',
+  small: (a, b) => a - b,
+  large: (a, b) => a - b,
+  float: (a, b) => a - b,
+};
+const MULTIPLY: Numeric = {
+  sign: '*',
+  small: (a, b) => a * b,
+  large: (a, b) => {
+    requireBits(bitsOf(a) + bitsOf(b));
+    return a * b;
+  },
+  float: (a, b) => a * b,
+};
+const FLOOR: Numeric = {
+  sign: '//',
+  small: (a, b) => (a - modulo(a, requireDivisor(b))) / b,
+  large: (a, b) => (a - largeModulo(a, b)) / b,
+  float: floorDivide,
+};
+const MODULO: Numeric = {
+  sign: '%',
+  small: (a, b) => modulo(a, requireDivisor(b, 'integer modulo by zero')),
+  large: largeModulo,
+  float: (a, b) => modulo(a, requireDivisor(b, 'float modulo')),
+};
+
+const bitsOf = (value: bigint): number => value.toString(16).length * 4;
+
+function requireDivisor(b: number, message = 'division by zero'): number {
+  if (b === 0) throw new TemplateFault('ZeroDivisionError', message);
+  return b;
+}
+
+/** With the sign of the divisor. */
+function modulo(a: number, b: number): number {
+  const rest = a % b;
+  if (rest === 0) return b < 0 ? -0 : 0;
+  return rest < 0 !== b < 0 ? rest + b : rest;
+}
+
+function largeModulo(a: bigint, b: bigint): bigint {
+  if (b === 0n) requireDivisor(0);
+  const rest = a % b;
+  return rest !== 0n && rest < 0n !== b < 0n ? rest + b : rest;
+}
+
+/** As CPython computes it. */
+function floorDivide(a: number, b: number): number {
+  requireDivisor(b, 'float floor division by zero');
+  const rest = a % b;
+  let quotient = (a - rest) / b;
+  if (rest !== 0 && b < 0 !== rest < 0) quotient -= 1;
+  if (quotient === 0) return Object.is(Math.sign(a / b), -0) || a / b < 0 ? -0 : 0;
+  const floor = Math.floor(quotient);
+  return quotient - floor > 0.5 ? floor + 1 : floor;
+}
+
+/** a + b. */
+export function add(a: Value, b: Value): Value {
+  if (typeof a === 'string' && typeof b === 'string') return concatenated(a, b);
+  const number = numeric(ADD, a, b);
+  if (number !== null) return number;
+  const [left, right] = [textOf(a), textOf(b)];
+  if (left !== null && right !== null) return new Markup(markupOf(a) + markupOf(b));
+  if (isList(a) && isList(b)) {
+    spend(a.length + b.length);
+    return [...a, ...b];
+  }
+  if (a instanceof Tuple && b instanceof Tuple) {
+    spend(a.items.length + b.items.length);
+    return new Tuple([...a.items, ...b.items]);
+  }
+  if (b instanceof Undefined || a instanceof Undefined) throw unsupported('+', a, b);
+  for (const type of ['str', 'list', 'tuple']) {
+    if (typeName(a) !== type) continue;
+    throw typeError(`can only concatenate ${type} (not "${typeName(b)}") to ${type}`);
+  }
+  throw unsupported('+', a, b);
+}
+
+/** Joining takes work for the shorter text: the longer one is referred to. */
+function concatenated(a: string, b: string): string {
+  spendText(Math.min(a.length, b.length));
+  return bounded(a + b);
+}
+
+const markupOf = (value: Value): string =>
+  value instanceof Markup ? value.text : escaped(value as string);
+
+export function subtract(a: Value, b: Value): Value {
+  const number = numeric(SUBTRACT, a, b);
+  if (number !== null) return number;
+  throw unsupported('-', a, b);
+}
+
+/** a * b: numbers, and sequences with an integer. */
+export function multiply(a: Value, b: Value): Value {
+  const number = numeric(MULTIPLY, a, b);
+  if (number !== null) return number;
+  if (a instanceof Undefined || b instanceof Undefined) throw unsupported('*', a, b);
+  const repetition = repeated(a, b) ?? repeated(b, a);
+  if (repetition !== null) return repetition;
+  const isSequence = (value: Value): boolean =>
+    textOf(value) !== null || isList(value) || value instanceof Tuple;
+  if (!isSequence(a) && !isSequence(b)) throw unsupported('*', a, b);
+  const other = isSequence(a) ? b : a;
+  throw typeError(`can't multiply sequence by non-int of type '${typeName(other)}'`);
+}
+
+function repeated(sequence: Value, count: Value): Value | null {
+  const integer = integerOf(count);
+  if (integer === null) return null;
+  const times = Math.max(0, Number(integer));
+  const text = textOf(sequence);
+  if (text !== null) {
+    requireText(text.length * times);
+    spendText(text.length * times);
+    const whole = text === '' ? '' : text.repeat(times);
+    return sequence instanceof Markup ? new Markup(whole) : whole;
+  }
+  const items = sequence instanceof Tuple ? sequence.items : sequence;
+  if (!isList(items as Value)) return null;
+  const list = items as readonly Value[];
+  spend(list.length * times);
+  const whole: Value[] = [];
+  for (let i = 0; list.length > 0 && i < times; ++i) whole.push(...list);
+  return sequence instanceof Tuple ? new Tuple(whole) : whole;
+}
+
+export function divide(a: Value, b: Value): Value {
+  if (!isNumber(a) || !isNumber(b)) throw unsupported('/', a, b);
+  const [one, other] = [integerOf(a), integerOf(b)];
+  if (one !== null && other !== null) {
+    requireDivisor(Number(other));
+    return new Float(quotientOf(one, other));
+  }
+  const divisor = requireDivisor(floatOf(b) as number, 'float division by zero');
+  return new Float((floatOf(a) as number) / divisor);
+}
+
+/** The nearest float to the quotient of integers of any size. */
+function quotientOf(a: Integer, b: Integer): number {
+  if (typeof a === 'number' && typeof b === 'number') return a / b;
+  const [one, other] = [BigInt(a), BigInt(b)];
+  const isNegative = one < 0n !== other < 0n;
+  const [top, bottom] = [one < 0n ? -one : one, other < 0n ? -other : other];
+  // 66 bits of the quotient, and a last one that stands for the rest, round as all of it would.
+  const shift = BigInt(bitsOf(bottom) - bitsOf(top) + 70);
+  const [scaledTop, scaledBottom] = shift > 0n ? [top << shift, bottom] : [top, bottom << -shift];
+  const rest = scaledTop % scaledBottom === 0n ? 0n : 1n;
+  const scaled = Number(((scaledTop / scaledBottom) << 1n) | rest);
+  const quotient = scaled * 2 ** (-Number(shift) - 1);
+  if (!Number.isFinite(quotient)) {
+    throw new TemplateFault('OverflowError', 'integer division result too large for a float');
+  }
+  return isNegative ? -quotient : quotient;
+}
+
+export function floorDivision(a: Value, b: Value): Value {
+  const number = numeric(FLOOR, a, b);
+  if (number !== null) return number;
+  throw unsupported('//', a, b);
+}
+
+/** a % b: numbers, and texts with their values. */
+export function remainder(a: Value, b: Value): Value {
+  const number = numeric(MODULO, a, b);
+  if (number !== null) return number;
+  if (typeof a === 'string') return percentFormat(a, b);
+  if (a instanceof Markup) return percentMarkup(a.text, b);
+  throw unsupported('%', a, b);
+}
+
+/** a ** b. */
+export function power(a: Value, b: Value): Value {
+  const [base, exponent] = [integerOf(a), integerOf(b)];
+  if (base !== null && exponent !== null && exponent >= 0) return wholePower(base, exponent);
+  if (!isNumber(a) || !isNumber(b)) throw unsupported('** or pow()', a, b);
+  const [x, y] = [floatOf(a) as number, floatOf(b) as number];
+  if (x === 0 && y < 0) {
+    const message = '0.0 cannot be raised to a negative power';
+    throw new TemplateFault('ZeroDivisionError', message);
+  }
+  if (x < 0 && Number.isFinite(x) && Number.isFinite(y) && !Number.isInteger(y)) {
+    throw typeError('complex numbers are not supported');
+  }
+  const result =
+    x === 1 || (x === -1 && !Number.isFinite(y)) ? (Number.isNaN(y) ? 1 : Math.abs(x)) : x ** y;
+  if (!Number.isFinite(result) && Number.isFinite(x) && Number.isFinite(y)) {
+    throw new TemplateFault('OverflowError', "(34, 'Numerical result out of range')");
+  }
+  return new Float(result);
+}
+
+function wholePower(base: Integer, exponent: Integer): Value {
+  const size = typeof base === 'bigint' ? bitsOf(base) : Math.log2(Math.max(1, Math.abs(base)));
+  if (size > 0) requireBits(size * Number(exponent));
+  if (size === 0) {
+    if (base === 0) return exponent === 0 ? 1 : 0;
+    return base === 1 || BigInt(exponent) % 2n === 0n ? 1 : -1;
+  }
+  spend(Math.ceil((size * Number(exponent)) / 64));
+  return normalized(BigInt(base) ** BigInt(exponent));
+}
+
+/** -a. */
+export function negative(a: Value): Value {
+  if (a instanceof Float) return new Float(-a.value);
+  const integer = integerOf(a);
+  if (integer !== null) return typeof integer === 'number' ? 0 - integer : normalized(-integer);
+  if (a instanceof Undefined) throw a.fault();
+  throw typeError(`bad operand type for unary -: '${typeName(a)}'`);
+}
+
+/** +a. */
+export function positive(a: Value): Value {
+  if (a instanceof Float) return a;
+  const integer = integerOf(a);
+  if (integer !== null) return integer;
+  if (a instanceof Undefined) throw a.fault();
+  throw typeError(`bad operand type for unary +: '${typeName(a)}'`);
+}
+
+/** a == b. */
+export function isEqual(a: Value, b: Value): boolean {
+  if (a === b) return true;
+  if (typeof a === 'string' && typeof b === 'string') return false;
+  if (isNumber(a)) return isNumber(b) && isSameNumber(a, b);
+  const text = textOf(a);
+  if (text !== null) return text === textOf(b);
+  if (a === null || b === null) return false;
+  if (a instanceof Undefined) return b instanceof Undefined;
+  return deeper(() => isSameContent(a, b));
+}
+
+const numberOf = (value: Value): Integer =>
+  value instanceof Float ? value.value : (integerOf(value) as Integer);
+
+function isSameNumber(a: Value, b: Value): boolean {
+  // JavaScript compares a bigint and a number exactly, as Python compares an int and a float.
+  // biome-ignore lint/suspicious/noDoubleEquals: see above.
+  return numberOf(a) == numberOf(b);
+}
+
+function isSameContent(a: Value, b: Value): boolean {
+  if (isList(a)) return isList(b) && isSameList(a, b);
+  if (a instanceof Tuple) return b instanceof Tuple && isSameList(a.items, b.items);
+  if (a instanceof Dict) return b instanceof Dict && isSameDict(a, b);
+  if (a instanceof Range && b instanceof Range) return hashOf(a) === hashOf(b);
+  if (a instanceof View && b instanceof View) return isSameView(a, b);
+  return false;
+}
+
+function isSameList(a: readonly Value[], b: readonly Value[]): boolean {
+  if (a.length !== b.length) return false;
+  return a.every((item, i) => {
+    spend();
+    return isEqual(item, b[i] as Value);
+  });
+}
+
+function isSameDict(a: Dict, b: Dict): boolean {
+  if (a.size !== b.size) return false;
+  return a.entries().every(([key, item]) => {
+    spend();
+    const other = b.get(key);
+    return other !== MISSING && isEqual(item, other);
+  });
+}
+
+function isSameView(a: View, b: View): boolean {
+  if (a.kind === 'values' || b.kind === 'values' || a.dict.size !== b.dict.size) return false;
+  return a.list().every((item) => contains(b, item));
+}
+
+/** The four orders: what they say of a negative, a zero and a positive difference. */
+export const ORDERS: Readonly<Record<string, (difference: number) => boolean>> = {
+  '<': (difference) => difference < 0,
+  '<=': (difference) => difference <= 0,
+  '>': (difference) => difference > 0,
+  '>=': (difference) => difference >= 0,
+};
+
+/** a < b and its like, by the name of the operator. Throws TypeError. */
+export function isOrdered(operator: string, a: Value, b: Value): boolean {
+  const difference = differenceOf(operator, a, b);
+  return (ORDERS[operator] as (difference: number) => boolean)(difference);
+}
+
+/** NaN where a number is none. */
+function differenceOf(operator: string, a: Value, b: Value): number {
+  if (isNumber(a) && isNumber(b)) {
+    const [one, other] = [numberOf(a), numberOf(b)];
+    if (Number.isNaN(one) || Number.isNaN(other)) return Number.NaN;
+    return one < other ? -1 : one > other ? 1 : 0;
+  }
+  const [left, right] = [textOf(a), textOf(b)];
+  if (left !== null && right !== null) return compareTexts(left, right);
+  if (isList(a) && isList(b)) return listDifference(operator, a, b);
+  if (a instanceof Tuple && b instanceof Tuple) return listDifference(operator, a.items, b.items);
+  if (a instanceof Undefined) throw a.fault();
+  if (b instanceof Undefined) throw b.fault();
+  const types = `'${typeName(a)}' and '${typeName(b)}'`;
+  throw typeError(`'${operator}' not supported between instances of ${types}`);
+}
+
+function listDifference(operator: string, a: readonly Value[], b: readonly Value[]): number {
+  return deeper(() => {
+    const shorter = Math.min(a.length, b.length);
+    for (let i = 0; i < shorter; ++i) {
+      spend();
+      const [one, other] = [a[i] as Value, b[i] as Value];
+      if (!isEqual(one, other)) return differenceOf(operator, one, other);
+    }
+    return a.length - b.length;
+  });
+}
+
+/** Whether two values are one object. */
+export function isSame(a: Value, b: Value): boolean {
+  return a === b;
+}
+
+/** item in container. Throws TypeError. */
+export function contains(container: Value, item: Value): boolean {
+  const text = textOf(container);
+  if (text !== null) {
+    const part = textOf(item);
+    spendText(text.length);
+    if (part !== null) return text.includes(part);
+    throw typeError(`'in <string>' requires string as left operand, not ${typeName(item)}`);
+  }
+  if (container instanceof Dict) return container.has(item);
+  if (container instanceof View && container.kind === 'keys') return container.dict.has(item);
+  const next = iterationOf(container);
+  if (next === null) throw typeError(`argument of type '${typeName(container)}' is not iterable`);
+  for (let one = next(); one !== DONE; one = next()) {
+    spend();
+    if (isEqual(one, item)) return true;
+  }
+  return false;
+}
+
+/** sorted(). Throws TypeError for items that have no order. */
+export function sorted(
+  items: readonly Value[],
+  keyOf: (item: Value) => Value,
+  isReverse: boolean,
+): Value[] {
+  const keyed = items.map((item) => ({ item, key: keyOf(item) }));
+  const compare = (a: Value, b: Value): number => {
+    spend();
+    if (isOrdered('<', a, b)) return -1;
+    return isOrdered('<', b, a) ? 1 : 0;
+  };
+  keyed.sort((a, b) => (isReverse ? compare(b.key, a.key) : compare(a.key, b.key)));
+  return keyed.map(({ item }) => item);
+}

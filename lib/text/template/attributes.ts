@@ -1,0 +1,270 @@
+// What a template reads of values by a name or an index, as jinja2's sandbox lets it.
+import { contains, isEqual } from './arithmetic.js';
+import { braceFormat, type FieldAccess } from './brace-format.js';
+import { typeError, valueError } from './fault.js';
+import { indexOf } from './numbers.js';
+import { quoted, repr } from './print.js';
+import { subscript } from './sequences.js';
+import { type Argument, type Bound, bind } from './signature.js';
+import { callString, isStringMethod } from './string-methods.js';
+import {
+  Callable,
+  Dict,
+  Float,
+  integerOf,
+  isList,
+  type Keywords,
+  listOf,
+  type Markup,
+  MISSING,
+  Namespace,
+  Native,
+  Opaque,
+  Range,
+  Tuple,
+  textOf,
+  typeName,
+  Undefined,
+  type Value,
+  View,
+} from './values.js';
+
+/** Methods that would change a value: the sandbox gives them to no template. */
+const CHANGING: Readonly<Record<string, ReadonlySet<string>>> = {
+  dict: new Set(['clear', 'pop', 'popitem', 'setdefault', 'update']),
+  list: new Set(['append', 'clear', 'pop', 'reverse', 'insert', 'sort', 'extend', 'remove']),
+};
+
+/** Attributes of all objects, which no template may read. */
+const INTERNAL = new Set(
+  'class delattr dir doc eq format ge getattribute getstate gt hash init init_subclass le lt ne new reduce reduce_ex repr setattr sizeof str subclasshook'
+    .split(' ')
+    .map((name) => `__${name}__`),
+);
+/** Those of a dict, where another name may be a key. */
+const INTERNAL_OF_DICT = new Set(
+  'class_getitem contains delitem getitem ior iter len or reversed ror setitem'
+    .split(' ')
+    .map((name) => `__${name}__`),
+);
+
+function isInternal(object: Value, name: string): boolean {
+  if (!(object instanceof Dict)) return name.startsWith('__') && name.endsWith('__');
+  return INTERNAL.has(name) || INTERNAL_OF_DICT.has(name);
+}
+
+type Method<T> = (self: T, ...args: Argument[]) => Value;
+
+const DICT: Readonly<Record<string, readonly [string, Method<Dict>]>> = {
+  copy: ['', (dict) => Dict.of(dict.entries())],
+  fromkeys: [
+    'keys value? /',
+    (_, keys, value = null) => Dict.of(listOf(keys as Value).map((key) => [key, value] as const)),
+  ],
+  get: [
+    'key default? /',
+    (dict, key, value = null) => {
+      const found = dict.get(key as Value);
+      return found === MISSING ? value : found;
+    },
+  ],
+  items: ['', (dict) => new View('items', dict)],
+  keys: ['', (dict) => new View('keys', dict)],
+  values: ['', (dict) => new View('values', dict)],
+};
+
+const SEQUENCE: Readonly<Record<string, readonly [string, Method<readonly Value[]>]>> = {
+  count: [
+    'value /',
+    (items, value) => items.filter((item) => isEqual(item, value as Value)).length,
+  ],
+  index: ['value start? stop? /', positionOf],
+};
+
+const LIST = { ...SEQUENCE, copy: ['', (items) => items.slice()] } as typeof SEQUENCE;
+
+function positionOf(
+  items: readonly Value[],
+  value: Argument,
+  start?: Argument,
+  stop?: Argument,
+): number {
+  const clamp = (bound: Argument, otherwise: number): number => {
+    if (bound === undefined) return otherwise;
+    const index = indexOf(bound);
+    return Math.max(0, index < 0 ? index + items.length : index);
+  };
+  const end = Math.min(items.length, clamp(stop, items.length));
+  for (let i = clamp(start, 0); i < end; ++i) {
+    if (isEqual(items[i] as Value, value as Value)) return i;
+  }
+  throw valueError(`${repr(value as Value)} is not in list`);
+}
+
+type Number_ = number | bigint;
+
+const INTEGER: Readonly<Record<string, readonly [string, Method<Number_>]>> = {
+  as_integer_ratio: ['', (value) => new Tuple([value, 1])],
+  bit_count: ['', (value) => ones(BigInt(value))],
+  bit_length: ['', (value) => bitLength(BigInt(value))],
+  conjugate: ['', (value) => value],
+};
+
+const ones = (value: bigint): number =>
+  (value < 0n ? -value : value).toString(2).replaceAll('0', '').length;
+const bitLength = (value: bigint): number =>
+  value === 0n ? 0 : (value < 0n ? -value : value).toString(2).length;
+
+const FLOAT: Readonly<Record<string, readonly [string, Method<Float>]>> = {
+  conjugate: ['', (value) => value],
+  is_integer: ['', ({ value }) => Number.isInteger(value)],
+};
+
+const RANGE: Readonly<Record<string, readonly [string, Method<Range>]>> = {
+  count: ['value /', (range, value) => (contains(range, value as Value) ? 1 : 0)],
+  index: ['value /', (range, value) => positionOf(listOf(range), value)],
+};
+
+/** Methods of a type, bound when a template reads them. */
+function methodsOf<T extends Value>(
+  table: Readonly<Record<string, readonly [string, (self: never, ...args: Argument[]) => Value]>>,
+): (self: T, name: string) => Value | typeof MISSING {
+  const bound = new Map<string, Bound>();
+  for (const [name, [parameters, body]] of Object.entries(table)) {
+    bound.set(name, bind(name, `self ${parameters}`, body as (...args: unknown[]) => Value));
+  }
+  return (self, name) => {
+    const method = bound.get(name);
+    if (method === undefined) return MISSING;
+    const run: Bound = (args, keywords) => method([self, ...args], keywords);
+    return new Native(name, run, typeName(self));
+  };
+}
+
+const dictMethod = methodsOf<Dict>(DICT);
+const listMethod = methodsOf<readonly Value[]>(LIST);
+const sequenceMethod = methodsOf<readonly Value[]>(SEQUENCE);
+const integerMethod = methodsOf<Number_>(INTEGER);
+const floatMethod = methodsOf<Float>(FLOAT);
+const rangeMethod = methodsOf<Range>(RANGE);
+
+/** What Python's getattr() finds. */
+function attributeOf(object: Value, name: string): Value | typeof MISSING {
+  const text = textOf(object);
+  if (text !== null) return textAttribute(object as string | Markup, name);
+  if (object instanceof Dict) return dictMethod(object, name);
+  if (isList(object)) return listMethod(object, name);
+  if (object instanceof Tuple) {
+    const at = object.names.indexOf(name);
+    return at < 0 ? sequenceMethod(object.items, name) : (object.items[at] as Value);
+  }
+  if (object instanceof Namespace) return object.attributes.get(name);
+  if (object instanceof Callable || object instanceof Opaque) return object.attribute(name);
+  if (object instanceof Range) {
+    if (name === 'start' || name === 'stop' || name === 'step') return object[name];
+    return rangeMethod(object, name);
+  }
+  return numberAttribute(object, name);
+}
+
+function numberAttribute(object: Value, name: string): Value | typeof MISSING {
+  const integer = integerOf(object);
+  if (integer === null) {
+    if (!(object instanceof Float)) return MISSING;
+    if (name === 'real') return object;
+    return name === 'imag' ? new Float(0) : floatMethod(object, name);
+  }
+  if (name === 'real' || name === 'numerator') return integer;
+  if (name === 'imag') return 0;
+  return name === 'denominator' ? 1 : integerMethod(integer, name);
+}
+
+function textAttribute(text: string | Markup, name: string): Value | typeof MISSING {
+  if (isStringMethod(name)) {
+    const run: Bound = (args, keywords) => callString(text, name, args, keywords);
+    return new Native(name, run, typeName(text));
+  }
+  if (name === 'encode') throw typeError('bytes are not supported: str.encode()');
+  if (name === 'format') return formatter(text);
+  return name === 'format_map' ? mapFormatter(text) : MISSING;
+}
+
+const FIELDS: FieldAccess = { attribute: attribute, item };
+
+function formatter(text: string | Markup): Native {
+  return new Native('format', (args, keywords) => formattedText(text, args, keywords), 'str');
+}
+
+function mapFormatter(text: string | Markup): Native {
+  const run: Bound = (args, keywords) => {
+    if (keywords.size > 0) throw typeError('format_map() takes no keyword arguments');
+    if (args.length !== 1) {
+      throw typeError(`format_map() takes exactly one argument (${args.length} given)`);
+    }
+    const [mapping] = args as [Value];
+    if (mapping instanceof Undefined) throw mapping.fault();
+    if (!(mapping instanceof Dict)) {
+      throw typeError(`'${typeName(mapping)}' object is not subscriptable`);
+    }
+    return formattedText(text, [], mapping);
+  };
+  return new Native('format_map', run, 'str');
+}
+
+function formattedText(
+  text: string | Markup,
+  args: readonly Value[],
+  keywords: Keywords | Dict,
+): Value {
+  if (typeof text === 'string') return braceFormat(text, args, keywords, FIELDS);
+  throw typeError('format() of a marked text is not supported');
+}
+
+const undefinedOf = (object: Value, name: Value): Undefined => {
+  const key = textOf(name);
+  const type = `${typeName(object)} object`;
+  if (key === null) return new Undefined(`${type} has no element ${repr(name)}`);
+  return new Undefined(`'${type}' has no attribute ${quoted(key)}`);
+};
+
+function unsafe(object: Value, name: string): Undefined {
+  const message = `access to attribute ${quoted(name)} of '${typeName(object)}' object is unsafe.`;
+  return new Undefined(message, 'SecurityError');
+}
+
+/** The attribute if the sandbox lets a template read it; MISSING if there is none. */
+function safeAttribute(object: Value, name: string): Value | typeof MISSING {
+  const type = typeName(object);
+  if (name.startsWith('__') && isInternal(object, name)) return unsafe(object, name);
+  if (CHANGING[type]?.has(name)) return unsafe(object, name);
+  const value = attributeOf(object, name);
+  return value !== MISSING && name.startsWith('_') ? unsafe(object, name) : value;
+}
+
+/** object.name: an attribute, else an item. */
+export function attribute(object: Value, name: string): Value {
+  if (object instanceof Undefined) throw object.fault();
+  const value = safeAttribute(object, name);
+  if (value !== MISSING) return value;
+  const found = subscript(object, name);
+  return found === MISSING ? undefinedOf(object, name) : found;
+}
+
+/** object[key]: an item, else an attribute. */
+export function item(object: Value, key: Value): Value {
+  const found = subscript(object, key);
+  if (found !== MISSING) return found;
+  const name = textOf(key);
+  if (name !== null) {
+    const value = safeAttribute(object, name);
+    if (value !== MISSING) return value;
+  }
+  return undefinedOf(object, key);
+}
+
+/** The attribute alone, as the filter "attr" reads it. */
+export function attributeAlone(object: Value, name: string): Value {
+  if (object instanceof Undefined) throw object.fault();
+  const value = safeAttribute(object, name);
+  return value === MISSING ? undefinedOf(object, name) : value;
+}

@@ -1,0 +1,93 @@
+// Digits of floats, rounded exactly as CPython rounds them: halves of the exact value to even.
+
+/** A float as sign, integer and power of two: value = ±mantissa * 2^exponent. */
+function exact(value: number): { mantissa: bigint; exponent: number } {
+  const view = new DataView(new ArrayBuffer(8));
+  view.setFloat64(0, Math.abs(value));
+  const bits = view.getBigUint64(0);
+  const power = Number(bits >> 52n);
+  const fraction = bits & (2n ** 52n - 1n);
+  if (power === 0) return { mantissa: fraction, exponent: -1074 };
+  return { mantissa: fraction | (2n ** 52n), exponent: power - 1075 };
+}
+
+/** |value| * 10^places, rounded to an integer. */
+function scaled(value: number, places: number): bigint {
+  const { mantissa, exponent } = exact(value);
+  let [top, bottom] = [mantissa, 1n];
+  if (exponent >= 0) top <<= BigInt(exponent);
+  else bottom <<= BigInt(-exponent);
+  if (places >= 0) top *= 10n ** BigInt(places);
+  else bottom *= 10n ** BigInt(-places);
+  const whole = top / bottom;
+  const twice = (top % bottom) * 2n;
+  return twice > bottom || (twice === bottom && whole % 2n === 1n) ? whole + 1n : whole;
+}
+
+/** "%.<places>f" of |value|. */
+export function fixed(value: number, places: number): string {
+  const digits = String(scaled(value, places)).padStart(places + 1, '0');
+  if (places === 0) return digits;
+  return `${digits.slice(0, -places)}.${digits.slice(-places)}`;
+}
+
+/** The digits of |value| rounded to `count` of them, and the power of ten of the first. */
+function significant(value: number, count: number): { digits: string; power: number } {
+  if (value === 0) return { digits: '0'.repeat(count), power: 0 };
+  let power = Math.floor(Math.log10(Math.abs(value)));
+  // The logarithm may be off by one, and rounding may carry.
+  for (const shift of [-1, 0, 1, 2]) {
+    const digits = String(scaled(value, count - 1 - (power + shift)));
+    if (digits.length === count) return { digits, power: power + shift };
+  }
+  power += 3;
+  return { digits: String(scaled(value, count - 1 - power)), power };
+}
+
+const exponentText = (power: number): string =>
+  `e${power < 0 ? '-' : '+'}${String(Math.abs(power)).padStart(2, '0')}`;
+
+/** "%.<places>e" of |value|. */
+export function exponential(value: number, places: number): string {
+  const { digits, power } = significant(value, places + 1);
+  const point = places > 0 ? `.${digits.slice(1)}` : '';
+  return `${digits[0]}${point}${exponentText(power)}`;
+}
+
+/**
+ * "%.<precision>g" of |value|; `keepsZeros` is the flag "#". A float without a type in format()
+ * `hasPoint`, and takes an exponent one digit earlier.
+ */
+export function general(
+  value: number,
+  precision: number,
+  keepsZeros: boolean,
+  hasPoint = false,
+): string {
+  const count = Math.max(1, precision);
+  const { digits, power } = significant(value, count);
+  const kept = (text: string): string =>
+    keepsZeros || !text.includes('.') ? text : text.replace(/\.?0+$/, '');
+  if (power < -4 || power >= (hasPoint ? count - 1 : count)) {
+    const point = count > 1 ? `.${digits.slice(1)}` : keepsZeros ? '.' : '';
+    return kept(`${digits[0]}${point}`) + exponentText(power);
+  }
+  const places = Math.max(0, count - 1 - power);
+  const text =
+    power < 0 ? `0.${'0'.repeat(-power - 1)}${digits}` : withPoint(digits, power, places);
+  const shown = kept(keepsZeros && places === 0 ? `${text}.` : text);
+  return hasPoint && !shown.includes('.') ? `${shown}.0` : shown;
+}
+
+const withPoint = (digits: string, power: number, places: number): string =>
+  places === 0 ? digits : `${digits.slice(0, power + 1)}.${digits.slice(power + 1)}`;
+
+/** round() of a float. */
+export function rounded(value: number, places: number): number {
+  if (!Number.isFinite(value) || value === 0 || places > 323) return value;
+  if (places < -308) return value < 0 ? -0 : 0;
+  const digits = scaled(value, places);
+  const size =
+    places > 0 ? Number(`${digits}e-${places}`) : Number(digits * 10n ** BigInt(-places));
+  return value < 0 ? -size : size;
+}

@@ -1,0 +1,364 @@
+// Compiles expressions to closures that compute their values in a frame.
+import {
+  add,
+  contains,
+  divide,
+  floorDivision,
+  isEqual,
+  isOrdered,
+  multiply,
+  negative,
+  positive,
+  power,
+  remainder,
+  subtract,
+} from './arithmetic.js';
+import { attribute, item } from './attributes.js';
+import { bounded, runtimeError, spend, syntaxError, TemplateFault, typeError } from './fault.js';
+import { FILTERS } from './list-filters.js';
+import {
+  type Arguments,
+  type Call,
+  type Expression,
+  type Filter,
+  isConstant,
+  type Test,
+} from './nodes.js';
+import { str } from './print.js';
+import { callValue, type Render } from './render.js';
+import { slice } from './sequences.js';
+import type { Bound } from './signature.js';
+import type { FunctionScope, Symbols, Variable } from './symbols.js';
+import { TESTS } from './tests.js';
+import {
+  Dict,
+  isTrue,
+  type Keywords,
+  listOf,
+  MISSING,
+  NO_KEYWORDS,
+  Tuple,
+  textOf,
+  typeName,
+  Undefined,
+  type Value,
+} from './values.js';
+
+/** The variables of a function that runs. */
+export class Frame {
+  readonly slots: (Value | typeof MISSING)[] = [];
+
+  constructor(
+    readonly outer: Frame | null,
+    readonly render: Render,
+  ) {}
+}
+
+export type Compute = (frame: Frame) => Value;
+
+/** Where code is compiled: its variables, and the function that it belongs to. */
+export interface Place {
+  symbols: Symbols;
+  scope: FunctionScope;
+  /** Whether an unknown filter is an error only where it is reached. */
+  isSoft: boolean;
+}
+
+/** Reads and writes a variable from a place. */
+export interface Access {
+  read(frame: Frame): Value | typeof MISSING;
+  write(frame: Frame, value: Value | typeof MISSING): void;
+}
+
+export function accessOf({ id, scope }: Variable, from: FunctionScope): Access {
+  const slot = scope.slotOf(id);
+  let hops = 0;
+  for (let own = from; own !== scope; own = own.outer as FunctionScope) hops++;
+  const owner = (frame: Frame): Frame => {
+    let own = frame;
+    for (let i = 0; i < hops; ++i) own = own.outer as Frame;
+    return own;
+  };
+  if (hops === 0) {
+    return {
+      read: (frame) => frame.slots[slot] as Value | typeof MISSING,
+      write: (frame, value) => {
+        frame.slots[slot] = value;
+      },
+    };
+  }
+  return {
+    read: (frame) => owner(frame).slots[slot] as Value | typeof MISSING,
+    write: (frame, value) => {
+      owner(frame).slots[slot] = value;
+    },
+  };
+}
+
+export function readName(name: string, place: Place): Compute {
+  const { read } = accessOf(place.symbols.find(name) as Variable, place.scope);
+  return (frame) => {
+    const value = read(frame);
+    if (value !== MISSING && value !== undefined) return value;
+    return new Undefined(`'${name}' is undefined`);
+  };
+}
+
+const OPERATORS: Readonly<Record<string, (a: Value, b: Value) => Value>> = {
+  ...{ '+': add, '-': subtract, '*': multiply, '/': divide, '//': floorDivision },
+  ...{ '%': remainder, '**': power },
+};
+
+const COMPARISONS: Readonly<Record<string, (a: Value, b: Value) => boolean>> = {
+  '==': isEqual,
+  '!=': (a, b) => !isEqual(a, b),
+  in: (a, b) => contains(b, a),
+  'not in': (a, b) => !contains(b, a),
+  ...Object.fromEntries(
+    ['<', '<=', '>', '>='].map((operator) => [
+      operator,
+      (a: Value, b: Value) => isOrdered(operator, a, b),
+    ]),
+  ),
+};
+
+export function compileExpression(node: Expression, place: Place): Compute {
+  const compile = (one: Expression): Compute => compileExpression(one, place);
+  switch (node.type) {
+    case 'Constant': {
+      const { value } = node;
+      return () => value;
+    }
+    case 'Name':
+      return readName(node.name, place);
+    case 'Attribute': {
+      const object = compile(node.node);
+      const { name } = node;
+      return (frame) => attribute(object(frame), name);
+    }
+    case 'Item':
+      return compileItem(node.node, node.key, place);
+    case 'Binary': {
+      const [left, right] = [compile(node.left), compile(node.right)];
+      const operator = OPERATORS[node.operator] as (a: Value, b: Value) => Value;
+      return (frame) => operator(left(frame), right(frame));
+    }
+    case 'Logic': {
+      const [left, right] = [compile(node.left), compile(node.right)];
+      const isOr = node.operator === 'or';
+      return (frame) => {
+        const value = left(frame);
+        return isTrue(value) === isOr ? value : right(frame);
+      };
+    }
+    case 'Unary':
+      return compileUnary(node.operator, compile(node.node));
+    case 'Call':
+      return compileCall(node, place);
+    case 'Filter':
+      return compileFilter(node, place, null);
+    case 'Test':
+      return compileTest(node, place);
+    default:
+      return compileOther(node, place);
+  }
+}
+
+function compileUnary(operator: 'not' | '-' | '+', value: Compute): Compute {
+  if (operator === 'not') return (frame) => !isTrue(value(frame));
+  return operator === '-' ? (frame) => negative(value(frame)) : (frame) => positive(value(frame));
+}
+
+function compileOther(node: Expression, place: Place): Compute {
+  const compile = (one: Expression): Compute => compileExpression(one, place);
+  switch (node.type) {
+    case 'Compare':
+      return compileComparison(compile(node.node), node.operations, place);
+    case 'Condition': {
+      const own = { ...place, isSoft: true };
+      const [test, yes] = [compileExpression(node.test, own), compileExpression(node.yes, own)];
+      const no = node.no === null ? missingElse : compileExpression(node.no, own);
+      return (frame) => (isTrue(test(frame)) ? yes(frame) : no(frame));
+    }
+    case 'Concat': {
+      const parts = node.nodes.map(compile);
+      return (frame) => {
+        let text = '';
+        for (const part of parts) text += str(part(frame));
+        return bounded(text);
+      };
+    }
+    case 'List': {
+      const items = node.items.map(compile);
+      return (frame) => itemsIn(items, frame);
+    }
+    case 'Tuple': {
+      const items = node.items.map(compile);
+      return (frame) => new Tuple(itemsIn(items, frame));
+    }
+    case 'Dict':
+      return compileDict(node.pairs, place);
+    default:
+      throw syntaxError('invalid syntax', 0);
+  }
+}
+
+const missingElse = (): Value =>
+  new Undefined('the inline if-expression evaluated to false and no else section was defined.');
+
+function itemsIn(items: readonly Compute[], frame: Frame): Value[] {
+  spend(items.length);
+  return items.map((one) => one(frame));
+}
+
+function compileDict(
+  pairs: readonly { key: Expression; value: Expression }[],
+  place: Place,
+): Compute {
+  const entries = pairs.map(({ key, value }) => ({
+    key: compileExpression(key, place),
+    value: compileExpression(value, place),
+  }));
+  return (frame) => {
+    spend(entries.length);
+    const dict = new Dict();
+    for (const { key, value } of entries) dict.set(key(frame), value(frame));
+    return dict;
+  };
+}
+
+/** a < b < c computes each operand once, and none behind the first that does not hold. */
+function compileComparison(
+  first: Compute,
+  operations: readonly { operator: string; node: Expression }[],
+  place: Place,
+): Compute {
+  const steps = operations.map(({ operator, node }) => ({
+    holds: COMPARISONS[operator] as (a: Value, b: Value) => boolean,
+    value: compileExpression(node, place),
+  }));
+  return (frame) => {
+    let left = first(frame);
+    for (const { holds, value } of steps) {
+      const right = value(frame);
+      if (!holds(left, right)) return false;
+      left = right;
+    }
+    return true;
+  };
+}
+
+function compileItem(object: Expression, key: Expression, place: Place): Compute {
+  const own = compileExpression(object, place);
+  if (key.type !== 'Slice') {
+    const at = compileExpression(key, place);
+    return (frame) => item(own(frame), at(frame));
+  }
+  const bounds = key.bounds.map((bound) =>
+    bound === null ? null : compileExpression(bound, place),
+  );
+  const sliced: Compute = (frame) =>
+    slice(
+      own(frame),
+      bounds.map((bound) => (bound === null ? null : bound(frame))),
+    );
+  return isConstant(object) && isConstant(key) ? (frame) => slicedConstant(sliced, frame) : sliced;
+}
+
+/** What a constant has no slice of is undefined, where a variable's is a TypeError. */
+function slicedConstant(sliced: Compute, frame: Frame): Value {
+  try {
+    return sliced(frame);
+  } catch (error) {
+    if (!(error instanceof TemplateFault) || error.kind !== 'TypeError') throw error;
+    return new Undefined(error.message);
+  }
+}
+
+type Passed = (frame: Frame) => { args: Value[]; keywords: Keywords };
+
+/** The arguments of a call; `first` come before the others. */
+function compileArguments({ args, keywords, rest, restKeywords }: Arguments, place: Place): Passed {
+  const places = args.map((arg) => compileExpression(arg, place));
+  const named = keywords.map(({ key, value }) => ({ key, value: compileExpression(value, place) }));
+  const more = rest === null ? null : compileExpression(rest, place);
+  const moreNamed = restKeywords === null ? null : compileExpression(restKeywords, place);
+  if (named.length === 0 && more === null && moreNamed === null) {
+    return (frame) => ({ args: places.map((one) => one(frame)), keywords: NO_KEYWORDS });
+  }
+  return (frame) => {
+    const passed = places.map((one) => one(frame));
+    const own = new Map<string, Value>();
+    for (const { key, value } of named) own.set(key, value(frame));
+    if (more !== null) passed.push(...listOf(more(frame)));
+    if (moreNamed !== null) addKeywords(own, moreNamed(frame));
+    return { args: passed, keywords: own };
+  };
+}
+
+function addKeywords(keywords: Map<string, Value>, mapping: Value): void {
+  if (!(mapping instanceof Dict)) {
+    throw typeError(`argument after ** must be a mapping, not ${typeName(mapping)}`);
+  }
+  for (const [key, value] of mapping.entries()) {
+    const name = textOf(key);
+    if (name === null) throw typeError('keywords must be strings');
+    if (keywords.has(name)) throw typeError(`got multiple values for keyword argument '${name}'`);
+    keywords.set(name, value);
+  }
+}
+
+/** `caller` is what a call block passes on. */
+export function compileCall(node: Call, place: Place, caller: Compute | null = null): Compute {
+  const callee = compileExpression(node.node, place);
+  const passed = compileArguments(node, place);
+  return (frame) => {
+    const own = callee(frame);
+    const { args, keywords } = passed(frame);
+    if (caller === null) return callValue(own, args, keywords);
+    return callValue(own, args, new Map([...keywords, ['caller', caller(frame)]]));
+  };
+}
+
+/** `input` is the text of a block that is filtered. */
+export function compileFilter(node: Filter, place: Place, input: Compute | null): Compute {
+  const value =
+    node.node === null
+      ? (input as Compute)
+      : node.node.type === 'Filter'
+        ? compileFilter(node.node, place, input)
+        : compileExpression(node.node, place);
+  const run = knownBound(FILTERS, 'filter', node, place);
+  const passed = compileArguments(node, place);
+  return (frame) => {
+    spend();
+    const own = value(frame);
+    const { args, keywords } = passed(frame);
+    return run([own, ...args], keywords);
+  };
+}
+
+function compileTest(node: Test, place: Place): Compute {
+  const value = compileExpression(node.node, place);
+  const run = knownBound(TESTS, 'test', node, place);
+  const passed = compileArguments(node, place);
+  return (frame) => {
+    const own = value(frame);
+    const { args, keywords } = passed(frame);
+    return run([own, ...args], keywords);
+  };
+}
+
+function knownBound(
+  table: ReadonlyMap<string, Bound>,
+  kind: string,
+  { name, line }: { name: string; line: number },
+  { isSoft }: Place,
+): Bound {
+  const found = table.get(name);
+  if (found !== undefined) return found;
+  if (!isSoft) throw syntaxError(`No ${kind} named '${name}'.`, line);
+  return () => {
+    throw runtimeError(`No ${kind} named '${name}' found.`);
+  };
+}

@@ -1,0 +1,101 @@
+// Compiles {% macro %}, {% call %} and {% generation %}.
+import { type Access, accessOf, compileCall, compileExpression, Frame } from './expressions.js';
+import { syntaxError } from './fault.js';
+import type { CallBlock, Macro as MacroNode, Target } from './nodes.js';
+import { str } from './print.js';
+import { Macro, type MacroPlan } from './render.js';
+import { compileAssign, compileEntry, inner, type Run, type Site } from './site.js';
+import { FunctionScope, undeclaredIn, type Variable } from './symbols.js';
+import { MISSING, type Value } from './values.js';
+
+interface CompiledMacro {
+  plan: Omit<MacroPlan, 'run'>;
+  run(outer: Frame, values: readonly (Value | typeof MISSING)[]): string;
+}
+
+function compileSignature(node: MacroNode | CallBlock, site: Site): CompiledMacro {
+  const scope = new FunctionScope(site.scope);
+  const own = { ...inner(site, scope), isInLoop: false };
+  const content = [...node.parameters, ...node.defaults, ...node.body];
+  own.symbols.visitAll(content);
+  const names = node.parameters.map(({ name }) => name);
+  const undeclared = undeclaredIn(node.body, ['caller', 'kwargs', 'varargs']);
+  const at = names.indexOf('caller');
+  const hasDefault = at >= names.length - node.defaults.length;
+  if (undeclared.has('caller') && at >= 0 && !hasDefault) {
+    throw syntaxError(
+      'the argument "caller" of a macro must be omitted or have a default',
+      node.line,
+    );
+  }
+  const extra: string[] = [];
+  if (undeclared.has('caller') && at < 0) extra.push('caller');
+  for (const name of ['kwargs', 'varargs']) {
+    if (undeclared.has(name) && !names.includes(name)) extra.push(name);
+  }
+  for (const name of extra) own.symbols.declareParameter(name);
+  own.symbols.visitAll(content);
+  const accesses = [...names, ...extra].map((name) =>
+    accessOf(own.symbols.find(name) as Variable, scope),
+  );
+  const defaults = node.parameters.map((_, i) => {
+    const value = node.defaults[i - names.length + node.defaults.length];
+    return value === undefined ? null : compileExpression(value, own);
+  });
+  const enter = compileEntry(own.symbols, scope);
+  const body = site.compileBody(node.body, own);
+  const plan = {
+    name: node.type === 'Macro' ? node.name : null,
+    parameters: names,
+    takesCaller: undeclared.has('caller'),
+    takesKeywords: extra.includes('kwargs'),
+    takesRest: extra.includes('varargs'),
+  };
+  const run = (outer: Frame, values: readonly (Value | typeof MISSING)[]): string => {
+    const frame = new Frame(outer, outer.render);
+    for (const [i, { write }] of accesses.entries()) {
+      const value = values[i];
+      write(frame, value === undefined ? MISSING : value);
+    }
+    enter(frame);
+    for (const [i, value] of defaults.entries()) {
+      const access = accesses[i] as Access;
+      if (value !== null && access.read(frame) === MISSING) access.write(frame, value(frame));
+    }
+    return frame.render.capture(() => body(frame)) as string;
+  };
+  return { plan, run };
+}
+
+const macroOf = ({ plan, run }: CompiledMacro, frame: Frame): Macro =>
+  new Macro({ ...plan, run: (values) => run(frame, values) });
+
+export function compileMacro(node: MacroNode, site: Site): Run {
+  const macro = compileSignature(node, site);
+  const target: Target = { type: 'Name', name: node.name, context: 'store' };
+  return compileAssign(target, (frame) => macroOf(macro, frame), site);
+}
+
+export function compileCallBlock(node: CallBlock, site: Site): Run {
+  const caller = compileSignature(node, site);
+  if (node.call === null) return compileGeneration(caller);
+  const call = compileCall(node.call, site, (frame) => macroOf(caller, frame));
+  return (frame) => {
+    frame.render.write(str(call(frame)));
+    return 0;
+  };
+}
+
+/** What is trained on: noted by its place in the text, or by marks around it. */
+function compileGeneration(body: CompiledMacro): Run {
+  return (frame) => {
+    const { render } = frame;
+    const text = str(macroOf(body, frame).call([], new Map()));
+    const { marks } = render;
+    if (render.captures > 0) render.hasCapturedSpan = true;
+    const start = render.out.length;
+    render.write(marks === null ? text : `${marks.open}${text}${marks.close}`);
+    render.spans.push({ start, end: start + text.length });
+    return 0;
+  };
+}

@@ -1,0 +1,127 @@
+// What Python prints of values: str(), repr(), and the digits of floats.
+import { bounded, deeper, spend, valueError } from './fault.js';
+import {
+  type Callable,
+  Dict,
+  Float,
+  Generator,
+  Markup,
+  Namespace,
+  type Opaque,
+  Range,
+  Tuple,
+  Undefined,
+  type Value,
+  View,
+} from './values.js';
+
+/** str(). */
+export function str(value: Value): string {
+  if (typeof value === 'string') return value;
+  if (value instanceof Undefined) return '';
+  return value instanceof Markup ? value.text : repr(value);
+}
+
+/** repr(). */
+export function repr(value: Value): string {
+  switch (typeof value) {
+    case 'string':
+      return quoted(value);
+    case 'boolean':
+      return value ? 'True' : 'False';
+    case 'number':
+      return String(value);
+    case 'bigint':
+      return digitsOf(value);
+  }
+  if (value === null) return 'None';
+  if (value instanceof Float) return decimal(value.value);
+  if (value instanceof Undefined) return 'Undefined';
+  if (value instanceof Markup) return `Markup(${quoted(value.text)})`;
+  return deeper(() => nested(value));
+}
+
+/** Steps that printing an item takes. */
+const PRINTED = 8;
+
+function nested(value: Exclude<Value, string | number | bigint | boolean | null>): string {
+  if (Array.isArray(value)) return `[${joined(value)}]`;
+  if (value instanceof Tuple) {
+    return value.items.length === 1 ? `(${joined(value.items)},)` : `(${joined(value.items)})`;
+  }
+  if (value instanceof Dict) return dictText(value);
+  if (value instanceof Namespace) return `<Namespace ${dictText(value.attributes)}>`;
+  if (value instanceof View) return `dict_${value.kind}([${joined(value.list())}])`;
+  if (value instanceof Range) {
+    const step = value.step === 1 ? '' : `, ${value.step}`;
+    return `range(${value.start}, ${value.stop}${step})`;
+  }
+  if (value instanceof Generator) {
+    const name = value.name === value.type ? '' : ` ${value.name}`;
+    return `<${value.type} object${name} at 0x0>`;
+  }
+  return (value as Callable | Opaque).describe();
+}
+
+function joined(items: readonly Value[]): string {
+  let text = '';
+  for (let i = 0; i < items.length; ++i) {
+    spend(PRINTED);
+    text += i === 0 ? repr(items[i] as Value) : `, ${repr(items[i] as Value)}`;
+    if ((i & 63) === 0) bounded(text);
+  }
+  return bounded(text);
+}
+
+function dictText(dict: Dict): string {
+  const entries = dict.entries().map(([key, value]) => {
+    spend(PRINTED);
+    return `${repr(key)}: ${repr(value)}`;
+  });
+  return bounded(`{${entries.join(', ')}}`);
+}
+
+/** Decimal digits of an integer. Throws ValueError where Python does. */
+export function digitsOf(value: number | bigint): string {
+  const text = String(value);
+  if (text.length > 4301 || (text.length === 4301 && value > 0)) {
+    throw valueError('Exceeds the limit (4300 digits) for integer string conversion');
+  }
+  return text;
+}
+
+/** repr() of a float: the shortest digits, with an exponent where Python writes one. */
+export function decimal(value: number): string {
+  if (Number.isNaN(value)) return 'nan';
+  if (!Number.isFinite(value)) return value > 0 ? 'inf' : '-inf';
+  if (Object.is(value, -0)) return '-0.0';
+  const size = Math.abs(value);
+  if (size === 0 || (size >= 1e-4 && size < 1e16)) {
+    return Number.isInteger(value) ? `${value}.0` : String(value);
+  }
+  const [digits, exponent = ''] = value.toExponential().split('e');
+  return `${digits}e${exponent[0]}${exponent.slice(1).padStart(2, '0')}`;
+}
+
+const ESCAPES: Readonly<Record<string, string>> = { '\n': '\\n', '\r': '\\r', '\t': '\\t' };
+const PLAIN = /^[ !#-&(-[\]-~]*$/;
+
+/** In quotes as Python chooses them, with escapes for what it does not print. */
+export function quoted(text: string): string {
+  if (PLAIN.test(text)) return `'${text}'`;
+  const quote = text.includes("'") && !text.includes('"') ? '"' : "'";
+  const escaped = Array.from(text, (letter) => {
+    if (letter === quote || letter === '\\') return `\\${letter}`;
+    if (letter === ' ' || !/[\p{C}\p{Z}]/u.test(letter)) return letter;
+    return ESCAPES[letter] ?? codeEscape(letter);
+  });
+  return bounded(`${quote}${escaped.join('')}${quote}`);
+}
+
+/** \xhh, \uhhhh or \Uhhhhhhhh. */
+export function codeEscape(letter: string): string {
+  const code = letter.codePointAt(0) as number;
+  const hex = code.toString(16);
+  if (code < 0x100) return `\\x${hex.padStart(2, '0')}`;
+  return code < 0x10000 ? `\\u${hex.padStart(4, '0')}` : `\\U${hex.padStart(8, '0')}`;
+}

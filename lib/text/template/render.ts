@@ -1,0 +1,405 @@
+// What a render has: variables, the text that it writes, and what templates call.
+
+import { isEqual } from './arithmetic.js';
+import { bounded, deeper, RANGE, spend, TemplateFault, typeError, valueError } from './fault.js';
+import { indexOf } from './numbers.js';
+import { str } from './print.js';
+import { knownLength } from './sequences.js';
+import { type Argument, type Body, given, native } from './signature.js';
+import { strftime } from './strftime.js';
+import {
+  Callable,
+  Dict,
+  DONE,
+  iterate,
+  type Keywords,
+  listOf,
+  MISSING,
+  Namespace,
+  type Next,
+  Opaque,
+  overList,
+  Range,
+  Tuple,
+  textOf,
+  typeName,
+  Undefined,
+  type Value,
+} from './values.js';
+
+/** A part of a text, in UTF-16 units. */
+export interface Span {
+  start: number;
+  end: number;
+}
+
+/** Private characters around what {% generation %} writes into a text that goes on elsewhere. */
+export interface Marks {
+  open: string;
+  close: string;
+}
+
+/** One render of a template. */
+export class Render {
+  /** The text of the template, a macro or a block that is being written. */
+  out = '';
+  /** How many texts are held back while the present one is written. */
+  captures = 0;
+  line = 0;
+  /** What {% generation %} has written, while it went straight into the result. */
+  readonly spans: Span[] = [];
+  /** Whether it has written into a text that was captured. */
+  hasCapturedSpan = false;
+  /** Variables that the template has set. */
+  private readonly own = new Map<string, Value>();
+
+  constructor(
+    private readonly variables: ReadonlyMap<string, Value>,
+    readonly marks: Marks | null,
+  ) {}
+
+  resolve(name: string): Value | typeof MISSING {
+    const own = this.own.get(name);
+    if (own !== undefined) return own;
+    const variable = this.variables.get(name);
+    if (variable !== undefined) return variable;
+    return GLOBALS.get(name) ?? MISSING;
+  }
+
+  set(name: string, value: Value): void {
+    this.own.set(name, value);
+  }
+
+  write(text: string): void {
+    this.out = bounded(this.out + text);
+  }
+
+  /** The text that `work` writes; null where it ends early. */
+  capture(work: () => number): string | null {
+    const before = this.out;
+    this.out = '';
+    this.captures++;
+    const signal = work();
+    const text = this.out;
+    this.out = before;
+    this.captures--;
+    return signal === 0 ? text : null;
+  }
+}
+
+/** The variable "loop". */
+export class LoopContext extends Callable {
+  readonly type = 'LoopContext';
+  private index0 = -1;
+  private known: number | null = null;
+  private after: Value | typeof MISSING | typeof DONE = MISSING;
+  private current: Value | typeof MISSING = MISSING;
+  private before: Value | typeof MISSING = MISSING;
+  private lastChanged: Value | null = null;
+  private source: Next;
+
+  constructor(
+    private readonly iterable: Value,
+    private readonly recurse: ((iterable: Value, depth: number) => Value) | null = null,
+    private readonly depth0 = 0,
+  ) {
+    super();
+    this.source = iterate(iterable);
+  }
+
+  next(): Value | typeof DONE {
+    const value = this.after === MISSING ? this.source() : this.after;
+    this.after = MISSING;
+    if (value === DONE) return DONE;
+    this.index0++;
+    this.before = this.current;
+    this.current = value;
+    return value;
+  }
+
+  private peek(): Value | typeof DONE {
+    if (this.after === MISSING) this.after = this.source();
+    return this.after as Value | typeof DONE;
+  }
+
+  get length(): number {
+    if (this.known !== null) return this.known;
+    const length = knownLength(this.iterable);
+    if (length !== null) this.known = length;
+    else {
+      const hasAfter = this.after !== MISSING && this.after !== DONE;
+      const rest: Value[] = [];
+      for (let one = this.source(); one !== DONE; one = this.source()) rest.push(one);
+      this.source = overList(rest);
+      this.known = rest.length + this.index0 + 1 + (hasAfter ? 1 : 0);
+    }
+    return this.known;
+  }
+
+  call(args: readonly Value[], keywords: Keywords): Value {
+    if (args.length !== 1 || keywords.size > 0) throw typeError('loop() takes 1 argument');
+    if (this.recurse === null) {
+      throw typeError("The loop must have the 'recursive' marker to be called recursively.");
+    }
+    return this.recurse(args[0] as Value, this.depth0 + 1);
+  }
+
+  describe(): string {
+    return `<LoopContext ${this.index0 + 1}/${this.length}>`;
+  }
+
+  override attribute(name: string): Value | typeof MISSING {
+    switch (name) {
+      case 'index':
+        return this.index0 + 1;
+      case 'index0':
+        return this.index0;
+      case 'first':
+        return this.index0 === 0;
+      case 'last':
+        return this.peek() === DONE;
+      case 'length':
+        return this.length;
+      case 'revindex':
+        return this.length - this.index0;
+      case 'revindex0':
+        return this.length - this.index0 - 1;
+      case 'depth':
+        return this.depth0 + 1;
+      case 'depth0':
+        return this.depth0;
+      default:
+        return this.neighbour(name);
+    }
+  }
+
+  private neighbour(name: string): Value | typeof MISSING {
+    if (name === 'previtem') {
+      if (this.index0 === 0) return new Undefined('there is no previous item');
+      return this.before;
+    }
+    if (name === 'nextitem') {
+      const next = this.peek();
+      return next === DONE ? new Undefined('there is no next item') : next;
+    }
+    if (name === 'cycle')
+      return native('cycle', '*args', (args: readonly Value[]) => this.cycle(args));
+    if (name !== 'changed') return MISSING;
+    return native('changed', '*args', (args: readonly Value[]) => this.changed(args));
+  }
+
+  private cycle(args: readonly Value[]): Value {
+    if (args.length === 0) throw typeError('no items for cycling given');
+    return args[this.index0 % args.length] as Value;
+  }
+
+  private changed(args: readonly Value[]): boolean {
+    const value = new Tuple(args);
+    if (this.lastChanged !== null && isEqual(this.lastChanged, value)) return false;
+    this.lastChanged = value;
+    return true;
+  }
+}
+
+/** What {% macro %} and {% call %} define. */
+export interface MacroPlan {
+  /** Null of a call block. */
+  name: string | null;
+  parameters: readonly string[];
+  takesCaller: boolean;
+  takesKeywords: boolean;
+  takesRest: boolean;
+  /** Runs with the parameters, then caller, keywords and further arguments where it takes them. */
+  run(values: readonly (Value | typeof MISSING)[]): Value;
+}
+
+export class Macro extends Callable {
+  readonly type = 'Macro';
+
+  constructor(private readonly plan: MacroPlan) {
+    super();
+  }
+
+  call(args: readonly Value[], keywords: Keywords): Value {
+    const { parameters, takesCaller, takesKeywords, takesRest, name } = this.plan;
+    const others = new Map(keywords);
+    const values: (Value | typeof MISSING)[] = args.slice(0, parameters.length);
+    let hasCaller = values.length === parameters.length && parameters.includes('caller');
+    for (const parameter of parameters.slice(values.length)) {
+      values.push(others.has(parameter) ? (others.get(parameter) as Value) : MISSING);
+      others.delete(parameter);
+      hasCaller ||= parameter === 'caller';
+    }
+    if (takesCaller && !hasCaller) {
+      values.push(others.get('caller') ?? new Undefined('No caller defined'));
+      others.delete('caller');
+    }
+    const shown = name === null ? 'None' : `'${name}'`;
+    if (takesKeywords) values.push(Dict.of(others));
+    else
+      for (const key of others.keys())
+        throw typeError(`macro ${shown} takes no keyword argument '${key}'`);
+    if (takesRest) values.push(new Tuple(args.slice(parameters.length)));
+    else if (args.length > parameters.length) {
+      throw typeError(`macro ${shown} takes not more than ${parameters.length} argument(s)`);
+    }
+    spend();
+    return deeper(() => this.plan.run(values));
+  }
+
+  describe(): string {
+    const { name } = this.plan;
+    return name === null ? '<Macro anonymous>' : `<Macro '${name}'>`;
+  }
+
+  override attribute(attribute: string): Value | typeof MISSING {
+    const { name, parameters, takesCaller, takesKeywords, takesRest } = this.plan;
+    if (attribute === 'name') return name;
+    if (attribute === 'arguments') return new Tuple(parameters);
+    if (attribute === 'caller') return takesCaller;
+    if (attribute === 'catch_kwargs') return takesKeywords;
+    return attribute === 'catch_varargs' ? takesRest : MISSING;
+  }
+}
+
+/** What cycler() makes. */
+class Cycler extends Opaque {
+  readonly type = 'Cycler';
+  private at = 0;
+
+  constructor(private readonly items: readonly Value[]) {
+    super();
+    if (items.length === 0) {
+      throw new TemplateFault('RuntimeError', 'at least one item has to be provided');
+    }
+  }
+
+  describe(): string {
+    return '<jinja2.utils.Cycler object at 0x0>';
+  }
+
+  attribute(name: string): Value | typeof MISSING {
+    const current = this.items[this.at] as Value;
+    if (name === 'current') return current;
+    if (name === 'items') return new Tuple(this.items);
+    if (name === 'pos') return this.at;
+    if (name === 'reset') {
+      return native('reset', '', () => {
+        this.at = 0;
+        return null;
+      });
+    }
+    if (name !== 'next') return MISSING;
+    return native('next', '', () => {
+      const item = this.items[this.at] as Value;
+      this.at = (this.at + 1) % this.items.length;
+      return item;
+    });
+  }
+}
+
+/** What joiner() makes: nothing at the first call, then its separator. */
+class Joiner extends Callable {
+  readonly type = 'Joiner';
+  private isUsed = false;
+
+  constructor(private readonly separator: Value) {
+    super();
+  }
+
+  call(args: readonly Value[], keywords: Keywords): Value {
+    if (args.length > 0 || keywords.size > 0) throw typeError('joiner() takes no arguments');
+    const text = this.isUsed ? this.separator : '';
+    this.isUsed = true;
+    return text;
+  }
+
+  describe(): string {
+    return '<jinja2.utils.Joiner object at 0x0>';
+  }
+
+  override attribute(name: string): Value | typeof MISSING {
+    if (name === 'sep') return this.separator;
+    return name === 'used' ? this.isUsed : MISSING;
+  }
+}
+
+/** range(), within the bound of the sandbox. */
+function range(args: readonly Value[]): Value {
+  if (args.length === 0 || args.length > 3) {
+    throw typeError(`range expected 1 to 3 arguments, got ${args.length}`);
+  }
+  const bounds = args.map((arg) => {
+    if (arg instanceof Undefined)
+      throw typeError("'Undefined' object cannot be interpreted as an integer");
+    return indexOf(arg);
+  });
+  const [first, last, step = 1] = bounds.length === 1 ? [0, bounds[0], 1] : bounds;
+  if (step === 0) throw valueError('range() arg 3 must not be zero');
+  const made = new Range(first as number, last as number, step);
+  if (made.length > RANGE) {
+    const message = `Range too big. The sandbox blocks ranges larger than MAX_RANGE (${RANGE}).`;
+    throw new TemplateFault('OverflowError', message);
+  }
+  return made;
+}
+
+/** dict(): pairs or a mapping, then keywords. */
+function dict(args: readonly Value[], keywords: Keywords): Dict {
+  if (args.length > 1) throw typeError(`dict expected at most 1 argument, got ${args.length}`);
+  const made = new Dict();
+  const [source] = args;
+  if (source instanceof Undefined) {
+    // An undefined value has attributes of any name, of which dict() asks for "keys".
+    throw source.fault();
+  }
+  if (source instanceof Dict) for (const [key, value] of source.entries()) made.set(key, value);
+  else if (source !== undefined) for (const pair of listOf(source)) setPair(made, pair);
+  for (const [key, value] of keywords) made.set(key, value);
+  return made;
+}
+
+function setPair(made: Dict, pair: Value): void {
+  const parts = listOf(pair);
+  if (parts.length !== 2) {
+    const message = `dictionary update sequence element has length ${parts.length}; 2 is required`;
+    throw valueError(message);
+  }
+  made.set(parts[0] as Value, parts[1] as Value);
+}
+
+function raiseException(message: Value): never {
+  throw new TemplateFault('TemplateError', str(message));
+}
+
+function now(format: Value): Value {
+  const text = textOf(format);
+  if (text === null) throw typeError(`strftime() argument 1 must be str, not ${typeName(format)}`);
+  return strftime(new Date(), text);
+}
+
+const join: Body = (separator: Argument) => new Joiner(given(separator, ', '));
+
+/** What templates find under their names where no variable has them. */
+const GLOBALS: ReadonlyMap<string, Value> = new Map<string, Value>([
+  ['range', native('range', '*args', range)],
+  ['dict', native('dict', '*args **keywords', dict)],
+  ['cycler', native('cycler', '*args', (items: readonly Value[]) => new Cycler(items))],
+  ['joiner', native('joiner', 'sep?', join)],
+  [
+    'namespace',
+    native('namespace', '*args **keywords', (args: readonly Value[], keywords: Keywords) => {
+      return new Namespace(dict(args, keywords));
+    }),
+  ],
+  ['raise_exception', native('raise_exception', 'message', raiseException)],
+  ['strftime_now', native('strftime_now', 'format', now)],
+]);
+
+/** Calls a value. Throws TypeError. */
+export function callValue(callee: Value, args: readonly Value[], keywords: Keywords): Value {
+  spend();
+  if (callee instanceof Callable) return callee.call(args, keywords);
+  if (callee instanceof Undefined) throw callee.fault();
+  throw typeError(`'${typeName(callee)}' object is not callable`);
+}

@@ -1,0 +1,164 @@
+// Lengths, indices and slices of values, as Python's sequences have them.
+
+import { spend, spendText, typeError, valueError } from './fault.js';
+import { indexOf } from './numbers.js';
+import { lettersOf, textLength } from './unicode.js';
+import {
+  Callable,
+  Dict,
+  DONE,
+  Generator,
+  integerOf,
+  isList,
+  Markup,
+  MISSING,
+  Opaque,
+  Range,
+  Tuple,
+  textOf,
+  typeName,
+  Undefined,
+  type Value,
+  View,
+} from './values.js';
+
+/** len(); null where a value has none. */
+export function knownLength(value: Value): number | null {
+  const text = textOf(value);
+  if (text !== null) return textLength(text);
+  if (isList(value)) return value.length;
+  if (value instanceof Tuple) return value.items.length;
+  if (value instanceof Dict) return value.size;
+  if (value instanceof Range) return value.length;
+  if (value instanceof View) return value.dict.size;
+  if (value instanceof Undefined) return 0;
+  return value instanceof Opaque ? value.length : null;
+}
+
+/** len(). Throws TypeError. */
+export function lengthOf(value: Value): number {
+  const length = knownLength(value);
+  if (length !== null) return length;
+  throw typeError(`object of type '${typeName(value)}' has no len()`);
+}
+
+/** What obj[key] finds; MISSING for what it raises a TypeError, IndexError or KeyError for. */
+export function subscript(object: Value, key: Value): Value | typeof MISSING {
+  if (object instanceof Dict) return isHashable(key) ? object.get(key) : MISSING;
+  if (object instanceof Undefined) throw object.fault();
+  const index = integerOf(key);
+  if (index === null) return MISSING;
+  return itemAt(object, Number(index));
+}
+
+function isHashable(key: Value): boolean {
+  return !isList(key) && !(key instanceof Dict) && !(key instanceof View);
+}
+
+function itemAt(object: Value, index: number): Value | typeof MISSING {
+  const items = itemsOf(object);
+  if (items === null) return MISSING;
+  const at = index < 0 ? index + items.length : index;
+  if (at < 0 || at >= items.length) return MISSING;
+  if (items instanceof Range) return items.at(at);
+  const item = items[at] as Value;
+  return object instanceof Markup ? new Markup(item as string) : item;
+}
+
+/** The items of a sequence; null for other values. */
+function itemsOf(object: Value): Range | string | readonly Value[] | null {
+  const text = textOf(object);
+  if (text !== null) return lettersOf(text) ?? text;
+  if (isList(object)) return object;
+  if (object instanceof Tuple) return object.items;
+  return object instanceof Range ? object : null;
+}
+
+/** object[start:stop:step]. Throws TypeError and ValueError. */
+export function slice(object: Value, bounds: readonly (Value | null)[]): Value {
+  if (object instanceof Undefined) throw object.fault();
+  const items = itemsOf(object);
+  if (items === null) {
+    if (object instanceof Dict) throw typeError("unhashable type: 'slice'");
+    throw typeError(`'${typeName(object)}' object is not subscriptable`);
+  }
+  const [start, stop, step] = indicesOf(bounds, items.length);
+  if (items instanceof Range) {
+    const first = items.start + start * items.step;
+    return new Range(first, items.start + stop * items.step, step * items.step);
+  }
+  if (textOf(object) === null) {
+    const list = picked(items as readonly Value[], start, stop, step);
+    return object instanceof Tuple ? new Tuple(list) : list;
+  }
+  const text = pickedText(items as string | readonly string[], start, stop, step);
+  return object instanceof Markup ? new Markup(text) : text;
+}
+
+function pickedText(
+  letters: string | readonly string[],
+  start: number,
+  stop: number,
+  step: number,
+): string {
+  spendText(Math.abs(stop - start));
+  if (step === 1 && typeof letters === 'string') return letters.slice(start, Math.max(start, stop));
+  return picked(letters as readonly string[], start, stop, step).join('');
+}
+
+function picked<T>(items: readonly T[], start: number, stop: number, step: number): T[] {
+  const list: T[] = [];
+  for (let i = start; step > 0 ? i < stop : i > stop; i += step) {
+    spend();
+    list.push(items[i] as T);
+  }
+  return list;
+}
+
+/** What slice.indices() gives for a length. */
+function indicesOf(bounds: readonly (Value | null)[], length: number): [number, number, number] {
+  const [first = null, last = null, by = null] = bounds;
+  const step = by === null ? 1 : indexIn(by);
+  if (step === 0) throw valueError('slice step cannot be zero');
+  const [low, high] = step > 0 ? [0, length] : [-1, length - 1];
+  const clamp = (bound: Value | null, otherwise: number): number => {
+    if (bound === null) return otherwise;
+    const index = indexIn(bound);
+    return Math.min(high, Math.max(low, index < 0 ? index + length : index));
+  };
+  return [clamp(first, step > 0 ? low : high), clamp(last, step > 0 ? high : low), step];
+}
+
+function indexIn(bound: Value): number {
+  if (integerOf(bound) !== null) return indexOf(bound);
+  throw typeError('slice indices must be integers or None or have an __index__ method');
+}
+
+/** reversed(); null for values that have none. */
+export function reversedOf(value: Value): Generator | null {
+  const names: Readonly<Record<string, string>> = {
+    ...{ list: 'list_reverseiterator', range: 'range_iterator' },
+    ...{ dict: 'dict_reversekeyiterator', dict_keys: 'dict_reversekeyiterator' },
+    ...{ dict_values: 'dict_reversevalueiterator', dict_items: 'dict_reverseitemiterator' },
+  };
+  const items = reversible(value);
+  if (items === null) return null;
+  let at = items.length;
+  const isMarkup = value instanceof Markup;
+  const next = (): Value | typeof DONE => {
+    if (at === 0) return DONE;
+    const item = items[--at] as Value;
+    return isMarkup ? new Markup(item as string) : item;
+  };
+  return new Generator(next, names[typeName(value)] ?? 'reversed');
+}
+
+function reversible(value: Value): readonly Value[] | string | null {
+  if (value instanceof Undefined) return [];
+  if (value instanceof Dict) return value.keys();
+  if (value instanceof View) return value.list();
+  if (value instanceof Callable || value instanceof Opaque) return null;
+  const items = itemsOf(value);
+  if (!(items instanceof Range)) return items;
+  return Array.from({ length: items.length }, (_, i) => items.at(i));
+}

@@ -1,0 +1,98 @@
+// The parameters of functions, and how the arguments of a call become theirs.
+import { typeError } from './fault.js';
+import { type Keywords, Native, NO_KEYWORDS, type Value } from './values.js';
+
+/** A parameter that the call leaves out. */
+export type Argument = Value | undefined;
+
+/** An argument, or what stands for one that the call leaves out. */
+export const given = (argument: Argument, otherwise: Value): Value =>
+  argument === undefined ? otherwise : argument;
+
+interface Signature {
+  names: readonly string[];
+  required: number;
+  /** Parameters before it are known by their places alone. */
+  positional: number;
+  takesRest: boolean;
+  takesKeywords: boolean;
+}
+
+/** "text width? / *args **keywords": what follows "?" may be left out. */
+function parse(text: string): Signature {
+  const parts = text.split(' ').filter((part) => part !== '');
+  const own = parts.filter((part) => part !== '/' && !part.startsWith('*'));
+  const slash = parts.indexOf('/');
+  return {
+    names: own.map((name) => name.replace('?', '')),
+    required: own.filter((name) => !name.endsWith('?')).length,
+    positional: Math.max(0, slash),
+    takesRest: parts.includes('*args'),
+    takesKeywords: parts.includes('**keywords'),
+  };
+}
+
+/** What a function runs with: its parameters in order, then further arguments and keywords. */
+// biome-ignore lint/suspicious/noExplicitAny: each function has its own parameters.
+export type Body = (...args: any[]) => Value;
+
+/** A function as Python calls it. */
+export type Bound = (args: readonly Value[], keywords: Keywords) => Value;
+
+/** Checks the arguments of each call. Throws TypeError. */
+export function bind(name: string, parameters: string, body: Body): Bound {
+  const signature = parse(parameters);
+  const { names, takesRest, takesKeywords } = signature;
+  return (args, keywords) => {
+    if (keywords.size === 0 && !takesRest && !takesKeywords) {
+      requireCount(name, signature, args.length, args.length);
+      return body(...args);
+    }
+    const values: Argument[] = names.map((_, i) => args[i]);
+    const others = placed(name, signature, values, args.length, keywords);
+    const count = values.filter((value, i) => i < signature.required && value !== undefined).length;
+    requireCount(name, signature, args.length, count);
+    if (takesRest) values.push(args.slice(names.length));
+    return takesKeywords ? body(...values, others) : body(...values);
+  };
+}
+
+/** Puts keywords where they belong, and returns the others. */
+function placed(
+  name: string,
+  { names, positional, takesKeywords }: Signature,
+  values: Argument[],
+  given: number,
+  keywords: Keywords,
+): Keywords {
+  if (keywords.size === 0) return NO_KEYWORDS;
+  const others = new Map<string, Value>();
+  for (const [key, value] of keywords) {
+    const at = names.indexOf(key);
+    if (at >= positional && at >= given) values[at] = value;
+    else if (at >= positional && at >= 0) {
+      throw typeError(`${name}() got multiple values for argument '${key}'`);
+    } else if (takesKeywords) others.set(key, value);
+    else throw typeError(`${name}() got an unexpected keyword argument '${key}'`);
+  }
+  return others;
+}
+
+function requireCount(
+  name: string,
+  { names, required, takesRest }: Signature,
+  given: number,
+  count: number,
+): void {
+  if (given > names.length && !takesRest) {
+    throw typeError(`${name}() takes at most ${names.length} arguments (${given} given)`);
+  }
+  if (count < required) {
+    const missing = names.slice(0, required).map((one) => `'${one}'`);
+    throw typeError(`${name}() missing required arguments: ${missing.join(', ')}`);
+  }
+}
+
+/** A function that templates can call. */
+export const native = (name: string, parameters: string, body: Body): Native =>
+  new Native(name, bind(name, parameters, body));

@@ -1,0 +1,215 @@
+// Compiles statements to closures that write their text into the render.
+import { type Compute, compileExpression, compileFilter, Frame } from './expressions.js';
+import { runtimeError, spend, syntaxError, typeError } from './fault.js';
+import { compileFor } from './loops.js';
+import { compileCallBlock, compileMacro } from './macros.js';
+import type { AssignBlock, Block, FilterBlock, If, Output, Statement, With } from './nodes.js';
+import { str } from './print.js';
+import type { Render } from './render.js';
+import {
+  BREAK,
+  CONTINUE,
+  compileAssign,
+  compileEntry,
+  compileExit,
+  compileTarget,
+  inner,
+  type Run,
+  type Signal,
+  type Site,
+} from './site.js';
+import { FunctionScope, Symbols } from './symbols.js';
+import { isTrue } from './values.js';
+
+/** What runs a template. */
+export type Program = (render: Render) => void;
+
+/** Throws TemplateSyntaxError for what jinja2 does not compile. */
+export function compileTemplate(statements: readonly Statement[]): Program {
+  const blocks = new Map<string, Run | null>();
+  const run = compileRoot(statements, blocks, true);
+  return (render) => {
+    run(new Frame(null, render));
+  };
+}
+
+/** A template or a block: a function with no other around it. */
+function compileRoot(
+  statements: readonly Statement[],
+  blocks: Map<string, Run | null>,
+  isTop: boolean,
+): Run {
+  const scope = new FunctionScope(null);
+  const symbols = new Symbols(null, scope);
+  symbols.visitAll(statements);
+  const site = { symbols, scope, isSoft: false, isTop, isInLoop: false, blocks, compileBody };
+  const enter = compileEntry(symbols, scope);
+  const body = compileBody(statements, site);
+  return (frame) => {
+    enter(frame);
+    return body(frame);
+  };
+}
+
+function compileBody(statements: readonly Statement[], site: Site): Run {
+  const runs = statements.map((statement) => compileStatement(statement, site));
+  const [first] = runs;
+  if (runs.length === 1 && first) return first;
+  return (frame) => {
+    for (const run of runs) {
+      const signal = run(frame);
+      if (signal !== 0) return signal;
+    }
+    return 0;
+  };
+}
+
+function compileStatement(statement: Statement, site: Site): Run {
+  const run = compileKind(statement, site);
+  const { line } = statement;
+  return (frame) => {
+    spend();
+    frame.render.line = line;
+    return run(frame);
+  };
+}
+
+function compileKind(statement: Statement, site: Site): Run {
+  switch (statement.type) {
+    case 'Output':
+      return compileOutput(statement, site);
+    case 'If':
+      return compileIf(statement, site);
+    case 'For':
+      return compileFor(statement, site);
+    case 'Assign':
+      return compileAssign(statement.target, compileExpression(statement.value, site), site);
+    case 'AssignBlock':
+      return compileAssignBlock(statement, site);
+    case 'Macro':
+      return compileMacro(statement, site);
+    case 'CallBlock':
+      return compileCallBlock(statement, site);
+    case 'FilterBlock':
+      return compileFilterBlock(statement, site);
+    case 'With':
+      return compileWith(statement, site);
+    case 'Block':
+      return compileBlock(statement, site);
+    case 'Load':
+      return () => {
+        throw typeError(`{% ${statement.tag} %}: no loader for this environment specified`);
+      };
+    default: {
+      const tag = statement.type.toLowerCase();
+      if (!site.isInLoop) throw syntaxError(`'${tag}' outside loop`, statement.line);
+      const signal = statement.type === 'Break' ? BREAK : CONTINUE;
+      return () => signal;
+    }
+  }
+}
+
+function compileOutput({ parts }: Output, site: Site): Run {
+  const writes = parts.map((part): ((frame: Frame) => void) => {
+    if (typeof part === 'string') return (frame) => frame.render.write(part);
+    const value = compileExpression(part, site);
+    return (frame) => frame.render.write(str(value(frame)));
+  });
+  return (frame) => {
+    for (const write of writes) write(frame);
+    return 0;
+  };
+}
+
+function compileIf(node: If, site: Site): Run {
+  const own = { ...site, isSoft: true };
+  const branches = [node, ...node.branches].map(({ test, body, line }) => ({
+    line,
+    test: compileExpression(test, own),
+    run: compileBody(body, own),
+  }));
+  const otherwise = compileBody(node.otherwise, own);
+  return (frame) => {
+    for (const { test, run, line } of branches) {
+      frame.render.line = line;
+      if (isTrue(test(frame))) return run(frame);
+    }
+    return otherwise(frame);
+  };
+}
+
+function compileAssignBlock(node: AssignBlock, site: Site): Run {
+  const own = inner(site);
+  own.symbols.visitAll(node.body);
+  const [enter, exit] = [compileEntry(own.symbols, own.scope), compileExit(own.symbols, own.scope)];
+  const body = compileBody(node.body, own);
+  let text = '';
+  const filter = node.filter === null ? null : compileFilter(node.filter, own, () => text);
+  const assign = compileAssign(node.target, (frame) => (filter ? filter(frame) : text), site);
+  return (frame) => {
+    enter(frame);
+    let signal: Signal = 0;
+    const written = frame.render.capture(() => {
+      signal = body(frame);
+      return signal;
+    });
+    if (written === null) return signal;
+    text = written;
+    assign(frame);
+    exit(frame);
+    return 0;
+  };
+}
+
+function compileFilterBlock(node: FilterBlock, site: Site): Run {
+  const own = inner(site);
+  own.symbols.visitAll([...node.body, node.filter]);
+  const [enter, exit] = [compileEntry(own.symbols, own.scope), compileExit(own.symbols, own.scope)];
+  const body = compileBody(node.body, own);
+  let text = '';
+  const filter = compileFilter(node.filter, own, () => text);
+  return (frame) => {
+    enter(frame);
+    let signal: Signal = 0;
+    const written = frame.render.capture(() => {
+      signal = body(frame);
+      return signal;
+    });
+    if (written === null) return signal;
+    text = written;
+    frame.render.write(str(filter(frame)));
+    exit(frame);
+    return 0;
+  };
+}
+
+function compileWith(node: With, site: Site): Run {
+  const own = inner(site);
+  own.symbols.visitAll([...node.targets, ...node.body]);
+  const [enter, exit] = [compileEntry(own.symbols, own.scope), compileExit(own.symbols, own.scope)];
+  const values = node.values.map((value) => compileExpression(value, site));
+  const assigns = node.targets.map((target) => compileTarget(target, own));
+  const body = compileBody(node.body, own);
+  return (frame) => {
+    enter(frame);
+    for (const [i, assign] of assigns.entries()) assign(frame, (values[i] as Compute)(frame));
+    const signal = body(frame);
+    if (signal === 0) exit(frame);
+    return signal;
+  };
+}
+
+function compileBlock(node: Block, site: Site): Run {
+  const { blocks } = site;
+  if (blocks.has(node.name)) throw syntaxError(`block '${node.name}' defined twice`, node.line);
+  blocks.set(node.name, null);
+  if (node.isScoped && !site.isTop) {
+    throw syntaxError('a scoped block within other statements is not supported', node.line);
+  }
+  const run = compileRoot(node.body, blocks, false);
+  return (frame) => {
+    if (node.isRequired) throw runtimeError(`Required block '${node.name}' not found`);
+    run(new Frame(null, frame.render));
+    return 0;
+  };
+}

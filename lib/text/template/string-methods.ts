@@ -1,0 +1,458 @@
+// The methods of Python's str.
+
+import { escaped } from './escape.js';
+import { bounded, requireText, spend, spendText, typeError, valueError } from './fault.js';
+import { indexOf, isNumber } from './numbers.js';
+import { type Argument, type Body, type Bound, bind } from './signature.js';
+import {
+  CLASSES,
+  capitalized,
+  folded,
+  isLower,
+  isTitle,
+  isUpper,
+  letterIndex,
+  linesOf,
+  PRINTABLE,
+  SPACES,
+  stripped,
+  subtext,
+  swapped,
+  textLength,
+  titled,
+  unitIndex,
+  wordsOf,
+} from './unicode.js';
+import {
+  Dict,
+  DONE,
+  integerOf,
+  isList,
+  isTrue,
+  iterate,
+  type Keywords,
+  Markup,
+  MISSING,
+  Tuple,
+  textOf,
+  typeName,
+  type Value,
+} from './values.js';
+
+/** A text argument. Throws TypeError. */
+function textArgument(method: string, value: Argument): string {
+  const text = value === undefined ? null : textOf(value);
+  if (text !== null) return text;
+  throw typeError(`${method} argument must be str, not ${typeName(value ?? null)}`);
+}
+
+/** The same, of an argument that may be left out or None. */
+const optionalText = (method: string, value: Argument): string | null =>
+  value === undefined || value === null ? null : textArgument(method, value);
+
+/** Bounds such as find() takes them, as code points within the text. */
+function boundsOf(length: number, start: Argument, end: Argument): [number, number] {
+  const clamp = (bound: Argument, otherwise: number): number => {
+    if (bound === undefined || bound === null) return otherwise;
+    const index = indexOf(bound);
+    return Math.min(length, Math.max(0, index < 0 ? index + length : index));
+  };
+  const first = start === undefined || start === null ? 0 : indexOf(start);
+  return [first > length ? first : clamp(start, 0), clamp(end, length)];
+}
+
+interface Search {
+  method: string;
+  isLast: boolean;
+  throws: boolean;
+}
+
+function search({ method, isLast, throws }: Search): Body {
+  return (text: string, part: Value, start: Argument, end: Argument) => {
+    const wanted = textArgument(`${method}()`, part);
+    const [first, last] = boundsOf(textLength(text), start, end);
+    const [from, to] = [unitIndex(text, first), unitIndex(text, last)];
+    const within = text.slice(0, to);
+    const isInside = first <= last && wanted.length <= to - from;
+    const found = isLast
+      ? within.lastIndexOf(wanted, to - wanted.length)
+      : within.indexOf(wanted, from);
+    const at = isInside && found >= from ? letterIndex(text, found) : -1;
+    if (at < 0 && throws) throw valueError('substring not found');
+    return at;
+  };
+}
+
+/** startswith() and endswith(), of a text or one of a tuple. */
+function fixCheck(method: string, isEnd: boolean): Body {
+  return (text: string, fixes: Value, start: Argument, end: Argument) => {
+    const [first, last] = boundsOf(textLength(text), start, end);
+    const part = first === 0 && end === undefined ? text : subtext(text, first, last);
+    const isInside = first <= last;
+    const has = (fix: Value): boolean => {
+      const own = textOf(fix);
+      if (own === null) {
+        throw typeError(`${method} first arg must be str or a tuple of str, not ${typeName(fix)}`);
+      }
+      return isInside && (isEnd ? part.endsWith(own) : part.startsWith(own));
+    };
+    return fixes instanceof Tuple ? fixes.items.some(has) : has(fixes);
+  };
+}
+
+function split(text: string, separator: Argument, most: Argument): string[] {
+  const by = optionalText('split()', separator);
+  const limit = most === undefined ? -1 : indexOf(most);
+  if (by === '') throw valueError('empty separator');
+  if (by === null) return splitBlank(text, limit);
+  if (limit < 0) return text.split(by);
+  const parts: string[] = [];
+  let start = 0;
+  for (let at = text.indexOf(by); at >= 0 && parts.length < limit; at = text.indexOf(by, start)) {
+    parts.push(text.slice(start, at));
+    start = at + by.length;
+  }
+  return [...parts, text.slice(start)];
+}
+
+const BLANK = new RegExp(`[${SPACES}]`);
+
+function splitBlank(text: string, limit: number): string[] {
+  if (limit < 0) return wordsOf(text);
+  const words: string[] = [];
+  let rest = stripped(text, null, true, false);
+  while (rest !== '' && words.length < limit) {
+    const at = rest.search(BLANK);
+    if (at < 0) break;
+    words.push(rest.slice(0, at));
+    rest = stripped(rest.slice(at), null, true, false);
+  }
+  return rest === '' ? words : [...words, rest];
+}
+
+function splitRight(text: string, separator: Argument, most: Argument): string[] {
+  const by = optionalText('rsplit()', separator);
+  const limit = most === undefined ? -1 : indexOf(most);
+  if (limit < 0 || by === '') return split(text, separator, most);
+  const parts: string[] = [];
+  if (by === null) {
+    let rest = stripped(text, null, false, true);
+    while (rest !== '' && parts.length < limit) {
+      const word = lastWord(rest);
+      if (word.length === rest.length) break;
+      parts.unshift(word);
+      rest = stripped(rest.slice(0, rest.length - word.length), null, false, true);
+    }
+    return rest === '' ? parts : [rest, ...parts];
+  }
+  let end = text.length;
+  while (parts.length < limit) {
+    const at = end < by.length ? -1 : text.lastIndexOf(by, end - by.length);
+    if (at < 0) break;
+    parts.unshift(text.slice(at + by.length, end));
+    end = at;
+  }
+  return [text.slice(0, end), ...parts];
+}
+
+function lastWord(text: string): string {
+  let start = text.length;
+  while (start > 0 && !BLANK.test(text[start - 1] as string)) start--;
+  return text.slice(start);
+}
+
+function partition(method: string, isLast: boolean): Body {
+  return (text: string, separator: Value) => {
+    const by = textArgument(`${method}()`, separator);
+    if (by === '') throw valueError('empty separator');
+    const at = isLast ? text.lastIndexOf(by) : text.indexOf(by);
+    if (at < 0) return new Tuple(isLast ? ['', '', text] : [text, '', '']);
+    return new Tuple([text.slice(0, at), by, text.slice(at + by.length)]);
+  };
+}
+
+function replace(text: string, old: Value, by: Value, count: Argument): string {
+  const [from, to] = [textArgument('replace()', old), textArgument('replace()', by)];
+  const limit = count === undefined ? -1 : indexOf(count);
+  if (from === '') return interleaved(text, to, limit);
+  const pieces = limit < 0 ? text.split(from) : split(text, from, limit);
+  spend(pieces.length);
+  requireText(text.length + (to.length - from.length) * (pieces.length - 1));
+  return pieces.join(to);
+}
+
+/** What replace() does for an empty text: before each letter, and at the end. */
+function interleaved(text: string, by: string, limit: number): string {
+  const letters = Array.from(text);
+  const most = limit < 0 ? letters.length + 1 : Math.min(limit, letters.length + 1);
+  spend(letters.length);
+  requireText(text.length + by.length * most);
+  const body = letters.map((letter, i) => (i < most ? by + letter : letter)).join('');
+  return most > letters.length ? body + by : body;
+}
+
+/** Fills a text up to a width, by how much of the room is on its left. */
+function justify(method: string, leftOf: (room: number, width: number) => number): Body {
+  return (text: string, width: Value, fill: Argument) => {
+    const own = fill === undefined ? ' ' : textArgument(method, fill);
+    if (textLength(own) !== 1) {
+      throw typeError('The fill character must be exactly one character long');
+    }
+    return justified(text, indexOf(width), own, leftOf);
+  };
+}
+
+function justified(
+  text: string,
+  width: number,
+  fill: string,
+  leftOf: (room: number, width: number) => number,
+): string {
+  const room = Math.max(0, width - textLength(text));
+  requireText(room * fill.length);
+  spendText(room);
+  const left = leftOf(room, width);
+  return fill.repeat(left) + text + fill.repeat(room - left);
+}
+
+/** center(), which puts an odd blank on the left where the width is odd as well. */
+export const centered = (text: string, width: number, fill = ' '): string =>
+  justified(text, width, fill, leftOfCenter);
+
+const leftOfCenter = (room: number, width: number): number =>
+  Math.floor(room / 2) + (room & width & 1);
+
+function filledWithZeros(text: string, width: Value): string {
+  const [, sign = '', digits = ''] = /^([+-]?)([\s\S]*)$/.exec(text) ?? [];
+  const room = Math.max(0, indexOf(width) - textLength(text));
+  requireText(room);
+  return sign + '0'.repeat(room) + digits;
+}
+
+/** Blanks up to the next column that the size divides. */
+function expanded(text: string, tabSize: Argument): string {
+  const size = tabSize === undefined ? 8 : indexOf(tabSize);
+  let column = 0;
+  let result = '';
+  for (const letter of text) {
+    if (letter === '\t') {
+      const blanks = size > 0 ? size - (column % size) : 0;
+      requireText(result.length + blanks);
+      result += ' '.repeat(blanks);
+      column += blanks;
+    } else {
+      result += letter;
+      column = letter === '\n' || letter === '\r' ? 0 : column + 1;
+    }
+  }
+  return result;
+}
+
+/** text.join(). Throws TypeError for items that are no text. */
+function join(text: string, items: Value): string {
+  const next = iterate(items);
+  let result = '';
+  let count = 0;
+  for (let item = next(); item !== DONE; item = next()) {
+    spend();
+    const own = textOf(item);
+    if (own === null) {
+      throw typeError(`sequence item ${count}: expected str instance, ${typeName(item)} found`);
+    }
+    result += count++ === 0 ? own : text + own;
+    requireText(result.length);
+  }
+  return result;
+}
+
+/** A table of code points for translate(). */
+function makeTable(from: Value, to: Argument, gone: Argument): Value {
+  const table = new Dict();
+  if (to === undefined) {
+    if (!(from instanceof Dict)) {
+      throw typeError('if you give only one argument to maketrans it must be a dict');
+    }
+    for (const [key, value] of from.entries()) {
+      const text = textOf(key);
+      if (text !== null && textLength(text) !== 1) {
+        throw valueError('string keys in translate table must be of length 1');
+      }
+      if (text === null && integerOf(key) === null) {
+        throw typeError('keys in translate table must be strings or integers');
+      }
+      table.set(text === null ? key : (text.codePointAt(0) as number), value);
+    }
+    return table;
+  }
+  const [one, other] = [
+    Array.from(textArgument('maketrans()', from)),
+    Array.from(textArgument('maketrans()', to)),
+  ];
+  if (one.length !== other.length) {
+    throw valueError('the first two maketrans arguments must have equal length');
+  }
+  const code = (letter: string): number => letter.codePointAt(0) as number;
+  for (const [i, letter] of one.entries()) table.set(code(letter), code(other[i] as string));
+  for (const letter of optionalText('maketrans()', gone) ?? '') table.set(code(letter), null);
+  return table;
+}
+
+function translate(text: string, table: Value): string {
+  if (!(table instanceof Dict) && !isList(table)) {
+    throw typeError(`'${typeName(table)}' object is not subscriptable`);
+  }
+  const letters = Array.from(text, (letter) => {
+    spend();
+    const code = letter.codePointAt(0) as number;
+    const found =
+      table instanceof Dict
+        ? table.get(code)
+        : code < table.length
+          ? (table[code] as Value)
+          : MISSING;
+    if (found === MISSING) return letter;
+    if (found === null) return '';
+    if (isNumber(found)) return String.fromCodePoint(indexOf(found));
+    return textArgument('character mapping', found);
+  });
+  return bounded(letters.join(''));
+}
+
+const withoutPrefix = (text: string, prefix: Value): string => {
+  const own = textArgument('removeprefix()', prefix);
+  return text.startsWith(own) ? text.slice(own.length) : text;
+};
+
+const withoutSuffix = (text: string, suffix: Value): string => {
+  const own = textArgument('removesuffix()', suffix);
+  return own !== '' && text.endsWith(own) ? text.slice(0, -own.length) : text;
+};
+
+function count(text: string, part: Value, start: Argument, end: Argument): number {
+  const wanted = textArgument('count()', part);
+  const [first, last] = boundsOf(textLength(text), start, end);
+  if (first > last) return 0;
+  const own = subtext(text, first, last);
+  return wanted === '' ? textLength(own) + 1 : own.split(wanted).length - 1;
+}
+
+const strip =
+  (isLeft: boolean, isRight: boolean): Body =>
+  (text: string, characters: Argument) =>
+    stripped(text, optionalText('strip', characters), isLeft, isRight);
+
+const METHODS: Readonly<Record<string, readonly [string, Body]>> = {
+  capitalize: ['', capitalized],
+  casefold: ['', folded],
+  center: ['width fill? /', justify('center()', leftOfCenter)],
+  count: ['part start? end? /', count],
+  endswith: ['suffix start? end? /', fixCheck('endswith', true)],
+  expandtabs: ['tabsize?', expanded],
+  find: ['part start? end? /', search({ method: 'find', isLast: false, throws: false })],
+  index: ['part start? end? /', search({ method: 'index', isLast: false, throws: true })],
+  isascii: ['', (text: string) => !/[\x80-\uffff]/.test(text)],
+  islower: ['', isLower],
+  isprintable: ['', (text: string) => PRINTABLE.test(text)],
+  istitle: ['', isTitle],
+  isupper: ['', isUpper],
+  join: ['items /', join],
+  ljust: ['width fill? /', justify('ljust()', () => 0)],
+  lower: ['', (text: string) => text.toLowerCase()],
+  lstrip: ['characters? /', strip(true, false)],
+  maketrans: [
+    'from to? gone? /',
+    (_: string, from: Value, to: Argument, gone: Argument) => makeTable(from, to, gone),
+  ],
+  partition: ['separator /', partition('partition', false)],
+  removeprefix: ['prefix /', withoutPrefix],
+  removesuffix: ['suffix /', withoutSuffix],
+  replace: ['old new count? /', replace],
+  rfind: ['part start? end? /', search({ method: 'rfind', isLast: true, throws: false })],
+  rindex: ['part start? end? /', search({ method: 'rindex', isLast: true, throws: true })],
+  rjust: ['width fill? /', justify('rjust()', (room) => room)],
+  rpartition: ['separator /', partition('rpartition', true)],
+  rsplit: ['sep? maxsplit?', splitRight],
+  rstrip: ['characters? /', strip(false, true)],
+  split: ['sep? maxsplit?', split],
+  splitlines: [
+    'keepends?',
+    (text: string, keeps: Argument) => linesOf(text, isTrue(keeps ?? false)),
+  ],
+  startswith: ['prefix start? end? /', fixCheck('startswith', false)],
+  strip: ['characters? /', strip(true, true)],
+  swapcase: ['', swapped],
+  title: ['', titled],
+  translate: ['table /', translate],
+  upper: ['', (text: string) => text.toUpperCase()],
+  zfill: ['width /', filledWithZeros],
+};
+
+/** What a method is called with: the text itself comes first. */
+const BOUND = new Map<string, Bound>();
+for (const [name, [parameters, body]] of Object.entries(METHODS)) {
+  BOUND.set(name, bound(name, parameters, body));
+}
+for (const [name, pattern] of Object.entries(CLASSES)) {
+  BOUND.set(
+    `is${name}`,
+    bound(`is${name}`, '', (text: string) => pattern.test(text)),
+  );
+}
+
+function bound(name: string, parameters: string, body: Body): Bound {
+  // The text itself takes no keyword.
+  const isPositional = parameters.endsWith('/') || parameters === '';
+  return bind(
+    name,
+    isPositional ? `self ${parameters.replace(' /', '')} /` : `self / ${parameters}`,
+    body,
+  );
+}
+
+/** Methods of a marked text that give one again, and take texts as they are to be read. */
+const PLAIN = new Set([
+  'count',
+  'endswith',
+  'find',
+  'index',
+  'maketrans',
+  'rfind',
+  'rindex',
+  'startswith',
+  'removeprefix',
+  'removesuffix',
+  'casefold',
+]);
+
+export const isStringMethod = (name: string): boolean => BOUND.has(name);
+
+/** Calls a method of a text. */
+export function callString(
+  text: string | Markup,
+  name: string,
+  args: readonly Value[],
+  keywords: Keywords,
+): Value {
+  const method = BOUND.get(name) as Bound;
+  if (typeof text === 'string') {
+    spendText(text.length);
+    return method([text, ...args], keywords);
+  }
+  spendText(text.text.length);
+  if (PLAIN.has(name) || name.startsWith('is')) return method([text.text, ...args], keywords);
+  const takesTexts = name !== 'split' && name !== 'rsplit' && name !== 'splitlines';
+  const own = takesTexts ? args.map(escapedArgument) : args;
+  return marked(method([text.text, ...own], keywords));
+}
+
+function escapedArgument(value: Value): Value {
+  if (typeof value === 'string') return escaped(value);
+  if (isList(value)) return value.map(escapedArgument);
+  return value;
+}
+
+function marked(value: Value): Value {
+  if (typeof value === 'string') return new Markup(value);
+  if (isList(value)) return value.map(marked);
+  return value instanceof Tuple ? new Tuple(value.items.map(marked)) : value;
+}

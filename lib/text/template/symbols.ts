@@ -1,0 +1,179 @@
+// Which variable a name means at each place of a template: jinja2's rules, which its compiler
+// decides before a render. A frame of statements has its symbols; frames of one function share its
+// slots.
+import { childrenOf, type Node, type Statement } from './nodes.js';
+
+/** Variables of a function: the template, a macro, or a loop that calls itself. */
+export class FunctionScope {
+  private readonly slots = new Map<string, number>();
+
+  constructor(readonly outer: FunctionScope | null) {}
+
+  get size(): number {
+    return this.slots.size;
+  }
+
+  slotOf(variable: string): number {
+    const slot = this.slots.get(variable) ?? this.slots.size;
+    this.slots.set(variable, slot);
+    return slot;
+  }
+}
+
+/** What a variable holds when its frame is entered. */
+export type Load =
+  | { action: 'parameter' }
+  | { action: 'undefined' }
+  /** The variable of the context. */
+  | { action: 'resolve'; name: string }
+  /** That of an outer frame. */
+  | { action: 'alias'; of: Variable };
+
+/** A variable, and the function that has its slot. */
+export interface Variable {
+  readonly id: string;
+  readonly scope: FunctionScope;
+}
+
+export class Symbols {
+  private readonly level: number;
+  readonly variables: Map<string, Variable>;
+  readonly loads: Map<string, Load>;
+  private readonly stores: Set<string>;
+
+  constructor(
+    readonly parent: Symbols | null,
+    readonly scope: FunctionScope,
+    copied: Symbols | null = null,
+  ) {
+    this.level = copied ? copied.level : parent ? parent.level + 1 : 0;
+    this.variables = new Map(copied?.variables);
+    this.loads = new Map(copied?.loads);
+    this.stores = new Set(copied?.stores);
+  }
+
+  /** The variable of a name in this frame or an outer one. */
+  find(name: string): Variable | null {
+    return this.variables.get(name) ?? this.parent?.find(name) ?? null;
+  }
+
+  private define(name: string, load: Load): void {
+    const variable = { id: `${this.level} ${name}`, scope: this.scope };
+    this.variables.set(name, variable);
+    this.loads.set(variable.id, load);
+  }
+
+  declareParameter(name: string): void {
+    this.stores.add(name);
+    this.define(name, { action: 'parameter' });
+  }
+
+  store(name: string): void {
+    this.stores.add(name);
+    if (this.variables.has(name)) return;
+    const outer = this.parent?.find(name) ?? null;
+    this.define(name, outer === null ? { action: 'undefined' } : { action: 'alias', of: outer });
+  }
+
+  load(name: string): void {
+    if (this.find(name) === null) this.define(name, { action: 'resolve', name });
+  }
+
+  /** What branches of an "if" store may not have been stored after it. */
+  private merge(branches: readonly Symbols[]): void {
+    const stored = new Set(branches.flatMap((branch) => [...branch.stores]));
+    for (const name of this.stores) stored.delete(name);
+    for (const branch of branches) {
+      for (const [name, variable] of branch.variables) this.variables.set(name, variable);
+      for (const [id, load] of branch.loads) this.loads.set(id, load);
+      for (const name of branch.stores) this.stores.add(name);
+    }
+    for (const name of stored) {
+      const { id } = this.find(name) as Variable;
+      const outer = this.parent?.find(name) ?? null;
+      const load: Load =
+        outer === null ? { action: 'resolve', name } : { action: 'alias', of: outer };
+      this.loads.set(id, load);
+    }
+  }
+
+  /** Finds the variables of the nodes of this frame. */
+  visitAll(nodes: readonly Node[]): void {
+    for (const node of nodes) this.visit(node);
+  }
+
+  /** A target of a loop is a parameter of its frame. */
+  visitTarget(node: Node): void {
+    if (node.type === 'Name') this.declareParameter(node.name);
+    else for (const child of childrenOf(node)) this.visitTarget(child);
+  }
+
+  private visit(node: Node): void {
+    if (node.type === 'Name') {
+      if (node.context === 'param') this.declareParameter(node.name);
+      else if (node.context === 'store') this.store(node.name);
+      else this.load(node.name);
+    } else if (node.type === 'NamespaceTarget') this.load(node.name);
+    else if (node.type === 'Macro') this.store(node.name);
+    else if (node.type === 'If') {
+      this.visitIf(node.test, [node.body, node.branches, node.otherwise]);
+    } else {
+      this.visitAll(ownNodes(node));
+      if (node.type === 'Load') for (const name of node.stored) this.store(name);
+    }
+  }
+
+  private visitIf(test: Node, branches: readonly (readonly Statement[])[]): void {
+    this.visit(test);
+    const copies = branches.map((branch) => {
+      const copy = new Symbols(this.parent, this.scope, this);
+      copy.visitAll(branch);
+      return copy;
+    });
+    this.merge(copies);
+  }
+}
+
+/** The nodes that belong to the frame of a node: frames within it are visited later. */
+function ownNodes(node: Node): readonly Node[] {
+  switch (node.type) {
+    case 'Assign':
+      return [node.value, node.target];
+    case 'AssignBlock':
+      return [node.target];
+    case 'For':
+      return [node.iterated];
+    case 'CallBlock':
+      return node.call === null ? [] : [node.call];
+    case 'FilterBlock':
+      return [node.filter];
+    case 'With':
+      return node.values;
+    case 'Block':
+      return [];
+    default:
+      return childrenOf(node);
+  }
+}
+
+/** Which of the names the nodes read before they store them. */
+export function undeclaredIn(nodes: readonly Node[], names: readonly string[]): Set<string> {
+  const wanted = new Set(names);
+  const found = new Set<string>();
+  const visit = (node: Node): void => {
+    if (node.type === 'Block') return;
+    if (node.type === 'Name') {
+      if (node.context === 'load' && wanted.has(node.name)) found.add(node.name);
+      else if (found.size < wanted.size) wanted.delete(node.name);
+      return;
+    }
+    for (const child of childrenOf(node)) visit(child);
+  };
+  for (const node of nodes) visit(node);
+  return found;
+}
+
+/** Whether a node below the nodes is one that is asked for. */
+export function someNode(nodes: readonly Node[], isIt: (node: Node) => boolean): boolean {
+  return nodes.some((node) => isIt(node) || someNode(childrenOf(node), isIt));
+}

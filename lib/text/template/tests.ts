@@ -1,0 +1,86 @@
+// The tests of jinja2: what "is" asks.
+import { contains, isEqual, isOrdered, isSame, remainder } from './arithmetic.js';
+import { str } from './print.js';
+import { knownLength } from './sequences.js';
+import { type Body, type Bound, bind } from './signature.js';
+import { isLower, isUpper } from './unicode.js';
+import {
+  Callable,
+  Dict,
+  Float,
+  Generator,
+  integerOf,
+  iterationOf,
+  Markup,
+  Opaque,
+  textOf,
+  Undefined,
+  type Value,
+  View,
+} from './values.js';
+
+const isDefined = (value: Value): boolean => !(value instanceof Undefined);
+const isBoolean = (value: Value): boolean => typeof value === 'boolean';
+const isInteger = (value: Value): boolean => !isBoolean(value) && integerOf(value) !== null;
+
+/** len() and an index: views have the first alone. */
+function isSequence(value: Value): boolean {
+  if (value instanceof View || value instanceof Generator) return false;
+  return !(value instanceof Opaque) && knownLength(value) !== null;
+}
+
+const ordered =
+  (operator: string): Body =>
+  (a: Value, b: Value) =>
+    isOrdered(operator, a, b);
+
+const equal: Body = (a: Value, b: Value) => isEqual(a, b);
+const unequal: Body = (a: Value, b: Value) => !isEqual(a, b);
+const rest = (value: Value, by: Value, expected: number): boolean =>
+  isEqual(remainder(value, by), expected);
+
+/** Filled with the names of filters, which "is filter" asks for. */
+export const FILTER_NAMES = new Set<string>();
+
+const BODIES: Readonly<Record<string, Body>> = {
+  odd: (value: Value) => rest(value, 2, 1),
+  even: (value: Value) => rest(value, 2, 0),
+  defined: isDefined,
+  undefined: (value: Value) => !isDefined(value),
+  filter: (value: Value) => FILTER_NAMES.has(nameOf(value)),
+  test: (value: Value) => TESTS.has(nameOf(value)),
+  none: (value: Value) => value === null,
+  boolean: isBoolean,
+  false: (value: Value) => value === false,
+  true: (value: Value) => value === true,
+  integer: isInteger,
+  float: (value: Value) => value instanceof Float,
+  lower: (value: Value) => isLower(str(value)),
+  upper: (value: Value) => isUpper(str(value)),
+  string: (value: Value) => textOf(value) !== null,
+  mapping: (value: Value) => value instanceof Dict,
+  number: (value: Value) => value instanceof Float || integerOf(value) !== null,
+  sequence: isSequence,
+  iterable: (value: Value) => iterationOf(value) !== null,
+  callable: (value: Value) => value instanceof Callable || value instanceof Undefined,
+  escaped: (value: Value) => value instanceof Markup,
+};
+
+const nameOf = (value: Value): string => textOf(value) ?? '';
+
+/** Those with an argument. */
+const BINARY: Readonly<Record<string, Body>> = {
+  divisibleby: (value: Value, by: Value) => rest(value, by, 0),
+  sameas: isSame,
+  in: (value: Value, container: Value) => contains(container, value),
+  ...{ '==': equal, eq: equal, equalto: equal, '!=': unequal, ne: unequal },
+  ...{ '>': ordered('>'), gt: ordered('>'), greaterthan: ordered('>') },
+  ...{ '>=': ordered('>='), ge: ordered('>='), '<': ordered('<'), lt: ordered('<') },
+  ...{ lessthan: ordered('<'), '<=': ordered('<='), le: ordered('<=') },
+};
+
+/** By their names; the value comes first. */
+export const TESTS: ReadonlyMap<string, Bound> = new Map([
+  ...Object.entries(BODIES).map(([name, body]) => [name, bind(name, 'value', body)] as const),
+  ...Object.entries(BINARY).map(([name, body]) => [name, bind(name, 'value other', body)] as const),
+]);

@@ -1,0 +1,375 @@
+// The values of templates: Python's types, of which strings, integers, truths and None are
+// JavaScript's, and lists are arrays.
+import { spend, TemplateFault, typeError, undefinedError } from './fault.js';
+
+/** An integer is a number where that is exact, else a bigint. None is null. */
+export type Value =
+  | string
+  | number
+  | bigint
+  | boolean
+  | null
+  | Float
+  | readonly Value[]
+  | Tuple
+  | Dict
+  | Undefined
+  | Markup
+  | Generator
+  | Range
+  | View
+  | Namespace
+  | Callable
+  | Opaque;
+
+/** The end of an iterator. */
+export const DONE = Symbol('done');
+/** A variable, an attribute or an argument that is not there. */
+export const MISSING = Symbol('missing');
+
+export type Next = () => Value | typeof DONE;
+export type Keywords = ReadonlyMap<string, Value>;
+
+export class Float {
+  constructor(readonly value: number) {}
+}
+
+export class Tuple {
+  /** `names` are those of a named tuple. */
+  constructor(
+    readonly items: readonly Value[],
+    readonly names: readonly string[] = [],
+  ) {}
+}
+
+/** A text that the filters "safe" and "escape" have marked: what is joined to it is escaped. */
+export class Markup {
+  constructor(readonly text: string) {}
+}
+
+/** A value that is not there: it prints nothing, and any access fails. */
+export class Undefined {
+  constructor(
+    private readonly message: string,
+    private readonly kind = 'UndefinedError',
+  ) {}
+
+  fault(): TemplateFault {
+    return this.kind === 'UndefinedError'
+      ? undefinedError(this.message)
+      : new TemplateFault(this.kind, this.message);
+  }
+}
+
+/** What can be iterated over once. `type` is Python's name of it. */
+export class Generator {
+  constructor(
+    readonly next: Next,
+    readonly type = 'generator',
+    readonly name = type,
+  ) {}
+}
+
+export class Range {
+  readonly length: number;
+
+  constructor(
+    readonly start: number,
+    readonly stop: number,
+    readonly step: number,
+  ) {
+    this.length = Math.max(0, Math.ceil((stop - start) / step));
+  }
+
+  at(index: number): number {
+    return this.start + index * this.step;
+  }
+}
+
+/** What the keys(), values() and items() of a dict give. */
+export class View {
+  constructor(
+    readonly kind: 'keys' | 'values' | 'items',
+    readonly dict: Dict,
+  ) {}
+
+  list(): Value[] {
+    spend(this.dict.size);
+    if (this.kind === 'keys') return this.dict.keys();
+    if (this.kind === 'values') return [...this.dict.values()];
+    return this.dict.entries().map((entry) => new Tuple(entry));
+  }
+}
+
+export class Namespace {
+  constructor(readonly attributes: Dict) {}
+}
+
+/** What a template can call. */
+export abstract class Callable {
+  abstract readonly type: string;
+  abstract call(args: readonly Value[], keywords: Keywords): Value;
+  /** repr(). */
+  abstract describe(): string;
+  attribute(_name: string): Value | typeof MISSING {
+    return MISSING;
+  }
+}
+
+/** An object that has attributes, and little else. */
+export abstract class Opaque {
+  abstract readonly type: string;
+  abstract describe(): string;
+  abstract attribute(name: string): Value | typeof MISSING;
+  /** Items, of what can be iterated over. */
+  iterate(): Next | null {
+    return null;
+  }
+  get length(): number | null {
+    return null;
+  }
+}
+
+export const NO_KEYWORDS: Keywords = new Map();
+
+/** A function or a method. */
+export class Native extends Callable {
+  readonly type: string = 'function';
+
+  constructor(
+    readonly name: string,
+    private readonly run: (args: readonly Value[], keywords: Keywords) => Value,
+    private readonly of = '',
+  ) {
+    super();
+  }
+
+  call(args: readonly Value[], keywords: Keywords): Value {
+    return this.run(args, keywords);
+  }
+
+  describe(): string {
+    if (this.of === '') return `<function ${this.name} at 0x0>`;
+    return `<built-in method ${this.name} of ${this.of} object at 0x0>`;
+  }
+}
+
+/** Keys that compare equal are one: 1, 1.0 and True. */
+type Hash = unknown;
+type Entry = readonly [Value, Value];
+
+const UNDEFINED_HASH = Symbol('Undefined');
+
+/** Throws TypeError if the value cannot be a key. */
+export function hashOf(key: Value): Hash {
+  switch (typeof key) {
+    case 'string':
+      return key.charCodeAt(0) === 0 ? `\0s${key}` : key;
+    case 'boolean':
+      return key ? 1 : 0;
+    case 'number':
+    case 'bigint':
+      return key;
+  }
+  if (key === null) return null;
+  if (key instanceof Float) {
+    const { value } = key;
+    if (Number.isInteger(value) && !Number.isSafeInteger(value)) return BigInt(value);
+    return Number.isNaN(value) ? key : value + 0;
+  }
+  if (key instanceof Markup) return hashOf(key.text);
+  if (key instanceof Tuple) return `\0t${key.items.map(hashText).join('')}`;
+  if (key instanceof Undefined) return UNDEFINED_HASH;
+  if (key instanceof Range) return `\0r${key.length && key.start},${key.length},${key.step}`;
+  if (Array.isArray(key) || key instanceof Dict || key instanceof View) {
+    throw typeError(`unhashable type: '${typeName(key)}'`);
+  }
+  return key;
+}
+
+const objects = new WeakMap<object, number>();
+let objectCount = 0;
+
+/** The hash as a text that no other hash in a tuple continues. */
+function hashText(key: Value): string {
+  spend();
+  const hash = hashOf(key);
+  if (typeof hash === 'object' && hash !== null) {
+    const number = objects.get(hash) ?? ++objectCount;
+    objects.set(hash, number);
+    return `o${number};`;
+  }
+  const text = String(hash);
+  return `${typeof hash === 'bigint' ? 'n' : (typeof hash)[0]}${text.length}:${text}`;
+}
+
+export class Dict {
+  private readonly map = new Map<Hash, Value>();
+  /** The keys that are not their own hashes; null while there are none. */
+  private odd: Map<Hash, Value> | null = null;
+
+  static of(entries: Iterable<Entry>): Dict {
+    const dict = new Dict();
+    for (const [key, value] of entries) dict.set(key, value);
+    return dict;
+  }
+
+  get size(): number {
+    return this.map.size;
+  }
+
+  get(key: Value): Value | typeof MISSING {
+    const hash = hashOf(key);
+    const value = this.map.get(hash);
+    return value === undefined ? MISSING : value;
+  }
+
+  has(key: Value): boolean {
+    return this.map.has(hashOf(key));
+  }
+
+  /** While it is built: templates change no dict. */
+  set(key: Value, value: Value): void {
+    const hash = hashOf(key);
+    if (hash !== key && !this.map.has(hash)) {
+      this.odd ??= new Map();
+      this.odd.set(hash, key);
+    }
+    this.map.set(hash, value);
+  }
+
+  values(): IterableIterator<Value> {
+    return this.map.values();
+  }
+
+  keys(): Value[] {
+    return this.entries().map(([key]) => key);
+  }
+
+  entries(): Entry[] {
+    const { odd } = this;
+    if (odd === null) return [...this.map] as Entry[];
+    return Array.from(this.map, ([hash, value]) => {
+      const key = odd.get(hash);
+      return [key === undefined ? (hash as Value) : key, value];
+    });
+  }
+}
+
+export const isList = (value: Value): value is readonly Value[] => Array.isArray(value);
+
+/** The text of a string; null for other values. */
+export function textOf(value: Value): string | null {
+  if (typeof value === 'string') return value;
+  return value instanceof Markup ? value.text : null;
+}
+
+/** Python's name of the type. */
+export function typeName(value: Value): string {
+  switch (typeof value) {
+    case 'string':
+      return 'str';
+    case 'boolean':
+      return 'bool';
+    case 'number':
+    case 'bigint':
+      return 'int';
+  }
+  if (value === null) return 'NoneType';
+  if (Array.isArray(value)) return 'list';
+  if (value instanceof Float) return 'float';
+  if (value instanceof Dict) return 'dict';
+  if (value instanceof Tuple) return value.names.length > 0 ? '_GroupTuple' : 'tuple';
+  if (value instanceof Undefined) return 'Undefined';
+  if (value instanceof Markup) return 'Markup';
+  if (value instanceof Range) return 'range';
+  if (value instanceof View) return `dict_${value.kind}`;
+  if (value instanceof Namespace) return 'Namespace';
+  return (value as Generator | Callable | Opaque).type;
+}
+
+/** bool(). */
+export function isTrue(value: Value): boolean {
+  switch (typeof value) {
+    case 'string':
+      return value !== '';
+    case 'boolean':
+      return value;
+    case 'number':
+      return value !== 0;
+    case 'bigint':
+      return true;
+  }
+  if (value === null || value instanceof Undefined) return false;
+  if (Array.isArray(value)) return value.length > 0;
+  if (value instanceof Dict) return value.size > 0;
+  if (value instanceof Float) return value.value !== 0;
+  if (value instanceof Markup) return value.text !== '';
+  if (value instanceof Tuple) return value.items.length > 0;
+  if (value instanceof Range) return value.length > 0;
+  if (value instanceof View) return value.dict.size > 0;
+  return !(value instanceof Opaque) || value.length !== 0;
+}
+
+/** An integer, which truths are as well; null for other values. */
+export function integerOf(value: Value): number | bigint | null {
+  if (typeof value === 'number' || typeof value === 'bigint') return value;
+  return typeof value === 'boolean' ? Number(value) : null;
+}
+
+/** A number where that is exact. */
+export function normalized(value: bigint): number | bigint {
+  const number = Number(value);
+  return Number.isSafeInteger(number) ? number : value;
+}
+
+/** The iteration of a value; null where it has none. */
+export function iterationOf(value: Value): Next | null {
+  if (Array.isArray(value)) return overList(value);
+  const text = textOf(value);
+  if (text !== null) return overText(text, value instanceof Markup);
+  if (value instanceof Tuple) return overList(value.items);
+  if (value instanceof Dict) return overList(value.keys());
+  if (value instanceof View) return overList(value.list());
+  if (value instanceof Generator) return value.next;
+  if (value instanceof Range) {
+    let at = 0;
+    return () => (at < value.length ? value.at(at++) : DONE);
+  }
+  if (value instanceof Undefined) return () => DONE;
+  return value instanceof Opaque ? value.iterate() : null;
+}
+
+export function overList(list: readonly Value[]): Next {
+  let at = 0;
+  return () => (at < list.length ? (list[at++] as Value) : DONE);
+}
+
+function overText(text: string, isMarkup: boolean): Next {
+  const letters = text[Symbol.iterator]();
+  return () => {
+    const { done, value } = letters.next();
+    if (done) return DONE;
+    return isMarkup ? new Markup(value) : value;
+  };
+}
+
+/** iter(). Throws TypeError. */
+export function iterate(value: Value): Next {
+  const next = iterationOf(value);
+  if (next === null) throw typeError(`'${typeName(value)}' object is not iterable`);
+  return next;
+}
+
+/** list(). Throws TypeError. */
+export function listOf(value: Value): readonly Value[] {
+  if (Array.isArray(value)) return value;
+  if (value instanceof Tuple) return value.items;
+  const next = iterate(value);
+  const list: Value[] = [];
+  for (let item = next(); item !== DONE; item = next()) {
+    spend();
+    list.push(item);
+  }
+  return list;
+}

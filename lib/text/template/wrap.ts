@@ -1,0 +1,86 @@
+// Lines of a width, as Python's textwrap breaks them.
+import { spend, valueError } from './fault.js';
+import { isSpace } from './unicode.js';
+
+export interface WrapOptions {
+  width: number;
+  breaksWords: boolean;
+  breaksHyphens: boolean;
+}
+
+const BLANK = '[\\t\\n\\x0b\\x0c\\r ]';
+const WORD = '[\\p{L}\\p{N}_!"\'&.,?]';
+/** Letters of words, but no decimal digits. */
+const LETTER = '[\\p{L}\\p{Nl}\\p{No}_]';
+const NOT_BLANK = '[^\\t\\n\\x0b\\x0c\\r ]';
+
+/** Words, blanks, and parts of words at hyphens and dashes. */
+const CHUNKS = new RegExp(
+  `(${BLANK}+|(?<=${WORD})-{2,}(?=[\\p{L}\\p{N}_])|${NOT_BLANK}+?(?:-(?:(?<=${LETTER}{2}-)|(?<=${LETTER}-${LETTER}-))(?=${LETTER}-?${LETTER})|(?=${BLANK}|$)|(?<=${WORD})(?=-{2,}[\\p{L}\\p{N}_])))`,
+  'u',
+);
+const WORDS = new RegExp(`(${BLANK}+)`);
+
+/** Letters of a word, or of blanks, from `start` on. */
+interface Chunk {
+  letters: readonly string[];
+  start: number;
+}
+
+const sizeOf = ({ letters, start }: Chunk): number => letters.length - start;
+
+function isBlank({ letters, start }: Chunk): boolean {
+  for (let i = start; i < letters.length; ++i) if (!isSpace(letters[i] as string)) return false;
+  return true;
+}
+
+/** The lines of one paragraph. */
+export function wrapped(text: string, options: WrapOptions): string[] {
+  const { width } = options;
+  if (width <= 0) throw valueError(`invalid width ${width} (must be > 0)`);
+  // The pattern looks at each letter many times.
+  spend(text.length * 16);
+  const chunks = text
+    .split(options.breaksHyphens ? CHUNKS : WORDS)
+    .filter((chunk) => chunk !== '' && chunk !== undefined)
+    .map((chunk): Chunk => ({ letters: Array.from(chunk), start: 0 }))
+    .reverse();
+  const lines: string[] = [];
+  while (chunks.length > 0) {
+    spend();
+    const line: Chunk[] = [];
+    let length = 0;
+    if (lines.length > 0 && isBlank(chunks.at(-1) as Chunk)) chunks.pop();
+    while (chunks.length > 0) {
+      const size = sizeOf(chunks.at(-1) as Chunk);
+      if (length + size > width) break;
+      line.push(chunks.pop() as Chunk);
+      length += size;
+    }
+    const next = chunks.at(-1);
+    if (next !== undefined && sizeOf(next) > width) breakWord(chunks, line, length, options);
+    if (line.length > 0 && isBlank(line.at(-1) as Chunk)) line.pop();
+    if (line.length > 0) lines.push(line.map(textOf).join(''));
+  }
+  return lines;
+}
+
+const textOf = ({ letters, start }: Chunk): string => letters.slice(start).join('');
+
+/** Puts what fits of a word that is too long on the line. */
+function breakWord(chunks: Chunk[], line: Chunk[], length: number, options: WrapOptions): void {
+  const { width, breaksWords, breaksHyphens } = options;
+  const { letters, start } = chunks.at(-1) as Chunk;
+  if (!breaksWords) {
+    if (line.length === 0) line.push(chunks.pop() as Chunk);
+    return;
+  }
+  let end = start + width - length;
+  if (breaksHyphens && letters.length > end && end > start) {
+    const hyphen = letters.lastIndexOf('-', end - 1);
+    const isInside = hyphen > start;
+    if (isInside && letters.slice(start, hyphen).some((letter) => letter !== '-')) end = hyphen + 1;
+  }
+  line.push({ letters: letters.slice(start, end), start: 0 });
+  chunks[chunks.length - 1] = { letters, start: end };
+}
