@@ -67,7 +67,7 @@ const UNCHECKED = [
   'comm.Work',
   'comm.aloneOn',
   'comm.bandwidth',
-  'comm.toldOf',
+  'comm.reportOf',
   'data.Sampler',
   'disclaim',
   'nn.ELU',

@@ -6,7 +6,11 @@ import { join } from 'node:path';
 import { type ServeFlags, serveHere } from '../../lib/launch/serve.js';
 import * as serving from '../../lib/serve/index.js';
 
-jest.mock('../../lib/serve/index.js', () => ({ openEngine: jest.fn(), serve: jest.fn() }));
+jest.mock('../../lib/serve/index.js', () => ({
+  ...{ openEngine: jest.fn(), serve: jest.fn() },
+  isLoopback: jest.requireActual('../../lib/serve/hosts.js').isLoopback,
+  requireKey: jest.requireActual('../../lib/serve/access.js').requireKey,
+}));
 
 const engine = { follow: jest.fn(async () => {}), destroy: jest.fn(async () => {}) };
 const server = {
@@ -80,9 +84,10 @@ test('a server on every address with a key says nothing of keys', async () => {
   expect(jest.mocked(serving.serve).mock.lastCall?.[1]).toMatchObject({ apiKeys: ['another'] });
 });
 
-test('an empty DS_API_KEY is no key, and a file without one is refused', async () => {
+test('an empty DS_API_KEY and a file without a key are refused', async () => {
   process.env.DS_API_KEY = ' ';
-  expect((await served({ host: '0.0.0.0' })).errors).toMatch(/--api-key-file/);
+  await expect(served({ host: '0.0.0.0' })).rejects.toThrow(/DS_API_KEY: expected a key/);
+  delete process.env.DS_API_KEY;
   const empty = join(dir, 'empty');
   writeFileSync(empty, '\n \n');
   await expect(served({ apiKeyFile: empty })).rejects.toThrow(/--api-key-file: expected a file/);

@@ -50,7 +50,7 @@ const sharedRows: readonly SharedRow[] = [
   [inHalves, 'clipping rare, share 0', '1558M', offload],
   [
     inHalves,
-    'stage 3, weights in host memory, too, after the step decision',
+    'stage 3, weights in host memory, too, after the verdict',
     '1558M',
     { ...weightsToo, gpuShare: 0.309 },
   ],
@@ -69,7 +69,7 @@ const sharedRows: readonly SharedRow[] = [
 const slow = '10B with moments in bf16';
 const slowRow: SharedRow = [
   slow,
-  '10B, every step clipped, pool capped at 32 GiB, after the step decision',
+  '10B, every step clipped, pool capped at 32 GiB, after the verdict',
   '10B',
   { ...shared10B, ...narrow },
 ];
@@ -196,7 +196,7 @@ const hostRows: Row[] = [
     () => measured('train-1558M-offload-ratio', 2, 'peak_host_rss_gib'),
   ],
   [
-    'after the step decision',
+    'after the verdict',
     '1558M',
     { ...offload, speculates: false },
     () => withoutHalves('train-1558M-offload-deferred', 1),
@@ -273,7 +273,7 @@ const timeRows: TimeRow[] = [
     () => measured('redesign-1558M', 'offload_after', 'step_ms'),
   ],
   [
-    'after the step decision',
+    'after the verdict',
     '1558M',
     { ...offload, speculates: false },
     machine(1, 16),
