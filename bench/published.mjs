@@ -44,6 +44,7 @@ const LLAMA = 'llama-h200';
 const SCALING = 'zero-1558M-weak-scaling';
 const DECODE = 'decode-8B-h200';
 const MEMORY = 'zero-memory-4-ranks';
+const CPU = 'cpu-torch';
 
 /** Ours beside a peer, from one call. */
 function pair(name, file, row, peerName, peer) {
@@ -242,7 +243,49 @@ const memoryTable = () => ({
 });
 
 /** Tables of docs/benchmarks.md, by the name in `<!-- table: NAME -->`. */
+/** Speed relative to PyTorch on the CPU, the range over the measured shapes. */
+function cpuTable() {
+  const rows = at(CPU, 'result', 'rows').filter(({ ratio }) => ratio);
+  const speed = (op, dtype, backward) => {
+    const same = rows.filter(
+      (row) => row.op === op && row.dtype === dtype && row.backward === backward,
+    );
+    const speeds = same.map(({ ratio }) => 1 / ratio.wall);
+    if (speeds.length === 0) return '';
+    const ends = [times(Math.min(...speeds)), times(Math.max(...speeds))];
+    return [...new Set(ends)].join(' to ');
+  };
+  const rowOf = ([op, name, backward = false]) => [
+    name,
+    speed(op, 'f32', backward),
+    speed(op, 'bf16', backward),
+  ];
+  return {
+    from: source(CPU),
+    head: ['one thread, speed relative to PyTorch', 'f32', 'bf16'],
+    rows: [
+      ['train', 'a training step of GPT-2', true],
+      ['decode', 'generation, Llama of 62M, batch 1 and 8'],
+      ['matmul', 'matrix product'],
+      ['matmul', 'matrix product, forward and backward', true],
+      ['linear', 'linear layer, 1 to 67 rows'],
+      ['softmax', 'softmax'],
+      ['softmax', 'softmax, forward and backward', true],
+      ['layerNorm', 'layer norm'],
+      ['layerNorm', 'layer norm, forward and backward', true],
+      ['gelu', 'GELU'],
+      ['gelu', 'GELU, forward and backward', true],
+      ['attention', 'causal attention'],
+      ['attention', 'causal attention, forward and backward', true],
+      ['embedding', 'embedding'],
+      ['embedding', 'embedding, forward and backward', true],
+      ['adamw', 'AdamW'],
+    ].map(rowOf),
+  };
+}
+
 export const tables = {
+  cpu: cpuTable,
   training: () => pairTable(training(), source(RESIDENT)),
   llama: () => pairTable(llama(), source(LLAMA)),
   offload: offloadTable,
