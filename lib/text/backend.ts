@@ -1,11 +1,8 @@
-// The libraries behind this room, typed by what is used of them: their own types are written for ES
-// modules.
+// Wraps @huggingface/tokenizers. Its own types are written for ES modules, so this file declares
+// the used part.
 import { TextDecoder } from 'node:util';
 
 import { computable, prefixing } from './computable.js';
-import { COMPARISONS, callComparisons } from './template-compare.js';
-import { callPrints, PRINTS } from './template-print.js';
-import { callStrips, STRIPS } from './template-strips.js';
 
 export interface AddedToken {
   content: string;
@@ -15,7 +12,7 @@ export interface AddedToken {
   rstrip: boolean;
 }
 
-/** `Tokenizer` of @huggingface/tokenizers, which computes what the Rust crate does. */
+/** `Tokenizer` of @huggingface/tokenizers, a port of the Rust crate. */
 export interface BackendTokenizer {
   encode(text: string, options: { add_special_tokens: boolean }): { ids: number[] };
   decode(ids: number[], options: object): string;
@@ -28,11 +25,11 @@ export interface BackendTokenizer {
 interface BackendModel {
   readonly vocab: readonly (string | undefined)[];
   readonly tokens_to_ids: ReadonlyMap<string, number>;
-  /** Pieces of words; those that no token spells are unknown. */
+  /** Splits words into pieces; pieces outside the vocabulary are unknown. */
   encode(words: string[]): string[];
-  /** Whether unknown pieces that follow each other are one. */
+  /** Whether adjacent unknown pieces become one token. */
   readonly fuse_unk: boolean;
-  /** encode(), and what is unknown in it fused. */
+  /** encode(), then fuses unknown pieces. */
   _call(words: string[]): string[];
 }
 
@@ -43,20 +40,16 @@ interface BackendDecoder {
   decode_chain(tokens: string[]): string[];
 }
 
-/** `Template` of @huggingface/jinja. */
-export interface BackendTemplate {
-  render(variables: Record<string, unknown>): string;
-}
-
 /**
- * Made from the contents of tokenizer.json and tokenizer_config.json. Throws what the library
- * throws.
+ * `tokenizer` and `config` are the contents of tokenizer.json and tokenizer_config.json. Errors of
+ * the library pass through.
  */
 export function backendTokenizer(tokenizer: object, config: object): BackendTokenizer {
   const { Tokenizer } = require('@huggingface/tokenizers') as {
     Tokenizer: new (tokenizer: object, config: object) => BackendTokenizer;
   };
-  // What transformers tells its tokenizers in Python alone; normalizers do it here.
+  // Only the Python tokenizers of transformers read these keys; tokenizer.json has normalizers
+  // instead.
   const python = { remove_space: false, do_lowercase_and_remove_accent: false };
   const made = new Tokenizer(computable(tokenizer), { ...config, ...python });
   if (made.decoder) decodeAsMeant(made.decoder);
@@ -67,20 +60,7 @@ export function backendTokenizer(tokenizer: object, config: object): BackendToke
   return made;
 }
 
-/** Made from a template's text. Throws what the library throws. */
-export function backendTemplate(text: string): BackendTemplate {
-  const { Template } = require('@huggingface/jinja') as {
-    Template: new (text: string) => BackendTemplate & { parsed: unknown };
-  };
-  const made = new Template(text);
-  callStrips(made.parsed);
-  callComparisons(made.parsed);
-  callPrints(made.parsed);
-  const own = { ...STRIPS, ...COMPARISONS, ...PRINTS };
-  return { render: (variables) => made.render({ ...variables, ...own }) };
-}
-
-/** What has no token is spelled by those of its bytes; the library knows that of BPE alone. */
+/** Encodes pieces outside the vocabulary by their bytes. The library does so only for BPE. */
 function spellByBytes(model: BackendModel): void {
   const { tokens_to_ids: ids } = model;
   const encode = model.encode.bind(model);
@@ -95,15 +75,15 @@ function spellByBytes(model: BackendModel): void {
     });
 }
 
-/** Unknown pieces are one within a word; the library fuses those of its neighbours as well. */
+/** Fuses unknown pieces within a word. The library also fuses across words. */
 function fuseInWords(model: BackendModel): void {
   const call = model._call.bind(model);
   model._call = (words) => words.flatMap((word) => call([word]));
 }
 
 /**
- * Bytes that decode to U+FEFF are text; a TextDecoder would take them for a mark and drop them. A
- * Metaspace that puts no mark before a text takes none away, any other all of the first token's.
+ * Keeps U+FEFF, which a TextDecoder drops as a byte order mark by default. A Metaspace with the
+ * scheme "never" keeps the first token's marks as spaces; other schemes remove them.
  */
 function decodeAsMeant(decoder: BackendDecoder): void {
   if (decoder.text_decoder) decoder.text_decoder = new TextDecoder('utf-8', { ignoreBOM: true });
