@@ -1,10 +1,10 @@
-// SentencePiece's table of characters and what they become, as a Precompiled normalizer has it.
+// The character table of SentencePiece, stored in a Precompiled normalizer.
 import { Buffer } from 'node:buffer';
 
 /**
- * A trie over bytes in one array of words of 32 bits, as Darts lays it out: a word's low byte is
- * the byte that leads to it, bit 8 says that a key ends there, the high bits where its children
- * are. Where a key ends, the child of byte 0 is the place of its text, which ends with a zero.
+ * A trie over bytes in an array of 32-bit words, in the layout of Darts. The low byte of a word is
+ * its label. Bit 8 marks the end of a key. The high bits lead to its children. At the end of a key,
+ * the child of byte 0 holds the offset of a zero-terminated text.
  */
 interface Charsmap {
   readonly words: Uint32Array;
@@ -15,20 +15,20 @@ const LABEL = 0x8000_00ff;
 const IS_KEY = 1 << 8;
 const IS_FAR = 1 << 9;
 const PLACE = 0x7fff_ffff;
-/** Bytes of a cluster that the table is asked for as a whole, at most. Source: the Rust crate. */
+/** Longer clusters, in bytes, are looked up by code points only. Source: the Rust crate. */
 const LONGEST = 5;
 /**
- * Single characters that nothing joins, and runs of what may be joined with the character in front:
- * clusters of long texts are found in quadratic time.
+ * Matches single characters without combining ones, and runs that may hold clusters. Runs are short
+ * because Intl.Segmenter takes quadratic time on long texts.
  */
 const RUNS = /[\n\t -~](?![^\n\t -~])|[\n\t -~]?[^\n\t -~]+\n?/g;
-/** Clusters whose text is kept. */
+/** Number of cached clusters. */
 const KEPT = 1 << 14;
 
 /**
- * What makes a text of another by the table, as the crate tokenizers does: clusters of characters
- * that belong together (é of two code points) are looked up as wholes, then each code point.
- * `encoded` is the table in base64. Throws an Error that says what is wrong with it.
+ * Returns a function that normalizes a text by the table, as the Rust crate does. It looks up
+ * grapheme clusters first, then their code points. `encoded` is the table in base64. Throws an
+ * Error if it is damaged.
  */
 export function charsmapOf(encoded: unknown): (text: string) => string {
   const map = parsed(encoded);
@@ -51,7 +51,7 @@ export function charsmapOf(encoded: unknown): (text: string) => string {
 }
 
 function parsed(encoded: unknown): Charsmap {
-  if (typeof encoded !== 'string') throw wrong('none in base64');
+  if (typeof encoded !== 'string') throw wrong('not a base64 text');
   const bytes = Buffer.from(encoded, 'base64');
   const size = bytes.length < 4 ? -1 : bytes.readUInt32LE(0);
   if (size < 4 || size % 4 !== 0 || 4 + size > bytes.length) {
@@ -62,9 +62,9 @@ function parsed(encoded: unknown): Charsmap {
 }
 
 const wrong = (got: string): Error =>
-  new Error(`a Precompiled normalizer whose precompiled_charsmap is damaged: ${got}`);
+  new Error(`a Precompiled normalizer with a damaged precompiled_charsmap: ${got}`);
 
-/** What the shortest key that `key` begins with becomes; null where there is none. */
+/** Returns the text of the shortest prefix of `key` in the table; null without one. */
 function textOf({ words, texts }: Charsmap, key: string): string | null {
   let at = childrenOf(0, words[0] as number);
   for (const byte of Buffer.from(key)) {
@@ -81,6 +81,6 @@ function textOf({ words, texts }: Charsmap, key: string): string | null {
   return null;
 }
 
-/** Where those of the word at `at` are; which one a byte leads to is an exclusive or. */
+/** The base of the children of the word at `at`. The child of a byte is at base ^ byte. */
 const childrenOf = (at: number, word: number): number =>
   at ^ ((word >>> 10) << (word & IS_FAR ? 8 : 0));

@@ -1,4 +1,4 @@
-// Chat templates: messages to text, and which parts of it the assistant says.
+// Chat templates: messages to text, with the spans of the assistant.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
@@ -8,26 +8,26 @@ import { type Rendered, Template } from './template/template.js';
 
 /** A message of a conversation; templates may read more of it than these. */
 export interface ChatMessage {
-  /** "system", "user", "assistant" or what else the template knows. */
+  /** "system", "user", "assistant" or another role of the template. */
   role: string;
-  /** What is said. */
+  /** A text, or a list of parts. */
   content?: unknown;
   [key: string]: unknown;
 }
 
-/** A part of a text that the assistant says, in UTF-16 units. */
+/** A span of the assistant, in UTF-16 units. */
 export interface Spoken {
   start: number;
   end: number;
 }
 
-/** A rendered conversation; `spoken` is null where nobody asked for it. */
+/** A rendered conversation; only renderMarked() sets `spoken`. */
 export interface RenderedChat {
   text: string;
   spoken: readonly Spoken[] | null;
 }
 
-/** Private characters around what the assistant says, while it is rendered. */
+/** Private-use characters that mark the assistant's spans during a second render. */
 const MARKS: Marks = { open: '\uF8F0', close: '\uF8F1' };
 
 /** A template of a tokenizer; compiled when it is first used. */
@@ -41,33 +41,32 @@ export class ChatTemplate {
   ) {}
 
   /**
-   * Throws DS_DATA if the template cannot be read, or refuses the messages (its words are in the
-   * error); DS_ARGUMENT for what are no messages.
+   * Throws DS_DATA if the template does not compile or refuses the messages, and DS_ARGUMENT if
+   * `messages` is not a list of messages.
    */
   render(messages: readonly ChatMessage[], variables: Record<string, unknown>): RenderedChat {
     requireMessages(messages, this.place);
     return { text: this.run({ ...variables, messages }).text, spoken: null };
   }
 
-  /** The same with what the assistant says. Throws DS_DATA if the template does not mark it. */
+  /** As render(), with the assistant's spans. Throws DS_DATA without {% generation %}. */
   renderMarked(messages: readonly ChatMessage[], variables: Record<string, unknown>): RenderedChat {
     requireMessages(messages, this.place);
     const all = { ...variables, messages };
     const { text, spans } = this.run(all);
     if (!this.text.match(/\{%[-+]?\s*generation\s*[-+]?%\}/)) {
-      const expected = 'a chat template that marks with {% generation %} what the assistant says';
+      const expected = 'a chat template that marks the text of the assistant with {% generation %}';
       const hint = 'Mark it in chat_template.jinja; transformers reads the marks as well.';
       throw dataError(this.place, expected, 'one that does not', hint);
     }
     if (spans !== null) return { text, spoken: spans };
-    // A macro or a filter passes the text on: marks in it show where it ends up.
+    // A macro or a filter captured the text. Marks in it show its final place.
     const withMarks = this.run(all, MARKS).text;
     const spoken = spokenOf(withMarks);
     const isSame = withMarks.replace(/[\uF8F0\uF8F1]/g, '') === text;
     if (spoken !== null && isSame) return { text, spoken };
     const expected = 'marks of {% generation %} that leave the text as it is';
-    const hint =
-      'The template trims or tests what it has written, or messages hold U+F8F0 or U+F8F1.';
+    const hint = 'The template trims or tests its own output, or messages hold U+F8F0 or U+F8F1.';
     throw dataError(this.place, expected, 'another text', hint);
   }
 
@@ -97,7 +96,7 @@ export class ChatTemplate {
     }
     if (!(cause instanceof TemplateFault)) return cause;
     const { kind, message, line } = cause;
-    // raise_exception() has the template's own words.
+    // The message of raise_exception() comes from the template.
     const words = kind === 'TemplateError' ? message : `${kind}: ${message}`;
     const hint =
       'Templates require certain roles in a certain order, and the variables that they name.';
@@ -114,7 +113,7 @@ export class ChatTemplate {
 
 const placed = (text: string, line: number): string => (line > 0 ? `${text} (line ${line})` : text);
 
-/** Where the marks lie, counted in the text without them; null when they are no pairs. */
+/** The spans between marks, in the text without marks; null if marks are not paired. */
 function spokenOf(text: string): Spoken[] | null {
   const spoken: Spoken[] = [];
   let start = -1;

@@ -1,12 +1,12 @@
-// A tokenizer.json in the terms in which the library computes what the Rust crate does.
+// Rewrites a tokenizer.json so that @huggingface/tokenizers returns the results of the Rust crate.
 import { charsmapOf } from './charsmap.js';
 
 type Step = Record<string, unknown>;
 
-/** What the crate calls numeric: digits of all scripts, and numbers that are none. */
+/** The crate's is_numeric(). */
 const NUMERIC = '\\p{N}';
 const PUNCTUATION = '[\\p{P}!-/:-@\\[-`{-~]';
-/** The crate's \w here, which joiners within words are of. */
+/** The crate's \w, joiners included. */
 const LETTER = '\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}';
 const WORDS = `[${LETTER}]+|[^${LETTER}\\s]+`;
 /** GPT-2's. */
@@ -17,8 +17,8 @@ const split = (Regex: string, behavior = 'Isolated', invert = false): Step => ({
 });
 
 /**
- * Steps that the library cuts otherwise than the crate, as splits by expressions, which both take
- * alike: classes of JavaScript know ASCII alone, or other white space.
+ * Steps that the library splits differently, rewritten as splits by regular expressions.
+ * JavaScript's own classes cover only ASCII, or other white space.
  */
 const REWRITTEN: Readonly<Record<string, (step: Step) => Step>> = {
   Digits: ({ individual_digits: single }) => split(single ? NUMERIC : `${NUMERIC}+`),
@@ -39,7 +39,7 @@ const REWRITTEN: Readonly<Record<string, (step: Step) => Step>> = {
 
 const sequence = (pretokenizers: readonly Step[]): Step => ({ type: 'Sequence', pretokenizers });
 
-/** What is isolated is so whichever of both the pattern means; a text is no expression. */
+/** `invert` has no effect on isolated splits. A literal pattern is escaped. */
 function isolated(step: Step): Step {
   const { pattern, behavior = 'Isolated' } = step;
   const { String: text } = (pattern ?? {}) as { String?: string };
@@ -53,7 +53,7 @@ export function prefixing(step: Step): Step {
   return step.add_prefix_space === false ? { ...step, prepend_scheme: 'never' } : step;
 }
 
-/** Words behind marks, each by itself. */
+/** Splits before each mark. */
 function marked(step: Step): Step {
   const { replacement = '▁', split: isCut = true } = step;
   const own = prefixing(step);
@@ -65,7 +65,10 @@ const escaped = (text: string): string => text.replace(/[.*+?^${}()|[\]\\]/g, '\
 
 const rewritten = (step: Step): Step => REWRITTEN[String(step.type)]?.(step) ?? step;
 
-/** The library takes a table of characters for NFKC; of what it replaces it takes a function. */
+/**
+ * The library replaces a Precompiled table by NFKC. A Replace step with a function applies the
+ * table itself.
+ */
 function normalizing(step: unknown): unknown {
   if (typeof step !== 'object' || step === null) return step;
   const { type, normalizers, precompiled_charsmap: table } = step as Step;

@@ -1,5 +1,5 @@
-// What a row of a conversation says, by the keys of TRL and of ShareGPT: messages, tools, and what
-// the template is told beside them.
+// Reads a conversation from a row with the keys of TRL or ShareGPT: messages, tools and template
+// variables.
 
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
@@ -13,22 +13,22 @@ export interface Conversation {
   told: Told;
 }
 
-/** What a row says to the template beside its messages. */
+/** The tools and template variables of a row. */
 export interface Told {
   tools?: object[];
   variables?: Record<string, unknown>;
 }
 
-/** Who speaks in ShareGPT's messages, and the roles of templates. */
+/** Maps the speakers of ShareGPT's messages to the roles of templates. */
 const SPEAKERS: Readonly<Record<string, string>> = {
   ...{ human: 'user', user: 'user', gpt: 'assistant', assistant: 'assistant' },
   ...{ system: 'system', tool: 'tool' },
 };
 
 /**
- * The conversation of a row, under `messages` or `conversations`, whose system prompt may stand
- * beside it; null where it has none, or conversations that are tokens already. Throws DS_DATA for a
- * speaker that no role is known of, and what toldIn() throws.
+ * Reads `messages` or `conversations`; with the latter, `system` may hold the system prompt.
+ * Returns null for a row without a conversation, and for one with `input_ids`. Throws DS_DATA for
+ * an unknown speaker, and as toldIn() does.
  */
 export function conversationIn(row: Row, place: () => string): Conversation | null {
   const { messages, conversations, system, input_ids: ids } = row;
@@ -45,8 +45,8 @@ export function conversationIn(row: Row, place: () => string): Conversation | nu
 }
 
 /**
- * Messages with `role` and `content` for ShareGPT's `from` and `value`; what is no list is left to
- * the template's own check. Throws DS_DATA.
+ * Converts ShareGPT's `from` and `value` to `role` and `content`. Other values than lists pass
+ * through: the template refuses them. Throws DS_DATA.
  */
 export function messagesOf(list: unknown, place: () => string): readonly ChatMessage[] {
   if (!Array.isArray(list)) return list as ChatMessage[];
@@ -88,6 +88,6 @@ function parsed(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    return null; // Refused as what is no list.
+    return null; // The caller refuses null.
   }
 }

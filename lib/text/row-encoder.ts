@@ -17,12 +17,11 @@ import type { Tokenizer } from './tokenizer.js';
 export const IGNORED = -100;
 
 /**
- * Which tokens are learned: "completion" those after a prompt, "assistant" those that the assistant
- * says.
+ * Which tokens are learned: all, the completion's, or the assistant's.
  */
 export type LossKind = 'all' | 'completion' | 'assistant';
 
-/** What is decided before any row is read. */
+/** Settings of all rows. */
 export interface RowSettings {
   /** Key of the text of a row. */
   textKey: string;
@@ -49,7 +48,7 @@ interface Given extends Told {
 
 const KEYS = 'text, messages (conversations), prompt and completion, or input_ids';
 
-/** Keys of tokens that say what is learned of them, by a loss that needs one. */
+/** For each loss, keys of a tokenized row that mark the learned tokens. */
 const MARKS = {
   completion: ['labels', 'completion_mask'],
   assistant: ['assistant_masks'],
@@ -128,7 +127,7 @@ export class RowEncoder {
     return { ...masked(ids, (i) => i >= before.length), isBlurred };
   }
 
-  /** A mask leaves out what it is 0 for, of the labels, too. Source: TRL's collator. */
+  /** Tokens with a 0 in a mask are not learned, with labels too. Source: TRL's collator. */
   private tokens(row: Row, place: () => string): EncodedRow {
     const { vocabSize } = this.tokenizer;
     const ids = integers(row.input_ids, () => `${place()}, input_ids`, vocabSize);
@@ -179,10 +178,10 @@ function hintFor(row: Row): string {
   if (row.instruction === undefined) {
     return 'Name the key of the text with `textKey` (--dataset_text_field).';
   }
-  return 'Write rows { instruction, input, output } as { prompt, completion }, with the words around them that the model is to learn, or as messages of a user and an assistant.';
+  return 'Write rows { instruction, input, output } as { prompt, completion }, or as messages of a user and an assistant.';
 }
 
 function noLoss(place: () => string, keys: string, row: Row): Error {
-  const hint = 'Leave `loss` (--completion_only_loss) out for rows that have none.';
-  return dataError(place(), `a row with ${keys}, as the loss asks for`, formatValue(row), hint);
+  const hint = 'Leave `loss` (--completion_only_loss) out for rows without these keys.';
+  return dataError(place(), `a row with ${keys}, required by the loss`, formatValue(row), hint);
 }

@@ -9,13 +9,13 @@ import type { FilePart } from './row-files.js';
 /** A row as it was written. */
 export type Row = Record<string, unknown>;
 
-/** What is read from one row; `place` is worked out when somebody asks. */
+/** A row of a file. `place` is computed only for errors. */
 export interface PlacedRow {
   row: Row;
   place(): string;
 }
 
-/** In order. Throws DS_DATA, naming file and line, for what is no row. */
+/** Yields rows in order. Throws DS_DATA with file and line if a row is damaged. */
 export async function* rowsOf(part: FilePart): AsyncGenerator<PlacedRow> {
   const { path, format, start, end } = part;
   if (format === 'text') {
@@ -125,7 +125,7 @@ function* linesFrom(
 const joined = (pieces: readonly Uint8Array[]): Uint8Array =>
   pieces.length === 1 ? (pieces[0] as Uint8Array) : Buffer.concat(pieces);
 
-/** Where the line behind the first newline from `at` on begins; `end` where none begins before. */
+/** Returns the start of the line after the first newline at or after `at`, at most `end`. */
 function behindNewline(file: number, at: number, end: number): number {
   let seen = at;
   for (const chunk of chunksFrom(file, at)) {

@@ -1,4 +1,4 @@
-// What text datasets and streams are told: files, tokenizer, lengths, packing and loss.
+// Options of text datasets and streams: files, tokenizer, lengths, packing and loss.
 import { availableParallelism } from 'node:os';
 
 import type { OptionNames } from '../runtime/options.js';
@@ -11,7 +11,7 @@ import type { LossKind } from './row-encoder.js';
 import { findFiles } from './row-files.js';
 import { Tokenizer } from './tokenizer.js';
 
-/** Where rows come from, and what samples are made of them. */
+/** Options of TextDataset and TextStream. */
 export interface TextOptions {
   /**
    * Paths, folders, and patterns such as "data/*.jsonl", relative to the working directory. Files
@@ -25,11 +25,11 @@ export interface TextOptions {
   length: number;
   /** Fills samples with several documents, best fit first. Default true. */
   packing?: boolean;
-  /** What is done with documents longer than a sample. Default "cut". */
+  /** How documents longer than a sample are handled. Default "cut". */
   overlong?: Overlong;
   /**
-   * Which tokens are learned. Default: what follows the prompt in rows { prompt, completion }, else
-   * all. "assistant": what the assistant says in rows { messages }.
+   * Which tokens are learned. Default: the completion in rows { prompt, completion }, else all.
+   * "assistant": the assistant's tokens in rows { messages }.
    */
   loss?: LossKind;
   /** Key of the text in rows { text }. Default "text". */
@@ -39,7 +39,7 @@ export interface TextOptions {
    * thread.
    */
   threads?: number;
-  /** Folder of tokens that were made before, by content; default none. */
+  /** Folder of the token cache. Default: no cache. */
   cache?: string;
   /**
    * Milliseconds that a thread may take for 4 MiB of rows, or one row group of Parquet, before it

@@ -1,4 +1,4 @@
-// The token cache: an encoded part as the bytes of a file, whose name says what it was made of.
+// The token cache stores an encoded part in a file. The name is a hash of its inputs.
 import { createHash } from 'node:crypto';
 import { closeSync, constants, fstatSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -15,9 +15,9 @@ import type { Tokenizer } from './tokenizer.js';
 const VERSION = 3;
 /** Bytes of the digest that a file begins with, of all that follows. */
 const DIGEST = 32;
-/** What cacheName() makes. */
+/** Names that cacheName() returns. */
 const NAME = /^[0-9a-f]{32}\.tokens$/;
-/** Words behind it that count: rows by what became of them, rows that were kept, tokens. */
+/** 32-bit words after the digest: rows read, empty, unlearned, blurred and kept, then tokens. */
 const HEAD = 6;
 type Head = [number, number, number, number, number, number];
 
@@ -32,7 +32,7 @@ export function cacheName(part: FilePart, tokenizer: Tokenizer, settings: RowSet
   return `${createHash('sha256').update(key).digest('hex').slice(0, 32)}.tokens`;
 }
 
-/** The part that a cache has; null where it has none that can be read, or one that is damaged. */
+/** Returns the cached part; null if the file is missing, unreadable or damaged. */
 export function readCached(folder: string, name: string): EncodedPart | null {
   const bytes = bytesOf(join(folder, name));
   if (bytes === null || bytes.length < DIGEST + 4 * HEAD || bytes.length % 4 !== 0) return null;
@@ -62,8 +62,8 @@ export function readCached(folder: string, name: string): EncodedPart | null {
 }
 
 /**
- * Null where no regular file can be read; the file that is written instead fails with the reason.
- * A link is not followed, and a pipe does not block.
+ * Returns null unless `path` is a readable regular file. The later write reports the reason. Links
+ * are not followed, and a pipe does not block.
  */
 function bytesOf(path: string): Buffer | null {
   try {
@@ -80,8 +80,8 @@ function bytesOf(path: string): Buffer | null {
 }
 
 /**
- * Others see all of it or none; what dead writers left in the folder is deleted. Throws DS_DATA
- * when it cannot be written.
+ * Writes the file atomically and deletes the partial files of dead processes. Throws DS_DATA if the
+ * write fails.
  */
 export function writeCached(folder: string, name: string, part: EncodedPart): void {
   const { counts, ids, labels, lengths } = part;

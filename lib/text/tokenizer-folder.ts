@@ -1,4 +1,4 @@
-// What a folder says of its tokenizer: tokenizer.json, tokenizer_config.json,
+// Reads the files of a tokenizer's folder: tokenizer.json, tokenizer_config.json,
 // special_tokens_map.json, chat templates.
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -19,7 +19,7 @@ export type Role = (typeof ROLES)[number];
 
 const MODELS = ['BPE', 'WordPiece', 'Unigram'];
 
-/** What is done with what a step finds. */
+/** Values of `behavior` that each step supports. */
 const BEHAVIORS: Readonly<Record<string, readonly string[]>> = {
   Split: ['Isolated', 'Removed'],
   Punctuation: ['Isolated', 'Removed', 'Contiguous'],
@@ -40,7 +40,7 @@ export interface TokenizerFolder {
   place: string;
   /** tokenizer.json. */
   tokenizer: Json;
-  /** tokenizer_config.json; empty where there is none. */
+  /** tokenizer_config.json; empty if the file is missing. */
   config: Json;
   roles: Partial<Record<Role, string>>;
   sides: Sides;
@@ -49,8 +49,7 @@ export interface TokenizerFolder {
 }
 
 /**
- * Throws DS_DATA, naming the file, for what is missing, unreadable or means what this library does
- * not compute.
+ * Throws DS_DATA with the file's path if a file is missing, damaged or not supported.
  */
 export function readTokenizerFolder(folder: string): TokenizerFolder {
   const path = join(folder, 'tokenizer.json');
@@ -82,7 +81,7 @@ function noTokenizer(folder: string): DsError {
   return dataError(folder, 'a folder with tokenizer.json', got, hint);
 }
 
-/** The library would compute something else in silence for what is refused here. */
+/** Refuses settings for which the library would silently return other tokens. */
 function requireComputable(tokenizer: Json, path: string): void {
   for (const name of ['model', 'added_tokens']) {
     if (tokenizer[name] && typeof tokenizer[name] === 'object') continue;
@@ -95,7 +94,7 @@ function requireComputable(tokenizer: Json, path: string): void {
       path,
       expected,
       formatValue(type),
-      'Files of before 2020 name none: save it anew.',
+      'Files from before 2020 have no type: save the tokenizer again.',
     );
   }
   if (type === 'BPE' && prefix) {
@@ -114,7 +113,7 @@ function requireComputable(tokenizer: Json, path: string): void {
 }
 
 function addedTokens({ added_tokens: given }: Json, path: string): Json[] {
-  const expected = '"added_tokens", a list of objects whose "content" is a text';
+  const expected = '"added_tokens", a list of objects with a text "content"';
   if (!Array.isArray(given)) throw dataError(path, expected, formatValue(given), 'Is it whole?');
   const wrong = given.findIndex((one) => typeof one?.content !== 'string');
   if (wrong < 0) return given;
@@ -146,7 +145,7 @@ export function stepsOf(part: unknown): Json[] {
   return Array.isArray(inner) ? inner.flatMap(stepsOf) : [part as Json];
 }
 
-/** What tokenizer_config.json, at `place`, says of tokens; roles stand in another file as well. */
+/** The content of tokenizer_config.json. `place` is its path; `roles` come from all files. */
 interface Named {
   config: Json;
   roles: TokenizerFolder['roles'];
@@ -154,8 +153,8 @@ interface Named {
 }
 
 /**
- * The added tokens of tokenizer.json, and what is said of tokens beside it, as transformers has it:
- * `added_tokens_decoder` wins and may add some, those with a role are special.
+ * The added tokens, merged as transformers merges them. `added_tokens_decoder` overrides
+ * tokenizer.json and may add tokens. Tokens with a role are special.
  */
 function namedTokens(tokenizer: Json, { config, roles, place }: Named): Json[] {
   const vocab = vocabularyOf(tokenizer.model as Json);
@@ -267,8 +266,8 @@ function readJson(path: string): Json {
 
 function readText(path: string): string {
   try {
-    // Opening a pipe would wait for who writes it.
-    if (!statSync(path).isFile()) throw new Error('it is none');
+    // Opening a pipe would block until a process writes to it.
+    if (!statSync(path).isFile()) throw new Error('it is not a regular file');
     return readFileSync(path, 'utf8');
   } catch (cause) {
     throw dataError(path, 'a readable file', (cause as Error).message);

@@ -1,9 +1,8 @@
-// By which rules of ours texts become tokens: what is kept of tokens names them.
+// The version of our tokenization rules, a part of each token cache's key.
 
 /**
- * Raise it with every change after which some text has other ids, or a conversation another text:
- * in computable.ts, in what backend.ts makes of the libraries, in the libraries' versions. Tokens
- * that caches hold are then made anew. `test/text/tokenizer-rules.test.ts` fails where a cut has
- * changed and this has not.
+ * Raise it if some text gets other ids, or a conversation another text. Reasons are changes in
+ * computable.ts, backend.ts and the library's version. Cached tokens are then recomputed.
+ * `test/text/tokenizer-rules.test.ts` fails if splits changed and this number did not.
  */
 export const TOKENIZER_RULES = 5;

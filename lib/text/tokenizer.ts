@@ -25,11 +25,11 @@ import { TOKENIZER_RULES } from './tokenizer-rules.js';
 
 /** How text becomes tokens. */
 export interface EncodeOptions {
-  /** Adds what the tokenizer puts around a text, such as <s>. Default true. */
+  /** Adds the tokenizer's special tokens around the text, such as <s>. Default true. */
   addSpecialTokens?: boolean;
-  /** Most tokens; what is beyond them is cut off, special tokens first kept. Default: no limit. */
+  /** Maximum number of tokens, special tokens included. Longer texts are cut. Default: no limit. */
   maxLength?: number;
-  /** Where it is cut off. Default: the tokenizer's `truncationSide`. */
+  /** The side that is cut. Default: the tokenizer's `truncationSide`. */
   truncationSide?: Side;
 }
 
@@ -54,7 +54,7 @@ export interface BatchOptions extends EncodeOptions, PaddingOptions {
   device?: Device | string;
 }
 
-/** What a chat template is given beside the messages. */
+/** Options of chatText(), passed to the chat template. */
 export interface ChatOptions {
   /** Ends with the beginning of an answer, for the model to go on with. Default false. */
   addGenerationPrompt?: boolean;
@@ -73,9 +73,9 @@ export interface ChatOptions {
   continueFinalMessage?: boolean;
 }
 
-/** What a conversation as tokens is given beside the messages. */
+/** Options of applyChatTemplate(). */
 export interface EncodeChatOptions extends ChatOptions {
-  /** Says which tokens are the assistant's, by the template's {% generation %}. Default false. */
+  /** Returns a mask of the tokens inside the template's {% generation %}. Default false. */
   assistantMask?: boolean;
 }
 
@@ -85,7 +85,7 @@ export interface EncodedChat {
   text: string;
   /** Its tokens. */
   ids: Int32Array;
-  /** 1 for tokens that the assistant says; null unless `assistantMask` asked for it. */
+  /** 1 for tokens of the assistant; null without `assistantMask`. */
   assistant: Uint8Array | null;
 }
 
@@ -108,22 +108,22 @@ const ENCODE_CHAT: OptionNames<EncodeChatOptions> = { ...CHAT, assistantMask: tr
  * Tokens before a stream that decide how its first ones decode: more than a character has bytes.
  */
 const CONTEXT = 8;
-/** tokenizer_config.json says so when there is no limit. */
+/** Larger values of model_max_length mean no limit. */
 const NO_LIMIT = 1e9;
 
-/** Made by fromPretrained(). Ids and texts are those of transformers. */
+/** Made by fromPretrained(). Ids and texts equal transformers' results. */
 export class Tokenizer {
   /** One more than the largest id, added tokens included. */
   readonly vocabSize: number;
-  /** The model's context by tokenizer_config.json; null where it names none. */
+  /** `model_max_length` of tokenizer_config.json; null if it is missing. */
   readonly modelMaxLength: number | null;
-  /** Of the token that begins a text; null without one. */
+  /** Id of the token that begins a text; null without one. */
   readonly bosId: number | null;
-  /** Of the token that ends a text; null without one. */
+  /** Id of the token that ends a text; null without one. */
   readonly eosId: number | null;
-  /** Of the token that fills rows up; null without one. */
+  /** Id of the padding token; null without one. */
   readonly padId: number | null;
-  /** Of the token for what has none; null without one. */
+  /** Id of the unknown token; null without one. */
   readonly unkId: number | null;
   /** Which side of rows is filled: `padding_side` of tokenizer_config.json. Default "right". */
   readonly paddingSide: Side;
@@ -170,10 +170,10 @@ export class Tokenizer {
   }
 
   /**
-   * The tokenizer of a folder with tokenizer.json, as models have it beside config.json;
-   * tokenizer_config.json, special_tokens_map.json and chat templates are read where they are.
-   * Nothing is downloaded. Throws DS_DATA, naming the file, for what is missing, damaged or not
-   * supported; DS_ARGUMENT for what is no path.
+   * Reads the tokenizer of a model's folder: tokenizer.json and, if present, tokenizer_config.json,
+   * special_tokens_map.json and chat templates. Nothing is downloaded. Throws DS_DATA with the
+   * file's path if a file is missing, damaged or not supported; DS_ARGUMENT if `folder` is not a
+   * text.
    */
   static fromPretrained(folder: string): Tokenizer {
     requireType('Tokenizer.fromPretrained', folder, 'string');
@@ -183,7 +183,7 @@ export class Tokenizer {
     } catch (cause) {
       if (cause instanceof DsError) throw cause;
       const got = (cause as Error).message;
-      throw dataError(folder, 'a tokenizer that the library knows', got, 'It may be damaged.');
+      throw dataError(folder, 'a supported tokenizer', got, 'It may be damaged.');
     }
   }
 
@@ -204,7 +204,7 @@ export class Tokenizer {
     return createHash('sha256').update(deciding).digest('hex');
   }
 
-  /** The id of a token; null when there is none. */
+  /** The id of a token; null if the vocabulary lacks it. */
   tokenToId(token: string): number | null {
     return this.backend.token_to_id(token) ?? null;
   }
@@ -221,23 +221,23 @@ export class Tokenizer {
   }
 
   /**
-   * The bytes that a token stands for, which may be a part of a character: those of all tokens of a
-   * text, joined, are the text's. Throws DS_INDEX.
+   * Returns the bytes of a token, possibly a part of a character. The bytes of all tokens of a
+   * text, joined, are the text. Throws DS_INDEX.
    */
   tokenBytes(id: number): Uint8Array {
     this.requireIds('Tokenizer.tokenBytes', [id]);
     return this.spans.bytesOf(id) ?? Buffer.from(this.decodeIds([id], false));
   }
 
-  /** Ids of a text. Throws DS_ARGUMENT for what is no text, and for wrong options. */
+  /** Ids of a text. Throws DS_ARGUMENT if `text` is not a string or an option is wrong. */
   encode(text: string, given: EncodeOptions = {}): Int32Array {
     const op = 'Tokenizer.encode';
     return this.encodeText(op, text, readOptions(op, given, ENCODE));
   }
 
   /**
-   * @internal So many tokens, or more, a text has: known without encoding it. 0 where the tokenizer
-   * does not say.
+   * @internal A lower bound of the text's number of tokens, computed without encoding it. 0 if the
+   * tokenizer has no bound.
    */
   fewestTokens(text: string): number {
     if (this.bound === undefined) {
@@ -249,10 +249,9 @@ export class Tokenizer {
   }
 
   /**
-   * Texts as one tensor: ids [B, T], mask [B, T] (1 for tokens, 0 for padding), positions [B, T]
-   * (counted from each row's first token) and documents [B, T] (0 for tokens, -1 for padding, as
-   * models take them), all i32; the caller owns them. Throws DS_ARGUMENT for
-   * wrong options and where rows differ and no padding token is known.
+   * Encodes texts as i32 tensors [B, T]: ids, mask (1 for tokens, 0 for padding), positions (from
+   * each row's first token) and documents (0 for tokens, -1 for padding). The caller owns them.
+   * Throws DS_ARGUMENT for wrong options, and if rows differ in length without a padding token.
    */
   encodeBatch(texts: readonly string[], given: BatchOptions = {}): PaddedBatch {
     const op = 'Tokenizer.encodeBatch';
@@ -279,7 +278,10 @@ export class Tokenizer {
     return new DecodeStream(decode, this.lastOf(after, skipSpecialTokens));
   }
 
-  /** The last tokens of a text that decode as they do in it; those that are none are left out. */
+  /**
+   * The last tokens of a text, without numbers that are not tokens. They start at a whole
+   * character.
+   */
   private lastOf(ids: ArrayLike<number>, skipSpecialTokens: boolean): number[] {
     const last: number[] = [];
     for (let i = ids.length - 1; i >= 0 && last.length < CONTEXT; --i) {
@@ -292,7 +294,7 @@ export class Tokenizer {
     return last;
   }
 
-  /** @internal The text of one of its chat templates; null where there is none of the name. */
+  /** @internal The text of the chat template `name`; null without one. */
   templateText(name: string): string | null {
     return this.templates.get(name)?.text ?? null;
   }
@@ -311,9 +313,9 @@ export class Tokenizer {
   }
 
   /**
-   * A conversation as tokens. The template writes all special tokens itself, so none are added.
-   * Throws as chatText does, and DS_DATA for an assistant mask where the template does not mark
-   * what the assistant says, or tokens do not show which parts of the text they are.
+   * A conversation as tokens. The template writes all special tokens, so the tokenizer adds no
+   * others. Throws as chatText does. With `assistantMask`, throws DS_DATA if the template has no {%
+   * generation %} or the tokens do not spell the text.
    */
   applyChatTemplate(messages: readonly ChatMessage[], given: EncodeChatOptions = {}): EncodedChat {
     const op = 'Tokenizer.applyChatTemplate';
@@ -330,7 +332,7 @@ export class Tokenizer {
     const normal = pieces.map((piece) => this.spans.normalize(piece));
     const starts = this.spans.find(ids, normal.join(''));
     if (starts !== null) return touchingOdd(starts, normal);
-    const expected = 'tokens that spell the text, for a mask of what the assistant says';
+    const expected = 'tokens that spell the text, for a mask of the assistant';
     const hint = 'The tokenizer changes text in a way that hides where tokens lie.';
     throw dataError(this.folder, expected, 'other text', hint);
   }
@@ -368,7 +370,12 @@ export class Tokenizer {
     if (found) return found;
     const known = this.templates.size > 0 ? this.chatTemplates.join(', ') : 'none';
     const expected = `a chat template "${template ?? usual}" in ${this.folder}`;
-    throw refused(op, expected, known, 'A base model has none: give `template`, a Jinja text.');
+    throw refused(
+      op,
+      expected,
+      known,
+      'Base models have no chat template: give `template`, a Jinja text.',
+    );
   }
 
   private encodeText(op: string, text: unknown, options: EncodeOptions): Int32Array {
@@ -389,7 +396,9 @@ export class Tokenizer {
     return Int32Array.from([...prefix, ...kept, ...suffix]);
   }
 
-  /** What the post-processor, or add_bos_token and add_eos_token over it, put around every text. */
+  /**
+   * The tokens around every text: the post-processor's, changed by add_bos_token and add_eos_token.
+   */
   private findBounds(): { prefix: number[]; suffix: number[] } {
     const { probe, bare } = this.findProbe();
     const whole = this.backend.encode(probe, { add_special_tokens: true }).ids;
@@ -444,7 +453,7 @@ export class Tokenizer {
 }
 
 /**
- * 1 for tokens that touch an odd piece; pieces are cut at the borders of what the assistant says.
+ * Returns 1 for tokens that overlap a piece with an odd number. Odd pieces are the assistant's.
  */
 function touchingOdd(starts: Uint32Array, pieces: readonly string[]): Uint8Array {
   const mask = new Uint8Array(starts.length - 1);
@@ -461,7 +470,7 @@ function touchingOdd(starts: Uint32Array, pieces: readonly string[]): Uint8Array
   return mask;
 }
 
-/** Cuts off what the template writes after the last message's content. */
+/** Cuts the text after the last message's content. */
 function openEnd(
   op: string,
   messages: readonly ChatMessage[],
@@ -471,7 +480,7 @@ function openEnd(
   const said = typeof content === 'string' ? content.trim() : '';
   const at = said === '' ? -1 : text.lastIndexOf(said);
   if (at < 0) {
-    const expected = 'a last message whose content the template writes';
+    const expected = 'a template that writes the content of the last message';
     throw dataError(`${op} continueFinalMessage`, expected, formatValue(content));
   }
   // Space at its end is kept where the template keeps it.

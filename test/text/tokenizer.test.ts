@@ -318,7 +318,7 @@ describe('what is wrong is named', () => {
       'no marks',
       () => tokenizer('llama2').applyChatTemplate(messages, { assistantMask: true }),
       'DS_DATA',
-      /marks with/,
+      /marks the text/,
     ],
     [
       'no messages',
@@ -373,7 +373,7 @@ describe('what is wrong is named', () => {
       'an added token whose content is no text',
       from((t) => Object.assign(t.added_tokens[0], { content: 5 })),
       'DS_DATA',
-      /"content" is a text/,
+      /a text "content"/,
     ],
     [
       'a pattern that is no text',
