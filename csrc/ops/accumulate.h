@@ -1,4 +1,4 @@
-// A running sum that is wider than what it adds up.
+// Accumulates tensors of any floating dtype into an f32 sum.
 #pragma once
 
 #include "../core/preconditions.h"

@@ -1,4 +1,4 @@
-// Activations with a parameter on the GPU: functors over cuda/map.cuh, whose branches on the
+// Activations with a parameter on the GPU: functors for cuda/map.cuh. Their branches on the
 // function are uniform.
 #include "activation.h"
 

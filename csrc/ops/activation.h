@@ -10,9 +10,13 @@ namespace ds {
 
 enum class ActivationOp : int32_t { leaky_relu, elu, softplus };
 
-/// out = op(in), f32 inside (f64 for f64), rounded once. Above 0 leaky_relu and elu are in, else
-/// alpha in and alpha (e^in - 1); softplus is log(1 + e^(alpha in)) / alpha, and in where alpha in
-/// is above threshold, which the others do not read. FLOPs: 1 per element of out.
+/// out = op(in), computed in f32 (f64 for f64) and rounded once.
+///
+///     leaky_relu   in > 0: in                     else: alpha in
+///     elu          in > 0: in                     else: alpha (e^in - 1)
+///     softplus     alpha in > threshold: in       else: log(1 + e^(alpha in)) / alpha
+///
+/// Only softplus reads `threshold`. FLOPs: 1 per element of out.
 struct Activation {
   View in;   // floating, any strides
   View out;  // same shape and dtype

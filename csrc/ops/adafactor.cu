@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-/// sums[k] is the sum of the n elements' partials, of which each chunk has gridDim.x.
+/// sums[k] is the sum of the n elements' partials. Each chunk has gridDim.x partials.
 __global__ void __launch_bounds__(kSegmentThreads)
     total_kernel(const double* partials, const float* control, int64_t n, double* sums) {
   const int64_t starts[] = {0, n};
@@ -144,13 +144,13 @@ __global__ void __launch_bounds__(kThreads) column_factor_kernel(Moments s) {
   s.factor[i] = adafactor_factor(moment, 1.0);
 }
 
-/// Where a direction comes from: factors of rows and columns, or a moment of each element.
+/// Source of a direction: factors of rows and columns, or a moment of each element.
 struct Factors {
   const float *row, *column, *v;
   MatrixPart part;
 };
 
-/// Directions of elements from `at` on, which one thread takes in order.
+/// Directions of elements from `at` on; one thread reads them in order.
 struct Directions {
   const Factors& factors;
   const int64_t first;
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
     for (int i = 0; i < kSegmentWidth; ++i) {
       const float g = mul_rn(to_float(grads.v[i]), factor);
       moments.v[i] = adafactor_moment(decay, g, moments.v[i]);
-      // Zeros stand in for what is past the end: its gradient gives a direction of zero.
+      // Elements past the end are zeros: a zero gradient gives a zero direction.
       parameter.add(i, p.v[i]);
       direction.add(i, adafactor_direction(g, moments.v[i]));
     }

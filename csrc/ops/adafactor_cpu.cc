@@ -15,12 +15,12 @@ namespace {
 
 constexpr int64_t kGrain = 8;  // chunks per task
 
-// None of the functions with arithmetic in f32 may be inlined, so that it stays in the scope of
+// Functions with f32 arithmetic must not be inlined: the arithmetic must stay inside the scope of
 // FlushDenormals.
 #define DS_APART __attribute__((noinline))
 
-/// body(begin, end, &partial) of every chunk of n elements, then the sum of the partials, for kSums
-/// sums at once.
+/// Runs body(begin, end, &partial) on every chunk of n elements, then sums the partials of kSums
+/// sums.
 template <int kSums, class Body>
 void sum_chunks(int64_t n, double* sums, CpuContext& ctx, Body body) {
   const int64_t starts[] = {0, n};
@@ -88,7 +88,7 @@ void sum_group(const AdafactorSums& op, int64_t group, const RowGroups& groups, 
   }
 }
 
-/// Directions of elements [at, at + count) in place of their gradients.
+/// Overwrites the gradients of elements [at, at + count) with their directions.
 DS_APART void to_directions(const MatrixPart& part, const float* row_factor,
                             const float* column_factor, int64_t at, int64_t count, float* g) {
   const int64_t rows = part.rows / part.matrices;
@@ -212,7 +212,7 @@ void run(const AdafactorMoment& op, CpuContext& ctx) {
 
 namespace {
 
-/// Elements [begin, end): gradients before the weights that may take their place.
+/// Elements [begin, end). Reads gradients before it writes weights, which may use the same memory.
 template <class G, class W>
 void apply_chunk(const AdafactorApply& op, const AdafactorStep& step, int64_t begin, int64_t end) {
   const FlushDenormals flush;

@@ -1,4 +1,4 @@
-// One Adafactor update of one element, and what whole parameters decide of it: the sequence of IEEE
+// One Adafactor update of one element, and the scalars of its whole parameter: the sequence of IEEE
 // operations that every back end runs.
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace ds {
 
-// f64 operations are contracted by no back end where fma is written out.
+// No back end contracts f64 operations into fma unless the code calls fma.
 
-/// Rows of one matrix that are added up one after the other in the sums of its columns.
+/// Rows of one matrix that a partial column sum adds in order.
 constexpr int64_t kAdafactorRows = 64;
 
 /// decay * moment + (1 - decay) * (sum / count + eps), rounded once.
@@ -53,14 +53,14 @@ DS_HOST_DEVICE float adafactor_direction(float g, float row_factor, float column
   return mul_rn(mul_rn(row_factor, column_factor), g);
 }
 
-/// What both sums decide of every element of a parameter.
+/// Scalars that both sums determine for every element of a parameter.
 struct AdafactorStep {
   float step;            // rate / max(1, rms(u) / clip_threshold)
   float negative_decay;  // -rate * weight_decay
   float beta1, one_minus_beta1;
 };
 
-/// From the sums of squares of a parameter of `whole` elements and of its direction.
+/// `parameter_squares` and `direction_squares` are sums over the `whole` elements of a parameter.
 DS_HOST_DEVICE AdafactorStep adafactor_step(const AdafactorScalars& rule, double parameter_squares,
                                             double direction_squares, int64_t whole) {
   const double count = static_cast<double>(whole);
@@ -114,7 +114,7 @@ struct RowGroups {
   }
 };
 
-/// Elements [begin, end) of the part, all of row `row`: what is here of it.
+/// Elements [begin, end) of a range that lie in row `row`.
 struct RowPart {
   int64_t begin, end;
   int64_t column;  // of `begin`

@@ -16,7 +16,7 @@ struct Adagrad {
   View grad;            // [n] f32, f16 or bf16
   OptionalView weight;  // [n] f32, f16 or bf16: the copy that the model computes with
   View control;         // [4] f32, see GradientControl
-  double lr;            // that of this update, lr / (1 + (t - 1) lr_decay)
+  double lr;            // lr of this update: lr / (1 + (t - 1) lr_decay)
   double eps;
   double weight_decay;
 };

@@ -1,5 +1,4 @@
-// Adam and AdamW on the GPU: moments of f32 by the shared kernel, those of bf16 by one of their
-// own.
+// Adam and AdamW on the GPU. f32 moments use the shared kernel, bf16 moments their own.
 #include "adamw_rule.h"
 #include "moments.cuh"
 #include "update_range.cuh"
@@ -7,7 +6,8 @@
 namespace ds::cuda {
 namespace {
 
-/// f32, f16 or bf16, which all threads of a launch take alike: one kernel for every pair of them.
+/// f32, f16 or bf16. All threads of a launch take the same branch, so one kernel serves every pair
+/// of dtypes.
 struct Floats {
   void* data;
   DType dtype;
@@ -55,7 +55,7 @@ struct Floats {
   }
 };
 
-/// `weight.data` is null where the model has no weight of its own.
+/// `weight.data` is null if the model computes with the f32 master.
 struct NarrowRange {
   AdamWRule rule;
   float* master;

@@ -28,7 +28,7 @@ struct Range {
   int64_t n;
 };
 
-/// Rounds the warp's block to codes of its largest magnitude, which is returned.
+/// Rounds the warp's block to codes and returns its largest magnitude.
 __device__ __forceinline__ float round_to_codes(const DynamicCode& code, const float (&x)[kEach],
                                                 uint8_t* codes, int64_t valid, int lane) {
   float size = 0;

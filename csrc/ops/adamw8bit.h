@@ -1,6 +1,6 @@
-// AdamW with moments of 8 bits over a flat range of parameters: not exact, a quarter of the state's
-// memory or less. Source: Dettmers et al. 2021, arXiv:2110.02861; bitsandbytes' AdamW8bit
-// (blockwise).
+// AdamW with 8-bit moments over a flat range of parameters. The moments are approximate and take a
+// quarter of the memory or less. Source: Dettmers et al. 2021, arXiv:2110.02861; bitsandbytes'
+// AdamW8bit (blockwise).
 #pragma once
 
 #include "../core/dynamic_code.h"
@@ -8,12 +8,13 @@
 
 namespace ds {
 
-/// As AdamW, with moments that are codes (core/dynamic_code.h, of m with a sign, of v without)
-/// times the scale of their block of 256 elements, counted from the range's start; the last block
-/// may be shorter. They are widened, updated in f32, used for the weights, and rounded to the
-/// nearest codes of the largest magnitude of their block, which is its new scale, but no v above 0
-/// to 0; a block of zeros has the scale 0. The same bits on every back end, denormals flushed to
-/// zero. When control[1] is 0 only `weight` is written, from the unchanged master.
+/// AdamW whose moments are codes (core/dynamic_code.h; m is signed, v is not) times the scale of a
+/// block of 256 elements. Blocks count from the range's start; the last block may be shorter.
+/// 1. The moments are widened and updated in f32. The weights use these values.
+/// 2. The new scale of a block is its largest magnitude; a block of zeros has the scale 0.
+/// 3. Each value is rounded to the nearest code. A v above 0 is never rounded to 0. All back ends
+///    give the same bits and flush denormals to zero. When control[1] is 0 only `weight` is
+///    written, from the unchanged master.
 struct AdamW8bit {
   View master;          // [n] f32, updated
   View m;               // [n] u8, updated

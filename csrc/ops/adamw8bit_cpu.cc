@@ -13,14 +13,14 @@ namespace {
 constexpr DynamicCode kSigned = dynamic_code(true), kUnsigned = dynamic_code(false);
 constexpr int64_t kGrain = 64;  // blocks per task
 
-// Neither is inlined, so that no arithmetic leaves the scope of FlushDenormals.
+// These functions must not be inlined: the arithmetic must stay inside the scope of FlushDenormals.
 
 __attribute__((noinline)) void widen_codes(const DynamicCode& code, const uint8_t* codes,
                                            float scale, float* __restrict x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = code.value[codes[i]] * scale;
 }
 
-/// Returns the new scale, NaN where there is one among the values.
+/// Returns the new scale; NaN if a value is NaN.
 __attribute__((noinline)) float round_to_codes(const DynamicCode& code, const float* __restrict x,
                                                uint8_t* codes, int64_t n) {
   float scale = 0;

@@ -14,7 +14,7 @@ void for_narrow(DType dtype, F&& f) {
   });
 }
 
-/// Parameters [begin, end) whose moments are bf16.
+/// Updates parameters [begin, end) with bf16 moments.
 void update_narrow(const AdamW& op, const AdamWRule& rule, int64_t begin, int64_t end) {
   const FlushDenormals flush;
   const float* const control = op.control.as<float>();

@@ -1,4 +1,4 @@
-// AdamWHalves on the GPU: eight parameters, and their byte of ties, per thread and step.
+// AdamWHalves on the GPU: eight parameters and their byte of tie bits per thread and step.
 #include "adamw_halves.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kOp = "adamw_halves";
 constexpr int kThreads = 256, kBlocksPerSm = 4;
 
-/// `M` is what moments are kept in: float, or the bits of bf16.
+/// `M` is the storage type of the moments: float, or the bits of bf16.
 template <class G, class M>
 struct Range {
   AdamWRule rule;

@@ -1,5 +1,5 @@
-// Adam and AdamW over master weights in two halves, the first of which is the bf16 weight: nothing
-// is written beside the state.
+// Adam and AdamW over split masters: the upper half of a master is the bf16 weight. No copy of the
+// weight is written.
 #pragma once
 
 #include "flat_update.h"
@@ -7,13 +7,13 @@
 
 namespace ds {
 
-/// AdamW's update of the masters that JoinMaster gives of high, low and ties, split again by
-/// SplitMaster: `high` is the weight that AdamW rounds the same master to, bit by bit. When
-/// control[1] is 0 nothing is written.
+/// The update of AdamW on the masters that JoinMaster builds from high, low and ties. SplitMaster
+/// splits the result. `high` equals the weight that AdamW rounds the same master to, bit by bit.
+/// When control[1] is 0 nothing is written.
 struct AdamWHalves {
   View high;     // [n] bf16, updated: the weights that the model computes with
-  View low;      // [n] bf16, updated: 16 bits each, which are no number
-  View ties;     // [ceil(n / 8)] u8, updated: a bit each, the lowest first
+  View low;      // [n] bf16 as storage, updated: the lower 16 bits of each master
+  View ties;     // [ceil(n / 8)] u8, updated: one bit per master, lowest first
   View m;        // [n] f32 or bf16, updated
   View v;        // [n], dtype of m, updated
   View grad;     // [n] f32, f16 or bf16

@@ -1,5 +1,5 @@
-// AdamWHalves on the CPU: rows without ties are joined, updated and split in registers, the few
-// others in cache.
+// AdamWHalves on the CPU. Rows without ties are joined, updated and split in registers, other rows
+// in cache.
 #include "adamw_halves.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr const char* kOp = "adamw_halves";
 
-/// A row none of whose masters is a tie before the update. Returns 0 where none is one after it; of
-/// the others `p` has the bits. For two instruction sets, not inlined, as UpdateLoop.
+/// Updates a row whose masters have no ties. Returns nonzero if an updated master has a tie. `p`
+/// holds the updated masters. Compiled for two instruction sets and not inlined, as UpdateLoop.
 #define DS_UPDATE_HALVES(name)                                                                  \
   uint32_t name(const AdamWRule& shared, float factor, const float* __restrict grad, int64_t n, \
                 uint16_t* __restrict high, uint16_t* __restrict low, float* __restrict m,       \

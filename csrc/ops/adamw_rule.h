@@ -22,7 +22,7 @@ struct AdamWRule {
   float eps;
   float negative_step;  // -lr / correction1
 
-  /// Of an op or a struct with the fields lr, beta1 ... decoupled of AdamW.
+  /// `Op` is an op or a struct with the fields lr, beta1 ... decoupled of AdamW.
   template <class Op>
   static AdamWRule of(const Op& op) {
     return {.beta1 = static_cast<float>(op.beta1),
@@ -36,16 +36,16 @@ struct AdamWRule {
             .negative_step = static_cast<float>(-op.lr / op.correction1)};
   }
 
-  /// The exact order, where every line is one operation per fma / mul / sqrt / div, rounded to
-  /// nearest, ties to even:
-  ///   g = grad * factor
-  ///   g = fma(gradient_decay, p, g)
-  ///   p = fma(parameter_decay, p, p)
-  ///   m = fma(beta1, m, one_minus_beta1 * g)
-  ///   v = fma(beta2, v, (one_minus_beta2 * g) * g)
-  ///   d = fma(sqrt(v), inverse_root_correction2, eps)
-  ///   p = fma(negative_step, m / d, p)
-  /// Both decays are always executed: one of them is 0, so that the two forms share one sequence.
+  /// The exact order. Each line is one operation per fma / mul / sqrt / div, rounded to nearest
+  /// even:
+  ///     g = grad * factor
+  ///     g = fma(gradient_decay, p, g)
+  ///     p = fma(parameter_decay, p, p)
+  ///     m = fma(beta1, m, one_minus_beta1 * g)
+  ///     v = fma(beta2, v, (one_minus_beta2 * g) * g)
+  ///     d = fma(sqrt(v), inverse_root_correction2, eps)
+  ///     p = fma(negative_step, m / d, p)
+  /// One of the two decays is 0. Both are always executed, so the two forms share one sequence.
   DS_HOST_DEVICE void update(float factor, float grad, float& p, float& m, float& v) const {
     float g = mul_rn(grad, factor);
     g = fma_rn(gradient_decay, p, g);

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kOp = "adamw_speculate";
 constexpr int kThreads = 256, kBlocksPerSm = 8;
 
-/// A step of one of the two gradients; `grad` is null where it is absent.
+/// One update of one parameter with one gradient; `grad` is null if the gradient is absent.
 template <class G>
 struct Step {
   const G* grad;
@@ -42,7 +42,7 @@ struct Moments {
     to_v = narrow ? float_of_bf16(static_cast<uint16_t*>(v)[i]) : static_cast<float*>(v)[i];
   }
 
-  /// After an update to the master `p`: the state has the values, and these are what it has.
+  /// Runs after an update of the master `p`: stores the moments, then reads them back as rounded.
   __device__ __forceinline__ void store(int64_t i, float p, float& new_m, float& new_v) const {
     if (!narrow) {
       static_cast<float*>(m)[i] = new_m;

@@ -1,4 +1,5 @@
-// Two Adam steps in one pass: commits the last one and tries the next one out on the weights alone.
+// Two Adam steps in one pass: commits the previous step and computes speculative weights of the
+// next one.
 #pragma once
 
 #include "flat_update.h"
@@ -17,19 +18,19 @@ struct AdamWScalars {
   bool decoupled;
 };
 
-/// Commit: where `previous` is present, AdamW with previous_control and previous_rule updates
-/// master, m and v. Speculation: where `next` is present, AdamW with next_control and next_rule
-/// runs on the values so committed and nothing of it is stored but `weight`, rounded to its dtype.
-/// Without `next` weight is the committed master, rounded. The bits are those of AdamW followed by
-/// AdamW, denormals flushed; a control whose apply is 0 skips its step, as there. weight may be
-/// previous itself, which is read before it is written.
+/// Commit: if `previous` is present, AdamW with previous_control and previous_rule updates master,
+/// m and v. Speculation: if `next` is present, AdamW with next_control and next_rule runs on the
+/// committed values. It stores only `weight`, rounded to its dtype. Without `next`, weight is the
+/// committed master, rounded. The bits equal two calls of AdamW, denormals flushed. A control with
+/// apply = 0 skips its step, as in AdamW. `weight` may be `previous`: a thread reads the gradient
+/// before it writes the weight.
 struct AdamWSpeculate {
   View master;                    // [n] f32, updated by the commit
   View m;                         // [n] f32 or bf16, updated by the commit
   View v;                         // [n], dtype of m, updated by the commit
   OptionalView previous;          // [n] f32, f16 or bf16: gradient of the step to commit
   OptionalView previous_control;  // [4] f32, see GradientControl; present with previous
-  OptionalView next;              // [n], dtype of previous: gradient of the step to try out
+  OptionalView next;              // [n], dtype of previous: gradient of the speculative step
   OptionalView next_control;      // [4] f32; present with next
   OptionalView weight;            // [n] f32, f16 or bf16; present with next
   AdamWScalars previous_rule;     // read with previous

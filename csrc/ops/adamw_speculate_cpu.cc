@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kOp = "adamw_speculate";
 
-/// A step of one of the two gradients; absent or skipped ones have no `grad`.
+/// One update with one gradient; `grad` is null if the gradient is absent or skipped.
 template <class G>
 struct Step {
   Step(const View& gradient, const View& control, const AdamWScalars& scalars) {

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kMaxRows = int64_t{1} << 30;  // row numbers are int32, with room for a tile
 constexpr int64_t kTurnBytes = 16 << 20;        // keys and values that may share the L2 cache
 
-/// The sizes of one call. Throws DS_SHAPE where they are more than the kernels number.
+/// Sizes of one call. Throws DS_SHAPE if they exceed the kernels' index range.
 template <class Op>
 AttentionSizes checked_sizes(const char* op, const Op& x) {
   const int64_t B = x.q.shape[0], H = x.q.shape[1], T = x.q.shape[2], D = x.q.shape[3];
@@ -40,7 +40,7 @@ AttentionSizes checked_sizes(const char* op, const Op& x) {
   return sizes;
 }
 
-/// A mask [B, H, T, S], or one of keys [B, S], which repeats for heads and queries.
+/// A mask [B, H, T, S], or a key mask [B, S], which repeats for heads and queries.
 MaskView mask_view(const View& mask, DType operand) {
   if (!mask) return {};
   const MaskKind kind = mask.dtype == DType::boolean ? MaskKind::flags
@@ -50,8 +50,8 @@ MaskView mask_view(const View& mask, DType operand) {
   return {mask.data, kind, mask.strides[0], mask.strides[1], mask.strides[2], mask.strides[3]};
 }
 
-/// Which kernels serve a call. A causal query before the first key sees none, as a window may have
-/// it.
+/// Selects the kernels of a call. A window can hide all keys from causal queries before the first
+/// key.
 template <class Op>
 Hiding hiding_of(const Op& x, const AttentionSizes& sizes) {
   if (x.mask || x.key_mask || x.layout || x.dropout.p > 0) return Hiding::elements;
@@ -61,7 +61,7 @@ Hiding hiding_of(const Op& x, const AttentionSizes& sizes) {
   return windowed || emptied || x.key_lengths || x.query_documents ? Hiding::tiles : Hiding::causal;
 }
 
-/// Room for the copies of documents [B, tokens].
+/// Allocates the copies of documents [B, tokens].
 DocumentSide document_side(const View& documents, CudaContext& ctx) {
   if (!documents) return {};
   const int64_t padded =
@@ -80,7 +80,7 @@ DocumentCopy document_copy(const View& documents, int absent, const DocumentSide
           to};
 }
 
-/// Reads the documents; the kernels that follow in the stream skip tiles by them.
+/// Copies the documents and their spans. Later kernels on the stream use the spans to skip tiles.
 template <class Op>
 void read_documents(const char* op, const Op& x, ScoreFilter& filter, CudaContext& ctx) {
   if (!x.query_documents) return;
@@ -113,7 +113,7 @@ ScoreFilter filter_of(const char* op, const Op& x, const AttentionSizes& sizes, 
   return filter;
 }
 
-/// Calls f with the constant of those kernels.
+/// Calls f with `hiding` as a compile-time constant.
 template <class F>
 void with_hiding(Hiding hiding, F&& f) {
   switch (hiding) {
@@ -177,7 +177,8 @@ struct Shapes<128> {
   using QueryGradient = QueryGradientShape<128, 128, 32, 4, 2, 32, false>;
 };
 
-/// The same for the kernels that hide more, smaller where that takes the last registers.
+/// Tile sizes of the kernels that hide single elements. Smaller where these kernels run out of
+/// registers.
 template <int kD>
 struct FilteredShapes : Shapes<kD> {
   using Forward = ForwardShape<kD, 128, 32, 4, 2, (kD <= 64)>;
@@ -254,8 +255,8 @@ void run_backward(const BackwardArguments<T>& args, cudaStream_t stream) {
 
 }  // namespace
 
-/// Scratch: about 4 bytes for each token with a document. Throws DS_SHAPE, or DS_DTYPE for anything
-/// but f32, f16 and bf16.
+/// Scratch: about 4 bytes per token with a document. Throws DS_SHAPE, or DS_DTYPE unless f32, f16
+/// or bf16.
 void run(const Attention& x, CudaContext& ctx) {
   const char* op = "attention";
   const AttentionSizes sizes = checked_sizes(op, x);
@@ -275,7 +276,8 @@ void run(const Attention& x, CudaContext& ctx) {
   });
 }
 
-/// Scratch: 8 bytes a query row of each head beside what the forward takes. Throws as that does.
+/// Scratch: the forward's, and 8 bytes per query row of each head. Throws the errors of the
+/// forward.
 void run(const AttentionBackward& x, CudaContext& ctx) {
   const char* op = "attention_backward";
   const AttentionSizes sizes = checked_sizes(op, x);

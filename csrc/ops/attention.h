@@ -10,12 +10,12 @@
 
 namespace ds {
 
-/// A number of an attention mask below this hides its key as minus infinity does.
+/// A mask value below this hides its key, as minus infinity does.
 constexpr double kHidingNumber = -1e30;
 
-/// Dropout of attention weights, a function of (seed, offset) and of a weight's place in [B, heads,
-/// T, S]. Of the samples that `ranks` ranks deal out among themselves this one has each `ranks`-th,
-/// as in Dropout; of the heads those from `head` on.
+/// Dropout of attention weights, a function of (seed, offset) and of the weight's index in [B,
+/// heads, T, S]. `ranks` ranks split the samples round-robin, as in Dropout: this rank has each
+/// `ranks`-th sample. It has the heads from `head` on.
 struct AttentionDropout {
   double p;  // [0, 1); 0 drops nothing
   int64_t seed;
@@ -24,12 +24,12 @@ struct AttentionDropout {
   int64_t rank;    // [0, ranks)
   int64_t ranks;
   int64_t head;   // of all heads, the first one here
-  int64_t heads;  // all heads that share the stream; 0: those here
+  int64_t heads;  // all heads that share the stream; 0: the heads of this call
 };
 
-/// Which weights of one head are kept. Two queries by two keys share a block of Philox, whose word
-/// (query % 2) * 2 + key % 2 is that of a weight: kernels that go by queries and those that go by
-/// keys alike have two weights of a block in one thread.
+/// Decides which weights of one head are kept. A Philox block covers two queries by two keys. Word
+/// (query % 2) * 2 + key % 2 belongs to a weight. So one thread uses two weights of a block, both
+/// in kernels that iterate over queries and in kernels that iterate over keys.
 struct WeightDraw {
   float p;
   uint64_t seed, offset, first, row;  // first: the head's first block; row: blocks of two queries
@@ -54,8 +54,8 @@ DS_HOST_DEVICE WeightDraw weight_draw(const AttentionDropout& dropout, int64_t b
 
 constexpr int64_t kLeastBlock = 16;  // rows and columns of a fragment that is hidden as a whole
 
-/// Which blocks of keys the blocks of queries of each head see, as bits. A block is a power of two
-/// of tokens, at least kLeastBlock, so that a fragment of scores lies in one.
+/// The blocks of keys that each block of queries of a head sees, as bits. A block is a power of two
+/// of tokens, at least kLeastBlock, so a fragment of scores lies in one block.
 struct BlockLayout {
   const uint32_t* words;  // null: every block is seen
   int64_t head_stride;    // words; 0 where all heads share one layout
@@ -69,8 +69,8 @@ struct BlockLayout {
   }
   DS_HOST_DEVICE int bit(int64_t key) const { return static_cast<int>((key >> shift) % 32); }
 
-  /// Whether one of `queries` queries from `query` on may see one of `keys` keys from `key` on.
-  /// Either count is a power of two of at most 128, of which the first is a multiple.
+  /// Returns whether any of `queries` queries from `query` on may see any of `keys` keys from `key`
+  /// on. Each count is a power of two of at most 128, and the first index is a multiple of it.
   DS_HOST_DEVICE bool meet(int64_t head, int64_t query, int64_t queries, int64_t key,
                            int64_t keys) const {
     if (words == nullptr) return true;
@@ -82,14 +82,18 @@ struct BlockLayout {
   }
 };
 
-/// out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk and query
-/// head h reads key head h / (H / Hk). `causal`: query t sees keys s <= t + (S - T); S > T is a key
-/// cache. A key is seen where everything given lets it be. In masks, true means seen; numbers are
-/// added to the scaled scores, and one below kHidingNumber hides. With documents a query sees the
-/// keys of its own; a negative one is padding, which sees nothing and is seen by nothing. With
-/// `window` w it sees keys s > t + (S - T) - w, and where not `causal` s < t + (S - T) + w. A query
-/// that sees no key gives 0. With a layout, a query sees keys of those blocks alone whose bit is
-/// set in the row of its own block. Scores and sums in f32 (f64 for f64).
+/// out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk, and query
+/// head h reads key head h / (H / Hk). A query sees a key if every given condition allows it:
+///
+///     causal      key s <= t + (S - T) for query t; S > T is a key cache
+///     masks       bool: true means seen; numbers are added to the scaled scores, and a number
+///                 below kHidingNumber hides
+///     documents   the key is of the query's document; a negative document is padding, which sees
+///                 nothing and is seen by nothing
+///     window w    s > t + (S - T) - w and, unless causal, s < t + (S - T) + w
+///     layout      the bit of the key's block is set in the row of the query's block
+///
+/// A query that sees no key gives 0. Scores and sums are f32 (f64 for f64).
 struct Attention {
   View q;    // [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy)
   View k;    // [B, Hk, S, D]
@@ -100,11 +104,11 @@ struct Attention {
   OptionalView mask;      // [B, H, T, S] bool, f32 or like q; any strides, 0 where it repeats
   OptionalView key_mask;  // [B, S] of the same dtypes, any strides: for all heads and queries
   OptionalView
-      key_lengths;  // [B] i32 contiguous: keys from there on are hidden; what exceeds S is S
+      key_lengths;  // [B] i32 contiguous: keys from there on are hidden; above S it means all S
   OptionalView query_documents;  // [B, T] i32, any strides; with key_documents or not at all
   OptionalView key_documents;    // [B, S] i32
   OptionalView layout;           // [H or 1, n, ceil(n / 32)] i32 contiguous, n = ceil(T / block),
-                                 // T = S: bit j % 32 of word j / 32 is that of key block j
+                                 // T = S: bit j % 32 of word j / 32 belongs to key block j
   AttentionDropout dropout;      // kept weights are multiplied by 1 / (1 - p)
   double scale;
   int64_t window;  // 0: none
@@ -112,7 +116,7 @@ struct Attention {
   bool causal;
 };
 
-/// Query t sees keys from t + (S - T) - before to t + (S - T) + after, of those that there are.
+/// Query t sees the existing keys from t + (S - T) - before to t + (S - T) + after.
 struct AttentionBand {
   int64_t before, after;
 };
@@ -148,7 +152,7 @@ inline void check_heads_like(const char* name, const View& v, const char* what, 
   require_same_shape(name, like, v);
 }
 
-/// `mask` may be absent, else is [sizes] of bool, f32 or the dtype of `q`.
+/// Checks that `mask` is absent, or [sizes] of bool, f32 or the dtype of `q`.
 inline void check_mask(const char* name, const View& mask, const char* what,
                        std::initializer_list<int64_t> sizes, const View& q) {
   if (!mask) return;
@@ -161,7 +165,7 @@ inline void check_mask(const char* name, const View& mask, const char* what,
     unsupported(name, mask.dtype, text("bool, f32 or ", name_of(q.dtype), " as ", what).c_str());
 }
 
-/// `documents` may be absent, else is [rows of the batch, tokens] i32.
+/// Checks that `documents` is absent, or [rows of the batch, tokens] i32.
 inline void check_documents(const char* name, const View& documents, const char* what, int64_t rows,
                             int64_t tokens) {
   if (!documents) return;
@@ -171,7 +175,8 @@ inline void check_documents(const char* name, const View& documents, const char*
                  text("[", rows, ", ", tokens, "] as ", what), documents.describe());
 }
 
-/// `layout` may be absent, else is of all H heads or one for all, over T queries and as many keys.
+/// Checks that `layout` is absent, or has H heads or one shared head over T queries and as many
+/// keys.
 template <class Op>
 void check_layout(const char* name, const Op& op) {
   const View& layout = op.layout;
@@ -193,7 +198,7 @@ void check_layout(const char* name, const Op& op) {
                  layout.describe());
 }
 
-/// The `count` heads here are some of all of them.
+/// Checks that the `count` heads of this call lie within all heads.
 inline void check_drawn_heads(const char* name, const AttentionDropout& dropout, int64_t count) {
   const int64_t heads = dropout.heads ? dropout.heads : count;
   if (dropout.head >= 0 && dropout.head + count <= heads) return;
@@ -202,7 +207,7 @@ inline void check_drawn_heads(const char* name, const AttentionDropout& dropout,
               text(dropout.head));
 }
 
-/// What forward and backward require of the operands that they share.
+/// Preconditions that forward and backward share.
 template <class Op>
 void check_attention(const char* name, const Op& op) {
   require_floating(name, op.q);
@@ -238,7 +243,7 @@ void check_attention(const char* name, const Op& op) {
 
 inline void check(const Attention& op) { check_attention("attention", op); }
 
-/// dq, dk, dv are overwritten; they may be slices of one packed buffer. D of rows is sum(out *
+/// Overwrites dq, dk and dv, which may be slices of one packed buffer. Row statistic D is sum(out *
 /// dout).
 struct AttentionBackward {
   View q;  // as in the forward

@@ -1,13 +1,12 @@
 // FlashAttention-2 backward on mma.sync, deterministic: one kernel for dk and dv, one for dq.
 //
-// A single kernel per key block needs five products but must add dq across thread blocks: atomics
-// are not deterministic, and taking turns costs an f32 copy of dq in memory, waiting, and a pass of
-// P and dS through shared memory to re-arrange them. Two kernels need seven products, yet every sum
-// stays in one warp's registers in a fixed order and P and dS never leave them: each product's
-// accumulators are the next one's left operand. Counted in tensor-core and shared memory cycles of
-// mma.sync, the two extra products cost less than that traffic at D <= 64 and about as much at
-// D = 128; and no f32 copy of dq is needed.
-// Source: Dao 2023 (FlashAttention-2), algorithm 2, split in two.
+// A single kernel per key block needs five products, but it must add dq across thread blocks.
+// Atomics are not deterministic. An ordered sum costs an f32 copy of dq, waits, and a pass of P and
+// dS through shared memory. Two kernels need seven products. Each sum stays in one warp's registers
+// in a fixed order. P and dS stay there too: the accumulators of one product are the left operand
+// of the next. In cycles of tensor cores and shared memory the two extra products cost less than
+// that traffic at D <= 64, and about as much at D = 128. Source: Dao 2023 (FlashAttention-2),
+// algorithm 2, split in two.
 #pragma once
 
 #include "../cuda/vector.cuh"
@@ -15,8 +14,8 @@
 
 namespace ds::cuda {
 
-/// What a query row needs beside its elements. Rows after the last, and rows that see no key:
-/// {infinity, 0}, which makes their probabilities exactly 0.
+/// Statistics of a query row. Rows after the last, and rows that see no key, have {infinity, 0}:
+/// their probabilities are exactly 0.
 struct RowStatistics {
   float lse_log2;  // lse log2(e)
   float delta;     // sum(out * dout)
@@ -44,7 +43,7 @@ struct BackwardArguments {
 
 constexpr int kStatisticsThreads = 256, kStatisticsRows = kStatisticsThreads / 8;
 
-/// Eight lanes a row, kStatisticsRows rows of one head a thread block, padding included.
+/// Eight lanes per row, kStatisticsRows rows of one head per thread block, padding included.
 template <class T>
 __global__ void __launch_bounds__(kStatisticsThreads)
     attention_statistics_kernel(const __grid_constant__ BackwardArguments<T> args) {

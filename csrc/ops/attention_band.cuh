@@ -1,20 +1,20 @@
-// Bands of keys around each query, documents and lengths, for the attention kernels that skip the
-// tiles which these hide, and look at single elements only in those that they cut.
+// Bands of keys around each query, documents and lengths. Kernels skip hidden tiles and test
+// elements only in tiles at an edge.
 #pragma once
 
 #include "attention_filter.cuh"
 
 namespace ds::cuda {
 
-/// The sizes of one row of a batch whose first `keys` keys alone are seen. Query t sees keys s with
-/// t + offset() - before <= s <= t + offset() + after.
+/// Sizes of one row of a batch that sees only its first `keys` keys. Query t sees keys s with t +
+/// offset() - before <= s <= t + offset() + after.
 struct BandSizes : AttentionSizes {
   int all_keys, before, after;
 
   __device__ int offset() const { return all_keys - rows; }
 };
 
-/// The first key that query `row` sees, or a negative number.
+/// Returns the first key that query `row` sees, or a negative number.
 __device__ __forceinline__ int first_key(const BandSizes& sizes, int row) {
   return row + sizes.offset() - sizes.before;
 }
@@ -84,7 +84,7 @@ struct Visibility<T, Hiding::tiles> {
   __device__ float factor(int, int) const { return 1.f; }
 
  private:
-  /// The tiles of `side` from `begin` to that of token `end` - 1 that meet kBlock tokens of
+  /// The tiles of `side` from `begin` to the tile of token `end` - 1 that meet kBlock tokens of
   /// `other`.
   template <int kTile, int kBlock>
   __device__ MetTiles<kTile> tiles(const DocumentSide& side, const DocumentSide& other, int first,
@@ -127,7 +127,7 @@ struct Visibility<T, Hiding::tiles> {
     }
   }
 
-  /// Hides what lies outside the band or beyond the length. Rows are queries, or keys when kByKey.
+  /// Hides elements outside the band or past the length. Rows are queries, or keys if kByKey.
   template <bool kByKey, int kTiles, int kColumns>
   __device__ __forceinline__ void hide_outside(float (&scores)[kTiles][kColumns][4], int row,
                                                int column) const {

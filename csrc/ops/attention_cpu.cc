@@ -40,7 +40,7 @@ struct Head {
 
   T* row(int64_t i) const { return data + i * ld; }
 
-  /// Rows from `first` for OpenBLAS: in place where it can read them, else widened into `panel`.
+  /// Rows from `first` for OpenBLAS: in place if OpenBLAS can read them, else widened into `panel`.
   Matrix<compute_t<T>> block(int64_t first, int64_t rows, compute_t<T>* panel) const {
     if constexpr (std::is_same_v<T, compute_t<T>>) {
       if (ld >= std::max<int64_t>(1, width) && ld <= std::numeric_limits<int>::max())
@@ -55,7 +55,7 @@ struct Head {
   }
 };
 
-/// What one thread keeps while it works on a block of queries.
+/// Scratch of one thread for a block of queries.
 template <class C>
 struct ForwardScratch {
   std::vector<C> q, k, v, scores, sum;
@@ -132,7 +132,7 @@ void forward_block(const Attention& op, const Sizes& s, int64_t b, int64_t h, in
   out.store(first, rows, x.sum.data());
 }
 
-/// What one thread keeps for the gradients of one key head; dq is that of one query head.
+/// Scratch of one thread for the gradients of one key head; dq belongs to one query head.
 template <class C>
 struct BackwardScratch {
   std::vector<C> dq, dk, dv, delta;
@@ -167,9 +167,9 @@ void row_products(const Head<T>& out, const Head<T>& dout, int64_t rows,
   }
 }
 
-/// From scores s and dp = dout v^T of one row: p = exp(s - lse), ds = p (dp - delta); 0 if unseen,
-/// and everywhere in a row that sees no key, whose lse is -infinity. Where weights are dropped, dp
-/// has been too, and p will be.
+/// From scores s and dp = dout v^T of one row: p = exp(s - lse), ds = p (dp - delta); 0 if unseen.
+/// A row that sees no key has lse -infinity and gets 0 everywhere. With dropout, the caller has
+/// dropped dp already and drops p later.
 template <class C>
 void score_gradient(C* scores, C* dscores, int64_t seen, int64_t keys, C lse, C delta) {
   if (lse == -std::numeric_limits<C>::infinity()) seen = 0;

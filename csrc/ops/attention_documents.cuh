@@ -1,6 +1,6 @@
-// Documents as the attention kernels read them: ids in rows of whole tiles, and what each 32 of
-// them span, by which tiles are skipped or taken whole. Made anew by each call, in one pass over
-// the ids.
+// Documents in the layout of the attention kernels: ids padded to whole tiles, and the span of each
+// 32 ids. Each call builds both in one pass over the ids. Kernels skip or accept whole tiles by the
+// spans.
 #pragma once
 
 #include <climits>
@@ -12,8 +12,8 @@ namespace ds::cuda {
 constexpr int kSpan = 32;              // tokens that one span is of
 constexpr int kDocumentPadding = 128;  // rows of ids are padded to a multiple: the largest tile
 
-/// The least and greatest document of some tokens. Padding belongs to none, and keeps a span from
-/// being that of one document alone; tokens after the last count for nothing.
+/// The least and greatest document of a range of tokens. Padding belongs to no document, and a span
+/// with padding never counts as one document. Tokens after the last are ignored.
 using DocumentSpan = int2;
 
 /// The documents of the queries, or of the keys, of a batch; scratch of one call.
@@ -30,17 +30,18 @@ struct DocumentSide {
   }
 };
 
-/// Whether a token of the one may be of a document of the other.
+/// Returns whether the two ranges may share a document.
 __device__ __forceinline__ bool meet(DocumentSpan a, DocumentSpan b) {
   return a.x <= b.y && b.x <= a.y;
 }
 
-/// Whether all tokens of both are of one document.
+/// Returns whether all tokens of both ranges belong to one document.
 __device__ __forceinline__ bool are_one(DocumentSpan a, DocumentSpan b) {
   return a.x == a.y && b.x == b.y && a.x == b.x;
 }
 
-/// The span of kCount tokens from `first`, a multiple of kCount; of those around them below kSpan.
+/// Returns the span of kCount tokens from `first`, a multiple of kCount. Below kSpan tokens it is
+/// the span of the surrounding kSpan tokens.
 template <int kCount>
 __device__ __forceinline__ DocumentSpan span_of(const DocumentSpan* spans, int first) {
   const DocumentSpan* const from = spans + first / kSpan;
@@ -53,8 +54,9 @@ __device__ __forceinline__ DocumentSpan span_of(const DocumentSpan* spans, int f
   return all;
 }
 
-/// Tiles of keys up to `end`, one a step. start() is the first, or `end`; at() that of a step;
-/// within a step, look_ahead() comes before after(), which is the next; go_on() ends it.
+/// Tiles of keys up to `end`, one per step. start() is the first tile, or `end`; at() is the tile
+/// of a step. Within a step, call look_ahead() first, then after(), which returns the next tile,
+/// then go_on().
 struct FirstTiles {
   static constexpr int begin = 0;
   int end;
@@ -66,8 +68,8 @@ struct FirstTiles {
   __device__ void go_on() const {}
 };
 
-/// Tiles of queries from `begin` to before `end`, for one head after the other. turn() moves `tile`
-/// to the next, or from the last to the first, where it is true.
+/// Tiles of queries from `begin` to before `end`, head by head. turn() moves `tile` to the next
+/// tile. After the last tile it moves to the first one and returns true.
 struct LastTiles {
   static constexpr bool every = true;
   int begin, end;
@@ -86,9 +88,9 @@ struct AnyTile {
   __device__ bool meets(int) const { return true; }
 };
 
-/// Both, of those tiles of kTile tokens from `begin` to before `end` that may have documents of
-/// `block`, without documents of all of them, and that `layout` meets. A warp looks at 32 tiles at
-/// a time: all its threads have to call.
+/// FirstTiles and LastTiles over the tiles of kTile tokens in [begin, end) that may share a
+/// document with `block` and that `layout` meets. Without documents only `layout` counts. A warp
+/// tests 32 tiles at a time, so all its threads must call.
 template <int kTile, class Layout = AnyTile>
 struct MetTiles {
   static constexpr bool every = false;
@@ -97,7 +99,7 @@ struct MetTiles {
   int begin, end;
   Layout layout = {};
   int first = 0, current = 0, upcoming = 0;
-  unsigned word = 0;  // which of the tiles from `first` on are left
+  unsigned word = 0;  // bits of the tiles from `first` on that are left
 
   __device__ int start() {
     first = begin - 32;
@@ -142,12 +144,12 @@ struct MetTiles {
   }
 };
 
-/// One side's operand, [B, rows] i32, and where its copy goes.
+/// One side's operand, [B, rows] i32, and the destination of its copy.
 struct DocumentCopy {
   const int* from;
   int64_t batch_stride, row_stride;
   int rows;
-  int absent;  // the id of padding, which the other side has nowhere
+  int absent;  // the id of padding; no token of the other side has it
   DocumentSide to;
 };
 

@@ -1,5 +1,5 @@
-// What stands between queries and keys: causality in every attention kernel; bands and documents,
-// and layouts, masks and dropout, in those compiled for them, so that the others do not pay.
+// Filters between queries and keys. Every attention kernel has causality. Bands, documents,
+// layouts, masks and dropout cost time only in kernels compiled for them.
 #pragma once
 
 #include "attention.h"
@@ -8,14 +8,17 @@
 
 namespace ds::cuda {
 
-/// What a kernel was compiled for: causality alone; also windows, documents and lengths, which hide
-/// whole tiles; also layouts, which do so by head, masks and dropout, which are of single elements.
+/// The filters that a kernel is compiled for.
+///
+///     causal     causality
+///     tiles      also windows, documents and lengths, which hide whole tiles
+///     elements   also layouts (tiles of one head), masks and dropout (single elements)
 enum class Hiding : int { causal, tiles, elements };
 
-/// How a mask's elements are read: `operand` is the type of q.
+/// Dtype of a mask's elements: `operand` is the type of q.
 enum class MaskKind : int { none, flags, f32, operand };
 
-/// One mask, seen as [B, H, T, S]; strides in elements, 0 where it repeats.
+/// One mask as [B, H, T, S]; strides in elements, 0 where it repeats.
 struct MaskView {
   const void* data;
   MaskKind kind;
@@ -29,7 +32,7 @@ struct MaskView {
 };
 constexpr int kMasks = 2;
 
-/// All that stands between queries and keys beside causality.
+/// All filters except causality.
 struct ScoreFilter {
   MaskView masks[kMasks];  // of scores, and of keys
   const int* key_lengths;  // [B] or null
@@ -61,7 +64,7 @@ __device__ __forceinline__ void mask_scores(float (&scores)[kTiles][kColumns][4]
 }
 
 /// Sets scores of queries that do not see a key to -infinity. Rows are keys, columns queries; `key`
-/// and `query` are those of row 0 and column 0.
+/// and `query` belong to row 0 and column 0.
 template <int kTiles, int kColumns>
 __device__ __forceinline__ void mask_by_key(float (&scores)[kTiles][kColumns][4],
                                             const AttentionSizes& sizes, int key, int query) {
@@ -79,16 +82,18 @@ __device__ __forceinline__ void mask_by_key(float (&scores)[kTiles][kColumns][4]
     }
 }
 
-/// Which keys the queries of one head see, and which weights are dropped. key_tiles() and
-/// row_tiles() are the tiles worth loading, hidden() whether all of a warp's part of one is.
-/// hide_by_query() and hide_by_key() take a warp's scores before the scale and leave -infinity
-/// where a key is hidden; score() takes one score in powers of 2. drop() calls f(m, n, e, factor)
-/// with the factor of each of this thread's weights, 0 or 1 / (1 - p), unless none are dropped;
-/// factor() gives that of one.
+/// The keys that the queries of one head see, and the weights that dropout keeps.
+/// 1. key_tiles() and row_tiles() return the tiles to load.
+/// 2. hidden() returns whether the whole part of a warp is hidden in a tile.
+/// 3. hide_by_query() and hide_by_key() take a warp's unscaled scores and set hidden ones to
+///    -infinity.
+/// 4. score() returns one score in powers of 2.
+/// 5. drop() calls f(m, n, e, factor) with the dropout factor of each weight of this thread, 0 or 1
+///    / (1 - p). It does nothing without dropout. factor() returns the factor of one weight.
 template <class T, Hiding kHiding>
 struct Visibility;
 
-/// Causality alone: tiles on which it has no bearing are left alone.
+/// Causality only. Tiles below the diagonal need no test.
 template <class T>
 struct Visibility<T, Hiding::causal> {
   const AttentionSizes& sizes;

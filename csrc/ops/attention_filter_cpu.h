@@ -1,4 +1,4 @@
-// What stands between queries and keys of one head on the CPU: bands, documents, layouts, lengths,
+// Filters between queries and keys of one head on the CPU: bands, documents, layouts, lengths,
 // masks and dropout.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace ds::cpu {
 
-/// The documents of one row of a batch; absent, all are of one.
+/// The documents of one row of a batch. If absent, all tokens belong to one document.
 class DocumentRow {
  public:
   DocumentRow(const View& documents, int64_t b) {
@@ -23,7 +23,7 @@ class DocumentRow {
   bool given() const { return first != nullptr; }
   int32_t operator[](int64_t i) const { return first[i * stride]; }
 
-  /// The least and the greatest document of n tokens from `begin` on; padding counts for nothing.
+  /// Returns the least and the greatest document of n tokens from `begin` on; padding is ignored.
   std::pair<int32_t, int32_t> span(int64_t begin, int64_t n) const {
     std::pair<int32_t, int32_t> span{std::numeric_limits<int32_t>::max(), -1};
     for (int64_t i = begin; i < begin + n; ++i) {
@@ -39,7 +39,7 @@ class DocumentRow {
   int64_t stride = 0;
 };
 
-/// Which keys the queries of head `h` in row `b` of the batch see; C is the type of scores.
+/// Decides which keys the queries of head `h` in row `b` of the batch see; C is the type of scores.
 template <class C, class Op>
 class HeadFilter {
  public:
@@ -58,16 +58,16 @@ class HeadFilter {
       length = std::clamp<int64_t>(op.key_lengths.template as<int32_t>()[b], 0, length);
   }
 
-  /// How many keys a query of this row of the batch may see.
+  /// Returns how many keys a query of this row of the batch may see.
   int64_t keys() const { return length; }
 
-  /// How many of `keys` keys from `key` on lie before the end of the query's band.
+  /// Returns how many of `keys` keys from `key` on lie before the end of the query's band.
   int64_t seen(int64_t query, int64_t key, int64_t keys) const {
     return std::clamp<int64_t>(query + offset + band.after + 1 - key, 0, keys);
   }
 
-  /// Whether any of `rows` queries may see one of `keys` keys, by bands, layouts and documents
-  /// alone.
+  /// Returns whether any of `rows` queries may see any of `keys` keys. Considers bands, layouts and
+  /// documents only.
   bool meet(int64_t query, int64_t rows, int64_t key, int64_t keys) const {
     if (seen(query + rows - 1, key, keys) == 0) return false;
     if (query + offset - band.before >= key + keys) return false;

@@ -1,9 +1,9 @@
 // FlashAttention-2 forward on mma.sync: one thread block per (head, query block), keys streamed.
 //
-// Each warp owns kTiles x 16 query rows from the first score to the stored output, so that the
-// softmax needs no exchange between warps and the probabilities pass from the first product to the
-// second in registers. Keys and values arrive by cp.async in two stages, one barrier per key block.
-// With two row tiles a warp, each key fragment read from shared memory feeds two mma; with one,
+// Each warp owns kTiles x 16 query rows from the first score to the stored output. So the softmax
+// needs no exchange between warps, and the probabilities pass from the first product to the second
+// in registers. Keys and values arrive by cp.async in two stages, with one barrier per key block.
+// With two row tiles per warp, each key fragment read from shared memory feeds two mma; with one,
 // shared memory bandwidth would be the limit. Source: Dao 2023 (FlashAttention-2), algorithm 1.
 #pragma once
 
@@ -20,8 +20,9 @@ struct ForwardArguments {
   ScoreFilter filter;
 };
 
-/// Tile sizes of one kernel: queries a thread block, keys a stage, warps, thread blocks an SM is to
-/// hold. kQueryInRegisters keeps the query fragments instead of re-reading them from shared memory.
+/// Tile sizes of one kernel: queries per thread block, keys per stage, warps, thread blocks per SM.
+/// kQueryInRegisters keeps the query fragments in registers instead of re-reading them from shared
+/// memory.
 template <int kHeadDim, int kQueryRows, int kKeyRows, int kWarpCount, int kBlocksPerSm,
           bool kQueryInRegisters>
 struct ForwardShape {

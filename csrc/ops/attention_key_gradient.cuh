@@ -7,8 +7,8 @@
 
 namespace ds::cuda {
 
-/// Tiles of the dk/dv kernel: kKeyRows keys a thread block, kQueryRows queries a stage, worked on
-/// kChunkRows at a time. Keys and values are left operands, kept in registers or re-read.
+/// Tiles of the dk/dv kernel: kKeyRows keys per thread block, kQueryRows queries per stage,
+/// processed kChunkRows at a time. Keys and values are left operands, kept in registers or re-read.
 template <int kHeadDim, int kKeyRows, int kQueryRows, int kWarpCount, int kBlocksPerSm,
           int kChunkRows, bool kKeysInRegisters, bool kValuesInRegisters>
 struct KeyGradientShape {
@@ -24,8 +24,8 @@ struct KeyGradientShape {
   static_assert(kStatisticsPadding % kQueryRows == 0 && kChunkRows % 16 == 0);
 };
 
-/// The queries, douts and row statistics that one key block needs, streamed through two stages:
-/// the heads of the group one after the other, each with the tiles of rows that see a key.
+/// Queries, douts and row statistics that one key block needs, streamed through two stages. The
+/// order is head by head of the group, and within a head the tiles of rows that see a key.
 template <class T, class Shape, class Tiles>
 struct QueryStream {
   static constexpr int kD = Shape::head_dim, kRows = Shape::rows;
@@ -35,8 +35,8 @@ struct QueryStream {
   int batch, first_head;
   Tiles tiles;
   int count = tiles.count();                      // of one head
-  int next_head = 0, next_block = tiles.start();  // what load() brings next
-  int loaded = 0;                                 // the first row of what it brought last
+  int next_head = 0, next_block = tiles.start();  // the block that load() copies next
+  int loaded = 0;  // the first row of the block that load() copied last
 
   __device__ int steps() const { return count * args.sizes.group(); }
   __device__ int head_of(int step) const { return first_head + step / count; }
@@ -58,12 +58,12 @@ struct QueryStream {
     loaded = row;
     if (tiles.turn(next_block)) ++next_head;
   }
-  /// The first row of step 0, which has been loaded.
+  /// Returns the first row of step 0, which load() has copied.
   __device__ int first_row() const {
     if constexpr (Tiles::every) return tiles.begin * kRows;
     else return loaded;
   }
-  /// The first row of the next step, which has been loaded, after that of `row`.
+  /// Returns the first row of the step after that of `row`; load() has copied it.
   __device__ int row_after(int row) const {
     if constexpr (!Tiles::every) return loaded;
     row += kRows;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void start_at_minus_delta(float (&dp)[kTiles][kColumn
   }
 }
 
-/// One warp's keys and values, and the gradients it sums.
+/// One warp's keys and values, and the gradients that it accumulates.
 template <class T, class Shape, Hiding kHiding>
 struct KeyGradient {
   static constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kChunk = Shape::chunk;
@@ -112,7 +112,7 @@ struct KeyGradient {
   RowFragments<T, kTiles, kD, Shape::values_in_registers> values;
   float dk[kTiles][kD / 8][4] = {}, dv[kTiles][kD / 8][4] = {};  // dk: before the scale
 
-  /// Adds kChunk queries, the first of which is `query`; the warp's first key is `key`.
+  /// Adds kChunk queries from `query` on; the warp's first key is `key`.
   __device__ __forceinline__ void add(const T* queries, const T* douts,
                                       const RowStatistics* statistics,
                                       const Visibility<T, kHiding>& seen, int key, int query) {
@@ -135,7 +135,8 @@ struct KeyGradient {
     multiply_by_columns<T, kD>(dk, left, queries);
   }
 
-  /// Writes both gradients of the keys from `key` on; `staging` is this warp's own rows of a tile.
+  /// Writes both gradients of the keys from `key` on; `staging` is the rows of a tile that this
+  /// warp owns.
   __device__ __forceinline__ void store(const BackwardArguments<T>& args, const Work& work, int key,
                                         T* staging) const {
     const AttentionSizes& sizes = args.sizes;
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   gradient.store(args, work, key, key_tile + warp_key * kD);
 }
 
-/// Launches one shape. Its turns are of key heads, as many at a time as of query heads elsewhere.
+/// Launches one shape. A turn has as many key heads as other kernels have query heads.
 template <class T, class Shape, Hiding kHiding>
 void launch_attention_key_gradient(BackwardArguments<T> args, cudaStream_t stream) {
   const char* op = "attention_backward";

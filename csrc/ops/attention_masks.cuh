@@ -1,12 +1,11 @@
-// Block layouts, masks and dropout between queries and keys, for the attention kernels that read
-// them.
+// Block layouts, masks and dropout for the attention kernels compiled with Hiding::elements.
 #pragma once
 
 #include "attention_band.cuh"
 
 namespace ds::cuda {
 
-/// What an element of a mask adds to a score; -infinity hides.
+/// Returns the addend of a mask's element; -infinity hides.
 __device__ __forceinline__ float mask_bias(uint8_t flag) { return flag ? 0.f : -INFINITY; }
 __device__ __forceinline__ float mask_bias(float number) {
   return number < static_cast<float>(kHidingNumber) ? -INFINITY : number;
@@ -25,7 +24,8 @@ struct LaidKeys {
   __device__ bool meets(int key) const { return layout.meet(head, row, kRows, key, kKeys); }
 };
 
-/// Tiles of queries that see one of kKeys keys from `key` on, in one of `heads` heads at least.
+/// Tiles of queries that see at least one of kKeys keys from `key` on, in at least one of `heads`
+/// heads.
 template <int kRows, int kKeys>
 struct LaidRows {
   BlockLayout layout;
@@ -50,7 +50,7 @@ struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
   __device__ Visibility(const AttentionSizes& all, const ScoreFilter& filter, int batch, int head)
       : Tiles(all, filter, batch, head), head(head) {}
 
-  /// Another query head of the same row of the batch.
+  /// Moves to another query head of the same row of the batch.
   __device__ void go_to(int query_head) { head = query_head; }
 
   template <int kRows, int kKeys>
@@ -58,7 +58,7 @@ struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
     const auto band = Tiles::template key_tiles<kRows, kKeys>(row);
     return {band.spans, band.block, band.begin, band.end, {filter.layout, head, row}};
   }
-  /// For the heads from this one on that share its keys.
+  /// For this head and the next heads that share its keys.
   template <int kRows, int kKeys>
   __device__ MetTiles<kRows, LaidRows<kRows, kKeys>> row_tiles(int key) const {
     const auto band = Tiles::template row_tiles<kRows, kKeys>(key);

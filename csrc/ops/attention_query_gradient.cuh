@@ -5,7 +5,7 @@
 
 namespace ds::cuda {
 
-/// Tiles of the dq kernel: kQueryRows queries a thread block, kKeyRows keys a stage.
+/// Tiles of the dq kernel: kQueryRows queries per thread block, kKeyRows keys per stage.
 template <int kHeadDim, int kQueryRows, int kKeyRows, int kWarpCount, int kBlocksPerSm,
           int kChunkKeys, bool kInRegisters>
 struct QueryGradientShape {
@@ -18,7 +18,7 @@ struct QueryGradientShape {
   static_assert(kChunkKeys % 16 == 0);
 };
 
-/// One warp's queries and douts, and the dq it sums (before the scale).
+/// One warp's queries and douts, and the dq that it accumulates (before the scale).
 template <class T, class Shape, Hiding kHiding>
 struct QueryGradient {
   static constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kChunk = Shape::chunk;
@@ -39,7 +39,7 @@ struct QueryGradient {
       }
   }
 
-  /// Adds kChunk keys, the first of which is `first_key`; the warp's first query is `row`.
+  /// Adds kChunk keys from `first_key` on; the warp's first query is `row`.
   __device__ __forceinline__ void add(const T* keys, const T* values,
                                       const Visibility<T, kHiding>& seen, int row, int first_key) {
     float scores[kTiles][kChunk / 8][4] = {}, dp[kTiles][kChunk / 8][4];

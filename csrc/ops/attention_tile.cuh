@@ -1,4 +1,5 @@
-// What the tensor-core attention kernels share: operands, the order of work, tile loads and stores.
+// Parts that the tensor-core attention kernels share: operands, the order of work, tile loads and
+// stores.
 #pragma once
 
 #include <algorithm>
@@ -32,17 +33,17 @@ struct AttentionSizes {
   __host__ __device__ int group() const { return heads / key_heads; }
 };
 
-/// `heads` cut into as few turns as hold at most `fitting` each, all of one length: in a short last
-/// turn long tiles would start when hardly anything is left to run beside them (8 of 200 heads
-/// alone cost 11 %).
+/// Divides `heads` into the fewest equal turns of at most `fitting` heads. A short last turn would
+/// start long tiles when few others are left to overlap with them (measured: 8 of 200 heads cost 11
+/// %).
 inline int heads_in_even_turns(int64_t heads, int64_t fitting) {
   const int64_t turns = std::max<int64_t>(1, (heads + fitting - 1) / fitting);
   return static_cast<int>(std::max<int64_t>(1, (heads + turns - 1) / turns));
 }
 
-/// Which (batch, head, block) a thread block works on. Heads are taken `heads_in_turn` at a time,
-/// as many as fit in L2 together; within a turn, block 0 of every head comes first, so that callers
-/// which number blocks from the longest to the shortest end with the short ones.
+/// The (batch, head, block) of a thread block. A turn has `heads_in_turn` heads, as many as fit in
+/// L2 together. Within a turn, block 0 of every head comes first. If a caller numbers blocks from
+/// the longest to the shortest, a turn ends with the short ones.
 struct Work {
   int batch, head, block;
 
@@ -60,7 +61,7 @@ struct Work {
 };
 
 /// Starts copying `rows` rows of d elements into a swizzled tile of kRows x kD, zeros elsewhere.
-/// The caller commits and waits; the element-wise path of unaligned rows has written by then.
+/// The caller commits and waits. Unaligned rows are copied by element, before the return.
 template <int kRows, int kD, int kThreads, class T>
 __device__ __forceinline__ void load_tile(T* tile, const HeadsView<T>& view, const T* source,
                                           int rows, int d) {
@@ -121,7 +122,7 @@ __device__ __forceinline__ int last_key(const AttentionSizes& sizes, int row) {
   return sizes.causal ? min(sizes.keys - 1, row + sizes.offset()) : sizes.keys - 1;
 }
 
-/// How many blocks of kKeys keys the queries before `end_row` need.
+/// Returns how many blocks of kKeys keys the queries before `end_row` need.
 template <int kKeys>
 __device__ __forceinline__ int key_blocks(const AttentionSizes& sizes, int end_row) {
   const int keys = sizes.causal ? min(sizes.keys, end_row + sizes.offset()) : sizes.keys;
@@ -149,7 +150,7 @@ struct KeyStream {
   }
 };
 
-/// Allows a kernel `bytes` of dynamic shared memory; above 48 KiB it has to be asked for.
+/// Allows a kernel `bytes` of dynamic shared memory. CUDA requires this call above 48 KiB.
 template <class Kernel>
 void allow_shared_memory(Kernel* kernel, size_t bytes, const char* op) {
   if (bytes > 48 * 1024)

@@ -19,7 +19,7 @@ struct Cast {
   }
 };
 
-/// Moves words whatever they mean, so that one kernel serves all dtypes of a size.
+/// Moves words of any dtype, so one kernel serves all dtypes of a size.
 template <class W>
 struct Move {
   static constexpr bool accumulate = false;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kTileThreadsX* kTileThreadsY)
             static_cast<int32_t>(row0 + r) * t.out_row_stride] = tile[c][r];
 }
 
-/// The dim along which `in` is dense while `out` is not, or 0 where tiles would not help.
+/// Returns the dim along which `in` is dense and `out` is not, or 0 if tiles would not help.
 int transposed_dim(const Walk<2>& w) {
   constexpr int64_t kWorthwhile = 8;
   if (w.ndim < 2 || w.strides[0][0] != 1 || w.strides[1][0] <= 1 || w.shape[0] < kWorthwhile)

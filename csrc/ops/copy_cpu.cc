@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kOp = "copy";
 constexpr int64_t kTile = 16;  // elements; both sides of a tile stay in the L1 cache
 
-/// The dim along which `in` is dense while `out` is not, or 0 where there is none.
+/// Returns the dim along which `in` is dense and `out` is not, or 0.
 int transposed_dim(const Walk<2>& walk) {
   if (walk.strides[0][0] != 1 || walk.strides[1][0] <= 1 || walk.shape[0] < kTile) return 0;
   for (int d = 1; d < walk.ndim; ++d)
@@ -46,7 +46,7 @@ void transpose(W* out, const W* in, const Walk<2>& walk, int dim, CpuContext& ct
                         });
 }
 
-/// Moves words of the element's size, whatever they mean.
+/// Moves words of the element's size; the dtype does not matter.
 template <class W>
 void move(const Copy& op, const Walk<2>& walk, CpuContext& ctx) {
   W* const out = op.out.as<W>();

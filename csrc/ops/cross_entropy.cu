@@ -1,4 +1,4 @@
-// Cross-entropy on the GPU: a block per row, one pass over the logits each way.
+// Cross-entropy on the GPU: a block per row. Forward and backward each read the logits once.
 #include "cross_entropy.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -27,22 +27,23 @@ struct OnlineSum {
     sum *= power_of_two((max - other) * kLog2e);
     max = other;
   }
-  /// What add() needs of the present maximum; while there is none, every x is -inf or NaN.
+  /// Returns the shift by the present maximum that add() takes. Without a maximum, every x is -inf
+  /// or NaN.
   __device__ __forceinline__ float shift() const { return max == -INFINITY ? 0.0f : -max * kLog2e; }
   __device__ __forceinline__ void add(float x, float shift) {
     sum += power_of_two(fmaf(x, kLog2e, shift));
   }
 };
 
-/// What a loss without options asks of the logits beside their sum of exponentials.
+/// Extra statistics of a loss without options: only the sum of exponentials is needed.
 struct NothingElse {
   __device__ __forceinline__ void add(float) {}
   __device__ __forceinline__ bool may_be_beaten(float) const { return false; }
   __device__ __forceinline__ void compare(float, int64_t) {}
 };
 
-/// What smoothing and accuracy ask: the sum of the logits, and whether a class is chosen before the
-/// target, which is the case for a larger logit anywhere and an equal one at a smaller column.
+/// Extra statistics for smoothing and accuracy: the sum of the logits, and whether another class
+/// beats the target. A larger logit beats it anywhere, an equal logit at a smaller column.
 struct Whole {
   float own;
   int64_t label;
@@ -50,7 +51,8 @@ struct Whole {
   bool is_beaten = false;
 
   __device__ __forceinline__ void add(float x) { sum += x; }
-  /// Whether one of some logits, of which `largest` is the largest, may change the answer: seldom.
+  /// Returns whether any of several logits may change the result; `largest` is the largest of them.
+  /// Rarely true.
   __device__ __forceinline__ bool may_be_beaten(float largest) const {
     return !is_beaten && largest >= own;
   }
@@ -66,7 +68,7 @@ __device__ __forceinline__ int64_t unaligned_head(const T* row, int64_t columns)
   return head < columns ? head : columns;
 }
 
-/// The thread's part of the row's sum of exponentials; `rest` sees each of its logits.
+/// Returns the thread's part of the row's sum of exponentials; `rest` receives each of its logits.
 template <class T, class Rest>
 __device__ __forceinline__ OnlineSum row_sum(const T* row, int64_t columns, Rest& rest) {
   constexpr int N = kPacket<T>;
@@ -136,7 +138,7 @@ struct Loss {
   int64_t columns, row_stride, ignore_index;
   int64_t first, classes;
 
-  /// Whether `label` is a class, and whether its column is here.
+  /// Returns whether `label` is a class, and whether this rank has its column.
   __device__ __forceinline__ bool is_class(int64_t label) const {
     return label >= 0 && label < classes;
   }
@@ -145,7 +147,8 @@ struct Loss {
   }
 };
 
-/// Rows run from the last to the first: the GEMM before has just written the last.
+/// Rows run from the last to the first: the previous GEMM has just written the last rows, so they
+/// are in L2.
 template <class T, class I>
 __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Loss<T, I> op) {
   const int64_t n = gridDim.x - 1 - blockIdx.x, label = op.target[n];

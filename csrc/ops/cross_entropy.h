@@ -1,32 +1,30 @@
-// Cross-entropy over logits and its gradient, without ever storing the probabilities.
+// Cross-entropy over logits and its gradient. Probabilities are never stored.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]), lse = log sum exp of the
-/// row and s the smoothing, which gives all classes alike that share of the target (Szegedy et al.
-/// 2016); both 0 where target[n]
-/// == ignore_index. f32 inside (f64 for f64). A target that is neither a class nor ignore_index is
-/// DS_INDEX on the CPU and NaN on the GPU.
+/// losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]). lse is log sum exp of the
+/// row. s is the smoothing: all classes get an equal share of it (Szegedy et al. 2016). Loss and
+/// lse are 0 where target[n] == ignore_index. f32 inside (f64 for f64). A target that is neither a
+/// class nor ignore_index throws DS_INDEX on the CPU and gives NaN on the GPU.
 ///
-/// Where the V columns are the classes from `first` on of `classes`, lse is that of these columns,
-/// and losses[n] is lse[n] without this part's share of (1 - s) logits[n, target[n]] + s
-/// sum(logits[n]) / classes, whose first term is 0 where the target is another class; correct[n] is
-/// then 0.
-/// FLOPs: 1 per element of logits.
+/// Vocabulary parallel: the V columns may be the classes from `first` on of `classes`. Then lse
+/// covers these columns only. losses[n] is lse[n] without this rank's share of (1 - s) logits[n,
+/// target[n]] + s sum(logits[n]) / classes. The first term is 0 if another rank has the target.
+/// correct[n] is 0. FLOPs: 1 per element of logits.
 struct CrossEntropy {
   View logits;  // [N, V], last stride 1, any row stride; floating
   View target;  // [N] i32 or i64, contiguous
   View losses;  // [N] f32 (f64 for f64)
   View lse;     // [N] f32 (f64 for f64)
   OptionalView
-      correct;  // [N] i64: 1 where the target is the row's first maximum, 0 elsewhere and for NaN
+      correct;  // [N] i64: 1 if the target is the row's first maximum, else 0; 0 for rows with NaN
   double smoothing;
   int64_t ignore_index;
   int64_t first;    // class of the first column
-  int64_t classes;  // all that there are; 0: those of the columns
+  int64_t classes;  // number of all classes; 0: the number of columns
 };
 
 /// `logits` is [N, V] and `target` [N].
@@ -44,7 +42,7 @@ inline void require_share(const char* name, double smoothing) {
   throw Error("DS_ARGUMENT", name, "smoothing in [0, 1]", text(smoothing));
 }
 
-/// How many classes there are, wherever their logits lie.
+/// Returns the number of classes over all ranks.
 template <class Op>
 int64_t all_classes(const Op& op) {
   return op.classes ? op.classes : op.logits.shape[1];
@@ -72,9 +70,9 @@ inline void check(const CrossEntropy& op) {
   check_classes(kOp, op);
 }
 
-/// dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0], s the
-/// smoothing; rows with ignore_index become 0. Of a part of the classes, lse is that of all.
-/// FLOPs: 2 per element of dlogits.
+/// dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0], where s is the
+/// smoothing. Rows with ignore_index become 0. If the columns are a part of the classes, lse must
+/// cover all classes. FLOPs: 2 per element of dlogits.
 struct CrossEntropyBackward {
   View logits;   // [N, V]
   View target;   // [N]
@@ -84,7 +82,7 @@ struct CrossEntropyBackward {
   double smoothing;
   int64_t ignore_index;
   int64_t first;    // class of the first column
-  int64_t classes;  // all that there are; 0: those of the columns
+  int64_t classes;  // number of all classes; 0: the number of columns
 };
 
 inline void check(const CrossEntropyBackward& op) {

@@ -21,7 +21,8 @@ int64_t rows_per_task(int64_t width) {
 /// A row that is not counted; no column has this number.
 constexpr int64_t kIgnored = std::numeric_limits<int64_t>::min();
 
-/// The column of a row's target: outside the columns where another part has it, or kIgnored.
+/// Returns the column of a row's target. It lies outside the columns if another rank has it;
+/// kIgnored if not counted.
 template <class I, class Op>
 int64_t column_of(const char* name, const Op& op, int64_t row) {
   const int64_t t = static_cast<int64_t>(op.target.template as<I>()[row]);
@@ -32,16 +33,16 @@ int64_t column_of(const char* name, const Op& op, int64_t row) {
               text(t, " at row ", row), "Check the tokens against the vocabulary size.");
 }
 
-/// What the first pass over a row of logits leaves.
+/// Results of the first pass over a row of logits.
 template <class C>
 struct RowFacts {
   C largest = -std::numeric_limits<C>::infinity();
   double sum = 0;          // of all logits, when `whole`
-  bool is_beaten = false;  // whether a class is chosen before the target, when `whole`
+  bool is_beaten = false;  // whether another class beats the target, if `whole`
 };
 
-/// The largest of n logits; with `whole` the rest as well, for the target's column `t` with the
-/// logit `own`.
+/// Returns the largest of n logits. With `whole` it also collects the other facts, for the target's
+/// column `t` with the logit `own`.
 template <class T, class C>
 RowFacts<C> facts_of(const T* x, int64_t n, int64_t t, C own, bool whole) {
   C block[kBlock];
@@ -58,7 +59,7 @@ RowFacts<C> facts_of(const T* x, int64_t n, int64_t t, C own, bool whole) {
   return facts;
 }
 
-/// log(sum(exp(x))) of n logits whose maximum is `largest`; block sums are collected in f64.
+/// Returns log(sum(exp(x))) of n logits with maximum `largest`; block sums are added in f64.
 template <class T>
 compute_t<T> log_sum_exp(const T* x, int64_t n, compute_t<T> largest) {
   using C = compute_t<T>;

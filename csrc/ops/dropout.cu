@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kWords = 4, kThreads = 256;
 
-/// Dropout's numbers as the kernel sees them.
+/// Dropout's parameters for the kernel.
 struct Draw {
   uint64_t seed, offset;
   int64_t sample, rank, ranks;
@@ -18,8 +18,8 @@ struct Draw {
   bool accumulate;
 };
 
-/// The words of the elements first .. first + 3; kBlocks: they are one Philox block, as samples and
-/// rows of a part are made of whole ones.
+/// The words of the elements first .. first + 3. With kBlocks they are one Philox block, because
+/// samples and rows of a part are multiples of 4.
 template <bool kBlocks>
 __device__ __forceinline__ Philox4 words_of(const Draw& d, int64_t first) {
   const auto place = [&](int64_t i) {

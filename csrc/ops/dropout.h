@@ -1,16 +1,15 @@
-// Dropout whose mask is a function of (seed, offset, place of an element), so that it replays
-// identically.
+// Dropout with a mask that is a function of (seed, offset, index of an element), so a replay drops
+// the same elements.
 #pragma once
 
 #include "part.h"
 
 namespace ds {
 
-/// out = unit_float(word of an element's place) >= p ? in / (1 - p) : 0. The backward is the same
-/// op on the gradient. The elements are a Part of a tensor, all of it or the channels or tokens of
-/// one rank. Of the tensor's samples that `ranks` ranks deal out among themselves, this one has
-/// each `ranks`-th: its s-th is number s * ranks + rank of them, and draws what it would where one
-/// rank has them all.
+/// out = unit_float(word of an element's index) >= p ? in / (1 - p) : 0. The backward is the same
+/// op on the gradient. The elements are a Part of a tensor: all of it, or the channels or tokens of
+/// one rank. `ranks` ranks split the samples of the tensor round-robin: the s-th sample of this
+/// rank has the number s * ranks + rank. Its mask equals the mask of that sample on a single rank.
 struct Dropout {
   View in;   // contiguous, floating
   View out;  // same shape and dtype; may be in itself
@@ -46,7 +45,7 @@ inline void check(const Dropout& op) {
   check_part(kOp, part_of(op));
 }
 
-/// The place of element i of a tensor of this rank's samples among those of all ranks.
+/// Returns the index among the samples of all ranks of element i of this rank's samples.
 DS_HOST_DEVICE int64_t dropout_place(int64_t i, int64_t sample, int64_t rank, int64_t ranks) {
   return ranks == 1 ? i : i + (i / sample * (ranks - 1) + rank) * sample;
 }

@@ -6,7 +6,7 @@
 namespace ds::cpu {
 namespace {
 
-/// keep[i] = 1 or 0 for n elements that lie at `place` and after it in the stream.
+/// keep[i] = 1 or 0 for n elements from index `place` of the stream on.
 void draw(const Dropout& op, int64_t place, int64_t n, uint8_t* keep) {
   const float p = static_cast<float>(op.p);
   for (int64_t i = 0; i < n;) {
@@ -17,8 +17,7 @@ void draw(const Dropout& op, int64_t place, int64_t n, uint8_t* keep) {
   }
 }
 
-/// keep[i] = 1 or 0 for the elements first .. first + n - 1, by runs that follow each other in the
-/// stream.
+/// keep[i] = 1 or 0 for the elements first .. first + n - 1, by contiguous runs of the stream.
 void draw_mask(const Dropout& op, int64_t first, int64_t n, uint8_t* keep) {
   const Part part = part_of(op);
   for (int64_t i = 0; i < n;) {

@@ -9,7 +9,8 @@
 namespace ds::cuda {
 namespace {
 
-/// What an op writes: its value, plus the old contents when it accumulates, rounded once.
+/// Returns the value that an op writes: the result, plus the old contents when it accumulates,
+/// rounded once.
 template <class T, class C>
 __device__ __forceinline__ T settle(bool accumulate, T old, C value) {
   return narrow<T>(accumulate ? widen(old) + value : value);
@@ -38,7 +39,7 @@ struct UnaryGradient {
   }
 };
 
-/// Functions that networks seldom use share a kernel, which keeps the library small.
+/// Rarely used functions share one kernel, which keeps the library small.
 constexpr bool is_seldom(UnaryOp op) { return op > UnaryOp::gelu_erf; }
 constexpr int kSeldomWidth = 2;
 
@@ -81,7 +82,7 @@ struct SeldomGradient {
   }
 };
 
-/// The op is chosen per item, not per element: a uniform branch that memory traffic hides.
+/// The op is selected per item, not per element: a uniform branch that memory traffic hides.
 template <class T>
 struct Arithmetic {
   bool accumulate;
@@ -109,7 +110,7 @@ struct Arithmetic {
   }
 };
 
-/// pow and atan2, which floating dtypes alone have.
+/// pow and atan2, for floating dtypes only.
 template <class T>
 struct Transcendental {
   bool accumulate, power;
@@ -166,7 +167,7 @@ struct Affine {
   }
 };
 
-/// Over words of the element's size, since selection never looks inside.
+/// Works on words of the element's size, because selection never interprets them.
 template <class W>
 struct Select {
   static constexpr bool accumulate = false;

@@ -65,7 +65,7 @@ void comparison(const Compare& op, CpuContext& ctx) {
   unknown("compare", "a comparison", static_cast<int32_t>(op.op));
 }
 
-/// Moves words of the element's size, since selection never looks inside.
+/// Moves words of the element's size, because selection never interprets them.
 template <class W>
 void select(const Where& op, CpuContext& ctx) {
   const View* const views[4] = {&op.out, &op.condition, &op.a, &op.b};

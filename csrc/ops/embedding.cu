@@ -1,5 +1,4 @@
-// Embedding lookup on the GPU, and its gradient by a stable sort and sums in order, without
-// atomics.
+// Embedding lookup on the GPU. The gradient uses a stable sort and ordered sums, without atomics.
 #include "embedding.h"
 
 #include <algorithm>
@@ -14,7 +13,7 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 
-/// What a bad index reads: NaN where there is one, else 0.
+/// Returns the result of a bad index: NaN if the dtype has one, else 0.
 template <class T>
 __device__ __forceinline__ T missing() {
   if constexpr (std::is_integral_v<T>) return T{0};
@@ -40,9 +39,9 @@ __global__ void __launch_bounds__(kMaxThreads)
 
 // -------------------------------------------------------------------------------------------------
 // Backward. Positions are sorted by index, stably, so that each index is one segment in ascending
-// order. Blocks take tiles of kTile sorted positions; a segment inside a tile is finished there,
-// one that crosses borders leaves an f32 fragment per tile, and a second kernel adds the fragments
-// in order.
+// order. Blocks take tiles of kTile sorted positions. The block of a tile finishes the segments
+// inside it. A segment that crosses tiles leaves an f32 fragment per tile, and a second kernel adds
+// the fragments in order.
 
 constexpr uint32_t kTile = 64;
 constexpr int kLookAhead = 8;
@@ -62,7 +61,7 @@ struct Segments {
   const T* dout;
   T* dweight;
   const uint32_t *keys, *positions;  // [n], sorted by key
-  float* fragments;                  // [tiles, 2, C]: of a tile's first and of its last segment
+  float* fragments;                  // [tiles, 2, C]: sums of a tile's first and last segment
   int64_t columns;
   uint32_t n, rows;
   bool accumulate;
@@ -129,8 +128,8 @@ __global__ void __launch_bounds__(kMaxThreads) sum_tiles_kernel(Segments<T> s) {
   }
 }
 
-/// For the tile in which a border-crossing segment began: its last fragment plus the first
-/// fragments of the tiles that follow, in order.
+/// For the tile where a border-crossing segment begins: adds its last fragment and the first
+/// fragments of the next tiles, in order.
 template <int N, class T>
 __global__ void __launch_bounds__(kMaxThreads) join_tiles_kernel(Segments<T> s) {
   const uint32_t tile = blockIdx.x, first = tile * kTile, next = first + kTile;

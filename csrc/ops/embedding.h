@@ -5,8 +5,8 @@
 
 namespace ds {
 
-/// out[n] = weight[index[n]]. An index outside [0, V) is DS_INDEX on the CPU; on the GPU it reads
-/// row 0 and the result is NaN (floating) so that the mistake shows.
+/// out[n] = weight[index[n]]. An index outside [0, V) throws DS_INDEX on the CPU. The GPU reads row
+/// 0 and gives NaN (floating), so that the mistake shows.
 struct Embedding {
   View weight;  // [V, C], last stride 1
   View index;   // [N] i32 or i64, contiguous

@@ -27,8 +27,8 @@ struct Choices {
   }
 };
 
-/// Choices of this block by warp and group, and how many of a choice's group are before it in its
-/// warp. A group's count is written by the first lane that has it.
+/// Counts the choices of this block by warp and group, and the earlier choices of the same group in
+/// the warp. The first lane with a group writes its count.
 __device__ __forceinline__ int count_chunk(int (&by_warp)[kWarps][kMost], int groups, int group) {
   for (int i = threadIdx.x; i < kWarps * groups; i += kThreads) by_warp[i / groups][i % groups] = 0;
   __syncthreads();
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) dweights[choice] = slope;
 }
 
-/// body(width) with the widest packet that rows of `width` elements at all of `pointers` allow.
+/// Calls body(width) with the widest packet that rows of `width` elements and all `pointers` allow.
 template <class T, class Body, class... Pointers>
 void in_packets(int64_t width, Body&& body, const Pointers*... pointers) {
   const bool wide = width % kPacket<T> == 0 && (aligned_for<kPacket<T>>(pointers) && ...);

@@ -1,4 +1,4 @@
-// Rows sorted by expert: where each token's choices go, and how their results come together again.
+// Rows sorted by expert: scatters each token's choices to experts and combines their results.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -6,14 +6,14 @@
 
 namespace ds {
 
-/// Sorts the choices of T tokens by expert; those of one expert stay in the order of the tokens.
-/// Group g is expert first + g and has the rows from offsets[g] to offsets[g + 1]. Choices of other
-/// experts, which another rank has, are in no group. Nothing waits for the host.
+/// Sorts the choices of T tokens by expert; the choices of one expert keep the order of the tokens.
+/// Group g is expert first + g with the rows from offsets[g] to offsets[g + 1]. Choices of experts
+/// on other ranks belong to no group. The host does not wait.
 struct GroupRows {
   View ids;      // [T, k] i32, contiguous
   View offsets;  // [groups + 1] i32, contiguous; at most 512 groups
-  View rows;     // [T k] i32, contiguous: the token of each row; -1 behind the last group
-  View places;   // [T, k] i32, contiguous: the row of each choice; -1 for one of no group
+  View rows;     // [T k] i32, contiguous: the token of each row; -1 after the last group
+  View places;   // [T, k] i32, contiguous: the row of each choice; -1 for a choice in no group
   int64_t first;
 };
 
@@ -42,9 +42,9 @@ inline void check(const GroupRows& op) {
   if (op.first < 0) throw Error("DS_ARGUMENT", kOp, "a first expert of 0 or more", text(op.first));
 }
 
-/// out[t] (+)= the sum over a token's choices j of weights[t, j] y[places[t, j]], in their order;
-/// f32 inside (f64 for f64), rounded once. A place of -1 gives nothing. One at or behind the last
-/// row is DS_INDEX on the CPU; the GPU leaves it out.
+/// out[t] (+)= the sum over a token's choices j of weights[t, j] y[places[t, j]], in order of j;
+/// f32 inside (f64 for f64), rounded once. A place of -1 adds nothing. A place at or after the last
+/// row throws DS_INDEX on the CPU; the GPU skips it.
 struct CombineRows {
   View y;                // [rows, C], floating, contiguous
   View places;           // [T, k] i32, contiguous
@@ -74,10 +74,10 @@ inline void check(const CombineRows& op) {
 }
 
 /// dy[places[t, j]] = weights[t, j] dout[t], and dweights[t, j] = dout[t] . y[places[t, j]], which
-/// is 0 for a place of -1. Rows of dy that are nobody's place stay as they are.
+/// is 0 for a place of -1. Rows of dy without a place are unchanged.
 struct CombineRowsBackward {
   View y;         // the forward's
-  View places;    // the forward's: no two alike
+  View places;    // the forward's, without duplicates
   View weights;   // [T, k] f32 (f64 for f64), contiguous
   View dout;      // [T, C], y's dtype, contiguous
   View dy;        // as y

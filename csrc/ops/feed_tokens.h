@@ -1,14 +1,13 @@
-// Tokens that a step reads where the step before has left them, so that no host has to hand them
-// on.
+// Reads the tokens of a step from the result of the previous step on the device, without the host.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// out[n] = tokens[n], or where that is negative previous[-1 - tokens[n]], or 0 where that is
-/// negative too: a step that has sampled nothing (SampleTokens) says so to the host. A place
-/// outside `previous` is DS_INDEX on the CPU; the GPU reads nothing there and gives 0.
+/// out[n] = tokens[n] if it is not negative, else previous[-1 - tokens[n]]. If that is negative
+/// too, out[n] = 0: SampleTokens writes a negative token for an error, which the host reads. An
+/// index outside `previous` throws DS_INDEX on the CPU; the GPU does not read there and gives 0.
 struct FeedTokens {
   View tokens;    // [N] i32
   View previous;  // [P] i32

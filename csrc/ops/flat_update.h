@@ -1,4 +1,4 @@
-// What ops that update a flat range of parameters require of their operands.
+// Preconditions of ops that update a flat range of parameters.
 #pragma once
 
 #include <initializer_list>
@@ -7,7 +7,7 @@
 
 namespace ds {
 
-/// `values` are f32 like `master`: the master weights themselves, and states kept beside them.
+/// Checks that `values` are f32 like `master`: master weights and optimizer states.
 inline void check_states(const char* op, const View& master,
                          std::initializer_list<const View*> values) {
   for (const View* v : values) {
@@ -17,7 +17,7 @@ inline void check_states(const char* op, const View& master,
   }
 }
 
-/// AdamW's moments: f32 like `master`, or both bf16, see core/bf16_moments.h. `like` has their
+/// Checks AdamW's moments: f32 like `master`, or both bf16 (core/bf16_moments.h). `like` has their
 /// shape.
 inline void check_moments(const char* op, const View& like, const View& m, const View& v) {
   for (const View* one : {&m, &v}) {
@@ -30,28 +30,28 @@ inline void check_moments(const char* op, const View& like, const View& m, const
   require_same_dtype(op, m, v);
 }
 
-/// `v` has an element of f32, f16 or bf16 for each of `master`: a gradient, a direction, the
-/// model's weights.
+/// Checks that `v` has an f32, f16 or bf16 element for each element of `master`: a gradient, a
+/// direction, or the model's weights.
 inline void check_elements(const char* op, const View& master, const View& v, const char* name) {
   require_same_shape(op, master, v);
   require_narrow(op, v, name);
   require_contiguous(op, v, name);
 }
 
-/// `v` is what GradientControl writes.
+/// Checks that `v` has the shape and dtype of the output of GradientControl.
 inline void check_control(const char* op, const View& v) {
   require_list(op, v, 4, DType::f32, "control");
 }
 
-/// `starts` is [segments + 1] i64, for ranges of n elements; that it climbs from 0 to n, the CPU's
-/// body checks.
+/// Checks that `starts` is [segments + 1] i64. Only the CPU back end checks that it increases from
+/// 0 to n.
 inline void check_segments(const char* op, const View& starts, int64_t n) {
   DS_CHECK_SHAPE(starts.dtype == DType::i64 && starts.numel() > (n > 0 ? 1 : 0), op,
                  "starts [segments + 1] i64", starts.describe());
   require_contiguous(op, starts, "starts");
 }
 
-/// An op with the fields master, grad, weight and control beside its `states`.
+/// Checks an op with the fields master, grad, weight and control, and its `states`.
 template <class Op>
 void check_update(const char* name, const Op& op, std::initializer_list<const View*> states) {
   check_states(name, op.master, {&op.master});

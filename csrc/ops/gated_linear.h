@@ -1,14 +1,14 @@
-// The first half of Llama's feed-forward block in one: a linear layer whose outputs are gates and
-// what they multiply. Source: Shazeer 2020.
+// First half of Llama's feed-forward block as one op: gate and up projections and SwiGLU. Source:
+// Shazeer 2020.
 #pragma once
 
 #include "quantized_linear.h"
 
 namespace ds {
 
-/// out = silu(gate) * up, where gate is the first half of the columns of x W^T (+ bias) and up the
-/// second one: the bits of Matmul with Swiglu behind it, which rounds both to out's dtype. On the
-/// GPU one row of 16 bits is one kernel.
+/// out = silu(gate) * up. gate is the first half of the columns of x W^T (+ bias), up the second
+/// half. The bits equal Matmul followed by Swiglu: both halves are rounded to out's dtype. On the
+/// GPU one kernel computes one row of a 16-bit dtype.
 struct GatedLinear {
   View x;             // [rows, inputs] floating, contiguous
   View weight;        // [2 hidden, inputs], x's dtype, contiguous
@@ -16,7 +16,7 @@ struct GatedLinear {
   View out;           // [rows, hidden], x's dtype, contiguous
 };
 
-/// What both have alike.
+/// Preconditions of both ops.
 template <class Op>
 void check_gated(const char* name, const Op& op) {
   DS_CHECK_SHAPE(op.x.ndim == 2, name, "x [rows, inputs]", op.x.describe());
@@ -41,9 +41,9 @@ inline void check(const GatedLinear& op) {
   require_contiguous(kOp, op.weight, "weight");
 }
 
-/// The same with weights as QuantizedLinear has them. On the GPU one row of 16 bits is one kernel,
-/// where codes are symmetric and steps of x's dtype, of a row or of 2^n inputs from 32 on (64 with
-/// 8 bits).
+/// As GatedLinear, with the weights of QuantizedLinear. On the GPU one kernel computes one row of a
+/// 16-bit dtype if the codes are symmetric and scales have x's dtype. A scale covers a row or 2^n
+/// inputs, at least 32 (64 with 8 bits).
 struct QuantizedGatedLinear {
   View x;             // [rows, inputs] f32, f16 or bf16, contiguous
   View packed;        // [2 hidden, ceil(inputs / (32 / bits))] i32, contiguous
@@ -63,7 +63,7 @@ inline void check(const QuantizedGatedLinear& op) {
                 op.x.shape[1]);
 }
 
-/// [rows, 2 hidden] of `out` at `data`, and the halves that Swiglu takes of it.
+/// The [rows, 2 hidden] columns of `out` at `data`, and the two halves that Swiglu reads.
 struct GatedColumns {
   View both, gate, up;
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// The line of `size` elements along the gathered dim that an item looks into.
+/// The line of `size` elements along the gathered dim that an item reads.
 struct Line {
   int64_t size, stride;
 };

@@ -14,8 +14,7 @@ struct Gather {
   int64_t dim;
 };
 
-/// `index` chooses, for each element of `part`, the place along `dim` of `whole` that it belongs
-/// to.
+/// For each element of `part`, `index` selects the position along `dim` of `whole`.
 inline void check_places(const char* name, const View& whole, const View& index, const View& part,
                          int64_t dim) {
   require_same_shape(name, part, index);

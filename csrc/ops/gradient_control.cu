@@ -1,4 +1,5 @@
-// Gradient norm and clipping on the GPU: a two-phase sum of squares and one thread that decides.
+// Gradient norm and clipping on the GPU: a two-phase sum of squares, then one thread computes the
+// control values.
 #include "gradient_control.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Gradient norm, clipping and the overflow check, kept on the device so that no step waits for the
-// host.
+// Gradient norm, clipping and the overflow check. All stay on the device, so the host does not
+// wait.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -19,20 +19,21 @@ inline void check(const SumOfSquares& op) {
   require_list("sum_of_squares", op.out, 1, DType::f32, "out");
 }
 
-/// From the units' sums of squares of gradients that carry the factor loss_scale:
-///   norm = sqrt(sum(partials)) / loss_scale;  clip = max_norm > 0 ? max(1, (norm + 1e-6) /
-///   max_norm) : 1 control = { 1 / (loss_scale * clip), apply, norm, finite }
-/// finite is 1 when the sum is finite; apply is 1 unless `skip_nonfinite` and finite is 0.
+/// From the units' sums of squares of gradients, which carry the factor loss_scale:
+///     norm = sqrt(sum(partials)) / loss_scale;
+///     clip = max_norm > 0 ? max(1, (norm + 1e-6) / max_norm) : 1;
+///     control = { 1 / (loss_scale * clip), apply, norm, finite }.
+/// finite is 1 if the sum is finite. apply is 0 if `skip_nonfinite` is set and finite is 0, else 1.
 /// Source: DeepSpeed's clipping formula.
 struct GradientControl {
-  View partials;  // [k] f32, or [r, k] whose rows may lie apart: summed row by row
+  View partials;  // [k] f32, or [r, k] with any row stride: summed row by row
   View control;   // [4] f32
   double loss_scale;
   double max_norm;
   bool skip_nonfinite;
 };
 
-/// Where the sums of a GradientControl are.
+/// Memory layout of the partial sums of a GradientControl.
 struct PartialRows {
   int64_t count, width, apart;
 };

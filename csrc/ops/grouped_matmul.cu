@@ -1,5 +1,5 @@
-// Products of ragged groups on the GPU: one launch whose grid depends on shapes alone, so that the
-// host never learns how long the groups are. Tensor cores for 16-bit types, else plain tiles.
+// Products of ragged groups on the GPU in one launch. The grid depends on shapes only, so the host
+// never needs the lengths of the groups. 16-bit types use tensor cores, others plain tiles.
 #include "grouped_matmul.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -9,7 +9,7 @@
 namespace ds::cuda {
 namespace {
 
-/// Which operands lie with the summed dim along their rows.
+/// The layout of the operands along the summed dim.
 enum class Form {
   rows_by_rows,        // out[r, n] = a[r, :] . b[n, :]
   rows_by_columns,     // out[r, n] = a[r, :] . b[:, n]
@@ -34,8 +34,8 @@ struct Tile {
   int64_t begin, end;
 };
 
-/// Tile number `index` of the groups' rows in pieces of `height`; a group without rows has none.
-/// Every warp finds it by itself.
+/// Finds tile number `index`, where the rows of each group are cut into tiles of `height`; a group
+/// without rows has no tile. Each warp computes this without other warps.
 template <class T>
 __device__ __forceinline__ bool find_tile(const Product<T>& p, int64_t index, int height,
                                           Tile& tile) {
@@ -73,7 +73,8 @@ __device__ __forceinline__ bool find_tile(const Product<T>& p, int64_t index, in
   return false;
 }
 
-/// At most so many tiles: each group may end in one that is not full, and so may the rows behind.
+/// Upper bound of the number of tiles: each group and the rows after the last group may end in a
+/// partial tile.
 int64_t most_tiles(int64_t rows, int64_t groups, int64_t height) {
   const int64_t partial = rows < groups + 1 ? rows : groups + 1;
   return rows / height + partial;
@@ -88,7 +89,7 @@ __device__ __forceinline__ int64_t source_row(const Product<T>& p, int64_t row) 
 }
 
 /// Sizes of a tensor-core block: kWarpRows x kWarpColumns warps, each with 16 kTiles x 8 kColumns
-/// of the result; kDepth of the summed dim at a time, kStages of them under way.
+/// of the result. kDepth is the step along the summed dim, with kStages steps in flight.
 template <int kWarpRows_, int kWarpColumns_, int kTiles_, int kColumns_, int kStages_>
 struct Shape {
   static constexpr int kWarpRows = kWarpRows_, kWarpColumns = kWarpColumns_;
@@ -102,8 +103,8 @@ struct Shape {
 using Wide = Shape<4, 2, 2, 8, 3>;  // 128 x 128: training and long prompts
 using Flat = Shape<1, 4, 1, 2, 4>;  // 16 x 64: a few rows per expert, bound by memory
 
-/// Copies [kLines, kLength] to shared memory; line i lies at source(i), null for zeros. Of a line,
-/// `length` elements are there.
+/// Copies [kLines, kLength] to shared memory. Line i starts at source(i); null gives zeros. Each
+/// line has `length` valid elements.
 template <class T, int kLines, int kLength, int kThreads, class Source>
 __device__ __forceinline__ void copy_tile(T* shared, const T* somewhere, int64_t length,
                                           Source source) {
@@ -169,7 +170,7 @@ __device__ __forceinline__ void multiply_rows_by_columns(
   }
 }
 
-/// What a block sums: rows of out (columns_by_columns: columns of dout) from `row`, columns from
+/// The work of a block: rows of out (columns_by_columns: columns of dout) from `row`, columns from
 /// `column`, over `depth` elements (rows) of the summed dim.
 template <class T, Form kForm, class S>
 struct Block {

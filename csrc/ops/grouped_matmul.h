@@ -1,4 +1,4 @@
-// Products of ragged groups of rows, each with a matrix of its own: the linear layers of experts.
+// Products of ragged groups of rows. Each group has its own matrix: the linear layers of experts.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -6,11 +6,11 @@
 
 namespace ds {
 
-/// Row r of out, which is in group g where offsets[g] <= r < offsets[g + 1], is x[rows[r]] w[g]^T,
-/// or x[rows[r]] w[g] where `plain`; f32 accumulation (f64 for f64), one rounding. A row of -1 is
-/// one of zeros, and so are rows of out behind the last group. The sizes of groups stay on the
-/// device. Offsets that do not ascend from 0 to at most R, and rows outside of x are DS_INDEX on
-/// the CPU; the GPU reads nothing out of place. Source: Gale et al. 2022 (MegaBlocks).
+/// Row r of out belongs to group g where offsets[g] <= r < offsets[g + 1]. It is x[rows[r]] w[g]^T,
+/// or x[rows[r]] w[g] if `plain` is set; f32 accumulation (f64 for f64), one rounding. A row index
+/// of -1 stands for a row of zeros. Rows of out after the last group are zeros. The sizes of groups
+/// stay on the device. The CPU throws DS_INDEX if offsets do not ascend from 0 to at most R, or if
+/// a row is outside x; the GPU never reads out of bounds. Source: Gale et al. 2022 (MegaBlocks).
 struct GroupedMatmul {
   View x;             // [X, K], floating, contiguous; X = R without rows
   OptionalView rows;  // [R] i32, contiguous; absent: row r of x
@@ -51,7 +51,7 @@ inline void check(const GroupedMatmul& op) {
   check_group_weight(kOp, op.x, op.weight, op.offsets, op.plain ? k : n, op.plain ? n : k);
 }
 
-/// dweight[g] (+)= the sum over the group's rows r of dout[r]^T x[rows[r]]; a group without rows
+/// dweight[g] (+)= the sum over the group's rows r of dout[r]^T x[rows[r]]. A group without rows
 /// has the gradient 0. Bad indices as in GroupedMatmul.
 struct GroupedWeightGradient {
   View dout;          // [R, N], floating, contiguous

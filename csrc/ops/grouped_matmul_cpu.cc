@@ -51,7 +51,7 @@ void require_groups(const char* op, const View& x, const OptionalView& rows, con
     if (rows.as<int32_t>()[r] != -1) require_index(op, rows.as<int32_t>()[r], x.shape[0], "x");
 }
 
-/// Rows first .. first + count of the sorted x, gathered where they lie apart.
+/// Rows first .. first + count of the sorted x, gathered if they are not contiguous.
 View rows_of(const View& x, const OptionalView& rows, int64_t first, int64_t count,
              std::vector<char>& gathered) {
   const int64_t width = x.shape[1];

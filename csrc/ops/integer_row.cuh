@@ -1,12 +1,13 @@
-// The product of one row with codes of 8 or 4 bits by integers on tensor cores, where codes are
-// operands as they lie in memory: what takes as long as memory otherwise is making weights of them.
+// The product of one row with 8- or 4-bit codes in integer arithmetic on tensor cores. Codes are
+// operands as stored, because converting codes to weights takes as long as reading them.
 //
-// A number of x is three signed digits of 8 bits below the largest magnitude near it, so products
-// and sums are exact. mma takes 16 by 32 bytes on the left, which are 8 neighbouring segments of
-// two outputs: a lane reads 16 bytes of each output, a warp 512 bytes. The columns of the right
-// operand are a digit of the same segments of x, and what is wanted is the diagonal, a segment by
-// itself. The other seven eighths cost less than what memory loses where outputs are read in short
-// pieces.
+// A number of x is three signed 8-bit digits, scaled by the largest magnitude of its segment, so
+// products and sums are exact.
+// 1. The left operand of mma is 16 by 32 bytes: 8 neighbouring segments of two outputs. A lane
+//    reads 16 bytes of each output, a warp 512 bytes.
+// 2. The columns of the right operand are one digit of the same segments of x.
+// 3. The result is the diagonal, one value per segment. The other seven eighths of the products are
+//    unused. They cost less time than reading the outputs in shorter pieces.
 #pragma once
 
 #include <algorithm>
@@ -22,14 +23,14 @@ struct IntegerRow {
   CodeMatrix codes;   // without zero points, scales of type T
   const T *x, *bias;  // bias may be null
   T* out;
-  bool settled;  // codes may be read before the kernel in front has ended
+  bool settled;  // codes may be read before the previous kernel has ended
 };
 
 constexpr int kDigits = 3;
-constexpr int kPieceBytes = 512;  // of an output's codes: a warp's, in 8 segments
-constexpr int kRoundPairs = 32;   // of outputs, whose sums have room in shared memory
+constexpr int kPieceBytes = 512;  // bytes of an output's codes that a warp reads, in 8 segments
+constexpr int kRoundPairs = 32;   // pairs of outputs whose sums fit in shared memory
 
-/// How the blocks of a kernel are made: of as many warps as an output has pieces, or half as many.
+/// Shape of a kernel's blocks: one warp per piece of an output, or one per two pieces.
 template <bool kGated, int kPieces, int kAhead, int kMostWarps, int kBlocksPerSm>
 struct IntegerShape {
   static constexpr bool gated = kGated;
@@ -38,7 +39,7 @@ struct IntegerShape {
   static constexpr int most_warps = kMostWarps, blocks_per_sm = kBlocksPerSm;
 };
 
-/// 16 times four codes of 4 bits less the middle one: those in the upper halves of bytes. By one
+/// Returns 16 * (code - middle code) of the four 4-bit codes in the upper halves of bytes. One
 /// instruction, which the compiler does not find: see raised_nibbles.
 __device__ __forceinline__ uint32_t upper_nibbles(uint32_t word) {
   uint32_t bytes;
@@ -48,12 +49,12 @@ __device__ __forceinline__ uint32_t upper_nibbles(uint32_t word) {
   return bytes;
 }
 
-/// Of 8 numbers, q + 128 (1 + 2^8 + 2^16), where q is the number times `inverse` as an integer:
-/// bytes of it are digits that are 128 too high.
+/// For 8 numbers, q + 128 (1 + 2^8 + 2^16), where q is the number times `inverse` as an integer.
+/// Its bytes are the digits plus 128.
 template <class T>
 __device__ __forceinline__ void raise_digits(uint32_t (&raised)[8], const uint4& packet,
                                              float inverse) {
-  constexpr float kRounder = 12582912.f;  // 1.5 * 2^23: sums with it end at the ones.
+  constexpr float kRounder = 12582912.f;  // 1.5 * 2^23
   constexpr uint32_t kRounderBits = 0x4b400000u;
   const auto& eight = reinterpret_cast<const Vector<T, 8>&>(packet);
 #pragma unroll
@@ -62,15 +63,16 @@ __device__ __forceinline__ void raise_digits(uint32_t (&raised)[8], const uint4&
         __float_as_uint(fmaf(to_float(eight.v[j]), inverse, kRounder)) + (0x808080u - kRounderBits);
 }
 
-/// A lane's part of a segment of x, as the right operand of each of its products.
+/// A lane's part of a segment of x, as the right operand of its products.
 template <int kBits, class T>
 struct RowDigits {
   static constexpr int run = 128 / kBits, products = run / 8;
   uint32_t pairs[kDigits][products][2];
-  float factor;  // of sums of the lowest digit; not a number where a number of the segment is none
+  float factor;  // scale of sums of the lowest digit; NaN if the segment has a number that is not
+                 // finite
 
-  /// Numbers behind the last one are 0. All lanes of a segment take part. Below 2^-105 digits end
-  /// at 2^-127 or above.
+  /// Numbers past the end are 0. All lanes of a segment take part. For magnitudes below 2^-105 the
+  /// lowest digit is 2^-127 or more.
   __device__ __forceinline__ void load(const T* x, int k, int inputs) {
     uint4 packets[products];
     uint32_t most = 0;
@@ -99,7 +101,8 @@ struct RowDigits {
   }
 
  private:
-  /// Four numbers a register: neighbours, or of codes of 4 bits the even and the odd ones.
+  /// Packs four numbers into a register: neighbours for 8 bits, the even or the odd ones for 4
+  /// bits.
   __device__ __forceinline__ void put(int i, const uint4& packet, float inverse) {
     constexpr uint32_t kMiddles = 0x80808080u;
     constexpr int kStep = kBits == 4 ? 2 : 1;
@@ -122,9 +125,9 @@ struct RowDigits {
 template <int kBits, bool kGrouped, class T>
 struct PairCodes {
   uint4 codes[2];
-  T scales[2];  // of the segment, where outputs have several
+  T scales[2];  // of the segment, if an output has several
 
-  /// Adds the sums of a segment, which the lane has that diagonal_lane() names.
+  /// Adds the sums of a segment. Only lanes for which diagonal_lane() is true hold them.
   __device__ __forceinline__ void add_to(float (&sums)[2], const RowDigits<kBits, T>& x) const {
     int c[kDigits][4] = {};
 #pragma unroll
@@ -145,7 +148,7 @@ struct PairCodes {
   }
 
  private:
-  /// Of product i: rows of the left operand are segments of the first output, then of the second.
+  /// Left operand of product i: rows are segments of the first output, then of the second.
   __device__ __forceinline__ void bytes_of(uint32_t (&left)[4], int i) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -164,7 +167,7 @@ __device__ __forceinline__ bool diagonal_lane() {
   return lane % 4 == lane / 8;
 }
 
-/// Output r of a pair: those of a gate and of what it multiplies, or neighbours.
+/// Returns output r of a pair: a gate and its up projection, or two neighbours.
 template <bool kGated>
 __device__ __forceinline__ int output_of_pair(int outputs, int pair, int r) {
   return kGated ? pair + r * (outputs / 2) : min(2 * pair + r, outputs - 1);
@@ -178,11 +181,11 @@ class IntegerCodes {
 
   __device__ IntegerCodes(const CodeMatrix& w, int end) : w_(w), end_(end) {}
 
-  /// The input of this lane in a piece of the warp.
+  /// Returns the first input of this lane in a piece of the warp.
   static __device__ __forceinline__ int input(int piece) {
     return static_cast<int>(piece * blockDim.x + threadIdx.x) * RowDigits<kBits, T>::run;
   }
-  /// Of `pair`, if that is one of the block's.
+  /// Loads the codes of `pair` if it belongs to the block.
   __device__ __forceinline__ void load(Pair& to, int pair) const {
     if (pair >= end_) return;
 #pragma unroll
@@ -204,7 +207,8 @@ class IntegerCodes {
   const int end_;
 };
 
-/// Adds up what segments have of the pairs from `from` on, and writes outputs; 8 threads for each.
+/// Adds the sums of segments for the pairs from `from` on, and writes outputs; 8 threads per
+/// output.
 template <class Shape, bool kGrouped, class T>
 __device__ __forceinline__ void finish_pairs(const IntegerRow<T>& a, const float* sums, int from,
                                              int until) {
@@ -215,14 +219,15 @@ __device__ __forceinline__ void finish_pairs(const IntegerRow<T>& a, const float
     for (int j = lead; j < segments; j += 8) sum += sums[row * (segments + 1) + j];
 #pragma unroll
     for (int d = 1; d < 8; d *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
-    // Fused by name: the kernels with and without gates have the same bits.
+    // An explicit fma: the kernels with and without gates give the same bits.
     return fmaf(sum, kGrouped ? 1.f : to_float(static_cast<const T*>(a.codes.scale)[of]),
                 a.bias ? to_float(a.bias[of]) : 0.f);
   };
   const int count = (until - from) * (Shape::gated ? 1 : 2);
   const int each = static_cast<int>(blockDim.x) / 8;
   for (int first = 0; first < count; first += each) {
-    // Threads without an output have the last one: their lanes are wanted, their sums are not.
+    // Threads past the last output compute the last one again, because the shuffles need all lanes.
+    // Their results are not stored.
     const int own = first + static_cast<int>(threadIdx.x) / 8, i = min(own, count - 1);
     const int n = Shape::gated ? from + i : min(2 * from + i, outputs - 1);
     T value;
@@ -233,11 +238,16 @@ __device__ __forceinline__ void finish_pairs(const IntegerRow<T>& a, const float
   }
 }
 
-/// A block for every place where one runs, each with as many pairs of outputs, so that none is
-/// waited for. When the next kernel may begin is what a layer of Llama 8B was shortest with: behind
-/// gates at once, since a product comes next that has codes to ask for; behind others with 4 bits
-/// when sums are done, with 8 bits not before the end. With 4 bits that takes 54.0 us, for 56.9
-/// where no kernel begins early and 56.2 where all do; with 8 bits 72.0 us for 73.2 and 76.4.
+/// One block per resident slot, each with an equal number of pairs of outputs, so no wave has a
+/// tail. The point where the next kernel may begin is the fastest one for a layer of Llama 8B:
+///
+///     gates          at once: the next product can load its codes
+///     other, 4 bits  when the sums are complete
+///     other, 8 bits  at the end of the kernel
+///
+///     us per layer   this rule   no early start   all early
+///     4 bits            54.0          56.9           56.2
+///     8 bits            72.0          73.2           76.4
 template <class Shape, int kBits, bool kGrouped, class T>
 __global__ void __launch_bounds__(32 * Shape::most_warps, Shape::blocks_per_sm)
     integer_row_kernel(const __grid_constant__ IntegerRow<T> a) {
@@ -298,10 +308,10 @@ void launch_integer_shape(const char* name, const IntegerRow<T>& a, CudaContext&
                 integer_row_kernel<Shape, kBits, kGrouped, T>, a);
 }
 
-/// At most kMostPieces pieces; one scale an output, or one for every 2^n segments.
+/// Up to kMostPieces pieces; one scale per output, or one per 2^n segments.
 template <int kBits, bool kGrouped, bool kGated, class T>
 void launch_integer_row(const char* name, const IntegerRow<T>& a, CudaContext& ctx) {
-  // Many pairs of short rows are worth registers that keep more of them on their way.
+  // Many pairs of short rows: more registers keep more loads in flight.
   using Short = std::conditional_t<
       kBits == 8, IntegerShape<kGated, 1, 2, 8, 4>,
       std::conditional_t<kGated, IntegerShape<true, 1, 4, 4, 5>, IntegerShape<false, 1, 2, 4, 6>>>;

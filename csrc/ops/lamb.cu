@@ -7,7 +7,7 @@
 namespace ds::cuda {
 namespace {
 
-/// Pointers of one range; `weight` is null where the model has none of its own.
+/// Pointers of one range; `weight` is null if the model computes with the f32 master.
 template <class G, class W>
 struct Range {
   float *master, *m, *v;
@@ -19,7 +19,7 @@ struct Range {
   LambConstants constants;
 };
 
-/// partials[2 * slot] receives the squares of the parameters, partials[2 * slot + 1] those of the
+/// partials[2 * slot] receives the sum of squares of the parameters, partials[2 * slot + 1] of the
 /// direction.
 template <class G>
 __global__ void __launch_bounds__(kSegmentThreads)
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
 #pragma unroll
     for (int i = 0; i < kSegmentWidth; ++i) {
       lamb_moments(s.constants, factor, to_float(grad.v[i]), m.v[i], v.v[i]);
-      // Zeros stand in for what is past the end: they give a direction of zero.
+      // Elements past the end are zeros: they give a direction of zero.
       parameter.add(i, p.v[i]);
       direction.add(i, lamb_direction(s.constants, p.v[i], m.v[i], v.v[i]));
     }

@@ -19,16 +19,16 @@ struct LambScalars {
   bool eps_inside_sqrt;
 };
 
-/// The first half of an update. With g = grad * control[0] (f32), per element:
-///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
-///   u = (m / correction1) / (sqrt(v / correction2) + eps) + weight_decay * p,
-/// with eps added before the square root where eps_inside_sqrt is true; 0 / 0 counts as 0. Per
-/// parameter sums = (sum of p^2, sum of u^2), in f64 and in one order on every back end
-/// (core/segments.h), and denormals are flushed to zero: the results are the same bits everywhere.
-/// Master stays as it is. When control[1] is 0 the moments stay as they are and the sums are 0. A
-/// parameter may be a part of one: the sums of its parts add up to those of the whole. Parameter i
-/// lies at [starts[i], starts[i + 1]), gaps behind it included, where master, gradient and moments
-/// are zero; starts[0] is 0 and starts[parameters] is n. Others are undefined on the GPU.
+/// First half of an update. With g = grad * control[0] (f32), per element:
+///     m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+///     u = (m / correction1) / (sqrt(v / correction2) + eps) + weight_decay * p.
+/// If eps_inside_sqrt is set, eps is added before the square root. 0 / 0 counts as 0. Per
+/// parameter, sums = (sum of p^2, sum of u^2) in f64. All back ends use the order of
+/// core/segments.h and flush denormals to zero, so they give the same bits. Master is unchanged.
+/// When control[1] is 0 the moments are unchanged and the sums are 0. Parameter i lies at
+/// [starts[i], starts[i + 1]), including the gap after it, where master, gradient and moments must
+/// be zero. starts[0] is 0 and starts[parameters] is n; other values are undefined on the GPU. A
+/// parameter may be a part of one: the sums of its parts add up to the sums of the whole.
 struct LambMoments {
   View master;   // [n] f32, read
   View m;        // [n] f32, updated
@@ -50,7 +50,7 @@ inline void check(const LambMoments& op) {
 }
 
 /// Between the halves: coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient) of each
-/// parameter, from the sums over all of it, or 1 when either norm is 0. When control[1] is 0
+/// parameter, from the sums over the whole parameter; 1 if either norm is 0. When control[1] is 0
 /// nothing changes.
 struct LambCoefficients {
   View sums;          // [parameters, 2] f64
@@ -68,7 +68,7 @@ inline void check(const LambCoefficients& op) {
   check_control(kOp, op.control);
 }
 
-/// The second half: p -= lr * coefficient * u with the u of LambMoments, from m, v and p alone.
+/// Second half: p -= lr * coefficient * u. u is that of LambMoments, recomputed from m, v and p.
 /// weight = p rounded to its dtype. When control[1] is 0 only `weight` is written, from the
 /// unchanged master.
 struct LambApply {

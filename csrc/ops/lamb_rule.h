@@ -34,11 +34,11 @@ inline LambConstants lamb_constants(const LambScalars& rule) {
   return c;
 }
 
-/// Updates m and v from the gradient and the factor control[0]. Every line is one operation per
-/// fma / mul, rounded to nearest, ties to even, denormals flushed to zero:
-///   g = grad * factor
-///   m = fma(beta1, m, one_minus_beta1 * g)
-///   v = fma(beta2, v, (one_minus_beta2 * g) * g)
+/// Updates m and v from the gradient and the factor control[0]. Each line is one operation per fma
+/// / mul, rounded to nearest even, denormals flushed to zero:
+///     g = grad * factor
+///     m = fma(beta1, m, one_minus_beta1 * g)
+///     v = fma(beta2, v, (one_minus_beta2 * g) * g)
 DS_HOST_DEVICE void lamb_moments(const LambConstants& c, float factor, float grad, float& m,
                                  float& v) {
   const float g = mul_rn(grad, factor);
@@ -47,8 +47,8 @@ DS_HOST_DEVICE void lamb_moments(const LambConstants& c, float factor, float gra
 }
 
 /// The direction u:
-///   d = sqrt(fma(v, inverse_correction2, eps_inside)) + eps_outside
-///   u = fma(decay, p, m == 0 ? 0 : (m * inverse_correction1) / d)
+///     d = sqrt(fma(v, inverse_correction2, eps_inside)) + eps_outside
+///     u = fma(decay, p, m == 0 ? 0 : (m * inverse_correction1) / d)
 DS_HOST_DEVICE float lamb_direction(const LambConstants& c, float p, float m, float v) {
   const float d = add_rn(sqrt_rn(fma_rn(v, c.inverse_correction2, c.eps_inside)), c.eps_outside);
   const float quotient = div_rn(mul_rn(m, c.inverse_correction1), d);

@@ -8,10 +8,10 @@
 namespace ds {
 
 /// An element-wise update, see UpdateRule. With g = grad * control[0] (f32):
-///   p -= lr * weight_decay * p;  p -= lr * sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 -
-///   beta2) g;
-/// weight = p rounded to its dtype. sign(0) is 0, as in the paper (DeepSpeed's kernels move such a
-/// parameter by lr); NaN stays NaN. Denormals are flushed to zero on every back end.
+///     p -= lr * weight_decay * p;  p -= lr * sign(beta1 m + (1 - beta1) g);
+///     m = beta2 m + (1 - beta2) g;  weight = p rounded to its dtype.
+/// sign(0) is 0, as in the paper (DeepSpeed's kernels move such a parameter by lr). NaN stays NaN.
+/// All back ends flush denormals to zero.
 struct Lion {
   View master;          // [n] f32, updated
   View m;               // [n] f32, updated
@@ -45,11 +45,11 @@ struct LionRule {
             .negative_lr = static_cast<float>(-op.lr)};
   }
 
-  ///   g = grad * factor
-  ///   p = fma(parameter_decay, p, p)
-  ///   c = fma(beta1, m, one_minus_beta1 * g)
-  ///   p = fma(negative_lr, sign(c), p), where sign(0) is 0 and sign(NaN) is NaN
-  ///   m = fma(beta2, m, one_minus_beta2 * g)
+  ///     g = grad * factor
+  ///     p = fma(parameter_decay, p, p)
+  ///     c = fma(beta1, m, one_minus_beta1 * g)
+  ///     p = fma(negative_lr, sign(c), p), where sign(0) is 0 and sign(NaN) is NaN
+  ///     m = fma(beta2, m, one_minus_beta2 * g)
   DS_HOST_DEVICE void update(float factor, float grad, float& p, float& m) const {
     const float g = mul_rn(grad, factor);
     p = fma_rn(parameter_decay, p, p);

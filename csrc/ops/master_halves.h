@@ -1,4 +1,4 @@
-// Master weights to and from two halves of 16 bits, the first of which is the bf16 weight: see
+// Converts master weights to and from two 16-bit halves. The upper half is the bf16 weight: see
 // core/master_halves.h.
 #pragma once
 
@@ -6,11 +6,11 @@
 
 namespace ds {
 
-/// Joins halves to f32: every float but NaNs as it was split.
+/// Joins halves to f32. Every float except NaN returns bit by bit.
 struct JoinMaster {
   View high;  // [n] bf16: the weights
-  View low;   // [n] bf16: 16 bits each, which are no number
-  View ties;  // [ceil(n / 8)] u8: a bit each, the lowest first
+  View low;   // [n] bf16 as storage: the lower 16 bits of each master
+  View ties;  // [ceil(n / 8)] u8: one bit per master, lowest first
   View out;   // [n] f32
 };
 

@@ -7,7 +7,8 @@
 namespace ds::cpu {
 namespace {
 
-constexpr int64_t kGrain = 1 << 15;  // floats per task, a multiple of those of a byte of ties
+constexpr int64_t kGrain =
+    1 << 15;  // floats per task, a multiple of 8: a byte of ties belongs to one task
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Matmul on the GPU: cuBLASLt with a fused epilogue, or a plain product and a finishing kernel; one
-// row has a kernel of its own.
+// Matmul on the GPU: cuBLASLt with a fused epilogue, or a plain product and a finishing kernel. One
+// row has its own kernel.
 #include "matmul.h"
 
 #include <algorithm>
@@ -20,10 +20,10 @@ namespace {
 
 constexpr const char* kOp = "matmul";
 
-/// What cuBLASLt leaves to be done: product to out.
+/// Operands of the finishing kernel, which completes out from a product without an epilogue.
 template <class T>
 struct Finish {
-  const float* product;  // [total_rows, columns] contiguous; null stands for zeros
+  const float* product;  // [total_rows, columns] contiguous; null: zeros
   const T* bias;         // [columns] or null
   T* aux;                // laid out as out, or null
   T* out;
@@ -73,7 +73,7 @@ void finish(const Matmul& op, const GemmProblem& p, const float* product, CudaCo
 
 int64_t batch_stride(const View& v) { return v.ndim == 3 && v.shape[0] > 1 ? v.strides[0] : 0; }
 
-/// Stride between rows; of a single row, which has none, its length.
+/// Returns the stride between rows; for a single row, its length.
 int64_t row_stride(const View& v) { return v.size(-2) > 1 ? v.strides[v.ndim - 2] : v.size(-1); }
 
 /// Shapes, strides and dtypes of the op; alignments and the epilogue are set by run_fused.
@@ -94,8 +94,8 @@ GemmProblem problem_of(const Matmul& op) {
   return p;
 }
 
-/// v, or a contiguous copy of it where its rows overlap (broadcast or sliding windows), which
-/// cuBLASLt does not take.
+/// Returns v, or a contiguous copy if its rows overlap (broadcast or sliding windows): cuBLASLt
+/// rejects such rows.
 View with_separate_rows(const View& v, CudaContext& ctx) {
   if (row_stride(v) >= v.size(-1)) return v;
   View packed = v;
@@ -109,7 +109,7 @@ View with_separate_rows(const View& v, CudaContext& ctx) {
   return packed;
 }
 
-/// A batch whose matrices follow each other and share b is one tall product.
+/// Treats a batch of consecutive matrices that share b as one tall product.
 void merge_batch(GemmProblem& p) {
   const bool tall = p.batch > 1 && !p.trans_a && p.b_batch_stride == 0 &&
                     p.a_batch_stride == p.rows * p.a_row_stride &&
@@ -145,8 +145,8 @@ bool run_fused(const Matmul& op, GemmProblem p, GemmOperands operands, CudaConte
   return ctx.device.gemm().run(p, operands, ctx.stream);
 }
 
-/// One row by the transpose of b, of 16 bits, with nothing but a bias behind it. Returns false
-/// where it is something else, or cannot be read in packets.
+/// Computes one 16-bit row by the transpose of b, with no epilogue except a bias. Returns false for
+/// other problems, or if the operands do not allow 16-byte packets.
 bool run_one_row(const Matmul& op, const GemmProblem& p, const GemmOperands& of, CudaContext& ctx) {
   const bool plain = p.rows == 1 && p.batch == 1 && !p.trans_a && p.trans_b && !p.accumulate &&
                      op.epilogue == MatmulEpilogue::none && !op.aux && p.dtype == p.out_dtype;
@@ -167,7 +167,8 @@ bool run_one_row(const Matmul& op, const GemmProblem& p, const GemmOperands& of,
   return true;
 }
 
-/// The product in f32 to scratch, everything else by finish_kernel: still one rounding at the end.
+/// Writes the product in f32 to scratch; finish_kernel does the rest. The result is still rounded
+/// once.
 void run_in_two_steps(const Matmul& op, const GemmProblem& p, GemmOperands operands,
                       CudaContext& ctx) {
   GemmProblem plain = p;

@@ -1,5 +1,5 @@
-// Matrix products on the CPU: output tiles run in parallel, each an OpenBLAS call, or for a few
-// rows dot products, and its epilogue.
+// Matrix products on the CPU. Output tiles run in parallel: an OpenBLAS call, or dot products for a
+// few rows, and then the epilogue.
 #include "matmul.h"
 
 #include <algorithm>
@@ -20,9 +20,9 @@ constexpr int64_t kTileFlops = 1 << 23;
 constexpr int64_t kTileSide = 512, kTileSideMin = 64, kTargetTiles = 32;
 constexpr int64_t kManyWeights = 1 << 16;
 constexpr int64_t kInnerBlock = 512;  // columns of a and rows of b converted at a time
-// Longer f32 sums are taken in pieces, and those in f64: one long sum would drift by its roundings.
-// OpenBLAS cuts some of them once more, by its kernels for a processor and by shape; dot products
-// have eight sums side by side, and are cut where they are longer still.
+// Longer f32 sums are cut into pieces that are added in f64, because one long sum accumulates
+// rounding errors. OpenBLAS splits some sums again, by processor and shape. Dot products keep eight
+// partial sums, so their limit is higher.
 constexpr int64_t kLongest = 1 << 14, kPiece = 1 << 11;
 constexpr int64_t kFewRowsLongest = 1 << 16, kFewRowsPiece = 1 << 14;
 
@@ -81,7 +81,7 @@ struct Tile {
   int64_t batch, row, col, rows, cols;
 };
 
-/// The tile sizes that the shape alone decides: halved until there is work for many threads.
+/// Tile sizes, which depend on the shape only: halved until there is work for many threads.
 struct Tiling {
   int64_t rows, cols;
 
@@ -133,8 +133,8 @@ class Product {
   const Matmul& op_;
   const Sizes s_;
 
-  /// Whether a few rows meet so many weights [n, k] that reading those is most of the work.
-  /// OpenBLAS would need a copy of them in f32.
+  /// Returns whether reading the weights [n, k] for a few rows is most of the work. OpenBLAS would
+  /// need an f32 copy of them.
   bool reads_most() const {
     return s_.batch == 1 && s_.m <= kFewRows && s_.n * s_.k >= kManyWeights && !op_.trans_a &&
            op_.trans_b;
@@ -159,7 +159,7 @@ class Product {
     });
   }
 
-  /// The sums of what `multiply` leaves in `sums` for each piece, in f64.
+  /// Adds, in f64, the results that `multiply` writes to `sums` for each piece.
   template <class Multiply>
   static void sum_pieces(const Tile& t, size_t pieces, const Multiply& multiply, float* sums) {
     double totals[kFewRows * kFewRowsOutputs] = {};
@@ -178,7 +178,7 @@ class Product {
     return v.as<O>() + t.batch * batch_stride(v) + t.row * row_stride(v) + t.col;
   }
 
-  /// OpenBLAS writes the output itself where it has the compute type, else the scratch.
+  /// OpenBLAS writes to the output directly if it has the compute type, else to the scratch.
   void run_tile(const Tile& t, std::vector<C>& scratch) const {
     const int64_t ld = row_stride(op_.out);
     const bool in_place =
@@ -200,7 +200,7 @@ class Product {
     else multiply_inner(t, {0, s_.k}, c, ldc, add, scratch);
   }
 
-  /// The same, by sums in f64 over pieces of the inner dim.
+  /// multiply_inner with sums in f64 over pieces of the inner dim.
   void multiply_pieces(const Tile& t, C* c, int64_t ldc, bool add, std::vector<C>& scratch) const {
     std::vector<C> piece(static_cast<size_t>(t.rows * t.cols));
     std::vector<double> sums(piece.size(), 0.0);
@@ -221,8 +221,8 @@ class Product {
     int64_t begin, end;
   };
 
-  /// c (+)= the product over a range of the inner dim; panels of a and b are converted where
-  /// OpenBLAS cannot read them.
+  /// c (+)= the product over a range of the inner dim. Panels of a and b are converted if OpenBLAS
+  /// cannot read them in place.
   void multiply_inner(const Tile& t, Inner inner, C* c, int64_t ldc, bool add,
                       std::vector<C>& scratch) const {
     const int64_t length = inner.end - inner.begin;

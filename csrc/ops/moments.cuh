@@ -1,4 +1,4 @@
-// AdamW's moments as a thread of the GPU has them, whatever they are kept in.
+// AdamW's moments in the registers of a GPU thread, for any storage dtype.
 #pragma once
 
 #include "../core/bf16_moments.h"
@@ -20,7 +20,7 @@ __device__ __forceinline__ Vector<float, N> widen_moment(const Vector<float, N>&
   return kept;
 }
 
-/// m and v in bf16, after an update to the masters `p`.
+/// Stores m and v in bf16 after an update of the masters `p`.
 template <int N>
 struct RoundedMoments {
   Vector<uint16_t, N> m, v;

@@ -1,4 +1,4 @@
-// Draws of categories on the GPU, the CPU's bit by bit: weights and keys are exact, sums are of
+// Draws of categories on the GPU, bit-identical to the CPU: weights and keys are exact, sums are of
 // integers.
 #include "multinomial.h"
 
@@ -25,8 +25,8 @@ struct Stream {
   }
 };
 
-/// A block per row: integers in proportion to its values, all 0 where one of them is no
-/// probability.
+/// A block per row: writes integers in proportion to its values. All are 0 if a value is not a
+/// valid probability.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     weights_kernel(const T* in, int64_t* weights, int64_t columns) {
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads)
     weights[first + c] = bad ? 0 : weight_of(to_float(in[first + c]), largest);
 }
 
-/// A thread per draw: the first category whose running sum exceeds the draw.
+/// A thread per draw: finds the first category with a running sum above the draw.
 __global__ void __launch_bounds__(kThreads)
     draw_kernel(const int64_t* sums, int64_t* index, int64_t columns, int64_t draws, int64_t n,
                 Stream stream) {
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
   index[at] = low;
 }
 
-/// The race's keys, four elements per thread; NaN for what is no probability.
+/// Keys of the race, four elements per thread; NaN for an invalid probability.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     race_kernel(const T* in, float* keys, int64_t n, Stream stream) {
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Draws whose key is 0, and all of a row with a NaN (which comes first), are none.
+/// Rejects draws with key 0, and all draws of a row with a NaN, which sorts first.
 __global__ void __launch_bounds__(kThreads)
     reject_kernel(const float* keys, int64_t* index, int64_t draws, int64_t n) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;

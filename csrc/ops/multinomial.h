@@ -1,20 +1,21 @@
-// Draws of categories by their probabilities, the same on every device.
+// Draws of categories by their probabilities, with the same results on every device.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// K categories of each row of `in`, drawn with probabilities in proportion to the row's values in
-/// f32. A row with a value that is negative, infinite or NaN, without any above 0, or (without
-/// replacement) with fewer than K above 0, is DS_ARGUMENT on the CPU; on the GPU what cannot be
-/// drawn is -1.
+/// Draws K categories of each row of `in`, with probabilities in proportion to the row's values in
+/// f32. A row is invalid if a value is negative, infinite or NaN, if no value is above 0, or
+/// (without replacement) if fewer than K values are above 0. An invalid row throws DS_ARGUMENT on
+/// the CPU; on the GPU the draws that fail are -1.
 ///
 /// With replacement: values become integers in proportion to them, 2^38 for the largest and at
-/// least 1 for any above 0, and draw k of row r takes the category in whose part of their running
-/// sum falls words 0 and 1 of block r K + k, scaled to the sum. Without: the categories with the
-/// largest value / e, where e is exponential from word i % 4 of block i / 4 for element i. Source:
-/// Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir".
+/// least 1 for any value above 0. Draw k of row r scales words 0 and 1 of block r K + k to the sum
+/// of these integers. It takes the category at that position of the running sum. Without
+/// replacement: the categories with the largest value / e, where e is exponential from word i % 4
+/// of block i / 4 for element i. Source: Efraimidis and Spirakis 2006, "Weighted random sampling
+/// with a reservoir".
 struct Multinomial {
   View in;     // [N, C] contiguous, floating; C < 2^24
   View index;  // [N, K] i64, contiguous; K <= C without replacement

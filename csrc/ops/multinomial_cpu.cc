@@ -17,7 +17,7 @@ Philox4 words_of(const Multinomial& op, int64_t block) {
                 static_cast<uint64_t>(block));
 }
 
-/// Refuses a row from which `draws` categories cannot be drawn.
+/// Throws DS_ARGUMENT if `draws` categories cannot be drawn from a row.
 void require_row(const std::vector<float>& row, int64_t number, int64_t draws, bool replacement) {
   int64_t positive = 0;
   for (const float p : row) {

@@ -5,7 +5,7 @@
 
 namespace ds {
 
-/// Whether a value can be the probability of a category, up to a factor.
+/// Returns whether a value can be the probability of a category, up to a factor.
 DS_HOST_DEVICE bool is_probability(float p) { return p >= 0.0f && p < __builtin_inff(); }
 
 /// An integer in proportion to p: 2^38 for p = max, 0 for 0, else at least 1.
@@ -38,8 +38,8 @@ DS_HOST_DEVICE float exponential_of(uint32_t word) {
   return mul_rn(series, u);
 }
 
-/// The key by which element i of the tensor takes part in its row's race, at most the largest
-/// finite float; 0 where p is 0 or too small to be told from it.
+/// Returns the key of element i of the tensor in its row's race, at most the largest finite float.
+/// 0 if p is 0 or below the smallest normal float.
 DS_HOST_DEVICE float race_key(float p, uint32_t word) {
   constexpr float kLeast = 0x1p-126f, kMost = 0x1.fffffep127f;
   if (p < kLeast) return 0.0f;

@@ -1,17 +1,16 @@
-// Muon's element-wise parts: what comes before and after the orthogonalisation of a matrix's
-// moment. Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's
-// runtime/zero/muon.
+// Muon's element-wise passes before and after the orthogonalization of a matrix's momentum.
+// Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's runtime/zero/muon.
 #pragma once
 
 #include "flat_update.h"
 
 namespace ds {
 
-/// With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g, and per parameter the
-/// sum of u^2 with u = nesterov ? beta momentum + (1 - beta) g : momentum, in f64 and in one order
-/// on every back end (core/segments.h): the same bits everywhere, denormals flushed. When
-/// control[1] is 0 momentum stays as it is and the sums are 0. Starts as in LambMoments; the sums
-/// of a parameter's parts add up.
+/// With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g. Per parameter, the
+/// sum of u^2 with u = nesterov ? beta momentum + (1 - beta) g : momentum, in f64. All back ends
+/// use the order of core/segments.h and flush denormals, so they give the same bits. When
+/// control[1] is 0 momentum is unchanged and the sums are 0. Starts as in LambMoments; the sums of
+/// a parameter's parts add up.
 struct MuonMomentum {
   View momentum;  // [n] f32, updated
   View grad;      // [n] f32, f16 or bf16
@@ -31,8 +30,8 @@ inline void check(const MuonMomentum& op) {
   check_control(kOp, op.control);
 }
 
-/// direction = u / (sqrt(squares) + 1e-7) of one parameter, or of a part of one, from the updated
-/// momentum and the same gradient; the root is rounded to f32. Zeros when control[1] is 0.
+/// direction = u / (sqrt(squares) + 1e-7) of one parameter or a part of one, from the updated
+/// momentum and the same gradient. The root is rounded to f32. Zeros when control[1] is 0.
 struct MuonDirection {
   View momentum;   // [n] f32, read
   View grad;       // [n] f32, f16 or bf16

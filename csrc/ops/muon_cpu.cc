@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kSlotGrain = 8;
 constexpr int64_t kGrain = 32 * kSegmentBlock;  // elements per task
 
-// None of these may be inlined, so that no arithmetic leaves the scope of FlushDenormals.
+// These functions must not be inlined: the arithmetic must stay inside the scope of FlushDenormals.
 __attribute__((noinline)) void momentum_block(const MuonConstants& constants, float factor,
                                               const float* __restrict grad,
                                               float* __restrict momentum,

@@ -21,8 +21,8 @@ inline MuonConstants muon_constants(double beta, bool nesterov) {
   return {static_cast<float>(beta), static_cast<float>(1.0 - beta), nesterov};
 }
 
-/// fma(beta, momentum, one_minus_beta * (grad * factor)): the moment, and what Nesterov looks ahead
-/// to.
+/// Returns fma(beta, momentum, one_minus_beta * (grad * factor)): the new momentum, and applied
+/// again the Nesterov look-ahead.
 DS_HOST_DEVICE float muon_mix(const MuonConstants& c, float factor, float grad, float momentum) {
   return fma_rn(c.beta, momentum, mul_rn(c.one_minus_beta, mul_rn(grad, factor)));
 }
@@ -32,7 +32,7 @@ DS_HOST_DEVICE float muon_update(const MuonConstants& c, float factor, float gra
   return c.nesterov ? muon_mix(c, factor, grad, momentum) : momentum;
 }
 
-/// What u is divided by, from the sum of its squares.
+/// Returns the divisor of u, from the sum of its squares.
 DS_HOST_DEVICE float muon_divisor(double squares) {
   return add_rn(static_cast<float>(sqrt(squares)), kMuonEps);
 }

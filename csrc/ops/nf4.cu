@@ -1,5 +1,4 @@
-// NF4 on the GPU: a warp per block of values finds its scale; threads take packets of codes back to
-// values.
+// NF4 on the GPU. A warp per block of values finds its scale; threads dequantize packets of codes.
 #include "nf4.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -16,7 +15,7 @@ struct Larger {
   __device__ __forceinline__ float operator()(float a, float b) const { return a > b ? a : b; }
 };
 
-/// The largest magnitude of x[0, count), in every lane of the warp.
+/// Returns the largest magnitude of x[0, count) to every lane of the warp.
 template <class T>
 __device__ __forceinline__ float largest(const T* x, int64_t count) {
   float max = 0.0f;

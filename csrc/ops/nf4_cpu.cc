@@ -35,7 +35,7 @@ void run(const Nf4Quantize& op, CpuContext& ctx) {
     using T = typename decltype(tag)::type;
     ctx.pool.parallel_for(
         blocks_of(n, op.block), block_grain(op.block), [&](int64_t begin, int64_t end) {
-          // The code of what follows an odd last element is that of 0.
+          // After an odd last element, the last half byte is the code of 0.
           std::vector<float> x(static_cast<size_t>(op.block));
           for (int64_t b = begin; b < end; ++b) {
             const int64_t from = b * op.block, count = std::min(op.block, n - from);

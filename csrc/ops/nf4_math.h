@@ -1,19 +1,19 @@
-// From values to codes of a codebook and back, with the same bits on CPU and GPU.
+// Conversion between values and codes of a codebook, with the same bits on CPU and GPU.
 #pragma once
 
 #include "../core/exact_math.h"
 
 namespace ds {
 
-/// The number of the nearest of 16 ascending codes, the lower one at a tie; 0 for NaN.
+/// Returns the index of the nearest of 16 ascending codes, the lower one at a tie; 0 for NaN.
 DS_HOST_DEVICE uint8_t nearest_of_16(const float* code, float x) {
   uint8_t nearest = 0;
   for (int i = 0; i < 15; ++i) nearest += x > mul_rn(add_rn(code[i], code[i + 1]), 0.5f);
   return nearest;
 }
 
-/// The same of 256 codes by bisection, which decides ties. Source: dQuantize of bitsandbytes,
-/// without its random rounding.
+/// Returns the index of the nearest of 256 codes by bisection, which decides ties. Source:
+/// dQuantize of bitsandbytes, without its random rounding.
 DS_HOST_DEVICE uint8_t nearest_of_256(const float* code, float x) {
   int at = 127, below = 0, above = 255;
   for (int step = 64; step > 0; step /= 2) {
@@ -29,10 +29,10 @@ DS_HOST_DEVICE uint8_t nearest_of_256(const float* code, float x) {
   return x < mul_rn(add_rn(code[below], code[at]), 0.5f) ? below : at;
 }
 
-/// What values are multiplied with before the nearest code is looked for.
+/// Returns the factor of values before the search for the nearest code.
 DS_HOST_DEVICE float inverse_scale(float absmax) { return div_rn(1.0f, absmax); }
 
-/// A block's scale that was stored in 8 bits.
+/// Returns a block's scale that is stored in 8 bits.
 DS_HOST_DEVICE float nested_scale(float code, float absmax, float offset) {
   return add_rn(mul_rn(code, absmax), offset);
 }

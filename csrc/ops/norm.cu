@@ -1,4 +1,4 @@
-// LayerNorm and RMSNorm on the GPU: which kernel for which operands.
+// LayerNorm and RMSNorm on the GPU: selects the kernels.
 #include "norm.h"
 
 #include "norm_backward.cuh"

@@ -1,13 +1,12 @@
-// LayerNorm and RMSNorm with the residual addition that precedes them fused in, and their
-// gradients. Sources: Ba et al. 2016 (LayerNorm), Zhang & Sennrich 2019 (RMSNorm); fusion as in
-// llm.c.
+// LayerNorm and RMSNorm fused with the preceding residual addition, and their gradients. Sources:
+// Ba et al. 2016 (LayerNorm), Zhang & Sennrich 2019 (RMSNorm); fusion as in llm.c.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// `v` is [N, C] like `model`; absent ones pass.
+/// Checks that `v` is absent, or [N, C] like `model`.
 inline void check_rows(const char* op, const View& model, const View& v, const char* name) {
   DS_CHECK_SHAPE(model.ndim == 2, op, text(name, " [N, C]"), model.describe());
   if (!v) return;
@@ -15,17 +14,17 @@ inline void check_rows(const char* op, const View& model, const View& v, const c
   require_contiguous(op, v, name);
 }
 
-/// `v` is [C] beside `rows` [N, C], of their dtype; absent ones pass.
+/// Checks that `v` is absent, or [C] of the dtype of `rows` [N, C].
 inline void check_columns(const char* op, const View& rows, const View& v, const char* name) {
   if (!v) return;
   require_vector(op, v, rows.shape[1], name);
   require_dtype(op, v, rows.dtype, name);
 }
 
-/// s = x + residual (rounded to x's dtype; s = x when residual is absent); out = (s - mean) * rstd
-/// * weight + bias; statistics in f32 (f64 for f64) of the rounded s, by the corrected two-pass
-/// formula (Chan, Golub & LeVeque 1983): what the deviations from the mean add up to is the mean's
-/// own rounding error, which would be all that is left of a row of equal values.
+/// s = x + residual, rounded to x's dtype; s = x if residual is absent. out = (s - mean) * rstd *
+/// weight + bias. Statistics are of the rounded s, in f32 (f64 for f64), by the corrected two-pass
+/// formula (Chan, Golub & LeVeque 1983). The sum of the deviations from the mean is the rounding
+/// error of the mean. Without the correction, a row of equal values would consist of this error.
 /// FLOPs: 5 per element of out, 1 of residual.
 struct LayerNorm {
   View x;                 // [N, C] contiguous, floating
@@ -39,7 +38,7 @@ struct LayerNorm {
   double eps;
 };
 
-/// What both forwards require; `bias` and `mean` are absent for RMSNorm.
+/// Preconditions of both forwards; `bias` and `mean` are absent for RMSNorm.
 template <class Op>
 void check_forward(const char* name, const Op& op, const View& bias, const View& mean) {
   require_floating(name, op.x);
@@ -56,23 +55,23 @@ void check_forward(const char* name, const Op& op, const View& bias, const View&
 
 inline void check(const LayerNorm& op) { check_forward("layer_norm", op, op.bias, op.mean); }
 
-/// dx = dsum + the gradient through the normalisation, in one pass. dx is the gradient of s, so of
-/// x and of residual alike. dweight and dbias are column sums in a fixed order.
-/// FLOPs: 10 per element of dout, 1 of dsum.
+/// dx = dsum + the gradient through the normalization, in one pass. dx is the gradient of s, and so
+/// of x and of residual. dweight and dbias are column sums in a fixed order. FLOPs: 10 per element
+/// of dout, 1 of dsum.
 struct LayerNormBackward {
   View s;                // [N, C] the forward's sum (or x when there was no residual)
   View weight;           // [C]
   View mean;             // [N]
   View rstd;             // [N]
   View dout;             // [N, C]
-  OptionalView dsum;     // [N, C]: gradient that reaches s from elsewhere
+  OptionalView dsum;     // [N, C]: gradient of s from other consumers
   OptionalView dx;       // [N, C], overwritten; may be dsum itself
   OptionalView dweight;  // [C]
   OptionalView dbias;    // [C]
   bool accumulate;       // concerns dweight and dbias only
 };
 
-/// What both backwards require; `dbias` and `mean` are absent for RMSNorm.
+/// Preconditions of both backwards; `dbias` and `mean` are absent for RMSNorm.
 template <class Op>
 void check_backward(const char* name, const Op& op, const View& dbias, const View& mean) {
   require_floating(name, op.s);

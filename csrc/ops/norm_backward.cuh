@@ -1,5 +1,5 @@
-// The backward of LayerNorm and RMSNorm on the GPU: persistent blocks whose threads own columns, so
-// that weight gradients stay in registers over all rows, which arrive through shared memory.
+// Backward of LayerNorm and RMSNorm on the GPU. Blocks are persistent and their threads own
+// columns, so weight gradients stay in registers over all rows. Rows arrive through shared memory.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +11,15 @@
 
 namespace ds::cuda {
 
-/// The backward's operands; null where absent. With w' = dout * weight and x' = (s - mean) * rstd,
-///   dx = dsum + rstd * (w' - mean(w') - x' * mean(w' x')),
-///   dweight = sum dout x', dbias = sum dout.
+/// The backward's operands; null if absent. With w' = dout * weight and x' = (s - mean) * rstd,
+///     dx = dsum + rstd * (w' - mean(w') - x' * mean(w' x')),
+///     dweight = sum dout x', dbias = sum dout.
 template <class T>
 struct NormBackward {
   const T *s, *weight, *dout, *dsum;
   T* dx;
   const float *mean, *rstd;
-  float* partials;  // [blocks, 2, C], or null when no weight gradient is wanted
+  float* partials;  // [blocks, 2, C], or null without weight gradients
   int64_t n, c;
 };
 
@@ -40,8 +40,8 @@ __device__ __forceinline__ float warp_sum_pair(float x, float y) {
   return sum;
 }
 
-/// One thread's packets of s, dout and dsum, of kStages rows, in shared memory: each thread copies
-/// what it reads itself, so that no barrier is needed.
+/// One thread's packets of s, dout and dsum for kStages rows, in shared memory. Each thread copies
+/// only its own packets, so no barrier is needed.
 template <class T, int kStages>
 struct PacketRing {
   static constexpr int N = kPacket<T>, kOperands = 3;
@@ -62,8 +62,8 @@ struct PacketRing {
 
 extern __shared__ __align__(16) unsigned char norm_shared[];
 
-/// Adds up the groups' weight gradients, in order, into the block's partials. All threads take
-/// part; the rings are not needed any more.
+/// Adds the groups' weight gradients, in order, to the block's partials. All threads must call, and
+/// the rings are free to reuse.
 template <int N, class T>
 __device__ __forceinline__ void write_partials(const NormBackward<T>& b, int64_t column,
                                                bool active, const float (&dweight)[N],
@@ -90,12 +90,13 @@ __device__ __forceinline__ void write_partials(const NormBackward<T>& b, int64_t
   }
 }
 
-/// Each group of threads (blockDim.x, whole warps) takes rows; thread t owns packet t of every row.
-/// blockDim.y groups share a block, so that the blocks' partial weight gradients stay few.
+/// Each group of threads (blockDim.x, whole warps) processes rows; thread t owns packet t of every
+/// row. blockDim.y groups share a block, which limits the number of partial weight gradients.
 template <class T, bool kCentered, int kStages, int kMaxThreads>
 __global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackward<T> b) {
   constexpr int N = kPacket<T>;
-  // Group g's slots are [g * warps of a group, ...): at most 32 warps in all, two buffers in turn.
+  // Group g's slots are [g * warps of a group, ...): at most 32 warps in all, with two alternating
+  // buffers.
   __shared__ float2 reduced[2][kWarp];
   let_next_begin();
   const int group = threadIdx.y, groups = blockDim.y, warps = blockDim.x / kWarp;
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackwar
   if (b.partials) write_partials<N>(b, column, active, dweight, dbias);
 }
 
-/// dx of one row per block, for rows that the kernel above cannot take (odd, unaligned or very
+/// dx of one row per block, for rows that the persistent kernel rejects (odd, unaligned or very
 /// long).
 template <class T, bool kCentered>
 __global__ void __launch_bounds__(256) norm_backward_any(NormBackward<T> b) {
@@ -196,7 +197,7 @@ __global__ void __launch_bounds__(256) norm_backward_any(NormBackward<T> b) {
   }
 }
 
-/// Its weight gradients: a thread per column, a range of rows per blockIdx.y.
+/// Weight gradients for the same rows: a thread per column, a range of rows per blockIdx.y.
 template <class T, bool kCentered>
 __global__ void __launch_bounds__(256) norm_backward_any_weight(NormBackward<T> b) {
   const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -215,10 +216,11 @@ __global__ void __launch_bounds__(256) norm_backward_any_weight(NormBackward<T> 
   out[b.c + column] = dbias;
 }
 
-/// One block fills an SM; with fewer threads than it could hold, each has the registers it needs.
+/// One block fills an SM. With fewer threads than the maximum, each thread has enough registers.
 constexpr int kUsualThreads = 896, kMostThreads = 1024;
 
-/// Shared memory that a block may ask for, less what kernels have of a fixed size.
+/// Returns the dynamic shared memory that a block may use: the limit minus the kernels' static
+/// memory.
 inline int64_t most_shared_memory(const char* op) {
   int device = 0, bytes = 0;
   DS_CUDA(cudaGetDevice(&device), op);
@@ -226,9 +228,9 @@ inline int64_t most_shared_memory(const char* op) {
   return bytes - 1024;
 }
 
-/// Launches the persistent kernel for rows of `threads` packets, rounded up to whole warps, on as
-/// many groups of threads as fit one block on each SM. Returns the number of blocks, each of which
-/// leaves one partial weight gradient; 0 where not even one group fits.
+/// Launches the persistent kernel for rows of `threads` packets, rounded up to whole warps. Uses as
+/// many groups of threads as fit one block on each SM. Returns the number of blocks, or 0 if no
+/// group fits. Each block leaves one partial weight gradient.
 template <bool kCentered, int kStages, int kMaxThreads, class T>
 int64_t launch_backward_rows(const char* op, NormBackward<T>& b, int64_t threads, bool weights,
                              CudaContext& ctx) {
@@ -267,7 +269,8 @@ int64_t launch_backward_any(const char* op, NormBackward<T>& b, bool weights, Cu
   return splits;
 }
 
-/// Fills dx and b.partials; returns the number of partial weight gradients, 0 where none is wanted.
+/// Fills dx and b.partials; returns the number of partial weight gradients, 0 without weight
+/// gradients.
 template <bool kCentered, class T>
 int64_t launch_backward(const char* op, NormBackward<T>& b, bool weights, CudaContext& ctx) {
   constexpr int N = kPacket<T>;

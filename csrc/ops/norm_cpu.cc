@@ -11,7 +11,7 @@ namespace ds::cpu {
 namespace {
 
 constexpr int64_t kGrainElements = 1 << 14;  // elements per task
-constexpr int64_t kMaxPartials = 64;         // row chunks with column sums of their own
+constexpr int64_t kMaxPartials = 64;         // row chunks with their own column sums
 
 /// Both forwards: RMSNorm is the case without mean and bias.
 struct Forward {
@@ -31,7 +31,7 @@ int64_t rows_per_task(int64_t width) {
   return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width));
 }
 
-/// s = x + residual, rounded to T (and stored when asked for), in the compute type.
+/// s = x + residual, rounded to T (stored if `sum` is given), in the compute type.
 template <class T>
 void load_sum(const Forward& f, int64_t row, int64_t width, compute_t<T>* s, compute_t<T>* other) {
   widen(f.x.as<T>() + row * width, s, width);
@@ -82,7 +82,7 @@ void forward(const Forward& f, CpuContext& ctx) {
 }
 
 /// With n = (s - mean) rstd and g = dout weight: dx = rstd (g - mean(g) - n mean(g n)) + dsum,
-/// where mean(g) is left out for RMSNorm. Adds dout n and dout to the column sums where wanted.
+/// without mean(g) for RMSNorm. Adds dout n and dout to the column sums if they are given.
 template <class T>
 void backward_rows(const Backward& b, int64_t begin, int64_t end, compute_t<T>* dweight,
                    compute_t<T>* dbias) {

@@ -1,5 +1,5 @@
-// The forward of LayerNorm and RMSNorm on the GPU: warps keep rows in registers, the next one on
-// its way while they work on one.
+// Forward of LayerNorm and RMSNorm on the GPU. Warps keep rows in registers and prefetch the next
+// row.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ struct NormForward {
   float *mean, *rstd;
   int64_t n, c;
   float eps;
-  bool settled;  // weight may be read before the kernel in front has ended
+  bool settled;  // weight may be read before the previous kernel has ended
 };
 
 /// x + residual, rounded to T.
@@ -31,21 +31,21 @@ __device__ __forceinline__ Vector<T, N> sum_of(const Vector<T, N>& x,
   return s;
 }
 
-/// s of one packet: x, plus residual where there is one.
+/// Returns s of one packet: x, plus residual if present.
 template <int N, class T>
 __device__ __forceinline__ Vector<T, N> add_residual(const NormForward<T>& f, int64_t at) {
   const Vector<T, N> x = load_streaming<N>(f.x + at);
   return f.residual ? sum_of(x, load_streaming<N>(f.residual + at)) : x;
 }
 
-/// What a row is normalised by.
+/// Statistics that normalize a row.
 struct Statistics {
   float mean, rstd;
 };
 
-/// `w` is the weight of the columns. Where a product is added to something, fmaf says so, here and
-/// in the statistics: the compiler would fuse them in one kernel, and not across a branch of
-/// another.
+/// Writes a packet of out; `w` is the weight of its columns. Multiply-adds call fmaf, here and in
+/// the statistics. Otherwise the compiler would fuse them in one kernel and, across a branch, not
+/// in another.
 template <int N, class T>
 __device__ __forceinline__ void write_normalized(const NormForward<T>& f, int64_t row,
                                                  int64_t column, const Vector<T, N>& s,
@@ -60,7 +60,8 @@ __device__ __forceinline__ void write_normalized(const NormForward<T>& f, int64_
   store_vector(f.out + row * f.c + column, y);
 }
 
-/// From the sums of the deviations from a mean that was rounded, and of their squares (see norm.h).
+/// Statistics from the sums of the deviations from a rounded mean, and of their squares (see
+/// norm.h).
 template <bool kCentered>
 __device__ __forceinline__ Statistics statistics_of(float mean, float error, float squares, float c,
                                                     float eps) {
@@ -69,8 +70,8 @@ __device__ __forceinline__ Statistics statistics_of(float mean, float error, flo
   return {kCentered ? mean + error : 0.0f, 1.0f / sqrtf(variance + eps)};
 }
 
-/// 16 bytes as the registers that hold them. Elements that live through loops one by one would take
-/// a register each, and so would floats that the compiler widens once for all passes.
+/// 16 bytes in packed registers. Unpacked elements, and floats that the compiler widens once for
+/// all passes, would take a register each.
 using Packed = Vector<uint32_t, 4>;
 
 template <class T>
@@ -88,8 +89,8 @@ __device__ __forceinline__ Packed load_packed(const T* p) {
   return load_streaming<4>(reinterpret_cast<const uint32_t*>(p));
 }
 
-/// A warp's rows of at most kPackets * 32 packets each stay in registers; the loads of its next row
-/// are under way while it works on one.
+/// A warp's rows of at most kPackets * 32 packets each stay in registers; the warp prefetches its
+/// next row.
 template <class T, int kPackets>
 struct PacketRow {
   Packed x[kPackets], residual[kPackets];
@@ -112,15 +113,15 @@ struct PacketRow {
 };
 
 constexpr int kForwardThreads = 128;
-/// What fits the registers of three rows and the work on them.
+/// Blocks per SM that fit the registers of three rows and their computation.
 template <int kPackets>
 constexpr int kForwardBlocks = kPackets <= 4    ? 6
                                : kPackets <= 7  ? 4
                                : kPackets <= 10 ? 3
                                                 : 2;
 
-/// What the statistics of a row are made of: sums over a lane's packets, in their order. packet(k)
-/// is packet k of the lane, of those below `packets`.
+/// Computes the statistics of a row from sums over a lane's packets, in their order. packet(k) is
+/// packet k of the lane, for k below `packets`.
 template <class T, int kPackets, bool kCentered, class Packet>
 __device__ __forceinline__ Statistics statistics_of_lanes(const NormForward<T>& f, int packets,
                                                           float total, const Packet& packet) {
@@ -186,8 +187,8 @@ __global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kPackets>)
 
 constexpr int kRowWarps = 8;
 
-/// One block per row of few: its warps share the packets, and one of them adds up what each of its
-/// lanes would have in norm_forward_warp, in the same order, so that the bits are the same.
+/// One block per row, for few rows: its warps share the packets. One warp adds the sums that its
+/// lanes would have in norm_forward_warp, in the same order, so the bits are the same.
 template <class T, int kPackets, bool kCentered>
 __global__ void __launch_bounds__(kRowWarps* kWarp) norm_forward_shared(NormForward<T> f) {
   let_next_begin();
@@ -246,7 +247,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_forward_shared(NormForw
   }
 }
 
-/// One block per row of any length; s is formed again in each of the three passes.
+/// One block per row of any length; each of the three passes recomputes s.
 template <class T, int N, bool kCentered>
 __global__ void __launch_bounds__(256) norm_forward_block(NormForward<T> f) {
   let_next_begin();
@@ -289,7 +290,7 @@ __global__ void __launch_bounds__(256) norm_forward_block(NormForward<T> f) {
 template <int kPackets, bool kCentered, class T>
 void launch_forward_warp(const char* op, const NormForward<T>& f, CudaContext& ctx) {
   constexpr int64_t kWarps = kForwardThreads / kWarp;
-  // A warp by itself is long about a row that is not short, while most processors have none.
+  // For a long row and few rows, one warp per row is slow and leaves most processors idle.
   if constexpr (kPackets > 4) {
     const Launch rows{op, dim3(static_cast<unsigned>(f.n)), dim3(kRowWarps * kWarp), ctx.stream};
     if (f.n <= ctx.sm_count)

@@ -1,10 +1,10 @@
-// The product of one row with codes of 4 bits around the middle one in small groups, or in rows
-// that integer_row.cuh has no room for, on tensor cores as 16-bit floats. Codes go from memory to
-// registers and nowhere else; what several rows need beside that is in skinny.cuh.
+// The product of one row with 4-bit codes, in 16-bit floats on tensor cores. It serves small groups
+// and rows that do not fit integer_row.cuh. Codes go from memory to registers only; skinny.cuh, for
+// several rows, needs shared memory.
 //
-// mma takes 16 outputs by 16 inputs on the left and 8 columns on the right, and all of these are
-// the one row: the seven that are too many cost less than multiplications one by one. What takes
-// longer than memory are the instructions that make a weight of a code, so there are few.
+// mma takes 16 outputs by 16 inputs on the left and 8 columns on the right. All 8 columns are the
+// same row: the seven unused columns cost less than scalar multiplications. The conversion of codes
+// to weights is the bottleneck, so it has few instructions.
 #pragma once
 
 #include "one_row.cuh"
@@ -18,10 +18,11 @@ struct OneNibbleRow {
   CodedWeights<T, 4, ScaleTime::weight> weights;  // no zero points, scales of T
   const T *x, *bias;                              // bias may be null
   T* out;
-  bool settled;  // codes may be read before the kernel in front has ended
+  bool settled;  // codes may be read before the previous kernel has ended
 };
 
-/// A block has 16 outputs, whose inputs kWarps warps share in steps; each has kAhead on their way.
+/// A block has 16 outputs. kWarps warps split the inputs into steps, and each has kAhead steps in
+/// flight.
 template <bool kGated, int kWarps, int kAhead, int kBlocksPerSm>
 struct NibbleShape {
   static constexpr bool gated = kGated;
@@ -31,10 +32,10 @@ struct NibbleShape {
 
 constexpr int kNibbleOutputs = 16;                    // of a block
 constexpr int kNibbleRun = 32, kNibbleSpan = 4 * 32;  // inputs of a lane's packet, and of a step
-/// Elements between runs of x in shared memory: those of 4 lanes lie in different banks.
+/// Elements between runs of x in shared memory: the runs of 4 lanes lie in different banks.
 constexpr int kNibblePitch = kNibbleRun + 8;
 
-/// Output r of this block, or one that is none: the gates come first.
+/// Returns output r of this block, gates first, or an index past the end.
 template <bool kGated>
 __device__ __forceinline__ int nibble_output(int outputs, int r) {
   const int block = static_cast<int>(blockIdx.x);
@@ -44,14 +45,15 @@ __device__ __forceinline__ int nibble_output(int outputs, int r) {
   return pair < half ? pair + r / kPairs * half : outputs;
 }
 
-/// The packets of a lane's two outputs for one step: lane t of the four that share them has run t.
+/// The packets of a lane's two outputs for one step. Four lanes share two outputs; lane t has run
+/// t.
 template <class T>
 struct NibblePackets {
   using Weights = CodedWeights<T, 4, ScaleTime::weight>;
   uint4 codes[2];
   T scales[2];
 
-  /// Adds the products with `x`, this lane's run in the order of right(), to the sums.
+  /// Adds the products with `x` to the sums. `x` is this lane's run in the order of right().
   __device__ __forceinline__ void add_to(float (&sums)[2], const T* x) const {
     float here[4] = {};
 #pragma unroll
@@ -76,20 +78,20 @@ struct NibblePackets {
 template <bool kGated, class T>
 class NibbleRows {
  public:
-  /// `last`: the first run of x that is not the warp's.
+  /// `last`: the first run of x past the warp's runs.
   __device__ NibbleRows(const CodeMatrix& w, int last)
       : shift_(w.groups == 1 ? 31 : w.shift), last_(last) {
     const int outputs = static_cast<int>(w.outputs);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      // Outputs behind the last one are it again: their sums are nobody's.
+      // Lanes past the last output read it again; their sums are not stored.
       const int64_t own =
           min(nibble_output<kGated>(outputs, r * 8 + threadIdx.x % 32 / 4), outputs - 1);
       codes_[r] = reinterpret_cast<const uint4*>(w.packed + own * w.words);
       scales_[r] = static_cast<const T*>(w.scale) + own * w.groups;
     }
   }
-  /// Of the warp's run `index`, if that is one.
+  /// Loads run `index` if it belongs to the warp.
   __device__ __forceinline__ void load(NibblePackets<T>& to, int index) const {
     if (index >= last_) return;
 #pragma unroll
@@ -106,7 +108,7 @@ class NibbleRows {
 };
 
 /// Writes the warp's part of x, steps `first` to `end`, to shared memory in the order of the right
-/// operand; behind the inputs there are zeros, which meet codes of no weight.
+/// operand. Positions past the inputs are zeros, which cancel the padding codes.
 template <class Weights, class T>
 __device__ __forceinline__ void order_inputs(T* to, const T* x, int inputs, int first, int end) {
   const int lane = threadIdx.x % 32;
@@ -121,7 +123,7 @@ __device__ __forceinline__ void order_inputs(T* to, const T* x, int inputs, int 
   __syncwarp();
 }
 
-/// Adds up what the warps have of a block's outputs, and writes these.
+/// Adds the partial sums of the warps and writes the outputs of the block.
 template <class Shape, class T>
 __device__ __forceinline__ void finish_row(const OneNibbleRow<T>& a,
                                            const float (&partial)[Shape::warps][kNibbleOutputs]) {
@@ -189,13 +191,13 @@ void launch_nibble_shape(const char* name, const OneNibbleRow<T>& a, CudaContext
                 one_nibble_row_kernel<Shape, T>, a);
 }
 
-/// Groups of 2^n packets, or one of an output.
+/// Groups must be 2^n packets, or one group per output.
 inline bool takes_nibble_row(const CodeMatrix& w) {
   return w.inputs <= kMostNibbleInputs && (w.groups == 1 || w.shift >= 5);
 }
 
-/// Many outputs have blocks of few warps, which begin and end less often; few outputs have warps
-/// enough for every processor.
+/// With many outputs, blocks have few warps and start and end less often. With few outputs, they
+/// have enough warps for every processor.
 template <bool kGated, class T>
 void launch_one_nibble_row(const char* name, const OneNibbleRow<T>& a, CudaContext& ctx) {
   if (a.weights.matrix.outputs >= int64_t{8} * kNibbleOutputs * ctx.sm_count)

@@ -1,5 +1,5 @@
-// The product of one row with a matrix of 16-bit weights at the rate of memory: the step of a text
-// that is continued alone. cuBLASLt was measured 6 to 20 % slower at the sizes of Llama 8B.
+// The product of one row with a matrix of 16-bit weights at memory bandwidth: a decoding step of a
+// single sequence. cuBLASLt was measured 6 to 20 % slower at the sizes of Llama 8B.
 #pragma once
 
 #include "../cuda/block_reduce.cuh"
@@ -16,20 +16,21 @@ __device__ __forceinline__ T gated(float gate, float up) {
   return from_float<T>(unary_value<UnaryOp::silu>(x) * to_float(from_float<T>(up)));
 }
 
-/// out [outputs] = weights [outputs, inputs] x [inputs] + bias; or out [outputs / 2], where the
-/// lower half of these are gates of the upper one.
+/// out [outputs] = weights [outputs, inputs] x [inputs] + bias. With gates, out [outputs / 2]: the
+/// lower half are gates of the upper half.
 template <class T>
 struct OneRow {
   const T *weights, *x, *bias;  // bias may be null
   T* out;
   int64_t outputs, stride;  // stride: of a row of weights, a multiple of 8
   int inputs;               // a multiple of 8
-  bool settled;             // weights may be read before the kernel in front has ended
+  bool settled;             // weights may be read before the previous kernel has ended
 };
 
 constexpr int kOneRowWarps = 8, kOneRowOutputs = 4;
 
-/// 16 bytes that nobody reads again: they leave the L1 cache to what is shared.
+/// Loads 16 bytes that are read once and does not allocate them in the L1 cache, which stays free
+/// for shared data.
 __device__ __forceinline__ uint4 load_once_16(const void* p) {
   uint4 x;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -38,8 +39,8 @@ __device__ __forceinline__ uint4 load_once_16(const void* p) {
   return x;
 }
 
-/// Output r of the `each` ones of a unit of work, or one that is none: of pairs, the lower outputs
-/// come first.
+/// Returns output r of the `each` outputs of a unit of work, or an index past the end. In pairs the
+/// lower outputs come first.
 template <bool kGated>
 __device__ __forceinline__ int64_t one_row_output(int64_t outputs, int64_t unit, int r, int each) {
   if constexpr (!kGated) return unit * each + r;
@@ -74,9 +75,9 @@ struct OneRowPackets {
   }
 };
 
-/// A block for kOneRowOutputs outputs, whose threads share the inputs. The next kernel does not
-/// begin early: what its blocks hold while they wait is what blocks of this one are to have. With
-/// let_next_begin() a layer of Llama 8B takes 120 us for 118.
+/// One block per kOneRowOutputs outputs; its threads split the inputs. The next kernel does not
+/// begin early: its waiting blocks would take the place of blocks of this kernel. A layer of Llama
+/// 8B takes 118 us, with let_next_begin() 120 us.
 template <bool kGated, class T>
 __global__ void __launch_bounds__(kOneRowWarps* kWarp, 3)
     one_row_kernel(const __grid_constant__ OneRow<T> a) {

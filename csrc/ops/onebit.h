@@ -1,6 +1,6 @@
-// Adam where ranks exchange one bit per element: what they exchange, and updates from what came
-// back. Sources: Tang et al. 2021, arXiv:2102.02888 (1-bit Adam); Lu et al. 2022, arXiv:2202.06009
-// (0/1 Adam); DeepSpeed's OneBitAdam and ZeroOneAdam.
+// Adam with one exchanged bit per element: the payloads of the exchange, and the updates from its
+// result. Sources: Tang et al. 2021, arXiv:2102.02888 (1-bit Adam); Lu et al. 2022,
+// arXiv:2202.06009 (0/1 Adam); DeepSpeed's OneBitAdam and ZeroOneAdam.
 #pragma once
 
 #include <array>
@@ -28,9 +28,8 @@ inline void check(const MomentPayload& op) {
   check_control(kOp, op.control);
 }
 
-/// payload = (p - anchor) * (sqrt(v) + eps): how far a rank has gone by itself since all had the
-/// weights `anchor`, in units of the moment. Zeros when control[1] is 0. Denormals are flushed to
-/// zero.
+/// payload = (p - anchor) * (sqrt(v) + eps): the local drift since all ranks had the weights
+/// `anchor`, in units of the moment. Zeros when control[1] is 0. Denormals are flushed to zero.
 struct DriftPayload {
   View master;   // [n] f32, read
   View anchor;   // [n] f32, read
@@ -46,11 +45,11 @@ inline void check(const DriftPayload& op) {
   check_control(kOp, op.control);
 }
 
-/// An element-wise update, see UpdateRule, by a second moment that stays as it is. With
-/// g = grad * control[0] (f32), 0 where v is 0:
-///   m = beta1 m + (1 - beta1) g;  p -= lr * weight_decay * p;  p -= lr * m / (sqrt(v) + eps).
-/// v is 0 where there never was a gradient: what a rank has rounded to a level there is noise, and
-/// eps alone would divide it. (DeepSpeed leaves that to the caller, by exp_avg_mask.)
+/// An element-wise update with a frozen second moment, see UpdateRule. With g = grad * control[0]
+/// (f32), or 0 if v is 0:
+///     m = beta1 m + (1 - beta1) g;  p -= lr * weight_decay * p;  p -= lr * m / (sqrt(v) + eps).
+/// v is 0 if the element never had a gradient. Its compressed value is noise then, which a division
+/// by eps would amplify. (DeepSpeed leaves that to the caller, by exp_avg_mask.)
 struct FrozenAdam {
   View master;          // [n] f32, updated
   View m;               // [n] f32, updated
@@ -66,11 +65,11 @@ struct FrozenAdam {
 
 inline void check(const FrozenAdam& op) { check_update("frozen_adam", op, {&op.m, &op.v}); }
 
-/// An element-wise update, see UpdateRule: ranks that have updated by themselves agree again.
-/// `grad` is what they have made of their DriftPayloads, u = grad * control[0]:
-///   m = -u / rate;  p = anchor + u / (sqrt(v) + eps),
-/// with `rate` the sum of the learning rates since all had the weights `anchor`. Where v is 0 all
-/// ranks have the same p, which stays, and m is 0.
+/// An element-wise update that synchronizes ranks after local updates, see UpdateRule. `grad` is
+/// the average of the ranks' DriftPayloads, u = grad * control[0]:
+///     m = -u / rate;  p = anchor + u / (sqrt(v) + eps).
+/// `rate` is the sum of the learning rates since all ranks had the weights `anchor`. Where v is 0
+/// all ranks have the same p, which is unchanged, and m is 0.
 struct AnchorAdam {
   View master;          // [n] f32, updated
   View m;               // [n] f32, updated
@@ -105,10 +104,9 @@ struct FrozenAdamRule {
             .negative_lr = static_cast<float>(-op.lr)};
   }
 
-  ///   g = v == 0 ? 0 : grad * factor
-  ///   m = fma(beta1, m, one_minus_beta1 * g)
-  ///   p = fma(parameter_decay, p, p);  p = fma(negative_lr, m / (sqrt(v) + eps), p), where 0 / 0
-  ///   is 0
+  /// g = v == 0 ? 0 : grad * factor
+  ///     m = fma(beta1, m, one_minus_beta1 * g)
+  ///     p = fma(parameter_decay, p, p);  p = fma(negative_lr, m / (sqrt(v) + eps), p), 0 / 0 = 0
   DS_HOST_DEVICE void update(float factor, float grad, float& p, float& m, float& v) const {
     const float g = v == 0.0f ? 0.0f : mul_rn(grad, factor);
     m = fma_rn(beta1, m, mul_rn(one_minus_beta1, g));
@@ -132,7 +130,7 @@ struct AnchorAdamRule {
             .eps = static_cast<float>(op.eps)};
   }
 
-  ///   u = grad * factor;  m = u * negative_inverse_rate;  p = anchor + u / (sqrt(v) + eps)
+  ///     u = grad * factor;  m = u * negative_inverse_rate;  p = anchor + u / (sqrt(v) + eps)
   DS_HOST_DEVICE void update(float factor, float grad, float& p, float& m, float& v,
                              float& anchor) const {
     const float u = mul_rn(grad, factor);

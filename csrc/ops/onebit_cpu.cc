@@ -8,7 +8,7 @@
 namespace ds::cpu {
 namespace {
 
-// Neither is inlined, so that no arithmetic leaves the scope of FlushDenormals.
+// These functions must not be inlined: the arithmetic must stay inside the scope of FlushDenormals.
 
 __attribute__((noinline)) void moment_block(float beta1, float one_minus_beta1, float factor,
                                             const float* __restrict grad, const float* __restrict m,

@@ -1,13 +1,13 @@
-// LAMB where ranks exchange one bit per element of the moment: what its trust ratios are made of.
-// Sources: Li et al. 2021, arXiv:2104.06069 (1-bit LAMB); DeepSpeed's OneBitLamb.
+// 1-bit LAMB: trust ratios for ranks that exchange one bit per element of the moment. Sources: Li
+// et al. 2021, arXiv:2104.06069 (1-bit LAMB); DeepSpeed's OneBitLamb.
 #pragma once
 
 #include "flat_update.h"
 
 namespace ds {
 
-/// During the warm-up: frozen = coefficient == 1 ? frozen : beta * frozen + (1 - beta) *
-/// coefficient of each parameter. When control[1] is 0 nothing changes.
+/// During warm-up, for each parameter: frozen = coefficient == 1 ? frozen : beta * frozen + (1 -
+/// beta) * coefficient. When control[1] is 0 nothing changes.
 struct OneBitLambAverage {
   View coefficients;  // [parameters] f32
   View frozen;        // [parameters] f32, updated
@@ -23,15 +23,15 @@ inline void check(const OneBitLambAverage& op) {
   check_control(kOp, op.control);
 }
 
-/// After it, per element, where v stays as it is and `payload` is the moment that the ranks agreed
-/// on:
-///   g = (payload - beta1 m) / (1 - beta1);  m = payload;  fresh = beta2 fresh + (1 - beta2) g^2;
-///   u = m / (sqrt(v) + eps),  and per parameter, in f64 and in one order on every back end,
-///   sums = (sum of u^2, sum of (u + weight_decay * p)^2, largest (sqrt(v) + eps) / (sqrt(fresh) +
+/// After warm-up, per element. v is frozen and `payload` is the averaged moment of all ranks:
+///     g = (payload - beta1 m) / (1 - beta1);  m = payload;  fresh = beta2 fresh + (1 - beta2) g^2;
+///     u = m / (sqrt(v) + eps).
+/// Per parameter, in f64 and in one order on every back end:
+///     sums = (sum of u^2, sum of (u + weight_decay * p)^2, largest (sqrt(v) + eps) / (sqrt(fresh)
+///     +
 ///   eps)).
-/// Elements where v is 0 have no moment, and add weight_decay * p alone. Starts as in LambMoments;
-/// when control[1] is 0 the states stay as they are and the sums are 0. Denormals are flushed to
-/// zero.
+/// Elements with v = 0 have no moment and add only weight_decay * p. Starts as in LambMoments. When
+/// control[1] is 0 the states are unchanged and the sums are 0. Denormals are flushed to zero.
 struct OneBitLambMoments {
   View master;   // [n] f32, read
   View m;        // [n] f32, updated
@@ -55,10 +55,11 @@ inline void check(const OneBitLambMoments& op) {
   check_control(kOp, op.control);
 }
 
-/// Between the halves, of each parameter: f = the largest ratio, or 1 where there is none; with
-/// weight decay f = f q + 1 - q with q = min(1, ||u|| / ||u + weight_decay * p||); clamped to
-/// [least, most] and then to factor * (1 -+ threshold); factor = f, and coefficient = frozen * f.
-/// When control[1] is 0 nothing changes.
+/// Between the halves, for each parameter:
+/// 1. f = the largest ratio, or 1 without a ratio.
+/// 2. With weight decay f = f q + 1 - q, with q = min(1, ||u|| / ||u + weight_decay * p||).
+/// 3. f is clamped to [least, most] and then to factor * (1 -+ threshold).
+/// 4. factor = f, and coefficient = frozen * f. When control[1] is 0 nothing changes.
 struct OneBitLambCoefficients {
   View sums;          // [parameters, 3] f64
   View frozen;        // [parameters] f32, read

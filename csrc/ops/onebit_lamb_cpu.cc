@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kGrain = 8;  // slots per task
 
-/// Not inlined, so that no arithmetic leaves the scope of FlushDenormals.
+/// Not inlined: the arithmetic must stay inside the scope of FlushDenormals.
 __attribute__((noinline)) void moments_block(const OneBitLambConstants& constants,
                                              const float* __restrict p,
                                              const float* __restrict payload,

@@ -21,14 +21,15 @@ inline OneBitLambConstants one_bit_lamb_constants(const OneBitLambMoments& op) {
           static_cast<float>(op.eps),    static_cast<float>(op.weight_decay)};
 }
 
-/// What an element adds to the sums of its parameter.
+/// Contributions of an element to the sums of its parameter.
 struct OneBitLambTerms {
   double direction, update, ratio;
 };
 
-///   g = fma(negative_beta1, m, payload) * inverse_one_minus_beta1;  m = payload
-///   fresh = fma(beta2, fresh, (one_minus_beta2 * g) * g)
-///   d = sqrt(v) + eps;  u = m / d;  update = fma(decay, p, u);  ratio = d / (sqrt(fresh) + eps)
+/// The moment and its contributions:
+///     g = fma(negative_beta1, m, payload) * inverse_one_minus_beta1;  m = payload
+///     fresh = fma(beta2, fresh, (one_minus_beta2 * g) * g)
+///     d = sqrt(v) + eps;  u = m / d;  update = fma(decay, p, u);  ratio = d / (sqrt(fresh) + eps)
 DS_HOST_DEVICE OneBitLambTerms one_bit_lamb_element(const OneBitLambConstants& c, float p,
                                                     float payload, float v, float& m,
                                                     float& fresh) {

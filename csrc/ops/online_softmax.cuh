@@ -1,17 +1,17 @@
-// The running softmax of attention on tensor cores, as the accumulators of mma hold it. Source: Dao
-// 2023 (FlashAttention-2), algorithm 1.
+// The running softmax of attention on tensor cores, in the register layout of mma's accumulators.
+// Source: Dao 2023 (FlashAttention-2), algorithm 1.
 #pragma once
 
 #include "../cuda/mma.cuh"
 
 namespace ds::cuda {
 
-/// A maximum may lag behind by this many powers of two before the accumulators are rescaled: the
-/// result is the same up to rounding, and after the first key blocks hardly any rescaling is left.
+/// A maximum may lag by this many powers of two before the accumulators are rescaled. The result is
+/// the same up to rounding. After the first key blocks, rescaling is rare.
 constexpr float kMaxLag = 8.f;
 
-/// One warp's running softmax: thread rows are lane / 4 and lane / 4 + 8 of each tile. Where a row
-/// may begin with hidden keys (kMayBeEmpty), its maximum stays -infinity until it has seen one.
+/// One warp's running softmax: thread rows are lane / 4 and lane / 4 + 8 of each tile. With
+/// kMayBeEmpty a row may begin with hidden keys; its maximum stays -infinity until it sees a key.
 template <int kTiles, int kD, bool kMayBeEmpty>
 struct OnlineSoftmax {
   float out[kTiles][kD / 8][4] = {};
@@ -22,7 +22,7 @@ struct OnlineSoftmax {
     for (int m = 0; m < kTiles; ++m) max[m][0] = max[m][1] = -INFINITY;
   }
 
-  /// Raises the maxima when a row of `scores` needs it, and rescales what was summed so far.
+  /// Raises the maxima if a row of `scores` requires it, and rescales the sums.
   template <int kColumns>
   __device__ __forceinline__ void update_max(const float (&scores)[kTiles][kColumns][4],
                                              float scale_log2) {

@@ -1,19 +1,19 @@
-// What an op is. Every struct with a View in a header of this folder is one; from those headers
-// scripts/gen-ops.mjs makes the table of ops, the TypeScript functions and their types.
+// Defines ops. Every struct with a View in a header of this folder is an op. From these headers
+// scripts/gen-ops.mjs generates the table of ops, the TypeScript functions and their types.
 //
 // The contract of an op <Name>:
 //  * its header declares `struct Name`, whose fields are View, OptionalView, double, int64_t,
 //    bool, an enum of int32_t or a struct of such numbers, in the order of the generated
 //    TypeScript function;
-//  * `void ds::check(const Name&)` beside it holds what the op requires of its operands, once for
-//    all back ends: the boundary calls it before any body runs, so bodies do not check again, but
-//    for what concerns them alone (indices in the CPU's memory, limits of the GPU);
+//  * `void ds::check(const Name&)` in the same header holds the preconditions of all back ends.
+//    The boundary calls it before any body runs. Bodies check only conditions of their back end
+//    (indices in the CPU's memory, limits of the GPU);
 //  * `void ds::cpu::run(const Name&, CpuContext&)` is the plain oracle (<file>_cpu.cc);
 //  * `void ds::cuda::run(const Name&, CudaContext&)` is the kernel and its launcher (<file>.cu);
-//  * all outputs are overwritten unless a field `accumulate` says otherwise: then, when it is true,
-//    the op adds to them (accumulator precision inside, one rounding at the end);
-//  * "FLOPs: 5 per element of out, 1 of residual." above the struct is what the profiler counts;
-//    nothing is counted where there is no such line and lib/profiler/flop-counts.ts has no formula;
+//  * all outputs are overwritten. If a field `accumulate` is true, the op adds to them
+//    (accumulator precision inside, one rounding at the end);
+//  * "FLOPs: 5 per element of out, 1 of residual." above the struct is the count of the profiler.
+//    Without such a line, lib/profiler/flop-counts.ts has a formula, or the op counts nothing;
 //  * ops never allocate their results, never synchronise and never change their inputs, unless the
 //    header says so; every op is deterministic; empty tensors are legal.
 #pragma once

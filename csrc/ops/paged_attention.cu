@@ -1,4 +1,5 @@
-// Paged attention on the GPU: which kernel serves a call, in how many parts; and the store.
+// Paged attention on the GPU: selects the kernel and the number of splits of a call. Also the
+// store.
 #include "paged_attention.h"
 
 #include <algorithm>
@@ -14,21 +15,21 @@ constexpr int kMaxHead = 256;      // 32 lanes of 8 channels
 constexpr int kMaxTileHead = 128;  // of the kernels on tensor cores
 constexpr int64_t kMostSplits = 128;
 
-/// One kernel as the choice of parts sees it.
+/// Properties of a kernel that determine the number of splits.
 struct PagedKernel {
   int rows;  // of queries, of one thread block
   int threads;
   size_t shared_bytes;
   int64_t fewest_keys;  // of a part
-  bool clusters;        // its parts may be added up by a cluster of blocks
+  bool clusters;        // a cluster of blocks can reduce its splits
 };
 
-/// Parts of the keys beyond which those of a tile are longer than the launch that adds them up.
+/// Keys per split above which the splits take longer than the launch of the reduction.
 constexpr int64_t kLongSplit = 256;
 
-/// Where blocks are too few for the processors, the keys of a sequence are split among several, and
-/// what these found is added up afterwards: by a cluster of blocks itself, where they are up to
-/// kMostClustered, or by another kernel. The number of parts depends on what the host knows.
+/// If blocks are fewer than processors, several blocks split the keys of a sequence. Their partial
+/// results are reduced afterwards: by the cluster of blocks itself for up to kMostClustered splits,
+/// else by a second kernel. The number of splits depends on values that the host has.
 template <class T, class Kernel>
 void launch(Kernel* kernel, const PagedKernel& shape, PagedArguments<T> a, const PagedAttention& op,
             CudaContext& ctx) {
@@ -77,7 +78,7 @@ void launch_plain(const PagedArguments<T>& a, const PagedAttention& op, CudaCont
 
 template <int kRows, class T>
 void launch_for_head(const PagedArguments<T>& a, const PagedAttention& op, CudaContext& ctx) {
-  if constexpr (sizeof(T) == 4) {  // Of 16 bits, wide heads alone come here.
+  if constexpr (sizeof(T) == 4) {  // Of 16-bit types, only wide heads use this kernel.
     if (a.d <= 4 * kPart) return launch_plain<4, kRows>(a, op, ctx);
     if (a.d <= 8 * kPart) return launch_plain<8, kRows>(a, op, ctx);
     if (a.d <= 16 * kPart) return launch_plain<16, kRows>(a, op, ctx);
@@ -93,8 +94,8 @@ void launch_tiles(int64_t fewest_keys, const PagedArguments<T>& a, const PagedAt
          op, ctx);
 }
 
-/// Rows of single tokens share their keys among warps; short prompts have tiles of 64 rows, so that
-/// more processors have some.
+/// Rows of single tokens split their keys over warps. Short prompts have tiles of 64 rows, which
+/// keep more processors busy.
 template <int kD, class T>
 void launch_tiles_of(const PagedArguments<T>& a, const PagedAttention& op, CudaContext& ctx) {
   const int64_t rows = std::max<int64_t>(1, op.longest) * a.group;
@@ -115,7 +116,7 @@ bool rows_divide(const View& v, int64_t n) {
   return (v.shape[0] < 2 || v.strides[0] % n == 0) && (v.shape[1] < 2 || v.strides[1] % n == 0);
 }
 
-/// Whether rows of 16-bit elements can be read 16 bytes at a time.
+/// Returns whether rows of 16-bit elements can be read 16 bytes at a time.
 template <class T>
 bool rows_take_packets(const View& v) {
   return aligned_for<kPart>(v.as<T>()) && rows_divide(v, kPart);
@@ -213,8 +214,8 @@ void run(const PagedStore& op, CudaContext& ctx) {
   });
 }
 
-/// Scratch: for each split of the keys, D + 2 floats a row of queries; splits are several only
-/// where rows are few. Throws DS_SHAPE for heads above 256 channels.
+/// Scratch: for each split of the keys, D + 2 floats per row of queries. Only calls with few rows
+/// have several splits. Throws DS_SHAPE for heads above 256 channels.
 void run(const PagedAttention& op, CudaContext& ctx) {
   constexpr const char* kOp = "paged_attention";
   if (op.out.numel() == 0) return;

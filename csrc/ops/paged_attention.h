@@ -1,16 +1,14 @@
 // Keys and values in blocks of a pool, and the attention of ragged queries to them. Sources: Kwon
-// et al. 2023 (PagedAttention); Dao et al. 2023 (Flash-Decoding) for keys split among thread
-// blocks.
+// et al. 2023 (PagedAttention); Dao et al. 2023 (Flash-Decoding) for keys split over thread blocks.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// Writes the key and value of each token to its slot: row slot % block of block slot / block. A
-/// negative slot is that of no token, of which nothing is written; no two tokens share another. One
-/// outside the pool is DS_INDEX on the CPU, before anything is written; the GPU leaves its token
-/// out.
+/// Writes the key and value of each token to its slot: row slot % block of block slot / block.
+/// Nothing is written for a negative slot. No two tokens may share a slot. A slot outside the pool
+/// throws DS_INDEX on the CPU before anything is written; the GPU skips the token.
 struct PagedStore {
   View k;      // [N, Hk, D], last stride 1
   View v;      // like k, with strides of its own
@@ -18,34 +16,34 @@ struct PagedStore {
   View pool;   // [blocks, 2, Hk, block, D] of k's dtype, contiguous: keys before values
 };
 
-/// Attention of the newest tokens of S sequences, side by side in [N], to all tokens of their own.
-/// The queries of sequence s are the rows from starts[s] to starts[s + 1], less starts[0]; they are
-/// the last of its lengths[s] tokens, whose keys and values lie in the blocks tables[s, 0],
-/// tables[s, 1], ... A query sees its own token and those before it: with `window` w the nearest w,
-/// its own among them. Grouped heads as in Attention. A sequence of length 0 gives 0. Scores and
-/// sums in f32 (f64 for f64). Starts that are not ascending from row 0 to row N, more than
-/// `longest` queries of a sequence, fewer tokens than queries, and blocks outside table and pool
-/// are DS_INDEX on the CPU; the GPU reads nothing out of place, and gives NaN where a block is
-/// none.
+/// Attention of the newest tokens of S sequences, packed in [N], to all tokens of their sequence.
+/// The queries of sequence s are the rows from starts[s] to starts[s + 1], minus starts[0]. They
+/// are the last of its lengths[s] tokens, whose keys and values lie in the blocks tables[s, 0],
+/// tables[s, 1], ... A query sees its own and earlier tokens; with `window` w only the w nearest,
+/// including its own. Grouped heads as in Attention. A sequence of length 0 gives 0. Scores and
+/// sums in f32 (f64 for f64). The CPU throws DS_INDEX if starts do not ascend from row 0 to row N,
+/// if a sequence has more than `longest` queries or fewer tokens than queries, or if a block is
+/// outside table or pool. The GPU never reads out of bounds, and gives NaN for a missing block.
 struct PagedAttention {
   View q;        // [N, H, D], last stride 1
   View pool;     // [blocks, 2, Hk, block, D], contiguous
-  View tables;   // [S, most] i32, last stride 1: numbers of blocks, of which those in use are read
+  View tables;   // [S, most] i32, last stride 1: block numbers; only the used ones are read
   View starts;   // [S + 1] i32, contiguous
   View lengths;  // [S] i32, contiguous
   View out;      // like q, with strides of its own
   double scale;
   int64_t window;   // 0: none
-  int64_t longest;  // at least the most queries of a sequence: what the host knows of starts
+  int64_t longest;  // at least the largest number of queries of a sequence, as known to the host
 };
 
-/// `v` is [tokens, heads, D] with last stride 1.
+/// Checks that `v` is [tokens, heads, D] with last stride 1.
 inline void check_ragged(const char* name, const View& v, const char* what) {
   DS_CHECK_SHAPE(v.ndim == 3 && (v.shape[2] <= 1 || v.strides[2] == 1), name,
                  text(what, " [tokens, heads, D] with last stride 1"), v.describe());
 }
 
-/// `pool` is [blocks, 2, heads, block, D] for the heads and D of `v`, whose heads it divides.
+/// Checks that `pool` is [blocks, 2, heads, block, D] with the D of `v`, and that its heads divide
+/// the heads of `v`.
 inline void check_pool(const char* name, const View& pool, const View& v) {
   require_floating(name, v);
   require_same_dtype(name, v, pool);

@@ -1,5 +1,5 @@
-// Paged attention on the CPU, a query and its group of heads at a time: every sum goes over the
-// keys in the order of the text, whatever the blocks and the other sequences are.
+// Paged attention on the CPU, one query and its group of heads at a time. Sums follow the order of
+// the tokens, so neither the blocks nor other sequences change the result.
 #include "paged_attention.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct PoolRows {
   }
 };
 
-/// One query: its sequence, and the tokens of that which it sees.
+/// One query: its sequence, and the range of tokens that it sees.
 struct Query {
   int32_t sequence;
   int64_t first, end;
@@ -37,7 +37,7 @@ void require(bool holds, const char* expected, int64_t got, int64_t sequence) {
   throw Error("DS_INDEX", "paged_attention", text(expected, " in sequence ", sequence), text(got));
 }
 
-/// Checks what the numbers say, and lists the queries.
+/// Checks the indices and lists the queries.
 std::vector<Query> queries_of(const PagedAttention& op) {
   const int64_t rows = op.q.shape[0], most = op.tables.shape[1] * op.pool.shape[3];
   const auto *starts = op.starts.as<int32_t>(), *lengths = op.lengths.as<int32_t>();
@@ -95,13 +95,13 @@ class SequenceRows {
   std::vector<compute_t<T>> wide_;
 };
 
-/// What one thread keeps for a query: its group of heads, their scores and their sums.
+/// Scratch of one thread for a query: its group of heads, their scores and their sums.
 template <class C>
 struct Scratch {
   std::vector<C> q, scores, sum;
 };
 
-/// scores [group, keys] to weights that add up to 1.
+/// Turns scores [group, keys] into weights that add up to 1.
 template <class C>
 void softmax(C* scores, int64_t keys) {
   const C largest = max_of(scores, keys);

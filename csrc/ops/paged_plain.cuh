@@ -1,5 +1,5 @@
-// Paged attention without tensor cores, for f32, wide heads and what is not aligned: a group of
-// lanes reads a key once for several rows of queries.
+// Paged attention without tensor cores, for f32, wide heads and unaligned tensors. A group of lanes
+// reads a key once for several rows of queries.
 #pragma once
 
 #include "paged_rows.cuh"
@@ -22,7 +22,7 @@ __device__ Vector<T, kPart> load_part(const T* row, int at, int d, bool vectors)
   return x;
 }
 
-/// What a group of lanes has of each row: its lanes hold kPart channels each.
+/// Partial results of a group of lanes for each row; each of its lanes holds kPart channels.
 template <int kRows>
 struct PartialRows {
   float sum[kRows][kPart], largest[kRows], total[kRows];
@@ -37,7 +37,7 @@ struct PartialRows {
     }
   }
 
-  /// Adds kKeys keys with these scores, of which those of minus infinity are not seen.
+  /// Adds kKeys keys with these scores. Scores of minus infinity are hidden.
   template <int kKeys, class T>
   __device__ void add(const float (&scores)[kKeys][kRows],
                       const Vector<T, kPart> (&values)[kKeys]) {
@@ -109,7 +109,7 @@ __device__ void read_keys(const PagedArguments<T>& a, const QueryTile& tile, int
   }
 }
 
-/// Hands the rows that the groups of lanes have to write_merged.
+/// Passes the rows of the groups of lanes to write_merged.
 template <int kLanes, int kRows, class T>
 __device__ void write_rows(const PagedArguments<T>& a, const QueryTile& tile,
                            const PartialRows<kRows>& partial) {

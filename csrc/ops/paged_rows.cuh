@@ -1,5 +1,5 @@
-// What the kernels of paged attention share: where keys lie, which rows of queries a thread block
-// serves, and how parts of a row's softmax become one.
+// Parts that the kernels of paged attention share: addresses of keys, the rows of queries of a
+// thread block, and the reduction of partial softmax rows.
 #pragma once
 
 #include "../cuda/cluster.cuh"
@@ -8,7 +8,7 @@
 
 namespace ds::cuda {
 
-/// Where the keys and values of sequences lie. A block that is none has no row.
+/// Addresses of the keys and values of sequences. An invalid block has no row.
 template <class T>
 struct PagedRows {
   const T* pool;
@@ -16,7 +16,7 @@ struct PagedRows {
   int64_t table_stride, blocks;
   int key_heads, block, shift, most, d;  // shift: log2 of block, or -1
 
-  /// The key of `token` in a head; its value lies `value_offset()` behind it.
+  /// Returns the key of `token` in a head; its value lies `value_offset()` elements later.
   __device__ __forceinline__ const T* key(int sequence, int head, int token) const {
     const int place = shift >= 0 ? token >> shift : token / block;
     const int64_t b = tables[sequence * table_stride + place];
@@ -36,17 +36,18 @@ struct PagedArguments {
   int tokens, sequences, heads, group, d, window, splits;
   float scale_log2;
   bool vectors;      // rows of the pool may be read 16 bytes at a time
-  bool row_vectors;  // and those of q and out read and written so
-  bool clustered;    // the splits of a tile are a cluster of blocks, which adds them up itself
-  bool settled;      // lists and older keys may be read before the kernel in front has ended
+  bool row_vectors;  // rows of q and out may be read and written 16 bytes at a time
+  bool clustered;    // the splits of a tile are a cluster of blocks, which reduces them
+  bool settled;      // lists and older keys may be read before the previous kernel has ended
   int64_t total;     // rows of queries: tokens times heads
-  float* sums;       // [splits, total, D], where there are several splits
-  float2* marks;  // [splits, total]: the largest score in powers of 2, the sum of weights below it
+  float* sums;       // [splits, total, D], if there are several splits
+  float2* marks;  // [splits, total]: the largest score in powers of 2, the sum of weights relative
+                  // to it
 };
 
-/// The rows of queries that a thread block serves: those of one sequence and key head, of which row
-/// i is query i / group in head i % group of the head's group. Blocks of the last rows, which see
-/// the most keys, come first.
+/// The rows of queries of a thread block. All belong to one sequence and key head. Row i is query i
+/// / group in head i % group of the head's group. Blocks of the last rows, which see the most keys,
+/// come first.
 struct QueryTile {
   int sequence, head, split, first_token, first_row, rows, group, length, count;
 
@@ -67,7 +68,7 @@ struct QueryTile {
     rows = first_token < 0 || first_token + count > a.tokens ? 0 : count * group;
     length = min(a.lengths[sequence], a.rows.most * a.rows.block);
   }
-  /// Row `r` of the tile, the last one again where there is none.
+  /// Returns row `r` of the tile, or the last row past the end.
   __device__ int row(int r) const { return min(first_row + r, rows - 1); }
   __device__ int token(int r) const { return first_token + row(r) / group; }
   __device__ int query_head(int r) const { return head * group + row(r) % group; }
@@ -78,8 +79,9 @@ struct QueryTile {
 
 constexpr int kMostClustered = 8;
 
-/// Writes rows of which each block of a cluster has a part: `sums` [rows, width] below the largest
-/// scores in `marks` [rows], in the shared memory of each, which is the caller's again afterwards.
+/// Reduces and writes rows that the blocks of a cluster share. Each block has `sums` [rows, width]
+/// relative to the largest scores in `marks` [rows] in its shared memory. The caller may reuse this
+/// memory after the call.
 template <int kRows, int kThreads, class T>
 __device__ __forceinline__ void write_clustered(const PagedArguments<T>& a, const QueryTile& tile,
                                                 const float* sums, int width, const float2* marks) {
@@ -112,10 +114,10 @@ __device__ __forceinline__ void write_clustered(const PagedArguments<T>& a, cons
   cluster_barrier();
 }
 
-/// Adds up what kParts parts of a thread block have of kRows rows, and writes the rows, or this
-/// split's part of them: `sums` [kParts, kRows, width] below the largest scores in `marks`
-/// [kParts + 1, kRows], both in shared memory, where the last row of marks is for use here.
-/// kClusters: the splits may be a cluster.
+/// Reduces kParts partial results of kRows rows in a thread block, and writes the rows, or this
+/// split's part of them. `sums` [kParts, kRows, width] is relative to the largest scores in `marks`
+/// [kParts + 1, kRows]. Both are in shared memory; the last row of marks is scratch. With kClusters
+/// the splits may be a cluster.
 template <int kParts, int kRows, int kThreads, bool kClusters, class T>
 __device__ __forceinline__ void write_merged(const PagedArguments<T>& a, const QueryTile& tile,
                                              float* sums, int width, float2* marks) {
@@ -134,7 +136,7 @@ __device__ __forceinline__ void write_merged(const PagedArguments<T>& a, const Q
       total = fmaf(mark.y, factor, total);
       sum = fmaf(sums[(g * kRows + r) * width + c], factor, sum);
     }
-    if (kClusters && a.clustered) {  // Nobody else reads this element of the first part.
+    if (kClusters && a.clustered) {  // No other thread reads this element of the first part.
       sums[i] = sum;
       if (c == 0) marks[kParts * kRows + r] = make_float2(top, total);
       continue;
@@ -155,8 +157,8 @@ __device__ __forceinline__ void write_merged(const PagedArguments<T>& a, const Q
 
 constexpr int kCombineThreads = 128;
 
-/// A warp for each row: its splits' sums, each brought below the largest score of all. Splits
-/// without a key have left no sums.
+/// A warp per row: reduces its splits' sums after scaling them to the largest score of all. Splits
+/// without a key have no sums.
 template <class T>
 __global__ void __launch_bounds__(kCombineThreads)
     paged_combine_kernel(const __grid_constant__ PagedArguments<T> a) {

@@ -1,9 +1,9 @@
-// Paged attention on tensor cores: a thread block has a tile of query rows, those of a group of
-// heads side by side, and streams tiles of 64 keys out of the blocks of its sequence.
+// Paged attention on tensor cores. A thread block has a tile of query rows of a group of heads, and
+// streams tiles of 64 keys from the blocks of its sequence.
 //
-// Prompts have tiles of 64 or 128 rows, of which a warp owns 16 or 32 and sees all keys, as in
-// attention_forward.cuh. Single tokens have the rows of one group of heads alone: every warp has
-// them all and a quarter of each tile of keys, and what the warps found is added up in the end.
+// Prompts have tiles of 64 or 128 rows. A warp owns 16 or 32 rows and sees all keys, as in
+// attention_forward.cuh. Single tokens have only the rows of one group of heads: every warp has all
+// rows and a quarter of each tile of keys. The partial results of the warps are reduced at the end.
 #pragma once
 
 #include "attention_tile.cuh"
@@ -14,8 +14,8 @@ namespace ds::cuda {
 
 constexpr int kKeyTile = 64;
 
-/// Tile sizes of one kernel: warps that share the rows and row tiles of 16 that each has, or warps
-/// that share the keys of all rows; thread blocks an SM is to hold.
+/// Tile sizes of one kernel. Either warps split the rows, with a number of row tiles of 16 each, or
+/// they split the keys of all rows. The last parameter is the number of thread blocks per SM.
 template <int kHeadDim, int kRowWarps, int kTiles, int kKeyWarps, int kBlocksPerSm>
 struct PagedShape {
   static constexpr int head_dim = kHeadDim, tiles = kTiles, key_warps = kKeyWarps;
@@ -24,13 +24,15 @@ struct PagedShape {
   static constexpr int threads = 32 * kRowWarps * kKeyWarps, blocks_per_sm = kBlocksPerSm;
   static constexpr bool query_in_registers = kTiles * kHeadDim <= 128;
   static constexpr size_t shared_bytes = 2 * kHeadDim * (rows + 4 * kKeyTile);
-  static constexpr int merge_width = kHeadDim + 4;  // floats; rows of a quarter warp in other banks
+  static constexpr int merge_width =
+      kHeadDim + 4;  // floats; rows of a quarter warp in different banks
   static_assert(kRowWarps == 1 || kKeyWarps == 1);
   static_assert((kKeyWarps * (merge_width + 2) + 2) * rows * 4 <= 2 * kHeadDim * 4 * kKeyTile ||
                 kKeyWarps == 1);
 };
 
-/// Starts copying a tile of keys and values; rows of no block are NaN and 0, those behind `end` 0.
+/// Starts copying a tile of keys and values. Rows without a block get NaN keys and zero values;
+/// rows past `end` are 0.
 template <class Shape, class T>
 __device__ __forceinline__ void load_keys(const PagedArguments<T>& a, const QueryTile& tile,
                                           int first_key, int end, T* keys) {
@@ -64,7 +66,7 @@ __device__ __forceinline__ void load_keys(const PagedArguments<T>& a, const Quer
   }
 }
 
-/// Starts copying the rows of queries; there are zeros where there is none.
+/// Starts copying the rows of queries; missing rows are zeros.
 template <class Shape, class T>
 __device__ __forceinline__ void load_queries(const PagedArguments<T>& a, const QueryTile& tile,
                                              T* to) {
@@ -84,7 +86,7 @@ __device__ __forceinline__ void load_queries(const PagedArguments<T>& a, const Q
   }
 }
 
-/// Which keys the rows of one warp see. Both ends grow with the row.
+/// The range of keys that each row of a warp sees. Both ends grow with the row.
 template <int kTiles>
 struct SeenKeys {
   int begin[kTiles][2], end[kTiles][2];  // of this thread's rows
@@ -172,7 +174,7 @@ __device__ __forceinline__ void write_warp_rows(const PagedArguments<T>& a, cons
   }
 }
 
-/// The same of warps that have seen different keys of the same 16 rows.
+/// write_rows for warps that have seen different keys of the same 16 rows.
 template <class Shape, class T, class State>
 __device__ __forceinline__ void write_shared_rows(const PagedArguments<T>& a, const QueryTile& tile,
                                                   int warp, State& state, float* sums) {
@@ -213,7 +215,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   const int warp = threadIdx.x / 32, warp_row = Shape::key_warps > 1 ? 0 : warp * 16 * kTiles;
   const int warp_key = Shape::key_warps > 1 ? warp * kKeys : 0;
 
-  // Tiles that are on their way; of older keys than this step's, before the kernel in front ends.
+  // Tiles in flight. Tiles of older keys than this step's may be loaded before the previous kernel
+  // ends.
   constexpr int kAhead = Shape::key_warps > 1 ? 2 : 1;
 #pragma unroll 1
   for (int i = 0; i < 2 * kAhead; ++i) {
@@ -221,7 +224,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     const int step = i % kAhead, key = first_key + step * kKeyTile;
     if (i == kAhead) {
       if (a.settled) await_previous();
-      let_next_begin();  // Earlier, a layer of Llama 8B with codes takes 1 us longer.
+      let_next_begin();  // An earlier call makes a layer of Llama 8B with codes 1 us slower.
       load_queries<Shape>(a, tile, query_tile);
     }
     const bool early = kAhead > 1 && a.settled && key + kKeyTile <= tile.length - tile.count;

@@ -1,5 +1,5 @@
-// Which elements of a larger tensor those of a part are, for draws that depend on an element's
-// place.
+// Maps the elements of a part to their indices in the whole tensor, for random numbers that depend
+// on the index.
 #pragma once
 
 #include "../core/philox.h"
@@ -7,8 +7,8 @@
 
 namespace ds {
 
-/// Element i of the part is number first + i / row * stride + i % row of the whole; with a row of
-/// 0, first + i. A cut along one dim of a contiguous tensor is one: `row` elements of each
+/// Element i of the part has index first + i / row * stride + i % row in the whole; with a row of
+/// 0, first + i. A slice along one dim of a contiguous tensor is a Part: `row` elements of each
 /// `stride`.
 struct Part {
   int64_t first, row, stride;
@@ -16,13 +16,14 @@ struct Part {
   DS_HOST_DEVICE int64_t place(int64_t i) const {
     return row == 0 ? first + i : first + i / row * stride + i % row;
   }
-  /// How many elements from i on, of `count`, follow each other in the whole.
+  /// Returns how many elements from i on, at most `count`, are contiguous in the whole.
   DS_HOST_DEVICE int64_t run(int64_t i, int64_t count) const {
     if (row == 0) return count;
     const int64_t left = row - i % row;
     return left < count ? left : count;
   }
-  /// Whether four elements from a multiple of four on lie so in the whole as well.
+  /// Returns whether four elements from a multiple of four on are also contiguous and aligned in
+  /// the whole.
   bool keeps_fours() const { return first % 4 == 0 && row % 4 == 0 && stride % 4 == 0; }
 };
 

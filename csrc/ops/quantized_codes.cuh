@@ -1,4 +1,4 @@
-// Codes of 8 and 4 bits as operands of tensor cores: a packet of 16 bytes becomes weights in
+// 8- and 4-bit codes as operands of tensor cores: a packet of 16 bytes becomes weights in
 // registers.
 #pragma once
 
@@ -34,7 +34,7 @@ struct CodeMatrix {
   }
 };
 
-/// Those of an op with the fields packed, scale, zero and group.
+/// Builds the matrix of an op with the fields packed, scale, zero and group.
 template <class Op>
 CodeMatrix codes_of(const Op& op, int64_t outputs, int64_t inputs) {
   const bool shifts = op.group > 0 && (op.group & (op.group - 1)) == 0;
@@ -52,7 +52,7 @@ CodeMatrix codes_of(const Op& op, int64_t outputs, int64_t inputs) {
 
 constexpr int64_t kMostInputs = int64_t{1} << 30;  // numbers of inputs are int32 on tensor cores
 
-/// Whether skinny_kernel can read everything in its packets, each with one step.
+/// Returns whether skinny_kernel can read the operands in packets that each have one scale.
 template <class T, class Op>
 bool takes_packets(const Op& op, const CodeMatrix& w) {
   const int64_t run = 128 / op.bits;
@@ -61,7 +61,7 @@ bool takes_packets(const Op& op, const CodeMatrix& w) {
          aligned_for<8>(op.x.template as<T>());
 }
 
-/// Whether codes may be read before the kernel in front has ended.
+/// Returns whether codes may be read before the previous kernel has ended.
 template <class Op>
 bool codes_are_settled(const Op& op, const CudaContext& ctx) {
   return is_settled(ctx, op.packed.data) && is_settled(ctx, op.scale.data) &&
@@ -73,12 +73,13 @@ __device__ __forceinline__ float code_as_float(uint32_t word, int byte) {
   return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 | byte));
 }
 
-/// What the lowest four bits of a 16-bit float's mantissa add to, as units of its last place.
+/// The offset that the lowest four bits of a 16-bit float's mantissa add to, in units of the last
+/// place.
 template <class T>
 constexpr float kNibbleBase = std::is_same_v<T, __half> ? 1024.f : 128.f;
 
-/// The codes in the lowest four bits of both halves of a word, each that much higher, in T. By one
-/// instruction, which the compiler does not find: both masks cannot be part of it.
+/// Converts the codes in the lowest four bits of both halves of a word to T, each plus kNibbleBase.
+/// One instruction, which the compiler does not find: both masks cannot be part of it.
 template <class T>
 __device__ __forceinline__ uint32_t raised_nibbles(uint32_t word) {
   uint32_t pair;
@@ -88,14 +89,14 @@ __device__ __forceinline__ uint32_t raised_nibbles(uint32_t word) {
   return pair;
 }
 
-/// When the step between codes is multiplied in.
+/// The point where the scale is multiplied in.
 enum class ScaleTime {
-  weight,   // with each weight, which is rounded: groups of at least a packet
-  packets,  // with the sums of 4 packets, whose inputs are of one group
-  row,      // with the sum of a row, which is one group
+  weight,   // with each weight, which is rounded: groups of a packet or more
+  packets,  // with the sum of 4 packets: their inputs share a group
+  row,      // with the sum of a row: the row is one group
 };
 
-/// The latest one that there can be, and whether it is exact for such groups.
+/// Returns the latest ScaleTime that these groups allow, if it is exact for them.
 template <int kBits>
 constexpr ScaleTime kLateTime = kBits == 4 ? ScaleTime::packets : ScaleTime::row;
 template <int kBits>
@@ -117,7 +118,7 @@ struct CodedWeights {
   __device__ const void* packet(int64_t output, int k) const {
     return matrix.packed + output * matrix.words + k / (32 / kBits);
   }
-  /// The inputs of 4 packets have one where it is multiplied in with their sums.
+  /// If the scale multiplies sums of 4 packets, their inputs share one.
   __device__ Step step_of(int64_t output, int k) const {
     const int64_t at = matrix.at(output, scales_steps ? k / (4 * run) * (4 * run) : k);
     return {kTime == ScaleTime::row ? 1.f : matrix.scale_at(at), matrix.zero_at<kBits>(at)};

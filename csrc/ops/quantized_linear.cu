@@ -1,5 +1,5 @@
-// Weights of 8 and 4 bits on the GPU: up to 32 rows of x meet codes that become weights in
-// registers, on tensor cores where x has 16 bits; more rows meet a matrix of weights made once.
+// 8- and 4-bit weights on the GPU. Up to 32 rows of x use codes that become weights in registers,
+// on tensor cores if x has 16 bits. More rows use weights that are dequantized once.
 #include "quantized_linear.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kOp = "quantized_linear";
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-/// Rows of x beyond which weights are made once instead of in every block.
+/// Above this number of rows of x, weights are dequantized once instead of in every block.
 constexpr int kFewRows = kSkinnyRows;
 constexpr unsigned kMostColumnBlocks = 1024;
 
@@ -26,7 +26,7 @@ unsigned blocks_for(int64_t items, int64_t each) {
   return static_cast<unsigned>((items + each - 1) / each);
 }
 
-/// A warp per group finds its step; its lanes make a word each.
+/// A warp per group computes its scale; then each lane packs a word.
 template <class T, class S>
 __global__ void __launch_bounds__(kThreads)
     quantize_kernel(const T* in, uint32_t* packed, S* scale, int64_t outputs, int64_t inputs,
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A row of blocks per row of weights, a thread per word. kVectors: rows of out are whole,
-/// aligned packets of a word's weights.
+/// A row of blocks per row of weights, a thread per word. With kVectors, rows of out consist of
+/// aligned packets, one per word.
 template <class T, int kBits, bool kVectors>
 __global__ void __launch_bounds__(kThreads) dequantize_kernel(CodeMatrix w, T* out) {
   constexpr int kCodes = 32 / kBits;
@@ -96,7 +96,7 @@ void dequantize(const CodeMatrix& w, int64_t bits, T* out, CudaContext& ctx) {
   DS_CUDA_LAUNCHED("dequantize_weights");
 }
 
-/// Rows of x that a warp of the plain kernel multiplies with the weights it has made.
+/// Rows of x that a warp of the plain kernel multiplies with the weights in its registers.
 constexpr int kTogether = 8;
 
 /// Any shape and dtype: a warp per output, a word per lane.

@@ -1,16 +1,16 @@
-// Linear layers whose weights are codes of 8 or 4 bits with a step per row or per group of inputs.
+// Linear layers with weights in 8- or 4-bit codes and a scale per row or per group of inputs.
 //
-// A word of `packed` has the codes of 32 / bits neighbouring inputs, the first in its lowest bits;
-// what follows the last input of a row is ignored. A weight is (code - zero) * scale, where `zero`
-// is the group's or, without any, 2^(bits - 1). That is the layout of compressed-tensors; files of
-// GPTQ and AWQ become it by repack_codes and transposition.
+// A word of `packed` has the codes of 32 / bits neighbouring inputs, the first in its lowest bits.
+// Bits past the last input of a row are ignored. A weight is (code - zero) * scale, where `zero` is
+// the zero point of the group or, if absent, 2^(bits - 1). This is the layout of
+// compressed-tensors. repack_codes and a transposition convert files of GPTQ and AWQ to it.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// The last group of a row may be smaller; a group larger than a row makes one step per row.
+/// The last group of a row may be smaller. A group larger than a row means one scale per row.
 inline int64_t groups_of(int64_t inputs, int64_t group) { return (inputs + group - 1) / group; }
 
 inline int64_t words_of(int64_t inputs, int64_t bits) {
@@ -42,9 +42,9 @@ inline void check_weights(const char* op, const View& packed, const View& scale,
   require_dtype(op, zero, DType::u8, "zero");
 }
 
-/// Symmetric codes of `in`: a group's scale is its largest magnitude over (2^bits - 1) / 2, rounded
-/// up where scales have 16 bits, so that no weight is further from its code than half a step.
-/// Source: compressed-tensors' symmetric scheme.
+/// Symmetric codes of `in`. A group's scale is its largest magnitude over (2^bits - 1) / 2. A
+/// 16-bit scale is rounded up, so that no weight is further from its code than half a step. Source:
+/// compressed-tensors' symmetric scheme.
 struct QuantizeWeights {
   View in;      // [outputs, inputs] f32, f16 or bf16, contiguous
   View packed;  // [outputs, ceil(inputs / (32 / bits))] i32, contiguous
@@ -61,8 +61,8 @@ inline void check(const QuantizeWeights& op) {
   check_weights(kOp, op.packed, op.scale, {}, op.bits, op.group, op.in.shape[0], op.in.shape[1]);
 }
 
-/// out = (code - zero) * scale, the product rounded to f32 and then to out's dtype: once, where
-/// scales have 16 bits.
+/// out = (code - zero) * scale, the product rounded to f32 and then to out's dtype. With 16-bit
+/// scales it is rounded once.
 struct DequantizeWeights {
   View packed;        // [outputs, ceil(inputs / (32 / bits))] i32, contiguous
   View scale;         // [outputs, ceil(inputs / group)] f32, f16 or bf16, contiguous
@@ -81,10 +81,11 @@ inline void check(const DequantizeWeights& op) {
                 op.out.shape[1]);
 }
 
-/// out = x W^T (+ bias): products and sums in f32, one rounding. On the GPU weights are rounded to
-/// x's dtype first, but for those with one scale a row in up to 32 rows of x, and in one row of x
-/// where codes are symmetric and scales of x's dtype, of 2^n inputs from 128 on (64 with 8 bits); a
-/// row of x that is not finite gives outputs that are no numbers there.
+/// out = x W^T (+ bias): products and sums in f32, one rounding. The GPU rounds weights to x's
+/// dtype first, with two exceptions:
+/// - up to 32 rows of x and one scale per row;
+/// - one row of x, symmetric codes, and scales of x's dtype for 2^n inputs from 128 on (64 with 8
+///   bits). There a row of x that is not finite gives NaN.
 struct QuantizedLinear {
   View x;             // [rows, inputs] f32, f16 or bf16, contiguous
   View packed;        // [outputs, ceil(inputs / (32 / bits))] i32, contiguous
@@ -117,10 +118,10 @@ enum class CodeLayout : int32_t {
   awq,   // [inputs, outputs / 8]: a word has the codes of 8 outputs, in the order 0 2 4 6 1 3 5 7
 };
 
-/// The code of input k of a row of out is that of input order[k] of in, or, without an order, of k.
-/// Codes behind the last one of a row are 0.
+/// The code of input k of a row of out is that of input order[k] of in; of k without an order.
+/// Codes past the last one of a row are 0.
 struct RepackCodes {
-  View in;  // [outputs, ceil(inputs / (32 / bits))], or as `layout` says; i32, contiguous
+  View in;  // [outputs, ceil(inputs / (32 / bits))], or the shape of `layout`; i32, contiguous
   OptionalView order;  // [inputs] i32, each in [0, inputs), contiguous
   View out;            // [outputs, ceil(inputs / (32 / bits))] i32, contiguous
   int64_t inputs;

@@ -1,5 +1,5 @@
-// Weights of 8 and 4 bits on the CPU: for a few rows they become f32 in registers, for more in
-// tiles that OpenBLAS multiplies.
+// 8- and 4-bit weights on the CPU. A few rows use weights that become f32 in registers, more rows
+// use tiles that OpenBLAS multiplies.
 #include "quantized_linear.h"
 
 #include <algorithm>
@@ -60,7 +60,7 @@ struct Weights {
   }
 };
 
-/// The same for FewRows: `run` inputs share a step and a zero.
+/// The same for FewRows: `run` inputs share a scale and a zero point.
 template <int kBits>
 struct CodedRows {
   const Weights& weights;

@@ -1,14 +1,14 @@
-// Between values and codes of 8 or 4 bits, with the same bits on CPU and GPU.
+// Conversion between values and 8- or 4-bit codes, with the same bits on CPU and GPU.
 #pragma once
 
 #include "../core/exact_math.h"
 
 namespace ds {
 
-/// The code that stands for 0 where a row has no codes of zero of its own.
+/// The code of 0 if a row has no zero points.
 DS_HOST_DEVICE float middle_code(int64_t bits) { return static_cast<float>(1 << (bits - 1)); }
 
-/// Half of the range of codes, in steps: the largest magnitude lies there.
+/// Half of the code range, in steps: the code of the largest magnitude.
 DS_HOST_DEVICE float half_range(int64_t bits) { return 0.5f * static_cast<float>((1 << bits) - 1); }
 
 /// The larger magnitude; NaN wins.
@@ -17,8 +17,8 @@ DS_HOST_DEVICE float larger_magnitude(float most, float x) {
   return magnitude > most || magnitude != magnitude ? magnitude : most;
 }
 
-/// `rounded`, a step of 16 or 32 bits that is not negative and whose value is `value`, or the next
-/// larger number where that is below `wanted`. In f32 it stays: the error is that of one rounding.
+/// Returns `rounded`, a 16- or 32-bit scale of value `value` that is not negative, or the next
+/// larger number if it is below `wanted`. An f32 scale is unchanged: its error is one rounding.
 template <class S>
 DS_HOST_DEVICE S step_at_least(S rounded, float value, float wanted) {
   if constexpr (sizeof(S) == 2) {
@@ -32,8 +32,8 @@ DS_HOST_DEVICE S step_at_least(S rounded, float value, float wanted) {
   return rounded;
 }
 
-/// The code of x for steps of size `step` around the middle code, nearest, ties to even; the middle
-/// for steps of 0, and the lowest for NaN.
+/// Returns the nearest code of x, ties to even, for steps of size `step` around the middle code.
+/// The middle code if `step` is 0, the lowest one for NaN.
 DS_HOST_DEVICE uint32_t code_of_value(float x, float step, int64_t bits) {
   const float middle = middle_code(bits), last = 2.0f * middle - 1.0f;
   if (step == 0.0f) return static_cast<uint32_t>(middle);
@@ -42,7 +42,7 @@ DS_HOST_DEVICE uint32_t code_of_value(float x, float step, int64_t bits) {
   return static_cast<uint32_t>(code > last ? last : code);
 }
 
-/// What a code stands for: the difference is exact, the product is rounded once.
+/// Returns the value of a code: the difference is exact, the product is rounded once.
 DS_HOST_DEVICE float value_of_code(uint32_t code, float zero, float step) {
   return mul_rn(static_cast<float>(code) - zero, step);
 }

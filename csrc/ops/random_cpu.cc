@@ -1,4 +1,4 @@
-// Uniform and normal random tensors on the CPU, one Philox block per four places.
+// Uniform and normal random tensors on the CPU, one Philox block per four elements.
 #include "random.h"
 
 #include "../core/random_math.h"
@@ -17,7 +17,7 @@ Philox4 words_of(const Op& op, uint64_t block) {
   return philox(static_cast<uint64_t>(op.seed), static_cast<uint64_t>(op.offset), block);
 }
 
-/// The element at place 4 b + j becomes value(b).v[j].
+/// The element with index 4 b + j becomes value(b).v[j].
 template <class Op, class F>
 void generate(const char* name, const Op& op, CpuContext& ctx, F value) {
   const Part part = part_of(op);

@@ -1,6 +1,6 @@
-// Reductions on the GPU, in a fixed order: lanes along kept columns or along reduced rows,
-// whichever is dense in memory; long reductions are split over blocks and joined by a second pass.
-// Sums of dense 16-bit columns have kernels of their own.
+// Reductions on the GPU in a fixed order. Lanes run along kept columns or along reduced rows,
+// depending on which is dense in memory. Long reductions are split over blocks, and a second pass
+// joins the results. Sums of dense 16-bit columns have their own kernels.
 #include "reduce.h"
 
 #include <algorithm>
@@ -19,11 +19,11 @@ struct Multiply {
   }
 };
 
-/// The iteration space, split into what out keeps and what is reduced.
+/// The iteration space, split into kept dims and reduced dims.
 struct Plan {
   Steps<2> kept;     // operands: in, out
   Steps<1> reduced;  // operand: in
-  uint32_t splits;   // parts of the reduced items, each by a block of its own
+  uint32_t splits;   // parts of the reduced items, one block each
 };
 
 template <class T>
@@ -41,7 +41,7 @@ __device__ __forceinline__ A identity() {
   else return std::is_same_v<Combine, Max> ? -INFINITY : INFINITY;
 }
 
-/// What one thread combines, one value after the other.
+/// Running result of one thread, which combines one value after the other.
 template <class T, class Combine>
 struct Running {
   using A = compute_t<T>;
@@ -50,9 +50,9 @@ struct Running {
   __device__ __forceinline__ A result() const { return total; }
 };
 
-/// A long f32 sum carries its rounding errors along (TwoSum of Knuth, as in Kahan's and Neumaier's
-/// summation): those of equal values are equal, and would add up. f16 and bf16 round the result to
-/// fewer digits than a plain sum has.
+/// Long f32 sums track their rounding errors (TwoSum of Knuth, as in Kahan's and Neumaier's
+/// summation). The errors of equal values are equal and would accumulate. f16 and bf16 need no
+/// correction: their result is rounded to fewer digits.
 template <>
 struct Running<float, Add> {
   float total = 0, lost = 0;
@@ -61,7 +61,7 @@ struct Running<float, Add> {
     lost = __fadd_rn(lost, __fadd_rn(__fsub_rn(total, __fsub_rn(next, took)), __fsub_rn(x, took)));
     total = next;
   }
-  /// An infinite sum has lost what is no number.
+  /// The tracked error of an infinite sum is NaN and is ignored.
   __device__ __forceinline__ float result() const { return isfinite(lost) ? total + lost : total; }
 };
 
@@ -212,13 +212,13 @@ Dims split_dims(const Reduce& op) {
   return dims;
 }
 
-/// Parts that fill the machine, each of at least `least` reduced items.
+/// Returns a number of parts that fills the machine; each part has at least `least` reduced items.
 uint32_t choose_splits(const CudaContext& ctx, int64_t blocks, int64_t reduced, int64_t least) {
   const int64_t wanted = (int64_t{ctx.sm_count} * 6 + blocks - 1) / blocks;
   return static_cast<uint32_t>(std::clamp<int64_t>(std::min(wanted, reduced / least), 1, 4096));
 }
 
-/// Whether lanes may load N neighbouring kept columns at once.
+/// Returns whether lanes may load N neighbouring kept columns at once.
 template <class T>
 bool packed_columns(const Dims& dims, const T* in, int N) {
   bool packed = dims.kept.ndim == 1 && dims.kept.strides[0][0] == 1 &&
@@ -228,8 +228,7 @@ bool packed_columns(const Dims& dims, const T* in, int N) {
   return packed;
 }
 
-/// Takes the sums of many rows of 16-bit elements (bias gradients), unless they are laid out
-/// otherwise: returns false then.
+/// Sums many rows of 16-bit elements (bias gradients). Returns false if the layout does not fit.
 template <class T>
 bool sum_dense_columns(const Reduce& op, const Dims& dims, CudaContext& ctx) {
   constexpr int64_t kLeastRows = 256;

@@ -8,10 +8,9 @@ namespace ds {
 enum class ReduceOp : int32_t { sum, mean, max, min, prod };
 
 /// out = op over the dims where out has size 1 and in does not. f32 accumulators for f16, bf16 and
-/// f32 (f64 for f64; i64 for integers, where mean is refused). An empty sum is 0, an empty product
-/// 1, an empty mean NaN, an empty max or min is refused. The column sum of a [N, C] matrix (a bias
-/// gradient) is the hot case on the GPU.
-/// FLOPs: 1 per element of in.
+/// f32 (f64 for f64; i64 for integers, which have no mean). An empty sum is 0, an empty product 1,
+/// an empty mean NaN. An empty max or min is an error. The column sum of a [N, C] matrix (a bias
+/// gradient) is the hot case on the GPU. FLOPs: 1 per element of in.
 struct Reduce {
   View in;   // any strides; not bool
   View out;  // same ndim as in, same dtype

@@ -10,7 +10,8 @@ namespace {
 
 constexpr const char* kOp = "reduce";
 
-/// f32 sums are taken in f64: a long one of equal values would drift by its many equal roundings.
+/// f32 sums accumulate in f64: the rounding errors of a long f32 sum of equal values would
+/// accumulate.
 template <class C>
 struct Sum {
   using Total = std::conditional_t<std::is_same_v<C, float>, double, C>;
@@ -45,11 +46,11 @@ struct Min {
   C operator()(C a, C b) const { return (a < b) | (a != a) ? a : b; }
 };
 
-/// The iteration space, cut into a grid of tasks that depends on the shapes alone.
+/// The iteration space, cut into a grid of tasks that depends on the shapes only.
 struct Plan {
   Walk<2> kept;     // operands: in, out
   Walk<1> reduced;  // operand: in
-  bool columns;     // kept elements are the dense ones: accumulate them side by side
+  bool columns;     // kept elements are dense in memory: accumulate neighbouring ones together
   int64_t kept_step, reduced_step, kept_tasks, reduced_tasks;
 };
 
@@ -75,7 +76,8 @@ Plan plan_reduction(const Reduce& op) {
   return plan;
 }
 
-/// Combines n values in independent lanes, which vectorise; the order depends on n alone.
+/// Combines n values in independent lanes, which the compiler vectorizes. The order depends on n
+/// only.
 template <class C, class Combine>
 typename Combine::Total combine_all(const C* values, int64_t n, Combine combine) {
   using Total = typename Combine::Total;
@@ -98,7 +100,8 @@ struct Range {
   int64_t begin, end;
 };
 
-/// partial[k - kept.begin] = reduction of `reduced` for every kept item k, neighbours side by side.
+/// partial[k - kept.begin] = reduction of `reduced` for every kept item k, neighbouring items
+/// together.
 template <class T, class Combine>
 void reduce_columns(const T* in, const Plan& plan, Range kept, Range reduced,
                     typename Combine::Total* partial) {

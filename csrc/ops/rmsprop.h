@@ -9,11 +9,13 @@
 namespace ds {
 
 /// An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
-///   square_avg = alpha * square_avg + (1 - alpha) g^2;
-///   centered: grad_avg += (1 - alpha) (g - grad_avg), and v = max(0, square_avg - grad_avg^2),
-///   else v = square_avg; d = g / (sqrt(v) + eps); with momentum: momentum_buffer = momentum *
-///   momentum_buffer + d, and d is the buffer;
-/// p -= lr * d; weight = p rounded to its dtype. Denormals are flushed to zero on every back end.
+///     square_avg = alpha * square_avg + (1 - alpha) g^2;
+///     centered: grad_avg += (1 - alpha) (g - grad_avg), v = max(0, square_avg - grad_avg^2);
+///     else v = square_avg;
+///     d = g / (sqrt(v) + eps);
+///     with momentum: momentum_buffer = momentum * momentum_buffer + d, then d = momentum_buffer;
+///     p -= lr * d; weight = p rounded to its dtype.
+/// All back ends flush denormals to zero.
 struct Rmsprop {
   View master;                   // [n] f32, updated
   View square_avg;               // [n] f32, updated
@@ -35,8 +37,8 @@ inline void check(const Rmsprop& op) {
   if (op.momentum_buffer) check_states("rmsprop", op.master, {&op.momentum_buffer});
 }
 
-/// One update of one parameter; see UpdateRule. The states are the mean of squares, then that of
-/// gradients where it is centered, then the momentum's buffer where there is one.
+/// One update of one parameter; see UpdateRule. The states are the mean of squares, the mean of
+/// gradients if kCentered, and the momentum buffer if kMomentum.
 template <bool kCentered, bool kMomentum>
 struct RmspropRule {
   static constexpr const char* kName = "rmsprop";
@@ -57,11 +59,14 @@ struct RmspropRule {
             .negative_lr = static_cast<float>(-op.lr)};
   }
 
-  ///   g = grad * factor;  g = fma(weight_decay, p, g)
-  ///   square = fma(alpha, square, one_minus_alpha * g * g)
-  ///   mean = fma(one_minus_alpha, g - mean, mean);  v = max(0, fma(-mean, mean, square)), where
-  ///   NaN stays d = g / (sqrt(v) + eps) buffer = fma(momentum, buffer, d) p = fma(negative_lr,
-  ///   kMomentum ? buffer : d, p)
+  /// The exact order:
+  ///     g = grad * factor;  g = fma(weight_decay, p, g)
+  ///     square = fma(alpha, square, one_minus_alpha * g * g)
+  ///     mean = fma(one_minus_alpha, g - mean, mean)
+  ///     v = max(0, fma(-mean, mean, square)), NaN stays NaN
+  ///     d = g / (sqrt(v) + eps)
+  ///     buffer = fma(momentum, buffer, d)
+  ///     p = fma(negative_lr, kMomentum ? buffer : d, p)
   DS_HOST_DEVICE void apply(float factor, float grad, float& p, float& square, float& mean,
                             float& buffer) const {
     float g = mul_rn(grad, factor);
@@ -89,7 +94,7 @@ struct RmspropRule {
   }
 };
 
-/// Calls body(rule, states) with the rule that the op's states ask for.
+/// Calls body(rule, states) with the rule that matches the op's states.
 template <class Body>
 void with_rmsprop_rule(const Rmsprop& op, const Body& body) {
   const View &square = op.square_avg, &mean = op.grad_avg, &buffer = op.momentum_buffer;

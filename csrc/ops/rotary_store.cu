@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 128, kWarpSize = 32, kWarps = kThreads / kWarpSize;
 
-/// Heads of one kind: where row (token, head) begins.
+/// Heads of one kind: the start of row (token, head).
 template <class T>
 struct HeadRows {
   T* data;
@@ -38,7 +38,7 @@ __device__ __forceinline__ float rounded(float x) {
   return to_float(from_float<T>(x));
 }
 
-/// 1 / the root of the mean of the squares of a head, the same in all lanes.
+/// Returns 1 / sqrt(mean of the squares of a head) to all lanes.
 template <int N, class T>
 __device__ float inverse_norm(const T* in, int d, float eps) {
   float squares = 0.f;
@@ -53,7 +53,7 @@ __device__ float inverse_norm(const T* in, int d, float eps) {
   return 1.0f / sqrtf(squares / static_cast<float>(d) + eps);
 }
 
-/// Writes a head, normalised where there is a `norm`, turned by the angles of `position`.
+/// Writes a head, normalized if `norm` is present, rotated by the angles of `position`.
 template <int N, class T>
 __device__ void turn(const RotaryArguments<T>& a, const T* in, const T* norm, int position,
                      T* out) {

@@ -1,26 +1,26 @@
-// Queries and keys normalised and turned by their positions, and keys and values put into the
-// blocks of a pool, in one pass. Sources: those of Rope, RmsNorm and PagedStore.
+// Normalizes and rotates queries and keys, and stores keys and values in a pool, in one pass.
+// Sources: those of Rope, RmsNorm and PagedStore.
 #pragma once
 
 #include "paged_attention.h"
 
 namespace ds {
 
-/// out = the queries, normalised over each head where there is a `q_norm` (RmsNorm with `eps`) and
-/// turned by row positions[n] of the table (Rope); the keys likewise with `k_norm`, and with the
-/// values, as they are, into the slot of their token (PagedStore). Every step rounds to q's dtype,
-/// as those ops do. A position outside the table and a slot outside the pool are DS_INDEX on the
-/// CPU, before anything is written; the GPU gives NaN, and leaves the token out.
+/// out = the queries, normalized over each head if `q_norm` is present (RmsNorm with `eps`), then
+/// rotated by row positions[n] of the table (Rope). The keys are processed the same way with
+/// `k_norm`. Keys and unchanged values go to the slot of their token (PagedStore). Every step
+/// rounds to q's dtype, as those ops do. A position outside the table and a slot outside the pool
+/// throw DS_INDEX on the CPU before anything is written. The GPU gives NaN, and skips the token.
 struct RotaryStore {
   View q;               // [N, H, D], D even, last stride 1
-  View k;               // [N, Hk, D], likewise
+  View k;               // [N, Hk, D], D even, last stride 1
   View v;               // like k, with strides of its own
   View out;             // like q, with strides of its own; may be q itself
   View cos;             // [R, D / 2] f32 (f64 for f64), contiguous
   View sin;             // like cos
   View positions;       // [N] i32, contiguous
   OptionalView q_norm;  // [D] of q's dtype
-  OptionalView k_norm;  // [D]; both or none
+  OptionalView k_norm;  // [D]; both or neither
   View slots;           // [N] i32, contiguous: see PagedStore
   View pool;            // [blocks, 2, Hk, block, D], contiguous
   double eps;

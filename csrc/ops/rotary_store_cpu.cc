@@ -48,7 +48,7 @@ struct Heads {
     return v.as<T>() + n * v.strides[0] + head * v.strides[1];
   }
 
-  /// A head of queries or keys, normalised and turned.
+  /// A head of queries or keys, normalized and rotated.
   void turn(const View& from, const View& norm, int64_t n, int64_t head, T* to) {
     widen(row(from, n, head), x.data(), d);
     if (norm) normalise<T>(x.data(), rounded.data(), norm, d, op.eps);
@@ -62,7 +62,7 @@ struct Heads {
     narrow(x.data(), to, d);
   }
 
-  /// Where the key of a slot lies; its value is `half` behind it.
+  /// The start of the key of a slot; its value is `half` elements later.
   T* key(int32_t slot, int64_t head) const {
     const int64_t block = op.pool.shape[3], heads = op.pool.shape[2];
     return op.pool.as<T>() + ((slot / block * 2 * heads + head) * block + slot % block) * d;

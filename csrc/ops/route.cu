@@ -1,4 +1,4 @@
-// Routing on the GPU: a warp per token, whose logits it keeps in registers.
+// Routing on the GPU: a warp per token keeps its logits in registers.
 #include "route.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -13,7 +13,7 @@ unsigned blocks_for_tokens(int64_t tokens) {
   return static_cast<unsigned>((tokens + kWarps - 1) / kWarps);
 }
 
-/// Expert i * 32 + lane is value i of a lane: those behind the last expert are -infinity.
+/// Expert i * 32 + lane is value i of a lane. Values past the last expert are -infinity.
 template <class T>
 __device__ __forceinline__ void load_logits(float (&x)[kPerLane], const T* logits, int experts) {
 #pragma unroll
@@ -23,7 +23,7 @@ __device__ __forceinline__ void load_logits(float (&x)[kPerLane], const T* logit
   }
 }
 
-/// x becomes e^(x - max); returns the sum. NaN comes through.
+/// Replaces x by e^(x - max); returns the sum. NaN propagates.
 __device__ __forceinline__ float exponentials(float (&x)[kPerLane], int experts) {
   float max = -INFINITY;
 #pragma unroll
@@ -39,8 +39,8 @@ __device__ __forceinline__ float exponentials(float (&x)[kPerLane], int experts)
   return warp_sum(sum);
 }
 
-/// Value of the expert's lane, for all lanes; the index of a register must be known to the
-/// compiler.
+/// Returns, to all lanes, the value of an expert. The index of a register must be a compile-time
+/// constant.
 __device__ __forceinline__ float value_of(const float (&x)[kPerLane], int expert) {
   float mine = 0.0f;
 #pragma unroll
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) e[i] = key[i];
   const float sum = exponentials(e, experts);
-  uint32_t left = 0;  // bit i: the lane's value i is there and not chosen yet
+  uint32_t left = 0;  // bit i: the lane's value i exists and is not chosen yet
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     if (i * kWarp + lane < experts) left |= 1u << i;

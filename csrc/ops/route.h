@@ -1,18 +1,17 @@
-// Which experts a token goes to: a softmax over all of them, of which the largest count.
+// Top-k routing of tokens to experts: a softmax over all experts, of which the largest k count.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// Experts that a router may choose from: what a warp keeps in registers.
+/// Largest number of experts: a warp keeps their logits in registers.
 constexpr int64_t kMostExperts = 512;
 
-/// Per token, the k experts of the largest logits, largest first; of equal ones the lower expert is
-/// first, and NaN counts as the greatest. Their weights are their probabilities among all experts
-/// or, with `normalize`, among those k; f32 inside (f64 for f64). Sources: Shazeer et al. 2017;
-/// transformers' MixtralTopKRouter and Qwen2MoeTopKRouter.
-/// FLOPs: 1 per element of logits.
+/// Per token, the k experts with the largest logits, largest first. Of equal logits the lower
+/// expert is first, and NaN counts as the largest. Their weights are their probabilities among all
+/// experts or, with `normalize`, among these k; f32 inside (f64 for f64). Sources: Shazeer et al.
+/// 2017; transformers' MixtralTopKRouter and Qwen2MoeTopKRouter. FLOPs: 1 per element of logits.
 struct RouteTopK {
   View logits;   // [T, E], floating, contiguous; E <= 512
   View ids;      // [T, k] i32, contiguous; 1 <= k <= E
@@ -41,9 +40,8 @@ inline void check(const RouteTopK& op) {
   check_route("route_top_k", op.logits, op.ids, op.weights);
 }
 
-/// dlogits (+)= the gradient of the weights. An id outside of the experts is DS_INDEX on the CPU;
-/// the GPU leaves it out.
-/// FLOPs: 2 per element of dlogits.
+/// dlogits (+)= the gradient of the weights. An id that is not an expert throws DS_INDEX on the
+/// CPU; the GPU skips it. FLOPs: 2 per element of dlogits.
 struct RouteTopKBackward {
   View logits;    // the forward's
   View ids;       // the forward's

@@ -13,7 +13,7 @@
 namespace ds::cpu {
 namespace {
 
-/// What a token's logits become: e^(x - max) of all experts, and their sum.
+/// Softmax numerators e^(x - max) of all experts for one token, and their sum.
 template <class C>
 struct Exponentials {
   std::vector<C> values;
@@ -82,7 +82,7 @@ void backward(const RouteTopKBackward& op, CpuContext& ctx) {
       }
       for (int64_t j = 0; j < k; ++j)
         inner += dweights[j] * (e.values[static_cast<size_t>(ids[j])] / whole);
-      // Of the experts that share the softmax: all of them, or the chosen.
+      // The experts in the softmax: all of them, or the chosen ones.
       for (size_t i = 0; i < slope.size(); ++i)
         slope[i] = op.normalize ? C(0) : -(e.values[i] / whole) * inner;
       for (int64_t j = 0; j < k; ++j) {

@@ -1,5 +1,5 @@
-// The next token of each sequence on the GPU: a block per row, which narrows the candidates down by
-// radix selection over counts and over integer weights, so that no order of summation matters.
+// The next token of each sequence on the GPU: a block per row. Radix selection over counts and
+// integer weights narrows the candidates, so no order of summation matters.
 #include "sample.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -18,7 +18,7 @@ struct Problem {
   int64_t row_stride;
   const int32_t* slots;
   int32_t* tokens;
-  float* logprobs;  // null where nobody asks
+  float* logprobs;  // null: not requested
   const float* settings;
   int32_t *numbers, *recent;
   int32_t* counts;    // null where no slot has a row
@@ -44,7 +44,7 @@ __device__ __forceinline__ float value_of(uint32_t ascending) {
   return __uint_as_float(ascending & 0x80000000u ? ascending & 0x7fffffffu : ~ascending);
 }
 
-/// The larger of two is the one with the larger value, then the one with the lower column.
+/// A 64-bit rank: a larger value ranks higher, then a lower column.
 __device__ __forceinline__ uint64_t ranked(float x, uint32_t column) {
   return uint64_t{ascending_key(x)} << 32 | ~column;
 }
@@ -53,10 +53,10 @@ __device__ __forceinline__ uint32_t column_in(uint64_t rank) {
   return ~static_cast<uint32_t>(rank);
 }
 
-/// The last candidate that stays: by value, then by column, both downwards.
+/// The last candidate to keep, by descending value, then descending column.
 struct Boundary {
   uint32_t key = 0;     // ascending
-  uint32_t column = 0;  // among equal keys, this one and those above stay
+  uint32_t column = 0;  // among equal keys, this column and larger ones stay
 
   __device__ __forceinline__ bool keeps(float y, uint32_t c) const {
     const uint32_t k = ascending_key(y);
@@ -69,14 +69,14 @@ struct Boundary {
 
 constexpr int kDigit = 11, kBins = 1 << kDigit;
 
-/// What a bin search finds: the bin, the weight that is wanted of it, and the weight that it has.
+/// Result of a bin search: the bin, the remaining weight wanted in it, and its total weight.
 struct Found {
   uint64_t wanted, inside;
   uint32_t bin;
 };
 
-/// The bin in which the `wanted`-th unit of weight lies, counted from bin 0; starts and ends with a
-/// barrier.
+/// Finds the bin that holds the `wanted`-th unit of weight, counted from bin 0. Starts and ends
+/// with a barrier.
 __device__ Found find_bin(const uint64_t* bins, uint64_t wanted) {
   __shared__ uint64_t sums[kThreads / 32];
   __shared__ Found answer;
@@ -110,14 +110,14 @@ __device__ __forceinline__ void add_weight(uint64_t* bin, uint64_t weight) {
   atomicAdd(reinterpret_cast<unsigned long long*>(bin), static_cast<unsigned long long>(weight));
 }
 
-/// Bins of 1/64 from the largest value, 0, downwards: near the top, where the bits of a float are
-/// coarse, they spread values out, and they are in the order of the keys.
+/// Bins of 1/64 from the largest value, 0, downwards. Near the top the bits of a float are coarse,
+/// and these bins spread values more evenly. They keep the order of the keys.
 __device__ __forceinline__ uint32_t coarse_bin(float y) {
   const float at = mul_rn(-y, 64.0f);
   return at < kBins - 1 ? static_cast<uint32_t>(at) : kBins - 1;
 }
 
-/// The candidates of a row: y [count], and their columns where they are not their places.
+/// The candidates of a row: y [count], and their columns; null columns are the indices.
 struct Candidates {
   const float* y;
   const uint32_t* columns;  // null where y lies by column
@@ -126,8 +126,8 @@ struct Candidates {
   __device__ __forceinline__ uint32_t column(uint32_t i) const { return columns ? columns[i] : i; }
 };
 
-/// One pass of a selection: adds the weight of each candidate in `holds` to the bin that `digit`
-/// says.
+/// One pass of a selection: adds the weight of each candidate for which `holds` is true to the bin
+/// `digit`.
 template <class Weight, class Holds, class Digit>
 __device__ __forceinline__ Found pass(const Candidates& from, uint64_t* bins, uint64_t wanted,
                                       Weight weight, Holds holds, Digit digit) {
@@ -143,8 +143,9 @@ __device__ __forceinline__ Found pass(const Candidates& from, uint64_t* bins, ui
   return find_bin(bins, wanted);
 }
 
-/// The candidate in which the `wanted`-th unit of weight lies, from the largest on; wanted is at
-/// most the sum of weights. Without `by_column` all that are equal to it are meant.
+/// Returns the candidate that holds the `wanted`-th unit of weight, counted from the largest value.
+/// `wanted` is at most the sum of weights. Without `by_column` the boundary includes all candidates
+/// with an equal value.
 template <class Weight>
 __device__ Boundary select(const Candidates& from, uint64_t* bins, uint64_t wanted, bool by_column,
                            Weight weight) {
@@ -153,7 +154,7 @@ __device__ Boundary select(const Candidates& from, uint64_t* bins, uint64_t want
       [](uint32_t, float y) { return coarse_bin(y); });
   const uint32_t coarse = found.bin;
   Boundary last;
-  // The key's bits from the highest on: larger keys are in lower bins.
+  // The key's bits from the highest on: larger keys have lower bins.
   uint32_t known = 0, mask = 0;
   for (int left = 32; left > 0;) {
     const int taken = min(kDigit, left), shift = left - taken;
@@ -171,7 +172,7 @@ __device__ Boundary select(const Candidates& from, uint64_t* bins, uint64_t want
   last.key = ~known;
   const uint64_t each = weight(value_of(last.key));
   if (!by_column || found.inside == each) return last;
-  // Of equal ones those with larger columns come first.
+  // Among equal keys, larger columns come first.
   uint32_t known_column = 0;
   mask = 0;
   for (int left = 24; left > 0;) {
@@ -195,13 +196,13 @@ __device__ Boundary select(const Candidates& from, uint64_t* bins, uint64_t want
 // -------------------------------------------------------------------------------------------------
 // A row
 
-/// A slot's row of a table, or null where it has none.
+/// Returns a slot's row of a table, or null if it has none.
 template <class T>
 __device__ __forceinline__ T* row_of(T* table, int32_t row, int64_t rows, uint32_t columns) {
   return table && row >= 0 && row < rows ? table + int64_t{row} * columns : nullptr;
 }
 
-/// Calls `each` with the columns of a row and what is in them, by packets where it is aligned.
+/// Calls `each` with the columns of a row and their values, in packets if the row is aligned.
 template <class T, class Each>
 __device__ __forceinline__ void each_element(const T* row, uint32_t columns, Each each) {
   constexpr uint32_t N = kPacket<T>;
@@ -215,8 +216,8 @@ __device__ __forceinline__ void each_element(const T* row, uint32_t columns, Eac
   for (uint32_t c = whole * N + threadIdx.x; c < columns; c += kThreads) each(c, to_float(row[c]));
 }
 
-/// The rank of the best score of a row as it is, or 0 where one is no number: a step of greedy
-/// texts reads the row once, and looks for columns only in packets that have a new best one.
+/// Returns the rank of the best score of an unchanged row, or 0 if a score is NaN or +infinity.
+/// Greedy decoding reads the row once, and looks for columns only in packets with a new best score.
 template <class T>
 __device__ uint64_t best_of_row(const T* row, uint32_t columns) {
   constexpr uint32_t N = kPacket<T>;
@@ -246,8 +247,8 @@ __device__ uint64_t best_of_row(const T* row, uint32_t columns) {
   return __syncthreads_or(bad) ? 0 : best;
 }
 
-/// Steps 1 to 4: writes the row's scores to `y` where it is not null. Returns the rank of the best,
-/// or 0 where a score is no number.
+/// Steps 1 to 4: writes the row's scores to `y` if it is not null. Returns the rank of the best, or
+/// 0 if a score is NaN or +infinity.
 template <class T>
 __device__ uint64_t stage(const Problem<T>& p, const int32_t* numbers, const SampleRules& rules,
                           float* y) {
@@ -272,7 +273,7 @@ __device__ uint64_t stage(const Problem<T>& p, const int32_t* numbers, const Sam
   return __syncthreads_or(bad) ? 0 : best;
 }
 
-/// Step 5. Returns whether a token was left out.
+/// Step 5. Returns whether any token was excluded.
 template <class T>
 __device__ bool ban(const Problem<T>& p, int32_t slot, const SampleRules& rules, float* y) {
   const int32_t* const recent = p.recent + slot * kSampleRecent;
@@ -300,15 +301,15 @@ __device__ uint64_t best_of(const float* y, uint32_t columns) {
 
 constexpr uint32_t kMostListed = 1024;
 
-/// Candidates that are few enough for shared memory.
+/// Candidates in shared memory.
 struct List {
   float y[kMostListed];
   uint32_t columns[kMostListed];
   uint32_t count;
 };
 
-/// Leaves only those that `last` keeps, in `list` where they fit, which they do if there are no
-/// more than `at_most`; else in place.
+/// Keeps the candidates up to `last`. Writes them to `list` if they fit, else in place. They fit if
+/// there are at most `at_most` candidates.
 __device__ Candidates keep(const Candidates& from, float* y, const Boundary& last, List& list,
                            uint32_t at_most) {
   uint32_t kept = 0;
@@ -341,7 +342,8 @@ __device__ Boundary nucleus(const Candidates& from, uint64_t* bins, float top_p)
                 [](float y) { return sample_weight(y); });
 }
 
-/// Step 9 and the race. A thread takes four columns at a time, which share a block of random words.
+/// Step 9 and the race. A thread processes four columns at a time, which share a block of random
+/// words.
 __device__ uint64_t race(const Candidates& from, const Boundary& last, const SampleRules& rules) {
   uint64_t best = 0;
   const auto enter = [&](float y, uint32_t c, const Philox4& words) {
@@ -453,7 +455,7 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(Problem<T> p) {
     token = choose(p, slot, rules);
   }
   if (p.logprobs) write_logprobs(p, token);
-  // Every thread has read what the slot said of this token.
+  // All threads have read the slot's rules before the slot changes.
   __syncthreads();
   if (threadIdx.x != 0) return;
   p.tokens[blockIdx.x] = token;

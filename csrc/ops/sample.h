@@ -1,4 +1,5 @@
-// The next token of each sequence from its scores, by rules that the sequence brought along.
+// Samples the next token of each sequence from its scores, by the sampling parameters of the
+// sequence.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -17,8 +18,8 @@ enum SampleSetting {
 };
 /// Columns of SampleTokens::numbers.
 enum SampleNumber {
-  kPosition,   // tokens of the sequence so far: the place of the next one
-  kGenerated,  // those of them that were sampled
+  kPosition,   // tokens of the sequence so far: the index of the next one
+  kGenerated,  // sampled tokens among them
   kTopK,       // 0 for all
   kSeedLow,
   kSeedHigh,
@@ -29,42 +30,47 @@ enum SampleNumber {
 /// Columns of SampleTokens::bans before the tokens.
 enum SampleBan { kBanSlot, kBanUntil, kBanLength, kBanTokens };
 
-/// Tokens of a sequence that a ban of several can look back at.
+/// Recent tokens of a sequence that a banned sequence can match.
 constexpr int64_t kSampleRecent = 64;
 
-/// For each row the token that follows in the sequence of its slot; -1 where a score is NaN or
-/// +infinity, -2 where nothing may follow (and for both the slot stays as it is and its logprobs
-/// are NaN). Scores are taken to f32 and changed in this order:
+/// For each row, the next token of the sequence in its slot. The result is -1 if a score is NaN or
+/// +infinity, and -2 if no token is allowed. In both cases the slot is unchanged and its logprobs
+/// are NaN. Scores are converted to f32 and processed in this order:
 ///
-/// 1. bias is added; 2. scores of tokens that were in the sequence are divided by `repetition`,
-/// negative ones times it; 3. frequency times the number of times the token was sampled is
-/// subtracted; 4. presence is, where it was sampled at all; 5. tokens that would complete a banned
-/// sequence are left out. The largest wins, the first one of several, if the temperature is 0.
-/// Else: 6. y = (score - largest) / temperature; 7. those below the top_k-th stay out, equal ones
-/// in; 8. of the rest, in ascending order (equal ones by their column), those stay out whose
-/// running sum of e^y is at most (1 - top_p) of the whole, but never the last one; 9. so do those
-/// with e^y < min_p. The largest y - log(E) wins, where E of token c is exponential, from word c %
-/// 4 of block c / 4 of the stream (seed, position): a draw from softmax(y) that depends on neither
-/// row nor slot. Source: transformers' logits processors; presence and frequency as in OpenAI's
-/// interface; Gumbel's way to draw.
+/// 1. Add bias.
+/// 2. Divide scores of tokens that occur in the sequence by `repetition`; multiply negative ones
+///    instead.
+/// 3. Subtract frequency times the number of times the token was sampled.
+/// 4. Subtract presence if the token was sampled at least once.
+/// 5. Exclude tokens that would complete a banned sequence. If the temperature is 0, the largest
+///    score wins, the first of equal ones.
+/// 6. y = (score - largest) / temperature.
+/// 7. Exclude scores below the top_k-th; equal ones stay.
+/// 8. In ascending order (equal scores by column), exclude tokens while the running sum of e^y is
+///    at most (1 - top_p) of the whole. The last one always stays.
+/// 9. Exclude tokens with e^y < min_p.
 ///
-/// e^y counts as an integer, 2^38 for the largest, so that sums have no order: tokens are the same
-/// on every back end.
+/// The largest y - log(E) wins. E of token c is exponential, from word c % 4 of block c / 4 of the
+/// stream (seed, position). This is a draw from softmax(y) (Gumbel-max) that depends on neither row
+/// nor slot. Sources: transformers' logits processors; presence and frequency as in OpenAI's API.
+///
+/// e^y counts as an integer, 2^38 for the largest. So sums have no order, and all back ends give
+/// the same tokens.
 struct SampleTokens {
   View scores;  // [S, V] f32, f16 or bf16; rows contiguous
   View slots;   // [S] i32, no two equal
   View tokens;  // [S] i32
   OptionalView
-      logprobs;   // [S, 2] f32: of the token by softmax(scores) as they came, and their log-sum-exp
+      logprobs;   // [S, 2] f32: log-probability of the token by raw scores, and their log-sum-exp
   View settings;  // [slots, 6] f32: temperature, top_p (1: all), min_p, repetition, presence,
                   // frequency
-  View numbers;   // [slots, 7] i32: position and generated (both updated), top_k, seed, rows of the
-                  // next two
+  View numbers;   // [slots, 7] i32: position and generated (both updated), top_k, seed, rows of
+                  // counts and bias
   View recent;    // [slots, 64] i32: the token at position p is in column p % 64; updated
   OptionalView
       counts;  // [.., V] i32: twice the times it was sampled, plus 1 if the prompt has it; updated
   OptionalView bias;  // [.., V] f32
-  OptionalView bans;  // [B, 3 + L] i32: slot, sampled tokens up to which it holds, length, tokens
+  OptionalView bans;  // [B, 3 + L] i32: slot, sampled tokens until which it holds, length, tokens
 };
 
 inline void check(const SampleTokens& op) {

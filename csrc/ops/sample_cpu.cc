@@ -1,4 +1,4 @@
-// The next token of each sequence on the CPU, row by row and with a sort: the oracle.
+// Samples the next token of each sequence on the CPU, row by row with a sort: the oracle.
 #include "sample.h"
 
 #include <algorithm>
@@ -21,8 +21,8 @@ using Scores = std::vector<float>;
 
 int64_t argmax(const Scores& x) { return std::max_element(x.begin(), x.end()) - x.begin(); }
 
-/// A slot's row of `table`, or null where the slot has none. Throws DS_INDEX for a row that is not
-/// there.
+/// Returns a slot's row of `table`, or null if the slot has none. Throws DS_INDEX for a row outside
+/// the table.
 template <class T>
 T* row_of(const OptionalView& table, int32_t row, const char* what) {
   if (!table || row < 0) return nullptr;
@@ -55,7 +55,7 @@ void keep_top_p(Scores& y, float top_p) {
   }
 }
 
-/// Takes the row from scores to what may be drawn, then draws.
+/// Turns the scores of a row into candidates, then draws one.
 int32_t draw(Scores& y, const SampleRules& rules) {
   const float most = *std::max_element(y.begin(), y.end());
   for (float& one : y) one = div_rn(sub_rn(one, most), rules.temperature);
@@ -88,7 +88,7 @@ Scores processed(const SampleTokens& op, int32_t slot, Scores x, const SampleRul
     const int32_t last = ban[kBanTokens + ban[kBanLength] - 1];
     require_index(kOp, last, static_cast<int64_t>(x.size()), "the vocabulary");
     float& score = x[static_cast<size_t>(last)];
-    // What is no number stays one, so that the row is refused.
+    // NaN and +infinity stay, so that the row is rejected.
     score = score < std::numeric_limits<float>::infinity() ? kOut : score;
   }
   return x;

@@ -1,4 +1,4 @@
-// A score's way to a draw, with the same bits on CPU and GPU.
+// Arithmetic from a score to a draw, with the same bits on CPU and GPU.
 #pragma once
 
 #include "../core/random_math.h"
@@ -9,13 +9,13 @@ namespace ds {
 
 constexpr int32_t kNotANumber = -1, kNothingLeft = -2;
 
-/// What the slot of a sequence says of its next token.
+/// Sampling parameters of a slot.
 struct SampleRules {
   float temperature, top_p, min_p, repetition, presence, frequency;
   int32_t position, generated, top_k;
   uint64_t seed;
 
-  /// From a slot's rows of settings and numbers.
+  /// Reads a slot's rows of settings and numbers.
   DS_HOST_DEVICE static SampleRules of(const float* settings, const int32_t* numbers) {
     const uint64_t low = static_cast<uint32_t>(numbers[kSeedLow]);
     const uint64_t high = static_cast<uint32_t>(numbers[kSeedHigh]);
@@ -25,7 +25,7 @@ struct SampleRules {
   }
 };
 
-/// A score after its penalties; `count` as in SampleTokens::counts.
+/// Returns a score after its penalties; `count` as in SampleTokens::counts.
 DS_HOST_DEVICE float penalized(float x, int32_t count, const SampleRules& rules) {
   if (count == 0) return x;
   x = x < 0.0f ? mul_rn(x, rules.repetition) : div_rn(x, rules.repetition);
@@ -35,7 +35,7 @@ DS_HOST_DEVICE float penalized(float x, int32_t count, const SampleRules& rules)
   return sub_rn(x, rules.presence);
 }
 
-/// Whether the tokens before `position` make the ban's last token complete it.
+/// Returns whether the tokens before `position` match the ban up to its last token.
 DS_HOST_DEVICE bool ban_applies(const int32_t* ban, const int32_t* recent,
                                 const SampleRules& rules) {
   const int32_t before = ban[kBanLength] - 1;
@@ -69,20 +69,20 @@ DS_HOST_DEVICE uint64_t sample_weight(float y) {
   return static_cast<uint64_t>(mul_rn(exact_exp(y), 0x1p38f));
 }
 
-/// The sum, from the largest on, within which a token must begin to stay; at least 1, so that one
-/// does.
+/// Returns the sum, counted from the largest, within which a token must begin to stay. At least 1,
+/// so one token always stays.
 DS_HOST_DEVICE uint64_t kept_weight(uint64_t total, float top_p) {
   const double out = (1.0 - static_cast<double>(top_p)) * static_cast<double>(total);
   const uint64_t dropped = out < 0.0 ? 0 : static_cast<uint64_t>(out);
   return dropped < total ? total - dropped : 1;
 }
 
-/// The token's key in the race that the largest one wins.
+/// Returns the token's key in the race; the largest key wins.
 DS_HOST_DEVICE float draw_key(float y, uint32_t word) {
   return sub_rn(y, exact_log(exponential_of(word)));
 }
 
-/// The log-sum-exp of scores whose largest is `max` and whose weights have the sum `total`.
+/// Returns the log-sum-exp of scores with largest score `max` and total weight `total`.
 DS_HOST_DEVICE float log_sum_exp(float max, uint64_t total) {
   return add_rn(max, exact_log(mul_rn(static_cast<float>(total), 0x1p-38f)));
 }

@@ -1,6 +1,7 @@
-// Running sums and products on the GPU: lines are cut into parts whose totals are scanned first, so
-// that few long lines fill the machine too. A warp takes a part of a line that is dense in memory,
-// a thread one of a line that lies across. The borders of parts depend on the shapes alone.
+// Running sums and products on the GPU. Lines are cut into parts. A first pass scans the totals of
+// parts, so that a few long lines also fill the machine. A warp takes a part of a line that is
+// dense in memory; a thread takes a part of a line with a stride. The borders of parts depend on
+// the shapes only.
 #include "scan.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
 constexpr int kItems = 4;  // neighbours that a lane takes at once
 constexpr int kTile = kWarp * kItems;
 
-/// How lines are cut: part p of line l is elements [p length, (p + 1) length).
+/// The cut of a line: part p of line l is elements [p length, (p + 1) length).
 struct Parts {
   int64_t n;       // elements of a line
   int64_t length;  // of a part
@@ -22,7 +23,7 @@ struct Parts {
 };
 
 // -------------------------------------------------------------------------------------------------
-// What is scanned: a State per element, and combine(left, right) which is associative.
+// Scan operations: a State per element, and combine(left, right), which is associative.
 
 template <class T>
 struct Sum {
@@ -88,7 +89,7 @@ struct Running : Rule {
   }
 };
 
-/// Where the products before each element of a line are kept.
+/// Storage of the products before each element of a line.
 struct Before {
   float* data;
   int64_t line_stride, stride;
@@ -138,9 +139,10 @@ struct Gradient : Recurrence {
 };
 
 // -------------------------------------------------------------------------------------------------
-// Kernels. Totals are [lines, parts]; after scan_totals_kernel each is what comes before its part.
+// Kernels. Totals are [lines, parts]. scan_totals_kernel replaces each total by the scan of the
+// totals before it.
 
-/// What has been scanned so far, if anything: combining with nothing leaves the other as it is.
+/// The scan so far, or empty: combining with an empty carry returns the other value.
 template <class F>
 struct Carry {
   typename F::State state;
@@ -163,7 +165,7 @@ __device__ __forceinline__ typename F::State scan_lanes(typename F::State x) {
   return x;
 }
 
-/// A warp per part of a line: kTotals writes what it adds up to, otherwise every element is stored.
+/// A warp per part of a line: with kTotals it writes the part's total, else every element.
 template <bool kTotals, class F>
 __global__ void __launch_bounds__(kThreads)
     scan_dense_kernel(F f, Steps<F::operands> lines, Parts parts, typename F::State* totals) {
@@ -188,7 +190,7 @@ __global__ void __launch_bounds__(kThreads)
       x[u] = f.load(at, line, first + u);
       own = u == 0 ? x[u] : F::combine(own, x[u]);
     }
-    // Lanes beyond the end come last and have nothing; nobody reads what they make of it.
+    // Lanes past the end come last and have no state; their results are not read.
     const State upto = scan_lanes<F>(own);
     const State below = from_lane_below(upto, 1);
     if constexpr (!kTotals) {
@@ -227,7 +229,7 @@ __global__ void __launch_bounds__(kThreads)
   if (kTotals) *total = carry.state;
 }
 
-/// A warp per line: each total becomes what the totals before it add up to.
+/// A warp per line: replaces each total by the scan of the totals before it.
 template <class F>
 __global__ void __launch_bounds__(kThreads)
     scan_totals_kernel(Parts parts, typename F::State* totals) {
@@ -283,8 +285,8 @@ Plan<kOperands> plan_lines(const char* name, const View (&operands)[kOperands], 
                std::llabs(operands[lead].strides[d]) >= std::llabs(operands[lead].strides[dim]));
   constexpr int64_t kLeastDense = kWarp, kDensePart = 16 * kTile, kAcrossPart = 64;
   plan.dense = densest && n > kLeastDense;
-  // Parts of a dense line are long enough to hide the pass over their totals; parts of lines across
-  // memory are made where the lines alone are too few threads.
+  // Parts of a dense line are long enough to hide the pass over their totals. Strided lines are cut
+  // only if the lines give too few threads.
   const int64_t wanted = plan.dense ? n / kDensePart : std::min(n / kAcrossPart, (1 << 16) / lines);
   const int64_t count = std::clamp<int64_t>(wanted, 1, kMostParts);
   const int64_t unit = plan.dense ? kTile : 1;

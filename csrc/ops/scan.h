@@ -30,10 +30,9 @@ struct Scan {
 
 inline void check(const Scan& op) { check_scan("scan", op.in, op.out, op.dim); }
 
-/// dx[i] = sum over j >= i of dout[j] times the product of in[0 .. j] without in[i], along `dim`:
-/// exact where elements are 0, since nothing is divided. It is P[i] S[i] with P[i] the product of
-/// in[0 .. i - 1] and S[i] = dout[i] + in[i + 1] S[i + 1].
-/// FLOPs: 3 per element of dx.
+/// dx[i] = sum over j >= i of dout[j] times the product of in[0 .. j] without in[i], along `dim`.
+/// It never divides, so it is exact if elements are 0. It is P[i] S[i] with P[i] the product of
+/// in[0 .. i - 1] and S[i] = dout[i] + in[i + 1] S[i + 1]. FLOPs: 3 per element of dx.
 struct CumprodBackward {
   View in;    // floating, any strides
   View dout;  // same shape and dtype

@@ -13,7 +13,7 @@ namespace {
 template <class T>
 using Total = std::conditional_t<std::is_same_v<compute_t<T>, float>, double, compute_t<T>>;
 
-/// place = value, or what is there plus value.
+/// place = value, or the old contents plus value.
 template <class T>
 void settle(T& place, bool accumulate, Total<T> value) {
   if (accumulate)

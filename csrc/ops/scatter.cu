@@ -1,5 +1,5 @@
-// Scatter and its sum on the GPU without atomics, the same bits in every run: short lines by
-// comparing their indices, long ones by a stable sort of the places.
+// Scatter and its sum on the GPU without atomics, with the same bits in every run. Short lines
+// compare their indices, long lines use a stable sort of the destinations.
 #include "scatter.h"
 
 #include <algorithm>
@@ -12,13 +12,15 @@ namespace ds::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kShortLine = 32;          // so many indices are compared with one another
+constexpr int64_t kShortLine = 32;  // up to this length, indices are compared with one another
 constexpr int64_t kMostSorted = 1 << 24;    // entries of one sort, unless a line has more
-constexpr uint32_t kNowhere = 0xffffffffu;  // the key of a bad index, beyond every place
-constexpr uint32_t kRun = 32;               // so many entries of a place a thread adds up by itself
-constexpr uint32_t kOwned = kThreads * kRun;  // entries whose longer runs a block adds up
+constexpr uint32_t kNowhere = 0xffffffffu;  // the key of a bad index, larger than every destination
+constexpr uint32_t kRun = 32;               // entries of a destination that one thread adds
+constexpr uint32_t kOwned =
+    kThreads * kRun;  // entries of a block, which adds the longer runs that begin among them
 
-/// The lines of out, src and index along the dim, `count` entries and `size` places each.
+/// The lines of out, src and index along the dim, with `count` entries and `size` destinations
+/// each.
 struct Lines {
   Steps<3> steps;
   int64_t count, size, index_stride;
@@ -31,8 +33,8 @@ struct Problem : Lines {
   int64_t out_stride, src_stride;
 };
 
-/// Entry j of a line, numbered within the group of lines that are sorted together: neighbours in
-/// memory are neighbours in number, and those of one line ascend with j.
+/// Numbers the entries within the group of lines that are sorted together. Neighbours in memory
+/// have neighbouring numbers, and the numbers of one line ascend with j.
 struct Numbering {
   uint32_t first, lines;
   uint32_t count;
@@ -55,7 +57,8 @@ __device__ __forceinline__ void add_to(T* place, compute_t<T> sum) {
 // -------------------------------------------------------------------------------------------------
 // Short lines: a thread per entry.
 
-/// The first entry of a place adds up all of them in order; with `store` the last one writes.
+/// The first entry of a destination adds all of its entries in order; with `store` the last one
+/// writes.
 template <bool kStore, class T, class I>
 __global__ void __launch_bounds__(kThreads) short_lines_kernel(Problem<T> p, const I* index) {
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x, line = thread / p.count;
@@ -137,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) store_kernel(Problem<T> p, Sorted s)
   *place_of(p, s, key) = *source_of(p, s, i);
 }
 
-/// A thread per entry: the first one of a place adds up a run of at most kRun.
+/// A thread per entry: the first entry of a destination adds a run of at most kRun.
 template <class T>
 __global__ void __launch_bounds__(kThreads) add_short_runs_kernel(Problem<T> p, Sorted s) {
   const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
@@ -149,8 +152,8 @@ __global__ void __launch_bounds__(kThreads) add_short_runs_kernel(Problem<T> p, 
   add_to(place_of(p, s, key), sum);
 }
 
-/// A block adds up the longer runs that begin among its kOwned entries, one after the other: of the
-/// kRun entries that a thread looks through, one at most begins such a run.
+/// A block adds the longer runs that begin among its kOwned entries, one after the other. At most
+/// one such run begins among the kRun entries that a thread scans.
 template <class T>
 __global__ void __launch_bounds__(kThreads) add_long_runs_kernel(Problem<T> p, Sorted s) {
   __shared__ uint32_t begins[kThreads];
@@ -205,8 +208,8 @@ void for_each_group(const char* op, const Problem<T>& p, const I* index, CudaCon
     places_kernel<<<blocks_for(n), kThreads, 0, ctx.stream>>>(p, index, numbering, n, pairs.keys,
                                                               pairs.positions);
     DS_CUDA_LAUNCHED(op);
-    // A bad index sorts beyond every place also by fewer than 32 bits, since these hold one number
-    // more.
+    // A bad index has the largest key for any number of bits: the bits hold one value more than
+    // there are destinations.
     pairs.sort(n, bits_for(static_cast<uint64_t>(lines * p.size)));
     body(Sorted{pairs.keys, pairs.positions, n, numbering});
   }

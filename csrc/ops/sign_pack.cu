@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
   }
 }
 
-/// One block per segment, as many as the grid has.
+/// One block per segment, in a loop over the grid.
 template <SignLevels kKind>
 __global__ void __launch_bounds__(kSegmentThreads)
     levels_kernel(const double* partials, const int64_t* starts, const int64_t* counts,
@@ -60,7 +60,7 @@ struct SegmentWalk {
   const int64_t *starts, *counts;
   int64_t segments, segment;
 
-  /// For the bytes of this block from `first` on; a thread begins at element `at`.
+  /// For the bytes of this block from `first` on; the thread's elements begin at `at`.
   __device__ __forceinline__ SegmentWalk(const int64_t* starts, const int64_t* counts,
                                          int64_t segments, int64_t first, int64_t at)
       : starts(starts), counts(counts), segments(segments) {
@@ -69,7 +69,7 @@ struct SegmentWalk {
     if (threadIdx.x == 0) of_block = segment_at(starts, 0, segments, first);
     __syncthreads();
     segment = of_block;
-    // Rows of few elements: many segments begin inside a block, so that steps double.
+    // Short rows: many segments begin inside a block, so steps double.
     while (segment + 1 < segments && starts[segment + 1] <= at) {
       int64_t stride = 1;
       while (segment + 2 * stride < segments && starts[segment + 2 * stride] <= at) stride *= 2;
@@ -77,7 +77,8 @@ struct SegmentWalk {
     }
   }
 
-  /// The segment of element `at`, which is not before the last one asked for; -1 between segments.
+  /// Returns the segment of element `at`; -1 between segments. Elements must not descend from call
+  /// to call.
   __device__ __forceinline__ int64_t of(int64_t at) {
     while (segment + 1 < segments && starts[segment + 1] <= at) ++segment;
     return at < starts[segment] + counts[segment] ? segment : -1;

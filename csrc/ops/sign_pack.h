@@ -1,33 +1,31 @@
-// One bit for each element of a vector, and two numbers for each segment of it: what ranks exchange
-// in place of the vector, and the average of what they have exchanged.
-// Sources: Seide et al. 2014, "1-Bit Stochastic Gradient Descent"; Tang et al. 2021,
-// arXiv:2102.02888 (1-bit Adam).
+// Sign compression: one bit for each element of a vector and two levels for each segment. Ranks
+// exchange these instead of the vector and average them. Sources: Seide et al. 2014, "1-Bit
+// Stochastic Gradient Descent"; Tang et al. 2021, arXiv:2102.02888 (1-bit Adam).
 #pragma once
 
 #include "flat_update.h"
 
 namespace ds {
 
-/// What a segment's two levels are.
+/// Definition of the two levels of a segment.
 enum class SignLevels : int32_t {
-  /// -s and s with s = |x|_2 / sqrt(elements): the norm stays.
+  /// -s and s with s = |x|_2 / sqrt(elements): keeps the norm.
   rms,
-  /// The mean of what is negative, and of what is not; 0 where there is none of it.
+  /// The mean of the negative elements and the mean of the others; 0 for an empty set.
   means,
 };
 
-/// Rounds x = value + error to the levels of its segment, and keeps what that changes: with
-/// q = x < 0 ? levels[0] : levels[1] the new error is x - q (-0 and NaN are not negative). Element
-/// i is bit 7 - i % 8 of bits[i / 8], 1 where x is not negative. Segment k is [starts[k], starts[k]
-/// + counts[k]); counts[k] is at most starts[k + 1] - starts[k]. Between segments, and behind the
-/// last element, bits are 0 and errors stay: nothing there counts in a level. Sums are f64 in one
-/// order on every back end (core/segments.h), a level is rounded to f32 once, denormals are
-/// flushed: the same bits everywhere. When control[1] is 0 the error stays as it is, and bits and
-/// levels are 0.
+/// Rounds x = value + error to the levels of its segment, and keeps the rounding error. With q = x
+/// < 0 ? levels[0] : levels[1] the new error is x - q (-0 and NaN are not negative). Element i is
+/// bit 7 - i % 8 of bits[i / 8], 1 if x is not negative. Segment k is [starts[k], starts[k] +
+/// counts[k]); counts[k] is at most starts[k + 1] - starts[k]. Elements between segments and after
+/// the last one have bits 0 and unchanged errors, and do not count in a level. Sums are f64 in the
+/// order of core/segments.h. A level is rounded to f32 once, and denormals are flushed, so all back
+/// ends give the same bits. When control[1] is 0 the error is unchanged, and bits and levels are 0.
 struct SignCompress {
   View value;    // [n] f32, read
   View error;    // [n] f32, updated
-  View starts;   // [segments + 1] i64, climbs from 0 to n; others are undefined on the GPU
+  View starts;   // [segments + 1] i64, ascends from 0 to n; otherwise undefined on the GPU
   View counts;   // [segments] i64
   View bits;     // [ceil(n / 8)] u8, overwritten
   View levels;   // [segments, 2] f32, overwritten
@@ -50,12 +48,12 @@ inline void check(const SignCompress& op) {
   check_control(kOp, op.control);
 }
 
-/// out = the mean of what several ranks' bits and levels stand for: their sum in the order of the
-/// ranks, times 1 / ranks rounded to f32; of one rank, its levels themselves. Zeros between
-/// segments and behind them. Layout as in SignCompress.
+/// out = the mean of the ranks' vectors: their sum in rank order, times 1 / ranks rounded to f32. A
+/// single rank gets its levels unchanged. Zeros between and after segments. Layout as in
+/// SignCompress.
 struct SignAverage {
-  View bits;    // [ranks, ceil(n / 8)] u8, whose rows may lie apart
-  View levels;  // [ranks, 2 * segments] f32, likewise
+  View bits;    // [ranks, ceil(n / 8)] u8, any row stride
+  View levels;  // [ranks, 2 * segments] f32, any row stride
   View starts;  // [segments + 1] i64
   View counts;  // [segments] i64
   View out;     // [n] f32, overwritten

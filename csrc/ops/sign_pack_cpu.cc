@@ -15,8 +15,8 @@ namespace {
 constexpr int64_t kSlotGrain = 8;        // chunks per task
 constexpr int64_t kByteGrain = 1 << 12;  // bytes of bits per task
 
-/// chunk_sum() of accumulators of which only those of the first `count` elements are set: what the
-/// others would add is zero.
+/// chunk_sum() of accumulators of which only the first `count` elements are set; the others would
+/// add zeros.
 double used_sum(const double* a, int64_t count) {
   constexpr int64_t kOfWarp = kSegmentWarp * kSegmentWidth;
   double total = 0;
@@ -85,7 +85,7 @@ uint8_t packed(const uint8_t* ones) {
   return static_cast<uint8_t>(word * 0x8040201008040201 >> 56);
 }
 
-/// The errors of n elements of one segment, and 1 for each that is not negative.
+/// Computes the errors of n elements of one segment, and 1 for each that is not negative.
 __attribute__((noinline)) void round_block(const float* __restrict value, float* __restrict error,
                                            float low, float high, uint8_t* __restrict ones,
                                            int64_t n) {
@@ -97,7 +97,7 @@ __attribute__((noinline)) void round_block(const float* __restrict value, float*
   }
 }
 
-/// Bits and errors of elements [begin, end) of one segment; the bits are 0 so far.
+/// Writes bits and errors of elements [begin, end) of one segment; the bits must be 0 before.
 void pack_run(const float* value, float* error, const float* levels, uint8_t* bits, int64_t begin,
               int64_t end) {
   alignas(64) uint8_t ones[kSegmentBlock + 8];
@@ -145,7 +145,7 @@ inline void unpack(uint32_t bits, uint32_t low, uint32_t either, float* out) {
   std::memcpy(out, chosen, sizeof chosen);
 }
 
-/// out = or += what `bytes` whole bytes stand for.
+/// out = or += the levels of `bytes` whole bytes.
 __attribute__((noinline)) void add_bytes(const uint8_t* __restrict bits, const float* levels,
                                          float* __restrict out, int64_t bytes, bool first) {
   const uint32_t low = bits_of(levels[0]), either = low ^ bits_of(levels[1]);
@@ -156,7 +156,7 @@ __attribute__((noinline)) void add_bytes(const uint8_t* __restrict bits, const f
   }
 }
 
-/// Likewise of elements [begin, end), which need not be whole bytes.
+/// add_bytes for elements [begin, end), which need not be whole bytes.
 void add_run(const uint8_t* bits, const float* levels, float* out, int64_t begin, int64_t end,
              bool first) {
   const auto one = [&](int64_t i) {

@@ -8,12 +8,12 @@
 
 namespace ds {
 
-/// Sums over a segment that its levels are made of.
+/// Number of sums over a segment that determine its levels.
 template <SignLevels kKind>
 constexpr int kSignSums = kKind == SignLevels::rms ? 1 : 3;
 
-/// What element x adds to the sums: its square; or itself where it is not negative, itself where it
-/// is, and how many are not.
+/// Returns the terms of element x. rms: its square. means: x if it is not negative, x if it is, and
+/// a count of the not negative.
 template <SignLevels kKind>
 DS_HOST_DEVICE void sign_terms(float x, double (&term)[kSignSums<kKind>]) {
   const double wide = x;
@@ -43,7 +43,7 @@ DS_HOST_DEVICE void sign_levels(const double (&sum)[kSignSums<kKind>], int64_t c
   }
 }
 
-/// The last of segments [low, high) that begins at or before element `at`.
+/// Returns the last of segments [low, high) that begins at or before element `at`.
 DS_HOST_DEVICE int64_t segment_at(const int64_t* starts, int64_t low, int64_t high, int64_t at) {
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
@@ -53,7 +53,7 @@ DS_HOST_DEVICE int64_t segment_at(const int64_t* starts, int64_t low, int64_t hi
   return low;
 }
 
-/// A chunk without what lies behind the elements of its segment.
+/// Returns a chunk limited to the elements of its segment.
 DS_HOST_DEVICE SegmentChunk counted_chunk(const int64_t* starts, const int64_t* counts,
                                           int64_t segments, int64_t slot) {
   SegmentChunk chunk = chunk_of(starts, segments, slot);

@@ -1,6 +1,6 @@
-// The first elements of each row in sorted order on the GPU: short rows by a bitonic network in
-// shared memory; a few places of a long row by radix selection and that network; else a stable
-// radix sort.
+// The first elements of each row in sorted order on the GPU. Short rows use a bitonic network in
+// shared memory. A small top-k of a long row uses radix selection and that network. Other calls use
+// a stable radix sort.
 #include "sort.h"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ __device__ __forceinline__ key_t<T> key_of(T x, bool descending) {
   return descending ? key ^ all : key;
 }
 
-/// An element's place among those of its row: no two are equal, so that any sort is stable.
+/// An element and its column. No two places of a row are equal, so any sort is stable.
 template <class Key>
 struct Place {
   Key key;
@@ -58,12 +58,12 @@ __device__ __forceinline__ bool precedes(const Place<Key>& a, const Place<Key>& 
   return a.key != b.key ? a.key < b.key : a.column < b.column;
 }
 
-/// The rows of `in`, and where their first `places` go.
+/// The rows of `in`, and the destination of their first `places`.
 template <class T>
 struct Problem {
   Steps<1> rows;
   const T* in;
-  T* values;  // null where only positions are wanted
+  T* values;  // null if the caller needs positions only
   int64_t* index;
   int64_t stride;
   uint32_t columns, places;
@@ -97,8 +97,8 @@ __device__ __forceinline__ void swap_if(Place<Key>* items, uint32_t i, uint32_t 
   }
 }
 
-/// Sorts each run of `size` of `count` items (powers of two) in shared memory; the whole block
-/// takes part.
+/// Sorts each run of `size` of `count` items (powers of two) in shared memory. All threads of the
+/// block must call.
 template <class Key>
 __device__ void sort_runs(Place<Key>* items, uint32_t count, uint32_t size) {
   for (uint32_t width = 2; width <= size; width *= 2)
@@ -133,13 +133,13 @@ __global__ void __launch_bounds__(512) sort_short_rows_kernel(Problem<T> p, uint
 }
 
 // -------------------------------------------------------------------------------------------------
-// Radix selection: a block narrows the row down, digit by digit, to the places before the last one
-// wanted, then sorts these.
+// Radix selection: a block narrows the row down, digit by digit, to the requested first places,
+// then sorts them.
 
 constexpr int kDigit = 11, kBins = 1 << kDigit, kSelectThreads = 1024;
 constexpr uint32_t kMostSelected = 1024;
 
-/// What is known of the last place: the bits under the masks.
+/// Known bits of the last place: the bits under the masks.
 template <class Key>
 struct Known {
   Place<Key> bits, mask;
@@ -147,15 +147,15 @@ struct Known {
   __device__ __forceinline__ bool holds(const Place<Key>& x) const {
     return (x.key & mask.key) == bits.key && (x.column & mask.column) == bits.column;
   }
-  /// Whether x is before or among those of which no more is known.
+  /// Returns whether x is before the known bits or matches them.
   __device__ __forceinline__ bool reaches(const Place<Key>& x) const {
     const Key key = x.key & mask.key;
     return key != bits.key ? key < bits.key : (x.column & mask.column) <= bits.column;
   }
 };
 
-/// The bin in which the `wanted`-th of the counted items lies; `wanted` becomes its rank there, and
-/// `inside` how many that bin holds. Ends with a barrier.
+/// Returns the bin that holds the `wanted`-th of the counted items. `wanted` becomes its rank in
+/// the bin, and `inside` the number of items in the bin. Ends with a barrier.
 __device__ __forceinline__ uint32_t find_bin(const uint32_t* bins, uint32_t& wanted,
                                              uint32_t& inside) {
   __shared__ uint32_t sums[kSelectThreads / 32], answer[3];
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(Problem<T> p, in
   const T* const row = p.row(number);
   Known<Key> last = {};
   uint32_t wanted = p.places, inside = p.columns;
-  // The key's bits from the highest on, then the column's, until all that are left are wanted.
+  // The key's bits from the highest on, then the column's, until all remaining items are needed.
   for (int left = kKeyBits<T> + column_bits; left > 0 && inside > wanted;) {
     const bool in_key = left > column_bits;
     const int rest = in_key ? left - column_bits : left, taken = min(kDigit, rest);
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(Problem<T> p, in
   for (uint32_t i = threadIdx.x; i < kMostSelected; i += kSelectThreads)
     items[i] = {static_cast<Key>(~Key{0}), ~0u};
   __syncthreads();
-  // The order in which they are found does not matter: they are sorted next.
+  // The order of the writes does not matter, because a sort follows.
 #pragma unroll 4
   for (uint32_t c = threadIdx.x; c < p.columns; c += kSelectThreads) {
     const Place<Key> x = p.place(row, c);
@@ -248,7 +248,7 @@ constexpr int64_t kMostSorted = 1 << 24;  // elements of one sort, unless a row 
 
 enum class Word { low, high, row };
 
-/// The word of each element by which the next pass sorts; the first pass numbers the elements.
+/// Extracts the word of each element for the next pass; the first pass also numbers the elements.
 template <class T>
 __global__ void __launch_bounds__(256)
     words_kernel(Problem<T> p, uint32_t first_row, uint32_t n, Word word, bool number,

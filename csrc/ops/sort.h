@@ -1,4 +1,4 @@
-// The first elements of each row in sorted order, and where they were: sort, argsort and topk.
+// The first elements of each row in sorted order, and their positions: sort, argsort and topk.
 #pragma once
 
 #include "../core/preconditions.h"

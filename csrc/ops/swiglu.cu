@@ -1,4 +1,4 @@
-// Llama's gate on the GPU: one pass over the operands each way, whatever their strides.
+// Llama's gate on the GPU: forward and backward each pass over the operands once, for any strides.
 #include "swiglu.h"
 
 #include "../cuda/dependent_launch.cuh"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-constexpr int kItems = 2;  // of a thread, both on their way before one is stored
+constexpr int kItems = 2;  // items of a thread; both are loaded before one is stored
 
 /// Swiglu as the kernel sees it.
 template <class T>
@@ -19,7 +19,7 @@ struct Gated {
   const T *gate, *up;
 };
 
-/// Items of kWidth neighbours. In a step of inference products come before and behind.
+/// Items of kWidth neighbours. In an inference step, matrix products precede and follow.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kThreads) swiglu_kernel(Steps<3> steps, Gated<T> s) {
   let_next_begin();
@@ -54,7 +54,7 @@ struct Slopes {
   bool accumulate_gate, accumulate_up;
 };
 
-/// An item of kWidth neighbours per thread: three packets of 16 bytes on the way keep memory busy.
+/// An item of kWidth neighbours per thread: three 16-byte packets in flight keep memory busy.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(Steps<5> steps, Slopes<T> s) {
   const uint32_t item = blockIdx.x * kThreads + threadIdx.x;

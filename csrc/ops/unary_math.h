@@ -9,8 +9,8 @@
 
 namespace ds {
 
-/// 2 u of gelu_tanh, where u = sqrt(2/pi) (x + 0.044715 x^3): 0.5 (1 + tanh(u)) is sigmoid(2u),
-/// which needs one exponential and loses nothing to cancellation.
+/// Returns 2 u of gelu_tanh, where u = sqrt(2/pi) (x + 0.044715 x^3). 0.5 (1 + tanh(u)) is
+/// sigmoid(2u), which needs one exponential and has no cancellation.
 template <class T>
 DS_HOST_DEVICE T gelu_twice_inner(T x) {
   constexpr T kTwiceRoot = T(1.5957691216057308);  // 2 sqrt(2 / pi)
@@ -51,7 +51,7 @@ DS_HOST_DEVICE T unary_value(T x) {
   }
 }
 
-/// Whether op is a staircase, whose derivative is 0.
+/// Returns whether op is a step function, which has derivative 0.
 constexpr bool is_staircase(UnaryOp op) {
   return op == UnaryOp::floor || op == UnaryOp::ceil || op == UnaryOp::round ||
          op == UnaryOp::trunc;

@@ -1,5 +1,5 @@
-// One update of an element-wise optimizer rule on the GPU: one pass over the range at the speed of
-// memory.
+// One update of an element-wise optimizer rule on the GPU: one pass over the range at memory
+// bandwidth.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ constexpr int kUpdateThreads = 256, kUpdateWidth = 4;
 template <class Rule>
 constexpr int kUpdateBlocks = std::min(8, 12 / (1 + Rule::kStates));
 
-/// `values` are the master weights and the rule's states; `weight` is null where the model has no
-/// weight of its own.
+/// `values` are the master weights and the rule's states; `weight` is null if the model computes
+/// with the f32 master.
 template <class Rule, class G, class W>
 struct UpdateRange {
   Rule rule;
@@ -44,7 +44,7 @@ __device__ __forceinline__ void update_vector(const UpdateRange<Rule, G, W>& r, 
   if (r.weight) store_streaming(r.weight + at, weight);
 }
 
-/// A skipped step: the weights are the master's, rounded.
+/// A skipped step: the weights are the rounded master.
 template <int N, class Rule, class G, class W>
 __device__ __forceinline__ void round_vector(const UpdateRange<Rule, G, W>& r, int64_t at) {
   const Vector<float, N> p = load_streaming<N>(r.values[0] + at);

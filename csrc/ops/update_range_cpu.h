@@ -16,8 +16,8 @@ constexpr int64_t kUpdateBlock = 1024;     // parameters per pass over the cache
 constexpr int64_t kUpdateGrain = 1 << 15;  // parameters per task, a multiple of kUpdateBlock
 
 /// The loop over one block of 1 + Rule::kStates arrays, for two instruction sets: wider vectors
-/// change the speed and no bit. Neither may be inlined, so that no arithmetic leaves the scope of
-/// FlushDenormals.
+/// change the speed, not the bits. It must not be inlined: the arithmetic must stay inside the
+/// scope of FlushDenormals.
 template <UpdateRule Rule, class... Floats>
 struct UpdateLoop {
   using Function = void(const Rule&, float factor, const float* grad, int64_t n, Floats*... values);

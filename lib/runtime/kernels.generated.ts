@@ -173,8 +173,8 @@ const signLevelsCodes: Record<SignLevels, number> = {
 };
 
 /**
- * Which elements of a parameter a flat range has: those from `from` on, of `matrices` matrices of
- * rows / matrices by columns elements, one after the other.
+ * Elements of a parameter that a flat range holds: from element `from` on. The parameter is
+ * `matrices` contiguous matrices of rows / matrices by columns elements.
  */
 export interface MatrixPart {
   from: number;
@@ -190,7 +190,7 @@ export interface MatrixPart {
  */
 export interface AdafactorScalars {
   lr: number;
-  /** of the rate by the parameter's size, where that scales it */
+  /** lower bound of rms(p) in the rate, if scale_parameter is set */
   leastScale: number;
   clipThreshold: number;
   weightDecay: number;
@@ -216,9 +216,9 @@ export interface AdamWScalars {
 }
 
 /**
- * Dropout of attention weights, a function of (seed, offset) and of a weight's place in [B, heads,
- * T, S]. Of the samples that `ranks` ranks deal out among themselves this one has each `ranks`-th,
- * as in Dropout; of the heads those from `head` on.
+ * Dropout of attention weights, a function of (seed, offset) and of the weight's index in [B,
+ * heads, T, S]. `ranks` ranks split the samples round-robin, as in Dropout: this rank has each
+ * `ranks`-th sample. It has the heads from `head` on.
  */
 export interface AttentionDropout {
   /** [0, 1); 0 drops nothing */
@@ -232,7 +232,7 @@ export interface AttentionDropout {
   ranks: number;
   /** of all heads, the first one here */
   head: number;
-  /** all heads that share the stream; 0: those here */
+  /** all heads that share the stream; 0: the heads of this call */
   heads: number;
 }
 
@@ -282,9 +282,11 @@ export function accumulateOnHost(args: AccumulateArgs, stream: Stream): void {
 }
 
 /**
- * out = op(in), f32 inside (f64 for f64), rounded once. Above 0 leaky_relu and elu are in, else
- * alpha in and alpha (e^in - 1); softplus is log(1 + e^(alpha in)) / alpha, and in where alpha in
- * is above threshold, which the others do not read. FLOPs: 1 per element of out.
+ * out = op(in), computed in f32 (f64 for f64) and rounded once.
+ *     leaky_relu   in > 0: in                     else: alpha in
+ *     elu          in > 0: in                     else: alpha (e^in - 1)
+ *     softplus     alpha in > threshold: in       else: log(1 + e^(alpha in)) / alpha
+ * Only softplus reads `threshold`. FLOPs: 1 per element of out.
  */
 export interface ActivationArgs {
   /** floating, any strides */
@@ -359,10 +361,10 @@ export function activationBackwardOnHost(args: ActivationBackwardArgs, stream: S
 }
 
 /**
- * The first round of an update of matrices. With g = grad * control[0] (f32): squares = sum of
- * p^2, rows and columns = sums of g^2 along both, over what is here, in f64 and in one order on
- * every back end: the same bits everywhere. All are 0 when control[1] is 0. The sums of a
- * parameter's parts add up to those of the whole.
+ * First pass over matrices. With g = grad * control[0] (f32): squares = sum of p^2, rows and
+ * columns = sums of g^2 along both, over the elements of this range. Sums are f64 in one fixed
+ * order, so all back ends give the same bits. All are 0 when control[1] is 0. The sums of a
+ * parameter's ranges add up to the sums of the whole parameter.
  */
 export interface AdafactorSumsArgs {
   /** [n] f32, read */
@@ -408,11 +410,12 @@ export function adafactorSumsOnHost(args: AdafactorSumsArgs, stream: Stream): vo
 }
 
 /**
- * Between the rounds: the moments of rows and columns follow their means of g^2 + eps,
- *   row = decay row + (1 - decay) (row_sums / columns + eps), column likewise over the rows of its
- *   matrix,
- * in f64, rounded to f32; row_factor = 1 / sqrt(row / (mean of the matrix's rows)), column_factor
- * = 1 / sqrt(column), each 0 where the moment is. When control[1] is 0 nothing changes.
+ * Between the passes: the moments of rows and columns follow the means of g^2 + eps,
+ *     row = decay row + (1 - decay) (row_sums / columns + eps),
+ *   the same for column, over the rows of its matrix,
+ *     row_factor = 1 / sqrt(row / (mean of the matrix's rows)), column_factor = 1 / sqrt(column).
+ * Computed in f64, rounded to f32. A factor is 0 if its moment is 0. When control[1] is 0 nothing
+ * changes.
  */
 export interface AdafactorFactorsArgs {
   /** [rows] f64, over whole parameters */
@@ -467,8 +470,8 @@ export function adafactorFactorsOnHost(args: AdafactorFactorsArgs, stream: Strea
 }
 
 /**
- * The second round of an update of matrices: the sum of u^2 over what is here, with u = row_factor
- * column_factor g; in the order of core/segments.h, 0 when control[1] is 0.
+ * Second pass over matrices: the sum of u^2 over the elements of this range, with u = row_factor
+ * column_factor g. The order is that of core/segments.h. The sum is 0 when control[1] is 0.
  */
 export interface AdafactorDirectionArgs {
   /** [n] f32, f16 or bf16 */
@@ -511,8 +514,8 @@ export function adafactorDirectionOnHost(args: AdafactorDirectionArgs, stream: S
 }
 
 /**
- * The only round for vectors: v = decay v + (1 - decay) (g^2 + eps), squares = (sum of p^2, sum of
- * u^2) with u = g / sqrt(v), 0 where v is. When control[1] is 0 the moment stays as it is and the
+ * The only pass over vectors: v = decay v + (1 - decay) (g^2 + eps), squares = (sum of p^2, sum of
+ * u^2) with u = g / sqrt(v), or 0 if v is 0. When control[1] is 0 the moment is unchanged and the
  * sums are 0.
  */
 export interface AdafactorMomentArgs {
@@ -555,14 +558,14 @@ export function adafactorMomentOnHost(args: AdafactorMomentArgs, stream: Stream)
 }
 
 /**
- * The last pass, over `whole` elements of which n are here. With rms(x) = sqrt(sum of x^2 /
+ * Last pass. The parameter has `whole` elements, this range has n. With rms(x) = sqrt(sum of x^2 /
  * whole):
- *   rate = lr max(least_scale, rms(p)), or lr where scale_parameter is false;
- *   u = rate / max(1, rms(u) / clip_threshold) * (row_factor column_factor g, or g / sqrt(v));
- *   with a moment m = beta1 m + (1 - beta1) u, which then stands for u;
- *   p -= rate weight_decay p, then p -= u. weight = p rounded to its dtype.
- * weight may be grad itself, which is read before it is written. When control[1] is 0 only
- * `weight` is written, from the unchanged master.
+ *     rate = lr max(least_scale, rms(p)), or lr if scale_parameter is false;
+ *     u = rate / max(1, rms(u) / clip_threshold) * (row_factor column_factor g, or g / sqrt(v));
+ *     with a first moment m = beta1 m + (1 - beta1) u, and then u = m;
+ *     p -= rate weight_decay p, then p -= u. weight = p rounded to its dtype.
+ * `weight` may be `grad`: a thread reads the gradient before it writes the weight. When control[1]
+ * is 0 only `weight` is written, from the unchanged master.
  */
 export interface AdafactorApplyArgs {
   /** [n] f32, updated */
@@ -573,7 +576,7 @@ export interface AdafactorApplyArgs {
   rowFactor: View | null;
   /** [matrices * columns] f32, of matrices */
   columnFactor: View | null;
-  /** [n] f32, of what is no matrix */
+  /** [n] f32, for parameters that are not matrices */
   v: View | null;
   /** [n] f32, updated */
   moment: View | null;
@@ -642,7 +645,7 @@ export interface AdagradArgs {
   weight: View | null;
   /** [4] f32, see GradientControl */
   control: View;
-  /** that of this update, lr / (1 + (t - 1) lr_decay) */
+  /** lr of this update: lr / (1 + (t - 1) lr_decay) */
   lr: number;
   eps: number;
   weightDecay: number;
@@ -674,15 +677,14 @@ export function adagradOnHost(args: AdagradArgs, stream: Stream): void {
 }
 
 /**
- * When control[1] is 0 the state stays as it is and only `weight` is written, from the unchanged
+ * When control[1] is 0 the state is unchanged and only `weight` is written, from the unchanged
  * master. Otherwise, with g = grad * control[0] (f32):
- *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
- *   decoupled: p -= lr * weight_decay * p first; else g += weight_decay * p first;
- *   p -= (lr / correction1) * m / (sqrt(v) / sqrt(correction2) + eps);
- * weight = p rounded to its dtype; it may be grad itself, which is read before it is written.
- * Denormals are flushed to zero on every back end. Moments of bf16 are widened, updated in f32,
- * used for p, and rounded after it: m to nearest, ties to even, v stochastically
- * (core/bf16_moments.h).
+ *     m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+ *     decoupled: p -= lr * weight_decay * p first; else g += weight_decay * p first;
+ *     p -= (lr / correction1) * m / (sqrt(v) / sqrt(correction2) + eps);
+ * weight = p rounded to its dtype. `weight` may be `grad`: a thread reads the gradient before it
+ * writes the weight. All back ends flush denormals to zero. bf16 moments are widened, updated in
+ * f32 and used for p. Then m is rounded to nearest even, v stochastically (core/bf16_moments.h).
  */
 export interface AdamWArgs {
   /** [n] f32, updated */
@@ -741,12 +743,13 @@ export function adamWOnHost(args: AdamWArgs, stream: Stream): void {
 }
 
 /**
- * As AdamW, with moments that are codes (core/dynamic_code.h, of m with a sign, of v without)
- * times the scale of their block of 256 elements, counted from the range's start; the last block
- * may be shorter. They are widened, updated in f32, used for the weights, and rounded to the
- * nearest codes of the largest magnitude of their block, which is its new scale, but no v above 0
- * to 0; a block of zeros has the scale 0. The same bits on every back end, denormals flushed to
- * zero. When control[1] is 0 only `weight` is written, from the unchanged master.
+ * AdamW whose moments are codes (core/dynamic_code.h; m is signed, v is not) times the scale of a
+ * block of 256 elements. Blocks count from the range's start; the last block may be shorter.
+ * 1. The moments are widened and updated in f32. The weights use these values.
+ * 2. The new scale of a block is its largest magnitude; a block of zeros has the scale 0.
+ * 3. Each value is rounded to the nearest code. A v above 0 is never rounded to 0. All back ends
+ *    give the same bits and flush denormals to zero. When control[1] is 0 only `weight` is
+ *    written, from the unchanged master.
  */
 export interface AdamW8bitArgs {
   /** [n] f32, updated */
@@ -811,16 +814,16 @@ export function adamW8bitOnHost(args: AdamW8bitArgs, stream: Stream): void {
 }
 
 /**
- * AdamW's update of the masters that JoinMaster gives of high, low and ties, split again by
- * SplitMaster: `high` is the weight that AdamW rounds the same master to, bit by bit. When
- * control[1] is 0 nothing is written.
+ * The update of AdamW on the masters that JoinMaster builds from high, low and ties. SplitMaster
+ * splits the result. `high` equals the weight that AdamW rounds the same master to, bit by bit.
+ * When control[1] is 0 nothing is written.
  */
 export interface AdamWHalvesArgs {
   /** [n] bf16, updated: the weights that the model computes with */
   high: View;
-  /** [n] bf16, updated: 16 bits each, which are no number */
+  /** [n] bf16 as storage, updated: the lower 16 bits of each master */
   low: View;
-  /** [ceil(n / 8)] u8, updated: a bit each, the lowest first */
+  /** [ceil(n / 8)] u8, updated: one bit per master, lowest first */
   ties: View;
   /** [n] f32 or bf16, updated */
   m: View;
@@ -875,12 +878,12 @@ export function adamWHalvesOnHost(args: AdamWHalvesArgs, stream: Stream): void {
 }
 
 /**
- * Commit: where `previous` is present, AdamW with previous_control and previous_rule updates
- * master, m and v. Speculation: where `next` is present, AdamW with next_control and next_rule
- * runs on the values so committed and nothing of it is stored but `weight`, rounded to its dtype.
- * Without `next` weight is the committed master, rounded. The bits are those of AdamW followed by
- * AdamW, denormals flushed; a control whose apply is 0 skips its step, as there. weight may be
- * previous itself, which is read before it is written.
+ * Commit: if `previous` is present, AdamW with previous_control and previous_rule updates master,
+ * m and v. Speculation: if `next` is present, AdamW with next_control and next_rule runs on the
+ * committed values. It stores only `weight`, rounded to its dtype. Without `next`, weight is the
+ * committed master, rounded. The bits equal two calls of AdamW, denormals flushed. A control with
+ * apply = 0 skips its step, as in AdamW. `weight` may be `previous`: a thread reads the gradient
+ * before it writes the weight.
  */
 export interface AdamWSpeculateArgs {
   /** [n] f32, updated by the commit */
@@ -893,7 +896,7 @@ export interface AdamWSpeculateArgs {
   previous: View | null;
   /** [4] f32, see GradientControl; present with previous */
   previousControl: View | null;
-  /** [n], dtype of previous: gradient of the step to try out */
+  /** [n], dtype of previous: gradient of the speculative step */
   next: View | null;
   /** [4] f32; present with next */
   nextControl: View | null;
@@ -947,14 +950,16 @@ export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): 
 }
 
 /**
- * out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk and query
- * head h reads key head h / (H / Hk). `causal`: query t sees keys s <= t + (S - T); S > T is a key
- * cache. A key is seen where everything given lets it be. In masks, true means seen; numbers are
- * added to the scaled scores, and one below kHidingNumber hides. With documents a query sees the
- * keys of its own; a negative one is padding, which sees nothing and is seen by nothing. With
- * `window` w it sees keys s > t + (S - T) - w, and where not `causal` s < t + (S - T) + w. A query
- * that sees no key gives 0. With a layout, a query sees keys of those blocks alone whose bit is
- * set in the row of its own block. Scores and sums in f32 (f64 for f64).
+ * out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk, and query
+ * head h reads key head h / (H / Hk). A query sees a key if every given condition allows it:
+ *     causal      key s <= t + (S - T) for query t; S > T is a key cache
+ *     masks       bool: true means seen; numbers are added to the scaled scores, and a number
+ *                 below kHidingNumber hides
+ *     documents   the key is of the query's document; a negative document is padding, which sees
+ *                 nothing and is seen by nothing
+ *     window w    s > t + (S - T) - w and, unless causal, s < t + (S - T) + w
+ *     layout      the bit of the key's block is set in the row of the query's block
+ * A query that sees no key gives 0. Scores and sums are f32 (f64 for f64).
  */
 export interface AttentionArgs {
   /** [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy) */
@@ -971,7 +976,7 @@ export interface AttentionArgs {
   mask: View | null;
   /** [B, S] of the same dtypes, any strides: for all heads and queries */
   keyMask: View | null;
-  /** [B] i32 contiguous: keys from there on are hidden; what exceeds S is S */
+  /** [B] i32 contiguous: keys from there on are hidden; above S it means all S */
   keyLengths: View | null;
   /** [B, T] i32, any strides; with key_documents or not at all */
   queryDocuments: View | null;
@@ -1030,7 +1035,7 @@ export function attentionOnHost(args: AttentionArgs, stream: Stream): void {
 }
 
 /**
- * dq, dk, dv are overwritten; they may be slices of one packed buffer. D of rows is sum(out *
+ * Overwrites dq, dk and dv, which may be slices of one packed buffer. Row statistic D is sum(out *
  * dout).
  */
 export interface AttentionBackwardArgs {
@@ -1139,16 +1144,14 @@ export function copyOnHost(args: CopyArgs, stream: Stream): void {
 }
 
 /**
- * losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]), lse = log sum exp of the
- * row and s the smoothing, which gives all classes alike that share of the target (Szegedy et al.
- * 2016); both 0 where target[n]
- * == ignore_index. f32 inside (f64 for f64). A target that is neither a class nor ignore_index is
- * DS_INDEX on the CPU and NaN on the GPU.
- * Where the V columns are the classes from `first` on of `classes`, lse is that of these columns,
- * and losses[n] is lse[n] without this part's share of (1 - s) logits[n, target[n]] + s
- * sum(logits[n]) / classes, whose first term is 0 where the target is another class; correct[n] is
- * then 0.
- * FLOPs: 1 per element of logits.
+ * losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]). lse is log sum exp of the
+ * row. s is the smoothing: all classes get an equal share of it (Szegedy et al. 2016). Loss and
+ * lse are 0 where target[n] == ignore_index. f32 inside (f64 for f64). A target that is neither a
+ * class nor ignore_index throws DS_INDEX on the CPU and gives NaN on the GPU.
+ * Vocabulary parallel: the V columns may be the classes from `first` on of `classes`. Then lse
+ * covers these columns only. losses[n] is lse[n] without this rank's share of (1 - s) logits[n,
+ * target[n]] + s sum(logits[n]) / classes. The first term is 0 if another rank has the target.
+ * correct[n] is 0. FLOPs: 1 per element of logits.
  */
 export interface CrossEntropyArgs {
   /** [N, V], last stride 1, any row stride; floating */
@@ -1159,13 +1162,13 @@ export interface CrossEntropyArgs {
   losses: View;
   /** [N] f32 (f64 for f64) */
   lse: View;
-  /** [N] i64: 1 where the target is the row's first maximum, 0 elsewhere and for NaN */
+  /** [N] i64: 1 if the target is the row's first maximum, else 0; 0 for rows with NaN */
   correct: View | null;
   smoothing: number;
   ignoreIndex: number;
   /** class of the first column */
   first: number;
-  /** all that there are; 0: those of the columns */
+  /** number of all classes; 0: the number of columns */
   classes: number;
 }
 
@@ -1196,9 +1199,9 @@ export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void
 }
 
 /**
- * dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0], s the
- * smoothing; rows with ignore_index become 0. Of a part of the classes, lse is that of all.
- * FLOPs: 2 per element of dlogits.
+ * dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0], where s is the
+ * smoothing. Rows with ignore_index become 0. If the columns are a part of the classes, lse must
+ * cover all classes. FLOPs: 2 per element of dlogits.
  */
 export interface CrossEntropyBackwardArgs {
   /** [N, V] */
@@ -1215,7 +1218,7 @@ export interface CrossEntropyBackwardArgs {
   ignoreIndex: number;
   /** class of the first column */
   first: number;
-  /** all that there are; 0: those of the columns */
+  /** number of all classes; 0: the number of columns */
   classes: number;
 }
 
@@ -1246,11 +1249,10 @@ export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, strea
 }
 
 /**
- * out = unit_float(word of an element's place) >= p ? in / (1 - p) : 0. The backward is the same
- * op on the gradient. The elements are a Part of a tensor, all of it or the channels or tokens of
- * one rank. Of the tensor's samples that `ranks` ranks deal out among themselves, this one has
- * each `ranks`-th: its s-th is number s * ranks + rank of them, and draws what it would where one
- * rank has them all.
+ * out = unit_float(word of an element's index) >= p ? in / (1 - p) : 0. The backward is the same
+ * op on the gradient. The elements are a Part of a tensor: all of it, or the channels or tokens of
+ * one rank. `ranks` ranks split the samples of the tensor round-robin: the s-th sample of this
+ * rank has the number s * ranks + rank. Its mask equals the mask of that sample on a single rank.
  */
 export interface DropoutArgs {
   /** contiguous, floating */
@@ -1518,8 +1520,8 @@ export function whereOnHost(args: WhereArgs, stream: Stream): void {
 }
 
 /**
- * out[n] = weight[index[n]]. An index outside [0, V) is DS_INDEX on the CPU; on the GPU it reads
- * row 0 and the result is NaN (floating) so that the mistake shows.
+ * out[n] = weight[index[n]]. An index outside [0, V) throws DS_INDEX on the CPU. The GPU reads row
+ * 0 and gives NaN (floating), so that the mistake shows.
  */
 export interface EmbeddingArgs {
   /** [V, C], last stride 1 */
@@ -1588,18 +1590,18 @@ export function embeddingBackwardOnHost(args: EmbeddingBackwardArgs, stream: Str
 }
 
 /**
- * Sorts the choices of T tokens by expert; those of one expert stay in the order of the tokens.
- * Group g is expert first + g and has the rows from offsets[g] to offsets[g + 1]. Choices of other
- * experts, which another rank has, are in no group. Nothing waits for the host.
+ * Sorts the choices of T tokens by expert; the choices of one expert keep the order of the tokens.
+ * Group g is expert first + g with the rows from offsets[g] to offsets[g + 1]. Choices of experts
+ * on other ranks belong to no group. The host does not wait.
  */
 export interface GroupRowsArgs {
   /** [T, k] i32, contiguous */
   ids: View;
   /** [groups + 1] i32, contiguous; at most 512 groups */
   offsets: View;
-  /** [T k] i32, contiguous: the token of each row; -1 behind the last group */
+  /** [T k] i32, contiguous: the token of each row; -1 after the last group */
   rows: View;
-  /** [T, k] i32, contiguous: the row of each choice; -1 for one of no group */
+  /** [T, k] i32, contiguous: the row of each choice; -1 for a choice in no group */
   places: View;
   first: number;
 }
@@ -1627,9 +1629,9 @@ export function groupRowsOnHost(args: GroupRowsArgs, stream: Stream): void {
 }
 
 /**
- * out[t] (+)= the sum over a token's choices j of weights[t, j] y[places[t, j]], in their order;
- * f32 inside (f64 for f64), rounded once. A place of -1 gives nothing. One at or behind the last
- * row is DS_INDEX on the CPU; the GPU leaves it out.
+ * out[t] (+)= the sum over a token's choices j of weights[t, j] y[places[t, j]], in order of j;
+ * f32 inside (f64 for f64), rounded once. A place of -1 adds nothing. A place at or after the last
+ * row throws DS_INDEX on the CPU; the GPU skips it.
  */
 export interface CombineRowsArgs {
   /** [rows, C], floating, contiguous */
@@ -1667,12 +1669,12 @@ export function combineRowsOnHost(args: CombineRowsArgs, stream: Stream): void {
 
 /**
  * dy[places[t, j]] = weights[t, j] dout[t], and dweights[t, j] = dout[t] . y[places[t, j]], which
- * is 0 for a place of -1. Rows of dy that are nobody's place stay as they are.
+ * is 0 for a place of -1. Rows of dy without a place are unchanged.
  */
 export interface CombineRowsBackwardArgs {
   /** the forward's */
   y: View;
-  /** the forward's: no two alike */
+  /** the forward's, without duplicates */
   places: View;
   /** [T, k] f32 (f64 for f64), contiguous */
   weights: View;
@@ -1708,9 +1710,9 @@ export function combineRowsBackwardOnHost(args: CombineRowsBackwardArgs, stream:
 }
 
 /**
- * out[n] = tokens[n], or where that is negative previous[-1 - tokens[n]], or 0 where that is
- * negative too: a step that has sampled nothing (SampleTokens) says so to the host. A place
- * outside `previous` is DS_INDEX on the CPU; the GPU reads nothing there and gives 0.
+ * out[n] = tokens[n] if it is not negative, else previous[-1 - tokens[n]]. If that is negative
+ * too, out[n] = 0: SampleTokens writes a negative token for an error, which the host reads. An
+ * index outside `previous` throws DS_INDEX on the CPU; the GPU does not read there and gives 0.
  */
 export interface FeedTokensArgs {
   /** [N] i32 */
@@ -1800,9 +1802,9 @@ export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
 }
 
 /**
- * out = silu(gate) * up, where gate is the first half of the columns of x W^T (+ bias) and up the
- * second one: the bits of Matmul with Swiglu behind it, which rounds both to out's dtype. On the
- * GPU one row of 16 bits is one kernel.
+ * out = silu(gate) * up. gate is the first half of the columns of x W^T (+ bias), up the second
+ * half. The bits equal Matmul followed by Swiglu: both halves are rounded to out's dtype. On the
+ * GPU one kernel computes one row of a 16-bit dtype.
  */
 export interface GatedLinearArgs {
   /** [rows, inputs] floating, contiguous */
@@ -1837,9 +1839,9 @@ export function gatedLinearOnHost(args: GatedLinearArgs, stream: Stream): void {
 }
 
 /**
- * The same with weights as QuantizedLinear has them. On the GPU one row of 16 bits is one kernel,
- * where codes are symmetric and steps of x's dtype, of a row or of 2^n inputs from 32 on (64 with
- * 8 bits).
+ * As GatedLinear, with the weights of QuantizedLinear. On the GPU one kernel computes one row of a
+ * 16-bit dtype if the codes are symmetric and scales have x's dtype. A scale covers a row or 2^n
+ * inputs, at least 32 (64 with 8 bits).
  */
 export interface QuantizedGatedLinearArgs {
   /** [rows, inputs] f32, f16 or bf16, contiguous */
@@ -1949,14 +1951,15 @@ export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void
 }
 
 /**
- * From the units' sums of squares of gradients that carry the factor loss_scale:
- *   norm = sqrt(sum(partials)) / loss_scale;  clip = max_norm > 0 ? max(1, (norm + 1e-6) /
- *   max_norm) : 1 control = { 1 / (loss_scale * clip), apply, norm, finite }
- * finite is 1 when the sum is finite; apply is 1 unless `skip_nonfinite` and finite is 0.
+ * From the units' sums of squares of gradients, which carry the factor loss_scale:
+ *     norm = sqrt(sum(partials)) / loss_scale;
+ *     clip = max_norm > 0 ? max(1, (norm + 1e-6) / max_norm) : 1;
+ *     control = { 1 / (loss_scale * clip), apply, norm, finite }.
+ * finite is 1 if the sum is finite. apply is 0 if `skip_nonfinite` is set and finite is 0, else 1.
  * Source: DeepSpeed's clipping formula.
  */
 export interface GradientControlArgs {
-  /** [k] f32, or [r, k] whose rows may lie apart: summed row by row */
+  /** [k] f32, or [r, k] with any row stride: summed row by row */
   partials: View;
   /** [4] f32 */
   control: View;
@@ -1988,11 +1991,11 @@ export function gradientControlOnHost(args: GradientControlArgs, stream: Stream)
 }
 
 /**
- * Row r of out, which is in group g where offsets[g] <= r < offsets[g + 1], is x[rows[r]] w[g]^T,
- * or x[rows[r]] w[g] where `plain`; f32 accumulation (f64 for f64), one rounding. A row of -1 is
- * one of zeros, and so are rows of out behind the last group. The sizes of groups stay on the
- * device. Offsets that do not ascend from 0 to at most R, and rows outside of x are DS_INDEX on
- * the CPU; the GPU reads nothing out of place. Source: Gale et al. 2022 (MegaBlocks).
+ * Row r of out belongs to group g where offsets[g] <= r < offsets[g + 1]. It is x[rows[r]] w[g]^T,
+ * or x[rows[r]] w[g] if `plain` is set; f32 accumulation (f64 for f64), one rounding. A row index
+ * of -1 stands for a row of zeros. Rows of out after the last group are zeros. The sizes of groups
+ * stay on the device. The CPU throws DS_INDEX if offsets do not ascend from 0 to at most R, or if
+ * a row is outside x; the GPU never reads out of bounds. Source: Gale et al. 2022 (MegaBlocks).
  */
 export interface GroupedMatmulArgs {
   /** [X, K], floating, contiguous; X = R without rows */
@@ -2032,7 +2035,7 @@ export function groupedMatmulOnHost(args: GroupedMatmulArgs, stream: Stream): vo
 }
 
 /**
- * dweight[g] (+)= the sum over the group's rows r of dout[r]^T x[rows[r]]; a group without rows
+ * dweight[g] (+)= the sum over the group's rows r of dout[r]^T x[rows[r]]. A group without rows
  * has the gradient 0. Bad indices as in GroupedMatmul.
  */
 export interface GroupedWeightGradientArgs {
@@ -2073,16 +2076,16 @@ export function groupedWeightGradientOnHost(args: GroupedWeightGradientArgs, str
 }
 
 /**
- * The first half of an update. With g = grad * control[0] (f32), per element:
- *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
- *   u = (m / correction1) / (sqrt(v / correction2) + eps) + weight_decay * p,
- * with eps added before the square root where eps_inside_sqrt is true; 0 / 0 counts as 0. Per
- * parameter sums = (sum of p^2, sum of u^2), in f64 and in one order on every back end
- * (core/segments.h), and denormals are flushed to zero: the results are the same bits everywhere.
- * Master stays as it is. When control[1] is 0 the moments stay as they are and the sums are 0. A
- * parameter may be a part of one: the sums of its parts add up to those of the whole. Parameter i
- * lies at [starts[i], starts[i + 1]), gaps behind it included, where master, gradient and moments
- * are zero; starts[0] is 0 and starts[parameters] is n. Others are undefined on the GPU.
+ * First half of an update. With g = grad * control[0] (f32), per element:
+ *     m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+ *     u = (m / correction1) / (sqrt(v / correction2) + eps) + weight_decay * p.
+ * If eps_inside_sqrt is set, eps is added before the square root. 0 / 0 counts as 0. Per
+ * parameter, sums = (sum of p^2, sum of u^2) in f64. All back ends use the order of
+ * core/segments.h and flush denormals to zero, so they give the same bits. Master is unchanged.
+ * When control[1] is 0 the moments are unchanged and the sums are 0. Parameter i lies at
+ * [starts[i], starts[i + 1]), including the gap after it, where master, gradient and moments must
+ * be zero. starts[0] is 0 and starts[parameters] is n; other values are undefined on the GPU. A
+ * parameter may be a part of one: the sums of its parts add up to the sums of the whole.
  */
 export interface LambMomentsArgs {
   /** [n] f32, read */
@@ -2136,7 +2139,7 @@ export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
 
 /**
  * Between the halves: coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient) of each
- * parameter, from the sums over all of it, or 1 when either norm is 0. When control[1] is 0
+ * parameter, from the sums over the whole parameter; 1 if either norm is 0. When control[1] is 0
  * nothing changes.
  */
 export interface LambCoefficientsArgs {
@@ -2173,7 +2176,7 @@ export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Strea
 }
 
 /**
- * The second half: p -= lr * coefficient * u with the u of LambMoments, from m, v and p alone.
+ * Second half: p -= lr * coefficient * u. u is that of LambMoments, recomputed from m, v and p.
  * weight = p rounded to its dtype. When control[1] is 0 only `weight` is written, from the
  * unchanged master.
  */
@@ -2229,10 +2232,10 @@ export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
 
 /**
  * An element-wise update, see UpdateRule. With g = grad * control[0] (f32):
- *   p -= lr * weight_decay * p;  p -= lr * sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 -
- *   beta2) g;
- * weight = p rounded to its dtype. sign(0) is 0, as in the paper (DeepSpeed's kernels move such a
- * parameter by lr); NaN stays NaN. Denormals are flushed to zero on every back end.
+ *     p -= lr * weight_decay * p;  p -= lr * sign(beta1 m + (1 - beta1) g);
+ *     m = beta2 m + (1 - beta2) g;  weight = p rounded to its dtype.
+ * sign(0) is 0, as in the paper (DeepSpeed's kernels move such a parameter by lr). NaN stays NaN.
+ * All back ends flush denormals to zero.
  */
 export interface LionArgs {
   /** [n] f32, updated */
@@ -2278,14 +2281,14 @@ export function lionOnHost(args: LionArgs, stream: Stream): void {
 }
 
 /**
- * Joins halves to f32: every float but NaNs as it was split.
+ * Joins halves to f32. Every float except NaN returns bit by bit.
  */
 export interface JoinMasterArgs {
   /** [n] bf16: the weights */
   high: View;
-  /** [n] bf16: 16 bits each, which are no number */
+  /** [n] bf16 as storage: the lower 16 bits of each master */
   low: View;
-  /** [ceil(n / 8)] u8: a bit each, the lowest first */
+  /** [ceil(n / 8)] u8: one bit per master, lowest first */
   ties: View;
   /** [n] f32 */
   out: View;
@@ -2348,11 +2351,11 @@ export function splitMasterOnHost(args: SplitMasterArgs, stream: Stream): void {
 }
 
 /**
- * out = op(a) op(b) (+ bias), f32 accumulation (f64 for f64), one rounding; op transposes the last
- * two dims where trans_a / trans_b is true. With `accumulate`, out += (epilogue must be none). On
- * the GPU cuBLASLt with an algorithm timed once per shape, but for one row of 16 bits by b^T,
- * which has a kernel of its own; on the CPU OpenBLAS, f16 and bf16 through f32. M, N, K and the
- * batch may be 0.
+ * out = op(a) op(b) (+ bias), f32 accumulation (f64 for f64), one rounding. op transposes the last
+ * two dims if trans_a / trans_b is set. With `accumulate`, out += (epilogue must be none). M, N, K
+ * and the batch may be 0. On the GPU cuBLASLt runs with an algorithm that was timed once per
+ * shape; one 16-bit row by b^T has its own kernel. On the CPU OpenBLAS runs, with f16 and bf16
+ * widened to f32.
  */
 export interface MatmulArgs {
   /** [M, K] or [batch, M, K] (before transposition [K, M]); last stride 1, any row stride */
@@ -2398,15 +2401,16 @@ export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
 }
 
 /**
- * K categories of each row of `in`, drawn with probabilities in proportion to the row's values in
- * f32. A row with a value that is negative, infinite or NaN, without any above 0, or (without
- * replacement) with fewer than K above 0, is DS_ARGUMENT on the CPU; on the GPU what cannot be
- * drawn is -1.
+ * Draws K categories of each row of `in`, with probabilities in proportion to the row's values in
+ * f32. A row is invalid if a value is negative, infinite or NaN, if no value is above 0, or
+ * (without replacement) if fewer than K values are above 0. An invalid row throws DS_ARGUMENT on
+ * the CPU; on the GPU the draws that fail are -1.
  * With replacement: values become integers in proportion to them, 2^38 for the largest and at
- * least 1 for any above 0, and draw k of row r takes the category in whose part of their running
- * sum falls words 0 and 1 of block r K + k, scaled to the sum. Without: the categories with the
- * largest value / e, where e is exponential from word i % 4 of block i / 4 for element i. Source:
- * Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir".
+ * least 1 for any value above 0. Draw k of row r scales words 0 and 1 of block r K + k to the sum
+ * of these integers. It takes the category at that position of the running sum. Without
+ * replacement: the categories with the largest value / e, where e is exponential from word i % 4
+ * of block i / 4 for element i. Source: Efraimidis and Spirakis 2006, "Weighted random sampling
+ * with a reservoir".
  */
 export interface MultinomialArgs {
   /** [N, C] contiguous, floating; C < 2^24 */
@@ -2441,11 +2445,11 @@ export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
 }
 
 /**
- * With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g, and per parameter the
- * sum of u^2 with u = nesterov ? beta momentum + (1 - beta) g : momentum, in f64 and in one order
- * on every back end (core/segments.h): the same bits everywhere, denormals flushed. When
- * control[1] is 0 momentum stays as it is and the sums are 0. Starts as in LambMoments; the sums
- * of a parameter's parts add up.
+ * With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g. Per parameter, the
+ * sum of u^2 with u = nesterov ? beta momentum + (1 - beta) g : momentum, in f64. All back ends
+ * use the order of core/segments.h and flush denormals, so they give the same bits. When
+ * control[1] is 0 momentum is unchanged and the sums are 0. Starts as in LambMoments; the sums of
+ * a parameter's parts add up.
  */
 export interface MuonMomentumArgs {
   /** [n] f32, updated */
@@ -2487,8 +2491,8 @@ export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void
 }
 
 /**
- * direction = u / (sqrt(squares) + 1e-7) of one parameter, or of a part of one, from the updated
- * momentum and the same gradient; the root is rounded to f32. Zeros when control[1] is 0.
+ * direction = u / (sqrt(squares) + 1e-7) of one parameter or a part of one, from the updated
+ * momentum and the same gradient. The root is rounded to f32. Zeros when control[1] is 0.
  */
 export interface MuonDirectionArgs {
   /** [n] f32, read */
@@ -2572,9 +2576,9 @@ export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
 }
 
 /**
- * absmax[b] is the largest magnitude of block b of `in`; element i becomes the number of the code
- * nearest to in[i] * (1 / absmax), the lower one at a tie. Two make a byte, the first in its high
- * half; after an odd last one stands the code of 0. f32 arithmetic.
+ * absmax[b] is the largest magnitude of block b of `in`. Element i becomes the index of the code
+ * nearest to in[i] * (1 / absmax), the lower one at a tie. A byte holds two codes, the first in
+ * its high half. If the count is odd, the last half byte is the code of 0. f32 arithmetic.
  */
 export interface Nf4QuantizeArgs {
   /** n floating, contiguous */
@@ -2611,8 +2615,8 @@ export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
 }
 
 /**
- * The same with 256 codes, a byte an element. Of two codes around a value the nearer one; at a tie
- * the one that the bisection of `code` looked at last.
+ * Nf4Quantize with 256 codes, one byte per element. Takes the nearer of two codes; at a tie, the
+ * last code that the bisection of `code` compared.
  */
 export interface BytesQuantizeArgs {
   /** n f32, contiguous */
@@ -2649,9 +2653,9 @@ export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): vo
 }
 
 /**
- * out[i] = code[half of a byte] * scale of its block, rounded once from f32. A scale is absmax[b],
- * f32, or, where absmax is u8, nested_code[absmax[b]] * nested_absmax[b / nested_block] + offset,
- * rounded after the product and the sum.
+ * out[i] = code[half of a byte] * scale of its block, rounded once from f32. The scale is
+ * absmax[b] if absmax is f32. If absmax is u8, it is nested_code[absmax[b]] * nested_absmax[b /
+ * nested_block] + offset, rounded after the product and after the sum.
  */
 export interface Nf4DequantizeArgs {
   /** ceil(n / 2) u8, contiguous */
@@ -2662,7 +2666,7 @@ export interface Nf4DequantizeArgs {
   absmax: View;
   /** [256] f32, contiguous; with absmax in u8 */
   nestedCode: View | null;
-  /** ceil(blocks / nested_block) f32, contiguous; likewise */
+  /** ceil(blocks / nested_block) f32, contiguous; with absmax in u8 */
   nestedAbsmax: View | null;
   /** 1 f32; likewise */
   offset: View | null;
@@ -2699,10 +2703,10 @@ export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): vo
 }
 
 /**
- * s = x + residual (rounded to x's dtype; s = x when residual is absent); out = (s - mean) * rstd
- * * weight + bias; statistics in f32 (f64 for f64) of the rounded s, by the corrected two-pass
- * formula (Chan, Golub & LeVeque 1983): what the deviations from the mean add up to is the mean's
- * own rounding error, which would be all that is left of a row of equal values.
+ * s = x + residual, rounded to x's dtype; s = x if residual is absent. out = (s - mean) * rstd *
+ * weight + bias. Statistics are of the rounded s, in f32 (f64 for f64), by the corrected two-pass
+ * formula (Chan, Golub & LeVeque 1983). The sum of the deviations from the mean is the rounding
+ * error of the mean. Without the correction, a row of equal values would consist of this error.
  * FLOPs: 5 per element of out, 1 of residual.
  */
 export interface LayerNormArgs {
@@ -2752,9 +2756,9 @@ export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
 }
 
 /**
- * dx = dsum + the gradient through the normalisation, in one pass. dx is the gradient of s, so of
- * x and of residual alike. dweight and dbias are column sums in a fixed order.
- * FLOPs: 10 per element of dout, 1 of dsum.
+ * dx = dsum + the gradient through the normalization, in one pass. dx is the gradient of s, and so
+ * of x and of residual. dweight and dbias are column sums in a fixed order. FLOPs: 10 per element
+ * of dout, 1 of dsum.
  */
 export interface LayerNormBackwardArgs {
   /** [N, C] the forward's sum (or x when there was no residual) */
@@ -2767,7 +2771,7 @@ export interface LayerNormBackwardArgs {
   rstd: View;
   /** [N, C] */
   dout: View;
-  /** [N, C]: gradient that reaches s from elsewhere */
+  /** [N, C]: gradient of s from other consumers */
   dsum: View | null;
   /** [N, C], overwritten; may be dsum itself */
   dx: View | null;
@@ -2938,9 +2942,8 @@ export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): vo
 }
 
 /**
- * payload = (p - anchor) * (sqrt(v) + eps): how far a rank has gone by itself since all had the
- * weights `anchor`, in units of the moment. Zeros when control[1] is 0. Denormals are flushed to
- * zero.
+ * payload = (p - anchor) * (sqrt(v) + eps): the local drift since all ranks had the weights
+ * `anchor`, in units of the moment. Zeros when control[1] is 0. Denormals are flushed to zero.
  */
 export interface DriftPayloadArgs {
   /** [n] f32, read */
@@ -2980,11 +2983,11 @@ export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void
 }
 
 /**
- * An element-wise update, see UpdateRule, by a second moment that stays as it is. With
- * g = grad * control[0] (f32), 0 where v is 0:
- *   m = beta1 m + (1 - beta1) g;  p -= lr * weight_decay * p;  p -= lr * m / (sqrt(v) + eps).
- * v is 0 where there never was a gradient: what a rank has rounded to a level there is noise, and
- * eps alone would divide it. (DeepSpeed leaves that to the caller, by exp_avg_mask.)
+ * An element-wise update with a frozen second moment, see UpdateRule. With g = grad * control[0]
+ * (f32), or 0 if v is 0:
+ *     m = beta1 m + (1 - beta1) g;  p -= lr * weight_decay * p;  p -= lr * m / (sqrt(v) + eps).
+ * v is 0 if the element never had a gradient. Its compressed value is noise then, which a division
+ * by eps would amplify. (DeepSpeed leaves that to the caller, by exp_avg_mask.)
  */
 export interface FrozenAdamArgs {
   /** [n] f32, updated */
@@ -3033,11 +3036,11 @@ export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
 }
 
 /**
- * An element-wise update, see UpdateRule: ranks that have updated by themselves agree again.
- * `grad` is what they have made of their DriftPayloads, u = grad * control[0]:
- *   m = -u / rate;  p = anchor + u / (sqrt(v) + eps),
- * with `rate` the sum of the learning rates since all had the weights `anchor`. Where v is 0 all
- * ranks have the same p, which stays, and m is 0.
+ * An element-wise update that synchronizes ranks after local updates, see UpdateRule. `grad` is
+ * the average of the ranks' DriftPayloads, u = grad * control[0]:
+ *     m = -u / rate;  p = anchor + u / (sqrt(v) + eps).
+ * `rate` is the sum of the learning rates since all ranks had the weights `anchor`. Where v is 0
+ * all ranks have the same p, which is unchanged, and m is 0.
  */
 export interface AnchorAdamArgs {
   /** [n] f32, updated */
@@ -3085,8 +3088,8 @@ export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
 }
 
 /**
- * During the warm-up: frozen = coefficient == 1 ? frozen : beta * frozen + (1 - beta) *
- * coefficient of each parameter. When control[1] is 0 nothing changes.
+ * During warm-up, for each parameter: frozen = coefficient == 1 ? frozen : beta * frozen + (1 -
+ * beta) * coefficient. When control[1] is 0 nothing changes.
  */
 export interface OneBitLambAverageArgs {
   /** [parameters] f32 */
@@ -3120,15 +3123,15 @@ export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Str
 }
 
 /**
- * After it, per element, where v stays as it is and `payload` is the moment that the ranks agreed
- * on:
- *   g = (payload - beta1 m) / (1 - beta1);  m = payload;  fresh = beta2 fresh + (1 - beta2) g^2;
- *   u = m / (sqrt(v) + eps),  and per parameter, in f64 and in one order on every back end,
- *   sums = (sum of u^2, sum of (u + weight_decay * p)^2, largest (sqrt(v) + eps) / (sqrt(fresh) +
+ * After warm-up, per element. v is frozen and `payload` is the averaged moment of all ranks:
+ *     g = (payload - beta1 m) / (1 - beta1);  m = payload;  fresh = beta2 fresh + (1 - beta2) g^2;
+ *     u = m / (sqrt(v) + eps).
+ * Per parameter, in f64 and in one order on every back end:
+ *     sums = (sum of u^2, sum of (u + weight_decay * p)^2, largest (sqrt(v) + eps) / (sqrt(fresh)
+ *     +
  *   eps)).
- * Elements where v is 0 have no moment, and add weight_decay * p alone. Starts as in LambMoments;
- * when control[1] is 0 the states stay as they are and the sums are 0. Denormals are flushed to
- * zero.
+ * Elements with v = 0 have no moment and add only weight_decay * p. Starts as in LambMoments. When
+ * control[1] is 0 the states are unchanged and the sums are 0. Denormals are flushed to zero.
  */
 export interface OneBitLambMomentsArgs {
   /** [n] f32, read */
@@ -3183,10 +3186,11 @@ export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Str
 }
 
 /**
- * Between the halves, of each parameter: f = the largest ratio, or 1 where there is none; with
- * weight decay f = f q + 1 - q with q = min(1, ||u|| / ||u + weight_decay * p||); clamped to
- * [least, most] and then to factor * (1 -+ threshold); factor = f, and coefficient = frozen * f.
- * When control[1] is 0 nothing changes.
+ * Between the halves, for each parameter:
+ * 1. f = the largest ratio, or 1 without a ratio.
+ * 2. With weight decay f = f q + 1 - q, with q = min(1, ||u|| / ||u + weight_decay * p||).
+ * 3. f is clamped to [least, most] and then to factor * (1 -+ threshold).
+ * 4. factor = f, and coefficient = frozen * f. When control[1] is 0 nothing changes.
  */
 export interface OneBitLambCoefficientsArgs {
   /** [parameters, 3] f64 */
@@ -3232,10 +3236,9 @@ export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, s
 }
 
 /**
- * Writes the key and value of each token to its slot: row slot % block of block slot / block. A
- * negative slot is that of no token, of which nothing is written; no two tokens share another. One
- * outside the pool is DS_INDEX on the CPU, before anything is written; the GPU leaves its token
- * out.
+ * Writes the key and value of each token to its slot: row slot % block of block slot / block.
+ * Nothing is written for a negative slot. No two tokens may share a slot. A slot outside the pool
+ * throws DS_INDEX on the CPU before anything is written; the GPU skips the token.
  */
 export interface PagedStoreArgs {
   /** [N, Hk, D], last stride 1 */
@@ -3270,22 +3273,21 @@ export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
 }
 
 /**
- * Attention of the newest tokens of S sequences, side by side in [N], to all tokens of their own.
- * The queries of sequence s are the rows from starts[s] to starts[s + 1], less starts[0]; they are
- * the last of its lengths[s] tokens, whose keys and values lie in the blocks tables[s, 0],
- * tables[s, 1], ... A query sees its own token and those before it: with `window` w the nearest w,
- * its own among them. Grouped heads as in Attention. A sequence of length 0 gives 0. Scores and
- * sums in f32 (f64 for f64). Starts that are not ascending from row 0 to row N, more than
- * `longest` queries of a sequence, fewer tokens than queries, and blocks outside table and pool
- * are DS_INDEX on the CPU; the GPU reads nothing out of place, and gives NaN where a block is
- * none.
+ * Attention of the newest tokens of S sequences, packed in [N], to all tokens of their sequence.
+ * The queries of sequence s are the rows from starts[s] to starts[s + 1], minus starts[0]. They
+ * are the last of its lengths[s] tokens, whose keys and values lie in the blocks tables[s, 0],
+ * tables[s, 1], ... A query sees its own and earlier tokens; with `window` w only the w nearest,
+ * including its own. Grouped heads as in Attention. A sequence of length 0 gives 0. Scores and
+ * sums in f32 (f64 for f64). The CPU throws DS_INDEX if starts do not ascend from row 0 to row N,
+ * if a sequence has more than `longest` queries or fewer tokens than queries, or if a block is
+ * outside table or pool. The GPU never reads out of bounds, and gives NaN for a missing block.
  */
 export interface PagedAttentionArgs {
   /** [N, H, D], last stride 1 */
   q: View;
   /** [blocks, 2, Hk, block, D], contiguous */
   pool: View;
-  /** [S, most] i32, last stride 1: numbers of blocks, of which those in use are read */
+  /** [S, most] i32, last stride 1: block numbers; only the used ones are read */
   tables: View;
   /** [S + 1] i32, contiguous */
   starts: View;
@@ -3296,7 +3298,7 @@ export interface PagedAttentionArgs {
   scale: number;
   /** 0: none */
   window: number;
-  /** at least the most queries of a sequence: what the host knows of starts */
+  /** at least the largest number of queries of a sequence, as known to the host */
   longest: number;
 }
 
@@ -3327,9 +3329,9 @@ export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): 
 }
 
 /**
- * Symmetric codes of `in`: a group's scale is its largest magnitude over (2^bits - 1) / 2, rounded
- * up where scales have 16 bits, so that no weight is further from its code than half a step.
- * Source: compressed-tensors' symmetric scheme.
+ * Symmetric codes of `in`. A group's scale is its largest magnitude over (2^bits - 1) / 2. A
+ * 16-bit scale is rounded up, so that no weight is further from its code than half a step. Source:
+ * compressed-tensors' symmetric scheme.
  */
 export interface QuantizeWeightsArgs {
   /** [outputs, inputs] f32, f16 or bf16, contiguous */
@@ -3365,8 +3367,8 @@ export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream)
 }
 
 /**
- * out = (code - zero) * scale, the product rounded to f32 and then to out's dtype: once, where
- * scales have 16 bits.
+ * out = (code - zero) * scale, the product rounded to f32 and then to out's dtype. With 16-bit
+ * scales it is rounded once.
  */
 export interface DequantizeWeightsArgs {
   /** [outputs, ceil(inputs / (32 / bits))] i32, contiguous */
@@ -3405,10 +3407,11 @@ export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Str
 }
 
 /**
- * out = x W^T (+ bias): products and sums in f32, one rounding. On the GPU weights are rounded to
- * x's dtype first, but for those with one scale a row in up to 32 rows of x, and in one row of x
- * where codes are symmetric and scales of x's dtype, of 2^n inputs from 128 on (64 with 8 bits); a
- * row of x that is not finite gives outputs that are no numbers there.
+ * out = x W^T (+ bias): products and sums in f32, one rounding. The GPU rounds weights to x's
+ * dtype first, with two exceptions:
+ * - up to 32 rows of x and one scale per row;
+ * - one row of x, symmetric codes, and scales of x's dtype for 2^n inputs from 128 on (64 with 8
+ *   bits). There a row of x that is not finite gives NaN.
  */
 export interface QuantizedLinearArgs {
   /** [rows, inputs] f32, f16 or bf16, contiguous */
@@ -3453,11 +3456,11 @@ export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream)
 }
 
 /**
- * The code of input k of a row of out is that of input order[k] of in, or, without an order, of k.
- * Codes behind the last one of a row are 0.
+ * The code of input k of a row of out is that of input order[k] of in; of k without an order.
+ * Codes past the last one of a row are 0.
  */
 export interface RepackCodesArgs {
-  /** [outputs, ceil(inputs / (32 / bits))], or as `layout` says; i32, contiguous */
+  /** [outputs, ceil(inputs / (32 / bits))], or the shape of `layout`; i32, contiguous */
   in: View;
   /** [inputs] i32, each in [0, inputs), contiguous */
   order: View | null;
@@ -3492,9 +3495,9 @@ export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
 }
 
 /**
- * out ~ U[low, high): low + u * (high - low) in f32, one rounding to out's dtype, but to the
- * largest number below high where that would be high. The element at place i (see Part) uses word
- * i % 4 of block i / 4.
+ * out ~ U[low, high): low + u * (high - low) in f32, one rounding to out's dtype. A result that
+ * rounds to high becomes the largest number below high. The element with index i (see Part) uses
+ * word i % 4 of block i / 4.
  */
 export interface RandomUniformArgs {
   /** contiguous, floating */
@@ -3535,9 +3538,9 @@ export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): vo
 }
 
 /**
- * out ~ N(mean, stddev^2) by Box-Muller on word pairs (0,1) and (2,3) of each block, with
- * logarithm, sine and cosine written as fixed fma polynomials (core/random_math.h): the same bits
- * everywhere.
+ * out ~ N(mean, stddev^2) by Box-Muller on word pairs (0,1) and (2,3) of each block. Logarithm,
+ * sine and cosine are fixed fma polynomials (core/random_math.h), so all back ends give the same
+ * bits.
  */
 export interface RandomNormalArgs {
   /** contiguous, floating */
@@ -3579,10 +3582,9 @@ export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void
 
 /**
  * out = op over the dims where out has size 1 and in does not. f32 accumulators for f16, bf16 and
- * f32 (f64 for f64; i64 for integers, where mean is refused). An empty sum is 0, an empty product
- * 1, an empty mean NaN, an empty max or min is refused. The column sum of a [N, C] matrix (a bias
- * gradient) is the hot case on the GPU.
- * FLOPs: 1 per element of in.
+ * f32 (f64 for f64; i64 for integers, which have no mean). An empty sum is 0, an empty product 1,
+ * an empty mean NaN. An empty max or min is an error. The column sum of a [N, C] matrix (a bias
+ * gradient) is the hot case on the GPU. FLOPs: 1 per element of in.
  */
 export interface ReduceArgs {
   /** any strides; not bool */
@@ -3646,11 +3648,13 @@ export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
 
 /**
  * An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
- *   square_avg = alpha * square_avg + (1 - alpha) g^2;
- *   centered: grad_avg += (1 - alpha) (g - grad_avg), and v = max(0, square_avg - grad_avg^2),
- *   else v = square_avg; d = g / (sqrt(v) + eps); with momentum: momentum_buffer = momentum *
- *   momentum_buffer + d, and d is the buffer;
- * p -= lr * d; weight = p rounded to its dtype. Denormals are flushed to zero on every back end.
+ *     square_avg = alpha * square_avg + (1 - alpha) g^2;
+ *     centered: grad_avg += (1 - alpha) (g - grad_avg), v = max(0, square_avg - grad_avg^2);
+ *     else v = square_avg;
+ *     d = g / (sqrt(v) + eps);
+ *     with momentum: momentum_buffer = momentum * momentum_buffer + d, then d = momentum_buffer;
+ *     p -= lr * d; weight = p rounded to its dtype.
+ * All back ends flush denormals to zero.
  */
 export interface RmspropArgs {
   /** [n] f32, updated */
@@ -3705,11 +3709,10 @@ export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
 }
 
 /**
- * With x1, x2 the halves of the last dim: out = (x1 cos - x2 sin, x2 cos + x1 sin); `inverse`
- * negates sin, which is the gradient. Token t takes row t of the table, or the row positions[b,
- * t]. One outside the table is DS_INDEX on the CPU; on the GPU it reads nothing and the result is
- * NaN so that the mistake shows.
- * FLOPs: 3 per element of out.
+ * With x1, x2 the halves of the last dim: out = (x1 cos - x2 sin, x2 cos + x1 sin). `inverse`
+ * negates sin, which is the gradient. Token t uses row t of the table, or row positions[b, t]. A
+ * row outside the table throws DS_INDEX on the CPU. The GPU does not read it and gives NaN, so
+ * that the mistake shows. FLOPs: 3 per element of out.
  */
 export interface RopeArgs {
   /** [B, T, H, D], D even, last stride 1 */
@@ -3749,16 +3752,16 @@ export function ropeOnHost(args: RopeArgs, stream: Stream): void {
 }
 
 /**
- * out = the queries, normalised over each head where there is a `q_norm` (RmsNorm with `eps`) and
- * turned by row positions[n] of the table (Rope); the keys likewise with `k_norm`, and with the
- * values, as they are, into the slot of their token (PagedStore). Every step rounds to q's dtype,
- * as those ops do. A position outside the table and a slot outside the pool are DS_INDEX on the
- * CPU, before anything is written; the GPU gives NaN, and leaves the token out.
+ * out = the queries, normalized over each head if `q_norm` is present (RmsNorm with `eps`), then
+ * rotated by row positions[n] of the table (Rope). The keys are processed the same way with
+ * `k_norm`. Keys and unchanged values go to the slot of their token (PagedStore). Every step
+ * rounds to q's dtype, as those ops do. A position outside the table and a slot outside the pool
+ * throw DS_INDEX on the CPU before anything is written. The GPU gives NaN, and skips the token.
  */
 export interface RotaryStoreArgs {
   /** [N, H, D], D even, last stride 1 */
   q: View;
-  /** [N, Hk, D], likewise */
+  /** [N, Hk, D], D even, last stride 1 */
   k: View;
   /** like k, with strides of its own */
   v: View;
@@ -3772,7 +3775,7 @@ export interface RotaryStoreArgs {
   positions: View;
   /** [D] of q's dtype */
   qNorm: View | null;
-  /** [D]; both or none */
+  /** [D]; both or neither */
   kNorm: View | null;
   /** [N] i32, contiguous: see PagedStore */
   slots: View;
@@ -3811,11 +3814,10 @@ export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
 }
 
 /**
- * Per token, the k experts of the largest logits, largest first; of equal ones the lower expert is
- * first, and NaN counts as the greatest. Their weights are their probabilities among all experts
- * or, with `normalize`, among those k; f32 inside (f64 for f64). Sources: Shazeer et al. 2017;
- * transformers' MixtralTopKRouter and Qwen2MoeTopKRouter.
- * FLOPs: 1 per element of logits.
+ * Per token, the k experts with the largest logits, largest first. Of equal logits the lower
+ * expert is first, and NaN counts as the largest. Their weights are their probabilities among all
+ * experts or, with `normalize`, among these k; f32 inside (f64 for f64). Sources: Shazeer et al.
+ * 2017; transformers' MixtralTopKRouter and Qwen2MoeTopKRouter. FLOPs: 1 per element of logits.
  */
 export interface RouteTopKArgs {
   /** [T, E], floating, contiguous; E <= 512 */
@@ -3849,9 +3851,8 @@ export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
 }
 
 /**
- * dlogits (+)= the gradient of the weights. An id outside of the experts is DS_INDEX on the CPU;
- * the GPU leaves it out.
- * FLOPs: 2 per element of dlogits.
+ * dlogits (+)= the gradient of the weights. An id that is not an expert throws DS_INDEX on the
+ * CPU; the GPU skips it. FLOPs: 2 per element of dlogits.
  */
 export interface RouteTopKBackwardArgs {
   /** the forward's */
@@ -3890,22 +3891,26 @@ export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Str
 }
 
 /**
- * For each row the token that follows in the sequence of its slot; -1 where a score is NaN or
- * +infinity, -2 where nothing may follow (and for both the slot stays as it is and its logprobs
- * are NaN). Scores are taken to f32 and changed in this order:
- * 1. bias is added; 2. scores of tokens that were in the sequence are divided by `repetition`,
- * negative ones times it; 3. frequency times the number of times the token was sampled is
- * subtracted; 4. presence is, where it was sampled at all; 5. tokens that would complete a banned
- * sequence are left out. The largest wins, the first one of several, if the temperature is 0.
- * Else: 6. y = (score - largest) / temperature; 7. those below the top_k-th stay out, equal ones
- * in; 8. of the rest, in ascending order (equal ones by their column), those stay out whose
- * running sum of e^y is at most (1 - top_p) of the whole, but never the last one; 9. so do those
- * with e^y < min_p. The largest y - log(E) wins, where E of token c is exponential, from word c %
- * 4 of block c / 4 of the stream (seed, position): a draw from softmax(y) that depends on neither
- * row nor slot. Source: transformers' logits processors; presence and frequency as in OpenAI's
- * interface; Gumbel's way to draw.
- * e^y counts as an integer, 2^38 for the largest, so that sums have no order: tokens are the same
- * on every back end.
+ * For each row, the next token of the sequence in its slot. The result is -1 if a score is NaN or
+ * +infinity, and -2 if no token is allowed. In both cases the slot is unchanged and its logprobs
+ * are NaN. Scores are converted to f32 and processed in this order:
+ * 1. Add bias.
+ * 2. Divide scores of tokens that occur in the sequence by `repetition`; multiply negative ones
+ *    instead.
+ * 3. Subtract frequency times the number of times the token was sampled.
+ * 4. Subtract presence if the token was sampled at least once.
+ * 5. Exclude tokens that would complete a banned sequence. If the temperature is 0, the largest
+ *    score wins, the first of equal ones.
+ * 6. y = (score - largest) / temperature.
+ * 7. Exclude scores below the top_k-th; equal ones stay.
+ * 8. In ascending order (equal scores by column), exclude tokens while the running sum of e^y is
+ *    at most (1 - top_p) of the whole. The last one always stays.
+ * 9. Exclude tokens with e^y < min_p.
+ * The largest y - log(E) wins. E of token c is exponential, from word c % 4 of block c / 4 of the
+ * stream (seed, position). This is a draw from softmax(y) (Gumbel-max) that depends on neither row
+ * nor slot. Sources: transformers' logits processors; presence and frequency as in OpenAI's API.
+ * e^y counts as an integer, 2^38 for the largest. So sums have no order, and all back ends give
+ * the same tokens.
  */
 export interface SampleTokensArgs {
   /** [S, V] f32, f16 or bf16; rows contiguous */
@@ -3914,11 +3919,11 @@ export interface SampleTokensArgs {
   slots: View;
   /** [S] i32 */
   tokens: View;
-  /** [S, 2] f32: of the token by softmax(scores) as they came, and their log-sum-exp */
+  /** [S, 2] f32: log-probability of the token by raw scores, and their log-sum-exp */
   logprobs: View | null;
   /** [slots, 6] f32: temperature, top_p (1: all), min_p, repetition, presence, */
   settings: View;
-  /** [slots, 7] i32: position and generated (both updated), top_k, seed, rows of the */
+  /** [slots, 7] i32: position and generated (both updated), top_k, seed, rows of */
   numbers: View;
   /** [slots, 64] i32: the token at position p is in column p % 64; updated */
   recent: View;
@@ -3926,7 +3931,7 @@ export interface SampleTokensArgs {
   counts: View | null;
   /** [.., V] f32 */
   bias: View | null;
-  /** [B, 3 + L] i32: slot, sampled tokens up to which it holds, length, tokens */
+  /** [B, 3 + L] i32: slot, sampled tokens until which it holds, length, tokens */
   bans: View | null;
 }
 
@@ -3997,10 +4002,9 @@ export function scanOnHost(args: ScanArgs, stream: Stream): void {
 }
 
 /**
- * dx[i] = sum over j >= i of dout[j] times the product of in[0 .. j] without in[i], along `dim`:
- * exact where elements are 0, since nothing is divided. It is P[i] S[i] with P[i] the product of
- * in[0 .. i - 1] and S[i] = dout[i] + in[i + 1] S[i + 1].
- * FLOPs: 3 per element of dx.
+ * dx[i] = sum over j >= i of dout[j] times the product of in[0 .. j] without in[i], along `dim`.
+ * It never divides, so it is exact if elements are 0. It is P[i] S[i] with P[i] the product of
+ * in[0 .. i - 1] and S[i] = dout[i] + in[i + 1] S[i + 1]. FLOPs: 3 per element of dx.
  */
 export interface CumprodBackwardArgs {
   /** floating, any strides */
@@ -4036,9 +4040,9 @@ export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream)
 }
 
 /**
- * out[.., index[.., j, ..], ..] = src[.., j, ..] along `dim` (torch.scatter); what no index names
- * stays as it is. Of several with one place the last j wins. Bad indices are DS_INDEX on the CPU;
- * on the GPU they write nothing.
+ * out[.., index[.., j, ..], ..] = src[.., j, ..] along `dim` (torch.scatter). Elements without an
+ * index are unchanged. If several j have one index, the last j wins. A bad index throws DS_INDEX
+ * on the CPU; the GPU skips it.
  */
 export interface ScatterArgs {
   /** any dtype, any strides */
@@ -4073,9 +4077,8 @@ export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
 
 /**
  * out[.., index[.., j, ..], ..] += src[.., j, ..]: torch.scatter_add, and the gradient of Gather.
- * The order of the sum depends on the shapes alone, f32 inside, one rounding. Without `accumulate`
- * out starts from 0. Bad indices as in Scatter.
- * FLOPs: 1 per element of src.
+ * The order of the sum depends on the shapes only; f32 inside, one rounding. Without `accumulate`
+ * out starts from 0. Bad indices as in Scatter. FLOPs: 1 per element of src.
  */
 export interface ScatterAddArgs {
   /** any dtype but bool */
@@ -4169,21 +4172,20 @@ export function sgdOnHost(args: SgdArgs, stream: Stream): void {
 }
 
 /**
- * Rounds x = value + error to the levels of its segment, and keeps what that changes: with
- * q = x < 0 ? levels[0] : levels[1] the new error is x - q (-0 and NaN are not negative). Element
- * i is bit 7 - i % 8 of bits[i / 8], 1 where x is not negative. Segment k is [starts[k], starts[k]
- * + counts[k]); counts[k] is at most starts[k + 1] - starts[k]. Between segments, and behind the
- * last element, bits are 0 and errors stay: nothing there counts in a level. Sums are f64 in one
- * order on every back end (core/segments.h), a level is rounded to f32 once, denormals are
- * flushed: the same bits everywhere. When control[1] is 0 the error stays as it is, and bits and
- * levels are 0.
+ * Rounds x = value + error to the levels of its segment, and keeps the rounding error. With q = x
+ * < 0 ? levels[0] : levels[1] the new error is x - q (-0 and NaN are not negative). Element i is
+ * bit 7 - i % 8 of bits[i / 8], 1 if x is not negative. Segment k is [starts[k], starts[k] +
+ * counts[k]); counts[k] is at most starts[k + 1] - starts[k]. Elements between segments and after
+ * the last one have bits 0 and unchanged errors, and do not count in a level. Sums are f64 in the
+ * order of core/segments.h. A level is rounded to f32 once, and denormals are flushed, so all back
+ * ends give the same bits. When control[1] is 0 the error is unchanged, and bits and levels are 0.
  */
 export interface SignCompressArgs {
   /** [n] f32, read */
   value: View;
   /** [n] f32, updated */
   error: View;
-  /** [segments + 1] i64, climbs from 0 to n; others are undefined on the GPU */
+  /** [segments + 1] i64, ascends from 0 to n; otherwise undefined on the GPU */
   starts: View;
   /** [segments] i64 */
   counts: View;
@@ -4222,14 +4224,14 @@ export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void
 }
 
 /**
- * out = the mean of what several ranks' bits and levels stand for: their sum in the order of the
- * ranks, times 1 / ranks rounded to f32; of one rank, its levels themselves. Zeros between
- * segments and behind them. Layout as in SignCompress.
+ * out = the mean of the ranks' vectors: their sum in rank order, times 1 / ranks rounded to f32. A
+ * single rank gets its levels unchanged. Zeros between and after segments. Layout as in
+ * SignCompress.
  */
 export interface SignAverageArgs {
-  /** [ranks, ceil(n / 8)] u8, whose rows may lie apart */
+  /** [ranks, ceil(n / 8)] u8, any row stride */
   bits: View;
-  /** [ranks, 2 * segments] f32, likewise */
+  /** [ranks, 2 * segments] f32, any row stride */
   levels: View;
   /** [segments + 1] i64 */
   starts: View;
