@@ -1,4 +1,4 @@
-// The errors of wrong calls of the engine, and of a step that cannot go on.
+// Errors of invalid engine calls, and of a step that cannot continue.
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -14,7 +14,7 @@ export function requireLoss(op: string, loss: Tensor): void {
       op,
       expected: 'a loss: the tensor that forward() has computed',
       got: formatValue(loss),
-      hint: 'Where the model returns more than its loss, pass the loss alone.',
+      hint: 'If the model returns several tensors, pass only the loss.',
     });
   }
   if (loss.numel === 1 && loss.dtype === 'f32') return;
@@ -27,111 +27,115 @@ export function requireLoss(op: string, loss: Tensor): void {
   });
 }
 
-/** Throws DS_ARGUMENT unless a loss can be multiplied with `factor` and divided by it again. */
+/**
+ * Throws DS_ARGUMENT unless `factor` is finite and positive, so that losses can be multiplied and
+ * gradients divided by it.
+ */
 export function requireFactor(op: string, factor: number): void {
   if (Number.isFinite(factor) && factor > 0) return;
   throw refusedValue(op, 'a finite number above 0', factor);
 }
 
-/** A call in the wrong place or with a wrong argument. */
+/** A call in the wrong order or with a wrong argument. */
 export function misuse(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_AUTOGRAD', op, expected, got });
 }
 
-/** A call after destroy(). */
 export const destroyed = (op: string): DsError =>
-  misuse(op, 'a call before engine.destroy()', 'one after it');
+  misuse(op, 'a call before engine.destroy()', 'a call after it');
 
-/** destroy() while the call `op`, which `cause` then ended, used the state of the engine. */
+/** destroy() during the asynchronous call `op`, which failed with `cause`. */
 export const interrupted = (op: string, cause?: unknown): DsError =>
   new DsError({
     code: 'DS_AUTOGRAD',
     op,
-    expected: 'engine.destroy() after it has ended',
-    got: 'one before',
+    expected: 'engine.destroy() after the call ends',
+    got: 'engine.destroy() during the call',
     hint: `Await ${op}() before engine.destroy().`,
     cause,
   });
 
-/** Another backward where `accumulationSteps` of them have made a step. */
+/** A backward beyond the `accumulationSteps` of a step. */
 export function stepMissing(accumulationSteps: number): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
     op: 'engine.backward',
     expected: `step() after ${accumulationSteps} backward()s (gradient_accumulation_steps)`,
     got: 'another backward()',
-    hint: 'Call engine.step() after every backward(); it updates at the accumulation boundary. Losses of one update, as the two of a discriminator, are added first: backward(real.add(fake)).',
+    hint: 'Call engine.step() after every backward(); it updates at the accumulation boundary. Add several losses of one update first: backward(real.add(fake)).',
   });
 }
 
-/** zeroGrad() between the micro-batches of a step, which a loop that makes it never completes. */
+/**
+ * zeroGrad() between the micro-batches of a step. A loop that calls it there never completes a
+ * step.
+ */
 export function zeroedBetween(): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
     op: 'engine.zeroGrad',
     expected: 'a call before the first step() of an accumulation, or after its last',
-    got: 'one that drops gradients of micro-batches whose step() has been called',
-    hint: 'Leave it out: the step() that updates does it.',
+    got: 'a call that drops gradients of earlier micro-batches',
+    hint: 'Remove the call: the step() that updates also zeroes gradients.',
   });
 }
 
-/** A loss that nothing of this engine has a part in, but the models of `others` have. */
+/** A loss without gradients for this engine, but with gradients for the models `others`. */
 export function foreign(others: readonly Module[]): DsError {
   const names = others.map((other) => `a ${other.constructor.name}`).join(', ');
   return new DsError({
     code: 'DS_AUTOGRAD',
     op: 'engine.backward',
-    expected: "a loss that this engine's model has a part in",
-    got: `one that gives gradients to another engine's alone (${names})`,
-    hint: 'Call backward() of the engine whose forward() made it, after another forward(): the steps of both have started afresh.',
+    expected: "a loss computed by this engine's model",
+    got: `a loss with gradients only for the model of another engine (${names})`,
+    hint: 'Run forward() again, then call backward() of the same engine: both engines dropped this step.',
   });
 }
 
-/** A backward while another is under way. */
+/** A backward during another backward. */
 export function unfinished(direct: boolean): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
     op: 'engine.backward',
-    expected: 'the last backward to have ended',
+    expected: 'a backward after the end of the last one',
     got: direct ? 'loss.backward() without its epilogue' : 'a backward inside another',
     hint: 'After loss.backward(), call engine.backwardEpilogue() or engine.step().',
   });
 }
 
-/** loss.backward() with a loss scale that nobody has applied. */
+/** loss.backward() without the loss scale. */
 export function unscaled(lossScale: number): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
     op: 'loss.backward',
     expected: `a loss times the loss scale, ${lossScale}`,
-    got: 'an unscaled one',
+    got: 'an unscaled loss',
     hint: 'Write engine.scale(loss).backward(), or engine.backward(loss).',
   });
 }
 
-/** Gradients of one step that carry different factors. */
+/** Gradients of one step with different loss scales. */
 export function mixedScales(first: number, second: number): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
     op: 'engine.backward',
-    expected: `gradients that carry the factor ${first}, as those before it in this step`,
+    expected: `gradients with the factor ${first} of the earlier micro-batches of this step`,
     got: `the factor ${second}`,
     hint: 'Use either engine.backward() or loss.backward() for all micro-batches of a step.',
   });
 }
 
-/** A batch size that some ranks have changed, and others have not. */
+/** A batch size that only some ranks changed. */
 export function uneven({ first, other }: Uneven): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'engine.step',
-    expected: `as many micro-batches in a step on every rank: ${first.micros} as on rank ${first.rank}`,
+    expected: `${first.micros} micro-batches in a step, as on rank ${first.rank}`,
     got: `${other.micros} on rank ${other.rank}`,
-    hint: 'Call engine.setTrainBatchSize() on all ranks, with the same number, before the same step.',
+    hint: 'Call engine.setTrainBatchSize() on all ranks with the same number, before the same step.',
   });
 }
 
-/** The loss of global step `step` was not finite. */
 export function nonfinite(step: number, decision: StepDecision): DsError {
   return new DsError({
     code: 'DS_NONFINITE',
@@ -140,6 +144,6 @@ export function nonfinite(step: number, decision: StepDecision): DsError {
     got: `${decision.loss}`,
     hint: decision.applied
       ? 'The weights may be damaged: resume from the last checkpoint with a smaller learning rate.'
-      : 'The update was skipped: it changed no weight. Check the data, or lower the learning rate; where weights are NaN already, load a checkpoint.',
+      : 'The step was skipped and changed no weight. Check the data, or lower the learning rate. If weights are NaN already, load a checkpoint.',
   });
 }

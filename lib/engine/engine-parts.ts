@@ -1,4 +1,4 @@
-// Everything an engine is made of; setup/build-engine.ts puts it together.
+// The parts of an engine; setup/build-engine.ts creates them.
 import type { ResolvedConfig } from '../../types/config.js';
 import type { CheckpointWorld } from '../checkpoint/index.js';
 import type { Module } from '../nn/module.js';
@@ -27,7 +27,7 @@ import type { UpdatePlanner } from './step/update-planner.js';
 import type { EmptyBatches } from './watch/empty-batches.js';
 import type { StepWatch } from './watch/step-watch.js';
 
-/** What the configuration and the caller have decided. */
+/** Settings from the configuration and the caller. */
 export interface Decisions {
   module: Module;
   config: ResolvedConfig;
@@ -36,27 +36,27 @@ export interface Decisions {
   schedules: ScheduleSet;
   scaler: LossScaler;
   batch: BatchSizes;
-  /** From the inputs of forward() to the model's. */
+  /** Converts the inputs of forward() to the inputs of the model. */
   inputs: InputCast;
   curriculum: Curriculum;
   layerDrop: LayerDropping;
   progress: Progress;
-  /** Null where the model is no pipeline. */
+  /** Null if the model is not a pipeline. */
   plan: PipelinePlan | null;
 }
 
-/** Where weights, gradients and optimizer state are, and whose. */
+/** The units and the objects that own weights, gradients and optimizer state. */
 export interface Holdings {
   ranks: Ranks;
   /** In forward order. */
   units: readonly Unit[];
-  /** Those of them that several stages of a pipeline have. */
+  /** Units whose parameters several pipeline stages share. */
   tied: ReadonlySet<Unit>;
   stage: ZeroStages;
   state: OptimizerState;
 }
 
-/** What runs a step. */
+/** Objects that run a step. */
 export interface StepParts {
   planner: UpdatePlanner;
   control: StepControl;
@@ -69,13 +69,13 @@ export interface StepParts {
 }
 
 export interface EngineParts extends Decisions, Holdings, StepParts {
-  /** How the ranks of the job meet where they save and load checkpoints. */
+  /** Synchronizes the ranks of the job when they save and load checkpoints. */
   meeting: CheckpointWorld;
-  /** Releases all of it but the weights, which the model keeps. */
+  /** Releases all parts except the weights, which the model keeps. */
   owned: ReleaseStack;
 }
 
-/** An engine as its parts see it, which save it, load it and gather its parameters. */
+/** The interface of an engine for its own parts: saving, loading and gathering of parameters. */
 export interface EngineCore {
   /** @internal */
   readonly parts: EngineParts;
@@ -87,7 +87,7 @@ export interface EngineCore {
   readonly globalRank: number;
   readonly worldSize: number;
   readonly globalSteps: number;
-  /** What checkpoints carry along, by name. */
+  /** State that checkpoints store in addition to the engine, by name. */
   readonly companions: ReadonlyMap<string, Stateful>;
   synchronize(): void;
   flushMonitors(): Promise<void>;

@@ -1,4 +1,4 @@
-// The engine: one training step as DeepSpeed users know it, forward / backward / step.
+// The training engine: forward(), backward() and step() of one model.
 import type { ResolvedConfig } from '../../types/config.js';
 import type { Mesh } from '../comm/index.js';
 import type { Module } from '../nn/module.js';
@@ -35,48 +35,48 @@ import { type PhaseTimes, untimed } from './watch/phase-timer.js';
 import { type TraceStepsOptions, tracedSteps } from './watch/traced-steps.js';
 
 /**
- * Tensors returned by forward() live until the first forward() of the next step (keep() those
- * needed for longer). A non-finite gradient skips the update on the device; the engine learns of it
- * at the next backward().
+ * The engine of initialize(). Tensors that forward() returns live until the first forward() of the
+ * next step; keep() extends their life. A non-finite gradient skips the update on the device. The
+ * host reads this decision at the next backward().
  */
 export class Engine {
   /** The model. It keeps its weights after destroy(), except at stage 3 on several ranks. */
   readonly module: Module;
-  /** Where the model computes. */
+  /** The device that runs the model. */
   readonly device: Device;
-  /** The configuration with its defaults, frozen. */
+  /** The frozen configuration, with defaults applied. */
   readonly config: ResolvedConfig;
-  /** The counters that checkpoints keep. */
+  /** Counters that checkpoints store. */
   readonly progress: Progress;
-  /** The optimizer; its groups' hyperparameters may be changed between steps. */
+  /** The optimizer. Hyperparameters of its groups may change between steps. */
   readonly optimizer: EngineOptimizer;
-  /** The schedules of the groups; none where neither the configuration nor the caller names one. */
+  /** The schedules of the groups. Empty if neither the configuration nor the caller sets one. */
   readonly lrScheduler: ScheduleSet;
-  /** This process among all. */
+  /** Rank of this process in the job. */
   readonly globalRank: number;
-  /** This process among those of its machine. */
+  /** Rank of this process on its host. */
   readonly localRank: number;
-  /** Processes of the job. */
+  /** Number of processes in the job. */
   readonly worldSize: number;
-  /** Those among which a batch is shared out: all, where the mesh has no other axis than dp. */
+  /** Number of data ranks, which divide a batch; worldSize if dp is the only axis. */
   readonly dpWorldSize: number;
-  /** This process's place among them, which samplers want. */
+  /** Index of this process in the data ranks, for samplers. */
   readonly dpRank: number;
-  /** The processes on their axes. */
+  /** The processes as a grid with named axes. */
   readonly mesh: Mesh;
-  /** What checkpoints of this engine carry along, by name; initialize() adds its loader. */
+  /** State that checkpoints store too, by name. initialize() adds its loader. */
   readonly companions = new Map<string, Stateful>();
   /** @internal */
   protected readonly calls: JointCalls;
   private readonly checkpointer: Checkpointer;
-  /** What forward() has returned in this step. */
+  /** Owns the results of forward() in this step. */
   private readonly results = new Scope();
   private readonly growth = new TensorGrowth();
   private stepped = false;
-  /** The last step() was one at the boundary. */
+  /** The last step() was at the accumulation boundary. */
   private updated = false;
 
-  /** @internal Takes over the parts. Use initialize(). */
+  /** @internal Takes ownership of the parts. Users call initialize(). */
   constructor(
     /** @internal */
     readonly parts: EngineParts,
@@ -105,9 +105,10 @@ export class Engine {
   }
 
   /**
-   * Runs the model. Dim 0 of the first tensor among the inputs counts this rank's samples of the
-   * micro-batch: over several data ranks dropout draws for each what one rank with all of them
-   * would. Throws what the model throws, DS_AUTOGRAD after destroy(), DS_ARGUMENT for a promise.
+   * Runs the model. Dim 0 of the first input tensor is this rank's number of samples in the
+   * micro-batch. With several data ranks, dropout masks equal those of one rank with the whole
+   * batch. Throws the errors of the model, DS_AUTOGRAD after destroy(), and DS_ARGUMENT if the
+   * model returns a promise.
    */
   forward<Result = Tensor>(...inputs: unknown[]): Result {
     this.calls.requireOpen('engine.forward');
@@ -134,8 +135,9 @@ export class Engine {
   }
 
   /**
-   * Adds this micro-batch's gradients, scaled by the loss scale and 1 / accumulation steps. Throws
-   * DS_NONFINITE when the previous step's loss was not finite and no smaller loss scale can help.
+   * Adds the gradients of this micro-batch, scaled by the loss scale and 1 / accumulation steps.
+   * Throws DS_NONFINITE if the loss of the previous step was not finite and the loss scale cannot
+   * shrink further.
    */
   backward(loss: Tensor): void {
     this.requireChangeable('engine.backward');
@@ -158,9 +160,9 @@ export class Engine {
   }
 
   /**
-   * Applies the update at the accumulation boundary; before it, does nothing. The weights change
-   * beside what follows: forward(), module.stateDict(), withFullWeights() and saves wait for them;
-   * who reads a parameter otherwise calls synchronize() first.
+   * Applies the update at the accumulation boundary; does nothing before it. The weights change
+   * asynchronously: forward(), module.stateDict(), withFullWeights() and saves wait for them. Call
+   * synchronize() before any other read of a parameter.
    */
   step(given: EngineStepOptions = {}): void {
     this.requireChangeable('engine.step');
@@ -169,14 +171,14 @@ export class Engine {
     if (metrics !== undefined && this.updated) this.lrScheduler.observe('engine.step', metrics);
   }
 
-  /** @internal Throws after destroy(), without an optimizer, while the state is saved. */
+  /** @internal Throws after destroy(), without an optimizer, and during a save. */
   protected requireChangeable(op: string): void {
     this.calls.requireOpen(op);
     requireTraining(op, this.optimizer);
     this.checkpointer.requireIdle(op);
   }
 
-  /** @internal step(), by whoever knows that it is time. */
+  /** @internal The body of step(). */
   protected update(): void {
     const { gradients, planner, state, control, stage, stepDecisions, watch } = this.parts;
     this.parts.emptyBatches.report();
@@ -196,8 +198,8 @@ export class Engine {
   }
 
   /**
-   * The loss times the loss scale, for loss.backward() in fp16 (see scaleJointLoss for a loss of
-   * several engines), and the loss that monitors are told.
+   * Returns the loss times the loss scale, for loss.backward() in fp16, and records the loss for
+   * monitors. scaleJointLoss() does this for a loss of several engines.
    */
   scale(loss: Tensor): Tensor {
     requireLoss('engine.scale', loss);
@@ -207,37 +209,37 @@ export class Engine {
     return lossScale === 1 ? loss : loss.mul(lossScale);
   }
 
-  /** The loss of the coming loss.backward() was multiplied with `factor`; scale() does both. */
+  /** Announces that the loss of the next loss.backward() has the factor `factor`. */
   expectScaled(factor: number): void {
     requireFactor('engine.expectScaled', factor);
     this.parts.gradients.expectScaled(factor);
   }
 
   /**
-   * Ends a micro-batch whose gradients came from loss.backward(), of any number of losses and
-   * engines; step() does it when it was left out. Gradients are handed over here, not while
-   * backward runs: see GradientCollector.endDirect.
+   * Ends a micro-batch that used loss.backward(), with any number of losses and engines. step()
+   * calls it if the caller did not. Gradients are reduced here and not during backward: see
+   * GradientCollector.endDirect.
    */
   backwardEpilogue(): void {
     this.calls.step(() => this.parts.gradients.endDirect());
   }
 
   /**
-   * Backwards inside `body` add gradients without counting as micro-batches and without being
-   * reduced; step() has no place there. Source: DeepSpeed's no_sync(), here at every stage.
+   * Runs `body`. Its backwards add gradients, but do not count as micro-batches and reduce nothing.
+   * `body` must not call step(). Source: DeepSpeed's no_sync(), here at every stage.
    */
   noSync<Result>(body: () => Result): Result {
     return this.parts.gradients.noSync(body);
   }
 
-  /** Whether the backward() that waits for its step(), or else the next one, completes a step. */
+  /** Whether the pending backward(), else the next one, completes a step. */
   isGradientAccumulationBoundary(): boolean {
     return this.parts.gradients.atBoundary;
   }
 
   /**
-   * Forgets the gradients since the last step(), whose update does it too. Throws DS_AUTOGRAD
-   * between the micro-batches of a step, whose gradients it would drop.
+   * Drops the gradients since the last step(). The update does this too. Throws DS_AUTOGRAD between
+   * the micro-batches of a step, because it would drop their gradients.
    */
   zeroGrad(): void {
     this.parts.gradients.drop();
@@ -249,55 +251,58 @@ export class Engine {
   }
 
   /**
-   * Whether training should end after this step: a signal has come (see stopSignals of
-   * initialize()), or requestStop() was called, on any rank. All ranks see it become true at the
-   * same step, one or two after that; it changes in step() alone, except on a rank alone, where it
-   * is true at once. From the first time that anybody asks until destroy(), the signals no longer
-   * end the process, even one whose event loop never has a turn: only another one, half a second
-   * later or more, does. The program's own handlers are called as before.
+   * Whether training should end after this step: a rank received a signal (see stopSignals of
+   * initialize()), or a rank called requestStop(). All ranks see true at the same step, one or two
+   * steps later. The value changes only in step(). On a single rank it changes at once.
+   *
+   * The first read installs signal handlers until destroy(). From then on, a signal ends the
+   * process only if another one follows half a second later or more. This also holds if the event
+   * loop is blocked. The program's own handlers still run.
    */
   get stopRequested(): boolean {
     return this.parts.stop.isDue;
   }
 
-  /**
-   * Aborted when stopRequested becomes true, in step(). To ask for it is to ask for stopRequested.
-   */
+  /** Aborted in step() when stopRequested becomes true. A read installs the signal handlers too. */
   get stopSignal(): AbortSignal {
     return this.parts.stop.signal;
   }
 
-  /** Asks all ranks to stop, as a signal does: where time is short, or the loss does not fall. */
+  /** Requests a stop on all ranks, as a signal does. */
   requestStop(): void {
     this.parts.stop.request('engine.requestStop()');
   }
 
-  /** Puts the model into training mode: dropout draws, forward() keeps what backward reads. */
+  /** Training mode: dropout is active, and forward() saves tensors for backward. */
   train(): this {
     this.module.train();
     return this;
   }
 
-  /** Puts the model into evaluation mode. Under noGrad() it keeps nothing for backward. */
+  /** Puts the model into evaluation mode. Under noGrad(), forward() saves nothing for backward. */
   eval(): this {
     this.module.eval();
     return this;
   }
 
-  /** The learning rate of each group at the next update. */
+  /** Returns the learning rate of each group at the next update. */
   getLr(): number[] {
     this.parts.stepDecisions.take();
     return this.parts.planner.rates();
   }
 
-  /** Norm of the last step's gradients before clipping; null before any. Waits for its backward. */
+  /**
+   * Returns the gradient norm of the last step before clipping, or null before the first step.
+   * Waits for the backward of that step.
+   */
   getGlobalGradNorm(): number | null {
     return this.parts.stepDecisions.last?.norm ?? null;
   }
 
   /**
-   * Loss of the last step as monitors are told it: the mean over its micro-batches and data ranks;
-   * null before the first step, and for loss.backward() without scale(). Waits for its backward.
+   * Returns the loss of the last step: the mean over its micro-batches and data ranks, as monitors
+   * record it. Returns null before the first step, and for loss.backward() without scale(). Waits
+   * for the backward of that step.
    */
   getGlobalLoss(): number | null {
     return this.parts.stepDecisions.last?.loss ?? null;
@@ -308,93 +313,90 @@ export class Engine {
     return this.updated && (this.parts.stepDecisions.last?.applied ?? false);
   }
 
-  /** What losses are multiplied by in fp16; 1 otherwise. Waits for the last step's backward. */
+  /** The loss scale of fp16; 1 for other dtypes. Waits for the backward of the last step. */
   get lossScale(): number {
     return this.parts.stepDecisions.lossScale;
   }
 
-  /** Optimizer steps, skipped ones included. */
+  /** Number of optimizer steps, including skipped ones. */
   get globalSteps(): number {
     return this.progress.globalSteps;
   }
 
-  /** Samples of all data ranks in those steps. */
+  /** Number of samples in these steps, over all data ranks. */
   get globalSamples(): number {
     return this.progress.globalSamples;
   }
 
-  /** Steps that changed nothing: a gradient was not finite. Waits for the last step's backward. */
+  /** Steps skipped because of a non-finite gradient. Waits for the last step's backward. */
   get skippedSteps(): number {
     this.parts.stepDecisions.take();
     return this.progress.skippedSteps;
   }
 
-  /** Samples of one step over all ranks. */
+  /** Samples per step, over all ranks. */
   trainBatchSize(): number {
     return this.parts.batch.train;
   }
 
-  /** Samples of one forward on one rank. */
+  /** Samples per forward on one rank. */
   trainMicroBatchSizePerGpu(): number {
     return this.parts.batch.microPerDevice;
   }
 
-  /** Backwards in one step. */
+  /** Micro-batches per step. */
   gradientAccumulationSteps(): number {
     return this.parts.batch.accumulationSteps;
   }
 
   /**
-   * Another global batch from the next step on: the accumulation steps change, the micro-batch
-   * stays. Throws DS_ARGUMENT unless it is a multiple of the micro-batch over all ranks. Source:
-   * DeepSpeed's set_train_batch_size.
+   * Changes the global batch size from the next step on. The accumulation steps change, the
+   * micro-batch stays. Throws DS_ARGUMENT unless `train` is a multiple of the micro-batch over all
+   * ranks. Source: DeepSpeed's set_train_batch_size.
    */
   setTrainBatchSize(train: number): void {
     this.parts.gradients.requireNone('engine.setTrainBatchSize');
     this.parts.batch.setTrain(train);
   }
 
-  /**
-   * Another micro-batch from the next step on: the accumulation steps stay, the global batch
-   * follows.
-   */
+  /** Changes the micro-batch size from the next step on; the accumulation steps stay. */
   setTrainMicroBatchSize(microPerDevice: number): void {
     this.parts.gradients.requireNone('engine.setTrainMicroBatchSize');
     this.parts.batch.setMicro(microPerDevice);
   }
 
-  /** Global steps between two progress lines; null prints none. */
+  /** Global steps between two progress lines; null disables them. */
   stepsPerPrint(): number | null {
     return this.config.steps_per_print;
   }
 
   /**
-   * Tokens of each sample in the coming step, by `curriculum_learning`; null without it. CausalLMs
-   * are given no more in training; for other models the caller cuts batches. Throws DS_CONFIG where
-   * a "custom" schedule is missing.
+   * Tokens per sample in the next step by `curriculum_learning`; null without it. In training,
+   * CausalLMs cut their inputs to it; for other models the caller cuts the batches. Throws
+   * DS_CONFIG if a "custom" schedule is missing.
    */
   get curriculumSeqlen(): number | null {
     return this.parts.curriculum.seqlen;
   }
 
   /**
-   * The share of layers that run in the coming step, as far as `progressive_layer_drop` has come;
-   * null without it. CausalLMs leave layers out by it in training; other models are told by the
-   * caller, or have dropLayers().
+   * Fraction of layers that run in the next step by `progressive_layer_drop`; null without it. In
+   * training, CausalLMs drop layers by it. Other models read it in the training loop, or define
+   * dropLayers().
    */
   get pldTheta(): number | null {
     return this.parts.layerDrop.theta;
   }
 
   /**
-   * The "custom" schedule: tokens in global step `step`, from 1, the same on every rank. Throws
-   * DS_CONFIG for others.
+   * Sets the "custom" schedule: a function from the global step (first: 1) to tokens, the same on
+   * every rank. Throws DS_CONFIG for other schedule types.
    */
   setCustomCurriculumLearningSchedule(schedule: (step: number) => number): void {
     this.parts.curriculum.setSchedule(schedule);
   }
 
-  /** The global gradient norm to which larger ones are scaled down; 0 where nothing is clipped. */
+  /** The global gradient norm limit; 0 disables clipping. */
   gradientClipping(): number {
     return this.config.gradient_clipping;
   }
@@ -404,26 +406,24 @@ export class Engine {
     return this.config.zero_optimization.stage;
   }
 
-  /**
-   * Times the phases from now on, as wall_clock_breakdown does from the start. Monitors are told a
-   * step later.
-   */
+  /** Records phase times from now on, for phaseTimes() and, one step later, monitors. */
   recordPhases(): void {
     this.parts.watch.record(this.device);
   }
 
   /**
-   * Device milliseconds of the last finished step, or null where it was not recorded. Waits: ends
-   * what overlaps steps.
+   * Returns device milliseconds of the last finished step, or null if it was not recorded.
+   * Synchronizes the device, so steps do not overlap here.
    */
   phaseTimes(): PhaseTimes | null {
     return this.parts.watch.times();
   }
 
   /**
-   * Writes a trace of coming steps in Chrome's format (chrome://tracing, Perfetto): what streams,
-   * host threads, ranks and disks did when. Returns the file; ranks but the first write
-   * FILE.rankN.json. Throws DS_ARGUMENT, DS_IO. Source: torch.profiler's export_chrome_trace.
+   * Writes a trace of the next steps in Chrome's trace format (chrome://tracing, Perfetto):
+   * activity of streams, host threads, ranks and disks. Returns the file; ranks other than the
+   * first write FILE.rankN.json. Throws DS_ARGUMENT, DS_IO. Source: torch.profiler's
+   * export_chrome_trace.
    */
   trace(path: string, options: TraceStepsOptions = {}): string {
     this.calls.requireOpen('engine.trace');
@@ -431,19 +431,22 @@ export class Engine {
     return this.parts.watch.trace(() => tracedSteps(path, options, { device, rank }));
   }
 
-  /** Every rank writes its part. See Checkpointer.save. Source: DeepSpeed's save_checkpoint. */
+  /**
+   * Writes a checkpoint. All ranks call it. See Checkpointer.save. Source: DeepSpeed's
+   * save_checkpoint.
+   */
   saveCheckpoint(dir: string, options: SaveOptions = {}): Promise<string> {
     return this.checkpointer.save(dir, options);
   }
 
-  /** Every rank calls it. See restoreEngine. Source: DeepSpeed's load_checkpoint. */
+  /** Loads a checkpoint on all ranks. See restoreEngine. Source: DeepSpeed's load_checkpoint. */
   loadCheckpoint(dir: string, options: LoadOptions = {}): Promise<LoadedCheckpoint> {
     return this.checkpointer.load(dir, options);
   }
 
   /**
-   * Every rank calls it and writes its part. See Checkpointer.exportWeights. Source: DeepSpeed's
-   * save_16bit_model.
+   * Writes the 16-bit weights. All ranks call it. See Checkpointer.exportWeights. Source:
+   * DeepSpeed's save_16bit_model.
    */
   save16bitModel(
     dir: string,
@@ -453,16 +456,16 @@ export class Engine {
     return this.checkpointer.exportWeights(dir, file, options);
   }
 
-  /** The end of the last asynchronous save, or its failure. See Checkpointer.done. */
+  /** Resolves after the last asynchronous save; rejects if it failed. See Checkpointer.done. */
   checkpointDone(): Promise<string | null> {
     return this.checkpointer.done();
   }
 
   /**
-   * Waits until the last update has reached the weights of this rank, and takes its decision into
-   * account. Named parameters hold what step() has made of them from here on (at stage 3, in
-   * withFullWeights()). Any rank may call it alone, once the others have called step(); what one
-   * that never does is missing ends in DS_COMM after the job's timeout.
+   * Waits until the last update has written the weights of this rank, and reads its step decision.
+   * Afterwards named parameters hold the updated values (at stage 3: inside withFullWeights()). A
+   * rank may call it without the others once they have called step(). If a rank never calls step(),
+   * this throws DS_COMM after the job's timeout.
    */
   synchronize(): void {
     const { stepDecisions, state, hooks, watch, emptyBatches } = this.parts;
@@ -474,20 +477,17 @@ export class Engine {
     watch.reportTimes();
   }
 
-  /** Resolves when what monitors were told so far is on disk. */
+  /** Resolves when the records that monitors have received are on disk. */
   flushMonitors(): Promise<void> {
     return this.parts.watch.flush();
   }
 
-  /**
-   * Frees everything the engine owns but the weights, which the model keeps (at stage 3 on several
-   * ranks: nothing).
-   */
+  /** Frees the engine's memory. The model keeps its weights, except at stage 3 on several ranks. */
   destroy(): void {
     this.calls.close(() => this.parts.owned.release());
   }
 
-  /** What console.log() shows: where training is, and the model. */
+  /** Text for console.log(): step, optimizer, stage, device and model. */
   [Symbol.for('nodejs.util.inspect.custom')](depth: number): string {
     const { globalSteps, globalRank, worldSize, optimizer, device, module } = this;
     const stage = `ZeRO stage ${this.zeroOptimizationStage()}`;

@@ -1,19 +1,22 @@
-// The calls that an engine's ranks make together, from initialize() to destroy().
+// Calls that all ranks of an engine make together, from initialize() to destroy().
 import { type JointGroups, jointly, jointlyInTurns, type ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { destroyed } from './engine-errors.js';
 import type { Ranks } from './ranks.js';
 
-/** Who waits for this rank in which call: where one throws here, the others are told. */
+/**
+ * Selects the groups that wait for this rank in a call. If the call throws here, those ranks
+ * receive the error.
+ */
 export class JointCalls {
   private readonly passing: JointGroups;
   private readonly stepping: JointGroups;
   private readonly more: (ProcessGroup | null)[] = [];
-  /** The last call has thrown. */
+  /** The last call threw. */
   private hasFailed = false;
   private isClosed = false;
 
-  /** `gathers`: a forward or a backward brings weights from the ranks that share them out. */
+  /** `gathers`: a forward or a backward gathers weights from the shard group. */
   constructor(
     { world, shards, replicas, near, layers, tokens }: Ranks,
     { gathers }: { gathers: boolean },
@@ -29,28 +32,27 @@ export class JointCalls {
     if (this.isClosed) throw destroyed(op);
   }
 
-  /** Ranks of `more` wait for this one, too. */
+  /** Adds groups that wait for this rank. */
   join(more: JointGroups): void {
     this.more.push(...(more.always ?? []));
   }
 
-  /** The groups in which ranks may wait for this one. */
+  /** The groups in which other ranks may wait for this one. */
   get groups(): ProcessGroup[] {
     const all = [...(this.passing.always ?? []), ...(this.stepping.perhaps ?? []), ...this.more];
     return [...new Set(all)].filter((group) => group !== null && group.size > 1) as ProcessGroup[];
   }
 
-  /** Runs a forward or a backward. */
   pass<Result>(body: () => Result): Result {
     return this.run(this.passing, body);
   }
 
-  /** Runs what ends a micro-batch or a step. */
+  /** Runs the end of a micro-batch or of a step. */
   step<Result>(body: () => Result): Result {
     return this.run(this.stepping, body);
   }
 
-  /** Runs what takes turns of the event loop. */
+  /** Runs an asynchronous call. */
   async inTurns<Result>(groups: JointGroups, body: () => Promise<Result>): Promise<Result> {
     this.hasFailed = true;
     const result = await jointlyInTurns(groups, body);
@@ -58,13 +60,13 @@ export class JointCalls {
     return result;
   }
 
-  /** The last one: frees what the engine owns. */
+  /** Ends all calls: frees the memory of the engine. */
   close(release: () => void): void {
     this.isClosed = true;
     try {
       release();
     } catch (error) {
-      // That the job has ended is no news where a call of this engine has said why.
+      // A call of this engine already reported the failure, so the end of the job adds nothing.
       if (!this.hasFailed || !(error instanceof DsError && error.code === 'DS_COMM')) throw error;
     }
   }

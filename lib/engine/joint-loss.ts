@@ -1,4 +1,4 @@
-// One loss over the outputs of several engines.
+// Scales one loss that combines the outputs of several engines.
 
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -7,8 +7,8 @@ import { requireTensor } from '../tensor/ops/shapes.js';
 import type { Engine } from './engine.js';
 
 /**
- * A loss over the outputs of several engines, scaled for one loss.backward(): by the smallest of
- * their loss scales. End the backward with engines.map((engine) => engine.backwardEpilogue()).
+ * Returns `loss` times the smallest loss scale of the engines, for one loss.backward(). After it,
+ * call engines.map((engine) => engine.backwardEpilogue()).
  */
 export function scaleJointLoss(loss: Tensor, engines: readonly Engine[]): Tensor {
   requireTensor('scaleJointLoss', loss);

@@ -1,4 +1,4 @@
-// PipelineEngine: the engine of a model in stages, which trains by whole batches.
+// PipelineEngine: the engine of a pipeline model, which trains whole batches.
 import type { JointGroups, ProcessGroup } from '../comm/index.js';
 import { RepeatingLoader } from '../data/repeating-loader.js';
 import { DsError } from '../errors.js';
@@ -25,7 +25,7 @@ import type { BatchShapes } from './step/batch-shapes.js';
 import { EvaluatingWorker, TrainingWorker } from './step/stage-worker.js';
 import type { Given } from './step/step-rows.js';
 
-/** What a pipeline engine has beside an engine's parts. */
+/** Parts of a pipeline engine in addition to EngineParts. */
 export interface PipelineParts {
   pipeline: Pipeline;
   schedule: Schedule;
@@ -35,19 +35,21 @@ export interface PipelineParts {
   ties: readonly { group: ProcessGroup }[];
 }
 
-/** Micro-batches: an iterator that is asked for as many as a batch has, on every call. */
+/** Micro-batches. Each call reads as many items as a batch has micro-batches. */
 export type MicroBatches = Iterator<unknown> | AsyncIterator<unknown>;
 
 /**
- * Trains and evaluates in whole batches: forward(), backward() and step() are its own. Every rank
- * calls trainBatch() and evalBatch() alike; those of the first stage read inputs from their
- * iterator, those of the last one labels, and the others read nothing. Source: DeepSpeed's
+ * Trains and evaluates whole batches; it calls forward(), backward() and step() itself. Every rank
+ * calls trainBatch() and evalBatch(). Ranks of the first stage read inputs from their iterator,
+ * ranks of the last stage read labels, other ranks read nothing. Source: DeepSpeed's
  * PipelineEngine.
  */
 export class PipelineEngine extends Engine {
   private isRunning = false;
   private served: MicroBatches | null = null;
-  /** Who waits for this rank in a batch: a step is whole there, so all of them do. */
+  /**
+   * The groups that wait for this rank in a batch. A batch is a whole step, so this is all groups.
+   */
   private readonly together: JointGroups;
   private readonly lists = new Map<string, readonly Action[]>();
 
@@ -65,12 +67,12 @@ export class PipelineEngine extends Engine {
     this.calls.join(this.together);
   }
 
-  /** Stages of the pipeline. */
+  /** Number of pipeline stages. */
   get numStages(): number {
     return this.pipe.pipeline.place.ranks;
   }
 
-  /** This rank's place in the pipeline. */
+  /** Index of this rank's stage. */
   get stageId(): number {
     return this.pipe.pipeline.place.rank;
   }
@@ -80,22 +82,22 @@ export class PipelineEngine extends Engine {
     return this.stageId === 0;
   }
 
-  /** Whether this rank reads labels and has the loss first. */
+  /** Whether this rank reads labels and computes the loss. */
   get isLastStage(): boolean {
     return this.stageId === this.numStages - 1;
   }
 
-  /** @internal trainBatch() without an iterator reads from `loader`, again and again. */
+  /** @internal Makes `loader`, repeated, the default source of trainBatch(). */
   serveFrom(loader: Iterable<unknown> & AsyncIterable<unknown>): void {
     this.served = new RepeatingLoader(loader)[Symbol.asyncIterator]();
   }
 
   /**
-   * One update from gradientAccumulationSteps() micro-batches, which `batches` gives as [inputs,
-   * labels], by default the loader of initialize()'s trainingData, over and over; resolves with
-   * their mean loss over the data ranks, a scalar f32 on the device, on every rank. Rejects with
-   * DS_DATA when there are fewer, and with what the model throws; DS_COMM where another rank has
-   * failed.
+   * Runs one update. `batches` yields gradientAccumulationSteps() micro-batches [inputs, labels].
+   * Default: the loader of initialize()'s trainingData, repeated. Resolves on every rank with the
+   * mean loss over the micro-batches and data ranks, a scalar f32 on the device. Rejects with
+   * DS_DATA if there are too few micro-batches, with the errors of the model, and with DS_COMM if
+   * another rank failed.
    */
   async trainBatch(batches: MicroBatches | null = this.served): Promise<Tensor> {
     const { module, parts } = this;
@@ -122,8 +124,8 @@ export class PipelineEngine extends Engine {
   }
 
   /**
-   * The mean loss of `micros` micro-batches over the data ranks, on every rank; nothing changes.
-   * Rejects as trainBatch().
+   * Resolves with the mean loss of `micros` micro-batches over the data ranks, on every rank.
+   * Changes nothing. Rejects as trainBatch() does.
    */
   async evalBatch(
     batches: MicroBatches,
@@ -147,22 +149,22 @@ export class PipelineEngine extends Engine {
     });
   }
 
-  /** Throws: see trainBatch(). */
+  /** Throws DS_AUTOGRAD: use trainBatch(). */
   override forward<Result = Tensor>(): Result {
     throw inBatches('engine.forward');
   }
 
-  /** Throws: see trainBatch(). */
+  /** Throws DS_AUTOGRAD: use trainBatch(). */
   override backward(): void {
     throw inBatches('engine.backward');
   }
 
-  /** Throws: see trainBatch(). */
+  /** Throws DS_AUTOGRAD: use trainBatch(). */
   override step(): void {
     throw inBatches('engine.step');
   }
 
-  /** Runs a batch; where shapes of another rank are why it fails, the error says that. */
+  /** Runs a batch. If it fails because another rank has different shapes, the error states them. */
   private async explaining<Result>(body: () => Promise<Result>): Promise<Result> {
     try {
       return await body();
@@ -171,7 +173,7 @@ export class PipelineEngine extends Engine {
     }
   }
 
-  /** The first stage computes with the inputs and the last one with the labels. */
+  /** Records the batch for the input digest: inputs on the first stage, labels on the last. */
   private async noteBatch(
     given: readonly PipelineBatch[],
     inputs: Given,
@@ -189,17 +191,17 @@ export class PipelineEngine extends Engine {
     );
   }
 
-  /** A batch that has failed leaves no gradients. */
+  /** Drops the gradients of a failed batch. */
   private forget(): void {
     this.parts.control.dropInputs();
     try {
       this.parts.gradients.discard();
     } catch {
-      // Ranks are missing, for example; why the batch has failed says more.
+      // This fails if ranks are missing, for example. The error of the batch explains more.
     }
   }
 
-  /** Runs a batch; where it fails here, the other ranks are told at once. */
+  /** Runs a batch. If it fails here, the other ranks receive the error at once. */
   private async alone<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     if (this.isRunning) throw misuse(op, 'one batch at a time', 'a call inside another');
     this.isRunning = true;
@@ -237,7 +239,7 @@ export class PipelineEngine extends Engine {
   }
 
   /**
-   * The first and the last stage read as many items as there are micro-batches. Throws DS_DATA for
+   * Reads one item per micro-batch on the first and the last stage. Throws DS_DATA if there are
    * fewer.
    */
   private async fetch(
@@ -258,10 +260,7 @@ export class PipelineEngine extends Engine {
     return found;
   }
 
-  /**
-   * The first stage reads inputs, and others may give something else in their place. Throws
-   * DS_DATA, DS_ARGUMENT.
-   */
+  /** Checks a micro-batch. Only the first stage needs valid inputs. Throws DS_DATA, DS_ARGUMENT. */
   private batchOf(op: string, item: unknown): PipelineBatch {
     const [inputs, labels] = batchOf(op, item);
     if (!this.isFirstStage) return [inputs, labels];
@@ -269,13 +268,13 @@ export class PipelineEngine extends Engine {
     return [requireValues(`${op}, inputs`, inputs, hint), labels];
   }
 
-  /** The mean of what the last stage has summed, on every rank. */
+  /** Returns the mean of the losses that the last stage summed, on every rank. */
   private async shared(losses: Tensor | null, micros: number): Promise<Tensor> {
     const { device, parts } = this;
     const { world, mesh, copies, reporters } = parts.ranks;
     const total = losses ?? within(null, () => zeros([], { device }));
     if (world.size > 1) {
-      // Copies have tellers of their own, and ranks that share layers the losses of one.
+      // Each copy of the model has its own loss ranks. With tensor parallelism, one rank counts.
       const counts = reporters.includes(world.rank) && mesh.place(...copies) === 0;
       if (!counts) noGrad(() => total.fill_(0));
       world.allReduce(total, { purpose: 'evaluation loss' }).wait();
@@ -287,7 +286,8 @@ export class PipelineEngine extends Engine {
 type Named = Record<string, unknown>;
 
 /**
- * [inputs, labels], { tokens, targets } or { inputs, labels }. Throws DS_DATA for anything else.
+ * Accepts [inputs, labels], { tokens, targets } or { inputs, labels }. Throws DS_DATA for other
+ * items.
  */
 function batchOf(op: string, item: unknown): PipelineBatch {
   if (Array.isArray(item) && item.length === 2) return [item[0], item[1]];
@@ -310,9 +310,9 @@ function beside(op: string, name: string): DsError {
   return new DsError({
     code: 'DS_DATA',
     op,
-    expected: 'inputs and labels alone',
-    got: `${name} beside them`,
-    hint: 'Only what layers give each other travels between stages: give it as one of several inputs.',
+    expected: 'only inputs and labels',
+    got: `another key, ${name}`,
+    hint: 'Only outputs of layers move between stages. Pass it as one of several inputs.',
   });
 }
 
@@ -322,7 +322,7 @@ function noIterator(op: string, got: unknown): DsError {
     op,
     expected: 'an iterator of micro-batches',
     got: formatValue(got),
-    hint: 'Of a loader it is loader[Symbol.asyncIterator](), of a list list.values(); trainBatch() needs none with the trainingData of initialize().',
+    hint: 'Use loader[Symbol.asyncIterator]() or list.values(). With trainingData of initialize(), call trainBatch() without arguments.',
   });
 }
 
@@ -330,9 +330,9 @@ function noResult(op: string, got: unknown): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op,
-    expected: 'an iterator whose next() gives { value, done }',
+    expected: 'next() of the iterator to return { value, done }',
     got: formatValue(got),
-    hint: 'A generator function, function* () { yield [inputs, labels]; }, makes such iterators.',
+    hint: 'A generator function, function* () { yield [inputs, labels]; }, returns such iterators.',
   });
 }
 

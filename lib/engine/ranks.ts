@@ -1,77 +1,74 @@
-// Whose ranks: every place of an engine that counts, compares or names ranks says which of these it
-// means.
+// The process groups of a rank, by purpose.
 import type { Axis, Distributed, Mesh, ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Parameter } from '../nn/parameter.js';
 import { isPart } from '../runtime/box.js';
 
-/** Ranks that differ here have other samples of a batch. */
+/** Ranks along these axes have different samples of a batch. */
 export const DATA: readonly Axis[] = ['dp'];
 
 /**
- * The axes along which parts of a model may lie: with the data rank, a rank's place among those
- * that save. Ranks that differ here alone do and hold the same unless the model is cut there.
+ * The axes along which a model may be divided. A rank's index along them, with its data rank, names
+ * its checkpoint files. Ranks that differ only here are identical unless the model is divided
+ * there.
  */
 export const MODEL: readonly Axis[] = ['pp', 'sp', 'tp'];
 
-/** Along which of the axes a model, or what it computes, is cut. */
+/** The axes along which a model, or its computation, is divided. */
 export interface Cuts {
-  /** Axis pp has the stages of a pipeline. */
+  /** Axis pp holds the stages of a pipeline. */
   stages?: boolean;
-  /** Axis tp has parts of its layers. */
+  /** Axis tp holds parts of layers. */
   layers?: boolean;
-  /** Axis sp has tokens of its samples. */
+  /** Axis sp holds tokens of samples. */
   tokens?: boolean;
 }
 
-/** A rank's groups in the job that trains an engine. */
+/** The groups of a rank in the job of an engine. */
 export interface Ranks {
-  /**
-   * All of them: who prints, whose wish to stop counts, who saves and loads checkpoints together.
-   */
+  /** All ranks: printing, stop requests, and joint saving and loading of checkpoints. */
   readonly world: ProcessGroup;
-  /** Those that share out a batch: its sizes, samplers, dropout, mean gradients and losses. */
+  /** Ranks that divide a batch: batch sizes, samplers, dropout, mean gradients and losses. */
   readonly data: ProcessGroup;
   /**
-   * Those that share out gradients and state: the data ranks, and those with the other tokens of
-   * their samples, whose gradients are parts of a sum; of MiCS, those of one copy.
+   * The shard group: divides gradients and optimizer state. It holds the data ranks and, with
+   * sequence parallelism, the ranks with other tokens of the same samples, because their gradients
+   * are partial sums. With MiCS: the ranks of one replica.
    */
   readonly shards: ProcessGroup;
-  /** Those with the same shards in other copies (MiCS); null where there is one copy. */
+  /** Ranks with the same shard in other replicas (MiCS); null with one replica. */
   readonly replicas: ProcessGroup | null;
-  /**
-   * Those of the shards' ranks that share a second copy of weights out (hpZ); null: nobody does.
-   */
+  /** Ranks of the shard group that divide the secondary weight copy of hpZ; null without it. */
   readonly near: ProcessGroup | null;
-  /** Those with the other tokens of this rank's samples; null where samples are whole. */
+  /** Ranks with other tokens of this rank's samples; null without sequence parallelism. */
   readonly tokens: ProcessGroup | null;
-  /** Those with the same parameters, which all start with the values of the first. */
+  /** Ranks with the same parameters. All start with the values of the first one. */
   readonly alike: ProcessGroup;
-  /** Those that have the parts of each layer; null where layers are whole. */
+  /** Ranks that hold the parts of each layer; null without tensor parallelism. */
   readonly layers: ProcessGroup | null;
   readonly mesh: Mesh;
-  /** The axes along which ranks do and hold the same. */
+  /** The axes along which ranks are identical. */
   readonly copies: readonly Axis[];
-  /** Those whose losses are the batch's: the data ranks, of the last stage of a pipeline. */
-  readonly reporters: readonly number[];
   /**
-   * Those whose sums of squares make up the norm: of a pipeline, of each stage those like these.
+   * Ranks that contribute the loss of a batch: the data ranks; with a pipeline, those of the last
+   * stage.
    */
+  readonly reporters: readonly number[];
+  /** Ranks that contribute sums of squares to the norm: the shard group and the tensor ranks. */
   readonly counting: readonly number[];
-  /** This process among those of its machine. */
+  /** Rank of this process on its host. */
   readonly localRank: number;
-  /** Whether a lower rank has all that this one has, and saves it. */
+  /** Whether a lower rank holds the same state and saves it. */
   readonly isCopy: boolean;
   /**
-   * Whether this rank counts a parameter in norms, and saves it: of those that share layers out one
-   * does for what several of them have.
+   * Whether this rank counts a parameter in norms and saves it. If several tensor ranks hold the
+   * same parameter, only the first does.
    */
   answersFor(parameter: Parameter): boolean;
 }
 
 /**
- * The groups of this rank; those that are missing are opened, which every rank of the job does at
- * the same time.
+ * Returns the groups of this rank, and opens missing ones. All ranks of the job call it together.
  */
 export async function ranksOf(
   job: Distributed,
@@ -102,17 +99,18 @@ export async function ranksOf(
   };
 }
 
-/**
- * Ranks of the copies of which there are several among those that share gradients and state out.
- */
+/** Sizes of replicas within the shard group. */
 export interface ShardSizes {
-  /** Of each copy of weights, gradients and state; null for one of all (mics_shard_size). */
+  /**
+   * Ranks in each replica of weights, gradients and state (mics_shard_size). Default: null, one
+   * replica.
+   */
   copy?: number | null;
-  /** Of each second copy of weights; null for none (zero_hpz_partition_size). */
+  /** Ranks in each secondary weight copy (zero_hpz_partition_size). Default: null, no copy. */
   near?: number | null;
 }
 
-/** Neighbours share a copy out. Throws DS_CONFIG where copies do not come out even. */
+/** Consecutive ranks form a replica. Throws DS_CONFIG if the replicas are not equal in size. */
 async function copiesOf(
   job: Distributed,
   all: ProcessGroup,
@@ -134,7 +132,7 @@ async function copiesOf(
 
 const opened = new WeakMap<Distributed, Map<string, Promise<ProcessGroup>>>();
 
-/** Engines of a job that are cut alike have the same groups. */
+/** Returns the group of `ranks`. Engines of one job share their groups. */
 function openOnce(job: Distributed, ranks: readonly number[]): Promise<ProcessGroup> {
   const known = opened.get(job) ?? new Map<string, Promise<ProcessGroup>>();
   opened.set(job, known);
@@ -149,13 +147,13 @@ function uneven(key: string, size: number, { ranks }: ProcessGroup): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: `zero_optimization.${key}`,
-    expected: `a divisor of the ${ranks.length} ranks that share gradients and state out`,
+    expected: `a divisor of the ${ranks.length} ranks of the ZeRO shard group`,
     got: String(size),
-    hint: 'Take the ranks of one machine.',
+    hint: 'Use the number of ranks of one host.',
   });
 }
 
-/** Along which ranks share out gradients and state. */
+/** The axes of the shard group. */
 const shardAxes = (tokens: boolean): Axis[] => (tokens ? [...DATA, 'sp'] : [...DATA]);
 
 function reportersOf({ shape, coordinates }: Mesh, { stages, layers, tokens }: Cuts): number[] {
@@ -165,7 +163,7 @@ function reportersOf({ shape, coordinates }: Mesh, { stages, layers, tokens }: C
   return shape.ranksAlong(shape.rankAt({ ...coordinates, pp, sp, tp }), ...DATA);
 }
 
-/** The ranks that count what `rank` has a part of, itself among them. */
+/** Returns the ranks that count the norm with `rank`, including itself. */
 export function countingAt({ shape }: Mesh, rank: number, { layers, tokens }: Cuts): number[] {
   return shape.ranksAlong(rank, ...shardAxes(tokens ?? false), ...(layers ? ['tp' as const] : []));
 }

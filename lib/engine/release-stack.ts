@@ -1,23 +1,22 @@
-// What has been made so far, released in reverse order: a DisposableStack, which Node 20 has not.
+// ReleaseStack: releases resources in reverse order, like DisposableStack, which Node 20 lacks.
 
-/** Owns what is given to it until release(). */
+/** Owns deferred releases until release(). */
 export class ReleaseStack {
   private readonly releases: (() => void)[] = [];
 
-  /** `release` runs before those given earlier. */
+  /** Registers `release`, which runs before those registered earlier. */
   defer(release: () => void): void {
     this.releases.push(release);
   }
 
-  /** Takes over what is freed with dispose(). */
+  /** Takes ownership of an object with dispose(). */
   own<T extends { dispose(): void }>(thing: T): T {
     this.defer(() => thing.dispose());
     return thing;
   }
 
   /**
-   * Releases everything, once; what throws does not keep the others from it, and the first such
-   * error is thrown.
+   * Releases everything once. An error does not stop the other releases; the first error is thrown.
    */
   release(): void {
     const failures: unknown[] = [];

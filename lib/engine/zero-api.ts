@@ -1,4 +1,4 @@
-// The zero namespace: what a user's program says to models whose parameters are spread over ranks.
+// The public `zero` namespace: functions for models with sharded parameters.
 
 export {
   registerExternalParameter,

@@ -1,5 +1,5 @@
-// Reads and writes a parameter's master weights, gradient and optimizer state as a whole, wherever
-// the parts are.
+// Reads and writes whole master weights, gradients and optimizer state from the shards of all
+// ranks.
 import { DsError } from '../../errors.js';
 import type { Parameter } from '../../nn/parameter.js';
 import {
@@ -22,19 +22,19 @@ import { keepingWrites } from './open-writes.js';
 import { type HeldParameter, type OwnedParameter, ownerOf } from './owned-parameters.js';
 
 /**
- * The master weights of a parameter: f32 in its shape on the engine's device, the caller's to
- * dispose of. Null for a parameter that no engine trains. All ranks call it, between steps. Source:
- * deepspeed.utils.safe_get_full_fp32_param.
+ * Returns the master weights of a parameter: f32, in its shape, on the engine's device. The caller
+ * disposes them. Returns null if no engine trains the parameter. All ranks call it between steps.
+ * Source: deepspeed.utils.safe_get_full_fp32_param.
  */
 export function safeGetFullFp32Param(parameter: Parameter): Tensor | null {
   return getState(parameter, 'master');
 }
 
 /**
- * The gradient that the coming step() will apply, over all ranks and micro-batches and without the
- * loss scale, before clipping: f32 as above. Null where there is none: before the backward that
- * completes the step's gradients, and with managed_gradient_accumulation false. All ranks call it.
- * Source: deepspeed.utils.safe_get_full_grad.
+ * Returns the gradient that the next step() applies: the sum over all ranks and micro-batches
+ * without the loss scale, before clipping. It is f32, in the parameter's shape. Returns null before
+ * the backward that completes the gradients of the step, and with managed_gradient_accumulation
+ * false. All ranks call it. Source: deepspeed.utils.safe_get_full_grad.
  */
 export function safeGetFullGrad(parameter: Parameter): Tensor | null {
   const owned = ownerOf(parameter);
@@ -53,9 +53,9 @@ export function safeGetFullGrad(parameter: Parameter): Tensor | null {
 }
 
 /**
- * A tensor of the optimizer's state, such as "exp_avg", or "fp32" for the master weights: as above,
- * but in the shape and dtype in which the optimizer keeps it, which for moments are the parameter's
- * and f32. Throws DS_ARGUMENT for one that it does not keep. Source:
+ * Returns a tensor of the optimizer state, such as "exp_avg", or the master weights for "fp32".
+ * Shape and dtype are those of the optimizer; moments have the parameter's shape and f32. Throws
+ * DS_ARGUMENT if the optimizer has no such tensor. Source:
  * deepspeed.utils.safe_get_full_optimizer_state.
  */
 export function safeGetFullOptimizerState(parameter: Parameter, key: string): Tensor | null {
@@ -63,8 +63,8 @@ export function safeGetFullOptimizerState(parameter: Parameter, key: string): Te
 }
 
 /**
- * Sets the master weights, and the weights with them, on all ranks, which all give the same
- * `value`. Throws DS_SHAPE, and DS_ARGUMENT for a parameter that no engine trains. Source:
+ * Sets the master weights and the weights on all ranks. All ranks pass the same `value`. Throws
+ * DS_SHAPE, and DS_ARGUMENT if no engine trains the parameter. Source:
  * deepspeed.utils.safe_set_full_fp32_param.
  */
 export function safeSetFullFp32Param(parameter: Parameter, value: Tensor): void {
@@ -72,9 +72,9 @@ export function safeSetFullFp32Param(parameter: Parameter, value: Tensor): void 
 }
 
 /**
- * Sets the gradient that the coming step() will apply, before clipping; norm and clipping follow
- * it. All ranks give the same `value`. Throws as above, and where safeGetFullGrad() gives null.
- * Source: deepspeed.utils.safe_set_full_grad.
+ * Sets the gradient that the next step() applies, before clipping. The norm and the clip factor are
+ * recomputed. All ranks pass the same `value`. Throws as above, and DS_AUTOGRAD if
+ * safeGetFullGrad() returns null. Source: deepspeed.utils.safe_set_full_grad.
  */
 export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
   const owned = requireOwned('safeSetFullGrad', parameter);
@@ -86,8 +86,8 @@ export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
     throw new DsError({
       code: 'DS_AUTOGRAD',
       op: 'safeSetFullGrad',
-      expected: 'the backward that completes the gradients of a step, and no step() since',
-      got: 'no gradient of it',
+      expected: 'a call between the last backward() of a step and its step()',
+      got: 'a parameter without a gradient',
     });
   }
   noGrad(() =>
@@ -141,14 +141,17 @@ function setState(parameter: Parameter, value: Tensor, name: string): void {
   keepingWrites(parameter, parameters, () => publishMasters(engine, [partition]));
 }
 
-/** Sets this rank's part of the master weights: `values` f32 on the device, the whole parameter. */
+/**
+ * Writes this rank's part of the master weights. `values`: the whole parameter, f32 on the device.
+ */
 export function writeMaster({ engine, partition, slot }: OwnedParameter, values: Tensor): void {
   writePieces(engine.parts.state, partition, { slot, values });
 }
 
 /**
- * Keeps this rank's part of a frozen parameter as it is gathered now. The others of its unit are
- * still to be read: publishFrozen() follows once all are kept. Waits for the device.
+ * Stores this rank's part of a frozen parameter from its gathered value. Other parameters of the
+ * unit may still be unread, so the caller calls publishFrozen() after all of them. Waits for the
+ * device.
  */
 export function writeFrozen({ engine, part, slot, parameter }: HeldParameter): void {
   const values = { ...perElement(slot.shape), values: parameter };
@@ -159,7 +162,7 @@ export function writeFrozen({ engine, part, slot, parameter }: HeldParameter): v
   });
 }
 
-/** Brings changed master weights to the weights of all ranks. All ranks call it. */
+/** Copies changed master weights to the weights of all ranks. All ranks call it. */
 export function publishMasters(engine: EngineCore, partitions: Iterable<Partition>): void {
   const { state } = engine.parts;
   for (const partition of partitions) {
@@ -169,19 +172,22 @@ export function publishMasters(engine: EngineCore, partitions: Iterable<Partitio
   }
 }
 
-/** Brings frozen weights that were kept to later gathers. All ranks call it. */
+/** Makes later gathers use the stored frozen weights. All ranks call it. */
 export function publishFrozen(engine: EngineCore, parts: Iterable<WeightPart>): void {
   for (const part of parts) publish(engine, part);
 }
 
-/** A sharded unit leaves with what it was, and is brought again to whoever holds it. */
+/**
+ * Publishes a part. If the unit is gathered, gathers it again, because a sharded unit drops its
+ * gathered values.
+ */
 function publish({ parts, device }: EngineCore, part: WeightPart): void {
   const { stage, hooks } = parts;
   stage.publish(part, device.compute);
   if (!stage.shardsWeights || hooks.holds(part.unit)) stage.acquire(part.unit);
 }
 
-/** A piece of master weights or state, there; the caller releases its tensor. */
+/** Returns a piece of master weights or state on the device; the caller releases its tensor. */
 function borrow(
   { parts }: EngineCore,
   partition: Partition,
@@ -193,17 +199,17 @@ function borrow(
   return lent;
 }
 
-/** Where a piece is written: `tensor`, of which keep() says that it was. */
+/** The target of a write: `tensor`, and keep(), which stores it. */
 type Place = Pick<LentState, 'tensor' | 'keep'>;
 
-/** The places of pieces in a flat tensor that starts where their part does. */
+/** Targets in a flat tensor that starts at the offset of the part. */
 const inMemory =
   (flat: Tensor) =>
   (piece: Piece): Place => ({ tensor: slicePiece(flat, piece), keep() {} });
 
 /**
- * The whole of a state, of which `read` gives this rank's pieces; the tensors it gives are
- * released.
+ * Returns the whole tensor of a state. `read` returns this rank's pieces; this function releases
+ * them.
  */
 function assemble(
   { engine, partition, slot }: OwnedParameter,
@@ -235,7 +241,8 @@ function assemble(
 }
 
 /**
- * Copies this rank's pieces of `values` to where `placeOf` says; the tensors it has are released.
+ * Copies this rank's pieces of `values` to the targets of `placeOf`, and releases the target
+ * tensors.
  */
 function writeParts(
   { engine, part, slot }: Pick<HeldParameter, 'engine' | 'part' | 'slot'>,
@@ -253,9 +260,7 @@ function writeParts(
   }
 }
 
-/**
- * Computes the norm and what it decides once more, with the gradient of `partition` as it is now.
- */
+/** Recomputes the norm and the step decision with the present gradient of `partition`. */
 function countAgain({ engine, partition }: OwnedParameter, grad: Tensor): void {
   const { control } = engine.parts;
   const { compute } = engine.device;
@@ -270,7 +275,7 @@ function countAgain({ engine, partition }: OwnedParameter, grad: Tensor): void {
   control.decide(engine.parts.gradients.gradientScale);
 }
 
-/** f32, contiguous, on `device`. */
+/** Returns `value` as f32, contiguous, on `device`. */
 function wide(value: Tensor, device: Tensor['device']): Tensor {
   return value.to(device).to('f32').contiguous();
 }
@@ -278,8 +283,13 @@ function wide(value: Tensor, device: Tensor['device']): Tensor {
 function requireOwned(op: string, parameter: Parameter): OwnedParameter {
   const owned = ownerOf(parameter);
   if (owned) return owned;
-  const got = 'one that is frozen, in no group, or not given to initialize()';
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'a parameter that is trained', got });
+  const got = 'a parameter that is frozen, in no group, or not passed to initialize()';
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'a parameter that an engine trains',
+    got,
+  });
 }
 
 function requireShape(op: string, shape: readonly number[], value: Tensor): void {
@@ -288,7 +298,7 @@ function requireShape(op: string, shape: readonly number[], value: Tensor): void
   throw new DsError({ code: 'DS_SHAPE', op, expected, got: describe(value) });
 }
 
-/** What is kept under this name. Throws DS_ARGUMENT where that is nothing. */
+/** Returns the declared state of this name. Throws DS_ARGUMENT if there is none. */
 function stateOf({ engine, slot }: OwnedParameter, name: string): StateTensor {
   const { optimizer } = engine.parts;
   const declared = declaredState(optimizer, slot.group, slot.shape);
@@ -297,7 +307,7 @@ function stateOf({ engine, slot }: OwnedParameter, name: string): StateTensor {
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'optimizer state',
-    expected: `${['fp32', ...Object.keys(declared)].join(', ')}, which ${optimizer.name} keeps`,
+    expected: `${['fp32', ...Object.keys(declared)].join(', ')} (the state of ${optimizer.name})`,
     got: JSON.stringify(name),
   });
 }

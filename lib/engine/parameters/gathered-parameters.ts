@@ -1,5 +1,5 @@
-// GatheredParameters: whole parameters on every rank for a while, and one rank's changes to them on
-// all.
+// GatheredParameters: whole parameters on every rank during a call, with optional writes from one
+// rank.
 
 import { DsError } from '../../errors.js';
 import { Module } from '../../nn/module.js';
@@ -27,27 +27,30 @@ import {
 /** Options of GatheredParameters. */
 export interface GatherOptions {
   /**
-   * The rank of the job whose changes count; null (the default): nobody's, and what `body` writes
-   * is lost.
+   * The job rank that may change the parameters. Default: null, which discards all writes of
+   * `body`.
    */
   modifierRank?: number | null;
 }
 
-/** All that an engine has in units, the parameters of a module, one parameter, or some of them. */
+/** An engine (all parameters in its units), a module, a parameter, or several parameters. */
 export type Gatherable = EngineCore | Module | Parameter | Iterable<Parameter>;
 
 const GATHER_OPTIONS: OptionNames<GatherOptions> = { modifierRank: true };
 
 /**
- * Runs `body` while the parameters have their values on every rank, whatever the stage: until it
- * returns, also where that is a promise. All ranks call it. With `modifierRank`, what that rank
- * writes to them (loadStateDict() in `body` may) reaches all ranks, master weights included,
- * rounded to the weights' dtype; what others write is lost. A parameter that this rank leaves as it
- * is keeps its master weights to the last bit. Where `body` throws, on some ranks or on all, that
- * holds of what was written until then, so that ranks stay alike, and those on which it threw throw
- * the same. `body` may run forwards, but no step. So it is with frozen parameters, sharded or
- * whole; those that share layers or stages out keep whole ones of their own, and what no engine has
- * is left alone. Throws DS_ARGUMENT. Source: deepspeed.zero.GatheredParameters.
+ * Runs `body` with whole parameters on every rank, at any stage. They stay gathered until `body`
+ * returns or its promise settles. All ranks call it. `body` may run forwards, but no step.
+ *
+ * With `modifierRank`, the writes of that rank (loadStateDict() in `body` too) reach the weights
+ * and master weights of all ranks, rounded to the dtype of the weights. Writes of other ranks are
+ * lost. A parameter without writes keeps its master weights bit for bit. If `body` throws on any
+ * rank, earlier writes still reach all ranks, so the ranks stay equal; each rank rethrows its own
+ * error.
+ *
+ * Frozen parameters behave the same, sharded or whole. With tensor or pipeline parallelism, each
+ * rank keeps its own whole frozen parameters. Parameters without an engine are left unchanged.
+ * Throws DS_ARGUMENT. Source: deepspeed.zero.GatheredParameters.
  */
 export function gatheredParameters<Result>(
   what: Gatherable,
@@ -69,18 +72,18 @@ export function gatheredParameters<Result>(
   resync(engine.parts);
   const letGo = engine.parts.hooks.hold([...new Set(held.map(({ part }) => part))]);
   try {
-    // A body that reads at once, and writes files afterwards, may give a promise.
+    // A body without writes may return a promise: it reads at once and writes files later.
     if (modifierRank === null) return body();
     return requireEnded('GatheredParameters', modified(all, modifierRank, body), {
-      consequence: 'what it writes later would stay on one rank',
-      hint: 'Write await outside, and change parameters in the body alone.',
+      consequence: 'later writes would stay on one rank',
+      hint: 'Await outside of the body, and change parameters only inside it.',
     });
   } finally {
     letGo();
   }
 }
 
-/** What ranks have in common for the time of the body. */
+/** A parameter that the ranks share during the body. */
 type Shared = HeldParameter | WholeParameter;
 
 const isFrozenPart = (one: Shared): one is HeldParameter => 'part' in one && !isOwned(one);
@@ -90,14 +93,14 @@ function modified<Result>(held: readonly Shared[], root: number, body: () => Res
   try {
     adoptChanges(held, root);
   } catch (error) {
-    // Where the body threw, that says more of why ranks did not come together.
+    // The error of the body explains the failure better than the failed exchange.
     if (!('error' in outcome)) throw error;
   }
   if ('error' in outcome) throw outcome.error;
   return outcome.result;
 }
 
-/** What `body` gives or throws; the parameters can be written meanwhile. */
+/** Returns the result of `body` or its error. The parameters are writable during the call. */
 function outcomeOf<Result>(
   held: readonly Shared[],
   body: () => Result,
@@ -112,7 +115,7 @@ function outcomeOf<Result>(
   }
 }
 
-/** What rank `root` has written in the body counts on all ranks, which make the same calls. */
+/** Copies the writes of rank `root` to all ranks. All ranks make the same calls. */
 function adoptChanges(held: readonly Shared[], root: number): void {
   const { engine } = held[0] as Shared;
   const written = held.map(({ parameter }) => takeWritten(parameter));
@@ -129,7 +132,10 @@ function adoptChanges(held: readonly Shared[], root: number): void {
   publishFrozen(engine, new Set(changed.filter(isFrozenPart).map(({ part }) => part)));
 }
 
-/** What rank `root` has written, and what other ranks alone have; the same on every rank. */
+/**
+ * Returns the parameters that rank `root` wrote, and those that only other ranks wrote. The result
+ * is equal on every rank.
+ */
 function writtenBy(
   root: number,
   held: readonly Shared[],
@@ -137,7 +143,7 @@ function writtenBy(
 ): [root: Shared[], others: Shared[]] {
   const { device, parts } = (held[0] as Shared).engine;
   const { world } = parts.ranks;
-  // More than all others together.
+  // Larger than the sum of all other ranks.
   const weight = world.rank === root ? world.size : 1;
   const sums = scope(() => {
     const shared = Tensor.from(
@@ -157,7 +163,7 @@ function heldAmong(what: Gatherable): HeldParameter[] {
   return listOf(what).flatMap((parameter) => holderOf(parameter) ?? []);
 }
 
-/** Of ranks that have the same of them: shares of layers and stages look like whole parameters. */
+/** Only for ranks with equal parameters: parts of layers and stages look like whole parameters. */
 function wholeAmong(what: Gatherable): WholeParameter[] {
   const among =
     'parts' in what ? [...wholeOf(what)] : listOf(what).flatMap((one) => wholeIn(one) ?? []);
@@ -172,22 +178,22 @@ function listOf(what: Exclude<Gatherable, EngineCore>): Parameter[] {
   return [...new Set(several instanceof Tensor ? [several] : several)];
 }
 
-/** What one rank writes to its part of a layer says nothing of the other parts. */
+/** Throws for a part of a layer: a write to it does not define the other parts. */
 function requireWhole(held: readonly HeldParameter[]): void {
   const part = held.find(({ engine, slot }) => engine.parts.ranks.layers && isPart(slot.region));
   if (!part) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'GatheredParameters modifierRank',
-    expected: 'parameters of which every rank has all',
-    got: `${part.slot.name}, of which each rank has a part (tensor parallelism)`,
-    hint: 'Change them before initialize(), or load a checkpoint, which any number of ranks takes apart.',
+    expected: 'parameters that are whole on every rank',
+    got: `${part.slot.name}, divided over ranks by tensor parallelism`,
+    hint: 'Change them before initialize(), or load a checkpoint: loading divides it over any number of ranks.',
   });
 }
 
 function requireOneEngine(held: readonly Shared[]): void {
   if (new Set(held.map(({ engine }) => engine)).size === 1) return;
-  throw misused('parameters of one engine', 'parameters of several');
+  throw misused('parameters of one engine', 'parameters of several engines');
 }
 
 function requireRank(rank: number, worldSize: number): void {

@@ -1,18 +1,18 @@
-// Keeps the writes of a GatheredParameters body when another call changes the same unit.
+// Preserves the writes of a GatheredParameters body when another call changes the same unit.
 import { createHash } from 'node:crypto';
 import type { Parameter } from '../../nn/parameter.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { noGrad, type Tensor, within } from '../../tensor/index.js';
 
-/** Fingerprints of parameters that a body may write, from before it wrote. */
+/** Fingerprints of writable parameters, taken before the body runs. */
 const before = new Map<Tensor, string>();
 
-/** Of the bits. */
+/** Hash of the bits. */
 function fingerprint(parameter: Tensor): string {
   return createHash('sha1').update(parameter.toRaw()).digest('base64');
 }
 
-/** Lets a body write `parameters`. Returns a function that ends that. */
+/** Makes `parameters` writable. Returns a function that ends this. */
 export function openForWrites(parameters: readonly Tensor[]): () => void {
   for (const parameter of parameters) {
     before.set(parameter, fingerprint(parameter));
@@ -23,7 +23,7 @@ export function openForWrites(parameters: readonly Tensor[]): () => void {
   };
 }
 
-/** Whether the body has written `parameter`. Call it once, at the end of the body. */
+/** Whether the body wrote `parameter`. Call it once, at the end of the body. */
 export function takeWritten(parameter: Tensor): boolean {
   const isWritten = fingerprint(parameter) !== before.get(parameter);
   before.delete(parameter);
@@ -32,7 +32,7 @@ export function takeWritten(parameter: Tensor): boolean {
 
 /**
  * Runs `body`, which sets `parameter` on all ranks and gathers all `parameters` of its unit again.
- * The writes of an open body to the others stay, and `parameter` counts as not written.
+ * Earlier writes of an open body to the other parameters stay. `parameter` counts as not written.
  */
 export function keepingWrites(
   parameter: Tensor,

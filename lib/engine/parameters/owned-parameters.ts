@@ -1,4 +1,4 @@
-// Which engine has taken a parameter over, and where in its units it lies.
+// Maps a parameter to the engine that owns it, and to its place in the engine's units.
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -6,9 +6,7 @@ import type { Slot } from '../../zero/layout.js';
 import type { Partition, WeightPart } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
 
-/**
- * A parameter that an engine has in a unit: one that it trains, or a frozen one that is sharded.
- */
+/** A parameter in a unit of an engine: a trained one, or a sharded frozen one. */
 export interface HeldParameter {
   engine: EngineCore;
   part: WeightPart;
@@ -16,12 +14,11 @@ export interface HeldParameter {
   parameter: Tensor;
 }
 
-/** A parameter that an engine trains. */
 export interface OwnedParameter extends HeldParameter {
   partition: Partition;
 }
 
-/** A frozen parameter of an engine's module that is in no unit: every rank has all of it. */
+/** A frozen parameter of an engine's module in no unit. Every rank holds it whole. */
 export interface WholeParameter {
   engine: EngineCore;
   parameter: Tensor;
@@ -30,7 +27,6 @@ export interface WholeParameter {
 const holders = new WeakMap<Tensor, HeldParameter | OwnedParameter>();
 const wholes = new WeakMap<Tensor, WholeParameter>();
 
-/** The parameters in the units of `engine`. */
 export function* heldBy(engine: EngineCore): Generator<HeldParameter | OwnedParameter> {
   const { partitions, frozen } = engine.parts.stage;
   for (const partition of partitions) {
@@ -46,7 +42,7 @@ function* inPart(engine: EngineCore, part: WeightPart): Generator<HeldParameter>
   }
 }
 
-/** The parameters of the module of `engine` in none of its units. */
+/** Parameters of the engine's module that are in no unit. */
 export function* wholeOf(engine: EngineCore): Generator<WholeParameter> {
   for (const parameter of engine.module.parameters()) {
     if (holders.get(parameter)?.engine !== engine) yield { engine, parameter };
@@ -64,21 +60,21 @@ export function disownParameters(engine: EngineCore): void {
 }
 
 /**
- * Null for a parameter in no unit of an engine: it is frozen and whole, or not yet given to
+ * Returns null for a parameter in no unit: it is frozen and whole, or not yet passed to
  * initialize().
  */
 export function holderOf(parameter: Tensor): HeldParameter | OwnedParameter | null {
   return holders.get(parameter) ?? null;
 }
 
-/** Null for a parameter that is in a unit of an engine, or of no engine's module. */
+/** Returns null for a parameter in a unit, and for one outside of every engine's module. */
 export function wholeIn(parameter: Tensor): WholeParameter | null {
   return holders.has(parameter) ? null : (wholes.get(parameter) ?? null);
 }
 
 /**
- * Null for a parameter that no engine trains: it is frozen, in no group, or not yet given to
- * initialize().
+ * Returns null for a parameter that no engine trains: it is frozen, in no group, or not yet passed
+ * to initialize().
  */
 export function ownerOf(parameter: Tensor): OwnedParameter | null {
   const held = holderOf(parameter);
@@ -89,8 +85,8 @@ export const isOwned = (one: HeldParameter | WholeParameter): one is OwnedParame
   'partition' in one;
 
 /**
- * Throws DS_ARGUMENT when an engine trains a parameter of `model`: a second one would move it into
- * a flat buffer of its own, and the first would go on with what nobody reads.
+ * Throws DS_ARGUMENT if an engine owns a parameter of `model`. A second engine would move it into
+ * its own flat buffer, and the first would update stale memory.
  */
 export function requireUnowned(model: Module): void {
   for (const [name, parameter] of model.namedParameters()) {
@@ -98,9 +94,9 @@ export function requireUnowned(model: Module): void {
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: 'initialize',
-      expected: 'a model that no engine trains',
-      got: `one whose ${name} another engine has taken over`,
-      hint: 'Call destroy() of that engine first, or build another model.',
+      expected: 'parameters without an engine',
+      got: `${name}, owned by another engine`,
+      hint: 'Call destroy() on that engine first, or build another model.',
     });
   }
 }

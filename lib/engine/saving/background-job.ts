@@ -1,5 +1,5 @@
-// What a thread is told of a save: its content by offers of memory instead of tensors, and what it
-// answers.
+// Describes an asynchronous save to its thread as plain data; tensors become offers of pinned
+// memory.
 import type { JsonObject } from '../../../types/json.js';
 import type { CheckpointContent, LocalShard, SaveTarget } from '../../checkpoint/index.js';
 import { DsError, type DsErrorCode } from '../../errors.js';
@@ -10,7 +10,7 @@ import type { DType } from '../../runtime/dtype.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { Seat } from './store-world.js';
 
-/** A shard whose tensor lies in memory number `memory` of the job. */
+/** A shard in memory number `memory` of the job. */
 interface OfferedShard {
   name: string;
   shape: readonly number[];
@@ -22,22 +22,23 @@ interface OfferedShard {
   offset: number;
 }
 
-/** Plain data but for the offers, each of which can be taken once. */
+/** Plain data, except the offers. The thread takes each offer once. */
 export interface BackgroundJob {
   target: SaveTarget;
-  /** Null: one rank alone. */
+  /** Null on a single rank. */
   seat: Seat | null;
   memory: { offer: number; bytes: number }[];
   content: Omit<CheckpointContent, 'model' | 'optimizer'> & {
     model: OfferedShard[];
     optimizer: OfferedShard[];
   };
-  /** One word: 1 once the save has ended. */
+  /** One int32: 1 after the save ends. */
   ended: Int32Array;
 }
 
 /**
- * What the thread says, in this order: warnings at any time, that the save has begun, how it ended.
+ * Messages of the thread. Warnings may come at any time; `begun` comes before `written` or
+ * `failure`.
  */
 export type BackgroundAnswer =
   | { warning: { message: string; name: string; code?: string } }
@@ -53,7 +54,7 @@ export interface Failure {
   hint: string;
 }
 
-/** The tensors must be views of pinned memory, which the job shares from now on. */
+/** The tensors must be views of pinned memory. The thread shares this memory. */
 export function describeJob(
   target: SaveTarget,
   content: CheckpointContent<LocalShard>,
@@ -79,7 +80,7 @@ export function describeJob(
   return { target, seat, memory, content: described, ended };
 }
 
-/** The content on the thread's side; the caller releases its tensors. */
+/** Returns the content on the thread's side. The caller releases its tensors. */
 export function takeContent({ memory, content }: BackgroundJob): CheckpointContent<LocalShard> {
   const buffers = memory.map(({ offer, bytes }) => Buffer.take(cpu(), bytes, offer));
   const taken = ({ memory: index, dtype, size, offset, ...rest }: OfferedShard): LocalShard => {
@@ -100,7 +101,6 @@ export function takeContent({ memory, content }: BackgroundJob): CheckpointConte
   }
 }
 
-/** An error as plain data. */
 export function failureOf(error: unknown): Failure {
   if (error instanceof DsError) {
     const { code, op, expected, got, hint } = error;
@@ -110,7 +110,7 @@ export function failureOf(error: unknown): Failure {
   return { code: null, op: 'saveCheckpoint', expected: 'success', got, hint: '' };
 }
 
-/** The error again; what was not the library's own is DS_INTERNAL. */
+/** Returns the error of a failure. Errors of other libraries get the code DS_INTERNAL. */
 export function errorOf({ code, ...rest }: Failure): DsError {
   return new DsError({ code: code ?? 'DS_INTERNAL', ...rest });
 }

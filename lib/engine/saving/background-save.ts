@@ -1,5 +1,4 @@
-// A save on a thread of its own: it goes on whatever the program's JavaScript does, and to its end
-// when the program ends.
+// Runs a save on its own thread, independent of the event loop. Process exit waits for it.
 import { EventEmitter } from 'node:events';
 
 import type { CheckpointContent, LocalShard, SaveTarget } from '../../checkpoint/index.js';
@@ -16,16 +15,14 @@ import {
 } from './background-job.js';
 import type { StoreWorld } from './store-world.js';
 
-/**
- * How long the end of the process waits for saves: a disk that does not answer must not keep it for
- * ever.
- */
+/** Limit for the wait at process exit, in case the disk hangs. */
 const EXIT_PATIENCE_MS = 600_000;
 
 const running = new Set<BackgroundJob>();
 
 /**
- * Until then the event loop has kept the process alive; process.exit() and uncaught errors do not.
+ * Runs at process exit. Before, the thread keeps the event loop alive, except for process.exit()
+ * and uncaught errors.
  */
 function awaitAll(): void {
   const deadline = Date.now() + EXIT_PATIENCE_MS;
@@ -37,7 +34,8 @@ function awaitAll(): void {
 }
 
 /**
- * The content's tensors are views of pinned memory that must not change until written() settles.
+ * A save in progress. The tensors are views of pinned memory, which must not change until written()
+ * settles.
  */
 export class BackgroundSave {
   private readonly job: BackgroundJob;
@@ -57,14 +55,14 @@ export class BackgroundSave {
   }
 
   /**
-   * Resolves with the path that the checkpoint will have once all ranks have begun. Rejects as
+   * Resolves with the future path of the checkpoint after all ranks have begun. Rejects as
    * Save.begin does.
    */
   begun(): Promise<string> {
     return this.begins;
   }
 
-  /** Resolves with the path when the checkpoint is complete. Rejects as Save.write does. */
+  /** Resolves with the path after the checkpoint is complete. Rejects as Save.write does. */
   written(): Promise<string> {
     return this.ends;
   }
@@ -96,16 +94,16 @@ export class BackgroundSave {
   }
 }
 
-/** What is said under `name`; rejects with a failure that comes before. */
+/** Resolves with the answer called `name`; rejects if a failure comes first. */
 function answerOf(answers: EventEmitter, name: string): Promise<string> {
   const answer = new Promise<string>((resolve, reject) => {
     answers.once(name, resolve).once('failure', reject);
   });
-  answer.catch(() => {}); // Whoever asks for it is told.
+  answer.catch(() => {}); // // The caller receives the rejection.
   return answer;
 }
 
-/** What the thread has not come to take. */
+/** Frees the offers that the thread did not take. */
 function withdraw({ memory, seat }: BackgroundJob): void {
   for (const { offer } of memory) Buffer.withdraw(offer);
   if (seat) Job.withdraw(seat.offer);
@@ -119,8 +117,8 @@ function died({ dir, tag }: SaveTarget, code: number): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op: `saving ${tag} in ${dir}`,
-    expected: 'a thread that writes it to the end',
-    got: `one that ended with code ${code}`,
-    hint: 'The checkpoints before it are whole. Was process memory short?',
+    expected: 'the thread of the save to finish it',
+    got: `exit code ${code} of the thread`,
+    hint: 'Earlier checkpoints are complete. Check the memory limit of the process.',
   });
 }

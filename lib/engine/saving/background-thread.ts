@@ -1,5 +1,4 @@
-// The thread of one asynchronous save: agrees with the other ranks' threads, writes, commits, and
-// ends.
+// The thread of one asynchronous save: synchronizes with other ranks' threads, writes and commits.
 import { parentPort, workerData } from 'node:worker_threads';
 
 import { Save, soloWorld } from '../../checkpoint/index.js';
@@ -19,13 +18,13 @@ function say(answer: BackgroundAnswer): void {
   parentPort?.postMessage(answer);
 }
 
-/** Whoever waits without an event loop is woken, however this thread ends. */
+/** Wakes process exit, which blocks without an event loop, for every kind of end of this thread. */
 process.on('exit', () => {
   Atomics.store(job.ended, 0, 1);
   Atomics.notify(job.ended, 0);
 });
 
-// A warning is the program's to handle, not this thread's to print.
+// The main thread handles warnings; this thread must not print them.
 process.removeAllListeners('warning');
 process.on('warning', (warning: Error & { code?: string }) => {
   const { message, name, code } = warning;

@@ -1,4 +1,4 @@
-// Saving and loading an engine: one at a time, in this call or beside training.
+// Saves and loads an engine, one call at a time, synchronously or on a background thread.
 import type { JsonObject } from '../../../types/json.js';
 import {
   BEGIN_EXPORT,
@@ -31,32 +31,32 @@ import { standBy } from './stand-by.js';
 import { StateUse } from './state-use.js';
 import { StoreWorld } from './store-world.js';
 
-/** Options of engine.saveCheckpoint(), the same on every rank. */
+/** Options of engine.saveCheckpoint(). Must be equal on every rank. */
 export interface SaveOptions {
-  /** Default "global_step<N>". */
+  /** Folder name of the checkpoint. Default: "global_step<N>". */
   tag?: string;
-  /** Anything that JSON keeps; returned by load. */
+  /** A JSON object that loadCheckpoint() returns. Default: {}. */
   clientState?: JsonObject;
-  /** Point `latest` at this checkpoint. Default true. */
+  /** Update `latest` to this checkpoint. Default: true. */
   saveLatest?: boolean;
-  /** Delete all but this many checkpoints of the folder, oldest first. Default: none is deleted. */
+  /** Number of checkpoints to keep in the folder; older ones are deleted. Default: keep all. */
   keepLast?: number;
   /**
-   * Resolve as soon as the state has been copied to host memory and all ranks have begun; a thread
-   * writes it, whatever this one does. Its end and its failure come with checkpointDone(), or the
-   * next save or load; a failure is also a warning. Default false.
+   * Resolve after the state is in host memory and all ranks have begun; a thread writes it.
+   * checkpointDone(), or the next save or load, waits for the end and rejects with a failure. A
+   * failure also emits a warning. Default: false.
    */
   asynchronous?: boolean;
   /**
-   * Leave out what is not trained, as with LoRA the base model: load into a model that has it
-   * already. Default false. Source: DeepSpeed's exclude_frozen_parameters.
+   * Omit frozen parameters, such as the base model of LoRA. Load the checkpoint into a model that
+   * has them. Default: false. Source: DeepSpeed's exclude_frozen_parameters.
    */
   excludeFrozenParameters?: boolean;
 }
 
-/** Options of engine.save16bitModel(), the same on every rank. */
+/** Options of engine.save16bitModel(). Must be equal on every rank. */
 export interface ExportWeightsOptions {
-  /** Leave out what is not trained. Default false. */
+  /** Omit frozen parameters. Default: false. */
   excludeFrozenParameters?: boolean;
 }
 
@@ -80,18 +80,18 @@ const LOAD_OPTIONS: OptionNames<LoadOptions> = {
   loadCompanions: true,
 };
 
-/** What the others find in place of this rank's next call. */
+/** Announced to other ranks in place of this rank's next call. */
 const LEFT = 'engine.destroy()';
 
-/** Every rank makes the same calls in the same order. */
+/** Saves and loads checkpoints. Every rank makes the same calls in the same order. */
 export class Checkpointer {
-  /** The asynchronous save under way, or the last one while its result has not been asked for. */
+  /** The running asynchronous save, or the last one until its result is read. */
   private pending: Promise<string> | null = null;
   private writing = false;
   private copy: HostCopy | null = null;
   private closed = false;
   private readonly use = new StateUse();
-  /** Calls under way, which meet the other ranks. */
+  /** Number of running calls; they wait for other ranks. */
   private calls = 0;
 
   constructor(
@@ -104,12 +104,16 @@ export class Checkpointer {
   }
 
   /**
-   * Writes `dir`/tag atomically: a crash at any moment leaves the previous checkpoint or the new
-   * one, complete. Gradients of an unfinished accumulation step are not part of it. Returns the
-   * checkpoint's path. Rejects on all ranks with DS_IO (disk full), DS_CHECKPOINT (different tags,
-   * and what fails on another rank), DS_ARGUMENT (an unknown option, a client state that JSON does
-   * not keep), DS_COMM (a rank does not take part) or DS_AUTOGRAD (destroy() or a load while it
-   * writes). Until a synchronous save has ended, backward() and step() are refused.
+   * Writes `dir`/tag atomically: after a crash at any time, the previous or the new checkpoint is
+   * complete. Gradients of an unfinished accumulation step are not saved. Until a synchronous save
+   * has ended, backward() and step() throw. Returns the path of the checkpoint.
+   *
+   * Rejects on all ranks:
+   * - DS_IO: the disk is full.
+   * - DS_CHECKPOINT: ranks have different tags, or another rank failed.
+   * - DS_ARGUMENT: an unknown option, or a client state that JSON cannot store.
+   * - DS_COMM: a rank does not take part.
+   * - DS_AUTOGRAD: destroy() or a load during the save.
    */
   save(dir: string, given: SaveOptions): Promise<string> {
     return this.whileOpen('saveCheckpoint', () => this.saved(dir, given));
@@ -119,7 +123,7 @@ export class Checkpointer {
     this.use.requireLoaded('saveCheckpoint');
     const { engine, world } = this;
     const read = readOrReport(world, BEGIN_SAVE, () => readSave(given, engine));
-    // An asynchronous save takes its state within the call: nothing is awaited where all is well.
+    // An asynchronous save copies the state within the call, so a valid call awaits nothing here.
     const { options, wanted } = 'then' in read ? await read : read;
     const target = targetOf(engine, dir, options);
     if (this.pending) {
@@ -134,7 +138,7 @@ export class Checkpointer {
     return this.use.reading('saveCheckpoint', () => this.saveNow(target, wanted));
   }
 
-  /** Writes the state; who changes it meanwhile is refused. */
+  /** Writes the state. Calls that change it meanwhile throw. */
   private async saveNow(target: SaveTarget, wanted: ContentOptions): Promise<string> {
     await this.engine.flushMonitors();
     const save = await Save.begin(this.world, target);
@@ -153,8 +157,8 @@ export class Checkpointer {
   }
 
   /**
-   * Resumes from a checkpoint saved by any number of ranks at any stage: see restoreEngine. Until
-   * it has ended, forward(), backward() and step() are refused.
+   * Resumes from a checkpoint of any number of ranks at any stage: see restoreEngine. Until it has
+   * ended, forward(), backward() and step() throw.
    */
   load(dir: string, given: LoadOptions): Promise<LoadedCheckpoint> {
     return this.whileOpen('loadCheckpoint', () =>
@@ -173,10 +177,10 @@ export class Checkpointer {
   }
 
   /**
-   * Writes all weights and buffers as they are (f32 in an fp32 run) into the safetensors file
-   * `dir`/`file` under the model's names; no rank gathers them. Merged adapters are left out: the
-   * weights have them. Returns its path. Rejects on all ranks with DS_IO or DS_COMM. `ds
-   * consolidate` makes other formats.
+   * Writes all weights and buffers in their dtype (f32 in an fp32 run) to the safetensors file
+   * `dir`/`file`, under the model's names. No rank gathers them. Merged adapters are omitted,
+   * because the weights contain them. Returns the path. Rejects on all ranks with DS_IO or DS_COMM.
+   * `ds consolidate` writes other formats.
    */
   exportWeights(dir: string, file: string, given: ExportWeightsOptions = {}): Promise<string> {
     return this.whileOpen('save16bitModel', () =>
@@ -206,8 +210,8 @@ export class Checkpointer {
   }
 
   /**
-   * Resolves with the path of the last asynchronous save once it is complete, null where there is
-   * none. Rejects with what made it fail, once; the next save or load waits and rejects likewise.
+   * Resolves with the path of the last asynchronous save after it completes; null if there is none.
+   * Rejects once if the save failed; a next save or load then waits and rejects instead.
    */
   async done(): Promise<string | null> {
     const { pending } = this;
@@ -218,7 +222,7 @@ export class Checkpointer {
     }
   }
 
-  /** A save under way is finished all the same. */
+  /** A running save still finishes. */
   close(): void {
     this.closed = true;
     if (!this.writing) this.freeCopy();
@@ -226,13 +230,13 @@ export class Checkpointer {
   }
 
   /**
-   * Throws DS_AUTOGRAD while a call that was not awaited saves or loads: `op` changes the state.
+   * Throws DS_AUTOGRAD during a save or load that was not awaited, because `op` changes the state.
    */
   requireIdle(op: string): void {
     this.use.requireIdle(op);
   }
 
-  /** Throws DS_AUTOGRAD while a call that was not awaited loads: `op` reads the state. */
+  /** Throws DS_AUTOGRAD during a load that was not awaited, because `op` reads the state. */
   requireLoaded(op: string): void {
     this.use.requireLoaded(op);
   }
@@ -242,8 +246,8 @@ export class Checkpointer {
   }
 
   /**
-   * Runs a call, which begins at once and meets the other ranks. Where close() comes in the middle,
-   * what it meets of an engine that is gone is said to be that.
+   * Runs a call, which begins at once and waits for other ranks. If close() comes during the call,
+   * errors of released tensors become DS_AUTOGRAD.
    */
   private async whileOpen<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     if (this.closed) throw destroyed(op);
@@ -259,10 +263,10 @@ export class Checkpointer {
     }
   }
 
-  /** Ranks that come to one more call learn at once that this one does not. */
+  /** Announces to ranks in a further call that this rank will not make it. */
   private leave(): void {
     const { world } = this;
-    // Where the job is over, nobody waits.
+    // This fails if the job has ended. Then no rank waits.
     if (world instanceof StoreWorld) world.announce(LEFT, null).catch(() => {});
   }
 
@@ -272,7 +276,7 @@ export class Checkpointer {
     return contentOf(this.engine, options);
   }
 
-  /** Takes the state before it returns, so that training may go on even where nobody awaits it. */
+  /** Copies the state before it returns, so training may continue without await. */
   private async saveBeside(target: SaveTarget, options: ContentOptions): Promise<string> {
     const world = this.world instanceof StoreWorld ? this.world.beside() : null;
     let copies: CheckpointContent<LocalShard>;
@@ -284,13 +288,13 @@ export class Checkpointer {
       throw error;
     }
     const save = new BackgroundSave(target, copies, world);
-    release(copies); // The thread shares their memory.
+    release(copies); // // The thread shares their memory.
     this.writing = true;
     const written = save.written().finally(() => {
       this.writing = false;
       if (this.closed) this.freeCopy();
     });
-    written.catch(() => {}); // Whoever asks for it next is told.
+    written.catch(() => {}); // // The next caller receives the rejection.
     this.pending = written;
     try {
       await this.engine.flushMonitors();
@@ -304,7 +308,7 @@ export class Checkpointer {
     }
   }
 
-  /** The content in pinned memory of its own; its tensors are released. */
+  /** Returns copies in pinned memory and releases the tensors of `content`. */
   private copied(content: CheckpointContent): CheckpointContent<LocalShard> {
     try {
       this.copy ??= new HostCopy(this.engine.device);
@@ -325,9 +329,9 @@ export class Checkpointer {
 }
 
 /**
- * What `read` makes of the options of a call, at once. Where it throws, a promise that rejects with
- * that when the other ranks have it, in the exchange `begin`, by which their call begins in the
- * same world.
+ * Returns the options of a call synchronously. If `read` throws, returns a promise that rejects
+ * with its error after the other ranks have received it. They receive it in the exchange `begin`,
+ * which is the first exchange of their call.
  */
 function readOrReport<Options>(
   world: CheckpointWorld,
@@ -398,8 +402,8 @@ function goneOn(from: number, to: number): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op: 'saveCheckpoint',
-    expected: `the state of step ${from}, in which it was called`,
-    got: `that of step ${to}: training went on while the save before was being written`,
+    expected: `the state of step ${from}, the step of the call`,
+    got: `step ${to}: training continued while the previous save was running`,
     hint: 'Await saveCheckpoint().',
   });
 }

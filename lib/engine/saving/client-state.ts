@@ -1,18 +1,17 @@
-// What a program keeps in a checkpoint: values that come back from JSON as they were.
+// Copies the client state of a checkpoint, and refuses values that JSON cannot restore.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import { DsError } from '../../errors.js';
 import { isObject, isPlainObject } from '../../runtime/is-object.js';
 
-/** An object may lie in so many others: what writes and reads JSON calls itself for each. */
+/** Maximum nesting of objects. JSON.stringify() and JSON.parse() recurse for each level. */
 const MOST_LEVELS = 1000;
-/** Characters of a place that an error shows. */
+/** Maximum characters of a path in an error. */
 const SHOWN = 120;
 
 /**
- * A copy of `value` as JSON keeps it. Throws DS_ARGUMENT unless that is an object, as a load
- * returns it, naming the first value inside that JSON would drop or change: NaN and infinities
- * (null), a function, a bigint, a Map, a typed array. Properties that are undefined count as
- * absent; a toJSON() speaks for its object, and what it says is judged likewise.
+ * Returns a copy of `value` as JSON stores it, after toJSON() and without undefined properties.
+ * Throws DS_ARGUMENT if it is not an object, and for the first nested value that JSON drops or
+ * changes: NaN and infinities (null), a function, a bigint, a Map, a typed array.
  */
 export function jsonObject(place: string, value: unknown, example: string): JsonObject {
   const kept = keptOf(place, '', value, []);
@@ -25,7 +24,7 @@ export function jsonObject(place: string, value: unknown, example: string): Json
   });
 }
 
-/** `outer`: the objects that `value`, the property `name` of the last of them, lies in. */
+/** `outer`: the objects that contain `value`, the property `name` of the last one. */
 function keptOf(
   place: string,
   name: string,
@@ -40,8 +39,8 @@ function keptOf(
   if (typeof value !== 'object') throw refused(place, `a ${typeof value}`);
   if (outer.includes(value)) throw refused(place, 'an object that contains itself');
   if (outer.length === MOST_LEVELS) {
-    const expected = `an object in at most ${MOST_LEVELS} levels of others`;
-    throw refused(place, 'one that lies deeper', '', expected);
+    const expected = `at most ${MOST_LEVELS} levels of nested objects`;
+    throw refused(place, 'a deeper object', '', expected);
   }
   const within = [...outer, value];
   const { toJSON } = value as Partial<Speaker>;
@@ -49,7 +48,7 @@ function keptOf(
   if (Array.isArray(value)) {
     return Array.from(value, (item, i) => {
       const kept = keptOf(`${place}[${i}]`, `${i}`, item, within);
-      if (kept === undefined) throw refused(`${place}[${i}]`, 'a toJSON() that gives nothing');
+      if (kept === undefined) throw refused(`${place}[${i}]`, 'a toJSON() that returns undefined');
       return kept;
     });
   }
@@ -70,7 +69,7 @@ interface Speaker {
   within: readonly object[];
 }
 
-/** What a toJSON() gives for its object; undefined where that is nothing. */
+/** Returns the checked result of toJSON(), or undefined. */
 function saidBy(
   place: string,
   name: string,
@@ -81,7 +80,7 @@ function saidBy(
   }
   const said: unknown = toJSON.call(value, name);
   if (said === undefined) return undefined;
-  // Of an object that speaks for itself, its properties.
+  // toJSON() returned its own object: check the properties.
   return keptOf(place, name, said === value ? { ...value, toJSON: undefined } : said, within);
 }
 
@@ -89,7 +88,7 @@ function refused(
   place: string,
   got: string,
   hint = '',
-  expected = 'a value that JSON keeps',
+  expected = 'a value that JSON can store',
 ): DsError {
   const op = place.length > SHOWN ? `${place.slice(0, SHOWN)}...` : place;
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });

@@ -1,5 +1,4 @@
-// What of an engine goes into a checkpoint as tensors: which rank saves which part, and under which
-// name.
+// The tensors of an engine in a checkpoint: names, and the parts that each rank saves.
 import { isRemote, type Remote, type Shard, type TensorInfo } from '../../checkpoint/index.js';
 import type { Parameter } from '../../nn/parameter.js';
 import {
@@ -20,13 +19,13 @@ import type { Partition, WeightPart } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
 import { partOfRemote, remoteState, remoteWeights } from './remote-state.js';
 
-/** "<name>.fp32" for the master weights, "<name>.<state>" otherwise. */
+/** Returns "<name>.fp32" for master weights, "<name>.<state>" otherwise. */
 export const stateKey = (name: string, state: string): string =>
   `${name}.${state === 'master' ? 'fp32' : state}`;
 
 /**
- * What a checkpoint keeps of a parameter, by name: its master weights and what the optimizer
- * declares.
+ * The saved state of a parameter by name: its master weights and the declared state of the
+ * optimizer.
  */
 export function keptState({ parts }: EngineCore, { group, shape }: Slot): DeclaredState {
   return {
@@ -36,8 +35,8 @@ export function keptState({ parts }: EngineCore, { group, shape }: Slot): Declar
 }
 
 /**
- * What of a state a part of its parameter has, as elements of a tensor, whose shape is that of
- * `region`.
+ * The part of a state that belongs to a piece of its parameter: elements of a tensor in the shape
+ * of `region`.
  */
 export function statePart(
   state: StateTensor,
@@ -48,7 +47,7 @@ export function statePart(
   return { region: wholeRegion(state.shape), ...part };
 }
 
-/** The pieces of which this rank has the state. */
+/** The pieces of this rank's optimizer state. */
 export function* heldPieces(engine: EngineCore): Generator<{ partition: Partition; piece: Piece }> {
   for (const partition of engine.parts.stage.partitions) {
     for (const piece of partition.pieces) yield { partition, piece };
@@ -56,8 +55,8 @@ export function* heldPieces(engine: EngineCore): Generator<{ partition: Partitio
 }
 
 /**
- * Those of them that no other rank saves: stage 0 has everything everywhere, and each data rank
- * saves its share.
+ * The pieces that this rank saves. At stage 0 every rank holds all state, and each data rank saves
+ * its share.
  */
 function* savedOf<Part extends WeightPart>(
   engine: EngineCore,
@@ -87,7 +86,7 @@ function clipPiece(piece: Piece, window: Range): Piece | null {
 const saves = ({ parts: { ranks } }: EngineCore, parameter: Parameter): boolean =>
   !ranks.isCopy && ranks.answersFor(parameter);
 
-/** Elements of a tensor's box from number `from` on, as a tensor that the caller releases. */
+/** Elements of a tensor's box from element `from` on. The caller releases the tensor. */
 export interface BoxedPart {
   box: Box;
   from: number;
@@ -95,8 +94,8 @@ export interface BoxedPart {
 }
 
 /**
- * `tensor`, elements from number `from` of what this rank holds, by the boxes in which they lie.
- * Takes it over.
+ * Divides `tensor`, elements of this rank's part from element `from` on, by box. Takes ownership of
+ * it.
  */
 export function boxedParts(region: Region, from: number, tensor: Tensor): BoxedPart[] {
   const parts = boxedRanges(region, from, tensor.numel).map(({ range, ...place }) => {
@@ -108,8 +107,8 @@ export function boxedParts(region: Region, from: number, tensor: Tensor): BoxedP
 }
 
 /**
- * `count` elements from number `from` of what this rank holds, by box, and where among them each
- * part lies.
+ * Divides `count` elements of this rank's part from element `from` on, by box. `range` is the place
+ * of a part within them.
  */
 function boxedRanges({ whole, boxes }: Region, from: number, count: number) {
   if (numel(whole) === 0) {
@@ -130,15 +129,15 @@ function shardsOf(name: string, region: Region, from: number, values: Tensor | R
   });
 }
 
-/** Master weights and state; the caller releases the tensors. */
+/** Returns master weights and state. The caller releases the tensors. */
 export function optimizerShards(engine: EngineCore): Shard[] {
   const shards: Shard[] = [];
   for (const { part, piece } of savedOf(engine, engine.parts.stage.partitions)) {
     const { slot } = piece;
     for (const [name, state] of Object.entries(keptState(engine, slot))) {
       const { region, from, numel: count } = statePart(state, piece);
-      // Of a state that every rank has which has a part of the parameter, the one with its start
-      // saves all.
+      // Every rank with a part of the parameter holds all of such a state. The rank with the first
+      // element saves it.
       if (count === 0 || (state.per === null && piece.from > 0)) continue;
       const values = stateValues(engine, part, piece, { name, state, numel: count });
       shards.push(...shardsOf(stateKey(slot.name, name), region, from, values));
@@ -147,9 +146,7 @@ export function optimizerShards(engine: EngineCore): Shard[] {
   return shards;
 }
 
-/**
- * A piece's part of the state called `name`, `numel` elements of it: as it is in memory, or remote.
- */
+/** Returns `numel` elements of the state `name` of a piece, in memory or remote. */
 function stateValues(
   { parts: { state: kept } }: EngineCore,
   partition: Partition,
@@ -163,10 +160,10 @@ function stateValues(
   return lent.tensor;
 }
 
-/** Which parameters and buffers are saved, by name. */
+/** Selects the parameters and buffers to save, by name. */
 export type Wanted = (name: string) => boolean;
 
-/** All of them, or all but those that are not trained. */
+/** Selects all tensors, or all except frozen parameters. */
 export function wantedOf({ module, parts }: EngineCore, withFrozen: boolean): Wanted {
   if (withFrozen) return () => true;
   const { partitions } = parts.stage;
@@ -178,7 +175,7 @@ export function wantedOf({ module, parts }: EngineCore, withFrozen: boolean): Wa
 const nameOf = ({ name }: Slot): string => name;
 const nameOfEntry = ([name]: readonly [string, unknown]): string => name;
 
-/** This rank's parts of the weights in units; the caller releases the tensors. */
+/** Returns this rank's parts of the weights in units. The caller releases the tensors. */
 export function weightShards(engine: EngineCore, wanted: Wanted): Shard[] {
   const { partitions, frozen } = engine.parts.stage;
   return [...savedOf(engine, [...partitions, ...frozen])].flatMap(({ part, piece }) => {
@@ -190,20 +187,20 @@ export function weightShards(engine: EngineCore, wanted: Wanted): Shard[] {
 }
 
 /**
- * Buffers, and frozen parameters that are in no unit, which every rank has; the tensors themselves,
- * held once more.
+ * Returns buffers and frozen parameters in no unit, which every rank holds. Their reference counts
+ * are incremented.
  */
 export function wholeTensors(engine: EngineCore, wanted: Wanted): Shard[] {
   const inUnits = new Set(unitSlotsOf(engine).map(nameOf));
   return wholeShards(engine, (name) => wanted(name) && !inUnits.has(name));
 }
 
-/** Every weight and buffer as a whole. */
+/** Returns every weight and buffer as a whole tensor. */
 export function wholeModel(engine: EngineCore, wanted: Wanted): Shard[] {
   return wholeShards(engine, wanted);
 }
 
-/** What this rank saves of the parameters and buffers that are `wanted`. */
+/** Returns the `wanted` parameters and buffers that this rank saves. */
 function wholeShards(engine: EngineCore, wanted: Wanted): Shard[] {
   const { module, parts } = engine;
   const isElsewhere = (tensor: Tensor): boolean => parts.plan?.pipeline.isCopy(tensor) ?? false;
@@ -223,18 +220,21 @@ function wholeShards(engine: EngineCore, wanted: Wanted): Shard[] {
   ];
 }
 
-/** Every trained parameter. */
+/** Returns every trained parameter. */
 export function slotsOf(engine: EngineCore): Slot[] {
   return engine.parts.stage.partitions.flatMap(({ unit }) => unit.layout.slots);
 }
 
-/** Every parameter in a unit, trained or frozen. */
+/** Returns every parameter in a unit, trained or frozen. */
 export function unitSlotsOf({ parts }: EngineCore): Slot[] {
   const { partitions, frozen } = parts.stage;
   return [...partitions, ...frozen].flatMap(({ unit }) => unit.layout.slots);
 }
 
-/** Every tensor that is `wanted` and of which this rank has a part, as a whole, by name. */
+/**
+ * Returns the whole shape and dtype of every `wanted` tensor of which this rank holds a part, by
+ * name.
+ */
 export function catalogOf(
   engine: EngineCore,
   wanted: Wanted,

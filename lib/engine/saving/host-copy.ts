@@ -1,5 +1,5 @@
-// A copy of a checkpoint's tensors in pinned host memory, so that training can go on while they are
-// written.
+// Copies the tensors of a checkpoint to pinned host memory, so that training can continue during
+// the write.
 import {
   isRemote,
   type LocalShard,
@@ -13,12 +13,12 @@ import { dtypeSize } from '../../runtime/dtype.js';
 import { Event } from '../../runtime/stream.js';
 import { held, Tensor } from '../../tensor/index.js';
 
-/** Elements of every dtype fit. */
+/** Aligns elements of every dtype. */
 const ALIGNMENT = 64;
 
 const alignUp = (bytes: number): number => Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
 
-/** Owns one block of pinned memory, as large as what it copies. */
+/** Owns one block of pinned memory, which grows as needed. */
 export class HostCopy {
   private memory: Buffer | null = null;
   private readonly copied: Event;
@@ -28,10 +28,10 @@ export class HostCopy {
   }
 
   /**
-   * Enqueues copies of the shards' values on the compute stream; the shards returned are the
-   * copies, to be released by the caller, complete after wait(). Device memory may change in the
-   * order of that stream at once; host memory only after wait(). The memory of the last call is
-   * used again where it is large enough.
+   * Enqueues copies of the shards on the compute stream and returns the copies, which are complete
+   * after wait(). The caller releases them. Later work on this stream may overwrite device memory
+   * at once; host memory must stay unchanged until wait(). The memory of the last call is reused if
+   * it is large enough.
    */
   take(shards: readonly Shard[]): LocalShard[] {
     const offsets: number[] = [];
@@ -56,7 +56,7 @@ export class HostCopy {
     return copies;
   }
 
-  /** Copies a tensor to byte `to`; remote values have come when it returns. */
+  /** Copies a tensor to byte offset `to`. For remote values, the copy is complete on return. */
   private fill(memory: Buffer, to: number, values: Tensor | Remote): void {
     const { compute } = this.device;
     const size = dtypeSize(values.dtype);
@@ -76,7 +76,6 @@ export class HostCopy {
     }
   }
 
-  /** Blocks until the copies are complete. */
   wait(): void {
     this.copied.synchronize();
   }

@@ -1,5 +1,5 @@
-// An engine's state that is no tensor: it follows a checkpoint as one, or goes back to where it
-// was.
+// The state of an engine without tensors: loads it from a checkpoint, or restores the previous
+// values.
 import type { JsonObject } from '../../../types/json.js';
 import { Fields } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
@@ -10,26 +10,26 @@ import type { EngineCore } from '../engine-parts.js';
 import { slotsOf } from './engine-shards.js';
 import type { SavedState } from './saved-state.js';
 
-/** What of a checkpoint is wanted. */
+/** The parts of a checkpoint to load. */
 export interface Wanted {
   /** Hyperparameters and loss scale. */
   optimizer: boolean;
   schedules: boolean;
   companions: boolean;
-  /** Counters and the generator. */
+  /** Counters and the random generator. */
   counters: boolean;
 }
 
-/** Seeds of ranks that were not there when the checkpoint was saved lie this far apart. */
+/** Added to the saved seeds for ranks that did not exist at the save. */
 const SEED_STRIDE = 1_000_003;
 
-/** Hyperparameters that no optimizer takes below 0. */
+/** Hyperparameters that must not be negative. */
 const NOT_NEGATIVE: readonly string[] = ['lr', 'weightDecay', 'eps', 'momentum', 'lrDecay'];
 
 export class HostState {
   private readonly before: () => void;
 
-  /** As it is now. */
+  /** Stores the present state for back(). */
   constructor(private readonly engine: EngineCore) {
     const { parts, progress, companions } = engine;
     const groups = parts.optimizer.groups.map((group) => ({ ...hyperparameters(group) }));
@@ -51,8 +51,8 @@ export class HostState {
   }
 
   /**
-   * Takes over what is wanted. Throws DS_CHECKPOINT, naming the field of the manifest, for what is
-   * of another kind than this engine's, or out of range; go back() then.
+   * Loads the wanted state. Throws DS_CHECKPOINT with the manifest's field if a value has another
+   * type than the engine's, or is out of range. The caller then calls back().
    */
   follow(saved: SavedState, wanted: Wanted): void {
     const { parts } = this.engine;
@@ -77,7 +77,7 @@ export class HostState {
     this.before();
   }
 
-  /** Hyperparameters of one group; those that the checkpoint has not got stay. */
+  /** Loads the hyperparameters of one group. Hyperparameters that the checkpoint lacks stay. */
   private followGroup(index: number, saved: JsonObject, place: string): void {
     const { optimizer } = this.engine.parts;
     const group = optimizer.groups[index] as ParamGroup;
@@ -95,13 +95,13 @@ export class HostState {
       Object.assign(group, { [name]: value });
     }
     if (states() === before) return;
-    const expected = `settings that keep ${before || 'no state'} per parameter`;
-    throw reader.refusal(`state.groups[${index}]`, expected, states() || 'none of it');
+    const expected = `settings with the state ${before || '(none)'} per parameter`;
+    throw reader.refusal(`state.groups[${index}]`, expected, states() || '(none)');
   }
 
   /**
-   * Adam's time is that of the moments, a schedule's is its own: either may start afresh without
-   * the other.
+   * Adam's step counts the moments; a schedule has its own start. Either can restart without the
+   * other.
    */
   private followProgress({ shared }: SavedState, { optimizer, schedules }: Wanted): void {
     const { progress } = this.engine;
@@ -112,9 +112,9 @@ export class HostState {
   }
 
   /**
-   * The generator of this data rank, and its companions. Where there were fewer ranks and each had
-   * a generator of its own, so have the new ones; else all have the same. Companions have the same
-   * position on every rank.
+   * Loads the random generator and companions of this data rank. With more ranks than at the save,
+   * the new ranks get their own seeds if the saved ranks had different seeds. Companions have the
+   * same position on every rank.
    */
   private followRank(saved: SavedState, { counters, companions }: Wanted): void {
     const { rank, size } = this.engine.parts.ranks.data;
@@ -137,7 +137,10 @@ export class HostState {
   }
 }
 
-/** Throws DS_CHECKPOINT unless `value` is what `own` is, and within what every optimizer takes. */
+/**
+ * Throws DS_CHECKPOINT unless `value` has the type of `own`, and is in the range of every
+ * optimizer.
+ */
 function requireAlike(
   reader: Fields,
   field: string,
@@ -160,7 +163,7 @@ function requireAlike(
   }
 }
 
-/** What `body` throws, as DS_CHECKPOINT of the manifest's field. */
+/** Converts an error of `body` to DS_CHECKPOINT with the manifest's field. */
 function inPlace({ place }: SavedState, field: string, body: () => void): void {
   try {
     body();
@@ -170,7 +173,7 @@ function inPlace({ place }: SavedState, field: string, body: () => void): void {
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: isOurs ? `${place}: ${field}: ${op}` : `${place}: ${field}`,
-      expected: isOurs ? String(expected) : 'a state that is taken',
+      expected: isOurs ? String(expected) : 'a valid state',
       got: isOurs ? String(got) : String(cause),
       hint,
       cause,

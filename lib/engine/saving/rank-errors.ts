@@ -1,4 +1,4 @@
-// What ranks have rounded away of what they exchange (1-bit optimizers), in checkpoints.
+// Compression errors of 1-bit optimizers in checkpoints; each rank has its own.
 import type { Checkpoint, Shard, TensorInfo } from '../../checkpoint/index.js';
 import { canExchange } from '../../optim/exchange.js';
 import type { Box } from '../../runtime/box.js';
@@ -11,14 +11,13 @@ import { boxedParts, slotsOf, stateKey } from './engine-shards.js';
 
 const NAMES: readonly string[] = ['worker_error', 'server_error'];
 
-/** Whether a state of this name belongs to ranks, and not to the optimizer of a parameter. */
+/** Whether a state of this name belongs to a rank, not to the optimizer of a parameter. */
 export const isRankError = (name: string): boolean => NAMES.includes(name);
 
-/** Row `rank` of a tensor [ranks, elements]. */
 const rowOf = (rank: number, { numel }: Slot): Box => ({ offset: [rank, 0], shape: [1, numel] });
 
 /**
- * All ranks' errors, by name: "worker_error" [ranks, elements], "server_error" in the parameter's
+ * Errors of all ranks by name: "worker_error" [ranks, elements], "server_error" in the parameter's
  * shape.
  */
 export function errorCatalog(engine: EngineCore): Map<string, TensorInfo> {
@@ -34,7 +33,7 @@ export function errorCatalog(engine: EngineCore): Map<string, TensorInfo> {
   return found;
 }
 
-/** This rank's errors; the caller releases the tensors. */
+/** Returns this rank's errors. The caller releases the tensors. */
 export function errorShards({ parts }: EngineCore): Shard[] {
   const { data, isCopy } = parts.ranks;
   return parts.state.rankErrors().flatMap((error): Shard[] => {
@@ -56,9 +55,9 @@ export function errorShards({ parts }: EngineCore): Shard[] {
 }
 
 /**
- * Reads this rank's errors; those that are not there, or not `wanted`, become zero. Of another
- * number of ranks each takes the mean of theirs: what errors add to the next average stays the
- * same.
+ * Reads this rank's errors. Errors that are missing or not `wanted` become zero. If the number of
+ * ranks changed, each rank gets the mean of the saved errors, so their sum in the next average
+ * stays the same.
  */
 export async function readErrors(
   engine: EngineCore,

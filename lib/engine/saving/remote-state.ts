@@ -1,5 +1,4 @@
-// State and weights on a disk as the values of shards: parts of them come to memory when they are
-// written or read.
+// Reads state and weights on a disk in parts, when a checkpoint is written or read.
 import { type Borrowed, partsOf, type Remote } from '../../checkpoint/index.js';
 import type { StateTensor } from '../../optim/declared-state.js';
 import { dtypeSize } from '../../runtime/dtype.js';
@@ -8,7 +7,7 @@ import type { LentState } from '../../zero/home/lent-state.js';
 import type { Piece, Range } from '../../zero/layout.js';
 import type { WeightPart } from '../../zero/partition.js';
 
-/** A part of a piece, from element `offset` of it on. */
+/** Returns the part of a piece that starts at its element `offset`. */
 const within = ({ slot, from, offset }: Piece, range: Range): Piece => ({
   slot,
   from: from + range.offset,
@@ -17,8 +16,8 @@ const within = ({ slot, from, offset }: Piece, range: Range): Piece => ({
 });
 
 /**
- * A piece's part of a state that `lend` gives of any piece, `numel` elements. What is not of single
- * elements comes as a whole, which is little.
+ * Returns `numel` elements of a piece's state as remote values; `lend` reads a piece. A state that
+ * is not per element is small and is read whole.
  */
 export function remoteState(
   lend: (piece: Piece) => LentState,
@@ -33,14 +32,14 @@ export function remoteState(
   return { dtype, numel, bytes, grain: per === 1 ? 1 : Math.max(1, numel), borrow };
 }
 
-/** The weights of a piece; null where they are in memory. */
+/** Returns the weights of a piece, or null if they are in memory. */
 export function remoteWeights({ place, unit }: WeightPart, piece: Piece): Remote | null {
   if (place.memory) return null;
   const { dtype } = unit;
   return remoteState((part) => place.lend(part), piece, { per: 1, dtype, numel: piece.numel });
 }
 
-/** A range of a remote shard. */
+/** Returns a range of a remote shard. */
 export function partOfRemote(whole: Remote, { offset, numel }: Range): Remote {
   const { dtype, grain } = whole;
   return {
@@ -52,10 +51,7 @@ export function partOfRemote(whole: Remote, { offset, numel }: Range): Remote {
   };
 }
 
-/**
- * The pieces, one after the other, in which a piece of state on a disk is read: each takes little
- * memory.
- */
+/** Divides a piece of state on a disk, so that each read needs little memory. */
 export function* inParts(piece: Piece, { per, dtype }: StateTensor): Generator<Piece> {
   if (per !== 1 || piece.numel === 0) return yield piece;
   const { numel } = piece;

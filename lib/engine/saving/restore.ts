@@ -1,4 +1,4 @@
-// Restoring an engine from a checkpoint that any number of ranks has saved at any stage.
+// Restores an engine from a checkpoint of any number of ranks at any stage.
 import type { JsonObject } from '../../../types/json.js';
 import {
   Checkpoint,
@@ -39,43 +39,42 @@ import {
 } from './same-model.js';
 import { readSavedState } from './saved-state.js';
 
-/** What engine.loadCheckpoint() takes from a checkpoint, the same on every rank. */
+/** Options of engine.loadCheckpoint(). Must be equal on every rank. */
 export interface LoadOptions {
-  /** Default: what `latest` names. */
+  /** Folder name of the checkpoint. Default: the content of `latest`. */
   tag?: string;
   /**
-   * False: parameters and buffers that the checkpoint lacks stay as they are, and what the model
-   * lacks is ignored. Default true.
+   * False: parameters and buffers that the checkpoint lacks keep their values, and extra ones in it
+   * are ignored. Default: true.
    */
   loadModuleStrict?: boolean;
-  /** False: moments, hyperparameters and the loss scale start afresh. Default true. */
+  /** False: moments, hyperparameters and the loss scale restart. Default: true. */
   loadOptimizerStates?: boolean;
-  /** False: learning-rate schedules start afresh. Default true. */
+  /** False: learning-rate schedules restart. Default: true. */
   loadLrSchedulerStates?: boolean;
-  /** Weights and buffers alone: everything else stays as it is. Default false. */
+  /** True: load only weights and buffers. Default: false. */
   loadModuleOnly?: boolean;
   /**
-   * False leaves the engine's companions, such as the train loader, where they are. Default: as
-   * loadOptimizerStates.
+   * False: the companions of the engine, such as the train loader, keep their position. Default:
+   * the value of loadOptimizerStates.
    */
   loadCompanions?: boolean;
 }
 
-/** What engine.loadCheckpoint() has loaded. */
+/** Result of engine.loadCheckpoint(). */
 export interface LoadedCheckpoint {
-  /** The folder of the tag. */
   path: string;
-  /** The name of that folder. */
+  /** Name of the folder. */
   tag: string;
-  /** What saveCheckpoint() was given; {} where it was given nothing. */
+  /** The clientState of saveCheckpoint(). Default: {}. */
   clientState: JsonObject;
 }
 
 /**
- * Restores an engine built from the same model, on all ranks or on none. Throws DS_CHECKPOINT when
- * the checkpoint is missing, damaged, of another model, optimizer or schedule, naming file and
- * tensor or field: the engine is then unchanged. Gradients since the last step are dropped: they
- * are of another run. A failure to read what was verified (DS_IO) leaves it undefined: load again.
+ * Restores an engine of the same model, on all ranks or on none. Drops gradients since the last
+ * step, because they belong to another run. Throws DS_CHECKPOINT with file and tensor or field if
+ * the checkpoint is missing or damaged, or if its model, optimizer or schedule differs. The engine
+ * is then unchanged. After DS_IO on a verified file the engine is undefined: load again.
  */
 export async function restoreEngine(
   engine: EngineCore,
@@ -122,8 +121,8 @@ export async function restoreEngine(
 }
 
 /**
- * Compares the checkpoint with the engine, and takes over all that is no tensor: on every rank, or
- * nothing on any. Returns the client state.
+ * Compares the checkpoint with the engine and loads the state without tensors, on every rank or on
+ * none. Returns the client state.
  */
 async function follow(
   engine: EngineCore,
@@ -181,7 +180,7 @@ async function readPieces(
   }
 }
 
-/** Reads what was lent, which is a part of `region` from element `first` on. */
+/** Reads into lent memory: a part of `region` from element `first` on. */
 async function readLent(
   checkpoint: Checkpoint,
   from: [Section, string],
@@ -211,7 +210,7 @@ async function readParts(
   }
 }
 
-/** This rank's parts of frozen parameters that are sharded. */
+/** Reads this rank's parts of sharded frozen parameters. */
 async function readFrozenPieces(engine: EngineCore, checkpoint: Checkpoint): Promise<void> {
   for (const { pieces, place, unit } of engine.parts.stage.frozen) {
     for (const piece of pieces) {
@@ -227,7 +226,7 @@ async function readFrozenPieces(engine: EngineCore, checkpoint: Checkpoint): Pro
 }
 
 /**
- * Where a frozen parameter of `dtype` is read from: the master weights, where they have more of it.
+ * Returns the source of a frozen parameter of `dtype`: the master weights if they are more precise.
  */
 function frozenSource(checkpoint: Checkpoint, name: string, dtype: DType): [Section, string] {
   const master = stateKey(name, 'master');
@@ -236,7 +235,7 @@ function frozenSource(checkpoint: Checkpoint, name: string, dtype: DType): [Sect
   return exact ? ['optimizer', master] : ['model', name];
 }
 
-/** Buffers, and frozen parameters in no unit: every rank has all of each. */
+/** Reads buffers and frozen parameters in no unit. Every rank reads them whole. */
 async function readWhole(engine: EngineCore, checkpoint: Checkpoint): Promise<void> {
   const inUnits = new Set(unitSlotsOf(engine).map(({ name }) => name));
   for (const [name, parameter] of engine.module.namedParameters()) {
@@ -253,7 +252,7 @@ async function readWhole(engine: EngineCore, checkpoint: Checkpoint): Promise<vo
   }
 }
 
-/** Reads a part of a tensor whatever its precision. */
+/** Reads a part of a tensor and converts its dtype. */
 async function readConverted(
   checkpoint: Checkpoint,
   section: Section,

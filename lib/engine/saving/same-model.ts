@@ -1,5 +1,4 @@
-// Whether a checkpoint is of an engine's model, optimizer and groups: names, shapes, and what is
-// kept of each parameter.
+// Compares a checkpoint with the model, optimizer and groups of an engine.
 import type { Checkpoint } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { hintForNames, OTHER_MODEL } from '../../nn/name-mismatch.js';
@@ -11,7 +10,7 @@ import { keptState, slotsOf, stateKey } from './engine-shards.js';
 import { isRankError } from './rank-errors.js';
 import type { SavedState } from './saved-state.js';
 
-/** Loads what there is. */
+/** The option that loads only matching tensors. */
 const LENIENT = '{ loadModuleStrict: false }';
 
 type Outline = Pick<Tensor, 'dtype' | 'shape'>;
@@ -20,7 +19,7 @@ type Outline = Pick<Tensor, 'dtype' | 'shape'>;
 export const isPresent = (checkpoint: Checkpoint, name: string): boolean =>
   checkpoint.tensors('model').has(name);
 
-/** This rank's tensors as a whole. */
+/** Outlines of this rank's tensors, with whole shapes. */
 function* wholeTensors({ module }: EngineCore): Generator<[name: string, Outline]> {
   for (const [name, one] of module.namedParameters()) {
     yield [name, { dtype: one.dtype, shape: one.region.whole }];
@@ -28,15 +27,15 @@ function* wholeTensors({ module }: EngineCore): Generator<[name: string, Outline
   yield* module.namedBuffers();
 }
 
-/** What the checkpoint has and this rank has not. */
+/** Returns names in the checkpoint that this rank lacks. */
 export function unknownNames(engine: EngineCore, checkpoint: Checkpoint): string[] {
   const known = new Set(Array.from(wholeTensors(engine), ([name]) => name));
   return [...checkpoint.tensors('model').keys()].filter((name) => !known.has(name));
 }
 
 /**
- * Throws DS_CHECKPOINT where no rank has a tensor of the checkpoint. `unknown`: what each rank has
- * not.
+ * Throws DS_CHECKPOINT if the checkpoint has a tensor that no rank has. `unknown`: the names that
+ * each rank lacks.
  */
 export function requireKnown(checkpoint: Checkpoint, unknown: readonly string[][]): void {
   const [first = [], ...others] = unknown;
@@ -47,13 +46,10 @@ export function requireKnown(checkpoint: Checkpoint, unknown: readonly string[][
   if (left.length === 0) return;
   const got = `${left.length} more, "${left[0]}" among them`;
   const hint = hintForNames({ missing: [], unexpected: left }, LENIENT);
-  throw otherModel(checkpoint.path, 'the tensors of this model alone', got, hint);
+  throw otherModel(checkpoint.path, 'only tensors of this model', got, hint);
 }
 
-/**
- * What the checkpoint lacks because it was saved without what is not trained, and is not trained
- * here either.
- */
+/** Names of frozen parameters that a checkpoint without frozen parameters may lack. */
 function leftOut(engine: EngineCore, { state }: Checkpoint): ReadonlySet<string> {
   if (state.excludesFrozen !== true) return new Set();
   const trained = new Set(slotsOf(engine).map(({ name }) => name));
@@ -62,8 +58,8 @@ function leftOut(engine: EngineCore, { state }: Checkpoint): ReadonlySet<string>
 }
 
 /**
- * Without `strict`, what the checkpoint lacks is left alone; so is what it was saved without
- * (excludeFrozenParameters).
+ * Without `strict`, missing tensors are accepted. Frozen tensors that excludeFrozenParameters
+ * omitted are always accepted.
  */
 export function requireSameModel(
   engine: EngineCore,
@@ -90,10 +86,7 @@ export function requireSameModel(
   }
 }
 
-/**
- * Master weights and states have the shapes that the optimizer declares, in floating point or in
- * its dtype.
- */
+/** Requires the shapes that the optimizer declares. Dtypes may differ if both are floating. */
 export function requireSameShapes(engine: EngineCore, checkpoint: Checkpoint): void {
   const kept = new Map<string, Record<string, Outline>>();
   for (const slot of slotsOf(engine)) {
@@ -115,7 +108,7 @@ export function requireSameShapes(engine: EngineCore, checkpoint: Checkpoint): v
   }
 }
 
-/** Of one shape, and of one dtype or both floating. */
+/** Whether the shapes are equal, and the dtypes equal or both floating. */
 function isAlike(info: Outline, { dtype, shape }: Outline): boolean {
   const isSameKind = isFloating(dtype) ? isFloating(info.dtype) : info.dtype === dtype;
   return isSameKind && info.shape.join() === shape.join();
@@ -129,7 +122,7 @@ export function requireSameGroups({ parts }: EngineCore, { place, shared }: Save
     op: `${place}: state.groups`,
     expected: `${groups.length} parameter groups`,
     got: `${shared.groups.length}`,
-    hint: 'Use the groups that it was saved with; { loadOptimizerStates: false } starts the optimizer afresh.',
+    hint: 'Use the groups of the save, or restart the optimizer with { loadOptimizerStates: false }.',
   });
 }
 
@@ -156,9 +149,9 @@ export function requireSameOptimizer(
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: `${checkpoint.path}: ${slot.name}`,
-      expected: `${own.join(', ')}, which ${engine.optimizer.name} keeps`,
+      expected: `${own.join(', ')} (the state of ${engine.optimizer.name})`,
       got: found.length > 0 ? found.join(', ') : 'no optimizer state',
-      hint: `${from}, or had another name: { loadOptimizerStates: false } starts the optimizer afresh.`,
+      hint: `${from}, or had another name. { loadOptimizerStates: false } restarts the optimizer.`,
     });
   }
 }

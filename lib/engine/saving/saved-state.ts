@@ -1,4 +1,4 @@
-// What a manifest says of an engine beside its tensors, read with every field checked.
+// Reads and checks the engine state of a manifest, without tensors.
 import { join } from 'node:path';
 
 import type { JsonObject } from '../../../types/json.js';
@@ -6,7 +6,7 @@ import { type Checkpoint, Fields, MANIFEST } from '../../checkpoint/index.js';
 import type { RandomState } from '../../tensor/index.js';
 import type { Progress } from '../step/progress.js';
 
-/** What all ranks have in common. */
+/** State that all ranks share. */
 export interface SharedState {
   progress: Progress;
   scaler: JsonObject;
@@ -14,25 +14,25 @@ export interface SharedState {
   /** Hyperparameters by group. */
   groups: JsonObject[];
   clientState: JsonObject;
-  /** Null where there was no curriculum. */
+  /** Null without a curriculum. */
   curriculum: JsonObject | null;
 }
 
-/** What each rank has of its own. */
+/** State of one rank. */
 export interface RankState {
   random: RandomState;
   companions: Record<string, JsonObject>;
 }
 
 export interface SavedState {
-  /** The manifest, which errors name. */
+  /** Path of the manifest, for errors. */
   place: string;
   shared: SharedState;
   /** By data rank; at least one. */
   ranks: readonly RankState[];
 }
 
-/** Throws DS_CHECKPOINT naming the manifest and the field, what it should be and what it is. */
+/** Throws DS_CHECKPOINT with the manifest, the field, and the expected and present values. */
 export function readSavedState({ path, state, ranks }: Checkpoint): SavedState {
   const { curriculum = null } = state;
   const place = join(path, MANIFEST);

@@ -1,4 +1,4 @@
-// What a checkpoint of an engine holds: weights, master weights, optimizer state, counters and
+// The content of an engine checkpoint: weights, master weights, optimizer state, counters, random
 // generators.
 import type { JsonObject } from '../../../types/json.js';
 import type { CheckpointContent } from '../../checkpoint/index.js';
@@ -20,16 +20,16 @@ import { errorCatalog, errorShards } from './rank-errors.js';
 
 type Catalog = ReturnType<typeof catalogOf>;
 
-/** What of an engine is saved beside its tensors, and which of these are left out. */
+/** Settings of the saved content of an engine. */
 export interface ContentOptions {
   clientState: JsonObject;
-  /** Default false. */
+  /** Omit frozen parameters. Default: false. */
   excludeFrozenParameters?: boolean;
 }
 
 /**
- * This rank's part of the engine as it is now. The tensors are the engine's own: the caller
- * releases them.
+ * Returns this rank's part of the engine's present state. The engine owns the tensors; the caller
+ * releases its references.
  */
 export function contentOf(engine: EngineCore, options: ContentOptions): CheckpointContent {
   const { stage, ranks } = engine.parts;
@@ -47,9 +47,9 @@ export function contentOf(engine: EngineCore, options: ContentOptions): Checkpoi
     optimizer: [...optimizerShards(engine), ...errorShards(engine)],
     catalog: withErrors(engine, catalogOf(engine, wanted)),
     state: sharedState(engine, options),
-    // Ranks with tokens of the same samples draw from one generator.
+    // Ranks with tokens of the same samples share one random generator.
     rankState: (tokens?.rank ?? 0) === 0 ? rankState(engine) : null,
-    // Nobody else knows the tensors of adapters and of weights in 4 bits by our names.
+    // Other libraries do not know our tensor names of adapters and 4-bit weights.
     description: isPlain(engine.module) ? engine.module.describe() : null,
   };
 }

@@ -1,9 +1,9 @@
-// Lets a rank that waits in a save or a load fail the collectives of the ranks that do not come.
+// Makes collectives fail on ranks that do not join a save or a load of this rank.
 import type { CheckpointWorld } from '../../checkpoint/index.js';
 import type { ProcessGroup } from '../../comm/index.js';
 import { StoreWorld } from './store-world.js';
 
-/** Ranks of `groups` fail in their next collective there: see StoreWorld.standBy(). */
+/** Makes the next collectives of this rank in `groups` fail: see StoreWorld.standBy(). */
 export function standBy(world: CheckpointWorld, groups: () => readonly ProcessGroup[]): void {
   if (!(world instanceof StoreWorld)) return;
   world.standBy((text) => {

@@ -1,34 +1,33 @@
-// Who uses an engine's state while it waits for a disk: a save, an export, or a load. Nobody else
-// changes it meanwhile.
+// Prevents changes to an engine's state during an asynchronous save, export or load.
 import { DsError } from '../../errors.js';
 
 interface Use {
   op: string;
-  /** Whether it writes the state, as a load does, or reads it. */
+  /** True for a load, which replaces the state. */
   changes: boolean;
 }
 
 export class StateUse {
   private readonly uses = new Set<Use>();
 
-  /** Runs `body`, which reads the state. Throws DS_AUTOGRAD while it is loaded. */
+  /** Runs `body`, which reads the state. Throws DS_AUTOGRAD during a load. */
   async reading<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     this.requireLoaded(op);
     return this.using({ op, changes: false }, body);
   }
 
-  /** Runs `body`, which replaces the state. Throws DS_AUTOGRAD while it is saved or loaded. */
+  /** Runs `body`, which replaces the state. Throws DS_AUTOGRAD during a save or load. */
   async changing<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     this.requireIdle(op);
     return this.using({ op, changes: true }, body);
   }
 
-  /** Throws DS_AUTOGRAD while the state is saved or loaded: `op` would change it. */
+  /** Throws DS_AUTOGRAD during a save or load, because `op` would change the state. */
   requireIdle(op: string): void {
     for (const use of this.uses) throw notAwaited(op, use);
   }
 
-  /** Throws DS_AUTOGRAD while the state is loaded: `op` would read some of each. */
+  /** Throws DS_AUTOGRAD during a load, because `op` would read a mixture of old and new state. */
   requireLoaded(op: string): void {
     for (const use of this.uses) if (use.changes) throw notAwaited(op, use);
   }
@@ -47,11 +46,11 @@ function notAwaited(op: string, { op: under, changes }: Use): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
     op,
-    expected: `${under}() to have ended`,
-    got: `a call while it ${changes ? 'replaces' : 'writes'} the state of the engine`,
+    expected: `a call after the end of ${under}()`,
+    got: `a call while ${under}() ${changes ? 'replaces' : 'writes'} the engine state`,
     hint:
       under === 'saveCheckpoint'
-        ? 'Await saveCheckpoint(); with { asynchronous: true } training goes on beside it.'
+        ? 'Await saveCheckpoint(). With { asynchronous: true }, training continues during the write.'
         : `Await ${under}().`,
   });
 }

@@ -1,10 +1,10 @@
-// What a checkpoint can carry along: objects that turn their state into JSON and back.
+// Stateful: an object with JSON state that checkpoints store.
 import type { JsonObject } from '../../../types/json.js';
 
 /** A companion of the engine, such as the loader of its training data. */
 export interface Stateful {
-  /** What a checkpoint is to keep. */
+  /** Returns the state to save. */
   stateDict(): JsonObject;
-  /** Throws DS_CHECKPOINT when the state is not one of such an object. */
+  /** Throws DS_CHECKPOINT if the state belongs to another kind of object. */
   loadStateDict(state: JsonObject): void;
 }

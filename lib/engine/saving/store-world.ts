@@ -1,4 +1,4 @@
-// The ranks of a job as a checkpoint's world: they exchange JSON through the job's key-value store.
+// StoreWorld: the ranks of a job exchange JSON for checkpoints through the job's key-value store.
 import { setTimeout as pause } from 'node:timers/promises';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import {
@@ -10,83 +10,86 @@ import {
 import { DsError } from '../../errors.js';
 import type { Job } from '../../runtime/job.js';
 
-/** What is needed of a job's store. */
+/** The required methods of a job's store. */
 export interface TextStore {
   set(key: string, value: string): Promise<void>;
-  /** Waits for the key; rejects with DS_COMM, got "no such key", after `timeout` milliseconds. */
+  /** Waits for the key. Rejects with DS_COMM, got "no such key", after `timeout` milliseconds. */
   get(key: string, timeout: number): Promise<string>;
   delete(key: string): Promise<boolean>;
-  /** Adds to a number (absent: 0); resolves with the sum. Without it no rank stands in. */
+  /** Adds `step` to a number (initially 0); resolves with the sum. Without it no rank stands in. */
   add?(key: string, step: number): Promise<number>;
-  /** Lets another thread take part: see Job.offer. */
+  /** Lets another thread join: see Job.offer. */
   offer?(): number;
 }
 
-/** A place in a world, as plain data: what another thread needs to take it. */
+/** Plain data with which another thread joins the world. */
 export interface Seat extends Omit<StoreWorldOptions, 'check'> {
-  /** Of the job. */
+  /** The offer of the job's store. */
   offer: number;
 }
 
 export interface StoreWorldOptions {
   rank: number;
   size: number;
-  /** What sets these exchanges apart from others in the store; the same on every rank. */
+  /** Prefix of the keys of these exchanges; the same on every rank. */
   name: string;
-  /** Milliseconds until the other ranks must have come. */
+  /** Milliseconds within which the other ranks must arrive. */
   timeout: number;
-  /** Throws what made the job fail, once it has: then no rank is waited for any more. */
+  /** Throws the failure of the job, if it failed. Then no rank waits any longer. */
   check: () => void;
-  /** What to do where a rank does not come, or to another call. Default: that of checkpoints. */
+  /**
+   * Hint of the error if a rank is missing or makes another call. Default: the hint for
+   * checkpoints.
+   */
   hint?: string;
-  /** Where the first exchange takes place, if not here. */
+  /** Position of the first exchange. Default: the start of this world. */
   first?: Round;
 }
 
-/** A round of exchanges of a world. */
+/** One exchange of a world. */
 export interface Round {
-  /** Of the world. */
   name: string;
   number: number;
 }
 
-/** The store's limit on one value is 4 MiB of bytes. */
+/** The store's limit for one value is 4 MiB. */
 const CHUNK = 2 ** 20;
-/** Requests of one process wait for each other: none of them may wait for long. */
+/** Requests of one process run one after another, so each must be short. */
 const PATIENCE_MS = 50;
-/**
- * A store that breaks down is often the echo of a rank's death, of which the job learns by itself.
- */
+/** The death of a rank often breaks the store first. The job reports the death within this time. */
 const REASON_MS = 1000;
 
-/** The calls that begin with these exchanges, which every rank must make. */
+/** The first exchanges of calls that every rank must make. */
 const CALLS: ReadonlyMap<string, string> = new Map([
   [BEGIN_SAVE, 'saveCheckpoint()'],
   [BEGIN_LOAD, 'loadCheckpoint()'],
   [BEGIN_EXPORT, 'save16bitModel()'],
 ]);
-/** A rank that waits for others this long in a call stands in: see StoreWorld.standBy(). */
+/** A rank that waits this long in a call stands in: see StoreWorld.standBy(). */
 const STAND_IN_MS = 3000;
-/** In the number that counts a call's ranks, each that stands in counts as so many. */
+/** The arrival counter adds this for each rank that stands in, and 1 for each rank that arrives. */
 const STANDING = 2 ** 24;
 
-/** What ranks say in one round. */
+/** The message of a rank in one round. */
 interface Message extends JsonObject {
   label: string;
   value: JsonValue;
-  /** Of the last rank that came to a call: how many ranks had stood in by then; else null. */
+  /**
+   * Set on the last rank that arrives at a call: the number of ranks that stood in before. Else
+   * null.
+   */
   stood: number | null;
 }
 
 /**
- * Collectives need no part in this: a save that runs beside training disturbs no order of theirs.
- * Every rank makes the same exchanges in the same order.
+ * Exchanges use no collectives, so a background save does not disturb their order. Every rank makes
+ * the same exchanges in the same order.
  */
 export class StoreWorld implements CheckpointWorld {
   readonly rank: number;
   readonly size: number;
   private round = 0;
-  /** Keys of this rank that some rank may still have to read, by round. */
+  /** Keys of this rank that other ranks may still read, by round. */
   private readonly kept = new Map<number, string[]>();
   private standIn: ((text: string) => void) | null = null;
 
@@ -99,17 +102,18 @@ export class StoreWorld implements CheckpointWorld {
   }
 
   /**
-   * `standIn` puts an error in place of this rank's next collectives. A rank calls it with a text
-   * where others do not come to a call: ranks that wait in a collective then fail at once with
-   * DS_COMM. Where the others do come, every rank calls it, so all agree on their next collectives.
+   * `standIn` puts an error in place of this rank's next collectives. A rank calls it if others do
+   * not arrive at a call: ranks that wait in a collective then fail at once with DS_COMM. If the
+   * others do arrive, every rank calls it, so that all ranks agree on their next collectives.
    */
   standBy(standIn: (text: string) => void): void {
     this.standIn = standIn;
   }
 
   /**
-   * A world of the same ranks whose exchanges mix with no others but for the first, which is the
-   * next one of this world: a rank that makes it, and one that goes on here, learn of each other.
+   * Returns a world of the same ranks with separate exchanges. Its first exchange is also the next
+   * one of this world. So a rank that makes it, and a rank that continues here, detect the
+   * difference.
    */
   beside(): StoreWorld {
     const first = { name: this.options.name, number: this.round++ };
@@ -118,8 +122,8 @@ export class StoreWorld implements CheckpointWorld {
   }
 
   /**
-   * This world for another thread, which takes it once with at(). Null where the store is this
-   * thread's alone.
+   * Returns this world for another thread, which joins once with at(). Returns null if the store
+   * belongs to this thread only.
    */
   seat(): Seat | null {
     const { rank, size, name, timeout, hint, first } = this.options;
@@ -127,12 +131,12 @@ export class StoreWorld implements CheckpointWorld {
     return offer === undefined ? null : { offer, rank, size, name, timeout, hint, first };
   }
 
-  /** The world of a seat; `job` is the one that was offered. */
+  /** Returns the world of a seat; `job` is the offered job. */
   static at({ offer: _, ...seat }: Seat, job: Job): StoreWorld {
     return new StoreWorld(job, { ...seat, check: () => job.check() });
   }
 
-  /** This rank's part of the next exchange; those of the others are not waited for. */
+  /** Sends this rank's message of the next exchange without waiting for the others. */
   async announce(label: string, value: JsonValue): Promise<void> {
     await this.report(this.round++, { label, value, stood: null });
   }
@@ -148,7 +152,10 @@ export class StoreWorld implements CheckpointWorld {
     return said.map((one) => one?.value as JsonValue);
   }
 
-  /** What every rank says in this round, by rank; null where one did not come in time. */
+  /**
+   * Returns the message of every rank in this round, or null for a rank that did not arrive in
+   * time.
+   */
   private async meet(round: number, label: string, value: JsonValue): Promise<(Message | null)[]> {
     const isCall = CALLS.has(label);
     const own: Message = { label, value, stood: isCall ? await this.arrive(round) : null };
@@ -166,7 +173,7 @@ export class StoreWorld implements CheckpointWorld {
     return said;
   }
 
-  /** Counts this rank among those that have come to the call of `round`: see Message.stood. */
+  /** Counts this rank as arrived at the call of `round`: see Message.stood. */
   private async arrive(round: number): Promise<number | null> {
     const count = await this.store.add?.(this.arrivalKey(round), 1);
     if (count === undefined || count % STANDING !== this.size) return null;
@@ -174,7 +181,7 @@ export class StoreWorld implements CheckpointWorld {
     return Math.floor(count / STANDING);
   }
 
-  /** Stands in for this rank unless all have come. Resolves with whether it has. */
+  /** Stands in for this rank unless all ranks have arrived. Resolves with whether it did. */
   private async stand(round: number, label: string): Promise<boolean> {
     const { standIn } = this;
     if (!standIn || !this.store.add) return false;
@@ -189,7 +196,7 @@ export class StoreWorld implements CheckpointWorld {
     return true;
   }
 
-  /** Throws the job's failure where that is why the store does not answer, else `error`. */
+  /** Throws the failure of the job if it explains the error of the store, else `error`. */
   private async explain(error: unknown): Promise<never> {
     for (let waited = 0; waited < REASON_MS; waited += PATIENCE_MS) {
       this.options.check();
@@ -236,7 +243,10 @@ export class StoreWorld implements CheckpointWorld {
     }
   }
 
-  /** Whoever has come to a round has read all of those before it. */
+  /**
+   * Deletes keys of earlier rounds. All ranks have read them, because all have arrived at this
+   * round.
+   */
   private async forgetBefore(round: number): Promise<void> {
     for (const [number, keys] of this.kept) {
       if (number >= round) continue;
@@ -260,9 +270,8 @@ export class StoreWorld implements CheckpointWorld {
   }
 }
 
-/** How long a rank has waited for others in a round. */
+/** Measures how long a rank has waited for others in a round. */
 class Waiting {
-  /** This rank stands in. */
   hasStood = false;
   private readonly begin = Date.now();
   private hasTried = false;
@@ -283,14 +292,14 @@ class Waiting {
   }
 }
 
-/** What ranks in a collective learn of a rank that waits for them in a call. */
+/** The error for ranks in a collective while this rank waits for them in a call. */
 function textOf(label: string, rank: number, missing: readonly number[]): string {
   const call = CALLS.get(label) as string;
   const others = missing.length === 1 ? `rank ${missing[0]}` : `ranks ${missing.join(', ')}`;
   return `rank ${rank} waits in ${call} for ${others}: ${call} must be called on all ranks`;
 }
 
-/** ASCII only: a chunk then has as many bytes as characters, and no character lies in two. */
+/** Escapes to ASCII, so that a chunk has one byte per character. */
 function escaped(unit: string): string {
   return `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
 }
@@ -305,10 +314,10 @@ function absent(
     code: 'DS_COMM',
     op: label,
     expected: `every rank within ${timeout / 1000} s`,
-    got: `nothing from ${who}`,
+    got: `no message from ${who}`,
     hint:
       hint ??
-      'Every rank must call saveCheckpoint, loadCheckpoint and save16bitModel, not rank 0 alone.',
+      'Call saveCheckpoint, loadCheckpoint and save16bitModel on every rank, not only on rank 0.',
   });
 }
 
@@ -320,6 +329,6 @@ function elsewhere(label: string, rank: number, other: string, hint?: string): D
     got: `"${other}" on rank ${rank}`,
     hint:
       hint ??
-      'Every rank must save and load the same checkpoints in the same order. Where that rank failed first, its own output says why.',
+      'Every rank must save and load the same checkpoints in the same order. If that rank failed first, see its output.',
   });
 }
