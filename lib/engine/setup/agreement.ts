@@ -1,5 +1,4 @@
-// Whether the ranks of a job were given the same configuration, model and optimizer: compared
-// before they share anything.
+// Checks at the start that all ranks have the same configuration, model and optimizer.
 import { createHash } from 'node:crypto';
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Axis, Distributed, MeshShape } from '../../comm/index.js';
@@ -14,21 +13,17 @@ import { DATA, MODEL } from '../ranks.js';
 import { isCutOver, partsOf, requireComplete } from './cut-layers.js';
 import { type Exchange, setupWorldOf } from './setup-world.js';
 
-/** What an engine is about to be built from. */
+/** The inputs of an engine that ranks compare. */
 export type Given = Pick<Decisions, 'module' | 'config' | 'optimizer' | 'schedules'>;
 
-/** What ranks compare. */
 type Part = 'model' | 'parts' | 'config' | 'optimizer' | 'generator';
 
-/**
- * Each value as text by its place: two ranks agree when these are the same, in whatever order they
- * were written.
- */
+/** Values as text by key. Two ranks agree if these are equal, independent of their order. */
 type Description = Record<Part, Texts>;
 
 type Texts = Record<string, string>;
 
-/** Sections that one rank prints, writes or measures by: what it does there is its own business. */
+/** Sections for printing, logging and measuring. They may differ between ranks. */
 const OWN: ReadonlySet<string> = new Set<keyof ResolvedConfig>([
   ...(['notices', 'steps_per_print', 'wall_clock_breakdown', 'memory_breakdown'] as const),
   ...(['dump_state', 'log_level', 'timers', 'flops_profiler', 'comms_logger'] as const),
@@ -37,11 +32,11 @@ const OWN: ReadonlySet<string> = new Set<keyof ResolvedConfig>([
 
 interface Rule {
   part: Part;
-  /** Ranks that differ on these axes alone agree. */
+  /** Ranks that differ only on these axes must agree. */
   axes: readonly Axis[];
   code: DsErrorCode;
   place: (key: string) => string;
-  /** Of an error: where it is to be the same, and what to do. */
+  /** For the error: the ranks that must agree, and the fix. */
   among: string;
   hint: string;
 }
@@ -57,28 +52,28 @@ const RULES: readonly Rule[] = [
   {
     ...{ part: 'parts', axes: ['pp', 'dp', 'sp'], code: 'DS_ARGUMENT' },
     place: (key) => `initialize, ${key}`,
-    among: 'on ranks with the same place on tp',
-    hint: 'Cut layers by the place on tp alone.',
+    among: 'on ranks with the same coordinate on tp',
+    hint: 'Divide layers only by the coordinate on tp.',
   },
   { ...everyone('config'), code: 'DS_CONFIG', place: (key) => key },
   { ...everyone('optimizer'), code: 'DS_ARGUMENT', place: (key) => `initialize, optimizer ${key}` },
   {
     ...{ part: 'generator', axes: MODEL, code: 'DS_ARGUMENT' },
     place: (key) => `initialize, random ${key}`,
-    among: `on ranks that differ on ${MODEL.join(', ')} alone`,
+    among: `on ranks that differ only on ${MODEL.join(', ')}`,
     hint: 'Call seed() with the same number there, or set "seed" in the configuration.',
   },
 ];
 
-/** Other places that differ, as many as a hint names. */
+/** Maximum number of further differences in a hint. */
 const ALSO = 4;
 
 /**
- * Throws, on every rank alike, where a rank was given something else than the first one that must
- * have the same: DS_CONFIG with the key of the configuration, DS_ARGUMENT with the parameter or
- * hyperparameter; ranks and both values in either. DS_COMM where a rank does not come. Digests are
- * exchanged, and descriptions of two ranks only where digests differ; keys of the configuration
- * that are left to the plan are "auto". DeepSpeed does not compare.
+ * Throws on every rank if a rank differs from the first rank that must agree with it: DS_CONFIG
+ * with the configuration key, or DS_ARGUMENT with the parameter or hyperparameter; both with ranks
+ * and values. Throws DS_COMM if a rank is missing. Ranks exchange digests; only if these differ,
+ * two ranks exchange descriptions. Keys that the plan will set count as "auto". DeepSpeed has no
+ * such check.
  */
 export async function requireAgreement(
   job: Distributed,
@@ -97,7 +92,7 @@ export async function requireAgreement(
   });
 }
 
-/** The same of the configuration alone, before the model is touched. */
+/** Compares only the configuration, before the model changes. */
 export async function requireSameConfig(job: Distributed, config: ResolvedConfig): Promise<void> {
   if (job.worldSize === 1) return;
   const rules = RULES.filter(({ part }) => part === 'config');
@@ -123,8 +118,8 @@ async function compare(
 }
 
 /**
- * The first rank that differs from the first of those with which it must agree, and that one; null
- * where all agree.
+ * Returns the first rank that differs from the first rank that must agree with it, and that rank.
+ * Returns null if all agree.
  */
 export function firstDifference(
   shape: MeshShape,
@@ -140,7 +135,7 @@ export function firstDifference(
 
 const digestOf = (texts: Texts): string => createHash('sha256').update(sorted(texts)).digest('hex');
 
-/** `value` as JSON, the keys of each object in alphabetical order. */
+/** Returns `value` as JSON with sorted keys. */
 function sorted(value: unknown): string {
   return JSON.stringify(value, (_, one) =>
     isObject(one) ? Object.fromEntries(Object.entries(one).sort()) : one,
@@ -168,21 +163,21 @@ function describe({ module, config, optimizer, schedules }: Given): Description 
   };
 }
 
-/** The global batch comes last: it follows from the other two sizes. */
+/** train_batch_size comes last, because it follows from the other two sizes. */
 function describeConfig({ train_batch_size, ...rest }: ResolvedConfig): Texts {
   const sections = Object.entries({ ...rest, train_batch_size });
   return flatten(sections.filter(([key]) => !OWN.has(key)));
 }
 
-/** Numbered: the order of parameters is that of collectives. */
+/** Parameters have numbers, because their order is the order of collectives. */
 function describeModel(module: Module, groupOf: ReadonlyMap<Tensor, number>): Texts {
   const parameters = Array.from(module.namedParameters(), ([name, parameter], index) => {
     const group = groupOf.get(parameter);
-    const trained = parameter.requiresGrad ? 'wants a gradient' : 'frozen';
+    const trained = parameter.requiresGrad ? 'requires a gradient' : 'frozen';
     const place = group === undefined ? 'in no group' : `in group ${group}`;
     const start = parameter.stored ? `, from ${parameter.stored.origin}` : '';
     const { whole } = parameter.region;
-    const cut = isPart(parameter.region) ? ', of which each has a part' : '';
+    const cut = isPart(parameter.region) ? ' divided over tp' : '';
     const outline = `${name} [${whole.join(', ')}]${cut}`;
     return [`parameter ${index}`, `${outline}, ${trained}, ${place}${start}`];
   });
@@ -193,11 +188,11 @@ function describeModel(module: Module, groupOf: ReadonlyMap<Tensor, number>): Te
   return Object.fromEntries([...parameters, ...buffers]);
 }
 
-/** By the number of the parameter in the model, as whole ones are. */
+/** Keys are the numbers of parameters in the model, as in describeModel(). */
 function describeParts(module: Module): Texts {
   const texts = Array.from(module.namedParameters(), ([name, { region, isReplica }], index) => {
     const boxes = region.boxes.map((box) => `${shapeOf(box)} at [${box.offset.join(', ')}]`);
-    const who = isReplica ? ', which another rank answers for' : '';
+    const who = isReplica ? ' (a replica)' : '';
     const text = `${name} ${boxes.join(' and ')}${who}`;
     return isPart(region) ? [[`parameter ${index}`, text]] : [];
   });
@@ -206,7 +201,7 @@ function describeParts(module: Module): Texts {
 
 const shapeOf = ({ shape }: { shape: readonly number[] }): string => `[${shape.join(', ')}]`;
 
-/** The leaves of nested sections by dotted path. */
+/** Returns the leaves of nested sections by dotted path. */
 function flatten(entries: readonly [string, unknown][], above = ''): Texts {
   const leaves: Texts = {};
   for (const [key, value] of entries) {
@@ -217,7 +212,9 @@ function flatten(entries: readonly [string, unknown][], above = ''): Texts {
   return leaves;
 }
 
-/** What JSON would drop keeps its name: a caller's optimizer may have anything in its groups. */
+/**
+ * Formats a value. JSON would drop functions, which the groups of a caller's optimizer may contain.
+ */
 function text(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(text).join(', ')}]`;
   if (typeof value === 'string') return JSON.stringify(value);
@@ -225,7 +222,7 @@ function text(value: unknown): string {
   return isObject(value) ? sorted(flatten(Object.entries(value))) : String(value);
 }
 
-/** The first place where two ranks differ in what a rule is about. */
+/** Returns the error for the first key in which two ranks differ. */
 function difference(
   { part, code, place, among, hint }: Rule,
   [first, here]: [rank: number, Texts],

@@ -1,5 +1,5 @@
-// The composition root: turns a resolved configuration into the engine's parts. Nobody outside
-// setup/ branches on it.
+// Builds the parts of an engine from a resolved configuration. Only setup/ branches on the
+// configuration.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { type Distributed, jointly } from '../../comm/index.js';
 import type { Module } from '../../nn/module.js';
@@ -80,25 +80,24 @@ import { buildUnits } from './units.js';
 import { NoOptimizer, quantizeWeights } from './untrained.js';
 import { requireWholeParameters } from './whole-parameters.js';
 
-/** What a caller brings, with the job that it is for. */
+/** The caller's options and the job of the engine. */
 export type JoinedClients = Clients & { distributed: Distributed; planned?: Planned | null };
 
-/**
- * What has been made so far: `owned` by the engine from the end on; `undo` is for a failure alone.
- */
+/** Resources created so far. The engine keeps `owned`; `undo` runs only if the build fails. */
 interface Site {
   owned: ReleaseStack;
   undo: ReleaseStack;
 }
 
 /**
- * Builds this rank's engine; of `planned`, whose first configuration is `config`, by the one that
- * the plan chooses. Throws DS_CONFIG when nobody names an optimizer, DS_ARGUMENT when its groups
- * are wrong, either where the ranks were given different things (then nothing has changed), DS_IO
- * when a monitor cannot write, DS_OUT_OF_MEMORY, DS_COMM. Then everything made until there has been
- * released again, in reverse order; the model keeps its values, in the weights' dtype where they
- * had moved into units already; where those were cut into shards (stage 3 on several ranks) they
- * are gone, and their next use says so.
+ * Builds this rank's engine. With `planned`, the plan chooses the configuration, and `config` is
+ * its first candidate. Throws DS_CONFIG without an optimizer, DS_ARGUMENT for invalid groups, both
+ * if ranks have different inputs (nothing has changed then), DS_IO if a monitor cannot write,
+ * DS_OUT_OF_MEMORY, DS_COMM.
+ *
+ * A failure releases all resources in reverse order. The model keeps its values; parameters that
+ * had moved into units keep the dtype of the weights. Shards of stage 3 on several ranks are lost,
+ * and the next use of such a parameter throws.
  */
 export async function buildEngine(
   module: Module,
@@ -158,22 +157,19 @@ export async function buildEngine(
     const shapes = new BatchShapes(job);
     return answeringPython(new PipelineEngine(parts, { ...plan, links, shapes, ties }));
   };
-  // An error of one rank, such as a folder that only the first one writes to, ends the others'
-  // waits.
+  // An error on one rank ends the waits of the others, for example a folder that only rank 0
+  // writes.
   return jointly({ always: [job.world] }, () => completely(build));
 }
 
-/** From here on the model is what this rank has of it. */
+/** Removes the layers of other pipeline stages from the model. */
 function keepStages({ module, optimizer, plan }: Decisions, { undo }: Site): void {
   if (!plan) return;
   undo.defer(plan.pipeline.cut());
   keepOwn(optimizer, module);
 }
 
-/**
- * Runs `build`; when it throws, releases what it has made, by the stacks and what no stack has come
- * to know.
- */
+/** Runs `build`. If it throws, releases its resources, both in the stacks and outside of them. */
 function completely<Result>(build: (site: Site) => Result): Result {
   return allOrNothing(() => {
     const site: Site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
@@ -186,23 +182,20 @@ function completely<Result>(build: (site: Site) => Result): Result {
   });
 }
 
-/**
- * What has failed already is what the caller is to hear of: a release that fails as well is a
- * warning.
- */
+/** The caller receives the first error, so a failed release only warns. */
 function releaseAfter(stack: ReleaseStack): void {
   try {
     stack.release();
   } catch (error) {
     const reason = error instanceof Error ? error.message : String(error);
-    const warning = `initialize() failed, and so did the release of what it had made: ${reason}`;
+    const warning = `initialize() failed, and releasing its resources failed too: ${reason}`;
     process.emitWarning(warning, { type: 'DsWarning', code: 'DS_RELEASE' });
   }
 }
 
 /**
- * What takes no memory: errors of the configuration and of the caller come from here, before
- * anything has changed.
+ * Makes the decisions that need no memory. Errors of the configuration and the caller come from
+ * here, before any change.
  */
 function decide(module: Module, config: ResolvedConfig, clients: JoinedClients): Decisions {
   const optimizer = findOptimizer(module, config, clients);
@@ -230,7 +223,7 @@ function decide(module: Module, config: ResolvedConfig, clients: JoinedClients):
       passes: plan?.schedule.stagesPerRank,
     }),
     plan,
-    // A pipeline cuts whole batches, in which labels are.
+    // // A pipeline cuts whole batches, which contain the labels.
     inputs: plan ? cast : curriculum.cutting(layerDrop.dropping(routing(cast))),
     ...{ curriculum, layerDrop },
   };
@@ -243,7 +236,7 @@ function accumulationOf(config: ResolvedConfig, plan: PipelinePlan | null) {
 
 const isFirst = ({ world }: Ranks): boolean => world.rank === 0;
 
-/** Opens what the run is logged to: monitors on the first rank, the log of collectives on each. */
+/** Opens monitors on the first rank, and the log of collectives on each rank. */
 function watchers(
   config: ResolvedConfig,
   { monitors = [] }: Clients,
@@ -264,13 +257,13 @@ function watchers(
   return isFirst(ranks) ? buildObservers(config, monitors, owned) : [];
 }
 
-/** What asks this run to stop; nothing is installed before somebody wants to know. */
+/** Returns the stop request. It installs signal handlers at the first read. */
 function stopRequest({ stopSignals }: Clients, { world }: Ranks, { owned }: Site): StopRequest {
   const { size: worldSize } = world;
   return owned.own(new StopRequest({ worldSize, signals: stopSignals ?? STOP_SIGNALS }));
 }
 
-/** Moves the model into units, and its master weights and optimizer state to where they will be. */
+/** Moves the model into units, and creates master weights and optimizer state. */
 function hold(
   { module, config, device, optimizer, progress }: Decisions,
   { commTimer: timer }: Clients,
@@ -315,14 +308,14 @@ function hold(
 type GroupsOf = (region: Region, own?: Collectives) => readonly Collectives[];
 
 /**
- * Whose first values a rank takes over: of a part those with the same part, of the rest then those
- * with the others.
+ * Returns the groups for the first values of a tensor: ranks with the same part; for a whole tensor
+ * also the tensor-parallel ranks.
  */
 function groupsOf({ alike, layers }: Ranks): GroupsOf {
   return (region, own = alike) => (layers && !isPart(region) ? [own, layers] : [own]);
 }
 
-/** Frozen parameters in no unit, and buffers, are the first rank's everywhere. */
+/** Copies frozen parameters in no unit, and buffers, from the first rank to the others. */
 function shareWhole(module: Module, frozen: readonly WeightUnit[], groups: GroupsOf): void {
   const sharded = new Set(
     frozen.flatMap(({ parameters }) => parameters.map(({ parameter }) => parameter)),
@@ -335,7 +328,7 @@ function shareWhole(module: Module, frozen: readonly WeightUnit[], groups: Group
   for (const [, buffer] of module.namedBuffers()) share(buffer, wholeRegion(buffer.shape));
 }
 
-/** Puts together what runs a step. */
+/** Creates the parts that run a step. */
 function assemble(
   decisions: Decisions,
   { stop, ...holdings }: Holdings & Pick<StepParts, 'stop'>,

@@ -1,5 +1,4 @@
-// Bytes that a run needs whatever its batches are: weights, gradients and the optimizer's state,
-// where its configuration puts them. Nothing is counted that a run may do without.
+// Counts bytes that a run needs for any batch: weights, gradients and optimizer state, by location.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
@@ -9,17 +8,17 @@ import { dtypeSize } from '../../runtime/dtype.js';
 import { numel } from '../../runtime/view.js';
 import { gradientDType, weightDType } from './dtypes.js';
 
-/** Bytes by what they are for. */
+/** Bytes by purpose. */
 export type Parts = Readonly<Record<string, number>>;
 
-/** Of one rank. */
+/** Bytes of one rank. */
 export interface CertainBytes {
   device: Parts;
-  /** In host memory beside those of a device that is the CPU. */
+  /** Bytes in host memory. If the device is the CPU, its bytes come in addition. */
   host: Parts;
-  /** By the folder of the file. */
+  /** By folder of the file. */
   disk: Readonly<Record<string, number>>;
-  /** What the model has in host memory now, which is given back as it moves. */
+  /** Bytes of the model in host memory now, which are freed when it moves. */
   returned: number;
 }
 
@@ -27,34 +26,35 @@ export interface Counted {
   module: Module;
   config: ResolvedConfig;
   optimizer: Optimizer;
-  /** Whether the device may update a share of the state in host memory: it then keeps gradients. */
+  /**
+   * Whether the device may update a share of the state in host memory. It then stores gradients.
+   */
   mayShare: boolean;
-  /** Whether bf16 weights are half of the masters that are in host memory: see splitsMasters(). */
+  /** Whether bf16 weights are the upper halves of masters in host memory: see splitsMasters(). */
   splitsMasters: boolean;
-  /** Ranks that share state out, and at stage 3 weights. */
+  /** Ranks of the shard group, which divide state, and at stage 3 weights. */
   shards: number;
 }
 
-/** Sums over the parameters, of all ranks that share them out. */
+/** Sums over the parameters, over all ranks of the shard group. */
 interface Sums {
   weights: number;
   gradients: number;
-  /** What host memory has of master weights. */
+  /** Bytes of master weights in host memory. */
   master: number;
-  /** Master weights of 16-bit ones: on the device, f32 weights are their own. */
+  /** Bytes of masters of 16-bit weights. On the device, f32 weights are their own masters. */
   separateMaster: number;
   state: number;
   returned: number;
-  /** Bytes of an element of the widest weights, and of the narrowest. */
+  /** Bytes per element of the widest and of the narrowest weights. */
   widest: number;
   narrowest: number;
 }
 
-/** The sum of some parts. */
 export const sumOf = (parts: Parts): number =>
   Object.values(parts).reduce((sum, bytes) => sum + bytes, 0);
 
-/** See CertainBytes. Padding, buckets, windows and activations are left out. */
+/** Counts certain bytes. Padding, buckets, windows and activations are not included. */
 export function certainBytes(counted: Counted): CertainBytes {
   const { config, shards, mayShare } = counted;
   const { stage, offload_optimizer: optimizer, offload_param: param } = config.zero_optimization;
@@ -65,7 +65,7 @@ export function certainBytes(counted: Counted): CertainBytes {
   const isAway = stage === 3 && param.device !== 'none';
   const hostState = (sums.master + sums.state) * share * far;
   const [inMemory, isStateOnDisk] = [optimizer.device === 'cpu', optimizer.device === 'nvme'];
-  // The device keeps gradients only of state in host memory that it updates.
+  // The device stores gradients only for state in host memory that it updates.
   const parksGradients = isStateOnDisk || (inMemory && !mayShare);
   const onDisk: Record<string, number> = {};
   const put = (folder: string | null, bytes: number): void => {
@@ -91,9 +91,7 @@ export function certainBytes(counted: Counted): CertainBytes {
   };
 }
 
-/**
- * Of a rank's offloaded weights, in host memory all the time; whole units are dealt out to a disk.
- */
+/** Bytes of a rank's offloaded weights that stay in host memory. Whole units move to the disk. */
 function weightsInMemory(
   { module, config, shards }: Counted,
   weights: number,
@@ -106,8 +104,8 @@ function weightsInMemory(
 }
 
 /**
- * Shares of the state that are away from the device and on it, at least: whole units are dealt out,
- * of which the largest may be on either side.
+ * Returns the minimum shares of the state off the device and on it. Whole units are divided, so the
+ * largest unit may be on either side.
  */
 function awayOf({ module, config, optimizer }: Counted): [away: number, onDevice: number] {
   const { device, ratio } = config.zero_optimization.offload_optimizer;
@@ -120,7 +118,7 @@ function awayOf({ module, config, optimizer }: Counted): [away: number, onDevice
   return [Math.max(0, ratio - slack), Math.max(0, 1 - ratio - slack)];
 }
 
-/** What `count` finds in the unit of which it finds most. */
+/** Returns the maximum of `count` over the units. */
 function largestUnit(module: Module, count: (parameter: Parameter) => number): number {
   const units = module.units().map((unit) => unit.module.parameters());
   const owned = new Set(units.flat());
@@ -130,7 +128,7 @@ function largestUnit(module: Module, count: (parameter: Parameter) => number): n
   );
 }
 
-/** What restores a master from the bf16 weight that is half of it. */
+/** Bytes that restore an f32 master from its bf16 weight. */
 const LOWER_HALF = 2 + 1 / 8;
 
 function sumsOf({ module, config, optimizer, splitsMasters }: Counted): Sums {

@@ -1,29 +1,27 @@
-// The section "activation_checkpointing" of a ds_config.json, as options of
-// checkpointing.configure().
+// Converts the section "activation_checkpointing" to options of checkpointing.configure().
 import {
   type CheckpointingOptions,
   configure as configureByOptions,
 } from '../../tensor/recompute/index.js';
 
-/** The section "activation_checkpointing" of a ds_config.json. */
 export interface ActivationCheckpointingSection {
-  /** No effect: each rank keeps the inputs of its own segments. */
+  /** No effect: each rank saves the inputs of its own segments. */
   partition_activations?: boolean;
-  /** No effect: memory comes from pools that do not fragment by it. */
+  /** No effect: the memory pools do not fragment. */
   contiguous_memory_optimization?: boolean;
-  /** How many checkpoints one forward makes; null where it is not given. */
+  /** Number of checkpoints in one forward. Default: null, unknown. */
   number_checkpoints?: number | null;
-  /** Keeps what segments start from in host memory. */
+  /** Saves the inputs of segments in host memory. */
   cpu_checkpointing?: boolean;
-  /** Waits for the device at the borders of checkpoints. */
+  /** Synchronizes the device at the borders of segments. */
   synchronize_checkpoint_boundary?: boolean;
   /** Measures segments. */
   profile?: boolean;
-  /** Found in tutorials; DeepSpeed does not read it either. */
+  /** Appears in tutorials. DeepSpeed ignores it too. */
   enabled?: boolean;
 }
 
-/** Keys whose snake_case is not the option's; null is read by nobody. */
+/** Keys whose snake_case form is not the name of the option. Null: ignored. */
 const KEYS: Readonly<Record<string, keyof CheckpointingOptions | null>> = {
   contiguous_memory_optimization: 'contiguousCheckpointing',
   synchronize_checkpoint_boundary: 'synchronize',
@@ -31,10 +29,9 @@ const KEYS: Readonly<Record<string, keyof CheckpointingOptions | null>> = {
 };
 
 /**
- * Chooses how checkpoint() keeps and watches segments from now on, as
- * deepspeed.checkpointing.configure does; segments recorded before keep what they were recorded
- * with. Takes options, or the section of a ds_config.json under its own names. Throws DS_ARGUMENT
- * for unknown or wrong ones, DS_CONFIG for what is not supported yet.
+ * Sets how checkpoint() saves and measures later segments, like deepspeed.checkpointing.configure.
+ * Takes options, or the section of a ds_config.json with its keys. Throws DS_ARGUMENT for unknown
+ * or invalid options, DS_CONFIG for unsupported ones.
  */
 export function configure(given: CheckpointingOptions | ActivationCheckpointingSection = {}): void {
   const isSection = Object.keys(KEYS).some((key) => Object.hasOwn(given ?? {}, key));
@@ -42,9 +39,8 @@ export function configure(given: CheckpointingOptions | ActivationCheckpointingS
 }
 
 /**
- * configure(section), but only when the section asks for something: a model trained without one
- * keeps what its user has configured. What the reader of configurations has answered with a notice
- * is left out.
+ * Calls configure(section) only if the section sets an option. Otherwise the user's own configure()
+ * stays in effect. Skips keys that the configuration reader already reported in a notice.
  */
 export function configureFromSection(section: ActivationCheckpointingSection): void {
   const {

@@ -1,5 +1,4 @@
-// What a caller of initialize() brings beside the configuration, and how it meets what the
-// configuration says.
+// Reads the caller's options of initialize() and combines them with the configuration.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
@@ -17,34 +16,29 @@ import { buildOptimizer } from './optimizer.js';
 import { buildSchedules } from './schedule.js';
 import { NoOptimizer } from './untrained.js';
 
-/** Each wins over what the file says. */
+/** Options of the caller. Each overrides the configuration. */
 export interface Clients {
-  /**
-   * Parameters to train, or groups of them. Default: every parameter of the model that wants a
-   * gradient.
-   */
+  /** Parameters to train, or groups of them. Default: every parameter that requires a gradient. */
   modelParameters?: ParamsOf<ParamGroup>;
   /**
-   * An optimizer, or a function that makes one of the parameters to train. Default: the
-   * configuration's.
+   * An optimizer, or a function from the parameters to an optimizer. Default: the configuration's.
    */
   optimizer?: Optimizer | ((params: ParamsOf<ParamGroup>) => Optimizer);
-  /** One schedule for all groups, or a function that gives one, or one per group. */
+  /** One schedule for all groups, one per group, or a function that returns them. */
   lrScheduler?: LrSchedule | ((optimizer: Optimizer) => LrSchedule | readonly LrSchedule[]);
   /**
-   * The job whose ranks train together. Default: what initDistributed() has joined, else this
-   * process alone.
+   * The job of the training ranks. Default: the job of initDistributed(), else only this process.
    */
   distributed?: Distributed | null;
-  /** @internal Times the collectives of training; benchmarks pass one. */
+  /** @internal Measures the collectives of training, for benchmarks. */
   commTimer?: CommTimer;
-  /** Monitors of your own, beside those of the configuration; engine.destroy() closes them. */
+  /** Monitors in addition to those of the configuration. engine.destroy() closes them. */
   monitors?: readonly Monitor[];
-  /** What engine.stopRequested listens to. Default: SIGINT, SIGTERM and SIGHUP; none with []. */
+  /** Signals for engine.stopRequested. Default: SIGINT, SIGTERM and SIGHUP. [] disables them. */
   stopSignals?: readonly NodeJS.Signals[];
 }
 
-/** Throws DS_ARGUMENT for monitors that are no list of what has Monitor's methods. */
+/** Throws DS_ARGUMENT unless `monitors` is a list of objects with the methods of Monitor. */
 export function requireMonitors(monitors: unknown): void {
   if (monitors === undefined) return;
   const op = 'initialize monitors';
@@ -55,7 +49,7 @@ export function requireMonitors(monitors: unknown): void {
   for (const one of monitors) requireMethods(op, one, 'a monitor', ['write', 'flush', 'close']);
 }
 
-/** Throws DS_ARGUMENT where a caller's object, of a class of its own maybe, lacks a method. */
+/** Throws DS_ARGUMENT if the caller's object lacks a method. It may be of any class. */
 function requireMethods(
   op: string,
   one: unknown,
@@ -70,31 +64,28 @@ function requireMethods(
   throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(one), hint });
 }
 
-/** Throws DS_ARGUMENT where an optimizer of the caller's has no groups. */
+/** Throws DS_ARGUMENT if the caller's optimizer has no groups. */
 function requireGroups(op: string, groups: unknown): void {
   const isGroup = (one: unknown): boolean =>
     typeof one === 'object' && one !== null && Array.isArray((one as Partial<ParamGroup>).params);
   if (Array.isArray(groups) && groups.length > 0 && groups.every(isGroup)) return;
-  const expected = 'an optimizer whose groups are a list of { params, .. }, with one at least';
+  const expected = 'an optimizer with groups: a list of at least one { params, .. }';
   throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(groups) });
 }
 
-/**
- * What a caller's function makes of `given`. Throws DS_ARGUMENT for a class, which only `new`
- * calls.
- */
+/** Calls the caller's function. Throws DS_ARGUMENT for a class, because it needs `new`. */
 function madeBy<Given, Made>(op: string, make: (given: Given) => Made, given: Given): Made {
   if (!/^class\b/.test(Function.prototype.toString.call(make))) return make(given);
   throw new DsError({
     code: 'DS_ARGUMENT',
     op,
-    expected: 'an object, or a function that makes one',
+    expected: 'an object, or a function that returns one',
     got: `the class ${make.name}`,
     hint: `Pass new ${make.name}(..), or (given) => new ${make.name}(given, ..).`,
   });
 }
 
-/** Throws DS_ARGUMENT for what is none of the jobs that initDistributed() joins. */
+/** Throws DS_ARGUMENT if `job` does not come from initDistributed(). */
 export function requireJob(job: unknown): void {
   if (job === undefined || job === null) return;
   const { rank, worldSize } = job as Partial<Distributed>;
@@ -102,15 +93,15 @@ export function requireJob(job: unknown): void {
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'initialize distributed',
-    expected: 'a job, as initDistributed() gives it',
+    expected: 'a job from initDistributed()',
     got: formatValue(job),
   });
 }
 
 /**
- * The caller's optimizer, or that of the configuration; at stage 3, where weights come for a
- * forward and go, none is one that trains nothing. Throws DS_CONFIG where nobody names one
- * elsewhere, DS_ARGUMENT for wrong groups and where nothing is to be trained.
+ * Returns the optimizer of the caller, else of the configuration. At stage 3 without either,
+ * returns NoOptimizer, which only gathers weights for forwards. Throws DS_CONFIG without an
+ * optimizer at other stages, and DS_ARGUMENT for invalid groups or without trainable parameters.
  */
 export function findOptimizer(
   module: Module,
@@ -135,7 +126,7 @@ export function findOptimizer(
     : buildOptimizer(section, params, { named: module.namedParameters(), bf16States });
 }
 
-/** Throws DS_CONFIG where the caller's optimizer keeps a value of a parameter in more than bf16. */
+/** Throws DS_CONFIG if the caller's optimizer stores per-parameter state in f32. */
 function requireBf16States(optimizer: Optimizer): void {
   for (const [group, { params }] of optimizer.groups.entries()) {
     for (const { shape } of params) {
@@ -146,29 +137,27 @@ function requireBf16States(optimizer: Optimizer): void {
         code: 'DS_CONFIG',
         op: 'bf16.bf16_optimizer_states',
         expected: 'an optimizer with its state in bf16',
-        got: `${optimizer.name}, which keeps ${name} in f32`,
-        hint: 'Make it by new optim.AdamW(params, { fp32OptimizerStates: false }), or set bf16_optimizer_states to false.',
+        got: `${optimizer.name} with ${name} in f32`,
+        hint: 'Use new optim.AdamW(params, { fp32OptimizerStates: false }), or set bf16_optimizer_states to false.',
       });
     }
   }
 }
 
-/**
- * Throws DS_ARGUMENT for an optimizer with state of its own, which the engine would not take over.
- */
+/** Throws DS_ARGUMENT for an optimizer with its own state, because the engine would drop it. */
 function unused(optimizer: Optimizer): Optimizer {
   if (!(optimizer instanceof StandaloneOptimizer && optimizer.hasStepped)) return optimizer;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'initialize optimizer',
-    expected: 'an optimizer that has taken no step',
-    got: `${optimizer.name} with state of its own, which an engine would lose`,
-    hint: 'Make a new one, or call its dispose() to start from fresh state.',
+    expected: 'an optimizer without steps',
+    got: `${optimizer.name} with its own state, which the engine would drop`,
+    hint: 'Create a new optimizer, or call dispose() on it to drop its state.',
   });
 }
 
 /**
- * The caller's schedules, or those of the configuration; none is fine. Throws DS_CONFIG and
+ * Returns the schedules of the caller, else of the configuration. May be empty. Throws DS_CONFIG,
  * DS_ARGUMENT.
  */
 export function findSchedules(
@@ -196,9 +185,9 @@ export function findSchedules(
 }
 
 const INSIDE =
-  'An engine advances schedules itself: pass what the LrScheduler was given, such as `({ groups }) => groups.map(({ lr }) => new optim.LinearLr({ baseLr: lr }))`.';
+  'The engine advances schedules. Pass the argument of LrScheduler, such as `({ groups }) => groups.map(({ lr }) => new optim.LinearLr({ baseLr: lr }))`.';
 const OF_OWN =
-  'Take one of optim; new optim.LambdaLr({ baseLr, factor: (updates) => .. }) is any function of the updates.';
+  'Use a schedule of optim. For any function of the updates: new optim.LambdaLr({ baseLr, factor: (updates) => .. }).';
 
 function isList<T>(value: T | readonly T[]): value is readonly T[] {
   return Array.isArray(value);
@@ -209,8 +198,8 @@ function untrainable(module: Module): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'initialize',
-    expected: 'a model with a parameter that wants a gradient',
-    got: count === 0 ? 'one without parameters' : `one whose ${count} parameters are all frozen`,
-    hint: count === 0 ? '' : 'Call requireGrad(true) on those to train.',
+    expected: 'a model with a parameter that requires a gradient',
+    got: count === 0 ? 'a model without parameters' : `a model with ${count} frozen parameters`,
+    hint: count === 0 ? '' : 'Call requireGrad(true) on the parameters to train.',
   });
 }

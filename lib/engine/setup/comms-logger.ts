@@ -1,10 +1,10 @@
-// The comms_logger section of a configuration to the log of a process group.
+// Creates the communication logger from the section comms_logger.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { type CollectiveKind, CommsLogger } from '../../comm/index.js';
 
 type Section = ResolvedConfig['comms_logger'];
 
-/** What DeepSpeed calls each collective, its variants by layout included. */
+/** DeepSpeed's names of each collective, including variants by layout. */
 const kinds: Record<Section['prof_ops'][number], CollectiveKind> = {
   all_reduce: 'allReduce',
   all_reduce_coalesced: 'allReduce',
@@ -27,7 +27,7 @@ const kinds: Record<Section['prof_ops'][number], CollectiveKind> = {
   barrier: 'barrier',
 };
 
-/** The log that `section` asks for, which prints where `prints`; null where it is off. */
+/** Returns the logger of `section`, or null if it is off. It prints if `prints`. */
 export function buildCommsLogger(section: Section, prints: boolean): CommsLogger | null {
   if (!section.enabled) return null;
   const print = (line: string): void => void process.stdout.write(`${line}\n`);

@@ -1,5 +1,5 @@
-// The section "compression_training" of a ds_config.json: whether the model was made ready for it,
-// and the steps by which its layers go.
+// Checks the section "compression_training" against the model, and connects its layers to the step
+// counter.
 import { isDeepStrictEqual } from 'node:util';
 import type { ResolvedConfig } from '../../../types/config.js';
 import { compressionOf, hasTechniques, isOn } from '../../compression/index.js';
@@ -8,8 +8,8 @@ import type { Module } from '../../nn/module.js';
 import type { Decisions } from '../engine-parts.js';
 
 /**
- * Throws DS_CONFIG where the section is not that of initCompression(), which has not been called
- * for a section that is on, and for layers with techniques in stages.
+ * Throws DS_CONFIG if the section differs from that of initCompression(), if it is enabled without
+ * a call of initCompression(), and for a compressed pipeline.
  */
 export function requireCompression({
   module,
@@ -20,27 +20,27 @@ export function requireCompression({
   if (!done && !isOn(section)) return;
   if (plan && hasTechniques(section)) {
     throw refused({
-      expected: 'a model that is not cut into stages',
+      expected: 'a model without pipeline stages',
       got: `${plan.schedule.stagesPerRank} stages on each rank of a pipeline`,
       hint: 'Stages of a pipeline are not compressed yet.',
     });
   }
   if (!done) {
     throw refused({
-      expected: 'a model that initCompression() has prepared',
-      got: 'one that it has not',
+      expected: 'a model prepared by initCompression()',
+      got: 'an unprepared model',
       hint: 'Call initCompression(model, config) before initialize().',
     });
   }
   if (isDeepStrictEqual(done.section, section)) return;
   throw refused({
-    expected: 'the section that initCompression() was given',
-    got: 'another one',
-    hint: 'Give both the same configuration.',
+    expected: 'the section passed to initCompression()',
+    got: 'a different section',
+    hint: 'Pass the same configuration to both.',
   });
 }
 
-/** Throws DS_CONFIG for a compressed model whose layers the configuration deals out to ranks. */
+/** Throws DS_CONFIG for a compressed model with tensor parallelism. */
 export function requireWholeLayers(
   module: Module,
   { tensor_parallel: { autotp_size, tensor_parallel: other } }: ResolvedConfig,
@@ -50,11 +50,11 @@ export function requireWholeLayers(
   throw refused({
     expected: 'tensor_parallel.autotp_size 0 or 1',
     got: String(size),
-    hint: 'Layers that ranks share are not compressed yet.',
+    hint: 'Layers divided over ranks are not compressed yet.',
   });
 }
 
-/** Lets the layers go by the global steps of an engine; returns what stops them where they are. */
+/** Makes the layers follow the engine's global steps. Returns a function that stops this. */
 export function followSteps({
   module,
   progress,

@@ -1,5 +1,5 @@
-// Layers that are cut over the axis tp: which models are, what that asks of their optimizer, and
-// whether the parts of all ranks make up each parameter.
+// Checks models whose layers are divided over the axis tp: their optimizer, and that the parts are
+// complete.
 import { findFlaw } from '../../checkpoint/tiling.js';
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
@@ -9,19 +9,19 @@ import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import { type Box, isPart } from '../../runtime/box.js';
 import { numel } from '../../runtime/view.js';
 
-/** What one rank answers for of a parameter. */
+/** The part of a parameter that one rank saves and counts. */
 export interface NamedPart {
   name: string;
   whole: readonly number[];
   boxes: readonly Box[];
 }
 
-/** Whether ranks that differ on tp have parts of the model, and not copies of it. */
+/** Whether ranks along tp hold parts of the model instead of copies. */
 export function isCutOver({ mesh }: Distributed, module: Module): boolean {
   return mesh.size('tp') > 1 && module.parameters().some(({ region }) => isPart(region));
 }
 
-/** The parts of this rank that no other one has as well, in the order of the model. */
+/** Returns the parts of this rank that are not replicas, in the order of the model. */
 export function partsOf(module: Module): NamedPart[] {
   return Array.from(module.namedParameters()).flatMap(([name, { region, isReplica }]) =>
     isPart(region) && !isReplica ? [{ name, ...region }] : [],
@@ -29,23 +29,23 @@ export function partsOf(module: Module): NamedPart[] {
 }
 
 /**
- * Throws DS_CONFIG for an optimizer whose update looks at whole parameters, or exchanges them: a
- * rank has parts of them, and neither sums nor directions are shared over tp.
+ * Throws DS_CONFIG for an optimizer that needs or exchanges whole parameters. Each rank holds only
+ * parts of them, and sums and directions are not exchanged over tp.
  */
 export function requireElementwise(optimizer: Optimizer): void {
   if (!canSum(optimizer) && !canGather(optimizer) && !canExchange(optimizer)) return;
   throw new DsError({
     code: 'DS_CONFIG',
     op: `optimizer ${optimizer.name}`,
-    expected: 'an optimizer that updates element by element, where ranks have parts of layers',
-    got: 'one that looks at whole parameters, over tensor parallelism',
-    hint: 'Take AdamW, Lion or SGD, or set tensor_parallel.autotp_size to 0.',
+    expected: 'an elementwise optimizer with tensor parallelism',
+    got: 'an optimizer that needs whole parameters',
+    hint: 'Use AdamW, Lion or SGD, or set tensor_parallel.autotp_size to 0.',
   });
 }
 
 /**
- * Throws DS_ARGUMENT unless the parts of `ranks`, by their place on tp, make up each parameter,
- * every element once.
+ * Throws DS_ARGUMENT unless the parts of `ranks` contain every element of each parameter exactly
+ * once.
  */
 export function requireComplete(ranks: readonly (readonly NamedPart[])[]): void {
   const all = new Map<string, NamedPart[]>();
@@ -65,9 +65,9 @@ export function requireComplete(ranks: readonly (readonly NamedPart[])[]): void 
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: `initialize, ${name}`,
-      expected: `parts of ${ranks.length} ranks on tp that make up [${whole.join(', ')}]`,
-      got: flaw.kind === 'twice' ? `element ${element} on two of them` : `none with ${element}`,
-      hint: 'Cut it with Parameter.partOf() by the rank on tp; where several have the same, isReplica says so.',
+      expected: `parts of ${ranks.length} ranks on tp that together are [${whole.join(', ')}]`,
+      got: flaw.kind === 'twice' ? `element ${element} on two ranks` : `no part with ${element}`,
+      hint: 'Divide it with Parameter.partOf() by the rank on tp. Set isReplica on ranks that repeat a part.',
     });
   }
 }

@@ -1,4 +1,4 @@
-// The sampler that data_efficiency.data_sampling asks for.
+// Creates the sampler of data_efficiency.data_sampling.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import {
@@ -14,21 +14,21 @@ import { exchanged } from './setup-world.js';
 
 const SECTION = 'data_efficiency.data_sampling';
 
-/** This rank among those that share a batch. */
+/** The index of this rank in the data ranks. */
 export interface SamplingPlace {
   rank: number;
   worldSize: number;
 }
 
-/** Whether the configuration says which samples are drawn. */
+/** Whether the configuration selects the samples. */
 export function isSampled({ data_efficiency: section }: ResolvedConfig): boolean {
   if (!section.enabled || !section.data_sampling.enabled) return false;
   return section.data_sampling.curriculum_learning.enabled;
 }
 
 /**
- * What draws from a dataset of so many samples; null where the configuration leaves that to
- * others. Throws DS_DATA for an index that cannot be read, is damaged, or is not of this dataset.
+ * Returns the sampler of a dataset of `samples` samples, or null if the section is off. Throws
+ * DS_DATA if an index is unreadable, damaged, or of another dataset.
  */
 export function samplerOf(
   config: ResolvedConfig,
@@ -67,13 +67,13 @@ function unset(name: string): never {
     op: `${SECTION}.curriculum_learning.curriculum_metrics.${name}.schedule_type`,
     expected: 'setSchedules() of the sampler before the first batch, as the type is "custom"',
     got: 'no schedule',
-    hint: `Give trainLoader.sampler.setSchedules({ ${name}: (step) => difficulty }); a Trainer takes the other types.`,
+    hint: `Call trainLoader.sampler.setSchedules({ ${name}: (step) => difficulty }). A Trainer accepts only the other types.`,
   });
 }
 
 /**
- * Compares what the ranks of an engine draw from, once they have agreed on its configuration;
- * destroys it where they differ.
+ * Compares the index files of all ranks after the engine is built. Destroys the engine if they
+ * differ.
  */
 export async function requireSameDraws(
   job: Distributed,
@@ -90,12 +90,12 @@ export async function requireSameDraws(
   }
 }
 
-/** Of the index files of each metric; null where its values are no file's. */
+/** Digests of the index files of each metric; null if its values do not come from a file. */
 type Digests = ReturnType<CurriculumSampler['digests']>;
 
 /**
- * Throws DS_DATA, on every rank alike, where ranks have other index files than the first: they
- * would draw other batches. `exchange` gives what every rank says, by rank.
+ * Throws DS_DATA on every rank if index files differ between ranks, because the ranks would draw
+ * different batches. `exchange` returns the digests of every rank, by rank.
  */
 export async function requireSameMetrics(
   sampler: Sampler,
@@ -109,27 +109,27 @@ export async function requireSameMetrics(
     throw new DsError({
       code: 'DS_DATA',
       op: `${SECTION}.curriculum_learning.curriculum_metrics.${name}`,
-      expected: 'index files of the same contents on every rank',
-      got: `others on rank ${i + 1} than on rank 0`,
-      hint: 'Copy the files that data.analyze() has written to every node.',
+      expected: 'index files with the contents of rank 0',
+      got: `different contents on rank ${i + 1}`,
+      hint: 'Copy the output files of data.analyze() to every node.',
     });
   }
 }
 
-/** The error of data whose samples nobody can choose. */
+/** The error of a dataset without random access. */
 export function unchosen(op: string, got: string): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: `${op}, ${SECTION}`,
-    expected: 'a dataset with length and get(index), whose samples can be chosen',
+    expected: 'a dataset with length and get(index)',
     got,
-    hint: 'Give such a dataset, or switch the section off.',
+    hint: 'Pass such a dataset, or turn the section off.',
   });
 }
 
-/** Says on rank 0 that nobody obeys the section. */
+/** Warns on rank 0 that the section has no effect. */
 export function noteUnserved(config: ResolvedConfig, rank: number): void {
   if (rank !== 0 || !isSampled(config)) return;
-  const text = `${SECTION} has no effect without trainingData: give initialize() the dataset, or a loader of your own a data.CurriculumSampler.`;
+  const text = `${SECTION} has no effect without trainingData. Pass the dataset to initialize(), or use data.CurriculumSampler in your own loader.`;
   process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
 }

@@ -1,5 +1,4 @@
-// The nvme_path of a section, and the aio section: the folder of a swap file, how it is used, and
-// what makes it slow.
+// Reads nvme_path and the aio section: the folder of a swap file and its I/O settings.
 import { resolve } from 'node:path';
 
 import type { ResolvedConfig } from '../../../types/config.js';
@@ -7,10 +6,9 @@ import { makeFolderNow } from '../../runtime/make-folder.js';
 import { onDisk } from '../../runtime/on-disk.js';
 import { SWAP_ALIGNMENT, type SwapFileInfo } from '../../runtime/swap-file.js';
 
-/** File systems that are memory. */
 const IN_MEMORY: readonly string[] = ['tmpfs', 'ramfs'];
 
-/** The folder, made where it is missing. Throws DS_IO. */
+/** Returns the folder; creates it if it is missing. Throws DS_IO. */
 export function folderOf(
   { zero_optimization: zero }: ResolvedConfig,
   section: 'offload_optimizer' | 'offload_param',
@@ -18,14 +16,14 @@ export function folderOf(
   const folder = resolve(zero[section].nvme_path as string);
   const wanted = {
     op: `zero_optimization.${section}.nvme_path ${folder}`,
-    expected: 'a folder, or the right to make it',
-    hint: 'Name a folder on a local disk that this user may write to.',
+    expected: 'a folder, or the permission to create it',
+    hint: 'Set a folder on a local disk with write permission.',
   };
   onDisk(wanted, () => makeFolderNow(folder));
   return folder;
 }
 
-/** Bytes of a request, requests under way, and threads for checksums. */
+/** Bytes per request, queue depth, and checksum threads. */
 export function requestsOf({ aio }: ResolvedConfig): {
   blockBytes: number;
   depth: number;
@@ -38,7 +36,7 @@ export function requestsOf({ aio }: ResolvedConfig): {
   };
 }
 
-/** Says why transfers of `what` are not those of a disk at its best, where they are not. */
+/** Warns if transfers of `what` cannot reach the speed of the disk. */
 export function warnWhereSlow(what: string, folder: string, disk: SwapFileInfo): void {
   const warning = whatIsSlow(disk);
   if (!warning) return;
@@ -47,11 +45,11 @@ export function warnWhereSlow(what: string, folder: string, disk: SwapFileInfo):
 
 function whatIsSlow({ fileSystem, direct }: SwapFileInfo): string | null {
   if (IN_MEMORY.includes(fileSystem)) {
-    return `${fileSystem} is memory, so that nothing is saved. Name a folder on a disk.`;
+    return `${fileSystem} is memory, so nothing is saved. Use a folder on a disk.`;
   }
   if (direct) return null;
   return (
-    `${fileSystem} refuses O_DIRECT, so that transfers pass through the page cache: they cost ` +
-    'memory and copies. Name a folder on a local ext4 or xfs.'
+    `${fileSystem} refuses O_DIRECT, so transfers use the page cache and cost ` +
+    'memory and copies. Use a folder on a local ext4 or xfs.'
   );
 }

@@ -1,4 +1,4 @@
-// The offload_optimizer and aio sections of a configuration to a home of optimizer state on disk.
+// Creates the disk home of optimizer state from the sections offload_optimizer and aio.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
@@ -12,7 +12,6 @@ import { tileSize } from '../../zero/home/tiles.js';
 import type { Partition } from '../../zero/partition.js';
 import { folderOf, requestsOf, warnWhereSlow } from './disk-file.js';
 
-/** What state on disk is made for. */
 interface DiskStateOptions {
   config: ResolvedConfig;
   optimizer: Optimizer;
@@ -22,8 +21,8 @@ interface DiskStateOptions {
 }
 
 /**
- * A home whose file has its space already. A warning says what makes it slow. Throws DS_IO:
- * nvme_path cannot be a folder, or has too little space.
+ * Returns a home with an allocated file. Emits a warning if the disk is slow. Throws DS_IO if
+ * nvme_path cannot be a folder or has too little space.
  */
 export function openDiskHome(options: DiskStateOptions, ofOffloadedWeights: boolean): DiskHome {
   const { config, optimizer, partitions, device, group } = options;

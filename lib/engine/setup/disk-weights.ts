@@ -1,4 +1,4 @@
-// The offload_param and aio sections of a configuration to weights on disk.
+// Creates weight storage on disk from the sections offload_param and aio.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
@@ -8,20 +8,18 @@ import { shardOf } from '../../zero/layout.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
 import { folderOf, requestsOf, warnWhereSlow } from './disk-file.js';
 
-/** Whose weights are on disk. */
 interface DiskWeightsRequest {
   config: ResolvedConfig;
   /** In forward order. */
   units: readonly WeightUnit[];
   device: Device;
-  /** The ranks that share them out. */
+  /** The shard group. */
   group: Collectives;
 }
 
 /**
- * Places for a rank's shards, in a file that has its space already, or in host memory. A warning
- * says what makes the disk slow. Throws DS_IO: nvme_path cannot be a folder, or has too little
- * space.
+ * Returns storage for a rank's shards in an allocated file or in host memory. Emits a warning if
+ * the disk is slow. Throws DS_IO if nvme_path cannot be a folder or has too little space.
  */
 export function openDiskWeights({ config, units, device, group }: DiskWeightsRequest): DiskWeights {
   const folder = folderOf(config, 'offload_param');

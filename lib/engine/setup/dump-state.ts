@@ -1,17 +1,16 @@
-// dump_state: the resolved configuration and what the engine made of it, as text.
+// dump_state: prints the resolved configuration and the engine's parts.
 import { formatCount } from '../../profiler/index.js';
 import { mebibytes } from '../../runtime/byte-text.js';
 import type { Decisions, Holdings } from '../engine-parts.js';
 
-/** What is described. */
 type Described = Decisions & Holdings;
 
-/** Values of keys like these are not for a log. */
+/** Keys with secrets, which must not be logged. */
 const SECRET = /(api_?key|experiment_key|token|secret|password)$/i;
 
 /**
- * One section a part, then the configuration as JSON; secrets are masked. Ends without a line
- * break.
+ * Returns a section for each part, then the configuration as JSON with masked secrets. No final
+ * newline.
  */
 export function describeState(parts: Described): string {
   return [

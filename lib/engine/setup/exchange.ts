@@ -1,4 +1,4 @@
-// Optimizers whose ranks exchange something else than gradients: when they do, and what they need.
+// Checks optimizers that exchange momentum or updates instead of gradients.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { canExchange } from '../../optim/exchange.js';
@@ -6,8 +6,8 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import type { Progress } from '../step/progress.js';
 
 /**
- * Whether gradients are summed over the ranks in the step under way; null where they are in every
- * step.
+ * Returns a function: whether gradients are summed over the ranks in this step. Returns null if
+ * they are summed in every step.
  */
 export function sumsGradients(optimizer: Optimizer, progress: Progress): (() => boolean) | null {
   if (!canExchange(optimizer)) return null;
@@ -15,8 +15,8 @@ export function sumsGradients(optimizer: Optimizer, progress: Progress): (() => 
 }
 
 /**
- * Throws DS_CONFIG where ZeRO cuts what ranks exchange as a whole, DeepSpeed's reason as well, or a
- * pipeline's stages share parameters whose gradients they have to sum.
+ * Throws DS_CONFIG if ZeRO would shard tensors that ranks exchange whole (DeepSpeed refuses this
+ * too), or if pipeline stages share parameters whose gradients they must sum.
  */
 export function requireExchange(
   optimizer: Optimizer,
@@ -30,17 +30,17 @@ export function requireExchange(
     throw new DsError({
       code: 'DS_CONFIG',
       op: 'zero_optimization.stage',
-      expected: `0 with ${name}, whose ranks exchange moments of whole parameters`,
-      got: `${stage}, which shares gradients and moments out`,
-      hint: 'Set it to 0, or take Adam, Lamb or SGD.',
+      expected: `0 with ${name}, because ranks exchange moments of whole parameters`,
+      got: `${stage}, which shards gradients and moments`,
+      hint: 'Set it to 0, or use Adam, Lamb or SGD.',
     });
   }
   if (!inStages) return;
   throw new DsError({
     code: 'DS_CONFIG',
     op: 'optimizer.type',
-    expected: 'an optimizer whose gradients are summed, in a pipeline',
-    got: `${name}, whose ranks keep their own gradients after the warm-up`,
-    hint: 'Set pipeline.stages to 1, or take Adam, Lamb or SGD.',
+    expected: 'an optimizer with summed gradients in a pipeline',
+    got: `${name}, which keeps local gradients on each rank after the warm-up`,
+    hint: 'Set pipeline.stages to 1, or use Adam, Lamb or SGD.',
   });
 }

@@ -1,5 +1,4 @@
-// Which share of the state in host memory the device updates where the configuration leaves it
-// open: it follows from what both processors are found to be able to.
+// Chooses the device's share of updates of host state from the measured speed of both processors.
 import { homedir, hostname } from 'node:os';
 import { join } from 'node:path';
 
@@ -18,41 +17,46 @@ import { stateSizes } from '../../zero/home/range-state.js';
 import type { Partition } from '../../zero/partition.js';
 import { ratesOf } from './known-rates.js';
 
-/** Below it a step has nothing to gain: all of its updates take a few milliseconds. */
+/** Below this number of elements, all updates take a few milliseconds and sharing gains nothing. */
 const FEWEST_ELEMENTS = 2 ** 24;
 /**
- * Of the device's memory beside weights, what gradients that stay there, and upper halves of
- * masters and offloaded weights with them, may take: all the time, or from backward, which lets
- * activations go meanwhile, to the update.
+ * Fraction of the device memory without weights that may hold gradients, upper halves of masters,
+ * and offloaded weights. `always`: they stay for the whole run. `passing`: they live from backward,
+ * which frees activations meanwhile, to the update.
  */
 const SHARE_OF_MEMORY = { always: 0.125, passing: 0.5 } as const;
-/** Part of the keys: what was measured in another way before does not count. */
+/** Part of the keys. Results of other measurement methods are ignored. */
 const METHOD = 'beyond caches';
 
 export interface ShareOptions {
   device: Device;
-  /** Whose state is in host memory. */
+  /** Partitions with state in host memory. */
   partitions: readonly Partition[];
-  /** The ranks that share units out: all of them take the first one's share. */
+  /** The shard group. All its ranks use the share of the first one. */
   group: Collectives;
-  /** Of the state that streams. */
+  /** The optimizer of the streamed state. */
   optimizer: Optimizer;
-  /** Bytes that stream of a master weight, beside what the state has of it. */
+  /** Bytes of a master weight to stream, in addition to the state. */
   master: number;
-  /** Whether weights of the share live in host memory: they come from there for each forward. */
+  /**
+   * Whether weights of the share are in host memory and are copied to the device for each forward.
+   */
   gathers: boolean;
-  /** Gradients that the device has memory for all the time; 0 where they are given back. */
+  /** Gradients per parameter that the device stores permanently; 0 if they are freed. */
   gradients: 0 | 1 | 2;
   /**
-   * Bytes a parameter that the device keeps all the time beside gradients: the upper half of its
-   * master, and its weight where this would be in host memory.
+   * Bytes per parameter that the device stores permanently in addition to gradients: the upper half
+   * of its master, and its weight if it would be in host memory.
    */
   beside: 0 | 2 | 4;
-  /** Whether backward leaves a rank its part of a unit's gradient, not the unit's: from stage 2. */
+  /** Whether backward stores only this rank's part of a unit's gradient. True from stage 2 on. */
   shardsGradients: boolean;
 }
 
-/** The share of `partitions` that the device should update, from 0 to 1; the same on every rank. */
+/**
+ * Returns the share of `partitions` that the device should update, from 0 to 1. Equal on every
+ * rank.
+ */
 export function findGpuShare(options: ShareOptions): number {
   const { device, partitions, group, gradients, gathers } = options;
   if (device.kind === 'cpu') return 0;
@@ -68,7 +72,10 @@ export function findGpuShare(options: ShareOptions): number {
   return agreedOn(group, device, Math.min(balanced, most));
 }
 
-/** Update rates of this rank's processors while other ranks update too; null as in ratesOf(). */
+/**
+ * Measures the update rates of this rank's processors while other ranks measure too. Null as in
+ * ratesOf().
+ */
 function ratesHere(options: ShareOptions): ProcessorRates | null {
   const { device, group } = options;
   const place = `${device.info.name}, ${threads()} threads, ${group.size} ranks`;
@@ -82,7 +89,7 @@ function ratesHere(options: ShareOptions): ProcessorRates | null {
   });
 }
 
-/** In what `optimizer` keeps Adam's moments; f32 for one that has others. */
+/** The dtype of Adam's moments in `optimizer`; f32 for other optimizers. */
 export function momentsOf({
   partitions,
   optimizer,
@@ -94,7 +101,7 @@ export function momentsOf({
   return isNarrow ? 'bf16' : 'f32';
 }
 
-/** Of all of `partitions`, master weights included. */
+/** Bytes of all `partitions`, including master weights. */
 function stateBytes({ partitions, optimizer, master }: ShareOptions): number {
   const ranges = partitions.flatMap(({ groups }) => groups);
   const sizes = ranges.flatMap((range) => stateSizes(range, optimizer));
@@ -102,7 +109,7 @@ function stateBytes({ partitions, optimizer, master }: ShareOptions): number {
   return ranges.reduce((sum, { numel }) => sum + master * numel, state);
 }
 
-/** Bytes that stay on the device where it updates all of `partitions`: gradients above all. */
+/** Bytes on the device if it updates all `partitions`, mostly gradients. */
 function bytesThatStay({ partitions, gradients, shardsGradients, beside }: ShareOptions): number {
   const asWritten = gradients === 0 && !shardsGradients;
   return partitions.reduce((sum, { unit, numel }) => {
@@ -111,7 +118,7 @@ function bytesThatStay({ partitions, gradients, shardsGradients, beside }: Share
   }, 0);
 }
 
-/** Bytes of the device beside weights, of which whole ones may not have come yet. */
+/** Bytes of the device without weights. Whole weights may not be allocated yet. */
 function spareBytes(device: Device, partitions: readonly Partition[]): number {
   const { cap, total, inUse } = device.memory;
   const coming = partitions.reduce(

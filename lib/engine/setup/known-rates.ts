@@ -1,26 +1,26 @@
-// What a user's runs have found of the processors of hosts, in a file: measured once for each.
+// Caches measured processor rates of hosts in a file of the user.
 import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { makeFolderNow } from '../../runtime/make-folder.js';
 import type { ProcessorRates } from '../../zero/home/processor-rates.js';
 
-/** Hosts that the file remembers. */
+/** Maximum number of hosts in the file. */
 const REMEMBERED = 32;
 
-/** How the ranks of a run come to know what their processors can do. */
+/** Coordinates the ranks of a run to find the rates of their processors. */
 export interface RatesSource {
-  /** Whether this is the first rank: what it knows counts on all, and it alone writes. */
+  /** Whether this is the first rank. Its cached entry counts for all ranks, and only it writes. */
   isFirst: boolean;
-  /** What the first rank says; every rank calls it once. */
+  /** Returns the value of the first rank. Every rank calls it once. */
   agree: (own: boolean) => boolean;
   measure: () => ProcessorRates;
-  /** What earlier runs of this user have found. */
+  /** The cache file. */
   file: string;
 }
 
 /**
- * Those of an earlier run, else measured now by all ranks beside each other, and kept for later
- * runs. Null where the first rank knows them and this one does not.
+ * Returns cached rates, or measures them on all ranks at the same time and caches them. Returns
+ * null if the first rank has cached rates and this one does not.
  */
 export function ratesOf(key: string, source: RatesSource): ProcessorRates | null {
   const { isFirst, agree, measure, file } = source;
@@ -35,7 +35,7 @@ export function ratesOf(key: string, source: RatesSource): ProcessorRates | null
   return rates;
 }
 
-/** Whatever the file holds that is no table counts as nothing: it is measured again. */
+/** An invalid file counts as empty, so the rates are measured again. */
 function readKnown(file: string): Record<string, unknown> {
   try {
     const found: unknown = JSON.parse(readFileSync(file, 'utf8'));
@@ -45,7 +45,7 @@ function readKnown(file: string): Record<string, unknown> {
   }
 }
 
-/** Where the folder cannot be written, each run measures for itself. */
+/** If the folder is not writable, each run measures again. */
 function keep(file: string, rates: Record<string, unknown>): void {
   const written = `${file}.${process.pid}`;
   try {

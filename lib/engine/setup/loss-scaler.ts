@@ -1,8 +1,8 @@
-// The fp16 section of a configuration to a loss scaler.
+// Creates the loss scaler from the section fp16.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DynamicLossScaler, type LossScaler, StaticLossScaler } from '../../optim/loss-scale.js';
 
-/** Without fp16 the factor is 1; with a loss_scale it stays. */
+/** Returns scale 1 without fp16, a static scale with loss_scale, else a dynamic one. */
 export function buildScaler({ fp16 }: ResolvedConfig): LossScaler {
   if (!fp16.enabled) return new StaticLossScaler(1);
   if (fp16.loss_scale > 0) return new StaticLossScaler(fp16.loss_scale);

@@ -1,5 +1,4 @@
-// When a configuration's state in host memory is updated, and whether its masters are kept in
-// halves there.
+// Decides if updates in host memory are speculative, and if masters there are split.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { canSpeculate, type Optimizer } from '../../optim/optimizer.js';
 import { canSplit } from '../../optim/split-master.js';
@@ -14,10 +13,10 @@ interface Updated {
 }
 
 /**
- * Whether updates of state in host memory are tried out during backward. That overlaps updates and
- * backward: on the CPU alone there is nothing to overlap. Its buffers hold gradients and weights in
- * turn, so that gradients of another dtype wait for the step decision (config rule
- * speculationHasOneDtype), as weights on a disk do.
+ * Whether updates of state in host memory are speculative, during backward. On a CPU device there
+ * is nothing to overlap. Speculation uses its buffers for gradients and weights in turn, so
+ * gradients of another dtype prevent it (config rule speculationHasOneDtype), and weights on a disk
+ * too.
  */
 export function speculates({ config, optimizer, device }: Updated): boolean {
   const able = canSpeculate(optimizer) && gradientDType(config) === weightDType(config);
@@ -27,16 +26,17 @@ export function speculates({ config, optimizer, device }: Updated): boolean {
 }
 
 /**
- * Whether bf16 weights are the upper halves of masters in host memory. Weights that are tried out
- * are a step ahead of the masters.
+ * Whether bf16 weights are the upper halves of masters in host memory. Speculative weights are one
+ * step ahead of the masters, so they cannot be.
  */
 export function splitsMasters(given: Updated): boolean {
   return splitsStreamed(given) && !speculates(given);
 }
 
 /**
- * Whether masters in host memory that the device updates are in halves: of weights that are tried
- * out it keeps the upper ones beside them. What is on a disk comes and goes in whole tiles.
+ * Whether masters in host memory that the device updates are split. With speculation, the device
+ * stores the upper halves in addition to the weights. State on a disk moves in whole tiles, so it
+ * is never split.
  */
 export function splitsStreamed({ config, optimizer }: Updated): boolean {
   const { offload_optimizer: state, offload_param: param } = config.zero_optimization;

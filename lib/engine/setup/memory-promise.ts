@@ -1,5 +1,4 @@
-// Before anything is allocated: what a run will certainly need, against what there is of each
-// device, each machine and each disk.
+// Compares the certain memory of a run with each device, host and disk before any allocation.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
@@ -17,41 +16,38 @@ import {
 import { speculates, splitsMasters, splitsStreamed } from './master-halves.js';
 import { exchanged } from './setup-world.js';
 
-/** What one rank needs, and what there is where it runs. */
+/** The needs of one rank, and the limits of its device, host and disks. */
 export interface Claim {
   needs: CertainBytes;
-  /**
-   * `limit`: bytes of its cap, or of all of it; null where its memory is the host's and has no cap.
-   */
+  /** `limit`: bytes of its cap, else its total; null if its memory is host memory without a cap. */
   device: { name: string; isHost: boolean; limit: number | null };
   host: HostLimits;
-  /** By the folder: the disk that it is on, and bytes that are free there. */
+  /** By folder: its disk, and the free bytes. */
   disks: Readonly<Record<string, Disk>>;
   /**
-   * Host memory that the run needs in all when updates are tried out during backward, if the
-   * configuration leaves that open: `needs` is then that of updates after the step decision.
+   * Host memory with speculative updates, if the configuration allows both; `needs` is then that of
+   * updates after the step decision.
    */
   tried: Parts | null;
 }
 
-/** Too little of something. */
 interface Shortage {
-  /** "host memory for 2 ranks", and what of it there is. */
+  /** For example "host memory for 2 ranks"; `there` is the available amount. */
   of: string;
   parts: Parts;
   there: string;
-  /** Which settings change it. */
+  /** Selects the settings in the hint. */
   place: 'device' | 'host' | 'disk';
-  /** Whether no memory can be added while the run goes on. */
+  /** False if the system may add memory during the run. */
   isCertain: boolean;
 }
 
 /**
- * `shards`: ranks that share state out. Throws DS_OUT_OF_MEMORY on every rank alike where weights,
- * gradients and state alone are more than there is: the arithmetic and the settings that would help
- * are in it. Of a virtual machine, which may be given memory as it is used, too little is a notice.
- * Nothing has been allocated by then. Returns the configuration; where that leaves open whether
- * updates are tried out, and there is too little for it, they wait, which a notice says.
+ * Throws DS_OUT_OF_MEMORY on every rank if weights, gradients and state exceed the memory; the
+ * error has the arithmetic and useful settings. A virtual machine may receive memory as it is used,
+ * so a shortage there is only a notice. Nothing is allocated before. Returns the configuration. If
+ * it leaves speculation open and memory is too short for it, speculation is turned off with a
+ * notice. `shards`: ranks of the shard group.
  */
 export async function requireMemory(
   job: Distributed,
@@ -76,12 +72,14 @@ export async function requireMemory(
   if (tooMuch) notice(waitingText(tooMuch));
   for (const shortage of found) {
     const { message } = refusal([shortage], config);
-    notice(`${message} A virtual machine may be given more: training goes on.`);
+    notice(`${message} A virtual machine may receive more memory, so training continues.`);
   }
   return settled;
 }
 
-/** Whether all masters in host memory may be in halves: the device's share may be all of them. */
+/**
+ * Whether all masters in host memory may be split, because the device's share may be all of them.
+ */
 const maySplit = (given: Parameters<typeof speculates>[0]): boolean =>
   splitsMasters(given) || (mayShare(given.config, given.device) && splitsStreamed(given));
 
@@ -89,7 +87,7 @@ export function notice(text: string): void {
   process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
 }
 
-/** The same configuration, frozen as well, with updates after the step decision. */
+/** Returns the frozen configuration with updates after the step decision. */
 export function waiting(config: ResolvedConfig): ResolvedConfig {
   const zero = config.zero_optimization;
   const offload = Object.freeze({ ...zero.offload_optimizer, super_offload: false });
@@ -97,7 +95,10 @@ export function waiting(config: ResolvedConfig): ResolvedConfig {
   return Object.freeze({ ...config, zero_optimization: settled });
 }
 
-/** See Claim.tried. The share of the device is the one asked for: it takes gradients to itself. */
+/**
+ * See Claim.tried. Uses the configured gpu_share, because the device stores the gradients of its
+ * share.
+ */
 function triedBytes(counted: Counted, device: Device): Parts | null {
   const {
     device: home,
@@ -120,8 +121,8 @@ function triedBytes(counted: Counted, device: Device): Parts | null {
 }
 
 /**
- * What trying updates out lacks of host memory, where that is left open; null where there is
- * enough, or where a machine may be given more.
+ * Returns the shortage of host memory for speculation, if the configuration leaves it open. Returns
+ * null if memory suffices or the host may receive more.
  */
 export function shortageOfTrying(claims: readonly Claim[]): Shortage | null {
   if (!claims.every(({ tried }) => tried !== null)) return null;
@@ -134,18 +135,18 @@ export function shortageOfTrying(claims: readonly Claim[]): Shortage | null {
 
 function waitingText({ of, parts, there }: Shortage): string {
   return (
-    `initialize: updates wait until backward has ended ("super_offload": false), since to try them ` +
-    `out takes ${needsText(of, parts)}, and there is ${there}. "super_offload": true tries them out anyway.`
+    `initialize: updates wait until backward has ended ("super_offload": false). Speculation needs ` +
+    `${needsText(of, parts)}, and there is ${there}. "super_offload": true enables them anyway.`
   );
 }
 
-/** Whether the device may come to update a share of the state in host memory. */
+/** Whether the device may update a share of the state in host memory. */
 function mayShare({ zero_optimization: zero }: ResolvedConfig, device: Device): boolean {
   const { gpu_share: share } = zero.offload_optimizer;
   return share === null ? device.kind !== 'cpu' : share > 0;
 }
 
-/** Of this process as it is now. */
+/** Returns the claim of this process. */
 export function claimOf(counted: Counted, device: Device): Claim {
   const needs = certainBytes(counted);
   const { reserved, inUse } = cpu().memory;
@@ -154,7 +155,7 @@ export function claimOf(counted: Counted, device: Device): Claim {
   const limit = cap > 0 ? cap : isHost ? null : total;
   const disks = Object.keys(needs.disk).map((folder) => [folder, diskOf(folder)] as const);
   return {
-    // Memory that an earlier engine has left to the CPU's allocator is used again.
+    // Later allocations reuse memory that an earlier engine left in the CPU allocator.
     needs: { ...needs, returned: needs.returned + Math.max(0, reserved - inUse) },
     device: { name: device.name, isHost, limit },
     host: hostLimits(),
@@ -163,7 +164,7 @@ export function claimOf(counted: Counted, device: Device): Claim {
   };
 }
 
-/** All there are; every rank finds the same ones. */
+/** Returns all shortages; equal on every rank. */
 export function shortages(claims: readonly Claim[]): Shortage[] {
   return [...onDevices(claims), ...onHosts(claims), ...onDisks(claims)];
 }
@@ -190,7 +191,7 @@ function onHosts(claims: readonly Claim[]): Shortage[] {
     const within = host.groups.flatMap(({ group, limit }, i): Shortage[] => {
       const free = most(({ groups }) => groups[i]?.free ?? Number.MAX_SAFE_INTEGER);
       if (sumOf(parts) <= free) return [];
-      const there = `${byteText(free)} free of the ${byteText(limit)} that control group ${group} may have`;
+      const there = `${byteText(free)} free of the ${byteText(limit)} limit of control group ${group}`;
       return [{ ...short, there, isCertain: true }];
     });
     const free = most((limits) => limits.free);
@@ -242,23 +243,23 @@ function refusal(found: readonly Shortage[], config: ResolvedConfig): DsError {
   });
 }
 
-/** "17.4 GiB of host memory (weights 2.9 GiB + ...)". */
+/** Formats "17.4 GiB of host memory (weights 2.9 GiB + ...)". */
 export function needsText(of: string, parts: Parts): string {
   const list = Object.entries(parts).filter(([, bytes]) => bytes > 0);
   const terms = list.map(([name, bytes]) => `${name} ${byteText(bytes)}`);
   return `${byteText(sumOf(parts))} of ${of} (${terms.join(' + ')})`;
 }
 
-/** What would need less of a place. `ds plan` weighs all of it. */
+/** Returns settings that reduce the need of a place. `ds plan` compares all of them. */
 export function settings(
   place: Shortage['place'],
   { zero_optimization: zero }: ResolvedConfig,
 ): string[] {
   const { stage, offload_optimizer: optimizer, offload_param: param } = zero;
-  const ask = 'npx ds plan lists every way, and what each needs.';
+  const ask = 'npx ds plan lists all settings with their memory.';
   if (place === 'disk') {
     return [
-      'Name a nvme_path on a larger disk, or leave a share to memory by offload_optimizer.ratio.',
+      'Set nvme_path to a larger disk, or keep a share in memory with offload_optimizer.ratio.',
     ];
   }
   if (place === 'host') {
@@ -266,7 +267,7 @@ export function settings(
       optimizer.device === 'cpu'
         ? [
             ...(optimizer.super_offload === true
-              ? ['"super_offload": false, or none, takes 3.9 bytes a bf16 parameter less.']
+              ? ['"super_offload": false saves 3.9 bytes per bf16 parameter.']
               : []),
             '"offload_optimizer": { "device": "nvme", "nvme_path": DIR } moves the state to a disk, "ratio" below 1 keeps a share on the device.',
           ]
@@ -278,7 +279,7 @@ export function settings(
     return [
       ...moved,
       ...weights,
-      'More ranks on other machines share state out from stage 1 on.',
+      'More ranks on other hosts divide the state from stage 1 on.',
       ask,
     ];
   }
@@ -291,7 +292,7 @@ export function settings(
     ...(param.device === 'none'
       ? ['"stage": 3 with "offload_param": { "device": "cpu" } moves the weights there.']
       : []),
-    ...(stage < 3 ? ['More ranks share state out from stage 1 on, and weights at stage 3.'] : []),
+    ...(stage < 3 ? ['More ranks divide the state from stage 1 on, and weights at stage 3.'] : []),
     ask,
   ];
 }

@@ -1,5 +1,5 @@
-// The first run of `ds --autotuning`: writes down what the plan has to know of the model, the job
-// and its memory, before anything is allocated.
+// The first run of `ds --autotuning`: writes the model, job and memory sizes for the plan before
+// any allocation.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { type ModelInfo, writeResult } from '../../plan/index.js';
@@ -8,12 +8,12 @@ import { clusterOf, roomOf, standingOf } from './planned-room.js';
 import { type Measured, stateBytesOf, trainedBy } from './planned-zero.js';
 import { exchanged } from './setup-world.js';
 
-/** The file that this run is to write; null for all other runs. */
+/** Returns the file that this run writes, or null for other runs. */
 export function modelInfoPath({ autotuning }: ResolvedConfig): string | null {
   return autotuning.enabled && autotuning.model_info?.profile ? autotuning.model_info_path : null;
 }
 
-/** Rank 0 writes `file`; what each rank has counts in it. Throws DS_IO, DS_COMM. */
+/** Rank 0 writes `file` from the data of all ranks. Throws DS_IO, DS_COMM. */
 export async function describeModel(
   file: string,
   job: Distributed,

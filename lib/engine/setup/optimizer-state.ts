@@ -1,5 +1,5 @@
-// Where the optimizer's state lives and when it is updated, from the configuration: on the device,
-// in host memory or on disk, or in two of them.
+// Selects where optimizer state is stored (device, host memory, disk, or two of them), and when it
+// is updated.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { canExchange } from '../../optim/exchange.js';
@@ -46,21 +46,19 @@ import { speculates, splitsMasters, splitsStreamed } from './master-halves.js';
 import { offloadsWeights } from './stage.js';
 import { cutParameter } from './whole-parameters.js';
 
-/** What state is made for. */
 export interface StateOptions {
   config: ResolvedConfig;
   optimizer: Optimizer;
   /** In forward order. */
   partitions: readonly Partition[];
   device: Device;
-  /** The ranks that share units out. */
+  /** The shard group. */
   group: Collectives;
 }
 
 /**
- * Adds to `state` a share for each home; `owned` gets what is made. Throws DS_CONFIG when
- * super_offload is asked of an optimizer that cannot try an update out, DS_IO when a disk has no
- * room for what is to be on it.
+ * Adds one share per home to `state`; `owned` takes ownership. Throws DS_CONFIG if super_offload is
+ * true for an optimizer without speculative updates, and DS_IO if a disk lacks space.
  */
 export function buildState(
   state: OptimizerState,
@@ -80,15 +78,15 @@ export function buildState(
     const schedule = owned.own(afterDecision(made, resident, options));
     state.add({ partitions: resident, home: made, schedule });
   }
-  // A ratio of 0 leaves nothing.
+  // With ratio 0, nothing is left.
   if (rest.length === 0) return;
   if (home === 'cpu') addOffloaded(state, { ...options, partitions: rest }, owned);
   if (home === 'nvme') addOnDisk(state, { ...options, partitions: rest }, owned);
 }
 
 /**
- * State on disk is updated once per step, after its decision: to try an update out would read and
- * write it twice.
+ * State on disk is updated once per step, after the step decision. Speculation would read and write
+ * it twice.
  */
 function addOnDisk(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
   const { config, partitions } = options;
@@ -98,8 +96,8 @@ function addOnDisk(state: OptimizerState, options: StateOptions, owned: ReleaseS
 }
 
 /**
- * Both processors update state in host memory: the device the partitions of gpu_share, host threads
- * the rest.
+ * Two processors update state in host memory: the device updates the partitions of gpu_share, CPU
+ * threads the rest.
  */
 function addOffloaded(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
   const { partitions } = options;
@@ -118,13 +116,13 @@ function addOffloaded(state: OptimizerState, options: StateOptions, owned: Relea
 
 type SplitKind = new (device: Device, rule: SplitMaster, options: HostHomeOptions) => HostHome;
 
-/** Homes in host memory for one who updates there. */
+/** Home classes in host memory for one updating processor. */
 interface HomeKinds {
-  /** Of f32 masters. */
+  /** For f32 masters. */
   whole: typeof HostHome;
-  /** Of masters in halves, updated after the step decision. */
+  /** For split masters, updated after the step decision. */
   split: SplitKind;
-  /** Of masters in halves whose updates are tried out; null where that gains nothing. */
+  /** For split masters with speculative updates; null if that gains nothing. */
   tried: SplitKind | null;
 }
 
@@ -149,7 +147,7 @@ function addInHostMemory(
   else addAfterDecision(state, { ...options, kinds }, owned);
 }
 
-/** Updates that are tried out during backward. */
+/** Adds homes with speculative updates. */
 function addTried(
   state: OptimizerState,
   { kinds, ...options }: StateOptions & { kinds: HomeKinds },
@@ -193,7 +191,7 @@ function addAfterDecision(
   }
 }
 
-/** Partitions whose masters are in halves where these `able` to be are, and the rest. */
+/** Returns partitions with split masters (bf16 units, if `able`), and the rest. */
 function bySplitting(
   { partitions }: StateOptions,
   able: boolean,
@@ -202,7 +200,7 @@ function bySplitting(
   return [partitions.filter(splits), partitions.filter((one) => !splits(one))];
 }
 
-/** Throws DS_CONFIG when gpu_share is asked of an optimizer that looks at whole parameters. */
+/** Throws DS_CONFIG if gpu_share is set for an optimizer that needs whole parameters. */
 function streamedShare(options: StateOptions): number {
   const { config, optimizer, partitions, group } = options;
   const { gpu_share: share } = config.zero_optimization.offload_optimizer;
@@ -214,13 +212,13 @@ function streamedShare(options: StateOptions): number {
   throw new DsError({
     code: 'DS_CONFIG',
     op: 'zero_optimization.offload_optimizer.gpu_share',
-    expected: 'an optimizer that updates each element by itself, such as AdamW',
+    expected: 'an elementwise optimizer, such as AdamW',
     got: `${optimizer.name}, and gpu_share ${share}`,
-    hint: 'Leave gpu_share out: host threads then update all of the state.',
+    hint: 'Remove gpu_share: CPU threads then update all of the state.',
   });
 }
 
-/** What streams of state that the device updates, and stays with it. */
+/** Returns the bytes that the device streams and keeps for the state that it updates. */
 function streamedState(
   options: StateOptions,
 ): Omit<ShareOptions, 'device' | 'partitions' | 'group'> {
@@ -228,7 +226,7 @@ function streamedState(
   const offloads = offloadsWeights(config);
   const splits = splitsStreamed(options);
   const tries = speculates(options);
-  // Whoever joins masters on the device keeps its weights there.
+  // // Speculation with split masters keeps the weights on the device.
   const joins = tries && splits;
   const gathers = offloads && !joins;
   const gradients = tries ? 2 : splits ? 0 : 1;
@@ -241,8 +239,7 @@ function streamedState(
 }
 
 /**
- * How an update goes over `partitions`: in one pass, or in several between which ranks share what
- * they know.
+ * Returns the schedule of `partitions`: one pass, or several passes with an exchange between ranks.
  */
 function afterDecision(
   home: Home,
@@ -266,8 +263,8 @@ function cannotSpeculate(optimizer: Optimizer): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: 'zero_optimization.offload_optimizer.super_offload',
-    expected: 'an optimizer whose update can be tried out, such as AdamW',
+    expected: 'an optimizer with speculative updates, such as AdamW',
     got: optimizer.name,
-    hint: 'Set super_offload to false, or leave it out.',
+    hint: 'Set super_offload to false, or remove it.',
   });
 }

@@ -1,4 +1,4 @@
-// The optimizer section of a configuration to the optimizer it names.
+// Creates the optimizer of the section "optimizer".
 import type { ResolvedOptimizer } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import type { AdamGroup } from '../../optim/adam-rule.js';
@@ -11,18 +11,17 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import type { Tensor } from '../../tensor/index.js';
 
-/** A model's parameters by name. */
 type Named = Iterable<readonly [string, Tensor]>;
 
-/** What rules know beside their own section. */
+/** Inputs of builders in addition to their params. */
 interface Given {
-  /** The model's parameters, for rules that go by name. */
+  /** The model's parameters, for rules by name. */
   named: Named;
   /** bf16.bf16_optimizer_states. */
   bf16States: boolean;
 }
 
-/** The parameters of each type of optimizer. */
+/** The params of each optimizer type. */
 type Params = { [O in ResolvedOptimizer as O['type']]: O['params'] };
 
 type Builder<Type extends keyof Params> = (
@@ -32,8 +31,8 @@ type Builder<Type extends keyof Params> = (
 ) => Optimizer;
 
 /**
- * The optimizer that `section` names, over `params`. Throws DS_CONFIG when it names none,
- * DS_ARGUMENT when the groups are wrong.
+ * Returns the optimizer of `section` for `params`. Throws DS_CONFIG without a section, DS_ARGUMENT
+ * for invalid groups.
  */
 export function buildOptimizer(
   section: ResolvedOptimizer | null,
@@ -103,7 +102,7 @@ function muon(params: ParamsOf<ParamGroup>, options: Params['Muon'], { named }: 
   });
 }
 
-/** Those whose class has the name of the type, and as options the parameters in camelCase. */
+/** Types with a class of the same name, and options that are the params in camelCase. */
 type Plain = Exclude<keyof Params, keyof typeof builders>;
 
 type Camel<Name extends string> = Name extends `${infer First}_${infer Rest}`
@@ -132,7 +131,7 @@ const plain =
   (params, options) =>
     new Class(params as never, camelCased(options) as Options<Type>);
 
-/** Keys of DeepSpeed's 1-bit optimizers that change nothing. */
+/** Keys of DeepSpeed's 1-bit optimizers without effect. */
 const IDLE: ReadonlySet<string> = new Set([
   ...['cuda_aware', 'comm_backend_name', 'bias_correction', 'eps_inside_sqrt', 'max_grad_norm'],
   'amsgrad',

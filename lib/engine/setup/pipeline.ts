@@ -1,5 +1,4 @@
-// From the configuration and a model's layers to a pipeline: who has which stage, in which order
-// they work, and the links.
+// Builds a pipeline from the configuration and the model: stages, schedule, links and tied weights.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed, ProcessGroup } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
@@ -28,7 +27,6 @@ import { countingAt, type Ranks } from '../ranks.js';
 import { allColumns, type Columns, columnsOfStages } from '../step/columns.js';
 import { routedLayers } from '../step/token-drop.js';
 
-/** A model that trains in stages. */
 export interface PipelinePlan {
   pipeline: Pipeline;
   schedule: Schedule;
@@ -36,9 +34,9 @@ export interface PipelinePlan {
 }
 
 /**
- * The plan of a model that is to train as a pipeline: a PipelineModule, or one that can be cut
- * where the configuration names stages; null for all others. Throws DS_CONFIG for what pipelines do
- * not do, DS_ARGUMENT for more stages than layers.
+ * Returns the plan for a PipelineModule, or for a divisible model if the configuration sets stages;
+ * null for other models. Throws DS_CONFIG for options that pipelines do not support, DS_ARGUMENT
+ * for more stages than layers.
  */
 export function planPipeline(
   module: Module,
@@ -63,10 +61,9 @@ export function planPipeline(
 }
 
 /**
- * The options of the model, where it has any; of the configuration where it says something. The
- * best stages are those of a PipelineModule's own method; of a model that knows what its layers
- * compute, those which take as long as each other. Throws DS_CONFIG where both say something, and
- * not the same.
+ * Combines the options of the model and of the configuration. With partition "best", a
+ * PipelineModule uses its own method, and a model with known layer FLOPs gets stages of equal time.
+ * Throws DS_CONFIG if the options of both differ.
  */
 function optionsOf(module: Module, { pipeline }: ResolvedConfig): PipelineOptions {
   const own = module instanceof PipelineModule ? module.pipelineOptions : null;
@@ -94,7 +91,7 @@ function reportedTwice(key: string, got: string, option: string, own: unknown): 
     op: `pipeline.${key}`,
     expected: `${JSON.stringify(own)}, the ${option} of the PipelineModule`,
     got,
-    hint: `Keep one of them: leave ${key} out, or ${option}.`,
+    hint: `Remove one of them, ${key} or ${option}.`,
   });
 }
 
@@ -105,7 +102,9 @@ function scheduleOf({ pipeline }: ResolvedConfig): Schedule {
   return schedule === 'interleaved' ? interleaved(stagesPerRank) : ONE_F_ONE_B;
 }
 
-/** Links between the ranks of the pipeline, for training and evaluation. Rejects with DS_COMM. */
+/**
+ * Opens links between the ranks of the pipeline, for training and evaluation. Rejects with DS_COMM.
+ */
 export function openLinks(
   job: Distributed,
   { pipeline, schedule, dynamicShape }: PipelinePlan,
@@ -117,19 +116,19 @@ export function openLinks(
   return Links.open(job, lists, dynamicShape);
 }
 
-/** Parameters that the same stages of a pipeline have, whose gradients these add up. */
+/** Parameters that several stages share. The stages sum their gradients. */
 export interface Tie {
-  /** Of their unit. */
+  /** Name of their unit. */
   name: string;
   /** In the order of the model. */
   parameters: readonly Parameter[];
-  /** The data ranks of all these stages. */
+  /** The data ranks of these stages. */
   group: ProcessGroup;
 }
 
 /**
- * The ties of this rank, in one order on all. Rejects with DS_COMM. Throws DS_CONFIG for what
- * cannot update them.
+ * Returns the ties of this rank, in the same order on all ranks. Rejects with DS_COMM. Throws
+ * DS_CONFIG if the optimizer cannot update them.
  */
 export async function openTies(
   job: Distributed,
@@ -157,7 +156,7 @@ export async function openTies(
   return ties;
 }
 
-/** What a unit is shared by; undefined for one that this rank's stages have alone. */
+/** Returns the tie of a unit, or undefined if only this rank's stages have it. */
 export function tieOf(
   ties: readonly Tie[],
   { parameters }: Pick<WeightUnit, 'parameters'>,
@@ -170,14 +169,13 @@ function untiable({ name }: Optimizer): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: 'optimizer.type',
-    expected:
-      'an optimizer that updates element by element, where stages of a pipeline share weights',
+    expected: 'an elementwise optimizer for a pipeline with shared weights',
     got: name,
     hint: 'Untie the layers, put them on one stage, or use AdamW.',
   });
 }
 
-/** The groups keep what is left of the model on this rank. */
+/** Removes the parameters of other stages from the groups. */
 export function keepOwn({ groups }: Optimizer, module: Module): void {
   const own = new Set<Tensor>(module.parameters());
   for (const group of groups as { params: readonly Tensor[] }[]) {
@@ -186,8 +184,8 @@ export function keepOwn({ groups }: Optimizer, module: Module): void {
 }
 
 /**
- * Where the sums of partitions lie in what ranks tell each other: in the order of layers, whoever
- * has them.
+ * Returns the columns of partition sums in the exchange of the norm: in the order of layers, for
+ * all stages.
  */
 export function columnsOf(
   plan: PipelinePlan | null,
@@ -216,7 +214,7 @@ export function columnsOf(
   return columnsOfStages(owners, countingRanks, place.rank);
 }
 
-/** The first of this rank's layers that reads the partition's parameters. */
+/** Returns the first layer of this rank that reads the partition's parameters. */
 function firstLayer({ layers, starts, ownStages }: Pipeline, { unit }: Partition): number {
   const [first] = unit.parameters;
   const own = ownStages.flatMap((stage) => {
@@ -243,7 +241,7 @@ function requireStages(module: Module, config: ResolvedConfig, ranks: number): v
       op,
       expected: `${ranks}, the ranks on the mesh's axis pp`,
       got: String(wanted),
-      hint: `Give initDistributed() { mesh: { pp: ${wanted} } }, or leave joining to initialize().`,
+      hint: `Pass { mesh: { pp: ${wanted} } } to initDistributed(), or let initialize() join the job.`,
     });
   }
   const { stage } = config.zero_optimization;
@@ -253,25 +251,25 @@ function requireStages(module: Module, config: ResolvedConfig, ranks: number): v
     ...{ code: 'DS_CONFIG', op, got: String(stage) },
     ...(ranks === 1
       ? {
-          expected: '0, 1 or 2 for a pipeline of one stage, whose layers find their weights whole',
-          hint: 'Set it to 2, or leave pipeline.stages out: engine.forward() gathers weights.',
+          expected: '0, 1 or 2 for a pipeline of one stage, because its layers need whole weights',
+          hint: 'Set it to 2, or remove pipeline.stages: engine.forward() gathers weights.',
         }
       : {
           expected:
-            '0 or 1 for a pipeline, whose stages keep their gradients until the end of a batch',
+            '0 or 1 for a pipeline, because stages keep their gradients until the end of a batch',
           hint: 'Stages 2 and 3 would reduce gradients and gather weights for every micro-batch.',
         }),
   });
 }
 
-/** Layers of a stage are called one by one, and none of them knows of the others. */
+/** Layers of a stage run separately and cannot route tokens between each other. */
 function unrouted(section: string): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: section,
-    expected: 'a model that is no pipeline',
-    got: 'one that trains in stages, each of which runs all its layers on all tokens',
-    hint: 'Switch the section off, or train without pipeline.stages.',
+    expected: 'a model without pipeline stages',
+    got: 'a pipeline, which runs all layers of a stage on all tokens',
+    hint: 'Turn the section off, or train without pipeline.stages.',
   });
 }
 
@@ -279,7 +277,7 @@ function uncut(module: Module): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: 'pipeline.stages',
-    expected: 'a PipelineModule, or a model that knows its layers',
+    expected: 'a PipelineModule, or a model with known layers',
     got: `a ${module.constructor.name}`,
     hint: 'Write it as new PipelineModule({ layers: [...] }).',
   });

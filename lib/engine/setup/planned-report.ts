@@ -1,21 +1,21 @@
-// How the plan's choice reads: the line that says it, and the error where nothing fits.
+// Formats the plan's choice, or the error if nothing fits.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { H200, type Room, type Weighed } from '../../plan/index.js';
 import { byteText } from '../../runtime/byte-text.js';
 import { needsText, settings } from './memory-promise.js';
 
-/** Where a choice was made. */
+/** Inputs of the choice. */
 export interface Context {
   room: Room;
   isHost: boolean;
-  /** Whether activations are known. */
+  /** Whether the activation memory is known. */
   isKnown: boolean;
   deviceName: string;
   ranks: number;
 }
 
-/** "stage 2, offload_optimizer cpu (ratio 0.5), offload_param none". */
+/** Formats "stage 2, offload_optimizer cpu (ratio 0.5), offload_param none". */
 function wayText({ config: { zero_optimization: zero } }: Weighed<ResolvedConfig>): string {
   const { stage, offload_optimizer: state, offload_param: param } = zero;
   const more = [
@@ -27,11 +27,11 @@ function wayText({ config: { zero_optimization: zero } }: Weighed<ResolvedConfig
   return `stage ${stage}, offload_optimizer ${state.device}${away}, offload_param ${param.device}`;
 }
 
-/** What is chosen, what it takes of what there is, and how long a step will be. */
+/** Formats the choice, its memory, and the time of a step. */
 export function choiceLine(best: Weighed<ResolvedConfig>, context: Context): string {
   const { setup, step } = best;
   const { isKnown } = context;
-  const why = context.isHost ? ', as the CPU computes where host memory is' : '';
+  const why = context.isHost ? ', because the CPU computes in host memory' : '';
   const places = placesOf(best, context).map(
     ({ of, bytes, there }) => `${byteText(bytes)} of ${byteText(there)} of ${of}`,
   );
@@ -41,7 +41,7 @@ export function choiceLine(best: Weighed<ResolvedConfig>, context: Context): str
   const batch = isKnown
     ? ` with micro-batches of ${setup.microBatch} x ${setup.seq} tokens`
     : ', before activations';
-  const mayGrow = best.host > context.room.host ? ', of which a virtual machine may get more' : '';
+  const mayGrow = best.host > context.room.host ? ' (a virtual machine may receive more)' : '';
   return `zero_optimization: ${wayText(best)}${why}: ${places.join(', ')}${each}${mayGrow}${batch}${time}`;
 }
 
@@ -55,7 +55,7 @@ interface PlaceNeed {
   there: number;
 }
 
-/** What a way needs of each memory that counts. */
+/** Returns the need of a choice in each limited memory. */
 function placesOf(
   way: Weighed<ResolvedConfig>,
   { room, isHost, deviceName }: Context,
@@ -83,7 +83,7 @@ function placesOf(
   return places;
 }
 
-/** Parts of one name together. */
+/** Adds parts of the same name. */
 function added(a: Parts, b: Parts): Parts {
   const both = { ...a };
   for (const [name, bytes] of Object.entries(b)) both[name] = (both[name] ?? 0) + bytes;
@@ -94,9 +94,9 @@ const sum = (parts: object): number =>
   Object.values(parts).reduce((all: number, bytes: number) => all + bytes, 0);
 
 const FEWER_ACTIVATIONS =
-  'A smaller train_micro_batch_size_per_gpu, a model made with activationCheckpointing: true, and samples that "auto" is told to be shorter (training.sequenceLength) need less.';
+  'Reduce train_micro_batch_size_per_gpu or training.sequenceLength, or set activationCheckpointing: true in the model.';
 
-/** What even the way that needs least lacks. */
+/** Returns the error: the shortage of the choice that needs the least memory. */
 export function refusal(leanest: Weighed<ResolvedConfig>, context: Context): DsError {
   const { room, ranks, isKnown } = context;
   const all = placesOf(leanest, { ...context, room: { ...room, host: room.hostAtMost } });
@@ -111,7 +111,7 @@ export function refusal(leanest: Weighed<ResolvedConfig>, context: Context): DsE
   return new DsError({
     code: 'DS_OUT_OF_MEMORY',
     op: 'initialize',
-    expected: `${short.map(({ of, parts }) => needsText(of, parts)).join(', ')}${each} by the plan, with ${wayText(leanest)}, which needs least of what "auto" leaves open`,
+    expected: `${short.map(({ of, parts }) => needsText(of, parts)).join(', ')}${each} by the plan, with ${wayText(leanest)}, the smallest choice of "auto"`,
     got: short.map(({ there }) => byteText(there)).join(', '),
     hint: [...new Set(hints)].join(' '),
   });

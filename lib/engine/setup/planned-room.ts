@@ -1,4 +1,4 @@
-// What the ranks have where they run: what each finds, and what of it each may have.
+// Measures the memory available to each rank.
 import { availableParallelism } from 'node:os';
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Module } from '../../nn/module.js';
@@ -7,23 +7,23 @@ import { cpu, type Device } from '../../runtime/device.js';
 import { diskOf } from '../../runtime/disk.js';
 import { hostLimits } from '../../runtime/host-limits.js';
 
-/** Where a rank is, and the bytes that it finds there. */
+/** The location of a rank and its available bytes. */
 export interface Standing {
-  /** The same for ranks that share host memory. */
+  /** Equal for ranks that share host memory. */
   machine: string;
   cores: number;
-  /** Of its device, for this run; null: as many as the host has. */
+  /** Bytes of its device for this run; null if the host memory is the limit. */
   device: number | null;
   deviceName: string;
-  /** Of the host, for all ranks there: free, and what may come to be. */
+  /** Bytes of the host for all its ranks: free now, and the possible maximum. */
   host: number;
   hostAtMost: number;
-  /** What this rank gives back as the model moves. */
+  /** Bytes of the model on this rank that are freed when it moves. */
   returned: number;
   disk: number;
 }
 
-/** Of this process as it is now. */
+/** Returns the standing of this process. */
 export function standingOf(module: Module, config: ResolvedConfig, device: Device): Standing {
   const { cap, total, inUse } = device.memory;
   const isHost = device.kind === 'cpu';
@@ -44,7 +44,7 @@ export function standingOf(module: Module, config: ResolvedConfig, device: Devic
     deviceName: device.name,
     host: Math.min(limits.free, within),
     hostAtMost: limits.canGrow ? within : Math.min(limits.free, within),
-    // Memory that an earlier engine has left to the CPU's allocator is used again.
+    // Later allocations reuse memory that an earlier engine left in the CPU allocator.
     returned: held('cpu') + Math.max(0, allocator.reserved - allocator.inUse),
     disk: folder === null ? 0 : diskOf(folder).free,
   };
@@ -57,7 +57,7 @@ function byMachine(standings: readonly Standing[]): Standing[][] {
   return [...machines.values()];
 }
 
-/** The machines that the ranks are on. */
+/** Returns the hosts of the ranks. */
 export function clusterOf(standings: readonly Standing[]): Cluster {
   const machines = byMachine(standings);
   return {
@@ -68,7 +68,7 @@ export function clusterOf(standings: readonly Standing[]): Cluster {
   };
 }
 
-/** What the rank with the least of each has; ranks of a machine share what is free there alike. */
+/** Returns the minimum over the ranks. Ranks of one host divide its free memory equally. */
 export function roomOf(standings: readonly Standing[]): Room {
   const machines = byMachine(standings);
   const least = (of: (here: Standing[]) => number): number => Math.min(...machines.map(of));

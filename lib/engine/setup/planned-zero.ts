@@ -1,5 +1,4 @@
-// "auto" of stage and offload: what the ranks have, what the plan chooses of it, and the line that
-// says so.
+// Chooses the values of "auto" in stage and offload from the available memory, by the plan.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { CausalLM } from '../../models/index.js';
@@ -33,27 +32,27 @@ import { exchanged } from './setup-world.js';
 import { shardSizes } from './shard-sizes.js';
 import { NoOptimizer } from './untrained.js';
 
-/** What a configuration leaves to the plan. */
+/** The "auto" values of a configuration. */
 export interface Planned {
-  /** Dotted paths of the keys that ask it. */
+  /** Dotted paths of the "auto" keys. */
   readonly keys: ReadonlySet<string>;
-  /** All that it may choose from. */
+  /** All candidates. */
   readonly configs: readonly [ResolvedConfig, ...ResolvedConfig[]];
-  /** Tokens of a sample; undefined where nobody says it. */
+  /** Tokens per sample; undefined if unknown. */
   readonly sequenceLength: number | undefined;
 }
 
-/** A model as it was before its layers were shared out. */
+/** A model before its layers are divided over ranks. */
 export interface Measured {
   sizes: ModelSizes;
-  /** Whether it is a language model, whose activations are known. */
+  /** Whether it is a language model. Its activation memory is known. */
   isKnown: boolean;
   checkpointing: boolean;
-  /** Whether each rank has a part of its layers already. */
+  /** Whether each rank already has only a part of its layers. */
   isCut: boolean;
 }
 
-/** Counts `module`, without touching it. */
+/** Counts `module` without changing it. */
 export function measured(module: Module, job: Distributed): Measured {
   const isKnown = module instanceof CausalLM;
   return {
@@ -65,8 +64,8 @@ export function measured(module: Module, job: Distributed): Measured {
 }
 
 /**
- * The configuration that the plan chooses, the same on every rank: what each has is shared, and the
- * least counts. Rank 0 prints it. Throws DS_OUT_OF_MEMORY on every rank alike where none fits;
+ * Returns the configuration that the plan chooses, equal on every rank. The rank with the least
+ * memory decides. Rank 0 prints it. Throws DS_OUT_OF_MEMORY on every rank if no candidate fits;
  * DS_COMM.
  */
 export async function choosePlanned(
@@ -76,7 +75,7 @@ export async function choosePlanned(
   model: Measured,
 ): Promise<ResolvedConfig> {
   const possible = configs.filter((config) => isPossible(config, asked, job));
-  // Where no configuration seems possible, building the chosen one gives the exact error.
+  // If no candidate seems possible, building the chosen one throws the exact error.
   const left = possible.length > 0 ? possible : configs;
   const { best, leanest, context } = await choice(job, asked, left, { model, sequenceLength });
   if (!best) throw refusal(leanest, context);
@@ -88,10 +87,10 @@ export async function choosePlanned(
 }
 
 /**
- * The configuration for weights and state in host memory where `super_offload` is left open. Where
- * the device has no room to try updates out with its share of them, and the plan expects faster
- * steps after the step decision, updates wait. The same on every rank; rank 0 gives a notice.
- * Rejects with DS_COMM.
+ * Chooses between speculative and deferred updates if weights and state are in host memory and
+ * `super_offload` is open. Selects deferred updates if the device lacks memory for speculation with
+ * its share and the plan expects faster steps without it. Equal on every rank; rank 0 emits a
+ * notice. Rejects with DS_COMM.
  */
 export async function chooseUpdates(
   job: Distributed,
@@ -111,8 +110,8 @@ export async function chooseUpdates(
   if (firstFits || !best || best.setup.speculates || best.step === null) return config;
   if (job.rank === 0) {
     notice(
-      'initialize: updates wait until backward has ended ("super_offload": false), which the plan ' +
-        'expects to be faster: the device has no room to try them out with its share of them. "super_offload": true tries them out.',
+      'initialize: updates wait until backward has ended ("super_offload": false). The plan expects ' +
+        'faster steps so, because the device lacks memory for speculation with its share. "super_offload": true enables it.',
     );
   }
   return waiting(config);
@@ -125,7 +124,7 @@ function withoutShare(config: ResolvedConfig): ResolvedConfig {
   return Object.freeze({ ...config, zero_optimization: settled });
 }
 
-/** What the plan makes of `configs` with what all ranks have. */
+/** Returns the plan's choice among `configs` for the memory of all ranks. */
 async function choice(
   job: Distributed,
   asked: Decisions,
@@ -152,9 +151,7 @@ async function choice(
   return { ...chooseWay(ways, weights), firstFits, context };
 }
 
-/**
- * Whether the optimizer and the model's stages can be trained so; see requireExchange() and others.
- */
+/** Whether the optimizer and pipeline support this stage; see requireExchange() and others. */
 function isPossible(
   { zero_optimization: { stage } }: ResolvedConfig,
   { optimizer, plan }: Decisions,
@@ -175,7 +172,7 @@ interface Facts {
   seq: number;
 }
 
-/** What the plan has to know of a configuration. */
+/** Returns the plan's inputs for a configuration. */
 function setupOf(config: ResolvedConfig, { job, asked, model, cluster, seq }: Facts): Setup {
   const { mesh, world } = job;
   const { optimizer } = asked;
@@ -196,7 +193,7 @@ function setupOf(config: ResolvedConfig, { job, asked, model, cluster, seq }: Fa
   return { ...setup, gpuShare: plannedGpuShare(setup, H200, cluster) };
 }
 
-/** Of the optimizer's state: the mean over the parameters that are trained. */
+/** Bytes of optimizer state per trained parameter, on average. */
 export function stateBytesOf(optimizer: Optimizer): number {
   let [bytes, elements] = [0, 0];
   for (const [group, { params }] of optimizer.groups.entries()) {
@@ -210,7 +207,7 @@ export function stateBytesOf(optimizer: Optimizer): number {
   return elements === 0 ? 0 : bytes / elements;
 }
 
-/** Where nothing is trained, nothing has gradients or state. */
+/** Without training there are no gradients and no state. */
 export function trainedBy(optimizer: Optimizer, sizes: ModelSizes): ModelSizes {
   if (!(optimizer instanceof NoOptimizer)) return sizes;
   const none = { count: 0, own: { count: 0, bytes: 0 }, root: 0, block: 0, hasHead: false };

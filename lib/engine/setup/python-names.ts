@@ -1,8 +1,8 @@
-// Python's names of an engine: what a program of DeepSpeed calls, and the name here.
+// Maps DeepSpeed's Python names of an engine to the names here.
 import { answerPythonNames } from '../../runtime/python-names.js';
 import type { Engine } from '../engine.js';
 
-/** Names in Python whose counterpart is not the same name in camelCase. */
+/** Python names without the same name in camelCase here. */
 const OTHERS: Readonly<Record<string, string>> = {
   save_fp16_model: 'save16bitModel()',
   module_state_dict: 'engine.module.stateDict()',
@@ -15,7 +15,7 @@ const OTHERS: Readonly<Record<string, string>> = {
   bfloat16_enabled: 'engine.config.bf16.enabled',
 };
 
-/** An engine whose Python names throw the name here. */
+/** Makes Python names on the engine throw an error with the name here. */
 export function answeringPython(engine: Engine): Engine {
   const type = engine.constructor as typeof Engine;
   answerPythonNames(type, { label: 'engine', fields: Object.keys(engine), others: OTHERS });

@@ -1,4 +1,4 @@
-// The scheduler section of a configuration to the schedule it names.
+// Creates the learning-rate schedules of the section "scheduler".
 import type { ResolvedScheduler } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { ConstantLr } from '../../optim/constant.js';
@@ -20,28 +20,27 @@ import { WarmupLr } from '../../optim/warmup.js';
 import { WarmupCosineLr } from '../../optim/warmup-cosine.js';
 import { WarmupDecayLr } from '../../optim/warmup-decay.js';
 
-/** Lists that are one value. */
+/** Parameters that are lists themselves. */
 const wholeLists: ReadonlySet<string> = new Set(['milestones']);
 
-/** Parameters without lists of one value per group. */
+/** Params without lists of one value per group. */
 type OfGroup<P> = {
   [Key in keyof P]: Key extends 'milestones' ? P[Key] : Exclude<P[Key], readonly number[]>;
 };
 
-/** The parameters of each type of schedule, for one group. */
+/** The params of each schedule type, for one group. */
 type Params = { [S in ResolvedScheduler as S['type']]: OfGroup<S['params']> };
 
-/** A scheduler section for one group. */
 type GroupScheduler = {
   [Type in keyof Params]: { type: Type; params: Params[Type] };
 }[keyof Params];
 
-/** Makes a schedule for an optimizer whose rate is `baseLr`. */
+/** Returns a schedule for a group with learning rate `baseLr`. */
 type Builder<Type extends keyof Params> = (params: Params[Type], baseLr: number) => LrSchedule;
 
 /**
- * A schedule of the type that `scheduler` names for each group of the optimizer; none without one.
- * Throws DS_CONFIG for a list of values that has not one for each group.
+ * Returns a schedule for each group of the optimizer; an empty set without a section. Throws
+ * DS_CONFIG if a list does not have one value per group.
  */
 export function buildSchedules(
   scheduler: ResolvedScheduler | null,
@@ -53,15 +52,15 @@ export function buildSchedules(
   return new ScheduleSet(schedules);
 }
 
-/** Where a schedule with a rate of its own has it. */
+/** The key of the learning rate in schedules that define their own. */
 const PEAKS: Partial<Record<keyof Params, string>> = {
   ...{ WarmupLR: 'warmup_max_lr', WarmupDecayLR: 'warmup_max_lr' },
   ...{ OneCycle: 'cycle_max_lr', LRRangeTest: 'lr_range_test_min_lr' },
 };
 
 /**
- * What to say where groups have rates that differ, and `scheduler` one of its own for all of them;
- * null elsewhere.
+ * Returns a notice if the groups have different learning rates, but `scheduler` sets one for all;
+ * else null.
  */
 export function unusedRates(
   scheduler: ResolvedScheduler | null,
@@ -74,14 +73,14 @@ export function unusedRates(
   const rates = groups.map(({ lr }) => lr);
   if (typeof peak !== 'number' || new Set(rates).size < 2) return null;
   return (
-    `scheduler.params.${key} is ${peak} for all parameter groups, whose own rates, ` +
-    `${rates.join(', ')}, have no effect: ${type} starts from none. Write a list: one for each group.`
+    `scheduler.params.${key} is ${peak} for all parameter groups. The learning rates of the groups, ` +
+    `${rates.join(', ')}, have no effect with ${type}. Write a list with one value per group.`
   );
 }
 
 /**
- * What to say where OneCycle would schedule the momentum of an optimizer that has no betas; null
- * elsewhere. Source: DeepSpeed, which warns too.
+ * Returns a notice if OneCycle would schedule the momentum of an optimizer without betas; else
+ * null. Source: DeepSpeed, which warns too.
  */
 export function idleMomentum(
   { schedules }: ScheduleSet,
@@ -92,7 +91,7 @@ export function idleMomentum(
     return !betas && schedule instanceof OneCycle && schedule.momentum(0) !== null;
   });
   return isIdle
-    ? `cycle_momentum of OneCycle has no effect on ${name}, which has no betas: the rate alone is scheduled. Set it to false.`
+    ? `cycle_momentum of OneCycle has no effect on ${name} without betas. Set it to false.`
     : null;
 }
 

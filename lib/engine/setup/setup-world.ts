@@ -1,25 +1,24 @@
-// The ranks of a job while engines are built: what they tell each other then, one engine after the
-// other, and how all of them learn where one cannot go on.
+// Exchanges values between the ranks while engines are built, and reports failures to all ranks.
 import type { JsonData, JsonValue } from '../../../types/json.js';
 import { type Distributed, reportOf } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import { StoreWorld } from '../saving/store-world.js';
 
-/** Resolves with every rank's value, by rank. */
+/** Resolves with the values of all ranks, by rank. */
 export type Exchange = <Data extends JsonData<Data>>(value: Data) => Promise<Data[]>;
 
-/** A value, or what a rank that does not go on has met with. */
+/** A value, or the error of a rank that stops. */
 type Answer<Data> = { value: Data } | { error: string };
 
 const OP = 'initialize';
 
 /**
- * Engines that are built at the same time exchange one after the other, so in the same order on
- * every rank.
+ * Engines that are built concurrently exchange one after another, so the order is equal on every
+ * rank.
  */
 class SetupWorld {
   private last: Promise<unknown> = Promise.resolve();
-  /** What came of exchanges, on all ranks alike. */
+  /** Errors that all ranks have received. */
   private readonly shared = new WeakSet<Error>();
 
   constructor(private readonly world: StoreWorld) {}
@@ -36,13 +35,15 @@ class SetupWorld {
     return turn;
   }
 
-  /** The others get `error` instead of this rank's part, unless they have it. Never rejects. */
+  /**
+   * Sends `error` to the others instead of this rank's value, unless they have it. Never rejects.
+   */
   async refuse(error: unknown): Promise<void> {
     if (this.shared.has(error as Error)) return;
     const turn = this.last
       .catch(() => {})
       .then(() => this.world.announce(OP, { error: reportOf(error) }))
-      .catch(() => {}); // Where the job is over, the others learn of that.
+      .catch(() => {}); // .catch(() => {}); // If the job is over, the others receive that error.
     this.last = turn;
     await turn;
   }
@@ -58,7 +59,7 @@ class SetupWorld {
 
 const worlds = new WeakMap<Distributed, SetupWorld>();
 
-/** That of a job of several ranks. */
+/** Returns the world of a job with several ranks. */
 export function setupWorldOf(job: Distributed): SetupWorld {
   const known = worlds.get(job);
   if (known) return known;
@@ -66,7 +67,7 @@ export function setupWorldOf(job: Distributed): SetupWorld {
   const made = new SetupWorld(
     new StoreWorld(store as NonNullable<typeof store>, {
       ...{ rank, size, timeout, name: job.nextName('initialize'), check: () => world.check() },
-      hint: 'Every rank must call initialize(), and as often.',
+      hint: 'Every rank must call initialize(), the same number of times.',
     }),
   );
   worlds.set(job, made);
@@ -74,8 +75,8 @@ export function setupWorldOf(job: Distributed): SetupWorld {
 }
 
 /**
- * What every rank says, by rank; all of them ask at the same point of initialize(). Rejects with
- * DS_COMM where one does not go on.
+ * Returns the values of all ranks, by rank. All ranks call it at the same point of initialize().
+ * Rejects with DS_COMM if a rank stops.
  */
 export async function exchanged<Data extends JsonData<Data>>(
   job: Distributed,
@@ -86,8 +87,8 @@ export async function exchanged<Data extends JsonData<Data>>(
 }
 
 /**
- * Runs this rank's part of initialize(). Where it throws alone, the others get DS_COMM with that in
- * place of what they would exchange next.
+ * Runs this rank's part of initialize(). If only this rank throws, the others receive DS_COMM with
+ * its error at their next exchange.
  */
 export async function orReport<Result>(
   job: Distributed,
@@ -101,7 +102,7 @@ export async function orReport<Result>(
   }
 }
 
-/** As a collective fails whose ranks one of them has left: see JointCall. */
+/** The error of a collective that a rank has left: see JointCall. */
 function failed(rank: number, error: string): DsError {
   return new DsError({
     code: 'DS_COMM',

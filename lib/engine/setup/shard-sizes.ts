@@ -1,9 +1,8 @@
-// How many ranks share a copy of the state out, and a second one of the weights, by the
-// configuration.
+// Reads the sizes of state replicas (MiCS) and secondary weight copies (hpZ).
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { ShardSizes } from '../ranks.js';
 
-/** What stands for "no copies" is null. */
+/** Null means no replicas. */
 export function shardSizes({ zero_optimization: zero }: ResolvedConfig): ShardSizes {
   const { stage, mics_shard_size: copy, zero_hpz_partition_size: near } = zero;
   if (stage !== 3) return {};

@@ -1,5 +1,4 @@
-// From the configuration to layers of which each rank has a part: a model that is whole is cut
-// before anything else happens to it.
+// Divides the layers of a whole model over the axis tp, as the first step of initialize().
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
@@ -11,10 +10,10 @@ import { requireSameConfig } from './agreement.js';
 import { isCutOver } from './cut-layers.js';
 
 /**
- * Shares the layers of `module` out over the axis tp, where the configuration says so and nobody
- * has done it yet: by partition_config, and by the model's own plan. Throws DS_CONFIG where the
- * mesh has another size on tp, for a model without a plan and for rules that fit nothing;
- * DS_ARGUMENT for a model that cannot be cut so; DS_COMM.
+ * Divides the layers of `module` over the axis tp if the configuration requires it and the program
+ * has not done it. Uses partition_config, then the model's own plan. Throws DS_CONFIG if the mesh
+ * has another size on tp, for a model without a plan, and for rules without a match; DS_ARGUMENT
+ * for a model that cannot be divided; DS_COMM.
  */
 export async function shareLayers(
   module: Module,
@@ -32,7 +31,7 @@ export async function shareLayers(
   parallelize(module, await mesh.axis('tp'), plan);
 }
 
-/** The rules of the configuration before those of the model. */
+/** Rules of the configuration come before those of the model. */
 function planOf(module: Module, config: ResolvedConfig): TensorPlan {
   const { partition_config: rules } = config.tensor_parallel;
   const own = rules?.use_default_specs === false ? null : ownPlan(module);
@@ -57,8 +56,8 @@ const listOf = (layers: TensorPlan['layers']): readonly Entry[] =>
 const STYLES = { row: 'row', column: 'column', skip: 'whole' } as const;
 
 /**
- * The modules of whose parameters one has a name that the rule fits. Throws DS_CONFIG where there
- * is none.
+ * Returns the modules with a parameter name that the rule matches. Throws DS_CONFIG if there is no
+ * match.
  */
 function stylesBy(
   { patterns, type, parts }: PartitionSpec,
@@ -76,9 +75,9 @@ function stylesBy(
   throw new DsError({
     code: 'DS_CONFIG',
     op: `tensor_parallel.partition_config.layer_specs.${index}`,
-    expected: 'patterns that fit the name of a parameter',
+    expected: 'patterns that match the name of a parameter',
     got: patterns.map(({ source }) => source.slice('^(?:'.length, -1)).join(', '),
-    hint: `Names are such as ${[...module.namedParameters()]
+    hint: `Examples of names: ${[...module.namedParameters()]
       .slice(0, 3)
       .map(([name]) => name)
       .join(', ')}.`,
@@ -89,7 +88,7 @@ function otherMesh(size: number, { mesh, worldSize }: Distributed): DsError {
   const hint =
     worldSize === 1
       ? `Start ${size} ranks: ds --num_procs ${size} SCRIPT, or --num_gpus.`
-      : `Give initDistributed() { mesh: { tp: ${size} } }, or leave joining to initialize().`;
+      : `Pass { mesh: { tp: ${size} } } to initDistributed(), or let initialize() join the job.`;
   return new DsError({
     code: 'DS_CONFIG',
     op: 'tensor_parallel.autotp_size',
@@ -103,8 +102,8 @@ function unknown(module: Module): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: 'tensor_parallel.autotp_size',
-    expected: 'a model that knows how it is cut: those of nn.models, or a tensorPlan() of its own',
+    expected: 'a model of nn.models, or a model with tensorPlan()',
     got: `a ${module.constructor.name}`,
-    hint: 'Say it by tensor_parallel.partition_config, or cut it with parallel.parallelize(model, group, plan).',
+    hint: 'Set tensor_parallel.partition_config, or call parallel.parallelize(model, group, plan).',
   });
 }

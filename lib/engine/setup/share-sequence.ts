@@ -1,4 +1,4 @@
-// From the configuration to tokens of which each rank has a part.
+// Divides the tokens of samples over the axis sp.
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
@@ -9,9 +9,8 @@ import type { Ranks } from '../ranks.js';
 import type { ReleaseStack } from '../release-stack.js';
 
 /**
- * Whether ranks that differ on sp have other tokens of the same samples, as the configuration says.
- * Throws DS_CONFIG where the mesh has other sizes, and for a model, a pipeline or an optimizer that
- * cannot do with parts of samples.
+ * Whether ranks along sp have different tokens of the same samples. Throws DS_CONFIG if the mesh
+ * has other sizes, and for a model, pipeline or optimizer without support for parts of samples.
  */
 export function requireSequence(
   { module, config, optimizer, plan }: Decisions,
@@ -19,7 +18,7 @@ export function requireSequence(
 ): boolean {
   const { sequence_parallel_size: size, data_parallel_size: data } = config;
   if (data !== null && data !== mesh.size('dp')) {
-    throw refused('data_parallel_size', `${mesh.size('dp')}, what the mesh has on dp`, `${data}`);
+    throw refused('data_parallel_size', `${mesh.size('dp')}, the size of axis dp`, `${data}`);
   }
   if (size === 1) return false;
   if (size !== mesh.size('sp')) {
@@ -27,24 +26,24 @@ export function requireSequence(
     const hint =
       worldSize === 1
         ? `Start ${size} ranks: ds --num_procs ${size} SCRIPT, or --num_gpus.`
-        : `Give initDistributed() { mesh: { sp: ${size} } }, or leave joining to initialize().`;
+        : `Pass { mesh: { sp: ${size} } } to initDistributed(), or let initialize() join the job.`;
     throw refused(KEY, expected, `${size}`, hint);
   }
   if (plan) throw refused(KEY, '1 in a pipeline', `${size}`);
   if (canExchange(optimizer)) {
-    const expected = '1 with an optimizer whose ranks keep gradients of their own';
-    throw refused(KEY, expected, `${size} with ${optimizer.name}`, 'Take AdamW, Lamb or SGD.');
+    const expected = '1 with an optimizer that keeps local gradients on each rank';
+    throw refused(KEY, expected, `${size} with ${optimizer.name}`, 'Use AdamW, Lamb or SGD.');
   }
   if (takesParts(module)) return true;
   throw refused(
     KEY,
-    'a model that can compute with some of the tokens: those of nn.models, or one with shareSequence()',
+    'a model of nn.models, or a model with shareSequence()',
     `a ${module.constructor.name}`,
-    'See docs/sequence-parallel.md for a model of your own.',
+    'See docs/sequence-parallel.md for your own model.',
   );
 }
 
-/** From here on the model computes with this rank's tokens, until the engine's end. */
+/** Makes the model compute with this rank's tokens until the engine is destroyed. */
 export function shareSequence(module: Module, { tokens }: Ranks, owned: ReleaseStack): void {
   if (!tokens || !takesParts(module)) return;
   module.shareSequence(new SequenceRanks(tokens));

@@ -1,4 +1,4 @@
-// The section "sparse_attention" of a ds_config.json: the pattern of all attention of a model.
+// Applies the section "sparse_attention" to all attention of a model.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
@@ -6,10 +6,10 @@ import { type SparsityOptions, sparsify } from '../../nn/sparse-attention.js';
 import { readSparsity, requireBlocks } from '../../nn/sparse-patterns.js';
 
 /**
- * Gives the pattern of the section to all attention of `module`, made for the longest text that the
- * model takes; a model keeps its own where there is no section. Returns what restores it. Throws
- * DS_CONFIG for a model without attention that can be sparse, and for one whose texts are too short
- * for the pattern.
+ * Sets the pattern of the section, for the longest sequence of the model, in all attention of
+ * `module`. Without a section, the model keeps its own pattern. Returns a function that restores
+ * it. Throws DS_CONFIG for a model without sparse attention, and if its sequences are too short for
+ * the pattern.
  */
 export function sparsifyFromSection(
   module: Module,
@@ -23,7 +23,10 @@ export function sparsifyFromSection(
   try {
     if (isKnown) requireBlocks(readSparsity(options), 0);
   } catch (error) {
-    throw inSection(error, 'Lower block, or ask for fewer blocks: no text of the model has more.');
+    throw inSection(
+      error,
+      'Reduce block, or the numbers of blocks, to fit the longest sequence of the model.',
+    );
   }
   try {
     return sparsify(module, options);
@@ -32,7 +35,7 @@ export function sparsifyFromSection(
   }
 }
 
-/** `error` of a pattern that the configuration has asked for. */
+/** Converts an error of a pattern to one of the configuration. */
 function inSection(error: unknown, advice?: string): unknown {
   if (!(error instanceof DsError)) return error;
   const { expected = '', got = '', hint = '' } = error;

@@ -1,4 +1,4 @@
-// From the configuration to the stages of ZeRO: the only place that knows their numbers.
+// Builds the ZeRO stages from the configuration; only this file depends on stage numbers.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
@@ -41,51 +41,51 @@ import { type Tie, tieOf } from './pipeline.js';
 import type { ModelUnits } from './units.js';
 
 export interface StageOptions {
-  /** The ranks that share units out. */
+  /** The shard group. */
   group: Collectives;
-  /** Ranks that have other samples. Default: all of them. */
+  /** Number of ranks with different samples. Default: the size of the group. */
   samples?: number;
-  /** Other ranks that share units out likewise: those with the same shards as this one. */
+  /** Ranks with the same shard in other replicas (MiCS). */
   replicas?: Collectives | null;
-  /** Those of the group that are close, which share a second copy of gathered weights out. */
+  /** Nearby ranks of the group that divide a secondary copy of gathered weights (hpZ). */
   near?: Collectives | null;
-  /** Default: nothing is timed. */
+  /** Default: no timing. */
   timer?: CommTimer;
-  /** What several stages of a pipeline have. */
+  /** Parameters that several pipeline stages share. */
   ties?: readonly Tie[];
-  /** The ranks that share layers out, where they do. */
+  /** The tensor-parallel ranks. */
   layers?: Collectives | null;
-  /**
-   * Whether gradients are summed over the ranks in the step under way; null (the default): in every
-   * step.
-   */
+  /** Whether gradients are summed over the ranks in this step. Default: null, in every step. */
   isSummed?: (() => boolean) | null;
 }
 
-/** What flows between the ranks of a group. */
+/** The communication between the ranks of a group. */
 interface Between {
   group: Collectives;
-  /** Those of them that have other samples: gradients are means over these, and else sums. */
+  /**
+   * Number of ranks with different samples. Gradients are means over these, and sums over other
+   * ranks.
+   */
   ranks: number;
   device: Device;
   timer: CommTimer;
-  /** Collectives run beside compute. */
+  /** Collectives overlap with compute. */
   overlap: boolean;
   isSummed: (() => boolean) | null;
-  /** Whether steps follow forwards. */
+  /** Whether forwards are followed by steps. */
   isTrained: boolean;
   replicas: Collectives | null;
   near: Collectives | null;
   /**
-   * Updated weights go to the others in the order of updates, wherever each is updated: ranks with
-   * other layers beside these may have their state in other places.
+   * Publish updated weights in the order of updates, without buckets. Ranks with other layers may
+   * update their state in another order.
    */
   publishesAtOnce: boolean;
 }
 
 /**
- * How the gradients and weights of a model's units flow between the ranks of a group: of one, they
- * stay where they are.
+ * Builds the gradient and weight flow of a model's units over the ranks of a group. With one rank,
+ * nothing moves.
  */
 export function buildStages(
   config: ResolvedConfig,
@@ -119,7 +119,7 @@ export function buildStages(
   return new ZeroStages(trained, [stageOf(rest, between, frozen), ...tied]);
 }
 
-/** Ranks that share layers out may have parts of gradients. */
+/** Tensor-parallel ranks may hold partial gradients. */
 function summed(flow: GradientFlow, layers: Collectives | null): GradientFlow {
   return layers ? new PartialSums(flow, layers, flow instanceof ShardedGradients) : flow;
 }
@@ -143,14 +143,14 @@ function gradientFlow(config: ResolvedConfig, between: Between): GradientFlow {
 }
 
 /**
- * Elements of gradients that are reduced together. The host updates a unit when its gradient has
- * come: where state is offloaded, none waits for others.
+ * Elements of gradients per reduction. With offload, the host updates a unit as soon as its
+ * gradient arrives, so buckets are not used.
  */
 export function gradientBucket({ zero_optimization: zero }: ResolvedConfig): number {
   return zero.offload_optimizer.device === 'none' ? zero.reduce_bucket_size : 0;
 }
 
-/** One rank has nothing to share out, but may gather from host memory. */
+/** A single rank has no shards to exchange, but may gather from host memory. */
 function weightFlow(
   config: ResolvedConfig,
   between: Between,
@@ -178,17 +178,17 @@ function weightFlow(
   return new PublishedWeights(device, group, { bucketElements, overlap, timer });
 }
 
-/** Whether a unit's weights, frozen ones included, come when it is used and go again. */
+/** Whether a unit's weights, including frozen ones, are gathered at use and freed afterwards. */
 export function shardsWeights(config: ResolvedConfig, { size }: { size: number }): boolean {
   return config.zero_optimization.stage === 3 && (size > 1 || offloadsWeights(config));
 }
 
-/** Whether weights live in host memory, or on a disk, and come to the device unit by unit. */
+/** Whether weights are in host memory or on a disk and are copied to the device unit by unit. */
 export function offloadsWeights({ zero_optimization: zero }: ResolvedConfig): boolean {
   return zero.stage === 3 && zero.offload_param.device !== 'none';
 }
 
-/** Throws DS_IO where a disk has no room for the weights that are to be on it. */
+/** Throws DS_IO if a disk lacks space for the weights. */
 function shardHome(
   config: ResolvedConfig,
   { device, group }: Between,
@@ -200,7 +200,7 @@ function shardHome(
 }
 
 /**
- * Divides where the most bits are: before gradients become narrower, or after they have become f32.
+ * Divides gradients in the wider dtype: before a cast to a narrower one, or after a cast to f32.
  * Source: DeepSpeed's gradient averaging.
  */
 function buildWire(config: ResolvedConfig, { group, ranks, replicas }: Between): Wire {
@@ -219,9 +219,9 @@ function buildWire(config: ResolvedConfig, { group, ranks, replicas }: Between):
 }
 
 /**
- * What gradients are divided by before they are summed. Where sums are f16, or become it, by the
- * number of ranks: the sum is then their mean, which is finite wherever theirs are. The range of
- * f32 and bf16 needs no such care.
+ * Returns the divisor of gradients before the sum. If gradients are f16 at any point, it is the
+ * number of ranks: the sum is then a mean, which is finite if the inputs are. f32 and bf16 have
+ * enough range.
  */
 function divisorOf(config: ResolvedConfig, ranks: number, inF16: boolean): number {
   if (ranks === 1) return 1;

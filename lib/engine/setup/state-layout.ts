@@ -1,4 +1,4 @@
-// What the state that an optimizer declares asks of the layout of units.
+// Derives the layout of units from the declared state of an optimizer.
 import { DsError } from '../../errors.js';
 import { type DeclaredState, declaredState, kindOf } from '../../optim/declared-state.js';
 import type { Optimizer } from '../../optim/optimizer.js';
@@ -8,8 +8,8 @@ import type { Unit } from '../../zero/unit.js';
 import { FROZEN } from '../../zero/weight-unit.js';
 
 /**
- * Parameters of one kind of state lie together, and neither a parameter nor a shard begins within a
- * block of it, so that blocks are the same ones whatever the cut.
+ * Places parameters with one kind of state together. Parameters and shards begin at block borders,
+ * so blocks are equal for any number of ranks.
  */
 export function layoutFor(optimizer: Optimizer, shards: number): LayoutOptions {
   const stateOf = ({ group, shape }: ParameterShape): DeclaredState =>
@@ -23,9 +23,9 @@ export function layoutFor(optimizer: Optimizer, shards: number): LayoutOptions {
 }
 
 /**
- * Throws DS_CONFIG where the model itself is cut between ranks (nn.Parameter.partOf) and
- * `optimizer` keeps more than values per element: of blocks, rows and columns of a part none has
- * the meaning that those of the whole would have.
+ * Throws DS_CONFIG if the model is divided between ranks (nn.Parameter.partOf) and `optimizer`
+ * stores more than per-element values. Blocks, rows and columns of a part differ from those of the
+ * whole.
  */
 export function requireUncutState(optimizer: Optimizer, units: readonly Unit[]): void {
   for (const { name, group, shape, region } of units.flatMap(({ layout }) => layout.slots)) {
@@ -36,9 +36,9 @@ export function requireUncutState(optimizer: Optimizer, units: readonly Unit[]):
     throw new DsError({
       code: 'DS_CONFIG',
       op: `optimizer ${optimizer.name}`,
-      expected: `whole parameters on every rank of the model: it keeps their ${kept}`,
+      expected: `whole parameters on every rank, for the state ${kept}`,
       got: `${name}, a part of [${region.whole.join(', ')}]`,
-      hint: 'Take AdamW, whose state is by element, or do not cut the model.',
+      hint: 'Use AdamW, which has only per-element state, or do not divide the model.',
     });
   }
 }

@@ -1,4 +1,4 @@
-// What a configuration wants to know of each phase, as timers around the phase timer.
+// Builds the phase timers of a configuration.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Module } from '../../nn/module.js';
 import { FlopsProfiler } from '../../profiler/index.js';
@@ -9,12 +9,11 @@ import { EventTimer, type PhaseTimer, untimed } from '../watch/phase-timer.js';
 import { ProfiledStep } from '../watch/profiled-step.js';
 import { modelInfoPath } from './model-info.js';
 
-/** The engine whose steps are watched. */
 type Watched = MemoryOwners & { module: Module; ranks: Pick<Ranks, 'world' | 'mesh'> };
 
 /**
- * wall_clock_breakdown, what a run of autotuning was started for, and where this rank `prints`,
- * flops_profiler and memory_breakdown. With none of them nothing is watched.
+ * Combines wall_clock_breakdown and the experiments of autotuning; if this rank `prints`, also
+ * flops_profiler and memory_breakdown. Without them, nothing is recorded.
  */
 export function buildTimer(config: ResolvedConfig, watched: Watched, prints: boolean): PhaseTimer {
   const { flops_profiler: flops } = config;
@@ -37,7 +36,7 @@ export function buildTimer(config: ResolvedConfig, watched: Watched, prints: boo
   return config.memory_breakdown ? new MemoryBreakdown(timer, watched) : timer;
 }
 
-/** Where the launcher has started this run to try the configuration out, on every rank. */
+/** Adds the measurement of an autotuning run, on every rank. */
 function experimentIn(
   config: ResolvedConfig,
   { module, device, ranks }: Watched,

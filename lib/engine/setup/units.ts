@@ -1,4 +1,4 @@
-// A model's parameters to units: what moves as one, in which order, and what moves by itself.
+// Groups a model's parameters into units, which ZeRO moves together.
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
@@ -10,29 +10,24 @@ import { FROZEN, type UnitParameter, WeightUnit } from '../../zero/weight-unit.j
 import type { ReleaseStack } from '../release-stack.js';
 import { type Tie, tieOf } from './pipeline.js';
 
-/** In forward order, each. */
+/** Each in forward order. */
 export interface ModelUnits {
   trained: readonly Unit[];
-  /** Where weights are sharded; elsewhere frozen parameters are in no unit. */
+  /** Only if weights are sharded. Otherwise frozen parameters are in no unit. */
   frozen: readonly WeightUnit[];
 }
 
 export interface ModelUnitOptions extends UnitOptions {
-  /**
-   * Whether units come when they are used and go again: frozen parameters then form units as well.
-   */
+  /** Whether units are gathered at use and freed. Frozen parameters then form units too. */
   shardsWeights: boolean;
   /**
-   * Parameters of several stages of a pipeline: units of their own, whose shards are those of their
-   * ranks.
+   * Parameters that several pipeline stages share. They form units of their own, sharded over the
+   * ranks of these stages.
    */
   ties?: readonly Tie[];
 }
 
-/**
- * Parameters of one module that move as one: they are all trained or all frozen, and have one
- * dtype.
- */
+/** Parameters of one module in one unit: all trained or all frozen, with one dtype. */
 interface Together {
   name: string;
   module: Module;
@@ -41,10 +36,10 @@ interface Together {
 }
 
 /**
- * Root parameters first (embeddings are read first), then the model's units in forward order, each
- * as one unit for every dtype among its trained parameters and one for every dtype among its frozen
- * ones. A parameter with several names belongs to the first unit that has it. One that is frozen,
- * or in no group, gets no gradient and keeps no state; `undo` makes trainable again what was.
+ * Builds units: root parameters first, because embeddings are read first, then the model's units in
+ * forward order. Each is divided by dtype, and into trained and frozen parameters. A parameter with
+ * several names belongs to its first unit. A parameter that is frozen or in no group gets no
+ * gradient and no state; `undo` restores its requiresGrad.
  */
 export function buildUnits(
   module: Module,
@@ -84,9 +79,8 @@ export function buildUnits(
 type Part = [name: string, module: Module, parameters: [name: string, parameter: Parameter][]];
 
 /**
- * What stages share, the root, then the model's units, each with the parameters that none before it
- * has, under the names that namedParameters() of the model gives them: weights and state of a
- * checkpoint are known by these.
+ * Returns tied parameters, the root, then the model's units. Each parameter belongs to the first
+ * part with it, under its name in namedParameters() of the model, which checkpoints use.
  */
 function partsOf(module: Module, ties: readonly Tie[]): Part[] {
   const inner = module.units();
@@ -108,10 +102,7 @@ function partsOf(module: Module, ties: readonly Tie[]): Part[] {
   return parts;
 }
 
-/**
- * The parameters of a part by what they have in common, in the order in which each kind comes
- * first.
- */
+/** Groups the parameters of a part by kind, in the order of each kind's first parameter. */
 function together(
   [name, module, named]: Part,
   groupOf: ReadonlyMap<Tensor, number>,
@@ -131,7 +122,6 @@ function together(
   return [...found.values()];
 }
 
-/** These are not trained. */
 function freeze(parameters: readonly Parameter[], undo: ReleaseStack): void {
   for (const parameter of parameters) {
     const { requiresGrad } = parameter;
@@ -140,7 +130,7 @@ function freeze(parameters: readonly Parameter[], undo: ReleaseStack): void {
   }
 }
 
-/** The group of each parameter. Throws DS_ARGUMENT for one that is not the model's. */
+/** Returns the group of each parameter. Throws DS_ARGUMENT for parameters of another model. */
 function indexGroups(module: Module, groups: readonly ParamGroup[]): Map<Tensor, number> {
   const own = new Set<Tensor>(module.parameters());
   const groupOf = new Map<Tensor, number>();
@@ -158,6 +148,6 @@ function foreign(group: number, { shape }: Tensor): DsError {
     code: 'DS_ARGUMENT',
     op: `initialize, parameter group ${group}`,
     expected: 'parameters of the model',
-    got: `a tensor [${shape.join(', ')}] that is none of them`,
+    got: `another tensor, of shape [${shape.join(', ')}]`,
   });
 }

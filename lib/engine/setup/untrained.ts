@@ -1,5 +1,5 @@
-// Engines that train nothing: what stands in an optimizer's place, and weights in few bits.
-// Source: DeepSpeed's ZeRO-Inference.
+// Engines without training: a placeholder optimizer, and quantized weights (DeepSpeed's
+// ZeRO-Inference).
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { quantizeModel } from '../../models/quantize-model.js';
@@ -8,7 +8,7 @@ import type { DeclaredState } from '../../optim/declared-state.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup } from '../../optim/param-groups.js';
 
-/** Has no groups: every parameter is frozen. */
+/** An optimizer without groups: every parameter is frozen. */
 export class NoOptimizer implements Optimizer {
   readonly name = 'no optimizer';
   readonly groups: ParamGroup[] = [];
@@ -21,8 +21,8 @@ export class NoOptimizer implements Optimizer {
 }
 
 /**
- * Stores linear layers in the bits that the configuration asks for, before they are moved anywhere.
- * Throws DS_CONFIG beside an optimizer, which could not train them.
+ * Quantizes linear layers by the configuration before they move. Throws DS_CONFIG with an
+ * optimizer, because quantized weights are not trained.
  */
 export function quantizeWeights(
   module: Module,
@@ -35,7 +35,7 @@ export function quantizeWeights(
     throw new DsError({
       code: 'DS_CONFIG',
       op: 'weight_quantization.quantized_initialization',
-      expected: 'no optimizer beside it: weights in few bits are not trained',
+      expected: 'no optimizer, because quantized weights are not trained',
       got: optimizer.name,
       hint: 'To train adapters on them, call nn.quantizeModel() and peft.addLora() before initialize().',
     });
@@ -44,14 +44,14 @@ export function quantizeWeights(
   quantizeModel(module, { bits, ...(groupSize !== null && { groupSize }) });
 }
 
-/** Throws DS_CONFIG where there is nothing to train with. */
+/** Throws DS_CONFIG if the engine has no optimizer. */
 export function requireTraining(op: string, optimizer: Optimizer): void {
   if (!(optimizer instanceof NoOptimizer)) return;
   throw new DsError({
     code: 'DS_CONFIG',
     op,
     expected: 'an engine with an optimizer',
-    got: 'one without, whose weights come for a forward and go',
+    got: 'an engine for forwards only',
     hint: 'Add "optimizer": { "type": "AdamW", "params": { "lr": 1e-4 } }, or pass one to initialize().',
   });
 }

@@ -1,5 +1,4 @@
-// Which parameters are cut between ranks though their optimizer works by parameter, and which
-// optimizers stand that.
+// Checks optimizers that need whole parameters against sharding.
 import { DsError } from '../../errors.js';
 import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import { shardOf } from '../../zero/layout.js';
@@ -7,13 +6,13 @@ import type { Unit } from '../../zero/unit.js';
 
 export interface Sharding {
   stage: number;
-  /** Ranks that share units out. */
+  /** Ranks of the shard group. */
   shards: number;
 }
 
 /**
- * The first parameter that `stage` cuts and that `optimizer` needs whole, or null: stages 1 to 3
- * cut units into equal parts, wherever their parameters end. The same on every rank.
+ * Returns the first parameter that `stage` divides and `optimizer` needs whole, or null. Stages 1
+ * to 3 divide units into equal parts, across parameter borders. Equal on every rank.
  */
 export function cutParameter(
   optimizer: Optimizer,
@@ -36,8 +35,8 @@ export function cutParameter(
 }
 
 /**
- * Throws DS_CONFIG, on every rank alike, where `sharding` cuts a parameter that `optimizer` needs
- * whole, and the ranks cannot share what they know of it.
+ * Throws DS_CONFIG on every rank if `sharding` divides a parameter that `optimizer` needs whole,
+ * and the optimizer has no exchange between ranks.
  */
 export function requireWholeParameters(
   optimizer: Optimizer,
@@ -50,8 +49,8 @@ export function requireWholeParameters(
   throw new DsError({
     code: 'DS_CONFIG',
     op: 'zero_optimization.stage',
-    expected: `0 with ${optimizer.name} on ${shards} ranks: its update needs whole parameters`,
-    got: `${stage}, which cuts ${cut} between ranks`,
-    hint: 'Set it to 0, train on one rank, or make the optimizer a SummedOptimizer or a GatheredOptimizer, as Lamb and Muon are.',
+    expected: `0 with ${optimizer.name} on ${shards} ranks, because its update needs whole parameters`,
+    got: `${stage}, which divides ${cut} between ranks`,
+    hint: 'Set it to 0, train on one rank, or implement SummedOptimizer or GatheredOptimizer, like Lamb and Muon.',
   });
 }
