@@ -274,7 +274,7 @@ describe('a call that nobody awaits before destroy()', () => {
       const running = call(engine);
       engine.destroy();
       await expect(running).rejects.toMatchObject({
-        ...{ op, got: 'one before' },
+        ...{ op, got: 'engine.destroy() during the call' },
         hint: `Await ${op}() before engine.destroy().`,
       });
       await engine.checkpointDone();

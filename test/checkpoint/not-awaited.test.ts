@@ -21,7 +21,7 @@ afterEach(() => {
 const refused = (op: string, under: string) => ({
   code: 'DS_AUTOGRAD',
   op,
-  expected: `${under}() to have ended`,
+  expected: `a call after the end of ${under}()`,
 });
 
 test('steps beside a synchronous save are refused, and it has the state of its call', async () => {
@@ -31,7 +31,7 @@ test('steps beside a synchronous save are refused, and it has the state of its c
   expect(() => trainTiny(engine, 1, 2)).toThrow(
     expect.objectContaining(refused('engine.backward', 'saveCheckpoint')),
   );
-  expect(() => engine.step()).toThrow(/Await saveCheckpoint\(\); with { asynchronous: true }/);
+  expect(() => engine.step()).toThrow(/Await saveCheckpoint\(\)\. With { asynchronous: true }/);
   await saving;
   trainTiny(engine, 1, 2);
   expect(stateBits(engine)).not.toEqual(saved);
@@ -81,7 +81,7 @@ test.each([
   await expect(called).rejects.toMatchObject({
     code: 'DS_AUTOGRAD',
     op,
-    expected: 'engine.destroy() after it has ended',
+    expected: 'engine.destroy() after the call ends',
     hint: `Await ${op}() before engine.destroy().`,
   });
   expect(await findLatest(join(dir, 'new'))).toBeNull();

@@ -213,7 +213,7 @@ test('layers that ranks share and stages of a pipeline are refused', async () =>
   const model = initCompression(llama(), shared);
   expect(await refusal(() => initialize({ model, config: shared, device: 'cpu' }))).toMatchObject({
     ...{ code: 'DS_CONFIG', op: 'compression_training', got: '2' },
-    hint: 'Layers that ranks share are not compressed yet.',
+    hint: 'Layers divided over ranks are not compressed yet.',
   });
   const stages = new PipelineModule({
     layers: [new nn.Linear(4, 4), new nn.Linear(4, 4)],
@@ -233,7 +233,7 @@ test('initialize() wants what initCompression() was given', async () => {
   expect(early).toMatchObject({ code: 'DS_CONFIG', op: 'compression_training' });
   expect(early.hint).toContain('initCompression(model, config)');
   initCompression(model, configOf(everything));
-  expect((await refusal(() => start(undefined))).got).toBe('another one');
+  expect((await refusal(() => start(undefined))).got).toBe('a different section');
   expect((await refusal(() => initCompression(model, configOf(everything)))).code).toBe(
     'DS_ARGUMENT',
   );

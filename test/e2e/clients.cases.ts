@@ -183,7 +183,7 @@ async function wrongGroups(device: Device): Promise<void> {
     await reject((model) => {
       for (const parameter of model.parameters()) parameter.requireGrad(false);
       return { optimizer, modelParameters: undefined };
-    }, /initialize: .*wants a gradient, got one whose \d+ parameters are all frozen/);
+    }, /initialize: .*requires a gradient, got a model with \d+ frozen parameters/);
   }
   await reject(() => ({ modelParameters: tinyModel().parameters() }), /parameters of the model/);
   await reject(
@@ -210,7 +210,7 @@ async function wrongSchedules(device: Device): Promise<void> {
   const lrScheduler = wrapped as unknown as Clients['lrScheduler'];
   await assert.rejects(
     run(device, () => ({ lrScheduler })),
-    /class LrScheduler\. An engine advances schedules itself: pass what the LrScheduler was given/,
+    /class LrScheduler\. The engine advances schedules\. Pass the argument of LrScheduler/,
   );
 }
 

@@ -241,7 +241,7 @@ const mistakes: Mistake[] = [
     () => build({ ...plain, optimzer: {} } as DsConfig, new Square(), true),
   ],
   [
-    'expected a finite loss, got NaN. The update was skipped: it changed no weight.',
+    'expected a finite loss, got NaN. The step was skipped and changed no weight.',
     async () => {
       const { engine } = await build(plain);
       for (let step = 0; step < 2; ++step) {

@@ -332,15 +332,18 @@ test.each([
   ],
   [
     { optimizer: { declareState: () => ({}), update() {} } },
-    'initialize optimizer: expected an optimizer whose groups are a list of { params, .. }',
+    'initialize optimizer: expected an optimizer with groups: a list of at least one { params, .. }',
   ],
   [{ optimizer: optim.AdamW }, 'got the class AdamW. Pass new AdamW(..), or (given) => new AdamW('],
-  [{ lrScheduler: class Own {} }, 'initialize lrScheduler: expected an object, or a function that'],
+  [
+    { lrScheduler: class Own {} },
+    'initialize lrScheduler: expected an object, or a function that returns',
+  ],
   [
     { lrScheduler: { lr: () => 1, apply() {}, stateDict: () => ({}) } },
     'initialize lrScheduler: expected a schedule, with lr(), apply(), stateDict(), loadStateDict()',
   ],
-  [{ distributed: {} }, 'initialize distributed: expected a job, as initDistributed() gives it'],
+  [{ distributed: {} }, 'initialize distributed: expected a job from initDistributed()'],
   [{ constructor: 1 }, 'initialize: expected the options model, '],
   [{ monitors: 1 }, 'initialize monitors: expected a list of monitors, got 1.'],
   [{ monitors: [{}] }, 'initialize monitors: expected a monitor, with write(), flush(), close()'],

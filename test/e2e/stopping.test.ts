@@ -50,7 +50,7 @@ test('a loop that never yields hears the first signal; the second one ends it at
   run.child.kill('SIGINT'); // As npm and launchers pass it on beside the terminal.
   await run.printed('heard');
   const [{ requested, aborted, heard, steps }] = stopped(run) as [Stopped];
-  expect({ requested, aborted }).toEqual({ requested: true, aborted: 'Asked to stop by SIGINT.' });
+  expect({ requested, aborted }).toEqual({ requested: true, aborted: 'Stop requested by SIGINT.' });
   expect(steps).toBeGreaterThanOrEqual(2);
   // The program's own handler is not replaced: it runs as soon as it can, which the loop did not
   // let it.
@@ -99,8 +99,8 @@ test('ranks stop at the same step when one of them has a signal, or asks', async
   const [zero, one] = stopped(run) as [Stopped, Stopped];
   expect([zero.requested, one.requested, one.steps]).toEqual([true, true, zero.steps]);
   expect([zero.aborted, one.aborted]).toEqual([
-    'Asked to stop by another rank.',
-    'Asked to stop by SIGTERM.',
+    'Stop requested by another rank.',
+    'Stop requested by SIGTERM.',
   ]);
   const asked = start({ steps: ENDLESS, request: 3 }, ...ds);
   expect(await asked.finished).toMatchObject({ code: 0 });

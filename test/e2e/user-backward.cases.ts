@@ -185,7 +185,7 @@ async function anothersLoss(device: Device): Promise<void> {
     assert.throws(() => left.backward(b.square().mean()), {
       code: 'DS_AUTOGRAD',
       op: 'engine.backward',
-      message: /has a part in, got one that gives gradients to another engine's alone \(a Tower\)/,
+      message: /this engine's model, got a loss with .* only for .* another engine \(a Tower\)/,
     });
     assert.throws(() => left.step(), { message: /backward\(\) before step\(\)/ });
     assert.throws(() => right.step(), { message: /backward\(\) before step\(\)/ });
@@ -358,7 +358,7 @@ async function boundaryUntilStep(device: Device): Promise<void> {
   assert.equal(engine.isGradientAccumulationBoundary(), false, 'after noSync()');
   assert.throws(() => engine.step(), {
     code: 'DS_AUTOGRAD',
-    message: /got those of noSync\(\) alone/,
+    message: /got only gradients of noSync\(\)/,
   });
   engine.zeroGrad();
   assert.throws(() => engine.step(), { code: 'DS_AUTOGRAD', message: /got no gradient since/ });
@@ -392,7 +392,7 @@ async function zeroGradAtHead(device: Device): Promise<void> {
   assert.equal(one.globalSteps, 3);
   turn(two);
   assert.equal(two.globalSamples, 0);
-  assert.throws(() => turn(two), { code: 'DS_AUTOGRAD', message: /Leave it out/ });
+  assert.throws(() => turn(two), { code: 'DS_AUTOGRAD', message: /Remove the call/ });
   two.backward(two.forward<Tensor>(tokens, targets));
   two.step();
   turn(two);

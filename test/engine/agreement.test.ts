@@ -1,4 +1,4 @@
-// Between which ranks a difference counts: those that differ on given axes alone.
+// Between which ranks a difference counts: those that differ only on given axes.
 import { AXES, type Axis, MeshShape } from '../../lib/comm/mesh-shape.js';
 import { firstDifference } from '../../lib/engine/setup/agreement.js';
 

@@ -44,7 +44,7 @@ test('who holds it, under the total or under a cap', () => {
 
 test('three settings, the one that frees most first', () => {
   const { hint } = advice({});
-  expect(hint).toMatch(/^What would free most: \(1\) .*"offload_optimizer".* moves 12\.0 GiB/);
+  expect(hint).toMatch(/^Most effective settings: \(1\) .*"offload_optimizer".* moves 12\.0 GiB/);
   expect(hint).toMatch(
     /\(2\) checkpoint\(\) .* 4\.0 GiB.*\(3\) "train_micro_batch.*: 2 .* 3\.0 GiB/,
   );

@@ -326,7 +326,7 @@ describe('too little', () => {
       { group: '/a', limit: 8 * MIB, free: 7 * MIB },
     ];
     expect(found([claim({ groups })])).toEqual([
-      'host: 7.0 MiB free of the 8.0 MiB that control group /a may have, true',
+      'host: 7.0 MiB free of the 8.0 MiB limit of control group /a, true',
     ]);
   });
 

@@ -190,7 +190,7 @@ describe('for a GPU', () => {
     await expect(onGpu(4, 128)).rejects.toMatchObject({
       ...{ code: 'DS_OUT_OF_MEMORY', op: 'initialize' },
       expected: expect.stringMatching(
-        /^\d+\.\d GiB of the memory of cuda:0 \(.*gradients .*activations .*margin .*\) by the plan, with stage 3, offload_optimizer cpu.*, offload_param cpu, which needs least of what "auto" leaves open$/,
+        /^\d+\.\d GiB of the memory of cuda:0 \(.*gradients .*activations .*margin .*\) by the plan, with stage 3, offload_optimizer cpu.*, offload_param cpu, the smallest choice of "auto"$/,
       ),
       got: '4.0 GiB',
       hint: expect.stringMatching(/^A smaller train_micro_batch_size_per_gpu, .* npx ds plan/),
@@ -204,7 +204,7 @@ describe('for a GPU', () => {
   test('a virtual machine may be given what is not there yet', async () => {
     const { zero, line } = await onGpu(16, 2, {}, { canGrow: true });
     expect(zero).toMatchObject({ offload_optimizer: { device: 'cpu' } });
-    expect(line).toMatch(/of 2\.0 GiB of host memory, of which a virtual machine may get more/);
+    expect(line).toMatch(/of 2\.0 GiB of host memory \(a virtual machine may receive more\)/);
   });
 
   test('samples that are said to be longer take more', async () => {
@@ -268,7 +268,7 @@ describe('on the CPU', () => {
   test('nothing is moved, and the line says why; the bits are those of the choice written out', async () => {
     const asked = await trained(AUTO);
     expect(asked.line).toMatch(
-      /^zero_optimization: stage 0, offload_optimizer none, offload_param none, as the CPU computes where host memory is: \d+\.\d MiB of \d+\.\d GiB of host memory with micro-batches of 3 x 32 tokens\n$/,
+      /^zero_optimization: stage 0, offload_optimizer none, offload_param none, because the CPU computes in host memory: \d+\.\d MiB of \d+\.\d GiB of host memory with micro-batches of 3 x 32 tokens\n$/,
     );
     const written = await trained({ stage: 0 });
     expect(written.line).toBe('');

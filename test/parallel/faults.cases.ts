@@ -14,28 +14,28 @@ import type { EngineJob, Leg, LegReport } from './engine-process.js';
 const REFUSED: readonly [Leg, RegExp][] = [
   [
     { stage: 1, misled: { rank: 3 } },
-    /^DS_COMM engine\.step: .*the same batches on ranks that differ on tp alone, got other inputs on rank 3 than on rank 2 in step 1\./,
+    /^DS_COMM engine\.step: .*the same batches on ranks that differ only on tp, got other inputs on rank 3 than on rank 2 in step 1\./,
   ],
   [
     { stage: 3, misled: { rank: 1, after: 2 } },
-    /^DS_COMM engine\.step: .*the same batches on ranks that differ on tp alone, got other inputs on rank 1 than on rank 0 in step 3\./,
+    /^DS_COMM engine\.step: .*the same batches on ranks that differ only on tp, got other inputs on rank 1 than on rank 0 in step 3\./,
   ],
   [
     { stage: 0, wrong: { rank: 3, what: 'shape' } },
-    /^DS_ARGUMENT initialize, parameter \d+: .*on every rank: layers\.3\.down \[8, 12\], of which each has a part,.* as on rank 0, got layers\.3\.down \[8, 13\].* on rank 3\./,
+    /^DS_ARGUMENT initialize, parameter \d+: .*on every rank: layers\.3\.down \[8, 12\] divided over tp,.* as on rank 0, got layers\.3\.down \[8, 13\].* on rank 3\./,
   ],
   [
     { stage: 0, wrong: { rank: 3, what: 'place' } },
-    /^DS_ARGUMENT initialize, parameter \d+: .*same place on tp: layers\.3\.down \[8, 6\] at \[0, 6\] as on rank 1, got layers\.3\.down \[8, 6\] at \[0, 1\] on rank 3\./,
+    /^DS_ARGUMENT initialize, parameter \d+: .*same coordinate on tp: layers\.3\.down \[8, 6\] at \[0, 6\] as on rank 1, got layers\.3\.down \[8, 6\] at \[0, 1\] on rank 3\./,
   ],
   [
     { stage: 0, changes: 1 },
-    /^DS_ARGUMENT GatheredParameters modifierRank: .*layers\.1\.up, of which each rank has a part/,
+    /^DS_ARGUMENT GatheredParameters modifierRank: .*layers\.1\.up, divided over ranks/,
   ],
   ...(['Lamb', 'Muon', 'Adafactor'] as const).map((type): [Leg, RegExp] => [
     { stage: 1, optimizer: { type, params: { lr: 1e-3 } } as Leg['optimizer'] },
     new RegExp(
-      `^DS_CONFIG optimizer ${type}: expected .*element by element.*tensor parallelism`,
+      `^DS_CONFIG optimizer ${type}: expected an elementwise optimizer with tensor parallelism`,
       'i',
     ),
   ]),
@@ -61,7 +61,7 @@ async function otherStages(device: Device): Promise<void> {
     for (const [report] of await run(device, 2, { mesh: { pp: 2 }, legs })) {
       assert.match(
         String(report?.error),
-        /^DS_COMM engine\.step: .*ranks that differ on pp alone, got other inputs on rank 1 than on rank 0 in step 3\./,
+        /^DS_COMM engine\.step: .*ranks that differ only on pp, got other inputs on rank 1 than on rank 0 in step 3\./,
         `rank ${rank} apart from ${other}`,
       );
     }
@@ -74,7 +74,7 @@ async function incomplete(device: Device): Promise<void> {
   for (const [report] of await run(device, 2, { mesh: { tp: 2 }, legs })) {
     assert.match(
       String(report?.error),
-      /^DS_ARGUMENT initialize, layers\.3\.down: expected parts of 2 ranks on tp that make up \[8, 12\], got none with \[0, 7\]\./,
+      /^DS_ARGUMENT initialize, layers\.3\.down: expected parts of 2 ranks on tp that together are \[8, 12\], got no part with \[0, 7\]\./,
     );
   }
 }

@@ -37,9 +37,7 @@ test('a process alone has no ranks to share tokens with', async () => {
   });
   await expect(start2({ data_parallel_size: 2 })).rejects.toMatchObject({
     code: 'DS_CONFIG',
-    message: expect.stringMatching(
-      /data_parallel_size: expected 1, what the mesh has on dp, got 2/,
-    ),
+    message: expect.stringMatching(/data_parallel_size: expected 1, the size of axis dp, got 2/),
   });
 });
 

@@ -30,10 +30,10 @@ test('rules cut layers, leave layers whole, and say where they fit nothing', asy
     }
     expect(errors).toEqual([
       expect.stringMatching(
-        /^DS_CONFIG tensor_parallel\.autotp_size: expected a model that knows .* got a Net\. Say it by/,
+        /^DS_CONFIG tensor_parallel\.autotp_size: expected a model of nn\.models, .* got a Net\. Set tensor_parallel/,
       ),
       expect.stringMatching(
-        /layer_specs\.0: expected patterns that fit .*, got nothing\. Names are/,
+        /layer_specs\.0: expected patterns that match .*, got nothing\. Examples of names/,
       ),
       expect.stringMatching(/autotp_size: expected 2, the ranks on the mesh's axis tp, got 3\./),
     ]);

@@ -80,7 +80,8 @@ const models: Attempt[] = [
     says: {
       code: 'DS_ARGUMENT',
       op: 'initialize, parameter 1',
-      message: /first\.bias \[6\], frozen, in no group as .*\[6\], wants a gradient, in group 0 on/,
+      message:
+        /first\.bias \[6\], frozen, in no group as .*\[6\], requires a gradient, in group 0 on/,
     },
   },
   {
@@ -128,8 +129,7 @@ const batches: Attempt[] = [
     says: {
       code: 'DS_ARGUMENT',
       op: 'engine.step',
-      message:
-        /as many micro-batches .* on every rank: 1 as on rank 0, got 2 on rank 1\. .*setTrainBatchSize/,
+      message: /1 micro-batches in a step, as on rank 0, got 2 on rank 1\. .*setTrainBatchSize/,
     },
   },
 ];

@@ -62,7 +62,7 @@ const misfits = (culprit: number, copyOf: number): [Misfit, RegExp][] => [
   [
     { rank: culprit, seed: 77 },
     new RegExp(
-      `^DS_ARGUMENT initialize, random seed: .* on ranks that differ on pp, sp, tp alone: ` +
+      `^DS_ARGUMENT initialize, random seed: .* on ranks that differ only on pp, sp, tp: ` +
         `1234 as on rank ${copyOf}, got 77 on rank ${culprit}\\. Call seed\\(\\)`,
     ),
   ],

@@ -1,12 +1,12 @@
-// Gradient accumulation: how many backwards make a step, and what each one's loss is divided by.
+// Gradient accumulation: the number of backwards per step, and the divisor of each loss.
 
-/** `done` counts the backwards since the last step. */
+/** `done`: backwards since the last step. */
 export interface Accumulation {
-  /** What the loss of each backward is divided by. */
+  /** Divisor of the loss of each backward. */
   readonly divisor: number;
-  /** Whether a backward that follows `done` others completes the gradients. */
+  /** Whether the next backward, after `done` others, completes the gradients. */
   completes(done: number): boolean;
-  /** Whether another backward may follow `done` others. */
+  /** Whether another backward is allowed after `done` others. */
   accepts(done: number): boolean;
   /** Whether step() updates after `done` backwards. */
   applies(done: number): boolean;
@@ -23,9 +23,9 @@ export function managed(steps: number): Accumulation {
 }
 
 /**
- * A pipeline's, of which a rank has `stages`, each with a backward for every micro-batch. What
- * follows the last one waits for ranks that wait for its results: it is left to those who run the
- * batch.
+ * Accumulation of a pipeline rank with `stages` stages, each with one backward per micro-batch. The
+ * last backward does not complete the gradients: reducing them there would wait for ranks that wait
+ * for this rank's results. So the caller of the batch completes them.
  */
 export const inStages =
   (stages: number) =>

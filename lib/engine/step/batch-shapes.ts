@@ -1,5 +1,5 @@
-// Shapes of the batches of a pipeline, which its first and its last stage read: where a batch fails
-// on one rank, the shapes of the others say why.
+// Exchanges batch shapes between pipeline ranks, so that a failed batch can report different
+// shapes.
 import { setTimeout as pause } from 'node:timers/promises';
 import type { Axis, Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
@@ -8,24 +8,24 @@ import { tensorsIn } from '../../tensor/index.js';
 import { MODEL } from '../ranks.js';
 import { apart } from './copies-apart.js';
 
-/** Another rank may begin a batch later than this one. */
+/** Milliseconds to wait for a rank that begins its batch later. */
 const PATIENCE_MS = 1000;
 const INTERVAL_MS = 50;
 
 type Part = 'inputs' | 'labels';
 
-/** Shapes and dtypes by part; null where there is no tensor. */
+/** Shapes and dtypes by part; null without a tensor. */
 type Shapes = Readonly<Record<Part, string | null>>;
 
 /**
- * Each rank writes the shapes of its batches into the job's store when they change, so a run of one
- * shape writes once.
+ * Each rank writes its batch shapes into the job's store when they change, so constant shapes are
+ * written once.
  */
 export class BatchShapes {
   private readonly name: string;
   private reported = '';
 
-  /** Every rank of the job makes it in the same order. */
+  /** Every rank of the job creates it in the same order. */
   constructor(private readonly job: Distributed) {
     this.name = job.nextName('batch shapes');
   }
@@ -41,8 +41,8 @@ export class BatchShapes {
   }
 
   /**
-   * DS_COMM that names this rank and another one of its model that was given a batch of another
-   * shape; else `error`, which this rank has met with in step `step`.
+   * Returns DS_COMM with this rank and another rank of its model if their batches have different
+   * shapes; else `error`, this rank's error in step `step`.
    */
   async explain(error: unknown, step: number): Promise<unknown> {
     const { store } = this.job;
@@ -73,7 +73,7 @@ export class BatchShapes {
     return MODEL.filter((axis) => sizes[axis] > 1);
   }
 
-  /** The part whose shapes on `rank` still differ after PATIENCE_MS; null where none differs. */
+  /** Returns the part with different shapes on `rank` after PATIENCE_MS, or null. */
   private async difference(own: Shapes, rank: number): Promise<Part | null> {
     const deadline = Date.now() + PATIENCE_MS;
     for (;;) {

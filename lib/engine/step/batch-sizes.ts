@@ -1,23 +1,22 @@
-// The batch triad: samples of an update, of a micro-batch on one rank, and micro-batches of an
-// update.
+// Batch sizes: the global batch, the micro-batch per rank, and the accumulation steps.
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import type { Accumulation } from './accumulation.js';
 
 export interface BatchOptions {
-  /** Samples of a micro-batch on one rank. */
+  /** Samples per micro-batch on one rank. */
   microPerDevice: number;
-  /** Micro-batches of an update. */
+  /** Micro-batches per step. */
   accumulationSteps: number;
-  /** Ranks that share a batch out. */
+  /** Number of data ranks. */
   dataRanks: number;
-  /** Who counts micro-batches, and how, given those of an update. */
+  /** Returns the accumulation for a number of micro-batches per step. */
   accumulation: (steps: number) => Accumulation;
-  /** Backwards of a micro-batch: stages of a pipeline that this rank has. Default 1. */
+  /** Backwards per micro-batch: the pipeline stages of this rank. Default: 1. */
   passes?: number;
 }
 
-/** Changes between steps only: the engine sees to it. */
+/** The sizes change only between steps; the engine checks this. */
 export class BatchSizes {
   private micro: number;
   private steps: number;
@@ -37,29 +36,28 @@ export class BatchSizes {
     return this.steps;
   }
 
-  /** Samples of a micro-batch on all ranks. */
+  /** Samples per micro-batch over all ranks. */
   get micros(): number {
     return this.micro * this.options.dataRanks;
   }
 
-  /** Samples of an update on all ranks. */
+  /** Samples per step over all ranks. */
   get train(): number {
     return this.micros * this.steps;
   }
 
-  /** Samples that are done with the `done`-th backward of a step, and were not before. */
+  /** Returns the samples that the `done`-th backward of a step completes. */
   samplesOf(done: number): number {
     return done % (this.options.passes ?? 1) === 0 ? this.micros : 0;
   }
 
-  /** How many backwards make a step. */
   get accumulation(): Accumulation {
     return this.makesStep;
   }
 
   /**
-   * Another global batch: the micro-batch stays. Throws DS_ARGUMENT unless it is a multiple of
-   * those of all ranks.
+   * Sets the global batch; the micro-batch stays. Throws DS_ARGUMENT unless `train` is a multiple
+   * of the micro-batch over all ranks.
    */
   setTrain(train: number): void {
     const steps = typeof train === 'number' ? train / this.micros : 0;
@@ -71,8 +69,8 @@ export class BatchSizes {
   }
 
   /**
-   * Another micro-batch: the accumulation steps stay. Throws DS_ARGUMENT unless it is a positive
-   * integer.
+   * Sets the micro-batch; the accumulation steps stay. Throws DS_ARGUMENT unless `micro` is a
+   * positive integer.
    */
   setMicro(micro: number): void {
     if (!Number.isInteger(micro) || micro < 1) {

@@ -1,29 +1,25 @@
-// Where the partitions' sums of squares lie in the rows that ranks tell each other, in the order of
-// one rank's.
+// Columns of the rows that ranks exchange: the places of the partitions' sums of squares.
 import type { Range } from '../../zero/layout.js';
 
-/** Columns of a row, of which each rank fills its own. */
+/** Columns of a row. Each rank fills its own columns. */
 export interface Columns {
-  /** Of all stages. */
+  /** Number of columns over all stages. */
   readonly count: number;
-  /** Of this rank's partitions, in their order. */
+  /** Columns of this rank's partitions, in their order. */
   readonly own: readonly number[];
-  /**
-   * Which ranks fill which columns: the data ranks of a stage, and those that have parts of its
-   * layers.
-   */
+  /** The ranks that fill each range of columns: the data ranks and tensor ranks of a stage. */
   readonly runs: readonly (Range & { readonly ranks: readonly number[] })[];
 }
 
-/** Those of ranks that have all partitions. */
+/** Returns the columns of ranks that hold all partitions. */
 export function allColumns(partitions: number, ranks: readonly number[]): Columns {
   const own = Array.from({ length: partitions }, (_, i) => i);
   return { count: partitions, own, runs: [{ offset: 0, numel: partitions, ranks }] };
 }
 
 /**
- * Those of a pipeline, column by column: `owners` says which stage's each is, `ranks` are those
- * that count for each stage, and `rank` is this stage.
+ * Returns the columns of a pipeline. `owners`: the stage of each column. `ranks`: the counting
+ * ranks of each stage. `rank`: this stage.
  */
 export function columnsOfStages(
   owners: readonly number[],

@@ -1,17 +1,20 @@
-// Whether ranks that should do the same have done so: copies that were given other batches would
-// drift apart unseen.
+// Detects ranks that should do identical work but received different batches, before copies
+// diverge.
 import type { Axis, MeshShape } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import { MODEL } from '../ranks.js';
 import type { Given, ReportedRows } from './step-rows.js';
 
-/** Relative: kernels that add in no fixed order differ by less, and other samples by more. */
+/**
+ * Relative tolerance: larger than the differences of kernels without a fixed order of sums, smaller
+ * than those of other samples.
+ */
 const LOSS_TOLERANCE = 1e-3;
 const SQUARES_TOLERANCE = 1e-2;
 
 /**
- * Two ranks that differ on the axes `copies` alone and whose numbers differ by more than
- * `tolerance`: the first of such ranks, and the other. Null where there are none.
+ * Returns the first two ranks that differ only on the axes `copies` and by more than `tolerance` in
+ * their numbers, else null.
  */
 export function copiesApart(
   { shape, copies }: { shape: MeshShape; copies: readonly Axis[] },
@@ -30,32 +33,32 @@ function isNear(a: Float32Array, b: Float32Array, tolerance: number): boolean {
   return a.every((value, i) => {
     const other = b[i] as number;
     const largest = Math.max(Math.abs(value), Math.abs(other));
-    // Overflow may strike one of two ways of adding alone.
+    // // Only one of two summation orders may overflow.
     return !Number.isFinite(largest) || Math.abs(value - other) <= tolerance * largest;
   });
 }
 
-/** Two ranks that should do the same and do not. */
+/** Two ranks that should be equal and differ. */
 export interface Apart {
   ranks: readonly [first: number, other: number];
-  /** The axes that have several ranks of one model. */
+  /** Axes along which a model has several ranks. */
   axes: readonly Axis[];
   /** The numbers that differ. */
   what: Given | 'losses or gradients';
 }
 
-/** The ranks of a job, and the batches that are compared. */
+/** The ranks of a job, and the batches to compare. */
 export interface Among {
   shape: MeshShape;
-  /** Along which ranks do and hold the same. */
+  /** Axes along which ranks are identical. */
   copies: readonly Axis[];
-  /** Batches that must be the same on all ranks of one model. */
+  /** Batches that must be equal on all ranks of one model. */
   compared: readonly Given[];
 }
 
 /**
- * Two ranks of one model that were given other batches in the step of these rows. A rank that was
- * given nothing of a kind is not compared: stages in the middle of a pipeline read no batch.
+ * Returns two ranks of one model with different batches in the step of these rows; null if there
+ * are none. A rank without such a batch is not compared: middle stages of a pipeline read no batch.
  */
 export function findOtherBatch(
   rows: Pick<ReportedRows, 'digestOf'>,
@@ -75,9 +78,9 @@ export function findOtherBatch(
 }
 
 /**
- * Two copies that have not done the same in the step of these rows: by losses, which are a rank's
- * own, then by squares of gradients, to which all its data ranks add. Later than in the first step
- * rounding may have driven copies apart.
+ * Returns two copies with different results in the step of these rows; null if there are none.
+ * Compares losses first, because a loss belongs to one rank, then squares of gradients, which
+ * contain all its data ranks. After the first step, rounding may have made copies differ.
  */
 export function findCopiesApart(
   rows: Pick<ReportedRows, 'lossOf' | 'squaresOf'>,
@@ -92,7 +95,7 @@ export function findCopiesApart(
 
 const axesOf = ({ sizes }: MeshShape): Axis[] => MODEL.filter((axis) => sizes[axis] > 1);
 
-/** The error that every rank throws. `step` counts from 1; `shown` names the difference. */
+/** Returns the error for every rank. `step` counts from 1; `shown` names the difference. */
 export function apart(
   { ranks: [first, other], axes, what }: Apart,
   step: number,
@@ -102,8 +105,8 @@ export function apart(
   return new DsError({
     code: 'DS_COMM',
     op: 'engine.step',
-    expected: `the same batches on ranks that differ on ${axes.join(', ')} alone`,
+    expected: `the same batches on ranks that differ only on ${axes.join(', ')}`,
     got: `other ${shown} on rank ${other} than on rank ${first} in step ${step}`,
-    hint: `Deal samples out by engine.dpRank and engine.dpWorldSize, as trainLoader does.${isPipeline ? ' A stage of a pipeline that does not read a batch may give null in its place.' : ''}`,
+    hint: `Distribute samples by engine.dpRank and engine.dpWorldSize, like trainLoader.${isPipeline ? ' A pipeline stage that does not read a batch may pass null.' : ''}`,
   });
 }

@@ -1,12 +1,13 @@
-// Which ranges of a partition's gradient this rank counts in the norm: what several ranks have, one
-// of them counts.
+// Selects the ranges of a partition's gradient that this rank counts in the norm, without
+// duplicates between ranks.
 import type { Parameter } from '../../nn/parameter.js';
 import { overlap, type Range } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
 
 /**
- * Those of `partition.counted` in parameters that this rank `answersFor`, as few as there can be:
- * what lies between parameters is zero. None where it answers for nothing.
+ * Returns the ranges of `partition.counted` in parameters that this rank `answersFor`. Padding
+ * between parameters is zero, so adjacent ranges are merged. Empty if this rank counts no
+ * parameter.
  */
 export function countedRanges(
   { unit, pieces, counted }: Pick<Partition, 'unit' | 'pieces' | 'counted'>,

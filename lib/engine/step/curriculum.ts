@@ -1,4 +1,4 @@
-// The curriculum of a run: how many tokens of each sample a step trains on.
+// Curriculum learning: the number of tokens per sample in each step.
 import { isDeepStrictEqual } from 'node:util';
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { JsonObject } from '../../../types/json.js';
@@ -17,28 +17,28 @@ import { Tensor } from '../../tensor/index.js';
 import { type InputCast, requireInputs } from './input-cast.js';
 import type { Progress } from './progress.js';
 
-/** A model that knows which of its inputs have a place for each token. */
+/** A model that can shorten its inputs to a number of tokens. */
 export interface ShortensInputs {
   /**
-   * What forward() is given, of each sample its first `seqlen` tokens; what has no more stays as it
-   * is.
+   * Returns the inputs of forward() with the first `seqlen` tokens of each sample. Shorter inputs
+   * stay unchanged.
    */
   shortenInputs(inputs: readonly unknown[], seqlen: number): unknown[];
 }
 
-/** What a training step is given of its batches. */
+/** The curriculum of an engine. */
 export interface Curriculum {
-  /** Tokens of each sample in the coming step; null: all. */
+  /** Tokens per sample in the next step; null: all. */
   readonly seqlen: number | null;
-  /** The inputs of forward() under `cast`, cut in training. */
+  /** Wraps `cast` so that it cuts the inputs of forward() in training. */
   cutting(cast: InputCast): InputCast;
-  /** The same of the batches of a pipeline; the tensors belong to the scope of the call. */
+  /** Cuts the batches of a pipeline. The tensors belong to the caller's scope. */
   batches(given: readonly PipelineBatch[]): readonly PipelineBatch[];
-  /** Takes the place of the configuration's schedule. */
+  /** Replaces the schedule of the configuration. */
   setSchedule(schedule: CurriculumSchedule): void;
-  /** For a checkpoint; null where there is nothing to keep. */
+  /** State for a checkpoint; null if there is none. */
   state(): JsonObject | null;
-  /** Goes on from there; null: from the beginning. Throws DS_CHECKPOINT. */
+  /** Restores a state; null restarts. Throws DS_CHECKPOINT. */
   load(state: JsonObject | null, place: string): void;
 }
 
@@ -47,7 +47,7 @@ type Section = NonNullable<ResolvedConfig['curriculum_learning']>;
 const SECTION = 'curriculum_learning';
 const SETTER = 'engine.setCustomCurriculumLearningSchedule';
 
-/** The curriculum that the configuration asks for. */
+/** Returns the curriculum of the configuration. */
 export function curriculumOf(
   { curriculum_learning: section }: ResolvedConfig,
   run: { module: Module; progress: Progress },
@@ -55,7 +55,6 @@ export function curriculumOf(
   return section?.enabled ? new SequenceCurriculum(section, run) : wholeSamples;
 }
 
-/** No curriculum. */
 export const wholeSamples: Curriculum = {
   seqlen: null,
   cutting: (cast) => cast,
@@ -68,16 +67,15 @@ export const wholeSamples: Curriculum = {
 };
 
 /**
- * Sequences that get longer. Difficulty is a function of the global step, until it has reached the
- * largest one: from then on it stays, whatever the schedule says. Source: DeepSpeed's
- * CurriculumScheduler.update_difficulty().
+ * Increases the sequence length by the global step. After the schedule reaches the maximum, the
+ * length stays there. Source: DeepSpeed's CurriculumScheduler.update_difficulty().
  */
 class SequenceCurriculum implements Curriculum {
   private schedule: CurriculumSchedule;
   private difficulty: number;
-  /** The step that `difficulty` is of; null before any. */
+  /** The step of `difficulty`; null before the first. */
   private step: number | null = null;
-  /** The step for which somebody has asked. */
+  /** The last step in which the caller read `seqlen`. */
   private askedFor: number | null = null;
 
   constructor(
@@ -99,9 +97,9 @@ class SequenceCurriculum implements Curriculum {
   }
 
   batches(given: readonly PipelineBatch[]): readonly PipelineBatch[] {
-    this.at(this.run.progress.globalSteps + 1); // Also where a stage reads nothing.
+    this.at(this.run.progress.globalSteps + 1); // // Also if this stage reads nothing.
     return given.map(([inputs, labels]) => {
-      // Stages but the first may have been given anything in place of inputs.
+      // Stages after the first may receive any value as inputs.
       const isList = Array.isArray(inputs) && inputs.every((one) => one instanceof Tensor);
       const values: readonly unknown[] = isList ? (inputs as readonly Tensor[]) : [inputs];
       const cut = this.cut('engine.trainBatch', [...values, labels]);
@@ -122,7 +120,7 @@ class SequenceCurriculum implements Curriculum {
     return { section: settingsOf(this.section), difficulty: this.difficulty };
   }
 
-  /** Under other settings than those that it was saved with, the step alone decides. */
+  /** If the section differs from the saved one, only the step determines the difficulty. */
   load(state: JsonObject | null, place: string): void {
     const reader = new Fields(place);
     const saved = state && reader.object(state.section, 'state.curriculum.section');
@@ -151,9 +149,9 @@ class SequenceCurriculum implements Curriculum {
     throw new DsError({
       code: 'DS_CONFIG',
       op: `${op}, ${SECTION}`,
-      expected: `a model that shortens its inputs, or a loop that asks for engine.curriculumSeqlen in every step`,
-      got: `a ${module.constructor.name} without shortenInputs(), and nobody has asked in step ${step}`,
-      hint: 'Cut batches to engine.curriculumSeqlen tokens, give the model shortenInputs(inputs, seqlen), or switch the section off.',
+      expected: `a model with shortenInputs(), or a loop that reads engine.curriculumSeqlen in every step`,
+      got: `a ${module.constructor.name} without shortenInputs(), and no read in step ${step}`,
+      hint: 'Cut batches to engine.curriculumSeqlen tokens, implement shortenInputs(inputs, seqlen) in the model, or turn the section off.',
     });
   }
 }
@@ -164,7 +162,7 @@ const shortens = (module: object): module is ShortensInputs =>
 const settingsOf = (section: Section): JsonObject =>
   JSON.parse(JSON.stringify(section)) as JsonObject;
 
-/** What the rules of the configuration have found complete; `custom` where it names none. */
+/** Returns the schedule of a validated section; `custom` for the type "custom". */
 export function scheduleOf(
   section: Pick<Section, 'schedule_type' | 'schedule_config' | 'min_difficulty' | 'max_difficulty'>,
   custom: CurriculumSchedule,
@@ -190,7 +188,7 @@ function unset(): never {
     op: `${SECTION}.schedule_type`,
     expected: `${SETTER}() before the first training step, as the type is "custom"`,
     got: 'no schedule',
-    hint: `Give ${SETTER}((step) => tokens).`,
+    hint: `Call ${SETTER}((step) => tokens).`,
   });
 }
 

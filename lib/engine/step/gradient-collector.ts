@@ -1,5 +1,5 @@
-// Collects the gradients of a step: who runs the backward, what factor they carry, and when they
-// are complete.
+// Collects the gradients of a step: the running backward, the scale of the gradients, and
+// completion.
 import type { Module } from '../../nn/module.js';
 import { requireType } from '../../runtime/require-type.js';
 import { requireEnded } from '../../runtime/synchronous.js';
@@ -24,13 +24,13 @@ import type { StepDecisions } from './step-decisions.js';
 import type { UpdatePlanner } from './update-planner.js';
 
 /**
- * A backward under way: engine.backward(), which streams units, or loss.backward() until its
- * epilogue.
+ * A running backward: engine.backward(), which reduces units as they complete, or loss.backward()
+ * until its epilogue.
  */
 type Pass = 'engine' | 'direct';
 
 export interface CollectorParts {
-  /** The model, of which errors tell. */
+  /** The model, for error messages. */
   module: Module;
   ranks: Pick<Ranks, 'shards'>;
   units: readonly Unit[];
@@ -44,25 +44,25 @@ export interface CollectorParts {
   watch: StepWatch;
 }
 
-/** Those to whose units the engine.backward() under way has brought gradients; null outside. */
+/** Engines that received gradients in the running engine.backward(); null outside of one. */
 let reachedNow: Set<GradientCollector> | null = null;
 
 export class GradientCollector implements UnitListener {
-  /** Backwards since the last step, those inside noSync() aside. */
+  /** Backwards since the last step, without those inside noSync(). */
   private microSteps = 0;
-  /** One of them has ended, and its step() has not come yet. */
+  /** A backward has ended, and its step() has not been called. */
   private awaitsStep = false;
-  /** step() was called after one of them, and they were too few for an update. */
+  /** step() was called after fewer backwards than an update needs. */
   private hasStepped = false;
   /** Samples of all data ranks in the backwards since the last step. */
   private samples = 0;
   private pass: Pass | null = null;
   private inNoSync = false;
-  /** The factor that this rank's gradients carry; null before the step's first backward. */
+  /** The factor of this rank's gradients; null before the step's first backward. */
   private carried: number | null = null;
-  /** What the loss of the coming loss.backward() was multiplied with; null when nobody said. */
+  /** The factor of the next loss.backward(); null if unknown. */
   private applied: number | null = null;
-  /** Units whose gradients of this step are handed over, before others' are complete. */
+  /** Units with gradients of this step that were handed over before all units were complete. */
   private readonly concluded = new Set<Unit>();
   /** The gradients of this step are complete and handed over. */
   private decided = false;
@@ -77,65 +77,69 @@ export class GradientCollector implements UnitListener {
     return this.pass !== null;
   }
 
-  /** Calls `body` when a backward has ended, or was given up. Returns a function that ends that. */
+  /**
+   * Calls `body` when a backward has ended or failed. Returns a function that removes the listener.
+   */
   whenEnded(body: () => void): () => void {
     this.listeners.add(body);
     return () => this.listeners.delete(body);
   }
 
-  /** Whether the coming or present backward completes the gradients of a step. */
+  /** Whether the present or next backward completes the gradients of a step. */
   get boundary(): boolean {
     return !this.inNoSync && this.parts.batch.accumulation.completes(this.microSteps);
   }
 
   /**
-   * Whether the backward whose step() has not come yet, or else the coming one, completes the
-   * gradients of a step. Source: DeepSpeed, whose step() counts micro-batches.
+   * Whether the backward before the pending step() completes the gradients of a step; if no step()
+   * is pending, whether the next backward does. Source: DeepSpeed, whose step() counts
+   * micro-batches.
    */
   get atBoundary(): boolean {
     const done = this.awaitsStep ? this.microSteps - 1 : this.microSteps;
     return !this.inNoSync && this.parts.batch.accumulation.completes(done);
   }
 
-  /** Whether this step's gradients are reduced and wait for step(). */
+  /** Whether the gradients of this step are reduced and wait for step(). */
   get isDecided(): boolean {
     return this.decided;
   }
 
-  /** The factor that this step's gradients carry once they are reduced. */
+  /** The factor of this step's gradients after the reduction. */
   get gradientScale(): number {
     return (this.carried as number) * this.parts.stage.gradientFactor;
   }
 
   /**
-   * Runs `body`, which runs the backward of a loss that carries `lossScale` / divisor. Throws
-   * DS_AUTOGRAD where all of its gradients were those of other engines.
+   * Runs `body`, the backward of a loss with the factor `lossScale` / divisor. Throws DS_AUTOGRAD
+   * if all gradients belong to other engines.
    */
   run(lossScale: number, body: () => void): void {
     this.begin('engine', lossScale);
     this.endPass(() => this.requireOwn(reachedBy(body)));
   }
 
-  /** The same of a part of a backward, which another run() ends: it does not count. */
+  /** Runs a part of a backward that a later run() ends. It does not count as a backward. */
   runPart(lossScale: number, body: () => void): void {
     this.begin('engine', lossScale);
     this.endPass(body, () => this.pause());
   }
 
-  /** The loss of the coming loss.backward() carries `factor`. */
+  /** Announces that the next loss.backward() has the factor `factor`. */
   expectScaled(factor: number): void {
     this.applied = factor;
   }
 
   /**
-   * Ends what loss.backward() has begun; a pass without any gradient counts as zeros. Units are
-   * handed over here and not as they complete, since that a backward was the micro-batch's last is
-   * known at this call alone: until then a new forward may add a loss. What was handed over cannot
-   * be taken back: at the boundary stages 0 and 1 have replaced the sum of this rank by that of all
-   * ranks, and offload has counted it in the norm and copied it. Nor can it be added to without
-   * changing what is promised: stages 2 and 3 would sum the losses after the ranks, in other bits
-   * than one loss has, and a rank whose data ask for one loss fewer would miss a collective. Until
-   * here full gradients, and at stage 3 gathered weights, stay in memory.
+   * Ends loss.backward(). Without any gradient it counts as a backward with zeros.
+   *
+   * Units are handed over here and not as they complete, because only this call marks the last
+   * backward of the micro-batch; before it, a new forward may add a loss. A hand-over cannot be
+   * undone: at the boundary, stages 0 and 1 replace this rank's sum by the sum of all ranks, and
+   * offload adds it to the norm and copies it. Adding later is not possible either: stages 2 and 3
+   * would sum the losses after the ranks, with other bits than one loss, and a rank with one loss
+   * fewer would miss a collective. Until this call, full gradients, and at stage 3 gathered
+   * weights, stay in memory.
    */
   endDirect(): void {
     if (!this.pass) this.beginDirect();
@@ -146,9 +150,7 @@ export class GradientCollector implements UnitListener {
     }
   }
 
-  /**
-   * Before an update: completes the gradients if need be. False when the boundary is not reached.
-   */
+  /** Completes the gradients before an update. Returns false before the accumulation boundary. */
   complete(): boolean {
     if (this.pass === 'direct') this.endDirect();
     if (this.inNoSync) throw misuse('engine.step', 'step() outside noSync()', 'step() inside it');
@@ -156,7 +158,7 @@ export class GradientCollector implements UnitListener {
       const got =
         this.carried === null
           ? 'no gradient since the last step'
-          : 'those of noSync() alone, which do not count';
+          : 'only gradients of noSync(), which do not count';
       throw misuse('engine.step', 'backward() before step()', got);
     }
     this.awaitsStep = false;
@@ -174,8 +176,7 @@ export class GradientCollector implements UnitListener {
   }
 
   /**
-   * No backward of this step adds to the gradients of `units` any more: they may go to the data
-   * ranks.
+   * Hands over `units` to the data ranks: no later backward of this step adds to their gradients.
    */
   conclude(units: readonly Unit[]): void {
     const { stage, control, state, planner } = this.parts;
@@ -187,7 +188,7 @@ export class GradientCollector implements UnitListener {
     }
   }
 
-  /** After an update: the next step begins. */
+  /** Begins the next step after an update. */
   restart(): void {
     this.parts.progress.globalSamples += this.samples;
     this.reset();
@@ -203,12 +204,15 @@ export class GradientCollector implements UnitListener {
     this.decided = false;
   }
 
-  /** Throws DS_AUTOGRAD where some have been collected since the last step. */
+  /** Throws DS_AUTOGRAD if gradients were collected since the last step. */
   requireNone(op: string): void {
     if (this.microSteps > 0) throw misuse(op, 'no gradients of an unfinished step', 'some');
   }
 
-  /** Forgets the gradients since the last step(). Throws DS_AUTOGRAD for those before it. */
+  /**
+   * Drops the gradients since the last step(). Throws DS_AUTOGRAD for gradients of earlier step()
+   * calls.
+   */
   drop(): void {
     if (this.decided || this.concluded.size > 0)
       throw misuse('engine.zeroGrad', 'step() first', 'gradients handed over to it');
@@ -217,8 +221,8 @@ export class GradientCollector implements UnitListener {
   }
 
   /**
-   * Drops the gradients since the last step(), whose micro-batches stay counted: see
-   * EngineOptimizer.zeroGrad. A warning says once that micro-batches have lost theirs.
+   * Drops the gradients since the last step(); micro-batches still count: see
+   * EngineOptimizer.zeroGrad. Warns once if micro-batches lose gradients.
    */
   zero(): void {
     if (this.decided || this.concluded.size > 0) {
@@ -239,17 +243,15 @@ export class GradientCollector implements UnitListener {
   }
 
   /**
-   * The engine is to go on from another state: what this step has collected, handed over or not, is
-   * of none.
+   * Drops the gradients of this step, including those handed over, because the engine continues
+   * from another state.
    */
   discard(): void {
     this.applied = null;
     this.abandon();
   }
 
-  /**
-   * A backward has thrown: the step starts afresh, and what its collectives had begun ends first.
-   */
+  /** Restarts the step after a failed backward. Its collectives end first. */
   private abandon(): void {
     try {
       this.parts.stage.flush();
@@ -285,14 +287,17 @@ export class GradientCollector implements UnitListener {
     }
   }
 
-  /** A backward that has reached nobody is one of zeros; one of others alone ends their steps. */
+  /**
+   * A backward without gradients counts as zeros. A backward with gradients only for other engines
+   * ends the steps of those engines.
+   */
   private requireOwn(reached: ReadonlySet<GradientCollector>): void {
     if (reached.size === 0 || reached.has(this)) return;
     for (const other of reached) other.discard();
     throw foreign([...reached].map(({ parts }) => parts.module));
   }
 
-  /** The first gradient of a loss.backward() has arrived. */
+  /** Begins a loss.backward() at its first gradient. */
   private beginDirect(): void {
     const { lossScale } = this.parts.stepDecisions;
     if (lossScale !== 1 && this.applied === null) throw unscaled(lossScale);
@@ -313,7 +318,7 @@ export class GradientCollector implements UnitListener {
     for (const unit of units) unit.expect({ streaming: pass === 'engine' });
   }
 
-  /** Ends the pass after `body`, or gives it up where either fails. */
+  /** Ends the pass after `body`; abandons it if either throws. */
   private endPass(body: () => void, end = () => this.finish()): void {
     try {
       body();
@@ -327,7 +332,7 @@ export class GradientCollector implements UnitListener {
     }
   }
 
-  /** Gradients that are there have been added up; weights may go. */
+  /** Adds up the gradients so far, and releases weights. */
   private pause(): void {
     const { units, stage } = this.parts;
     for (const unit of [...units].reverse()) unit.finish();
@@ -352,25 +357,21 @@ export class GradientCollector implements UnitListener {
     reachedNow?.add(this);
   }
 
-  /** A gradient has come that no backward of this engine has announced. */
+  /** A gradient arrived outside of a pass of this engine. */
   unexpected(): void {
     if (!this.pass) this.beginDirect();
   }
 
-  /** All gradients of a unit are complete. */
   completed(unit: Unit): void {
     const { stage, control } = this.parts;
-    // A weight that wants no gradient is used until backward has ended.
+    // A weight that requires no gradient is used until the end of backward.
     if (unit.parameters.every(({ parameter }) => parameter.requiresGrad)) stage.release(unit);
     if (this.inNoSync) return;
     const receiver = this.boundary ? control : null;
     this.reduction(() => stage.reduce(unit, receiver));
   }
 
-  /**
-   * Times what reduces over the ranks. Outside engine.backward() there is no backward that it
-   * could be a part of.
-   */
+  /** Records the time of a reduction over the ranks. It counts only inside engine.backward(). */
   private reduction(body: () => void): void {
     const { ranks, watch } = this.parts;
     if (this.pass === 'engine' && ranks.shards.size > 1) watch.time('reduce', body);
@@ -378,7 +379,7 @@ export class GradientCollector implements UnitListener {
   }
 }
 
-/** To whose units the backward that `body` runs brings gradients. */
+/** Returns the engines that receive gradients from the backward in `body`. */
 function reachedBy(body: () => void): ReadonlySet<GradientCollector> {
   const outer = reachedNow;
   const reached = new Set<GradientCollector>();

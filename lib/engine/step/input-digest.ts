@@ -1,4 +1,4 @@
-// A number that stands for the tensors a rank was given in a step, computed where they lie.
+// Computes a digest of the input tensors of a step, on their device.
 import { createHash } from 'node:crypto';
 import type { Buffer } from '../../runtime/buffer.js';
 import { unobserved } from '../../runtime/call.js';
@@ -8,23 +8,23 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import type { View } from '../../runtime/view.js';
 import { held, noGrad, Tensor, tensorsIn } from '../../tensor/index.js';
 
-/** Bytes that one product takes: a longer tensor is taken in parts. */
+/** Bytes per kernel call; longer tensors are divided. */
 const CHUNK = 2 ** 20;
-/** The first chunks of a step start at different weights, so that the order of tensors counts. */
+/** Each chunk starts at different weights, so the order of tensors counts. */
 const SHIFTS = 4096;
 const SHIFT = 97;
 /** A weight times a byte fits into an i32. */
 const WEIGHT_BITS = 23;
-/** An outline is a whole number below this, which an f32 holds. */
+/** Outlines are integers below this limit, which f32 represents exactly. */
 const OUTLINES = 2 ** 24;
 
-/** Weights by which bytes are summed: the same pseudo-random numbers on every rank. */
+/** Weights of the byte sum: the same pseudo-random numbers on every rank. */
 export class DigestWeights {
   private weights: Tensor | null = null;
 
   constructor(private readonly device: Device) {}
 
-  /** `count` weights from number `first` on, as a contiguous i32 view. */
+  /** Returns `count` weights from index `first` as a contiguous i32 view. */
   view(first: number, count: number): View {
     const { buffer, offset } = this.upTo(count);
     return vector(buffer, 'i32', offset + first, count);
@@ -46,7 +46,7 @@ export class DigestWeights {
   }
 }
 
-/** xorshift32 from a fixed seed; never 0. */
+/** Xorshift32 with a fixed seed; never 0. */
 function randomWeights(count: number): Int32Array {
   const weights = new Int32Array(count);
   let state = 0x9e3779b9;
@@ -59,18 +59,18 @@ function randomWeights(count: number): Int32Array {
   return weights;
 }
 
-/** Where a digest is written: one f32 element each, in the row of this rank. */
+/** The outputs of a digest: f32 elements in this rank's row. */
 export interface DigestSlots {
-  /** Gets the bits of an i32. */
+  /** Holds the bits of an i32. */
   bits: Tensor;
-  /** Gets a whole number below 2^24; 0 where no tensor was given. */
+  /** Holds an integer below 2^24; 0 without a tensor. */
   outline: Tensor;
 }
 
 /**
- * Adds up the tensors that a rank is given between two calls of report(). The device computes the
- * sum of weighted bytes in the order of its compute stream, and the host waits for nothing. Shapes,
- * dtypes, and values in host memory of a GPU engine, enter through the outline.
+ * Digests the tensors between two calls of report(). The device sums weighted bytes in the order of
+ * its compute stream; the host does not wait. Shapes, dtypes, and values in host memory of a GPU
+ * engine enter through the outline.
  */
 export class InputDigest {
   private outline = 0x811c9dc5;
@@ -84,7 +84,7 @@ export class InputDigest {
     private readonly weights: DigestWeights,
   ) {}
 
-  /** Takes note of the tensors in `values`, in their order. */
+  /** Adds the tensors in `values`, in order. */
   add(values: unknown): void {
     const { device } = this.slots.bits;
     for (const tensor of tensorsIn(values)) {
@@ -96,7 +96,7 @@ export class InputDigest {
     }
   }
 
-  /** Writes the digest of all tensors since the last call into the slots, and starts again. */
+  /** Writes the digest since the last call into the slots, and restarts. */
   report(): void {
     const { bits, outline } = this.slots;
     const value = this.isEmpty ? 0 : 1 + ((this.outline >>> 0) % (OUTLINES - 1));
@@ -107,7 +107,7 @@ export class InputDigest {
     this.drop();
   }
 
-  /** Forgets the tensors since the last report(). */
+  /** Drops the tensors since the last report(). */
   drop(): void {
     // The next chunk overwrites the bits; without one, report() clears them.
     if (this.chunks > 0) this.areBitsReported = true;
@@ -116,7 +116,7 @@ export class InputDigest {
     this.isEmpty = true;
   }
 
-  /** FNV-1a. */
+  /** FNV-1a hash. */
   private note(text: string): void {
     for (let i = 0; i < text.length; ++i) {
       this.outline = Math.imul(this.outline ^ text.charCodeAt(i), 0x01000193);
@@ -134,7 +134,7 @@ export class InputDigest {
     if (flat !== tensor) flat.release();
   }
 
-  /** The sum modulo 2^32 does not depend on the order in which a device adds. */
+  /** The sum modulo 2^32 does not depend on the order of additions. */
   private addChunk(bytes: View): void {
     const { bits } = this.slots;
     const count = bytes.shape[0] as number;

@@ -1,5 +1,5 @@
-// Progressive layer dropping: which layers of a model a training step leaves out. Source: Zhang and
-// He 2020 (arXiv 2010.13369).
+// Progressive layer dropping: skips layers in training steps. Source: Zhang and He 2020 (arXiv
+// 2010.13369).
 import type { ResolvedConfig } from '../../../types/config.js';
 import { philox } from '../../data/philox.js';
 import { DsError } from '../../errors.js';
@@ -8,44 +8,42 @@ import { requireInteger } from '../../runtime/require-number.js';
 import { type InputCast, requireInputs } from './input-cast.js';
 import type { Progress } from './progress.js';
 
-/** What a step leaves out. */
+/** The layers that a step skips. */
 export interface LayerDrop {
-  /** The share of layers that run, as far as the schedule has come: from 1 down. */
+  /** Fraction of layers that run at this point of the schedule; decreases from 1. */
   readonly pldTheta: number;
   /**
-   * Of each of `layers` layers, first to last: 0 where it is left out, else what its branches are
-   * multiplied by, 1 / p. Layer l of L, from 1, runs with p = 1 - l / L (1 - pldTheta). The same in
-   * all micro-batches of a step and on all ranks. Throws DS_ARGUMENT.
+   * Returns a factor for each of `layers` layers: 0 if it is skipped, else the scale 1 / p of its
+   * branches. Layer l of L, from 1, runs with p = 1 - l / L (1 - pldTheta). Equal in all
+   * micro-batches of a step and on all ranks. Throws DS_ARGUMENT.
    */
   factors(layers: number): number[];
 }
 
-/** A model that knows how to leave out layers. */
+/** A model that can skip layers. */
 export interface DropsLayers {
-  /** What forward() is given, with what it needs to know of `drop`. */
+  /** Returns the inputs of forward() with the necessary values of `drop`. */
   dropLayers(inputs: readonly unknown[], drop: LayerDrop): unknown[];
 }
 
-/** What the engine does of it. */
+/** The layer dropping of an engine. */
 export interface LayerDropping {
-  /** Of the coming step; null where no layer is left out. */
+  /** Theta of the next step; null without layer dropping. */
   readonly theta: number | null;
-  /** The inputs of forward() under `cast`, which say in training what is left out. */
+  /** Wraps `cast` so that it adds the drop to the inputs of forward() in training. */
   dropping(cast: InputCast): InputCast;
 }
 
-/** All layers run. */
 export const everyLayer: LayerDropping = { theta: null, dropping: (cast) => cast };
 
 const SECTION = 'progressive_layer_drop';
 
 /**
- * Layers are drawn from a stream of their own, of which the number of the step is the offset: it
- * needs no state, and cannot differ between ranks, which gather and reduce layer by layer.
+ * Seed of a separate random stream; the step number is its offset. So it needs no state and is
+ * equal on all ranks, which gather and reduce layer by layer.
  */
 const SEED = 1234;
 
-/** What the configuration asks for. */
 export function layerDroppingOf(
   { [SECTION]: section }: ResolvedConfig,
   run: { module: Module; progress: Progress },
@@ -54,7 +52,7 @@ export function layerDroppingOf(
 }
 
 class ProgressiveLayerDrop implements LayerDropping {
-  /** The step for which somebody has asked. */
+  /** The last step in which the caller read `theta`. */
   private askedFor: number | null = null;
 
   constructor(
@@ -83,18 +81,17 @@ class ProgressiveLayerDrop implements LayerDropping {
     throw new DsError({
       code: 'DS_CONFIG',
       op: `engine.forward, ${SECTION}`,
-      expected:
-        'a model that leaves out layers, or a loop that asks for engine.pldTheta in every step',
-      got: `a ${module.constructor.name} without dropLayers(), and nobody has asked in step ${progress.globalSteps + 1}`,
-      hint: 'Give the model dropLayers(inputs, drop), pass engine.pldTheta to forward(), or switch the section off.',
+      expected: 'a model with dropLayers(), or a loop that reads engine.pldTheta in every step',
+      got: `a ${module.constructor.name} without dropLayers(), and no read in step ${progress.globalSteps + 1}`,
+      hint: 'Implement dropLayers(inputs, drop) in the model, pass engine.pldTheta to forward(), or turn the section off.',
     });
   }
 }
 
 /**
- * The drop of the step after `globalSteps` ones. pldTheta = (1 - theta) exp(-gamma t) + theta with
- * t = globalSteps - 1, and 1 in the first step. Source: DeepSpeed's ProgressiveLayerDrop, which
- * DeepSpeedEngine.step() tells of the steps before it.
+ * Returns the drop of the step after `globalSteps` steps. pldTheta = (1 - theta) exp(-gamma t) +
+ * theta with t = globalSteps - 1, and 1 in the first step. Source: DeepSpeed's
+ * ProgressiveLayerDrop, which DeepSpeedEngine.step() updates.
  */
 export function layerDropAt(
   globalSteps: number,

@@ -1,8 +1,8 @@
-// The gradient that a loss starts its backward with.
+// The first gradient of a backward.
 import * as kernels from '../../runtime/kernels.generated.js';
 import { held, Tensor } from '../../tensor/index.js';
 
-/** A held tensor like `loss`, each element `value`; the caller releases it. */
+/** Returns a tensor like `loss` with `value` in each element. The caller releases it. */
 export function lossSeed(loss: Tensor, value: number): Tensor {
   const out = held(() => Tensor.emptyLike(loss));
   kernels.fill({ out, value });

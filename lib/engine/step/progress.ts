@@ -1,22 +1,22 @@
-// How far a run has come: the counters that a checkpoint restores.
+// Progress: the counters of a run that a checkpoint restores.
 
-/** How far an engine has trained; checkpoints carry it. */
+/** The training progress of an engine. */
 export interface Progress {
-  /** Optimizer steps, skipped ones included. */
+  /** Optimizer steps, including skipped ones. */
   globalSteps: number;
-  /** Samples of all ranks in them. */
+  /** Samples of all ranks in these steps. */
   globalSamples: number;
-  /** Steps whose gradients were not finite and changed nothing. */
+  /** Steps without an update because of non-finite gradients. */
   skippedSteps: number;
   /** Updates that changed the weights: Adam's t. */
   appliedSteps: number;
   /**
-   * The schedules' time is appliedSteps - scheduleStart: 0 unless only one of both was restored.
+   * Schedules run at appliedSteps - scheduleStart. It is 0 unless a load restored only the
+   * optimizer or only the schedules.
    */
   scheduleStart: number;
 }
 
-/** Of a run that has not begun. */
 export function noProgress(): Progress {
   return { globalSteps: 0, globalSamples: 0, skippedSteps: 0, appliedSteps: 0, scheduleStart: 0 };
 }

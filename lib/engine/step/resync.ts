@@ -1,9 +1,9 @@
-// Where ranks have updated by themselves: the same weights on all of them, before anybody looks.
+// Makes weights equal on all ranks before a read, for optimizers with local updates (0/1 Adam).
 import type { EngineParts } from '../engine-parts.js';
 
 /**
- * All ranks call it; it does nothing but where an optimizer lets them go apart (0/1 Adam). Waits
- * for the last decision then.
+ * Makes the weights of all ranks equal if an optimizer lets them differ; waits for the last step
+ * decision then. All ranks call it.
  */
 export function resync({
   state,

@@ -1,9 +1,9 @@
-// Which samples of a global micro-batch are those of this rank.
+// Selects this rank's samples of a global micro-batch.
 import { type SampleShare, tensorsIn } from '../../tensor/index.js';
 
 /**
- * As DistributedSampler deals samples out: of `size` data ranks, number `rank` has the samples
- * `rank`, `rank` + `size`, ... Null where it has all of them.
+ * Samples are distributed as in DistributedSampler: data rank `rank` of `size` has the samples
+ * `rank`, `rank` + `size`, ... Returns null if it has all samples.
  */
 export function sampleShareOf(
   inputs: readonly unknown[],

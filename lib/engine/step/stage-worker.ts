@@ -1,4 +1,4 @@
-// What a stage of a pipeline computes of each micro-batch, in training and in evaluation.
+// Runs the stages of a pipeline on micro-batches, in training and evaluation.
 import type { Pipeline, PipelineBatch, Place, StageWorker, Values } from '../../pipe/index.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import {
@@ -30,7 +30,7 @@ type Parts = Pick<
   | 'watch'
 >;
 
-/** Forwards of stages, each with a scope of its own for what comes out of it. */
+/** Runs the forwards of stages. Each has its own scope for its outputs. */
 abstract class Worker implements StageWorker {
   abstract readonly kind: StageWorker['kind'];
   private readonly scopes = new Map<string, Scope>();
@@ -79,7 +79,7 @@ abstract class Worker implements StageWorker {
     this.scopes.delete(`${stage} ${micro}`);
   }
 
-  /** Frees what a batch that has failed left behind. */
+  /** Frees the tensors of a failed batch. */
   dispose(): void {
     for (const scope of this.scopes.values()) scope.release();
     this.scopes.clear();
@@ -93,12 +93,10 @@ abstract class Worker implements StageWorker {
   }
 }
 
-/** Adds up gradients in the units, as engine.backward() does. */
+/** Accumulates gradients in the units, as engine.backward() does. */
 export class TrainingWorker extends Worker {
   readonly kind = 'train';
-  /**
-   * Where micro-batches are counted on a rank that does not get their losses; null on the others.
-   */
+  /** The stage that counts micro-batches on a rank without losses; null on other ranks. */
   private readonly uncounted: number | null;
   /** By stage and micro-batch. */
   private readonly late = new Map<string, LateGradients>();
@@ -120,7 +118,10 @@ export class TrainingWorker extends Worker {
     );
   }
 
-  /** Products that give weights' gradients wait; what norms and biases get comes with this half. */
+  /**
+   * Defers the matrix products of weight gradients. Gradients of norms and biases are computed in
+   * this half.
+   */
   inputGradients(at: Place, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void {
     const { gradients: collector, stepDecisions, watch } = this.parts;
     const late = new LateGradients();
@@ -152,7 +153,7 @@ export class TrainingWorker extends Worker {
   ): void {
     const { stepDecisions, batch, control } = this.parts;
     if (gradients) {
-      if (outputs.length > 0) backward(outputs, gradients); // Else all below is frozen.
+      if (outputs.length > 0) backward(outputs, gradients); // // Else all layers below are frozen.
       if (stage === this.uncounted) control.addUnknownLoss();
       return;
     }
@@ -166,19 +167,19 @@ export class TrainingWorker extends Worker {
     control.addLoss(loss);
   }
 
-  /** The units of a stage of several are handed over with the others, by the update. */
+  /** With several stages per rank, the update hands over all units together. */
   reduce(): void {
     const { units, tied, gradients } = this.parts;
     if (this.pipeline.ownStages.length > 1) return;
-    // What is tied waits for other stages, which may wait for this one.
+    // Tied units wait for other stages, which may wait for this stage.
     gradients.conclude(units.filter((unit) => !tied.has(unit)));
   }
 }
 
-/** Adds up losses. */
+/** Sums the losses. */
 export class EvaluatingWorker extends Worker {
   readonly kind = 'eval';
-  /** Of the micro-batches so far; null on ranks without the last stage. The caller's. */
+  /** Sum over the micro-batches; null on ranks without the last stage. The caller owns it. */
   sum: Tensor | null = null;
 
   override forward(stage: number, micro: number, values: Values): Values {

@@ -1,5 +1,5 @@
-// The step's decision: gradient norm, clipping factor and overflow flag, computed on the device,
-// read one step later.
+// Computes the step decision (gradient norm, clip factor, overflow flag) on the device; the host
+// reads it one step later.
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { LateNumbers } from '../../runtime/late-numbers.js';
@@ -17,41 +17,41 @@ import { countedRanges } from './counted-ranges.js';
 import { DigestWeights, InputDigest } from './input-digest.js';
 import { GIVEN, type Given, type ReportedRows, StepRows } from './step-rows.js';
 
-/** What is known of a step once the device has finished its backward. */
+/** The result of a step after its backward. */
 export interface StepDecision {
   /** Global L2 norm of the unscaled gradients, before clipping. */
   norm: number;
   finite: boolean;
-  /** False when the update was skipped because of a non-finite gradient. */
+  /** False if the update was skipped because of a non-finite gradient. */
   applied: boolean;
-  /** Mean over the step's micro-batches and data ranks; null when the engine was told of none. */
+  /** Mean over the step's micro-batches and data ranks; null without a recorded loss. */
   loss: number | null;
-  /** Some rank of the job wished to stop when it handed over its gradients. */
+  /** A rank of the job requested a stop before it handed over its gradients. */
   stop: boolean;
-  /** Two ranks of the job that should do the same, and have not. */
+  /** Two ranks of the job that should be equal and differ. */
   apart: Apart | null;
-  /** Two ranks of the job whose steps have other numbers of micro-batches. */
+  /** Two ranks of the job with different numbers of micro-batches. */
   uneven: Uneven | null;
 }
 
-/** The first rank of the job, and one whose step has more micro-batches or less. */
+/** The first rank of the job, and a rank with another number of micro-batches. */
 export interface Uneven {
   first: { rank: number; micros: number };
   other: { rank: number; micros: number };
 }
 
 export interface ControlOptions {
-  /** Takes each gradient over once it is counted. */
+  /** Receives each gradient after it is counted. */
   state: Pick<OptimizerState, 'gradReady'>;
   /** 0 disables clipping. */
   maxNorm: number;
   /** A non-finite gradient skips the update. */
   skipNonfinite: boolean;
-  /** Whether this rank wishes to stop. */
+  /** Whether this rank requests a stop. */
   requestsStop(): boolean;
-  /** Micro-batches of a step on this rank. */
+  /** Micro-batches per step on this rank. */
   accumulationSteps(): number;
-  /** Where the sums of partitions lie in the rows of ranks. */
+  /** The columns of the partitions' sums. */
   columns: Columns;
 }
 
@@ -68,34 +68,34 @@ type StepRanks = Pick<
   | 'answersFor'
 >;
 
-/** Where a partition's squares are summed. */
+/** The sum of squares of a partition. */
 interface Slot {
-  /** [1] f32 in this rank's row */
+  /** [1] f32 in this rank's row. */
   sum: Tensor;
-  /** What this rank counts of the partition. */
+  /** The ranges that this rank counts. */
   ranges: readonly Range[];
-  /** [1] f32, where the sum of one more range waits to be added; null where there is none. */
+  /** [1] f32: temporary sum of a further range; null if there is only one range. */
   more: Tensor | null;
 }
 
 /**
- * Owns the rows in which ranks tell each other of a step, the [4] control of the update kernels and
- * the copy of both on the host.
+ * Owns the rows that ranks exchange in each step, the control of the update kernels ([4]), and the
+ * host copy of both.
  */
 export class StepControl implements GradientReceiver {
-  /** [4] f32 on the device, see GradientControl in csrc/ops/gradient_control.h. */
+  /** [4] f32 on the device: see GradientControl in csrc/ops/gradient_control.h. */
   readonly control: Tensor;
   private readonly rows: StepRows;
-  /** Of the batches that this rank is given; none where no other rank is to get the same. */
+  /** Digests of this rank's batches; empty if no other rank must have equal batches. */
   private readonly digests = new Map<Given, InputDigest>();
   private readonly weights: DigestWeights;
-  /** The control, and all rows behind it. */
+  /** The control, followed by all rows. */
   private readonly reported: LateNumbers;
   private readonly slots = new Map<Partition, Slot>();
   private microBatches = 0;
   private isStopReported = false;
   private reportedMicros = 0;
-  /** Later on, copies may be apart by what rounding has made of them. */
+  /** After the first step, rounding may make copies differ. */
   private isFirst = true;
 
   constructor(
@@ -118,18 +118,18 @@ export class StepControl implements GradientReceiver {
     });
   }
 
-  /** Counts a step's gradient in the norm, and hands it to who updates with it. */
+  /** Counts a complete gradient in the norm, and hands it to its updater. */
   reduced(partition: Partition, stream: Stream): void {
     this.add(partition, stream);
-    // Whoever gives the gradient's memory back waits for this: the norm has been read.
+    // The owner of the gradient's memory waits for this event before it frees the memory.
     partition.ready.record(stream);
     this.options.state.gradReady(partition);
   }
 
   /**
-   * Adds a partition's complete gradient to the norm, in the order of `stream`. Where ranks keep
-   * their own, the square of the norm is the mean of theirs: it is the same on every rank, and no
-   * less than that of the mean gradient.
+   * Adds a partition's complete gradient to the norm, in the order of `stream`. If ranks keep local
+   * gradients, the squared norm is the mean of their squared norms. It is equal on every rank, and
+   * not smaller than the squared norm of the mean gradient.
    */
   add(partition: Partition, stream: Stream): void {
     const { sum, ranges, more } = this.slots.get(partition) as Slot;
@@ -146,7 +146,7 @@ export class StepControl implements GradientReceiver {
     kernels.scale({ in: sum, out: sum, scale, shift: 0, accumulate: false }, stream);
   }
 
-  /** Adds a micro-batch's loss, one f32 element, to the step's. */
+  /** Adds a micro-batch's loss, one f32 element, to the loss of the step. */
   addLoss(loss: Tensor): void {
     const sum = sliceFlat(this.rows.lossSum, { offset: 0, numel: 1 }, loss.shape);
     if (this.microBatches++ === 0) kernels.copy({ in: loss, out: sum });
@@ -154,36 +154,37 @@ export class StepControl implements GradientReceiver {
     sum.release();
   }
 
-  /** Takes note of what this rank is given in this step. */
+  /** Adds a batch of this rank to its digest. */
   addInputs(given: Given, values: unknown): void {
     this.digests.get(given)?.add(values);
   }
 
-  /** The step has failed: what its batches were is not compared. */
+  /** Drops the digests of a failed step. */
   dropInputs(): void {
     for (const digest of this.digests.values()) digest.drop();
   }
 
-  /** A micro-batch whose loss another stage of the pipeline knows. */
+  /** Counts a micro-batch whose loss is on another pipeline stage. */
   addUnknownLoss(): void {
     this.microBatches++;
   }
 
   /**
-   * The mean of the losses that the last decide() shared, over `micros` micro-batches and the data
-   * ranks: a scalar f32 of the current scope.
+   * Returns the mean of the losses of the last decide() over `micros` micro-batches and the data
+   * ranks: a scalar f32 in the current scope.
    */
   meanLoss(micros: number): Tensor {
     return this.rows.meanLoss(micros);
   }
 
-  /** Forgets the losses added since the last decide(). */
+  /** Drops the losses since the last decide(). */
   dropLosses(): void {
     this.microBatches = 0;
   }
 
   /**
-   * Computes the control from all partitions' sums; the gradients carry the factor `gradientScale`.
+   * Computes the control from the sums of all partitions. The gradients have the factor
+   * `gradientScale`.
    */
   decide(gradientScale: number): void {
     const { maxNorm, skipNonfinite } = this.options;
@@ -202,8 +203,7 @@ export class StepControl implements GradientReceiver {
   }
 
   /**
-   * The decision of the last decide(), once; null when it was taken before. Blocks until the
-   * backward has ended.
+   * Returns the decision of the last decide() once, then null. Blocks until the backward has ended.
    */
   take(): StepDecision | null {
     const reported = this.reported.take();
@@ -221,7 +221,7 @@ export class StepControl implements GradientReceiver {
     return { applied: applied !== 0, norm, finite: finite !== 0, loss, stop, apart, uneven };
   }
 
-  /** Lets the other ranks know, from this step on, that this one wishes to stop. */
+  /** Sends this rank's stop request to the others, from this step on. */
   private reportStop(): void {
     if (this.isStopReported || !this.options.requestsStop()) return;
     this.isStopReported = true;
@@ -243,8 +243,8 @@ export class StepControl implements GradientReceiver {
   }
 
   /**
-   * Batches that are the same on all ranks of a model. Of copies of a model each may be evaluated
-   * without the others; parts of a model are not.
+   * Batches that must be equal on all ranks of a model. Copies of a model may evaluate
+   * independently; parts of a model may not.
    */
   private get compared(): readonly Given[] {
     const { mesh, copies } = this.ranks;

@@ -1,5 +1,4 @@
-// Takes each step's decision, one step later: counters, loss scale, what observers are told, and
-// whether training goes on.
+// Reads each step decision one step later, and updates counters, loss scale and observers.
 import { DsError } from '../../errors.js';
 import type { LossScaler } from '../../optim/loss-scale.js';
 import { nonfinite, uneven } from '../engine-errors.js';
@@ -20,13 +19,13 @@ export interface StepDecisionParts {
 }
 
 export class StepDecisions {
-  /** step() has applied what was decided, and nobody has asked for the step decision since. */
+  /** step() has applied a decision that was not read yet. */
   private due = false;
   private latest: StepDecision | null = null;
 
   constructor(private readonly parts: StepDecisionParts) {}
 
-  /** A step's update has been enqueued: the next take() is about it. */
+  /** The update of a step is enqueued. The next take() reads its decision. */
   stepped(): void {
     const { progress, watch, stop } = this.parts;
     this.due = true;
@@ -36,10 +35,9 @@ export class StepDecisions {
   }
 
   /**
-   * Takes the last step's decision into account, once. Waits for its backward. Throws DS_NONFINITE
-   * when the loss was not finite and no smaller loss scale can help, DS_COMM when ranks of one
-   * model were given other batches, DS_ARGUMENT when ranks made steps of other numbers of
-   * micro-batches.
+   * Reads the last step's decision, once. Waits for its backward. Throws DS_NONFINITE if the loss
+   * was not finite and the loss scale cannot shrink further, DS_COMM if ranks of one model had
+   * different batches, DS_ARGUMENT if ranks had different numbers of micro-batches.
    */
   take(): void {
     if (!this.due) return;
@@ -64,7 +62,7 @@ export class StepDecisions {
     }
   }
 
-  /** The run ends: whether training could have gone on no longer matters. */
+  /** Reads the last decision at the end of the run. A non-finite loss no longer matters. */
   takeLast(): void {
     try {
       this.take();
@@ -73,13 +71,13 @@ export class StepDecisions {
     }
   }
 
-  /** That of the last step; null before the first. Takes it. */
+  /** The decision of the last step; null before the first. Reads it if necessary. */
   get last(): StepDecision | null {
     this.take();
     return this.latest;
   }
 
-  /** Of the next backward, once the last step's decision was taken. */
+  /** The loss scale of the next backward, after the last step's decision. */
   get lossScale(): number {
     this.take();
     return this.parts.scaler.scale;

@@ -1,4 +1,4 @@
-// What ranks tell each other in every step: a row of numbers of each, shared at once.
+// The rows of numbers that ranks exchange in every step.
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { held, noGrad, scope, type Tensor, zeros } from '../../tensor/index.js';
@@ -8,13 +8,13 @@ import type { Ranks } from '../ranks.js';
 import type { Columns } from './columns.js';
 import type { DigestSlots } from './input-digest.js';
 
-/** What stands in a row behind the partitions' sums of squares. */
+/** Offsets in a row after the sums of squares. */
 const LOSS = 0;
 const STOP = 1;
 const MICROS = 2;
 const DIGESTS = 3;
 
-/** Batches that a row has a digest of: what a rank trains with, and what it evaluates. */
+/** Batches with a digest in a row: for training and for evaluation. */
 export const GIVEN = ['inputs', 'labels', 'evaluated inputs', 'evaluated labels'] as const;
 export type Given = (typeof GIVEN)[number];
 
@@ -24,7 +24,7 @@ const OUTLINE = 1;
 const DIGEST = 2;
 const BEHIND = DIGESTS + DIGEST * GIVEN.length;
 
-/** A digest as the host has read it; the outline is 0 where no tensor was given. */
+/** A digest on the host. The outline is 0 without a tensor. */
 export interface ReportedDigest {
   bits: number;
   outline: number;
@@ -33,24 +33,24 @@ export interface ReportedDigest {
 type RowRanks = Pick<Ranks, 'world' | 'reporters' | 'counting'>;
 
 /**
- * Owns a row per rank of the job: a sum of squares for each of the columns, the sum of the
- * micro-batches' losses, the wish to stop, the number of micro-batches, and digests of the batches.
- * A rank writes its own row; share() brings it the rows of the others.
+ * Owns one row per rank of the job: a sum of squares for each column, the sum of the micro-batch
+ * losses, the stop request, the number of micro-batches, and digests of the batches. A rank writes
+ * its own row; share() gathers all rows.
  */
 export class StepRows {
   /** [ranks, columns + BEHIND] f32. */
   readonly all: Tensor;
-  /** [1] f32 each, of this rank's row: where its partitions' squares are summed, in their order. */
+  /** [1] f32 each, in this rank's row: sums of squares of its partitions, in their order. */
   readonly squares: readonly Tensor[];
-  /** [1] f32 of this rank's row. */
+  /** [1] f32 in this rank's row. */
   readonly lossSum: Tensor;
-  /** [1] f32 of this rank's row: not 0 where it wishes to stop. */
+  /** [1] f32 in this rank's row: nonzero requests a stop. */
   readonly stop: Tensor;
-  /** Of this rank's row, by what was given. */
+  /** In this rank's row, by batch. */
   readonly digests: Readonly<Record<Given, DigestSlots>>;
-  /** [1] f32 of this rank's row: how many micro-batches its step has. */
+  /** [1] f32 in this rank's row: micro-batches of its step. */
   readonly micros: Tensor;
-  /** [counting ranks, columns] f32, the sums of squares of those that count. */
+  /** [counting ranks, columns] f32: the sums of squares of the counting ranks. */
   readonly partials: Tensor;
 
   constructor(
@@ -74,15 +74,15 @@ export class StepRows {
     this.digests = Object.fromEntries(slots) as Record<Given, DigestSlots>;
   }
 
-  /** Every rank has all rows, and partials all sums, for later work of the compute stream. */
+  /** Gathers all rows and partials, for later work on the compute stream. */
   share(): void {
     this.gatherRows();
     this.gatherPartials();
   }
 
   /**
-   * The mean of the losses that were shared, over `micros` micro-batches and the data ranks: a
-   * scalar f32 of the current scope.
+   * Returns the mean of the shared losses over `micros` micro-batches and the data ranks: a scalar
+   * f32 in the current scope.
    */
   meanLoss(micros: number): Tensor {
     const { all } = this;
@@ -99,7 +99,7 @@ export class StepRows {
     );
   }
 
-  /** `all` as the host has read it. */
+  /** Wraps the host copy of `all`. */
   read(values: Float32Array): ReportedRows {
     return new ReportedRows(values, this.columns.count);
   }
@@ -115,19 +115,19 @@ export class StepRows {
     this.all.release();
   }
 
-  /** Elements of a row. */
+  /** Elements per row. */
   private get width(): number {
     return this.columns.count + BEHIND;
   }
 
   /**
-   * Where the rows of those that count have all sums they are read there; else gatherPartials()
-   * brings them together.
+   * Returns a view of the rows if the rows of the counting ranks contain all sums, else a tensor
+   * that gatherPartials() fills.
    */
   private partialsOfAll(): Tensor {
     const { columns } = this;
     const { counting } = this.ranks;
-    // Of a pipeline it may be another stage that trains.
+    // In a pipeline, the counting ranks may belong to another stage.
     const ranks = columns.runs[0]?.ranks ?? counting;
     if (this.isScattered) {
       return zeros([counting.length, columns.count], { device: this.all.device });
@@ -135,14 +135,14 @@ export class StepRows {
     return this.sumsOf(ranks, { offset: 0, numel: columns.count });
   }
 
-  /** Whether sums lie in the rows of several stages, or in rows that are not equally far apart. */
+  /** Whether sums are in rows of several stages, or in rows with unequal strides. */
   private get isScattered(): boolean {
     const { runs } = this.columns;
     const ranks = runs[0]?.ranks ?? this.ranks.counting;
     return runs.length > 1 || evenParts(ranks).length > 1;
   }
 
-  /** Columns `range` of the rows of `ranks`, which lie equally far apart in the job. */
+  /** Returns columns `range` of the rows of `ranks`, which have equal strides. */
   private sumsOf(ranks: readonly number[], { offset, numel }: Range): Tensor {
     const { width, all } = this;
     const shape = [ranks.length, numel];
@@ -163,8 +163,8 @@ export class StepRows {
   }
 
   /**
-   * Each stage of a pipeline knows the sums of its own partitions: all of them, in the order of one
-   * rank's.
+   * Copies the sums of all stages together, in the column order of one rank. Each stage has only
+   * the sums of its own partitions.
    */
   private gatherPartials(): void {
     const { columns } = this;
@@ -188,7 +188,7 @@ export class StepRows {
 
 /** The rows of all ranks of the job on the host. */
 export class ReportedRows {
-  /** The same bytes: the bits of a digest may be those of no number. */
+  /** The same bytes as integers, because the bits of a digest may be NaN. */
   private readonly bits: Int32Array;
 
   constructor(
@@ -198,7 +198,7 @@ export class ReportedRows {
     this.bits = new Int32Array(values.buffer, values.byteOffset, values.length);
   }
 
-  /** Those of its own partitions; 0 in all other columns. */
+  /** Returns the sums of a rank's own partitions; 0 in other columns. */
   squaresOf(rank: number): Float32Array {
     const start = this.startOf(rank);
     return this.values.subarray(start, start + this.columns);
@@ -213,14 +213,13 @@ export class ReportedRows {
     return this.behind(rank, STOP) !== 0;
   }
 
-  /** The digest of what it was given. */
   digestOf(rank: number, given: Given): ReportedDigest {
     const at = DIGESTS + DIGEST * GIVEN.indexOf(given);
     const bits = this.bits[this.startOf(rank) + this.columns + at + BITS] as number;
     return { bits, outline: this.behind(rank, at + OUTLINE) };
   }
 
-  /** How many micro-batches its step has. */
+  /** Number of micro-batches in its step. */
   microsOf(rank: number): number {
     return this.behind(rank, MICROS);
   }
@@ -234,10 +233,10 @@ export class ReportedRows {
   }
 }
 
-/** How far apart ranks of one axis are in the job. */
+/** Distance between ranks of one axis. */
 const strideOf = ([first = 0, second = first + 1]: readonly number[]): number => second - first;
 
-/** Ranks in order, cut where they are no longer equally far apart. */
+/** Divides ordered ranks into runs with equal distances. */
 function evenParts(ranks: readonly number[]): number[][] {
   const parts: number[][] = [];
   for (const rank of ranks) {

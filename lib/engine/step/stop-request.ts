@@ -28,7 +28,7 @@ export class StopRequest {
   private agreedAt: number | null = null;
   private disposed = false;
 
-  /** Throws DS_ARGUMENT for signals that are none. */
+  /** Throws DS_ARGUMENT for invalid signals. */
   constructor(private readonly options: StopOptions) {
     requireSignals(options.signals);
   }
@@ -50,7 +50,7 @@ export class StopRequest {
     const due =
       worldSize === 1 ? this.isRequested : this.agreedAt !== null && this.steps > this.agreedAt;
     if (due && !this.controller.signal.aborted) {
-      this.controller.abort(new Error(`Asked to stop by ${this.reason ?? 'another rank'}.`));
+      this.controller.abort(new Error(`Stop requested by ${this.reason ?? 'another rank'}.`));
     }
     return due;
   }

@@ -1,5 +1,5 @@
-// Random layerwise token dropping: how many tokens of each sample some layers of a step see.
-// Source: Yao et al. 2022 (arXiv 2211.11586).
+// Random layerwise token dropping: some layers process only some tokens. Source: Yao et al. 2022
+// (arXiv 2211.11586).
 import type { ResolvedConfig } from '../../../types/config.js';
 import { type CurriculumSchedule, fixedRoot } from '../../data/curriculum-schedule.js';
 import { DsError } from '../../errors.js';
@@ -8,29 +8,27 @@ import type { Module } from '../../nn/module.js';
 import { type InputCast, requireInputs } from './input-cast.js';
 import type { Progress } from './progress.js';
 
-/** Which tokens a step leaves out of which layers. */
+/** The layers and tokens of a step. */
 export interface TokenDrop {
-  /** Layers that see some tokens only, from 0. */
+  /** Indices of layers that process only some tokens, from 0. */
   readonly layers: readonly number[];
-  /** Tokens of each sample that they see, drawn for each layer and sample. */
+  /** Tokens per sample in these layers, drawn for each layer and sample. */
   readonly reserved: number;
 }
 
-/** A model that knows how to give a layer some of the tokens. */
+/** A model that can drop tokens in some layers. */
 export interface DropsTokens {
-  /** What forward() is given, with what it needs to know of `drop`. */
+  /** Returns the inputs of forward() with the necessary values of `drop`. */
   dropTokens(inputs: readonly unknown[], drop: TokenDrop): unknown[];
 }
 
-/** The inputs of forward() under `cast`, which say in training what is left out. */
+/** Wraps `cast` so that it adds the drop to the inputs of forward() in training. */
 export type TokenDropping = (cast: InputCast) => InputCast;
 
-/** All layers see all tokens. */
 export const everyToken: TokenDropping = (cast) => cast;
 
 const SECTION = 'data_efficiency.data_routing.random_ltd';
 
-/** What the configuration asks for. */
 export function tokenDroppingOf(
   config: ResolvedConfig,
   { module, progress }: { module: Module; progress: Progress },
@@ -47,24 +45,24 @@ export function tokenDroppingOf(
     throw new DsError({
       code: 'DS_CONFIG',
       op: `engine.forward, ${SECTION}`,
-      expected: 'a model that gives layers some of the tokens',
-      got: `a ${module.constructor.name} without dropTokens()`,
-      hint: 'Give the model dropTokens(inputs, drop), or switch the section off.',
+      expected: 'a model with dropTokens()',
+      got: `a ${module.constructor.name} without it`,
+      hint: 'Implement dropTokens(inputs, drop) in the model, or turn the section off.',
     });
   };
 }
 
-/** The layers that see some tokens only; null where the section is off. */
+/** Returns the layers that process only some tokens; null if the section is off. */
 export function routedLayers(config: ResolvedConfig): number[] | null {
   const ltd = sectionOf(config);
   return ltd ? [...(ltd.random_ltd_layer_id as readonly number[])] : null;
 }
 
 /**
- * A notice where the section was written for a model with more or fewer layers than `module`, which
- * changes nothing: DeepSpeed counts tokens with that number alone, and nothing is counted by it
- * here. Throws DS_CONFIG where it names layers that `module` has not got. Null where all fits, and
- * for a model of somebody else's, whose layers are not known.
+ * Returns a notice if the section has another number of layers than `module`. The number has no
+ * effect here: DeepSpeed only counts tokens with it. Throws DS_CONFIG if the section names layers
+ * that `module` lacks. Returns null if all layers match, and for other models, whose layers are
+ * unknown.
  */
 export function requireOwnLayers(config: ResolvedConfig, module: Module): string | null {
   const ltd = sectionOf(config);
@@ -91,7 +89,7 @@ function sectionOf({ data_efficiency: section }: ResolvedConfig) {
   return ltd?.enabled ? ltd : null;
 }
 
-/** By the steps before this one. Source: DeepSpeed's RandomLTDScheduler. */
+/** Returns the schedule over completed steps. Source: DeepSpeed's RandomLTDScheduler. */
 function scheduleOf(config: ResolvedConfig): CurriculumSchedule {
   const given = sectionOf(config)?.random_ltd_schedule;
   return fixedRoot({

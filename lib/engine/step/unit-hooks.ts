@@ -1,5 +1,5 @@
-// Hooks on the modules that read units: weights come before they are read, and sharded ones go
-// after.
+// Hooks on modules that read units: gather weights before a read, and release sharded weights
+// afterwards.
 import { externalParameters } from '../../nn/external-parameters.js';
 import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
@@ -17,19 +17,27 @@ interface Attached {
 }
 
 /**
- * Brings weights before the forward of each module that reads them, and before its stateDict().
- * Where the stage shards weights, lets them go when the last module under way that reads them has
- * returned, and brings them again when backward reaches what a module has returned. Trained units
- * are let go by their last gradient; frozen ones, which have none, when backward reaches what the
- * module was given: whatever was recorded in its forward has been passed by then. Owns the hooks.
+ * Gathers weights before the forward of each module that reads them, and before its stateDict(). If
+ * the stage shards weights:
+ *
+ * | event | effect on the unit |
+ * | --- | --- |
+ * | forward of a reader begins | gather |
+ * | forward of its last running reader ends | release |
+ * | backward reaches an output of a reader | gather |
+ * | last gradient of a trained unit | release |
+ * | backward reaches an input of a reader, frozen unit | release |
+ *
+ * Frozen units have no gradient. When backward reaches the inputs of the module, it has passed all
+ * operations of the forward, so it releases them there. Owns the hooks.
  */
 export class UnitHooks {
   private readonly removers: (() => void)[] = [];
-  /** Kept by hold(). */
+  /** Units that hold() keeps, with counts. */
   private readonly held = new Map<WeightUnit, number>();
-  /** How many forwards under way read a unit. */
+  /** Number of running forwards that read a unit. */
   private readonly readers = new Map<WeightUnit, number>();
-  /** In how many modules that read a frozen unit the backward under way is. */
+  /** Number of modules within the running backward that read a frozen unit. */
   private readonly inside = new Map<WeightUnit, number>();
   private readonly frozen: ReadonlySet<WeightPart>;
 
@@ -50,14 +58,14 @@ export class UnitHooks {
     }
   }
 
-  /** What a forward that threw was reading is no longer in use. */
+  /** Releases the units of a forward that threw. */
   reset(): void {
     for (const unit of this.readers.keys()) this.release(unit);
     this.readers.clear();
     this.inside.clear();
   }
 
-  /** Brings units, which forwards leave in place until the function returned is called. */
+  /** Gathers units, which stay gathered until the caller runs the returned function. */
   hold(parts: readonly WeightPart[]): () => void {
     for (const part of parts) {
       const { unit } = part;
@@ -74,12 +82,12 @@ export class UnitHooks {
     };
   }
 
-  /** Whether somebody has brought it, who counts on it to be in place. */
+  /** Whether a caller of hold() needs the unit. */
   holds(unit: WeightUnit): boolean {
     return this.held.has(unit);
   }
 
-  /** Later compute work sees the last update, wherever whole weights are kept. */
+  /** Later compute work sees the last update, if weights are whole. */
   awaitWeights(): void {
     const { state, stage } = this.parts;
     for (const partition of stage.partitions) {
@@ -111,7 +119,7 @@ export class UnitHooks {
   }
 
   /**
-   * Brings the parts when backward reaches `output` of a call, and lets the frozen ones go when it
+   * Gathers the parts when backward reaches `output` of a call, and releases frozen parts when it
    * reaches `inputs`.
    */
   private followBackward(parts: readonly WeightPart[], inputs: unknown, output: unknown): void {
@@ -159,7 +167,7 @@ export class UnitHooks {
       return;
     }
     this.readers.delete(unit);
-    // A forward inside backward is a recomputation: its backward follows at once.
+    // A forward inside backward is a recomputation; its backward follows at once.
     if (!this.parts.gradients.inBackward) this.release(unit);
   }
 
@@ -169,9 +177,12 @@ export class UnitHooks {
 }
 
 /**
- * The modules that read each unit: the unit's own; units that share parameters with it (tied
- * weights), and modules outside all units that do; modules with external parameters; and for the
- * root's unit also the modules directly below the root, which may be called without it.
+ * Returns the modules that read each unit:
+ * - the unit's own modules;
+ * - units and modules outside of units that share parameters with it (tied weights);
+ * - modules with external parameters;
+ * - for the root's unit also the modules directly below the root, because a program may call them
+ *   without it.
  */
 function readersOf(
   model: Module,
@@ -206,7 +217,7 @@ function readersOf(
   return readers;
 }
 
-/** Those that no module below this one has. */
+/** Returns parameters that no submodule has. */
 function ownParameters(module: Module): Parameter[] {
   const below = new Set(module.children().flatMap((child) => child.parameters()));
   return module.parameters().filter((parameter) => !below.has(parameter));

@@ -1,4 +1,4 @@
-// Plans the coming update: its number, and the hyperparameters that the schedules give it.
+// Plans the next update: its number, and the hyperparameters by the schedules.
 import type { Optimizer } from '../../optim/optimizer.js';
 import { requireHyperparameters } from '../../optim/param-groups.js';
 import type { ScheduleSet } from '../../optim/schedule-set.js';
@@ -6,7 +6,8 @@ import type { UpdatePlan } from '../../zero/schedule/schedule.js';
 import type { Progress } from './progress.js';
 
 /**
- * What it says is certain once the last step's decision was taken: a skipped update has no number.
+ * A plan is final only after the last step decision is read, because skipped updates have no
+ * number.
  */
 export class UpdatePlanner {
   constructor(
@@ -16,8 +17,8 @@ export class UpdatePlanner {
   ) {}
 
   /**
-   * The coming update of gradients that carry the factor `gradientScale`; sets the groups'
-   * hyperparameters. Throws DS_ARGUMENT where these, or what a caller has set, are none.
+   * Returns the next update for gradients with the factor `gradientScale`, and sets the groups'
+   * hyperparameters. Throws DS_ARGUMENT if a hyperparameter is invalid.
    */
   plan(gradientScale: number): UpdatePlan {
     const { groups, name } = this.optimizer;
@@ -28,12 +29,12 @@ export class UpdatePlanner {
     return { settings, gradientScale };
   }
 
-  /** The learning rate of each group at the coming update. */
+  /** Returns the learning rate of each group at the next update. */
   rates(): number[] {
     return this.schedules.rates(this.optimizer.groups, this.scheduleTime);
   }
 
-  /** Of each group; empty where the optimizer has none. */
+  /** By group; empty without betas. */
   betas(): (readonly number[])[] {
     return this.optimizer.groups.map(({ betas = [] }) => betas);
   }

@@ -1,15 +1,15 @@
-// Says once that micro-batches had no label that counts: they train nothing, which is seldom meant.
+// Warns once about micro-batches without valid labels, which train nothing.
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { LateNumbers } from '../../runtime/late-numbers.js';
 import { countEmptyMeans, held, Tensor } from '../../tensor/index.js';
 
 /**
- * Counts on the device and reads one step later, so that no step waits. Owns the count and its copy
- * on the host.
+ * Counts on the device and reads one step later, so no step waits. Owns the count and its host
+ * copy.
  */
 export class EmptyBatches {
-  /** [1] f32: cross-entropies without a row that counts. */
+  /** [1] f32: number of cross-entropies without a counted row. */
   private readonly count: Tensor;
   private readonly counted: LateNumbers;
   private reported = false;
@@ -24,12 +24,12 @@ export class EmptyBatches {
     countEmptyMeans(this.count);
   }
 
-  /** A step's micro-batches have been enqueued: report() will know of them. */
+  /** Fetches the count after the micro-batches of a step are enqueued, for report(). */
   fetch(): void {
     if (!this.reported) this.counted.fetch(this.count);
   }
 
-  /** Warns where the last fetch() has found any. Waits for it. */
+  /** Warns if the last fetch() found any. Waits for it. */
   report(): void {
     const [count = 0] = this.counted.take() ?? [];
     if (count === 0) return;
@@ -37,7 +37,7 @@ export class EmptyBatches {
     this.stopCounting();
     process.emitWarning(
       `On rank ${this.rank} no label of ${count === 1 ? 'a micro-batch' : `${count} micro-batches`} counts: ` +
-        'all are the ignored index. Their loss and their gradient are 0. Check the labels, or leave such samples out.',
+        'all are the ignored index. Their loss and their gradient are 0. Check the labels, or remove such samples.',
       { type: 'DsNotice', code: 'DS_NOTICE' },
     );
   }
@@ -49,7 +49,7 @@ export class EmptyBatches {
     this.counted.dispose();
   }
 
-  /** A later engine may have taken the counting over. */
+  /** A later engine may have replaced the counter. */
   private stopCounting(): void {
     const now = countEmptyMeans(null);
     if (now !== this.count) countEmptyMeans(now);

@@ -1,5 +1,5 @@
-// Runs that `ds --autotuning` has started: phase timers that measure what they were started for,
-// write it down, and end the process, as DeepSpeed does.
+// Phase timers for runs of `ds --autotuning`: they measure, write the result, and end the process,
+// as DeepSpeed does.
 import { readFileSync } from 'node:fs';
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Module } from '../../nn/module.js';
@@ -11,20 +11,20 @@ import type { Collectives } from '../../zero/collectives.js';
 import type { Phase, PhaseTimer } from './phase-timer.js';
 import { WrappedTimer } from './wrapped-timer.js';
 
-/** The engine that is measured. */
+/** The measured engine. */
 export interface Tried {
   module: Module;
   device: Device;
   config: ResolvedConfig;
   world: Collectives;
-  /** Whether ranks wait for each other's forwards: they end no sooner than their first step. */
+  /** Whether ranks wait for each other in forwards. Then the run ends after its first step. */
   isPipeline: boolean;
 }
 
 /**
- * Milliseconds of the steps behind start_profile_step, from the end of one to the end of the last:
- * all that a step takes, the program's own work between calls of the engine included. DeepSpeed
- * adds up forward, backward and step.
+ * Milliseconds of the steps after start_profile_step, from the end of one to the end of the last.
+ * This includes the program's own work between engine calls. DeepSpeed adds up forward, backward
+ * and step.
  */
 export class MeasuredSteps extends WrappedTimer {
   private readonly profiler: FlopsProfiler;
@@ -61,7 +61,7 @@ export class MeasuredSteps extends WrappedTimer {
     return this.tried.config.autotuning;
   }
 
-  /** Once the device has done what it was given. */
+  /** The time after the device has finished its work. */
   private now(): number {
     this.tried.device.compute.synchronize();
     return performance.now();
@@ -77,7 +77,10 @@ export class MeasuredSteps extends WrappedTimer {
     };
   }
 
-  /** The operations of one step more, which counting makes longer, over the time of the others. */
+  /**
+   * Returns the FLOPs of one more step, divided by the time of the others, because counting slows a
+   * step.
+   */
   private withOperations(metrics: ExperimentMetrics): ExperimentMetrics {
     this.profiler.stopProfile();
     const { forward, backward, recompute } = this.profiler.profile().work;
@@ -93,7 +96,7 @@ export class MeasuredSteps extends WrappedTimer {
   }
 }
 
-/** Adds what the first forward shows of activations to the file that describes the model. */
+/** Writes the activation memory of the first forward to the model file. */
 export class FirstForward extends WrappedTimer {
   private tokens: number | null = null;
   private isKnown = false;
@@ -138,9 +141,9 @@ export class FirstForward extends WrappedTimer {
 }
 
 /**
- * Ends the process once every rank has come here. The library ends a process here alone: the
- * launcher has started it for what is measured by now, and what the program would do with a run of
- * a few steps, such as saving it over another one, is not wanted.
+ * Ends the process after every rank arrives. Only here does the library end a process: the
+ * measurement is done, and the rest of the program must not run, for example a save over an older
+ * one.
  */
 function endTogether(world: Collectives, device: Device): void {
   if (world.size > 1) {

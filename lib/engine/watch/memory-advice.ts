@@ -1,5 +1,4 @@
-// What an engine says when memory runs out: who holds it, and the settings that would free most of
-// it.
+// Explains an out-of-memory error: the owners of memory, and the settings that free the most.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { byteText } from '../../runtime/byte-text.js';
 import type { Explanation } from '../../runtime/shortage.js';
@@ -8,26 +7,22 @@ import type { Partition } from '../../zero/partition.js';
 import type { Ranks } from '../ranks.js';
 import { type MemoryOwners, type MemoryUse, memoryUse } from './memory-breakdown.js';
 
-/** The engine whose memory it is. */
 export interface Advised extends MemoryOwners {
   config: ResolvedConfig;
   ranks: Pick<Ranks, 'data'>;
 }
 
 interface Setting {
-  /** Bytes that it frees, about. */
+  /** Approximate bytes that it frees. */
   frees: number;
   text: string;
 }
 
 const SHOWN = 3;
-/** What checkpointing every block leaves of activations, for the order of the advice. */
+/** Fraction of activations that remains with checkpointed blocks, to order the settings. */
 const CHECKPOINTED = 1 / 3;
 
-/**
- * What is held by owner, under which limit, and the three settings that would free most, by what
- * they would free.
- */
+/** Returns the bytes by owner, the limit, and the three settings that free the most. */
 export function memoryAdvice(advised: Advised): Explanation {
   const use = memoryUse(advised);
   const { device } = advised;
@@ -45,7 +40,7 @@ export function memoryAdvice(advised: Advised): Explanation {
     .sort((a, b) => b.frees - a.frees)
     .slice(0, SHOWN)
     .map(({ text }, i) => `(${i + 1}) ${text}`);
-  const hint = best.length > 0 ? `What would free most: ${best.join('; ')}.` : '';
+  const hint = best.length > 0 ? `Most effective settings: ${best.join('; ')}.` : '';
   return { held: `${held}, under ${limit}`, hint };
 }
 
@@ -53,7 +48,7 @@ function settings(advised: Advised, use: MemoryUse['device']): Setting[] {
   return [...forState(advised, use), ...forActivations(advised, use), ...forLimits(advised)];
 }
 
-/** Bytes of the gradients that wait for the update where backward left them. */
+/** Bytes of gradients that wait for the update where backward wrote them. */
 function waitingGradients(partitions: readonly Partition[]): number {
   return partitions.reduce(
     (sum, { grad, bytes, unit }) => sum + (grad ? bytes.gradients + unit.gradient.bytes : 0),
@@ -61,12 +56,12 @@ function waitingGradients(partitions: readonly Partition[]): number {
   );
 }
 
-/** Bytes of offloaded weights that are on the device all the same. */
+/** Bytes of offloaded weights that are on the device. */
 function weightsThere(partitions: readonly Partition[]): number {
   return partitions.reduce((sum, { place }) => sum + place.bytes.device, 0);
 }
 
-/** Weights, gradients and optimizer state: to the host, or to the other ranks. */
+/** Settings that move weights, gradients and optimizer state to the host or to other ranks. */
 function forState(
   { config, device, state, ranks: { data } }: Advised,
   { weights, gradients, optimizer }: MemoryUse['device'],

@@ -1,4 +1,4 @@
-// memory_breakdown: a line on who holds how much memory, before and after each phase of a step.
+// memory_breakdown: prints the memory by owner before and after each phase of a step.
 
 import { mebibytes } from '../../runtime/byte-text.js';
 import type { Device } from '../../runtime/device.js';
@@ -7,7 +7,6 @@ import type { ZeroStages } from '../../zero/zero-stage.js';
 import type { Phase, PhaseTimer } from './phase-timer.js';
 import { WrappedTimer } from './wrapped-timer.js';
 
-/** Whose memory is reported. */
 export interface MemoryOwners {
   device: Device;
   stage: ZeroStages;
@@ -17,17 +16,16 @@ export interface MemoryOwners {
 /** Bytes. */
 export interface MemoryUse {
   device: {
-    /** On the CPU device with what is page-locked. */
+    /** Includes page-locked memory if the device is the CPU. */
     inUse: number;
-    /** The most since the peaks were last reset. */
+    /** Peak since the last reset. */
     peak: number;
     weights: number;
     gradients: number;
     /** Master weights and optimizer state. */
     optimizer: number;
     /**
-     * The rest: activations, batches, frozen parameters in no unit, other models, the rounding of
-     * blocks.
+     * The rest: activations, batches, frozen parameters in no unit, other models, block rounding.
      */
     other: number;
   };
@@ -39,7 +37,7 @@ export interface MemoryUse {
   };
 }
 
-/** Host counters alone: nothing waits for the device. */
+/** Reads only host counters and does not wait for the device. */
 export function memoryUse({ device, stage, state }: MemoryOwners): MemoryUse {
   const { inUse, peakInUse: peak } = device.memory;
   const kept = [...stage.partitions, ...stage.frozen];
@@ -71,8 +69,8 @@ function memoryLine(point: string, device: Device, { device: on, host }: MemoryU
 }
 
 /**
- * A phase timer around another that prints where DeepSpeed's memory_breakdown does. A peak is that
- * since the line before it, as there: printing resets the device's peaks.
+ * A phase timer that prints where DeepSpeed's memory_breakdown prints. Each line has the peak since
+ * the previous line; printing resets the device's peaks.
  */
 export class MemoryBreakdown extends WrappedTimer {
   constructor(

@@ -1,5 +1,4 @@
-// Monitors as observers of the engine: which events of which step they get, under DeepSpeed's
-// names.
+// Connects monitors to the engine's observers, with DeepSpeed's event names.
 import type { ResolvedConfig } from '../../../types/config.js';
 import {
   ConsoleMonitor,
@@ -15,8 +14,7 @@ import type { TimedStep } from './phase-timer.js';
 import { SegmentLines } from './segment-lines.js';
 
 /**
- * A name and where its value comes from, null when the step has none; x is the number of global
- * samples.
+ * A name and its value in a report, null if the step has none. x is the number of global samples.
  */
 interface Metric {
   name: string;
@@ -27,7 +25,6 @@ const TRAIN_LOSS: Metric = { name: 'Train/Samples/train_loss', of: ({ loss }) =>
 const LR: Metric = { name: 'Train/Samples/lr', of: ({ lr }) => lr[0] ?? 0 };
 const LOSS_SCALE: Metric = { name: 'Train/Samples/loss_scale', of: ({ lossScale }) => lossScale };
 
-/** Owns the monitor. */
 class MetricEvents implements StepObserver {
   constructor(
     private readonly monitor: Monitor,
@@ -53,8 +50,8 @@ class MetricEvents implements StepObserver {
 }
 
 /**
- * "Train/Samples/elapsed_time_ms_forward" and its like. backward_allreduce is the reduction over
- * ranks, 0 on one; backward_inner is the backward without it.
+ * Writes "Train/Samples/elapsed_time_ms_forward" and so on. backward_allreduce is the reduction
+ * over ranks (0 on one rank); backward_inner is the backward without it.
  */
 class TimeEvents implements StepObserver {
   constructor(private readonly monitor: Monitor) {}
@@ -95,9 +92,9 @@ class TimeLines implements StepObserver {
 }
 
 /**
- * What the configuration asks for, and the caller's own monitors. Closing the observers closes all
- * monitors; `opened` owns those of the configuration from the moment that they are open. Throws
- * DS_IO when a folder cannot be written.
+ * Returns observers for the monitors of the configuration and of the caller. Closing the observers
+ * closes all monitors; `opened` owns those of the configuration from their creation. Throws DS_IO
+ * if a folder is not writable.
  */
 export function buildObservers(
   config: ResolvedConfig,
@@ -108,7 +105,7 @@ export function buildObservers(
   const master = new MonitorMaster([...openMonitors(config, opened), ...own]);
   const metrics = fp16.enabled ? [TRAIN_LOSS, LR, LOSS_SCALE] : [TRAIN_LOSS, LR];
   const observers: StepObserver[] = [];
-  // Steps are timed where the configuration or recordPhases() says so.
+  // Steps have times only with wall_clock_breakdown or recordPhases().
   if (master.enabled) observers.push(new TimeEvents(master));
   if (master.enabled) observers.push(new MetricEvents(master, metrics));
   if (every) observers.push(new ProgressLines(new ConsoleMonitor({ every })));

@@ -1,38 +1,35 @@
-// What the engine tells of a finished step: values that it has anyway, so that no step waits for
-// its observers.
+// StepObserver: receives values of finished steps that the engine already has, so no step waits.
 import type { TimedStep } from './phase-timer.js';
 
-/** A step whose decision was taken; counters and rates are those after it. */
+/** A step after its decision. Counters and learning rates are the values after it. */
 export interface FinishedStep {
-  /** Global steps, this one included. */
+  /** Global steps, including this one. */
   step: number;
-  /** Global samples, this step's included. */
+  /** Global samples, including this step. */
   samples: number;
-  /** Updates skipped so far. */
+  /** Skipped updates so far. */
   skipped: number;
   /** Whether this update changed the weights. */
   applied: boolean;
-  /**
-   * Mean over the micro-batches of all ranks; null when loss.backward() was used without scale().
-   */
+  /** Mean over the micro-batches of all ranks; null for loss.backward() without scale(). */
   loss: number | null;
   /** Global L2 norm of the gradients before clipping. */
   norm: number;
-  /** The rate of each parameter group at the next update, as getLr() gives it. */
+  /** Learning rate of each group at the next update, as in getLr(). */
   lr: readonly number[];
-  /** Of each parameter group; empty where the optimizer has none. */
+  /** By parameter group; empty without betas. */
   betas: readonly (readonly number[])[];
   /** The loss scale of the next backward. */
   lossScale: number;
 }
 
-/** Called between steps, on the training thread. */
+/** Called between steps on the training thread. */
 export interface StepObserver {
-  /** In order, once per global step: in the next backward(), or when the engine synchronizes. */
+  /** Once per global step, in order: in the next backward(), or when the engine synchronizes. */
   stepFinished?(report: FinishedStep): void;
-  /** In order, once per timed step, a step later than stepFinished(). */
+  /** Once per timed step, in order, one step later than stepFinished(). */
   stepTimed?(timed: TimedStep): void;
-  /** Resolves when what was observed so far is safe. */
+  /** Resolves when all earlier records are on disk. */
   flush?(): Promise<void>;
   /** The engine is destroyed. */
   close?(): void;

@@ -1,48 +1,47 @@
-// Phase times of a step from device events, read only after the device has passed them: no host
-// stalls.
+// Measures phase times by device events, which are read only after the device has passed them, so
+// the host never stalls.
 import type { Device } from '../../runtime/device.js';
 import { Event } from '../../runtime/stream.js';
 
 /**
- * `reduce` lies inside backward: what compute waits for the reduction of gradients over ranks. What
- * overlaps with compute is not in it.
+ * `reduce` is part of backward: the time that compute waits for the reduction of gradients.
+ * Overlapped reduction does not count.
  */
 export type Phase = 'forward' | 'backward' | 'reduce' | 'step';
 
 /**
- * Milliseconds per phase of one global step, all micro-batches together; on one rank `reduce` is 0.
+ * Milliseconds per phase of one global step, summed over micro-batches. `reduce` is 0 on one rank.
  */
 export type PhaseTimes = Record<Phase, number>;
 
-/** A closed step: its place in the run, and its times. */
+/** The position and times of a finished step. */
 export interface TimedStep {
-  /** Global steps, this one included. */
+  /** Global steps, including this one. */
   step: number;
-  /** Global samples, this step's included. */
+  /** Global samples, including this step. */
   samples: number;
   times: PhaseTimes;
 }
 
 export interface PhaseTimer {
-  /** Runs `body` and times the compute work it enqueues. */
+  /** Runs `body` and measures its compute work. */
   time<T>(phase: Phase, body: () => T): T;
-  /** Closes a step. */
   finishStep(step: number, samples: number): void;
   /**
-   * All closed steps but the last, each once. Does not wait when the device has passed the backward
-   * of the last one: the steps before it lie before that.
+   * Returns all closed steps except the last, each once. Does not wait if the device has passed the
+   * backward of the last step, because earlier steps are then complete.
    */
   passed(): TimedStep[];
-  /** All closed steps, each once; waits for the device. */
+  /** Returns all closed steps, each once. Waits for the device. */
   all(): TimedStep[];
-  /** The times of the last closed step; waits for the device. */
+  /** Returns the times of the last closed step. Waits for the device. */
   last(): PhaseTimes | null;
-  /** This timer with times of `device` from now on: itself where it has them. */
+  /** Returns a timer that records on `device` from now on: this one if it already records. */
   recording(device: Device): PhaseTimer;
   dispose(): void;
 }
 
-/** Times nothing. */
+/** Records nothing. */
 export const untimed: PhaseTimer = {
   time: (_phase, body) => body(),
   finishStep() {},
@@ -59,7 +58,7 @@ interface Span {
   end: Event;
 }
 
-/** `spans` is empty once `times` holds what they said. */
+/** `spans` is empty after their times are in `times`. */
 interface ClosedStep {
   step: number;
   samples: number;
@@ -67,7 +66,7 @@ interface ClosedStep {
   times: PhaseTimes;
 }
 
-/** Times spans on the device's compute stream. Events are reused. */
+/** Measures spans on the device's compute stream. Events are reused. */
 export class EventTimer implements PhaseTimer {
   private open: Span[] = [];
   private readonly closed: ClosedStep[] = [];

@@ -1,15 +1,15 @@
-// Profiles one global step with the FLOPs profiler: a phase timer around another.
+// Profiles one global step with the FLOPs profiler.
 import type { FlopsProfiler, PrintOptions } from '../../profiler/index.js';
 import { Event } from '../../runtime/stream.js';
 import { EventTimer, type Phase, type PhaseTimer, type PhaseTimes } from './phase-timer.js';
 import { WrappedTimer } from './wrapped-timer.js';
 
 export interface ProfiledStepOptions extends PrintOptions {
-  /** Global step, from 1. A run that resumes behind it is not profiled. */
+  /** Global step, from 1. A run that resumes after it is not profiled. */
   profileStep: number;
 }
 
-/** What exists while the step runs. */
+/** State of the running step. */
 interface Running {
   timer: EventTimer;
   start: Event;
@@ -17,7 +17,7 @@ interface Running {
 }
 
 /**
- * Hooks, counts and events exist during the profiled step only; at its end the host waits for the
+ * Hooks, counts and events exist only during the profiled step. At its end, the host waits for the
  * device.
  */
 export class ProfiledStep extends WrappedTimer {
@@ -60,7 +60,7 @@ export class ProfiledStep extends WrappedTimer {
     return { timer: new EventTimer(device), start, microBatches: 0 };
   }
 
-  /** A resumed run's first step has another number than the one awaited: nothing is printed. */
+  /** Prints nothing if a resumed run's first step has another number. */
   private finish(running: Running, step: number, samples: number): void {
     this.profiler.stopProfile();
     const { timer, microBatches } = running;
@@ -82,7 +82,7 @@ export class ProfiledStep extends WrappedTimer {
     return ms;
   }
 
-  /** A profile that cannot be written is a warning: training goes on. */
+  /** Warns if a profile cannot be written; training continues. */
   private print(facts: Parameters<FlopsProfiler['profile']>[0]): void {
     const { profileStep: _, ...printed } = this.options;
     try {

@@ -1,10 +1,8 @@
-// activation_checkpointing.profile: a line on the times of the checkpointed segments.
+// activation_checkpointing.profile: prints times of checkpointed segments.
 import { type SegmentTimes, times as segmentTimes } from '../../tensor/recompute/index.js';
 import type { FinishedStep, StepObserver } from './observer.js';
 
-/**
- * Prints every N-th of the steps that it hears of: means over the runs so far, device milliseconds.
- */
+/** Prints at every N-th step: mean device milliseconds over the runs so far. */
 export class SegmentLines implements StepObserver {
   constructor(private readonly every: number) {}
 

@@ -1,4 +1,4 @@
-// Traces some steps of a run into a file: a phase timer around another.
+// Traces some steps of a run into a file.
 import { writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { DsError } from '../../errors.js';
@@ -12,12 +12,11 @@ import { hasWatcher } from '../../runtime/watched-work.js';
 import type { Phase, PhaseTimer } from './phase-timer.js';
 import { WrappedTimer } from './wrapped-timer.js';
 
-/** Which steps are traced. */
 export interface TraceStepsOptions {
-  /** How many global steps. Default 1. */
+  /** Number of global steps. Default: 1. */
   steps?: number;
   /**
-   * How many pass first. Default 0; the first steps of a run pay for memory and for choosing matrix
+   * Number of steps to skip. Default: 0. The first steps of a run allocate memory and select matrix
    * algorithms.
    */
   after?: number;
@@ -25,15 +24,13 @@ export interface TraceStepsOptions {
 
 const NAMES: OptionNames<TraceStepsOptions> = { steps: true, after: true };
 
-/** The same with the file, whose folder is there, and what is recorded. */
+/** The options with the file, whose folder exists, and the trace. */
 export interface TracedStepOptions extends Required<TraceStepsOptions> {
   path: string;
   trace: Trace;
 }
 
-/**
- * Throws DS_ARGUMENT, and DS_IO where `path` cannot be written: before the steps, not after them.
- */
+/** Throws DS_ARGUMENT, and DS_IO if `path` is not writable: before the steps, not after them. */
 export function tracedSteps(
   path: string,
   given: TraceStepsOptions,
@@ -62,15 +59,16 @@ export function tracedSteps(
 }
 
 /**
- * Nothing is recorded before its steps; after them, and on dispose(), it gives its place back. A
- * thread has one trace at a time: behind another engine's, it begins with the next whole step.
+ * Records nothing before its steps. After them, and on dispose(), it restores the inner timer. A
+ * thread has one trace at a time; after another engine's trace, this one begins with the next whole
+ * step.
  */
 export class TracedSteps extends WrappedTimer {
   private begun = false;
   private passing: number;
   private left: number;
   private closeStep: ((name: string) => void) | null = null;
-  /** The step under way began while another engine's steps were traced. */
+  /** The present step began during another engine's trace. */
   private standsBack = false;
 
   constructor(
@@ -128,12 +126,12 @@ export class TracedSteps extends WrappedTimer {
       code: 'DS_ARGUMENT',
       op: 'engine.trace',
       expected: 'one trace at a time',
-      got: `another one, while steps for ${path} are awaited`,
-      hint: 'Ask for more `steps`, or call it again once they are over.',
+      got: `a second trace before the steps of ${path}`,
+      hint: 'Increase `steps`, or call it again after these steps.',
     });
   }
 
-  /** A file that cannot be written is a warning: training goes on. */
+  /** Warns if the file cannot be written; training continues. */
   private finish(): void {
     this.ended(this.inner);
     if (!this.begun) return;

@@ -1,8 +1,8 @@
-// A phase timer around another: passes everything on, for what watches phases to override.
+// A phase timer that forwards all calls to another; subclasses override some.
 import type { Device } from '../../runtime/device.js';
 import type { Phase, PhaseTimer, PhaseTimes, TimedStep } from './phase-timer.js';
 
-/** Owns the timer inside. */
+/** Owns the inner timer. */
 export abstract class WrappedTimer implements PhaseTimer {
   constructor(protected inner: PhaseTimer) {}
 
