@@ -1,4 +1,4 @@
-// The CPU engine's thread and its algorithms.
+// The thread of the CPU engine and its algorithms.
 #include "cpu_engine.h"
 
 #include <algorithm>
@@ -18,11 +18,11 @@ namespace {
 /// Bytes that a rank folds between two exchanges: bounds the scratch memory.
 constexpr size_t kSegment = size_t{1} << 20;
 
-/// Up to this many bytes of all inputs together a reduction is one exchange instead of two: whoever
-/// stores the result folds all of it.
+/// Up to this many bytes of all inputs together a reduction is one exchange instead of two: each
+/// rank that stores the result folds all of it.
 constexpr size_t kWhole = size_t{64} << 10;
 
-/// So short that a string of it takes no memory.
+/// Short enough for a string without an allocation.
 constexpr const char* kNoMemory = "out of memory";
 
 }  // namespace
@@ -50,7 +50,7 @@ class CpuEngine::Pending final : public Completion {
 
   void finish() { move_to(State::done, ""); }
   void break_down(const std::string& reason) { move_to(State::broken, reason); }
-  /// The engine was aborted: whoever waits goes on.
+  /// The engine was aborted: releases all waiting threads.
   void end() {
     if (!done()) move_to(State::ended, "aborted");
   }
@@ -99,15 +99,14 @@ void CpuEngine::interrupt() noexcept {
   std::lock_guard lock(mutex_);
   aborted_ = true;
   if (transport_) transport_->interrupt();
-  // What the thread is in the midst of ends there: until then its memory is in use.
+  // The running collective ends on the thread: until then it uses its memory.
   for (const auto& pending : queue_) {
     if (pending != running_) pending->end();
   }
   changed_.notify_all();
 }
 
-/// A collective that failed stays at the head: what comes after it cannot run, and interrupt()
-/// follows.
+/// A failed collective stays at the head: later ones cannot run, and interrupt() follows.
 void CpuEngine::work() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -140,10 +139,10 @@ void CpuEngine::work() {
   }
   for (const auto& waiting : queue_) waiting->end();
   queue_.clear();
-  transport_.reset();  // its connections close: the peers notice at once
+  transport_.reset();  // closes the connections, so the peers notice at once
 }
 
-/// The log's bytes are those of `count` elements of each row, as in Collective.
+/// The log's bytes are the bytes of `count` elements of each row, as in Collective.
 void CpuEngine::log(const Collective& call, int64_t began) {
   const uint64_t bytes = static_cast<uint64_t>(call.count * call.rows) * size_of(call.dtype);
   const char* of = call.purpose.empty() ? "" : " of ";
@@ -171,8 +170,8 @@ void CpuEngine::run(const Collective& call, uint64_t tag) {
   }
 }
 
-/// Receives every other rank's elements of this rank's part and folds them into `folded`; `parts`
-/// is what each rank folds in this step, as elements of the input.
+/// Receives every other rank's elements of this rank's part and folds them into `folded`. `parts`
+/// are the ranges of input elements that each rank folds in this step.
 void CpuEngine::scatter_and_fold(const Collective& call, uint64_t tag,
                                  const std::vector<Range>& parts, void* folded) {
   const size_t width = size_of(call.dtype);
@@ -199,7 +198,8 @@ void CpuEngine::scatter_and_fold(const Collective& call, uint64_t tag,
   fold(call.op, call.dtype, inputs, folded, mine.end - mine.begin);
 }
 
-/// Sends this rank's folded part to those that want it (all, or the root) and receives theirs.
+/// Sends this rank's folded part to the ranks that store it (all, or the root) and receives their
+/// parts.
 void CpuEngine::hand_on(const Collective& call, uint64_t tag, const std::vector<Range>& parts,
                         void* folded) {
   const size_t width = size_of(call.dtype);
@@ -221,8 +221,8 @@ void CpuEngine::hand_on(const Collective& call, uint64_t tag, const std::vector<
   transport_->exchange(transfers);
 }
 
-/// Also reduce, whose result only the root stores. The input is sent before the output overwrites
-/// it.
+/// Also runs reduce, where only the root stores the result. The input is sent before the output
+/// overwrites it.
 void CpuEngine::all_reduce(const Collective& call, uint64_t tag) {
   const auto width = static_cast<int64_t>(size_of(call.dtype));
   if (call.count * width * size_ <= static_cast<int64_t>(kWhole)) return reduce_whole(call, tag);

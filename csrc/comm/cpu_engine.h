@@ -1,5 +1,4 @@
-// Collectives between CPU memories: direct exchange over a transport, folded in the order of the
-// ranks.
+// Collectives between CPU memories: direct exchange over a transport, folded in rank order.
 #pragma once
 
 #include <condition_variable>
@@ -13,15 +12,15 @@
 
 namespace ds::comm {
 
-/// Collectives run one after another on a thread of the engine's own, so that the caller goes on
-/// meanwhile; memory belongs to a collective from start() until it is done. CPU streams run at
-/// once, so order() blocks.
+/// Collectives run one after another on a thread of the engine, so the caller continues. Memory
+/// belongs to a collective from start() until it is done. CPU streams run at once, so order()
+/// blocks.
 ///
-/// Every rank folds its chunk of the elements from the inputs of all ranks and hands it on: each
-/// rank sends and receives 2 (n - 1) / n of an all-reduce's bytes, in two steps whatever n is; of
-/// small ones every rank folds all, in one step. An element's bits depend on the n inputs alone
-/// (see fold.h): reduce_scatter, all_reduce and reduce agree in every bit, for any split of the
-/// data into calls.
+/// Every rank folds its chunk of the elements from the inputs of all ranks and sends the result.
+/// Each rank sends and receives 2 (n - 1) / n of an all-reduce's bytes, in two steps for any n. For
+/// small inputs every rank folds all elements, in one step. An element's bits depend on the n
+/// inputs only (see fold.h). So reduce_scatter, all_reduce and reduce agree in every bit, for any
+/// split of the data into calls.
 class CpuEngine final : public Engine {
  public:
   CpuEngine(int rank, int size, std::unique_ptr<Transport> transport);
@@ -52,11 +51,11 @@ class CpuEngine final : public Engine {
   const int rank_, size_;
   std::vector<char> scratch_;  // the thread's own
 
-  std::mutex mutex_;                      // of what follows; exchanges run outside it
+  std::mutex mutex_;                      // guards the members below; exchanges run without it
   std::unique_ptr<Transport> transport_;  // gone once the thread has ended
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Pending>> queue_;
-  std::shared_ptr<Pending> running_;  // the queue's head while the thread carries it out
+  std::shared_ptr<Pending> running_;  // the queue's head while the thread runs it
   bool aborted_ = false;
   std::thread thread_;
 };

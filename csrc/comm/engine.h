@@ -1,4 +1,4 @@
-// Moving the data of one group's collectives: one engine per group, chosen by the device.
+// Moves the data of one group's collectives: one engine per group, selected by the device.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ enum class Kind : int32_t {
   barrier
 };
 constexpr int kKinds = 9;
-/// As JavaScript calls them, in the order of Kind.
+/// The names in JavaScript, in the order of Kind.
 constexpr const char* kKindNames[kKinds] = {"allReduce", "reduceScatter", "allGather",
                                             "broadcast", "reduce",        "allToAll",
                                             "send",      "recv",          "barrier"};
@@ -38,10 +38,10 @@ constexpr int kReduceOps = 5;
 ///   reduce                   input count, output count (written on root); may be the same memory
 ///   all_to_all               input n x count, output n x count; distinct memory
 ///   send, receive            input or output count, with `peer`
-/// reduce_scatter and all_gather may have several `rows`, which lie behind each other in input and
-/// in output: each is exchanged as if it were alone, so that ranks share out an inner dim of a
-/// tensor. With more than one, the memory of input and output is distinct. `peer` is the root or
-/// the other side, as a rank of the group.
+/// reduce_scatter and all_gather may have several contiguous `rows` in input and output. Each row
+/// is exchanged as a separate collective, which shards an inner dim of a tensor. With several rows,
+/// the memory of input and output is distinct. `peer` is the root or the other side, as a rank of
+/// the group.
 struct Collective {
   Kind kind = Kind::barrier;
   ReduceOp op = ReduceOp::sum;
@@ -51,41 +51,41 @@ struct Collective {
   int64_t count = 0;  // of a row
   int64_t rows = 1;
   int32_t peer = 0;
-  std::string purpose;  // what it carries, the same on every rank; may be empty
+  std::string purpose;  // description of the data, the same on every rank; may be empty
 };
 
 /// A collective under way.
 class Completion {
  public:
   virtual ~Completion() = default;
-  /// Whether its memory is free again and its output complete. Any thread.
+  /// Returns whether its memory is free again and its output complete. Any thread.
   virtual bool done() = 0;
-  /// Whether it is known to be done. May lag behind, but never waits for a device or its driver:
-  /// for the thread that must be able to end a collective which holds those up.
+  /// Returns whether it is known to be done. May lag, but never waits for a device or its driver.
+  /// The thread that ends a blocked collective uses it.
   virtual bool ended() const = 0;
-  /// Later work of `stream` starts after it. May block where streams run at once; returns with
-  /// done() still false when the engine was aborted, as synchronize().
+  /// Orders later work of `stream` after it. May block if streams run at once. Returns with done()
+  /// false if the engine was aborted, as synchronize() does.
   virtual void order(Stream& stream) = 0;
-  /// Blocks the calling thread until done; of an aborted engine, until it no longer uses the
-  /// memory.
+  /// Blocks the calling thread until done. After an abort of the engine it blocks until the engine
+  /// no longer uses the memory.
   virtual void synchronize() = 0;
-  /// Why it cannot finish; empty while it can. Any thread.
+  /// Returns the reason why it cannot finish, or an empty text. Any thread.
   virtual std::string fault() = 0;
 };
 
-/// Told of a collective that begins.
+/// Receives a collective that begins.
 using Begun = std::function<void(const std::shared_ptr<Completion>&)>;
 
 class Engine {
  public:
   virtual ~Engine() = default;
   /// Starts after everything enqueued on `stream` so far; one engine's collectives run in order.
-  /// `tag` is the same on every rank exactly when the ranks issue the same collective. `begun` is
-  /// called once, before anything that may wait for other ranks: who watches over the collective
-  /// can end such a wait. Of a call that throws after it, the fault says why.
+  /// `tag` is the same on every rank exactly if the ranks issue the same collective. The engine
+  /// calls `begun` once, before any wait for other ranks, so the watchdog can end such a wait. If
+  /// the call throws later, the fault has the reason.
   virtual void start(const Collective& call, Stream& stream, uint64_t tag, const Begun& begun) = 0;
-  /// Ends everything under way, on every thread that waits for it, and returns before it has ended.
-  /// Any thread, without waiting for a device or its driver; idempotent.
+  /// Aborts everything in flight and releases every waiting thread. Returns before the end of the
+  /// abort. Any thread, without waiting for a device or its driver; idempotent.
   virtual void interrupt() noexcept = 0;
 };
 

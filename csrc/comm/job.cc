@@ -1,10 +1,10 @@
-// Joining a job, opening groups in it, leaving it.
+// Joins a job, opens groups in it, leaves it.
 #include "job.h"
 
 namespace ds::comm {
 namespace {
 
-/// How long the last meeting waits for slower ranks before it looks for a failure again.
+/// Time for which the last meeting waits for slower ranks before it checks for a failure again.
 constexpr Milliseconds kPatience{200};
 
 }  // namespace
@@ -36,7 +36,7 @@ std::shared_ptr<ProcessGroup> Job::open_group(ProcessGroup::Members members, Dev
       throw Error("DS_COMM", "newGroup", text("to open ", members.name), "the end of the job");
     }
   };
-  // In short waits, so that another rank's death ends this one's.
+  // In short waits, so that another rank's death ends this wait.
   rendezvous.get = [&](const std::string& key) {
     while (true) {
       rendezvous.check();
@@ -60,10 +60,10 @@ void Job::meet_at_the_end() noexcept {
     if (all) client_.set("job/end", "1");
     while (!all && !failure_->raised() && !cancellation_->cancelled() && Clock::now() < deadline) {
       if (client_.find("job/end", kPatience)) return;
-      all = client_.add(kAtTheEnd, 0) >= member_.size;  // the last ones may have ended as they were
+      all = client_.add(kAtTheEnd, 0) >= member_.size;  // the last ranks may have ended together
     }
   } catch (const Error&) {
-    // The store is gone: there is nobody left to wait for.
+    // The store is gone: there are no ranks to wait for.
   }
 }
 

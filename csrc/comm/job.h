@@ -20,18 +20,18 @@ class Job {
   };
   using OpenEngine = std::function<std::shared_ptr<Engine>(const Rendezvous&)>;
 
-  /// Connects to the store; blocks until it is there. Throws DS_COMM.
+  /// Connects to the store; blocks until the store is reachable. Throws DS_COMM.
   Job(Member member, Failure::Listener listener, std::shared_ptr<Cancellation> cancellation);
 
-  /// Meets the other ranks of a new group of two or more; every one of them must call it. Blocks.
-  /// Throws DS_COMM.
+  /// Opens a new group of two or more ranks. Every rank of it must call this. Blocks. Throws
+  /// DS_COMM.
   std::shared_ptr<ProcessGroup> open_group(ProcessGroup::Members members, Device& device,
                                            const OpenEngine& open);
 
   /// Call after this rank's last collective. Blocks until every rank has called it or has left
-  /// without a word, as a program that ends, the job has failed or its timeout is over: connections
-  /// may then close without loss. A rank that waits for another collective of this one fails at
-  /// once, and the job with it. Never throws.
+  /// without an error, the job has failed, or the timeout is over. Then connections may close
+  /// without loss. A rank that waits for another collective of this rank fails at once, and the job
+  /// with it. Never throws.
   void meet_at_the_end() noexcept;
 
   StoreClient& store() { return client_; }

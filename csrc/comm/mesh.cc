@@ -1,4 +1,4 @@
-// Connecting every pair of ranks: each rank calls those below it and admits those above.
+// Connects every pair of ranks: each rank connects to lower ranks and accepts higher ones.
 #include "mesh.h"
 
 #include <poll.h>
@@ -14,14 +14,14 @@ namespace ds::comm {
 namespace {
 
 constexpr size_t kTokenBytes = 32;
-constexpr size_t kStrangers = 64;  // connections that have not shown the token yet
+constexpr size_t kStrangers = 64;  // connections that have not sent the token yet
 
 [[noreturn]] void fail(const std::string& got) {
   throw Error("DS_COMM", "connections of the group", "every rank of the group to connect", got,
               "Check that the ranks reach each other, and the output of the other ranks.");
 }
 
-/// What a connecting rank says first.
+/// The first bytes of a connecting rank.
 std::string greeting(const std::string& token, int32_t rank) {
   return token + std::string(reinterpret_cast<const char*>(&rank), sizeof(rank));
 }
@@ -43,7 +43,8 @@ void call_lower(const Rendezvous& rendezvous, std::vector<Socket>& peers,
   }
 }
 
-/// Strangers neither get in nor hold up the members: all are read as their bytes come.
+/// Connections without the token are rejected and do not delay the members: all are read as their
+/// bytes arrive.
 void admit_higher(const Rendezvous& rendezvous, std::vector<Socket>& peers, const Socket& listener,
                   const std::string& token, Clock::time_point deadline) {
   struct Guest {

@@ -1,4 +1,4 @@
-// Connections between all ranks of a group, each admitted by a token.
+// Connections between all ranks of a group, each authenticated by a token.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,9 @@
 
 namespace ds::comm {
 
-/// One connected socket per rank of the group, none at the caller's own place. A rank listens on
-/// `local_host` until it has all of them; whoever cannot show the token that this rank put into
-/// the job's store is turned away and holds up nobody. Blocks. Throws DS_COMM.
+/// Returns one connected socket per rank of the group, and an invalid one for the caller. A rank
+/// listens on `local_host` until it has all of them. It closes connections without the token that
+/// it put into the job's store; they do not delay the others. Blocks. Throws DS_COMM.
 std::vector<Socket> connect_mesh(const Rendezvous& rendezvous);
 
 }  // namespace ds::comm

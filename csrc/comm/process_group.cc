@@ -1,4 +1,4 @@
-// Checking, numbering and landing of collectives.
+// Checks, numbers and retires collectives.
 #include "process_group.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ bool point_to_point(Kind kind) { return kind == Kind::send || kind == Kind::rece
 bool in_rows(Kind kind) { return kind == Kind::reduce_scatter || kind == Kind::all_gather; }
 bool rooted(Kind kind) { return kind == Kind::broadcast || kind == Kind::reduce; }
 
-/// What every rank must agree on.
+/// Returns the text that every rank must agree on.
 std::string signature_of(const Collective& call) {
   if (call.kind == Kind::barrier) return "barrier";
   std::string out = point_to_point(call.kind) ? "send/recv" : name_of(call.kind);
@@ -29,7 +29,8 @@ std::string signature_of(const Collective& call) {
   return out;
 }
 
-/// FNV-1a with a final mix: unequal collectives get unequal tags but for one chance in 2^64.
+/// FNV-1a with a final mix: different collectives get different tags, except with probability
+/// 2^-64.
 uint64_t tag_of(const std::string& channel, uint64_t sequence, const std::string& signature) {
   uint64_t hash = 0xcbf29ce484222325u;
   const auto add = [&](std::string_view bytes) {
@@ -43,7 +44,7 @@ uint64_t tag_of(const std::string& channel, uint64_t sequence, const std::string
   return hash ^ (hash >> 31);
 }
 
-/// Of what stands in place of a collective.
+/// The completion of an error record that replaces a collective.
 class NothingToDo : public Completion {
  public:
   bool done() override { return true; }
@@ -71,7 +72,7 @@ ProcessGroup::ProcessGroup(Members members, Device& device, std::shared_ptr<Engi
 
 ProcessGroup::~ProcessGroup() {
   engine_->interrupt();
-  drain();  // an engine may still be at work on the memory of what it was interrupted in
+  drain();  // an engine may still use the memory of an interrupted collective
 }
 
 void ProcessGroup::check(const Collective& call) const {
@@ -97,7 +98,7 @@ ProcessGroup::Sequence& ProcessGroup::sequence_of(const Collective& call) {
                                  : sequence_between(call.peer, rank());
 }
 
-/// The two directions between two ranks are channels of their own, made at their first use.
+/// The two directions between two ranks are separate channels, created at their first use.
 ProcessGroup::Sequence& ProcessGroup::sequence_between(int from, int to) {
   const int sender = members_.ranks[static_cast<size_t>(from)];
   const int receiver = members_.ranks[static_cast<size_t>(to)];
@@ -131,7 +132,7 @@ uint64_t ProcessGroup::start(const Collective& call, Stream& stream, const std::
   const uint64_t number = sequence.next++;
   const uint64_t tag = tag_of(sequence.name, number, signature);
   const std::string described = signature + " | " + label;
-  // Its place is there before it starts: once it has, nothing may free its memory.
+  // The entry exists before the start: afterwards its memory must not be freed.
   flights_.push_back({++tickets_, nullptr, std::move(memory)});
   Flight& flight = flights_.back();
   try {
@@ -146,7 +147,7 @@ uint64_t ProcessGroup::start(const Collective& call, Stream& stream, const std::
   return tickets_;
 }
 
-/// Lets go of finished collectives, oldest first.
+/// Releases finished collectives, oldest first.
 void ProcessGroup::land() {
   while (!flights_.empty() && flights_.front().completion->done()) flights_.pop_front();
 }
@@ -184,7 +185,7 @@ void ProcessGroup::drain() noexcept {
   try {
     for (const Flight& flight : flights_) flight.completion->synchronize();
   } catch (const Error&) {
-    // The device itself has failed; nothing more can be waited for.
+    // The device has failed, so a wait is impossible.
   }
   flights_.clear();
 }

@@ -1,5 +1,5 @@
-// A group of ranks: checks collectives, numbers them, starts them on its engine, keeps their
-// memory.
+// A group of ranks: checks collectives, numbers them, starts them on its engine, and keeps their
+// memory alive.
 #pragma once
 
 #include <deque>
@@ -15,7 +15,8 @@ namespace ds::comm {
 /// "allReduce", "reduceScatter", ...
 const char* name_of(Kind kind);
 
-/// What keeps the memory of a collective alive until it is done; released on the caller's thread.
+/// References that keep the memory of a collective alive until it is done. Released on the caller's
+/// thread.
 using Memory = std::vector<std::shared_ptr<void>>;
 
 /// One rank's side of a group; used on one thread.
@@ -31,22 +32,22 @@ class ProcessGroup {
                std::shared_ptr<Watchdog> watchdog, std::shared_ptr<Failure> failure);
   ~ProcessGroup();
 
-  /// Starts `call` after everything enqueued on `stream` so far and returns its ticket. The memory
-  /// belongs to it until it is done. `label` says where in the program. Throws the job's failure if
-  /// there is one; DS_ARGUMENT, DS_DTYPE for a call that cannot be right.
+  /// Starts `call` after everything enqueued on `stream` so far and returns its ticket. The
+  /// collective owns the memory until it is done. `label` names the place in the program. Throws
+  /// the job's failure if there is one; DS_ARGUMENT or DS_DTYPE for invalid calls.
   uint64_t start(const Collective& call, Stream& stream, const std::string& label, Memory memory);
-  /// Stands in place of the group's next collective, and of the next message to and from each rank
-  /// of it: ranks that issue one fail with `error`, unless they met with an error at the same
-  /// place. Returns once the job's store knows.
+  /// Issues an error record in place of the group's next collective, and of the next message to and
+  /// from each rank of it. Ranks that issue a collective there fail with `error`, unless they issue
+  /// an error record too. Returns once the job's store has the record.
   void give_up(const std::string& error);
-  /// Later work of `stream` starts after the ticket's collective, whose memory is protected by that
-  /// order alone from here on. Throws the job's failure.
+  /// Orders later work of `stream` after the ticket's collective. From here on only that order
+  /// protects its memory. Throws the job's failure.
   void wait(uint64_t ticket, Stream& stream);
   /// Blocks until it is done. Throws the job's failure.
   void synchronize(uint64_t ticket);
   /// Throws the job's failure.
   bool done(uint64_t ticket);
-  /// Blocks until everything started is done or has failed; never throws.
+  /// Blocks until all started collectives are done or have failed; never throws.
   void drain() noexcept;
 
   int rank() const { return members_.rank; }
@@ -67,7 +68,7 @@ class ProcessGroup {
 
   void check(const Collective& call) const;
   Sequence& sequence_of(const Collective& call);
-  /// Of messages between two ranks of the group, by their places in it.
+  /// Sequence of messages between two ranks of the group, by their group ranks.
   Sequence& sequence_between(int from, int to);
   void land();
   Flight* find(uint64_t ticket);
@@ -78,7 +79,7 @@ class ProcessGroup {
   const std::shared_ptr<Watchdog> watchdog_;
   const std::shared_ptr<Failure> failure_;
   std::unordered_map<std::string, Sequence> sequences_;  // by channel name
-  Sequence* own_ = nullptr;                              // the group's, for what all ranks join
+  Sequence* own_ = nullptr;                              // sequence of the group's collectives
   std::deque<Flight> flights_;
   uint64_t tickets_ = 0;
 };

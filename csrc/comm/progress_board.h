@@ -1,4 +1,5 @@
-// What every rank has issued so far, and the one verdict when ranks disagree, stall or die.
+// Records the collectives that every rank has issued, and derives the one failure if ranks
+// disagree, stall or die.
 #pragma once
 
 #include <cstdint>
@@ -16,37 +17,37 @@ struct Verdict {
   std::string op, expected, got, hint;
 };
 
-/// A sequence of collectives that the same ranks must issue alike: a group, or one direction
+/// A sequence of collectives that its ranks must issue in the same order: a group, or one direction
 /// between two of its ranks.
 struct Channel {
   std::string name;
   std::vector<int> ranks;
 };
 
-/// "allReduce sum f32 x 100 (gradients of h.3), collective 12 of world": how messages name one.
+/// Returns "allReduce sum f32 x 100 (gradients of h.3), collective 12 of world" for messages.
 /// `text` is `signature | label`.
 std::string place_of(const std::string& channel, uint64_t sequence, const std::string& text);
 
-/// What stands in place of the collective that a rank would have issued, had it not met with
-/// `error`: ranks that meet with one alike agree, all others learn of it.
+/// Returns the error record that replaces a collective of a rank with `error`. Ranks with the same
+/// record agree; all other ranks receive the error.
 std::string text_of_error(const std::string& error);
 
-/// Pure bookkeeping without sockets or clocks. A collective is described by `signature | label`:
-/// signatures of one sequence number must agree, labels are for people.
+/// Pure bookkeeping without sockets or clocks. A collective is described by `signature | label`.
+/// The signatures of one sequence number must agree; labels only appear in messages.
 class ProgressBoard {
  public:
   void define(const Channel& channel);
-  /// `rank` has issued number `sequence` of the channel.
+  /// Reports that `rank` has issued number `sequence` of the channel.
   void started(int rank, const std::string& channel, uint64_t sequence, const std::string& text);
-  /// `rank` has waited for it for `seconds`, its limit.
+  /// Reports that `rank` has waited for it for `seconds`, its limit.
   void stalled(int rank, const std::string& channel, uint64_t sequence, double seconds);
   /// `rank` could not carry it out.
   void failed(int rank, const std::string& channel, uint64_t sequence, const std::string& reason);
-  /// `rank` issues no more collectives, though it is still there: fails only ranks that wait for
-  /// one of it.
+  /// Reports that `rank` issues no more collectives but still runs. Fails only ranks that wait for
+  /// a collective of it.
   void finished(int rank);
-  /// `rank` has ended; `clean` when it said so. A clean end fails only ranks that still wait for
-  /// it.
+  /// Reports that `rank` has ended; `clean` if it announced the end. A clean end fails only ranks
+  /// that still wait for it.
   void left(int rank, bool clean, const std::string& reason);
 
   const std::optional<Verdict>& verdict() const { return verdict_; }
@@ -66,17 +67,17 @@ class ProgressBoard {
 
   struct Departure {
     std::string how;
-    bool finished;  // it said beforehand that it was done
+    bool finished;  // it announced finished() before
   };
 
   State* state_of(const std::string& channel);
-  /// What `rank` issued is not what the first rank there has issued.
+  /// Returns the failure for a `rank` that issued a different collective than the first rank.
   Verdict disagreement(const std::string& place, const Entry& entry, int rank,
                        const std::string& text) const;
   void check_departed(const std::string& name, const State& state);
   void depart(int rank, Departure departure);
-  /// Who has not issued the number: of all, or of those that left, since others may just be on
-  /// their way.
+  /// Returns the ranks that have not issued the number: all of them, or only departed ones, because
+  /// others may be late.
   std::string missing_of(const State& state, uint64_t sequence, bool departed_only) const;
   void decide(Verdict verdict);
 

@@ -1,4 +1,4 @@
-// TCP sockets with an owner and deadlines; failures are DS_COMM errors that name the address.
+// Owning TCP sockets with deadlines. Failures are DS_COMM errors that name the address.
 #pragma once
 
 #include <sys/socket.h>
@@ -23,7 +23,7 @@ class Socket {
   int get() const { return fd_; }
   bool open() const { return fd_ >= 0; }
 
-  /// Ends both directions, so that a thread that waits on it wakes; the descriptor stays.
+  /// Shuts down both directions, so that a waiting thread wakes; the descriptor stays open.
   void shut() const;
 
  private:
@@ -38,22 +38,23 @@ struct Address {
   std::string name;  // "host:port", for messages
 };
 
-/// Throws DS_COMM when `host` does not resolve.
+/// Throws DS_COMM if `host` does not resolve.
 Address resolve(const std::string& host, uint16_t port);
 
-/// Listens on exactly `address`. Throws DS_COMM: in use, or not an address of this machine.
+/// Listens on exactly `address`. Throws DS_COMM if it is in use or not an address of this machine.
 Socket listen_on(const Address& address);
 uint16_t port_of(const Socket& socket);
-/// The numeric address of this end of a connection: the interface that reaches the other end.
+/// Returns the numeric address of this end of a connection: the interface that reaches the other
+/// end.
 std::string local_host_of(const Socket& socket);
 
-/// The next waiting connection, or an invalid Socket; errno says why.
+/// Returns the next waiting connection, or an invalid Socket with the reason in errno.
 Socket accept_one(const Socket& listener);
 
-/// An invalid Socket when nobody listens; throws DS_COMM on other failures.
+/// Returns an invalid Socket if no process listens; throws DS_COMM on other failures.
 Socket try_connect(const Address& address, Clock::time_point deadline);
 
-/// Both throw DS_COMM when the connection ends or the deadline passes.
+/// Both throw DS_COMM if the connection ends or the deadline passes.
 void send_all(const Socket& socket, std::string_view data, Clock::time_point deadline);
 void receive_all(const Socket& socket, char* data, size_t size, Clock::time_point deadline);
 

@@ -1,4 +1,4 @@
-// The client's side of the handshake and of each request.
+// The client side of the handshake and of each request.
 #include "store_client.h"
 
 #include <algorithm>
@@ -13,10 +13,10 @@ namespace ds::comm {
 namespace {
 
 constexpr Milliseconds kRetry{50};
-constexpr Milliseconds kConnectTime{3000};  // of one attempt: a machine that is off says nothing
-/// A store that has been silent for so long is gone, whatever the job's timeout.
+constexpr Milliseconds kConnectTime{3000};  // of one attempt: a machine that is off does not reply
+/// A store that is silent for this long is gone, regardless of the job's timeout.
 constexpr Milliseconds kAnswerTime{30000};
-constexpr int kProofAttempts = 5;  // a store under a flood may drop an honest client
+constexpr int kProofAttempts = 5;  // a flooded store may drop an honest client
 
 enum class Proof { accepted, dropped };
 
@@ -99,7 +99,7 @@ std::optional<std::string> StoreClient::ask(Writer& request, Milliseconds patien
   try {
     payload = exchange(request.frame(), deadline);
   } catch (const Error& broken) {
-    socket_.shut();  // the next request must not take this one's answer for its own
+    socket_.shut();  // the next request must not read this request's answer
     if (cancellation_->cancelled()) throw;
     throw Error("DS_COMM", "store",
                 "an answer of the process that holds the job's store (rank 0 or the launcher)",
@@ -138,7 +138,7 @@ std::string StoreClient::get(const std::string& key, Milliseconds patience) {
 }
 
 std::optional<std::string> StoreClient::find(const std::string& key, Milliseconds patience) {
-  // What 32 bits do not hold ends after 49 days.
+  // A limit beyond 32 bits ends after 49 days.
   constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
   const auto limit = static_cast<uint32_t>(std::min<int64_t>(patience.count(), kMost));
   return ask(Writer().put(Request::get).put(key).put(limit), patience);

@@ -1,4 +1,4 @@
-// The server's poll loop: accepting, proving, requests, waiting gets and progress reports.
+// The server's poll loop: connections, authentication, requests, waiting gets and progress reports.
 #include "store_server.h"
 
 #include <poll.h>
@@ -64,7 +64,7 @@ void StoreServer::serve() {
   try {
     serve_all();
   } catch (const std::exception&) {
-    // Out of memory, as a rule. Clients learn that the store is gone, and the process goes on.
+    // Usually out of memory. Clients notice that the store is gone, and the process continues.
     clients_.clear();
     listener_ = Socket();
   }
@@ -156,7 +156,7 @@ void StoreServer::receive(Client& client) {
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (got <= 0) {
       client.deaf = true;
-      answer_all(client);  // a rank that leaves says so, and closes
+      answer_all(client);  // a rank that leaves reports it, then closes
       client.broken = true;
       return;
     }
@@ -172,7 +172,7 @@ void StoreServer::answer_all(Client& client) {
     uint32_t length;
     std::memcpy(&length, client.in.data(), sizeof(length));
     if (length == 0 || length > kMaxFrame || client.waiting) {
-      client.broken = true;  // not a client of ours, or one that has lost count
+      client.broken = true;  // not a valid client, or out of step
       return;
     }
     if (client.in.size() < sizeof(length) + length) return;
@@ -220,7 +220,7 @@ void StoreServer::send(Client& client, const std::string& bytes) {
     } else if (errno != EINTR) {
       client.deaf = true;
       client.out.clear();
-      client.socket.shut();  // what it has sent is still read, and then its end
+      client.socket.shut();  // data that it has sent is still read, then its end
     }
   }
 }

@@ -1,4 +1,4 @@
-// The job's key-value store and its referee: one thread that serves authenticated TCP clients.
+// The job's key-value store and progress board: one thread that serves authenticated TCP clients.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@ namespace ds::comm {
 
 constexpr size_t kNonceBytes = 32;
 
-/// What client and server each sign with the job's secret, so that neither answer can stand for the
-/// other.
+/// The texts that client and server sign with the job's secret. They differ, so neither answer can
+/// replace the other.
 std::string client_proof(const std::string& secret, std::string_view server_nonce,
                          std::string_view client_nonce);
 std::string server_proof(const std::string& secret, std::string_view server_nonce,
@@ -27,19 +27,20 @@ std::string server_proof(const std::string& secret, std::string_view server_nonc
 std::string random_bytes(size_t count);
 
 /// Listens on exactly one address. A client must prove the secret within kProofTime by answering a
-/// fresh challenge; the secret never crosses the wire, the traffic is not encrypted. At most
-/// kUnproven clients may be proving themselves: the oldest gives way, so idle ones starve nobody.
+/// fresh challenge. The secret never crosses the wire; the traffic is not encrypted. At most
+/// kUnproven clients may be unauthenticated. The server drops the oldest one beyond that, so idle
+/// clients block no others.
 class StoreServer {
  public:
   static constexpr Milliseconds kProofTime{5000};
   static constexpr size_t kUnproven = 128;
   static constexpr size_t kProven = 4096;
-  /// A rank that has not been heard of for so long counts as lost.
+  /// A rank that is silent for this long counts as lost.
   static constexpr Milliseconds kSilence{15000};
 
-  /// Port 0 takes a free one. Throws DS_COMM when it cannot listen.
+  /// Port 0 selects a free port. Throws DS_COMM if it cannot listen.
   StoreServer(const std::string& host, uint16_t port, std::string secret);
-  /// Tells the clients and ends the thread.
+  /// Notifies the clients and ends the thread.
   ~StoreServer();
   uint16_t port() const { return port_; }
 
@@ -47,14 +48,14 @@ class StoreServer {
   struct Client {
     Socket socket;
     bool proven = false, broken = false, told = false;
-    bool deaf = false;           // nothing can be said to it any more
+    bool deaf = false;           // its connection no longer accepts data
     bool finished = false;       // no collective of its rank follows
     Clock::time_point deadline;  // of the proof; later, of a waiting get
     std::string nonce, in, out, waits_for;
     bool waiting = false;
     int rank = -1;  // of a client that reports progress
     Clock::time_point heard;
-    std::unordered_map<uint32_t, std::string> texts, channels;  // what its reports abbreviate
+    std::unordered_map<uint32_t, std::string> texts, channels;  // abbreviations of its reports
   };
   using Clients = std::list<Client>;
 
@@ -63,7 +64,7 @@ class StoreServer {
   void accept_all();
   void drop_excess();
   void receive(Client& client);
-  /// The requests that have arrived as a whole.
+  /// Answers the requests that have arrived completely.
   void answer_all(Client& client);
   void prove(Client& client);
   void answer(Client& client, Reader request);
@@ -76,7 +77,8 @@ class StoreServer {
   void tell_verdict();
   void forget(Clients::iterator client);
   int next_wait(Clock::time_point now) const;
-  /// What this thread was late by, as when the whole job was stopped, is nobody's silence.
+  /// Subtracts the delay of this thread (for example after a stop of the whole job) from the
+  /// silence of all ranks.
   void excuse(Clock::duration late);
 
   const std::string secret_;

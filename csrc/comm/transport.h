@@ -1,4 +1,4 @@
-// Bytes between the ranks of one group: what the CPU engine needs of a network library.
+// Bytes between the ranks of one group: the network interface of the CPU engine.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,7 @@
 
 namespace ds::comm {
 
-/// One message. It meets the peer's transfer of the same tag in the other direction, which has the
-/// same size.
+/// One message. It matches the peer's transfer of the same tag and size in the other direction.
 struct Transfer {
   int peer;
   uint64_t tag;
@@ -23,15 +22,15 @@ struct Transfer {
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// Carries out all of them, in any order, and returns when each is complete. Throws DS_COMM when
-  /// a peer is gone, or after interrupt().
+  /// Runs all transfers, in any order, and returns when each is complete. Throws DS_COMM if a peer
+  /// is gone, or after interrupt().
   virtual void exchange(const std::vector<Transfer>& transfers) = 0;
-  /// Ends a running exchange and refuses later ones. Any thread; idempotent.
+  /// Ends a running exchange and rejects later ones. Any thread; idempotent.
   virtual void interrupt() noexcept = 0;
 };
 
-/// Connects the ranks of a group over Gloo, from libds_gloo.so beside the addon. Blocks. Throws
-/// DS_COMM; DS_LIBRARY where that library or libgloo is missing.
+/// Connects the ranks of a group over Gloo, from libds_gloo.so in the addon's folder. Blocks.
+/// Throws DS_COMM, or DS_LIBRARY if that library or libgloo is missing.
 std::unique_ptr<Transport> open_gloo(const Rendezvous& request);
 
 }  // namespace ds::comm

@@ -1,4 +1,5 @@
-// The watchdog's loop: report what is new, look at what is pending, listen for the verdict.
+// The watchdog's loop: reports new collectives, checks pending ones, and receives the job's
+// failure.
 #include "watchdog.h"
 
 #include <poll.h>
@@ -20,7 +21,7 @@ namespace {
 constexpr Milliseconds kTick{20};        // while collectives are pending
 constexpr Milliseconds kHeartbeat{500};  // at least one report in this time
 constexpr Milliseconds kVerdictTime{3000};
-/// A broken connection is often the echo of a death that the store learns of by itself.
+/// A broken connection is often the consequence of a death that the store detects without a report.
 constexpr Milliseconds kBetterReason{300};
 constexpr Milliseconds kAloneTime{5000};
 constexpr size_t kTexts = 4096;
@@ -130,7 +131,8 @@ void Watchdog::run() {
   }
 }
 
-/// The other ranks learn from the end of the connection; this one once there is memory to say it.
+/// The other ranks notice the end of the connection. This rank raises the failure once memory is
+/// available for the message.
 void Watchdog::give_up(const std::exception& error) {
   socket_ = Socket();
   while (true) {
@@ -166,7 +168,7 @@ void Watchdog::watch_over() {
         send_all(socket_, report_.frame(), now + kVerdictTime);
         unanswered_.push_back(reported_up_to_);
       } catch (const Error&) {
-        // What the connection still holds, a verdict perhaps, is read below.
+        // Data that remains in the connection, perhaps a failure, is read below.
       }
       report_ = Writer();
       report_.put(Request::report).put(static_cast<int32_t>(rank_));
@@ -177,8 +179,9 @@ void Watchdog::watch_over() {
   }
 }
 
-/// Adds what is new to the report. A text or channel is spelled out once. Returns whether it is the
-/// last: all that was started before is in it, or the board would miss what this rank took part in.
+/// Adds new notes to the report. Each text or channel is sent in full once. Returns whether this is
+/// the last report. The last report contains all collectives that were started before; otherwise
+/// the board would miss them.
 bool Watchdog::write_report() {
   bool finished, ending;
   std::vector<Watched> fresh;
@@ -213,7 +216,7 @@ bool Watchdog::write_report() {
   return ending;
 }
 
-/// Forgets what has finished, complains of what has failed or takes too long.
+/// Removes finished collectives, and reports failed and slow ones.
 void Watchdog::examine() {
   std::erase_if(pending_, [](Watched& work) { return work.completion->ended(); });
   if (failure_->raised()) return;
@@ -292,7 +295,7 @@ void Watchdog::listen(Milliseconds patience) {
   if (garbled) received_.clear();
   const bool silent = Clock::now() - heard_ > StoreServer::kSilence;
   if (alone_ || !(lost || garbled || silent)) return;
-  alone_ = true;  // Also after a failure: the end of a connection can be read for ever.
+  alone_ = true;  // Also after a failure: otherwise the closed connection would always be readable.
   if (failure_->raised()) return;
   const std::string op = pending_.empty() ? "process group" : name_of(pending_.front());
   fail(Error("DS_COMM", op, "every rank to stay until the end",

@@ -1,5 +1,5 @@
-// The thread that watches a rank's collectives: reports them to the store, notices timeouts, and
-// carries the one verdict back.
+// The thread that watches a rank's collectives. It reports them to the store, detects timeouts, and
+// receives the job's failure.
 #pragma once
 
 #include <condition_variable>
@@ -22,7 +22,7 @@ namespace ds::comm {
 class Failure {
  public:
   using Listener = std::function<void(const Error&)>;
-  /// `listener` is called once, on the thread that finds the failure.
+  /// `listener` is called once, on the thread that detects the failure.
   explicit Failure(Listener listener) : listener_(std::move(listener)) {}
   void set(const Error& error);
   /// Throws the failure, if there is one.
@@ -36,25 +36,25 @@ class Failure {
   Listener listener_;
 };
 
-/// Its own connection and thread: it works while JavaScript is blocked in a wait. The thread never
-/// calls into a device: a driver may hold up every call behind the collective that cannot end.
+/// Has its own connection and thread: it works while JavaScript blocks in a wait. The thread never
+/// calls into a device: a driver may block every call after a collective that cannot end.
 class Watchdog {
  public:
   /// `timeout` is the time a collective may take.
   Watchdog(const StoreAddress& store, int rank, Milliseconds timeout,
            std::shared_ptr<Failure> failure, const Cancellation& cancellation);
-  /// Tells the store that this rank leaves.
+  /// Reports to the store that this rank leaves.
   ~Watchdog();
 
   /// Returns the channel's number for watch().
   uint32_t define(Channel channel);
   void watch(uint32_t channel, uint64_t sequence, std::string text,
              std::shared_ptr<Completion> completion);
-  /// Returns once the store was told of all that watch() got, or could not be in time.
+  /// Returns once the store has all reports of watch(), or the time is over.
   void flush();
-  /// This rank starts no more collectives: ranks that wait for one of it fail at once.
+  /// This rank starts no more collectives: ranks that wait for a collective of it fail at once.
   void finish();
-  /// The engine is aborted when the job fails.
+  /// Aborts the engine when the job fails.
   void guard(std::weak_ptr<Engine> engine);
 
  private:
@@ -75,13 +75,12 @@ class Watchdog {
   void examine();
   void complain(Watched& work, Note note, Clock::time_point now);
   void listen(Milliseconds patience);
-  /// What this thread was late by, as when the whole job was stopped, is nobody's fault.
+  /// Adds the delay of this thread (for example after a stop of the whole job) to the time limits.
   void excuse(Clock::duration late);
   void hear(Reader answer);
   void fail(const Error& error);
   void wake();
-  /// The store knows of as much as watch() had got when there were `given`, or will never know
-  /// more.
+  /// The store has the first `given` calls of watch(), or will never receive more.
   void tell_of(uint64_t given);
   std::string name_of(const Watched& work);
 
@@ -90,12 +89,12 @@ class Watchdog {
   std::shared_ptr<Failure> failure_;
   Socket socket_, wake_;
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::vector<Channel> channels_;
   std::vector<Watched> fresh_;
   std::vector<std::weak_ptr<Engine>> engines_;
   bool idle_ = false, finished_ = false, ending_ = false;
-  uint64_t given_ = 0, told_ = 0;  // of watch(): how many, and of how many the store was told
+  uint64_t given_ = 0, told_ = 0;  // calls of watch(), and how many of them the store has
   std::condition_variable told_more_;
 
   // The thread's own.
@@ -103,13 +102,13 @@ class Watchdog {
   size_t defined_ = 0;
   std::unordered_map<std::string, uint32_t> texts_;
   Writer report_;
-  uint64_t reported_up_to_ = 0;      // what given_ was at the last report
+  uint64_t reported_up_to_ = 0;      // given_ at the last report
   std::deque<uint64_t> unanswered_;  // the same of each report that was sent
   bool anything_ = false;            // to report
   bool alone_ = false;               // the store has closed
   std::string received_;
   Clock::time_point reported_{}, heard_{};
-  std::optional<Clock::time_point> complained_;  // when the store was told of a failure
+  std::optional<Clock::time_point> complained_;  // time of the failure report to the store
   std::optional<Error> own_verdict_;             // in case it does not answer
   std::thread thread_;
 };

@@ -1,5 +1,5 @@
 // Messages of the job's store: length-prefixed frames of integers and strings, read with bounds
-// checked.
+// checks.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +14,27 @@ namespace ds::comm {
 /// The longest message that either side accepts.
 constexpr uint32_t kMaxFrame = 4u << 20;
 
-/// The store's number of ranks that have come to the end of the job.
+/// The store's counter of ranks that have reached the end of the job.
 constexpr const char* kAtTheEnd = "job/leaving";
 
-/// What a client may ask of the store; the first byte of a frame.
+/// Requests of a client to the store; the first byte of a frame.
 enum class Request : uint8_t { set = 1, get, add, compare_set, remove, keys, waiters, report };
 /// The first byte of the answer.
 enum class Answer : uint8_t { ok = 0, timeout = 1, refused = 2, verdict = 3, closing = 4 };
 
 /// The notes of a progress report, which begins with the reporter's rank. Texts and channels are
-/// defined once and then named by number.
+/// defined once, then referenced by number.
 enum class Note : uint8_t {
   text = 1,  // id, text
   channel,   // id, name, ranks
   started,   // channel id, sequence, text id
-  stalled,   // channel id, sequence, the limit in milliseconds
+  stalled,   // channel id, sequence, limit in milliseconds
   failed,    // channel id, sequence, reason
-  finished,  // nothing; no collective of the rank follows
+  finished,  // no payload; no collective of the rank follows
   leaving    // nothing; the last note
 };
 
-/// Builds one frame; integers are little-endian, as on every machine we run on.
+/// Builds one frame. Integers are little-endian, as on all supported machines.
 class Writer {
  public:
   Writer() : bytes_(sizeof(uint32_t), '\0') {}
@@ -60,7 +60,7 @@ class Writer {
   std::string bytes_;
 };
 
-/// Reads the payload of one frame. Throws DS_COMM when it is shorter than it claims.
+/// Reads the payload of one frame. Throws DS_COMM if it is shorter than its lengths require.
 class Reader {
  public:
   explicit Reader(std::string_view payload) : rest_(payload) {}

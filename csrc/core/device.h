@@ -1,4 +1,4 @@
-// A device: memory, streams, events and the table of ops it can run. One subclass per back end.
+// A device: memory, streams, events and its table of ops. One subclass per back end.
 #pragma once
 
 #include <cstddef>
@@ -24,14 +24,13 @@ class Event {
   virtual ~Event() = default;
 };
 
-/// Recorded work of a stream, which runs again with one call. It reads and writes the memory that
-/// it was recorded with.
+/// Recorded work of a stream that one call replays. It uses the memory of the recording.
 class Graph {
  public:
   virtual ~Graph() = default;
 };
 
-/// Bytes of one device's memory. `reserved` is what the pool holds, in use or cached for reuse.
+/// Bytes of one device's memory. `reserved` is the pool's memory, in use or cached.
 struct MemoryStats {
   size_t in_use = 0, peak_in_use = 0, reserved = 0, peak_reserved = 0, cap = 0, total = 0;
   uint64_t allocations = 0;
@@ -42,14 +41,13 @@ struct DeviceInfo {
   size_t total_bytes = 0;
 };
 
-/// Whose work begins first where that of several streams could. A GPU finishes what it has begun,
-/// and takes copies of one urgency stream by stream: those of one that never pauses hold up all
-/// others.
+/// Priority of a stream's work. A GPU finishes work that it has begun. Copies of one urgency run
+/// stream by stream, so a stream that never pauses blocks all others of its urgency.
 enum class Urgency {
-  kBulk,     // Much, and nobody waits for its first part: state on its way to an update and back.
-  kUsual,    // What compute waits for, piece by piece.
-  kAwaited,  // What compute reads next, whose copies pass what is bulk: weights that are gathered.
-  kFirst,    // Little, and all else waits for it: the tokens of a batch.
+  kBulk,     // large, and no work waits for its first part: state on its way to an update and back
+  kUsual,    // compute waits for it, one part after the other
+  kAwaited,  // compute reads it next, and its copies overtake bulk copies: gathered weights
+  kFirst,    // small, and all other work waits for it: the tokens of a batch
 };
 constexpr int kUrgencies = 4;
 
@@ -59,17 +57,17 @@ class Device {
   virtual ~Device() = default;
   virtual DeviceInfo info() const = 0;
 
-  /// Stream-ordered device memory, 256-byte aligned; contents are undefined. `bytes` may be 0.
-  /// Throws DS_OUT_OF_MEMORY when the cap or the device is exhausted even after trimming caches.
+  /// Returns stream-ordered device memory, 256-byte aligned and uninitialized. `bytes` may be 0.
+  /// Throws DS_OUT_OF_MEMORY if the cap or the device is exhausted even after trimming caches.
   virtual void* allocate(size_t bytes, Stream& stream) = 0;
-  /// Returns memory once `stream` has passed this point.
+  /// Releases memory once `stream` has passed this point.
   virtual void release(void* data, size_t bytes, Stream& stream) = 0;
-  /// Page-locked host memory of exactly `bytes` (rounded up to pages), zero-filled.
+  /// Returns page-locked host memory of exactly `bytes` (rounded up to pages), zero-filled.
   virtual void* allocate_pinned(size_t bytes) = 0;
   virtual void release_pinned(void* data, size_t bytes) = 0;
   virtual MemoryStats memory() const = 0;
   virtual void reset_peaks() = 0;
-  /// An upper limit on reserved bytes; 0 removes it.
+  /// Sets an upper limit on reserved bytes; 0 removes it.
   virtual void set_cap(size_t bytes) = 0;
   virtual void trim() = 0;
 
@@ -81,9 +79,9 @@ class Device {
   virtual bool done(Event& event) = 0;
   virtual void synchronize(Event& event) = 0;
   virtual void synchronize(Stream& stream) = 0;
-  /// Waits for every stream of the device, host calls included.
+  /// Waits for every stream of the device, including host calls.
   virtual void synchronize_all() = 0;
-  /// Milliseconds between two recorded, timed and finished events.
+  /// Returns milliseconds between two recorded, timed and finished events.
   virtual double elapsed_ms(Event& start, Event& end) = 0;
 
   /// Enqueues a copy; either side may be device memory or pinned host memory. Pageable host memory
@@ -93,27 +91,26 @@ class Device {
   /// not call into a device and must not throw.
   virtual void launch_host(Stream& stream, std::function<void()> task) = 0;
 
-  /// Chooses matrix algorithms by a fixed rule instead of by timing, so that separate processes
-  /// agree bit for bit. A device whose algorithms are fixed anyway ignores it.
+  /// Selects matrix algorithms by a fixed rule instead of by timing, so that separate processes
+  /// agree bit for bit. A device with fixed algorithms ignores it.
   virtual void set_deterministic_algorithms(bool) {}
 
-  /// Whether work can be recorded. The rest of these throw DS_DEVICE where it cannot.
+  /// Whether work can be recorded. If not, the methods below throw DS_DEVICE.
   virtual bool supports_graphs() const { return false; }
-  /// Until leave_graph_memory(), what the compute stream allocates is memory of graphs: released,
-  /// it is given to work that is recorded later, and to nothing else, for as long as there is a
-  /// graph. What is recorded must find its memory there, so that the same work runs in it once
-  /// before.
+  /// Until leave_graph_memory(), the compute stream allocates memory of graphs. When it is
+  /// released, only later recordings reuse it, as long as a graph exists. A recording must find its
+  /// memory there, so the same work runs in this mode once before.
   virtual void enter_graph_memory() { refuse_graphs(); }
   virtual void leave_graph_memory() { refuse_graphs(); }
-  /// Records, and does not run, what is enqueued on the compute stream up to end_capture(). Nothing
-  /// may wait for the stream meanwhile.
+  /// Records work that is enqueued on the compute stream until end_capture(), without running it.
+  /// No caller may wait for the stream before that.
   virtual void begin_capture() { refuse_graphs(); }
-  /// The work recorded; null, with nothing kept, where the flag, whether to keep it, is false.
-  /// Throws DS_CUDA when something was enqueued that cannot be recorded.
+  /// Returns the recorded work. If the flag is false, discards it and returns null. Throws DS_CUDA
+  /// if enqueued work cannot be recorded.
   virtual std::unique_ptr<Graph> end_capture(bool) { refuse_graphs(); }
   virtual void launch(Graph&, Stream&) { refuse_graphs(); }
 
-  /// Runs one op. `args` points to the op's struct (see op_list.h), which is not kept.
+  /// Runs one op. `args` points to the op's struct (see op_list.h) and is not retained.
   virtual void run(OpId op, const void* args, Stream& stream) = 0;
 
  private:

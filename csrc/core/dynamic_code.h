@@ -10,15 +10,15 @@ namespace ds {
 /// Elements that share a scale.
 constexpr int64_t kCodeBlock = 256;
 
-/// Ascending values, and the f32 middles between neighbours.
+/// Ascending values, and the f32 midpoints between neighbours.
 struct DynamicCode {
   float value[256];
   float middle[255];
   int zero;  // the code of 0
 };
 
-/// For each decade 10^(i - 6), i from 0 to 6, the middles of equal parts of [0.1, 1] of it, twice
-/// as many as in the decade below: 2^i with both signs, 2^(i + 1) without; and 0 and 1.
+/// For each decade 10^(i - 6), i from 0 to 6, the midpoints of equal parts of [0.1, 1] of it. The
+/// number of parts doubles with each decade: 2^i with both signs, 2^(i + 1) without. Also 0 and 1.
 constexpr DynamicCode dynamic_code(bool has_sign) {
   DynamicCode code = {};
   code.zero = has_sign ? 127 : 0;
@@ -39,9 +39,9 @@ constexpr DynamicCode dynamic_code(bool has_sign) {
   return code;
 }
 
-/// The nearest code of x, the lower one of two; what is negative stays it, as in bitsandbytes. What
-/// is above 0 stays so without a sign: a second moment that is rounded to 0 beside a first one that
-/// is not makes the next step m / eps.
+/// Returns the nearest code of x, the lower one at a tie. A negative x gets a negative code, as in
+/// bitsandbytes. Without a sign, an x above 0 gets a code above 0: a second moment of 0 with a
+/// first moment above 0 would make the next step m / eps.
 DS_HOST_DEVICE int nearest_code(const float* middle, int zero, float x) {
   int code = 0;
 #pragma GCC unroll 8

@@ -1,4 +1,4 @@
-// DynamicLibrary: dlopen, dlsym and dladdr, with their failures turned into DS_LIBRARY errors.
+// DynamicLibrary over dlopen, dlsym and dladdr. Failures are DS_LIBRARY errors.
 #include "dynamic_library.h"
 
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ std::string loader_reason() {
   return reason ? reason : "no reason given";
 }
 
-/// The path the loader resolved `name` to; `name` itself where it does not say.
+/// Returns the path to which the loader resolved `name`, or `name` if the path is unknown.
 std::string resolved_path(void* handle, const std::string& name) {
   link_map* map = nullptr;
   if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || !map || !map->l_name || !*map->l_name)

@@ -1,4 +1,4 @@
-// A shared library opened at run time: RAII over dlopen, errors that name what was tried.
+// A shared library opened at run time: RAII over dlopen. Errors name the files that were tried.
 #pragma once
 
 #include <memory>
@@ -7,25 +7,25 @@
 
 namespace ds {
 
-/// What to open: the first of `candidates` (plain names or paths) that loads.
+/// Opens the first of `candidates` (plain names or paths) that loads.
 struct LibraryRequest {
   std::string noun;                     // for messages, e.g. "cuBLASLt"
   std::vector<std::string> candidates;  // in order of preference
-  std::string hint;                     // what the user can do when none loads
+  std::string hint;                     // fix for the user if none of them loads
 };
 
-/// An open library, closed on destruction; every pointer taken from it must be gone by then.
-/// Symbols stay private to it (RTLD_LOCAL).
+/// An open library, closed on destruction. Pointers from it must not be used after that. Its
+/// symbols stay private (RTLD_LOCAL).
 class DynamicLibrary {
  public:
-  /// Throws DS_LIBRARY with every candidate and the loader's reason for refusing it.
+  /// Throws DS_LIBRARY with every candidate and the loader's reason.
   static DynamicLibrary open(const LibraryRequest& request);
 
-  /// The folder of the shared object or program that contains `address`, without a trailing slash.
-  /// Lets a module find the libraries that were installed beside it. Throws DS_LIBRARY.
+  /// Returns the folder of the shared object or program that contains `address`, without a trailing
+  /// slash. A module finds libraries in its own folder with it. Throws DS_LIBRARY.
   static std::string folder_of(const void* address);
 
-  /// The function `name`. Throws DS_LIBRARY when the library lacks it (too old or too new).
+  /// Returns the function `name`. Throws DS_LIBRARY if the library lacks it (too old or too new).
   template <class Function>
   Function symbol(const char* name) const {
     return reinterpret_cast<Function>(address_of(name));

@@ -1,4 +1,4 @@
-// The one exception type of the native side: errors are data, carried unchanged to JavaScript.
+// The one exception type of the native side. Errors are data, passed unchanged to JavaScript.
 #pragma once
 
 #include <sstream>
@@ -11,14 +11,14 @@
 
 namespace ds {
 
-/// Never defined: the compiler names it where a literal is no code.
+/// Never defined: the compiler names it if a literal is not an error code.
 void not_a_code_of_lib_errors_ts();
 
-/// A code of lib/errors.ts, from its literal; another literal does not compile. It holds the text
-/// itself, so it outlives the module that made it.
+/// A code of lib/errors.ts, from its literal; another literal does not compile. It owns its text,
+/// so it outlives the module that created it.
 class __attribute__((visibility("default"))) ErrorCode {
  public:
-  /// Implicit, so that "DS_SHAPE" is a code wherever one is asked for.
+  /// Implicit, so that "DS_SHAPE" converts to a code.
   consteval ErrorCode(const char* name) {
     for (const std::string_view known : kErrorCodes) {
       if (known != name) continue;
@@ -37,8 +37,8 @@ class __attribute__((visibility("default"))) ErrorCode {
   char text_[24] = {};
 };
 
-/// Thrown by everything below the addon; the addon turns it into a DsError with the same fields.
-/// The visibility attribute lets one module catch what another (libds_cuda.so) throws.
+/// Thrown by all code below the addon, which converts it into a DsError with the same fields. The
+/// visibility attribute lets one module catch exceptions of another (libds_cuda.so).
 class __attribute__((visibility("default"))) Error : public std::runtime_error {
  public:
   Error(ErrorCode code, std::string op, std::string expected, std::string got,
@@ -50,11 +50,11 @@ class __attribute__((visibility("default"))) Error : public std::runtime_error {
         got(std::move(got)),
         hint(std::move(hint)) {}
 
-  ErrorCode code;        // stable: what programs branch on
+  ErrorCode code;        // stable: programs branch on it
   std::string op;        // the operation or place, e.g. "matmul"
-  std::string expected;  // what would have been right
-  std::string got;       // what was there
-  std::string hint;      // what to do; may be empty
+  std::string expected;  // the valid value
+  std::string got;       // the actual value
+  std::string hint;      // the fix; may be empty
 };
 
 /// Concatenates anything streamable: text("shape [", n, "]").

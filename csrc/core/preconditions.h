@@ -1,4 +1,5 @@
-// What ops require of their operands: each throws DS_SHAPE, DS_DTYPE or DS_ARGUMENT naming the op.
+// Preconditions of ops' operands. Each check throws DS_SHAPE, DS_DTYPE or DS_ARGUMENT with the op's
+// name.
 #pragma once
 
 #include "view.h"
@@ -32,7 +33,7 @@ inline void require_floating(const char* op, const View& v) {
   if (!is_floating(v.dtype)) unsupported(op, v.dtype, "f32, f16, bf16 or f64");
 }
 
-/// Floating, but not f64: gradients, and the copies of weights that models compute with.
+/// Checks that `v` is floating and not f64: gradients, and the weights that models compute with.
 inline void require_narrow(const char* op, const View& v, const char* name) {
   if (!is_floating(v.dtype) || v.dtype == DType::f64) {
     unsupported(op, v.dtype, text("f32, f16 or bf16 as ", name).c_str());
@@ -49,17 +50,17 @@ inline void require_vector(const char* op, const View& v, int64_t n, const char*
   require_contiguous(op, v, name);
 }
 
-/// The dtype of statistics (means, log-sum-exps, losses, angles) of values of dtype `t`.
+/// Returns the dtype of statistics (means, log-sum-exps, losses, angles) of values of dtype `t`.
 constexpr DType statistic_of(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
-/// `v` is [n] of the statistics' dtype of `values`, contiguous.
+/// Checks that `v` is [n] of the statistics' dtype of `values`, contiguous.
 inline void require_statistic(const char* op, const View& v, int64_t n, const View& values,
                               const char* name) {
   require_vector(op, v, n, name);
   require_dtype(op, v, statistic_of(values.dtype), name);
 }
 
-/// `v` has n elements of `dtype` in a row, whatever its shape.
+/// Checks that `v` has n contiguous elements of `dtype`, in any shape.
 inline void require_list(const char* op, const View& v, int64_t n, DType dtype, const char* name) {
   DS_CHECK_SHAPE(v.numel() == n && v.dtype == dtype, op, text(name, " [", n, "] ", name_of(dtype)),
                  v.describe());

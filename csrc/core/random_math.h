@@ -1,4 +1,4 @@
-// From Philox words to uniform and normal floats, written so that CPU and GPU give the same bits.
+// Conversion of Philox words to uniform and normal floats, with the same bits on CPU and GPU.
 #pragma once
 
 #include <algorithm>
@@ -10,20 +10,20 @@
 
 namespace ds {
 
-/// [low, high), whose largest number in some dtype is `most`.
+/// [low, high), with `most` the largest number of the range in some dtype.
 struct UniformRange {
   float low, high, most;
 };
 
-/// The largest number of `significand` bits, of exponents from `least` on, that is at most x.
+/// Returns the largest number at most x with `significand` bits and exponents from `least` on.
 inline float floor_to(float x, int significand, int least) {
   const int exponent = x == 0.0f ? least : std::max(std::ilogb(x), least);
   const float unit = std::ldexp(1.0f, exponent - (significand - 1));
   return std::floor(x / unit) * unit;
 }
 
-/// `high` may be the nearest number to some that are below it, and is not in the range for that;
-/// where no number of `dtype` is, `most` is `low`.
+/// Numbers below `high` may round to it, but the range excludes it. If no number of `dtype` lies in
+/// the range, `most` is `low`.
 inline UniformRange uniform_range(double from, double to, DType dtype) {
   const float low = static_cast<float>(from), high = static_cast<float>(to);
   if (!(low < high)) return {low, high, high};
@@ -67,9 +67,9 @@ struct SinCos {
   float sin, cos;
 };
 
-/// sin(2 pi u) and cos(2 pi u) for u in [0, 1), within 2 ulp of the larger one. The reduction to
-/// [-pi/4, pi/4] is exact because it happens in turns. Source: the polynomials of Cephes sinf,
-/// cosf.
+/// Returns sin(2 pi u) and cos(2 pi u) for u in [0, 1), within 2 ulp of the larger one. The
+/// reduction to [-pi/4, pi/4] is exact because u is in turns. Source: the polynomials of Cephes
+/// sinf, cosf.
 DS_HOST_DEVICE SinCos exact_sincos_turns(float u) {
   const float quarters = mul_rn(u, 4.0f);
   const int32_t quadrant = static_cast<int32_t>(add_rn(quarters, 0.5f));

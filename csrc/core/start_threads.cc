@@ -1,4 +1,4 @@
-// What the making of a thread fails of, threads or memory, becomes the project's own error.
+// Starts threads. Failures of the system (threads, memory) become DS_LIMIT.
 #include "start_threads.h"
 
 #include <exception>

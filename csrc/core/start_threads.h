@@ -8,11 +8,12 @@
 
 namespace ds {
 
-/// A thread that runs `body`. Where the system grants none it throws DS_LIMIT, which says that
-/// `place` expected `wanted`.
+/// Starts a thread that runs `body`. Throws DS_LIMIT with the place and the expected text `wanted`
+/// if the system refuses it.
 std::thread start_thread(const char* place, const std::string& wanted, std::function<void()> body);
 
-/// Up to `count` of them, as many as the system grants. Throws DS_LIMIT where it grants none.
+/// Starts up to `count` threads, as many as the system grants. Throws DS_LIMIT if it grants no
+/// thread.
 std::vector<std::thread> start_threads(unsigned count, const char* place, const std::string& wanted,
                                        const std::function<void()>& body);
 

@@ -1,5 +1,4 @@
-// The handler: what it touches is lock-free, and all that it calls may be called in a signal
-// handler.
+// The signal handler. It uses only lock-free data and async-signal-safe functions.
 #include "stop_signals.h"
 
 #include <signal.h>
@@ -21,7 +20,7 @@ constexpr int64_t kSamePress = 500'000'000;  // nanoseconds
 std::atomic<int> g_noted{0};
 std::atomic<int64_t> g_since{0};
 int g_watched = 0;
-/// What handled each signal before; changed only while the handler is not installed for it.
+/// The previous handler of each signal; changed only while this handler is not installed for it.
 struct sigaction g_before[kSignals];
 bool g_is_watched[kSignals];
 
@@ -31,7 +30,7 @@ int64_t now() {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-/// Its default effect comes when this handler returns, which unblocks the signal.
+/// The default effect happens when this handler returns, because that unblocks the signal.
 void end_by(int signal) {
   struct sigaction fallback {};
   fallback.sa_handler = SIG_DFL;
@@ -66,8 +65,8 @@ void StopSignals::watch(int signal) {
   ours.sa_flags = SA_SIGINFO | SA_RESTART;
   sigfillset(&ours.sa_mask);
   const bool known = signal > 0 && signal < kSignals;
-  // Read first: the handler may run as soon as it is installed. Of a watched signal it would be
-  // this one, which would then call itself.
+  // Saved first: the handler may run as soon as it is installed. For a watched signal the saved
+  // handler would be this one, which would call itself.
   if (!known || g_is_watched[signal] || sigaction(signal, nullptr, &g_before[signal]) != 0 ||
       sigaction(signal, &ours, nullptr) != 0) {
     throw Error("DS_ARGUMENT", "stop signals", "a signal that can be handled, once",

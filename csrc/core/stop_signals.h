@@ -1,18 +1,19 @@
-// Signals that ask a run to stop, noticed by the process even while its JavaScript never yields.
+// Stop signals (SIGINT, SIGTERM), noticed even while JavaScript does not yield.
 #pragma once
 
 namespace ds {
 
-/// Where a signal is watched, its first arrival is only noted; another one, more than kSamePress
-/// later, has the signal's default effect at once: that is how a person, or a scheduler, says that
-/// it cannot wait. Earlier ones are the same request, which often comes twice (from the terminal to
-/// the whole group, and passed on by npm or by a launcher). Whoever handled the signal before is
-/// called as before. Calls are balanced by the caller, from one thread.
+/// The first arrival of a watched signal is only recorded. Another arrival more than kSamePress
+/// later has the signal's default effect at once: a user or a scheduler repeats a signal to force
+/// the end. An earlier arrival is the same request. It often arrives twice: from the terminal to
+/// the whole group, and again from npm or a launcher. The previous handler is called as before. The
+/// caller balances watch() and unwatch() from one thread.
 class StopSignals {
  public:
-  /// From now on. Throws DS_ARGUMENT where the system does not let `signal` be handled.
+  /// Watches `signal` from now on. Throws DS_ARGUMENT if the system does not allow a handler for
+  /// it.
   static void watch(int signal);
-  /// Gives the signal back to whoever had it. Forgets what was noted once none is watched any more.
+  /// Restores the previous handler. Clears the record once no signal is watched.
   static void unwatch(int signal);
   /// The first signal noted; 0 before one.
   static int noted();

@@ -1,4 +1,4 @@
-// The thread pool: persistent workers that join a call's work while some is left.
+// The thread pool: persistent workers that join a call while chunks are left.
 #include "thread_pool.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ inline void pause_briefly() {
 #endif
 }
 
-/// One parallel_for: its chunks are handed out in order through `next`.
+/// One parallel_for: `next` distributes its chunks in order.
 struct Job {
   Job(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body)
       : n(n), grain(grain), chunks((n - 1) / grain + 1), body(body) {}
@@ -37,7 +37,8 @@ struct Job {
     }
   }
 
-  /// Of several failures the one of the lowest chunk counts, whichever thread is faster.
+  /// Of several failures keeps the failure of the lowest chunk, so the result does not depend on
+  /// timing.
   void keep_failure(int64_t chunk) {
     std::lock_guard lock(failure_mutex);
     if (chunk >= failed_chunk) return;
@@ -59,7 +60,7 @@ struct ThreadPool::State {
   std::mutex callers;  // held by the one parallel_for or resize in progress
   std::vector<std::thread> workers;
 
-  std::mutex mutex;  // guards what follows; `generation` is also read without it while spinning
+  std::mutex mutex;  // guards the members below; spinning threads also read `generation` without it
   std::condition_variable work_changed, job_left;
   std::atomic<uint64_t> generation{0};
   Job* job = nullptr;  // null when there is nothing to join
@@ -76,7 +77,7 @@ struct ThreadPool::State {
     work_changed.notify_all();
   }
 
-  /// Closes the job, so that late workers stay out, and waits for those inside.
+  /// Closes the job, so that late workers do not enter, and waits for the workers inside.
   void retire() {
     std::unique_lock lock(mutex);
     job = nullptr;
@@ -113,7 +114,7 @@ struct ThreadPool::State {
       workers.reserve(static_cast<size_t>(threads));
       for (int i = 1; i < threads; ++i) workers.emplace_back([this, now] { work(now); });
     } catch (const std::exception&) {
-      // The system grants no more threads: those there are share the work.
+      // The system grants no more threads: the existing ones do the work.
     }
   }
 
@@ -155,7 +156,7 @@ void ThreadPool::parallel_for(int64_t n, int64_t grain,
 }
 
 ThreadPool& thread_pool() {
-  // Never destroyed: its threads may outlive any order of destruction at exit.
+  // Never destroyed: at exit its threads may outlive other objects.
   static ThreadPool* pool =
       new ThreadPool(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   return *pool;

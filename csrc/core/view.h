@@ -1,4 +1,4 @@
-// A borrowed, strided view of a tensor's memory: what every op receives.
+// A borrowed, strided view of a tensor's memory: the operand of every op.
 #pragma once
 
 #include <string>
@@ -59,8 +59,7 @@ struct View {
   }
 };
 
-/// An operand that may be absent. The boundary refuses an op whose other operands are not all
-/// there.
+/// An operand that may be absent. The boundary rejects an op if another operand is absent.
 struct OptionalView : View {
   OptionalView() = default;
   OptionalView(const View& view) : View(view) {}

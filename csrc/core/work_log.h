@@ -1,4 +1,4 @@
-// What threads beside every stream have done, and when, while somebody wants to know.
+// A log of work on threads outside of streams, with times, kept while a profiler records.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +8,23 @@
 
 namespace ds {
 
-/// Transfers with a disk and collectives of the CPU have threads of their own, which no event of a
-/// stream times. While the log is kept each of them is a line; otherwise it costs one relaxed load.
-/// Any thread may add.
+/// Disk transfers and CPU collectives have their own threads, which no stream event times. While
+/// the log is kept, each of them adds a line; otherwise it costs one relaxed load. Any thread may
+/// add.
 class WorkLog {
  public:
   /// Nanoseconds of the clock that process.hrtime() reads.
   static int64_t now();
-  /// Lines are kept from now on, or no longer. What there was is gone.
+  /// Starts or stops keeping lines. Clears the log.
   static void keep(bool on);
   static bool kept();
   using Name = std::initializer_list<std::string_view>;
-  /// `kind` is one word, `name` what its pieces say together, `began` what now() said before the
-  /// work; it ends with this call. The work has succeeded whether or not there is memory to tell of
-  /// it: without any, there is no line.
+  /// `kind` is one word, the pieces of `name` are joined, `began` is the result of now() before the
+  /// work. The work ends with this call. Without memory the line is dropped: the work has succeeded
+  /// in any case.
   static void add(const char* kind, Name name, uint64_t bytes, int64_t began) noexcept;
-  /// Lines of "kind began ended bytes name", in the order of their ends, which are then forgotten.
+  /// Returns lines of "kind began ended bytes name", in the order of their ends, and clears the
+  /// log.
   static std::string take();
 };
 

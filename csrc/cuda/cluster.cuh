@@ -1,12 +1,12 @@
-// Thread blocks of a cluster: they run at the same time and read each other's shared memory
-// (compute capability 9.0; elsewhere a block is its own cluster).
+// Thread blocks of a cluster. They run at the same time and read each other's shared memory
+// (compute capability 9.0; on older devices a block is its own cluster).
 #pragma once
 
 #include "mma.cuh"
 
 namespace ds::cuda {
 
-/// All threads of all blocks of the cluster have come here, and see what each has written before.
+/// Waits for all threads of all blocks of the cluster and makes their earlier writes visible.
 __device__ __forceinline__ void cluster_barrier() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
@@ -14,7 +14,7 @@ __device__ __forceinline__ void cluster_barrier() {
 #endif
 }
 
-/// What block `rank` of the cluster has where this one has `own`, in shared memory.
+/// Reads the shared memory of block `rank` of the cluster, at the address `own` of this block.
 __device__ __forceinline__ float load_of_block(const float* own, int rank) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   uint32_t address;

@@ -1,5 +1,5 @@
-// Column sums in a fixed order, in two kernels: blocks leave one partial row each, and the second,
-// which begins while they run, adds these up.
+// Column sums in a fixed order, in two kernels. Blocks of the first write one partial row each. The
+// second begins while they run, and adds the partial rows.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +10,13 @@
 
 namespace ds::cuda {
 
-/// Where the totals of partial rows go: column k of part p to out[p][k]; null where not wanted.
+/// Destination of the totals of partial rows: column k of part p goes to out[p][k]; null drops a
+/// part.
 template <class T>
 struct ColumnTotals {
   T* out[2];
   int64_t columns;  // of one part
-  int64_t stride;   // columns of all parts, a partial row's length
+  int64_t stride;   // columns of all parts: the length of a partial row
   bool accumulate;
 };
 
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(kJoinLanes* kJoinRows)
   at = from_float<T>(totals.accumulate ? to_float(at) + total : total);
 }
 
-/// Adds up `rows` partial rows that the kernel in front leaves.
+/// Adds `rows` partial rows that the previous kernel writes.
 template <class T>
 void join_columns(const char* op, const CudaContext& ctx, const ColumnTotals<T>& totals,
                   const float* partials, int64_t rows) {
@@ -67,7 +68,7 @@ void join_columns(const char* op, const CudaContext& ctx, const ColumnTotals<T>&
 // -------------------------------------------------------------------------------------------------
 // The sums of a dense matrix of 16-bit elements
 
-/// A matrix whose rows are dense, each of whole packets and aligned to them.
+/// A matrix with dense rows, each aligned to packets and a whole number of packets long.
 template <class T>
 struct DenseRows {
   const T* data;
@@ -78,8 +79,8 @@ struct DenseRows {
 constexpr int kColumnThreads = 256, kColumnLanes = 32, kColumnRows = kColumnThreads / kColumnLanes;
 constexpr int kColumnLoads = 8, kColumnBlocksPerSm = 4;
 
-/// Block (x, y) sums rows [y part, (y + 1) part) of 32 packets of columns; its threads stand in 8
-/// rows, with 8 loads each under way.
+/// Block (x, y) sums rows [y part, (y + 1) part) of 32 packets of columns. Its threads form 8 rows,
+/// with 8 loads in flight each.
 template <class T>
 __global__ void __launch_bounds__(kColumnThreads, kColumnBlocksPerSm)
     column_parts_kernel(DenseRows<T> in, float* partials, int64_t part) {
@@ -115,8 +116,8 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocksPerSm)
   }
 }
 
-/// out [columns] (+)= the sums of the columns, of which there are some, as of rows. The blocks are
-/// as many as an H100 runs at once, so that none of them starts late.
+/// out [columns] (+)= the sums of the columns. Needs at least one column and one row. The number of
+/// blocks is the number that an H100 runs at once, so no block starts late.
 template <class T>
 void sum_columns(const char* op, CudaContext& ctx, const DenseRows<T>& in, T* out,
                  bool accumulate) {

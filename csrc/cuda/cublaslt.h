@@ -1,4 +1,5 @@
-// The part of cuBLASLt that we use, declared here so that building does not need its headers.
+// The part of cuBLASLt that this back end uses, declared here so that the build does not need its
+// headers.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,8 +12,8 @@
 
 namespace ds::cuda {
 
-// Names, values and layouts are those of cublasLt.h of CUDA 12 and 13; cublaslt_check.cc compares
-// them with the real header wherever that is installed.
+// Names, values and layouts are those of cublasLt.h of CUDA 12 and 13. cublaslt_check.cc compares
+// them with the real header if it is installed.
 namespace lt {
 
 enum class Status : int32_t {
@@ -91,9 +92,9 @@ using MatmulFn = Status(Handle, Desc, const void* alpha, const void* a, Layout, 
 
 }  // namespace lt
 
-/// The functions of an opened libcublasLt; closed with this object.
+/// The functions of an open libcublasLt; the destructor closes it.
 struct CublasLt {
-  /// Throws DS_LIBRARY naming the files that were tried.
+  /// Throws DS_LIBRARY with the names of the files that it tried.
   CublasLt();
 
   DynamicLibrary library;

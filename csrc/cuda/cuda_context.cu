@@ -1,4 +1,4 @@
-// CudaContext: what an op body sees of its device, and scratch memory that ends with the op.
+// CudaContext: an op body's view of its device, and scratch memory that ends with the op.
 #include "cuda_context.h"
 
 #include <iterator>

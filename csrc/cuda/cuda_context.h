@@ -1,4 +1,4 @@
-// What a CUDA op body receives beside its arguments, launch checking, and the GPU's element types.
+// The context of a CUDA op body, launch checks, and the GPU's element types.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,14 +28,14 @@ void for_all(const char* op, DType t, F&& f) {
   dispatch_all<CudaTypes>(op, t, f);
 }
 
-/// One op's view of its device. Kernels launch on `stream` and nowhere else.
+/// One op's view of its device. Kernels launch on `stream` only.
 struct CudaContext {
   CudaDevice& device;
   cudaStream_t stream;
   int sm_count;
   int compute_capability;  // 90 for 9.0
 
-  /// Scratch that is returned, stream-ordered, when the op's run() ends. 256-byte aligned.
+  /// Returns 256-byte aligned scratch. It is released, in stream order, when the op's run() ends.
   void* scratch(size_t bytes);
   template <class T>
   T* scratch_of(size_t count) {

@@ -1,4 +1,4 @@
-// CudaDevice over the CUDA runtime, each call checked and reported under its method's name.
+// CudaDevice over the CUDA runtime. Each call is checked, and errors name the method.
 #include "cuda_device.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 constexpr int kOldestCapability = 80;
 constexpr const char* kGraph = "graph";
 
-/// Orders streams; see SleepingWaits for a thread that waits for one.
+/// Orders streams. For waits of host threads see SleepingWaits.
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(bool timed) {
@@ -95,7 +95,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
 CudaDevice::~CudaDevice() {
   if (cudaDeviceSynchronize() != cudaSuccess) static_cast<void>(cudaGetLastError());
   collect_host_calls();
-  gemm_.reset();  // its workspaces are the pool's memory, its streams still exist
+  gemm_.reset();  // its workspaces are memory of the pool, and its streams still exist
   pool_.reset();
   compute_.reset();
 }
@@ -147,9 +147,10 @@ void CudaDevice::trim() {
   pool_->trim();
 }
 
-/// Kernels beside compute are short, and others wait for them: a tile that is updated, a
-/// collective. So compute is the least urgent, and what is copied in bulk, which has no kernels.
-/// Copies of neighbouring priorities do not pass each other, those further apart now and then.
+/// Kernels outside compute are short, and other streams wait for them: an update of a tile, a
+/// collective. So compute has the lowest priority, as have bulk copies, which run no kernels.
+/// Copies of streams with neighbouring priorities never overtake each other; copies with a larger
+/// distance sometimes do.
 std::unique_ptr<Stream> CudaDevice::create_stream(Urgency urgency) {
   constexpr int kPriorities[kUrgencies] = {0, 3, 3, 5};
   return std::make_unique<CudaStream>(*this, kPriorities[static_cast<int>(urgency)], urgency);
@@ -215,7 +216,7 @@ double CudaDevice::elapsed_ms(Event& start, Event& end) {
   return milliseconds;
 }
 
-/// What is awaited comes past the engines, as long as bulk streams keep these busy.
+/// While bulk streams keep the copy engines busy, awaited copies use a kernel instead.
 bool CudaDevice::passes_engines(cudaMemoryType to, const Stream& stream) const {
   return bulk_streams_ > 0 && to == cudaMemoryTypeDevice &&
          static_cast<const CudaStream&>(stream).urgency() == Urgency::kAwaited;
@@ -271,7 +272,7 @@ void CudaDevice::run(OpId op, const void* args, Stream& stream) {
 
 namespace {
 
-/// A graph that can be launched; the memory that it was recorded in stays while it lives.
+/// A graph that can be launched. The memory of its recording stays allocated while it lives.
 class CudaGraph final : public Graph {
  public:
   CudaGraph(MemoryPool& pool, cudaGraph_t recorded) : pool_(pool) {
@@ -294,7 +295,7 @@ class CudaGraph final : public Graph {
 
 void CudaDevice::begin_capture() {
   make_current();
-  // Relaxed: what other threads and streams do meanwhile is no part of the graph.
+  // Relaxed: work of other threads and streams during the capture is not part of the graph.
   DS_CUDA(cudaStreamBeginCapture(compute_->get(), cudaStreamCaptureModeRelaxed), kGraph);
   captures_ = true;
   pool_->record(true);

@@ -22,8 +22,8 @@ class Gemm;
 /// Owns a non-blocking CUDA stream: it never orders itself with the legacy default stream.
 class CudaStream final : public Stream {
  public:
-  /// Blocks of streams of a higher priority are placed, and their copies begin, before those that
-  /// wait in others; 0 is the lowest priority.
+  /// Blocks and copies of streams with a higher priority start before waiting ones of other
+  /// streams. 0 is the lowest priority.
   CudaStream(CudaDevice& device, int priority, Urgency urgency = Urgency::kUsual);
   ~CudaStream() override;
   cudaStream_t get() const { return stream_; }
@@ -40,11 +40,11 @@ class CudaStream final : public Stream {
 
 inline cudaStream_t stream_of(Stream& stream) { return static_cast<CudaStream&>(stream).get(); }
 
-/// Methods make this GPU the calling thread's current one. Matrix products need cuBLASLt, which is
-/// opened when the first one runs.
+/// Methods make this GPU the current device of the calling thread. Matrix products need cuBLASLt,
+/// which the first product opens.
 class CudaDevice final : public Device {
  public:
-  /// Throws DS_DEVICE when GPU `index` is older than compute capability 8.0.
+  /// Throws DS_DEVICE if GPU `index` is older than compute capability 8.0.
   explicit CudaDevice(int index);
   ~CudaDevice() override;
   DeviceInfo info() const override;
@@ -87,24 +87,24 @@ class CudaDevice final : public Device {
   int compute_capability() const { return properties_.major * 10 + properties_.minor; }
   bool deterministic_algorithms() const { return deterministic_; }
   MemoryPool& pool() { return *pool_; }
-  /// Whether the compute stream records: nothing may wait for it.
+  /// Whether the compute stream records: no caller may wait for it.
   bool captures() const { return captures_; }
-  /// Opens cuBLASLt on first use. Throws DS_LIBRARY where it is not installed.
+  /// Opens cuBLASLt on first use. Throws DS_LIBRARY if it is not installed.
   Gemm& gemm();
   void make_current() const;
-  /// Work on it will never end: waits throw DS_CUDA from now on.
+  /// Marks the device's work as never ending: waits throw DS_CUDA from now on.
   void give_up() { given_up_.store(true); }
   bool has_given_up() const { return given_up_.load(); }
   /// So many streams more are bulk.
   void count_bulk_streams(int more) { bulk_streams_ += more; }
-  /// A stream is about to be destroyed: returns what is kept for it.
+  /// Frees the workspaces of a stream that is about to be destroyed.
   void forget(cudaStream_t stream);
 
  private:
   struct HostCall;
   static void run_host_call(HostCall* call);
-  /// Destroys the tasks of finished host calls: here, because what they own belongs to the thread
-  /// that uses the device.
+  /// Destroys the tasks of finished host calls. They are destroyed here because their captures
+  /// belong to the thread that uses the device.
   void collect_host_calls();
   /// Throws DS_CUDA after give_up().
   void require_hope() const;
@@ -125,7 +125,7 @@ class CudaDevice final : public Device {
 /// Runs one op's body (op_table.cu); `args` as in Device::run.
 void run_op(OpId op, const void* args, CudaDevice& device, cudaStream_t stream);
 
-/// What a probe of the installed driver and its GPUs finds.
+/// Probes the installed driver and its GPUs.
 CudaProbe probe_gpus();
 /// "13.0" of 13000.
 std::string version_text(int version);

@@ -1,13 +1,13 @@
-// Turning failures of the CUDA runtime into ds::Error; no device code, so plain C++ may include it.
+// Conversion of CUDA runtime failures to ds::Error. It has no device code, so plain C++ may include
+// it.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 namespace ds::cuda {
 
-/// Throws DS_CUDA with the failing expression and the runtime's text, or DS_OUT_OF_MEMORY where
-/// that is what it says. Clears the runtime's last error, so that the next launch check is not
-/// blamed for it.
+/// Throws DS_CUDA with the failing expression and the runtime's text, or DS_OUT_OF_MEMORY. Clears
+/// the runtime's last error, so that the next launch check does not report it again.
 [[noreturn]] void fail(cudaError_t status, const char* expression, const char* op);
 inline void check(cudaError_t status, const char* expression, const char* op) {
   if (status != cudaSuccess) fail(status, expression, op);

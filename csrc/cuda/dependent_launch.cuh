@@ -1,46 +1,48 @@
-// Kernels that begin while the one in front of them in the stream still runs, so that the second of
-// two does not pay for its start (programmatic dependent launch of compute capability 9.0).
+// Programmatic dependent launch (compute capability 9.0): a kernel begins while the previous kernel
+// of the stream still runs. This hides its launch latency.
 #pragma once
 
 #include "cuda_context.h"
 
 namespace ds::cuda {
 
-/// In the kernel in front: the next one may begin as soon as every block has come here or ended.
+/// Called by the previous kernel: the next kernel may begin as soon as every block has called this
+/// or ended.
 __device__ __forceinline__ void let_next_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-/// In a kernel of launch_behind: waits until the kernel in front has ended and what it wrote can be
-/// read. Nothing that another kernel writes or reads may be touched before.
+/// Called by a kernel of launch_behind: waits until the previous kernel has ended and its writes
+/// are visible. The kernel must not access memory that other kernels read or write before this
+/// call.
 __device__ __forceinline__ void await_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/// Whose kernel it is, in what shape and where it runs.
+/// Name, shape and stream of a launch.
 struct Launch {
   const char* op;
   dim3 grid, block;
   cudaStream_t stream;
   size_t shared_bytes = 0;
-  unsigned cluster = 1;  // neighbouring blocks of one, where compute capability is 9.0
+  unsigned cluster = 1;  // blocks per cluster, on compute capability 9.0
 };
 
-/// Whether the kernel is being recorded, and what lies at `data` was there before: a kernel of
-/// launch_behind may read it at once, where recorded work does not write it (it writes what it has
-/// allocated itself, and the cache of keys).
+/// Returns whether the launch is recorded and `data` existed before the recording. A kernel of
+/// launch_behind may read such data at once, if recorded work does not write it. (Recorded work
+/// writes only its own allocations and the key-value cache.)
 bool is_settled(const CudaContext& ctx, const void* data);
 
-/// Launches a kernel that may begin early and calls await_previous(). Devices that run the code of
-/// compute capability 8.0, whose kernels cannot wait, start it when the one in front has ended.
+/// Launches a kernel that may begin early and calls await_previous(). With code for compute
+/// capability 8.0 kernels cannot wait, so the device starts it after the previous kernel.
 template <class... Parameters, class... Arguments>
 void launch_behind(const CudaContext& ctx, const Launch& launch, void (*kernel)(Parameters...),
                    Arguments... arguments) {
-  if (launch.shared_bytes > 48 * 1024)  // What is more has to be asked for.
+  if (launch.shared_bytes > 48 * 1024)  // Above 48 KiB CUDA requires this attribute.
     DS_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(launch.shared_bytes)),

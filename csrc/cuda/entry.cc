@@ -1,4 +1,4 @@
-// The library's C entry points: probing the driver and opening a GPU.
+// The library's C API: probes the driver and opens a GPU.
 #include "entry.h"
 
 #include <cuda_runtime_api.h>
@@ -41,8 +41,9 @@ std::string problem_of(const CudaProbe& probe, cudaError_t status) {
               runtime, "): ", cudaGetErrorString(status), ".");
 }
 
-/// Streams share as many queues to the GPU as the driver makes, 8 by default: one stream that waits
-/// would hold up others. Read by the driver when it starts; what the user has set stays.
+/// Sets the number of hardware queues. Streams share the driver's queues (default: 8), so a waiting
+/// stream would block other streams of its queue. The driver reads the variable when it starts. A
+/// value of the user stays.
 void ask_for_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The C functions of libds_cuda.so, through which the core finds and opens GPUs.
+// The C API of libds_cuda.so. The core uses it to find and open GPUs.
 #pragma once
 
 #include "../ops/op_list.h"
@@ -11,16 +11,17 @@ class Engine;
 struct Rendezvous;
 }  // namespace comm
 
-/// Another one wherever an op or a class that the two libraries share is another, so that a stale
-/// library is refused.
+/// Changes with every op or class that the two libraries share, so that a stale library is
+/// rejected.
 constexpr int kCudaInterface = DS_INTERFACE_HASH;
 
-/// What can be known about the GPUs without using one. Versions are as 13000 for 13.0; 0 is "none".
+/// Facts about the GPUs that need no context. Versions are encoded as 13000 for 13.0; 0 means
+/// absent.
 struct CudaProbe {
   int device_count;
   int driver_version;   // the newest CUDA the driver supports
   int runtime_version;  // the CUDA this library was built with
-  char message[256];    // empty when GPUs can be used, else the reason, versions and cure
+  char message[256];    // empty if GPUs can be used, else the reason, versions and fix
 };
 
 }  // namespace ds
@@ -31,12 +32,12 @@ struct CudaProbe {
 DS_CUDA_EXPORT int ds_cuda_interface();
 /// Fills `probe`; never throws.
 DS_CUDA_EXPORT void ds_cuda_probe(ds::CudaProbe* probe);
-/// Opens GPU `index` of those visible to the process. The caller owns the device and keeps it until
-/// the process ends. Throws DS_DEVICE when it cannot be used, with the probe's sentence, else
-/// DS_CUDA.
+/// Opens GPU `index` of the GPUs that are visible to the process. The caller owns the device and
+/// keeps it until the process ends. Throws DS_DEVICE with the probe's message if the GPU cannot be
+/// used, else DS_CUDA.
 DS_CUDA_EXPORT ds::Device* ds_cuda_open(int index);
-/// The NCCL engine of a new group whose ranks meet through `rendezvous`, for `device` of
-/// ds_cuda_open. The caller owns it. Blocks until every member is there. Throws DS_LIBRARY where
-/// NCCL is missing, DS_COMM.
+/// Opens the NCCL engine of a new group for `device` of ds_cuda_open. The ranks meet through
+/// `rendezvous`. The caller owns the engine. Blocks until every member has joined. Throws
+/// DS_LIBRARY if NCCL is missing, or DS_COMM.
 DS_CUDA_EXPORT ds::comm::Engine* ds_cuda_open_nccl(const ds::comm::Rendezvous& rendezvous,
                                                    ds::Device& device);

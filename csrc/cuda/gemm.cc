@@ -1,4 +1,4 @@
-// Gemm: building plans, asking for algorithms, timing them, and running the one that was kept.
+// Gemm: builds plans, requests algorithms, times them, and runs the selected one.
 #include "gemm.h"
 
 #include <algorithm>
@@ -17,11 +17,12 @@ constexpr const char* kOp = "matmul";
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr int kCandidates = 16;
 constexpr int kTimingRounds = 3;
-constexpr float kNever = 1e30f;          // the time of an algorithm that would not run
+constexpr float kNever = 1e30f;          // the time of an algorithm that does not run
 constexpr float kClearlyFaster = 0.98f;  // of the first proposal's time
-constexpr double kTimedFlops = 1e9;  // below, a launch costs as much as what a better choice saves
+constexpr double kTimedFlops =
+    1e9;  // below this, a launch costs as much as a better algorithm saves
 constexpr size_t kTimingScratch = size_t{256} << 20;
-constexpr int kTimedProblems = 512;  // a host that never repeats a shape must not time for ever
+constexpr int kTimedProblems = 512;  // limits timing on a host that never repeats a shape
 
 static_assert(std::has_unique_object_representations_v<GemmProblem>);
 
@@ -39,7 +40,7 @@ double flops(const GemmProblem& p) {
          static_cast<double>(p.inner) * static_cast<double>(p.batch);
 }
 
-/// Bytes from out's first element to behind its last.
+/// Returns the bytes from out's first element to the end of its last.
 size_t out_extent(const GemmProblem& p) {
   const int64_t elements =
       (p.batch - 1) * p.out_batch_stride + (p.rows - 1) * p.out_row_stride + p.columns;
@@ -104,8 +105,8 @@ size_t Gemm::Hash::operator()(const GemmProblem& problem) const {
   return hash ^ (hash >> 32);
 }
 
-/// The library is column-major: a row-major matrix is its own transpose there, so out^T = op(b)^T
-/// op(a)^T is asked for, with b as the library's first operand and a as its second.
+/// cuBLASLt is column-major, so a row-major matrix is its own transpose there. The plan computes
+/// out^T = op(b)^T op(a)^T, with b as cuBLASLt's first operand and a as its second.
 struct Gemm::Plan {
   Plan(const CublasLt& library, const GemmProblem& problem) : library(library), problem(problem) {}
   ~Plan() {
@@ -116,8 +117,8 @@ struct Gemm::Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
-  /// Makes the descriptor and the layouts; apart from the constructor, so that what was made goes
-  /// with the plan when a later step throws.
+  /// Creates the descriptor and the layouts. Not part of the constructor, so the destructor frees
+  /// them if a later step throws.
   void describe() {
     const GemmProblem& p = problem;
     library.check(library.desc_create(&desc, lt::ComputeType::f32, CUDA_R_32F),
@@ -239,15 +240,15 @@ lt::Status Gemm::enqueue(const Plan& plan, const lt::Algorithm& algorithm,
                          kWorkspaceBytes, stream);
 }
 
-/// Index of the algorithm to keep. Writes to `operands.out` only where the real call will overwrite
-/// it again without having read it or what it may alias; otherwise to scratch, and where there is
-/// no memory for that nothing is timed.
+/// Returns the index of the algorithm to keep. Writes to `operands.out` only if the real call
+/// overwrites it and does not read it or an alias of it. Otherwise writes to scratch; without
+/// memory for scratch it times nothing.
 size_t Gemm::fastest(const Plan& plan, const std::vector<lt::Algorithm>& algorithms,
                      const GemmOperands& operands, cudaStream_t stream) {
   const GemmProblem& problem = plan.problem;
   if (algorithms.size() < 2 || flops(problem) < kTimedFlops || timed_problems_ >= kTimedProblems)
     return 0;
-  if (device_.captures()) return 0;  // a stream that records cannot be waited for
+  if (device_.captures()) return 0;  // a host cannot wait for a stream that records
   const bool preserve = problem.accumulate || problem.epilogue == lt::Epilogue::gelu_grad;
   const size_t extent = preserve ? out_extent(problem) : 0;
   void* scratch = nullptr;

@@ -1,4 +1,4 @@
-// Row-major matrix products by cuBLASLt, with descriptors and algorithm kept per problem.
+// Row-major matrix products by cuBLASLt, with one cached descriptor and algorithm per problem.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,9 +15,9 @@ namespace ds::cuda {
 
 class CudaDevice;
 
-/// What a plan depends on: out[batch, rows, columns] (+)= op(a) op(b), with the inner size between
-/// them. Strides are in elements, a row stride is at least the row's length, alignments are in
-/// bytes (16 at most). Compared byte by byte, so it has no padding.
+/// The key of a plan: out[batch, rows, columns] (+)= op(a) op(b), with the inner size between them.
+/// Strides are in elements; a row stride is at least the row's length. Alignments are in bytes (16
+/// at most). Compared byte by byte, so the struct has no padding.
 struct GemmProblem {
   int64_t rows, columns, inner, batch;
   int64_t a_row_stride, b_row_stride, out_row_stride;
@@ -33,7 +33,7 @@ struct GemmProblem {
   bool operator==(const GemmProblem& other) const;
 };
 
-/// The memory of one call; bias and aux are null where the epilogue has none.
+/// The memory of one call; bias and aux are null if the epilogue does not use them.
 struct GemmOperands {
   const void* a;
   const void* b;
@@ -42,22 +42,24 @@ struct GemmOperands {
   void* out;
 };
 
-/// The largest power of two, at most 16, that divides the address. Algorithms may depend on
-/// alignment; the limit lets a tensor behave alike alone and inside a flat buffer of 16-byte
-/// aligned parts.
+/// Returns the largest power of two, at most 16, that divides the address. Algorithms may depend on
+/// alignment. With this limit, a standalone tensor gives the same bits as a 16-byte aligned part of
+/// a flat buffer.
 uint8_t alignment_of(const void* p);
 
-/// One per device, used from one thread.
+/// One per device, used by one thread.
 ///
-/// Choice of algorithm. The library proposes up to 16 algorithms for a problem, best guess first;
-/// only those that sum the parts of a split inner dimension in a fixed order and in f32 are asked
-/// for, so that each of them always gives the same bits. Normally they are timed once, on the first
-/// call's operands, and the fastest is kept for the life of the process (the first one unless
-/// another is 2 % faster; small problems take the first untimed). Timing can come out differently
-/// in another process, and another algorithm rounds differently: with
-/// CudaDevice::set_deterministic_algorithms the first proposal is taken, which is a function of the
-/// problem, the GPU model and the version of the library alone. That, a workspace of fixed size and
-/// the alignment rule above are what make separate processes agree.
+/// Choice of algorithm:
+/// 1. cuBLASLt proposes up to 16 algorithms for a problem, best guess first. The request admits
+///    only algorithms that sum the parts of a split inner dimension in a fixed order and in f32. So
+///    each of them always gives the same bits.
+/// 2. The first call times them on its operands. The fastest stays for the life of the process. The
+///    first proposal stays unless another is 2 % faster. Small problems take the first proposal
+///    without timing.
+/// 3. Timing may differ between processes, and another algorithm rounds differently. With
+///    CudaDevice::set_deterministic_algorithms every problem takes the first proposal. It is a
+///    function of the problem, the GPU model and the version of the library. With a workspace of
+///    fixed size and the alignment rule above, separate processes then give the same bits.
 class Gemm {
  public:
   explicit Gemm(CudaDevice& device);
@@ -65,12 +67,12 @@ class Gemm {
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
-  /// Enqueues the product on `stream`; all sizes must be positive. False, with nothing done, when
-  /// no algorithm supports the problem. The first call for a problem may wait for the stream (see
-  /// above).
+  /// Enqueues the product on `stream`; all sizes must be positive. Returns false without any work
+  /// if no algorithm supports the problem. The first call for a problem may wait for the stream
+  /// (see above).
   bool run(const GemmProblem& problem, const GemmOperands& operands, cudaStream_t stream);
 
-  /// Returns the workspace kept for `stream`.
+  /// Frees the workspace kept for `stream`.
   void forget(cudaStream_t stream);
 
   const CublasLt& library() const { return library_; }

@@ -1,4 +1,4 @@
-// The words of a host queue, and the thread behind it.
+// The shared words of a host queue, and its thread.
 #include "host_queue.h"
 
 #include <cuda.h>
@@ -17,11 +17,11 @@ namespace {
 
 constexpr const char* kOp = "launch_host";
 
-/// How long the thread looks for the stream without pause, and how long it pauses afterwards: a
-/// stream that comes from one task to the next takes some 10 us, a gradient milliseconds.
+/// Time for which the thread polls the stream without pauses, and the length of later pauses. A
+/// stream takes some 10 us from one task to the next, a gradient takes milliseconds.
 constexpr auto kEager = std::chrono::microseconds(100), kPause = std::chrono::microseconds(20);
 
-/// The driver's functions; the runtime has none of the kind.
+/// Functions of the driver API; the runtime API has no equivalent.
 struct StreamMemory {
   decltype(&cuStreamWriteValue32) write;
   decltype(&cuStreamWaitValue32) wait;
@@ -62,7 +62,7 @@ bool has_come(uint32_t count, uint32_t turn) { return static_cast<int32_t>(count
 
 }  // namespace
 
-/// Each on a cache line of its own: one side writes what the other one looks at.
+/// Each word has its own cache line: one side writes the word that the other side polls.
 struct HostQueue::Words {
   /// The last task that the stream has reached.
   alignas(64) std::atomic<uint32_t> reached;
@@ -86,7 +86,7 @@ HostQueue::~HostQueue() {
   const bool passed = await_end();
   drop();
   thread_.join();
-  // A stream that has not passed its last wait may still look at the words.
+  // A stream that has not passed its last wait may still read the words.
   if (passed) release_pinned_pages(words_, sizeof(Words));
 }
 
@@ -133,7 +133,7 @@ void HostQueue::run() {
     if (await_stream(task.turn)) task.body();
     words_->run.store(task.turn, std::memory_order_release);
   }
-  // Whatever the stream still waits for, it may pass.
+  // Releases every wait of the stream.
   words_->run.store(turns_, std::memory_order_release);
 }
 

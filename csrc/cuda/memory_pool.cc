@@ -22,7 +22,7 @@ void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value) {
   DS_CUDA(cudaMemPoolSetAttribute(pool, which, &value), kOp);
 }
 
-/// Whether an allocation may make its stream wait for another stream's release to get memory.
+/// Sets whether an allocation may make its stream wait for another stream's release.
 void allow_stream_waits(cudaMemPool_t pool, bool allow) {
   int value = allow;
   DS_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &value), kOp);
@@ -37,7 +37,7 @@ cudaMemPool_t create_pool(int device, size_t cap) {
   cudaMemPool_t pool = nullptr;
   DS_CUDA(cudaMemPoolCreate(&pool, &properties), kOp);
   set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
-  // Copies and computation overlap; an allocation must not order them behind the caller's back.
+  // Copies and computation overlap; an allocation must not add a hidden order between them.
   allow_stream_waits(pool, false);
   return pool;
 }
@@ -128,7 +128,7 @@ void* MemoryPool::try_cached(size_t bytes, cudaStream_t stream) {
   return data;
 }
 
-/// Blocks are of the very size asked for, so that work which ran once before finds all of its own.
+/// Blocks have the exact requested size, so a replay of the same work finds all of its blocks.
 void* MemoryPool::from_graph_memory(size_t size) {
   std::vector<void*>& free = free_of_graphs_[size];
   if (!free.empty()) {

@@ -1,4 +1,4 @@
-// One GPU's memory: the driver's stream-ordered pool behind a free list of small blocks.
+// The memory of one GPU: the driver's stream-ordered pool behind a free list of small blocks.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,11 +13,10 @@
 
 namespace ds::cuda {
 
-/// Sizes are rounded up to 512 bytes. Blocks up to 1 MiB that are released on the compute stream go
-/// to a list per size and are handed out to it again in stream order without a call to the driver
-/// (which costs 1.4 us for an allocation and its release); everything else goes to the driver's
-/// pool on the stream given. Thread-safe. The device must be current wherever memory is allocated
-/// or trimmed.
+/// Sizes are rounded up to 512 bytes. A block of up to 1 MiB that is released on the compute stream
+/// goes to a list per size. The compute stream reuses it in stream order without a call to the
+/// driver (which costs 1.4 us for an allocation and its release). Other blocks go to the driver's
+/// pool on the given stream. Thread-safe. The device must be current for allocations and trims.
 class MemoryPool {
  public:
   MemoryPool(int device, cudaStream_t compute);
@@ -25,45 +24,44 @@ class MemoryPool {
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  /// Memory whose contents are undefined, usable by `stream` from here on; never null. When the
-  /// pool is exhausted: gives cached blocks back, waits for the device and trims, then throws
-  /// DS_OUT_OF_MEMORY.
+  /// Returns uninitialized memory, usable by `stream` from here on; never null. If the pool is
+  /// exhausted, it returns cached blocks to the driver, waits for the device and trims. Throws
+  /// DS_OUT_OF_MEMORY if that does not help.
   void* allocate(size_t bytes, cudaStream_t stream);
-  /// The same, but null where the memory is not to be had at once.
+  /// Returns null if the memory is not available at once.
   void* try_allocate(size_t bytes, cudaStream_t stream);
-  /// A block of the free list, null where it has none: the only way to memory that asks the driver
-  /// for nothing, so that any device may be current.
+  /// Returns a block of the free list, or null. It makes no call to the driver, so any device may
+  /// be current.
   void* try_cached(size_t bytes, cudaStream_t stream);
-  /// `bytes` as at allocation. Never throws: a failure would show again at the next call of the
-  /// driver.
+  /// `bytes` as at allocation. Never throws: the next call of the driver reports a failure again.
   void release(void* data, size_t bytes, cudaStream_t stream) noexcept;
 
   MemoryStats stats() const;
   void reset_peaks();
-  /// Limits reserved bytes; 0 removes the limit. While nothing is allocated the limit is given to
-  /// the driver's pool, which then never exceeds it. Later it is enforced here, by what the pool
-  /// reports after each allocation: one that exceeds the limit is returned, so that the peak may
-  /// show it.
+  /// Limits reserved bytes; 0 removes the limit. If nothing is allocated, the driver's pool
+  /// receives the limit and never exceeds it. Otherwise the pool checks its reserved bytes after
+  /// each allocation. It returns an allocation that exceeds the limit, so the peak may include it.
   void set_cap(size_t bytes);
-  /// Waits for the device and returns all memory that is not in use.
+  /// Waits for the device and returns all unused memory to the driver.
   void trim();
 
-  /// While `on`, what the compute stream allocates is memory of graphs: see Device.
+  /// While `on`, the compute stream allocates memory of graphs: see Device.
   void serve_graphs(bool on);
-  /// While `on`, nothing is asked of the driver for the compute stream, which records: memory of
-  /// graphs that is free serves, or else DS_CUDA is thrown; what is not theirs is given back
+  /// While `on`, the compute stream records, and its allocations do not call the driver. They use
+  /// free memory of graphs, or throw DS_CUDA. Blocks that belong to no graph are released
   /// afterwards.
   void record(bool on);
-  /// Whether `data` lies in memory that the recording under way, or the last one, has allocated.
+  /// Returns whether `data` lies in memory that the current or the last recording has allocated.
   bool has_recorded(const void* data) const;
   /// A block, of a size in bytes.
   struct Block {
     void* data;
     size_t size;
   };
-  /// A graph exists, which was recorded last: the memory that it runs in, each block once.
+  /// Returns the memory of the last recorded graph, each block once, and keeps it.
   std::vector<Block> keep_recorded();
-  /// It does no more: what no other graph runs in goes, and with the last one all that is free.
+  /// Releases a graph's memory. Blocks of no other graph are freed; with the last graph, all free
+  /// blocks are freed.
   void let_go(const std::vector<Block>& recorded);
 
  private:
@@ -76,7 +74,7 @@ class MemoryPool {
   void trim_locked();
   void count_allocation(size_t size);
   void* from_graph_memory(size_t size);
-  /// What is free of it, once there is no graph.
+  /// Frees the unused memory of graphs when no graph is left.
   void free_graph_memory();
   void give_back(void* data, size_t size, cudaStream_t stream) noexcept;
 

@@ -11,7 +11,8 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/// Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
+/// Loads four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i /
+/// 8.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -19,7 +20,7 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
                : "memory");
 }
 
-/// The same, each matrix transposed on the way.
+/// ldmatrix_x4 that transposes each matrix.
 __device__ __forceinline__ void ldmatrix_x4_transposed(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -48,7 +49,7 @@ __device__ __forceinline__ void mma_16x8x16<__half>(float (&c)[4], const uint32_
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// c[16, 8] += a[16, 32] b[32, 8] of signed bytes, four of which are a register.
+/// c[16, 8] += a[16, 32] b[32, 8] of signed bytes; a register holds four.
 __device__ __forceinline__ void mma_16x8x32(int (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                             uint32_t b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
@@ -67,7 +68,7 @@ __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bo
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/// Waits until at most kPending of this thread's groups are still under way.
+/// Waits until at most kPending of this thread's copy groups are in flight.
 template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -111,7 +112,7 @@ struct RowFragments {
   const T* rows;
   uint32_t kept[kInRegisters ? kTiles : 1][kInRegisters ? kD / 16 : 1][4];
 
-  /// To be called once the tile is in shared memory, by the whole warp.
+  /// Call once the tile is in shared memory, by the whole warp.
   __device__ __forceinline__ void attach(const T* tile, int row) {
     rows = tile + row * kD;
     if constexpr (kInRegisters) {

@@ -1,4 +1,5 @@
-// The part of NCCL that we use, declared here so that building does not need its header.
+// The part of NCCL that this back end uses, declared here so that the build does not need its
+// header.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,8 +12,8 @@
 
 namespace ds::cuda {
 
-// Names, values and layouts are those of nccl.h from 2.18 on; nccl_check.cc compares them with the
-// real header wherever that is installed.
+// Names, values and layouts are those of nccl.h from 2.18 on. nccl_check.cc compares them with the
+// real header if it is installed.
 namespace nccl {
 
 enum class Result : int32_t { success = 0, remote_error = 6, in_progress = 7 };
@@ -27,7 +28,7 @@ struct UniqueId {
 
 constexpr int kUndefined = INT_MIN;
 
-/// The head of ncclConfig_t; `size` tells NCCL how much of it there is.
+/// The first fields of ncclConfig_t; `size` gives NCCL their length.
 struct Options {
   size_t size = sizeof(Options);
   unsigned int magic = 0xcafebeef;
@@ -60,10 +61,10 @@ using GroupFn = Result();
 
 }  // namespace nccl
 
-/// The functions of an opened libnccl; kept for the life of the process.
+/// The functions of an open libnccl; kept for the life of the process.
 struct Nccl {
-  /// Opens it at the first call. Throws DS_LIBRARY naming the files that were tried, or the version
-  /// when it is older than 2.18.
+  /// Opens it at the first call. Throws DS_LIBRARY with the names of the files that it tried, or
+  /// with the version if it is older than 2.18.
   static const Nccl& get();
 
   DynamicLibrary library;

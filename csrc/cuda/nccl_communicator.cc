@@ -1,5 +1,5 @@
-// Watching collectives, aborting them from a thread that CUDA cannot hold up, and the process's
-// end.
+// Watches collectives, aborts them from a thread that CUDA cannot block, and handles the end of the
+// process.
 #include "nccl_communicator.h"
 
 #include <pthread.h>
@@ -22,16 +22,16 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr size_t kAhead = 128;
-/// An abort takes a second where kAhead kernels are queued; one that takes so long never ends.
+/// An abort takes a second with kAhead queued kernels. An abort that exceeds this time never ends.
 constexpr seconds kAbortTime{20};
 constexpr milliseconds kLook{5};
 
-/// Shows in /proc/PID/task/*/comm, where one sees what a process that hangs waits for.
+/// The name shows in /proc/PID/task/*/comm and identifies the threads of a hanging process.
 void name_thread(const char* name) { pthread_setname_np(pthread_self(), name); }
 
-/// Communicators of this process. Those that are open when it ends are aborted first: their kernels
-/// may wait for a rank that does not come, and the driver's shutdown for them. Their threads are
-/// waited for, since they use what the shutdown takes down.
+/// Communicators of this process. At exit the open ones are aborted first: their kernels may wait
+/// for a missing rank, and the driver's shutdown waits for the kernels. The exit handler joins
+/// their threads, because they use objects that the shutdown destroys.
 class Communicators {
  public:
   static Communicators& get() {
@@ -46,7 +46,7 @@ class Communicators {
   }
 
  private:
-  /// Never destroyed. Call after NCCL was opened: what it registers for the end runs later.
+  /// Never destroyed. Call after NCCL was opened: exit handlers that NCCL registers run later.
   static Communicators* make() {
     std::atexit([] { get().interrupt_all(); });
     return new Communicators();
@@ -102,7 +102,7 @@ nccl::Result NcclCommunicator::open(const nccl::UniqueId& id, int ranks, int ran
   if (state != nccl::Result::success) return state;
   nccl::Options of_child;
   of_child.blocking = 1;
-  // Without blocking it has only begun, and says success all the same: the parent's state tells.
+  // A non-blocking split has only begun and returns success. The parent's state shows the result.
   state = nccl.split(parent_, 0, rank, &child_, &of_child);
   const bool begun = state == nccl::Result::success || state == nccl::Result::in_progress;
   if (begun) state = settle(nccl::Result::in_progress);
@@ -244,7 +244,8 @@ void NcclCommunicator::mark(const std::shared_ptr<CollectiveEnd>& end, cudaStrea
   under_way_.push_back(end);
 }
 
-/// On any thread, the watchdog's too: events are kept for other collectives, not destroyed.
+/// May run on any thread, including the watchdog's. Events are reused for other collectives, not
+/// destroyed.
 void NcclCommunicator::give_back(CollectiveEnd* end) noexcept {
   {
     const std::lock_guard lock(state_mutex_);

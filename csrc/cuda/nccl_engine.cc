@@ -1,4 +1,4 @@
-// Opening a communicator and starting collectives on a stream.
+// Opens a communicator and starts collectives on a stream.
 #include "nccl_engine.h"
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace {
 
 using comm::Kind;
 
-/// A wait looks at once again so many times before it sleeps between two looks.
+/// Number of polls without a pause before a wait sleeps between polls.
 constexpr int kQuickLooks = 200;
 constexpr std::chrono::microseconds kSleep{50};
 
@@ -49,9 +49,9 @@ nccl::Op op_of(comm::ReduceOp op) {
 
 }  // namespace
 
-/// A collective that is being enqueued, or was; or one that NCCL did not take, which never ends:
-/// its fault becomes the job's failure, the same on every rank, and whoever needs its result waits
-/// for that.
+/// A collective that is being enqueued, is enqueued, or was rejected by NCCL. A rejected one never
+/// ends: its fault becomes the job's failure on every rank, and callers that need its result wait
+/// for that failure.
 class NcclEngine::Pending final : public comm::Completion {
  public:
   explicit Pending(std::shared_ptr<NcclCommunicator> communicator)
@@ -74,7 +74,7 @@ class NcclEngine::Pending final : public comm::Completion {
     DS_CUDA(cudaStreamWaitEvent(stream_of(stream), end_->event(), cudaEventWaitDefault),
             "collective");
   }
-  /// Looks again and again, since a wait inside CUDA would not hear of an abort that fails.
+  /// Polls, because a wait inside CUDA would not notice an abort that fails.
   void synchronize() override {
     for (int looks = 0; !free_again(); ++looks) {
       if (looks < kQuickLooks) std::this_thread::yield();
@@ -97,12 +97,12 @@ class NcclEngine::Pending final : public comm::Completion {
   const std::shared_ptr<NcclCommunicator> communicator_;
   const std::shared_ptr<CollectiveEnd> end_;
   std::atomic<State> state_{State::begun};
-  std::string reason_;  // written before state_ says refused
+  std::string reason_;  // written before state_ becomes refused
 };
 
 namespace {
 
-/// Rank 0 makes the id of a new communicator, the others take it from the store.
+/// Rank 0 creates the id of a new communicator; the other ranks read it from the store.
 nccl::UniqueId agree_on_id(const Nccl& nccl, const comm::Rendezvous& rendezvous) {
   nccl::UniqueId id;
   if (rendezvous.rank == 0) {
@@ -165,8 +165,8 @@ void NcclEngine::close() noexcept {
 
 void NcclEngine::interrupt() noexcept { communicator_->interrupt(); }
 
-/// The first collective of a communicator connects its ranks: NCCL returns once the others have
-/// come. The watchdog knows of the collective by then, and interrupts what would wait for ever.
+/// The first collective of a communicator connects its ranks, so NCCL returns only when all ranks
+/// have arrived. The watchdog already watches the collective and can interrupt this wait.
 void NcclEngine::start(const comm::Collective& call, Stream& stream, uint64_t,
                        const comm::Begun& begun) {
   device_.make_current();
@@ -219,8 +219,8 @@ nccl::Result NcclEngine::enqueue(const comm::Collective& call, cudaStream_t stre
   return nccl::Result::success;
 }
 
-/// One call of NCCL for each row, all of them one group: it makes one kernel of them. `input` and
-/// `output` are the counts that a row has of either.
+/// One NCCL call per row, all in one group call, which NCCL runs as one kernel. `input` and
+/// `output` are the counts of a row.
 template <class Call>
 nccl::Result NcclEngine::in_rows(const comm::Collective& call, size_t input, size_t output,
                                  Call each) {

@@ -12,13 +12,13 @@ namespace ds::cuda {
 
 class CudaDevice;
 
-/// A collective is enqueued on the given stream and ordered there like a kernel; the host does not
-/// wait for it, unless it is more than a hundred collectives ahead, or it is the first of a kind,
-/// for which ranks connect. interrupt() ends that wait. Communicators of overlapping groups must be
-/// used in the same order on every rank.
+/// A collective is enqueued on the given stream and ordered there like a kernel. The host waits in
+/// two cases: it is more than a hundred collectives ahead, or ranks connect for the first
+/// collective of a kind. interrupt() ends that wait. Every rank must use communicators of
+/// overlapping groups in the same order.
 class NcclEngine final : public comm::Engine {
  public:
-  /// Blocks until every rank of the group is there. Throws DS_LIBRARY, DS_COMM.
+  /// Blocks until every rank of the group has joined. Throws DS_LIBRARY, DS_COMM.
   NcclEngine(const comm::Rendezvous& rendezvous, CudaDevice& device);
   ~NcclEngine() override;
   void start(const comm::Collective& call, Stream& stream, uint64_t tag,

@@ -1,4 +1,4 @@
-// Pinned memory: map, ask for huge pages, keep from children, touch in parallel, register; undone
+// Pinned memory: map, request huge pages, exclude from forks, touch in parallel, register; undone
 // in reverse.
 #include "pinned_memory.h"
 
@@ -30,7 +30,7 @@ size_t page_rounded(size_t bytes) {
   return (std::max<size_t>(bytes, 1) + page - 1) / page * page;
 }
 
-/// Maps `size` bytes, from 2 MiB on starting at a huge page; null when the system refuses.
+/// Maps `size` bytes, from 2 MiB on aligned to a huge page; null if the system refuses.
 char* map_pages(size_t size) {
   const size_t slack = size >= kHugePage ? kHugePage : 0;
   void* mapped =
@@ -65,7 +65,7 @@ void touch_pages(char* data, size_t size) {
       threads.emplace_back(touch_range, begin, begin + share, page);
     }
   } catch (const std::exception&) {
-    // No more threads to be had: the caller touches what is left.
+    // The system refused more threads: the caller touches the rest.
   }
   touch_range(begin, end, page);
   for (std::thread& thread : threads) thread.join();
@@ -80,8 +80,8 @@ void* allocate_pinned_pages(size_t bytes) {
     throw Error("DS_OUT_OF_MEMORY", kOp, text(size, " bytes of host memory"), std::strerror(errno),
                 "Free host memory, or offload less.");
   }
-  // A child shares pages until one of both writes them, but of pinned ones it gets copies at once:
-  // all optimizer state a second time, at each start of a process.
+  // A forked child shares pages until a write, but pinned pages are copied at once. Each start of a
+  // process would copy all optimizer state.
   madvise(data, size, MADV_DONTFORK);
   touch_pages(data, size);
   const cudaError_t status = cudaHostRegister(data, size, cudaHostRegisterPortable);

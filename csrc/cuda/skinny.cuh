@@ -1,14 +1,14 @@
-// Products of up to 32 rows with a matrix of coded weights on tensor cores: 16 bytes of codes a
-// lane go by way of shared memory to the registers in which mma takes the weights.
+// Products of up to 32 rows with a matrix of coded weights on tensor cores. Each lane copies 16
+// bytes of codes through shared memory to the registers in which mma reads the weights.
 //
-// mma sums over inputs in any order, if both operands have the same one. So lane t of the four that
-// share an output takes a run of neighbouring inputs of its own instead of every fourth pair, and
-// no lane needs what another one has copied. Weights are the left operand, 16 outputs by 16 inputs;
-// rows of x are the columns of the right one, of which 8 are the fewest.
+// mma sums over inputs in any order if both operands use the same one. So lane t of the four lanes
+// that share an output reads a run of neighbouring inputs instead of every fourth pair. No lane
+// needs data that another lane copied. Weights are the left operand, 16 outputs by 16 inputs. Rows
+// of x are the columns of the right operand, at least 8.
 //
-// Memory is kept busy by copies that are steps ahead of the sums, also from one tile of outputs to
-// the next, and while the kernel in front still runs: weights that a recorded step only reads do
-// not depend on it.
+// Copies run several steps ahead of the sums and keep memory busy. They continue from one tile of
+// outputs to the next, and start while the previous kernel still runs: weights that a recorded step
+// only reads do not depend on it.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@
 
 namespace ds::cuda {
 
-/// Row tiles of 16 outputs of a block, warps that share their inputs, and tiles of 8 rows of x.
+/// Row tiles of 16 outputs per block, warps that split their inputs, and tiles of 8 rows of x.
 template <int kTiles, int kParts, int kColumns>
 struct SkinnyShape {
   static constexpr int tiles = kTiles, parts = kParts, columns = kColumns;
   static constexpr int threads = 32 * kParts, outputs = 16 * kTiles, rows = 8 * kColumns;
   static constexpr int stages = kTiles == 1 ? 6 : 3;  // steps of a warp on their way
-  static constexpr int ahead = kColumns > 1 ? 1 : 4;  // steps whose details are
+  static constexpr int ahead = kColumns > 1 ? 1 : 4;  // steps of prefetched scales
   static constexpr int blocks_per_sm = 2;
   static constexpr int buffers = kColumns == 1 ? 2 : 1;       // of the sums of a tile
   static constexpr int ring = 2 * kTiles * stages * threads;  // packets
@@ -34,10 +34,12 @@ struct SkinnyShape {
   static_assert(threads % outputs == 0);
 };
 
-/// `finish(m, n, sum)` writes element n of row m.
-/// Weights has: run, the inputs of a packet; scales_steps, whether a packet's Step has a factor for
-/// its sums; packet(), step_of(), left() and right(), the pairs of a packet and of x in one order;
-/// and factor_of() and scale_of_row().
+/// `finish(m, n, sum)` writes element n of row m. Weights has these members:
+///
+///     run              inputs of a packet
+///     scales_steps     whether a packet's Step has a factor for its sums
+///     packet(), step_of(), factor_of(), scale_of_row()
+///     left(), right()  the pairs of a packet and of x, in the same order
 template <class T, class Weights, class Finish>
 struct SkinnyArguments {
   Weights weights;
@@ -46,10 +48,10 @@ struct SkinnyArguments {
   int rows, inputs;  // inputs: a multiple of Weights::run
   int64_t outputs;
   Finish finish;
-  bool settled;  // weights may be read before the kernel in front has ended
+  bool settled;  // weights may be read before the previous kernel has ended
 };
 
-/// Adds the products of one step's packets, which lie at input k of this lane, to `sums`.
+/// Adds the products of one step's packets to `sums`; they begin at input k of this lane.
 template <class Shape, class T, class Weights, class Finish>
 __device__ __forceinline__ void multiply_step(
     const SkinnyArguments<T, Weights, Finish>& a, int k, const uint4 (&packets)[Shape::tiles][2],
@@ -67,7 +69,7 @@ __device__ __forceinline__ void multiply_step(
         Weights::left(left[r][half], packets[r][half], i, steps[r][half]);
 #pragma unroll
     for (int c = 0; c < Shape::columns; ++c) {
-      // Rows behind the last one are it again: their sums are nobody's.
+      // Rows past the last one repeat it; their sums are not stored.
       const int m = min(c * 8 + lane / 4, a.rows - 1);
       uint4 x{0, 0, 0, 0};
       if (inside) x = *reinterpret_cast<const uint4*>(a.x + m * a.x_stride + k + i * 8);
@@ -85,7 +87,7 @@ __device__ __forceinline__ void multiply_step(
   }
 }
 
-/// The same, where each output has a factor for this step's inputs.
+/// The same with a factor per output for this step's inputs.
 template <class Shape, class T, class Weights, class Finish>
 __device__ __forceinline__ void multiply_scaled_step(
     const SkinnyArguments<T, Weights, Finish>& a, int k, const uint4 (&packets)[Shape::tiles][2],
@@ -106,8 +108,8 @@ __device__ __forceinline__ void multiply_scaled_step(
   }
 }
 
-/// What a warp takes of the weights: the steps of its part, tile after tile of its block. Each lane
-/// copies what it will read itself to shared memory, steps ahead, so that there is no barrier.
+/// The weights of a warp: the steps of its part, tile after tile of its block. Each lane copies its
+/// own data to shared memory, some steps ahead, so no barrier is needed.
 template <class Shape, class T, class Weights, class Finish>
 class SkinnyWarp {
  public:
@@ -120,17 +122,17 @@ class SkinnyWarp {
         each_((steps_of(a) + Shape::parts - 1) / Shape::parts),
         next_tile_(blockIdx.x) {}
 
-  /// Steps of a warp in a tile; the last one may be behind the inputs, where it adds nothing.
+  /// Steps of a warp in a tile. The last step may lie past the inputs, where it adds nothing.
   __device__ int each() const { return each_; }
   __device__ int input(int step) const {
     return ((step * Shape::parts + static_cast<int>(threadIdx.x) / 32) * 4 + threadIdx.x % 4) *
            Weights::run;
   }
-  /// Whether any lane's inputs of a step are some.
+  /// Returns whether any lane has inputs in a step.
   __device__ bool exists(int step) const {
     return input(step) - static_cast<int>(threadIdx.x % 4) * Weights::run < a_.inputs;
   }
-  /// Starts copying the step behind the last one that was started; of none, nothing.
+  /// Starts copying the next step, if there is one.
   __device__ __forceinline__ void copy_next() {
     const int k = input(next_step_);
     const bool inside = k < a_.inputs && next_tile_ * Shape::outputs < a_.outputs;
@@ -144,7 +146,7 @@ class SkinnyWarp {
     next_step_ = 0;
     next_tile_ += gridDim.x;
   }
-  /// Takes the oldest step that was started, and starts another one in its place.
+  /// Returns the oldest step in flight and starts another copy in its place.
   __device__ __forceinline__ void take(uint4 (&packets)[Shape::tiles][2]) {
     cp_async_wait<Shape::stages - 1>();
 #pragma unroll
@@ -162,7 +164,7 @@ class SkinnyWarp {
   static __device__ int steps_of(const Arguments& a) {
     return (a.inputs + 4 * Weights::run - 1) / (4 * Weights::run);
   }
-  /// Outputs behind the last one are it again: their sums are nobody's.
+  /// Outputs past the last one repeat it; their sums are not stored.
   __device__ __forceinline__ int64_t output(int64_t tile, int i) const {
     const int64_t n = tile * Shape::outputs + i * 8 + threadIdx.x % 32 / 4;
     return n < a_.outputs ? n : a_.outputs - 1;
@@ -178,7 +180,7 @@ class SkinnyWarp {
   int next_step_ = 0, next_slot_ = 0;
 };
 
-/// Adds up what the warps of a tile have, in their order, and hands it on.
+/// Adds the sums of the warps of a tile, in order, and calls finish.
 template <class Shape, class T, class Weights, class Finish>
 __device__ __forceinline__ void finish_sums(
     const SkinnyArguments<T, Weights, Finish>& a, int64_t tile, float scale,
@@ -204,9 +206,9 @@ __device__ __forceinline__ void finish_sums(
   }
 }
 
-/// Blocks take every (blocks of the grid)-th tile, as many as run at once. The next kernel does not
-/// begin early: its blocks would hold what attention's clusters need (a layer of Llama 8B with 32
-/// rows of codes of 4 bits takes 243 us for 279).
+/// Blocks loop over the tiles, as many blocks as run at once. The next kernel does not begin early:
+/// its blocks would occupy resources of attention's clusters (a layer of Llama 8B with 32 rows of
+/// 4-bit codes takes 243 us, with an early start 279 us).
 template <class Shape, class T, class Weights, class Finish>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     skinny_kernel(const __grid_constant__ SkinnyArguments<T, Weights, Finish> a) {
@@ -268,8 +270,8 @@ void launch_skinny_shape(const char* op, const SkinnyArguments<T, Weights, Finis
 /// Rows of x that skinny_kernel takes.
 constexpr int kSkinnyRows = 32;
 
-/// At most kSkinnyRows rows, at least one of them, one output and one input; packets of weights and
-/// 8 elements of x aligned to 16 bytes.
+/// 1 to kSkinnyRows rows, at least one output and one input. Packets of weights and 8 elements of x
+/// are aligned to 16 bytes.
 template <class T, class Weights, class Finish>
 void launch_skinny(const char* op, const SkinnyArguments<T, Weights, Finish>& a, CudaContext& ctx) {
   if (a.rows <= 8) return launch_skinny_shape<SkinnyShape<1, 8, 1>>(op, a, ctx);

@@ -1,4 +1,4 @@
-// The places in which threads wait.
+// The streams and events that waiting threads use.
 #include "sleeping_waits.h"
 
 #include "cuda_error.h"
@@ -20,7 +20,7 @@ SleepingWaits::~SleepingWaits() {
 
 void SleepingWaits::await(cudaEvent_t event) {
   const Place place = take();
-  // A place of a wait that failed is not used again: nothing is left to be waited for.
+  // A place is not reused after a failed wait: the device is lost.
   DS_CUDA(cudaStreamWaitEvent(place.stream, event, cudaEventWaitDefault), kOp);
   DS_CUDA(cudaEventRecord(place.end, place.stream), kOp);
   DS_CUDA(cudaEventSynchronize(place.end), kOp);

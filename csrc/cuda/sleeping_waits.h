@@ -1,4 +1,4 @@
-// Waits of host threads for events, asleep.
+// Waits of host threads for events that sleep instead of spinning.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,21 +8,21 @@
 
 namespace ds::cuda {
 
-/// A thread that spins takes a core from the host work that it waits for, so a wait sleeps: on an
-/// event of its own, made with cudaEventBlockingSync. Events that only order streams are without
-/// it: beyond about a hundred of that kind that are recorded ahead of the GPU, the driver lets the
-/// next kernel's launch wait for one of them (28 tiles of state with four each, measured).
+/// A spinning thread takes a core from the host work that it waits for, so each wait sleeps on its
+/// own event with cudaEventBlockingSync. Events that only order streams do not have this flag. If
+/// about a hundred of such events are recorded ahead of the GPU, the driver makes the next launch
+/// wait for one of them (measured: 28 tiles of state with four events each).
 class SleepingWaits {
  public:
   SleepingWaits() = default;
   SleepingWaits(const SleepingWaits&) = delete;
   SleepingWaits& operator=(const SleepingWaits&) = delete;
   ~SleepingWaits();
-  /// The GPU is the calling thread's current one.
+  /// The GPU must be the current device of the calling thread.
   void await(cudaEvent_t event);
 
  private:
-  /// A stream that follows what is awaited, and its end.
+  /// A stream that waits for the given event, and the event that the thread sleeps on.
   struct Place {
     cudaStream_t stream = nullptr;
     cudaEvent_t end = nullptr;

@@ -1,13 +1,13 @@
-// A stable sort of 32-bit keys with the positions that they bring along.
+// A stable sort of 32-bit keys with their positions.
 #pragma once
 
 #include "cuda_context.h"
 
 namespace ds::cuda {
 
-/// At most `most` keys and positions (fewer than 2^31) in scratch, and room to sort them. `keys`
-/// and `positions` are the current ones: fill them, call sort(), read them, fill them anew; a sort
-/// by several words begins with the lowest.
+/// Up to `most` keys and positions (fewer than 2^31) in scratch, and memory to sort them. `keys`
+/// and `positions` point to the current arrays: fill them, call sort(), read them, fill them again.
+/// A sort by several words starts with the lowest word.
 struct SortedPairs {
   uint32_t *keys, *positions;
 

@@ -1,5 +1,5 @@
-// How kernels walk over strided operands: the host merges dims, splits what exceeds 32-bit indices
-// and picks vectors where they fit; the device turns an item's number into element offsets.
+// Iteration of kernels over strided operands. The host merges dims, splits walks that exceed 32-bit
+// indices and selects vector loads. The device turns an item's number into element offsets.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct FastDivisor {
 template <int kOperands>
 struct Steps {
   uint32_t count;    // items, each of `width` neighbouring elements
-  uint32_t uniform;  // bit o: operand o's elements of one item are one and the same element
+  uint32_t uniform;  // bit o: all elements of an item of operand o are the same element
   int32_t ndim;
   FastDivisor shape[kMaxDims];
   int32_t strides[kOperands][kMaxDims];
@@ -49,7 +49,7 @@ struct Steps {
   }
 };
 
-/// The host's form: dims innermost first, of any size. operand 0 leads: its shape is walked.
+/// The host's form: dims innermost first, of any size. Operand 0 leads: the walk follows its shape.
 template <int kOperands>
 struct Walk {
   int ndim = 0;
@@ -122,7 +122,7 @@ Walk<kOperands> plan_walk(const View* const (&views)[kOperands]) {
   return w;
 }
 
-/// Whether every index and offset stays below 2^31.
+/// Returns whether every index and offset stays below 2^31.
 template <int kOperands>
 bool fits_32_bits(const Walk<kOperands>& w) {
   constexpr int64_t limit = (int64_t{1} << 31) - 1;
@@ -175,8 +175,8 @@ Steps<kOperands> steps_of(const Walk<kOperands>& w, int width) {
   return s;
 }
 
-/// Whether items of `width` elements can be loaded as vectors: innermost stride 1 (or 0, for a
-/// broadcast operand), everything else a multiple of the width, and aligned data.
+/// Returns whether items of `width` elements can be loaded as vectors. Needs innermost stride 1 (or
+/// 0 for a broadcast operand), other strides in multiples of the width, and aligned data.
 template <int kOperands>
 bool vectorizable(const Walk<kOperands>& w, int width) {
   if (w.ndim == 0) return false;

@@ -1,5 +1,4 @@
-// N neighbouring elements as one value: wide loads and stores, and the element conversions around
-// them.
+// N neighbouring elements as one value: wide loads and stores, and element conversions.
 #pragma once
 
 #include <type_traits>
@@ -61,7 +60,7 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& x) {
     reinterpret_cast<W*>(p)[i] = reinterpret_cast<const W*>(&x)[i];
 }
 
-/// The same with a hint that the line will not be read again soon (evict first).
+/// The same with a hint that the line is not read again soon (evict first).
 template <int N, class T>
 __device__ __forceinline__ Vector<T, N> load_streaming(const T* p) {
   using W = word_of<T, N>;
@@ -80,7 +79,7 @@ __device__ __forceinline__ void store_streaming(T* p, const Vector<T, N>& x) {
     __stcs(reinterpret_cast<W*>(p) + i, reinterpret_cast<const W*>(&x)[i]);
 }
 
-/// True where vectors of N elements may be loaded at p + k N for every k.
+/// Returns whether vectors of N elements may be loaded at p + k N for every k.
 template <int N, class T>
 bool aligned_for(const T* p) {
   return reinterpret_cast<uintptr_t>(p) % (N * sizeof(T) < 16 ? N * sizeof(T) : 16) == 0;
@@ -99,8 +98,8 @@ __device__ __forceinline__ compute_t<T> widen(T x) {
   else return to_float(x);
 }
 
-/// Converts a compute value to an element: round to nearest even; float to integer truncates, where
-/// NaN gives 0 and what exceeds 64 bits saturates; bool is != 0.
+/// Converts a compute value to an element: round to nearest even; bool is != 0. Float to integer
+/// truncates; NaN gives 0 and values beyond 64 bits saturate.
 template <class T, class From>
 __device__ __forceinline__ T narrow(From x) {
   if constexpr (std::is_same_v<T, bool>) return x != From(0);

@@ -15,7 +15,7 @@ namespace {
 
 namespace tcp = ::gloo::transport::tcp;
 
-/// No wait of Gloo may end by its own clock: the watchdog decides, and interrupts.
+/// Gloo's waits must not time out: the watchdog decides, and interrupts.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
 [[noreturn]] void fail(const std::string& got) {
@@ -23,7 +23,7 @@ constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
               "Check that the ranks reach each other, and the output of the other ranks.");
 }
 
-/// Gloo's message without the place in its sources.
+/// Returns Gloo's message without its source location.
 std::string reason_in(const std::exception& error) {
   const std::string what = error.what();
   const size_t place = what.rfind("] ");
@@ -39,11 +39,12 @@ std::shared_ptr<tcp::Device> shared_device() {
   std::shared_ptr<tcp::Device> device = known.lock();
   if (!device) {
     tcp::attr where;
-    where.hostname = "127.0.0.1";  // what pairs listen on before they get their connections
+    where.hostname =
+        "127.0.0.1";  // address of the listening sockets that exist before the connections
     try {
       device = std::dynamic_pointer_cast<tcp::Device>(tcp::CreateDevice(where));
     } catch (const std::system_error& error) {
-      // Gloo throws none of its own: the system has refused the thread.
+      // Gloo throws no system_error of its own: the system refused the thread.
       throw Error("DS_LIMIT", "newGroup", "a thread that moves data between ranks",
                   text("none: ", error.what()),
                   "Raise the limit of processes and threads (ulimit -u), or of memory.");
@@ -90,10 +91,10 @@ class GlooTransport final : public Transport {
       std::lock_guard lock(mutex_);
       buffers_.clear();
     }
-    // A transfer that was cut short may have left the loop in the midst of the caller's memory.
+    // An aborted transfer may leave the loop thread inside the caller's memory.
     if (interrupted_.load() || !failure.empty()) context_->await_loop();
     if (interrupted_.load()) {
-      context_->close();  // else Gloo's loop waits for messages that nobody takes
+      context_->close();  // otherwise Gloo's loop waits for messages that no thread receives
       fail("an interrupted collective");
     }
     if (!failure.empty()) fail(failure);
@@ -109,8 +110,8 @@ class GlooTransport final : public Transport {
   }
 
  private:
-  /// Returns why it failed; nothing where it succeeded or was interrupted. Receives are posted
-  /// first, so that data has a place to go when it comes.
+  /// Returns the reason of a failure, or an empty text if it succeeded or was interrupted. Receives
+  /// are posted first, so arriving data has a destination.
   std::string try_exchange(const std::vector<Transfer>& transfers) {
     size_t at = 0;
     try {
@@ -145,7 +146,7 @@ class GlooTransport final : public Transport {
   }
 
   const std::shared_ptr<Context> context_;
-  std::mutex mutex_;  // of buffers_, which interrupt() touches from another thread
+  std::mutex mutex_;  // guards buffers_, which interrupt() uses from another thread
   std::vector<std::unique_ptr<::gloo::transport::UnboundBuffer>> buffers_;
   std::atomic<bool> interrupted_{false};
 };

@@ -1,5 +1,5 @@
-// Gloo's TCP pair over a connection that the core has made, with an event handler that waits for
-// the pair's lock instead of spinning.
+// Gloo's TCP pair over a connection of the core. Its event handler waits for the pair's lock
+// instead of spinning.
 #pragma once
 
 #include <gloo/transport/tcp/context.h>
@@ -10,14 +10,14 @@
 
 namespace ds::comm {
 
-/// Gloo makes a pair listen for its peer and takes whoever connects first. This one listens on
-/// loopback for the length of its constructor only; then a connection whose other end has proven
-/// itself takes the listening socket's place.
+/// Gloo makes a pair listen for its peer and accepts the first connection. This pair listens on
+/// loopback only during its constructor. Then an authenticated connection replaces the listening
+/// socket.
 ///
-/// Gloo's loop thread polls level-triggered events and skips a pair whose lock is taken, so it
-/// spins while another thread sends, and where cores are scarce it keeps that very thread from
-/// running. Here it sleeps meanwhile. And what Gloo raises on its loop thread, where nobody
-/// catches, breaks the pair instead of ending the process.
+/// Gloo's loop thread polls level-triggered events and skips a pair whose lock is taken. So it
+/// spins while another thread sends; with few cores it keeps that thread from running. This pair
+/// sleeps instead. An exception of Gloo on its loop thread has no handler and would end the
+/// process; here it breaks the pair.
 class PatientPair final : public ::gloo::transport::tcp::Pair {
  public:
   /// Copies `connection`, a connected socket.
@@ -27,8 +27,8 @@ class PatientPair final : public ::gloo::transport::tcp::Pair {
 
   void handleEvents(int events) override;
 
-  /// Returns when the loop thread is not inside this pair: all that it has read and written for
-  /// buffers that are gone was before.
+  /// Returns when the loop thread is outside this pair: it has finished all reads and writes of
+  /// released buffers.
   void await_loop();
 
  private:
