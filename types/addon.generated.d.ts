@@ -7,29 +7,29 @@ import type { DeviceInfo, GpuProbe, MemoryStats, SwapFileInfo } from './addon.js
  */
 export interface Addon {
   /**
-   * The number that lib/runtime/interface.generated.ts has, too, where it was made from the same
-   * headers.
+   * Returns the interface number. lib/runtime/interface.generated.ts has the same number if it was
+   * generated from the same headers.
    */
   opInterface(): number;
   /**
-   * Gives the addon the block that op arguments are written into. The array must stay alive.
+   * Sets the block into which op arguments are written. The array must stay alive.
    */
   setArguments(block: Float64Array): void;
   /**
-   * Runs an op with the arguments that JavaScript wrote into the block, whose last two words are the
-   * stream and the op's number: as arguments of the call they would be a tenth of it. Every view is
-   * checked: a live buffer, on the stream's device, with all elements inside it.
+   * Runs an op with the arguments that JavaScript wrote into the block. Its last two words are the
+   * stream and the op's number: as arguments of the call they would take a tenth of its time. Every
+   * view is checked: a live buffer on the stream's device that contains all elements.
    */
   run(): void;
   /**
-   * Enqueues the op's CPU body on `stream`: it runs on host threads when the stream reaches it, over
-   * pinned (or CPU) memory. Releasing pinned memory waits for the device, so it stays alive until
-   * then. A failure is kept and reported by the next call.
+   * Enqueues the op's CPU body on `stream`. It runs on host threads when the stream reaches it, over
+   * pinned (or CPU) memory. Releasing pinned memory waits for the device, so the memory stays alive
+   * until then. The next call reports a failure.
    */
   runOnHost(op: number, stream: number): void;
   /**
-   * Decodes once, then runs the op `count` times in a loop and returns microseconds per run as the
-   * host sees it: what an op costs below the boundary, for `bench host`.
+   * Decodes once, then runs the op `count` times in a loop. Returns host microseconds per run: the
+   * cost of an op below the boundary, for `bench host`.
    */
   timeOp(op: number, stream: number, count: number): number;
   /**
@@ -38,7 +38,7 @@ export interface Addon {
   open(number: number): number;
   probe(): GpuProbe;
   /**
-   * Where the loader finds a shared library; empty when it does not.
+   * Returns the path of a shared library from the loader; empty if the loader does not find it.
    */
   libraryPath(name: string): string;
   deviceInfo(number: number): DeviceInfo;
@@ -51,14 +51,16 @@ export interface Addon {
   setThreads(count: number): void;
   getThreads(): number;
   /**
-   * Device memory for what an op will write. The last two words of the block are the stream and the
-   * bytes; the handle replaces the stream. Numbers as arguments and result would be a third of it.
+   * Allocates device memory for the output of an op. The last two words of the block are the stream
+   * and the bytes; the handle replaces the stream. Passing numbers as arguments and result would
+   * take a third of the call's time.
    */
   allocate(): void;
   allocatePinned(number: number, bytes: number): number;
   release(handle: number): void;
   /**
-   * The same memory in another thread's environment: the number of an offer, to be taken once.
+   * Offers the same memory to another thread's environment. Returns the number of an offer, which
+   * can be taken once.
    */
   offerBuffer(handle: number): number;
   takeBuffer(offer: number): number;
@@ -70,7 +72,7 @@ export interface Addon {
    */
   read(handle: number, offset: number, target: ArrayBufferView, stream: number): void;
   /**
-   * Blocks until `source` may be changed again.
+   * Blocks until the caller may change `source` again.
    */
   write(handle: number, offset: number, source: ArrayBufferView, stream: number): void;
   /**
@@ -91,16 +93,16 @@ export interface Addon {
   leaveGraphMemory(number: number): void;
   beginCapture(number: number): void;
   /**
-   * A graph's handle; 0 where `keep` is false.
+   * Returns a graph's handle; 0 if `keep` is false.
    */
   endCapture(number: number, keep: boolean): number;
   launchGraph(graph: number, stream: number): void;
   /**
-   * Waits for the device: a graph that still runs must not go.
+   * Waits for the device: a running graph must not be destroyed.
    */
   releaseGraph(graph: number): void;
   /**
-   * Notes the first arrival of signal `number` from now on; a later one has its default effect.
+   * Records the first arrival of signal `number` from now on; a later one has its default effect.
    */
   watchSignal(number: number): void;
   unwatchSignal(number: number): void;
@@ -109,11 +111,11 @@ export interface Addon {
    */
   notedSignal(): number;
   /**
-   * Lines of what disks and the CPU's collectives do are kept from now on, or no longer.
+   * Starts or stops the log of disk transfers and CPU collectives.
    */
   keepWork(on: boolean): void;
   /**
-   * Lines of "kind began ended bytes name", which are then forgotten; nanoseconds of hrtime.
+   * Returns lines of "kind began ended bytes name" and clears the log; nanoseconds of hrtime.
    */
   takeWork(): string;
   /**
@@ -151,9 +153,9 @@ export interface Addon {
   fileEngineName(): string;
   setFileEngine(name: string): void;
   /**
-   * Makes a nameless file of `bytes` in `folder`, which errors call `label` and whose space is for
-   * `purpose`. `tuning` is float64: bytes of a block, requests under way, threads for checksums;
-   * then triples (handle, offset, bytes) of the memory that transfers use. Throws DS_IO.
+   * Creates a nameless file of `bytes` in `folder`. Errors call it `label` and name `purpose` as the
+   * use of its space. `tuning` is float64: bytes of a block, requests in flight, threads for
+   * checksums; then triples (handle, offset, bytes) of the memory that transfers use. Throws DS_IO.
    */
   openSwapFile(folder: string, label: string, purpose: string, bytes: number, tuning: Float64Array): number;
   /**
@@ -162,45 +164,45 @@ export interface Addon {
    */
   startSwap(file: number, writes: boolean, offset: number, buffer: number, bufferOffset: number, bytes: number, stream: number): void;
   /**
-   * Later work of `stream` finds no transfer of this memory under way. A failure (DS_IO) is thrown
-   * here where streams run at once, else by the next call that looks; then every later one fails,
-   * too.
+   * Later work of `stream` runs after all transfers of this memory. If streams run at once, this
+   * call throws a failure (DS_IO). Otherwise the next call that checks throws it, and all later
+   * calls fail too.
    */
   waitSwap(file: number, buffer: number, bufferOffset: number, bytes: number, stream: number): void;
   /**
-   * How it is served, and what has moved so far.
+   * Returns the file system's mode and the bytes moved so far.
    */
   swapFileInfo(file: number): SwapFileInfo;
   releaseSwapFile(file: number): void;
   /**
-   * Serves a job's key-value store on exactly `host`; port 0 takes a free one. Throws DS_COMM.
+   * Serves a job's key-value store on exactly `host`; port 0 selects a free one. Throws DS_COMM.
    */
   startStore(host: string, port: number, secret: string): number;
   storePort(store: number): number;
   stopStore(store: number): void;
   /**
-   * Resolves with a job once the store has let this rank in. `place` is [rank, size] as int32,
+   * Resolves with a job once the store has accepted this rank. `place` is [rank, size] as int32,
    * `timeout` in milliseconds. Rejects with DS_COMM.
    */
   joinJob(host: string, port: number, secret: string, place: Int32Array, timeout: number): Promise<number>;
   /**
-   * The same job in another environment, which asks its store and does not close it: offer it here,
-   * take it there. leave_job waits, within the job's timeout, until that environment has ended or
-   * the offer was withdrawn.
+   * The same job in another environment, which may use its store but does not close it: offer it
+   * here, take it there. leave_job waits, within the job's timeout, until that environment has ended
+   * or the offer was withdrawn.
    */
   offerJob(job: number): number;
   takeJob(offer: number): number;
   withdrawJob(offer: number): void;
   /**
-   * Throws what made the job fail, once it has.
+   * Throws the job's failure, if there is one.
    */
   checkJob(job: number): void;
   /**
-   * Blocks until this rank's collectives have ended, then resolves when every rank has come so far.
+   * Blocks until this rank's collectives have ended, then resolves when every rank has called it.
    */
   leaveJob(job: number): Promise<void>;
   /**
-   * Closes the job and its groups, and forgets its failure.
+   * Closes the job and its groups, and clears its failure.
    */
   closeJob(job: number): void;
   /**
@@ -217,27 +219,27 @@ export interface Addon {
   storeKeys(job: number, prefix: string): Promise<string>;
   storeWaiters(job: number, key: string): Promise<number>;
   /**
-   * Resolves with a group once every member has asked for it. `ranks` are int32 ranks of the job,
-   * this one at place `rank`. Rejects with DS_COMM or DS_LIBRARY.
+   * Resolves with a group once every member has called this. `ranks` are int32 ranks of the job;
+   * `ranks[rank]` is this rank. Rejects with DS_COMM or DS_LIBRARY.
    */
   openGroup(job: number, deviceStream: number, name: string, ranks: Int32Array, rank: number): Promise<number>;
   /**
    * Starts the collective that the argument block describes: [kind, op, dtype, count, peer, input
-   * handle, input offset, output handle, output offset], offsets in elements, handle 0 for none.
-   * Ranks whose `purpose` differs fail as for another op; `label` is for messages alone. Returns a
-   * ticket.
+   * handle, input offset, output handle, output offset]; offsets are in elements, handle 0 means no
+   * memory. Ranks with different `purpose` fail as for different ops; only messages use `label`.
+   * Returns a ticket.
    */
   startCollective(group: number, stream: number, purpose: string, label: string): number;
   /**
-   * In place of the group's next collective this rank has met with `error`, which the others get
-   * unless they met with one there too. Blocks until the store knows.
+   * Issues an error record in place of the group's next collective. The other ranks receive `error`,
+   * unless they issue an error record too. Blocks until the store has the record.
    */
   giveUpCollective(group: number, error: string): void;
   waitCollective(group: number, ticket: number, stream: number): void;
   synchronizeCollective(group: number, ticket: number): void;
   collectiveDone(group: number, ticket: number): boolean;
   /**
-   * Hexadecimal; exported so that it can be checked against published values.
+   * Hexadecimal; exported for a test against published values.
    */
   hmacSha256(key: ArrayBufferView, data: ArrayBufferView): string;
 }

@@ -35,7 +35,7 @@ struct GraphRef {
   std::unique_ptr<Graph> graph;
 };
 
-/// The first failure of a host call or of the job; reported by the next call that looks.
+/// The first failure of a host call or of the job. The next call that checks reports it.
 class AsyncFailure {
  public:
   void set(const Error& error) {
@@ -43,8 +43,8 @@ class AsyncFailure {
     if (!error_) error_ = std::make_unique<Error>(error);
     raised_.store(true, std::memory_order_release);
   }
-  /// A failed host call is reported once: what comes after it may well succeed. The job's failure
-  /// stays until the job is closed.
+  /// Throws a failed host call once, because later work may succeed. The job's failure stays until
+  /// the job is closed.
   void rethrow() {
     if (!raised_.load(std::memory_order_acquire)) return;
     std::lock_guard lock(mutex_);
@@ -53,12 +53,13 @@ class AsyncFailure {
     if (error.code != "DS_COMM") clear();
     throw error;
   }
-  /// What to report for `error`: a device that breaks after a failure is the echo of it.
+  /// Returns the error to report for `error`: a device error after a failure is the consequence of
+  /// that failure.
   Error cause_of(const Error& error) {
     std::lock_guard lock(mutex_);
     return error_ && error.code == "DS_CUDA" ? *error_ : error;
   }
-  /// Forgets a failure of this kind: what failed has been taken down.
+  /// Clears a failure of this kind, because the failed object is closed.
   void forget(ErrorCode code) {
     std::lock_guard lock(mutex_);
     if (error_ && error_->code == code) clear();
@@ -75,7 +76,7 @@ class AsyncFailure {
   std::atomic<bool> raised_{false};
 };
 
-/// Owned by the environment (instance data); used on its thread only, AsyncFailure aside.
+/// Owned by the environment (instance data). Only its thread uses it, except AsyncFailure.
 struct Addon {
   napi_env env = nullptr;
   HandleTable<Buffer> buffers{
@@ -89,7 +90,7 @@ struct Addon {
   std::shared_ptr<AsyncFailure> failure = std::make_shared<AsyncFailure>();
   std::shared_ptr<TaskQueue> tasks;              // null until the first asynchronous call
   std::shared_ptr<Communication> communication;  // null until a store or job is made
-  double* arguments = nullptr;  // the block that JavaScript writes an op's arguments into
+  double* arguments = nullptr;  // the block into which JavaScript writes an op's arguments
   napi_ref block = nullptr;     // keeps that block
   size_t argument_count = 0;
 };

@@ -1,4 +1,5 @@
-// JavaScript values to C++ and back, deduced from the C++ signature of each exported function.
+// Conversion of JavaScript values to C++ and back, deduced from the C++ signature of each exported
+// function.
 #pragma once
 
 #include <node_api.h>
@@ -22,12 +23,12 @@ struct Bytes {
 struct Doubles : Bytes {};
 struct Integers : Bytes {};
 
-/// A Float64Array as JavaScript has it, for a function that keeps it.
+/// A Float64Array as a JavaScript value, for a function that keeps a reference.
 struct DoublesObject {
   napi_value value;
 };
 
-/// What a function returns of a T that comes later: see start_task.
+/// The return type of functions that resolve later with a T: see start_task.
 template <class T>
 struct Promise {
   napi_value value;
@@ -43,8 +44,8 @@ DS_COLD inline void refuse_fraction(const char* op, double word) {
   throw Error("DS_ARGUMENT", op, "a whole number", text(word));
 }
 
-/// A word of the argument block as an integer. Throws DS_ARGUMENT for a fraction, NaN and what no
-/// int64 holds.
+/// Returns a word of the argument block as an integer. Throws DS_ARGUMENT for a fraction, NaN, and
+/// values outside int64.
 inline int64_t integer_of(const char* op, double word) {
   if (word > -0x1p63 && word < 0x1p63) {
     const auto whole = static_cast<int64_t>(word);  // Not by trunc(), which is a call.
@@ -58,8 +59,8 @@ DS_COLD inline void refuse_bytes(const char* op, double bytes) {
               "Sizes are whole numbers, not negative, and dtypes those of the documentation.");
 }
 
-/// A number of bytes. Throws DS_ARGUMENT unless it is whole and from 0 to 2^53, where every whole
-/// number is a double; NaN comes of a dtype or a shape that is none.
+/// Returns a number of bytes. Throws DS_ARGUMENT unless it is whole and from 0 to 2^53, the range
+/// where doubles are exact. NaN comes from an invalid dtype or shape.
 inline size_t bytes_of(const char* op, double bytes) {
   if (bytes >= 0 && bytes <= 0x1p53) {
     const auto whole = static_cast<size_t>(bytes);
@@ -68,7 +69,7 @@ inline size_t bytes_of(const char* op, double bytes) {
   refuse_bytes(op, bytes);
 }
 
-/// The index that a device's number is. Throws DS_ARGUMENT for what cannot be one.
+/// Returns a device number as an index. Throws DS_ARGUMENT if it is not a valid index.
 inline size_t index_of(const char* op, double number) {
   if (number >= 0 && number <= 0x1p31 && number == std::trunc(number)) {
     return static_cast<size_t>(number);
@@ -142,8 +143,8 @@ T from_js(napi_env env, napi_value value) {
   }
 }
 
-// An environment that is ending (a terminated worker) refuses any of these calls. What they were to
-// make is not wanted any more then: nothing throws here, or the exception would leave a C callback.
+// An environment that is ending (a terminated worker) rejects these calls, and their result is no
+// longer needed. Nothing throws here: an exception would leave a C callback.
 
 inline napi_value to_js(napi_env env, double x) {
   napi_value out = nullptr;
@@ -170,15 +171,15 @@ napi_value to_js(napi_env, const Object<T>& x) {
   return x.value;
 }
 
-/// Sets a property; without effect where the environment refuses.
+/// Sets a property; without effect if the environment rejects the call.
 template <class T>
 void set(napi_env env, napi_value object, const char* name, const T& value) {
   const napi_value converted = to_js(env, value);
   if (object && converted) napi_set_named_property(env, object, name, converted);
 }
 
-/// A JavaScript Error with code, op, expected, got and hint; needs an open handle scope. Null where
-/// the environment refuses.
+/// Creates a JavaScript Error with code, op, expected, got and hint; needs an open handle scope.
+/// Returns null if the environment rejects the call.
 inline napi_value error_value(napi_env env, const Error& error) noexcept {
   napi_value value = nullptr;
   const napi_value message = to_js(env, std::string(error.what()));
@@ -191,7 +192,7 @@ inline napi_value error_value(napi_env env, const Error& error) noexcept {
   return value;
 }
 
-/// What `op` has met that is no Error: the end of the host's memory, or a defect.
+/// Converts an exception of `op` that is not an Error: out of host memory, or a defect.
 inline Error unforeseen(const char* op, const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error)) {
     return Error("DS_OUT_OF_MEMORY", op, "host memory for its work", "none",
@@ -200,7 +201,7 @@ inline Error unforeseen(const char* op, const std::exception& error) {
   return Error("DS_INTERNAL", op, "no failure", error.what());
 }
 
-/// Throws `error` into JavaScript, unless the environment has something else to end with.
+/// Throws `error` into JavaScript, unless an exception is already pending.
 inline void throw_js(napi_env env, const Error& error) noexcept {
   napi_handle_scope scope = nullptr;
   if (napi_open_handle_scope(env, &scope) != napi_ok) return;
@@ -211,8 +212,8 @@ inline void throw_js(napi_env env, const Error& error) noexcept {
 template <auto F>
 struct Trampoline;
 
-/// Exported functions are `R f(Addon&, Args...)`, of which scripts/gen-addon.mjs makes their types
-/// in TypeScript. Exceptions stop here.
+/// Exported functions have the form `R f(Addon&, Args...)`. scripts/gen-addon.mjs generates their
+/// TypeScript types. Exceptions do not pass this function.
 template <class R, class... Args, R (*F)(Addon&, Args...)>
 struct Trampoline<F> {
   static napi_value call(napi_env env, napi_callback_info info) {

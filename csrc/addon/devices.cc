@@ -1,4 +1,4 @@
-// Finding and opening devices: the CPU is built in, GPUs come from libds_cuda.so beside the addon.
+// Finds and opens devices. The CPU is built in; GPUs come from libds_cuda.so in the addon's folder.
 #include "devices.h"
 
 #include <map>
@@ -13,7 +13,7 @@
 namespace ds::addon {
 namespace {
 
-/// The GPU back end's library and its entry points; never closed, because its devices live on.
+/// The GPU back end's library and its entry points. Never closed, because its devices stay open.
 struct GpuLibrary {
   DynamicLibrary library;
   decltype(&ds_cuda_probe) probe;
@@ -41,7 +41,7 @@ GpuLibrary open_library() {
   return {std::move(library), probe, open, open_nccl};
 }
 
-/// Throws DS_LIBRARY, every time it is called, when the library cannot serve.
+/// Throws DS_LIBRARY, on every call, if the library is unusable.
 GpuLibrary& gpu_library() {
   static GpuLibrary* opened = new GpuLibrary(open_library());
   return *opened;

@@ -1,4 +1,4 @@
-// Finding and opening devices: number 0 is the CPU, 1 + i is GPU i.
+// Finds and opens devices: number 0 is the CPU, 1 + i is GPU i.
 #pragma once
 
 #include <string>
@@ -9,21 +9,21 @@
 
 namespace ds::addon {
 
-/// What is known about the GPU back end without using it.
+/// Facts about the GPU back end that need no context.
 struct GpuProbe {
-  bool library_found = false;  // libds_cuda.so lies beside the addon and could be opened
+  bool library_found = false;  // libds_cuda.so is in the addon's folder and could be opened
   int device_count = 0, driver_version = 0, runtime_version = 0;  // versions as 13000 for 13.0
-  std::string message;  // empty when GPUs can be used, else one sentence with versions and the cure
+  std::string message;  // empty if GPUs can be used, else one sentence with versions and the fix
 };
 
 const GpuProbe& probe_gpus();
 
-/// Opens device `number` once per process. Throws DS_DEVICE with the probe's sentence when there is
-/// none.
+/// Opens device `number` once per process. Throws DS_DEVICE with the probe's message if it does not
+/// exist.
 Device& open_device(double number);
 
-/// The engine of a new group of `device`: NCCL for a GPU, Gloo for the CPU. Blocks until every
-/// member is there. Throws DS_COMM; DS_LIBRARY where the library is missing.
+/// Opens the engine of a new group on `device`: NCCL for a GPU, Gloo for the CPU. Blocks until
+/// every member has joined. Throws DS_COMM, or DS_LIBRARY if the library is missing.
 std::shared_ptr<comm::Engine> open_engine(const comm::Rendezvous& rendezvous, Device& device);
 
 }  // namespace ds::addon

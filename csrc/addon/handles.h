@@ -1,4 +1,4 @@
-// Handles: small integers with a generation, so that a stale one is an error and never another
+// Handles: small integers with a generation, so that a stale handle is an error and never another
 // object.
 #pragma once
 
@@ -9,18 +9,18 @@
 
 #include "../core/error.h"
 
-/// Of what throws on the way of every op: it stands apart from what checks, which is then small
+/// For the error paths of every op. They are separate functions, so that the checks are small
 /// enough to be inlined.
 #define DS_COLD [[noreturn, gnu::cold, gnu::noinline]]
 
 namespace ds::addon {
 
-/// A handle is generation * 2^24 + slot, exact in a JavaScript number. Slot 0 is never given out,
-/// so 0 means "none". Owned by one environment and used on its thread only.
+/// A handle is generation * 2^24 + slot, exact in a JavaScript number. Slot 0 is never used, so 0
+/// means "no object". Owned by one environment and used on its thread only.
 template <class T>
 class HandleTable {
  public:
-  /// `hint` says how to avoid the use of a handle after its release.
+  /// `hint` is the fix for a use of a handle after its release.
   HandleTable(const char* noun, const char* hint) : noun_(noun), hint_(hint), slots_(1) {}
 
   double add(std::shared_ptr<T> object) {
@@ -50,7 +50,8 @@ class HandleTable {
     Slot& slot = slots_[index];
     slot.generation = (slot.generation + 1) & kGenerationMask;
     free_.push_back(index);
-    return std::move(slot.object);  // Not copied, which would count holders by locked instructions.
+    return std::move(
+        slot.object);  // Moved, not copied: a copy would count references with locked instructions.
   }
 
   size_t live() const { return slots_.size() - 1 - free_.size(); }
@@ -65,7 +66,7 @@ class HandleTable {
 
   const Slot* find(double handle) const {
     if (!(handle >= 1 && handle < 0x1p52)) return nullptr;
-    // By int64, which takes one instruction where uint64 takes two ways.
+    // Through int64, because a conversion to uint64 takes a branch.
     const auto whole = static_cast<uint64_t>(static_cast<int64_t>(handle));
     const uint64_t index = whole % kSlots;
     if (index >= slots_.size()) return nullptr;

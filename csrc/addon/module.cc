@@ -1,4 +1,5 @@
-// The native module: one row per function; argument conversion follows from each C++ signature.
+// The native module: one row per function. The C++ signature determines the conversion of
+// arguments.
 #include <node_api.h>
 
 #include <algorithm>
@@ -24,7 +25,7 @@ namespace {
 
 // --- the argument block and ops ---------------------------------------------------------------
 
-/// Gives the addon the block that op arguments are written into. The array must stay alive.
+/// Sets the block into which op arguments are written. The array must stay alive.
 void set_arguments(Addon& addon, DoublesObject block) {
   const Doubles words = from_js<Doubles>(addon.env, block.value);
   napi_ref kept = nullptr;
@@ -35,8 +36,8 @@ void set_arguments(Addon& addon, DoublesObject block) {
   addon.argument_count = words.size / sizeof(double);
 }
 
-/// The number that lib/runtime/interface.generated.ts has, too, where it was made from the same
-/// headers.
+/// Returns the interface number. lib/runtime/interface.generated.ts has the same number if it was
+/// generated from the same headers.
 double op_interface(Addon&) { return DS_INTERFACE_HASH; }
 
 // --- devices and memory -----------------------------------------------------------------------
@@ -78,7 +79,7 @@ Object<GpuProbe> probe(Addon& addon) {
   return {out};
 }
 
-/// Where the loader finds a shared library; empty when it does not.
+/// Returns the path of a shared library from the loader; empty if the loader does not find it.
 std::string library_path(Addon&, std::string name) {
   try {
     return DynamicLibrary::open({name, {name}, ""}).path();
@@ -129,8 +130,9 @@ void set_threads(Addon&, int32_t count) {
 }
 double get_threads(Addon&) { return thread_pool().threads(); }
 
-/// Device memory for what an op will write. The last two words of the block are the stream and the
-/// bytes; the handle replaces the stream. Numbers as arguments and result would be a third of it.
+/// Allocates device memory for the output of an op. The last two words of the block are the stream
+/// and the bytes; the handle replaces the stream. Passing numbers as arguments and result would
+/// take a third of the call's time.
 void allocate(Addon& addon) {
   if (addon.argument_count < 2) throw Error("DS_INTERNAL", "allocate", "a block", "none");
   double* const words = addon.arguments + addon.argument_count - 2;
@@ -143,7 +145,8 @@ double allocate_pinned(Addon& addon, double number, double bytes) {
   return addon.buffers.add(std::make_shared<Buffer>(device_of(addon, number), size));
 }
 void release(Addon& addon, double handle) { addon.buffers.take(handle); }
-/// The same memory in another thread's environment: the number of an offer, to be taken once.
+/// Offers the same memory to another thread's environment. Returns the number of an offer, which
+/// can be taken once.
 double offer_buffer(Addon& addon, double handle) {
   return offers<Buffer>().add(addon.buffers.get(handle));
 }
@@ -188,7 +191,7 @@ void read(Addon& addon, double handle, double offset, Bytes target, double strea
   addon.failure->rethrow();
 }
 
-/// Blocks until `source` may be changed again.
+/// Blocks until the caller may change `source` again.
 void write(Addon& addon, double handle, double offset, Bytes source, double stream) {
   const Buffer& buffer = *addon.buffers.get(handle);
   char* target = range(buffer, offset, static_cast<double>(source.size), "write");
@@ -258,7 +261,7 @@ void leave_graph_memory(Addon& addon, double number) {
   device_of(addon, number).leave_graph_memory();
 }
 void begin_capture(Addon& addon, double number) { device_of(addon, number).begin_capture(); }
-/// A graph's handle; 0 where `keep` is false.
+/// Returns a graph's handle; 0 if `keep` is false.
 double end_capture(Addon& addon, double number, bool keep) {
   Device& device = device_of(addon, number);
   std::unique_ptr<Graph> graph = device.end_capture(keep);
@@ -269,7 +272,7 @@ void launch_graph(Addon& addon, double graph, double stream) {
   GraphRef& ref = *addon.graphs.get(graph);
   ref.device.launch(*ref.graph, addon.streams.get(stream)->stream);
 }
-/// Waits for the device: a graph that still runs must not go.
+/// Waits for the device: a running graph must not be destroyed.
 void release_graph(Addon& addon, double graph) {
   const std::shared_ptr<GraphRef> taken = addon.graphs.take(graph);
   taken->device.synchronize_all();
@@ -277,17 +280,17 @@ void release_graph(Addon& addon, double graph) {
 
 // --- signals ----------------------------------------------------------------------------------
 
-/// Notes the first arrival of signal `number` from now on; a later one has its default effect.
+/// Records the first arrival of signal `number` from now on; a later one has its default effect.
 void watch_signal(Addon&, int32_t number) { StopSignals::watch(number); }
 void unwatch_signal(Addon&, int32_t number) { StopSignals::unwatch(number); }
 /// The first signal noted; 0 before one.
 double noted_signal(Addon&) { return StopSignals::noted(); }
 
-// --- times of work beside streams ---------------------------------------------------------------
+// --- times of work outside streams ---------------------------------------------------------------
 
-/// Lines of what disks and the CPU's collectives do are kept from now on, or no longer.
+/// Starts or stops the log of disk transfers and CPU collectives.
 void keep_work(Addon&, bool on) { WorkLog::keep(on); }
-/// Lines of "kind began ended bytes name", which are then forgotten; nanoseconds of hrtime.
+/// Returns lines of "kind began ended bytes name" and clears the log; nanoseconds of hrtime.
 std::string take_work(Addon&) { return WorkLog::take(); }
 
 // --- the table --------------------------------------------------------------------------------
@@ -386,14 +389,14 @@ constexpr Row kRows[] = {
     {"hmacSha256", Trampoline<hmac_sha256>::call},
 };
 
-/// Host calls may still run when the environment ends: wait for them before their memory goes.
+/// Host calls may still run when the environment ends: waits for them before their memory is freed.
 void close(Addon* addon) {
   for (double stream : addon->compute_streams) {
     if (stream == 0) continue;
     try {
       addon->streams.get(stream)->device.synchronize_all();
     } catch (const Error&) {
-      // The environment is going away; there is nobody left to tell.
+      // The environment is ending, so the error cannot be reported.
     }
   }
 }

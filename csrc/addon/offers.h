@@ -1,4 +1,4 @@
-// Handing an object from one JavaScript environment to another: offered by a number, taken once.
+// Passes an object from one JavaScript environment to another: offered by a number, taken once.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace ds::addon {
 
-/// Handles belong to one environment. A worker thread that is to share an object with its parent
-/// takes it by the number of an offer; both then own it, and it lives until both have let go. Any
+/// Handles belong to one environment. A worker thread takes an object of its parent by the number
+/// of an offer. Both environments then own the object; it lives until both have released it. Any
 /// thread.
 template <class T>
 class Offers {
@@ -22,7 +22,7 @@ class Offers {
     return static_cast<double>(last_);
   }
 
-  /// Throws DS_RELEASED for an offer that was taken before.
+  /// Throws DS_RELEASED if the offer was taken before.
   std::shared_ptr<T> take(double offer) {
     std::lock_guard lock(mutex_);
     const auto found =
@@ -35,7 +35,7 @@ class Offers {
     return object;
   }
 
-  /// Forgets an offer, where it has not been taken.
+  /// Removes an offer that was not taken.
   void withdraw(double offer) {
     std::lock_guard lock(mutex_);
     if (offer >= 1 && offer < 0x1p53) open_.erase(static_cast<uint64_t>(offer));
@@ -47,7 +47,7 @@ class Offers {
   uint64_t last_ = 0;
 };
 
-/// The process's, never destroyed: threads may end after main().
+/// One per process, never destroyed: threads may end after main().
 template <class T>
 Offers<T>& offers() {
   static auto* all = new Offers<T>();

@@ -1,4 +1,4 @@
-// Decodes an op's arguments from the shared block and runs it, with no JavaScript object touched.
+// Decodes an op's arguments from the shared block and runs it, without touching JavaScript objects.
 #include "op_call.h"
 
 #include <algorithm>
@@ -29,8 +29,8 @@ constexpr const char* const* kOperands = nullptr;
 DS_OPERAND_NAMES(DS_NAMES)
 #undef DS_NAMES
 
-/// Reads the block: a view is [handle, dtype, ndim, offset, shape..., strides...] and an absent one
-/// is [0]; numbers, booleans and enums are one word, and a struct is its fields.
+/// Reads the block. A view is [handle, dtype, ndim, offset, shape..., strides...], an absent view
+/// is [0]. Numbers, booleans and enums are one word, and a struct is its fields.
 class Reader {
  public:
   Reader(Addon& addon, const char* op, const char* const* operands, Device& device, bool on_host)
@@ -106,9 +106,8 @@ class Reader {
     return buffer.placement() == Placement::pinned || &buffer.device() == &cpu::cpu_device();
   }
 
-  /// Where the view begins; an empty one touches nothing, wherever it claims to be. -1 unless all
-  /// of it is inside the buffer and its size in bytes is a number of 64 bits, also where dims are
-  /// broadcast.
+  /// Returns the first byte of the view, or -1 if the view is not inside the buffer or its size in
+  /// bytes exceeds 64 bits (also for broadcast dims). An empty view is valid at any offset.
   static int64_t first_byte(const View& view, int64_t offset, size_t bytes) {
     const auto element = static_cast<int64_t>(size_of(view.dtype));
     int64_t end = 0, size = element, step = 0;
@@ -165,7 +164,7 @@ class Reader {
   const double *at_, *end_;  // the next word, and the end of the block
 };
 
-/// The op in the block, whose preconditions hold.
+/// Reads the op in the block and checks its preconditions.
 template <class Op>
 Op read_op(Addon& addon, Device& device, bool on_host) {
   Op args{};
@@ -226,7 +225,7 @@ DS_COLD void refuse_op(int32_t op) { throw Error("DS_INTERNAL", "run", "a known 
 void require_op(int32_t op) {
   if (op < 0 || op >= static_cast<int32_t>(OpId::count)) refuse_op(op);
 }
-/// A word of the block as an op's number; -1 for what no int32 holds, and NaN.
+/// Returns a word of the block as an op's number; -1 for NaN and values outside int32.
 int32_t number_of_op(double word) {
   return word >= 0 && word < 0x1p31 ? static_cast<int32_t>(word) : -1;
 }
@@ -246,7 +245,7 @@ void run_op(Addon& addon) {
 }
 void run_op_on_host(Addon& addon, int32_t op, double stream) {
   call(kLater, addon, op, stream);
-  addon.failure->rethrow();  // where streams run at once, this call's own
+  addon.failure->rethrow();  // if streams run at once, this call's own failure
 }
 
 double time_op(Addon& addon, int32_t op, double stream, int32_t count) {

@@ -1,5 +1,5 @@
-// Handles of stores, jobs and groups; blocking calls as tasks, collectives on the JavaScript
-// thread.
+// Handles of stores, jobs and groups. Blocking calls run as tasks, collectives start on the
+// JavaScript thread.
 #include "process_group.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace ds::addon {
 struct JobRef {
   std::shared_ptr<comm::Cancellation> cancellation = std::make_shared<comm::Cancellation>();
   std::shared_ptr<comm::Job> job;
-  /// How many other environments have been offered the job and have not let go of it.
+  /// Number of other environments that have an offer of the job and have not released it.
   std::shared_ptr<std::atomic<int>> guests = std::make_shared<std::atomic<int>>(0);
 };
 
@@ -31,7 +31,7 @@ struct GroupRef {
   std::atomic<std::shared_ptr<comm::ProcessGroup>> group;
 };
 
-/// What one environment has open. Destroyed in this order: groups, jobs, stores.
+/// Open objects of one environment. Destroyed in this order: groups, jobs, stores.
 struct Communication {
   HandleTable<comm::StoreServer> stores{"store", "Do not use it after it was stopped."};
   HandleTable<JobRef> jobs{"job", "Do not use process groups after destroy()."};
@@ -62,7 +62,7 @@ void close(Communication* open) {
 
 Communication& communication(Addon& addon) {
   if (!addon.communication) {
-    task_queue(addon);  // its hook must be older than ours, which runs before it
+    task_queue(addon);  // its hook must be registered before this one, which then runs first
     addon.communication = std::make_shared<Communication>();
     napi_add_env_cleanup_hook(
         addon.env, [](void* open) { close(static_cast<Communication*>(open)); },
@@ -84,20 +84,20 @@ comm::ProcessGroup& group_of(Addon& addon, double handle) {
   throw Error("DS_COMM", "process group", "one that was opened", "one that was not");
 }
 
-/// Throws DS_ARGUMENT for NaN and below 0; what is longer than a century is a century.
+/// Throws DS_ARGUMENT for NaN and negative values; limits the value to a century.
 comm::Milliseconds milliseconds_of(double timeout) {
   if (!(timeout >= 0)) throw Error("DS_ARGUMENT", "timeout", "milliseconds from 0", text(timeout));
   return comm::Milliseconds(static_cast<int64_t>(std::min(timeout, 3.2e12)));
 }
 
-/// A request to the store on a task thread; the job lives until it has been answered.
+/// Runs a request to the store on a task thread. The job lives until the answer.
 template <class Body>
 auto ask(Addon& addon, double handle, Body body) {
   return start_task(
       addon, [job = job_of(addon, handle), body = std::move(body)] { return body(job->store()); });
 }
 
-/// How often leave_job looks whether other environments are done with the job.
+/// Interval at which leave_job checks whether other environments have released the job.
 constexpr comm::Milliseconds kGuestLook{5};
 
 // --- the argument block -----------------------------------------------------------------------
@@ -155,8 +155,8 @@ Sizes sizes_of(comm::Kind kind, int64_t n) {
   }
 }
 
-/// The elements per rank and row: whole, and so few that the bytes of all ranks are an exact
-/// double.
+/// Returns the elements per rank and row: whole, and small enough that the bytes of all ranks are
+/// an exact double.
 int64_t count_of(const comm::Collective& call, double count, int ranks) {
   const double all =
       count * ranks * static_cast<double>(call.rows) * static_cast<double>(size_of(call.dtype));
@@ -164,7 +164,8 @@ int64_t count_of(const comm::Collective& call, double count, int ranks) {
   throw Error("DS_ARGUMENT", comm::name_of(call.kind), "a whole number of elements", text(count));
 }
 
-/// Input and output are apart, or the one is its slot in the other (see comm/engine.h).
+/// Checks that input and output do not overlap, or that one is its slot in the other (see
+/// comm/engine.h).
 void require_legal_overlap(const comm::ProcessGroup& group, const comm::Collective& call,
                            const Operand& input, const Operand& output) {
   const comm::Kind kind = call.kind;
@@ -274,7 +275,7 @@ double offer_job(Addon& addon, double job) {
   }));
 }
 
-/// Not among open_jobs: the end of this environment must not cancel another's.
+/// Not in open_jobs: the end of this environment must not cancel the job of another one.
 double take_job(Addon& addon, double offer) {
   return communication(addon).jobs.add(offers<JobRef>().take(offer));
 }
@@ -305,8 +306,8 @@ void close_job(Addon& addon, double job) {
   const std::shared_ptr<JobRef> ref = open.jobs.take(job);
   open.close_groups(ref.get());
   std::erase_if(open.open_jobs, [&](const auto& entry) { return entry.second == ref; });
-  // Its threads end here, or with the requests under way, which end now: what they say of ranks
-  // that leave after this one must not outlive the job.
+  // Ends its threads here, or with the pending requests, which are cancelled now. Reports of ranks
+  // that leave later must not reach the closed job.
   ref->cancellation->cancel();
   ref->job.reset();
   addon.failure->forget("DS_COMM");

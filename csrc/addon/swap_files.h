@@ -7,9 +7,9 @@
 
 namespace ds::addon {
 
-/// Makes a nameless file of `bytes` in `folder`, which errors call `label` and whose space is for
-/// `purpose`. `tuning` is float64: bytes of a block, requests under way, threads for checksums;
-/// then triples (handle, offset, bytes) of the memory that transfers use. Throws DS_IO.
+/// Creates a nameless file of `bytes` in `folder`. Errors call it `label` and name `purpose` as the
+/// use of its space. `tuning` is float64: bytes of a block, requests in flight, threads for
+/// checksums; then triples (handle, offset, bytes) of the memory that transfers use. Throws DS_IO.
 double open_swap_file(Addon& addon, std::string folder, std::string label, std::string purpose,
                       double bytes, Doubles tuning);
 
@@ -18,14 +18,14 @@ double open_swap_file(Addon& addon, std::string folder, std::string label, std::
 void start_swap(Addon& addon, double file, bool writes, double offset, double buffer,
                 double buffer_offset, double bytes, double stream);
 
-/// Later work of `stream` finds no transfer of this memory under way. A failure (DS_IO) is thrown
-/// here where streams run at once, else by the next call that looks; then every later one fails,
-/// too.
+/// Later work of `stream` runs after all transfers of this memory. If streams run at once, this
+/// call throws a failure (DS_IO). Otherwise the next call that checks throws it, and all later
+/// calls fail too.
 void wait_swap(Addon& addon, double file, double buffer, double buffer_offset, double bytes,
                double stream);
 
 struct SwapFileInfo;
-/// How it is served, and what has moved so far.
+/// Returns the file system's mode and the bytes moved so far.
 Object<SwapFileInfo> swap_file_info(Addon& addon, double file);
 
 void release_swap_file(Addon& addon, double file);

@@ -67,13 +67,13 @@ void TaskQueue::work() {
       waiting_.pop_front();
     }
     task->run();
-    // The queue of deliveries has no limit, so this does not block. After a refusal the function
-    // must not be touched again: the environment is ending.
+    // The delivery queue is unlimited, so this does not block. After a rejection the function must
+    // not be used again: the environment is ending.
     if (napi_call_threadsafe_function(delivery_, task, napi_tsfn_blocking) != napi_ok) return;
   }
 }
 
-/// JavaScript thread; `env` is null for what was undelivered when the environment ended.
+/// JavaScript thread; `env` is null for undelivered tasks when the environment ends.
 void TaskQueue::deliver(napi_env env, napi_value, void* context, void* data) {
   if (env) static_cast<TaskQueue*>(context)->settle(static_cast<AnyTask*>(data));
 }

@@ -1,4 +1,4 @@
-// Work on a native thread whose result becomes a promise.
+// Work on a native thread with a promise as its result.
 #pragma once
 
 #include <node_api.h>
@@ -17,19 +17,20 @@
 
 namespace ds::addon {
 
-/// One asynchronous call. Created, settled and destroyed on the JavaScript thread; run() elsewhere.
+/// One asynchronous call. The JavaScript thread creates, resolves and destroys it; run() runs on
+/// another thread.
 class AnyTask {
  public:
   virtual ~AnyTask() = default;
   virtual void run() noexcept = 0;
-  /// The value to resolve with; throws what run() met.
+  /// Returns the value of the promise, or throws the failure of run().
   virtual napi_value result(napi_env env) = 0;
 
   napi_deferred deferred = nullptr;
 };
 
-/// Runs `body`, which must not touch JavaScript, once. Whatever the body captured (buffers, for
-/// example) lives until the promise has been settled.
+/// Runs `body`, which must not touch JavaScript, once. Captured objects (buffers, for example) live
+/// until the promise is resolved or rejected.
 template <class T>
 class Task final : public AnyTask {
  public:
@@ -43,7 +44,8 @@ class Task final : public AnyTask {
         value_ = body_();
       }
     } catch (...) {
-      failure_ = std::current_exception();  // To word it takes memory, which may be what is short.
+      failure_ =
+          std::current_exception();  // Formatting the error needs memory, which may be exhausted.
     }
   }
 
@@ -70,8 +72,8 @@ class Task final : public AnyTask {
 /// alive.
 ///
 /// The environment may end at any time (process exit, a terminated worker). Its cleanup hook then
-/// calls close(), which joins the threads before the thread-safe function goes: a native thread
-/// never calls into an environment that has ended. Promises that are still pending then stay so.
+/// calls close(), which joins the threads before the thread-safe function is destroyed. So a native
+/// thread never calls into an ended environment. Promises that are still pending stay pending.
 class TaskQueue {
  public:
   explicit TaskQueue(napi_env env);
@@ -81,7 +83,7 @@ class TaskQueue {
 
   /// Starts `task` as soon as a thread is free and returns its promise.
   napi_value start(std::unique_ptr<AnyTask> task);
-  /// Drops waiting tasks, waits for running ones. Idempotent; JavaScript thread only.
+  /// Drops waiting tasks and waits for running ones. Idempotent; JavaScript thread only.
   void close();
 
  private:

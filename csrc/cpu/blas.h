@@ -1,4 +1,4 @@
-// The one entry to OpenBLAS: a row-major matrix product on the calling thread alone.
+// The only calls into OpenBLAS: a row-major matrix product on the calling thread.
 #pragma once
 
 #include <cblas.h>
@@ -18,8 +18,8 @@ struct Matrix {
 
 /// c [m, n] = alpha * a [m, k] b [k, n] + beta * c. With beta 0 the old c is not read. Sizes and
 /// leading dimensions must fit 32 bits, and each ld must be at least the row length. A single row
-/// goes to the matrix-vector product, which reads b only once. OpenBLAS stays on the caller's
-/// thread: the thread pool splits the work, by borders that do not depend on the number of threads.
+/// uses the matrix-vector product, which reads b only once. OpenBLAS stays on the caller's thread:
+/// the thread pool splits the work at borders that do not depend on the number of threads.
 template <class C>
 void gemm(int64_t m, int64_t n, int64_t k, C alpha, const Matrix<C>& a, const Matrix<C>& b, C beta,
           C* c, int64_t ldc) {

@@ -1,4 +1,4 @@
-// What a CPU op body receives beside its arguments, and the CPU's element types.
+// The context of a CPU op body, and the CPU's element types.
 #pragma once
 
 #include "../core/thread_pool.h"

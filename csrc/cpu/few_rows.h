@@ -1,4 +1,4 @@
-// Products of a few rows with the rows of a large matrix: weights become f32 in registers, and are
+// Products of a few rows with the rows of a large matrix. Weights become f32 in registers and are
 // read once for all rows.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace ds::cpu {
 
-/// Up to so many rows, reading the weights is most of the work.
+/// Up to this number of rows, reading the weights is most of the work.
 constexpr int64_t kFewRows = 8;
 /// Outputs of a task.
 constexpr int64_t kFewRowsOutputs = 32;
@@ -58,9 +58,9 @@ inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 #endif
 }
 
-/// A matrix [outputs, inputs] of T, for FewRows. So is any type with a Row, eight of whose weights
-/// `at` gives from input k on, and `tail` those that are left, with any finite numbers behind them;
-/// a Row is good for `run` inputs from `from` on.
+/// A matrix [outputs, inputs] of T, for FewRows. A type of weights has a Row, valid for `run`
+/// inputs from `from` on. `at` returns eight weights from input k on. `tail` returns the remaining
+/// ones, followed by any finite numbers.
 template <class T>
 struct DenseRows {
   const T* data;
@@ -81,8 +81,8 @@ struct DenseRows {
   Row row(int64_t output, int64_t /*from*/) const { return {data + output * ld}; }
 };
 
-/// x [rows, inputs] times the transpose of a matrix, for 1 to kFewRows rows. Every sum has an order
-/// that depends on `inputs` alone: a row's bits are the same whichever rows are beside it.
+/// x [rows, inputs] times the transpose of a matrix, for 1 to kFewRows rows. The order of every sum
+/// depends on `inputs` only: the bits of a row do not depend on other rows.
 class FewRows {
  public:
   template <class T>
@@ -94,8 +94,8 @@ class FewRows {
         widen(x + m * ld + k, x_.data() + k * kept_ + m * kFloats, std::min(kFloats, inputs - k));
   }
 
-  /// sums [rows, columns], rows kFewRowsOutputs apart: outputs `first` to `first + columns`, of
-  /// which there are at most kFewRowsOutputs.
+  /// Writes sums [rows, columns], rows kFewRowsOutputs apart: outputs `first` to `first + columns`,
+  /// with columns at most kFewRowsOutputs.
   template <class Weights>
   void multiply(const Weights& weights, int64_t first, int64_t columns, float* sums) const {
     switch (kept_) {
@@ -108,11 +108,10 @@ class FewRows {
 
  private:
   int64_t rows_, inputs_;
-  int64_t kept_ = 1;      // rows and the zeros behind them: a power of two
+  int64_t kept_ = 1;      // rows plus padding with zeros: a power of two
   std::vector<float> x_;  // [ceil(inputs / kFloats), kept, kFloats]
 
-  /// In blocks of inputs: x of a block stays in the L2 cache, and rows of weights are read on and
-  /// on.
+  /// Works in blocks of inputs: the block of x stays in the L2 cache while rows of weights stream.
   template <int kRows, class Weights>
   void columns_of(const Weights& weights, int64_t first, int64_t columns, float* sums) const {
     constexpr int64_t kOutputs = kFewRows / kRows, kDepth = 16384 / kRows;
@@ -125,8 +124,8 @@ class FewRows {
       for (int64_t m = 0; m < rows_; ++m) sums[m * kFewRowsOutputs + n] = sum_of_lanes(lanes[n][m]);
   }
 
-  /// As many outputs at once as make eight sums with the rows, which fit the registers; behind
-  /// `count`, the last one again.
+  /// Processes as many outputs at once as give eight sums with the rows, which fit the registers.
+  /// Past `count` it repeats the last output.
   template <int kRows, class Weights>
   void add_products(const Weights& weights, int64_t first, int64_t count, int64_t from, int64_t end,
                     Floats (*sums)[kRows]) const {

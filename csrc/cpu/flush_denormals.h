@@ -9,7 +9,7 @@
 
 namespace ds::cpu {
 
-/// Flushes denormals of this thread to zero for its lifetime, operands and results alike.
+/// Flushes denormals of this thread to zero for its lifetime, in operands and results.
 class FlushDenormals {
  public:
   FlushDenormals() : saved_(get()) { set(saved_ | kFlush); }

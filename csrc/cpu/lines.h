@@ -1,18 +1,18 @@
-// Walks over the lines of operands along one dim: one call for each.
+// Iterates over the lines of operands along one dim.
 #pragma once
 
 #include "strided.h"
 
 namespace ds::cpu {
 
-/// v without dim `dim`: what is left numbers the lines along it.
+/// Returns v with dim `dim` of size 1. Its elements number the lines along `dim`.
 inline View without_dim(View v, int64_t dim) {
   v.shape[dim] = 1;
   return v;
 }
 
-/// Calls line(offsets) on the pool for every line along `dim` of operands whose other sizes agree;
-/// offsets[o] is where operand o's line begins, in elements.
+/// Calls line(offsets) on the pool for every line along `dim`. The other sizes of the operands must
+/// agree. offsets[o] is the first element of operand o's line.
 template <int kOperands, class F>
 void for_each_line(CpuContext& ctx, const View (&operands)[kOperands], int64_t dim, F&& line) {
   View first[kOperands];

@@ -1,5 +1,5 @@
-// Element-wise functions over strided views: blocks are widened, computed in one plain loop that
-// the compiler vectorises, and rounded once.
+// Element-wise functions over strided views. Blocks are widened, computed in one plain loop that
+// the compiler vectorizes, and rounded once.
 #pragma once
 
 #include <cstring>
@@ -31,7 +31,7 @@ Out convert(C x) {
   else return Out(static_cast<float>(x));
 }
 
-/// n elements in the compute type: `p` itself where that is possible, else `buffer`.
+/// Returns n elements in the compute type: `p` if possible, else `buffer`.
 template <class T>
 const compute_t<T>* load_block(const T* p, int64_t stride, int64_t n, compute_t<T>* buffer) {
   using C = compute_t<T>;
@@ -82,8 +82,8 @@ C wrapping_multiply(C a, C b) {
   else return a * b;
 }
 
-/// out = f(in...), or out + f(in...) with `accumulate`, where f takes and returns compute values,
-/// all inputs have element type In and out's shape, and out may be one of the inputs.
+/// out = f(in...), or out + f(in...) with `accumulate`. f takes and returns compute values. All
+/// inputs have element type In and out's shape, and out may be one of the inputs.
 template <class Out, class In, class F, class... Inputs>
 void map(CpuContext& ctx, bool accumulate, F f, const View& out, const Inputs&... inputs) {
   constexpr int kInputs = sizeof...(Inputs);

@@ -1,5 +1,5 @@
-// Rows of master weights joined from their halves, and split into them: loops without branches, and
-// ties, one of 2^17 floats, apart.
+// Joins rows of master weights from their halves, and splits them. Loops have no branches; ties
+// (one of 2^17 floats) are handled separately.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace ds::cpu {
 
-/// Two loops over one row, for two instruction sets; they move bits alone. A row's ties are found
-/// by `split`, which returns 0 where it has none, and are left to others.
+/// Two loops over one row, for two instruction sets; they only move bits. `split` returns 0 if a
+/// row has no ties; the caller handles ties.
 struct HalvesLoops {
   void (*join)(const uint16_t* high, const uint16_t* low, float* out, int64_t n);
   uint32_t (*split)(const float* in, uint16_t* high, uint16_t* low, int64_t n);
@@ -57,7 +57,7 @@ struct HalvesLoops {
   }
 };
 
-/// n floats, the first of whose bits is the lowest of ties[0].
+/// Joins n floats; the tie bit of the first one is the lowest bit of ties[0].
 inline void join_masters(const uint16_t* high, const uint16_t* low, const uint8_t* ties, float* out,
                          int64_t n) {
   HalvesLoops::chosen().join(high, low, out, n);
@@ -78,7 +78,7 @@ inline void join_masters(const uint16_t* high, const uint16_t* low, const uint8_
   for (; i < n; i += 8) correct(ties[i / 8], i);
 }
 
-/// Floats that are looked over at once: one of 512 such rows has a tie.
+/// Floats that are tested together: one of 512 such rows has a tie.
 constexpr int64_t kTieRow = 256;
 
 inline bool has_ties(const uint8_t* ties, int64_t n) {

@@ -1,9 +1,9 @@
-// What the processor that we run on can do.
+// Features of the processor.
 #pragma once
 
 namespace ds::cpu {
 
-/// Whether code for target("arch=x86-64-v4"), AVX-512 that is, runs here.
+/// Returns whether code for target("arch=x86-64-v4"), that is AVX-512, runs here.
 inline bool runs_avx512() {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -40,8 +40,8 @@ inline void narrow(const compute_t<T>* in, T* out, int64_t n) {
 
 constexpr int kLanes = 32;
 
-/// Sum of term(0) .. term(n - 1) in kLanes independent partial sums, which are then added pairwise:
-/// the order depends on n alone.
+/// Returns the sum of term(0) .. term(n - 1) in kLanes independent partial sums, which are then
+/// added pairwise. The order depends on n only.
 template <class C, class F>
 inline C sum_of(int64_t n, F term) {
   C lanes[kLanes] = {};
@@ -54,8 +54,8 @@ inline C sum_of(int64_t n, F term) {
   return lanes[0];
 }
 
-/// The largest of x[0] .. x[n - 1], or -infinity when n is 0. NaN is skipped: what is computed from
-/// the maximum meets it again.
+/// Returns the largest of x[0] .. x[n - 1], or -infinity if n is 0. NaN is skipped; it propagates
+/// in the computation that uses the maximum.
 template <class C>
 inline C max_of(const C* x, int64_t n) {
   C lanes[kLanes];

@@ -1,4 +1,5 @@
-// Walks over operands of one shape and any strides: dims are merged, each inner run is one call.
+// Iterates over operands of one shape and any strides. Dims are merged, and each inner run is one
+// call.
 #pragma once
 
 #include <algorithm>
@@ -48,8 +49,8 @@ Walk<kOperands> plan_walk(const View* const (&views)[kOperands]) {
   return walk;
 }
 
-/// Calls run(offsets, n) for runs of the innermost dim that cover the elements [begin, end);
-/// offsets[o] is operand o's first element, and its stride inside the run is strides[o][0].
+/// Calls run(offsets, n) for runs of the innermost dim that cover the elements [begin, end).
+/// offsets[o] is the first element of operand o, strides[o][0] its stride inside the run.
 template <int kOperands, class F>
 void walk_range(const Walk<kOperands>& walk, int64_t begin, int64_t end, F&& run) {
   if (begin >= end) return;
@@ -77,7 +78,8 @@ void walk_range(const Walk<kOperands>& walk, int64_t begin, int64_t end, F&& run
 
 constexpr int64_t kElementGrain = 1 << 15;  // elements of one parallel chunk of element-wise work
 
-/// The whole walk on the pool, one call of run per piece of an inner run, in no particular order.
+/// Walks all elements on the pool, one call of run per part of an inner run, in no particular
+/// order.
 template <int kOperands, class F>
 void for_each_run(CpuContext& ctx, const Walk<kOperands>& walk, F&& run) {
   ctx.pool.parallel_for(walk.numel, kElementGrain,

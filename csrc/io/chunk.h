@@ -1,4 +1,5 @@
-// What both back ends share: batches cut into chunks, and the meaning of a system call's result.
+// Parts that both back ends share: batches cut into chunks, and the interpretation of system call
+// results.
 #pragma once
 
 #include <deque>
@@ -24,22 +25,23 @@ class Batch {
   Completion done_;
 };
 
-/// The unfinished rest of a piece of a transfer.
+/// The unfinished rest of one part of a transfer.
 struct Chunk {
   std::shared_ptr<Batch> batch;
   Transfer rest;
 
-  /// Takes the result of one read or write of `rest` (bytes moved, or -errno). False: the chunk
-  /// must be issued again. True: it is over, and the batch knows.
+  /// Processes the result of one read or write of `rest` (bytes moved, or -errno). Returns false if
+  /// the chunk must be issued again, true if it is complete and counted in the batch.
   bool advance(int64_t result);
 };
 
 /// Cuts `batch` into chunks of at most `size` bytes. A batch without bytes completes at once and
-/// gives none.
+/// returns an empty list.
 std::deque<Chunk> cut(const std::vector<Transfer>& batch, size_t size, Completion done);
 
-/// Names the calling thread, as /proc/PID/task/*/comm shows it, and keeps signals on the program's
-/// own threads; a file size limit then is an errno, not a fatal signal.
+/// Names the calling thread (visible in /proc/PID/task/*/comm) and blocks signals on it, so that
+/// the program's own threads receive them. A file size limit then gives an errno, not a fatal
+/// signal.
 void begin_thread(const char* name);
 
 }  // namespace ds::io

@@ -1,4 +1,4 @@
-// Opening, syncing and closing files; errors name path, operation and the system's reason.
+// Opens, syncs and closes files. Errors name path, operation and the system's reason.
 #include "file.h"
 
 #include <cerrno>
@@ -30,11 +30,11 @@ const char* cure_for(int code) {
   }
 }
 
-constexpr unsigned kNoReplace = 1;  // RENAME_NOREPLACE, which older headers do not have
+constexpr unsigned kNoReplace = 1;  // RENAME_NOREPLACE, which older headers lack
 
-/// For file systems without RENAME_NOREPLACE (NFS, some of FUSE): a file gets its new name by a
-/// link, which never replaces; a folder by rename(2), which replaces nothing but an empty folder. 0
-/// or an errno.
+/// Rename for file systems without RENAME_NOREPLACE (NFS, some of FUSE). A file gets its new name
+/// by a link, which never replaces. A folder uses rename(2), which replaces only an empty folder.
+/// Returns 0 or an errno.
 int rename_without_flag(const char* from, const char* to) {
   struct stat status;
   if (::lstat(to, &status) == 0) return EEXIST;
@@ -44,7 +44,7 @@ int rename_without_flag(const char* from, const char* to) {
   return ::unlink(from) == 0 ? 0 : errno;
 }
 
-/// The mode is what the umask leaves of 0666, as of every other program's files.
+/// Creates files with mode 0666 minus the umask.
 int open_file(const std::string& path, int flags, const char* purpose) {
   int descriptor;
   do {
@@ -93,8 +93,8 @@ File File::open_for_reading(const std::string& path) {
 File File::duplicate_of(int descriptor, const std::string& path) {
   File file(path, ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
   if (file.descriptor_ < 0) throw io_error("open", path, "an open file", errno);
-  // Who opens without waiting (a pipe in the file's place would hang) does so for open() alone: the
-  // engine must not be told to try again.
+  // O_NONBLOCK serves open() only, because a pipe in the file's place would block it. The engine
+  // must wait for bytes and not receive EAGAIN.
   const int flags = ::fcntl(file.descriptor_, F_GETFL);
   const bool waits = flags >= 0 && ::fcntl(file.descriptor_, F_SETFL, flags & ~O_NONBLOCK) == 0;
   if (!waits) throw io_error("open", path, "a file that can be waited for", errno);
@@ -128,7 +128,7 @@ void File::sync() {
 }
 
 void File::close() {
-  // Linux frees the descriptor even when close() is interrupted; repeating it could close another
+  // Linux frees the descriptor even if close() is interrupted. A second close() could close another
   // file.
   const int result = ::close(std::exchange(descriptor_, -1));
   if (result < 0 && errno != EINTR) throw io_error("close", path_, "a clean close", errno);

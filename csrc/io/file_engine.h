@@ -1,4 +1,4 @@
-// Asynchronous file I/O: batches of reads and writes that run beside their submitter.
+// Asynchronous file I/O: batches of reads and writes that run concurrently with the submitter.
 #pragma once
 
 #include <cstddef>
@@ -22,12 +22,12 @@ struct Transfer {
   Direction direction;
 };
 
-/// Called once per batch on an engine thread, when none of its transfers runs any more. `error` is
-/// the first failure (DS_IO), null when all succeeded. It must not throw and should be brief.
+/// Called once per batch on an engine thread, after its last transfer. `error` is the first failure
+/// (DS_IO), null if all succeeded. It must not throw and should be short.
 using Completion = std::function<void(const Error* error)>;
 
-/// submit() may be called from any thread. Transfers of a batch run in any order and concurrently;
-/// partial transfers are continued and interrupted ones repeated. A read beyond the end is an
+/// submit() may be called from any thread. Transfers of a batch run in any order and concurrently.
+/// The engine continues partial transfers and repeats interrupted ones. A read beyond the end is an
 /// error. The destructor waits for everything submitted.
 class FileEngine {
  public:
@@ -43,34 +43,34 @@ struct Memory {
   size_t bytes;
 };
 
-/// How an engine cuts transfers and how many it has under way.
+/// Sizes of the requests and their number in flight.
 struct EngineOptions {
   /// Bytes of one request: large enough to stream at full speed, small enough for several per file.
   size_t request_bytes = size_t{4} << 20;
-  /// Requests under way at once; of a ring its depth, else the number of threads.
+  /// Requests in flight: the depth of a ring, or the number of threads.
   unsigned depth = 32;
-  /// Memory and a file (or -1) of most transfers: a ring registers them, so that the kernel need
-  /// not look them up and pin pages for every request. They outlive the engine.
+  /// Memory and a file (or -1) of most transfers. A ring registers them, so the kernel does not
+  /// look them up and pin pages for every request. They must outlive the engine.
   std::vector<Memory> memory = {};
   int file = -1;
 };
 
-/// The kernel's queues; null where it has none or forbids them (containers often do).
+/// Uses the kernel's io_uring; returns null if it is missing or forbidden (common in containers).
 std::unique_ptr<FileEngine> make_uring_engine(const EngineOptions& options = {});
-/// pread and pwrite on options.depth threads.
+/// Uses pread and pwrite on options.depth threads.
 std::unique_ptr<FileEngine> make_thread_engine(const EngineOptions& options);
 
-/// The process's engine: io_uring if it works here, else threads. Never destroyed.
+/// Returns the process's engine: io_uring if it works here, else threads. Never destroyed.
 FileEngine& file_engine();
 
-/// An engine of its own, of the kind that choose_file_engine() has chosen.
+/// Creates a separate engine of the kind that choose_file_engine() has selected.
 std::unique_ptr<FileEngine> make_file_engine(const EngineOptions& options);
 
-/// Makes `name` ("io_uring" or "threads") the engine of later calls. Throws DS_PLATFORM when the
+/// Selects `name` ("io_uring" or "threads") as the engine of later calls. Throws DS_PLATFORM if the
 /// kernel has no io_uring, DS_ARGUMENT for another name.
 void choose_file_engine(const std::string& name);
 
-/// A batch under way. The destructor waits, so that borrowed memory outlives the transfers.
+/// A batch in flight. The destructor waits, so that borrowed memory outlives the transfers.
 class Pending {
  public:
   Pending(FileEngine& engine, const std::vector<Transfer>& batch);

@@ -1,5 +1,5 @@
-// Files without a name, for what a process keeps on disk while it runs: how they are opened, their
-// space, and what kind of file system has them.
+// Files without a name, for data that a process keeps on disk while it runs: opening, space, and
+// file system type.
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -25,7 +25,8 @@ int open_again(const std::string& path, int flags) {
   return descriptor;
 }
 
-/// For file systems without O_TMPFILE: a new name that is taken away at once. -1 with errno.
+/// For file systems without O_TMPFILE: creates a new name and removes it at once. Returns -1 with
+/// errno.
 int open_and_unlink(const std::string& folder, int flags) {
   std::string path = folder + "/.ds-XXXXXX";
   const int named = ::mkostemp(path.data(), O_CLOEXEC);
@@ -44,7 +45,7 @@ int open_nameless(const std::string& folder, int flags) {
   return descriptor < 0 && unknown ? open_and_unlink(folder, flags) : descriptor;
 }
 
-/// Some file systems open a file for direct transfers and refuse each of them.
+/// Some file systems open a file for direct transfers and reject every transfer.
 bool transfers_directly(int descriptor) {
   const std::unique_ptr<void, void (*)(void*)> block(
       std::aligned_alloc(kDirectAlignment, kDirectAlignment), std::free);
@@ -54,14 +55,14 @@ bool transfers_directly(int descriptor) {
   do {
     moved = ::pwrite(descriptor, block.get(), kDirectAlignment, 0);
   } while (moved < 0 && errno == EINTR);
-  // Other failures (a full disk) are for whoever comes to need the space.
+  // Later code that needs the space reports other failures (a full disk).
   return moved >= 0 || errno != EINVAL;
 }
 
 double free_bytes(int descriptor) {
   struct statfs status;
   if (::fstatfs(descriptor, &status) < 0) return 0;
-  // The superuser may also fill what is reserved.
+  // The superuser may also use reserved blocks.
   const auto blocks = ::geteuid() == 0 ? status.f_bfree : status.f_bavail;
   return static_cast<double>(blocks) * static_cast<double>(status.f_bsize);
 }
@@ -102,7 +103,8 @@ void File::preallocate(int64_t bytes, const std::string& purpose) {
   }
   const double free = free_bytes(descriptor_);
   const std::string there = text(gigabytes(free), " free on ", file_system());
-  // Not by trying: fallocate() takes all that is free, from whoever writes there, before it fails.
+  // Checks instead of trying: before it fails, fallocate() takes all free space, which other
+  // writers need.
   if (free < static_cast<double>(bytes)) throw refuse(ENOSPC, there);
   int code;
   do {

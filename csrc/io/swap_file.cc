@@ -1,4 +1,4 @@
-// Ordering transfers by what they touch, and checking blocks beside them.
+// Orders transfers by the ranges that they touch, and checks the checksums of blocks.
 #include "swap_file.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Memory that lies on disk: a file of one process whose ranges come and go beside computation.
+// Memory on disk: a file of one process whose ranges move concurrently with computation.
 #pragma once
 
 #include <atomic>
@@ -17,25 +17,25 @@
 namespace ds::io {
 
 struct SwapOptions {
-  /// Where the file is, what errors call it, and what they say it is for.
+  /// The folder of the file, its name in errors, and its purpose in errors.
   std::string folder, label, purpose;
   int64_t bytes = 0;
-  /// Bytes of a request, and of what has a checksum: a multiple of kDirectAlignment.
+  /// Bytes of a request and of a checksum's block: a multiple of kDirectAlignment.
   size_t block_bytes = size_t{1} << 20;
   /// Requests under way at once.
   unsigned depth = 8;
   /// Threads that compute checksums.
   unsigned checkers = 1;
-  /// Where most transfers come from and go to; it outlives the file.
+  /// Memory of most transfers; it must outlive the file.
   std::vector<Memory> memory = {};
 };
 
 /**
- * A nameless, preallocated file (File::nameless_in). Transfers run beside their submitter, each as
- * soon as those before it that touch the same bytes of memory or file are over: whoever submits
- * them in the order of a stream has them in that order where it matters, and concurrent where it
- * does not. Every block has a CRC-32C, which lives in memory and is checked when the block is read.
- * After the first failure nothing starts any more, so that what went wrong reaches no other block.
+ * A nameless, preallocated file (File::nameless_in). Transfers run concurrently with their
+ * submitter. Each starts when all earlier transfers on the same bytes of memory or file are
+ * complete. So transfers that are submitted in stream order keep that order where they overlap.
+ * Every block has a CRC-32C in memory, which is checked when the block is read. After the first
+ * failure no transfer starts, so a fault reaches no other block.
  */
 class SwapFile {
  public:
@@ -47,12 +47,12 @@ class SwapFile {
   SwapFile& operator=(const SwapFile&) = delete;
 
   /// Submits a transfer between the file from `offset`, a multiple of the block, and memory. Size
-  /// and address are multiples of kDirectAlignment; what is read was written with the same offset
-  /// and size. Does not wait, and may be called from any thread.
+  /// and address are multiples of kDirectAlignment. A read must have the offset and size of a
+  /// write. Does not wait; any thread.
   void start(Direction direction, int64_t offset, Memory memory);
 
-  /// Blocks until no transfer touches `memory`. Throws the first failure of any transfer (DS_IO),
-  /// again and again, also when no transfer has moved for two minutes.
+  /// Blocks until no transfer touches `memory`. Throws the first failure of any transfer (DS_IO) on
+  /// every call, also if no transfer has moved for two minutes.
   void wait(Memory memory);
 
   const std::string& path() const { return file_.path(); }
@@ -76,7 +76,7 @@ class SwapFile {
     bool running = false;
     int64_t began = 0;  // by WorkLog, where it is kept
   };
-  /// A block whose checksum is to be computed: before it is written, or after it was read.
+  /// A block that needs a checksum: before its write, or after its read.
   struct Block {
     std::shared_ptr<Move> move;
     Transfer transfer;

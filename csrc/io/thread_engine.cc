@@ -12,7 +12,7 @@ namespace {
 
 class ThreadEngine final : public FileEngine {
  public:
-  /// The threads that the system grants do the work of all. Throws DS_LIMIT for none.
+  /// Uses as many threads as the system grants. Throws DS_LIMIT if it grants no thread.
   explicit ThreadEngine(const EngineOptions& options)
       : request_bytes_(options.request_bytes),
         workers_(start_threads(options.depth, "file engine", "a thread that reads and writes files",

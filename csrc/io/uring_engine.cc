@@ -19,7 +19,8 @@ constexpr int kNotRegistered = -1;
 /// Ranges of memory that the kernel has pinned, and a file that it holds, for the life of a ring.
 class Registered {
  public:
-  /// Registers what the kernel takes: old ones count it as locked memory (`ulimit -l`).
+  /// Registers as much as the kernel accepts: older kernels count it as locked memory (`ulimit
+  /// -l`).
   Registered(io_uring& ring, const EngineOptions& options) {
     std::vector<iovec> ranges;
     for (const Memory& memory : options.memory) {
@@ -35,7 +36,7 @@ class Registered {
     if (file >= 0 && io_uring_register_files(&ring, &file, 1) == 0) file_ = file;
   }
 
-  /// The number of the range in which all of the transfer lies.
+  /// Returns the number of the range that contains the whole transfer.
   int range_of(const Transfer& transfer) const {
     for (size_t i = 0; i < ranges_.size(); ++i) {
       const char* begin = static_cast<const char*>(ranges_[i].iov_base);
@@ -54,12 +55,12 @@ class Registered {
   int file_ = kNotRegistered;
 };
 
-/// The ring belongs to its thread; submitters hand over chunks and ring the bell, an eventfd that
-/// the ring itself is reading.
+/// The ring belongs to its thread. Submitters queue chunks and signal an eventfd (the bell), which
+/// the ring reads.
 class UringEngine final : public FileEngine {
  public:
-  /// Takes ownership of an initialised ring and of the bell, unless it throws: DS_LIMIT where the
-  /// system grants no thread.
+  /// Takes ownership of an initialised ring and of the bell, unless it throws DS_LIMIT because the
+  /// system refuses a thread.
   UringEngine(const io_uring& ring, int bell, const EngineOptions& options)
       : ring_(ring),
         bell_(bell),
@@ -105,21 +106,20 @@ class UringEngine final : public FileEngine {
       const bool closing = take_pending();
       if (closing && under_way_ == 0) return;
       // On failure (interrupted, or short of kernel memory) the entries stay queued for the next
-      // turn.
+      // round.
       io_uring_submit_and_wait(&ring_, 1);
       handle_completions();
     }
   }
 
-  /// Queues a read of the bell; its completion carries no chunk.
+  /// Queues a read of the bell; its completion has no chunk.
   void listen() {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
     io_uring_prep_read(entry, bell_, &bell_count_, sizeof bell_count_, 0);
     io_uring_sqe_set_data(entry, nullptr);
   }
 
-  /// Fills the ring up to its depth. Returns whether the engine is closing and nothing is left to
-  /// issue.
+  /// Fills the ring up to its depth. Returns whether the engine is closing and no chunk is left.
   bool take_pending() {
     std::lock_guard lock(mutex_);
     while (under_way_ < depth_ && !pending_.empty()) {
@@ -183,7 +183,7 @@ class UringEngine final : public FileEngine {
   std::thread thread_;  // last: it uses all of the above
 };
 
-/// Kernels before 5.6 have the queues but not these two operations.
+/// Kernels before 5.6 have io_uring but not these two operations.
 bool can_read_and_write(io_uring& ring) {
   io_uring_probe* probe = io_uring_get_probe_ring(&ring);
   if (!probe) return false;
