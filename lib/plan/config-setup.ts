@@ -1,16 +1,14 @@
-// What a plan has to know of a ds_config.json.
+// A ds_config.json as a Setup of the plan.
 import type { ResolvedConfig } from '../../types/config.js';
 import { plainSetup, type Setup } from './setup.js';
 
-/** What a configuration does not say by itself: the ranks, the model, the optimizer. */
+/** Facts from outside the configuration: ranks, model, optimizer. */
 export type ConfigFacts = Pick<
   Setup,
   'ranks' | 'copies' | 'tensor' | 'stages' | 'seq' | 'checkpointing' | 'stateBytes' | 'speculates'
 >;
 
-/**
- * The way to train that a configuration means; gpuShare is 0 where it leaves that to a measuring.
- */
+/** The setup of a configuration; gpuShare is 0 if a measurement is to choose it. */
 export function setupOfConfig(config: ResolvedConfig, facts: ConfigFacts): Setup {
   const { bf16, fp16, data_types, zero_optimization: zero } = config;
   const { stage, offload_optimizer: state, offload_param, overlap_comm } = zero;
@@ -30,6 +28,13 @@ export function setupOfConfig(config: ResolvedConfig, facts: ConfigFacts): Setup
     precision,
     wideGradients: (data_types.grad_accum_dtype ?? precision) === 'fp32',
     overlap: overlap_comm ?? stage === 3,
+    reduceBucket: zero.reduce_bucket_size,
+    prefetch: zero.stage3_prefetch_bucket_size,
+    maxLive: zero.stage3_max_live_parameters,
+    maxReuse: zero.stage3_max_reuse_distance,
+    persistence: zero.stage3_param_persistence_threshold,
+    modelPersistence: zero.stage3_model_persistence_threshold,
+    nearRanks: zero.zero_hpz_partition_size,
     bf16States: bf16.bf16_optimizer_states,
   };
 }

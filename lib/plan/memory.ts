@@ -1,5 +1,6 @@
 // Bytes that a training step needs on the device and in host memory, by part, before anything is
 // allocated.
+import { gathersOf } from './gathered-weights.js';
 import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
 import type { Setup } from './setup.js';
@@ -44,10 +45,6 @@ export const total = (parts: DeviceBytes | HostBytes): number =>
 
 /** Node, the addon and the context of a GPU, as measured beside an empty model. */
 const PROCESS = 0.5 * 2 ** 30;
-/** Defaults of ds_config.json, in elements. */
-const REDUCE_BUCKET = 5e8;
-const REUSE_DISTANCE = 1e9;
-const PREFETCH = 5e7;
 /** Logits and rows of a chunk where not all are kept: see linearCrossEntropy(). */
 const CHUNK_LOGITS = 2 ** 27;
 const CHUNK_ROWS = 2048;
@@ -157,17 +154,24 @@ function leaving(setup: Setup): number {
   return splitsMasters(setup) ? ratio * (1 - gpuShare) : ratio;
 }
 
+/**
+ * Elements of gradients of blocks that wait for their reduction or are in it. A bucket has whole
+ * blocks. With overlap, one bucket fills while the last one is reduced.
+ */
+function bucketsOf(block: number, { optimizer, reduceBucket, overlap }: Setup): number {
+  // The host waits for no bucket: see gradientBucket().
+  const size = optimizer === 'device' ? reduceBucket : 0;
+  const blocks = block === 0 ? 0 : Math.max(1, Math.ceil(size / block));
+  return (overlap ? 2 : 1) * blocks * block;
+}
+
 /** Gradients when those of the head and of `done` blocks are there. */
 function gradientsAt(sizes: ModelSizes, setup: Setup, done: number): number {
   const { count: parameters, root, block } = sizes.trained;
   const made = root + done * block;
   const waitsForAll = setup.accumulation > 1;
   const sharded = setup.stage >= 2 && setup.ranks > 1;
-  const bucket = Math.min(Math.max(REDUCE_BUCKET, block), made);
-  const inBuckets = setup.overlap ? Math.min(2 * bucket, made) : bucket;
-  // The host waits for no bucket, see gradientBucket(); the embedding's gradient comes last.
-  const byUnits = Math.min(root + (setup.overlap ? 2 : 1) * block, made);
-  const underWay = setup.optimizer === 'device' ? inBuckets : byUnits;
+  const underWay = Math.min(root + bucketsOf(block, setup), made);
   if (sharded) {
     const away = leaving(setup);
     const stays = waitsForAll ? parameters : (1 - away) * made + away * underWay;
@@ -180,19 +184,18 @@ function gradientsAt(sizes: ModelSizes, setup: Setup, done: number): number {
   return kept + sent;
 }
 
-/**
- * Weights: those that stay, and at stage 3 those gathered when the backward has done `done` blocks.
- */
+/** Whether weights come to the device when they are used and go again. */
+const gathersWeights = ({ stage, ranks, weights }: Setup): boolean =>
+  stage === 3 && (ranks > 1 || weights === 'cpu');
+
+/** Weights on the device when the backward has done `done` blocks. */
 function weightsAt(sizes: ModelSizes, setup: Setup, done: number): number {
-  const { parameters, root, block } = sizes;
-  const comesAndGoes = setup.stage === 3 && (setup.ranks > 1 || setup.weights === 'cpu');
-  if (!comesAndGoes) return parameters;
-  const stays = setup.weights === 'cpu' ? 0 : parameters / setup.ranks;
-  // The last blocks of the forward are not let go where the backward needs them again soon; those
-  // of the root, with the head, are used from its beginning to its end.
-  const reused = REUSE_DISTANCE / 2 - done * block;
-  const ahead = Math.ceil(PREFETCH / block) * block;
-  return stays + Math.min(parameters, root + Math.max(reused, block + ahead));
+  const { parameters } = sizes;
+  const { ranks, nearRanks } = setup;
+  if (!gathersWeights(setup)) return parameters;
+  const stays = setup.weights === 'cpu' ? 0 : parameters / ranks;
+  const near = ranks > 1 && nearRanks > 1 ? parameters / nearRanks : 0;
+  return stays + near + (gathersOf(sizes, setup).live[done] as number);
 }
 
 function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {

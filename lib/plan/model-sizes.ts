@@ -80,7 +80,7 @@ export interface ModelSizes {
 
 const HEAD_ALIGNMENT = 64;
 
-/** Of a model whose blocks nobody knows. */
+/** A model with unknown blocks. */
 const UNKNOWN: BlockActivations = {
   ...{ kept: 0, statistics: 0, backward: 0, replayed: 0, stream: 0, selective: null },
 };

@@ -43,6 +43,19 @@ export interface Setup {
   checkpointing: boolean;
   /** zero_optimization.overlap_comm. */
   overlap: boolean;
+  /** reduce_bucket_size, in elements. */
+  reduceBucket: number;
+  /** stage3_prefetch_bucket_size, in elements. */
+  prefetch: number;
+  /** stage3_max_live_parameters. */
+  maxLive: number;
+  /** stage3_max_reuse_distance, in elements. */
+  maxReuse: number;
+  /** stage3_param_persistence_threshold and stage3_model_persistence_threshold, in elements. */
+  persistence: number;
+  modelPersistence: number;
+  /** zero_hpz_partition_size: ranks that share a second copy of the weights; 1 for none. */
+  nearRanks: number;
   /** Bytes of the optimizer's state for each parameter, the master weight apart: 8 for AdamW. */
   stateBytes: number;
   /** bf16.bf16_optimizer_states: the state is AdamW's moments in bf16. */
@@ -58,4 +71,6 @@ export const plainSetup: Setup = {
   ...{ slots: 4, subGroup: 1e9 },
   ...{ microBatch: 1, seq: 1024, accumulation: 1, precision: 'bf16', checkpointing: false },
   ...{ wideGradients: false, overlap: true, stateBytes: 8, bf16States: false },
+  ...{ reduceBucket: 5e8, prefetch: 5e7, maxLive: 1e9, maxReuse: 1e9 },
+  ...{ persistence: 1e5, modelPersistence: Number.MAX_SAFE_INTEGER, nearRanks: 1 },
 };

@@ -2,6 +2,7 @@
 // comments of this file.
 
 import { balancedShare } from '../zero/home/processor-rates.js';
+import { gathersOf } from './gathered-weights.js';
 import {
   adamWStateBytes,
   bytesOfStreamed,
@@ -75,8 +76,6 @@ const CONTENTION = 1.04;
 const UNHIDDEN_EXCHANGE = { true: 0.2, false: 1 } as const;
 /** The same of weights from host memory, beside whichever is shorter: they or the compute. */
 const UNHIDDEN_WEIGHTS = 0.4;
-/** Elements of them that stay from the forward to the backward: stage3_max_live_parameters. */
-const LIVE = 1e9;
 /** Tokens of a micro-batch at which products run at half their rate: fewer fill the device less. */
 const HALF_RATE_TOKENS = 256;
 /**
@@ -176,7 +175,7 @@ function arrivalTime(sizes: ModelSizes, setup: Setup, rates: Rates, micro: numbe
   if (setup.weights === 'device') return 0;
   const { weights, trained } = sizes;
   const count = weights.count - shareThatStays(setup) * trained.count;
-  const elements = count + Math.max(0, count - LIVE);
+  const elements = (count * gathersOf(sizes, setup).perMicroBatch) / sizes.parameters;
   const arriving = (elements * meanBytes(weights, setup)) / setup.ranks / rates.pcie;
   const hidden = Math.min(micro, arriving);
   return setup.accumulation * (arriving - (1 - UNHIDDEN_WEIGHTS) * hidden);
@@ -192,7 +191,8 @@ function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster
   const { stage, accumulation } = setup;
   if (stage < 2) return 2 * learnt;
   if (stage === 2) return (accumulation + 1) * learnt;
-  return accumulation * (2 * of(sizes.weights) + learnt);
+  const gathers = gathersOf(sizes, setup).perMicroBatch / sizes.parameters;
+  return accumulation * (gathers * of(sizes.weights) + learnt);
 }
 
 /**

@@ -1,4 +1,4 @@
-// Bytes of optimizer state that a plan counts, beside those that a run on the CPU allocates.
+// Compares the plan's bytes of optimizer state with a run on the CPU.
 import { tmpdir } from 'node:os';
 import { cpu, type DsConfig, initialize, nn } from '../../lib/index.js';
 import { memoryOf, plainSetup, type Setup, sizesOf } from '../../lib/plan/index.js';

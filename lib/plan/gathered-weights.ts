@@ -1,0 +1,148 @@
+// Elements of weights that stage 3 has on a device during a step: GatheredWeights and UnitTrace of
+// lib/zero, replayed over numbers.
+import type { ModelSizes } from './model-sizes.js';
+import type { Setup } from './setup.js';
+
+/** What one step gathers, in elements. */
+export interface Gathers {
+  /**
+   * Gathered weights in backward: at the head, then in each block in the order of backward; the
+   * largest of all micro-batches.
+   */
+  readonly live: readonly number[];
+  /** Elements that a micro-batch gathers. */
+  readonly perMicroBatch: number;
+}
+
+/** Settings of a Setup that decide when weights come and go. */
+type Limits = Pick<
+  Setup,
+  'prefetch' | 'maxLive' | 'maxReuse' | 'persistence' | 'modelPersistence' | 'accumulation'
+>;
+type Units = Pick<ModelSizes, 'root' | 'block' | 'layers'>;
+
+/** Index of the unit with embeddings and head; block i of the model is unit i + 1. */
+const ROOT = 0;
+/** The first micro-batch of a step starts with nothing, all others like the second. */
+const DISTINCT_PASSES = 2;
+
+let last: { key: string; gathers: Gathers } | null = null;
+
+/** Replays a step whose order of units is known. The most recent result is kept. */
+export function gathersOf({ root, block, layers }: Units, setup: Setup): Gathers {
+  const { prefetch, maxLive, maxReuse, persistence, modelPersistence } = setup;
+  const limits = [prefetch, maxLive, maxReuse, persistence, modelPersistence];
+  const key = [root, block, layers, setup.accumulation > 1, ...limits].join(' ');
+  if (last?.key !== key) last = { key, gathers: new Replay({ root, block, layers }, setup).run() };
+  return last.gathers;
+}
+
+class Replay {
+  private readonly order: readonly number[];
+  private readonly passes: number;
+  private readonly gathered = new Set<number>();
+  private readonly persistent: ReadonlySet<number>;
+  /** Index in `order` of the unit in use. */
+  private place = 0;
+  private live = 0;
+  private total = 0;
+
+  constructor(
+    private readonly units: Units,
+    private readonly limits: Limits,
+  ) {
+    const blocks = Array.from({ length: units.layers }, (_, i) => i + 1);
+    const pass = [ROOT, ...blocks, ROOT, ...blocks.toReversed(), ROOT];
+    this.passes = Math.min(limits.accumulation, DISTINCT_PASSES);
+    // Visits of one unit in a row count once: a pass ends with the unit that the next one begins.
+    const following = pass.slice(1);
+    this.order = [...pass, ...Array.from({ length: this.passes - 1 }, () => following).flat()];
+    this.persistent = this.persistentUnits(blocks);
+  }
+
+  run(): Gathers {
+    const { layers } = this.units;
+    const live = new Array<number>(layers + 1).fill(0);
+    let place = 0;
+    for (let pass = 0; pass < this.passes; pass++) {
+      if (pass === 0) this.use(place);
+      for (let i = 0; i < layers; i++) this.useOnce(++place);
+      this.release(ROOT);
+      this.use(++place);
+      live[0] = Math.max(live[0] as number, this.live);
+      for (let done = 1; done <= layers; done++) {
+        this.use(++place);
+        live[done] = Math.max(live[done] as number, this.live);
+        this.release(this.order[place] as number);
+      }
+      this.use(++place);
+      for (const unit of [...this.gathered]) this.release(unit);
+    }
+    return { live, perMicroBatch: this.total / this.passes };
+  }
+
+  private sizeOf(unit: number): number {
+    return unit === ROOT ? this.units.root : this.units.block;
+  }
+
+  private persistentUnits(blocks: readonly number[]): ReadonlySet<number> {
+    const { persistence, modelPersistence } = this.limits;
+    const found = new Set<number>();
+    let total = 0;
+    for (const unit of [...blocks, ROOT]) {
+      const size = this.sizeOf(unit);
+      if (size > persistence || total + size > modelPersistence) continue;
+      total += size;
+      found.add(unit);
+    }
+    return found;
+  }
+
+  private useOnce(place: number): void {
+    this.use(place);
+    this.release(this.order[place] as number);
+  }
+
+  private use(place: number): void {
+    this.place = place;
+    this.gather(this.order[place] as number);
+    this.fetchAhead();
+  }
+
+  private gather(unit: number): void {
+    if (this.gathered.has(unit)) return;
+    this.gathered.add(unit);
+    this.live += this.sizeOf(unit);
+    this.total += this.sizeOf(unit);
+  }
+
+  private fetchAhead(): void {
+    const { prefetch, maxLive } = this.limits;
+    let ahead = 0;
+    for (let i = this.place + 1; i < this.order.length && ahead < prefetch; i++) {
+      const unit = this.order[i] as number;
+      ahead += this.sizeOf(unit);
+      if (this.gathered.has(unit)) continue;
+      if (this.live + this.sizeOf(unit) > maxLive) return;
+      this.gather(unit);
+    }
+  }
+
+  private release(unit: number): void {
+    if (!this.gathered.has(unit) || this.persistent.has(unit)) return;
+    const { maxLive, maxReuse } = this.limits;
+    if (this.live <= maxLive && this.isUsedWithin(unit, maxReuse)) return;
+    this.gathered.delete(unit);
+    this.live -= this.sizeOf(unit);
+  }
+
+  private isUsedWithin(unit: number, most: number): boolean {
+    let distance = 0;
+    for (let i = this.place + 1; i < this.order.length && distance <= most; i++) {
+      const next = this.order[i] as number;
+      if (next === unit) return true;
+      distance += this.sizeOf(next);
+    }
+    return false;
+  }
+}
