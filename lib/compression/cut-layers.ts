@@ -4,6 +4,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { DsError } from '../errors.js';
 import type { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
+import { Regex } from '../runtime/regex/regex.js';
 import { type CompressedEmbedding, type CompressedLinear, linearsOf } from './compressed-layers.js';
 import type { CompressionSection, Technique } from './technique.js';
 
@@ -131,7 +132,7 @@ function groupsOf(section: CompressionSection): RelatedGroup[] {
 
 function namesFitting(names: readonly string[], pattern: string): string[] {
   if (pattern === '*') return [...names];
-  const expression = new RegExp(pattern);
+  const expression = new Regex(pattern);
   return names.filter((name) => expression.test(name));
 }
 

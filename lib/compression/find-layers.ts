@@ -3,6 +3,7 @@ import { DsError } from '../errors.js';
 import { Embedding } from '../nn/embedding.js';
 import { Linear, LinearGelu } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
+import { Regex } from '../runtime/regex/regex.js';
 
 /** Of a group, what says which layers are in it. */
 export interface LayerGroup {
@@ -66,7 +67,7 @@ function fitting(
   const named = [...model.namedModules()].filter(([name]) => name !== '');
   const layers = named.filter((one): one is [string, Linear | Embedding] => isCompressible(one[1]));
   const isDirect = directReads(model);
-  const expression = pattern === '*' ? null : new RegExp(pattern);
+  const expression = pattern === '*' ? null : new Regex(pattern);
   const wanted = layers.filter(([name, module]) =>
     expression ? expression.test(name) : module instanceof Linear && !isDirect(name),
   );

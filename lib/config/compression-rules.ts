@@ -1,6 +1,7 @@
 // Rules across the keys of compression_training: what a technique that is on needs, and what it can
 // do.
 import type { ResolvedValues } from '../../types/config.js';
+import { Regex } from '../runtime/regex/regex.js';
 import { shown } from './config-error.js';
 import type { Advice, Rule, Violation } from './rule.js';
 
@@ -63,7 +64,7 @@ const patternsAreExpressions: Rule = ({ compression_training: section }) =>
 
 function isExpression(text: string): boolean {
   try {
-    return Boolean(new RegExp(text));
+    return Boolean(new Regex(text));
   } catch {
     return false;
   }

@@ -1,11 +1,12 @@
 // Rules that say by the name of a parameter how its layer is cut, as DeepSpeed's AutoTP reads them
 // from a configuration (tensor_parallel.partition_config).
 import { formatValue } from '../runtime/format-value.js';
+import { Regex } from '../runtime/regex/regex.js';
 
 /** One rule. */
 export interface PartitionSpec {
-  /** Of a parameter's name, from its start. */
-  patterns: readonly RegExp[];
+  /** Patterns that match a parameter's name from its start. */
+  patterns: readonly Regex[];
   type: 'row' | 'column' | 'skip';
   /** Equal parts that lie side by side along the dim that is cut. */
   parts: number;
@@ -61,12 +62,12 @@ function read(spec: Given): PartitionSpec | PartitionFlaw {
     const hint = 'Parts of other sizes, such as those of grouped heads, need layers of their own.';
     return wrong('shape', '[n, -1] with "column": n equal parts side by side', hint);
   }
-  return { patterns: expressions as RegExp[], type: type as PartitionSpec['type'], parts };
+  return { patterns: expressions as Regex[], type: type as PartitionSpec['type'], parts };
 }
 
-function expression(pattern: unknown): RegExp | null {
+function expression(pattern: unknown): Regex | null {
   try {
-    return typeof pattern === 'string' ? new RegExp(`^(?:${pattern})`) : null;
+    return typeof pattern === 'string' ? new Regex(pattern) : null;
   } catch {
     return null;
   }

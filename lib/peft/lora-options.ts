@@ -3,6 +3,7 @@ import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refusedValue } from '../runtime/refused.js';
+import { Regex } from '../runtime/regex/regex.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 
@@ -202,15 +203,24 @@ export function byPattern(
   fallback: number,
 ): number {
   const found = Object.keys(pattern).find((key) =>
-    expression(`pattern ${key}`, `(.*\\.)?(${key})`).test(name),
+    expression(`pattern ${key}`, `(.*\\.)?(${key})`).matchesStart(name),
   );
   return found === undefined ? fallback : (pattern[found] as number);
 }
 
-/** A regular expression for whole names. Throws DS_ARGUMENT for one that is none. */
-export function expression(op: string, text: string): RegExp {
+const compiled = new Map<string, Regex>();
+/** Patterns that stay compiled: a model has many names for each. */
+const MOST_COMPILED = 100;
+
+/** A regular expression for whole names. Throws DS_ARGUMENT for a wrong one. */
+export function expression(op: string, text: string): Regex {
+  const known = compiled.get(text);
+  if (known) return known;
   try {
-    return new RegExp(`^(?:${text})$`);
+    const made = new Regex(text, { isWhole: true });
+    if (compiled.size >= MOST_COMPILED) compiled.clear();
+    compiled.set(text, made);
+    return made;
   } catch (cause) {
     const { message } = cause as Error;
     throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'a regular expression', got: message });

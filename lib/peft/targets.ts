@@ -82,7 +82,8 @@ const isInside = (name: string, modulesToSave: readonly string[]): boolean =>
 
 /** A list names modules or their ends, a text is an expression for whole names. */
 function isNamed(name: string, wanted: string | readonly string[]): boolean {
-  if (typeof wanted === 'string') return expression('addLora targetModules', wanted).test(name);
+  if (typeof wanted === 'string')
+    return expression('addLora targetModules', wanted).matchesStart(name);
   return isAmong(name, wanted);
 }
 
@@ -94,8 +95,11 @@ function inLayers(name: string, { layersToTransform, layersPattern }: LoraConfig
   if (layersToTransform === null || layersToTransform.length === 0) return true;
   const lists = layersPattern.length > 0 ? layersPattern : ['[^.]*'];
   for (const list of lists) {
-    const [, layer] = new RegExp(`^.*?\\.(?:${list})\\.(\\d+)\\.`).exec(`.${name}`) ?? [];
-    if (layer !== undefined) return layersToTransform.includes(Number(layer));
+    const before = expression('addLora layersPattern', `.*\\.(?:${list})`);
+    for (const { 0: number, index } of `.${name}`.matchAll(/\.\d+(?=\.)/g)) {
+      if (!before.matchesStart(`.${name}`.slice(0, index))) continue;
+      return layersToTransform.includes(Number(number.slice(1)));
+    }
   }
   return false;
 }

@@ -1,4 +1,6 @@
-// The words that say how the layers of a pipeline are shared out, and what is wrong with others.
+// The methods that partition the layers of a pipeline.
+import { Regex } from '../runtime/regex/regex.js';
+
 const KNOWN = /^(parameters|uniform|flops|type:.+)$/i;
 
 /** What would be one, in the words of a DsError; null for a word that is one, in any case. */
@@ -13,7 +15,8 @@ export function methodExpected(method: unknown): string | null {
   }
 }
 
-/** What classes of layers are matched against, in any case; null for methods of other kinds. */
-export function patternOf(method: string): RegExp | null {
-  return /^type:/i.test(method) ? new RegExp(method.slice('type:'.length), 'i') : null;
+/** The pattern for class names of layers, without regard to case; null for other methods. */
+export function patternOf(method: string): Regex | null {
+  if (!/^type:/i.test(method)) return null;
+  return new Regex(method.slice('type:'.length), { ignoresCase: true });
 }

@@ -28,6 +28,11 @@ test.each<[string, peft.LoraOptions, string[]]>([
     inLayer(1, 'self_attn.q_proj', 'self_attn.k_proj'),
   ],
   [
+    'an expression that an engine which backtracks never finishes',
+    { targetModules: '([a-z_.0-9]+)+!|.*layers\\.1\\..*q_proj' },
+    inLayer(1, 'self_attn.q_proj'),
+  ],
+  [
     'an expression is for whole names',
     { targetModules: 'model.layers.0.mlp.(up|gate)_proj' },
     inLayer(0, 'mlp.gate_proj', 'mlp.up_proj'),

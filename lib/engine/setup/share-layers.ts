@@ -67,7 +67,8 @@ function stylesBy(
   const named = [...module.namedModules()].filter(([path, one]) =>
     Object.entries(one).some(
       ([name, field]) =>
-        field instanceof Parameter && patterns.some((pattern) => pattern.test(`${path}.${name}`)),
+        field instanceof Parameter &&
+        patterns.some((pattern) => pattern.matchesStart(`${path}.${name}`)),
     ),
   );
   const style = { style: STYLES[type], ...(parts > 1 ? { parts } : {}) };
@@ -76,7 +77,7 @@ function stylesBy(
     code: 'DS_CONFIG',
     op: `tensor_parallel.partition_config.layer_specs.${index}`,
     expected: 'patterns that match the name of a parameter',
-    got: patterns.map(({ source }) => source.slice('^(?:'.length, -1)).join(', '),
+    got: patterns.map(({ source }) => source).join(', '),
     hint: `Examples of names: ${[...module.namedParameters()]
       .slice(0, 3)
       .map(([name]) => name)

@@ -1,5 +1,6 @@
 // Reads the quantization_config of a config.json: packed layers, their bits, groups and layout.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
+import { Regex } from '../../runtime/regex/regex.js';
 import type { ModelConfig } from '../model-config.js';
 
 /** How the files store a layer. */
@@ -105,9 +106,11 @@ function awq(config: Section): FolderScheme {
   return { method: 'awq', zeroOffset: 0, schemeOf: () => scheme };
 }
 
-/** Layers that one entry of config_groups stands for. */
+/** An entry of config_groups. */
 interface Group {
   targets: readonly string[];
+  /** Whether one of the targets names a layer. */
+  fits(path: string): boolean;
   scheme: LayerScheme;
 }
 
@@ -131,7 +134,7 @@ function compressed(config: Section): FolderScheme {
     zeroOffset: 0,
     schemeOf(path) {
       const found =
-        groups.find(({ targets }) => targets.some((target) => isTarget(target, path))) ??
+        groups.find((group) => group.fits(path)) ??
         groups.find(({ targets }) => targets.includes('Linear'));
       if (found) return found.scheme;
       throw config.refusal('config_groups', `a group for ${path}`, null, why);
@@ -139,8 +142,21 @@ function compressed(config: Section): FolderScheme {
   };
 }
 
-const isTarget = (target: string, path: string): boolean =>
-  target.startsWith('re:') ? new RegExp(`^(?:${target.slice(3)})`).test(path) : target === path;
+/** A target is a path, or "re:" and a pattern that matches from a path's start. */
+function fitting(group: Section, target: string): (path: string) => boolean {
+  if (!target.startsWith('re:')) return (path) => path === target;
+  try {
+    const pattern = new Regex(target.slice('re:'.length));
+    return (path) => pattern.matchesStart(path);
+  } catch (cause) {
+    throw group.refusal(
+      'targets',
+      '"re:" and a regular expression',
+      target,
+      (cause as Error).message,
+    );
+  }
+}
 
 function groupIn(group: Section, why: string): Group {
   for (const key of ['input_activations', 'output_activations'] as const) {
@@ -158,8 +174,10 @@ function groupIn(group: Section, why: string): Group {
   if (!Array.isArray(targets) || targets.some((one) => typeof one !== 'string')) {
     throw group.refusal('targets', 'a list of names', targets, why);
   }
+  const tests = (targets as string[]).map((target) => fitting(group, target));
   return {
     targets: targets as string[],
+    fits: (path) => tests.some((test) => test(path)),
     scheme: {
       bits,
       groupSize: hasGroups ? groupOf(weights, 'group_size') : null,

@@ -1,0 +1,170 @@
+// A deterministic automaton, built from a program as texts need its states.
+import { type Alphabet, EDGE } from './alphabet.js';
+import type { Instruction, Program } from './program.js';
+
+/** How an automaton reads texts. */
+export interface Reading {
+  /** From the end to the start. */
+  readonly isReversed: boolean;
+  /**
+   * Starts at every position, and stays alive after matches: it marks all positions. Otherwise it
+   * starts once, and a match ends alternatives of lower priority, as in Perl.
+   */
+  readonly marksAll: boolean;
+}
+
+/** Counts work, and throws when it exceeds a bound. */
+export interface Meter {
+  spend(steps: number): void;
+}
+
+interface State {
+  /** Instructions by priority, before the empty transitions. */
+  readonly kernel: readonly number[];
+  /** The letter that was read last. */
+  readonly passed: number;
+  /** By input: 2 * state + 1 for a match, + 0 without; a state of -1 is dead. */
+  next: (number | undefined)[];
+}
+
+/** States are dropped beyond this number, and built again. */
+const MOST_STATES = 2000;
+const DEAD = -1;
+
+export class Automaton {
+  private states: State[] = [];
+  private numbers = new Map<string, number>();
+  /** By letter: the start state behind it. */
+  private starts: (number | undefined)[] = [];
+  private readonly instructions: readonly Instruction[];
+  private readonly dependsOnPassed: boolean;
+  private visited: Int32Array;
+  private round = 0;
+
+  /** `looks` is the number of lookarounds. Each adds a bit to the input. */
+  constructor(
+    private readonly program: Program,
+    private readonly alphabet: Alphabet,
+    private readonly reading: Reading,
+    private readonly looks: number,
+  ) {
+    this.instructions = program.instructions;
+    this.visited = new Int32Array(this.instructions.length);
+    this.dependsOnPassed = this.instructions.some(
+      (one) => one.op === 'side' && one.isAhead === reading.isReversed,
+    );
+  }
+
+  /** The start state behind the letter `passed`. */
+  start(passed: number): number {
+    const letter = this.dependsOnPassed ? passed : EDGE;
+    this.starts[letter] ??= this.numberOf([this.program.start], passed);
+    return this.starts[letter];
+  }
+
+  /**
+   * Reads `coming`; EDGE ends the text. `truths` has a bit for each lookaround that holds here.
+   * Returns 2 * next state + 1 if the program matches before the letter, else + 0; the state is -1
+   * if no match can follow.
+   */
+  step(state: number, coming: number, truths: number, meter: Meter): number {
+    const { next } = this.states[state] as State;
+    const input = (coming << this.looks) | truths;
+    return next[input] ?? this.compute(state, coming, truths, input, meter);
+  }
+
+  private compute(
+    number: number,
+    coming: number,
+    truths: number,
+    input: number,
+    meter: Meter,
+  ): number {
+    if (this.states.length > MOST_STATES) {
+      // The caller's state must survive: it becomes the first of the new ones.
+      const { kernel, passed } = this.states[number] as State;
+      this.states = [];
+      this.starts = [];
+      this.numbers.clear();
+      return this.compute(this.numberOf(kernel, passed), coming, truths, input, meter);
+    }
+    const state = this.states[number] as State;
+    const { marksAll } = this.reading;
+    const kernel = marksAll ? [...state.kernel, this.program.start] : state.kernel;
+    const { sets, isMatch, work } = this.close(kernel, state.passed, coming, truths);
+    meter.spend(work);
+    const targets = coming === EDGE ? [] : this.targets(sets, coming);
+    const isDead = targets.length === 0 && (!marksAll || coming === EDGE);
+    const target = isDead ? DEAD : this.numberOf(targets, coming);
+    const result = 2 * target + (isMatch ? 1 : 0);
+    state.next[input] = result;
+    return result;
+  }
+
+  /** Follows empty transitions by priority. */
+  private close(kernel: readonly number[], passed: number, coming: number, truths: number) {
+    const { instructions, visited, alphabet } = this;
+    const { isReversed, marksAll } = this.reading;
+    const round = ++this.round;
+    const sets: number[] = [];
+    let isMatch = false;
+    let work = 0;
+    const stack: number[] = [];
+    for (const root of kernel) {
+      stack.push(root);
+      while (stack.length > 0) {
+        const at = stack.pop() as number;
+        if (visited[at] === round) continue;
+        visited[at] = round;
+        work++;
+        const one = instructions[at] as Instruction;
+        switch (one.op) {
+          case 'set':
+            sets.push(at);
+            break;
+          case 'split':
+            stack.push(one.second, one.first);
+            break;
+          case 'side': {
+            const letter = one.isAhead === isReversed ? passed : coming;
+            if (alphabet.has(letter, one.set) !== one.isNegative) stack.push(one.next);
+            break;
+          }
+          case 'look':
+            if (((truths >> one.look) & 1) === (one.isNegative ? 0 : 1)) stack.push(one.next);
+            break;
+          case 'match':
+            isMatch = true;
+            if (!marksAll) return { sets, isMatch, work };
+        }
+      }
+    }
+    return { sets, isMatch, work };
+  }
+
+  /** Where the instructions of `sets` go on behind a letter. */
+  private targets(sets: readonly number[], letter: number): number[] {
+    const { instructions, visited } = this;
+    const round = ++this.round;
+    const targets: number[] = [];
+    for (const at of sets) {
+      const { set, next } = instructions[at] as { set: number; next: number };
+      if (!this.alphabet.has(letter, set) || visited[next] === round) continue;
+      visited[next] = round;
+      targets.push(next);
+    }
+    if (this.reading.marksAll) targets.sort((a, b) => a - b);
+    return targets;
+  }
+
+  private numberOf(kernel: readonly number[], letter: number): number {
+    const passed = this.dependsOnPassed ? letter : EDGE;
+    const key = `${passed}:${kernel.join(',')}`;
+    let number = this.numbers.get(key);
+    if (number === undefined) {
+      number = this.states.push({ kernel, passed, next: [] }) - 1;
+      this.numbers.set(key, number);
+    }
+    return number;
+  }
+}

@@ -1,0 +1,103 @@
+// Sets of code points: the single characters, classes and properties of a pattern.
+
+/** A set of code points. Sets with one key are equal. */
+export interface CharSet {
+  readonly key: string;
+  has(code: number): boolean;
+}
+
+const set = (key: string, has: (code: number) => boolean): CharSet => ({ key, has });
+
+export const ANY = set('any', () => true);
+
+export const single = (code: number): CharSet => set(`${code}`, (one) => one === code);
+
+export const range = (first: number, last: number): CharSet =>
+  set(`${first}-${last}`, (code) => code >= first && code <= last);
+
+export const not = (inner: CharSet): CharSet => set(`!(${inner.key})`, (code) => !inner.has(code));
+
+export function union(parts: readonly CharSet[]): CharSet {
+  if (parts.length === 1) return parts[0] as CharSet;
+  const key = `(${parts.map((part) => part.key).join('|')})`;
+  return set(key, (code) => parts.some((part) => part.has(code)));
+}
+
+export function intersection(parts: readonly CharSet[]): CharSet {
+  if (parts.length === 1) return parts[0] as CharSet;
+  const key = `(${parts.map((part) => part.key).join('&')})`;
+  return set(key, (code) => parts.every((part) => part.has(code)));
+}
+
+/** `inner` without regard to case, by simple case mappings. */
+export const folded = (inner: CharSet): CharSet =>
+  set(`i(${inner.key})`, (code) => casesOf(code).some((one) => inner.has(one)));
+
+function casesOf(code: number): number[] {
+  const text = String.fromCodePoint(code);
+  const lower = text.toLowerCase();
+  const upper = text.toUpperCase();
+  const all = [text, lower, upper, upper.toLowerCase(), lower.toUpperCase()];
+  return all.flatMap((one) => (isOne(one) ? (one.codePointAt(0) as number) : []));
+}
+
+const isOne = (text: string): boolean =>
+  text.length === 1 || (text.length === 2 && (text.codePointAt(0) as number) > 0xffff);
+
+const properties = new Map<string, CharSet | null>();
+
+/** The code points of a Unicode property, such as "L" or "Han"; null for an unknown name. */
+export function property(name: string): CharSet | null {
+  let found = properties.get(name);
+  if (found === undefined) {
+    found = nativeProperty(name);
+    properties.set(name, found);
+  }
+  return found;
+}
+
+function nativeProperty(name: string): CharSet | null {
+  if (!/^[\w=]+$/.test(name)) return null;
+  for (const one of [name, `Script=${name}`, titled(name), `Script=${titled(name)}`]) {
+    try {
+      const pattern = new RegExp(`^\\p{${one}}$`, 'u');
+      return set(`\\p{${one}}`, (code) => pattern.test(String.fromCodePoint(code)));
+    } catch {}
+  }
+  return null;
+}
+
+const titled = (name: string): string =>
+  name.toLowerCase().replace(/(?:^|_)[a-z]/g, (letter) => letter.toUpperCase());
+
+/** A property that every engine has. */
+const known = (name: string): CharSet => property(name) as CharSet;
+
+export const SPACE = known('White_Space');
+export const DIGIT = known('Nd');
+/** Oniguruma's and Python's \w. */
+export const WORD = union(['Alphabetic', 'M', 'Nd', 'Pc'].map(known));
+/** Oniguruma's \w outside of classes. */
+export const LOOSE_WORD = union([WORD, ...[0xb2, 0xb3, 0xb9].map(single), range(0xbc, 0xbe)]);
+export const HEX = union([range(0x30, 0x39), range(0x41, 0x46), range(0x61, 0x66)]);
+export const NEWLINE = single(10);
+
+const GRAPH = not(union([SPACE, ...['Cc', 'Cn', 'Cs'].map(known)]));
+
+/** Classes such as [:alpha:], which Oniguruma accepts as properties too. */
+export const POSIX: ReadonlyMap<string, CharSet> = new Map([
+  ['alpha', known('Alphabetic')],
+  ['alnum', union(['Alphabetic', 'Nd'].map(known))],
+  ['ascii', range(0, 0x7f)],
+  ['blank', union([single(9), known('Zs')])],
+  ['cntrl', known('Cc')],
+  ['digit', DIGIT],
+  ['graph', GRAPH],
+  ['lower', known('Lowercase')],
+  ['print', union([GRAPH, known('Zs')])],
+  ['punct', union(['P', 'S'].map(known))],
+  ['space', SPACE],
+  ['upper', known('Uppercase')],
+  ['word', WORD],
+  ['xdigit', HEX],
+]);

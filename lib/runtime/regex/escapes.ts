@@ -1,0 +1,161 @@
+// Escapes and classes of a pattern.
+import {
+  type CharSet,
+  DIGIT,
+  folded,
+  HEX,
+  intersection,
+  not,
+  POSIX,
+  property,
+  range,
+  SPACE,
+  single,
+  union,
+  WORD,
+} from './char-set.js';
+import type { Reader } from './reader.js';
+
+/** The syntax of a pattern: the Rust crate tokenizers uses Oniguruma, PEFT Python's re. */
+export type Dialect = 'oniguruma' | 'python';
+
+/** Settings in force where a set stands. */
+export interface SetContext {
+  readonly dialect: Dialect;
+  readonly ignoresCase: boolean;
+}
+
+const CONTROLS: ReadonlyMap<string, number> = new Map([
+  ...([
+    ['n', 10],
+    ['t', 9],
+    ['r', 13],
+    ['f', 12],
+    ['v', 11],
+    ['a', 7],
+    ['e', 27],
+  ] as const),
+]);
+
+const SHORTHANDS: ReadonlyMap<string, CharSet> = new Map([
+  ...([
+    ['d', DIGIT],
+    ['D', not(DIGIT)],
+    ['s', SPACE],
+    ['S', not(SPACE)],
+  ] as const),
+  ...([
+    ['w', WORD],
+    ['W', not(WORD)],
+    ['h', HEX],
+    ['H', not(HEX)],
+  ] as const),
+]);
+
+const LARGEST = 0x10ffff;
+
+/**
+ * The set or code point of an escape behind its backslash; null if it is neither, such as \b. The
+ * reader then stands before the letter.
+ */
+export function readEscape(reader: Reader, { dialect }: SetContext): CharSet | number | null {
+  const letter = reader.peek();
+  if (letter === 'p' || letter === 'P') return readProperty(reader);
+  const isHex = letter === 'h' || letter === 'H';
+  const shorthand = isHex && dialect === 'python' ? undefined : SHORTHANDS.get(letter);
+  const control = CONTROLS.get(letter);
+  if (shorthand !== undefined || control !== undefined) {
+    reader.next();
+    return shorthand ?? (control as number);
+  }
+  const code =
+    reader.take(/x\{([0-9A-Fa-f]{1,8})\}/y) ??
+    reader.take(/x([0-9A-Fa-f]{1,2})/y) ??
+    reader.take(/u([0-9A-Fa-f]{4})/y) ??
+    reader.take(/U([0-9A-Fa-f]{8})/y);
+  if (code !== null) return codePoint(reader, Number.parseInt(code[1] as string, 16));
+  const octal = reader.take(/0[0-7]{0,2}/y);
+  if (octal !== null) return Number.parseInt(octal[0], 8);
+  if (/^[A-Za-z0-9]$/.test(letter) || letter === '') return null;
+  return reader.next().codePointAt(0) as number;
+}
+
+function codePoint(reader: Reader, code: number): number {
+  if (code <= LARGEST) return code;
+  throw reader.fault('expected a code point of Unicode');
+}
+
+function readProperty(reader: Reader): CharSet {
+  const start = reader.at;
+  const isNegative = reader.next() === 'P';
+  const found = reader.take(/\{(\^?)([^{}]*)\}/y) ?? reader.take(/()([A-Z])/y);
+  if (found === null) throw reader.fault('expected a property such as \\p{L}', start);
+  const name = (found[2] as string).replace(/[\s-]/g, '');
+  const plain = name.toLowerCase().replaceAll('_', '');
+  // [:punct:] has symbols, \p{Punct} lacks them.
+  const own = (plain === 'punct' ? property('P') : POSIX.get(plain)) ?? property(name);
+  if (own === null) throw reader.fault(`the property \\p{${name}} is unknown`, start);
+  return isNegative === (found[1] === '^') ? own : not(own);
+}
+
+/** The set between "[" and "]"; the reader stands behind "[". */
+export function readClass(reader: Reader, context: SetContext, depth = 0): CharSet {
+  if (depth > 50) throw reader.fault('classes nest too deeply');
+  const start = reader.at - 1;
+  const isNegative = reader.skip('^');
+  const operands: CharSet[] = [];
+  let items: CharSet[] = [];
+  if (reader.skip(']')) items.push(single(0x5d));
+  for (;;) {
+    if (reader.isAtEnd) throw reader.fault('expected "]" for the "["', start);
+    if (reader.skip(']')) break;
+    if (context.dialect === 'oniguruma' && reader.skip('&&')) {
+      operands.push(union(items));
+      items = [];
+    } else items.push(readItem(reader, context, depth));
+  }
+  operands.push(union(items));
+  const whole = intersection(operands);
+  const cased = context.ignoresCase && depth === 0 ? folded(whole) : whole;
+  return isNegative ? not(cased) : cased;
+}
+
+function readItem(reader: Reader, context: SetContext, depth: number): CharSet {
+  const first = readMember(reader, context, depth);
+  const isRange = /^-[^\]]/su.test(reader.text.slice(reader.at, reader.at + 2));
+  if (typeof first !== 'number') return first;
+  if (!isRange || reader.text.startsWith('-&&', reader.at)) return single(first);
+  const before = reader.at;
+  reader.next();
+  const last = readMember(reader, context, depth);
+  if (typeof last !== 'number') {
+    // Before a class, "-" is a character.
+    reader.at = before;
+    return single(first);
+  }
+  if (last < first) throw reader.fault('expected a range in ascending order', before);
+  return range(first, last);
+}
+
+function readMember(reader: Reader, context: SetContext, depth: number): CharSet | number {
+  if (context.dialect === 'oniguruma' && reader.peek() === '[') {
+    const posix = reader.take(/\[:(\^?)([a-z]+):\]/y);
+    const own = posix && POSIX.get(posix[2] as string);
+    if (own) return posix[1] === '^' ? not(own) : own;
+    if (posix) throw reader.fault(`the class [:${posix[2]}:] is unknown`);
+    reader.next();
+    return readClass(reader, context, depth + 1);
+  }
+  if (!reader.skip('\\')) return reader.next().codePointAt(0) as number;
+  if (reader.peek() === 'b') {
+    reader.next();
+    return 8;
+  }
+  const found = readEscape(reader, context);
+  if (found !== null) return found;
+  const letter = reader.peek();
+  if (letter === '' || context.dialect === 'python') {
+    throw reader.fault(`the escape \\${letter} is not supported`);
+  }
+  return reader.next().codePointAt(0) as number;
+}

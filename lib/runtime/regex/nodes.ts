@@ -1,0 +1,90 @@
+// The syntax tree of a pattern.
+import { ANY, type CharSet, intersection, NEWLINE, not, range, single, union } from './char-set.js';
+
+export type Node =
+  | { readonly kind: 'set'; readonly set: CharSet }
+  | { readonly kind: 'cat' | 'alt'; readonly nodes: readonly Node[] }
+  | {
+      readonly kind: 'repeat';
+      readonly node: Node;
+      readonly min: number;
+      /** Infinity without a limit. */
+      readonly max: number;
+      readonly isLazy: boolean;
+    }
+  | Side
+  | Look;
+
+/** Whether the next or previous character exists and is of a set. */
+export interface Side {
+  readonly kind: 'side';
+  readonly isAhead: boolean;
+  readonly isNegative: boolean;
+  readonly set: CharSet;
+}
+
+/** A lookahead or lookbehind of more than one character. */
+export interface Look {
+  readonly kind: 'look';
+  readonly isAhead: boolean;
+  readonly isNegative: boolean;
+  readonly node: Node;
+}
+
+export const cat = (nodes: readonly Node[]): Node =>
+  nodes.length === 1 ? (nodes[0] as Node) : { kind: 'cat', nodes };
+export const alt = (nodes: readonly Node[]): Node =>
+  nodes.length === 1 ? (nodes[0] as Node) : { kind: 'alt', nodes };
+export const one = (set: CharSet): Node => ({ kind: 'set', set });
+
+const side = (isAhead: boolean, set: CharSet, isNegative = false): Side => ({
+  kind: 'side',
+  isAhead,
+  isNegative,
+  set,
+});
+
+/** A lookaround; of a single character, a Side. */
+export function look(isAhead: boolean, isNegative: boolean, node: Node): Node {
+  if (node.kind === 'set') return side(isAhead, node.set, isNegative);
+  return { kind: 'look', isAhead, isNegative, node };
+}
+
+export const TEXT_START = side(false, ANY, true);
+export const TEXT_END = side(true, ANY, true);
+/** Not behind a newline that ends the text. */
+export const LINE_START = alt([TEXT_START, cat([side(false, NEWLINE), side(true, ANY)])]);
+export const LINE_END = alt([TEXT_END, side(true, NEWLINE)]);
+/** Before a newline that ends the text, too. */
+export const LAST_LINE_END = alt([TEXT_END, look(true, false, cat([one(NEWLINE), TEXT_END]))]);
+
+/** \R, which takes "\r\n" as a whole. */
+export const LINE_BREAK = alt([
+  cat([one(single(13)), one(NEWLINE)]),
+  cat([one(single(13)), side(true, NEWLINE, true)]),
+  one(union([range(10, 12), single(0x85), range(0x2028, 0x2029)])),
+]);
+
+/** \b, or \B. */
+export function wordBorder(word: CharSet, isBorder: boolean): Node {
+  const pair = (before: boolean, after: boolean): Node =>
+    cat([side(false, word, !before), side(true, word, !after)]);
+  return alt([pair(true, !isBorder), pair(false, isBorder)]);
+}
+
+/**
+ * A possessive repetition, or null if it has no equal without one. A repeated set takes every
+ * character of the set that follows.
+ */
+export function possessive(node: Node, min: number, max: number): Node | null {
+  if (node.kind !== 'set') return null;
+  const end = side(true, node.set, true);
+  const repeat: Node = { kind: 'repeat', node, min, max, isLazy: false };
+  if (max === Number.POSITIVE_INFINITY) return cat([repeat, end]);
+  if (min === 0 && max === 1) return alt([node, end]);
+  return null;
+}
+
+/** The characters of `set` up to the end of a line, or all with "dot matches newline". */
+export const dot = (hasNewline: boolean): Node =>
+  one(hasNewline ? ANY : intersection([ANY, not(NEWLINE)]));
