@@ -133,23 +133,24 @@ function generateMethods() {
 }
 
 /**
- * The page with the names that their rows lack: the order of those that are there is the page's.
+ * The page, with missing names added to the last row of their title. A title may have several rows,
+ * and the page decides the order of names.
  */
 function completePage() {
   const missing = new Map();
   let text = readFileSync(join(root, page), 'utf8');
-  const rowOf = (row) => new RegExp(`^\\| ${row} \\| (.*?) \\|.*$`, 'm');
+  const rowsOf = (row) => [...text.matchAll(new RegExp(`^\\| ${row} \\| (.*?) \\|.*$`, 'gm'))];
   for (const { names, row } of operations) {
-    const [line] = rowOf(row).exec(text) ?? [];
-    if (line === undefined) throw new Error(`${page} has no row "${row}" for ${names[0]}`);
-    if (!names.some((name) => line.includes(`\`${name}\``))) {
+    const lines = rowsOf(row).join('\n');
+    if (lines === '') throw new Error(`${page} has no row "${row}" for ${names[0]}`);
+    if (!names.some((name) => lines.includes(`\`${name}\``))) {
       missing.set(row, [...(missing.get(row) ?? []), `\`${names[0]}\``]);
     }
   }
   for (const [row, names] of missing) {
-    text = text.replace(rowOf(row), (line, cell) =>
-      line.replace(cell, [cell, ...names].filter(Boolean).join(', ')),
-    );
+    const { 0: line, 1: cell, index } = rowsOf(row).at(-1);
+    const longer = line.replace(cell, [cell, ...names].filter(Boolean).join(', '));
+    text = text.slice(0, index) + longer + text.slice(index + line.length);
   }
   return text;
 }
