@@ -1,5 +1,5 @@
-// Moves a model into units: parameters become views of flat weights, their values the partitions'
-// master weights.
+// Moves a model into units: parameters become views of flat weights, their values become master
+// weights.
 import type { Tensor } from '../tensor/index.js';
 import { type Collectives, takeOver } from './collectives.js';
 import { sliceFlat } from './flat.js';
@@ -10,10 +10,10 @@ import type { InitialValues, WeightUnit } from './weight-unit.js';
 import type { ZeroStages } from './zero-stage.js';
 
 /**
- * Every rank starts with the values that the first of each of the groups of `alikeOf` has, one
- * group after the other, of frozen units as well; what lies in files, which are the same for all,
- * each rank reads for itself, and of shards nothing else. Blocks until everything is in place.
- * Device memory beyond the result: one unit, and one parameter in f32.
+ * Every rank starts with the values of the first rank in each group of `alikeOf`, one group after
+ * another, for frozen units too. Values from files, which are equal on all ranks, are read by each
+ * rank itself; with shards, only its own part. Blocks until all values are in place. Temporary
+ * device memory: one unit, and one parameter in f32.
  */
 export function adoptModel(
   stage: ZeroStages,
@@ -44,8 +44,8 @@ export function adoptModel(
 }
 
 /**
- * Sets the master weights of this rank's part of a parameter: `values` f32 on the device, all of it
- * or from `from` on.
+ * Writes the master weights of this rank's part of a parameter. `values`: f32 on the device, the
+ * whole parameter or its elements from `from` on.
  */
 export function writePieces(
   state: OptimizerState,

@@ -1,24 +1,23 @@
-// What the stages need of a group of ranks: collectives on flat tensors, enqueued on a
-// stream.
+// The interface of process groups for ZeRO: collectives on flat tensors in the order of a stream.
 import type { Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { viewOf } from '../tensor/ops/shapes.js';
 import { noteChanged } from '../tensor/tape.js';
 
-/** A collective under way. */
+/** A running collective. */
 export interface Work {
   /**
-   * Later work of `stream` sees its result. On the CPU it blocks. Throws the job's failure
+   * Makes later work of `stream` see the result. Blocks on the CPU. Throws the job's failure
    * (DS_COMM).
    */
   wait(stream: Stream): void;
 }
 
 export interface At {
-  /** The collective starts after the work that `stream` holds. */
+  /** The collective starts after the work that is enqueued on `stream`. */
   stream: Stream;
-  /** Which unit, and what for: named in errors, and compared between ranks. */
+  /** Unit and purpose. Errors name it, and ranks compare it. */
   purpose: string;
 }
 
@@ -26,24 +25,25 @@ export interface At {
 export interface Collectives {
   readonly rank: number;
   readonly size: number;
-  /** Every rank's `tensor` becomes that of rank `root`. */
+  /** Copies the `tensor` of rank `root` to every rank. */
   broadcast(tensor: View, root: number, at: At): Work;
-  /** Sums `tensor` over all ranks, in place. */
   allReduce(tensor: Tensor, at: At): Work;
   /**
-   * `output` [n] gets this rank's part of `input` [size * n], summed over all ranks; it may be its
-   * place there.
+   * Writes this rank's part of `input` [size * n], summed over all ranks, to `output` [n]. `output`
+   * may be that part of `input`.
    */
   reduceScatter(output: Tensor, input: Tensor, at: At): Work;
-  /** Part j of `input` [size * n] goes to part `rank` of rank j's `output`. */
+  /** Sends part j of `input` [size * n] to part `rank` of rank j's `output`. */
   allToAll(output: View, input: View, at: At): Work;
-  /** Puts every rank's `input` [n] into `output` [size * n]; `input` may be its place there. */
+  /**
+   * Gathers every rank's `input` [n] into `output` [size * n]. `input` may be its part of `output`.
+   */
   allGather(output: View, input: View, at: At): Work;
 }
 
 /**
- * Every rank takes over the values of rank `root`, in the order of the compute stream; parameters
- * of an engine may be among them.
+ * Copies the values of rank `root` to every rank, in the order of the compute stream. `values` may
+ * belong to an engine's parameter.
  */
 export function takeOver(group: Collectives, values: Tensor, root = 0): void {
   if (group.size === 1) return;

@@ -1,34 +1,34 @@
-// An exchange: collectives of units, collected into buckets, overlapped with compute, and timed.
+// Exchange: collectives of units in buckets, overlapped with compute, with timing.
 import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
 import type { Work } from './collectives.js';
 
 export interface ExchangeOptions {
-  /** A bucket is sent once it holds this many elements; a larger unit is a bucket of its own. */
+  /** Minimum elements per bucket. A larger unit forms its own bucket. */
   bucketElements: number;
-  /** Collectives run on a stream of their own, else in the order of compute. */
+  /** Run collectives on a separate stream instead of the compute stream. */
   overlap: boolean;
   timer: CommTimer;
 }
 
-/** One unit's share of a bucket. */
+/** The part of one unit in a bucket. */
 export interface Transfer {
   /** In elements. */
   numel: number;
   /** Enqueues the collective on `stream`, where its operands are complete. */
   start(stream: Stream): Work;
-  /** The result is complete in the order of `stream`. */
+  /** Called when the result is complete in the order of `stream`. */
   done(stream: Stream): void;
   /**
-   * Where given, compute waits for the bucket: operands may be returned in its order, however far
-   * ahead the host is.
+   * If set, compute waits for the bucket, and this frees the operands in the order of compute. This
+   * bounds memory even if the host runs far ahead.
    */
   free?(): void;
 }
 
 /**
- * A bucket is finished when the next one is sent, or by flush(): by then it has had a unit's
- * compute to hide behind, also on the CPU, where waiting blocks.
+ * A bucket is finished when the next one is sent, or by flush(). By then it has overlapped with the
+ * compute of one unit, also on the CPU, where waiting blocks.
  */
 export class Exchange {
   readonly stream: Stream;
@@ -49,19 +49,19 @@ export class Exchange {
     this.finished = new Event(device);
   }
 
-  /** Operands are complete in the order of the compute stream. */
+  /** Adds a unit. Its operands are complete in the order of the compute stream. */
   add(transfer: Transfer): void {
     this.bucket.push(transfer);
     this.filled += transfer.numel;
     if (this.filled >= this.options.bucketElements) this.send();
   }
 
-  /** Sends what is left: no collective waits for a later call any more. */
+  /** Sends the partial bucket, so no collective waits for a later call. */
   dispatch(): void {
     if (this.bucket.length > 0) this.send();
   }
 
-  /** Sends what is left and finishes everything; later compute work sees the results. */
+  /** Sends the partial bucket and finishes all buckets. Later compute work sees the results. */
   flush(): void {
     this.dispatch();
     if (this.underWay.length === 0) return;
@@ -98,7 +98,7 @@ export class Exchange {
     for (const { transfer } of freeing) transfer.free?.();
   }
 
-  /** Later compute work sees the results so far. */
+  /** Makes later compute work see the results so far. */
   private awaitResults(): void {
     const { compute } = this.device;
     const end = this.options.timer.stall(compute);
@@ -115,27 +115,28 @@ export class Exchange {
   }
 }
 
-/** Times collectives on the device, and how long compute stands still for them. */
+/** Measures collectives on the device, and the time that compute waits for them. */
 export interface CommTimer {
   /**
-   * A collective is about to be enqueued on `stream`; the function returned is called when it has
-   * been.
+   * Called before a collective is enqueued on `stream`. The caller runs the returned function after
+   * it.
    */
   collective(stream: Stream): () => void;
-  /** `compute` is about to wait for collectives, likewise. */
+  /**
+   * Called before `compute` waits for collectives. The caller runs the returned function after it.
+   */
   stall(compute: Stream): () => void;
 }
 
 const nothing = (): void => {};
 
-/** Times nothing. */
 export const untimedComm: CommTimer = { collective: () => nothing, stall: () => nothing };
 
 export interface CommTimes {
   collectives: number;
-  /** Milliseconds that collectives took on their streams, waiting for other ranks included. */
+  /** Milliseconds of collectives on their streams, including waits for other ranks. */
   total: number;
-  /** Milliseconds that compute stood still for them. */
+  /** Milliseconds that compute waited for them. */
   exposed: number;
 }
 
@@ -144,7 +145,7 @@ interface Span {
   end: Event;
 }
 
-/** Owns two events for each collective and each wait since the last reset(). */
+/** Owns two events per collective and per wait since the last reset(). */
 export class EventCommTimer implements CommTimer {
   private readonly collectives: Span[] = [];
   private readonly stalls: Span[] = [];
@@ -159,7 +160,7 @@ export class EventCommTimer implements CommTimer {
     return this.open(this.stalls, compute);
   }
 
-  /** Sums since the last reset(); waits for the device. */
+  /** Returns sums since the last reset(). Waits for the device. */
   times(): CommTimes {
     const sum = (spans: readonly Span[]): number =>
       spans.reduce((total, { start, end }) => {

@@ -1,11 +1,11 @@
-// Flat tensors: their contiguous parts as tensors, zeros in them, and copies between them.
+// Operations on flat tensors: slices, zeros, copies.
 import { dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import { held, type Tensor } from '../tensor/index.js';
 import type { Piece, Range } from './layout.js';
 
-/** Contiguous elements of a flat tensor as a tensor of `shape`; the caller releases it. */
+/** Returns contiguous elements of a flat tensor as a tensor of `shape`. The caller releases it. */
 export function sliceFlat(
   flat: Tensor,
   { offset, numel }: Range,
@@ -15,7 +15,8 @@ export function sliceFlat(
 }
 
 /**
- * A piece of a flat tensor that starts where the partition does; a whole parameter has its shape.
+ * Returns a piece of a flat tensor that starts at the partition's start. A whole parameter keeps
+ * its shape.
  */
 export function slicePiece(flat: Tensor, { slot, offset, numel }: Piece): Tensor {
   return sliceFlat(flat, { offset, numel }, numel === slot.numel ? slot.shape : [numel]);

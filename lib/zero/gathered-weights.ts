@@ -1,5 +1,5 @@
-// Weights that every rank holds a shard of: gathered in place when a unit is used, fetched ahead,
-// let go after.
+// Stage 3 weights: every rank holds a shard; units are gathered at use, prefetched, and freed
+// afterwards.
 import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
@@ -18,54 +18,50 @@ import type { WeightUnit } from './weight-unit.js';
 
 /** Limits in elements. Source: DeepSpeed's stage3_* settings. */
 export interface GatherOptions {
-  /** Elements that are fetched ahead at least, in whole units (stage3_prefetch_bucket_size). */
+  /** Minimum number of prefetched elements, in whole units (stage3_prefetch_bucket_size). */
   prefetch: number;
-  /** Held at a time, those in use aside (stage3_max_live_parameters). */
+  /** Maximum number of gathered elements, without units in use (stage3_max_live_parameters). */
   maxLive: number;
-  /**
-   * A unit that is used again within so many elements is not let go (stage3_max_reuse_distance).
-   */
+  /** A unit that is reused within this many elements stays gathered (stage3_max_reuse_distance). */
   maxReuseDistance: number;
-  /**
-   * Smaller units are never let go (stage3_param_persistence_threshold), as long as all of them
-   * together ...
-   */
+  /** Units up to this size stay gathered (stage3_param_persistence_threshold), ... */
   persistenceThreshold: number;
-  /** ... have no more elements than this (stage3_model_persistence_threshold). */
+  /** ... if all of them have at most this many elements (stage3_model_persistence_threshold). */
   modelPersistenceThreshold: number;
-  /** What foresees which units come next. Default: one that learns it from a step's updates. */
+  /** Predicts the next units. Default: a trace that records each step. */
   trace?: UnitTrace;
-  /** Where the shards live. */
+  /** Storage of the shards. */
   home: ShardHome;
-  /** How a unit comes from all ranks' shards. */
+  /** Gathers a unit from the shards of all ranks. */
   gather: GatherUnit;
-  /** Where what is gathered again before the next update comes from; null for the shards. */
+  /** Secondary copies for repeated gathers before the next update (hpZ); null without them. */
   near: NearCopies | null;
-  /** Gathers run on a stream of their own. */
+  /** Run gathers on a separate stream. */
   overlap: boolean;
   timer: CommTimer;
 }
 
-/** One unit's gathered weights. */
+/** The gathered weights of one unit. */
 interface Gathered {
   /** [numel] of the unit. */
   flat: Tensor;
-  /** The gather, until the compute stream waits for it. */
+  /** The running gather, until the compute stream waits for it. */
   work: Work | null;
   /** The parameters are views of `flat`. */
   isPlaced: boolean;
 }
 
 /**
- * One all-gather per unit, from the shard straight into the unit's flat weights. No host wait:
- * memory comes and goes in the order of the compute stream, gathers are ordered by events.
+ * Runs one all-gather per unit, from the shard directly into the unit's flat weights. The host
+ * never waits: memory is allocated and freed in the order of the compute stream, and events order
+ * the gathers.
  */
 export class GatheredWeights implements WeightFlow {
   readonly isSharded = true;
   private readonly gathered = new Map<WeightUnit, Gathered>();
   private readonly parts = new Map<WeightUnit, WeightPart>();
   private readonly persistent = new Set<WeightUnit>();
-  /** When an update of the shard is complete: what publish() was told, or events of its own. */
+  /** Events of complete shard updates: those of publish(), or events in `own`. */
   private readonly updated = new Map<WeightUnit, Event>();
   private readonly own = new Map<WeightUnit, Event>();
   private readonly trace: UnitTrace;
@@ -97,7 +93,7 @@ export class GatheredWeights implements WeightFlow {
     unit.allocate();
   }
 
-  /** Takes over a unit whose full weights are there: keeps the shard, lets the rest go. */
+  /** Stores this rank's shard of a unit with full weights, and frees the rest. */
   adopted(part: WeightPart): void {
     const { unit, range, place } = part;
     this.parts.set(unit, part);
@@ -109,7 +105,7 @@ export class GatheredWeights implements WeightFlow {
     if (this.persists(unit)) this.persistent.add(unit);
   }
 
-  /** Later compute work sees the unit's weights; what is likely to be used next is fetched. */
+  /** Makes later compute work see the unit's weights, and prefetches the next units. */
   acquire(unit: WeightUnit): void {
     this.trace.visit(unit);
     const weights = this.gathered.get(unit) ?? this.gather(unit);
@@ -128,7 +124,7 @@ export class GatheredWeights implements WeightFlow {
     this.options.home.expect(this.notGathered());
   }
 
-  /** The unit's weights are not read until the next acquire(). */
+  /** Allows freeing the unit's weights; they are not read until the next acquire(). */
   release(unit: WeightUnit): void {
     if (!this.gathered.has(unit) || this.persistent.has(unit)) return;
     const { maxReuseDistance, maxLive } = this.options;
@@ -136,7 +132,9 @@ export class GatheredWeights implements WeightFlow {
     this.drop(unit);
   }
 
-  /** Later compute work comes after every gather so far: no shard is being read. */
+  /**
+   * Makes later compute work wait for all gathers so far, so that no gather reads a shard any more.
+   */
   endBackward(): void {
     for (const weights of this.gathered.values()) {
       weights.work?.wait(this.device.compute);
@@ -144,7 +142,7 @@ export class GatheredWeights implements WeightFlow {
     }
   }
 
-  /** The shard changes in the order of `stream`: gathered weights are stale. */
+  /** Drops gathered weights, because the shard changes in the order of `stream`. */
   publish({ unit }: WeightPart, stream: Stream, changed?: Event): void {
     this.trace.restart();
     this.updated.set(unit, changed ?? this.eventOf(unit).record(stream));
@@ -152,7 +150,7 @@ export class GatheredWeights implements WeightFlow {
     this.options.near?.forget(unit);
   }
 
-  /** Stale weights are gathered where they are used. */
+  /** Nothing to send: the next use gathers again. */
   dispatch(): void {
     this.options.home.expect(this.trace.beginning());
   }
@@ -166,13 +164,13 @@ export class GatheredWeights implements WeightFlow {
     this.options.home.dispose();
   }
 
-  /** Where this rank's shard lies in the unit, and where it is kept, contents undefined. */
+  /** Returns this rank's range of the unit, and uninitialized storage for it. */
   private ownShard(unit: WeightUnit): [range: Range, place: WeightPlace] {
     const range = shardOf(unit.layout.numel, this.group.rank, this.group.size);
     return [range, this.options.home.place(unit, range.numel)];
   }
 
-  /** The units used next that are not on their way here. */
+  /** The next units that are not gathered. */
   private *notGathered(): Generator<WeightUnit> {
     for (const unit of this.trace.upcoming()) if (!this.gathered.has(unit)) yield unit;
   }
@@ -195,7 +193,7 @@ export class GatheredWeights implements WeightFlow {
     const { place } = this.parts.get(unit) as WeightPart;
     const { numel } = unit.layout;
     const flat = held(() => Tensor.empty([numel], unit.dtype, this.device));
-    // The memory may still be in use by compute work enqueued before.
+    // Earlier compute work may still use the memory.
     this.stream.wait(this.computed.record(this.device.compute));
     const updated = this.updated.get(unit);
     if (updated) this.stream.wait(updated);
@@ -204,7 +202,7 @@ export class GatheredWeights implements WeightFlow {
     const { near, gather } = this.options;
     const work = near?.gather(unit, flat, at) ?? gather(place, flat, this.group, at);
     end();
-    // These are the weights of before, in other memory: publish() says when they change.
+    // // Same values in other memory. publish() marks real changes.
     flat.changedAt = 0;
     const gathered = { flat, work, isPlaced: false };
     this.gathered.set(unit, gathered);
@@ -212,9 +210,7 @@ export class GatheredWeights implements WeightFlow {
     return gathered;
   }
 
-  /**
-   * Whole units until so many elements are ahead, as in DeepSpeed: one that is larger comes too.
-   */
+  /** Prefetches whole units up to the limit, as DeepSpeed does; the last one may exceed it. */
   private fetchAhead(): void {
     const { prefetch, maxLive } = this.options;
     let ahead = 0;
@@ -239,18 +235,18 @@ export class GatheredWeights implements WeightFlow {
   }
 }
 
-/** Fills `flat` [size * n] on the device from every rank's place of n. */
+/** Fills `flat` [size * n] on the device from every rank's shard of n elements. */
 export type GatherUnit = (place: WeightPlace, flat: Tensor, group: Collectives, at: At) => Work;
 
-/** Where shards live. */
+/** The storage of shards. */
 export interface ShardHome {
   /**
-   * A place for a unit's shard of `numel` elements, contents undefined; the caller disposes of it.
+   * Returns uninitialized storage for a unit's shard of `numel` elements. The caller disposes it.
    */
   place(unit: WeightUnit, numel: number): WeightPlace;
-  /** These units are gathered next, in this order. */
+  /** Announces the next units to gather, in order. */
   expect(units: Iterable<WeightUnit>): void;
-  /** All places are no longer used. */
+  /** Called when no storage is used any more. */
   dispose(): void;
 }
 
@@ -270,8 +266,8 @@ export const onHost: ShardHome = {
 };
 
 /**
- * A shard on the device by one all-gather; one that is elsewhere is uploaded to where it belongs,
- * and gathered there.
+ * Gathers a device shard with one all-gather. A shard elsewhere is first copied to its part of
+ * `flat`.
  */
 export const gatherPlain: GatherUnit = (place, flat, group, at) => {
   const { memory } = place;

@@ -1,4 +1,4 @@
-// How gradients flow: from what backward leaves in a unit to the partition that this rank updates.
+// Gradient flows: move gradients from a unit to the partition that this rank updates.
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
@@ -8,33 +8,36 @@ import { sliceFlat } from './flat.js';
 import type { Partition } from './partition.js';
 import type { ToOwner, Wire } from './wire.js';
 
-/** Who takes the gradients of a step, partition by partition. */
+/** Receives the gradients of a step, one partition at a time. */
 export interface GradientReceiver {
-  /** partition.grad is complete in the order of `stream`. Records partition.ready there. */
+  /**
+   * Called when partition.grad is complete in the order of `stream`. Records partition.ready there.
+   */
   reduced(partition: Partition, stream: Stream): void;
 }
 
 export interface GradientFlow {
-  /** What reduced gradients are multiplied with, compared to what the update is to see. */
+  /** Factor of reduced gradients relative to the gradients for the update. */
   readonly factor: number;
   /**
-   * The unit's gradient of one more micro-batch is complete on the compute stream. Where it was the
-   * step's last, `receiver` is told of the partition's, now or in flush(); else it is null.
+   * Called when the unit's gradient of a micro-batch is complete on the compute stream. If it was
+   * the last one of the step, `receiver` gets the partition's gradient, now or in flush(). Else
+   * `receiver` is null.
    */
   reduce(partition: Partition, receiver: GradientReceiver | null): void;
   /**
-   * No micro-batch follows those given to reduce() and flush(): `receiver` is told, now or in the
-   * next flush().
+   * Called when no micro-batch follows after reduce() and flush(). `receiver` gets the gradient,
+   * now or in the next flush().
    */
   conclude(partition: Partition, receiver: GradientReceiver): void;
-  /** Nothing stays under way; later compute work sees the results. */
+  /** Finishes all transfers. Later compute work sees the results. */
   flush(): void;
   dispose(): void;
 }
 
 /**
- * Gradients of one rank: the unit's is the partition's; micro-batches add up in it, and nothing is
- * reduced.
+ * Gradients of a single rank. Micro-batches add up in the unit's gradient, which is also the
+ * partition's. Nothing is reduced.
  */
 export class LocalGradients implements GradientFlow {
   readonly factor = 1;
@@ -54,20 +57,17 @@ export class LocalGradients implements GradientFlow {
   dispose(): void {}
 }
 
-/** What flows over several ranks are made of. The flow owns the exchange. */
+/** The parts of flows over several ranks. The flow owns the exchange. */
 export interface GradientParts {
   group: Collectives;
   wire: Wire;
-  /** How a unit's summed gradient reaches the owners of its shards. */
+  /** Moves a unit's summed gradient to the owners of its shards. */
   toOwner: ToOwner;
   /** Gradients, in the order of backward. */
   exchange: Exchange;
 }
 
-/**
- * Micro-batches add up in the unit, and what conclude() sends is their sum, unless a flow does
- * otherwise.
- */
+/** By default, micro-batches add up in the unit, and conclude() sends their sum. */
 abstract class ExchangedGradients implements GradientFlow {
   readonly factor: number;
 
@@ -91,8 +91,8 @@ abstract class ExchangedGradients implements GradientFlow {
 }
 
 /**
- * Stage 0: micro-batches add up on every rank, and the sum is summed over the ranks: each keeps all
- * of it.
+ * Stage 0: micro-batches add up on every rank, then an all-reduce gives every rank the sum over
+ * ranks.
  */
 export class SummedGradients extends ExchangedGradients {
   conclude(partition: Partition, receiver: GradientReceiver): void {
@@ -111,8 +111,8 @@ export class SummedGradients extends ExchangedGradients {
 }
 
 /**
- * Stage 0 under an optimizer that exchanges something else in some steps: gradients are summed in
- * the others, and here each rank keeps its own.
+ * Stage 0 with an optimizer that exchanges other values in some steps. Gradients are summed in the
+ * other steps; in these steps, each rank keeps its own.
  */
 export class AlternatingGradients implements GradientFlow {
   private readonly own = new LocalGradients();
@@ -120,9 +120,9 @@ export class AlternatingGradients implements GradientFlow {
   constructor(
     private readonly summed: GradientFlow,
     private readonly options: {
-      /** Whether gradients are summed in the step under way. */
+      /** Whether gradients are summed in this step. */
       isSummed: () => boolean;
-      /** What own gradients are multiplied with, compared to what the update is to see. */
+      /** Factor of local gradients relative to the gradients for the update. */
       ownFactor: number;
     },
   ) {}
@@ -154,7 +154,7 @@ export class AlternatingGradients implements GradientFlow {
 }
 
 /**
- * Stage 1: micro-batches add up on every rank, and each rank gets the sum of its shard over the
+ * Stage 1: micro-batches add up on every rank, then each rank receives the sum of its shard over
  * ranks.
  */
 export class OwnedGradients extends ExchangedGradients {
@@ -176,7 +176,7 @@ export class OwnedGradients extends ExchangedGradients {
 }
 
 /**
- * Stages 2 and 3: every micro-batch's gradient is reduced and freed; the shards add up in
+ * Stages 2 and 3: the gradient of every micro-batch is reduced and freed. Shards add up in
  * `partition.grad`.
  */
 export class ShardedGradients extends ExchangedGradients {
@@ -203,7 +203,7 @@ export class ShardedGradients extends ExchangedGradients {
     });
   }
 
-  /** After a flush() every shard has arrived. */
+  /** After a flush(), every shard has arrived. */
   conclude(partition: Partition, receiver: GradientReceiver): void {
     receiver.reduced(partition, partition.device.compute);
   }

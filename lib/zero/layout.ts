@@ -1,41 +1,34 @@
-// Who owns which flat range: pure arithmetic from parameter shapes to offsets, with no device in
-// sight.
+// Layout of units: offsets of parameters and shards in flat buffers, by arithmetic only.
 import type { ParameterPlace } from '../optim/optimizer.js';
 import { type Region, wholeRegion } from '../runtime/box.js';
 import { numel } from '../runtime/view.js';
 
-/**
- * Every parameter starts on a multiple of this many elements, so that 16-byte accesses stay
- * aligned.
- */
+/** Every parameter starts at a multiple of this many elements, so 16-byte accesses stay aligned. */
 export const slotAlignment = 64;
 
 export interface ParameterShape {
   name: string;
   shape: readonly number[];
-  /** Index of its optimizer group. */
   group: number;
-  /** What it is of a tensor of which other ranks have the rest. Default: all of its own. */
+  /**
+   * The part of a tensor that this rank holds, if other ranks hold the rest. Default: the whole.
+   */
   region?: Region;
 }
 
-/** How parameters are laid out. */
 export interface LayoutOptions {
-  /** Into how many equal parts the unit can be cut. Default 1. */
+  /** Number of equal parts of the unit. Default: 1. */
   shards?: number;
   /**
-   * Elements of a block of what is kept of a parameter, a power of two: those of its unit, and the
-   * unit's shards, start at multiples of the largest. Default: of slotAlignment, as all do.
+   * Elements per block of a parameter's state, a power of two. All parameters of the unit, and its
+   * shards, start at multiples of the largest block. Default: slotAlignment.
    */
   blockOf?: (parameter: ParameterShape) => number;
-  /**
-   * What kind of state is kept of a parameter: those of one kind lie together. Default: all are of
-   * one.
-   */
+  /** Kind of a parameter's state; parameters of one kind are adjacent. Default: one kind. */
   kindOf?: (parameter: ParameterShape) => string;
 }
 
-/** Where one parameter lies in its unit's flat buffers. Offsets and sizes in elements. */
+/** The location of a parameter in its unit's flat buffers. Offsets and sizes in elements. */
 export interface Slot extends ParameterShape {
   offset: number;
   numel: number;
@@ -48,20 +41,20 @@ export interface Range {
   numel: number;
 }
 
-/** Parameters of one optimizer group that keep the same kind of state, padding included. */
+/** Parameters of one optimizer group with the same kind of state, including padding. */
 export interface GroupRange extends Range {
   group: number;
-  /** The shape of one of them, for what is kept of padding alone. */
+  /** The shape of one of them, for the state of padding. */
   like: readonly number[];
-  /** Its parameters, and parts of them, by offset from the range's start. */
+  /** Its parameters, whole or in part, by offset from the range's start. */
   places: readonly ParameterPlace[];
 }
 
 export interface UnitLayout {
   slots: readonly Slot[];
-  /** One contiguous range per optimizer group, and kind of state in it, present. */
+  /** One contiguous range per optimizer group and kind of state. */
   groups: readonly GroupRange[];
-  /** Elements between parameters that belong to none: gradients must be zero there. */
+  /** Padding between parameters. Gradients must be zero there. */
   gaps: readonly Range[];
   /** Total elements, a multiple of the alignment times the number of shards. */
   numel: number;
@@ -70,9 +63,8 @@ export interface UnitLayout {
 const alignUp = (n: number, unit: number): number => Math.ceil(n / unit) * unit;
 
 /**
- * Lays parameters out one after the other, those of one optimizer group together, in it those of
- * one kind, order kept otherwise. The end is padded so that `shards` equal parts are aligned as
- * well.
+ * Lays out parameters one after another, by optimizer group, then by kind of state, else in order.
+ * Pads the end, so that `shards` equal parts are aligned.
  */
 export function layoutUnit(
   parameters: readonly ParameterShape[],
@@ -108,7 +100,7 @@ export function layoutUnit(
   return { slots, groups, gaps, numel: total };
 }
 
-/** Those of one group and kind, groups in order, kinds as they come. */
+/** Groups parameters by group and kind: groups in order, kinds by first occurrence. */
 function gathered(
   parameters: readonly ParameterShape[],
   kindOf: (parameter: ParameterShape) => string,
@@ -123,23 +115,23 @@ function gathered(
   return alike.values();
 }
 
-/** The part of `numel` elements, a multiple of `shards`, that belongs to `rank`. */
+/** Returns the range of `rank` in `numel` elements, a multiple of `shards`. */
 export function shardOf(numel: number, rank: number, shards: number): Range {
   const size = numel / shards;
   return { offset: rank * size, numel: size };
 }
 
-/** Part of one parameter inside a partition. */
+/** A part of one parameter in a partition. */
 export interface Piece {
   readonly slot: Slot;
-  /** Its first element, counted from the parameter's. */
+  /** Its first element, from the parameter's start. */
   readonly from: number;
-  /** Where it lies in the partition. */
+  /** Its offset in the partition. */
   readonly offset: number;
   readonly numel: number;
 }
 
-/** The part of `range` inside `window`; no elements where there is none. */
+/** Returns the part of `range` inside `window`, possibly empty. */
 export const overlap = (range: Range, window: Range): Range => {
   const offset = Math.max(range.offset, window.offset);
   const end = Math.min(range.offset + range.numel, window.offset + window.numel);
@@ -147,8 +139,8 @@ export const overlap = (range: Range, window: Range): Range => {
 };
 
 /**
- * The groups' parts inside `window`, by offset from its start, with the parameters in them and
- * parts of such.
+ * Returns the parts of groups inside `window`, by offset from its start, with their parameters,
+ * whole or in part.
  */
 export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] {
   return groups.flatMap(({ group, like, places, ...range }) => {
@@ -167,7 +159,7 @@ export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] 
   });
 }
 
-/** The parameters, and parts of them, inside `window`. */
+/** Returns the parameters inside `window`, whole or in part. */
 export function piecesOf({ slots }: UnitLayout, window: Range): Piece[] {
   return slots.flatMap((slot) => {
     const { offset, numel } = overlap(slot, window);

@@ -1,5 +1,5 @@
-// A second copy of gathered weights, shared out over few ranks that are close to each other
-// (zero_hpz_partition_size): what is gathered again comes from there. Source: ZeRO++'s hpZ.
+// Secondary copies of gathered weights on few nearby ranks (zero_hpz_partition_size), for repeated
+// gathers. Source: ZeRO++'s hpZ.
 import { held, Tensor } from '../tensor/index.js';
 import type { At, Collectives, Work } from './collectives.js';
 import { copyFlat } from './flat.js';
@@ -7,23 +7,24 @@ import { shardOf } from './layout.js';
 import type { WeightUnit } from './weight-unit.js';
 
 /**
- * This rank's shards of the second copy: from the first gather after an update until the next one.
+ * This rank's shards of the secondary copy. They exist from the first gather after an update to the
+ * next update.
  */
 export class NearCopies {
   private readonly shards = new Map<WeightUnit, Tensor>();
 
   constructor(
-    /** The ranks that share it out. */
+    /** The ranks that divide the copy. */
     private readonly group: Collectives,
   ) {}
 
-  /** Fills `flat` [numel] from the copy; null where there is none of these weights yet. */
+  /** Fills `flat` [numel] from the copy. Returns null if there is no copy of these weights yet. */
   gather(unit: WeightUnit, flat: Tensor, at: At): Work | null {
     const shard = this.shards.get(unit);
     return shard ? this.group.allGather(flat, shard, at) : null;
   }
 
-  /** Keeps this rank's part of `flat` [numel], in the order of the compute stream. */
+  /** Stores this rank's part of `flat` [numel], in the order of the compute stream. */
   keep(unit: WeightUnit, flat: Tensor): void {
     if (this.shards.has(unit)) return;
     const part = shardOf(flat.numel, this.group.rank, this.group.size);
@@ -33,7 +34,7 @@ export class NearCopies {
     this.shards.set(unit, shard);
   }
 
-  /** The unit's weights change: no gather of the copy is under way. */
+  /** Drops the copy, because the unit's weights change. No gather of the copy is running. */
   forget(unit: WeightUnit): void {
     this.shards.get(unit)?.release();
     this.shards.delete(unit);

@@ -1,5 +1,4 @@
-// The optimizer's state on this rank: shares of the partitions, each with a home and a schedule of
-// its own.
+// OptimizerState: shares of the partitions on this rank, each with a home and a schedule.
 import type { Tensor } from '../tensor/index.js';
 import type { Home } from './home/home.js';
 import type { Bytes, LentState } from './home/lent-state.js';
@@ -7,7 +6,7 @@ import type { Piece } from './layout.js';
 import type { Partition, WeightPart } from './partition.js';
 import type { Publisher, RankError, Schedule, UpdatePlan } from './schedule/schedule.js';
 
-/** Partitions, where their state lives, and when it is updated. */
+/** Partitions with the home of their state and the schedule of their updates. */
 export interface Share {
   readonly partitions: readonly Partition[];
   readonly home: Home;
@@ -15,22 +14,21 @@ export interface Share {
 }
 
 /**
- * Sends each partition to its share. Shares update at the same time, and what
- * they do is enqueued in forward order. Exact: every home and every schedule gives the same bits.
- * Homes and schedules belong to whoever made them.
+ * Routes each partition to its share. Shares update concurrently; their work is enqueued in forward
+ * order. All homes and schedules give the same bits. The creators of homes and schedules own them.
  */
 export class OptimizerState {
   readonly shares: Share[] = [];
   private readonly shareOf = new Map<Partition, Share>();
   private readonly inForwardOrder: Partition[] = [];
 
-  /** More partitions, none of which it has yet. */
+  /** Adds a share with new partitions. */
   add(share: Share): void {
     this.shares.push(share);
     for (const partition of share.partitions) this.shareOf.set(partition, share);
   }
 
-  /** Allocates the master weights and the state of a partition; they come in forward order. */
+  /** Allocates master weights and state of a partition. Called in forward order. */
   adopt(partition: Partition): void {
     const { home, schedule } = this.of(partition);
     this.inForwardOrder.push(partition);
@@ -39,28 +37,27 @@ export class OptimizerState {
   }
 
   /**
-   * Sets the master weights of a piece: [numel] f32 on the device. Reads `values` on the compute
+   * Writes the master weights of a piece. `values`: [numel] f32 on the device, read on the compute
    * stream.
    */
   writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
     this.of(partition).home.writeMaster(partition, piece, values);
   }
 
-  /** The backward that completes the gradients of `plan` is about to start. */
+  /** Called before the backward that completes the gradients of `plan`. */
   prepare(plan: UpdatePlan): void {
     for (const { schedule } of this.shares) schedule.prepare(plan);
   }
 
-  /** The gradient of `partition` is complete once partition.ready has been passed. */
+  /** Called when the gradient of `partition` is complete after partition.ready. */
   gradReady(partition: Partition): void {
     this.of(partition).schedule.gradReady(partition);
   }
 
   /**
-   * Updates every partition in forward order, whatever share it is of, and tells `publisher` of
-   * each when its new weights have been enqueued. `control` is on the device, written on the
-   * compute stream. A share may wait for the step decision: what others need not wait for comes
-   * first.
+   * Updates every partition in forward order over all shares. Calls `publisher` for each partition
+   * after its new weights are enqueued. `control` is on the device, written on the compute stream.
+   * A share may block for the step decision, so independent work of other shares is enqueued first.
    */
   update(control: Tensor, plan: UpdatePlan, publisher: Publisher): void {
     for (const { schedule } of this.shares) schedule.endBackward();
@@ -76,8 +73,8 @@ export class OptimizerState {
   }
 
   /**
-   * Called before weights are read: later compute work sees the updated ones. No update changes a
-   * frozen part.
+   * Called before weights are read. Later compute work sees the updated weights. Updates do not
+   * change frozen parts.
    */
   awaitWeights(part: WeightPart): void {
     const partition = part as Partition;
@@ -85,9 +82,9 @@ export class OptimizerState {
   }
 
   /**
-   * The master weights (name "master") or the state called `name` of a piece, as the last update
-   * leaves them. What is written there counts from the next update on, once keep() of what was lent
-   * and then changed() say so.
+   * Lends the master weights (name "master") or the state `name` of a piece after the last update.
+   * To write: change the tensor, call keep() on it, then changed(). The next update uses the new
+   * values.
    */
   lend(partition: Partition, piece: Piece, name: string): LentState {
     const { home, schedule } = this.of(partition);
@@ -95,27 +92,26 @@ export class OptimizerState {
     return home.lend(partition, piece, name);
   }
 
-  /** Whether what is lent of a partition is a copy, which takes memory while it is. */
+  /** Whether lend() returns a copy for this partition, which needs memory. */
   lendsCopies(partition: Partition): boolean {
     return this.of(partition).home.lendsCopies;
   }
 
   /**
-   * The partition's gradient, from gradReady() to update(): [numel] in the unit's gradDtype, where
-   * it is kept; null where there is none. Complete when this returns; the caller releases it.
+   * Returns the partition's gradient between gradReady() and update(): [numel] in the unit's
+   * gradDtype, in its present memory; else null. Complete on return. The caller releases it.
    */
   gradOf(partition: Partition): Tensor | null {
     return this.of(partition).schedule.gradOf(partition);
   }
 
-  /** Gradient or state of the partition were changed from outside. */
+  /** Called after an external change of the partition's gradient or state. */
   changed(partition: Partition): void {
     this.of(partition).schedule.changed();
   }
 
   /**
-   * After master weights were changed from outside (a loaded checkpoint): refreshes the partition's
-   * weights.
+   * Refreshes the partition's weights after an external change of master weights, such as a load.
    */
   refresh(partition: Partition): void {
     const { home, schedule } = this.of(partition);
@@ -124,21 +120,18 @@ export class OptimizerState {
   }
 
   /**
-   * Whether ranks may have updated by themselves since their weights were the same. The same on
-   * every rank.
+   * Whether ranks may have made local updates since their weights were equal. Equal on every rank.
    */
   get isAdrift(): boolean {
     return this.shares.some(({ schedule }) => schedule.isAdrift);
   }
 
-  /** Gives all ranks the same weights again, after `applied` updates; they all call it. */
+  /** Makes the weights of all ranks equal, after `applied` updates. All ranks call it. */
   resync(applied: number, publisher: Publisher): void {
     for (const { schedule } of this.shares) schedule.resync(applied, publisher);
   }
 
-  /**
-   * What this rank has rounded away of what ranks exchange; whoever gets the tensors releases them.
-   */
+  /** Returns this rank's compression errors. The caller releases the tensors. */
   rankErrors(): RankError[] {
     return this.shares.flatMap(({ schedule }) => [...schedule.rankErrors()]);
   }
@@ -151,7 +144,7 @@ export class OptimizerState {
     }
   }
 
-  /** Bytes of state, by where they are. */
+  /** Bytes of state by location. */
   get bytes(): Bytes {
     const sum = { device: 0, host: 0, disk: 0 };
     for (const { home, schedule } of this.shares) {
@@ -169,10 +162,10 @@ export class OptimizerState {
 }
 
 /**
- * Partitions with about `share` of all elements, spread evenly over the forward: two processors
- * that update one set each, at rates in that proportion, get along with it alike. The first one is
- * among them where it is no more than the share: its gradient comes last, its weights are needed
- * first, and the other processor goes on with those that follow.
+ * Selects partitions with about `share` of all elements, spread evenly over the forward. Two
+ * processors with rates in this proportion then work in parallel. The first partition is selected
+ * if it is not larger than the share: its gradient comes last and its weights are needed first,
+ * while the other processor updates the next ones.
  */
 export function evenlySpread(
   partitions: readonly Partition[],
@@ -192,10 +185,10 @@ export function evenlySpread(
 }
 
 /**
- * The partitions whose state stays on the device where the rest is offloaded: the first ones in
- * forward order, as many as fit into `share` of all elements. Their gradients are complete last and
- * their weights are needed first, so that an update on the host would have nothing to hide behind.
- * Source: DeepSpeed's offload_optimizer.ratio (ZeRO-Offload++, "Twin-Flow").
+ * Selects the partitions with state on the device if the rest is offloaded: the first ones in
+ * forward order, up to `share` of all elements. Their gradients are complete last and their weights
+ * are needed first, so a host update could not overlap with other work. Source: DeepSpeed's
+ * offload_optimizer.ratio (ZeRO-Offload++, "Twin-Flow").
  */
 export function firstInForward(
   partitions: readonly Partition[],

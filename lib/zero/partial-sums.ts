@@ -1,6 +1,5 @@
-// Gradients of which each of the ranks that share layers out has a part, from its own tokens:
-// summed over them before the data ranks get to see them. Source: Korthikanti et al. 2022 (sequence
-// parallelism).
+// Sums partial gradients of tensor-parallel ranks, which have different tokens, before the data
+// ranks reduce them. Source: Korthikanti et al. 2022 (sequence parallelism).
 import { held, Tensor } from '../tensor/index.js';
 import type { Collectives } from './collectives.js';
 import { copyFlat } from './flat.js';
@@ -9,7 +8,7 @@ import type { Slot } from './layout.js';
 import type { Partition } from './partition.js';
 import type { Unit } from './unit.js';
 
-/** A flow around another one. */
+/** Wraps another flow. */
 export class PartialSums implements GradientFlow {
   private readonly partial = new Map<Unit, readonly Slot[]>();
 
@@ -17,7 +16,7 @@ export class PartialSums implements GradientFlow {
     private readonly inner: GradientFlow,
     private readonly group: Collectives,
     /**
-     * Whether `inner` takes the gradient of each micro-batch away; else they add up in the unit.
+     * Whether `inner` takes the gradient of each micro-batch; else gradients add up in the unit.
      */
     private readonly takesEach: boolean,
   ) {}
@@ -44,7 +43,7 @@ export class PartialSums implements GradientFlow {
     this.inner.dispose();
   }
 
-  /** As one collective for all parameters of the unit, in the order of the compute stream. */
+  /** Runs one all-reduce for all parameters of the unit, in the order of the compute stream. */
   private sum(unit: Unit): void {
     const slots = this.partialOf(unit);
     if (slots.length === 0) return;

@@ -1,5 +1,5 @@
-// What a rank keeps of a unit: a contiguous part of its weights, and, of a trained one, a partition
-// whose state it updates.
+// The part of a unit that a rank stores: its weights, and for trained units a partition with
+// optimizer state.
 
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
@@ -10,26 +10,26 @@ import { clipGroups, type GroupRange, type Piece, piecesOf, type Range } from '.
 import type { Unit } from './unit.js';
 import type { WeightUnit } from './weight-unit.js';
 
-/** The weights that this rank keeps of a unit: of a frozen one, all there is. */
+/** The weights of a unit on this rank. A frozen unit has nothing else. */
 export class WeightPart {
   readonly device: Device;
-  /** The parameters, or parts of them, that lie in it. */
+  /** The parameters in it, whole or in part. */
   readonly pieces: readonly Piece[];
 
   constructor(
     readonly unit: WeightUnit,
-    /** Where it lies in the unit, in elements. */
+    /** Its elements in the unit. */
     readonly range: Range,
-    /** Where its weights are. Owned. */
+    /** Storage of its weights. Owned. */
     readonly place: WeightPlace,
-    /** The part that this rank alone counts and saves, from the part's start. */
+    /** The part that only this rank counts and saves, from the part's start. */
     readonly counted: Range = { offset: 0, numel: range.numel },
   ) {
     this.device = unit.device;
     this.pieces = piecesOf(unit.layout, range);
   }
 
-  /** [numel] in the weights' dtype. Throws DS_RELEASED while they are on a disk. */
+  /** [numel] in the weights' dtype. Throws DS_RELEASED if they are on a disk. */
   get weights(): Tensor {
     if (this.place.memory) return this.place.memory;
     throw new DsError({
@@ -50,7 +50,7 @@ export class WeightPart {
     return this.range.numel === this.unit.layout.numel;
   }
 
-  /** Bytes on the device beside those that the unit counts: a shard in memory of its own. */
+  /** Bytes on the device in addition to those of the unit: a shard in separate memory. */
   get bytes(): { weights: number; gradients: number } {
     const { unit, place } = this;
     const own = place.memory && unit.holds(place.memory) ? 0 : place.bytes.device;
@@ -63,37 +63,37 @@ export class WeightPart {
 }
 
 /**
- * Made by a stage, which fills `grad`; whoever counts that in the norm records `ready`, and a home
- * consumes both. An update writes the weights.
+ * A stage creates it and fills `grad`. The norm's counter records `ready`, and a home reads both.
+ * An update writes the weights.
  */
 export class Partition extends WeightPart {
   declare readonly unit: Unit;
-  /** The optimizer groups present, offsets from the partition's start. */
+  /** The optimizer groups, with offsets from the partition's start. */
   readonly groups: readonly GroupRange[];
   /**
-   * [numel] reduced over all ranks, in the unit's gradDtype; null before the last micro-batch's
-   * reduction and after dropGrad().
+   * [numel] reduced over all ranks, in the unit's gradDtype. Null before the reduction of the last
+   * micro-batch and after dropGrad().
    */
   grad: Tensor | null = null;
-  /** Whether `grad` is of this rank's samples alone, where ranks sum none up. */
+  /** Whether `grad` contains only this rank's samples, because ranks do not sum gradients. */
   isOwnGrad = false;
-  /** `grad` is complete, and none but its home reads it any more. */
+  /** `grad` is complete, and only its home reads it from now on. */
   readonly ready: Event;
 
-  /** `counted` is also the part of the gradient whose squares this rank adds to the norm. */
+  /** `counted` also selects the part of the gradient that this rank adds to the norm. */
   constructor(unit: Unit, range: Range, place: WeightPlace, counted?: Range) {
     super(unit, range, place, counted);
     this.ready = new Event(unit.device);
     this.groups = clipGroups(unit.layout, range);
   }
 
-  /** Likewise a shard of gradients. */
+  /** Adds a shard of gradients in separate memory. */
   override get bytes(): { weights: number; gradients: number } {
     const { unit, grad } = this;
     return { ...super.bytes, gradients: !grad || unit.holds(grad) ? 0 : grad.bytes };
   }
 
-  /** The gradient has been consumed: frees it, and what the unit still holds of it. */
+  /** Frees the gradient and the unit's memory for it. */
   dropGrad(): void {
     this.grad?.release();
     this.grad = null;

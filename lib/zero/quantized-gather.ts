@@ -1,12 +1,12 @@
-// Weights gathered in 8 bits (zero_quantized_weights): every rank, the owner too, computes with
-// what the codes say. Source: ZeRO++'s qwZ.
+// Gathers weights in 8 bits (zero_quantized_weights): every rank, including the owner, computes
+// with the dequantized values. Source: ZeRO++'s qwZ.
 import { held, Tensor } from '../tensor/index.js';
 import { BlockCodes, hasCodes, releaseOn } from './block-codes.js';
 import { type GatherUnit, gatherPlain } from './gathered-weights.js';
 
 const BITS = 8;
 
-/** As gatherPlain(), of codes; shards keep all of their bits. */
+/** Like gatherPlain(), with codes. Shards keep full precision. */
 export const gatherCodes: GatherUnit = (place, flat, group, at) => {
   if (!hasCodes(flat.dtype)) return gatherPlain(place, flat, group, at);
   const numel = flat.numel / group.size;

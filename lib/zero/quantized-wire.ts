@@ -1,4 +1,4 @@
-// Gradients reduced in 4 bits (zero_quantized_gradients): an all-to-all of codes, summed in f32 by
+// Reduces gradients in 4 bits (zero_quantized_gradients): an all-to-all of codes, summed in f32 by
 // the owner of each shard. Source: ZeRO++'s qgZ.
 import * as kernels from '../runtime/kernels.generated.js';
 import { held, Tensor } from '../tensor/index.js';
@@ -8,7 +8,7 @@ import type { Wire } from './wire.js';
 
 const BITS = 4;
 
-/** What goes to all ranks travels as `inner` does it. */
+/** All-reduce uses `inner`. */
 export class QuantizedWire implements Wire {
   readonly factor: number;
 
@@ -55,16 +55,16 @@ export class QuantizedWire implements Wire {
 }
 
 /**
- * Where groups of ranks have the same shards (mics_shard_size): each sums up within the group, and
- * then over those with the same one. Source: Zhang et al. 2022 (MiCS).
+ * Reduces over replicas (mics_shard_size): first within the shard group, then over ranks with the
+ * same shard. Source: Zhang et al. 2022 (MiCS).
  */
 export class ReplicatedWire implements Wire {
   readonly factor: number;
 
   constructor(
-    /** Over the ranks that share a unit out. */
+    /** Over the shard group. */
     private readonly inner: Wire,
-    /** Those with the same shard. */
+    /** Ranks with the same shard. */
     private readonly replicas: Collectives,
   ) {
     this.factor = inner.factor;

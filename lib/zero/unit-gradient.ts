@@ -1,5 +1,4 @@
-// A unit's gradient: where backward writes it, and in which dtype the sum over micro-batches is
-// kept.
+// The gradient of a unit: the memory that backward writes, and the sum over micro-batches.
 import type { Parameter } from '../nn/parameter.js';
 import type { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
@@ -11,25 +10,25 @@ import type { Slot, UnitLayout } from './layout.js';
 
 /** Chosen once per unit. All work is enqueued on the compute stream. */
 export interface UnitGradient {
-  /** Of what take() gives. */
+  /** The dtype of take(). */
   readonly dtype: DType;
-  /** Bytes that exist now. */
+  /** Allocated bytes. */
   readonly bytes: number;
   /** Whether `buffer` is part of it. */
   holds(buffer: Buffer): boolean;
   /**
-   * Where backward writes a parameter's first gradient: in its shape and dtype, contents undefined;
-   * the caller holds it.
+   * Returns the memory for a parameter's first gradient: its shape and dtype, uninitialized, with a
+   * reference.
    */
   place(slot: Slot): Tensor;
-  /** A backward has ended: parameters without a gradient count as zero. */
+  /** Called at the end of a backward: parameters without a gradient count as zero. */
   close(): void;
   /**
-   * [numel], the sum of all backwards since drop(), held once more for the caller: zeros when there
+   * Returns the sum of all backwards since drop(), [numel], with a new reference; zeros if there
    * was none.
    */
   take(): Tensor;
-  /** Frees it; `parameter.grad` is null (zero) from here on. */
+  /** Frees it. `parameter.grad` is null (zero) afterwards. */
   drop(): void;
 }
 
@@ -43,7 +42,7 @@ export interface GradientShape {
 }
 
 /**
- * In the parameters' dtype: backward adds the next micro-batch to `parameter.grad`, views of one
+ * Sums in the parameters' dtype: backward adds each micro-batch to `parameter.grad`, views of one
  * flat buffer.
  */
 class InPlaceGradient implements UnitGradient {
@@ -98,9 +97,8 @@ class InPlaceGradient implements UnitGradient {
 }
 
 /**
- * In f32, where `written` is 16 bits wide: each backward's gradient is added to the sum and freed,
- * so that `parameter.grad` is null between backwards. Source: DeepSpeed's
- * data_types.grad_accum_dtype.
+ * Sums 16-bit gradients in f32: each backward's gradient is added to the sum and freed, so
+ * `parameter.grad` is null between backwards. Source: DeepSpeed's data_types.grad_accum_dtype.
  */
 class WideGradient implements UnitGradient {
   readonly dtype = 'f32';
@@ -141,7 +139,7 @@ class WideGradient implements UnitGradient {
   }
 }
 
-/** The gradient of a unit that is summed in `sumDtype`: the parameters' dtype, or f32. */
+/** Returns the gradient of a unit with sums in `sumDtype`: the parameters' dtype, or f32. */
 export function unitGradient(shape: GradientShape, sumDtype: DType): UnitGradient {
   const inPlace = new InPlaceGradient(shape);
   return sumDtype === shape.dtype ? inPlace : new WideGradient(inPlace);

@@ -1,20 +1,19 @@
-// The order in which units were used in the last step: what to fetch next, and what will soon be
-// needed again.
+// UnitTrace: the order of units in the last step, to prefetch units and to predict reuse.
 import type { WeightUnit } from './weight-unit.js';
 
-/** Uses remembered without an update between them: evaluation has none. */
+/** Maximum uses without an update. Evaluation has no updates. */
 const LIMIT = 10_000;
 
-/** Adapts when the order changes: until it finds its place again, it foresees nothing. */
+/** Adapts if the order changes. Until it finds its place again, it predicts nothing. */
 export class UnitTrace {
   protected last: WeightUnit[] = [];
   protected current: WeightUnit[] = [];
-  /** Index in `last` of the unit in use; null where the order is unknown. */
+  /** Index in `last` of the present unit; null if the order is unknown. */
   protected place: number | null = null;
-  /** The last index that was known in this step; -1 before any. */
+  /** The last known index in this step; -1 before any. */
   private known = -1;
 
-  /** A unit is used, after those before it; repeated uses in a row count once. */
+  /** Records the use of a unit. Repeated uses in a row count once. */
   visit(unit: WeightUnit): void {
     if (this.current.at(-1) === unit) return;
     if (this.current.length === LIMIT) this.restart();
@@ -24,7 +23,7 @@ export class UnitTrace {
     this.known = this.place ?? this.known;
   }
 
-  /** A step has ended: the coming one is expected to repeat it. */
+  /** Ends a step. The next step is expected to repeat it. */
   restart(): void {
     if (this.current.length === 0) return;
     this.last = this.current;
@@ -33,20 +32,17 @@ export class UnitTrace {
     this.known = -1;
   }
 
-  /** The units used after the present one, in order, as far as is known. */
+  /** Returns the known next units, in order. */
   upcoming(): readonly WeightUnit[] {
     return this.place === null ? [] : this.last.slice(this.place + 1);
   }
 
-  /** Between a step and the next: the units that it is expected to use, in order. */
+  /** Between steps: returns the units that the next step is expected to use, in order. */
   beginning(): readonly WeightUnit[] {
     return this.current.length === 0 ? this.last : [];
   }
 
-  /**
-   * Elements of other units that are used before `unit` is again; infinite where it is not
-   * foreseen.
-   */
+  /** Returns the elements of other units before the next use of `unit`; infinite if unknown. */
   reuseDistance(unit: WeightUnit): number {
     let distance = 0;
     for (const next of this.upcoming()) {
@@ -58,8 +54,8 @@ export class UnitTrace {
 }
 
 /**
- * The same where no update ends a step: one forward follows another, and a unit that comes again
- * begins the next one, which is expected to repeat the last.
+ * A trace without updates between steps: forwards follow each other. A repeated unit begins the
+ * next forward, which is expected to repeat the last one.
  */
 export class PassTrace extends UnitTrace {
   override visit(unit: WeightUnit): void {
@@ -67,7 +63,7 @@ export class PassTrace extends UnitTrace {
     super.visit(unit);
   }
 
-  /** Behind the end of a forward comes the beginning of another. */
+  /** After the end of a forward comes the beginning of the next. */
   override upcoming(): readonly WeightUnit[] {
     return this.place === null ? [] : [...super.upcoming(), ...this.last.slice(0, this.place + 1)];
   }

@@ -1,4 +1,4 @@
-// A trained unit: flat weights, and beside them one flat gradient buffer, which backward fills.
+// A trained unit: flat weights, and a flat gradient buffer that backward fills.
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -15,30 +15,29 @@ import {
 
 export interface UnitOptions extends WeightUnitOptions {
   /**
-   * In which gradients are summed over micro-batches: `dtype`, in which backward writes them, or
-   * f32. Default `dtype`.
+   * Dtype of gradient sums over micro-batches: `dtype`, the dtype of backward, or f32. Default:
+   * `dtype`.
    */
   gradDtype?: DType;
 }
 
-/** Who follows a unit's gradients. */
+/** Receives events of a unit's gradients. */
 export interface UnitListener {
-  /** A backward has reached a parameter: its gradient of this backward is complete. */
+  /** A parameter's gradient of this backward is complete. */
   reached(): void;
   /** Once per backward: every parameter's gradient is complete. */
   completed(unit: Unit): void;
-  /** A gradient comes after finish(): whoever starts a backward now calls expect(). */
+  /** A gradient arrived after finish(). If a backward starts now, the listener calls expect(). */
   unexpected(): void;
 }
 
 /**
- * The flat gradient exists from the first gradient written in an accumulation step until it is
- * dropped (unit-gradient.ts).
+ * The flat gradient exists from the first gradient in an accumulation step until it is dropped
+ * (unit-gradient.ts).
  */
 export class Unit extends WeightUnit {
   /**
-   * From the first gradient of an accumulation step until drop(); parameters nobody used count as
-   * zero.
+   * From the first gradient of an accumulation step until drop(). Unused parameters count as zero.
    */
   readonly gradient: UnitGradient;
   private listener: UnitListener | null = null;
@@ -61,12 +60,12 @@ export class Unit extends WeightUnit {
     );
   }
 
-  /** Of the sum of gradients. */
+  /** Dtype of the sum of gradients. */
   get gradDtype(): DType {
     return this.gradient.dtype;
   }
 
-  /** Also makes the flat gradient the place of the parameters' gradients. */
+  /** Also makes the flat gradient the memory of the parameters' gradients. */
   override adopt(kept: Range, onInitial: (initial: InitialValues) => void): void {
     super.adopt(kept, onInitial);
     for (const slot of this.layout.slots) {
@@ -77,14 +76,14 @@ export class Unit extends WeightUnit {
     this.ready = true;
   }
 
-  /** `listener` is told of every backward from now on. */
+  /** Sends events of later backwards to `listener`. */
   reportTo(listener: UnitListener): void {
     this.listener = listener;
   }
 
   /**
-   * Starts a backward: every gradient is awaited again. Unless `streaming`, the unit is not
-   * complete before finish(): several backwards may follow each other.
+   * Starts a backward: every gradient is expected again. Without `streaming`, the unit is complete
+   * only at finish(), so several backwards may follow each other.
    */
   expect({ streaming = true } = {}): void {
     this.ready = false;
@@ -101,7 +100,7 @@ export class Unit extends WeightUnit {
     this.complete();
   }
 
-  /** Gives up a backward that has failed, and its gradients. */
+  /** Abandons a failed backward and its gradients. */
   forget(): void {
     this.waiting.clear();
     this.ready = true;
@@ -133,7 +132,7 @@ export class Unit extends WeightUnit {
         code: 'DS_AUTOGRAD',
         op: `unit ${this.name}`,
         expected: `all gradients of ${slot.name} before the unit's last one`,
-        got: 'one more after it was complete',
+        got: 'a gradient after the unit was complete',
         hint: 'A module used inside two checkpoint() calls of one forward is not supported.',
       });
     }

@@ -1,5 +1,5 @@
-// How weights flow: what of a unit a rank keeps, and how updated weights reach the ranks that
-// compute with them.
+// WeightFlow: the weights of a unit on this rank, and the transfer of updated weights to other
+// ranks.
 import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
 import type { Collectives, Work } from './collectives.js';
@@ -11,45 +11,50 @@ import { Partition, WeightPart } from './partition.js';
 import type { Unit } from './unit.js';
 import type { WeightUnit } from './weight-unit.js';
 
-/** Verbs that a flow has no use for do nothing. */
+/** Methods without a use in a flow do nothing. */
 export interface WeightFlow {
-  /** Whether weights come with acquire() and go with release(). */
+  /** Whether weights are gathered by acquire() and freed by release(). */
   readonly isSharded: boolean;
-  /** What this rank updates of a unit, in memory for its weights; belongs to the caller. */
+  /**
+   * Returns the partition of a unit that this rank updates, with storage for its weights. The
+   * caller owns it.
+   */
   partitionOf(unit: Unit): Partition;
-  /** Likewise what it keeps of a frozen unit. */
+  /** Returns the part of a frozen unit on this rank. The caller owns it. */
   partOf(unit: WeightUnit): WeightPart;
-  /** The unit's initial weights are about to be written. */
+  /** Called before the unit's initial weights are written. */
   adopting(unit: WeightUnit): void;
-  /** They have been written, on the compute stream. */
+  /** Called after they are written, on the compute stream. */
   adopted(part: WeightPart): void;
-  /** Compute work enqueued from now on may read the unit's weights. */
+  /** Lets later compute work read the unit's weights. */
   acquire(unit: WeightUnit): void;
-  /** It no longer does, until the next acquire(). */
+  /** Ends the reads until the next acquire(). */
   release(unit: WeightUnit): void;
-  /** Every unit's gradient of this backward is under way. */
+  /** Called after every unit's gradient of this backward is sent. */
   endBackward(): void;
   /**
-   * The part's weights change in the order of `stream`, before `changed` where it is given, which
-   * marks that until the part's next publish().
+   * The part's weights change in the order of `stream`, before `changed` if given. `changed` keeps
+   * its mark until the part's next publish().
    */
   publish(part: WeightPart, stream: Stream, changed?: Event): void;
   /**
-   * Every partition of an update was published: their collectives are under way, on all ranks at
-   * the same place.
+   * Called after every partition of an update is published. Starts their collectives, at the same
+   * place on all ranks.
    */
   dispatch(): void;
   dispose(): void;
 }
 
-/** Where a part lies in its unit, where its weights are, and what of it this rank counts. */
+/**
+ * The range of a part in its unit, the storage of its weights, and the range that this rank counts.
+ */
 type Kept = [range: Range, place: WeightPlace, counted?: Range];
 
-/** What most flows leave undone. */
+/** Common part with no-ops. */
 abstract class HeldWeights implements WeightFlow {
   readonly isSharded = false;
 
-  /** The arguments of a Partition, or of a WeightPart. */
+  /** Returns the arguments of a Partition, or of a WeightPart. */
   protected abstract keep(unit: WeightUnit): Kept;
 
   partitionOf(unit: Unit): Partition {
@@ -77,7 +82,7 @@ abstract class HeldWeights implements WeightFlow {
   dispose(): void {}
 }
 
-/** Stage 0, and one rank: every rank updates the whole unit. */
+/** Stage 0, and a single rank: every rank updates the whole unit. */
 export class WholeWeights extends HeldWeights {
   constructor(private readonly group: Pick<Collectives, 'rank' | 'size'>) {
     super();
@@ -85,27 +90,27 @@ export class WholeWeights extends HeldWeights {
 
   protected override keep(unit: WeightUnit): Kept {
     const { numel } = unit.layout;
-    // The norm is summed shard by shard, as in the other stages: the same bits.
+    // The norm is summed shard by shard at every stage, for equal bits.
     const counted = shardOf(numel, this.group.rank, this.group.size);
     return [{ offset: 0, numel }, new InMemory(unit.allocate().retain()), counted];
   }
 }
 
 /**
- * Stages 1 and 2: every rank holds whole units and updates a shard of each, which an all-gather
- * brings to the others, in place and in the order of updates; whoever reads a unit waits for it
- * alone. What the host updates takes longer than a forward: each unit goes as soon as it is there,
- * on a stream of its own, and compute reads the first ones while the last are still updated.
+ * Stages 1 and 2: every rank holds whole units and updates a shard of each. An all-gather
+ * distributes the shards in place, in the order of updates; a reader waits only for its own unit.
+ * Host updates take longer than a forward, so each unit is sent when it is ready, on a separate
+ * stream. Compute then reads the first units while the last are updated.
  */
 export class PublishedWeights extends HeldWeights {
   private readonly exchange: Exchange;
   /**
-   * Units whose gathered weights the compute stream has not been told to wait for; null until they
-   * are sent.
+   * Units with gathered weights that the compute stream does not wait for yet; null until they are
+   * sent.
    */
   private readonly awaited = new Map<WeightUnit, Event | null>();
   private readonly events: Event[] = [];
-  /** Where units go that the host has updated. */
+  /** The stream for units that the host has updated. */
   private readonly beside: Stream;
 
   constructor(
@@ -147,7 +152,7 @@ export class PublishedWeights extends HeldWeights {
     const { beside, device } = this;
     const order = this.event();
     beside.wait(changed ?? order.record(stream));
-    // What was read of the old weights has been.
+    // // All reads of the old weights have finished.
     beside.wait(order.record(device.compute));
     const end = this.options.timer.collective(beside);
     const work = this.gather(part, beside);
@@ -156,7 +161,7 @@ export class PublishedWeights extends HeldWeights {
     this.await(part.unit, order.record(beside));
   }
 
-  /** Whoever reads the unit waits for this alone, also where nobody has waited for the last one. */
+  /** Sets the event that readers of the unit wait for, and recycles the last one. */
   private await(unit: WeightUnit, gathered: Event | null): void {
     const last = this.awaited.get(unit);
     if (last) this.events.push(last);

@@ -1,5 +1,4 @@
-// A unit's weights: parameters that move together, as views into one flat buffer. All there is of a
-// frozen unit.
+// The weights of a unit: parameters as views into one flat buffer. A frozen unit has only these.
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -21,33 +20,33 @@ import {
 export interface UnitParameter {
   name: string;
   parameter: Parameter;
-  /** Index of its optimizer group; FROZEN for one that none updates. */
+  /** Index of its optimizer group; FROZEN without one. */
   group: number;
 }
 
-/** The group of parameters that no optimizer updates. */
+/** The group of parameters without an optimizer. */
 export const FROZEN = -1;
 
 export interface WeightUnitOptions {
   /** Of the weights. */
   dtype: DType;
   device: Device;
-  /** How parameters lie in the flat buffers. */
+  /** Layout of the parameters in the flat buffers. */
   layout?: LayoutOptions;
 }
 
-/** What a parameter starts with, as far as this rank needs it. */
+/** The initial values of a parameter, as far as this rank needs them. */
 export interface InitialValues {
   slot: Slot;
-  /** On the device, f32 where they are floating; of stored values the part that is kept, flat. */
+  /** On the device; f32 if floating. For stored values: the part of this rank, flat. */
   values: Tensor;
-  /** Their first element, counted from the parameter's. */
+  /** Their first element, from the parameter's start. */
   from: number;
-  /** Every rank reads them for itself, where they are stored; else they are those of one rank. */
+  /** Whether they come from a file, which every rank reads itself; else they come from one rank. */
   isStored: boolean;
 }
 
-/** Owns the flat weights (in the unit's dtype, on the device) while they are here. */
+/** Owns the flat weights (in the unit's dtype, on the device) while they are gathered. */
 export class WeightUnit {
   readonly layout: UnitLayout;
   readonly dtype: DType;
@@ -56,7 +55,7 @@ export class WeightUnit {
 
   constructor(
     readonly name: string,
-    /** The module whose forward reads these weights. */
+    /** The module that reads these weights in its forward. */
     readonly module: Module,
     readonly parameters: readonly UnitParameter[],
     { dtype, device, layout }: WeightUnitOptions,
@@ -72,7 +71,7 @@ export class WeightUnit {
     this.layout = layoutUnit(shapes, layout);
   }
 
-  /** Flat weights in the unit's dtype. Throws DS_RELEASED while they are not here. */
+  /** Flat weights in the unit's dtype. Throws DS_RELEASED if they are not gathered. */
   get weights(): Tensor {
     if (this.flat) return this.flat;
     throw new DsError({
@@ -88,7 +87,7 @@ export class WeightUnit {
     return this.flat !== null;
   }
 
-  /** Allocates the flat weights, contents undefined but for zeros between parameters. */
+  /** Allocates the flat weights, uninitialized except for zeros between parameters. */
   allocate(): Tensor {
     const { dtype, device, layout } = this;
     const flat = held(() => Tensor.empty([layout.numel], dtype, device));
@@ -98,8 +97,7 @@ export class WeightUnit {
   }
 
   /**
-   * Makes the parameters views of flat weights that somebody else fills: `flat` is [numel], held by
-   * the unit from now.
+   * Makes the parameters views of `flat` [numel], which the caller fills. The unit takes ownership.
    */
   materialize(flat: Tensor): void {
     this.flat = flat;
@@ -110,7 +108,7 @@ export class WeightUnit {
   }
 
   /**
-   * Frees the flat weights in the order of the compute stream; the parameters have no values until
+   * Frees the flat weights in the order of the compute stream. The parameters have no values until
    * materialize().
    */
   vacate(): void {
@@ -118,7 +116,7 @@ export class WeightUnit {
     this.dropWeights();
   }
 
-  /** Its weights change, wherever they are: a backward that has saved those before them throws. */
+  /** Marks its weights as changed, in any memory: a backward that saved the old values throws. */
   noteChanged(): void {
     for (const { parameter } of this.parameters) noteChanged(parameter);
   }
@@ -128,11 +126,10 @@ export class WeightUnit {
   }
 
   /**
-   * Writes the parameters' values into the allocated flat weights, floating ones rounded from f32
-   * to the unit's dtype, and makes the parameters views of it; `onInitial` sees each one's values
-   * first. Of values that lie in files those in `kept` alone are read, and the rest of the flat
-   * weights is undefined. What anybody else writes to the parameters from now on would be lost, and
-   * is refused.
+   * Writes the parameters' values into the allocated flat weights, rounded from f32 to the unit's
+   * dtype if floating, and makes the parameters views of it. `onInitial` receives each value first.
+   * From files, only the values in `kept` are read; the rest of the flat weights is undefined.
+   * Later writes to the parameters by other code would be lost, so they throw.
    */
   adopt(kept: Range, onInitial: (initial: InitialValues) => void): void {
     for (const slot of this.layout.slots) {
@@ -147,7 +144,7 @@ export class WeightUnit {
     }
   }
 
-  /** `range` of the flat weights, which are those of `slot` or some of them. */
+  /** Writes `range` of the flat weights: all or some elements of `slot`. */
   private write(
     slot: Slot,
     range: Range,
@@ -171,7 +168,7 @@ export class WeightUnit {
     this.dropWeights();
   }
 
-  /** Bytes of weights and of gradients while they exist. */
+  /** Bytes of allocated weights and gradients. */
   get bytes(): { weights: number; gradients: number } {
     const size = this.layout.numel * dtypeSize(this.dtype);
     return { weights: this.flat ? size : 0, gradients: 0 };

@@ -1,5 +1,4 @@
-// How gradients travel between ranks: as they are, divided beforehand, or in another dtype, to all
-// ranks or to owners.
+// Wires: reduce gradients unchanged, divided, or in another dtype, to all ranks or to the owners.
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
@@ -7,21 +6,19 @@ import { held, Tensor } from '../tensor/index.js';
 import type { At, Collectives, Work } from './collectives.js';
 
 /**
- * Sums flat gradients over the ranks. `full` may be changed; it is held until the returned work is
- * done.
+ * Sums flat gradients over the ranks. A wire may change `full`, and holds it until the returned
+ * work is done.
  */
 export interface Wire {
-  /** What the sums carry, compared to what the update is to see. */
+  /** Factor of the sums relative to the gradients for the update. */
   readonly factor: number;
   allReduce(full: Tensor, at: At): Work;
   reduceScatter(output: Tensor, full: Tensor, at: At): Work;
 }
 
-/** The gradients as they are. */
+/** Sends gradients unchanged. */
 export class PlainWire implements Wire {
-  /**
-   * `factor`: over how many ranks the sum is to be averaged; 1 where it is the sum that is wanted.
-   */
+  /** `factor`: number of ranks for the mean; 1 for a sum. */
   constructor(
     private readonly group: Collectives,
     readonly factor: number,
@@ -37,8 +34,8 @@ export class PlainWire implements Wire {
 }
 
 /**
- * Divides by `divisor` first, so that f16 sums do not overflow (also prescale_gradients,
- * gradient_predivide_factor).
+ * Divides by `divisor` before the sum, to prevent f16 overflow. Also used for prescale_gradients
+ * and gradient_predivide_factor.
  */
 export class DividedWire implements Wire {
   readonly factor: number;
@@ -111,8 +108,8 @@ export class CastWire implements Wire {
 }
 
 /**
- * Sums `full` [size * n] over the ranks; this rank's part goes to `shard` [n], which may be its
- * place in `full`.
+ * Sums `full` [size * n] over the ranks, and writes this rank's part to `shard` [n], which may be
+ * that part of `full`.
  */
 export type ToOwner = (
   parts: { wire: Wire; group: Collectives },
@@ -121,7 +118,7 @@ export type ToOwner = (
   at: At,
 ) => Work;
 
-/** Each rank receives its shard alone (reduce_scatter, the default). */
+/** Each rank receives only its shard (reduce_scatter, the default). */
 export const byReduceScatter: ToOwner = ({ wire }, shard, full, at) =>
   wire.reduceScatter(shard, full, at);
 

@@ -1,5 +1,4 @@
-// ZeRO by composition: a stage is how the gradients and the weights of some units flow between the
-// ranks of a group.
+// A ZeRO stage: the gradient flow and the weight flow of units over a group of ranks.
 import { DsError } from '../errors.js';
 import type { Event, Stream } from '../runtime/stream.js';
 import type { GradientFlow, GradientReceiver } from './gradient-flow.js';
@@ -9,8 +8,8 @@ import type { WeightFlow } from './weight-flow.js';
 import type { WeightUnit } from './weight-unit.js';
 
 /**
- * Units whose ranks are one group. Owns the flows, and the partitions and parts that the weight
- * flow makes.
+ * Units with the same group of ranks. Owns the flows, and the partitions and parts of the weight
+ * flow.
  */
 export class ZeroStage {
   /** One per unit, in their order. */
@@ -41,30 +40,26 @@ interface Route {
 }
 
 /**
- * The stages of a model, which send each unit to the group that is its own. One configuration makes
- * all of them: they agree in whether weights are sharded, and in the factor that reduced gradients
- * carry. Owns the stages.
+ * The stages of a model; routes each unit to its group. One configuration creates all of them, so
+ * they agree on sharded weights and on the factor of reduced gradients. Owns the stages.
  */
 export class ZeroStages {
   /**
-   * What reduced gradients are multiplied with, compared to what the update is to see: their mean,
-   * or sum.
+   * Factor of reduced gradients relative to the gradients for the update, which are means or sums.
    */
   get gradientFactor(): number {
     return common(this.stages, 'gradient factor', ({ gradients }) => gradients.factor, 1);
   }
-  /** Whether weights come with acquire() and go with release(). */
+  /** Whether weights are gathered by acquire() and freed by release(). */
   readonly shardsWeights: boolean;
   /** One per unit, in forward order. */
   readonly partitions: readonly Partition[];
-  /** Likewise of the frozen units, whose weights come and go and never change. */
+  /** Of the frozen units. Their weights are gathered and freed, and never change. */
   readonly frozen: readonly WeightPart[];
   private readonly routes = new Map<Unit, Route>();
   private readonly flows = new Map<WeightUnit, WeightFlow>();
 
-  /**
-   * `units` are those of all stages, in forward order. Throws DS_ARGUMENT where stages disagree.
-   */
+  /** `units`: the units of all stages, in forward order. Throws DS_ARGUMENT if stages differ. */
   constructor(
     units: readonly Unit[],
     private readonly stages: readonly ZeroStage[],
@@ -82,30 +77,30 @@ export class ZeroStages {
     this.shardsWeights = common(stages, 'sharding', ({ weights }) => weights.isSharded, false);
   }
 
-  /** The unit's initial weights are about to be written. */
+  /** Called before the unit's initial weights are written. */
   adopting(unit: WeightUnit): void {
     this.flowOf(unit).adopting(unit);
   }
 
-  /** They have been written, on the compute stream. */
+  /** Called after they are written, on the compute stream. */
   adopted(part: WeightPart): void {
     this.flowOf(part.unit).adopted(part);
   }
 
-  /** Compute work enqueued from now on may read the unit's weights. */
+  /** Lets later compute work read the unit's weights. */
   acquire(unit: WeightUnit): void {
     this.flowOf(unit).acquire(unit);
   }
 
-  /** It no longer does, until the next acquire(). */
+  /** Ends the reads until the next acquire(). */
   release(unit: WeightUnit): void {
     this.flowOf(unit).release(unit);
   }
 
   /**
-   * The unit's gradient of one more micro-batch is complete on the compute stream. Where it was the
-   * step's last, `receiver` is told of the partition's gradient when that is reduced, now or in
-   * flush(); else it is null.
+   * Called when the unit's gradient of a micro-batch is complete on the compute stream. If it was
+   * the last one of the step, `receiver` gets the reduced gradient of the partition, now or in
+   * flush(). Else `receiver` is null.
    */
   reduce(unit: Unit, receiver: GradientReceiver | null): void {
     const { partition, gradients } = this.of(unit);
@@ -113,7 +108,7 @@ export class ZeroStages {
   }
 
   /**
-   * No micro-batch follows those given to reduce() after all: `receiver` is told, now or in
+   * Called when no micro-batch follows after reduce(). `receiver` gets the gradient, now or in
    * flush().
    */
   conclude(unit: Unit, receiver: GradientReceiver): void {
@@ -122,8 +117,8 @@ export class ZeroStages {
   }
 
   /**
-   * Every unit of this backward was given to reduce(): nothing stays behind, and compute work sees
-   * it.
+   * Called after reduce() of every unit in this backward. Finishes all transfers; later compute
+   * work sees the results.
    */
   flush(): void {
     for (const { gradients, weights } of this.stages) {
@@ -133,8 +128,8 @@ export class ZeroStages {
   }
 
   /**
-   * The part's weights change in the order of `stream`, before `changed` where it is given: all
-   * ranks get them, where they hold the whole unit.
+   * The part's weights change in the order of `stream`, before `changed` if given. Ranks with whole
+   * units receive them.
    */
   publish(part: WeightPart, stream: Stream, changed?: Event): void {
     this.flowOf(part.unit).publish(part, stream, changed);
@@ -142,8 +137,8 @@ export class ZeroStages {
   }
 
   /**
-   * Every partition of the update was published: waiting for weights needs no call of another rank
-   * from here on.
+   * Called after every partition of the update is published. Afterwards, waiting for weights needs
+   * no call of another rank.
    */
   dispatch(): void {
     for (const { weights } of this.stages) weights.dispatch();
@@ -162,7 +157,7 @@ export class ZeroStages {
   }
 }
 
-/** What `of` is for every stage; `none` where there is no stage. Throws DS_ARGUMENT. */
+/** Returns the common value of `of` over the stages; `none` without stages. Throws DS_ARGUMENT. */
 function common<T>(
   stages: readonly ZeroStage[],
   what: string,

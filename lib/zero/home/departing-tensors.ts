@@ -1,20 +1,20 @@
-// Gradients, or updated weights, on their way to the host: the device holds the last few of them,
-// however far ahead the host is.
+// DepartingTensors: bounds the device memory of gradients and weights that are being copied to the
+// host.
 import type { Device } from '../../runtime/device.js';
 import { Event, type Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 
 /**
- * One is being copied while backward completes the next: with one more, compute only waits where
+ * One tensor is copied while backward completes the next. With one more, compute waits only if
  * copies are slower.
  */
 const underWayAtMost = 2;
 
 /**
- * Owns tensors whose copies are enqueued on one stream. Their memory is returned in the order of
- * compute, which comes after the copy: the next one takes it at once. Returned in the order of the
- * copies it would be of no use to compute before the copy has run, and the whole model's gradients
- * would find a place on the device.
+ * Owns tensors with enqueued copies on one stream. The memory is freed in the order of compute,
+ * after the copy, so the next tensor can reuse it at once. If it were freed in the order of the
+ * copies, compute could not use it before the copy has run, and the gradients of the whole model
+ * would be allocated.
  */
 export class DepartingTensors {
   private readonly underWay: { tensor: Tensor; left: Event }[] = [];
@@ -25,14 +25,17 @@ export class DepartingTensors {
     private readonly copies: Stream,
   ) {}
 
-  /** Takes over `tensor`: everything that reads it is enqueued on the stream, or on compute. */
+  /** Takes ownership of `tensor`. All its readers are enqueued on the stream or on compute. */
   add(tensor: Tensor): void {
     const left = this.spare.pop() ?? new Event(this.device);
     this.underWay.push({ tensor, left: left.record(this.copies) });
     if (this.underWay.length > underWayAtMost) this.returnOldest();
   }
 
-  /** The step's last one has come: compute waits for none of those left. */
+  /**
+   * Frees all tensors in the order of the copies after the last tensor of a step, so compute does
+   * not wait.
+   */
   flush(): void {
     for (const { tensor, left } of this.underWay.splice(0)) {
       tensor.buffer.releaseOn(this.copies);

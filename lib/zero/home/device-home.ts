@@ -1,5 +1,4 @@
-// State on the device: updates run on its compute stream, and write the weights wherever these
-// live.
+// DeviceHome: state on the device, updated on the compute stream.
 import type { Optimizer } from '../../optim/optimizer.js';
 import { deviceKernels } from '../../optim/update-kernels.js';
 import type { Device } from '../../runtime/device.js';
@@ -16,19 +15,17 @@ import { type Bytes, LentState } from './lent-state.js';
 import { allocateState, namedPiece, type RangeState, stateTensors } from './range-state.js';
 
 interface Kept {
-  /** The partition's own weights when they are f32. */
+  /** The partition's own weights if they are f32. */
   master: Tensor;
   /**
-   * What an update writes rounded: the partition's weights; null where that is left to finish(), or
-   * `master` is them.
+   * The rounded output of an update: the partition's weights. Null if finish() writes them, or if
+   * `master` is the weights.
    */
   weight: Tensor | null;
   ranges: readonly RangeState[];
 }
 
-/**
- * A partition's tiles are its ranges: nothing is copied that could hide behind another's update.
- */
+/** The tiles of a partition are its ranges. Nothing is copied, so smaller tiles gain nothing. */
 export class DeviceHome implements Home {
   readonly kernels = deviceKernels();
   readonly lendsCopies = false;
@@ -49,7 +46,7 @@ export class DeviceHome implements Home {
     this.kept.set(partition, { master, weight, ranges });
   }
 
-  /** Whether updates write the partition's weights, which then lie on the device. */
+  /** Whether updates write the partition's weights on the device. */
   protected get updatesInPlace(): boolean {
     return true;
   }
@@ -153,10 +150,10 @@ export class DeviceHome implements Home {
 }
 
 /**
- * State on the device of offloaded weights (offload_param without offload_optimizer). An update
- * changes the masters alone. Finished, a partition is rounded into device memory of its own and
- * leaves on a stream, under the update of the next; the device holds the last few of them. Source:
- * DeepSpeed's stage 3, whose offload_param and offload_optimizer are independent.
+ * State on the device for offloaded weights (offload_param without offload_optimizer). An update
+ * changes only the masters. A finished partition is rounded to a temporary tensor, and a stream
+ * copies it away during the update of the next partition. Source: DeepSpeed's stage 3, where
+ * offload_param and offload_optimizer are independent.
  */
 export class DeviceHomeOfOffloadedWeights extends DeviceHome {
   private readonly copies: Stream;

@@ -1,5 +1,5 @@
-// State on disk that host threads update: tiles come to slots of host memory and go back, beside
-// the updates of others. Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
+// DiskHome: state on disk, updated by CPU threads in slots of host memory. Source: Rajbhandari et
+// al. 2021 (ZeRO-Infinity).
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
@@ -24,28 +24,28 @@ import { pinned, uploadRounded } from './pinned.js';
 import { placeInState } from './range-state.js';
 import { type SlotOptions, TileSlots } from './tile-slots.js';
 
-/** A partition's host side. */
+/** A partition in host memory. */
 interface DiskPart extends UpdatedPart {
   readonly tiles: readonly DiskTile[];
 }
 
 export interface DiskHomeOptions {
   optimizer: Optimizer;
-  /** All that it will adopt. */
+  /** All partitions of the home. */
   partitions: readonly Partition[];
-  /** Tiles have at most so many elements, a multiple of 64. */
+  /** Maximum elements per tile, a multiple of 64. */
   tile: number;
   slots: SlotOptions;
-  /** Where the file is, and what errors call it. */
+  /** Folder of the file, and its label in errors. */
   folder: string;
   label: string;
-  /** Bytes of a request, requests under way, threads for checksums. */
+  /** Bytes per request, queue depth, checksum threads. */
   blockBytes: number;
   depth: number;
   checkers: number;
 }
 
-/** A tile's part of a piece: where it lies in the tile's field, and in the piece. */
+/** The part of a piece in one tile: its range in the tile's field, and in the piece. */
 interface Portion {
   tile: DiskTile;
   inTile: Range;
@@ -53,11 +53,17 @@ interface Portion {
 }
 
 /**
- * The order of a tile, all on the host stream: its transfer from disk is over, the update runs, its
- * transfer to disk is submitted, and those of the tiles that follow it in forward order; after the
- * last ones the first, so that forward and backward of the next step hide their reads. Gradients
- * stay in memory. Host memory: the slots, and one gradient element per parameter, which the update
- * turns into the weight to upload in place; where their dtypes differ, a weight more.
+ * All work of a tile is ordered by the host stream:
+ *
+ * 1. Wait for the tile's read.
+ * 2. Update.
+ * 3. Submit the tile's write.
+ * 4. Submit reads of the next tiles in forward order. After the last tiles come the first.
+ *
+ * So forward and backward of the next step hide the reads of the first tiles.
+ *
+ * Gradients stay in memory. Host memory: the slots, and one gradient element per parameter, which
+ * the update replaces by the weight to upload. If their dtypes differ, one weight more.
  */
 export class DiskHome extends HostUpdates<DiskPart> {
   readonly lendsCopies = true;
@@ -68,10 +74,10 @@ export class DiskHome extends HostUpdates<DiskPart> {
   /** In forward order. */
   private readonly order: DiskTile[] = [];
   private readonly turns = new Map<DiskTile, number>();
-  /** The tiles that schedules have acquired, by what they were given. */
+  /** Acquired tiles, by their tensors. */
   private readonly acquired = new Map<TileTensors, DiskTile>();
 
-  /** Throws DS_IO where the folder is none, or has no space; nothing is left behind. */
+  /** Throws DS_IO if the folder is invalid or has too little space, and removes the file then. */
   constructor(device: Device, options: DiskHomeOptions) {
     super(device);
     const { optimizer, partitions } = options;
@@ -97,7 +103,7 @@ export class DiskHome extends HostUpdates<DiskPart> {
     return { bytes, purpose: `${size} GB: ${count} parameters, ${each} bytes of state each` };
   }
 
-  /** What serves it, and what has moved so far. */
+  /** I/O backend and counters of the file. */
   get disk(): SwapFileInfo {
     return this.file.info;
   }
@@ -115,7 +121,9 @@ export class DiskHome extends HostUpdates<DiskPart> {
     });
   }
 
-  /** Never a slot's: what is uploaded must not wait for a disk, nor a slot for an upload. */
+  /**
+   * Weights are never in a slot, so an upload does not wait for a disk, nor a slot for an upload.
+   */
   protected weightFor(partition: Partition, grad: Tensor): Tensor {
     return memoryForWeights(partition, [grad]);
   }
@@ -148,7 +156,7 @@ export class DiskHome extends HostUpdates<DiskPart> {
     this.slots.expect(this.after(tile));
   }
 
-  /** All other tiles as they follow it; after the last comes the first. */
+  /** All other tiles in order, cyclic. */
   private *after(tile: DiskTile): Generator<DiskTile> {
     const { order } = this;
     const turn = this.turns.get(tile) as number;
@@ -166,7 +174,7 @@ export class DiskHome extends HostUpdates<DiskPart> {
     }
   }
 
-  /** A copy, which the borrower may bring back. */
+  /** Lends a copy, which the borrower can write back. */
   lend(partition: Partition, piece: Piece, name: string): LentState {
     const { dtype, shape } = this.described(partition, piece, name);
     const lent = pinned(this.device, shape, dtype);
@@ -209,7 +217,7 @@ export class DiskHome extends HostUpdates<DiskPart> {
     return { dtype: declared.dtype, shape };
   }
 
-  /** Where a piece's part of a state lies, tile by tile. */
+  /** Returns the ranges of a piece's state in each tile. */
   private portionsOf(partition: Partition, piece: Piece, name: string): Portion[] {
     const { optimizer } = this;
     const tiles = this.tilesOf(partition);
@@ -245,8 +253,8 @@ export class DiskHome extends HostUpdates<DiskPart> {
 }
 
 /**
- * State on disk of offloaded weights (offload_param): the update writes them where they live, or
- * sends them there.
+ * State on disk for offloaded weights (offload_param). The update writes the weights in their
+ * storage, or copies them there.
  */
 export class DiskHomeOfOffloadedWeights extends DiskHome {
   protected override weightFor(partition: Partition, grad: Tensor): Tensor {
@@ -274,7 +282,10 @@ export class DiskHomeOfOffloadedWeights extends DiskHome {
   }
 }
 
-/** The part of `wanted` that lies in `held`, where a tile's field is; both in one count. */
+/**
+ * Returns the intersection of `wanted` and `held`, the range of a tile's field. Both ranges count
+ * from the same origin.
+ */
 function portion(tile: DiskTile, held: Range, wanted: Range): Portion[] {
   const { offset, numel } = overlap(held, wanted);
   if (numel <= 0) return [];

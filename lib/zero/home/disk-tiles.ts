@@ -1,5 +1,4 @@
-// Where optimizer state lies that is on disk: the bytes of each tile in a file, and in a slot of
-// host memory.
+// The layout of optimizer state on disk: bytes of each tile in a file and in a slot of host memory.
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
@@ -11,38 +10,38 @@ import { pinnedFilled } from './pinned.js';
 import { allocateTables, stateSizes } from './range-state.js';
 import { cutRange, type HostTile, tileEvents } from './tiles.js';
 
-/** Tensors begin at multiples of it in a slot: a cache line and more. */
+/** Alignment of tensors in a slot in bytes: more than a cache line. */
 const FIELD_ALIGNMENT = 256;
 
-/** A flat tensor in a tile's bytes. */
+/** A flat tensor in the bytes of a tile. */
 export interface Field {
-  /** "master", or a state's. */
+  /** "master", or the name of a state. */
   readonly name: string;
   readonly dtype: DType;
-  /** Bytes from the start of the tile's. */
+  /** Bytes from the start of the tile. */
   readonly offset: number;
   readonly numel: number;
-  /** What each element is before the first update. */
+  /** Value of each element before the first update. */
   readonly initial: number;
 }
 
-/** Tensors that come from a file and go there at once. */
+/** Tensors that are read and written together. */
 export interface StoredTile {
   readonly fields: readonly Field[];
-  /** Bytes in the file before it, a multiple of the block. */
+  /** Offset in the file in bytes, a multiple of the block size. */
   readonly offset: number;
-  /** A multiple of what transfers are aligned to. */
+  /** A multiple of the transfer alignment. */
   readonly bytes: number;
 }
 
-/** What updates of a tile read and write. */
+/** The fields of a tile that updates read and write. */
 export interface TilePlace extends StoredTile {
-  /** Of its partition; `whole` is the group's range that it is a part of. */
+  /** Range in the partition. `whole` is the group's range that contains it. */
   readonly range: GroupRange;
   readonly whole: GroupRange;
 }
 
-/** A tile whose state comes into memory for an update. */
+/** A tile whose state is read for an update. */
 export interface DiskTile extends HostTile, TilePlace {
   readonly sums: readonly Tensor[];
   readonly starts: Tensor;
@@ -52,15 +51,14 @@ export interface DiskTile extends HostTile, TilePlace {
 export interface DiskPlan {
   readonly places: ReadonlyMap<Partition, readonly TilePlace[]>;
   readonly bytes: number;
-  /** Of the largest tile. */
+  /** Bytes of the largest tile. */
   readonly slotBytes: number;
-  /** Elements that are updated. */
+  /** Number of elements to update. */
   readonly numel: number;
 }
 
 /**
- * Cuts `partitions` into tiles of at most `tile` elements, and gives each a place that starts with
- * a block.
+ * Divides `partitions` into tiles of at most `tile` elements, each aligned to a block in the file.
  */
 export function planTiles(
   partitions: readonly Partition[],
@@ -99,7 +97,7 @@ function fieldsOf(
   return { fields, bytes: alignUp(end, SWAP_ALIGNMENT) };
 }
 
-/** A tile at its place; disposeDiskTile() releases what it has. */
+/** Creates a tile. disposeDiskTile() releases it. */
 export function makeDiskTile(place: TilePlace, optimizer: Optimizer, device: Device): DiskTile {
   const allocate = pinnedFilled.bind(null, device);
   return { ...place, ...allocateTables(place.range, optimizer, allocate), ...tileEvents(device) };
@@ -110,5 +108,5 @@ export function disposeDiskTile({ sums, starts, arrived, updated }: DiskTile): v
   for (const event of [arrived, updated]) event.dispose();
 }
 
-/** `bytes`, made a multiple of `unit`. */
+/** Rounds `bytes` up to a multiple of `unit`. */
 export const alignUp = (bytes: number, unit: number): number => Math.ceil(bytes / unit) * unit;

@@ -1,5 +1,5 @@
-// Weights on a disk: those of the units that are used next come to slots of host memory, updated
-// ones go back. Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
+// DiskWeights: weights on a disk, with slots of host memory for the next units. Source: Rajbhandari
+// et al. 2021 (ZeRO-Infinity).
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { Event, Stream } from '../../runtime/stream.js';
@@ -15,41 +15,40 @@ import { TileSlots } from './tile-slots.js';
 import { cutEvenly } from './tiles.js';
 import { InMemory, type WeightPlace, write } from './weight-place.js';
 
-/** Weights that a rank keeps of a unit. */
+/** The weights of a unit on this rank. */
 export interface KeptWeights {
   unit: WeightUnit;
-  /** Elements. */
   numel: number;
 }
 
 export interface DiskWeightsOptions {
-  /** All that it will have, in forward order. */
+  /** All weights, in forward order. */
   kept: readonly KeptWeights[];
-  /** So many elements at most stay in pinned memory. */
+  /** Maximum elements that stay in pinned memory. */
   maxInMemory: number;
-  /** Slots, and the most elements that one has. */
+  /** Number of slots, and the maximum elements per slot. */
   slots: number;
   slotNumel: number;
-  /** Where the file is, and what errors call it. */
+  /** Folder of the file, and its label in errors. */
   folder: string;
   label: string;
-  /** Bytes of a request, requests under way, threads for checksums. */
+  /** Bytes per request, queue depth, checksum threads. */
   blockBytes: number;
   depth: number;
   checkers: number;
 }
 
-/** A part of a unit's weights that comes and goes at once. */
+/** A part of a unit's weights that is transferred at once. */
 interface WeightTile extends StoredTile {
-  /** In the place. */
+  /** In the unit's weights on this rank. */
   readonly range: Range;
 }
 
 const NAME = 'weights';
 
 /**
- * Which of `kept` stay in memory: together at most `most` elements, spread evenly over the order of
- * use, so that the disk reads the others while these are computed with.
+ * Returns the units that stay in memory: at most `most` elements, spread evenly over the order of
+ * use, so that compute with these hides reads of the others.
  */
 function stayInMemory(kept: readonly KeptWeights[], most: number): ReadonlySet<WeightUnit> {
   const total = kept.reduce((sum, { numel }) => sum + numel, 0);
@@ -70,10 +69,9 @@ function stayInMemory(kept: readonly KeptWeights[], most: number): ReadonlySet<W
 }
 
 /**
- * One stream for everything that touches the slots: a part's transfer from the disk is over, its
- * bytes leave for the device; updated ones arrive, and their transfer to the disk is submitted.
- * Whoever uses units says which come next. Host memory: the slots, and what stays. The file is that
- * of SwapFile: preallocated, without a name, with checksums.
+ * One stream orders all work on the slots: wait for the read of a part, copy it to the device; copy
+ * updated weights in, submit their write. Callers announce the next units. Host memory: the slots,
+ * and the units in memory. The file is a SwapFile: preallocated, unnamed, with checksums.
  */
 export class DiskWeights {
   private readonly stream: Stream;
@@ -83,7 +81,7 @@ export class DiskWeights {
   private readonly slots: TileSlots;
   private readonly file: SwapFile | null;
 
-  /** Throws DS_IO where the folder has no space; nothing is left behind. */
+  /** Throws DS_IO if the folder has too little space, and removes the file then. */
   constructor(
     private readonly device: Device,
     options: DiskWeightsOptions,
@@ -107,24 +105,24 @@ export class DiskWeights {
     if (this.file) this.slots.use(this.file);
   }
 
-  /** What serves it, and what has moved so far; null where everything stays in memory. */
+  /** I/O backend and counters of the file; null if all weights stay in memory. */
   get disk(): SwapFileInfo | null {
     return this.file?.info ?? null;
   }
 
-  /** Of slots, for all units together. */
+  /** Bytes of slots for all units. */
   get slotBytes(): number {
     return this.slots.bytes;
   }
 
   /**
-   * A place for a unit's part of `numel` elements, contents undefined; the caller disposes of it.
+   * Returns uninitialized storage for a unit's part of `numel` elements. The caller disposes it.
    */
   place(unit: WeightUnit, numel: number): WeightPlace {
     return this.places.get(unit) ?? new InMemory(pinned(this.device, [numel], unit.dtype));
   }
 
-  /** These units are used next, in this order: as many as there are slots for are read. */
+  /** Announces the next units in order. As many as fit into the slots are read. */
   expect(units: Iterable<WeightUnit>): void {
     if (this.file) this.slots.expect(this.tilesOf(units));
   }
@@ -152,7 +150,7 @@ const bothWays = { readsAhead: true, writesBehind: true };
 interface WeightsPlan {
   tiles: ReadonlyMap<WeightUnit, readonly WeightTile[]>;
   bytes: number;
-  /** Of the largest tile. */
+  /** Bytes of the largest tile. */
   slotBytes: number;
   numel: number;
 }
@@ -179,7 +177,7 @@ function planWeights(
   return { tiles, bytes: end, slotBytes, numel: all };
 }
 
-/** What places of one file share. */
+/** Shared by all units of one file. */
 interface Site {
   device: Device;
   stream: Stream;
@@ -223,7 +221,7 @@ class DiskPlace implements WeightPlace {
     return own;
   }
 
-  /** A copy, which the borrower may bring back. */
+  /** Lends a copy, which the borrower can write back. */
   lend(piece: Piece): LentState {
     const { device, slots, stream: own } = this.site;
     const { slot, offset, numel } = piece;
@@ -248,7 +246,7 @@ class DiskPlace implements WeightPlace {
 
   dispose(): void {}
 
-  /** Later work of `later` comes after what `earlier` has. */
+  /** Makes later work of `later` wait for the work of `earlier`. */
   private follow(earlier: Stream, later: Stream): void {
     later.wait(this.site.mark.record(earlier));
   }

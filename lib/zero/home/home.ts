@@ -1,5 +1,4 @@
-// Where optimizer state lives: the interface of a home, whatever its memory and whoever computes
-// there.
+// The interface of a home: stores optimizer state and runs its updates.
 import type { UpdateTensors } from '../../optim/optimizer.js';
 import type { UpdateKernels } from '../../optim/update-kernels.js';
 import type { DType } from '../../runtime/dtype.js';
@@ -9,7 +8,7 @@ import type { GroupRange, Piece } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { Bytes, LentState } from './lent-state.js';
 
-/** What an update reads and writes of a tile, but for the step decision on its gradient. */
+/** The tensors of a tile's update, except the step decision on its gradient. */
 export type TileTensors = Omit<UpdateTensors, 'control'>;
 
 /** A part of a partition that is updated at once. */
@@ -18,78 +17,73 @@ export interface HomeTile {
 }
 
 /**
- * Keeps master weights and optimizer state of partitions, and runs their updates in the order of a
- * stream of its own. A home knows nothing of when partitions are updated: that is the schedule's
- * (schedule/schedule.ts). Nothing here waits for the host unless it says so: what comes and goes is
- * ordered by events.
+ * Stores master weights and optimizer state of partitions, and runs their updates in the order of
+ * its own stream. A schedule (schedule/schedule.ts) decides when partitions are updated. Methods do
+ * not block the host unless their comment states it; events order the work.
  */
 export interface Home {
   /** Enqueue in the home's order. */
   readonly kernels: UpdateKernels;
-  /** Bytes kept, by where they are. */
+  /** Bytes in use, by location. */
   readonly bytes: Bytes;
-  /** Takes over a partition: allocates its master weights and its state. */
+  /** Adds a partition: allocates its master weights and state. */
   adopt(partition: Partition): void;
   /**
-   * Sets the master weights of a piece: [numel] f32 on the device. Reads `values` on the compute
+   * Writes the master weights of a piece. `values`: [numel] f32 on the device, read on the compute
    * stream.
    */
   writeMaster(partition: Partition, piece: Piece, values: Tensor): void;
   /**
-   * The gradient of `partition`, complete once partition.ready has been passed, comes to where
-   * updates read it.
+   * Moves the gradient of `partition` to the memory that updates read. It is complete after
+   * partition.ready.
    */
   receive(partition: Partition): void;
   /**
-   * `control`, written on the compute stream, where kernels read it. Once per update, after the
-   * last receive().
+   * Returns `control`, written on the compute stream, in memory that kernels read. Called once per
+   * update, after the last receive().
    */
   takeControl(control: Tensor): Tensor;
-  /** The parts of a partition that are updated one after the other. */
+  /** The tiles of a partition, updated one after another. */
   tilesOf(partition: Partition): readonly HomeTile[];
-  /**
-   * Kernels enqueued from now on see the gradient and the state of one of its tiles, until
-   * release().
-   */
+  /** Returns the gradient and state of a tile for kernels enqueued until release(). */
   acquire(partition: Partition, tile: HomeTile): TileTensors;
-  /** All kernels of this pass over a tile have been enqueued. */
+  /** Called after all kernels of this pass over a tile are enqueued. */
   release(tile: TileTensors): void;
-  /** The new weights of a tile have been enqueued: they leave for where they are wanted. */
+  /** Called after the new weights of a tile are enqueued. Copies them to their destination. */
   deliver(partition: Partition, tile: HomeTile): void;
   /**
-   * All tiles were delivered, nothing reads the gradient any more. Returns in whose order the
-   * weights change.
+   * Called after all tiles are delivered and nothing reads the gradient. Returns the stream that
+   * orders the change of the weights.
    */
   finish(partition: Partition): Stream;
-  /** Called before weights are read: later compute work sees the updated ones. */
+  /** Called before weights are read. Later compute work sees the updated weights. */
   awaitWeights(partition: Partition): void;
   /**
-   * The gradient, from receive() to the update, held once more; null where there is none. Complete
-   * when this returns.
+   * Returns the gradient between receive() and the update, with a new reference; else null.
+   * Complete on return.
    */
   gradOf(partition: Partition): Tensor | null;
-  /** What is lent is a copy, which takes memory while it is. */
+  /** Whether lend() returns a copy, which needs memory. */
   readonly lendsCopies: boolean;
-  /** The master weights (name "master") or the state `name` of a piece. */
+  /** Lends the master weights (name "master") or the state `name` of a piece. */
   lend(partition: Partition, piece: Piece, name: string): LentState;
   /**
-   * Master weights were changed from outside (a loaded checkpoint): refreshes the partition's
-   * weights.
+   * Refreshes the partition's weights after an external change of master weights, such as a load.
    */
   refresh(partition: Partition): void;
-  /** A flat tensor of zeros in the home's memory; the caller releases it. */
+  /** Returns a flat tensor of zeros in the home's memory. The caller releases it. */
   allocate(numel: number, dtype: DType): Tensor;
   /**
-   * `to` on the device receives `from` of the home as its kernels so far leave it; later compute
+   * Copies `from` of the home to `to` on the device, after the home's kernels so far. Later compute
    * work sees it.
    */
   toDevice(to: Tensor, from: Tensor): void;
   /**
-   * `to` of the home receives `from` of the device as compute work so far leaves it; the home's
-   * later kernels see it.
+   * Copies `from` on the device to `to` of the home, after compute work so far. Later kernels of
+   * the home see it.
    */
   toHome(to: Tensor, from: Tensor): void;
-  /** Blocks until everything enqueued has run. */
+  /** Blocks until all enqueued work has run. */
   synchronize(): void;
   dispose(): void;
 }

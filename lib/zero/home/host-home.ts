@@ -1,4 +1,4 @@
-// State in pinned host memory, which host threads update.
+// HostHome: state in pinned host memory, updated by CPU threads.
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import { Event, type Stream } from '../../runtime/stream.js';
@@ -14,10 +14,10 @@ import { allocateState, namedPiece, type RangeState, stateTensors } from './rang
 import { disposeTile, makeTiles, type Tile } from './tiles.js';
 import type { WeightPlace } from './weight-place.js';
 
-/** A partition's host side. */
+/** A partition in host memory. */
 export interface HostPart extends UpdatedPart {
   /**
-   * [numel] f32, or their bf16 halves, see SplitHome; `weight` may be this memory, or that of the
+   * [numel] f32, or bf16 upper halves: see SplitHome. `weight` may share this memory or that of the
    * gradient.
    */
   readonly master: Tensor;
@@ -25,30 +25,27 @@ export interface HostPart extends UpdatedPart {
   readonly tiles: readonly Tile[];
 }
 
-/** A tile's master weights and state where kernels read and write them. */
+/** Master weights and state of a tile in memory that kernels access. */
 export type OpenTile = Pick<TileTensors, 'master' | 'state'>;
 
 export interface HostHomeOptions {
-  /** Tiles have at most so many elements, a multiple of 64. */
+  /** Maximum elements per tile, a multiple of 64. */
   tile: number;
   /**
-   * The memory that takes gradients was read by an update before the last: the next gradient waits
+   * An update older than the last one has read the memory for gradients, so the next gradient waits
    * for its tiles.
    */
   readBefore?: boolean;
 }
 
 /**
- * Host memory per parameter: 12 bytes of state and one gradient element, which the update turns
- * into the weight to upload in place. f32 weights are uploaded from the master instead, 16-bit ones
- * of f32 gradients from 2 bytes more.
+ * Host memory per parameter: 12 bytes of state, and one gradient element, which the update replaces
+ * by the weight to upload. f32 weights are uploaded from the master. 16-bit weights with f32
+ * gradients need 2 bytes more.
  */
 export class HostHome extends HostUpdates<HostPart> {
   readonly lendsCopies: boolean = false;
-  /**
-   * An update reads state where it is kept: a pass that stores little of it costs less than one
-   * that stores all.
-   */
+  /** Updates read state in place, so a pass that writes less of it costs less. */
   readonly readsInPlace: boolean = true;
 
   constructor(
@@ -74,17 +71,17 @@ export class HostHome extends HostUpdates<HostPart> {
     });
   }
 
-  /** Memory, held, that takes the partition's gradients. */
+  /** Returns memory for the partition's gradients, with a reference. */
   protected gradFor({ numel, unit }: Partition): Tensor {
     return this.allocate(numel, unit.gradDtype);
   }
 
-  /** Memory, held, for the partition's master weights. */
+  /** Returns memory for the partition's master weights, with a reference. */
   protected masterFor({ numel }: Partition): Tensor {
     return pinned(this.device, [numel], 'f32');
   }
 
-  /** The memory, held once more, that updates write the partition's weights to. */
+  /** Returns the memory for updated weights, with a new reference. */
   protected weightFor(partition: Partition, memories: readonly Tensor[]): Tensor {
     return memoryForWeights(partition, memories);
   }
@@ -107,7 +104,7 @@ export class HostHome extends HostUpdates<HostPart> {
     };
   }
 
-  /** Where updates read the partition's gradient. */
+  /** The gradient memory that updates read. */
   protected landedIn(partition: Partition): Tensor {
     return this.partOf(partition).grad;
   }
@@ -117,20 +114,20 @@ export class HostHome extends HostUpdates<HostPart> {
     this.close(tensors, true);
   }
 
-  /** Kernels enqueued from now on see the state of a tile, until close(); one after the other. */
+  /** Returns the state of a tile for kernels enqueued until close(). One tile at a time. */
   open(partition: Partition, { range, state }: Tile): OpenTile {
     return { master: sliceFlat(this.partOf(partition).master, range), state };
   }
 
-  /** `changed`: kernels wrote to master weights and state. */
+  /** `changed`: kernels wrote master weights and state. */
   close({ master }: OpenTile, _changed: boolean): void {
     master.release();
   }
 
   /**
-   * From now on `memory`, [numel] in the weights' dtype and made by allocate(), takes the
-   * partition's gradients and gives its weights. Returns what took gradients before, which is the
-   * caller's.
+   * From now on, `memory` receives the partition's gradients and holds its weights. It is [numel]
+   * in the weights' dtype, from allocate(). Returns the previous gradient memory; the caller owns
+   * it.
    */
   replaceGrad(partition: Partition, memory: Tensor): Tensor {
     const part = this.partOf(partition);
@@ -164,9 +161,9 @@ export class HostHome extends HostUpdates<HostPart> {
 }
 
 /**
- * State in host memory of weights that stage 3 keeps there too, or on a disk (offload_param): the
- * update writes them where they live, or sends them there, and nothing is uploaded before somebody
- * gathers them.
+ * State in host memory for weights that stage 3 stores in host memory or on a disk (offload_param).
+ * The update writes the weights in their storage, or copies them there. They are uploaded only when
+ * a gather needs them.
  */
 export class HostHomeOfOffloadedWeights extends HostHome {
   protected override weightFor(partition: Partition, memories: readonly Tensor[]): Tensor {
@@ -180,9 +177,9 @@ export class HostHomeOfOffloadedWeights extends HostHome {
   }
 
   /**
-   * Of weights that were tried out, in memory that took gradients: it changes places with the
-   * memory of those before, which takes the next gradient. That comes after backward has gathered
-   * for the last time.
+   * For speculative weights, which are in gradient memory: swaps it with the memory of the previous
+   * weights, which receives the next gradient. That gradient comes after the last gather of
+   * backward.
    */
   override uploadAll(partition: Partition): void {
     exchangeSpeculative(this.partOf(partition), partition.place);
@@ -195,7 +192,10 @@ export class HostHomeOfOffloadedWeights extends HostHome {
   }
 }
 
-/** Weights that were tried out are those of `place`, whose memory of before is the gradients'. */
+/**
+ * Makes the speculative weights the weights of `place`. The previous memory becomes gradient
+ * memory.
+ */
 export function exchangeSpeculative(part: HostPart, place: WeightPlace): void {
   if (part.weight !== place.memory) part.grad = place.exchange?.(part.grad) as Tensor;
 }

@@ -1,5 +1,5 @@
-// Updates on host threads, wherever their state lives: gradients come down and weights go up beside
-// them. Source: Ren et al. 2021 (ZeRO-Offload).
+// HostUpdates: updates on CPU threads, overlapped with copies of gradients and weights. Source: Ren
+// et al. 2021 (ZeRO-Offload).
 import { hostKernels, type UpdateKernels } from '../../optim/update-kernels.js';
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
@@ -14,47 +14,45 @@ import type { Bytes, LentState } from './lent-state.js';
 import { pinned } from './pinned.js';
 import type { HostTile } from './tiles.js';
 
-/** A partition's host side, but for its state. */
+/** A partition in host memory, without its state. */
 export interface UpdatedPart {
   /** [numel], receives the gradient. */
   grad: Tensor;
   /**
-   * [numel] in the weights' dtype, receives the updated weights; may be memory that has another
-   * use.
+   * [numel] in the weights' dtype, receives the updated weights. May share memory with another
+   * tensor.
    */
   weight: Tensor;
   readonly tiles: readonly HostTile[];
-  /** All updated weights have reached the device, or where else they live. */
+  /** All updated weights have reached the device or their storage. */
   readonly uploaded: Event;
-  /** The compute stream has not yet been told to wait for `uploaded`. */
+  /** The compute stream does not wait for `uploaded` yet. */
   uploading: boolean;
 }
 
 /**
- * Three streams, ordered by events alone:
+ * Three streams, ordered only by events:
  *   d2h stream   gradient of each partition as backward completes it, tile by tile
- *   host stream  updates on host threads, each tile after its gradient
- *   h2d stream   weights, under the update of the next tile; the unit's next forward waits for all
+ *   host stream  updates on CPU threads, each tile after its gradient
+ *   h2d stream   weights, during the update of the next tile; the unit's next forward waits for all
  */
 export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
   readonly kernels: UpdateKernels;
-  /** In which updates run. */
+  /** The stream of updates. */
   readonly host: Stream;
-  /** In which weights leave. */
+  /** The stream of uploaded weights. */
   readonly h2d: Stream;
-  /** [4] f32, receives what the device has decided. */
+  /** [4] f32, receives the control from the device. */
   readonly control: Tensor;
-  /**
-   * The end of backward, once endBackward() has marked it; between compute and host work otherwise.
-   */
+  /** The end of backward after endBackward(); otherwise a mark between compute and host work. */
   readonly computed: Event;
   protected readonly parts = new Map<Partition, Part>();
   protected readonly d2h: Stream;
   private readonly departing: DepartingTensors;
 
   /**
-   * `readBefore`: an update before the last read the memory that takes gradients, which waits for
-   * its tiles.
+   * `readBefore`: an update older than the last one has read the gradient memory, so a gradient
+   * waits for its tiles.
    */
   constructor(
     protected readonly device: Device,
@@ -69,7 +67,7 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
     this.computed = new Event(device);
   }
 
-  /** Those that run in the order of `updates`. */
+  /** Kernels in the order of `updates`. */
   protected kernelsOn(updates: Stream): UpdateKernels {
     return hostKernels(updates);
   }
@@ -98,7 +96,7 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
     partition.dropGrad();
   }
 
-  /** Backward has received its last gradient. */
+  /** Called after the last gradient of backward. */
   endBackward(): void {
     this.departing.flush();
     this.computed.record(this.device.compute);
@@ -127,7 +125,7 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
     return this.h2d;
   }
 
-  /** finish() of weights that live elsewhere than on the device: sends them there, all at once. */
+  /** finish() for weights outside of the device: copies all of them to their storage. */
   protected store(partition: Partition): Stream {
     const { weight, uploaded } = this.partOf(partition);
     const order = partition.place.store(weight, this.host);
@@ -135,10 +133,7 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
     return order;
   }
 
-  /**
-   * The weights of all tiles, whose updates have been enqueued, leave once the device has passed
-   * `after`.
-   */
+  /** Uploads the weights of all tiles, after their enqueued updates and after `after`. */
   uploadAll(partition: Partition, after: Event | null): void {
     if (after) this.h2d.wait(after);
     for (const tile of this.tilesOf(partition)) this.upload(partition, tile);
@@ -199,15 +194,15 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
   /** Releases a part's tensors and tiles. */
   protected abstract disposePart(part: Part): void;
 
-  /** For schedules that know of host memory. */
+  /** For schedules on host memory. */
   partOf(partition: Partition): Part {
     return this.parts.get(partition) as Part;
   }
 }
 
 /**
- * The memory, held once more, that updates write the partition's weights to: one of `memories`
- * where it has their dtype, else new memory, pinned.
+ * Returns the memory for updated weights, with a new reference: one of `memories` with their dtype,
+ * else new pinned memory.
  */
 export function memoryForWeights(
   { device, unit, numel }: Partition,

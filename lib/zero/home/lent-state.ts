@@ -1,4 +1,4 @@
-// What a home lends of the state that it keeps, and where its bytes are.
+// LentState: a piece of state that a home lends.
 import { Event, type Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 
@@ -8,33 +8,28 @@ export interface Bytes {
   disk: number;
 }
 
-/** A piece of state, in memory while it is lent. Whoever borrows it releases `tensor`. */
+/** A piece of state in memory. The borrower releases `tensor`. */
 export class LentState {
   constructor(
-    /**
-     * Flat, in its shape where it is a whole parameter; what it holds is undefined until it is
-     * there.
-     */
+    /** Flat, or in the parameter's shape if it is whole. Undefined until wait() or arrived(). */
     readonly tensor: Tensor,
-    /** In whose order its values come, and later updates take what was written. */
+    /** The stream that orders its values and later updates. */
     private readonly order: Stream,
-    /** Where `tensor` is a copy: brings it back to the state. */
+    /** If `tensor` is a copy: writes it back to the state. */
     private readonly bringBack: () => void = () => {},
   ) {}
 
-  /**
-   * What was written to `tensor`, by the host or on the compute stream, is the state from now on.
-   */
+  /** Makes values written to `tensor`, by the host or on the compute stream, the new state. */
   keep(): void {
     this.bringBack();
   }
 
-  /** Blocks until the values are there. */
+  /** Blocks until the values are complete. */
   wait(): void {
     this.order.synchronize();
   }
 
-  /** Resolves when they are, without blocking the event loop. */
+  /** Resolves when the values are complete, without blocking the event loop. */
   async arrived(): Promise<void> {
     const event = new Event(this.order.device).record(this.order);
     try {

@@ -1,4 +1,4 @@
-// Flat tensors in pinned host memory, and their way to the device.
+// Flat tensors in pinned host memory, and their upload.
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
@@ -6,13 +6,13 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { copyFlat } from '../flat.js';
 
-/** A zero-filled tensor in pinned host memory; the caller releases it. */
+/** Returns a zero-filled tensor in pinned host memory. The caller releases it. */
 export function pinned(device: Device, shape: readonly number[], dtype: DType): Tensor {
   const bytes = shape.reduce((a, b) => a * b, dtypeSize(dtype));
   return held(() => new Tensor(Buffer.allocatePinned(device, bytes), dtype, shape));
 }
 
-/** The same with every element `value`, written before it returns. */
+/** Returns a tensor in pinned memory with `value` in every element, complete on return. */
 export function pinnedFilled(
   device: Device,
   shape: readonly number[],
@@ -26,7 +26,7 @@ export function pinnedFilled(
   return out;
 }
 
-/** Rounds f32 in pinned memory to `weights`, on the device; blocks until it is there. */
+/** Rounds f32 in pinned memory to `weights` on the device. Blocks until complete. */
 export function uploadRounded(master: Tensor, weights: Tensor): void {
   const { device } = weights;
   const wide = held(() => Tensor.empty(master.shape, 'f32', device));

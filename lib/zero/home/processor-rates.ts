@@ -1,4 +1,5 @@
-// How fast host threads and the device can update state in host memory, each beside the other.
+// Measures the update rates of CPU threads and of the device for state in host memory, at the same
+// time.
 import type { Device } from '../../runtime/device.js';
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -7,77 +8,75 @@ import { held, Tensor } from '../../tensor/index.js';
 import { copyAll } from '../flat.js';
 import { pinned, pinnedFilled } from './pinned.js';
 
-/**
- * Rates of a rank's two processors while both are at work, and while its neighbours measure theirs.
- */
+/** Rates of a rank's two processors, while both work and other ranks of the host measure too. */
 export interface ProcessorRates {
-  /** Parameters a second that host threads update by Adam. */
+  /** Parameters per second that CPU threads update by Adam. */
   host: number;
-  /** Bytes a second that state goes to the device, while as much comes back. */
+  /** Bytes per second of state to the device, with equal traffic back. */
   link: number;
 }
 
-/** Of a pass: long enough that its start does not count. */
+/** Elements per pass, enough to make the start negligible. */
 const ELEMENTS = 2 ** 24;
 /**
- * Passes take turns in so many places: 1.8 GB in all, where a server's last cache has up to half a
- * GiB. What a cache holds comes and goes a third faster than a step's state ever does.
+ * Number of places that passes rotate over: 1.8 GB in total, because a server's last-level cache
+ * may have half a GiB. Cached memory is a third faster than the state of a real step.
  */
 const PLACES = 4;
-/** About a tenth of a second on a machine with a large GPU. */
+/** About a tenth of a second on a host with a large GPU. */
 const PASSES = 20;
 
-/** What is measured, and how long. */
+/** Settings of the measurement. */
 export interface Measured {
   elements: number;
   passes: number;
-  /** In what Adam keeps its moments: those in bf16 are fewer bytes, and more work. */
+  /** The dtype of Adam's moments. bf16 moments have fewer bytes and cost more work. */
   moments: 'f32' | 'bf16';
 }
 
-/** Bytes of a parameter that cross PCIe. */
+/** Bytes per parameter over PCIe. */
 interface Crossing {
-  /** Its state, where the device updates it. */
+  /** Its state, if the device updates it. */
   state: number;
-  /** Its gradient or its weight, where threads do. */
+  /** Its gradient or weight, if CPU threads update it. */
   element: number;
-  /** Its weight on the way to the forward, where it lives in host memory, whoever updates it. */
+  /** Its weight for the forward, if it is stored in host memory. */
   gathered: number;
 }
 
 /**
- * Of the time that threads update, the part in which state can stream: it comes after the step
- * decision or its unit's gradient, and forward waits for the last of it, which threads need not.
+ * Fraction of the threads' update time in which state can stream. Streaming starts after the step
+ * decision or the gradient of its unit, and forward waits for its end. Threads have neither limit.
  */
 const STREAMING = 0.75;
 
 /**
- * The share of the device with which both are done at the same time: what it updates crosses PCIe
- * with all its state, of the rest only gradients and weights do.
+ * Returns the share of the device for which both processors finish at the same time. The device's
+ * share moves all its state over PCIe, the rest only gradients and weights.
  */
 export function balancedShare(
   { host, link }: ProcessorRates,
   { state, element, gathered }: Crossing,
 ): number {
-  // Bytes that cross PCIe each way while the host updates one parameter.
+  // Bytes over PCIe each way while the host updates one parameter.
   const meanwhile = (STREAMING * link) / host;
   const share = (meanwhile - element - gathered) / (state - element + meanwhile);
   return Math.max(0, Math.min(1, share));
 }
 
-/** Host memory that passes of the threads, and tiles on their way, use in turn. */
+/** Host memory that passes of threads and tile copies rotate over. */
 interface Place {
-  /** Master and moments, which threads update. */
+  /** Master and moments for threads. */
   readonly state: readonly Tensor[];
-  /** bf16: of the step that is committed, and of the next one. */
+  /** bf16 gradients: of the committed step, and of the next step. */
   readonly gradients: readonly Tensor[];
-  /** State that goes to the device, and comes back. */
+  /** State that is copied to the device and back. */
   readonly passing: readonly Tensor[];
 }
 
 /**
- * Blocks for a fraction of a second. By default takes 1.8 GB of host memory meanwhile, and 0.2 GB
- * of the device.
+ * Measures the rates; blocks for a fraction of a second. Default temporary memory: 1.8 GB on the
+ * host, 0.2 GB on the device.
  */
 export function measureRates(
   device: Device,
@@ -99,7 +98,7 @@ export function measureRates(
   const [host, ...ways] = timesOf(device, passes, [
     (stream, turn) => update(at(turn), control, stream),
     (stream, turn) => copyEach(window, at(turn).passing, stream),
-    // What comes back goes elsewhere than where the next one comes from, which a cache would have.
+    // // Copies back go to another place than the next upload reads, which a cache would hold.
     (stream, turn) => copyEach(at(turn + PLACES / 2).passing, window, stream),
   ]);
   const memory = places.flatMap(({ state, gradients, passing }) => [state, gradients, passing]);
@@ -107,7 +106,7 @@ export function measureRates(
   const together = Math.min(...[host, ...ways].map((times) => times?.at(-1) as number));
   const rate = (times: readonly number[] = []): number => {
     const done = times.filter((time) => time <= together);
-    // Of a few short passes, one may take longer than all of another's.
+    // With few short passes, one may take longer than all passes of another stream.
     const counted = done.length > 0 ? done : times;
     return counted.length / (counted.at(-1) as number);
   };
@@ -116,8 +115,8 @@ export function measureRates(
 }
 
 /**
- * Seconds from the start of all `works`, each on a stream of its own, to the end of each of their
- * passes.
+ * Runs all `works`, each on its own stream. Returns the seconds from the start to the end of each
+ * pass.
  */
 function timesOf(
   device: Device,
@@ -128,7 +127,7 @@ function timesOf(
   const synchronize = (): void => {
     for (const { stream } of runs) stream.synchronize();
   };
-  // What is done for the first time takes longer.
+  // // First runs are slower.
   for (const { work, stream } of runs) {
     for (let turn = 0; turn < PLACES; ++turn) work(stream, turn);
   }
@@ -151,7 +150,7 @@ function copyEach(to: readonly Tensor[], from: readonly Tensor[], stream: Stream
   to.forEach((one, i) => void copyAll(one, from[i] as Tensor, stream));
 }
 
-/** The pass that takes most bytes: a step is committed and the next one tried out. */
+/** Runs the pass with the most bytes: it commits a step and speculates the next. */
 function update({ state, gradients }: Place, control: Tensor, stream: Stream): void {
   const [master, m, v] = state;
   const [previous, next] = gradients;

@@ -1,5 +1,4 @@
-// The optimizer state of one partition: flat tensors per range, as the optimizer declares them, in
-// memory of the home's choice.
+// The optimizer state of a partition: flat tensors per range, by the optimizer's declaration.
 import { declaredState, portionOf, type StateTensor } from '../../optim/declared-state.js';
 import type { Optimizer, ParameterPlace } from '../../optim/optimizer.js';
 import type { DType } from '../../runtime/dtype.js';
@@ -10,20 +9,22 @@ import type { GroupRange, Piece, Range } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { HomeTile } from './home.js';
 
-/** Memory of a home: a held tensor of `shape`, each element `value`. */
+/**
+ * Allocates memory of a home: a tensor of `shape` with `value` in each element, with a reference.
+ */
 export type Allocate = (shape: readonly number[], dtype: DType, value: number) => Tensor;
 
-/** State of one range of a partition. Owned by the home that made it. */
+/** State of one range of a partition. The home owns it. */
 export interface RangeState extends HomeTile {
-  /** By name, see UpdateTensors. */
+  /** By name: see UpdateTensors. */
   readonly state: Readonly<Record<string, Tensor>>;
-  /** By round, see UpdateTensors. */
+  /** By round: see UpdateTensors. */
   readonly sums: readonly Tensor[];
-  /** [places + 1] i64, see UpdateTensors. */
+  /** [places + 1] i64: see UpdateTensors. */
   readonly starts: Tensor;
 }
 
-/** Makes the initial state of every range of a partition. */
+/** Creates the initial state of every range of a partition. */
 export function allocateState(
   { groups }: Partition,
   optimizer: Optimizer,
@@ -36,7 +37,7 @@ export function allocateState(
   }));
 }
 
-/** What updates of a range need beside its state. */
+/** Allocates the tables that updates of a range need in addition to state. */
 export function allocateTables(
   range: GroupRange,
   optimizer: Optimizer,
@@ -48,13 +49,13 @@ export function allocateTables(
   };
 }
 
-/** A flat tensor of a range's state: how many elements, and what each of them is at first. */
+/** A flat tensor of a range's state: its number of elements and their initial value. */
 export interface StateSize extends Pick<StateTensor, 'dtype' | 'initial'> {
   readonly name: string;
   readonly numel: number;
 }
 
-/** The flat tensors that `optimizer` keeps of a range. */
+/** Returns the flat state tensors of `optimizer` for a range. */
 export function stateSizes(range: GroupRange, optimizer: Optimizer): StateSize[] {
   const declared = declaredState(optimizer, range.group, range.like);
   return Object.entries(declared).map(([name, { per, dtype, initial }]) => {
@@ -74,14 +75,14 @@ function stateOf(
   return Object.fromEntries(named);
 }
 
-/** Elements of a state that is of whole parameters, for all places together. */
+/** Elements of a per-parameter state, over all places. */
 function sizeOfWhole({ group, places }: GroupRange, optimizer: Optimizer, name: string): number {
   return places.reduce((sum, { shape }) => {
     return sum + sizeOf((declaredState(optimizer, group, shape)[name] as StateTensor).shape);
   }, 0);
 }
 
-/** Sums over all places together, by round. */
+/** Sums over all places, by round. */
 export function sumSizes({ group, places }: GroupRange, optimizer: Optimizer): number[] {
   const sizes: number[] = [];
   for (const { shape } of places) {
@@ -100,7 +101,7 @@ function startsOf({ places, numel }: GroupRange, allocate: Allocate): Tensor {
   return starts;
 }
 
-/** What a piece of state is taken from. */
+/** The source of a piece of state. */
 export interface KeptState {
   readonly optimizer: Optimizer;
   readonly master: Tensor;
@@ -108,8 +109,9 @@ export interface KeptState {
 }
 
 /**
- * A piece's part of the master weights (name "master") or of the state called `name`, see
- * portionOf(); in its shape where it is all of it, else flat. The caller releases it.
+ * Returns a piece's part of the master weights (name "master") or of the state `name`: see
+ * portionOf(). It has the parameter's shape if it is whole, else it is flat. The caller releases
+ * it.
  */
 export function namedPiece(
   { optimizer, master, ranges }: KeptState,
@@ -123,16 +125,16 @@ export function namedPiece(
   return sliceFlat(state[name] as Tensor, place, shape);
 }
 
-/** Where a piece's part of a state lies in the flat tensor of its range. */
+/** The location of a piece's part of a state in the flat tensor of its range. */
 export interface PlaceInState {
   readonly range: GroupRange;
   readonly place: Range;
-  /** Of the declared tensor where the part is all of it, else flat. */
+  /** The declared shape if the part is whole, else flat. */
   readonly shape: readonly number[];
   readonly declared: StateTensor;
 }
 
-/** The place of a piece's part of the state called `name`, among the ranges of its partition. */
+/** Returns the location of a piece's part of the state `name` in the ranges of its partition. */
 export function placeInState(
   { optimizer, groups }: { optimizer: Optimizer; groups: readonly GroupRange[] },
   piece: Piece,
@@ -161,7 +163,6 @@ function startOfWhole(
   return sizeOfWhole({ ...range, places: before }, optimizer, name);
 }
 
-/** Every tensor of the state. */
 export function stateTensors(ranges: readonly RangeState[]): Tensor[] {
   return ranges.flatMap(({ state, sums, starts }) => [...Object.values(state), ...sums, starts]);
 }

@@ -1,5 +1,5 @@
-// State in pinned host memory whose master weights are split: their upper half is the bf16 weights,
-// wherever the model has these.
+// SplitHome: state in pinned host memory with split masters; the bf16 weights are their upper
+// halves.
 import type { SplitMaster } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -16,22 +16,29 @@ import { SplitPieces } from './split-pieces.js';
 import type { HostTile, Tile } from './tiles.js';
 import { WeightSlots } from './weight-slots.js';
 
-/** Of tiles: larger ones cost more slots, smaller ones fill the driver's queues, see tileSize(). */
+/**
+ * Maximum elements per tile. Larger tiles need larger slots, smaller ones fill the driver's queues:
+ * see tileSize().
+ */
 const LARGEST_TILE = 2 ** 26;
 
 /**
- * Host memory per parameter: 8 bytes of moments, 2 bytes and a bit that restore the f32 master from
- * its bf16 weight, and one gradient element. The weights are the device's: a tile of them comes
- * down before its update, which overwrites it, and goes up again from there. For updates after the
- * decision: the weights on the device are those of the last one. What is lent of master weights is
- * an f32 copy.
+ * Host memory per parameter: 8 bytes of moments, 2.125 bytes that restore the f32 master from its
+ * bf16 weight, and one gradient element. The weights are on the device:
+ *
+ *   d2h stream   weights of a tile to a slot
+ *   host stream  update, overwrites the slot
+ *   h2d stream   weights of the tile from the slot
+ *
+ * Only for updates after the step decision, because the device must hold the weights of the last
+ * one. Lent master weights are f32 copies.
  */
 export class SplitHome extends HostHome {
   override readonly lendsCopies = true;
   private readonly pieces: SplitPieces;
   private readonly slots: WeightSlots;
 
-  /** `rule` updates its partitions. */
+  /** `rule` updates the partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, { ...options, tile: Math.min(options.tile, LARGEST_TILE) });
     this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition));
@@ -71,12 +78,15 @@ export class SplitHome extends HostHome {
     return this.pieces.lend(partition, piece, this.host);
   }
 
-  /** The weights are half of the masters: whoever changes these changes them. */
+  /**
+   * Nothing to refresh: the weights are half of the masters, so a change of the weights changes the
+   * masters.
+   */
   override refresh(): void {
     this.host.synchronize();
   }
 
-  /** The weights are not its own. */
+  /** Without the weights, which belong to the unit. */
   override get bytes(): Bytes {
     const weights = [...this.parts.keys()].reduce((sum, one) => sum + one.weights.bytes, 0);
     return { ...super.bytes, host: super.bytes.host - weights + this.slots.bytes };
@@ -89,14 +99,14 @@ export class SplitHome extends HostHome {
 }
 
 /**
- * The same of weights that stage 3 keeps in host memory (offload_param: cpu), where updates change
- * them: one reads and writes 26.25 bytes a parameter, not 28.
+ * Split masters of weights that stage 3 stores in host memory (offload_param: cpu), where updates
+ * change them. An update reads and writes 26.25 bytes per parameter instead of 28.
  */
 export class SplitHomeOfOffloadedWeights extends HostHomeOfOffloadedWeights {
   override readonly lendsCopies = true;
   private readonly pieces: SplitPieces;
 
-  /** `rule` updates its partitions. */
+  /** `rule` updates the partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
     this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition));

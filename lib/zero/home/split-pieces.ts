@@ -1,4 +1,4 @@
-// Pieces of master weights in halves: f32 where they are lent, split again where they are written.
+// Pieces of split master weights: joined to f32 for reads, split again for writes.
 import { halves, type SplitMaster } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -11,21 +11,21 @@ import { LentState } from './lent-state.js';
 import { pinned } from './pinned.js';
 import { placeInState, type RangeState } from './range-state.js';
 
-/** Elements of a byte of ties. */
+/** Elements per byte of ties. */
 const PER_BYTE = 8;
 
-/** Elements that are written at once: their f32 copy takes 8 MiB of host memory. */
+/** Elements per write; their f32 copy needs 8 MiB of host memory. */
 const WRITTEN_AT_ONCE = 2 ** 21;
 
-/** What is kept of a partition: upper halves wherever they are, the others in host memory. */
+/** The split state of a partition: upper halves in any memory, the rest in host memory. */
 export interface SplitPart {
-  /** [numel] bf16, the upper halves. */
+  /** [numel] bf16: upper halves. */
   readonly master: Tensor;
-  /** The state, lower halves and ties in it. */
+  /** The state, with lower halves and ties. */
   readonly ranges: readonly RangeState[];
 }
 
-/** Halves of a part of a range, held, in host memory. */
+/** Halves of a part of a range in host memory, with references. */
 interface Halves {
   high: Tensor;
   low: Tensor;
@@ -33,18 +33,18 @@ interface Halves {
 }
 
 /**
- * Where a piece lies in the smallest part of its range that begins at a byte of ties and ends after
- * one, or with the range.
+ * The location of a piece in the smallest part of its range with byte-aligned ties; the part may
+ * end with the range.
  */
 interface Place {
   readonly range: RangeState;
-  /** That part, from the range's start. */
+  /** The part, from the range's start. */
   readonly around: Range;
   /** The piece, from the part's start. */
   readonly within: Range;
 }
 
-/** Joins and splits on host threads. What is lent is a copy in f32. */
+/** Joins and splits on CPU threads. Lent pieces are f32 copies. */
 export class SplitPieces {
   constructor(
     private readonly device: Device,
@@ -52,7 +52,7 @@ export class SplitPieces {
     private readonly partOf: (partition: Partition) => SplitPart,
   ) {}
 
-  /** `order`: in which halves change, on the host and where the upper ones are. */
+  /** `order`: the stream that orders changes of both halves. */
   lend(partition: Partition, piece: Piece, order: Stream): LentState {
     const { master: high } = this.partOf(partition);
     const { range, around, within } = this.placeOf(partition, piece);
@@ -72,8 +72,8 @@ export class SplitPieces {
   }
 
   /**
-   * Master weights of a piece become `values`, f32, in the order of `stream`; blocks until they
-   * are.
+   * Sets the master weights of a piece to `values` (f32) in the order of `stream`. Blocks until
+   * complete.
    */
   write(partition: Partition, piece: Piece, values: Tensor, stream: Stream): void {
     const { master: high } = this.partOf(partition);
@@ -88,8 +88,8 @@ export class SplitPieces {
       const end = Math.min(first + numel, within.offset + within.numel);
       const joined = sliceFlat(scratch, { offset: 0, numel });
       withHalves({ high, range, around: cut, order: stream, room }, (parts) => {
-        // What shares a byte with the piece stays as it is now, not as it was when the piece was
-        // lent.
+        // Elements that share a byte with the piece keep their present values, not those of the
+        // lend.
         kernels.joinMasterOnHost({ ...parts, out: joined }, stream);
         const at = { offset: from - first, numel: end - from };
         copyFlat(joined, at, values, { offset: from - within.offset, numel: end - from }, stream);
@@ -118,7 +118,7 @@ export class SplitPieces {
   }
 }
 
-/** Host memory for upper halves of `numel` masters; null where that is where they are. */
+/** Returns host memory for upper halves of `numel` masters, or null if they are already there. */
 function roomFor(high: Tensor, numel: number): Tensor | null {
   return high.buffer.pinned ? null : pinned(high.device, [numel], 'bf16');
 }
@@ -131,7 +131,7 @@ const inPartition = ({ range }: RangeState, { offset, numel }: Range): Range => 
   numel,
 });
 
-/** A part of a range; `room` is for its upper halves where these are not in host memory. */
+/** A part of a range. `room` receives its upper halves if they are not in host memory. */
 interface Opening extends Omit<Place, 'within'> {
   high: Tensor;
   order: Stream;
@@ -139,8 +139,8 @@ interface Opening extends Omit<Place, 'within'> {
 }
 
 /**
- * Calls `body`, which enqueues in `order` what reads halves, or changes them; upper ones in `room`
- * are a copy.
+ * Calls `body`, which enqueues reads or writes of the halves in `order`. Upper halves in `room` are
+ * copies.
  */
 function withHalves(
   { high, range, around, order, room }: Opening,

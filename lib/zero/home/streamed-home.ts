@@ -1,6 +1,6 @@
-// State in pinned host memory that the device updates: tiles of it come up, and go back, beside
-// compute. Source: Maurya et al. 2024 (Deep Optimizer States), which updates every n-th subgroup of
-// an offloaded optimizer this way.
+// StreamedHome: state in pinned host memory that the device updates through two windows. Source:
+// Maurya et al. 2024 (Deep Optimizer States), which updates every n-th subgroup of an offloaded
+// optimizer this way.
 
 import type { Optimizer } from '../../optim/optimizer.js';
 import { deviceKernels, type UpdateKernels } from '../../optim/update-kernels.js';
@@ -17,21 +17,21 @@ import type { Tile } from './tiles.js';
 import { Windows } from './windows.js';
 
 /**
- * Of tiles on their way: large enough for PCIe's full rate, small enough that windows cost little
- * of the device.
+ * Elements of streamed tiles: enough for the full PCIe rate, few enough for small windows on the
+ * device.
  */
 const LARGEST_TILE = 2 ** 24;
 
 /**
- * What HostHome does with host threads, on a stream of the device beside compute. Gradients stay on
- * the device, and updates turn them into weights there, so that neither crosses PCIe. Device
- * memory: one gradient element per parameter, and two windows for tiles. Host memory: the state
- * alone. Rules by element only: see isByElement().
+ * Works like HostHome, but the device updates on a stream in parallel with compute. Gradients stay
+ * on the device, and updates turn them into weights there, so neither crosses PCIe. Device memory:
+ * one gradient element per parameter, and two windows for tiles. Host memory: only the state. Only
+ * for elementwise rules: see isByElement().
  */
 export class StreamedHome extends HostHome {
   override readonly readsInPlace = false;
   protected readonly windows: Windows;
-  /** [4] f32, the control of the updates under way. */
+  /** [4] f32, the control of running updates. */
   private readonly seen: Tensor;
 
   constructor(device: Device, optimizer: Optimizer, options: HostHomeOptions) {
@@ -44,7 +44,7 @@ export class StreamedHome extends HostHome {
     return deviceKernels(updates);
   }
 
-  /** Zeros on the device, for updates. */
+  /** Returns zeros on the device, for updates. */
   override allocate(numel: number, dtype: DType): Tensor {
     const { device } = this;
     const out = held(() => Tensor.empty([numel], dtype, device));
@@ -62,7 +62,7 @@ export class StreamedHome extends HostHome {
     }
   }
 
-  /** What comes to the device of a tile, where it lies in host memory; `master` is held. */
+  /** Returns the streamed tensors of a tile in host memory, with a reference to `master`. */
   protected streamed(partition: Partition, tile: Tile): OpenTile {
     return super.open(partition, tile);
   }
@@ -125,8 +125,8 @@ export class StreamedHome extends HostHome {
 }
 
 /**
- * The same of weights that live in host memory, where stage 3 keeps their shards, or on a disk
- * (offload_param): they cross PCIe.
+ * Streamed state for weights in host memory or on a disk (offload_param); the weights also cross
+ * PCIe.
  */
 export class StreamedHomeOfOffloadedWeights extends StreamedHome {
   override deliver(partition: Partition, tile: Tile): void {
@@ -137,7 +137,7 @@ export class StreamedHomeOfOffloadedWeights extends StreamedHome {
     return partition.place.memory ? super.finish(partition) : this.store(partition);
   }
 
-  /** Backward may still gather what they replace. */
+  /** Waits for the end of backward, which may still gather the previous weights. */
   override uploadAll(partition: Partition): void {
     super.uploadAll(partition, this.computed);
   }

@@ -1,5 +1,5 @@
-// State in pinned host memory that the device updates, of weights that are tried out: its masters
-// are split, and the device keeps their upper halves.
+// StreamedJoinedHome: split masters for speculative updates by the device, which stores their upper
+// halves.
 import { halves, type SplitMaster } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -11,32 +11,32 @@ import type { Bytes } from './lent-state.js';
 import { StreamedHalves, withLowerHalves } from './streamed-split-home.js';
 import type { Tile } from './tiles.js';
 
-/** A tile that is open: halves of its masters on the device, held, and what they are joined to. */
+/** An open tile: upper halves on the device, with a reference, and the windows' tensors. */
 interface Joined {
   high: Tensor;
-  /** As the windows have them: lower halves for masters, ties among the state. */
+  /** From the windows: lower halves as `master`, ties in the state. */
   rest: OpenTile;
 }
 
 /**
- * What StreamedHome does with 10 bytes and a bit each way for a parameter, not 12. The weights that
- * the model has are a step ahead of the masters, and no half of these: so the upper halves, bf16,
- * stay on the device for themselves, lower ones stream with the moments, and each tile is joined to
- * f32 masters where an update works on it. Device memory: 2 bytes a parameter, and 4 of the largest
- * tile, more than StreamedHome. Host memory: 1.9 bytes a parameter less.
+ * Like StreamedHome, with 10.125 instead of 12 bytes per parameter each way. The model's weights
+ * are one step ahead of the masters, so they are not their upper halves. The device stores separate
+ * bf16 upper halves. Lower halves stream with the moments, and each tile is joined to f32 masters
+ * for its update. Device memory: 2 bytes per parameter and 4 bytes per element of the largest tile
+ * more than StreamedHome. Host memory: 1.9 bytes per parameter less.
  */
 export class StreamedJoinedHome extends StreamedHalves {
-  /** f32 masters of the tile that is open, in the order of updates. */
+  /** f32 masters of the open tile, in the order of updates. */
   private scratch: Tensor;
   private joined: Joined | null = null;
 
-  /** `rule` is of partitions with bf16 weights. */
+  /** `rule`: for partitions with bf16 weights. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
     this.scratch = this.allocate(0, 'f32');
   }
 
-  /** Their upper halves. */
+  /** Allocates the upper halves. */
   protected override masterFor({ numel }: Partition): Tensor {
     return this.allocate(numel, 'bf16');
   }
@@ -73,7 +73,7 @@ export class StreamedJoinedHome extends StreamedHalves {
     for (const tensor of [high, master]) tensor.release();
   }
 
-  /** Rounded masters are their upper halves. */
+  /** The rounded masters are their upper halves. */
   override refresh(partition: Partition): void {
     this.synchronize();
     copyAll(partition.weights, this.partOf(partition).master, this.device.compute);
@@ -93,8 +93,8 @@ export class StreamedJoinedHome extends StreamedHalves {
 }
 
 /**
- * The same of weights that stage 3 keeps in host memory (offload_param: cpu), where these are not:
- * they would go there to come back for the next forward. Device memory: 2 bytes a parameter more.
+ * For weights that stage 3 stores in host memory (offload_param: cpu). These weights stay on the
+ * device, because the next forward would copy them back. Device memory: 2 bytes per parameter more.
  * Host memory: 2 less.
  */
 export class StreamedJoinedHomeOfOffloadedWeights extends StreamedJoinedHome {
@@ -107,13 +107,13 @@ export class StreamedJoinedHomeOfOffloadedWeights extends StreamedJoinedHome {
     place.exchange?.(kept).release();
   }
 
-  /** In the order of updates. What they replace is gathered until backward has ended. */
+  /** In the order of updates. Backward gathers the previous weights until its end. */
   override uploadAll(partition: Partition): void {
     exchangeSpeculative(this.partOf(partition), partition.place);
     this.store(partition);
   }
 
-  /** Weights are the partition's. */
+  /** Counts the weights as those of the partition. */
   override get bytes(): Bytes {
     const theirs = [...this.parts].filter(([{ place }, { weight }]) => weight === place.memory);
     const all = super.bytes;

@@ -1,5 +1,4 @@
-// State in pinned host memory that the device updates, whose master weights are split: the upper
-// half is its own bf16 weights.
+// StreamedSplitHome: split masters that the device updates; the upper halves are the bf16 weights.
 import { halves, type SplitMaster } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
 import { Event, type Stream } from '../../runtime/stream.js';
@@ -13,12 +12,12 @@ import { SplitPieces } from './split-pieces.js';
 import { StreamedHome } from './streamed-home.js';
 import type { HostTile, Tile } from './tiles.js';
 
-/** Masters in halves, wherever the upper ones are. What is lent of them is an f32 copy. */
+/** Split masters with upper halves in any memory. Lent masters are f32 copies. */
 export abstract class StreamedHalves extends StreamedHome {
   override readonly lendsCopies = true;
   private readonly pieces: SplitPieces;
 
-  /** `rule` is of partitions with bf16 weights. */
+  /** `rule`: for partitions with bf16 weights. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
     this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition));
@@ -31,27 +30,28 @@ export abstract class StreamedHalves extends StreamedHome {
 
   override lend(partition: Partition, piece: Piece, name: string): LentState {
     if (name !== 'master') return super.lend(partition, piece, name);
-    // Halves are in two places, which change in orders of their own.
+    // The halves are in two memories and change on different streams.
     this.synchronize();
     return this.pieces.lend(partition, piece, this.host);
   }
 }
 
-/** Lower halves in place of masters: of these, they alone stream. */
+/** Replaces the masters by their lower halves, because only these stream. */
 export function withLowerHalves({ state }: Tile): OpenTile {
   const { [halves.low]: low, ...rest } = state;
   return { master: (low as Tensor).retain(), state: rest };
 }
 
 /**
- * What both kinds of weights have in common. Gradients stay in the memory that backward wrote, from
- * receive() to the update's end: they grow while activations go.
+ * The common part for weights on the device and in host memory. Gradients stay in the memory that
+ * backward wrote, from receive() to the end of the update. They grow while backward frees
+ * activations.
  */
 abstract class SplitAndStreamed extends StreamedHalves {
-  /** Compute has read the gradients that are given back. */
+  /** Compute has read the gradients whose memory is freed. */
   private readonly read: Event;
 
-  /** `rule` updates its partitions. */
+  /** `rule` updates the partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
     this.read = new Event(device);
@@ -79,7 +79,7 @@ abstract class SplitAndStreamed extends StreamedHalves {
     return super.finish(partition);
   }
 
-  /** Its memory is free once updates have read it. */
+  /** The memory is freed after updates have read it. */
   protected dropGrad(partition: Partition): void {
     partition.grad?.buffer.sharedWith(this.host, this.read);
     partition.dropGrad();
@@ -93,12 +93,15 @@ abstract class SplitAndStreamed extends StreamedHalves {
     return weights.retain();
   }
 
-  /** The weights are half of the masters: whoever changes these changes them. */
+  /**
+   * Nothing to refresh: the weights are half of the masters, so a change of the weights changes the
+   * masters.
+   */
   override refresh(): void {
     this.synchronize();
   }
 
-  /** The weights are not its own. */
+  /** Without the weights, which belong to the unit. */
   override get bytes(): Bytes {
     const weights = [...this.parts.keys()].reduce((sum, one) => sum + one.weights.bytes, 0);
     const all = super.bytes;
@@ -112,9 +115,9 @@ abstract class SplitAndStreamed extends StreamedHalves {
 }
 
 /**
- * What StreamedHome does with 10 bytes and a bit each way for a parameter, not 12: moments and
- * lower halves stream, and weights are updated where the model has them. Host memory: as many
- * bytes. For updates after the step decision: the weights are those of the last one.
+ * Like StreamedHome, with 10.125 instead of 12 bytes per parameter each way: moments and lower
+ * halves stream, and weights are updated in the model's memory. Host memory is the same. Only for
+ * updates after the step decision, because the device must hold the weights of the last one.
  */
 export class StreamedSplitHome extends SplitAndStreamed {
   protected override streamed(_: Partition, tile: Tile): OpenTile {
@@ -132,15 +135,15 @@ export class StreamedSplitHome extends SplitAndStreamed {
     master.release();
   }
 
-  /** Weights are where they are wanted. */
+  /** The weights are already in the model's memory. */
   protected override upload(_: Partition, { updated }: HostTile): void {
     this.h2d.wait(updated);
   }
 }
 
 /**
- * The same of weights that stage 3 keeps in host memory (offload_param: cpu): they come and go with
- * the rest of their masters, 12 bytes and a bit each way, and nothing more leaves.
+ * For weights that stage 3 stores in host memory (offload_param: cpu). They stream with the rest of
+ * their masters, 12.125 bytes each way, so there is no separate upload.
  */
 export class StreamedSplitHomeOfOffloadedWeights extends SplitAndStreamed {
   protected override upload(): void {}

@@ -1,5 +1,5 @@
-// A few slots of host memory for tiles that are on disk: one is used while the next are read and
-// the last is written. Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
+// TileSlots: slots of host memory for tiles on disk. One is in use while the next are read and the
+// last is written. Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
@@ -12,33 +12,31 @@ import type { Field, StoredTile } from './disk-tiles.js';
 
 interface Slot {
   readonly memory: Buffer;
-  /** Whose bytes it has, or gets from a transfer that was submitted. */
+  /** The tile with bytes in the slot, or with a submitted read into it. */
   tile: StoredTile | null;
-  /** Who has it open. */
+  /** Number of callers that have it open. */
   users: number;
   /** The file has other bytes of the tile. */
   changed: boolean;
-  /** When it was last wanted. */
+  /** Time of the last request. */
   wanted: number;
 }
 
-/** How slots are used. */
 export interface SlotOptions {
   count: number;
-  /** Tiles are read before they are opened. */
+  /** Read tiles before they are opened. */
   readsAhead: boolean;
-  /** Tiles are written while others are computed. */
+  /** Write tiles while others are computed. */
   writesBehind: boolean;
 }
 
 /**
- * Everything is submitted in the order of one stream, which opens a tile when its bytes are there.
- * The file sees to it that a transfer waits for those before it that touch the same slot, or the
- * same tile.
+ * All transfers are submitted in the order of one stream, which waits for a tile's bytes at open().
+ * In the file, a transfer waits for earlier ones of the same slot or tile.
  */
 export class TileSlots {
   private readonly slots: readonly Slot[];
-  /** Tiles that the file has. */
+  /** Tiles that the file contains. */
   private readonly stored = new Set<StoredTile>();
   private clock = 0;
   private backing: SwapFile | null = null;
@@ -46,7 +44,7 @@ export class TileSlots {
   constructor(
     device: Device,
     private readonly stream: Stream,
-    /** Of the largest tile. */
+    /** Bytes of the largest tile. */
     private readonly slotBytes: number,
     private readonly options: SlotOptions,
   ) {
@@ -56,7 +54,7 @@ export class TileSlots {
     }));
   }
 
-  /** The memory that transfers use. */
+  /** The memory of the slots. */
   get memory(): HostRange[] {
     return this.slots.map(({ memory }) => ({ buffer: memory, offset: 0, bytes: this.slotBytes }));
   }
@@ -65,49 +63,49 @@ export class TileSlots {
     return this.slots.length * this.slotBytes;
   }
 
-  /** Where tiles are that have no slot. Comes before the first is opened. */
+  /** Sets the file of tiles without a slot. Call it before the first open(). */
   use(file: SwapFile): void {
     this.backing = file;
   }
 
   /**
-   * Later work of the stream sees and changes the tile's bytes, until close(). Throws DS_IO where
-   * streams run at once.
+   * Lets later work of the stream read and change the tile's bytes, until close(). Throws DS_IO for
+   * streams that run at once.
    */
   open(tile: StoredTile): void {
     this.occupy(this.slotOf(tile) ?? this.load(tile), tile);
   }
 
-  /** Runs `body`, which enqueues on the stream or waits, with a field of a tile to read. */
+  /** Runs `body` with a field of a tile to read. `body` enqueues on the stream, or waits. */
   readField(tile: StoredTile, name: string, body: (field: Tensor) => void): void {
     this.lend(this.slotOf(tile) ?? this.load(tile), tile, name, body);
   }
 
-  /** The same for a `body` that changes the field. */
+  /** Runs `body`, which may change the field. */
   changeField(tile: StoredTile, name: string, body: (field: Tensor) => void): void {
     this.lendToChange(this.slotOf(tile) ?? this.load(tile), tile, name, body);
   }
 
-  /** The same for one that writes all of a tile: what the file has of it is of no account. */
+  /** Runs `body`, which overwrites the whole tile, so nothing is read from the file. */
   replaceField(tile: StoredTile, name: string, body: (field: Tensor) => void): void {
     this.lendToChange(this.slotOf(tile) ?? this.takeOver(tile), tile, name, body);
   }
 
-  /** A field of an open tile, flat; the caller releases it. */
+  /** Returns a field of an open tile, flat. The caller releases it. */
   field(tile: StoredTile, name: string): Tensor {
     const { memory } = this.slotOf(tile) as Slot;
     const field = tile.fields.find((one) => one.name === name) as Field;
     return fieldIn(memory, field);
   }
 
-  /** No later work of the stream touches the tile, whose bytes are others than before. */
+  /** Ends open(). The tile's bytes have changed. */
   close(tile: StoredTile): void {
     const slot = this.slotOf(tile) as Slot;
     slot.users--;
     slot.changed = true;
   }
 
-  /** Brings a tile's bytes to disk; others go on meanwhile. */
+  /** Writes a changed tile to disk; other tiles continue meanwhile. */
   store(tile: StoredTile): void {
     const slot = this.slotOf(tile);
     if (!slot?.changed) return;
@@ -115,7 +113,7 @@ export class TileSlots {
     if (!this.options.writesBehind) this.file.wait(rangeOf(slot, tile), this.stream);
   }
 
-  /** These tiles come next, in this order: as many as there are slots for are read. */
+  /** Announces the next tiles in order. As many as fit into the slots are read. */
   expect(tiles: Iterable<StoredTile>): void {
     if (!this.options.readsAhead) return;
     let room = this.slots.length - 1;
@@ -134,7 +132,7 @@ export class TileSlots {
     for (const { memory } of this.slots) memory.release();
   }
 
-  /** Nothing takes the slot from the tile while it has users. */
+  /** Keeps the slot for the tile until users is 0 again. */
   private occupy(slot: Slot, tile: StoredTile): void {
     slot.wanted = ++this.clock;
     this.file.wait(rangeOf(slot, tile), this.stream);
@@ -172,7 +170,7 @@ export class TileSlots {
     return this.slots.find((slot) => slot.tile === tile);
   }
 
-  /** Gives the tile the slot that nobody has wanted for longest, and asks for its bytes. */
+  /** Assigns the least recently requested free slot to the tile, and submits its read. */
   private load(tile: StoredTile): Slot {
     const slot = this.takeOver(tile);
     if (this.stored.has(tile)) this.file.read(tile.offset, rangeOf(slot, tile), this.stream);
@@ -180,7 +178,7 @@ export class TileSlots {
     return slot;
   }
 
-  /** The slot that nobody has wanted for longest becomes the tile's, with whatever is there. */
+  /** Assigns the least recently requested free slot to the tile, with undefined contents. */
   private takeOver(tile: StoredTile): Slot {
     const free = this.slots.filter(({ users }) => users === 0);
     const slot = free.reduce((oldest, one) => (one.wanted < oldest.wanted ? one : oldest));
@@ -195,7 +193,7 @@ export class TileSlots {
     slot.changed = false;
   }
 
-  /** What a tile is before anything has been written to it. */
+  /** Writes the initial values of a tile that was never written. */
   private fill(slot: Slot, tile: StoredTile): void {
     this.file.wait(rangeOf(slot, tile), this.stream);
     for (const field of tile.fields) {

@@ -1,4 +1,4 @@
-// Tiles: the parts of a partition that an offloaded update copies and computes one after the other.
+// Tiles: the parts of a partition that an offloaded update copies and computes one after another.
 import { declaredState } from '../../optim/declared-state.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
@@ -18,23 +18,23 @@ export interface HostTile extends HomeTile {
   readonly updated: Event;
 }
 
-/** One whose state is in memory. The tensors are parts of the range's, except `starts`. */
+/** A tile with state in memory. Its tensors are slices of the range's tensors, except `starts`. */
 export interface Tile extends HostTile, RangeState {}
 
 /**
- * The size of tiles that hold at most `subGroup` elements: a multiple of 64, at least 64. While the
- * host computes one, the gradient of the next arrives and the weights of the last one leave. It
- * does not pay below a unit's size: each tile is work of its own on three streams (1558M on an
- * H200: 417 ms a step by units, 435 in tiles of 2^24, 504 of 2^22, when the driver's host functions
- * did it; a stream has room for about 500 pieces of host work).
+ * Returns the tile size for at most `subGroup` elements: a multiple of 64, at least 64. While the
+ * host computes one tile, the gradient of the next arrives and the weights of the last one leave.
+ * Tiles below the size of a unit cost more, because each tile is work on three streams (1558M on an
+ * H200 with the driver's host functions: 417 ms per step with units, 435 with tiles of 2^24, 504
+ * with 2^22). A stream holds about 500 pieces of host work.
  */
 export function tileSize(subGroup: number): number {
   return Math.max(1, Math.floor(subGroup / slotAlignment)) * slotAlignment;
 }
 
 /**
- * Cuts `numel` elements into parts of about equal size, at most `size` where that is a multiple of
- * `alignment`; all but the last are such multiples.
+ * Divides `numel` elements into parts of about equal size, at most `size` if that is a multiple of
+ * `alignment`. All parts except the last are multiples of `alignment`.
  */
 export function cutEvenly(numel: number, size: number, alignment = slotAlignment): Range[] {
   const count = Math.ceil(numel / size);
@@ -47,8 +47,8 @@ export function cutEvenly(numel: number, size: number, alignment = slotAlignment
 }
 
 /**
- * The tiles of a partition's ranges, in order. A range whose update looks at whole parameters is
- * one tile, whatever its size. The caller disposes of them; `ranges` keep their own tensors.
+ * Returns the tiles of a partition's ranges, in order. A range with an update over whole parameters
+ * is one tile of any size. The caller disposes the tiles; `ranges` keep their own tensors.
  */
 export function makeTiles(
   ranges: readonly RangeState[],
@@ -64,25 +64,25 @@ export function makeTiles(
   });
 }
 
-/** The events of a new tile, its own. */
+/** Creates the events of a new tile. */
 export function tileEvents(device: Device): Pick<HostTile, 'arrived' | 'updated'> {
   return { arrived: new Event(device), updated: new Event(device) };
 }
 
-/** Where the tiles of a range lie in its partition, in order. */
+/** Returns the ranges of tiles in the partition, in order. */
 export function cutRange(range: GroupRange, optimizer: Optimizer, size: number): GroupRange[] {
   const cuts = cutsOf(range, optimizer, size);
   return cuts.length > 1 ? cuts.map((cut) => partOf(range, cut)) : [range];
 }
 
-/** Parts of a range from its start; none where it stays whole. */
+/** Returns the parts of a range from its start; empty if it stays whole. */
 function cutsOf(range: GroupRange, optimizer: Optimizer, size: number): Range[] {
   if (!isElementwise(optimizer, range)) return [];
   const blocks = Object.values(blockSizes(optimizer, range));
   return cutEvenly(range.numel, size, Math.max(slotAlignment, ...blocks));
 }
 
-/** A part of a range has no places, since their parameters may be cut. */
+/** A part has no places, because a cut may be inside a parameter. */
 function partOf(range: GroupRange, { offset, numel }: Range): GroupRange {
   return { ...range, offset: range.offset + offset, numel, places: [] };
 }
@@ -92,12 +92,12 @@ export function disposeTile(tile: Tile): void {
   for (const event of [tile.arrived, tile.updated]) event.dispose();
 }
 
-/** Whether an update of any part of a partition is one of its elements alone. */
+/** Whether all updates of a partition are elementwise. */
 export function isByElement(optimizer: Optimizer, { groups }: Partition): boolean {
   return groups.every((range) => isElementwise(optimizer, range));
 }
 
-/** What is kept of whole parameters, or done with them, knows nothing of parts of one. */
+/** Whether the optimizer has neither state nor sums of whole parameters in this range. */
 function isElementwise(optimizer: Optimizer, { group, like }: GroupRange): boolean {
   const declared = Object.values(declaredState(optimizer, group, like));
   const sums = optimizer.sumsPerRound?.(group, like) ?? [];
@@ -105,7 +105,7 @@ function isElementwise(optimizer: Optimizer, { group, like }: GroupRange): boole
   return isOfParts && !optimizer.needsWholeParameters?.(group);
 }
 
-/** How many elements of the range an element of each state belongs to. */
+/** Returns the number of range elements per element of each state. */
 function blockSizes(optimizer: Optimizer, { group, like }: GroupRange): Record<string, number> {
   const declared = Object.entries(declaredState(optimizer, group, like));
   return Object.fromEntries(declared.map(([name, { per }]) => [name, per as number]));

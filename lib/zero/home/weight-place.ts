@@ -1,5 +1,5 @@
-// Where the weights that a rank keeps of a unit are between uses: in memory, its own or pinned, or
-// on a disk.
+// WeightPlace: storage of a rank's weights of a unit between uses, in device or pinned memory or on
+// a disk.
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -7,30 +7,32 @@ import { copyAll, slicePiece } from '../flat.js';
 import type { Piece } from '../layout.js';
 import { type Bytes, LentState } from './lent-state.js';
 
-/** Nothing here waits for the host: what comes and goes is ordered by streams. */
+/** Methods do not block the host; streams order the work. */
 export interface WeightPlace {
-  /** [numel] in the weights' dtype, on the device or pinned; null where they are on a disk. */
+  /** [numel] in the weights' dtype, on the device or pinned; null on a disk. */
   readonly memory: Tensor | null;
   readonly bytes: Bytes;
-  /** `to`, [numel] on the device in the weights' dtype, receives them in the order of `stream`. */
+  /**
+   * Copies the weights to `to` ([numel] on the device, in their dtype) in the order of `stream`.
+   */
   load(to: Tensor, stream: Stream): void;
   /**
-   * They become `from` as `stream` leaves it: [numel], on the device in their dtype, or pinned in
-   * any that rounds to it; `memory` itself is there already. Returns the stream in whose order they
-   * change, which has read `from` then.
+   * Sets the weights to `from` after the work of `stream`. `from` is [numel]: on the device in
+   * their dtype, or pinned in any dtype that rounds to it; `memory` itself needs no copy. Returns
+   * the stream that orders the change and the read of `from`.
    */
   store(from: Tensor, stream: Stream): Stream;
   /**
-   * Of a place in memory: `memory`, of as many elements and in the same kind of memory, is it from
-   * now on and belongs to it. Returns what was, which is the caller's.
+   * For storage in memory: replaces it by `memory`, with as many elements in the same kind of
+   * memory, and takes ownership. Returns the previous memory; the caller owns it.
    */
   exchange?(memory: Tensor): Tensor;
-  /** A piece of them, held once more or a copy; in its shape where it is a whole parameter. */
+  /** Lends a piece, as a reference or a copy, in the parameter's shape if it is whole. */
   lend(piece: Piece): LentState;
   dispose(): void;
 }
 
-/** All the time in memory, which belongs to it. */
+/** Storage in memory, which it owns. */
 export class InMemory implements WeightPlace {
   constructor(private own: Tensor) {}
 
@@ -67,7 +69,7 @@ export class InMemory implements WeightPlace {
   }
 }
 
-/** Enqueues that `to`, all of it, becomes `from`, rounded where both are in host memory. */
+/** Enqueues a copy of `from` to `to`, rounded if both are in host memory. */
 export function write(to: Tensor, from: Tensor, stream: Stream): void {
   if (from.buffer.pinned && to.buffer.pinned) kernels.copyOnHost({ in: from, out: to }, stream);
   else copyAll(to, from, stream);

@@ -1,5 +1,4 @@
-// Slots of pinned host memory that tiles of weights come to from the device for an update, and
-// leave.
+// WeightSlots: slots of pinned host memory for tiles of device weights during their update.
 import type { Device } from '../../runtime/device.js';
 import { Event, type Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -7,20 +6,23 @@ import { copyFlat, sliceFlat } from '../flat.js';
 import { pinned } from './pinned.js';
 import type { HostTile } from './tiles.js';
 
-/** While one is updated, the other one's weights leave and the next ones come. */
+/** One slot is updated while the other is uploaded and refilled. */
 const COUNT = 2;
 
 interface Slot {
   memory: Tensor;
-  /** Whose weights it had last. */
+  /** The tile whose weights it had last. */
   tile: HostTile | null;
   readonly filled: Event;
   readonly left: Event;
 }
 
 /**
- * Three streams, ordered by events alone: weights come down the first, change in the second and go
- * up the third.
+ * Three streams, ordered only by events:
+ *
+ *   down     weights of a tile to its slot
+ *   updates  change of the slot
+ *   up       weights of the tile from the slot
  */
 export class WeightSlots {
   private readonly slots: Slot[] = [];
@@ -31,7 +33,7 @@ export class WeightSlots {
     private readonly streams: { down: Stream; updates: Stream; up: Stream },
   ) {}
 
-  /** Makes room for tiles of `numel` weights. Comes before a tile is fetched. */
+  /** Enlarges the slots to `numel` weights. Call it before a tile is fetched. */
   makeRoom(numel: number): void {
     if (numel <= (this.slots[0]?.memory.numel ?? 0)) return;
     const { device } = this;
@@ -48,7 +50,7 @@ export class WeightSlots {
   }
 
   /**
-   * The tile's part of `weights`, which updates enqueued from now on may change; the caller
+   * Returns the tile's part of `weights` in a slot. Later updates may change it. The caller
    * releases it.
    */
   fetch(weights: Tensor, tile: HostTile): Tensor {
@@ -64,7 +66,7 @@ export class WeightSlots {
     return sliceFlat(slot.memory, { offset: 0, numel });
   }
 
-  /** What was fetched of the tile goes back to `weights` once its update is done. */
+  /** Copies the tile's slot back to `weights` after its update. */
   send(weights: Tensor, tile: HostTile): void {
     const { up } = this.streams;
     const slot = this.slots.find((one) => one.tile === tile) as Slot;

@@ -1,4 +1,4 @@
-// Windows: device memory that tiles of state in host memory come to for an update, and leave.
+// Windows: device memory for tiles of host state during their update.
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
@@ -8,32 +8,36 @@ import { copyAll } from '../flat.js';
 import type { OpenTile } from './host-home.js';
 import type { Tile } from './tiles.js';
 
-/** While one is computed, the next comes into the other, which the last one leaves before. */
+/** One window is computed while the other is emptied and refilled. */
 const COUNT = 2;
 
-/** Tensors begin at multiples of it in a window, for loads of any width. */
+/** Alignment of tensors in a window, in bytes, for loads of any width. */
 const ALIGNMENT = 256;
 
 interface Window {
   memory: Buffer;
-  /** Whose state it had last, and where that is in host memory. */
+  /** The tile of its last state, and that state in host memory. */
   tile: Tile | null;
   kept: OpenTile | null;
-  /** What kernels see of it while it is open. */
+  /** The tensors for kernels while it is open. */
   opened: OpenTile | null;
   readonly filled: Event;
   readonly computed: Event;
-  /** Nothing reads or writes it any more, and host memory has what was changed. */
+  /** No work reads or writes it any more, and host memory has the changes. */
   readonly left: Event;
 }
 
 /**
- * Three streams, ordered by events alone: tiles come up the first, kernels run in the second, which
- * is the caller's, and tiles leave by the third, while the next one comes: PCIe carries both at
- * once. One tile is open at a time.
+ * Three streams, ordered only by events:
+ *
+ *   up       state of a tile to its window
+ *   updates  kernels (the caller's stream)
+ *   down     changed state from the window, while the next tile goes up
+ *
+ * PCIe carries both directions at once. One tile is open at a time.
  */
 export class Windows {
-  /** In whose order changed state is in host memory. */
+  /** The stream that orders changed state in host memory. */
   readonly down: Stream;
   private readonly up: Stream;
   private readonly windows: Window[] = [];
@@ -42,7 +46,7 @@ export class Windows {
 
   constructor(
     private readonly device: Device,
-    /** In which kernels run. */
+    /** The stream of kernels. */
     private readonly updates: Stream,
   ) {
     this.up = Stream.create(device, 'state to the device', 'bulk');
@@ -50,7 +54,7 @@ export class Windows {
     this.written = new Event(device);
   }
 
-  /** Makes room for tiles like this one. Comes before a tile is opened. */
+  /** Enlarges the windows for this tile. Call it before a tile is opened. */
   makeRoom(state: OpenTile): void {
     const bytes = tensorsOf(state).reduce((sum, one) => sum + alignUp(one.bytes), 0);
     if (bytes <= (this.windows[0]?.memory.bytes ?? 0)) return;
@@ -70,21 +74,21 @@ export class Windows {
     this.followCompute();
   }
 
-  /** Tiles that come from now on have what compute work so far has written to host memory. */
+  /** Makes later tiles see the host memory that compute work so far has written. */
   followCompute(): void {
     this.up.wait(this.written.record(this.device.compute));
   }
 
   /**
-   * Work enqueued on the updates' stream from now on sees the state of `tile`, which lies in
-   * `kept`; that is taken over.
+   * Returns the state of `tile` on the device for later work on the updates' stream. `kept`: the
+   * state in host memory; takes ownership of it.
    */
   open(tile: Tile, kept: OpenTile): OpenTile {
     const { up } = this;
     const window = this.windows[this.turn] as Window;
     this.turn = (this.turn + 1) % COUNT;
     up.wait(window.left);
-    // Its own last update may still be on its way down, from the other window.
+    // Its last update may still be on its way to the host, from the other window.
     for (const one of this.windows) if (one.tile === tile) up.wait(one.left);
     const opened = placeIn(window.memory, kept);
     for (const [to, from] of pairs(opened, kept)) copyAll(to, from, up);
@@ -93,7 +97,7 @@ export class Windows {
     return opened;
   }
 
-  /** Its state goes back where it came from, if it was changed. */
+  /** Copies the state back to host memory if it was changed. */
   close({ master }: OpenTile, changed: boolean): void {
     const window = this.windows.find(({ opened }) => opened?.master === master) as Window;
     const [kept, opened] = [window.kept as OpenTile, window.opened as OpenTile];
@@ -135,7 +139,7 @@ function pairs(a: OpenTile, b: OpenTile): [Tensor, Tensor][] {
   return tensorsOf(a).map((tensor, i) => [tensor, others[i] as Tensor]);
 }
 
-/** Tensors like those of `kept` in a window, one after the other. */
+/** Allocates tensors like those of `kept` in a window, one after another. */
 function placeIn(memory: Buffer, { master, state }: OpenTile): OpenTile {
   let end = 0;
   const next = ({ dtype, numel, bytes }: Tensor): Tensor => {

@@ -1,24 +1,25 @@
-// How many of a model's units a schedule treats in one of two ways, by what the last steps had time
-// for.
+// Adapts the number of units that a schedule handles early, by the time that the last steps had.
 
-/** Half of the units at first. It follows a processor's speed and never changes a number. */
+/**
+ * Starts with half of the units. It adapts to the speed of a processor and does not change results.
+ */
 export class AdaptiveCount {
   private chosen: number | null = null;
   private fixed = false;
 
-  /** At most `units`. */
+  /** Returns the present number, at most `units`. */
   of(units: number): number {
     return Math.min(this.chosen ?? Math.ceil(units / 2), units);
   }
 
-  /** Moves it by one: up when there was time to spare, else down. */
+  /** Moves the number by one: up if there was time left, else down. */
   adapt(units: number, hadTime: boolean): void {
     if (this.fixed) return;
     const moved = this.of(units) + (hadTime ? 1 : -1);
     this.chosen = Math.max(0, Math.min(moved, units));
   }
 
-  /** Keeps it, for measurements. */
+  /** Fixes the number, for measurements. */
   fix(count: number): void {
     this.chosen = count;
     this.fixed = true;

@@ -1,12 +1,11 @@
-// Updates that begin when the step decision is known to their stream: every clipping factor
-// is exact.
+// Deferred: updates after the step decision, so every clip factor is exact.
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Home } from '../home/home.js';
 import type { Partition } from '../partition.js';
 import type { Publisher, RankError, Schedule, UpdatedPartition, UpdatePlan } from './schedule.js';
 
-/** What every schedule does that has nothing to do before the step decision. */
+/** Common part of schedules without work before the step decision. */
 export abstract class AfterDecision implements Schedule {
   readonly bytes: number = 0;
 
@@ -56,9 +55,9 @@ export abstract class AfterDecision implements Schedule {
 }
 
 /**
- * Every range by itself: for rules that work by element, and for ranks that hold whole parameters.
- * On the device that is one pass in the order of compute; on the host a tile is updated while the
- * next one's gradient arrives and the last one's weights leave.
+ * Updates every range separately: for elementwise rules, and for ranks with whole parameters. On
+ * the device this is one pass in the order of compute. On the host, a tile is updated while the
+ * gradient of the next arrives and the weights of the last one leave.
  */
 export class Deferred extends AfterDecision {
   constructor(

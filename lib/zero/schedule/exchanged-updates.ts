@@ -1,5 +1,5 @@
-// Updates whose ranks exchange one bit per element of a vector in place of gradients, such as 1-bit
-// Adam's. Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam, ZeroOneAdam and
+// Updates with a compressed exchange of one bit per element instead of gradients, such as 1-bit
+// Adam. Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam, ZeroOneAdam and
 // OneBitLamb.
 import {
   CompressedExchange,
@@ -17,41 +17,42 @@ import type { Partition } from '../partition.js';
 import { AfterDecision, Deferred } from './deferred.js';
 import type { Publisher, RankError, UpdatedPartition, UpdatePlan } from './schedule.js';
 
-/** What updates over several ranks that hold whole units are made of. */
+/** Parts of an update over several ranks with whole units. */
 export interface ExchangeParts {
   home: Home;
-  /** In the order of updates, the same on every rank. Each is a whole unit. */
+  /** In the order of updates, equal on every rank. Each is a whole unit. */
   partitions: readonly Partition[];
   group: ExchangeGroup;
-  /** Units are exchanged together until they have so many elements. */
+  /** Minimum elements per exchange; smaller units are combined. */
   bucketElements: number;
 }
 
 interface Member {
   readonly partition: Partition;
-  /** Where it begins in the vector of its bucket. */
+  /** Its first element in the vector of its bucket. */
   readonly offset: number;
 }
 
-/** Units whose vectors are exchanged as one. */
+/** Units with one common vector. */
 interface Bucket {
   readonly members: readonly Member[];
   readonly exchange: CompressedExchange;
-  /** [numel] f32 from the first half of an update to its second. */
+  /** [numel] f32, from the first half of an update to the second. */
   vector: Tensor | null;
 }
 
 /**
- * Updates without an exchange go range by range (Deferred). With one, each bucket's ranges write
- * the vector, ranks exchange it (two collectives a bucket), and the ranges are updated by the
- * average: while one bucket is under way the next is written. Memory beside the home's: the errors,
- * 4 bytes an element and 4 / ranks; the messages, a quarter of a byte; three buckets' vectors
- * during an update.
+ * Updates without an exchange run range by range (Deferred). With an exchange, the ranges of each
+ * bucket write its vector, ranks exchange it with two collectives, and the ranges are updated by
+ * the average. While one bucket is exchanged, the next is written.
+ *
+ * Memory in addition to the home: 4 bytes per element and 4 / ranks for errors, a quarter of a byte
+ * for messages, and the vectors of three buckets during an update.
  */
 export class ExchangedUpdates extends AfterDecision {
   private readonly alone: Deferred;
   private readonly buckets: readonly Bucket[];
-  /** [4] f32: the step's control, of what carries no factor any more. */
+  /** [4] f32: the step's control without a gradient factor, for averages. */
   private readonly unscaled: Tensor;
 
   constructor(
@@ -82,7 +83,7 @@ export class ExchangedUpdates extends AfterDecision {
     return this.optimizer.isAdrift;
   }
 
-  /** Gradients that wait for an update stay as they are. */
+  /** Pending gradients stay unchanged. */
   override resync(applied: number, publisher: Publisher): void {
     const pass = this.optimizer.resync(applied, this.optimizer.groups);
     if (!pass) return;
@@ -132,7 +133,7 @@ export class ExchangedUpdates extends AfterDecision {
     this.unscaled.release();
   }
 
-  /** While the collective of one bucket is under way, others compute. */
+  /** Computes other buckets while the collective of one is running. */
   private exchange(pass: PayloadPass, control: Tensor): void {
     const { buckets, unscaled } = this;
     const { kernels } = this.parts.home;
@@ -188,7 +189,7 @@ export class ExchangedUpdates extends AfterDecision {
   }
 }
 
-/** What a range needs as a gradient where none is read. */
+/** Returns an uninitialized gradient for ranges that do not read it. */
 function noGradient({ unit, numel }: Partition): Tensor {
   return held(() => Tensor.empty([numel], unit.gradDtype, unit.device));
 }
@@ -222,7 +223,7 @@ function exchangeOf(
   });
 }
 
-/** Those of a unit's parameters, in the vector of its bucket. */
+/** Returns the segments of a unit's parameters in the vector of its bucket. */
 function segmentsOf(optimizer: ExchangingOptimizer, { partition, offset }: Member): Segment[] {
   const places = partition.groups.flatMap((range) =>
     range.places.map(({ shape, numel, offset: from }) => {

@@ -1,5 +1,5 @@
-// Updates by rules that transform whole parameters, such as Muon's, where ranks hold parts.
-// Source: DeepSpeed's Muon at stage 3, which spreads the matrices over the ranks.
+// Updates by rules that transform whole parameters, such as Muon, with parameters divided over
+// ranks. Source: DeepSpeed's Muon at stage 3, which distributes the matrices over the ranks.
 import type { GatheredOptimizer, UpdateSettings } from '../../optim/optimizer.js';
 import { deviceKernels } from '../../optim/update-kernels.js';
 import type { DType } from '../../runtime/dtype.js';
@@ -12,7 +12,7 @@ import { AfterDecision } from './deferred.js';
 import type { UpdatedPartition, UpdatePlan } from './schedule.js';
 import { deliver, type SharedUpdateParts, TensorSums } from './summed-updates.js';
 
-/** A parameter that is transformed, and the rank that does it. */
+/** A parameter to transform, and the rank that does it. */
 export interface Assignment {
   readonly slot: Slot;
   readonly owner: number;
@@ -21,9 +21,9 @@ export interface Assignment {
 /** A partition in a batch. */
 export interface Member {
   readonly partition: Partition;
-  /** Of its unit; none where the unit is updated by element. */
+  /** Assignments in its unit; empty if the unit's update is elementwise. */
   readonly assignments: readonly Assignment[];
-  /** Where its directions lie in the scratch memory of its gradient's dtype. */
+  /** The range of its directions in the scratch memory of its gradient's dtype. */
   readonly place: Range;
 }
 
@@ -31,11 +31,16 @@ export interface Member {
 export type Batch = readonly Member[];
 
 /**
- * Per batch: each rank computes the directions of its shards, an all-gather brings them together on
- * the device, each rank transforms the parameters assigned to it, a reduce-scatter of these and of
- * zeros brings the results back to the shards: twice a direction's bytes on the wire. A batch holds
- * units until there is a parameter for every rank. Device memory: a batch's directions, once, each
- * in the dtype that its own unit asks for. Under offload the transformation, too, is the device's.
+ * For each batch:
+ *
+ * 1. Each rank computes the directions of its shards.
+ * 2. An all-gather collects them on the device.
+ * 3. Each rank transforms the parameters assigned to it, and zeroes the others.
+ * 4. A reduce-scatter returns the results to the shards.
+ *
+ * This sends twice the bytes of a direction. A batch collects units until there is a parameter for
+ * every rank. Device memory: the directions of a batch, each in the dtype of its unit. With
+ * offload, the device still runs the transformation.
  */
 export class GatheredUpdates extends AfterDecision {
   private readonly sums: TensorSums;
@@ -85,8 +90,8 @@ export class GatheredUpdates extends AfterDecision {
   }
 
   /**
-   * The directions of a whole unit, on every rank; undefined between the parameters that are
-   * transformed.
+   * Returns the directions of a whole unit on every rank. They are undefined outside of transformed
+   * parameters.
    */
   private gather({ partition, place }: Member, control: Tensor, settings: UpdateSettings): Tensor {
     const { home, group } = this.parts;
@@ -109,7 +114,7 @@ export class GatheredUpdates extends AfterDecision {
     return full;
   }
 
-  /** What other ranks transform becomes zero. */
+  /** Zeroes the parameters of other ranks. */
   private transform({ assignments }: Member, full: Tensor): void {
     for (const { slot, owner } of assignments) {
       if (owner === this.parts.group.rank) {
@@ -120,7 +125,7 @@ export class GatheredUpdates extends AfterDecision {
     }
   }
 
-  /** This rank's shard of all ranks' results to the scratch memory; frees `full`. */
+  /** Writes this rank's shard of the sum of all results to the scratch memory; frees `full`. */
   private scatter({ partition, place }: Member, full: Tensor): void {
     const { home, group } = this.parts;
     const { unit, range } = partition;
@@ -148,7 +153,7 @@ export class GatheredUpdates extends AfterDecision {
   }
 }
 
-/** The most elements that a batch has, for each dtype of gradients that has any. */
+/** Returns the maximum elements of a batch by dtype of gradients. */
 function scratchSizes(batches: readonly Batch[]): Map<DType, number> {
   const sizes = new Map<DType, number>();
   for (const { partition, place } of batches.flat().filter(({ place }) => place.numel > 0)) {
@@ -159,8 +164,8 @@ function scratchSizes(batches: readonly Batch[]): Map<DType, number> {
 }
 
 /**
- * Partitions in their order, in batches that have a transformed parameter for every rank, but for
- * the last.
+ * Divides partitions in order into batches with a transformed parameter for every rank; the last
+ * one may have fewer.
  */
 export function makeBatches(
   partitions: readonly Partition[],
@@ -184,7 +189,7 @@ export function makeBatches(
   return batches;
 }
 
-/** The largest parameters first, each to the rank that has least to do. */
+/** Assigns the largest parameters first, each to the rank with the least work. */
 function assign(members: { partition: Partition; slots: Slot[] }[], ranks: number): Batch {
   const owners = new Map<Slot, number>();
   const load = new Array<number>(ranks).fill(0);

@@ -1,97 +1,96 @@
-// When optimizer state is updated: the interface of a schedule, whatever home keeps the state.
+// The interface of a schedule: decides when optimizer state is updated, for any home.
 import type { UpdateSettings } from '../../optim/optimizer.js';
 import type { Event, Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Slot } from '../layout.js';
 import type { Partition } from '../partition.js';
 
-/** The coming update: everything about it that is known before its gradients are. */
+/** Facts on the next update that are known before its gradients. */
 export interface UpdatePlan {
   readonly settings: UpdateSettings;
   /**
-   * The factor that the gradients carry: the loss scale, and more where accumulation was not
+   * The factor of the gradients: the loss scale, times the accumulation steps if they were not
    * divided out.
    */
   readonly gradientScale: number;
 }
 
 /**
- * A partition, and the stream in whose order its weights change: once `changed`, where others
- * change in it as well.
+ * A partition, and the stream that orders the change of its weights. With `changed`, the change
+ * precedes this event, because the stream also changes other partitions.
  */
 export type UpdatedPartition = readonly [partition: Partition, stream: Stream, changed?: Event];
 
-/** Who brings updated weights to the other ranks. */
+/** Sends updated weights to the other ranks. */
 export interface Publisher {
   /**
-   * The partition's weights change in the order of `stream`, before `changed`; once per partition
+   * The partition's weights change in the order of `stream`, before `changed`. Once per partition
    * and update.
    */
   publish(partition: Partition, stream: Stream, changed?: Event): void;
 }
 
-/** What a rank has rounded away of a parameter, and adds to what it exchanges next. */
+/** A compression error of a parameter on this rank, which the next exchange adds. */
 export interface RankError {
   readonly slot: Slot;
   /**
-   * Of its own, each rank all of the parameter ("worker_error"), or of the average that it owns a
-   * part of ("server_error").
+   * "worker_error": the rank's own error, for the whole parameter. "server_error": the error of the
+   * average, for the part that this rank owns.
    */
   readonly name: 'worker_error' | 'server_error';
-  /** Its first element, counted from the parameter's. */
+  /** Its first element, from the parameter's start. */
   readonly from: number;
-  /** Flat, f32; whoever gets it releases it. */
+  /** Flat, f32. The receiver releases it. */
   readonly tensor: Tensor;
 }
 
 /**
- * Decides when the partitions of one home are updated. All of it is enqueued, unless it says that
- * it blocks.
+ * Decides when the partitions of one home are updated. Methods only enqueue work, unless their
+ * comment states that they block.
  */
 export interface Schedule {
-  /** The home has taken over a partition; they come in forward order. */
+  /** The home has added a partition. Called in forward order. */
   adopt(partition: Partition): void;
-  /** The backward that completes the gradients of `plan` is about to start. */
+  /** Called before the backward that completes the gradients of `plan`. */
   prepare(plan: UpdatePlan): void;
-  /** The gradient of `partition` is complete once partition.ready has been passed. */
+  /** The gradient of `partition` is complete after partition.ready. */
   gradReady(partition: Partition): void;
   /**
-   * All gradients have come; begin() and then update() follow. What is tried out already leaves.
-   * Does not wait.
+   * Called after all gradients; begin() and then update() follow. Uploads of speculative weights
+   * start. Does not block.
    */
   endBackward(): void;
   /**
-   * Enqueues what of a partition's update needs no step decision, and is not yet. In forward order;
-   * does not wait.
+   * Enqueues the remaining part of a partition's update that needs no step decision. Called in
+   * forward order. Does not block.
    */
   begin(partition: Partition): void;
   /**
-   * Sees to it that every partition is updated, in forward order, and yields each one when its new
-   * weights have been enqueued; what is left of the update comes before the end. `control` is on
-   * the device, written on the compute stream.
+   * Updates every partition in forward order. Yields each one after its new weights are enqueued;
+   * the rest of its update is enqueued before the end. `control` is on the device, written on the
+   * compute stream.
    */
   update(control: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void>;
-  /** Called before weights are read: later compute work sees the updated ones. */
+  /** Called before weights are read. Later compute work sees the updated weights. */
   awaitWeights(partition: Partition): void;
-  /** The partition's gradient, from gradReady() to update(): see Home.gradOf. */
+  /** The partition's gradient between gradReady() and update(): see Home.gradOf. */
   gradOf(partition: Partition): Tensor | null;
-  /** Gradient or state of a partition were changed from outside. */
+  /** Called after an external change of a partition's gradient or state. */
   changed(): void;
-  /** Updates that were put off are enqueued: the home's state becomes that of the last one. */
+  /** Enqueues postponed commits, so that the home's state is that of the last update. */
   commit(): void;
   /**
-   * Whether ranks may have updated by themselves since their weights were the same. The same on
-   * every rank.
+   * Whether ranks may have made local updates since their weights were equal. Equal on every rank.
    */
   readonly isAdrift: boolean;
-  /** Gives all ranks the same weights again, after `applied` updates; they all call it. */
+  /** Makes the weights of all ranks equal, after `applied` updates. All ranks call it. */
   resync(applied: number, publisher: Publisher): void;
-  /** What this rank has rounded away; that of other ranks is other. */
+  /** This rank's compression errors. */
   rankErrors(): Iterable<RankError>;
-  /** Bytes of host memory beside the home's. */
+  /** Bytes of host memory in addition to the home's. */
   readonly bytes: number;
-  /** Likewise of device memory. */
+  /** Bytes of device memory in addition to the home's. */
   readonly deviceBytes: number;
-  /** Comes before that of the home. */
+  /** Called before dispose() of the home. */
   dispose(): void;
 }

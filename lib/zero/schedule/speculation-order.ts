@@ -1,17 +1,17 @@
-// In which order units are updated while backward runs: a share as they arrive, the rest as forward
-// needs them.
+// SpeculationOrder: the order of updates during backward: some units as they arrive, the rest in
+// forward order.
 import { AdaptiveCount } from './adaptive-count.js';
 
-/** One in so many waits: three of the units of a model with 24 or more on one processor. */
+/** One postponed unit per this many: three with 24 or more units on one processor. */
 const UNITS_PER_LEFT = 8;
 
 /**
- * Backward completes units last to first, the next forward reads them first to last. The first
- * `early` arrivals are taken as they come, for the host has nothing better to do; the others are
- * postponed until all have arrived, and taken in forward order then. `early` follows the host's
- * speed and never changes a number. Of many units a few of the first arrivals wait as well, while
- * others that have arrived keep the host busy: forward comes to them last, so that the host has
- * work under the forward of all those that were taken early.
+ * Backward completes units last to first; the next forward reads them first to last. The first
+ * `early` arrivals are updated as they arrive, because the host is idle then. The others wait until
+ * all have arrived, and are updated in forward order. `early` adapts to the host's speed and does
+ * not change results. With many units, a few of the first arrivals also wait, while other units
+ * keep the host busy. Forward reads these last, so the host has work during the forward of all
+ * early units.
  */
 export class SpeculationOrder<Unit> {
   private forward: readonly Unit[] = [];
@@ -19,19 +19,17 @@ export class SpeculationOrder<Unit> {
   private arrivals = 0;
   private readonly count = new AdaptiveCount();
 
-  /** Units taken as they arrive; half of them at first. */
+  /** Units that are updated as they arrive; at first half of them. */
   get early(): number {
     return this.count.of(this.forward.length);
   }
 
-  /**
-   * Whether the unit that arrived last was taken at once, or left for the end of the next forward.
-   */
+  /** Whether the last arrival was updated at once, or left for the end of the next forward. */
   get inEarlyShare(): boolean {
     return this.arrivals <= this.early + this.left;
   }
 
-  /** Early arrivals that wait: none where all others are taken early. */
+  /** Number of early arrivals that wait; 0 if all others are early. */
   private get left(): number {
     const units = this.forward.length;
     const most = Math.min(Math.floor(units / UNITS_PER_LEFT), units - this.early, this.early - 1);
@@ -51,7 +49,7 @@ export class SpeculationOrder<Unit> {
     this.postponed.clear();
   }
 
-  /** `unit` has arrived: whether to take it now. */
+  /** Records the arrival of `unit`. Returns whether to update it now. */
   arrive(unit: Unit): boolean {
     this.arrivals++;
     const isTaken = this.inEarlyShare && !this.isLeft;
@@ -59,20 +57,17 @@ export class SpeculationOrder<Unit> {
     return isTaken;
   }
 
-  /** Whether `unit` has arrived and was not taken then. */
+  /** Whether `unit` has arrived and was postponed. */
   isPostponed(unit: Unit): boolean {
     return this.postponed.has(unit);
   }
 
-  /**
-   * Moves the early share by one: up when the host had finished it before backward ended, else
-   * down.
-   */
+  /** Moves the early share by one: up if the host finished it before backward ended, else down. */
   adapt(finishedInTime: boolean): void {
     this.count.adapt(this.forward.length, finishedInTime);
   }
 
-  /** Keeps the early share at `early` units (at most all), for measurements. */
+  /** Fixes the early share at `early` units (at most all), for measurements. */
   fix(early: number): void {
     this.count.fix(early);
   }

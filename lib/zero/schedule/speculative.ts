@@ -356,7 +356,9 @@ function sameSettings(a: UpdateSettings, b: UpdateSettings): boolean {
   return written(a) === written(b);
 }
 
-/** Calls `body` with a function that cuts `range` out of flat tensors, and releases what it cut. */
+/**
+ * Calls `body` with a function that slices `range` out of flat tensors, then releases the slices.
+ */
 function withSlices(range: Range, body: (cut: (flat: Tensor) => Tensor) => void): void {
   const slices: Tensor[] = [];
   try {

@@ -1,5 +1,5 @@
-// Updates by rules that need sums over whole parameters, such as LAMB's trust ratios, where ranks
-// hold parts: sums are added up where the parts are, then over the ranks.
+// Updates by rules that need sums over whole parameters, such as LAMB's trust ratios, with
+// parameters divided over ranks.
 import type {
   MeasuringOptimizer,
   SummedOptimizer,
@@ -16,10 +16,10 @@ import type { Partition } from '../partition.js';
 import { AfterDecision } from './deferred.js';
 import type { UpdatedPartition, UpdatePlan } from './schedule.js';
 
-/** What an update over several ranks is made of. */
+/** Parts of an update over several ranks. */
 export interface SharedUpdateParts {
   home: Home;
-  /** In the order of updates, the same on every rank. */
+  /** In the order of updates, equal on every rank. */
   partitions: readonly Partition[];
   group: Collectives;
 }
@@ -34,14 +34,14 @@ interface Round {
 }
 
 /**
- * For each round of the optimizer one row of f64 per rank, with the same place for a parameter in
- * each: zeros where a rank has nothing of it. After a round the rows are added up over the ranks by
- * one all-reduce, which gives all of them the same bits. A sum of parts differs from that of the
- * whole by a rounding in f64.
+ * For each round of the optimizer, every rank has a row of f64 with the same place for each
+ * parameter, and zeros for parameters of other ranks. After a round, one all-reduce sums the rows
+ * over the ranks, so all ranks have the same bits. A sum of parts differs from the sum of the whole
+ * by f64 rounding.
  */
 export class TensorSums {
   private readonly rounds: readonly Round[];
-  /** Where the sums of a range lie in the rows, by round. */
+  /** The places of a range's sums in the rows, by round. */
   private readonly spans = new Map<GroupRange, readonly Range[]>();
 
   constructor(
@@ -73,7 +73,8 @@ export class TensorSums {
   }
 
   /**
-   * Every round of the optimizer over all partitions, and the exchanges. `control` is the home's.
+   * Runs every round of the optimizer over all partitions, with the exchanges. `control` is the
+   * home's.
    */
   measure(control: Tensor, settings: UpdateSettings): void {
     const { partitions, home } = this.parts;
@@ -88,10 +89,7 @@ export class TensorSums {
     }
   }
 
-  /**
-   * Calls `body` with each range of the partition, and the sums over whole parameters that
-   * measure() has found.
-   */
+  /** Calls `body` with each range of the partition, and the whole-parameter sums of measure(). */
   eachMeasured(
     partition: Partition,
     control: Tensor,
@@ -100,7 +98,7 @@ export class TensorSums {
     this.eachRange(partition, control, this.rounds.length, body);
   }
 
-  /** Waits for updates that are under way. */
+  /** Waits for running updates. */
   dispose(): void {
     this.parts.home.synchronize();
     for (const { row, own, whole } of this.rounds) {
@@ -108,7 +106,7 @@ export class TensorSums {
     }
   }
 
-  /** The sums of rounds before number `round` are those over all ranks. */
+  /** Passes the sums over all ranks for rounds before `round`. */
   private eachRange(
     partition: Partition,
     control: Tensor,
@@ -137,7 +135,7 @@ export class TensorSums {
     home.toHome(whole, row);
   }
 
-  /** The places of a range follow each other in the rows as they do in the unit. */
+  /** The places of a range are adjacent in the rows, as in the unit. */
   private spansOf(range: GroupRange, offsets: ReadonlyMap<string, readonly number[]>): Range[] {
     const [first] = range.places;
     if (!first) return [];
@@ -147,7 +145,7 @@ export class TensorSums {
   }
 }
 
-/** All ranges are measured, the sums shared, then all ranges updated. */
+/** Measures all ranges, exchanges the sums, then updates all ranges. */
 export class SummedUpdates extends AfterDecision {
   private readonly sums: TensorSums;
 
@@ -176,7 +174,7 @@ export class SummedUpdates extends AfterDecision {
   }
 }
 
-/** The last pass over a partition has been enqueued: its weights leave. */
+/** Uploads the weights of a partition after its last pass is enqueued. */
 export function deliver(home: Home, partition: Partition): UpdatedPartition {
   for (const tile of home.tilesOf(partition)) home.deliver(partition, tile);
   return [partition, home.finish(partition)];
