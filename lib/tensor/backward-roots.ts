@@ -1,4 +1,4 @@
-// What backward() may be given: tensors in a graph, and a seed for each that is no scalar.
+// Checks the arguments of backward(): tensors in a graph, and a seed for each non-scalar.
 import { DsError, type DsErrorCode } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { describe } from '../runtime/view.js';
@@ -39,7 +39,8 @@ function requireSeed(root: Tensor, seed: Tensor | null): void {
   const what = describe(root);
   const { device } = root;
   if (!root.requiresGrad) {
-    const hint = 'Was it computed under noGrad(), or detached? requireGrad() marks what you train.';
+    const hint =
+      'Was it computed under noGrad(), or detached? Call requireGrad() on the trained tensors.';
     fail('DS_AUTOGRAD', 'a tensor computed from one that requires a gradient', what, hint);
   }
   if (!seed) {

@@ -1,5 +1,4 @@
-// Backward: replays the graph that the tape holds, newest node first, and says when leaves are
-// done.
+// Backward: replays the tape's graph, newest node first, and reports when leaves are complete.
 import * as kernels from '../runtime/kernels.generated.js';
 import { promptly } from '../runtime/postponed.js';
 import { requireRoots } from './backward-roots.js';
@@ -11,12 +10,12 @@ import { Tensor } from './tensor.js';
 
 let running = 0;
 
-/** The number of the node whose backward is running, 0 when none is. */
+/** The number of the node that runs its backward, or 0. */
 export function runningNode(): number {
   return running;
 }
 
-/** `head` and the nodes below it, newest first, and how often each leaf is used. */
+/** `head` and the nodes below it, newest first, and the number of uses of each leaf. */
 function collect(head: GradFn): { nodes: GradFn[]; uses: Map<Tensor, number> } {
   const nodes = new Set<GradFn>();
   const uses = new Map<Tensor, number>();
@@ -37,10 +36,10 @@ function collect(head: GradFn): { nodes: GradFn[]; uses: Map<Tensor, number> } {
 }
 
 /**
- * Adds the gradient of sum(roots[i] * seeds[i]) to every leaf below the roots, which may be leaves
- * themselves; a root that is named twice counts twice. A seed has its root's shape, dtype and
- * device; a missing one is 1, and its root must have one element. The graph is freed on the way.
- * Throws DS_AUTOGRAD, DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
+ * Adds the gradient of sum(roots[i] * seeds[i]) to every leaf below the roots. Roots may be leaves;
+ * a repeated root counts once per occurrence. A seed has its root's shape, dtype and device. A
+ * missing seed is 1, and its root must have one element. Backward frees the graph. Throws
+ * DS_AUTOGRAD, DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
  */
 export function backward(
   roots: Tensor | readonly Tensor[],
@@ -76,7 +75,7 @@ function propagate(head: GradFn): void {
   }
 }
 
-/** What comes later is counted then. */
+/** Skips awaited leaves: their late gradients count later. */
 function countUses(edges: readonly Edge[], uses: Map<Tensor, number>, awaited: Set<Tensor>): void {
   for (const { leaf } of edges) {
     if (!leaf) continue;
@@ -93,7 +92,7 @@ function countUse(leaf: Tensor, uses: Map<Tensor, number>): void {
   if (left === 0) leaf.onGradReady?.(leaf);
 }
 
-/** A node above the roots that hands each its seed. */
+/** A node above the roots that gives each root its seed. */
 function headOf(roots: readonly Tensor[], seeds: readonly (Tensor | null)[]): GradFn {
   requireRoots(roots, seeds);
   return new GradFn('backward', roots, 0, [], (_, sink) => {

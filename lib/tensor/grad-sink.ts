@@ -1,15 +1,15 @@
-// The sink of a backward under way: gradients are written in place, and added where there are some.
+// The sink of a running backward: writes gradients in place, and adds to existing ones.
 import * as kernels from '../runtime/kernels.generated.js';
 import { lateGradients } from './late-gradients.js';
 import { held, within } from './scope.js';
 import { type Edge, type GradFn, type GradSink, noGrad, type Saved } from './tape.js';
 import { Tensor } from './tensor.js';
 
-/** One for all nodes of a backward, which says whose turn it is. */
+/** One sink for all nodes of a backward; `node` is the running one. */
 export class NodeSink implements GradSink {
-  /** The node whose backward is running. */
+  /** The running node. */
   node!: GradFn;
-  /** Leaves whose gradient of this node comes later. */
+  /** Leaves whose gradient of this node is computed later. */
   readonly awaited = new Set<Tensor>();
   /** Gradients that are being written, outermost first. */
   private readonly open: { edge: Edge; out: Tensor }[] = [];
@@ -27,7 +27,8 @@ export class NodeSink implements GradSink {
     if (!edge.requiresGrad) return;
     const twin = this.open.find((other) => isSameSlot(other.edge, edge));
     if (twin) {
-      // One tensor is two inputs whose gradients are written at once: this one is added afterwards.
+      // The same tensor is input twice, and both gradients are written at once: this one is added
+      // afterwards.
       const apart = Tensor.empty(edge.shape, edge.dtype, edge.device);
       body(apart, false);
       kernels.binary({ a: twin.out, b: apart, out: twin.out, op: 'add', accumulate: false });
@@ -90,16 +91,16 @@ export class NodeSink implements GradSink {
   }
 }
 
-/** Where a leaf's first gradient is written, when somebody (the engine) has prepared a place. */
+/** Functions that prepare the memory of a leaf's first gradient. The engine sets them. */
 const targets = new WeakMap<Tensor, () => Tensor>();
 
-/** `place` returns a tensor like the leaf, contiguous and held by the leaf from then on. */
+/** `place` returns a contiguous tensor like the leaf, which the leaf holds from then on. */
 export function setGradTarget(leaf: Tensor, place: (() => Tensor) | null): void {
   if (place) targets.set(leaf, place);
   else targets.delete(leaf);
 }
 
-/** A leaf's gradient has the leaf's owner; one that is on its way belongs to its node. */
+/** A leaf's gradient has the leaf's owner. A gradient in flight belongs to its node. */
 function freshGrad({ leaf, shape, dtype, device }: Edge): Tensor {
   const place = leaf && targets.get(leaf);
   if (place) return held(place);

@@ -1,12 +1,12 @@
-// Tensors that only become more: a warning, once, with the lines of the program that made those
-// which nobody frees.
+// Detects leaked tensors: warns once about steady growth, with the source lines that create
+// tensors.
 import { basename, dirname, sep } from 'node:path';
 import { liveTensors, observeCreation, type Tensor } from './tensor.js';
 
 /** Steps of growth until creations are sampled, and until the warning. */
 const SUSPECT = 100;
 const CERTAIN = 200;
-/** The least growth that counts, in tensors a step. */
+/** Smallest growth that counts, in tensors per step. */
 const RATE = 0.5;
 /** Stacks taken in a step, about. */
 const SAMPLES = 16;
@@ -22,7 +22,7 @@ interface Sample {
 }
 
 /**
- * Counts at the end of every step; that is all it costs until growth has lasted for SUSPECT steps.
+ * Counts at the end of every step. It does nothing else until growth has lasted for SUSPECT steps.
  */
 export class TensorGrowth {
   private steps = 0;
@@ -86,11 +86,11 @@ export class TensorGrowth {
     const sites = [...counts].sort(([, a], [, b]) => b - a).slice(0, LINES);
     const share = (count: number): string => `${Math.round((100 * count) / this.samples.length)} %`;
     const where = sites.map(([site, count]) => `${site} (${share(count)})`).join(', ');
-    const made = where ? ` Of those, as samples say, made at: ${where}.` : '';
+    const made = where ? ` Sampled creation sites: ${where}.` : '';
     process.emitWarning(
-      `Live tensors have only become more for ${this.steps} steps: by ${growth}, to ${live}.${made} ` +
-        'Wrap what runs in a step into scope(() => ...), which frees what it does not return; collect numbers ' +
-        '(loss.item()), not tensors; dispose() of what was kept. This is said once.',
+      `The number of live tensors has grown for ${this.steps} steps, by ${growth} to ${live}.${made} ` +
+        'Run each step inside scope(() => ...), which frees its tensors. Collect numbers (loss.item()), ' +
+        'not tensors. Call dispose() on kept tensors. This warning appears once.',
       { type: 'DsWarning', code: 'DS_TENSORS' },
     );
     this.restart(live);
@@ -106,7 +106,7 @@ function siteOf(stack: string): string {
   return 'inside the library';
 }
 
-/** @internal For tests: the next growth is told again. */
+/** @internal For tests: reports the next growth again. */
 export function forgetGrowth(): void {
   reported = false;
 }

@@ -1,4 +1,4 @@
-// How attention gets all tokens where ranks share them out: what it asks of whoever shares them.
+// The interface that attention uses to get all tokens in sequence parallelism.
 import type { Tensor } from './tensor.js';
 
 /** Some of the heads of an attention. */
@@ -10,21 +10,21 @@ export interface HeadShare {
 }
 
 /**
- * Every rank gives the queries, keys and values of its tokens, attends with some of the heads to
- * all tokens, and gets what all heads make of its own.
+ * Every rank passes the queries, keys and values of its tokens. It computes attention over all
+ * tokens for some of the heads, and receives the output of all heads for its tokens.
  */
 export interface HeadExchange {
   /**
-   * q [B, H, T / n, D], k and v [B, Hk, T / n, D] of this rank's tokens; `attend` takes those of
-   * all tokens and of the heads of `share`, and gives [B, h, T, D]. Returns [B, H, T / n, D].
+   * q [B, H, T / n, D], k and v [B, Hk, T / n, D] hold this rank's tokens. `attend` receives all
+   * tokens of the heads of `share` and returns [B, h, T, D]. Returns [B, H, T / n, D].
    */
   apart(
     parts: readonly [q: Tensor, k: Tensor, v: Tensor],
     attend: (q: Tensor, k: Tensor, v: Tensor, share: HeadShare) => Tensor,
   ): Tensor;
   /**
-   * The same of qkv [B, T / n, 3C], side by side; `attend` takes [B, T, 3c] of so many heads, those
-   * of `share`, and gives [B, T, c]. Returns [B, T / n, C].
+   * The same for a packed qkv [B, T / n, 3C]. `attend` receives [B, T, 3c] for the heads of `share`
+   * and returns [B, T, c]. Returns [B, T / n, C].
    */
   packed(
     qkv: Tensor,

@@ -1,4 +1,4 @@
-// JavaScript values on their way into a tensor: nested arrays and typed arrays to numbers, shape
+// Conversion of JavaScript values to tensor data: nested arrays and typed arrays to numbers, shape
 // and raw bits.
 import { DsError } from '../errors.js';
 import {
@@ -13,7 +13,7 @@ import { formatValue } from '../runtime/format-value.js';
 
 const OP = 'Tensor.from';
 
-/** What one element of given data may be. */
+/** Type of one element of the given data. */
 type Element = number | bigint | boolean;
 
 export interface HostValues {
@@ -21,8 +21,8 @@ export interface HostValues {
   readonly values: ArrayLike<Element>;
   readonly shape: readonly number[];
   /**
-   * That of the data itself: its typed array's, bool or i64 where all are booleans or bigints, else
-   * f32.
+   * The dtype of the data: that of its typed array, bool or i64 if all elements are booleans or
+   * bigints, else f32.
    */
   readonly natural: DType;
 }
@@ -40,8 +40,8 @@ function naturalDType(data: TypedArray): DType {
 }
 
 /**
- * The values of `data`. Throws DS_SHAPE where it is ragged, DS_ARGUMENT where it holds anything but
- * numbers.
+ * Reads the values of `data`. Throws DS_SHAPE if it is ragged, DS_ARGUMENT if an element is not a
+ * number.
  */
 export function hostValues(data: unknown): HostValues {
   if (isTypedArray(data))
@@ -58,7 +58,7 @@ export function hostValues(data: unknown): HostValues {
   return { values, shape, natural };
 }
 
-/** Appends what lies in `level`, which is found at `path`. */
+/** Appends the elements of `level`, which lies at `path`. */
 function gather(
   level: ArrayLike<unknown>,
   shape: readonly number[],
@@ -129,8 +129,8 @@ export function fits(value: Element, dtype: 'u8' | 'i32' | 'i64'): boolean {
 }
 
 /**
- * The raw bits of `values` as `dtype`, not f16 or bf16. Throws DS_ARGUMENT for what an integer
- * dtype cannot hold.
+ * Returns the raw bits of `values` as `dtype`, except f16 and bf16. Throws DS_ARGUMENT if an
+ * integer dtype cannot hold a value.
  */
 export function rawValues(values: ArrayLike<Element>, dtype: DType): NumericArray {
   const out = rawArray(dtype, values.length);
@@ -156,7 +156,7 @@ export function rawValues(values: ArrayLike<Element>, dtype: DType): NumericArra
   return out;
 }
 
-/** Throws DS_ARGUMENT where `dtype` is one of integers that does not hold `value`. */
+/** Throws DS_ARGUMENT if `dtype` is an integer dtype that cannot hold `value`. */
 export function requireHeld(op: string, value: number, dtype: DType): void {
   if (isFloating(dtype) || dtype === 'bool' || fits(value, dtype)) return;
   throw unfit(op, value, dtype);

@@ -1,19 +1,19 @@
-// What a checkpointed segment keeps beside its inputs: results that cost more to make again than to
-// hold.
+// Results that a checkpointed segment keeps in addition to its inputs, because recomputing them
+// costs more than the memory.
 import { DsError } from '../errors.js';
 import { describe } from '../runtime/view.js';
 import type { Saved } from './tape.js';
 import type { Tensor } from './tensor.js';
 
-/** One op's results, with what it was called on as text. */
+/** The results of one op, and a text of its call. */
 interface Kept {
   readonly call: string;
   readonly results: readonly Tensor[];
 }
 
-/** The results of one segment, in the order in which its function asks for them. */
+/** The results of one segment, in call order. */
 export interface Keepsakes extends Saved {
-  /** The segment's forward: results are kept. */
+  /** Runs the segment's forward and keeps results. */
   gather<T>(body: () => T): T;
   /** Its replay: they are handed out again. */
   handOut<T>(body: () => T): T;
@@ -27,7 +27,7 @@ export const noKeepsakes: Keepsakes = {
   release() {},
 };
 
-/** The innermost segment that gathers, and the innermost that hands out. */
+/** The innermost segment that keeps results, and the innermost that replays them. */
 interface Ends {
   to: Kept[] | null;
   from: Iterator<Kept> | null;
@@ -45,12 +45,12 @@ function between<T>(these: Ends, body: () => T): T {
   }
 }
 
-/** Keeps what every op gives to lasting(). */
+/** Keeps the results that ops pass to lasting(). */
 export class GatheredKeepsakes implements Keepsakes {
   private readonly kept: Kept[] = [];
   private references = 0;
 
-  /** In a replay around it, results come from the outer segment and are kept here as well. */
+  /** Inside a replay, results come from the outer segment and are also kept here. */
   gather<T>(body: () => T): T {
     return between({ ...ends, to: this.kept }, body);
   }
@@ -70,9 +70,9 @@ export class GatheredKeepsakes implements Keepsakes {
 }
 
 /**
- * The results of `make`, an op called on `like`: kept by the checkpointed segment around it, if it
- * keeps any, and in its replay those kept. Throws DS_AUTOGRAD when the replay calls other ops than
- * the forward.
+ * Returns the results of `make`, an op called on `like`. The surrounding checkpointed segment keeps
+ * them, if it keeps results, and its replay returns the kept ones. Throws DS_AUTOGRAD if the replay
+ * calls different ops than the forward.
  */
 export function lasting(op: string, like: Tensor, make: () => Tensor[]): Tensor[] {
   const { to, from } = ends;
@@ -91,6 +91,6 @@ function again(from: Iterator<Kept>, call: string): Tensor[] {
     op: 'checkpoint',
     expected: next ? `${next.call}, as in the forward` : 'no more ops than in the forward',
     got: call,
-    hint: 'A checkpointed function must do the same when it runs again: it depends on its inputs and parameters alone.',
+    hint: 'The rerun of a checkpointed function must call the same ops: use only its inputs and parameters.',
   });
 }

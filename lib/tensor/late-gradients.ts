@@ -1,9 +1,8 @@
-// Gradients of leaves that a backward leaves for later: what they are computed from is held until
-// then.
+// Gradients of leaves that a backward defers. Their inputs are held until then.
 import { promptly } from '../runtime/postponed.js';
 import { Scope, within } from './scope.js';
 
-/** A tensor, or what stands for tensors. */
+/** A tensor, or an object that holds tensors. */
 interface Held {
   /** Holds it once more. */
   retain(): unknown;
@@ -12,8 +11,8 @@ interface Held {
 }
 
 /**
- * Those of one backward whose ops say what they read (GradSink.later). Leaves' hooks are called as
- * the backward would have called them.
+ * The deferred gradients of one backward, for ops that declare their reads (GradSink.later). Calls
+ * leaves' hooks as the backward would have.
  */
 export class LateGradients {
   private readonly left: { body: () => void; reads: readonly Held[] }[] = [];
@@ -24,7 +23,7 @@ export class LateGradients {
     this.left.push({ body, reads });
   }
 
-  /** Computes them in the order in which backward has reached them; gives up what fails. */
+  /** Computes the gradients in the order of the backward; releases the rest on failure. */
   run(): void {
     const temporaries = new Scope();
     try {
@@ -50,7 +49,7 @@ export class LateGradients {
 
 let collector: LateGradients | null = null;
 
-/** Runs `body`, whose backward leaves nothing for later: what it reads goes when it ends. */
+/** Runs `body` with a backward that defers no gradient, so its reads are released when it ends. */
 export function leavingNothing(body: () => void): void {
   const outer = collector;
   collector = null;
@@ -61,10 +60,10 @@ export function leavingNothing(body: () => void): void {
   }
 }
 
-/** @internal Where a backward under way leaves them; null where it computes them at once. */
+/** @internal The collector of the running backward; null if it computes gradients at once. */
 export const lateGradients = (): LateGradients | null => collector;
 
-/** Runs `body`, whose backward leaves gradients of leaves in `into` where it can. */
+/** Runs `body` with a backward that defers gradients of leaves to `into` where ops allow it. */
 export function leavingLate<T>(into: LateGradients, body: () => T): T {
   const outer = collector;
   collector = into;

@@ -1,4 +1,4 @@
-// The ops as methods, x.add(y).relu() for relu(add(x, y)), with their shapes and errors.
+// The ops as methods: x.add(y).relu() is relu(add(x, y)), with the same shapes and errors.
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
@@ -8,7 +8,7 @@ import { type Modules, methods } from './methods.generated.js';
 import * as ops from './ops/index.js';
 import { Tensor } from './tensor.js';
 
-/** Functions of a tensor that are its methods too: their types and texts are the functions'. */
+/** Functions that are also methods. Types and docs are those of the functions. */
 type Name = keyof typeof methods;
 
 /** All parameters but the first. */
@@ -19,7 +19,7 @@ type Joined<Parts> = Parts extends readonly [infer First, ...infer Others]
   ? First & Joined<Others>
   : unknown;
 
-// Not of `typeof ops`, whose members are names of functions elsewhere, without their texts.
+// Not `typeof ops`: its members are aliases without docs.
 type Functions = Pick<Joined<Modules>, Name>;
 type Methods = {
   [Name in keyof Functions]: (
@@ -42,7 +42,7 @@ declare module './tensor.js' {
 type Op = (x: Tensor, ...rest: unknown[]) => unknown;
 const table = ops as unknown as Record<Name, Op>;
 
-/** Those whose last argument is options or dims. */
+/** Functions with options or dims as the last argument. */
 const REDUCTIONS: readonly string[] = [
   'sum',
   'mean',
@@ -55,7 +55,7 @@ const REDUCTIONS: readonly string[] = [
   'std',
 ];
 
-/** JavaScript drops arguments that nobody reads: sum(1, true) would be sum(1). */
+/** Rejects surplus arguments, which JavaScript would drop: sum(1, true) would be sum(1). */
 function surplus(name: Name, most: number, given: readonly unknown[]): DsError {
   const takesOptions = REDUCTIONS.includes(name);
   return new DsError({

@@ -1,26 +1,23 @@
-// A tensor as text, for people: dtype, shape and device, and values abbreviated as NumPy does.
+// A tensor as text: dtype, shape and device, and values abbreviated as in NumPy.
 import { dtypeSize, isFloating, type NumericArray, rawArray } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { contiguousStrides, describe, type View } from '../runtime/view.js';
 import { held } from './scope.js';
 import { Tensor } from './tensor.js';
 
-/** Larger tensors show the first and last EDGE of each dim alone. */
+/** Larger tensors show only the first and last EDGE of each dim. */
 const SUMMARISED = 1000;
 const EDGE = 3;
 const DIGITS = 4;
 const WIDTH = 80;
 
-/**
- * Lists of numbers, nested as the shape is; a number for shape []. JSON has no NaN and no infinity:
- * they are null there.
- */
+/** Nested lists of numbers by shape; a number for shape []. NaN and infinities are null in JSON. */
 export type NestedNumbers = number | NestedNumbers[];
 
 /**
- * "Tensor([2, 2] f32, cpu)" and the values: floating ones to 4 digits, in columns, with "..." in
- * place of the middle of more than 1000 elements. Reads the device; what has no values says why.
- * Source: NumPy's and PyTorch's printing.
+ * Returns "Tensor([2, 2] f32, cpu)" and the values: floating ones to 4 digits, in columns, with
+ * "..." for the middle of more than 1000 elements. Reads the device. A tensor without values gives
+ * the reason instead. Source: NumPy's and PyTorch's printing.
  */
 function print(x: Tensor): string {
   const head = headOf(x);
@@ -44,7 +41,7 @@ interface Cells {
   shape: readonly number[];
 }
 
-/** The values that are shown; only those leave the device. */
+/** The values to show; only these are copied from the device. */
 function corners(x: Tensor): Cells {
   const isCut = x.numel > SUMMARISED;
   const shape = x.shape.map((size) => (isCut ? Math.min(size, 2 * EDGE) : size));
@@ -55,7 +52,7 @@ function corners(x: Tensor): Cells {
     const raw: NumericArray = rawArray(shown.dtype, shown.numel);
     if (shown.numel > 0) shown.buffer.read(shown.offset * dtypeSize(shown.dtype), raw);
     if (x.dtype === 'bool') return { cells: Array.from(raw, Boolean), shape };
-    // Integers are bigints, whatever their dtype: all of their digits are shown.
+    // Integers become bigints for any integer dtype: all digits are shown.
     const cells = isFloating(x.dtype) ? Array.from(raw, Number) : Array.from(raw, BigInt);
     return { cells, shape };
   } finally {
@@ -64,8 +61,7 @@ function corners(x: Tensor): Cells {
 }
 
 /**
- * Copies the first and the last elements of every dim of `from` that `to` is too small for, block
- * by block.
+ * Copies the first and the last elements of every dim of `from` that exceeds `to`, block by block.
  */
 function copyCorners(from: View, to: View, dim = 0): void {
   if (dim === from.shape.length) {
@@ -142,7 +138,7 @@ function lines(parts: readonly string[], indent: string): string {
   return rows.join(`,\n${indent}`);
 }
 
-/** `values`, in row-major order, as lists nested as `shape` says. */
+/** `values`, in row-major order, as lists nested by `shape`. */
 function nested(values: readonly number[], shape: readonly number[]): NestedNumbers {
   const strides = contiguousStrides(shape);
   const level = (dim: number, at: number): NestedNumbers =>
@@ -180,7 +176,7 @@ Tensor.prototype.toString = function (this: Tensor): string {
 };
 
 Object.defineProperties(Tensor.prototype, {
-  /** What console.log() shows. */
+  /** The output of console.log(). */
   [Symbol.for('nodejs.util.inspect.custom')]: {
     configurable: true,
     writable: true,

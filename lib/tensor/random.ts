@@ -4,7 +4,7 @@ import { readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { HeadExchange } from './head-exchange.js';
 
-/** Where a random op starts in the Philox stream. */
+/** The start of a random op in the Philox stream. */
 export interface RandomState {
   /** As seed() got it. */
   seed: number;
@@ -13,8 +13,7 @@ export interface RandomState {
 }
 
 /**
- * The part of a global micro-batch that this rank computes: its sample i is sample i * ranks + rank
- * of all.
+ * The part of a global micro-batch on this rank: its sample i is sample i * ranks + rank of all.
  */
 export interface SampleShare {
   /** Of this rank. */
@@ -25,20 +24,20 @@ export interface SampleShare {
   ranks: number;
 }
 
-/** Which elements of a whole tensor those of a part are, as kernels take it. */
+/** Maps the elements of a part to a whole tensor, in the kernels' format. */
 export interface ElementPart {
   /** The first one's number in the whole. */
   first: number;
-  /** Elements that follow each other before the next row; 0 where all do. */
+  /** Contiguous elements before the next row; 0: all are contiguous. */
   row: number;
-  /** From the start of a row to that of the next one, in the whole. */
+  /** Distance between starts of rows, in the whole. */
   stride: number;
 }
 
 /** All of a tensor, in order. */
 export const inOrder: ElementPart = { first: 0, row: 0, stride: 0 };
 
-/** The part of a dim, tokens or channels, that this rank has of what several have together. */
+/** This rank's part of a dim (tokens or channels) that several ranks share. */
 export interface DimShare {
   /** The first one's number among all. */
   first: number;
@@ -48,9 +47,9 @@ export interface DimShare {
   whole: number;
 }
 
-/** This rank's tokens of those of each sample. */
+/** This rank's tokens of each sample. */
 export interface TokenShare extends DimShare {
-  /** Brings all tokens together for attention. Default: what attends is given all of them. */
+  /** Gathers all tokens for attention. Default: attention gets all tokens from its caller. */
   readonly heads?: HeadExchange;
 }
 
@@ -58,16 +57,16 @@ export interface TokenShare extends DimShare {
 export interface RandomPoint {
   /** Where the next random op starts. */
   state: RandomState;
-  /** This rank's part of a global batch; null for all of it. */
+  /** This rank's part of a global batch; null: all of it. */
   share: SampleShare | null;
-  /** This rank's tokens of those of each sample; null for all of them. */
+  /** This rank's tokens of each sample; null: all of them. */
   tokens: TokenShare | null;
 }
 
 let state: RandomState = { seed: 0, offset: 0 };
 /** Null where samples are not dealt out. */
 let share: SampleShare | null = null;
-/** Null where the tokens of a sample are on one rank. */
+/** Null if each sample's tokens are on one rank. */
 let tokens: TokenShare | null = null;
 
 /**
@@ -82,7 +81,7 @@ export function getRandomState(): RandomState {
   return { ...state };
 }
 
-/** Goes on from a state that getRandomState() gave. Throws DS_ARGUMENT. */
+/** Continues from a state of getRandomState(). Throws DS_ARGUMENT. */
 export function setRandomState(next: RandomState): void {
   const { seed: value, offset } = readOptions('setRandomState', next, { seed: true, offset: true });
   state = {
@@ -91,7 +90,7 @@ export function setRandomState(next: RandomState): void {
   };
 }
 
-/** Takes the next place in the stream; two random ops never share one. */
+/** Returns the next start in the stream; two random ops never share one. */
 export function nextRandom(): RandomState {
   return { seed: state.seed, offset: state.offset++ };
 }
@@ -101,7 +100,7 @@ export function randomPoint(): RandomPoint {
   return { state: { ...state }, share, tokens };
 }
 
-/** Runs `body` from `at`, then goes on as if it had not run: how checkpointed dropout replays. */
+/** Runs `body` from `at`, then restores the state, so that checkpointed dropout replays. */
 export function replayRandom<T>(at: RandomPoint, body: () => T): T {
   const saved = { state, share, tokens };
   state = { ...at.state };
@@ -114,7 +113,7 @@ export function replayRandom<T>(at: RandomPoint, body: () => T): T {
 }
 
 /**
- * Runs `body`, whose tensors with a multiple of `samples` rows hold this rank's samples of a global
+ * Runs `body`. Its tensors with a multiple of `samples` rows hold this rank's samples of a global
  * micro-batch.
  */
 export function sharingSamples<T>(samples: SampleShare | null, body: () => T): T {
@@ -128,8 +127,8 @@ export function sharingSamples<T>(samples: SampleShare | null, body: () => T): T
 }
 
 /**
- * Runs `body`, whose tensors [B, tokens, ..] of three dims or more with as many tokens as
- * `share.count` have those of this rank; those of other sizes are alike on all ranks.
+ * Runs `body`. Its tensors [B, tokens, ..] of three dims or more with `share.count` tokens hold
+ * this rank's tokens. Tensors of other sizes are equal on all ranks.
  */
 export function sharingTokens<T>(own: TokenShare | null, body: () => T): T {
   const saved = tokens;
@@ -141,12 +140,12 @@ export function sharingTokens<T>(own: TokenShare | null, body: () => T): T {
   }
 }
 
-/** The tokens of sharingTokens(); null where all are here. */
+/** The tokens of sharingTokens(); null if this rank has all tokens. */
 export function sharedTokens(): TokenShare | null {
   return tokens;
 }
 
-/** Where a tensor's elements are among those of all ranks. */
+/** Maps a tensor's elements to the elements of all ranks. */
 export interface PlaceAmongRanks extends ElementPart {
   /** Elements of a sample, of all ranks that share its tokens or channels. */
   sample: number;
@@ -155,10 +154,10 @@ export interface PlaceAmongRanks extends ElementPart {
 }
 
 /**
- * Which of all ranks' elements a tensor's are, as kernels take it: by sample, where its rows are
- * those of samples, by token where tokens are shared out, and by channel where `channels` says that
- * the last dim is, so that an element draws what it would draw on one rank; else every rank's are
- * the same.
+ * Maps a tensor's elements to the elements of all ranks, in the kernels' format, so that an element
+ * draws the number that it would draw on one rank. By sample if its rows are samples, by token if
+ * ranks share tokens, and by channel if `channels` is given. Otherwise every rank draws the same
+ * numbers.
  */
 export function placeAmongRanks(
   { shape, numel }: { shape: readonly number[]; numel: number },

@@ -1,11 +1,14 @@
-// Selective recomputation: what is cheap to make again is not saved; an op saves how it was made.
+// Selective recomputation: cheap values are not saved; an op saves how to recompute them.
 import { isGradEnabled, noGrad, recomputing, type Saved } from './tape.js';
 import type { Tensor } from './tensor.js';
 
-/** An op that gives the same bits whenever it is run on the same inputs. */
+/** An op that always gives the same bits for the same inputs. */
 export interface RecomputableOp {
   (...inputs: Tensor[]): Tensor;
-  /** Starts it beside what computes; what it returns waits for the result. Default: it cannot. */
+  /**
+   * Starts the op concurrently with compute. The returned function waits for the result. Default:
+   * not concurrent.
+   */
   begin?(...inputs: Tensor[]): () => Tensor;
 }
 
@@ -17,11 +20,11 @@ interface Recipe {
 const recipes = new WeakMap<Tensor, Recipe>();
 
 /**
- * Marks `value` as what op(...inputs) gives again, bit for bit: matrix products that read it keep
- * `inputs` for their backward and not the value, and make it again there. Worth it where `inputs`
- * are kept anyway and `op` is element-wise or a norm. `op` draws no random numbers; parameters that
- * it reads besides must keep their values until the backward. Returns `value`.
- * Source: Korthikanti et al. 2022, applied to norms and activations.
+ * Declares `value` as the result of op(...inputs), bit for bit. Matrix products that read it keep
+ * `inputs` for their backward instead of the value, and recompute it there. Worthwhile if `inputs`
+ * are kept anyway and `op` is element-wise or a norm. `op` must not draw random numbers, and its
+ * parameters must keep their values until the backward. Returns `value`. Source: Korthikanti et al.
+ * 2022, applied to norms and activations.
  */
 export function recomputable(value: Tensor, op: RecomputableOp, ...inputs: Tensor[]): Tensor {
   if (isGradEnabled()) recipes.set(value, { op, inputs });
@@ -33,7 +36,7 @@ export function recomputed(op: RecomputableOp, ...inputs: Tensor[]): Tensor {
   return recomputable(op(...inputs), op, ...inputs);
 }
 
-// Functions of their own, so that a recipe's closure does not hold the tensor that it replaces.
+// Separate functions, so that a recipe's closure does not hold the tensor that it replaces.
 const itself = (tensor: Tensor) => (): Tensor => tensor;
 const again = (op: RecomputableOp, inputs: readonly SavedTensor[]) => (): Tensor =>
   recomputing(() => op(...inputs.map((input) => input.value())));
@@ -42,13 +45,13 @@ const started = (op: RecomputableOp, inputs: readonly SavedTensor[]) =>
     ? () => recomputing(() => op.begin?.(...inputs.map((input) => input.value())) as () => Tensor)
     : null;
 
-/** A tensor saved for a backward: itself, or its recipe when it has one whose inputs still live. */
+/** A tensor saved for a backward: the tensor, or its recipe if the recipe's inputs are alive. */
 export class SavedTensor implements Saved {
   /** The tensor itself, or the recipe's inputs. */
   private readonly parts: readonly Saved[];
-  /** Gives the values while the parts are held. */
+  /** Returns the values while the parts are held. */
   private readonly read: () => Tensor;
-  /** Starts to, where that can run beside what computes. */
+  /** Starts the recomputation concurrently with compute, if possible. */
   private readonly start: (() => () => Tensor) | null;
   private begun: (() => Tensor) | null = null;
 
@@ -80,14 +83,14 @@ export class SavedTensor implements Saved {
   }
 
   /**
-   * Starts to make what was not kept, where that can run beside what computes until value(), which
-   * follows in the same scope.
+   * Starts the recomputation of a value that was not kept, concurrently with compute if possible.
+   * value() must follow in the same scope.
    */
   begin(): void {
     if (this.start) this.begun = noGrad(this.start);
   }
 
-  /** The values; what was not kept is made again and belongs to the current scope. */
+  /** Returns the values. A recomputed tensor belongs to the current scope. */
   value(): Tensor {
     const { begun } = this;
     this.begun = null;

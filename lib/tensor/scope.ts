@@ -1,9 +1,10 @@
-// Scopes: every tensor made inside one is freed at its end, unless it is returned or kept.
+// Scopes: a scope frees every tensor made inside it at its end, unless the tensor is returned or
+// kept.
 
 import { requireType } from '../runtime/require-type.js';
 import { requireEnded } from '../runtime/synchronous.js';
 
-/** What a scope frees: a tensor (tensor.ts). */
+/** An object that a scope frees: a tensor (tensor.ts). */
 export interface Scoped {
   readonly owner: Scope | null;
   readonly grad: Scoped | null;
@@ -14,7 +15,7 @@ export interface Scoped {
   release(): void;
 }
 
-/** What a scope lets go of: a node of the graph (tape.ts). */
+/** An object that a scope releases: a node of the graph (tape.ts). */
 export interface ScopedNode {
   readonly isReleased: boolean;
   release(): void;
@@ -24,13 +25,15 @@ export interface ScopedNode {
 export class Scope {
   private tensors: Scoped[] = [];
   private nodes: ScopedNode[] = [];
-  /** Who has the graphs recorded here, once a result has left with them; null is the caller. */
+  /**
+   * The next owner of the graphs recorded here, after a result left with them; null is the caller.
+   */
   private heir: Scope | null | undefined;
 
   /** @internal Called by Tensor's constructor. */
   adopt(tensor: Scoped): void {
     const { tensors } = this;
-    tensors[tensors.length] = tensor; // Every op: push() is a call here, this is none.
+    tensors[tensors.length] = tensor; // Runs for every op: push() would be a call, this is not.
   }
 
   /** @internal Called when an op is recorded. */
@@ -40,8 +43,7 @@ export class Scope {
   }
 
   /**
-   * Frees everything still owned, graphs that no backward has used included; the scope can be used
-   * again.
+   * Frees everything still owned, including graphs without a backward; the scope can be used again.
    */
   release(): void {
     const { tensors, nodes, heir } = this;
@@ -52,12 +54,12 @@ export class Scope {
     for (const tensor of tensors) {
       if (tensor.owner !== this) continue;
       tensor.dispose();
-      // What those graphs have saved goes with them: the caller may drop them without a backward.
+      // Tensors saved by these graphs go with them: the caller may drop them without a backward.
       if (heir !== undefined && !tensor.isDisposed) tensor.passTo(heir);
     }
   }
 
-  /** Hands the graphs recorded here to `next`, so that a result's backward still works. */
+  /** Passes the graphs recorded here to `next`, so that a result's backward still works. */
   surrenderNodes(next: Scope | null): void {
     const nodes = this.nodes;
     this.nodes = [];
@@ -66,7 +68,8 @@ export class Scope {
   }
 
   /**
-   * Hands `tensor` and its gradient to `next` (null: to the caller), so that release() spares them.
+   * Passes `tensor` and its gradient to `next` (null: to the caller), so that release() does not
+   * free them.
    */
   surrender(tensor: Scoped, next: Scope | null): void {
     if (tensor.owner !== this) return;
@@ -77,14 +80,14 @@ export class Scope {
 
 let innermost: Scope | null = null;
 
-/** The innermost open scope; null outside all, where the caller owns what it makes. */
+/** The innermost open scope; null outside of all scopes, where the caller owns new tensors. */
 export function currentScope(): Scope | null {
   return innermost;
 }
 
 /**
- * Makes `scope` (null: none, the caller owns what is made) the innermost while `body` runs; does
- * not release it.
+ * Makes `scope` the innermost one while `body` runs, without releasing it. null: no scope, the
+ * caller owns new tensors.
  */
 export function within<T>(scope: Scope | null, body: () => T): T {
   const outer = innermost;
@@ -96,7 +99,7 @@ export function within<T>(scope: Scope | null, body: () => T): T {
   }
 }
 
-/** Tensors alone have both. */
+/** Only tensors have both. */
 const isScoped = (value: object): value is Scoped => 'owner' in value && 'buffer' in value;
 
 /**
@@ -114,7 +117,7 @@ function visit(value: unknown, each: (tensor: Scoped) => void): void {
   }
 }
 
-/** What leaves a scope when `value` is returned from it. See tensorsIn(). */
+/** The tensors that leave a scope when `value` is returned from it. See tensorsIn(). */
 export function scopedIn(value: unknown): Scoped[] {
   const found: Scoped[] = [];
   visit(value, (tensor) => found.push(tensor));
@@ -134,10 +137,10 @@ export function surrenderResult(from: Scope, to: Scope | null, result: unknown):
   if (inGraph) from.surrenderNodes(to);
 }
 
-/** The held tensors made so far in allOrNothing(); null outside. */
+/** The held tensors created so far in allOrNothing(); null outside. */
 let unfinished: Scoped[] | null = null;
 
-/** Adopts nothing: what is made in it belongs to whoever calls release() on it. */
+/** Adopts nothing: its tensors belong to the code that calls release() on it. */
 class Unowned extends Scope {
   override adopt(tensor: Scoped): void {
     unfinished?.push(tensor);
@@ -147,16 +150,16 @@ class Unowned extends Scope {
 const unowned = new Unowned();
 
 /**
- * @internal Makes tensors that no scope frees and no finalizer watches: the caller releases them.
+ * @internal Creates tensors that no scope frees and no finalizer watches: the caller releases them.
  */
 export function held<T>(body: () => T): T {
   return within(unowned, body);
 }
 
 /**
- * @internal Runs `body`, which builds something that owns held tensors. When it throws, all that it
- * made and has not released itself are freed: also those of an object whose construction was cut
- * short.
+ * @internal Runs `body`, which builds an object that owns held tensors. If it throws, frees all
+ * held tensors that it created and did not release, including tensors of a partially constructed
+ * object.
  */
 export function allOrNothing<T>(body: () => T): T {
   const outer = unfinished;
@@ -175,18 +178,18 @@ export function allOrNothing<T>(body: () => T): T {
 }
 
 /**
- * Runs `body` in a scope of its own and frees every tensor it made, except those in the returned
- * value (which pass to the enclosing scope, or to the caller) and those saved for a backward.
+ * Runs `body` in a new scope and frees every tensor that it made, except tensors in the returned
+ * value (which pass to the enclosing scope, or to the caller) and tensors saved for a backward.
  */
 export function scope<T>(body: () => T): T {
   requireType('scope', body, 'function');
   return requireEnded('scope', scopeInto(innermost, body), {
     consequence: 'its tensors would be freed while it still runs',
-    hint: 'Open scopes around the synchronous parts, and keep() what crosses an await.',
+    hint: 'Open scopes around the synchronous parts, and keep() tensors that cross an await.',
   });
 }
 
-/** scope() with a returned value that passes to `to`, whichever scope is open around it. */
+/** scope() whose returned value passes to `to` instead of the enclosing scope. */
 export function scopeInto<T>(to: Scope | null, body: () => T): T {
   const inner = new Scope();
   try {

@@ -1,4 +1,5 @@
-// The tape: ops record a backward function and where gradients go, for backward() to replay.
+// The tape: ops record a backward function and the destinations of gradients; backward() replays
+// it.
 
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
@@ -9,36 +10,36 @@ import { currentScope } from './scope.js';
 import type { Tensor } from './tensor.js';
 
 /**
- * Computes input gradients from output gradients. `grads[i]` is the gradient of output i, null when
- * none reached it; it is borrowed. Results go through the sink.
+ * Computes input gradients from output gradients. `grads[i]` is the borrowed gradient of output i,
+ * or null. Results go to the sink.
  */
 export type Backward = (grads: readonly (Tensor | null)[], sink: GradSink) => void;
 
-/** Where a backward function leaves the gradients of its inputs. */
+/** Destination of the gradients of a backward function's inputs. */
 export interface GradSink {
-  /** Whether input `i` wants a gradient. */
+  /** Returns whether input `i` needs a gradient. */
   needs(i: number): boolean;
   /** Of input `i`, and of its gradient. */
   shapeOf(i: number): readonly number[];
   /**
-   * Lets `body` write the gradient of input `i` in place: into `out`, adding when `accumulate` is
-   * true. No call when the input wants none. `out` has the input's shape and dtype and is
+   * Lets `body` write the gradient of input `i` in place: into `out`, adding if `accumulate` is
+   * true. Not called if the input needs no gradient. `out` has the input's shape and dtype and is
    * contiguous.
    */
   write(i: number, body: (out: Tensor, accumulate: boolean) => void): void;
   /**
-   * As write(); where somebody collects late gradients (leavingLate) and input `i` is a leaf,
-   * `body` runs later: what it reads is in `reads`, besides the node's own inputs that are leaves.
+   * write() that may run later: if a collector of late gradients is active (leavingLate) and input
+   * `i` is a leaf. `reads` lists the tensors that `body` reads, in addition to the node's own leaf
+   * inputs.
    */
   later(i: number, reads: readonly Saved[], body: (out: Tensor, accumulate: boolean) => void): void;
   /**
-   * Says that the gradient of input `i` is all there, where more is left to do: whoever waits for
-   * it alone may go on.
+   * Reports that the gradient of input `i` is complete while the node has more work. Work that
+   * waits only for this gradient may continue.
    */
   passed(i: number): void;
   /**
-   * Hands over a finished gradient without a copy where possible; `grad` is borrowed and may be
-   * shared.
+   * Passes a finished gradient without a copy if possible; `grad` is borrowed and may be shared.
    */
   give(i: number, grad: Tensor): void;
 }
@@ -53,14 +54,14 @@ export function newestNode(): number {
 }
 
 /**
- * The values of `tensor` have been changed: a backward that has saved them throws. Each change has
- * a number of its own.
+ * Records a change of the values of `tensor`: a backward that has saved them throws. Each change
+ * has a unique number.
  */
 export function noteChanged(tensor: Tensor): void {
   tensor.changedAt = ++sequence;
 }
 
-/** Runs `body`, which computes for a backward what the forward has computed before. */
+/** Runs `body`, which recomputes values of the forward for a backward. */
 export function recomputing<T>(body: () => T): T {
   const outer = again;
   again = true;
@@ -84,7 +85,7 @@ export function isGradEnabled(): boolean {
 export function noGrad<T>(body: () => T): T {
   requireType('noGrad', body, 'function');
   return requireEnded('noGrad', withGrad(false, body), {
-    consequence: 'what it computes later would be recorded',
+    consequence: 'its later operations would be recorded',
     hint: 'Write await outside, and noGrad() around each synchronous part.',
   });
 }
@@ -101,9 +102,9 @@ export function withGrad<T>(on: boolean, body: () => T): T {
   }
 }
 
-/** What a node holds until its backward has run: a tensor, or what stands for tensors. */
+/** An object that a node holds until its backward has run: a tensor, or a holder of tensors. */
 export interface Saved {
-  /** As of Tensor; absent where nobody can change it. */
+  /** As in Tensor; absent if the values cannot change. */
   readonly changedAt?: number;
   /** Holds it for one node more. */
   retain(): unknown;
@@ -111,7 +112,7 @@ export interface Saved {
   release(): void;
 }
 
-/** What a node remembers of an input: where its gradient goes, not its values. */
+/** A node's record of an input: the destination of its gradient, not its values. */
 export interface Edge {
   readonly shape: readonly number[];
   readonly dtype: DType;
@@ -119,11 +120,11 @@ export interface Edge {
   readonly requiresGrad: boolean;
   readonly fn: GradFn | null;
   readonly index: number;
-  /** The input itself when it is a leaf that wants a gradient. */
+  /** The input itself if it is a leaf that requires a gradient. */
   readonly leaf: Tensor | null;
 }
 
-/** The tape alone sets gradFn. */
+/** Only the tape sets gradFn. */
 const nodeOf = ({ gradFn }: Tensor): GradFn | null => gradFn as GradFn | null;
 
 function edgeTo(input: Tensor): Edge {
@@ -149,7 +150,7 @@ function wantsGrad(inputs: readonly Tensor[]): boolean {
   return false;
 }
 
-/** A recorded op. Holds what it saved until its backward has run or its scope ends. */
+/** A recorded op. Holds its saved tensors until its backward has run or its scope ends. */
 export class GradFn {
   /** Its number in the order of recording. */
   readonly sequence = ++sequence;
@@ -161,11 +162,9 @@ export class GradFn {
   isReleased = false;
   /** Runs just before the backward of this node. */
   before: (() => void) | null = null;
-  /** Recorded ops that read an output of it and have not said passed() yet. */
+  /** Recorded ops that read an output of it and have not called passed() yet. */
   readers = 0;
-  /**
-   * Runs as soon as all of them have, which may be before they have done the rest of their work.
-   */
+  /** Runs as soon as all of them have called passed(), possibly before the rest of their work. */
   whenComplete: (() => void) | null = null;
 
   constructor(
@@ -181,7 +180,7 @@ export class GradFn {
     for (let i = 0; i < saved.length; ++i) (saved[i] as Saved).retain();
   }
 
-  /** Runs the backward once and lets everything go. */
+  /** Runs the backward once and releases everything. */
   run(sink: GradSink): void {
     if (this.isReleased) {
       this.dropGrads();
@@ -208,7 +207,7 @@ export class GradFn {
     for (const edge of this.edges) edge.leaf?.release();
   }
 
-  /** Throws DS_AUTOGRAD where a saved tensor was changed in place after this node was recorded. */
+  /** Throws DS_AUTOGRAD if a saved tensor was changed in place after this node was recorded. */
   private requireUnchanged(): void {
     for (const { changedAt = 0 } of this.saved) {
       if (changedAt < this.sequence) continue;
@@ -232,8 +231,8 @@ export class GradFn {
 }
 
 /**
- * Puts outputs into the graph when recording is on and an input needs a gradient. `saved` is what
- * the backward reads: it is held until that has run.
+ * Puts outputs into the graph if recording is on and an input needs a gradient. `saved` holds the
+ * tensors that the backward reads, until it has run.
  */
 export function record(
   name: string,
@@ -249,9 +248,8 @@ export function record(
 }
 
 /**
- * Puts `tensors` into the graph as its beginning: `arrive` gets their gradients, null where none
- * reached one, borrowed, after everything computed from them has been passed. Unlike a leaf's,
- * these are never copied.
+ * Makes `tensors` the start of a graph. `arrive` receives their borrowed gradients (null if there
+ * is none) after all nodes that use them. Unlike a leaf's gradients, these are never copied.
  */
 export function beginGraph(
   tensors: readonly Tensor[],
@@ -272,8 +270,8 @@ function enter(outputs: readonly Tensor[], node: GradFn): void {
 }
 
 /**
- * Calls `hook` when backward reaches `output`, before the op that made it and after the hooks that
- * op already has.
+ * Calls `hook` when backward reaches `output`: before the op that produced it, and after earlier
+ * hooks of that op.
  */
 export function beforeBackward(output: Tensor, hook: () => void): void {
   const node = nodeOf(output);

@@ -1,4 +1,4 @@
-// Tensor: a strided view of a buffer, with an owner and a place in the autograd graph.
+// Tensor: a strided view of a buffer, with an owner and a node of the autograd graph.
 
 import { DsError } from '../errors.js';
 import { Buffer } from '../runtime/buffer.js';
@@ -24,10 +24,10 @@ import { contiguousStrides, describe, isContiguous, numel, type View } from '../
 import { hostValues, rawValues } from './host-values.js';
 import { currentScope, type Scope, scopedIn } from './scope.js';
 
-/** Numbers, or lists of them at any depth, all lists of a level as long as the first. */
+/** Numbers, or nested lists of them; all lists of a level have the same length. */
 export type Nested = number | boolean | bigint | readonly Nested[] | readonly TypedArray[];
 
-/** What a new tensor is made of, and where. */
+/** Dtype and device of a new tensor. */
 export interface TensorOptions {
   /** Of the elements. */
   dtype?: DType;
@@ -47,8 +47,8 @@ export interface FromOptions extends TensorOptions {
 const FROM_OPTIONS: OptionNames<FromOptions> = { ...TENSOR, shape: true };
 
 /**
- * What made a tensor that wants a gradient. Only the tape (tape.ts) makes these, and looks into
- * them.
+ * The graph node of a tensor that requires a gradient. Only the tape (tape.ts) creates and reads
+ * these.
  */
 export interface GraphNode {
   readonly name: string;
@@ -56,16 +56,19 @@ export interface GraphNode {
 
 let live = 0;
 
-/** The safety net for tensors that no scope owns: their memory returns when they are collected. */
+/**
+ * The safety net for tensors without a scope: their memory is freed when they are
+ * garbage-collected.
+ */
 const collected = finalizers<Buffer>((buffer) => {
   live--;
   buffer.release();
 });
 
-/** Told of every tensor that is made; null, as nearly always, where nobody wants to know. */
+/** Receives every new tensor; null except during diagnostics. */
 let observer: ((made: Tensor) => void) | null = null;
 
-/** @internal Lets `next` see every tensor made from now on; null ends it. */
+/** @internal Passes every new tensor to `next` from now on; null ends it. */
 export function observeCreation(next: ((made: Tensor) => void) | null): void {
   observer = next;
 }
@@ -76,8 +79,8 @@ export function liveTensors(): number {
 }
 
 /**
- * shape, strides and offset are in elements and never change. The creator owns the tensor: the
- * scope it was made in, or the caller. A view shares its buffer and has an owner of its own.
+ * shape, strides and offset are in elements and never change. The owner is the scope in which the
+ * tensor was made, or the caller. A view shares its buffer and has its own owner.
  */
 export class Tensor implements View {
   /** @internal Buffer.released once the tensor has been freed. */
@@ -85,13 +88,13 @@ export class Tensor implements View {
   readonly strides: readonly number[];
   /** Whether backward computes a gradient for this tensor. */
   requiresGrad = false;
-  /** The graph node that produced it, and which of the node's outputs it is. */
+  /** The graph node that produced it, and its index among the node's outputs. */
   gradFn: GraphNode | null = null;
   /** Which of the outputs of `gradFn` it is. */
   gradIndex = 0;
   /**
-   * The accumulated gradient of a leaf; null stands for zero. It has the leaf's owner, and goes
-   * when the leaf goes.
+   * The accumulated gradient of a leaf; null stands for zero. It has the leaf's owner, and is freed
+   * with the leaf.
    */
   grad: Tensor | null = null;
   /** Leaf hook: called once per backward when this leaf's gradient is complete. */
@@ -131,17 +134,17 @@ export class Tensor implements View {
     return new Tensor(Buffer.allocate(device, numel(shape) * dtypeSize(dtype)), dtype, shape);
   }
 
-  /** Uninitialised memory with the shape and device of `like`, whose sizes need no check. */
+  /** Returns uninitialized memory with the shape and device of `like`, without size checks. */
   static emptyLike(like: Tensor, dtype: DType = like.dtype): Tensor {
     const { shape, device } = like;
     return new Tensor(Buffer.allocate(device, numel(shape) * dtypeSize(dtype)), dtype, shape);
   }
 
   /**
-   * A tensor from (nested arrays of) numbers or a typed array; default device cpu. The default
-   * dtype is the typed array's, bool for booleans, i64 for bigints, else f32. Throws DS_SHAPE for
-   * ragged arrays, DS_ARGUMENT for anything but numbers and for numbers that an integer dtype
-   * cannot hold.
+   * Creates a tensor from (nested arrays of) numbers or a typed array; default device cpu. The
+   * default dtype is the typed array's, bool for booleans, i64 for bigints, else f32. Throws
+   * DS_SHAPE for ragged arrays, DS_ARGUMENT for values that are not numbers or that an integer
+   * dtype cannot hold.
    */
   static from(data: Nested | TypedArray, given: FromOptions = {}): Tensor {
     const options = readOptions('Tensor.from', given, FROM_OPTIONS);
@@ -188,7 +191,7 @@ export class Tensor implements View {
     return numel(this.shape);
   }
 
-  /** Bytes of its elements, whatever memory they share. */
+  /** Bytes of its elements, even if it shares memory. */
   get bytes(): number {
     return this.numel * dtypeSize(this.dtype);
   }
@@ -235,15 +238,15 @@ export class Tensor implements View {
     return this;
   }
 
-  /** Takes the tensor out of its scope: the caller frees it with dispose() or `using`. */
+  /** Removes the tensor from its scope: the caller frees it with dispose() or `using`. */
   keep(): this {
     this.owner?.surrender(this, null);
     return this;
   }
 
   /**
-   * @internal Changes the owner; without one the memory returns at the latest when the tensor is
-   * collected.
+   * @internal Changes the owner. Without an owner, the memory is freed at the latest when the
+   * tensor is garbage-collected.
    */
   passTo(owner: Scope | null): void {
     this.owner = owner;
@@ -252,7 +255,7 @@ export class Tensor implements View {
   }
 
   /**
-   * Gives up the owner's hold. Memory and gradient go when no graph node holds them either.
+   * Releases the owner's reference. Memory and gradient are freed when no graph node holds them.
    * Idempotent.
    */
   dispose(): void {
@@ -270,7 +273,7 @@ export class Tensor implements View {
     return this.references === 0;
   }
 
-  /** @internal A second holder, such as a graph node, which will read it. */
+  /** @internal Adds a holder, such as a graph node that will read it. */
   retain(): this {
     needed(this.memory);
     this.references++;
@@ -292,8 +295,8 @@ export class Tensor implements View {
   }
 
   /**
-   * @internal The number, among those of nodes, of the last change of these values in place; 0 when
-   * they never were.
+   * @internal The number, in the sequence of node numbers, of the last in-place change of these
+   * values; 0 if they never changed.
    */
   get changedAt(): number {
     return this.memory.changedAt;
@@ -304,10 +307,10 @@ export class Tensor implements View {
     this.buffer.changedAt = node;
   }
 
-  /** @internal Throws DS_ARGUMENT where a change in place would be lost. */
+  /** @internal Throws DS_ARGUMENT if an in-place change would be lost. */
   requireWritable(_op: string): void {}
 
-  /** @internal True when nobody else holds this tensor or views its memory. */
+  /** @internal Whether this is the only reference to the tensor and its memory. */
   get exclusive(): boolean {
     return this.references === 1 && this.gradFn === null && !this.memory.isShared;
   }
@@ -356,12 +359,12 @@ export class Tensor implements View {
     return out;
   }
 
-  /** Why there are no values to show; null where there are. */
+  /** The reason why there are no values to show, or null. */
   get missing(): string | null {
     return this.isDisposed || this.memory.isAbandoned ? 'released' : null;
   }
 
-  /** @internal Moves to `buffer`, whose reference it takes over, and gives up the old memory. */
+  /** @internal Moves to `buffer`, takes over its reference, and releases the old memory. */
   protected rehome(buffer: Buffer): void {
     this.memory.release();
     this.memory = buffer;
@@ -393,7 +396,7 @@ export function tensorsIn(value: unknown): Tensor[] {
   return scopedIn(value).filter((each) => each instanceof Tensor);
 }
 
-/** The class is for what has memory already. */
+/** The constructor is for existing memory. */
 function notMadeSo(given: unknown): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',

@@ -1,14 +1,11 @@
-// Who trains a leaf: it writes its values and takes its gradients, and what anybody else writes
-// would be lost.
+// The owner of a trained leaf. It writes the leaf's values and reads its gradients, so writes of
+// other code would be lost.
 import { DsError } from '../errors.js';
 import type { Tensor } from './tensor.js';
 
 const trainers = new WeakMap<Tensor, object>();
 
-/**
- * Gives `leaf` to `trainer`, an object of whoever trains it. Throws DS_ARGUMENT where it has
- * another one.
- */
+/** Gives `leaf` to `trainer`. Throws DS_ARGUMENT if it has another trainer. */
 export function claim(leaf: Tensor, trainer: object): void {
   const present = trainers.get(leaf) ?? trainer;
   if (present === trainer) trainers.set(leaf, trainer);
@@ -16,19 +13,19 @@ export function claim(leaf: Tensor, trainer: object): void {
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: 'initialize',
-      expected: 'parameters that nobody trains yet',
-      got: 'one that an engine has taken over',
-      hint: 'Call destroy() of that engine first, or build another model.',
+      expected: 'parameters without an engine',
+      got: 'one owned by another engine',
+      hint: 'Call destroy() on the first engine, or build another model.',
     });
   }
 }
 
-/** Ends claim(); nothing where `trainer` has it not. */
+/** Ends claim(); no effect if `trainer` does not own the leaf. */
 export function disclaim(leaf: Tensor, trainer: object): void {
   if (trainers.get(leaf) === trainer) trainers.delete(leaf);
 }
 
-/** Whoever trains `leaf`; null where it belongs to its module alone. */
+/** The trainer of `leaf`; null if it belongs only to its module. */
 export function trainerOf(leaf: Tensor): object | null {
   return trainers.get(leaf) ?? null;
 }

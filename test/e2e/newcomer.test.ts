@@ -140,7 +140,7 @@ const tensors: readonly Mistake[] = [
   [
     'x.sum().backward() without requireGrad()',
     () => x().sum().backward(),
-    'requireGrad() marks what you train.',
+    'Call requireGrad() on the trained tensors.',
   ],
   [
     'x.mul(2).backward()',

@@ -28,9 +28,9 @@ test('growth that lasts is told once, with the line that makes the tensors', () 
     growth.stepped();
   }
   expect(reported()).toEqual([
-    expect.stringMatching(/only become more for 200 steps: by \d+, to \d+\. .*scope\(\(\) => /),
+    expect.stringMatching(/has grown for 200 steps, by \d+ to \d+\. .*scope\(\(\) => /),
   ]);
-  expect(reported()[0]).toMatch(/made at: growth\.test\.ts:\d+ \(100 %\)\./);
+  expect(reported()[0]).toMatch(/creation sites: growth\.test\.ts:\d+ \(100 %\)\./);
 });
 
 test('a start, a pause, slow growth and a release are no growth', () => {
@@ -71,5 +71,5 @@ test("an engine's steps are watched", async () => {
   expect(inspect(engine)).toMatch(/^Engine\(step 210, .*\) of Model: 3 parameters\n {2}linear: /);
   engine.destroy();
   x.dispose();
-  expect(reported().filter((text) => text.includes('become more'))).toHaveLength(1);
+  expect(reported().filter((text) => text.includes('has grown for'))).toHaveLength(1);
 });

@@ -182,7 +182,7 @@ const places: Case[] = [
       [3, 4, 5, 3, 4],
     ]);
     assert.ok(x.pad([0, 0], 'reflect').buffer !== x.buffer);
-    refuses('DS_SHAPE', /pad: expected at most 2 beside dim 1.*"reflect".*\[3, 0\]/, () =>
+    refuses('DS_SHAPE', /pad: expected padding of at most 2 on dim 1.*"reflect".*\[3, 0\]/, () =>
       x.pad([3, 0], 'reflect'),
     );
     refuses('DS_SHAPE', /pad/, () => ops.zeros([0], { device }).pad([1, 1], 'replicate'));

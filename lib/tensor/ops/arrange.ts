@@ -1,5 +1,5 @@
-// Elements in another order or number: copies, repetitions, turns, paddings and picks, each made of
-// views and one copy.
+// Rearranged elements: copies, repetitions, flips, paddings and selections, each from views and one
+// copy.
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
@@ -37,7 +37,7 @@ import {
 
 // Operations: copies; methods too.
 
-/** A copy in memory of its own, row-major. Differentiable. */
+/** Returns a row-major copy. Differentiable. */
 export function clone(x: Tensor): Tensor {
   requireTensor('clone', x);
   const out = copied(x);
@@ -46,7 +46,7 @@ export function clone(x: Tensor): Tensor {
 }
 
 /**
- * x side by side: repeats[d] times along dim d, new dims in front, as torch.Tensor.repeat. Throws
+ * Tiles x: repeats[d] times along dim d, new dims in front, as torch.Tensor.repeat. Throws
  * DS_SHAPE.
  */
 export function repeat(x: Tensor, ...repeats: Sizes): Tensor {
@@ -75,9 +75,7 @@ export function repeatInterleave(x: Tensor, count: number, dim?: number): Tensor
   return repeated(source, at, at + 1, count);
 }
 
-/**
- * x with a new dim of `count` at `place`, which is `dim` or the one behind it, merged into `dim`.
- */
+/** x with a new dim of `count` at `place` (`dim` or `dim` + 1), merged into `dim`. */
 function repeated(x: Tensor, dim: number, place: number, count: number): Tensor {
   const wide = unsqueeze(x, place);
   const shape = x.shape.with(dim, (x.shape[dim] as number) * count);
@@ -107,7 +105,7 @@ function reversed(x: Tensor, dims: readonly number[]): Tensor {
   return out === x ? copied(x) : out;
 }
 
-/** The order of `dims` turned round; of all dims when none is named. */
+/** Reverses the order of `dims`. Default: all dims. */
 export function flip(x: Tensor, dims?: number | readonly number[]): Tensor {
   requireTensor('flip', x);
   const over = normalizeDims('flip', dims, x.ndim);
@@ -117,8 +115,8 @@ export function flip(x: Tensor, dims?: number | readonly number[]): Tensor {
 }
 
 /**
- * Element i of `dim` moves to i + shift, those that leave come in at the start; without dims x as
- * if flattened.
+ * Moves element i of `dim` to i + shift; elements that leave re-enter at the start. Without dims x
+ * is treated as flattened.
  */
 export function roll(
   x: Tensor,
@@ -189,7 +187,7 @@ export function movedim(
   );
 }
 
-/** Dim `dim` cut into `sizes`, of which one may be -1. */
+/** Splits dim `dim` into `sizes`, one of which may be -1. */
 export function unflatten(x: Tensor, dim: number, sizes: readonly number[]): Tensor {
   requireTensor('unflatten', x);
   const at = normalizeDim('unflatten', dim, x.ndim);
@@ -202,7 +200,7 @@ export function unflatten(x: Tensor, dim: number, sizes: readonly number[]): Ten
   const rest = size / Math.max(1, numel(known));
   const parts = sizes.map((each) => (each === -1 ? rest : each));
   if (numel(parts) !== size || sizes.length - known.length > 1 || !Number.isInteger(rest)) {
-    throw shapeError('unflatten', `sizes whose product is ${size}`, `[${sizes.join(', ')}]`);
+    throw shapeError('unflatten', `sizes with the product ${size}`, `[${sizes.join(', ')}]`);
   }
   return reshape(x, [...x.shape.slice(0, at), ...parts, ...x.shape.slice(at + 1)]);
 }
@@ -240,19 +238,19 @@ export function diagonal(x: Tensor, offset = 0, first = 0, second = 1): Tensor {
 }
 
 /**
- * What pad() continues x with: mirrored at its border elements, these repeated, or the other end of
- * it.
+ * Values of padding: mirrored at the border elements, repeated border elements, or the opposite
+ * end.
  */
 export type PadMode = 'reflect' | 'replicate' | 'circular';
 
-/** The element of `size` that stands at place i of the continued line. */
+/** Returns the index of the element for position i of the padded line of `size`. */
 const continued: Record<PadMode, (i: number, size: number) => number> = {
   reflect: (i, size) => (i < 0 ? -i : i < size ? i : 2 * (size - 1) - i),
   replicate: (i, size) => Math.min(Math.max(i, 0), size - 1),
   circular: (i, size) => (i + size) % size,
 };
 
-/** How far a mode continues a line of `size`. */
+/** Largest padding of a mode for a line of `size`. */
 const reach: Record<PadMode, (size: number) => number> = {
   reflect: (size) => Math.max(0, size - 1),
   replicate: (size) => (size > 0 ? Number.POSITIVE_INFINITY : 0),
@@ -266,7 +264,7 @@ function continuedAround(x: Tensor, sides: readonly Side[], mode: PadMode): Tens
     const size = x.shape[d] as number;
     const most = reach[mode](size);
     if (Math.max(before, after) > most) {
-      const expected = `at most ${most} beside dim ${d} of ${describe(x)} with "${mode}"`;
+      const expected = `padding of at most ${most} on dim ${d} of ${describe(x)} with "${mode}"`;
       throw shapeError('pad', expected, `[${before}, ${after}]`);
     }
     const length = before + size + after;
@@ -281,10 +279,9 @@ function continuedAround(x: Tensor, sides: readonly Side[], mode: PadMode): Tens
 // Operations: copies; methods too.
 
 /**
- * x with more around it: padding [before, after] for the last dim, then for the one before it, and
- * so on, as torch.nn.functional.pad; a negative number cuts off. `fill` is what comes around it, a
- * number or how x goes on: "reflect" (at most size - 1), "replicate" or "circular" (at most size).
- * Throws DS_SHAPE, DS_ARGUMENT.
+ * Pads x: padding [before, after] for the last dim, then for the previous dim, and so on, as
+ * torch.nn.functional.pad. A negative number crops. `fill` is a number or a mode: "reflect" (at
+ * most size - 1), "replicate" or "circular" (at most size). Throws DS_SHAPE, DS_ARGUMENT.
  */
 export function pad(x: Tensor, padding: readonly number[], fill: number | PadMode = 0): Tensor {
   requireTensor('pad', x);

@@ -1,5 +1,5 @@
-// What hides keys from queries in attention beside causality: documents, windows, masks and
-// lengths, as the kernels take them.
+// Filters of attention in addition to causality: documents, windows, masks and lengths, in the
+// kernels' format.
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
@@ -12,7 +12,7 @@ import { BlockLayout } from './block-layout.js';
 import { cast } from './creation.js';
 import { expandedStrides, packed, requireSameDevice, shapeError, viewOf } from './shapes.js';
 
-/** Documents of tokens where there are more keys than queries. */
+/** Documents of tokens if there are more keys than queries. */
 export interface DocumentPair {
   /** [B, T], i32 or i64. */
   queries: Tensor;
@@ -20,65 +20,59 @@ export interface DocumentPair {
   keys: Tensor;
 }
 
-/**
- * How far a query sees. Tiles of keys that this hides as a whole are not computed, so that it saves
- * work.
- */
+/** Range of keys that a query sees. The kernels skip tiles of keys that are hidden as a whole. */
 export interface AttentionReach {
   /**
-   * Numbers of documents, i32 or i64: a query sees the keys of its own document. A negative number
-   * is padding, which sees nothing and is seen by nothing, wherever it is. [B, T], for queries and
-   * keys alike; of either where there are more keys.
+   * Document numbers, i32 or i64: a query sees the keys of its own document. A negative number is
+   * padding, which sees nothing and is seen by nothing. [B, T] for queries and keys; a pair if
+   * there are more keys.
    */
   documents?: Tensor | DocumentPair | null;
   /**
-   * The nearest so many keys, the query's own among them: query t sees keys s > t + (S - T) -
-   * window, and where not causal s < t + (S - T) + window. `sliding_window` of Hugging Face;
+   * Number of nearest keys that a query sees, including its own: query t sees keys s > t + (S - T)
+   * - window and, unless causal, s < t + (S - T) + window. `sliding_window` of Hugging Face;
    * flash-attention's window_size is (window - 1, window - 1).
    */
   window?: number | null;
   /**
-   * Which blocks of keys the block of a query sees, for all heads alike or for each. There are as
-   * many keys as queries.
+   * Blocks that the block of a query sees, for all heads or for each head. Needs as many keys as
+   * queries.
    */
   layout?: BlockLayout | null;
 }
 
-/** What queries and keys are there: T queries of `heads` heads, and S keys, of B rows. */
+/** Sizes of a call: B rows, T queries of `heads` heads, S keys. */
 export interface AttentionExtent {
   B: number;
   T: number;
   S: number;
   heads: number;
-  /** Which of all heads these are; null: all. */
+  /** The share of all heads that this call has; null: all. */
   share: HeadShare | null;
 }
 
 /**
- * Which keys a query sees: those that everything given lets it see. A query that sees none gives 0
- * and has a gradient of 0.
+ * Conditions for the keys that a query sees. A query sees a key if all conditions allow it. A query
+ * that sees no key gives 0 and has a gradient of 0.
  */
 export interface KeyFilter extends AttentionReach {
   /**
-   * Broadcasts to [B, H, T, S]. Of bools: true means that the query sees the key, as in PyTorch's
-   * scaled_dot_product_attention (its modules' masks, and nn.MultiheadAttention here, mean the
-   * opposite). Of numbers: added to the scaled scores; minus infinity, and what is below -1e30,
-   * hides. It is read as it lies: repeated dims cost nothing.
+   * Broadcasts to [B, H, T, S]. Bool: true means that the query sees the key, as in PyTorch's
+   * scaled_dot_product_attention. (PyTorch's modules and nn.MultiheadAttention here mean the
+   * opposite.) Numbers: added to the scaled scores; minus infinity and values below -1e30 hide.
+   * Read in place: repeated dims cost nothing.
    */
   mask?: Tensor | null;
-  /**
-   * The same for the keys of each row of the batch, [B, S], whatever head or query; beside `mask`
-   * where both are given.
-   */
+  /** A mask of the keys of each row, [B, S], for all heads and queries. Combines with `mask`. */
   keyMask?: Tensor | null;
   /**
-   * [B] i32 or i64, or a list: only the first so many keys of each row of the batch are seen, and
-   * the work for the rest is saved. A tensor's numbers above S count as S.
+   * [B] i32 or i64, or a list: queries see only the first keys of each row, and the kernels skip
+   * the rest. A tensor's numbers above S count as S.
    */
   keyLengths?: Tensor | readonly number[] | null;
 }
 
-/** The filter as arguments of the kernels, and the tensors that have to outlive the backward. */
+/** The filter as arguments of the kernels, and the tensors that must outlive the backward. */
 export interface FilterOperands {
   views: {
     mask: View | null;
@@ -98,12 +92,11 @@ const unfiltered: FilterOperands['views'] = {
   ...{ queryDocuments: null, keyDocuments: null, window: 0, layout: null, block: 0 },
 };
 
-const MASK_HINT =
-  "Compare it: mask.ne(0) lets see what a mask of ones and zeros, as Hugging Face's, lets see.";
+const MASK_HINT = 'Convert a mask of ones and zeros (Hugging Face) to bool: mask.ne(0).';
 
 /**
- * `mask` in a dtype that the kernels read: bool, f32 or that of q. Throws DS_DTYPE, DS_DEVICE,
- * DS_AUTOGRAD.
+ * Converts `mask` to a dtype that the kernels read: bool, f32 or the dtype of q. Throws DS_DTYPE,
+ * DS_DEVICE, DS_AUTOGRAD.
  */
 function readableMask(op: string, mask: Tensor, q: Tensor): Tensor {
   requireSameDevice(op, mask, q);
@@ -124,7 +117,7 @@ function readableMask(op: string, mask: Tensor, q: Tensor): Tensor {
   return cast(mask, q.dtype === 'f64' ? 'f64' : 'f32');
 }
 
-/** `mask` seen as `shape`. Throws DS_SHAPE. */
+/** Broadcasts `mask` to `shape`. Throws DS_SHAPE. */
 function broadcastMask(op: string, mask: Tensor, shape: readonly number[], hint: string): View {
   const lead = shape.length - mask.ndim;
   const fits = lead >= 0 && mask.shape.every((size, d) => size === 1 || size === shape[lead + d]);
@@ -189,8 +182,8 @@ const DOCUMENT_HINT =
   'Number the document of each token, padding by -1: text.collateSamples does. Where keys are more than queries, as with a cache, give { queries, keys }.';
 
 /**
- * The part of `layout` that is of the heads here, on the device of `like`. Throws DS_SHAPE,
- * DS_ARGUMENT.
+ * Returns the part of `layout` for the heads of this call, on the device of `like`. Throws
+ * DS_SHAPE, DS_ARGUMENT.
  */
 function layoutOperand(
   layout: BlockLayout,
@@ -220,9 +213,7 @@ function layoutOperand(
   return heads === whole ? all : all.narrow(0, share?.first ?? 0, heads);
 }
 
-/**
- * What `given` lets queries see of keys, on the device of `like`. Throws as filterOperands().
- */
+/** Returns the kernel arguments of `given`, on the device of `like`. Throws as filterOperands(). */
 export function reachOperands(
   like: Tensor,
   extent: AttentionExtent,
@@ -258,8 +249,8 @@ export function reachOperands(
 }
 
 /**
- * What hides keys of k [B, Hk, S, D] from q [B, H, T, D]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
- * DS_AUTOGRAD, DS_ARGUMENT.
+ * Returns the kernel arguments of the filter between q [B, H, T, D] and k [B, Hk, S, D]. Throws
+ * DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_AUTOGRAD, DS_ARGUMENT.
  */
 export function filterOperands(
   q: Tensor,
@@ -272,13 +263,13 @@ export function filterOperands(
   const { views, saved } = reachOperands(q, { B, T, S, heads: H, share }, given);
   if (given.mask) {
     const mask = readableMask('attention mask', given.mask, q);
-    const hint = 'A mask of keys alone, [B, S], is keyMask.';
+    const hint = 'Pass a mask of keys [B, S] as keyMask.';
     views.mask = broadcastMask('attention mask', mask, [B, H, T, S], hint);
     saved.push(mask);
   }
   if (given.keyMask) {
     const mask = readableMask('attention keyMask', given.keyMask, q);
-    const hint = 'A mask by head or query is mask.';
+    const hint = 'Pass a mask by head or query as mask.';
     views.keyMask = broadcastMask('attention keyMask', mask, [B, S], hint);
     saved.push(mask);
   }

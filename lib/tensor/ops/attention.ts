@@ -34,11 +34,11 @@ export interface AttentionOptions extends KeyFilter {
   causal?: boolean;
   /** Default 1 / sqrt(D). */
   scale?: number;
-  /** Share of the weights that is dropped, drawn as dropout() draws: in [0, 1). Default 0. */
+  /** Fraction of the weights that is dropped, drawn as in dropout(): in [0, 1). Default 0. */
   dropout?: number;
   /**
-   * Where other ranks have the rest of the heads: which these are, so that each drops what it would
-   * drop on one rank with all of them. Default: these are all.
+   * The share of all heads that this rank has, so that each head drops the weights that it would
+   * drop on one rank. Default: all heads.
    */
   headShare?: HeadShare | null;
 }
@@ -57,8 +57,8 @@ const keepAll: Drop = {
 };
 
 /**
- * Which weights a call of `batch` rows drops: it takes a place in the random stream unless p is 0.
- * Throws DS_ARGUMENT.
+ * Returns the dropout parameters of a call of `batch` rows. Advances the random stream unless p is
+ * 0. Throws DS_ARGUMENT.
  */
 function drawDropout(p: number, batch: number, share: HeadShare | null): Drop {
   requireFinite('attention dropout', p, 0, 1);
@@ -87,12 +87,12 @@ function checkAttention(q: Tensor, k: Tensor, v: Tensor): void {
 // Operations: products.
 
 /**
- * dropout(softmax(scale q k^T + masks)) v. q [B, H, T, D]; k and v [B, Hk, S, D], query head h
- * reads key head h / (H / Hk). The [T, S] scores are never stored; masks get no gradient, and a
- * query that sees no key gives 0, where PyTorch gives NaN. Returns [B, H, T, D], a view of [B, T,
- * H, D] memory, so that transposing back to [B, T, H * D] is free. Where ranks share tokens out, q,
- * k and v are those of this rank's, and masks those of all. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
- * DS_ARGUMENT, DS_COMM, and DS_AUTOGRAD for a mask that requires a gradient. Source: Dao 2023.
+ * Returns dropout(softmax(scale q k^T + masks)) v, [B, H, T, D]. q [B, H, T, D]; k and v [B, Hk, S,
+ * D]; query head h reads key head h / (H / Hk). The [T, S] scores are never stored, and masks get
+ * no gradient. A query that sees no key gives 0 (PyTorch: NaN). The result is a view of [B, T, H,
+ * D] memory, so transposing back to [B, T, H * D] is free. In sequence parallelism, q, k and v hold
+ * this rank's tokens, and masks all tokens. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT,
+ * DS_COMM, and DS_AUTOGRAD for a mask that requires a gradient. Source: Dao 2023.
  */
 export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions = {}): Tensor {
   const exchange = exchangeFor(q, k);
@@ -108,7 +108,7 @@ export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOpt
   });
 }
 
-/** Null where these are all tokens that there are. */
+/** Returns null if this rank has all tokens. */
 function exchangeFor(q: Tensor, k: Tensor): HeadExchange | null {
   const share = sharedTokens();
   if (!share?.heads) return null;
@@ -122,7 +122,7 @@ function exchangeFor(q: Tensor, k: Tensor): HeadExchange | null {
   );
 }
 
-/** A rank has some of the heads, and masks are whole. Throws DS_ARGUMENT. */
+/** A rank has some of the heads, but masks have all. Throws DS_ARGUMENT for masks with heads. */
 function requireHeadlessMask(mask: Tensor | null | undefined): void {
   if (!(mask instanceof Tensor) || mask.ndim < 3 || mask.shape[mask.ndim - 3] === 1) return;
   throw new DsError({
@@ -133,7 +133,7 @@ function requireHeadlessMask(mask: Tensor | null | undefined): void {
   });
 }
 
-/** Who attends to whom, beside causality and what the filter hides. */
+/** Filter and dropout of a call. */
 interface Manner {
   filter: FilterOperands['views'];
   dropout: Drop;
@@ -141,14 +141,14 @@ interface Manner {
   causal: boolean;
 }
 
-/** What queries, keys and values are. */
+/** Queries, keys and values. */
 interface Heads {
   q: View;
   k: View;
   v: View;
 }
 
-// The arguments are spelled out, without spreads: see gemm() in matmul.ts.
+// The arguments are written out, without spreads: see gemm() in matmul.ts.
 
 function attend({ q, k, v }: Heads, out: View, lse: View, manner: Manner): void {
   const { filter, dropout, scale, causal } = manner;
@@ -172,7 +172,9 @@ function attend({ q, k, v }: Heads, out: View, lse: View, manner: Manner): void 
   });
 }
 
-/** The forward's results and their gradient, and where those of q, k and v go. */
+/**
+ * The forward's results and their gradient, and the destinations of the gradients of q, k and v.
+ */
 interface AttentionGradients {
   out: View;
   dout: View;
@@ -264,9 +266,9 @@ function splitHeads(x: View, heads: number): View {
   return viewOf(x, [B, heads, T, D], [T * C, D, C, 1]);
 }
 
-/** What causalSelfAttentionPacked() takes beside the projection. */
+/** Options of causalSelfAttentionPacked(). */
 export interface PackedReach extends AttentionReach {
-  /** Which of all heads these are; null: all. */
+  /** The share of all heads that this call has; null: all. */
   headShare?: HeadShare | null;
 }
 
@@ -277,9 +279,9 @@ const REACH: OptionNames<PackedReach> = {
 // Operations: none.
 
 /**
- * Causal self-attention straight from the packed projection qkv [B, T, 3C] (q, k, v side by side,
- * as in GPT-2) to [B, T, C], without a copy in either direction, within documents and a window
- * where they are given. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
+ * Causal self-attention from the packed projection qkv [B, T, 3C] (q, k, v concatenated, as in
+ * GPT-2) to [B, T, C], without a copy in either direction. Documents and a window are optional.
+ * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
  */
 export function causalSelfAttentionPacked(
   qkv: Tensor,
@@ -300,7 +302,7 @@ export function causalSelfAttentionPacked(
   });
 }
 
-/** causalSelfAttentionPacked() of all tokens. */
+/** causalSelfAttentionPacked() on a rank with all tokens. */
 function packedAttentionHere(qkv: Tensor, heads: number, given: PackedReach): Tensor {
   const [B, T, width] = qkv.shape as [number, number, number];
   const source = lastPacked(qkv);

@@ -1,4 +1,4 @@
-// Which blocks of tokens see which in attention, by head, as the bits that the kernels read.
+// Block-sparse attention layouts by head, as the bits that the kernels read.
 import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
 import { formatValue } from '../../runtime/format-value.js';
@@ -8,19 +8,19 @@ import { within } from '../scope.js';
 import { Tensor } from '../tensor.js';
 import { requireBlock } from './require-block.js';
 
-/** What a layout is of. */
+/** Sizes of a layout. */
 export interface BlockLayoutSizes {
-  /** Heads that differ: those of the attention, or 1 where one layout serves all. */
+  /** Number of different layouts: one per attention head, or 1 shared layout. */
   heads: number;
-  /** Blocks that the tokens are cut into; the last one may be short. */
+  /** Number of blocks of tokens; the last one may be short. */
   blocks: number;
-  /** Tokens of a block: a power of two, at least 16. */
+  /** Tokens per block: a power of two, at least 16. */
   block: number;
 }
 
 /**
- * Says that the queries of a block see the key blocks from `from` to before `to`, as far as there
- * are any. Throws DS_ARGUMENT for what is no integer.
+ * Lets the queries of a block see the key blocks from `from` to before `to`, clipped to the
+ * existing ones. Throws DS_ARGUMENT if a bound is not an integer.
  */
 export type SeeBlocks = (from: number, to: number) => void;
 
@@ -28,7 +28,7 @@ const BITS = 32;
 
 /** A block layout: one bit for each pair of blocks of each head. */
 export class BlockLayout {
-  /** Heads that it tells apart; 1 where all have one. */
+  /** Number of different layouts; 1 if all heads share one. */
   readonly heads: number;
   /** Blocks of queries, and of keys. */
   readonly blocks: number;
@@ -38,7 +38,7 @@ export class BlockLayout {
   private readonly words: Int32Array;
   private readonly copies = new Map<string, Tensor>();
 
-  /** `fill` is called for each block of queries of each head. Throws DS_ARGUMENT. */
+  /** Calls `fill` for each block of queries of each head. Throws DS_ARGUMENT. */
   constructor(
     { heads, blocks, block }: BlockLayoutSizes,
     fill: (see: SeeBlocks, head: number, query: number) => void,
@@ -54,20 +54,20 @@ export class BlockLayout {
         fill((from, to) => this.see(head, query, from, to), head, query);
   }
 
-  /** Whether queries of block `query` see keys of block `key`. */
+  /** Returns whether queries of block `query` see keys of block `key`. */
   sees(head: number, query: number, key: number): boolean {
     const word = this.words[this.firstWord(head, query) + Math.floor(key / BITS)] as number;
     return ((word >>> (key % BITS)) & 1) === 1;
   }
 
-  /** Pairs of blocks that are seen, over all heads that it tells apart. */
+  /** Pairs of blocks that are seen, over all different layouts. */
   get count(): number {
     let bits = 0;
     for (const word of this.words) for (let rest = word; rest !== 0; rest &= rest - 1) ++bits;
     return bits;
   }
 
-  /** [heads, blocks, words of a row] i32 on `device`; kept as long as the layout. */
+  /** [heads, blocks, words per row] i32 on `device`; cached as long as the layout lives. */
   on(device: Device): Tensor {
     const found = this.copies.get(device.name);
     if (found) return found;
@@ -77,7 +77,7 @@ export class BlockLayout {
     return made;
   }
 
-  /** What the last `queries` of `keys` tokens see of all, as a mask [1, heads, queries, keys]. */
+  /** Returns the mask [1, heads, queries, keys] of the last `queries` of `keys` tokens. */
   mask(queries: number, keys: number, device: Device): Tensor {
     const { heads, block } = this;
     const seen = new Uint8Array(heads * queries * keys);

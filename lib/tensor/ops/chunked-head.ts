@@ -1,4 +1,4 @@
-// The vocabulary head and its loss over chunks of rows: the products and kernels of one chunk.
+// The vocabulary head and its loss over chunks of rows: products and kernels of one chunk.
 import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { View } from '../../runtime/view.js';
@@ -9,18 +9,18 @@ import { allClasses, correctFor, type RowRules } from './loss.js';
 import { asIs, flipped, gemm, gemmRows } from './matmul.js';
 import { viewOf } from './shapes.js';
 
-/** The rows [start, start + count) of the head: views that its kernels share. */
+/** Rows [start, start + count) of the head: views that its kernels share. */
 export interface Chunk {
   start: number;
   x: View;
   target: View;
   losses: View;
   lse: View;
-  /** Null where nobody counts. */
+  /** Null without a report. */
   correct: View | null;
 }
 
-/** How rows count, and which classes are here. */
+/** Reduction rules of rows, and the classes of this rank. */
 export interface HeadRowRules extends RowRules {
   /** Null where all are. */
   readonly share: ClassShare | null;
@@ -30,7 +30,7 @@ export interface HeadRowRules extends RowRules {
 export class ChunkedHead {
   readonly losses: Tensor;
   readonly lse: Tensor;
-  /** Which rows are correct, where a report wants to know. */
+  /** Whether each row is correct, if a report counts. */
   readonly correct: Tensor | null;
   private readonly rows: View;
   private readonly count: number;
@@ -67,7 +67,7 @@ export class ChunkedHead {
     return out;
   }
 
-  /** Memory for one chunk's logits, in rows a multiple of 64 elements apart. */
+  /** Returns memory for one chunk's logits; the row stride is a multiple of 64 elements. */
   buffer(): Tensor {
     const rows = Math.min(this.chunkRows, this.count);
     const step = paddedColumns(this.weight.shape[0] as number);
@@ -82,8 +82,7 @@ export class ChunkedHead {
 
   /**
    * W with zero rows up to the padded width. A GEMM with 50257 columns runs six times slower than
-   * one with 50304; the logits of the zero rows are 0, and nothing but these GEMMs reads or writes
-   * them.
+   * with 50304. The logits of the zero rows are 0, and only these GEMMs read or write them.
    */
   paddedWeight(): Tensor {
     const { weight } = this;
@@ -142,9 +141,9 @@ export class ChunkedHead {
   }
 
   /**
-   * Lets `body` write, or add to, W's gradient with the rows of paddedWeight(), and drops the rows
-   * behind it. GPT-2 1558M's takes 2.0 ms of a GEMM with 50304 columns of the logits' gradient and
-   * 3.2 ms of one with 50257 (H200, 8192 rows).
+   * Lets `body` write, or add to, W's gradient with the rows of paddedWeight(), then drops the
+   * padding rows. For GPT-2 1558M a GEMM with 50304 columns of the logits' gradient takes 2.0 ms,
+   * with 50257 columns 3.2 ms (H200, 8192 rows).
    */
   withPaddedGradient(
     dweight: View | null,

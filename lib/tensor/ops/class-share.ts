@@ -1,5 +1,5 @@
-// Losses of rows over classes that several ranks share out between them. Source: Shoeybi et al.
-// 2019 (Megatron-LM).
+// Losses of rows whose classes are split over ranks (vocabulary parallelism). Source: Shoeybi et
+// al. 2019 (Megatron-LM).
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
@@ -14,17 +14,17 @@ import { max } from './reduce.js';
 import { exp, log } from './unary.js';
 import { split, squeeze, stack, unsqueeze } from './views.js';
 
-/** The classes that this rank has, and how it meets the ranks that have the rest. */
+/** The classes of this rank, and the reduction over the ranks with the other classes. */
 export interface ClassShare {
   /** The first one. */
   readonly first: number;
   /** How many there are on all ranks. */
   readonly classes: number;
-  /** Combines a contiguous tensor, f32 or f64, with those of the other ranks, in place. */
+  /** Reduces a contiguous f32 or f64 tensor over the ranks, in place. */
   combine(values: View, op: 'sum' | 'max'): void;
 }
 
-/** Rows as the kernel has measured them over this rank's classes. */
+/** Statistics of rows over this rank's classes, from the kernel. */
 export interface SharedRows {
   /** [N, classes here]. */
   logits: View;
@@ -32,15 +32,15 @@ export interface SharedRows {
   target: View;
   losses: View;
   lse: View;
-  /** Null where nobody counts. */
+  /** Null without a report. */
   correct: View | null;
 }
 
 /**
- * Turns log-sum-exps, losses and which rows are correct into those over all classes, in place: the
- * sum of exponentials is that of the ranks' sums, of which the largest is taken out first. Rows
- * that do not count stay 0. Where correct rows are counted, a third exchange asks each rank whether
- * one of its classes is chosen before the target.
+ * Turns log-sum-exps, losses and correct flags of this rank into those over all classes, in place.
+ * First exchange: the largest log-sum-exp, which is subtracted. Second: the sum of the ranks'
+ * exponentials. Rows that do not count stay 0. With a report, a third exchange finds whether a
+ * class of another rank beats the target.
  */
 export function joinRows(rows: SharedRows, share: ClassShare, ignoreIndex: number): void {
   noGrad(() =>
@@ -68,12 +68,12 @@ export function joinRows(rows: SharedRows, share: ClassShare, ignoreIndex: numbe
   );
 }
 
-/** A view as a tensor of the present scope. */
+/** A view as a tensor of the current scope. */
 function seen({ buffer, dtype, shape, strides, offset }: View): Tensor {
   return new Tensor(buffer.retain(), dtype, shape, strides, offset);
 }
 
-/** Which rows have their target among the classes here. */
+/** Returns which rows have their target among this rank's classes. */
 function isHere({ target, logits }: SharedRows, { first }: ClassShare): Tensor {
   const class_ = seen(target);
   return logicalAnd(ge(class_, first), lt(class_, first + (logits.shape[1] as number)));
@@ -90,7 +90,7 @@ function ownLogits(rows: SharedRows, share: ClassShare): Tensor {
 interface Choice {
   rows: SharedRows;
   share: ClassShare;
-  /** Of each row's target, whoever has it. */
+  /** Logit of each row's target, from any rank. */
   logit: Tensor;
   /** The log-sum-exps over all classes. */
   whole: Tensor;
@@ -99,8 +99,8 @@ interface Choice {
 }
 
 /**
- * 1 where no rank has a class that is chosen before the target: a larger logit, or an equal one
- * before it.
+ * Sets 1 if no rank has a class that beats the target: a larger logit, or an equal one at a lower
+ * index.
  */
 function joinCorrect(correct: View, { rows, share, logit, whole, counts }: Choice): void {
   const largest = cast(max(seen(rows.logits), { dim: -1 }), logit.dtype);

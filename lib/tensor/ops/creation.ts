@@ -47,16 +47,14 @@ export function full(shape: readonly number[], value: number, options: TensorOpt
 }
 
 /**
- * Zeros, f32 on the CPU unless said otherwise. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
- * DS_OUT_OF_MEMORY.
+ * Returns zeros. Default: f32 on the CPU. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_OUT_OF_MEMORY.
  */
 export function zeros(shape: readonly number[], options: TensorOptions = {}): Tensor {
   return filled('zeros', shape, 0, options);
 }
 
 /**
- * Ones, f32 on the CPU unless said otherwise. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
- * DS_OUT_OF_MEMORY.
+ * Returns ones. Default: f32 on the CPU. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_OUT_OF_MEMORY.
  */
 export function ones(shape: readonly number[], options: TensorOptions = {}): Tensor {
   return filled('ones', shape, 1, options);
@@ -104,7 +102,7 @@ export interface NormalOptions extends TensorOptions {
 // Operations: random.
 
 /**
- * Normal numbers from the library's generator: the same on every device. Throws DS_SHAPE,
+ * Returns normal numbers from the library's generator, the same on every device. Throws DS_SHAPE,
  * DS_ARGUMENT.
  */
 export function randn(shape: readonly number[], given: NormalOptions = {}): Tensor {
@@ -125,8 +123,8 @@ export interface UniformOptions extends TensorOptions {
 }
 
 /**
- * Uniform numbers in [low, high) from the library's generator: the same on every device. Throws
- * DS_SHAPE, DS_ARGUMENT.
+ * Returns uniform numbers in [low, high) from the library's generator, the same on every device.
+ * Throws DS_SHAPE, DS_ARGUMENT.
  */
 export function uniform(shape: readonly number[], given: UniformOptions = {}): Tensor {
   const options = readOptions('uniform', given, { ...TENSOR, low: true, high: true });
@@ -146,8 +144,8 @@ function converted(x: Tensor, dtype: DType): Tensor {
 // Operations: copies.
 
 /**
- * The same values in `dtype`; the tensor itself when it has it. Differentiable between floating
- * dtypes.
+ * Converts to `dtype`; returns the tensor itself if it has that dtype. Differentiable between
+ * floating dtypes.
  */
 export function cast(x: Tensor, dtype: DType): Tensor {
   requireTensor('cast', x);
@@ -173,8 +171,8 @@ function moved(x: Tensor, device: Device): Tensor {
 }
 
 /**
- * The tensor on another device and, or, in another dtype; itself when nothing changes.
- * Differentiable. A copy to the host blocks until it is there.
+ * Moves the tensor to another device or converts it to another dtype, or both; returns itself if
+ * nothing changes. Differentiable. A copy to the host blocks until it is complete.
  */
 export function to(x: Tensor, ...targets: (DType | Device | string)[]): Tensor {
   requireTensor('to', x);

@@ -1,4 +1,4 @@
-// Cross-entropy and negative log-likelihood with class weights, label smoothing, probabilities as
+// Cross-entropy and negative log-likelihood with class weights, label smoothing, probability
 // targets and reductions.
 import { DsError } from '../../errors.js';
 import { isFloating, statisticOf } from '../../runtime/dtype.js';
@@ -29,10 +29,7 @@ import { expand, reshape, squeeze, unsqueeze } from './views.js';
 
 /** Options of nllLoss(). */
 export interface NllLossOptions extends RowOptions {
-  /**
-   * Shape [V], the factor of the rows with each target; a mean is divided by the sum of the
-   * factors.
-   */
+  /** Shape [V]: factor of the rows with each target. A mean divides by the sum of the factors. */
   weight?: Tensor;
   /** Default "mean": 0 where no row counts. */
   reduction?: LossReduction;
@@ -66,11 +63,11 @@ function rulesOf(op: string, scores: Tensor, options: CrossEntropyOptions): Rule
 }
 
 /**
- * -log softmax(logits)[target] over rows, averaged over those that count: f32 (f64 for f64); 0
- * where none does. The classes are the last dim, where PyTorch has them in dim 1: logits [.., V]
- * with targets [..] of i32 or i64, or with probabilities [.., V] of a floating dtype, which ignore
- * no row. Of class numbers without weights, and as one number, it is one pass over the logits.
- * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT, DS_INDEX (CPU; NaN on a GPU).
+ * Returns -log softmax(logits)[target] over rows, averaged over the rows that count: f32 (f64 for
+ * f64); 0 if no row counts. The classes are the last dim (PyTorch: dim 1). Logits are [.., V];
+ * targets are class numbers [..] of i32 or i64, or probabilities [.., V] of a floating dtype, which
+ * ignore no row. Class numbers without weights and with a scalar result take one pass over the
+ * logits. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT, DS_INDEX (CPU; NaN on a GPU).
  */
 export function crossEntropy(
   logits: Tensor,
@@ -94,8 +91,8 @@ export function crossEntropy(
 }
 
 /**
- * -logProbabilities[target] over rows: crossEntropy() of what are logarithms of probabilities
- * already, [.., V]; f32 (f64 for f64). Throws as crossEntropy() does.
+ * Returns -logProbabilities[target] over rows: crossEntropy() of log probabilities [.., V]; f32
+ * (f64 for f64). Throws as crossEntropy() does.
  */
 export function nllLoss(
   logProbabilities: Tensor,
@@ -125,7 +122,7 @@ function ofClasses(logs: Tensor, target: Tensor, rules: Rules): Tensor {
     const each = weight ? gather(expand(scale, logs.shape), -1, at) : expand(scale, at.shape);
     return where(counts, squeeze(each, -1), 0);
   });
-  // Where no row counts, neither do infinite losses: 0 times infinity is none.
+  // If no row counts, infinite losses do not count either: avoids 0 times infinity.
   const picked = where(counts, squeeze(gather(logs, -1, at), -1), 0);
   let losses = neg(mul(picked, factors));
   if (smoothing > 0) {
@@ -151,7 +148,7 @@ function ofProbabilities(logs: Tensor, target: Tensor, rules: Rules): Tensor {
   return reduction === 'sum' ? sum(losses) : div(sum(losses), Math.max(1, losses.numel));
 }
 
-/** `divisor` as [1] beside the losses; a tensor's 0 is 1. */
+/** `divisor` as a tensor [1] like the losses; a tensor's 0 becomes 1. */
 function given(divisor: number | Tensor, losses: Tensor): Tensor {
   if (typeof divisor === 'number') return full([1], divisor, losses);
   return noGrad(() => orOne(reshape(clone(cast(divisor, losses.dtype)), [1])));
@@ -176,6 +173,6 @@ function nothingToIgnore(op: string): DsError {
     code: 'DS_ARGUMENT',
     op: `${op} ignoreIndex`,
     expected: 'class numbers as targets, i32 or i64',
-    got: 'probabilities, of which none is ignored',
+    got: 'probabilities, which ignore no row',
   });
 }

@@ -7,11 +7,11 @@ import { type GradSink, noGrad, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { notTensor, requireTensor, sameShape, shapeError } from './shapes.js';
 
-/** What forward leaves for backward. */
+/** State that forward keeps for backward. */
 export class FunctionContext {
   /** @internal */
   held: readonly Tensor[] = [];
-  /** Free for the function's own values (shapes, numbers); tensors belong in save(). */
+  /** Values of the function (shapes, numbers); tensors belong in save(). */
   readonly values: Record<string, unknown> = {};
 
   /** Keeps tensors alive until the backward has run. Throws DS_ARGUMENT. */
@@ -20,15 +20,15 @@ export class FunctionContext {
     this.held = tensors;
   }
 
-  /** What save() got. */
+  /** The tensors of save(). */
   get saved(): readonly Tensor[] {
     return this.held;
   }
 }
 
-/** A missing output gradient is null; a null result means that the input gets none. */
+/** A missing output gradient is null. Return null for an input without a gradient. */
 export interface CustomFunction<Result extends Tensor | Tensor[]> {
-  /** What errors call it. */
+  /** The name in errors. */
   name?: string;
   /** Runs without recording. */
   forward(context: FunctionContext, ...inputs: Tensor[]): Result;
@@ -40,9 +40,9 @@ export interface CustomFunction<Result extends Tensor | Tensor[]> {
 }
 
 /**
- * Makes a function of tensors whose gradient is `backward`, as torch.autograd.Function. It throws
- * DS_ARGUMENT where `forward` gives no tensor; its backward throws DS_ARGUMENT where `backward`
- * says nothing of an input that wants a gradient, DS_SHAPE for a gradient of another shape.
+ * Creates a function of tensors whose gradient is `backward`, as torch.autograd.Function. Throws
+ * DS_ARGUMENT if `forward` returns no tensor. Its backward throws DS_ARGUMENT if `backward` omits
+ * an input that requires a gradient, DS_SHAPE for a gradient of another shape.
  */
 export function customFunction<Result extends Tensor | Tensor[]>(
   definition: CustomFunction<Result>,
@@ -66,13 +66,13 @@ export function customFunction<Result extends Tensor | Tensor[]>(
   };
 }
 
-/** `out` as a tensor that the tape may enter: one that was there before keeps its own place. */
+/** `out` as a new tensor of the tape; an existing tensor keeps its own node. */
 function ownOutput(name: string, out: unknown, inputs: readonly Tensor[]): Tensor {
   requireTensor(`${name} forward`, out);
   return out.requiresGrad || inputs.includes(out) ? out.detach() : out;
 }
 
-/** Leaves what a backward has `given` for so many inputs in `sink`. */
+/** Passes the gradients `given` by a backward for all inputs to `sink`. */
 function giveAll(name: string, given: unknown, inputs: number, sink: GradSink): void {
   if (given === null) return;
   const op = `${name} backward`;
@@ -89,7 +89,7 @@ function giveAll(name: string, given: unknown, inputs: number, sink: GradSink): 
     const grad = grads[i];
     if (grad === null || !sink.needs(i)) continue;
     if (!(grad instanceof Tensor)) {
-      const hint = 'Return one for each input, in their order; null where there is none.';
+      const hint = 'Return one gradient per input, in order; null for an input without a gradient.';
       throw notTensor(op, `the gradient of input ${i}, or null`, grad, hint);
     }
     const shape = sink.shapeOf(i);

@@ -1,4 +1,4 @@
-// Dropout, whose mask is a function of the generator's state and is never stored.
+// Dropout. Its mask is a function of the generator's state and is never stored.
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -11,10 +11,10 @@ import { contiguous } from './views.js';
 // Operations: random.
 
 /**
- * Zeroes elements with probability `p` and scales the rest by 1 / (1 - p); x itself when p is 0.
- * The backward draws the same mask again. In an engine's forward over several ranks the mask
- * follows the sample of the global micro-batch, where dim 0 of x is that of the inputs or a
- * multiple of it. Throws DS_ARGUMENT. Source: Srivastava et al. 2014.
+ * Zeroes elements with probability `p` and scales the rest by 1 / (1 - p); returns x if p is 0. The
+ * backward draws the same mask again. In an engine's forward over several ranks the mask follows
+ * the sample of the global micro-batch, if dim 0 of x is that of the inputs or a multiple of it.
+ * Throws DS_ARGUMENT. Source: Srivastava et al. 2014.
  */
 export function dropout(x: Tensor, p: number): Tensor {
   return dropoutOf(x, p, null);
@@ -23,13 +23,13 @@ export function dropout(x: Tensor, p: number): Tensor {
 // Operations: none.
 
 /**
- * @internal Uniform numbers in [-bound, bound) like x, of which an element draws what it would draw
- * on one rank: by sample and token, as dropout's.
+ * @internal Uniform numbers in [-bound, bound) like x. An element gets the number that it would get
+ * on one rank: by sample and token, as in dropout.
  */
 export function noiseLike(x: Tensor, bound: number): Tensor {
   const out = Tensor.emptyLike(x);
   const { sample, rank, ranks, ...part } = placeAmongRanks(out);
-  // A row is a rank's part of a sample; samples are dealt out to the ranks in turn.
+  // A row is a rank's part of a sample; ranks have samples round-robin.
   const { first, row, stride } = part;
   const dealt = { first: rank * sample + first, row: row || sample, stride: ranks * sample };
   const place = ranks === 1 ? { first, row, stride } : dealt;
@@ -38,8 +38,8 @@ export function noiseLike(x: Tensor, bound: number): Tensor {
 }
 
 /**
- * @internal dropout() of x [.., C], of whose channels this rank has a part: each drops what it
- * would drop on one rank with all of them.
+ * @internal dropout() of x [.., C] with this rank's share of the channels. Each channel drops the
+ * elements that it would drop on one rank.
  */
 export function dropoutOfChannels(x: Tensor, p: number, channels: DimShare): Tensor {
   return dropoutOf(x, p, channels);

@@ -11,20 +11,20 @@ import { sum } from './reduce.js';
 import { requireAlike, requireTensor, shapeError } from './shapes.js';
 import { expand, permute, reshape } from './views.js';
 
-/** A tensor whose dims have names, each once. */
+/** A tensor with a unique name per dim. */
 interface Term {
   x: Tensor;
-  /** A letter a dim; those of "..." are numbers. */
+  /** One letter per dim; the dims of "..." have numbers. */
   labels: readonly string[];
 }
 
 // Operations: products.
 
 /**
- * sum over the letters that `equation` does not name behind "->": einsum('bij,bjk->bik', a, b). A
- * letter twice in one operand takes its diagonal; "..." stands for leading dims that broadcast;
- * without "->" the letters that occur once come in alphabetical order behind those of "...".
- * Operands are combined from left to right by matrix products; floating dtypes, one dtype and
+ * Sums over the letters that `equation` does not list after "->": einsum('bij,bjk->bik', a, b). A
+ * letter twice in one operand takes its diagonal. "..." stands for leading dims that broadcast.
+ * Without "->" the letters that occur once follow in alphabetical order after the dims of "...".
+ * Matrix products combine the operands from left to right. Operands have one floating dtype and one
  * device. Throws DS_ARGUMENT for a bad equation, DS_SHAPE, DS_DTYPE, DS_DEVICE. As torch.einsum.
  */
 export function einsum(equation: string, ...operands: Tensor[] | [readonly Tensor[]]): Tensor {
@@ -115,7 +115,7 @@ function malformed(expected: string, got: unknown): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op: 'einsum', expected, got: formatValue(got), hint });
 }
 
-/** x with the diagonal of the dims that have one letter. */
+/** x with the diagonal of dims that share a letter. */
 function diagonals(x: Tensor, labels: readonly string[], equation: string): Term {
   const again = labels.findIndex((label, d) => labels.indexOf(label) !== d);
   if (again < 0) return { x, labels };
@@ -132,7 +132,7 @@ function unequal(label: string, a: unknown, b: unknown, equation: string): DsErr
   return shapeError('einsum', `one size for ${name} of "${equation}"`, `${a} and ${b}`);
 }
 
-/** Gives every dim of size 1 the size that its label has elsewhere. */
+/** Expands every dim of size 1 to the size of its label in other operands. */
 function broadcast(terms: Term[], equation: string): void {
   const sizes = new Map<string, number>();
   for (const { x, labels } of terms) {
@@ -150,7 +150,7 @@ function broadcast(terms: Term[], equation: string): void {
   }
 }
 
-/** Without the dims that nobody wants. */
+/** Sums over the dims that no later product or output uses. */
 function summed({ x, labels }: Term, wanted: ReadonlySet<string>): Term {
   const dims = labels.flatMap((label, d) => (wanted.has(label) ? [] : [d]));
   if (dims.length === 0) return { x, labels };
@@ -158,7 +158,7 @@ function summed({ x, labels }: Term, wanted: ReadonlySet<string>): Term {
 }
 
 /**
- * The product of two terms, summed over what they share and nobody else wants: one batched matrix
+ * The product of two terms, summed over shared dims that no later term uses: one batched matrix
  * product.
  */
 function contract(left: Term, right: Term, wanted: ReadonlySet<string>): Term {

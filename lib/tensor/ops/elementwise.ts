@@ -21,7 +21,7 @@ import {
   writeBroadcast,
 } from './shapes.js';
 
-/** What the backward of a sum reads. */
+/** The backward of a sum reads no operand. */
 const NOTHING: readonly Tensor[] = [];
 
 /** out = a op b over the broadcast shape, unrecorded. */
@@ -37,18 +37,13 @@ function combine(op: BinaryOp, a: Tensor, b: Tensor): Tensor {
   return out;
 }
 
-/**
- * What an op's backward reads: an operand is kept only for the sake of the other one's gradient.
- */
+/** The operands that an op's backward reads: each serves the gradient of the other one. */
 function operandsFor(a: Tensor, b: Tensor): Tensor[] {
   if (a.requiresGrad && b.requiresGrad) return [a, b];
   return a.requiresGrad ? [b] : b.requiresGrad ? [a] : [];
 }
 
-/**
- * Whether `x` is a tensor whose elements a number beside it can be added to or multiplied with in
- * one pass.
- */
+/** Returns whether `x` is a tensor that can be added to or multiplied with a number in one pass. */
 const isFloat = (x: Operand): x is Tensor => x instanceof Tensor && isFloating(x.dtype);
 
 // Operations: arithmetic.
@@ -71,9 +66,9 @@ export function scale(x: Tensor, factor: number, shift = 0): Tensor {
 // Operations: arithmetic; methods too.
 
 /**
- * a + b, broadcast; either may be a number. Integers take the floating dtype beside them, an
- * integer tensor beside a fraction is f32, two integer dtypes are the wider one; two floating
- * dtypes do not mix. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
+ * a + b, broadcast; either may be a number. Integers convert to the floating dtype of the other
+ * operand. An integer tensor and a fraction give f32; two integer dtypes give the wider one. Two
+ * floating dtypes do not mix. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
  */
 export function add(a: Operand, b: Operand): Tensor {
   if (typeof b === 'number' && isFloat(a)) return scale(a, 1, b);
@@ -177,7 +172,7 @@ function masked(grad: Tensor, left: View, right: View, op: CompareOp): Tensor {
 
 type Extremum = 'maximum' | 'minimum';
 
-/** How the operand that is not taken compares with the other one. */
+/** The comparison of the operand that loses with the other one. */
 const BEATEN: Record<Extremum, CompareOp> = { maximum: 'lt', minimum: 'gt' };
 
 function extremum(op: Extremum, a: Operand, b: Operand): Tensor {
@@ -220,7 +215,7 @@ function whereSign(values: Tensor, left: View, op: CompareOp): Tensor {
   return masked(values, left, constant(0, left.dtype, values.device), op);
 }
 
-/** b a^(b - 1), which is 0 where b is 0 whatever a is. */
+/** b a^(b - 1); 0 if b is 0, for any a. */
 function slopeOfBase(base: View, exponent: View, out: Tensor): Tensor {
   kernels.scale({ in: exponent, out, scale: 1, shift: -1, accumulate: false });
   kernels.binary({ a: base, b: out, out, op: 'pow', accumulate: false });
@@ -228,7 +223,7 @@ function slopeOfBase(base: View, exponent: View, out: Tensor): Tensor {
   return whereSign(out, exponent, 'ne');
 }
 
-/** a^b log a, which is 0 where a is 0 and b is not negative. */
+/** a^b log a; 0 if a is 0 and b is not negative. */
 function slopeOfExponent(base: View, exponent: View, power: Tensor): Tensor {
   const log = Tensor.emptyLike(power);
   kernels.unary({ in: base, out: log, op: 'log' });
@@ -242,8 +237,8 @@ function slopeOfExponent(base: View, exponent: View, power: Tensor): Tensor {
 }
 
 /**
- * a to the power b, broadcast; floating dtypes. Gradients as PyTorch has them: that of a is 0 where
- * b is 0, that of b is 0 where a is 0 and b is not negative, and NaN where a is negative.
+ * a to the power b, broadcast; floating dtypes. Gradients as in PyTorch: the gradient of a is 0 if
+ * b is 0. The gradient of b is 0 if a is 0 and b is not negative, and NaN if a is negative.
  */
 export function pow(a: Operand, b: Operand): Tensor {
   return withOperands('pow', a, b, (left, right) => {
@@ -263,8 +258,8 @@ export function pow(a: Operand, b: Operand): Tensor {
 }
 
 /**
- * left / (left left + right right), negated if asked, in g's dtype, and 0 where both are; f32
- * inside, since squares overflow f16.
+ * left / (left left + right right), optionally negated, in g's dtype; 0 if both are 0. f32 inside,
+ * because squares overflow f16.
  */
 function slopeOfAngle(left: View, right: View, sign: 1 | -1, g: Tensor): Tensor {
   const dtype = g.dtype === 'f64' ? 'f64' : 'f32';
@@ -310,7 +305,7 @@ const mirrored = { eq: 'eq', ne: 'ne', lt: 'gt', le: 'ge', gt: 'lt', ge: 'le' } 
 
 // Operations: none.
 
-/** maximum() or minimum(), where x alone has a gradient at the limit. */
+/** maximum() or minimum() where only x has a gradient at the limit. */
 export function limited(op: Extremum, x: Operand, limit: Operand): Tensor {
   return withOperands(op, x, limit, (left, right) => {
     const out = combine(op, left, right);
@@ -325,8 +320,8 @@ export function limited(op: Extremum, x: Operand, limit: Operand): Tensor {
 }
 
 /**
- * a op b as bool, broadcast. Integers beside a number are compared with its exact value, beside a
- * floating tensor in its dtype. Not differentiable. See add.
+ * a op b as bool, broadcast. Integers compare with the exact value of a number, and in the dtype of
+ * a floating tensor. Not differentiable. See add.
  */
 export function compare(op: CompareOp, a: Operand, b: Operand): Tensor {
   if (typeof a === 'number' && b instanceof Tensor) return compare(mirrored[op], b, a);
@@ -362,8 +357,8 @@ export const ge = (a: Operand, b: Operand): Tensor => compare('ge', a, b);
 // Operations: choice.
 
 /**
- * condition ? a : b, broadcast; `condition` is bool. Of two numbers f32, else as in add. Throws as
- * add does.
+ * condition ? a : b, broadcast; `condition` is bool. Two numbers give f32; otherwise dtypes as in
+ * add. Throws as add does.
  */
 export function where(condition: Tensor, a: Operand, b: Operand): Tensor {
   requireCondition(condition);

@@ -1,5 +1,5 @@
-// What layers of experts are made of: routing, rows sorted by expert, products of ragged groups,
-// and the weighted sum of what the experts of a token say.
+// Parts of mixture-of-experts layers: routing, rows sorted by expert, products of ragged groups,
+// and the weighted sum of each token's expert outputs.
 import { isObject } from '../../runtime/is-object.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { refusedValue } from '../../runtime/refused.js';
@@ -17,9 +17,9 @@ import {
   shapeError,
 } from './shapes.js';
 
-/** Which experts each token goes to, and how much each of them counts. */
+/** The experts of each token, and their weights. */
 export interface Routes {
-  /** [T, k] i32, those of the largest weights first. */
+  /** [T, k] i32, largest weights first. */
   ids: Tensor;
   /** [T, k] f32 (f64 for f64); differentiable. */
   weights: Tensor;
@@ -36,10 +36,10 @@ export interface RouteOptions {
 // Operations: experts.
 
 /**
- * The k experts of the largest logits [T, E] of each token, E at most 512; of equal ones the lower.
- * Weights are the softmax over all experts or, normalised, over the chosen; f32 inside (f64 for
- * f64). Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT. Sources: Shazeer et al. 2017; transformers'
- * MixtralTopKRouter.
+ * Returns the k experts with the largest logits [T, E] of each token, E at most 512; of equal ones
+ * the lower index. Weights are the softmax over all experts or, normalized, over the chosen ones;
+ * f32 inside (f64 for f64). Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT. Sources: Shazeer et al. 2017;
+ * transformers' MixtralTopKRouter.
  */
 export function routeTopK(given: Tensor, options: RouteOptions): Routes {
   requireTensor('routeTopK', given);
@@ -62,22 +62,22 @@ export function routeTopK(given: Tensor, options: RouteOptions): Routes {
   return { ids, weights };
 }
 
-/** Rows sorted by expert: all of it is on the device, and the host knows no group's size. */
+/** Rows sorted by expert. All data is on the device; the host does not have the group sizes. */
 export interface RowGroups {
   /** [groups + 1] i32: group g has the rows from offsets[g] to offsets[g + 1]. */
   readonly offsets: Tensor;
-  /** [T k] i32: the token of each row; -1 behind the last group. */
+  /** [T k] i32: the token of each row; -1 after the last group. */
   readonly rows: Tensor;
-  /** [T, k] i32: the row of each choice; -1 for a choice of none of these groups. */
+  /** [T, k] i32: the row of each choice; -1 for a choice outside these groups. */
   readonly places: Tensor;
   /** Whether every choice is in a group. */
   readonly isWhole: boolean;
 }
 
 /**
- * Sorts the choices `ids` [T, k] i32 by expert: of all `count` of them or, with `first`, of those
- * from there on; choices of others are then left to whoever has them. Throws DS_SHAPE, DS_DTYPE,
- * DS_ARGUMENT.
+ * Sorts the choices `ids` [T, k] i32 by expert: of `count` experts, all of them or, with `first`,
+ * the ones from `first` on. Other ranks process the choices of other experts. Throws DS_SHAPE,
+ * DS_DTYPE, DS_ARGUMENT.
  */
 export function groupRows(ids: Tensor, count: number, first: number | null = null): RowGroups {
   requireTensor('groupRows', ids);
@@ -92,10 +92,10 @@ export function groupRows(ids: Tensor, count: number, first: number | null = nul
 }
 
 /**
- * Each group's rows times its own weight: out[r] = x[r] w[g]^T for a row r of group g. x [R, K] has
- * the rows of the groups, or, with `gather`, tokens [T, K] of which row r takes rows[r]; weight
- * [groups, N, K]. Returns [R, N], zeros behind the last group. f32 accumulation. Throws DS_SHAPE,
- * DS_DTYPE, DS_DEVICE. Source: Gale et al. 2022 (MegaBlocks).
+ * Multiplies each group's rows with the group's weight: out[r] = x[r] w[g]^T for a row r of group
+ * g. x [R, K] has the rows of the groups or, with `gather`, tokens [T, K], where row r reads
+ * rows[r]. weight [groups, N, K]. Returns [R, N], zeros after the last group. f32 accumulation.
+ * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Gale et al. 2022 (MegaBlocks).
  */
 export function groupedLinear(
   given: Tensor,
@@ -119,7 +119,7 @@ export function groupedLinear(
   const width = weight.shape[1] as number;
   const out = Tensor.empty([count, width], x.dtype, x.device);
   kernels.groupedMatmul({ x, rows, weight: w, offsets, out, plain: false });
-  // Only the gradient of the weight reads x, which may be gone without it.
+  // Only the gradient of the weight reads x, so x may be freed without it.
   const read = weight.requiresGrad ? [x, w] : [w];
   record(
     'grouped_linear',
@@ -147,9 +147,9 @@ export function groupedLinear(
 }
 
 /**
- * What the experts made of each token's rows, together: out[t] is the sum over its choices j of
- * weights[t, j] y[places[t, j]], f32 inside (f64 for f64), rounded once. y [R, C], weights [T, k]
- * f32; returns [T, C]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
+ * Combines the expert outputs of each token: out[t] is the sum over its choices j of weights[t, j]
+ * y[places[t, j]], f32 inside (f64 for f64), rounded once. y [R, C], weights [T, k] f32; returns
+ * [T, C]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
  */
 export function combineRows(given: Tensor, weights: Tensor, groups: RowGroups): Tensor {
   const { places, isWhole } = groups;
@@ -161,7 +161,7 @@ export function combineRows(given: Tensor, weights: Tensor, groups: RowGroups): 
   kernels.combineRows({ y, places, weights: factors, out, accumulate: false });
   record('combine_rows', [given, weights], [out], [y, factors, places], ([grad], sink) => {
     const dout = packed(grad as Tensor);
-    // One pass gives both, in memory of their own; rows behind the last group it leaves alone.
+    // One pass writes both gradients to new memory. It does not write rows after the last group.
     const dy = Tensor.emptyLike(y);
     if (!isWhole) kernels.fill({ out: dy, value: 0 });
     const dweights = Tensor.emptyLike(factors);
@@ -174,7 +174,7 @@ export function combineRows(given: Tensor, weights: Tensor, groups: RowGroups): 
   return out;
 }
 
-/** How many of the choices `ids` [T, k] i32 are each of `experts`, [experts] f32. */
+/** Counts the choices `ids` [T, k] i32 of each of `experts` experts: [experts] f32. */
 export function choicesOf(ids: Tensor, experts: number): Tensor {
   const { offsets } = groupRows(ids, experts, 0);
   return offsets

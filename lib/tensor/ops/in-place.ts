@@ -1,5 +1,4 @@
-// The forms that change a tensor instead of making one: add_, mul_, fill_ and so on, outside the
-// graph.
+// In-place ops: add_, mul_, fill_ and so on, outside the graph.
 import { DsError } from '../../errors.js';
 import type { BinaryOp, UnaryOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -25,8 +24,8 @@ import {
 
 /**
  * Runs `write`, which overwrites x. Throws DS_AUTOGRAD while operations on x or an operand are
- * being recorded, DS_SHAPE where elements of x share memory, DS_ARGUMENT for parameters of an
- * engine. A backward that has saved x's memory throws when it runs.
+ * recorded, DS_SHAPE if elements of x share memory, DS_ARGUMENT for parameters of an engine. A
+ * backward that has saved x's memory throws when it runs.
  */
 function changing(op: string, x: Tensor, others: readonly unknown[], write: () => void): Tensor {
   requireTensor(op, x);
@@ -41,13 +40,8 @@ function changing(op: string, x: Tensor, others: readonly unknown[], write: () =
     });
   }
   if (x.shape.some((size, d) => size > 1 && x.strides[d] === 0)) {
-    const hint = 'It is expanded: take a clone() first.';
-    throw shapeError(
-      op,
-      'a tensor each of whose elements has memory of its own',
-      describe(x),
-      hint,
-    );
+    const hint = 'The tensor is expanded: call clone() first.';
+    throw shapeError(op, 'a tensor without overlapping elements', describe(x), hint);
   }
   x.requireWritable(op);
   write();
@@ -56,8 +50,8 @@ function changing(op: string, x: Tensor, others: readonly unknown[], write: () =
 }
 
 /**
- * `other` as an operand of an op that overwrites x: repeated to its shape, copied where it overlaps
- * it otherwise.
+ * `other` as an operand of an op that overwrites x: expanded to its shape, and copied if it
+ * partially overlaps x.
  */
 function operandFor(op: string, x: Tensor, other: Tensor): View {
   const fits = other.ndim <= x.ndim && sameShape(expandedShape(x, other), x.shape);
@@ -103,19 +97,19 @@ function requireDType(op: string, x: Tensor, result: Tensor): void {
 // Operations: in place; methods too.
 
 /**
- * x += other, broadcast to x; a number or a tensor. Throws as changing() does, and DS_DTYPE where
- * the sum is no x.
+ * x += other, broadcast to x; a number or a tensor. Throws as changing() does, and DS_DTYPE if the
+ * sum does not have x's dtype.
  */
 export const add_ = (x: Tensor, other: Operand): Tensor => combine('add', x, other);
 /** x -= other. */
 export const sub_ = (x: Tensor, other: Operand): Tensor => combine('sub', x, other);
 /** x *= other. */
 export const mul_ = (x: Tensor, other: Operand): Tensor => combine('mul', x, other);
-/** x /= other; integers are refused, whose quotient is none. */
+/** x /= other. Rejects integers, because their quotient is f32. */
 export function div_(x: Tensor, other: Operand): Tensor {
   requireTensor('div_', x);
   if (['u8', 'i32', 'i64', 'bool'].includes(x.dtype)) {
-    const expected = 'a floating dtype: the quotient of integers is none';
+    const expected = 'a floating dtype: a quotient of integers is f32';
     throw new DsError({ code: 'DS_DTYPE', op: 'div_', expected, got: describe(x) });
   }
   return combine('div', x, other);
@@ -141,13 +135,13 @@ function filled(op: string, x: Tensor, value: number): Tensor {
   });
 }
 
-/** Every element becomes `value`. Throws DS_ARGUMENT for what an integer dtype cannot hold. */
+/** Sets every element to `value`. Throws DS_ARGUMENT if an integer dtype cannot hold it. */
 export const fill_ = (x: Tensor, value: number): Tensor => filled('fill_', x, value);
 /** Every element becomes 0. */
 export const zero_ = (x: Tensor): Tensor => filled('zero_', x, 0);
 
 /**
- * The values of `source`, broadcast to x and cast to its dtype; also from another device. Throws
+ * Copies the values of `source`, broadcast to x and cast to its dtype, from any device. Throws
  * DS_SHAPE.
  */
 export function copy_(x: Tensor, source: Tensor): Tensor {
@@ -160,7 +154,7 @@ export function copy_(x: Tensor, source: Tensor): Tensor {
   );
 }
 
-/** x within limits, as clamp(); limits in x's dtype. */
+/** Clamps x to limits, as clamp(); limits in x's dtype. */
 export function clamp_(
   x: Tensor,
   min: Operand | null | ClampOptions = null,
@@ -175,7 +169,10 @@ export function clamp_(
   );
 }
 
-/** Where `mask`, which is bool and broadcasts to x, holds: `value`. Throws DS_DTYPE, DS_SHAPE. */
+/**
+ * Sets elements to `value` where the bool `mask`, broadcast to x, is true. Throws DS_DTYPE,
+ * DS_SHAPE.
+ */
 export function maskedFill_(x: Tensor, mask: Tensor, value: number): Tensor {
   requireTensor('maskedFill_', mask);
   requireNumber('maskedFill_ value', value);
@@ -191,7 +188,7 @@ export function maskedFill_(x: Tensor, mask: Tensor, value: number): Tensor {
   );
 }
 
-/** Draws into x, which is row-major or not. */
+/** Draws into x for any strides. */
 function draw(x: Tensor, fill: (out: Tensor) => void): void {
   scope(() => {
     if (x.isContiguous) return fill(x);

@@ -1,5 +1,4 @@
-// All functions of tensors: the operations, and what neither is one nor belongs to the signature
-// of one.
+// All functions of tensors: the operations, and related functions and types.
 export { causalSelfAttentionPacked, type HeadShare, type PackedReach } from './attention.js';
 export type { AttentionReach, DocumentPair, KeyFilter } from './attention-filter.js';
 export {

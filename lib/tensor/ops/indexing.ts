@@ -20,7 +20,8 @@ const INDEX_HINT =
   "Labels and token ids are integers: Tensor.from(ids, { dtype: 'i64' }) or .to('i64'); in samples, Int32Array.";
 
 /**
- * Throws DS_DTYPE unless `index` is i32 or i64, and DS_DEVICE when it is elsewhere than `values`.
+ * Throws DS_DTYPE unless `index` is i32 or i64, and DS_DEVICE if it is not on the device of
+ * `values`.
  */
 export function requireIndex(op: string, values: Tensor, index: Tensor): void {
   requireTensor(op, values);
@@ -66,7 +67,7 @@ export function embedding(weight: Tensor, index: Tensor): Tensor {
 // Operations: none.
 
 /**
- * The part of `whole` in which `index` names places: as large as the index apart from `dim`. Throws
+ * The part of `whole` that `index` addresses: as large as the index except along `dim`. Throws
  * DS_SHAPE.
  */
 export function partFor(op: string, whole: View, dim: number, index: View): View {
@@ -78,7 +79,7 @@ export function partFor(op: string, whole: View, dim: number, index: View): View
   return viewOf(whole, index.shape.with(dim, whole.shape[dim] as number), whole.strides);
 }
 
-/** dx (+)= the sum of `grad` at the places that `index` named in the forward. */
+/** dx (+)= the sum of `grad` at the indices of the forward. */
 function addAtPlaces(dx: View, dim: number, index: View, grad: View, accumulate: boolean): void {
   const part = partFor('gather', dx, dim, index);
   const isWhole = sameShape(part.shape, dx.shape);
@@ -90,8 +91,9 @@ function addAtPlaces(dx: View, dim: number, index: View, grad: View, accumulate:
 // Operations: choice; methods too.
 
 /**
- * out[.., j, ..] = x[.., index[.., j, ..], ..] along `dim`, as torch.gather: `index` (i32 or i64)
- * has x's sizes or less apart from `dim`, and out has index's. Throws DS_SHAPE, DS_INDEX (CPU).
+ * out[.., j, ..] = x[.., index[.., j, ..], ..] along `dim`, as torch.gather. `index` (i32 or i64)
+ * has x's sizes or less except along `dim`, and out has index's sizes. Throws DS_SHAPE, DS_INDEX
+ * (CPU).
  */
 export function gather(x: Tensor, dim: number, index: Tensor): Tensor {
   requireIndex('gather', x, index);

@@ -1,5 +1,5 @@
-// The vocabulary head and its cross-entropy in one: the logits are never a tensor, and need not all
-// be there at once.
+// The vocabulary head fused with its cross-entropy: the logits are never a tensor, and only a chunk
+// of them may exist at a time.
 import { dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
@@ -40,24 +40,24 @@ export interface LinearCrossEntropyOptions extends RowLossOptions {
   /** Default "mean". */
   reduction?: Exclude<LossReduction, 'none'>;
   /**
-   * Rows whose logits are computed at a time. Default: all where all logits are kept, else the
-   * largest power of two with at most 2^27 logits, 256 MiB in 16 bits, and at most 2048.
+   * Rows per chunk of logits. Default: all rows if all logits are kept, else the largest power of
+   * two with at most 2^27 logits (256 MiB in 16 bits), and at most 2048.
    */
   chunkRows?: number;
   /**
-   * Keep no logits. With a trained weight the backward computes them again, chunk by chunk; with a
-   * frozen one the forward makes the gradient of x. Default: for a vocabulary above 65,536 of more
-   * than 2^30 logits in all.
+   * Keep no logits. With a trained weight, the backward recomputes them chunk by chunk; with a
+   * frozen one, the forward computes the gradient of x. Default: true for a vocabulary above 65,536
+   * with more than 2^30 logits in all.
    */
   recompute?: boolean;
   /**
-   * Leave ignored rows out of the products as well: worth it where many are, as when only answers
-   * are trained. The host waits for the targets to know which. Default false.
+   * Skip ignored rows in the products. Worthwhile if many rows are ignored, as in training on
+   * answers only. The host waits for the targets. Default false.
    */
   skipIgnored?: boolean;
   /**
-   * Where other ranks have the rest of the classes: which of them `weight` has. The gradient of x
-   * is then a part, that of these classes. See parallel.VocabularyHead.
+   * Vocabulary parallelism: the classes that `weight` has of all classes. The gradient of x is then
+   * a partial sum over these classes. See parallel.VocabularyHead.
    */
   classShare?: ClassShare | null;
 }
@@ -69,14 +69,14 @@ const HEAD: OptionNames<LinearCrossEntropyOptions> = {
 
 /** Logits of one chunk. */
 const CHUNK_LOGITS = 2 ** 27;
-/** Rows of one chunk at most: more make the products no faster. */
+/** Largest number of rows per chunk: more rows do not make the products faster. */
 const CHUNK_ROWS = 2048;
 /**
- * Bytes of logits that are kept: of a trained weight, since the backward would need a product to
- * make them again, and of a frozen one, where chunks cost memory alone.
+ * Largest size of kept logits in bytes. With a trained weight, the backward would need another
+ * product to recompute them; with a frozen one, chunks only save memory.
  */
 const KEPT_BYTES = { trained: 2 ** 32, frozen: 2 ** 31 };
-/** Vocabularies whose logits are kept however many they are. */
+/** Vocabularies up to this size always keep their logits. */
 const SMALL_VOCABULARY = 2 ** 16;
 
 /** @internal Rows of a chunk of `columns` logits each. */
@@ -85,19 +85,19 @@ export function chunkRowsFor(columns: number): number {
   return Math.max(1, Math.min(fitting, CHUNK_ROWS));
 }
 
-/** What of the logits outlives the forward, and what the backward makes of it. */
+/** What a call keeps of the logits, and how its backward uses that. */
 interface Plan {
   /** Where the logits of the next chunk go. */
   place(): Tensor;
-  /** Told when the logits in `memory` were measured; `weight` is padded. */
+  /** Called when the logits in `memory` are measured; `weight` is padded. */
   measured(chunk: Chunk, memory: Tensor, weight: Tensor): void;
-  /** Lets go what the forward alone needs; returns what the backward needs. */
+  /** Releases memory of the forward; returns the tensors that the backward needs. */
   close(): Tensor[];
   /** `scale` is the gradient of each row's loss, [1]. */
   backward(scale: Tensor, sink: GradSink): void;
 }
 
-/** What plans share: gradients of x and W from gradients of logits, chunk by chunk. */
+/** Gradients of x and W from gradients of logits, chunk by chunk. */
 function propagateAll(
   head: ChunkedHead,
   x: Tensor,
@@ -149,7 +149,7 @@ class KeptLogits implements Plan {
   }
 }
 
-/** Keeps nothing; the backward makes the logits of each chunk again. */
+/** Keeps nothing; the backward recomputes the logits of each chunk. */
 class LogitsAgain implements Plan {
   private readonly shared: Tensor;
 
@@ -182,12 +182,12 @@ class LogitsAgain implements Plan {
   }
 }
 
-/** A power of two by which early gradients are larger, so that small ones survive in f16. */
+/** Factor of early gradients, a power of two: small gradients do not underflow in f16. */
 const EARLY_SCALE = 256;
 
 /**
- * For a frozen weight: the forward makes x's gradient from the logits of each chunk, and the
- * backward scales it. As many products as with kept logits, and the memory of one chunk. Source:
+ * For a frozen weight: the forward computes x's gradient from the logits of each chunk, and the
+ * backward scales it. Needs as many products as kept logits, and the memory of one chunk. Source:
  * Hsu et al. 2024 (Liger Kernel).
  */
 class EarlyGradient implements Plan {
@@ -251,7 +251,7 @@ function times(values: View, factor: Tensor, out: View): void {
   wide.dispose();
 }
 
-/** How the logits of one call are held, and how many rows at a time. */
+/** Selects how a call keeps the logits, and the rows per chunk. */
 function planOf(
   x: Tensor,
   weight: Tensor,
@@ -273,10 +273,10 @@ function planOf(
 
 /**
  * crossEntropy(linear(x, weight), target) without the logits as a tensor. x [.., C], weight [V, C]
- * and of x's dtype, target [..] i32 or i64; a scalar, f32 (f64 for f64). Where no logits are kept,
- * what it needs beside its operands is chunkRows V elements in both passes (with a frozen weight N
- * C more in between, N the rows), and V C where V is no multiple of 64. Throws DS_SHAPE, DS_DTYPE,
- * DS_DEVICE, DS_ARGUMENT, DS_INDEX (CPU; NaN on a GPU).
+ * of x's dtype, target [..] i32 or i64. Returns a scalar, f32 (f64 for f64). Without kept logits it
+ * needs chunkRows V elements in both passes, V C more if V is not a multiple of 64, and N C more
+ * between the passes with a frozen weight (N rows). Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
+ * DS_ARGUMENT, DS_INDEX (CPU; NaN on a GPU).
  */
 export function linearCrossEntropy(
   x: Tensor,

@@ -1,4 +1,5 @@
-// The linear layer, with and without GELU: a GEMM whose backward writes three gradients in place.
+// The linear layer, with and without GELU: a GEMM with a backward that writes three gradients in
+// place.
 import * as kernels from '../../runtime/kernels.generated.js';
 import { contiguousStrides, describe, isContiguous, type View } from '../../runtime/view.js';
 import { lateGradients } from '../late-gradients.js';
@@ -35,7 +36,7 @@ function checkLinear(op: string, x: Tensor, weight: Tensor, bias: Tensor | null)
   }
 }
 
-/** Whether a GEMM cannot read them where they lie: a transposed weight, a bias with gaps. */
+/** Whether a GEMM cannot read the operands in place: a transposed weight, a bias with gaps. */
 function scattered(weight: Tensor, bias: Tensor | null): boolean {
   const rows = isContiguous(weight) || weight.strides[1] === 1;
   return !rows || (bias !== null && !isContiguous(bias));
@@ -57,8 +58,9 @@ function weightBackward(dz: Tensor, x: SavedTensor, sink: GradSink): void {
 }
 
 /**
- * What linearGelu gave, to the values before the activation: the second output of its node. The
- * product that reads the one gives the other its gradient, the slope of GELU in the same GEMM.
+ * Maps the output of linearGelu to the values before the activation, the second output of its node.
+ * A product that reads the output gives its gradient to the second output: its GEMM applies the
+ * slope of GELU.
  */
 const beforeGelu = new WeakMap<Tensor, Tensor>();
 
@@ -111,8 +113,8 @@ export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): T
 // Operations: none.
 
 /**
- * As linear without bias, but rows lie a multiple of 64 elements apart: fast for a vocabulary of
- * any size.
+ * linear() without bias and with a row stride that is a multiple of 64 elements: fast for any
+ * vocabulary size.
  */
 export function linearPadded(x: Tensor, weight: Tensor): Tensor {
   checkLinear('linear', x, weight, null);
@@ -135,8 +137,8 @@ export function paddedColumns(columns: number): number {
 }
 
 /**
- * linear() of which each rank has a term: one of them adds the bias (`addsBias`), whose gradient
- * every rank has alike.
+ * linear() where each rank has a term of the sum. One rank adds the bias (`addsBias`); every rank
+ * gets the same bias gradient.
  */
 export function linearOfRank(
   x: Tensor,
@@ -186,8 +188,8 @@ function recordLinear(x: Tensor, weight: Tensor, bias: Tensor | null, out: Tenso
 }
 
 /**
- * The gradient of z from that of gelu_tanh(z), and what has reached z itself; one of them is not
- * null.
+ * The gradient of z from the gradient of gelu_tanh(z) and from the direct gradient of z; at least
+ * one is not null.
  */
 function geluBackward(z: Tensor, grad: Tensor | null, given: Tensor | null): Tensor {
   if (!grad) return packed(given as Tensor);

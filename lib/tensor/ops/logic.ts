@@ -1,5 +1,5 @@
-// Truth: logical operations, any and all, what is finite, masks and limits. bool results, no
-// gradient unless said.
+// Logical operations: any, all, finiteness, masks and limits. Results are bool without a gradient
+// unless documented.
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
@@ -27,7 +27,7 @@ import {
 import { unary } from './unary.js';
 import { unsqueeze } from './views.js';
 
-/** body() without recording; what it makes besides its result is freed. */
+/** Runs body() without recording, and frees its temporaries. */
 const plain = (body: () => Tensor): Tensor => noGrad(() => scope(body));
 
 /** a ? b : other, of bools. */
@@ -47,12 +47,12 @@ function chosen(op: string, a: Tensor, b: Tensor, when: 'and' | 'or'): Tensor {
 
 // Operations: comparison; methods too.
 
-/** Whether both are not 0, broadcast; any dtypes. Throws DS_SHAPE, DS_DEVICE. */
+/** Whether both are nonzero, broadcast; any dtypes. Throws DS_SHAPE, DS_DEVICE. */
 export const logicalAnd = (a: Tensor, b: Tensor): Tensor => chosen('logicalAnd', a, b, 'and');
-/** Whether one or both are not 0, broadcast; any dtypes. */
+/** Whether at least one is nonzero, broadcast; any dtypes. */
 export const logicalOr = (a: Tensor, b: Tensor): Tensor => chosen('logicalOr', a, b, 'or');
 
-/** Whether one of both is not 0, broadcast; any dtypes. */
+/** Whether exactly one is nonzero, broadcast; any dtypes. */
 export function logicalXor(a: Tensor, b: Tensor): Tensor {
   requireSameDevice('logicalXor', a, b);
   return plain(() => ne(cast(a, 'bool'), cast(b, 'bool')));
@@ -64,7 +64,7 @@ export function logicalNot(x: Tensor): Tensor {
   return plain(() => eq(x, 0));
 }
 
-/** Reduces truth values, as bytes, over dims; `empty` is the answer where there is nothing. */
+/** Reduces truth values, as bytes, over dims; `empty` is the result without elements. */
 function overall(op: 'any' | 'all', x: Tensor, options: Reduction): Tensor {
   requireTensor(op, x);
   const { kept, shape } = reductionOf(op, x, options);
@@ -83,12 +83,12 @@ function overall(op: 'any' | 'all', x: Tensor, options: Reduction): Tensor {
   });
 }
 
-/** Whether any element over `dims` is not 0; false where there is none. */
+/** Whether any element over `dims` is nonzero; false without elements. */
 export function any(x: Tensor, options: Reduction = {}): Tensor {
   return overall('any', x, options);
 }
 
-/** Whether all elements over `dims` are not 0; true where there is none. */
+/** Whether all elements over `dims` are nonzero; true without elements. */
 export function all(x: Tensor, options: Reduction = {}): Tensor {
   return overall('all', x, options);
 }
@@ -129,8 +129,8 @@ export function sign(x: Tensor): Tensor {
 // Operations: choice; methods too.
 
 /**
- * Where `mask`, which is bool, holds: `value`; else x; broadcast. Differentiable, in `value` too if
- * it is a tensor.
+ * `value` where the bool `mask` is true, else x; broadcast. Differentiable, also in `value` if it
+ * is a tensor.
  */
 export function maskedFill(x: Tensor, mask: Tensor, value: Operand): Tensor {
   requireTensor('maskedFill', x);
@@ -145,7 +145,7 @@ export function maskedFill(x: Tensor, mask: Tensor, value: Operand): Tensor {
   });
 }
 
-/** The limits of clamp(); one may be left out. */
+/** The limits of clamp(); either may be omitted. */
 export interface ClampOptions {
   /** Default: no lower limit. */
   min?: Operand | null;
@@ -158,9 +158,9 @@ const CLAMP: OptionNames<ClampOptions> = { min: true, max: true };
 // Operations: arithmetic; methods too.
 
 /**
- * x within [min, max], as clamp(x, min, max) or clamp(x, { max }); limits are numbers or tensors
- * that broadcast. `max` wins where min is larger. The gradient is that of x inside and at the
- * limits, as in PyTorch. Throws DS_ARGUMENT.
+ * Limits x to [min, max], as clamp(x, min, max) or clamp(x, { max }). Limits are numbers or tensors
+ * that broadcast. `max` wins if min is larger. The gradient is that of x inside and at the limits,
+ * as in PyTorch. Throws DS_ARGUMENT.
  */
 export function clamp(
   x: Tensor,
@@ -219,8 +219,8 @@ function triangle(op: 'tril' | 'triu', x: Tensor, diagonal: number): Tensor {
 // Operations: choice.
 
 /**
- * 1 where the new last dim's place is the index, else 0: [.., classes] in i64. Throws DS_DTYPE; no
- * check of the index.
+ * 1 at the index along the new last dim, else 0: [.., classes] in i64. Throws DS_DTYPE; does not
+ * check the index.
  */
 export function oneHot(index: Tensor, classes: number): Tensor {
   requireTensor('oneHot', index);

@@ -1,5 +1,4 @@
-// What a loss tells beside its value: how many targets counted, and how many of them were the first
-// choice.
+// Counts of a loss: targets that count, and targets with the largest logit.
 import { DsError } from '../../errors.js';
 import { cpu, type Device, device as findDevice } from '../../runtime/device.js';
 import { formatValue } from '../../runtime/format-value.js';
@@ -11,28 +10,27 @@ import { viewOf } from './shapes.js';
 export interface LossCounts {
   /** Targets that counted. */
   counted: number;
-  /** Those of them whose logit was the first of the largest. */
+  /** Counted targets with the first of the largest logits. */
   correct: number;
-  /** correct / counted; NaN where none counted. */
+  /** correct / counted; NaN without counted targets. */
   accuracy: number;
 }
 
 /**
- * Given to a loss as its `report`, it is added to on the device, without another pass over the
- * logits and without waiting: over any number of calls, until reset(). What a checkpoint computes
- * again is not counted again.
+ * Accumulates counts on the device when it is a loss's `report`, without another pass over the
+ * logits and without waiting: over any number of calls, until reset(). Recomputation in a
+ * checkpoint does not count again.
  */
 export class LossReport {
   /**
-   * Targets that counted, [1] i64 on the loss's device: to be read, copied or reduced over ranks.
+   * Targets that counted, [1] i64 on the loss's device. The caller may read, copy or reduce it over
+   * ranks.
    */
   readonly counted: Tensor;
-  /** Targets whose logit was the first of the largest, [1] i64. */
+  /** Targets with the first of the largest logits, [1] i64. */
   readonly correct: Tensor;
 
-  /**
-   * Default device: the CPU. Owns two numbers there until dispose(), whatever scope it is made in.
-   */
+  /** Default device: the CPU. Owns two numbers there until dispose(), independent of scopes. */
   constructor(device: Device | string = cpu()) {
     const place = findDevice(device);
     this.counted = Tensor.empty([1], 'i64', place).keep();
@@ -45,7 +43,7 @@ export class LossReport {
     for (const out of [this.counted, this.correct]) kernels.fill({ out, value: 0 });
   }
 
-  /** The numbers so far; waits for the device. */
+  /** Returns the counts so far; waits for the device. */
   read(): LossCounts {
     const [counted, correct] = [this.counted.item(), this.correct.item()];
     return { counted, correct, accuracy: correct / counted };

@@ -1,5 +1,5 @@
-// Cross-entropy of rows by fused kernels: how losses of rows become one number, and what is counted
-// on the way.
+// Cross-entropy of rows by fused kernels: the reduction of row losses to one number, and its
+// counts.
 import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
 import { type DType, statisticOf } from '../../runtime/dtype.js';
@@ -26,31 +26,31 @@ import {
 /** PyTorch's default. */
 const IGNORE_INDEX = -100;
 
-/** Which rows a loss over classes leaves out. */
+/** Rows that a loss over classes ignores. */
 export interface RowOptions {
   /**
-   * Rows with this target count neither in the sum nor in the mean, which is 0 without any other.
-   * Default -100.
+   * Rows with this target count neither in the sum nor in the mean. The mean is 0 without other
+   * rows. Default -100.
    */
   ignoreIndex?: number;
 }
 
-/** How the losses of rows over classes become one number, and what is counted on the way. */
+/** Reduction of row losses to one number, and counting. */
 export interface RowLossOptions extends RowOptions {
   /**
-   * Share of the target that goes to all classes alike, in [0, 1]. Default 0. Source: Szegedy et
+   * Fraction of the target that all classes share equally, in [0, 1]. Default 0. Source: Szegedy et
    * al. 2016.
    */
   labelSmoothing?: number;
-  /** Default "mean" over the rows that count: 0 where none does. */
+  /** Default "mean" over the rows that count: 0 without such rows. */
   reduction?: LossReduction;
   /**
-   * The sum of the rows' losses is divided by this, instead of by the number of rows that count: a
-   * number above 0, or one element on the loss's device, of which 0 counts as 1. It gets no
-   * gradient. Not with "sum" or "none".
+   * Divisor of the sum of the rows' losses, instead of the number of rows that count: a number
+   * above 0, or one element on the loss's device, where 0 counts as 1. It gets no gradient. Not
+   * with "sum" or "none".
    */
   divisor?: number | Tensor;
-  /** Gets, on the device, how many rows counted and of how many the target was the first choice. */
+  /** Receives, on the device, how many rows counted and how many targets had the largest logit. */
   report?: LossReport;
 }
 
@@ -64,7 +64,7 @@ export interface RowRules {
   readonly ignoreIndex: number;
   readonly smoothing: number;
   readonly reduction: LossReduction;
-  /** Null: the number of rows that count, or with another reduction than the mean none. */
+  /** Null: the number of rows that count; without a mean no divisor. */
   readonly divisor: number | Tensor | null;
   readonly report: LossReport | null;
 }
@@ -96,7 +96,7 @@ function requireDivisor(op: string, divisor: unknown, reduction: string, device:
   }
   if (!(divisor instanceof Tensor)) throw refused('a number or a tensor', formatValue(divisor));
   if (divisor.numel !== 1) throw shapeError(`${op} divisor`, 'one element', describe(divisor));
-  if (divisor.requiresGrad) throw refused('a tensor that wants no gradient', describe(divisor));
+  if (divisor.requiresGrad) throw refused('a tensor that requires no gradient', describe(divisor));
   if (divisor.device !== device) {
     throw new DsError({
       code: 'DS_DEVICE',
@@ -113,12 +113,12 @@ function ignoreIndexOf(op: string, { ignoreIndex = IGNORE_INDEX }: RowOptions): 
   return requireInteger(`${op} ignoreIndex`, ignoreIndex, Number.MIN_SAFE_INTEGER);
 }
 
-/** Where means without any row are counted, see countEmptyMeans(). */
+/** Counter of means without rows, see countEmptyMeans(). */
 let emptyMeans: Tensor | null = null;
 
 /**
- * From now on adds 1 to `into`, [1] f32, for each cross-entropy on its device of which no row
- * counts; null: to nothing. Returns what it replaces.
+ * From now on each cross-entropy on the device of `into`, [1] f32, adds 1 to it if no row counts;
+ * null ends the counting. Returns the previous counter.
  */
 export function countEmptyMeans(into: Tensor | null): Tensor | null {
   const before = emptyMeans;
@@ -126,7 +126,7 @@ export function countEmptyMeans(into: Tensor | null): Tensor | null {
   return before;
 }
 
-/** Logits of all classes, as kernels take it. */
+/** Kernel arguments for logits of all classes. */
 export const allClasses = { first: 0, classes: 0 } as const;
 
 /** Rows that a kernel has measured. */
@@ -134,20 +134,18 @@ export interface MeasuredRows {
   readonly target: View;
   /** [rows] f32 (f64 for f64). */
   readonly losses: Tensor;
-  /** [rows] i64, where `rules.report` wants it. */
+  /** [rows] i64, if `rules.report` is set. */
   readonly correct: Tensor | null;
 }
 
-/**
- * Memory for which rows are correct, where the report wants to know and has not been told before.
- */
+/** Memory for the correct flags, if there is a report and this is not a recomputation. */
 export function correctFor(rules: RowRules, rows: number, device: Device): Tensor | null {
   return rules.report && !isRecomputing() ? Tensor.empty([rows], 'i64', device) : null;
 }
 
 /**
- * What the sum of the losses is divided by, [1] of their dtype: for a mean the number of rows that
- * count, and 1 where none does. Tells the report.
+ * Divisor of the sum of the losses, [1] of their dtype. For a mean it is the number of rows that
+ * count, or 1 without such rows. Updates the report.
  */
 export function divisorOf(rules: RowRules, { target, losses, correct }: MeasuredRows): Tensor {
   const { reduction, divisor, report, ignoreIndex } = rules;
@@ -165,10 +163,7 @@ export function divisorOf(rules: RowRules, { target, losses, correct }: Measured
   return out;
 }
 
-/**
- * `count` [1], with 1 in the place of 0: what a mean of nothing is divided by. Where that is, it is
- * told.
- */
+/** `count` [1] with 0 replaced by 1. A 0 increments the counter of empty means. */
 export function orOne(count: Tensor): Tensor {
   const isEmpty = Tensor.empty([1], 'bool', count.device);
   const zero = expanded(constant(0, count.dtype, count.device), [1]);

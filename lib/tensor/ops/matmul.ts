@@ -6,13 +6,13 @@ import { Tensor } from '../tensor.js';
 import { asRows, broadcastShape, packed, requireAlike, shapeError, viewOf } from './shapes.js';
 import { contiguous, expand, reshape, squeeze, unsqueeze } from './views.js';
 
-/** A matrix (or batch of them) as the GEMM reads it: `view`, transposed when `flip` is true. */
+/** A matrix (or batch of them) as the GEMM reads it: `view`, transposed if `flip` is true. */
 export interface GemmOperand {
   view: View;
   flip: boolean;
 }
 
-/** Reads `x` [.., M, K] in place when one of its last two dims has stride 1; else from a copy. */
+/** Reads `x` [.., M, K] in place if one of its last two dims has stride 1, else from a copy. */
 function gemmOperand(x: Tensor): GemmOperand {
   const n = x.ndim;
   const [rows, columns] = [x.shape[n - 2] as number, x.shape[n - 1] as number];
@@ -39,9 +39,8 @@ function strided(x: Tensor, rowStride: number): View {
 }
 
 /**
- * out (+)= a b for operands of the same rank; no epilogue. The arguments of what runs in every
- * layer are spelled out in one order, without spreads: those cost the host more than the call
- * itself.
+ * out (+)= a b for operands of the same rank; no epilogue. Ops of every layer write their arguments
+ * out in one order, without spreads: spreads cost the host more than the call.
  */
 export function gemm(a: GemmOperand, b: GemmOperand, out: View, accumulate: boolean): void {
   kernels.matmul({
@@ -73,7 +72,7 @@ function product(a: Tensor, b: Tensor): Tensor {
   return out;
 }
 
-/** Every leading dim in one: [.., M, K] to [batch, M, K]. */
+/** Merges all leading dims: [.., M, K] to [batch, M, K]. */
 function batched(x: Tensor): Tensor {
   return x.ndim === 3 ? x : reshape(x, [numel(x.shape.slice(0, -2)), ...x.shape.slice(-2)]);
 }
@@ -112,7 +111,7 @@ function contiguousBatch(x: Tensor): Tensor {
 
 // Operations: none.
 
-/** x's rows as a GEMM operand [N, C]; copies only when no row stride describes them. */
+/** x's rows as a GEMM operand [N, C]; copies only if no row stride describes them. */
 export function gemmRows(x: Tensor): View {
   return x.ndim === 2 ? strideRows(x) : asRows(packed(x));
 }

@@ -19,11 +19,11 @@ const MULTINOMIAL: OptionNames<MultinomialOptions> = { replacement: true };
 // Operations: random; methods too.
 
 /**
- * `draws` categories of each row of `x`, [C] or [N, C], with probabilities in proportion to its
- * values: i64 of shape [draws] or [N, draws], the same on every device for the same seed(). Values
- * need not sum to 1; fewer than 2^24 categories. Not differentiable. Throws DS_SHAPE, DS_DTYPE,
- * DS_ARGUMENT (on a GPU a row with a negative, infinite or NaN value, or with too few above 0,
- * draws -1). As torch.multinomial.
+ * Draws `draws` categories of each row of `x`, [C] or [N, C], with probabilities in proportion to
+ * its values. Returns i64 of shape [draws] or [N, draws], the same on every device for the same
+ * seed(). Values need not sum to 1; fewer than 2^24 categories. Not differentiable. Throws
+ * DS_SHAPE, DS_DTYPE, DS_ARGUMENT. On a GPU an invalid row (a negative, infinite or NaN value, or
+ * too few values above 0) draws -1. As torch.multinomial.
  */
 export function multinomial(x: Tensor, draws: number, options: MultinomialOptions = {}): Tensor {
   requireTensor('multinomial', x);

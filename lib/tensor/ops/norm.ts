@@ -1,4 +1,4 @@
-// LayerNorm and RMSNorm, alone and fused with the residual addition before them.
+// LayerNorm and RMSNorm, standalone and fused with the preceding residual addition.
 
 import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -34,7 +34,7 @@ function checkResidual(op: string, x: Tensor, residual: Tensor): void {
   }
 }
 
-/** What the normalisation of rows `s` leaves for its backward. `mean` is null for RMSNorm. */
+/** State of the normalization of rows `s` for its backward. `mean` is null for RMSNorm. */
 interface Saved {
   s: Tensor;
   weight: Tensor;
@@ -121,7 +121,7 @@ function recordNorm(
 }
 
 /**
- * The one dx goes to x and residual (inputs 0 and 1) alike; it is made in place of dsum where
+ * The one dx is the gradient of both x and residual (inputs 0 and 1). It is written over dsum if
  * possible.
  */
 function recordAddNorm(

@@ -1,5 +1,4 @@
-// Operands as callers give them: tensors of several dtypes, and numbers beside tensors, brought to
-// one dtype.
+// Operands of ops: converts tensors of several dtypes, and numbers, to one dtype.
 import { DsError } from '../../errors.js';
 import { type DType, isFloating } from '../../runtime/dtype.js';
 import type { CompareOp } from '../../runtime/kernels.generated.js';
@@ -16,10 +15,10 @@ export type Operand = Tensor | number;
 const INTEGERS: readonly DType[] = ['bool', 'u8', 'i32', 'i64'];
 
 /**
- * body(x, y) of `a` and `b` as tensors of one dtype: a number takes the tensor's, integers take a
- * floating tensor's, or the wider of two integer dtypes, and an integer tensor beside a fraction is
- * f32, as in PyTorch. Two floating dtypes do not mix. What is made for it is freed. Throws
- * DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
+ * Calls body(x, y) with `a` and `b` as tensors of one dtype, as in PyTorch. A number takes the
+ * tensor's dtype. Integers take a floating tensor's dtype, or the wider of two integer dtypes. An
+ * integer tensor and a fraction become f32. Two floating dtypes do not mix. Frees temporaries.
+ * Throws DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
  */
 export function withOperands<Result>(
   op: string,
@@ -67,7 +66,7 @@ function dtypeOfBoth(op: string, a: Tensor, b: Tensor): DType {
   return j < 0 ? b.dtype : (INTEGERS[Math.max(i, j)] as DType);
 }
 
-/** The dtype of `tensor` beside `value`. */
+/** The common dtype of `tensor` and `value`. */
 function dtypeBeside(op: string, { dtype, shape }: Tensor, value: number): DType {
   if (isFloating(dtype)) return dtype;
   if (!Number.isInteger(value)) return 'f32';
@@ -77,16 +76,16 @@ function dtypeBeside(op: string, { dtype, shape }: Tensor, value: number): DType
   throw new DsError({
     code: 'DS_ARGUMENT',
     op,
-    expected: `a number in [${least}, ${most}] beside ${describe({ dtype, shape })}`,
+    expected: `a number in [${least}, ${most}] with ${describe({ dtype, shape })}`,
     got: String(value),
     hint: "Cast the tensor: .to('i64') or .to('f32').",
   });
 }
 
 /**
- * A comparison of integers of `dtype` with a number that is none of them, as one with a number that
- * is: x < 1.5 is x <= 1. True or false where it holds for all of them, or for none; null where
- * `number` is one of them.
+ * Turns a comparison of integers of `dtype` with a number that is no such integer into one with an
+ * integer: x < 1.5 is x <= 1. Returns true or false if it holds for all of them or for none; null
+ * if `number` is such an integer.
  */
 export function amongIntegers(
   op: CompareOp,

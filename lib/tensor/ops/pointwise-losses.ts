@@ -1,5 +1,5 @@
-// Losses of an input and a target element by element: squared, absolute, Huber, binary
-// cross-entropy, KL divergence.
+// Element-wise losses of an input and a target: squared, absolute, Huber, binary cross-entropy, KL
+// divergence.
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
@@ -16,18 +16,20 @@ import { mean, sum } from './reduce.js';
 import { requireTensor, sameShape, shapeError } from './shapes.js';
 import { abs, exp, log, neg, sigmoid, square } from './unary.js';
 
-/** What becomes of the single losses: their mean, their sum, or themselves. */
+/** Reduction of the element losses: their mean, their sum, or no reduction. */
 export type LossReduction = 'mean' | 'sum' | 'none';
 
 /** Options that the losses of an input and a target share. */
 export interface LossOptions {
-  /** Default "mean", which is NaN where there is nothing to average. */
+  /** Default "mean", which is NaN without elements. */
   reduction?: LossReduction;
 }
 
 const LOSS: OptionNames<LossOptions> = { reduction: true };
 
-/** `value` or "mean" without one. Throws DS_ARGUMENT for what is none of `known`. */
+/**
+ * Returns `value`, or "mean" if it is undefined. Throws DS_ARGUMENT if it is not one of `known`.
+ */
 export function reductionOf<Name extends string = LossReduction>(
   op: string,
   value: Name | undefined,
@@ -40,15 +42,14 @@ export function reductionOf<Name extends string = LossReduction>(
   throw new DsError({ code: 'DS_ARGUMENT', op: `${op} reduction`, expected, got });
 }
 
-/** The losses as `reduction` wants them. */
+/** Reduces the losses by `reduction`. */
 function reduced(losses: Tensor, reduction: LossReduction): Tensor {
   if (reduction === 'none') return losses;
   return reduction === 'sum' ? sum(losses) : mean(losses);
 }
 
 /**
- * Throws DS_SHAPE unless the target has x's shape or one element, DS_ARGUMENT for an x that is no
- * tensor.
+ * Throws DS_SHAPE unless the target has x's shape or one element, DS_ARGUMENT if x is not a tensor.
  */
 function requireTarget(op: string, x: Tensor, target: Operand): void {
   requireTensor(op, x);
@@ -60,8 +61,8 @@ function requireTarget(op: string, x: Tensor, target: Operand): void {
 }
 
 /**
- * body(x, target) of two floating dtypes in the wider one, f32 for f16 beside bf16, as PyTorch's
- * losses: outputs of 16 bits and f32 targets have an f32 loss.
+ * Calls body(x, target) with two floating dtypes converted to the wider one, f32 for f16 and bf16,
+ * as PyTorch's losses do. So 16-bit outputs and f32 targets give an f32 loss.
  */
 function promoted(
   x: Tensor,
@@ -90,7 +91,7 @@ function ofDifferences(
 }
 
 /**
- * (x - target)^2, averaged: of x's dtype, or of the wider one where the target is floating too. The
+ * (x - target)^2, averaged: of x's dtype, or of the wider dtype if the target is floating. The
  * target has x's shape or one element. Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
  */
 export function mse(x: Tensor, target: Operand, given: LossOptions = {}): Tensor {
@@ -115,7 +116,7 @@ function huberOf(x: Tensor, bound: number): Tensor {
 
 /** Options of huberLoss(). */
 export interface HuberLossOptions extends LossOptions {
-  /** From which difference on the loss is linear; above 0. Default 1. */
+  /** Differences from here on have a linear loss; above 0. Default 1. */
   delta?: number;
 }
 
@@ -132,7 +133,7 @@ export function huberLoss(x: Tensor, target: Operand, given: HuberLossOptions = 
 
 /** Options of smoothL1Loss(). */
 export interface SmoothL1LossOptions extends LossOptions {
-  /** Below which difference the loss is quadratic; 0: nowhere, as l1Loss(). Default 1. */
+  /** Differences below this have a quadratic loss; 0: no quadratic part, as l1Loss(). Default 1. */
   beta?: number;
 }
 
@@ -146,7 +147,7 @@ export function smoothL1Loss(x: Tensor, target: Operand, given: SmoothL1LossOpti
 }
 
 /**
- * log(1 + x) for x >= 0, of full relative precision where 1 + x rounds x away. Source: Kahan's
+ * log(1 + x) for x >= 0, with full relative precision even if 1 + x rounds to 1. Source: Kahan's
  * correction (Goldberg 1991).
  */
 function log1pOf(x: Tensor): Tensor {
@@ -179,8 +180,8 @@ export interface BceWithLogitsOptions extends LossOptions {
 
 /**
  * -(posWeight t log sigmoid(x) + (1 - t) log(1 - sigmoid(x))), averaged: binary cross-entropy of
- * logits x with targets t in [0, 1] of x's shape, of the dtype that mse() has, without overflow.
- * Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
+ * logits x with targets t in [0, 1] of x's shape, without overflow. Dtype as in mse(). Throws
+ * DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
  */
 export function binaryCrossEntropyWithLogits(
   x: Tensor,

@@ -1,5 +1,5 @@
-// Tensors from rules: even steps, unit matrices, random integers and permutations, and products of
-// vectors.
+// Tensors from rules: even steps, identity matrices, random integers and permutations, and products
+// of vectors.
 import { cpu, device as findDevice } from '../../runtime/device.js';
 import { parseDType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -58,7 +58,7 @@ export function eye(rows: number, columns?: number, options: TensorOptions = {})
   return out;
 }
 
-/** So many values a random integer can have at most: what two draws of 24 bits tell apart. */
+/** Largest number of values of a random integer: two draws of 24 bits. */
 const MOST_VALUES = 2 ** 48;
 
 // Operations: random.

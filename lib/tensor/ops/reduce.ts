@@ -22,7 +22,7 @@ import {
 } from './shapes.js';
 import { contiguous, narrow, transpose } from './views.js';
 
-/** Which dims to reduce: all by default; `keepDim` leaves them with size 1. */
+/** Dims to reduce, all by default; `keepDim` keeps them with size 1. */
 export interface ReduceOptions {
   /** Negative ones count from the end. */
   dims?: number | readonly number[];
@@ -33,7 +33,7 @@ export interface ReduceOptions {
 }
 
 /**
- * The options of a reduction, or its dims alone: sum(x, 1), sum(x, [0, 1]), sum(x, { dims: 1,
+ * The options of a reduction, or only its dims: sum(x, 1), sum(x, [0, 1]), sum(x, { dims: 1,
  * keepDim: true }).
  */
 export type Reduction = ReduceOptions | number | readonly number[];
@@ -54,15 +54,15 @@ export function readReduction(op: string, given: Reduction): ReduceOptions {
 }
 
 interface Reduced {
-  /** Shaped as the caller asked. */
+  /** The result in the requested shape. */
   out: Tensor;
   /** The input's shape with 1 at the reduced dims. */
   kept: number[];
-  /** How many elements went into each result. */
+  /** Number of elements per result. */
   count: number;
 }
 
-/** The dims that a reduction of `x` goes over, and the shape of what it gives. */
+/** The dims that a reduction of `x` covers, and the shape of its result. */
 export function reductionOf(op: string, x: Tensor, options: Reduction) {
   const { dims, keepDim = false } = readReduction(op, options);
   const over = normalizeDims(op, dims, x.ndim);
@@ -126,8 +126,8 @@ function wholeSum(x: Tensor, options: Reduction): Tensor {
 }
 
 /**
- * The dim of the largest stride that can be cut into so many parts, each of which lies together as
- * far as it can; else the longest.
+ * The dim of the largest stride that can be cut into this number of parts, because its parts are
+ * the most contiguous; else the longest.
  */
 function outermost(x: Tensor, parts: number): number {
   const dims = x.shape.map((_, d) => d);
@@ -144,14 +144,14 @@ function wholeNumber(op: 'sum' | 'prod', x: Tensor, options: Reduction): Tensor 
   return out;
 }
 
-/** The mean over `dims`, floating dtypes; NaN when there is nothing to average. Throws DS_DTYPE. */
+/** The mean over `dims`, floating dtypes; NaN without elements. Throws DS_DTYPE. */
 export function mean(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('mean', x);
   if (!isFloating(x.dtype)) {
     throw new DsError({
       code: 'DS_DTYPE',
       op: 'mean',
-      expected: 'a floating dtype: the mean of integers is none',
+      expected: 'a floating dtype',
       got: describe(x),
       hint: "Cast it: .to('f32').mean().",
     });
@@ -173,8 +173,8 @@ export function mean(x: Tensor, options: Reduction = {}): Tensor {
 }
 
 /**
- * The product over `dims`; f32 accumulation, the input's dtype; i64 for integers and bool; 1 where
- * there is nothing. The gradient is exact where elements are 0.
+ * The product over `dims`; f32 accumulation, the input's dtype; i64 for integers and bool; 1
+ * without elements. The gradient is exact if elements are 0.
  */
 export function prod(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('prod', x);
@@ -196,7 +196,7 @@ function withLast(of: View, over: readonly number[]): View {
   return viewOf(of, pick(of.shape), pick(of.strides));
 }
 
-/** A product is the last of the running products, whose gradient divides by nothing. */
+/** A product is the last running product, whose gradient has no division. */
 function addProductSlope(
   x: Tensor,
   grad: Tensor,
@@ -239,12 +239,12 @@ function extremum(op: 'max' | 'min', x: Tensor, options: Reduction): Tensor {
   return out;
 }
 
-/** The largest value over `dims`. Throws DS_SHAPE when there is none. */
+/** The largest value over `dims`. Throws DS_SHAPE without elements. */
 export function max(x: Tensor, options: Reduction = {}): Tensor {
   return extremum('max', x, options);
 }
 
-/** The smallest value over `dims`. Throws DS_SHAPE when there is none. */
+/** The smallest value over `dims`. Throws DS_SHAPE without elements. */
 export function min(x: Tensor, options: Reduction = {}): Tensor {
   return extremum('min', x, options);
 }

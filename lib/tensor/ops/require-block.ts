@@ -1,10 +1,10 @@
-// How many tokens a block of an attention layout may have, for those who only read options.
+// Checks the block size of an attention layout without importing the kernels.
 import { DsError } from '../../errors.js';
 import { requireInteger } from '../../runtime/require-number.js';
 
 const LEAST_BLOCK = 16;
 
-/** `block` where the kernels take it. Throws DS_ARGUMENT. */
+/** Returns `block` if the kernels accept it. Throws DS_ARGUMENT. */
 export function requireBlock(op: string, block: unknown): number {
   const tokens = requireInteger(op, block, 1);
   if (tokens >= LEAST_BLOCK && Number.isInteger(Math.log2(tokens))) return tokens;

@@ -35,7 +35,7 @@ function ropePositions(given: Tensor, x: Tensor): Tensor {
   return packed(cast(given, 'i32'));
 }
 
-/** What heads are turned by. */
+/** Angles and positions of a rotation. */
 interface Turn {
   cos: Tensor;
   sin: Tensor;
@@ -52,7 +52,8 @@ function channelsOf(x: View, start: number, count: number): View {
 }
 
 /**
- * Heads [B, T, H, D] to `out`: the first channels turned, and those that no angle is for copied.
+ * Rotates the first channels of heads [B, T, H, D] into `out`, and copies the channels without an
+ * angle.
  */
 function turn(heads: View, out: View, by: Turn): void {
   const { cos, sin, positions, inverse } = by;
@@ -68,12 +69,12 @@ function turn(heads: View, out: View, by: Turn): void {
 }
 
 /**
- * Rotary position embedding in the rotate-half form. x [B, T, H, D]; token t takes the angles of
- * row t of cos and sin [T, R / 2] in f32 (f64 for f64), or, with `positions` [B, T] i32 or i64,
- * those of row positions[b, t] of a table of any length. R is D, or less: then the first R channels
- * of each head are turned, and the others stay as they are. A position outside the table is
- * DS_INDEX on the CPU and NaN on a GPU, where the host does not look at it. Throws DS_SHAPE,
- * DS_DTYPE, DS_DEVICE. Source: Su et al. 2021.
+ * Rotary position embedding in the rotate-half form. x [B, T, H, D]. Token t uses the angles of row
+ * t of cos and sin [T, R / 2] in f32 (f64 for f64). With `positions` [B, T] i32 or i64 it uses row
+ * positions[b, t] of a table of any length. R is at most D: the first R channels of each head are
+ * rotated, the others are unchanged. A position outside the table throws DS_INDEX on the CPU and
+ * gives NaN on a GPU, because the host does not wait. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source:
+ * Su et al. 2021.
  */
 export function rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | null = null): Tensor {
   requireSameDevice('rope', x, cos);
@@ -95,9 +96,9 @@ export function rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | nu
 }
 
 /**
- * Places of tokens in their own documents, from 0: [B, T] i32 for documents [B, T] i32 or i64,
- * which begin wherever the number is another than before it. For rope() and tables of positions.
- * Throws DS_SHAPE, DS_DTYPE.
+ * Positions of tokens in their own documents, from 0: [B, T] i32 for documents [B, T] i32 or i64. A
+ * document begins where the number differs from the previous one. For rope() and tables of
+ * positions. Throws DS_SHAPE, DS_DTYPE.
  */
 export function documentPositions(documents: Tensor): Tensor {
   const op = 'documentPositions';
@@ -114,8 +115,7 @@ export function documentPositions(documents: Tensor): Tensor {
     if (T < 2) return places.expand([B, T]).clone();
     const others = ne(documents.narrow(1, 1, T - 1), documents.narrow(1, 0, T - 1));
     const begins = concat([full([B, 1], 0, { dtype: 'bool', device }), others], 1);
-    // Documents counted along the row; where each begins is its only token with a place that
-    // counts.
+    // Documents are counted along the row. Only the first token of each contributes its position.
     const counted = cumsum(begins, 1);
     const starts = where(begins, places, 0).to('i64');
     const begun = scatterAdd(zeros([B, T], { dtype: 'i64', device }), 1, counted, starts);

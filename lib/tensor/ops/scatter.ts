@@ -1,4 +1,4 @@
-// Elements to places that an index names: stored there, or added.
+// Scatter: stores or adds elements at indices.
 import * as kernels from '../../runtime/kernels.generated.js';
 import { requireNumber } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
@@ -20,7 +20,7 @@ import {
 } from './shapes.js';
 
 /**
- * The elements of `src` that `index` places: its first ones, as many as the index has. Throws
+ * The elements of `src` that `index` uses: its first ones, as many as the index has. Throws
  * DS_SHAPE.
  */
 function chosen(op: string, src: View, index: View): View {
@@ -33,8 +33,7 @@ function chosen(op: string, src: View, index: View): View {
 }
 
 /**
- * Gives input 1, of shape `shape`, the gradient `part` of its elements that were placed, and 0 to
- * the others.
+ * Gives input 1, of shape `shape`, the gradient `part` for its used elements, and 0 for the others.
  */
 function givePart(sink: GradSink, shape: readonly number[], part: Tensor): void {
   if (sameShape(shape, part.shape)) {
@@ -47,14 +46,14 @@ function givePart(sink: GradSink, shape: readonly number[], part: Tensor): void 
   });
 }
 
-/** What `index` names of `whole`, unrecorded. */
+/** The elements of `whole` at `index`, unrecorded. */
 function picked(whole: Tensor, dim: number, index: Tensor): Tensor {
   const out = Tensor.empty(index.shape, whole.dtype, whole.device);
   kernels.gather({ in: partFor('gather', whole, dim, index), index, out, dim });
   return out;
 }
 
-/** `grad` at the places of those that won them, 0 for those that another one has overwritten. */
+/** `grad` for elements that were written last at their index, 0 for overwritten ones. */
 function pickedByWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
   const { device, shape } = index;
   const places = arange(shape[dim] as number, { dtype: 'i64', device });
@@ -79,11 +78,11 @@ function pickedByWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
 // Operations: choice; methods too.
 
 /**
- * x with `src`, a tensor of x's dtype or a number, at the places that `index` (i32 or i64) names:
- * out[.., index[.., j, ..], ..] = src[.., j, ..] along `dim`, as torch.scatter. Of several with one
- * place the last j wins, on every device. `index` has src's sizes or less, and x's or less apart
- * from `dim`. Differentiable in x and src. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_INDEX (CPU; on
- * a GPU a bad index writes nothing).
+ * x with `src`, a tensor of x's dtype or a number, stored at `index` (i32 or i64): out[..,
+ * index[.., j, ..], ..] = src[.., j, ..] along `dim`, as torch.scatter. If several j have one
+ * index, the last j wins on every device. `index` has src's sizes or less, and x's or less except
+ * along `dim`. Differentiable in x and src. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_INDEX (CPU; a
+ * GPU skips a bad index).
  */
 export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | number): Tensor {
   requireIndex('scatter', x, index);
@@ -116,10 +115,10 @@ export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | num
 }
 
 /**
- * x with `src` added at the places that `index` (i32 or i64) names: out[.., index[.., j, ..], ..]
- * += src[.., j, ..] along `dim`, as torch.scatter_add; any number of them may share a place, and
- * the result is the same in every run on a GPU too. Sizes and errors are those of scatter(); bool
- * is refused. Differentiable in x and src.
+ * x with `src` added at `index` (i32 or i64): out[.., index[.., j, ..], ..] += src[.., j, ..] along
+ * `dim`, as torch.scatter_add. Any number of elements may share an index, and every run gives the
+ * same result, also on a GPU. Sizes and errors as in scatter(); bool throws DS_DTYPE.
+ * Differentiable in x and src.
  */
 export function scatterAdd(x: Tensor, dim: number, index: Tensor, src: Tensor): Tensor {
   requireIndex('scatterAdd', x, index);

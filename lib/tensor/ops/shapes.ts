@@ -39,7 +39,7 @@ export function notTensor(
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(value), hint });
 }
 
-/** A shape as callers write it: one list, or sizes one after the other. */
+/** A shape argument: one list, or sizes as separate arguments. */
 export type Sizes = readonly [readonly number[]] | readonly number[];
 
 /** The list that `sizes` stand for. */
@@ -49,8 +49,8 @@ export function listOf(sizes: Sizes): readonly number[] {
 }
 
 /**
- * `position` along a dim. Throws DS_ARGUMENT for one between two elements, as half of an odd size
- * is.
+ * Returns `position` along a dim. Throws DS_ARGUMENT for a fraction, for example half of an odd
+ * size.
  */
 export function requirePosition(op: string, position: number): number {
   if (Number.isSafeInteger(position)) return position;
@@ -59,7 +59,7 @@ export function requirePosition(op: string, position: number): number {
     op,
     expected: 'integers as positions and lengths',
     got: formatValue(position),
-    hint: 'Math.floor() what comes from a division.',
+    hint: 'Apply Math.floor() to the result of a division.',
   });
 }
 
@@ -97,7 +97,7 @@ export function requireAlike(op: string, a: Tensor, b: Tensor): void {
   if (a.device !== b.device) throw deviceMix(op, a, b);
 }
 
-/** As requireAlike for the input of a layer, which has to become what the layer's weight is. */
+/** requireAlike for the input of a layer, which must match the layer's weight. */
 export function requireInput(op: string, x: Tensor, weight: Tensor): void {
   requireTensor(op, x);
   requireTensor(op, weight);
@@ -107,7 +107,7 @@ export function requireInput(op: string, x: Tensor, weight: Tensor): void {
       op,
       expected: `an input of the weight's dtype, ${weight.dtype}`,
       got: describe(x),
-      hint: `Cast the input: .to('${weight.dtype}'). The weights have what the engine trains in.`,
+      hint: `Cast the input: .to('${weight.dtype}'). The weights have the dtype in which the engine trains.`,
     });
   }
   if (x.device !== weight.device) throw deviceMix(op, weight, x);
@@ -133,14 +133,14 @@ function deviceMix(op: string, a: Tensor, b: Tensor): DsError {
   });
 }
 
-/** Throws DS_DEVICE unless both are on one device; for operands of different dtypes. */
+/** Throws DS_DEVICE unless both are on one device. For operands of different dtypes. */
 export function requireSameDevice(op: string, a: Tensor, b: Tensor): void {
   requireTensor(op, a);
   requireTensor(op, b);
   if (a.device !== b.device) throw deviceMix(op, a, b);
 }
 
-/** The shape that NumPy broadcasting gives. Throws DS_SHAPE. */
+/** Returns the shape of NumPy broadcasting. Throws DS_SHAPE. */
 export function broadcastShape(op: string, a: readonly number[], b: readonly number[]): number[] {
   const ndim = Math.max(a.length, b.length);
   const out = new Array<number>(ndim);
@@ -259,8 +259,8 @@ export function writeBroadcast(
 }
 
 /**
- * Lets `body` write the gradients of several inputs in one go: outs[k] belongs to input wanted[k]
- * and is null when it wants none.
+ * Lets `body` write the gradients of several inputs at once: outs[k] belongs to input wanted[k] and
+ * is null if it needs no gradient.
  */
 export function writeTogether(
   sink: GradSink,

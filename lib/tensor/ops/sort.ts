@@ -15,7 +15,7 @@ export interface SortOptions {
   dim?: number;
   /** The greatest first. Default false. */
   descending?: boolean;
-  /** Equal elements stay in their order whatever this says; here for those who say so. */
+  /** Accepted for compatibility: sorting is always stable. */
   stable?: boolean;
 }
 
@@ -23,17 +23,17 @@ export interface SortOptions {
 export interface TopkOptions {
   /** The dim along which elements are chosen. Default -1. */
   dim?: number;
-  /** The greatest instead of the smallest. Default true. */
+  /** The largest instead of the smallest. Default true. */
   largest?: boolean;
-  /** False permits any order; it is the sorted one all the same. Default true. */
+  /** False permits any order; the result is sorted in any case. Default true. */
   sorted?: boolean;
 }
 
-/** What sort() and topk() return. */
+/** Result of sort() and topk(). */
 export interface Sorted {
   /** In their order. */
   values: Tensor;
-  /** Where the values were along the dim, i64. */
+  /** The indices of the values along the dim, i64. */
   indices: Tensor;
 }
 
@@ -65,8 +65,8 @@ function first(x: Tensor, at: number, places: number, descending: boolean): Sort
 // Operations: order; methods too.
 
 /**
- * The elements of `dim` in ascending order, or `descending`, and where they were (i64): sort(x),
- * sort(x, 0), sort(x, { dim: 0, descending: true }). Any dtype; equal elements stay in their order,
+ * The elements of `dim` in ascending order, or `descending`, and their indices (i64): sort(x),
+ * sort(x, 0), sort(x, { dim: 0, descending: true }). Any dtype. Equal elements keep their order,
  * and NaN is the greatest. The values are differentiable. Throws DS_SHAPE, DS_ARGUMENT.
  */
 export function sort(x: Tensor, options: SortOptions | number = {}): Sorted {
@@ -77,7 +77,7 @@ export function sort(x: Tensor, options: SortOptions | number = {}): Sorted {
   return first(x, at, x.shape[at] as number, descending);
 }
 
-/** Where the elements of `dim` in order are, i64; see sort(). */
+/** The indices that sort the elements of `dim`, i64; see sort(). */
 export function argsort(x: Tensor, options: SortOptions | number = {}): Tensor {
   requireTensor('argsort', x);
   const given = typeof options === 'number' ? { dim: options } : options;
@@ -90,8 +90,8 @@ export function argsort(x: Tensor, options: SortOptions | number = {}): Tensor {
 }
 
 /**
- * The `k` greatest elements of `dim`, the greatest first, and where they were (i64); with `largest:
- * false` the smallest, the smallest first. Of equal ones the first are taken; NaN is the greatest.
+ * The `k` largest elements of `dim`, largest first, and their indices (i64); with `largest: false`
+ * the smallest, smallest first. Of equal elements the first ones are selected; NaN is the greatest.
  * The values are differentiable. Throws DS_SHAPE, DS_ARGUMENT. As torch.topk.
  */
 export function topk(x: Tensor, k: number, options: TopkOptions | number = {}): Sorted {

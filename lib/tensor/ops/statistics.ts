@@ -28,13 +28,13 @@ import { reshape } from './views.js';
 /** Options of variance() and std(). */
 export interface SpreadOptions extends ReduceOptions {
   /**
-   * What is subtracted from the number of elements. Default 1 (Bessel); 0 is the variance of the
-   * elements themselves.
+   * Subtracted from the number of elements. Default 1 (Bessel); 0 is the variance of the elements
+   * themselves.
    */
   correction?: number;
 }
 
-/** Options, or the dims alone. */
+/** Options, or only the dims. */
 export type Spread = SpreadOptions | number | readonly number[];
 
 const isDims = (given: unknown): given is number | readonly number[] =>
@@ -61,9 +61,9 @@ function inWide(x: Tensor, body: (x: Tensor) => Tensor): Tensor {
 // Operations: reduction; methods too.
 
 /**
- * The mean square distance from the mean over `dims`, divided by count - correction; NaN where
- * there is too little to divide. Two passes, f32 or f64 inside. Floating dtypes. Throws DS_DTYPE,
- * DS_SHAPE, DS_ARGUMENT. As torch.var.
+ * The mean square distance from the mean over `dims`, divided by count - correction; NaN with too
+ * few elements. Two passes, f32 or f64 inside. Floating dtypes. Throws DS_DTYPE, DS_SHAPE,
+ * DS_ARGUMENT. As torch.var.
  */
 export function variance(x: Tensor, options: Spread = {}): Tensor {
   return spread('var', x, options);
@@ -94,14 +94,16 @@ function spread(op: 'var' | 'std', x: Tensor, given: Spread): Tensor {
   });
 }
 
-/** sqrt, or another power, of what is not negative; its gradient is 0 at 0 instead of infinite. */
+/** sqrt, or another power, of nonnegative values; its gradient at 0 is 0 instead of infinite. */
 function root(x: Tensor, power = 0.5): Tensor {
   const isZero = eq(x, 0);
   const safe = where(isZero, 1, x);
   return where(isZero, 0, power === 0.5 ? sqrt(safe) : pow(safe, power));
 }
 
-/** |x|^p of what is not negative, without a gradient at 0, where it would be infinite below 1. */
+/**
+ * |x|^p of nonnegative values, without a gradient at 0, where it would be infinite for p below 1.
+ */
 function powerOf(sizes: Tensor, p: number): Tensor {
   if (p >= 1) return pow(sizes, p);
   const isZero = eq(sizes, 0);
@@ -109,10 +111,9 @@ function powerOf(sizes: Tensor, p: number): Tensor {
 }
 
 /**
- * The p-norm over `dims`: (sum |x|^p)^(1 / p); p may be any number, Infinity (the largest
- * magnitude), -Infinity (the least), 0 (how many are not 0) or "fro" (2). f32 or f64 inside;
- * floating dtypes. Where the norm is 0 so is its gradient, as in PyTorch. Throws DS_DTYPE,
- * DS_ARGUMENT, DS_SHAPE.
+ * The p-norm over `dims`: (sum |x|^p)^(1 / p). p may be any number, Infinity (largest magnitude),
+ * -Infinity (smallest), 0 (number of nonzeros) or "fro" (2). f32 or f64 inside; floating dtypes. If
+ * the norm is 0 its gradient is 0, as in PyTorch. Throws DS_DTYPE, DS_ARGUMENT, DS_SHAPE.
  */
 export function norm(
   x: Tensor,

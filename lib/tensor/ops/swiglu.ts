@@ -16,9 +16,9 @@ import {
 // Operations: functions.
 
 /**
- * silu(gate) * up element by element, where silu(x) = x / (1 + exp(-x)); both of one shape and a
- * floating dtype, any strides. With one tensor [.., 2H], its first H columns are the gate and the
- * rest is up, as one matrix product gives both: the result is [.., H]. f32 inside, rounded once.
+ * silu(gate) * up element by element, where silu(x) = x / (1 + exp(-x)). Both have one shape and a
+ * floating dtype, any strides. A single tensor [.., 2H] has the gate in its first H columns and up
+ * in the rest, as one matrix product gives both; the result is [.., H]. f32 inside, rounded once.
  * The backward keeps the operands and no silu(gate). Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source:
  * Shazeer 2020.
  */
@@ -40,7 +40,7 @@ function ofTwo(gate: Tensor, up: Tensor): Tensor {
   return out;
 }
 
-/** One kernel writes both gradients; what is not wanted goes to memory that is let go. */
+/** One kernel writes both gradients; an unneeded one goes to temporary memory. */
 function writeBoth(sink: GradSink, gate: Tensor, up: Tensor, dout: Tensor): void {
   writeTogether(sink, [0, 1], ([dgate, dup], [accumulateGate = false, accumulateUp = false]) => {
     const spare = dgate && dup ? null : Tensor.empty(gate.shape, gate.dtype, gate.device);
@@ -74,7 +74,7 @@ function ofHalves(x: Tensor): Tensor {
       'swiglu',
       'gate and up, or both in one tensor [.., 2H]',
       describe(x),
-      'Give both tensors, or one whose last dim is even: the gate first, then up.',
+      'Pass both tensors, or one with an even last dim: the gate first, then up.',
     );
   }
   const [gate, up] = halvesOf(x);

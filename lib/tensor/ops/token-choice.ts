@@ -1,4 +1,4 @@
-// Tokens that are chosen at random, taken out of their rows and put back: random-LTD.
+// Random selection of tokens: takes them out of their rows and puts them back (random-LTD).
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { View } from '../../runtime/view.js';
 import { nextRandom, placeAmongRanks } from '../random.js';
@@ -14,7 +14,7 @@ import { narrow, reshape, transpose } from './views.js';
 
 // Operations: none.
 
-/** Of which rows tokens are chosen, how many, and how often. */
+/** Rows, tokens to choose per row, and number of draws. */
 export interface TokenDraw {
   /** Samples here. */
   rows: number;
@@ -27,9 +27,9 @@ export interface TokenDraw {
 }
 
 /**
- * @internal Of each draw and row, `chosen` different tokens in rising order, all sets equally
- * likely: [draws, rows, chosen] i32. They follow the sample of the global micro-batch, as dropout
- * does.
+ * @internal For each draw and row, `chosen` different tokens in ascending order, all sets equally
+ * likely: [draws, rows, chosen] i32. They follow the sample of the global micro-batch, as in
+ * dropout.
  */
 export function chooseTokens({ rows, tokens, draws, chosen }: TokenDraw, like: Tensor): Tensor {
   return noGrad(() =>
@@ -45,9 +45,7 @@ export function chooseTokens({ rows, tokens, draws, chosen }: TokenDraw, like: T
   );
 }
 
-/**
- * @internal Places [rows * chosen] of tokens [rows, chosen] among those of all rows of `tokens`.
- */
+/** @internal Indices [rows * chosen] of tokens [rows, chosen] among the tokens of all rows. */
 export function placesOfTokens(chosen: Tensor, tokens: number): Tensor {
   return noGrad(() =>
     scope(() => {

@@ -22,7 +22,7 @@ export function unary(op: UnaryOp, x: Tensor): Tensor {
   return out;
 }
 
-/** A function with integer values; integers are what they are. */
+/** A function with integer values; integers are unchanged. */
 function staircase(op: UnaryOp, x: Tensor): Tensor {
   requireTensor(op, x);
   if (!isFloating(x.dtype)) return copied(x);
@@ -49,7 +49,7 @@ export const floor = (x: Tensor): Tensor => staircase('floor', x);
  */
 export const ceil = (x: Tensor): Tensor => staircase('ceil', x);
 /**
- * The nearest integer, of two the even one, element by element, in x's dtype; gradient 0. Throws
+ * The nearest integer, ties to even, element by element, in x's dtype; gradient 0. Throws
  * DS_ARGUMENT.
  */
 export const round = (x: Tensor): Tensor => staircase('round', x);
@@ -92,7 +92,7 @@ export const silu = (x: Tensor): Tensor => unary('silu', x);
  * see unary.
  */
 export const erf = (x: Tensor): Tensor => unary('erf', x);
-/** Gaussian error linear unit; "tanh" is GPT-2's approximation, "none" the exact form with erf. */
+/** Gaussian error linear unit. "tanh" is GPT-2's approximation, "none" the exact form with erf. */
 export function gelu(x: Tensor, approximate: 'tanh' | 'none' = 'none'): Tensor {
   if (approximate === 'tanh') return unary('gelu_tanh', x);
   if (approximate === 'none') return unary('gelu_erf', x);

@@ -1,4 +1,4 @@
-// Sliding windows of images as rows of a matrix: what makes a convolution a matrix product.
+// Sliding windows of images as rows of a matrix (im2col): a convolution becomes a matrix product.
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -18,7 +18,7 @@ export interface WindowOptions {
   stride?: Pair;
   /** Zeros on each side. Default 0. */
   padding?: Pair;
-  /** From one element of a window to the next. Default 1. */
+  /** Distance between elements of a window. Default 1. */
   dilation?: Pair;
 }
 
@@ -62,7 +62,7 @@ function axisOf(
 
 /**
  * The windows of x [N, C, H, W] as columns: [N, C kh kw, L], where L counts the windows row by row;
- * the memory has [N, L, C kh kw]. Throws DS_SHAPE where not one window fits, DS_ARGUMENT. Source:
+ * the memory has [N, L, C kh kw]. Throws DS_SHAPE if no window fits, DS_ARGUMENT. Source:
  * torch.nn.functional.unfold.
  */
 export function unfold(x: Tensor, kernelSize: Pair, given: WindowOptions = {}): Tensor {
@@ -93,7 +93,7 @@ export function unfold(x: Tensor, kernelSize: Pair, given: WindowOptions = {}): 
   return out;
 }
 
-/** x with its zeros around it, row-major; x itself where there are none. */
+/** x with zero padding, row-major; x itself without padding. */
 function paddedImage(x: Tensor, rows: Axis, columns: Axis): Tensor {
   if (rows.padding === 0 && columns.padding === 0) return x;
   const [N, C, H, W] = x.shape as [number, number, number, number];
@@ -124,7 +124,7 @@ function windowsOf(padded: View, rows: Axis, columns: Axis): View {
   return viewOf(padded, shape, strides);
 }
 
-/** Adds the gradients of all windows to the places they were read from. */
+/** Adds the gradients of all windows to the elements that they read. */
 function fold(grad: Tensor, dx: Tensor, axes: readonly [Axis, Axis], accumulate: boolean): void {
   const [rows, columns] = axes;
   const [N, C] = dx.shape as [number, number];
@@ -137,7 +137,7 @@ function fold(grad: Tensor, dx: Tensor, axes: readonly [Axis, Axis], accumulate:
   const sizes = [N, rows.count, columns.count, C];
   const spread = rows.kernel * columns.kernel * feature;
   const strides = [batch, columns.count * window, window, spread];
-  // Windows overlap, elements with the same place in them do not.
+  // Windows overlap; elements with the same offset in them do not.
   for (let i = 0; i < rows.kernel; ++i) {
     for (let j = 0; j < columns.kernel; ++j) {
       const at = grad.offset + (i * columns.kernel + j) * feature;

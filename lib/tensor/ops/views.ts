@@ -1,4 +1,4 @@
-// Views: the same memory under another shape, or a write into part of the gradient backwards.
+// Views: the same memory under another shape. The backward writes into part of the gradient.
 import * as kernels from '../../runtime/kernels.generated.js';
 import { requireInteger, requireSizes } from '../../runtime/require-number.js';
 import { describe, isContiguous, numel, type View } from '../../runtime/view.js';
@@ -32,7 +32,7 @@ export function contiguous(x: Tensor): Tensor {
   return out;
 }
 
-/** `shape` with its -1 worked out. Throws DS_SHAPE. */
+/** `shape` with its -1 resolved. Throws DS_SHAPE. */
 function resolveShape(x: Tensor, shape: readonly number[]): readonly number[] {
   const unknown = shape.indexOf(-1);
   const known = unknown < 0 ? shape : shape.toSpliced(unknown, 1);
@@ -72,8 +72,8 @@ export function view(x: Tensor, ...shape: Sizes): Tensor {
 }
 
 /**
- * x with dims `from` to `to`, both included, made one; row-major. A view where x is contiguous.
- * Throws DS_SHAPE.
+ * x with dims `from` to `to`, both included, merged; row-major. A view if x is contiguous. Throws
+ * DS_SHAPE.
  */
 export function flatten(x: Tensor, from = 0, to = -1): Tensor {
   requireTensor('flatten', x);
@@ -148,7 +148,7 @@ export function unsqueeze(x: Tensor, dim: number): Tensor {
   return relabel('unsqueeze', x, [...x.shape.slice(0, at), 1, ...x.shape.slice(at)], strides);
 }
 
-/** Without dim `dim`, which must have size 1; without every dim of size 1 when none is named. */
+/** Removes dim `dim`, which must have size 1. Default: every dim of size 1. */
 export function squeeze(x: Tensor, dim?: number): Tensor {
   requireTensor('squeeze', x);
   const at = dim === undefined ? -1 : normalizeDim('squeeze', dim, x.ndim);
@@ -214,7 +214,7 @@ export function slice(x: Tensor, dim: number, start = 0, end?: number, step = 1)
   return out;
 }
 
-/** `length` elements of `dim` from `start`. A view. Throws DS_SHAPE when they are not all there. */
+/** `length` elements of `dim` from `start`. A view. Throws DS_SHAPE if they exceed the dim. */
 export function narrow(x: Tensor, dim: number, start: number, length: number): Tensor {
   requireTensor('narrow', x);
   const size = x.size(dim);

@@ -1,4 +1,4 @@
-// Activation checkpointing: forward keeps only the inputs, backward runs the function again.
+// Activation checkpointing: forward keeps only the inputs, backward reruns the function.
 
 import { DsError } from '../../errors.js';
 import { postponing } from '../../runtime/postponed.js';
@@ -27,13 +27,13 @@ const listOf = (result: Tensor | Tensor[]): Tensor[] => (Array.isArray(result) ?
 const wantsGrad = (input: unknown): boolean => input instanceof Tensor && input.requiresGrad;
 
 /**
- * fn(...inputs), without keeping what its backward needs: that is computed again, from the same
- * random state, when the backward gets there, and freed at once. fn itself runs to its end again,
- * but ops after the last one that backward reads are called and not computed. Inputs may be tensors
- * and anything else, null included; what is kept of them and beside them, and where, configure()
- * says. Parameters used inside get their gradients from the nested backward. `fn` must be a
- * function of its inputs and parameters alone. Throws DS_ARGUMENT for tensors hidden inside an
- * array or a plain object. Source: Chen et al. 2016; the rule for inputs is DeepSpeed's.
+ * Calls fn(...inputs) without keeping the tensors of its backward. The backward recomputes them
+ * from the same random state and frees them at once. fn reruns to its end, but ops after the last
+ * one that backward reads are not computed. Inputs may be tensors or any other values, null
+ * included. configure() selects what is kept, and where. Parameters used inside get their gradients
+ * from the nested backward. `fn` must be a function of its inputs and parameters only. Throws
+ * DS_ARGUMENT for tensors inside an array or a plain object. Source: Chen et al. 2016; the rule for
+ * inputs is DeepSpeed's.
  */
 export function checkpoint<Inputs extends readonly unknown[], Result extends Tensor | Tensor[]>(
   fn: (...inputs: Inputs) => Result,
@@ -91,7 +91,7 @@ function requirePlain(input: unknown, i: number): void {
   });
 }
 
-/** An empty leaf that puts the segment into the graph when only its parameters want gradients. */
+/** An empty leaf that puts the segment into the graph if only its parameters require gradients. */
 function anchor(outputs: readonly Tensor[]): Tensor {
   const { dtype, device } = outputs[0] as Tensor;
   return Tensor.empty([0], dtype, device).requireGrad();
@@ -102,14 +102,14 @@ interface Recorded {
   kept: KeptInputs;
   keepsakes: Keepsakes;
   segment: WatchedSegment;
-  /** Positions of the inputs that want gradients; input i of the node is wanting[i]. */
+  /** Positions of the inputs that require gradients; input i of the node is wanting[i]. */
   wanting: readonly number[];
   at: RandomPoint;
 }
 
 /**
- * Runs the segment again on stand-ins for its inputs, as far as backward needs it, and a backward
- * through it.
+ * Reruns the segment on detached inputs, as far as backward needs it, and runs a backward through
+ * it.
  */
 function replay(
   { run, kept, keepsakes, segment, wanting, at }: Recorded,
@@ -140,7 +140,7 @@ function replay(
       roots.push(out);
       seeds.push(grad);
     });
-    // What was computed again is freed at once: the gradients that read it do not wait.
+    // Recomputed tensors are freed at once: the gradients that read them are not deferred.
     if (roots.length > 0) leavingNothing(() => backward(roots, seeds));
   });
 }

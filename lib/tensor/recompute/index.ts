@@ -1,4 +1,4 @@
-// Activation checkpointing as DeepSpeed's users know it: the namespace `checkpointing`.
+// Activation checkpointing with DeepSpeed's API: the namespace `checkpointing`.
 export { checkpoint } from './checkpoint.js';
 export {
   type CheckpointingOptions,

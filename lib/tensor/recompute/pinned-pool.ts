@@ -1,4 +1,4 @@
-// Pinned host buffers that go round: a segment's inputs take one, the next step takes it again.
+// A pool of pinned host buffers: a segment's inputs take one, the next step reuses it.
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import { Event } from '../../runtime/stream.js';
@@ -6,11 +6,11 @@ import { Event } from '../../runtime/stream.js';
 /** A pinned buffer on loan. */
 export interface PinnedSlot {
   readonly buffer: Buffer;
-  /** The last read from it; whoever writes next waits for it. */
+  /** The last read of the buffer; the next writer waits for it. */
   readonly read: Event;
 }
 
-/** Not thread-safe; slots are given back when their last read has been enqueued. */
+/** Not thread-safe; slots return when their last read has been enqueued. */
 export class PinnedPool {
   private idle: PinnedSlot[] = [];
   private recycles = true;

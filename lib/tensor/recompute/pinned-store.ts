@@ -1,5 +1,4 @@
-// cpu_checkpointing: a segment's inputs wait in pinned host memory and are back when their replay
-// starts.
+// cpu_checkpointing: moves a segment's inputs to pinned host memory, and back before their replay.
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize, isFloating } from '../../runtime/dtype.js';
@@ -10,7 +9,7 @@ import { PinnedPool, type PinnedSlot } from './pinned-pool.js';
 import { type ActivationStore, type KeptInputs, onDevice } from './store.js';
 
 /**
- * One device's two copy streams and the segments that wait, in forward order. Lives as long as the
+ * Two copy streams of one device and its waiting segments, in forward order. Lives as long as the
  * process, because buffers shared with its streams may outlive every configuration.
  */
 class TransferLane {
@@ -28,7 +27,7 @@ class TransferLane {
     this.mark = new Event(device);
   }
 
-  /** Later work of `stream` starts after what `behind` has been given so far. */
+  /** Later work of `stream` starts after the work enqueued on `behind` so far. */
   order(stream: Stream, behind: Stream): void {
     stream.wait(this.mark.record(behind));
   }
@@ -48,30 +47,30 @@ function laneOf(device: Device): TransferLane {
 /** An input that the host has a copy of. */
 interface Moved {
   readonly index: number;
-  /**
-   * Its layout. The memory that it spans is copied as it lies, so that the strides stay the same.
-   */
+  /** Its layout. The spanned memory is copied unchanged, so the strides stay the same. */
   readonly like: Pick<Tensor, 'dtype' | 'shape' | 'strides'>;
   readonly bytes: number;
-  /** The input on the device, held; null while only the host has it. */
+  /** The held input on the device; null while only the host has it. */
   tensor: Tensor | null;
   /** The copy; null once its upload has been enqueued. */
   slot: PinnedSlot | null;
 }
 
 /**
- * Ordered by events alone, the host waits for nothing:
- *   down stream  copies the inputs while their segment runs. Their device memory goes back in the
- *                order of this stream when the next segment starts, which waits for that copy: the
- *                inputs of two segments are on the device at a time
- *   up stream    copies a segment's inputs back while its successor is replayed
- * The newest segment's inputs stay: the backward begins with them.
+ * Order by events only; the host never waits.
+ *
+ *     down stream  copies the inputs while their segment runs. Their device memory is freed in the
+ *                  order of this stream when the next segment starts, which waits for that copy.
+ *                  So the inputs of two segments are on the device at a time.
+ *     up stream    copies a segment's inputs back while its successor is replayed
+ *
+ * The newest segment's inputs stay on the device, because the backward begins with them.
  */
 class OffloadedInputs implements KeptInputs {
   private references = 0;
   private place: 'device' | 'host' | 'uploading' | 'restored' = 'device';
   private readonly moved: Moved[] = [];
-  /** The inputs, with null for those moved. */
+  /** The inputs, with null for the moved ones. */
   private readonly rest: unknown[];
   private readonly uploaded: Event;
 
@@ -133,7 +132,7 @@ class OffloadedInputs implements KeptInputs {
     tensor.buffer.sharedWith(down, mark);
   }
 
-  /** Gives up the device's copies. Their memory can be used again from here on. */
+  /** Releases the device's copies. Their memory can be reused from here on. */
   private leaveDevice(): void {
     if (this.place !== 'device') return;
     this.place = 'host';
@@ -188,8 +187,8 @@ function span({ shape, strides }: Tensor): number {
 }
 
 /**
- * Floating values that no leaf holds on the device anyway and whose memory has no gaps; what
- * remains (indices, masks, parameters) stays where it is.
+ * Returns whether an input can move: floating, on the device, without gaps in memory, and not a
+ * leaf, which stays in memory anyway. Other inputs (indices, masks, parameters) stay.
  */
 function isMovable(input: Tensor, device: Device): boolean {
   const isLeaf = input.requiresGrad && !input.gradFn;
@@ -198,8 +197,8 @@ function isMovable(input: Tensor, device: Device): boolean {
 }
 
 /**
- * The copies take the bus while the device computes. On the CPU device it is the same with plain
- * copies: same bits, nothing relieved.
+ * The copies use the bus while the device computes. On the CPU device they are plain copies: same
+ * bits, no memory saved.
  */
 export class PinnedStore implements ActivationStore {
   keep(inputs: readonly unknown[]): KeptInputs {

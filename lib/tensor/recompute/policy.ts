@@ -1,4 +1,4 @@
-// The policy of activation checkpointing, chosen once by configure() and consulted by checkpoint().
+// The policy of activation checkpointing, set by configure() and used by checkpoint().
 import { DsError } from '../../errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
@@ -15,24 +15,24 @@ import {
   unwatched,
 } from './watch.js';
 
-/** What configure() takes; DeepSpeed's defaults. */
+/** Options of configure(), with DeepSpeed's defaults. */
 export interface CheckpointingOptions {
   /** Not supported: each rank keeps the inputs of its own segments. */
   partitionActivations?: boolean;
   /** Not supported: each activation keeps its own memory, from a pool. */
   contiguousCheckpointing?: boolean;
-  /** Segments that a model is cut into; null (default): every layer is one. */
+  /** Number of segments of a model; null (default): one per layer. */
   numberCheckpoints?: number | null;
   /** Keep the inputs of segments in pinned host memory. Default false. */
   cpuCheckpointing?: boolean;
   /**
-   * Keep what attention gives, and its statistics, on the device beside a segment's inputs; it is
-   * not computed again. Default false.
+   * Keep the output of attention and its statistics on the device in addition to a segment's
+   * inputs, instead of recomputing them. Default false.
    */
   keepAttention?: boolean;
   /** Wait for the device before and after every segment. Default false. */
   synchronize?: boolean;
-  /** Time every segment for times(), and tell an observer of every run. Default false. */
+  /** Time every segment for times(), and report every run to an observer. Default false. */
   profile?: boolean | SegmentObserver;
 }
 
@@ -64,9 +64,9 @@ export function currentPolicy(): CheckpointPolicy {
 }
 
 /**
- * Chooses how checkpoint() keeps and watches segments from now on, as deepspeed.checkpointing
- * .configure does; segments recorded before keep what they were recorded with. Throws DS_ARGUMENT
- * for unknown or wrong options, DS_CONFIG for what is not supported yet.
+ * Sets how checkpoint() keeps and observes segments from now on, as
+ * deepspeed.checkpointing.configure does. Segments recorded before keep their policy. Throws
+ * DS_ARGUMENT for unknown or wrong options, DS_CONFIG for unsupported options.
  */
 export function configure(given: CheckpointingOptions = {}): void {
   const options = readOptions(OP, given, OPTIONS);
@@ -96,8 +96,8 @@ export function isConfigured(): boolean {
 }
 
 /**
- * Back to the defaults: every layer a segment, inputs on the device. Frees pinned memory that no
- * segment uses, and waits for the device where there is some.
+ * Restores the defaults: every layer a segment, inputs on the device. Frees unused pinned memory,
+ * and waits for the device if there is some.
  */
 export function reset(): void {
   const { store, watch } = policy;
@@ -106,7 +106,7 @@ export function reset(): void {
   watch.dispose();
 }
 
-/** Times of the segments that ended, under `profile`; what the device has not passed is missing. */
+/** Times of finished segments, under `profile`; excludes runs that the device has not finished. */
 export function times(): SegmentTimes[] {
   return policy.watch.times();
 }

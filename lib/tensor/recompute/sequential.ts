@@ -9,8 +9,8 @@ import { checkpoint } from './checkpoint.js';
 import { currentPolicy } from './policy.js';
 
 /**
- * A function, or a module (anything with call()), from one tensor to the next; it gets as well what
- * all layers are given.
+ * A function, or a module (any object with call()), from one tensor to the next. It also receives
+ * the arguments that all layers share.
  */
 export type Layer<Given extends (Tensor | null)[] = []> =
   | ((x: Tensor, ...given: Given) => Tensor)
@@ -20,9 +20,7 @@ function apply<Given extends (Tensor | null)[]>(layer: Layer<Given>, x: Tensor, 
   return typeof layer === 'function' ? layer(x, ...given) : layer.call(x, ...given);
 }
 
-/**
- * The layers one after the other; what passes between two of them is let go as soon as possible.
- */
+/** Calls the layers one after the other, and frees intermediate tensors as soon as possible. */
 function chain<Given extends (Tensor | null)[]>(
   layers: readonly Layer<Given>[],
   input: Tensor,
@@ -38,8 +36,8 @@ function chain<Given extends (Tensor | null)[]>(
 }
 
 /**
- * `list` cut into `segments` of equal length, at most one apart and at most one for each; null
- * takes number_checkpoints of configure(), else one for each. Throws DS_ARGUMENT.
+ * Cuts `list` into `segments` of equal length (they differ by at most one item), at most one per
+ * item. null uses number_checkpoints of configure(), else one per item. Throws DS_ARGUMENT.
  */
 export function segmentsOf<Item>(list: readonly Item[], segments: number | null): Item[][] {
   const wanted = segments ?? currentPolicy().numberCheckpoints ?? list.length;
@@ -60,13 +58,13 @@ const isList = (value: unknown): boolean =>
   typeof value === 'object' && value !== null && Symbol.iterator in value;
 
 /**
- * The layers in order, cut into `segments` of equal length (at most one layer apart; at most one
- * segment per layer), each a checkpoint(). null takes number_checkpoints of configure(), else one
- * segment per layer. With L layers of S bytes each, k to a segment, the forward keeps L / k inputs
- * and the backward rebuilds k * S: k = sqrt(L) keeps least of all where an input is as large as S.
- * Between segments only the kept inputs live. Unlike PyTorch's checkpoint_sequential the last
- * segment is checkpointed too. `given` goes to every layer, and lives until the last replay. Throws
- * DS_ARGUMENT. Source: Chen et al. 2016.
+ * Runs the layers in order, cut into `segments` of equal length (at most one layer apart, at most
+ * one segment per layer), each a checkpoint(). null uses number_checkpoints of configure(), else
+ * one segment per layer. With L layers of S bytes each and k layers per segment, the forward keeps
+ * L / k inputs and the backward rebuilds k * S. If an input is as large as S, k = sqrt(L) needs the
+ * least memory. Between segments only the kept inputs live. Unlike PyTorch's checkpoint_sequential
+ * the last segment is checkpointed too. Every layer receives `given`, which lives until the last
+ * replay. Throws DS_ARGUMENT. Source: Chen et al. 2016.
  */
 export function checkpointSequential<Given extends (Tensor | null)[]>(
   layers: Iterable<Layer<Given>>,

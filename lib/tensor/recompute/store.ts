@@ -1,18 +1,18 @@
-// Where a segment's inputs wait between its forward and its replay; here: where they are.
+// Storage of a segment's inputs between its forward and its replay. This file: on the device.
 import type { Saved } from '../tape.js';
 import { Tensor } from '../tensor.js';
 
-/** The inputs of one segment. Lives while it is retained; dies with the last release(). */
+/** The inputs of one segment. Lives while it is retained; the last release() frees it. */
 export interface KeptInputs extends Saved {
-  /** The inputs in their order, on their devices, borrowed; once, when the replay starts. */
+  /** Returns the inputs in order, on their devices, borrowed. Call once, when the replay starts. */
   restore(): readonly unknown[];
 }
 
 /** Chosen once by configure(). */
 export interface ActivationStore {
-  /** Called before the segment runs. What is not a tensor is handed back as it is. */
+  /** Called before the segment runs. Values that are not tensors return unchanged. */
   keep(inputs: readonly unknown[]): KeptInputs;
-  /** Gives back memory that no segment uses; segments still kept are restored as usual. */
+  /** Frees memory that no segment uses; kept segments are restored as usual. */
   dispose(): void;
 }
 

@@ -1,4 +1,5 @@
-// What surrounds a segment's forward and its recomputation: nothing, device events, device waits.
+// Observes a segment's forward and its recomputation: not at all, by device events, or by device
+// waits.
 import type { Device } from '../../runtime/device.js';
 import { Event } from '../../runtime/stream.js';
 import type { Saved } from '../tape.js';
@@ -12,7 +13,7 @@ export interface WatchedSegment extends Saved {
 /** Chosen once by configure(). */
 export interface SegmentWatch {
   open(device: Device): WatchedSegment;
-  /** See SegmentTimes; those that the device has passed. */
+  /** See SegmentTimes; only runs that the device has finished. */
   times(): SegmentTimes[];
   dispose(): void;
 }
@@ -25,13 +26,13 @@ export interface SegmentTimes {
   runs: number;
   /** Of the first forward. */
   forwardMs: number;
-  /** Of the forward inside the backward; 0 where no backward came. */
+  /** Of the recomputed forward inside the backward; 0 without a backward. */
   recomputeMs: number;
 }
 
 /** One run of a segment, as an observer gets it. */
 export type SegmentRun = Omit<SegmentTimes, 'runs'>;
-/** Is told of each run of a checkpointed segment. */
+/** Receives each run of a checkpointed segment. */
 export type SegmentObserver = (run: SegmentRun) => void;
 
 export const unwatchedSegment: WatchedSegment = {
@@ -137,9 +138,9 @@ class TimedSegment implements WatchedSegment {
 }
 
 /**
- * Times every segment. Numbers start again from 0 when no earlier segment waits for its replay; a
- * segment inside another's replay is part of the other's time and follows it in number. Runs are
- * reported in the order in which they ended, when a later segment opens or times() is called.
+ * Times every segment. Numbers restart from 0 if no earlier segment waits for its replay. A segment
+ * inside another's replay is part of the other's time and follows it in number. Runs are reported
+ * in the order of their ends, when a later segment opens or times() is called.
  */
 export class ProfilingWatch implements SegmentWatch {
   private alive = 0;
@@ -171,7 +172,7 @@ export class ProfilingWatch implements SegmentWatch {
       }));
   }
 
-  /** Reports what the device has passed and drops the rest. */
+  /** Reports the runs that the device has finished and drops the rest. */
   dispose(): void {
     this.report();
     this.disposed = true;
