@@ -1,0 +1,205 @@
+// The entropy coders of Zstandard (RFC 8878): finite state entropy, and Huffman codes.
+
+export const fail = (what: string): never => {
+  throw new Error(`zstd: ${what}`);
+};
+
+/** A decoding table of finite state entropy. */
+export interface Fse {
+  log: number;
+  symbols: Uint8Array;
+  bits: Uint8Array;
+  base: Uint16Array;
+}
+
+export interface Huffman {
+  log: number;
+  symbols: Uint8Array;
+  bits: Uint8Array;
+}
+
+/** Reads bits from the last one to the first one, as entropy streams are stored. */
+export class BackwardBits {
+  /** Bits left; below 0 after reads beyond the first bit, which give zeros. */
+  left: number;
+
+  constructor(
+    private readonly bytes: Uint8Array,
+    private readonly from: number,
+    to: number,
+  ) {
+    const last = to > from ? (bytes[to - 1] as number) : 0;
+    if (last === 0) fail('a stream without an end mark');
+    this.left = (to - from) * 8 - 1 - Math.clz32(last << 24);
+  }
+
+  read(count: number): number {
+    if (count > 24) return this.read(count - 16) * 65536 + this.read(16);
+    this.left -= count;
+    return this.peek(this.left, count);
+  }
+
+  /** `count` bits, at most 24, from bit `at` on. */
+  peek(at: number, count: number): number {
+    if (at < 0) return at + count <= 0 ? 0 : this.peek(0, at + count) << -at;
+    const { bytes } = this;
+    const i = this.from + (at >> 3);
+    const word =
+      (bytes[i] as number) |
+      ((bytes[i + 1] as number) << 8) |
+      ((bytes[i + 2] as number) << 16) |
+      ((bytes[i + 3] as number) << 24);
+    return (word >>> (at & 7)) & ((1 << count) - 1);
+  }
+}
+
+const log2 = (value: number): number => 31 - Math.clz32(value);
+
+export function buildFse(probabilities: readonly number[], log: number): Fse {
+  const size = 1 << log;
+  const symbols = new Uint8Array(size);
+  const next = new Uint16Array(probabilities.length);
+  let high = size;
+  probabilities.forEach((count, symbol) => {
+    next[symbol] = Math.abs(count);
+    if (count === -1) symbols[--high] = symbol;
+  });
+  const step = (size >> 1) + (size >> 3) + 3;
+  let at = 0;
+  probabilities.forEach((count, symbol) => {
+    for (let i = 0; i < count; ++i) {
+      symbols[at] = symbol;
+      do at = (at + step) & (size - 1);
+      while (at >= high);
+    }
+  });
+  if (at !== 0) fail('probabilities that do not fill their table');
+  const bits = new Uint8Array(size);
+  const base = new Uint16Array(size);
+  for (let i = 0; i < size; ++i) {
+    const symbol = symbols[i] as number;
+    const state = next[symbol] as number;
+    next[symbol] = state + 1;
+    bits[i] = log - log2(state);
+    base[i] = (state << (bits[i] as number)) - size;
+  }
+  return { log, symbols, bits, base };
+}
+
+/** Reads a table's probabilities from byte `at` on. Returns the table and the byte behind them. */
+export function readFse(
+  bytes: Uint8Array,
+  at: number,
+  end: number,
+  largest: number,
+  count: number,
+): [Fse, number] {
+  let bit = at * 8;
+  const read = (n: number): number => {
+    const i = bit >> 3;
+    const word =
+      (bytes[i] as number) | ((bytes[i + 1] as number) << 8) | ((bytes[i + 2] as number) << 16);
+    const value = (word >>> (bit & 7)) & ((1 << n) - 1);
+    bit += n;
+    if (bit > end * 8) fail('a table that exceeds its block');
+    return value;
+  };
+  const log = read(4) + 5;
+  if (log > largest) fail(`a table of 2^${log} states`);
+  const probabilities: number[] = [];
+  for (let remaining = 1 << log; remaining > 0; ) {
+    const n = log2(remaining + 1) + 1;
+    const low = (1 << (n - 1)) - 1;
+    const threshold = (1 << n) - 2 - remaining;
+    let value = read(n);
+    if ((value & low) < threshold) {
+      bit -= 1;
+      value &= low;
+    } else if (value > low) {
+      value -= threshold;
+    }
+    const probability = value - 1;
+    remaining -= Math.abs(probability);
+    if (remaining < 0) fail('probabilities above one');
+    probabilities.push(probability);
+    if (probability === 0) {
+      let zeros: number;
+      do {
+        zeros = read(2);
+        for (let i = 0; i < zeros; ++i) probabilities.push(0);
+      } while (zeros === 3 && probabilities.length <= count);
+    }
+    if (probabilities.length > count) fail(`more than ${count} symbols`);
+  }
+  return [buildFse(probabilities, log), (bit + 7) >> 3];
+}
+
+export function readHuffman(bytes: Uint8Array, from: number, end: number): [Huffman, number] {
+  const first = bytes[from] ?? 0;
+  let at = from + 1;
+  const weights: number[] = [];
+  if (first >= 128) {
+    const count = first - 127;
+    const stop = at + ((count + 1) >> 1);
+    if (stop > end) fail('Huffman weights that exceed their block');
+    for (let i = 0; i < count; ++i) {
+      const pair = bytes[at + (i >> 1)] as number;
+      weights.push(i & 1 ? pair & 15 : pair >> 4);
+    }
+    at = stop;
+  } else {
+    const stop = at + first;
+    if (stop > end) fail('Huffman weights that exceed their block');
+    const [table, streamAt] = readFse(bytes, at, stop, 6, 13);
+    const stream = new BackwardBits(bytes, streamAt, stop);
+    const states = [stream.read(table.log), stream.read(table.log)];
+    if (stream.left < 0) fail('Huffman weights that end early');
+    for (let turn = 0; ; turn ^= 1) {
+      const state = states[turn] as number;
+      weights.push(table.symbols[state] as number);
+      states[turn] = (table.base[state] as number) + stream.read(table.bits[state] as number);
+      if (stream.left < 0) {
+        weights.push(table.symbols[states[turn ^ 1] as number] as number);
+        break;
+      }
+      if (weights.length > 254) fail('more than 255 Huffman weights');
+    }
+    at = stop;
+  }
+  const sum = weights.reduce((total, weight) => total + (weight > 0 ? 1 << (weight - 1) : 0), 0);
+  const log = sum > 0 ? log2(sum) + 1 : 0;
+  const left = (1 << log) - sum;
+  if (log < 1 || log > 11 || (left & (left - 1)) !== 0) fail('Huffman weights without a code');
+  weights.push(log2(left) + 1);
+  const symbols = new Uint8Array(1 << log);
+  const bits = new Uint8Array(1 << log);
+  let place = 0;
+  for (let weight = 1; weight <= log; ++weight) {
+    weights.forEach((own, symbol) => {
+      if (own !== weight) return;
+      const stop = place + (1 << (weight - 1));
+      symbols.fill(symbol, place, stop);
+      bits.fill(log + 1 - weight, place, stop);
+      place = stop;
+    });
+  }
+  if (place !== 1 << log) fail('Huffman weights without a code');
+  return [{ log, symbols, bits }, at];
+}
+
+export function decodeStream(
+  bytes: Uint8Array,
+  from: number,
+  to: number,
+  { log, symbols, bits }: Huffman,
+  output: Uint8Array,
+): void {
+  const stream = new BackwardBits(bytes, from, to);
+  let { left } = stream;
+  for (let i = 0; i < output.length; ++i) {
+    const entry = stream.peek(left - log, log);
+    output[i] = symbols[entry] as number;
+    left -= bits[entry] as number;
+  }
+  if (left !== 0) fail('literals that do not fill their stream');
+}
