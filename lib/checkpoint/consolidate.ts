@@ -31,11 +31,11 @@ export interface ConsolidateOptions {
   /** Default: what `latest` names. */
   tag?: string;
   /**
-   * Of floating-point parameters. Default fp32: the master weights, unrounded. Buffers stay as they
-   * are.
+   * Of floating-point parameters. Default: fp32, the master weights, unrounded. Buffers stay as
+   * they are.
    */
   dtype?: ExportDType;
-  /** Bytes of tensors in one file, unless one tensor has more. Default 5e9. */
+  /** Bytes of tensors in one file, unless one tensor has more. Default: 5e9. */
   maxShardBytes?: number;
   /** Default: hf where the model has said how transformers knows it, else native. */
   format?: ExportFormat;

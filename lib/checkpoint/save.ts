@@ -53,9 +53,9 @@ export interface SaveTarget {
   saveLatest: boolean;
   /** Delete all but this many checkpoints of the folder afterwards. Default: none is deleted. */
   keepLast?: number;
-  /** Default "Warn". */
+  /** Default: "Warn". */
   tagValidation?: TagValidation;
-  /** Whether it is written beside training. Default false. */
+  /** Whether it is written beside training. Default: false. */
   asynchronous?: boolean;
 }
 

@@ -52,7 +52,7 @@ export interface Shard {
   shape: readonly number[];
   /** Default: all of the tensor. */
   box?: Box;
-  /** Counted in the box. Default 0. */
+  /** Counted in the box. Default: 0. */
   from?: number;
   /** Contiguous, on any device, in pinned memory or remote. */
   tensor: Tensor | Remote;

@@ -19,7 +19,7 @@ export interface CommsRecord {
 
 /** What a CommsLogger keeps, and whom it tells. */
 export interface CommsLoggerOptions {
-  /** Log every collective, or those of `ops` only. Default true. */
+  /** Log every collective, or those of `ops` only. Default: true. */
   profAll?: boolean;
   /** The kinds that are logged where `profAll` is false. */
   ops?: readonly CollectiveKind[];

@@ -17,7 +17,7 @@ import { ProcessGroup } from './process-group.js';
 
 /** What logSummary() prints. */
 export interface LogSummaryOptions {
-  /** Adds the time that rank 0 waited for slower ranks; all ranks call it. Default false. */
+  /** Adds the time that rank 0 waited for slower ranks; all ranks call it. Default: false. */
   showStraggler?: boolean;
 }
 

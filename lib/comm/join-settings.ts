@@ -28,7 +28,7 @@ export interface InitOptions {
   secret?: string;
   /** Whether this process serves the job's store. Default: rank 0 does. */
   serveStore?: boolean;
-  /** Default "auto": the GPU of the local rank, else the CPU; "cuda": that GPU, or an error. */
+  /** Default: "auto": the GPU of the local rank, else the CPU; "cuda": that GPU, or an error. */
   device?: string | Device;
   /**
    * How the ranks lie on the axes pp, dp, sp and tp, the same on every rank. Default: all of them

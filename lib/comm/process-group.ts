@@ -24,7 +24,7 @@ export type { ReduceOp } from '../runtime/job.js';
 
 /** Options of a collective; all ranks give the same `op` and `purpose`. */
 export interface CollectiveOptions {
-  /** How contributions are combined. Default sum. */
+  /** How contributions are combined. Default: sum. */
   op?: ReduceOp;
   /** The collective starts after what is enqueued here. Default: the device's compute stream. */
   stream?: Stream;
@@ -46,7 +46,7 @@ const ROWS = { ...OPTIONS, rows: true } as const;
 export interface RowOptions extends CollectiveOptions {
   /**
    * How many, behind each other in input and output: so that ranks share out an inner dim. With
-   * more than 1 the two are distinct memory. Default 1.
+   * more than 1 the two are distinct memory. Default: 1.
    */
   rows?: number;
 }

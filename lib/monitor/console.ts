@@ -23,7 +23,7 @@ export interface ProgressReport {
 export interface ConsoleOptions {
   /** Global steps between two lines. */
   every: number;
-  /** Default process.stdout. */
+  /** Default: process.stdout. */
   stream?: { write(text: string): unknown };
   /** Milliseconds of a clock; default performance.now. */
   now?: () => number;

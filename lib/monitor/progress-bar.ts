@@ -28,9 +28,9 @@ export interface StepReport {
 export interface ProgressBarOptions {
   /** Steps in all. */
   total: number;
-  /** Default process.stdout. */
+  /** Default: process.stdout. */
   stream?: NodeJS.WriteStream;
-  /** Lines printed in all when the stream is no terminal. Default 20. */
+  /** Lines printed in all when the stream is no terminal. Default: 20. */
   lines?: number;
   /** FLOPs of a token, as flopsPerToken() counts them. */
   flopsPerToken?: number;

@@ -1,6 +1,5 @@
-// Adafactor: Adam's second moment from its rows and columns, steps relative to the size of the
-// parameter. Sources: Shazeer & Stern 2018, arXiv:1804.04235; the Adafactor of fairseq and
-// transformers.
+// Adafactor: factored second moments, and steps relative to the size of the parameter. Sources:
+// Shazeer & Stern 2018, arXiv:1804.04235; the Adafactor of fairseq and transformers.
 import { DsError } from '../errors.js';
 import type {
   AdafactorScalars,
@@ -23,31 +22,31 @@ import { part, requireWhole } from './places.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Options of Adafactor; those but lr and weightDecay are of all groups. */
+/** Options of Adafactor. All except lr and weightDecay apply to all groups. */
 export interface AdafactorOptions {
-  /** The rate; null, the default, for relativeStep. */
+  /** Learning rate. Default: null, for relativeStep. */
   lr?: number | null;
   /**
-   * What is added to squared gradients, and the least size of a parameter that scaleParameter sees.
-   * Default [1e-30, 1e-3].
+   * Added to squared gradients, and the minimum size of a parameter for scaleParameter. Default:
+   * [1e-30, 1e-3].
    */
   eps?: readonly [number, number];
-  /** Largest root mean square of a direction. Default 1. */
+  /** Maximum root mean square of a direction. Default: 1. */
   clipThreshold?: number;
-  /** The second moment decays by 1 - t^decayRate at update t. Default -0.8. */
+  /** The second moment decays by 1 - t^decayRate at update t. Default: -0.8. */
   decayRate?: number;
-  /** Decay of a first moment, which costs 4 bytes per element. Default null: there is none. */
+  /** Decay of a first moment, which needs 4 bytes per element. Default: null, no first moment. */
   beta1?: number | null;
-  /** Decoupled. Default 0. */
+  /** Decoupled. Default: 0. */
   weightDecay?: number;
-  /** Multiplies the rate by the root mean square of the parameter. Default true. */
+  /** Multiplies the learning rate by the root mean square of the parameter. Default: true. */
   scaleParameter?: boolean;
   /**
-   * The rate at update t is min(1e-2, 1 / sqrt(t)) times that of the group, which is 1 unless
-   * somebody sets it. Default: true where there is no lr.
+   * The learning rate at update t is min(1e-2, 1 / sqrt(t)) times lr of the group, which is 1
+   * unless the caller sets it. Default: true without lr.
    */
   relativeStep?: boolean | null;
-  /** With relativeStep 1e-6 t stands for 1e-2. Default false. */
+  /** With relativeStep: use 1e-6 t instead of 1e-2. Default: false. */
   warmupInit?: boolean;
 }
 
@@ -56,25 +55,25 @@ const NAMES: OptionNames<AdafactorOptions> = {
   ...{ weightDecay: true, scaleParameter: true, relativeStep: true, warmupInit: true },
 };
 
-/** One parameter of a range, or a part of one. */
+/** One parameter of a range, whole or in part. */
 interface PlaceUpdate {
   place: ParameterPlace;
   index: number;
-  /** What it is of its matrices; of what is no matrix, its elements alone count. */
+  /** Its part of the parameter's matrices. For vectors, only the elements count. */
   matrix: MatrixPart;
-  /** Where its sums of the first round, its rows and its columns begin among those of the range. */
+  /** Offsets of its sums of the first round, its rows and its columns in those of the range. */
   sums: number;
   rows: number;
   columns: number;
 }
 
 /**
- * With d = 1 - t^decayRate, for a parameter of two dims or more, as matrices of its last two:
+ * With d = 1 - t^decayRate, for a parameter of two or more dims, as matrices of the last two:
  *
- *   row = d row + (1 - d) mean over columns of (g^2 + eps0); column likewise over rows
+ *   row = d row + (1 - d) mean over columns of (g^2 + eps0); column: the same over rows
  *   u = g / sqrt(row column / mean(row))
  *
- * For others:
+ * For vectors:
  *
  *   v = d v + (1 - d) (g^2 + eps0)
  *   u = g / sqrt(v)
@@ -82,18 +81,18 @@ interface PlaceUpdate {
  * Then, with a = lr max(eps1, rms(p)), or lr without scaleParameter:
  *
  *   u = a u / max(1, rms(u) / clipThreshold)
- *   m = beta1 m + (1 - beta1) u, which stands for u, with beta1
+ *   m = beta1 m + (1 - beta1) u, which replaces u, with beta1
  *   p -= a wd p
  *   p -= u
  *
- * The exact sequence of operations stands in csrc/ops/adafactor_rule.h.
+ * csrc/ops/adafactor_rule.h has the exact sequence of operations.
  */
 export class Adafactor extends StandaloneOptimizer<ParamGroup> implements SummedOptimizer {
   readonly name = 'Adafactor';
   readonly groups: ParamGroup[];
   private readonly options: Required<Omit<AdafactorOptions, 'lr' | 'weightDecay'>>;
 
-  /** Throws DS_ARGUMENT for an lr beside relativeStep, warmupInit without it, and as makeGroups. */
+  /** Throws DS_ARGUMENT for lr with relativeStep, warmupInit without it, and as makeGroups. */
   constructor(params: ParamsOf<ParamGroup>, given: AdafactorOptions = {}) {
     super();
     const options = readChoices('Adafactor', given, NAMES);
@@ -127,8 +126,8 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
   }
 
   /**
-   * Of matrices: squares of weights, of gradients along rows and columns; then of directions. Of
-   * others: of both.
+   * For matrices: squares of weights, of gradients by rows and columns; then of directions. For
+   * vectors: squares of both.
    */
   override sumsPerRound(_group: number, shape: readonly number[]): readonly number[] {
     if (!isFactored(shape)) return [2];
@@ -140,7 +139,7 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
     return true;
   }
 
-  /** Throws DS_CONFIG for a range that holds part of a parameter: a mean needs all of it. */
+  /** Throws DS_CONFIG for a range with part of a parameter, because a mean needs all of it. */
   update(tensors: UpdateTensors, settings: UpdateSettings, kernels: UpdateKernels): void {
     requireWhole(this.name, tensors);
     tensors.sums.forEach((_, round) => {
@@ -181,10 +180,10 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
   }
 }
 
-/** Whether the second moment is kept by rows and columns. */
+/** Whether the second moment is stored by rows and columns. */
 const isFactored = (shape: readonly number[]): boolean => shape.length > 1 && numel(shape) > 0;
 
-/** All of a parameter of two dims or more. */
+/** The matrices of a whole parameter of two or more dims. */
 function matrixOf(shape: readonly number[]): MatrixPart {
   const [rows, columns] = shape.slice(-2) as [number, number];
   const matrices = numel(shape) / (rows * columns);
@@ -222,7 +221,7 @@ function sumsOf(
   };
 }
 
-/** The matrix's values for rows and for columns, of those that the range has under these names. */
+/** Returns the matrix's row and column values of the range's state under these names. */
 function factorsOf(
   { state }: UpdateTensors,
   { matrix, rows, columns }: PlaceUpdate,
@@ -336,6 +335,6 @@ function requireRate({
     throw new DsError({ code: 'DS_ARGUMENT', op: 'Adafactor', expected, got });
   };
   if (relativeStep && lr !== null) refuse('lr or relativeStep', `both, lr ${lr}`);
-  if (!relativeStep && lr === null) refuse('an lr where relativeStep is false', 'none');
-  if (warmupInit && !relativeStep) refuse('relativeStep with warmupInit', 'warmupInit alone');
+  if (!relativeStep && lr === null) refuse('lr, because relativeStep is false', 'no lr');
+  if (warmupInit && !relativeStep) refuse('relativeStep with warmupInit', 'only warmupInit');
 }

@@ -1,5 +1,5 @@
-// Adagrad: rates that fall with the sum of squared gradients. Source: Duchi et al. 2011 in the form
-// of torch.optim.Adagrad.
+// Adagrad: learning rates that fall with the sum of squared gradients. Source: Duchi et al. 2011 in
+// the form of torch.optim.Adagrad.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
@@ -7,27 +7,27 @@ import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** A parameter group of Adagrad; fields may be changed between steps. */
+/** A parameter group of Adagrad. Fields may change between steps. */
 export interface AdagradGroup extends ParamGroup {
   /** See AdagradOptions. */
   lrDecay: number;
   /** Added to the root of the sums. */
   eps: number;
-  /** What the sums start with. */
+  /** Initial value of the sums. */
   initialAccumulatorValue: number;
 }
 
 /** Defaults of Adagrad's groups. */
 export interface AdagradOptions {
-  /** Default 1e-2. */
+  /** Default: 1e-2. */
   lr?: number;
-  /** Update number t, from 1, has the rate lr / (1 + (t - 1) lrDecay). Default 0. */
+  /** Update t, from 1, has the learning rate lr / (1 + (t - 1) lrDecay). Default: 0. */
   lrDecay?: number;
-  /** Added to the gradient, times the parameter. Default 0. */
+  /** Added to the gradient, times the parameter. Default: 0. */
   weightDecay?: number;
-  /** Default 0. */
+  /** Default: 0. */
   initialAccumulatorValue?: number;
-  /** Default 1e-10. */
+  /** Default: 1e-10. */
   eps?: number;
 }
 
@@ -36,8 +36,8 @@ const NAMES: OptionNames<AdagradOptions> = {
 };
 
 /**
- * g += wd p; sum += g^2; p -= lr / (1 + (t - 1) lrDecay) * g / (sqrt(sum) + eps). The exact
- * sequence of operations stands in csrc/ops/adagrad.h.
+ * g += wd p; sum += g^2; p -= lr / (1 + (t - 1) lrDecay) * g / (sqrt(sum) + eps).
+ * csrc/ops/adagrad.h has the exact sequence of operations.
  */
 export class Adagrad extends StandaloneOptimizer<AdagradGroup> {
   readonly name = 'Adagrad';

@@ -1,22 +1,22 @@
-// What an update by Adam's rule needs, for each optimizer that has it: tensors and scalars.
+// Tensors and scalars for updates by Adam's rule.
 
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
 import type { UpdateTensors } from './optimizer.js';
 import type { ParamGroup } from './param-groups.js';
 
-/** A parameter group of Adam and AdamW; fields may be changed between steps. */
+/** A parameter group of Adam and AdamW. Fields may change between steps. */
 export interface AdamGroup extends ParamGroup {
   betas: readonly [number, number];
   /** Added to the root of the second moment. */
   eps: number;
 }
 
-/** Master weights, the moments and what changes them, for the ops of Adam's family. */
+/** Returns the operands of Adam's ops: master weights, moments and gradient. */
 export function adamTensors({ master, grad, weight, state, control }: UpdateTensors) {
   return { master, m: state.exp_avg!, v: state.exp_avg_sq!, grad, weight, control };
 }
 
-/** What `group` asks of update number `step`, from 1: null is one without bias correction. */
+/** Returns the scalars of `group` at update `step`, from 1; null: without bias correction. */
 export function adamScalars(
   { lr, betas, eps, weightDecay }: Readonly<AdamGroup>,
   step: number | null,

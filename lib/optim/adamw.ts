@@ -1,5 +1,5 @@
-// Adam with decoupled (AdamW) or L2 weight decay, under all of its names. Sources: Kingma & Ba
-// 2015; Loshchilov & Hutter 2019.
+// Adam with decoupled (AdamW) or L2 weight decay. Sources: Kingma & Ba 2015; Loshchilov & Hutter
+// 2019.
 import type { DType } from '../runtime/dtype.js';
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
 import type { OptionNames } from '../runtime/options.js';
@@ -20,20 +20,20 @@ import type { UpdateKernels } from './update-kernels.js';
 
 /** Defaults of AdamW's groups. */
 export interface AdamWOptions {
-  /** Default 1e-3. */
+  /** Default: 1e-3. */
   lr?: number;
-  /** Default [0.9, 0.999]. */
+  /** Default: [0.9, 0.999]. */
   betas?: readonly [number, number];
-  /** Default 1e-8. */
+  /** Default: 1e-8. */
   eps?: number;
-  /** Default 0. */
+  /** Default: 0. */
   weightDecay?: number;
-  /** Divides the moments by 1 - beta^t. Default true. */
+  /** Divides the moments by 1 - beta^t. Default: true. */
   biasCorrection?: boolean;
-  /** True (default) decays weights directly; false adds weight_decay * p to the gradient. */
+  /** True decays weights directly; false adds weight_decay * p to the gradient. Default: true. */
   decoupled?: boolean;
   /**
-   * False keeps the moments in bf16, 4 bytes a parameter instead of 8: not exact. Default true.
+   * False stores the moments in bf16, 4 bytes per parameter instead of 8; not exact. Default: true.
    * Source: DeepSpeedCPUAdam's fp32_optimizer_states.
    */
   fp32OptimizerStates?: boolean;
@@ -49,9 +49,8 @@ const NAMES: OptionNames<AdamWOptions> = {
  *   p -= lr wd p
  *   p -= lr / c1 * m / (sqrt(v / c2) + eps), with c = 1 - b^t
  *
- * The exact sequence of operations stands in csrc/ops/adamw_rule.h. Moments of bf16 are widened,
- * updated in f32, used for p, and then rounded: m to the nearest, v stochastically
- * (csrc/core/bf16_moments.h).
+ * csrc/ops/adamw_rule.h has the exact sequence of operations. bf16 moments are widened, updated in
+ * f32, used for p, and then rounded: m to nearest, v stochastically (csrc/core/bf16_moments.h).
  */
 export class AdamW
   extends StandaloneOptimizer<AdamGroup>
@@ -135,7 +134,8 @@ export class AdamW
 /** Defaults of Adam's groups. */
 export interface AdamOptions extends Omit<AdamWOptions, 'decoupled'> {
   /**
-   * True (default) decays weights directly, as AdamW; false adds weight_decay * p to the gradient.
+   * True decays weights directly, like AdamW; false adds weight_decay * p to the gradient. Default:
+   * true.
    */
   adamWMode?: boolean;
 }
@@ -145,7 +145,7 @@ const ADAM_NAMES: OptionNames<AdamOptions> = {
   fp32OptimizerStates: true,
 };
 
-/** AdamW unless adamWMode is false, as "Adam" is in DeepSpeed. */
+/** AdamW unless adamWMode is false, like "Adam" in DeepSpeed. */
 export class Adam extends AdamW {
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamOptions = {}) {
@@ -154,5 +154,5 @@ export class Adam extends AdamW {
   }
 }
 
-/** Other names of Adam: every update is one pass over all state, and runs where the state is. */
+/** Aliases of Adam: every update is one pass over all state, on the device of the state. */
 export { Adam as FusedAdam, Adam as DeepSpeedCPUAdam };

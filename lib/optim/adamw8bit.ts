@@ -1,5 +1,5 @@
-// AdamW whose moments are codes of 8 bits: not exact. Sources: Dettmers et al. 2021,
-// arXiv:2110.02861; bitsandbytes.
+// AdamW with 8-bit moments; not exact. Sources: Dettmers et al. 2021, arXiv:2110.02861;
+// bitsandbytes.
 import type { OptionNames } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { numel } from '../runtime/view.js';
@@ -11,19 +11,21 @@ import { makeGroups, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Defaults of AdamW8bit's groups, and which parameters have moments of 8 bits. */
+/** Defaults of AdamW8bit's groups, and the parameters with 8-bit moments. */
 export interface AdamW8bitOptions {
-  /** Default 1e-3. */
+  /** Default: 1e-3. */
   lr?: number;
-  /** Default [0.9, 0.999]. */
+  /** Default: [0.9, 0.999]. */
   betas?: readonly [number, number];
-  /** Default 1e-8. */
+  /** Default: 1e-8. */
   eps?: number;
-  /** Default 0. */
+  /** Default: 0. */
   weightDecay?: number;
-  /** Divides the moments by 1 - beta^t. Default true. */
+  /** Divides the moments by 1 - beta^t. Default: true. */
   biasCorrection?: boolean;
-  /** Parameters of fewer elements have f32 moments, as AdamW's. Default 4096, as bitsandbytes. */
+  /**
+   * Parameters with fewer elements have f32 moments, like AdamW. Default: 4096, as in bitsandbytes.
+   */
   min8bitSize?: number;
 }
 
@@ -32,17 +34,16 @@ const NAMES: OptionNames<AdamW8bitOptions> = {
   ...{ biasCorrection: true, min8bitSize: true },
 };
 
-/** Elements that share a scale: those of csrc/core/dynamic_code.h. */
+/** Elements per scale, as in csrc/core/dynamic_code.h. */
 const BLOCK = 256;
-/** The codes of 0. */
 const ZERO = { signed: 127, unsigned: 0 };
 
 /**
- * AdamW's rule in f32 on moments that are widened before an update and rounded after it: each is a
- * code of 256 numbers (dynamic tree quantization) times the largest magnitude of its block of 256
- * elements, and above 0 for a second moment that is. A parameter takes 2 bytes and 1/32 of one for
- * its moments, not 8. Master weights stay f32. Trainings take another path than AdamW's, to losses
- * that are alike; ZeRO's stages and offload have the bits of one another.
+ * AdamW's rule in f32. Moments are widened before an update and rounded after it: each is one of
+ * 256 codes (dynamic tree quantization) times the largest magnitude in its block of 256 elements. A
+ * positive second moment stays above 0. Moments need 2 bytes and 1/32 of a byte per parameter
+ * instead of 8. Master weights stay f32. Training follows another path than AdamW to similar
+ * losses. ZeRO stages and offload have equal bits.
  */
 export class AdamW8bit extends StandaloneOptimizer<AdamGroup> {
   readonly name = 'AdamW8bit';

@@ -1,4 +1,4 @@
-// Options of optimizers and schedules that are switches or words, by name.
+// Options of optimizers and schedules that are booleans or enumerations.
 import { readOptions } from '../runtime/options.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 
@@ -15,10 +15,9 @@ const WORDS: ReadonlyMap<string, readonly string[]> = new Map([
   ['thresholdMode', ['rel', 'abs']],
 ]);
 
-/** Whether the option is no number. */
 export const isChoice = (key: string): boolean => SWITCHES.has(key) || WORDS.has(key);
 
-/** readOptions() that throws DS_ARGUMENT for another switch or word than there is, too. */
+/** Like readOptions(), and throws DS_ARGUMENT for an invalid boolean or enumeration value. */
 export function readChoices<Options extends object>(
   name: string,
   given: Options | undefined,

@@ -1,15 +1,15 @@
-// ConstantLR: a share of the rate for the first updates, then all of it.
+// ConstantLR: a fraction of the learning rate for the first updates, then all of it.
 // Source: PyTorch torch.optim.lr_scheduler.ConstantLR.
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule } from './schedule.js';
 
 /** Options of ConstantLr. */
 export interface ConstantOptions {
-  /** The full rate. */
+  /** The full learning rate. */
   baseLr: number;
-  /** The share. Default 1/3. */
+  /** The fraction. Default: 1/3. */
   factor?: number;
-  /** Updates that run at the share. Default 5. */
+  /** Updates at the fraction. Default: 5. */
   steps?: number;
 }
 
@@ -17,7 +17,8 @@ const NAMES: OptionNames<ConstantOptions> = { baseLr: true, factor: true, steps:
 
 /**
  * lr = base * factor for the first `steps` updates, base afterwards. As in PyTorch, update number
- * `steps` brings the full rate back: with 0 steps, or a number that is no count, it never comes.
+ * `steps` restores the full learning rate; with 0 or a fractional number of steps, it is never
+ * restored.
  */
 export class ConstantLr extends PureSchedule {
   readonly name = 'ConstantLR';

@@ -1,15 +1,15 @@
-// CosineAnnealingLR: half a cosine down to a minimum, then up again, without end.
+// CosineAnnealingLR: half a cosine down to a minimum, then up again, repeated.
 // Sources: Loshchilov & Hutter 2017, arXiv:1608.03983; PyTorch torch.optim.lr_scheduler.
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
 /** Options of CosineAnnealingLr. */
 export interface CosineAnnealingOptions {
-  /** Rate of the first update. */
+  /** Learning rate of the first update. */
   baseLr: number;
-  /** Updates of half a period. */
+  /** Updates in half a period. */
   halfPeriod: number;
-  /** Rate at the bottom. Default 0. */
+  /** Minimum learning rate. Default: 0. */
   minLr?: number;
 }
 

@@ -1,45 +1,43 @@
-// What an optimizer keeps of a parameter, as it declares it: tensors by name, and what becomes of
-// them where the parameter is cut.
+// DeclaredState: the state tensors of a parameter that an optimizer declares.
 import type { DType } from '../runtime/dtype.js';
 import { refused, refusedValue } from '../runtime/refused.js';
 import { describe, numel, type View } from '../runtime/view.js';
 
-/** A tensor that an optimizer keeps of a parameter. */
+/** A state tensor of a parameter. */
 export interface StateTensor {
-  /** Of the state of a whole parameter. */
+  /** Shape of the state of a whole parameter. */
   readonly shape: readonly number[];
-  /** Of its elements, in memory and in checkpoints. */
+  /** Dtype in memory and in checkpoints. */
   readonly dtype: DType;
-  /** Whether checkpoints hold it. What they do not hold every update makes anew. */
+  /** Whether checkpoints contain it. Otherwise every update recomputes it. */
   readonly saved: boolean;
-  /** What each element is before the first update. */
+  /** Value of each element before the first update. */
   readonly initial: number;
   /**
-   * How many elements of the parameter, in their order, one element of it belongs to: 1, or another
-   * power of two. Whoever holds a part of the parameter holds what belongs to it, and no part
-   * begins within a block. Null: it belongs to the whole parameter, and whoever holds a part of
-   * that has all of it.
+   * Consecutive elements of the parameter per element of the state: 1, or another power of two. A
+   * rank with a part of the parameter holds the state of that part; no part begins inside a block.
+   * Null: the tensor belongs to the whole parameter, and every rank with a part holds all of it.
    */
   readonly per: number | null;
 }
 
-/** Tensors by name: "momentum_buffer" and the like, without dots. */
+/** Tensors by name, such as "momentum_buffer", without dots. */
 export type DeclaredState = Readonly<Record<string, StateTensor>>;
 
-/** An f32 value for each element of a parameter, which checkpoints hold. */
+/** Returns an f32 value per element of a parameter, saved in checkpoints. */
 export function perElement(shape: readonly number[], initial = 0): StateTensor {
   return { shape, dtype: 'f32', saved: true, initial, per: 1 };
 }
 
 /**
- * An f32 value for each block of `size` elements of a parameter, the last of which may be shorter.
+ * Returns an f32 value per block of `size` elements of a parameter; the last block may be shorter.
  */
 export function perBlock(shape: readonly number[], size: number): StateTensor {
   const blocks = Math.ceil(numel(shape) / size);
   return { shape: [blocks], dtype: 'f32', saved: true, initial: 0, per: size };
 }
 
-/** An f32 tensor of `shape` for a whole parameter. */
+/** Returns an f32 tensor of `shape` for a whole parameter. */
 export function perParameter(
   shape: readonly number[],
   { saved = true, initial = 0 }: { saved?: boolean; initial?: number } = {},
@@ -48,34 +46,33 @@ export function perParameter(
 }
 
 /**
- * Throws DS_ARGUMENT for a hyperparameter of group `place` that needs state of which there is none:
- * it was 0, or false, when the optimizer's state was made.
+ * Throws DS_ARGUMENT if a hyperparameter of group `place` needs state that does not exist, because
+ * it was 0 or false when the state was created.
  */
 export function requireState(place: string, value: number | boolean, state?: View): void {
   if (state || !value) return;
   const was = typeof value === 'number' ? '0' : 'false';
-  const hint = 'Make another optimizer with it: state is made once.';
-  throw refusedValue(place, `${was}, for which its state was made`, value, hint);
+  const hint = 'Create a new optimizer with it: state is created once.';
+  throw refusedValue(place, `${was}, the value when its state was created`, value, hint);
 }
 
-/** Who says what it keeps. */
+/** An object that declares state. */
 export interface StateKeeper {
-  /** What it is called in errors. */
+  /** Name in errors. */
   readonly name: string;
   /**
-   * What is kept beside the master weights of a parameter of a group, by the shape that it has as a
-   * whole. The same whenever it is asked.
+   * Returns the state of a parameter in a group in addition to its master weights. `shape`: the
+   * shape of the whole parameter. The result must not change between calls.
    */
   declareState(group: number, shape: readonly number[]): DeclaredState;
 }
 
-/** Names that mean something else in checkpoints and state dicts. */
+/** Names with another meaning in checkpoints and state dicts. */
 const RESERVED = ['master', 'fp32', 'step'];
 
 /**
- * What `optimizer` keeps of a parameter of `group` that has this shape as a whole. Throws
- * DS_ARGUMENT where that is no state: of another number of elements than `per` says, or under a
- * name that means something else.
+ * Returns the declared state of a whole parameter of this shape. Throws DS_ARGUMENT for a number of
+ * elements that contradicts `per`, or a reserved name.
  */
 export function declaredState(
   optimizer: StateKeeper,
@@ -86,7 +83,7 @@ export function declaredState(
   for (const [name, state] of Object.entries(declared)) {
     const place = `${optimizer.name}.declareState: ${name}`;
     if (name.includes('.') || RESERVED.includes(name)) {
-      throw refused(place, `a name without dots, and none of ${RESERVED.join(', ')}`, name);
+      throw refused(place, `a name without dots, other than ${RESERVED.join(', ')}`, name);
     }
     const { per } = state;
     if (per === null) continue;
@@ -98,12 +95,12 @@ export function declaredState(
   return declared;
 }
 
-/** What of it a checkpoint holds. */
+/** Returns the state that checkpoints contain. */
 export function savedState(declared: DeclaredState): DeclaredState {
   return Object.fromEntries(Object.entries(declared).filter(([, { saved }]) => saved));
 }
 
-/** The same for parameters whose state can lie in the same flat tensors. */
+/** Returns a key that is equal for parameters whose state fits into common flat tensors. */
 export function kindOf(declared: DeclaredState): string {
   const named = Object.entries(declared);
   return named
@@ -111,7 +108,9 @@ export function kindOf(declared: DeclaredState): string {
     .join(';');
 }
 
-/** The elements of a state that belong to elements [from, from + numel) of its parameter. */
+/**
+ * Returns the elements of a state that belong to elements [from, from + numel) of its parameter.
+ */
 export function portionOf(
   { shape, per }: StateTensor,
   part: { readonly from: number; readonly numel: number },

@@ -1,29 +1,29 @@
-// Updates that a rank has made by itself since all ranks had the same weights: which, and at what
+// Drift: records local updates of a rank since all ranks had equal weights, with their learning
 // rates.
 
 interface LocalUpdate {
   readonly step: number;
   /** By group. */
   readonly rates: readonly number[];
-  /** After it all ranks have the same weights again. */
+  /** Makes the weights of all ranks equal. */
   readonly ends: boolean;
 }
 
 /**
- * A device may skip an update, which the host learns later: the next update then has its number,
- * and what was noted of it never was.
+ * A device may skip an update, and the host learns it later. The next update then reuses its
+ * number, and the record of the skipped one is dropped.
  */
 export class Drift {
   private updates: LocalUpdate[] = [];
 
-  /** Whether some may have been made, by what is known so far. */
+  /** Whether a local update is possible, by the present knowledge of the host. */
   get isOpen(): boolean {
     return (this.updates.at(-1)?.ends ?? true) === false || this.updates.length > 1;
   }
 
   /**
-   * Notes an update; those before it are certain. Returns whether it is the first since the weights
-   * were the same.
+   * Records an update; earlier updates are now certain. Returns whether it is the first one since
+   * the weights were equal.
    */
   begin(update: LocalUpdate): boolean {
     this.keep(update.step - 1);
@@ -31,7 +31,7 @@ export class Drift {
     return this.updates.length === 1;
   }
 
-  /** Sums by group of the rates of what was noted since the weights were the same. */
+  /** Returns the sums of learning rates by group since the weights were equal. */
   rates(): number[] {
     const sums: number[] = [];
     for (const { rates } of this.updates) {
@@ -43,8 +43,8 @@ export class Drift {
   }
 
   /**
-   * All ranks are about to have the same weights, after `applied` updates: the sums until there;
-   * null where they have them.
+   * Returns the sums up to update `applied`, after which all ranks get equal weights; null if they
+   * have them.
    */
   end(applied: number): number[] | null {
     this.keep(applied);
@@ -53,7 +53,7 @@ export class Drift {
     return rates;
   }
 
-  /** Those up to number `last` have been made, and no others. */
+  /** Drops the records of updates that were skipped or ended up to number `last`. */
   private keep(last: number): void {
     const made = this.updates.filter(({ step }) => step <= last);
     const ended = made.findLastIndex(({ ends }) => ends);

@@ -1,54 +1,51 @@
-// Rules under which ranks exchange vectors of one bit per element in place of gradients: what an
-// update gives to the exchange, and what it does with the average.
+// ExchangingOptimizer: rules whose ranks exchange compressed vectors instead of gradients.
 import type { SignLevels } from '../runtime/kernels.generated.js';
 import type { Tensor } from '../tensor/index.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import type { ParamGroup } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/**
- * An update with an exchange in the middle; `payload` is [range] f32, in the memory of the state.
- */
+/** An update with an exchange in the middle. `payload`: [range] f32, in the memory of the state. */
 export interface PayloadPass {
-  /** What earlier exchanges have rounded away is forgotten first: it was of another quantity. */
+  /** Resets compression errors first, because they belong to another quantity. */
   readonly startsAfresh: boolean;
-  /** Enqueues what this rank brings, all of it overwritten. */
+  /** Enqueues this rank's vector; overwrites all of `payload`. */
   write(tensors: UpdateTensors, payload: Tensor, kernels: UpdateKernels): void;
   /**
-   * Enqueues the update by the ranks' average; control[0] is 1 here. Nothing but `weight` changes
-   * when control[1] is 0.
+   * Enqueues the update by the average over ranks; control[0] is 1 here. If control[1] is 0, only
+   * `weight` changes.
    */
   apply(tensors: UpdateTensors, payload: Tensor, kernels: UpdateKernels): void;
 }
 
 /**
- * A rule whose ranks share what a PayloadPass writes. Whole parameters on every rank; update() is
- * the rule of one rank, and of updates without an exchange.
+ * A rule with an exchange by PayloadPass. Every rank holds whole parameters. update() is the rule
+ * for a single rank, and for updates without an exchange.
  */
 export interface ExchangingOptimizer<Group extends ParamGroup = ParamGroup>
   extends Optimizer<Group> {
-  /** What stands for the elements of a segment. */
+  /** The values that replace the elements of a segment. */
   readonly levels: SignLevels;
   /**
-   * Elements of a segment of a parameter of this shape: consecutive ones, which have levels of
-   * their own.
+   * Returns the number of consecutive elements in a segment of a parameter. Each segment has its
+   * own levels.
    */
   segmentSize(shape: readonly number[]): number;
   /**
-   * Whether gradients are summed over the ranks before update number `step`; else each rank's are
-   * its own.
+   * Whether gradients are summed over the ranks before update `step`; else each rank keeps its own.
    */
   sumsGradients(step: number): boolean;
-  /** Once per update, over several ranks: null where update() makes it without an exchange. */
+  /**
+   * Called once per update with several ranks. Returns null if update() runs without an exchange.
+   */
   passOf(settings: UpdateSettings<Group>): PayloadPass | null;
   /**
-   * Whether ranks may have updated by themselves since their weights were the same. The same on
-   * every rank.
+   * Whether ranks may have made local updates since their weights were equal. Equal on every rank.
    */
   readonly isAdrift: boolean;
   /**
-   * What makes the weights the same on all ranks after `applied` updates; null where they are. Its
-   * tensors have no gradient.
+   * Returns a pass that makes the weights of all ranks equal after `applied` updates, or null if
+   * they are equal. Its tensors have no gradient.
    */
   resync(applied: number, groups: readonly Readonly<Group>[]): PayloadPass | null;
 }
@@ -57,7 +54,7 @@ export function canExchange(optimizer: Optimizer): optimizer is ExchangingOptimi
   return 'passOf' in optimizer;
 }
 
-/** What gives each whole parameter levels of its own. */
+/** Segment size for one level per whole parameter. */
 export const wholeParameter = (shape: readonly number[]): number =>
   Math.max(
     1,

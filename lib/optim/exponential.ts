@@ -1,13 +1,12 @@
-// ExponentialLR: multiplies the rate by a factor after every update.
+// ExponentialLR: multiplies the learning rate by a factor after every update.
 // Source: PyTorch torch.optim.lr_scheduler.ExponentialLR.
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule } from './schedule.js';
 
 /** Options of ExponentialLr. */
 export interface ExponentialOptions {
-  /** Rate of the first update. */
+  /** Learning rate of the first update. */
   baseLr: number;
-  /** The factor. */
   gamma: number;
 }
 

@@ -1,4 +1,4 @@
-// The optimizer room's door: optimizers, learning-rate schedules and loss scalers.
+// The public API of optimizers, learning-rate schedules and loss scalers.
 export type {
   CopyArgs,
   FillArgs,

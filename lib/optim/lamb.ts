@@ -1,4 +1,4 @@
-// LAMB: Adam's direction, scaled for each parameter by how large its weights are against it.
+// LAMB: Adam's direction, scaled per parameter by the ratio of weight norm to direction norm.
 // Sources: You et al. 2020, arXiv:1904.00962, algorithm 2; DeepSpeed's FusedLamb.
 import type { LambScalars } from '../runtime/kernels.generated.js';
 import type { OptionNames } from '../runtime/options.js';
@@ -11,7 +11,7 @@ import { StandaloneOptimizer } from './standalone.js';
 import { TrustRatios } from './trust-ratios.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** A parameter group of LAMB; fields may be changed between steps. */
+/** A parameter group of LAMB. Fields may change between steps. */
 export interface LambGroup extends ParamGroup {
   betas: readonly [number, number];
   /** Added to the root of the second moment. */
@@ -24,24 +24,25 @@ export interface LambGroup extends ParamGroup {
 
 /** Defaults of LAMB's groups. */
 export interface LambOptions {
-  /** Default 1e-3. */
+  /** Default: 1e-3. */
   lr?: number;
-  /** Default [0.9, 0.999]. */
+  /** Default: [0.9, 0.999]. */
   betas?: readonly [number, number];
-  /** Default 1e-8. */
+  /** Default: 1e-8. */
   eps?: number;
-  /** Adds eps before the square root is taken. Default false. */
+  /** Adds eps before the square root is taken. Default: false. */
   epsInsideSqrt?: boolean;
-  /** Share of the weights that is added to the direction. Default 0. */
+  /** Fraction of the weights that is added to the direction. Default: 0. */
   weightDecay?: number;
-  /** Default 10. */
+  /** Default: 10. */
   maxCoeff?: number;
-  /** Default 0.01. */
+  /** Default: 0.01. */
   minCoeff?: number;
-  /** Corrects for moments that start at 0. Default true. */
+  /** Corrects moments that start at 0. Default: true. */
   biasCorrection?: boolean;
   /**
-   * The correction is the paper's, of the moments; else DeepSpeed's, of the step. Default false.
+   * True: correct the moments, as in the paper. False: correct the step, as in DeepSpeed. Default:
+   * false.
    */
   momentCorrection?: boolean;
 }
@@ -65,13 +66,13 @@ const NAMES: OptionNames<LambOptions> = {
  *   u = m / (sqrt(v) + eps) + wd p
  *   p -= lr sqrt(c2) / c1 * clamp(||p|| / ||u||, min, max) u, with c = 1 - b^t
  *
- * The trust ratio is 1 when either norm is 0. So DeepSpeed's kernel corrects, which the ratio does
- * not undo: early steps are not of the size that it means. With momentCorrection the rate is lr, as
- * in the paper, and
+ * The trust ratio is 1 if either norm is 0. This is the correction of DeepSpeed's kernel. The trust
+ * ratio does not compensate it, so early steps have another size than intended. With
+ * momentCorrection the learning rate is lr, as in the paper, and
  *
  *   u = (m / c1) / (sqrt(v / c2) + eps) + wd p
  *
- * The sequence of operations stands in csrc/ops/lamb_rule.h.
+ * csrc/ops/lamb_rule.h has the sequence of operations.
  */
 export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimizer<LambGroup> {
   readonly name = 'Lamb';
@@ -103,7 +104,7 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
     };
   }
 
-  /** Of the squares of weights and of directions. */
+  /** Squares of weights and of directions. */
   override sumsPerRound(): readonly number[] {
     return [2];
   }
@@ -112,7 +113,7 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
     return true;
   }
 
-  /** Throws DS_CONFIG for a range that holds part of a parameter: a norm needs all of it. */
+  /** Throws DS_CONFIG for a range with part of a parameter, because a norm needs all of it. */
   update(
     tensors: UpdateTensors,
     settings: UpdateSettings<LambGroup>,
@@ -148,14 +149,15 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
   }
 
   /**
-   * The trust ratio of each parameter of which this rank updates a part, in its last update, by
-   * name: a copy. Waits for that update. Throws DS_RELEASED once the engine has been destroyed.
+   * Returns a copy of the trust ratios of the last update by name, for parameters that this rank
+   * updates in whole or in part. Waits for that update. Throws DS_RELEASED after the engine is
+   * destroyed.
    */
   getLambCoeffs(): Map<string, number> {
     return this.ratios.read();
   }
 
-  /** What both halves take. */
+  /** The operands of both halves. */
   private shared(
     { group, master, state, starts, control }: UpdateTensors,
     settings: UpdateSettings<LambGroup>,

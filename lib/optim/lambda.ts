@@ -1,4 +1,4 @@
-// LambdaLR: the rate times a function of the updates applied. Source: PyTorch
+// LambdaLR: the learning rate times a function of the applied updates. Source: PyTorch
 // torch.optim.lr_scheduler.LambdaLR.
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -7,17 +7,19 @@ import { PureSchedule, requireNoOptimizer } from './schedule.js';
 
 /** Options of LambdaLr. */
 export interface LambdaOptions {
-  /** Rate that the factor is of. */
+  /** Base learning rate. */
   baseLr: number;
-  /** The factor after `appliedSteps` updates: a pure function, the same on every rank. */
+  /**
+   * Returns the factor after `appliedSteps` updates. Must be a pure function, equal on every rank.
+   */
   factor: (appliedSteps: number) => number;
 }
 
 const NAMES: OptionNames<LambdaOptions> = { baseLr: true, factor: true };
 
 /**
- * lr = base * factor(n) after n updates. Throws DS_ARGUMENT unless `factor` is a function, and
- * where it gives no finite number.
+ * lr = base * factor(n) after n updates. Throws DS_ARGUMENT unless `factor` is a function and
+ * returns finite numbers.
  */
 export class LambdaLr extends PureSchedule {
   readonly name = 'LambdaLR';

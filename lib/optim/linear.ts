@@ -1,17 +1,17 @@
-// LinearLR: a straight line from one share of the rate to another, then constant.
+// LinearLR: linear from one fraction of the learning rate to another, then constant.
 // Source: PyTorch torch.optim.lr_scheduler.LinearLR.
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
 /** Options of LinearLr. */
 export interface LinearOptions {
-  /** Rate that the shares are of. */
+  /** Base learning rate. */
   baseLr: number;
-  /** Share at the first update. Default 1/3. */
+  /** Fraction at the first update. Default: 1/3. */
   startFactor?: number;
-  /** Share from update `steps` on. Default 1. */
+  /** Fraction from update `steps` on. Default: 1. */
   endFactor?: number;
-  /** Updates of the line. Default 5. */
+  /** Number of linear updates. Default: 5. */
   steps?: number;
 }
 
@@ -21,7 +21,7 @@ const NAMES: OptionNames<LinearOptions> = {
 
 /**
  * lr = base * (start + (end - start) * min(n, steps) / steps) after n updates. Throws DS_CONFIG for
- * a bad number of steps.
+ * an invalid number of steps.
  */
 export class LinearLr extends PureSchedule {
   readonly name = 'LinearLR';

@@ -6,21 +6,21 @@ import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** A parameter group of Lion; fields may be changed between steps. */
+/** A parameter group of Lion. Fields may change between steps. */
 export interface LionGroup extends ParamGroup {
   betas: readonly [number, number];
 }
 
 /** Defaults of Lion's groups. */
 export interface LionOptions {
-  /** Default 1e-3. */
+  /** Default: 1e-3. */
   lr?: number;
   /**
-   * Share of the momentum in the step and in the next momentum. Default [0.9, 0.999], as DeepSpeed;
-   * the paper has 0.99.
+   * Weights of the momentum in the step and in the next momentum. Default: [0.9, 0.999], as in
+   * DeepSpeed; the paper uses 0.99.
    */
   betas?: readonly [number, number];
-  /** Decoupled. Default 0. */
+  /** Decoupled. Default: 0. */
   weightDecay?: number;
 }
 
@@ -33,7 +33,7 @@ const NAMES: OptionNames<LionOptions> = {
  *   p -= lr sign(b1 m + (1 - b1) g), with sign(0) = 0
  *   m = b2 m + (1 - b2) g
  *
- * The exact sequence of operations stands in csrc/ops/lion.h.
+ * csrc/ops/lion.h has the exact sequence of operations.
  */
 export class Lion extends StandaloneOptimizer<LionGroup> {
   readonly name = 'Lion';

@@ -1,6 +1,6 @@
-// Loss scaling for fp16: the factor that keeps small gradients representable, and how overflows
-// move it. Source: DeepSpeed runtime/fp16/loss_scaler.py, DynamicLossScaler (the one of ZeRO, used
-// at every stage here).
+// Loss scaling for fp16: keeps small gradients representable and reacts to overflows. Source:
+// DeepSpeed runtime/fp16/loss_scaler.py, DynamicLossScaler (the one of ZeRO, used at every stage
+// here).
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -8,21 +8,21 @@ import { refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 
-/** Decides what losses are multiplied by, so that fp16 gradients neither vanish nor overflow. */
+/** Chooses the factor of losses, so that fp16 gradients neither underflow nor overflow. */
 export interface LossScaler {
-  /** What the loss is multiplied by in the next backward. */
+  /** Factor of the loss in the next backward. */
   readonly scale: number;
-  /** Whether an overflow can be answered with a smaller scale. */
+  /** Whether the scale can shrink after an overflow. */
   readonly dynamic: boolean;
-  /** To be called once per global step. A step whose gradients overflowed was not applied. */
+  /** Call it once per global step. A step with overflowed gradients was not applied. */
   update(overflow: boolean): void;
   /** For checkpoints. */
   state(): JsonObject;
-  /** Takes over what state() gave. */
+  /** Restores a result of state(). */
   load(state: JsonObject): void;
 }
 
-/** A factor that never moves: `fp16.loss_scale` above 0, and 1 for bf16 and fp32. */
+/** A constant factor: `fp16.loss_scale` above 0, and 1 for bf16 and fp32. */
 export class StaticLossScaler implements LossScaler {
   readonly dynamic = false;
 
@@ -40,17 +40,17 @@ export class StaticLossScaler implements LossScaler {
   load(_state: JsonObject): void {}
 }
 
-/** When a DynamicLossScaler halves and doubles its scale. */
+/** Settings for halving and doubling the scale. */
 export interface DynamicLossScalerOptions {
-  /** The first scale is 2 to this power. Default 16. */
+  /** Initial scale as a power of two. Default: 16. */
   initialScalePower?: number;
-  /** Good steps between two doublings. Default 1000. */
+  /** Good steps between two doublings. Default: 1000. */
   window?: number;
-  /** Overflows before a halving; 0 or less never halves. Default 2. */
+  /** Overflows before a halving; 0 or less never halves. Default: 2. */
   hysteresis?: number;
-  /** Refills the hysteresis after every good step instead of at each doubling. Default false. */
+  /** Refills the hysteresis after every good step instead of at each doubling. Default: false. */
   consecutiveHysteresis?: boolean;
-  /** Default 1. */
+  /** Default: 1. */
   minScale?: number;
 }
 
@@ -60,8 +60,8 @@ const OPTIONS: OptionNames<DynamicLossScalerOptions> = {
 };
 
 /**
- * Doubles after window + 1 good steps in a row and every `window` good steps from then on; halves
- * when an overflow finds the hysteresis used up. There is no upper limit.
+ * Doubles the scale after window + 1 good steps in a row, then after every `window` good steps.
+ * Halves it at an overflow if the hysteresis is used up. There is no upper limit.
  */
 export class DynamicLossScaler implements LossScaler {
   readonly dynamic = true;
@@ -74,7 +74,7 @@ export class DynamicLossScaler implements LossScaler {
   private readonly minScale: number;
   private readonly consecutive: boolean;
 
-  /** Throws DS_ARGUMENT for unknown or wrong options. */
+  /** Throws DS_ARGUMENT for unknown or invalid options. */
   constructor(given: DynamicLossScalerOptions = {}) {
     const op = 'DynamicLossScaler';
     const options = readOptions(op, given, OPTIONS);
@@ -97,7 +97,7 @@ export class DynamicLossScaler implements LossScaler {
     return this.current;
   }
 
-  /** Throws DS_NONFINITE when gradients overflow although the scale has reached its minimum. */
+  /** Throws DS_NONFINITE for an overflow at the minimum scale. */
   update(overflow: boolean): void {
     if (overflow) this.shrink();
     else this.grow();
@@ -139,14 +139,13 @@ export class DynamicLossScaler implements LossScaler {
   }
 
   /**
-   * Continues from a saved state; window, hysteresis and minimum stay those of this object. The
-   * empty state of a run without dynamic scaling (bf16, fp32, a static scale) leaves this scaler at
-   * its start. Throws DS_CHECKPOINT, and DS_ARGUMENT for what is no object; then nothing has
-   * changed.
+   * Restores a saved state; window, hysteresis and minimum of this object stay. The empty state of
+   * a run without dynamic scaling (bf16, fp32, a static scale) changes nothing. Throws
+   * DS_CHECKPOINT, and DS_ARGUMENT for values that are not objects; then nothing has changed.
    */
   load(state: JsonObject): void {
     if (typeof state !== 'object' || state === null || Array.isArray(state))
-      throw refusedValue('DynamicLossScaler.load', 'what state() gave', state);
+      throw refusedValue('DynamicLossScaler.load', 'a result of state()', state);
     if (Object.keys(state).length === 0) return;
     const scale = wanted(state, 'scale', 'a finite number above 0', (x) => x > 0 && x < Infinity);
     const iteration = wanted(state, 'iteration', 'a whole number from 0', isFrom(0));

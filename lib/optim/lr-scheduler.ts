@@ -1,4 +1,4 @@
-// A schedule that a training loop without an engine advances by itself.
+// LrScheduler: advances a schedule in a training loop without an engine.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -9,9 +9,9 @@ import type { LrSchedule } from './schedule.js';
 import { ScheduleSet } from './schedule-set.js';
 
 /**
- * Moves an optimizer's rates by any schedule, as torch.optim.lr_scheduler does: construction sets
- * those of the first update, and step() after each opt.step() those of the next. An engine does
- * this itself: give it `lrScheduler`.
+ * Sets an optimizer's learning rates by any schedule, like torch.optim.lr_scheduler. The
+ * constructor sets the rates of the first update; step() after each opt.step() sets the next ones.
+ * An engine does this itself: pass it `lrScheduler` instead.
  */
 export class LrScheduler {
   private readonly schedules: ScheduleSet;
@@ -19,9 +19,9 @@ export class LrScheduler {
   private steps = 0;
 
   /**
-   * `schedule` governs all groups alike; a function makes one for each, from the group with the
-   * rate it has now: `new LrScheduler(opt, ({ lr }) => new LinearLr({ baseLr: lr }))`. Throws
-   * DS_ARGUMENT for anything else.
+   * `schedule`: one schedule for all groups, or a function from each group, with its present rate,
+   * to a schedule: `new LrScheduler(opt, ({ lr }) => new LinearLr({ baseLr: lr }))`. Throws
+   * DS_ARGUMENT for other values.
    */
   constructor(
     optimizer: Pick<Optimizer, 'groups'>,
@@ -41,20 +41,20 @@ export class LrScheduler {
   }
 
   /**
-   * Counts an update and sets the rates of the next. `metric` is what a ReduceLrOnPlateau observes,
-   * which needs one; other schedules take none. Throws DS_ARGUMENT.
+   * Counts an update and sets the learning rates of the next one. `metric` is required for a
+   * ReduceLrOnPlateau; other schedules accept none. Throws DS_ARGUMENT.
    */
   step(metric?: Metric): void {
     this.schedules.observe('LrScheduler', metric);
     this.schedules.apply(this.groups, ++this.steps);
   }
 
-  /** The rate of each group for the next update. */
+  /** The learning rate of each group for the next update. */
   get lastLr(): number[] {
     return this.groups.map(({ lr }) => lr);
   }
 
-  /** The number of steps, and what schedules with a memory keep. */
+  /** The number of steps, and the state of schedules. */
   stateDict(): JsonObject {
     return { steps: this.steps, ...this.schedules.stateDict() };
   }
@@ -63,7 +63,7 @@ export class LrScheduler {
   loadStateDict(state: JsonObject): void {
     const { steps, ...rest } = state ?? {};
     if (!Number.isSafeInteger(steps) || (steps as number) < 0 || !Array.isArray(rest.schedules)) {
-      const expected = 'what stateDict() gives';
+      const expected = 'a result of stateDict()';
       const op = 'LrScheduler.loadStateDict';
       throw new DsError({ code: 'DS_CHECKPOINT', op, expected, got: JSON.stringify(state) });
     }
@@ -77,7 +77,7 @@ function requireSchedule(schedule: unknown): void {
   const given = schedule as Partial<LrSchedule> | null | undefined;
   if (typeof given?.apply === 'function' && typeof given.lr === 'function') return;
   const hint = 'For example ({ lr }) => new optim.LinearLr({ baseLr: lr }).';
-  throw misuse('a schedule, or a function that makes one of a group', schedule, hint);
+  throw misuse('a schedule, or a function from a group to a schedule', schedule, hint);
 }
 
 function misuse(expected: string, got: unknown, hint: string): DsError {

@@ -1,4 +1,4 @@
-// MultiStepLR: multiplies the rate by a factor at each of a list of updates.
+// MultiStepLR: multiplies the learning rate by a factor at given updates.
 // Source: PyTorch torch.optim.lr_scheduler.MultiStepLR.
 import { DsError } from '../errors.js';
 import type { OptionNames } from '../runtime/options.js';
@@ -6,18 +6,18 @@ import { PureSchedule, readSchedule } from './schedule.js';
 
 /** Options of MultiStepLr. */
 export interface MultiStepOptions {
-  /** Rate of the first update. */
+  /** Learning rate of the first update. */
   baseLr: number;
-  /** Numbers of updates, in any order; one that comes twice counts twice. */
+  /** Numbers of updates, in any order. A repeated number counts twice. */
   milestones: readonly number[];
-  /** The factor. Default 0.1. */
+  /** The factor. Default: 0.1. */
   gamma?: number;
 }
 
 const NAMES: OptionNames<MultiStepOptions> = { baseLr: true, milestones: true, gamma: true };
 
 /**
- * lr = base * gamma^k after n updates, k of the milestones being at most n. Throws DS_CONFIG unless
+ * lr = base * gamma^k after n updates, where k milestones are at most n. Throws DS_CONFIG unless
  * they are integers.
  */
 export class MultiStepLr extends PureSchedule {

@@ -1,4 +1,4 @@
-// Which parameters Muon takes: matrices between hidden states, told by name and number of dims.
+// Selects the parameters for Muon by name and number of dims: matrices between hidden states.
 import { DsError } from '../errors.js';
 import type { OptionNames } from '../runtime/options.js';
 import { refusedValue } from '../runtime/refused.js';
@@ -11,37 +11,37 @@ import {
   readGroup,
 } from './param-groups.js';
 
-/** A parameter group of Muon: matrices that it orthogonalises, or others, which AdamW updates. */
+/** A parameter group of Muon: matrices to orthogonalize, or parameters for AdamW. */
 export interface MuonGroup extends ParamGroup {
-  /** True for matrices, false for what AdamW updates. */
+  /** True for matrices, false for AdamW. */
   useMuon: boolean;
-  /** Of Muon's groups. */
+  /** For groups with useMuon. */
   momentum: number;
-  /** Of AdamW's groups. */
+  /** For groups of AdamW. */
   betas: readonly [number, number];
-  /** Of AdamW's groups. */
+  /** For groups of AdamW. */
   eps: number;
 }
 
-/** A group that says which rule it takes. */
+/** A group with an explicit rule. */
 export type MuonGroupOptions = GroupOptions<MuonGroup> & { useMuon: boolean };
 
 /**
- * Parts of a name that mark tables and heads, which are matrices but no maps between hidden states.
+ * Parts of names of embedding tables and heads, which are matrices but not between hidden states.
  */
 const NOT_HIDDEN = /embed|lm_head|(^|\.)w[tp]e\./;
 
 /**
- * DeepSpeed's rule: two dims or more, and neither "embed" nor "lm_head" in the name; nor GPT-2's
- * wte and wpe.
+ * DeepSpeed's rule: two or more dims, and neither "embed" nor "lm_head" in the name. Also excludes
+ * GPT-2's wte and wpe.
  */
 function wantsMuon(name: string, { shape }: Tensor): boolean {
   return shape.length >= 2 && !NOT_HIDDEN.test(name);
 }
 
 /**
- * One group for Muon and one for AdamW out of a model's named parameters; an empty one is left out.
- * Throws DS_ARGUMENT for anything else.
+ * Returns a group for Muon and a group for AdamW from a model's named parameters, without empty
+ * groups. Throws DS_ARGUMENT for other values.
  */
 export function makeMuonGroups(named: Iterable<readonly [string, Tensor]>): MuonGroupOptions[] {
   const all = pairsOf(named);
@@ -66,8 +66,8 @@ function pairsOf(named: Iterable<readonly [string, Tensor]>): (readonly [string,
 }
 
 /**
- * Splits every group that does not say useMuon. A group's rate is that of its matrices; what AdamW
- * takes of it keeps the optimizer's adam_lr.
+ * Splits every group without useMuon. The learning rate of a group applies to its matrices; its
+ * AdamW part keeps the optimizer's adam_lr.
  */
 export function splitMuonGroups(
   params: ParamsOf<MuonGroup>,
@@ -103,7 +103,7 @@ function readMuonGroup(group: GroupOptions<MuonGroup>, index: number): GroupOpti
   return { ...read.extras, ...read.group };
 }
 
-/** `group` by its own names. Throws DS_ARGUMENT for one that does not say which rule it takes. */
+/** Returns `group` with its own names only. Throws DS_ARGUMENT for a group without useMuon. */
 export function requireRule(group: MuonGroupOptions, index: number): MuonGroupOptions {
   if (isGroup<MuonGroup>(group)) {
     const read = readMuonGroup(group, index);
@@ -113,12 +113,12 @@ export function requireRule(group: MuonGroupOptions, index: number): MuonGroupOp
     code: 'DS_ARGUMENT',
     op: `Muon group ${index}`,
     expected: 'a group { params: [...], useMuon: true or false }',
-    got: 'one that does not say which rule it takes',
-    hint: 'makeMuonGroups(model.namedParameters()) makes the groups by name and number of dims.',
+    got: 'a group without useMuon',
+    hint: 'makeMuonGroups(model.namedParameters()) returns groups by name and number of dims.',
   });
 }
 
-/** Throws DS_ARGUMENT for a vector among `params`. */
+/** Throws DS_ARGUMENT for a vector in `params`. */
 export function requireMatrices(params: readonly Tensor[], index: number): void {
   const vector = params.find(({ shape }) => shape.length < 2);
   if (!vector) return;

@@ -1,4 +1,4 @@
-// Muon: matrices move along their orthogonalised moment, all other parameters by AdamW. Sources:
+// Muon: updates matrices by their orthogonalized moment, and other parameters by AdamW. Sources:
 // Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's Muon (MuonWithAuxAdam).
 
 import type { DType } from '../runtime/dtype.js';
@@ -32,23 +32,23 @@ import { part, requireWhole } from './places.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Defaults of Muon's groups, and of AdamW's beside them. */
+/** Defaults of Muon's groups and AdamW's groups. */
 export interface MuonOptions {
-  /** Rate of Muon's groups. Default 0.02. */
+  /** Learning rate of Muon's groups. Default: 0.02. */
   lr?: number;
-  /** Default 0.95. */
+  /** Default: 0.95. */
   momentum?: number;
-  /** Orthogonalises a step ahead of the moment. Default true. */
+  /** Uses Nesterov momentum. Default: true. */
   nesterov?: boolean;
-  /** Decoupled, of all groups. Default 0. */
+  /** Decoupled, for all groups. Default: 0. */
   weightDecay?: number;
-  /** Default "gram", as DeepSpeed has it. */
+  /** Default: "gram", as in DeepSpeed. */
   nsMethod?: NewtonSchulzMethod;
-  /** Rate of AdamW's groups. Default 3e-4. */
+  /** Learning rate of AdamW's groups. Default: 3e-4. */
   adamLr?: number;
-  /** Default [0.9, 0.95]. */
+  /** Default: [0.9, 0.95]. */
   betas?: readonly [number, number];
-  /** Default 1e-10. */
+  /** Default: 1e-10. */
   eps?: number;
 }
 
@@ -66,7 +66,7 @@ const NAMES: OptionNames<MuonOptions> = {
 };
 
 /**
- * Matrices, as which more than two dims count as [first, all others]:
+ * Matrices; more than two dims count as [first, product of others]:
  *
  *   m = b m + (1 - b) g
  *   u = b m + (1 - b) g (Nesterov)
@@ -74,10 +74,10 @@ const NAMES: OptionNames<MuonOptions> = {
  *   p -= lr wd p
  *   p -= lr sqrt(max(1, rows / columns)) O
  *
- * The rest: AdamW with bias correction. f32 models multiply in f32; 16-bit models in bf16
- * ("standard") or f16 ("gram"), as DeepSpeed's code does, with f32 accumulation. Moments and master
- * weights are f32 everywhere. Under offload on one rank the products run on host threads, which is
- * slow, and every unit waits for its own workspace.
+ * Other parameters: AdamW with bias correction. f32 models multiply in f32; 16-bit models in bf16
+ * ("standard") or f16 ("gram") with f32 accumulation, as DeepSpeed does. Moments and master weights
+ * are always f32. With offload on a single rank, the products run on CPU threads, which is slow,
+ * and every unit waits for its own workspace.
  */
 export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOptimizer<MuonGroup> {
   readonly name = 'Muon';
@@ -86,7 +86,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
   private readonly method: NewtonSchulzMethod;
 
   /**
-   * Throws DS_ARGUMENT for a group without useMuon, a vector in a group that has it set, and as
+   * Throws DS_ARGUMENT for a group without useMuon, for a vector in a group with useMuon, and as
    * makeGroups.
    */
   constructor(params: Iterable<MuonGroupOptions>, given: MuonOptions = {}) {
@@ -112,7 +112,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
       : { exp_avg: perElement(shape), exp_avg_sq: perElement(shape) };
   }
 
-  /** Of the squares of a matrix's direction. */
+  /** Squares of a matrix's direction. */
   override sumsPerRound(group: number): readonly number[] {
     return this.usesMuon(group) ? [1] : [];
   }
@@ -121,7 +121,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
     return this.usesMuon(group);
   }
 
-  /** Throws DS_CONFIG for a range of matrices that holds part of one. */
+  /** Throws DS_CONFIG for a range with part of a matrix. */
   update(
     tensors: UpdateTensors,
     settings: UpdateSettings<MuonGroup>,
@@ -254,7 +254,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
   }
 }
 
-/** One matrix of a range, or a part of one. */
+/** One matrix of a range, whole or in part. */
 interface PlaceUpdate {
   tensors: UpdateTensors;
   settings: UpdateSettings<MuonGroup>;

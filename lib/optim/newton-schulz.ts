@@ -1,5 +1,5 @@
-// Newton-Schulz iteration: pushes every singular value of a matrix towards 1, by matrix products
-// alone. Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed
+// Newton-Schulz iteration: moves all singular values of a matrix towards 1 by matrix products.
+// Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed
 // runtime/zero/muon/original_muon.py.
 
 import { contiguousStrides, type View } from '../runtime/view.js';
@@ -8,9 +8,9 @@ import type { UpdateKernels } from './update-kernels.js';
 
 /**
  * "standard" multiplies the whole matrix in every step. "gram" iterates on the Gram matrix of the
- * shorter side and multiplies the whole matrix at the end, and once after two steps, where it
- * starts afresh for stability: fewer FLOPs the longer the matrix. Both are the same polynomial. A
- * square matrix takes "standard" in either case.
+ * shorter side, and multiplies the whole matrix only at the end, and once after two steps, where it
+ * restarts for stability. It needs fewer FLOPs for longer matrices. Both compute the same
+ * polynomial. Square matrices always use "standard".
  */
 export type NewtonSchulzMethod = 'standard' | 'gram';
 
@@ -19,17 +19,17 @@ const [A, B, C] = [3.4445, -4.775, 2.0315] as const;
 
 const STEPS = 5;
 
-/** The step before which "gram" starts afresh. */
+/** "gram" restarts before this step. */
 const RESTART = 2;
 
-/** A matrix and the two it swaps with, in memory of the caller's. */
+/** A matrix and its two swap matrices, in the caller's memory. */
 export interface Orthogonalization {
   readonly rows: number;
   readonly columns: number;
   readonly method: NewtonSchulzMethod;
 }
 
-/** Elements of workspace that a matrix needs, itself included. */
+/** Returns the elements of workspace for a matrix, including itself. */
 export function workspaceSize({ rows, columns, method }: Orthogonalization): number {
   const side = Math.min(rows, columns);
   return 2 * rows * columns + (isGram(rows, columns, method) ? 5 : 3) * side * side;
@@ -38,7 +38,9 @@ export function workspaceSize({ rows, columns, method }: Orthogonalization): num
 const isGram = (rows: number, columns: number, method: NewtonSchulzMethod): boolean =>
   method === 'gram' && rows !== columns;
 
-/** Where a matrix of this workspace is to be written: contiguous, Frobenius norm at most 1. */
+/**
+ * Returns the place for the caller's matrix in the workspace: contiguous, Frobenius norm at most 1.
+ */
 export function firstMatrix(workspace: Tensor, rows: number, columns: number): View {
   return matrixAt(workspace, 0, rows, columns);
 }
@@ -50,7 +52,8 @@ function matrixAt(workspace: Tensor, at: number, rows: number, columns: number):
 }
 
 /**
- * Five steps on the matrix that firstMatrix() names; the result lies elsewhere in the workspace.
+ * Runs five steps on the matrix of firstMatrix(). Returns the result, at another place in the
+ * workspace.
  */
 export function orthogonalize(
   workspace: Tensor,
@@ -62,7 +65,7 @@ export function orthogonalize(
 }
 
 /**
- * The products of one matrix X [rows, columns], whose Gram matrices are square on its shorter side.
+ * The products of one matrix X [rows, columns]. Its Gram matrices are square, of the shorter side.
  */
 class Iteration {
   private x: View;
@@ -121,12 +124,12 @@ class Iteration {
     return this.x;
   }
 
-  /** out = X X', or X' X of a tall X. */
+  /** out = X X', or X' X for a tall X. */
   private gramOfX(out: View): void {
     this.product({ a: this.x, b: this.x, out, transA: this.tall, transB: !this.tall });
   }
 
-  /** out = B gram + C gram gram; `scaled` is overwritten. */
+  /** out = B gram + C gram gram; overwrites `scaled`. */
   private polynomial(gram: View, out: View, scaled: View): void {
     this.scale(gram, scaled, C);
     this.scale(gram, out, B);
@@ -140,8 +143,7 @@ class Iteration {
   }
 
   /**
-   * X = factor X, or X factor' of a tall X, which is the same for symmetric factors; may add to
-   * what Y holds.
+   * X = factor X, or X factor' for a tall X, which is equal for symmetric factors. May add to Y.
    */
   private multiplyX(factor: View, accumulate: boolean): void {
     const { x, y: out } = this;

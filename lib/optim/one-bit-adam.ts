@@ -1,5 +1,5 @@
-// 1-bit Adam: after a warm-up ranks exchange moments of one bit per element, by a second moment
-// that no longer changes. Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam.
+// 1-bit Adam: after a warm-up, ranks exchange moments with one bit per element, with a frozen
+// second moment. Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { type AdamGroup, adamScalars, adamTensors } from './adam-rule.js';
@@ -12,15 +12,15 @@ import type { UpdateKernels } from './update-kernels.js';
 
 /** Defaults of 1-bit Adam's groups, and its phases. */
 export interface OneBitAdamOptions {
-  /** Default 1e-3. */
+  /** Default: 1e-3. */
   lr?: number;
-  /** Default [0.9, 0.999]. */
+  /** Default: [0.9, 0.999]. */
   betas?: readonly [number, number];
-  /** Default 1e-8. */
+  /** Default: 1e-8. */
   eps?: number;
-  /** Decoupled. Default 0. */
+  /** Decoupled. Default: 0. */
   weightDecay?: number;
-  /** Updates of the warm-up, whose gradients are summed as they are. Default 100000. */
+  /** Updates of the warm-up with uncompressed gradients. Default: 100000. */
   freezeStep?: number;
 }
 
@@ -29,16 +29,17 @@ const NAMES: OptionNames<OneBitAdamOptions> = {
 };
 
 /**
- * Updates 1 to freezeStep: AdamW without bias correction. From then on v stays as it is, and
+ * Updates 1 to freezeStep: AdamW without bias correction. Afterwards v is constant, and
  *
  *   m = b1 m + (1 - b1) g of each rank's own gradient
  *
- * becomes the ranks' average, of one bit per element with error feedback, which is 0 where v is:
+ * is replaced by the average over ranks, with one bit per element and error feedback; it is 0 where
+ * v is 0:
  *
  *   p -= lr (m / (sqrt(v) + eps) + wd p)
  *
- * One rank exchanges nothing. The exact sequences of operations stand in csrc/ops/adamw_rule.h and
- * csrc/ops/onebit.h.
+ * A single rank exchanges nothing. csrc/ops/adamw_rule.h and csrc/ops/onebit.h have the exact
+ * sequences of operations.
  */
 export class OneBitAdam
   extends StandaloneOptimizer<AdamGroup>
@@ -106,7 +107,7 @@ export function plainAdam(tensors: UpdateTensors, group: AdamGroup, kernels: Upd
   kernels.adamW({ ...adamTensors(tensors), ...adamScalars(group, null) });
 }
 
-/** The same by a second moment that stays. */
+/** Adam with a frozen second moment, without bias correction. */
 export function frozenAdam(
   tensors: UpdateTensors,
   { lr, betas, eps, weightDecay }: AdamGroup,

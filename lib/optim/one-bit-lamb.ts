@@ -1,4 +1,4 @@
-// 1-bit LAMB: after a warm-up ranks exchange moments of one bit per element, and trust ratios
+// 1-bit LAMB: after a warm-up, ranks exchange moments with one bit per element, and trust ratios
 // follow a fresh second moment. Sources: Li et al. 2021, arXiv:2104.06069; DeepSpeed's OneBitLamb.
 import type { LambScalars } from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -14,31 +14,29 @@ import { StandaloneOptimizer } from './standalone.js';
 import { TrustRatios } from './trust-ratios.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/**
- * Defaults of 1-bit LAMB's groups, its phases, and how trust ratios may change after the warm-up.
- */
+/** Defaults of 1-bit LAMB's groups, its phases, and limits of trust ratios after the warm-up. */
 export interface OneBitLambOptions {
-  /** Default 1e-3. */
+  /** Default: 1e-3. */
   lr?: number;
-  /** Default [0.9, 0.999]. */
+  /** Default: [0.9, 0.999]. */
   betas?: readonly [number, number];
-  /** Default 1e-8. */
+  /** Default: 1e-8. */
   eps?: number;
-  /** Share of the weights that is added to the direction. Default 0. */
+  /** Fraction of the weights that is added to the direction. Default: 0. */
   weightDecay?: number;
-  /** Largest trust ratio of the warm-up. Default 10. */
+  /** Largest trust ratio in the warm-up. Default: 10. */
   maxCoeff?: number;
-  /** Smallest trust ratio of the warm-up. Default 0.01. */
+  /** Smallest trust ratio in the warm-up. Default: 0.01. */
   minCoeff?: number;
-  /** Updates of the warm-up, whose gradients are summed as they are. Default 100000. */
+  /** Updates of the warm-up with uncompressed gradients. Default: 100000. */
   freezeStep?: number;
-  /** Decay of the mean of the warm-up's trust ratios. Default 0.9. */
+  /** Decay of the mean of the warm-up's trust ratios. Default: 0.9. */
   coeffBeta?: number;
-  /** Largest factor on that mean. Default 4. */
+  /** Largest factor on that mean. Default: 4. */
   factorMax?: number;
-  /** Smallest factor on it. Default 0.5. */
+  /** Smallest factor on that mean. Default: 0.5. */
   factorMin?: number;
-  /** By which share the factor may change from one update to the next. Default 0.1. */
+  /** Maximum relative change of the factor between updates. Default: 0.1. */
   factorThreshold?: number;
 }
 
@@ -49,23 +47,23 @@ const NAMES: OptionNames<OneBitLambOptions> = {
 
 /**
  * Updates 1 to freezeStep: LAMB without bias correction; `frozen` is the mean of its trust ratios
- * but those that are 1. From then on v stays, and
+ * other than 1. Afterwards v is constant, and
  *
  *   m = b1 m + (1 - b1) g of each rank's own gradient
  *
- * becomes the ranks' average, of one bit per element with error feedback. The gradient that follows
- * from it goes on with a copy of v, `fresh`:
+ * is replaced by the average over ranks, with one bit per element and error feedback. The gradient
+ * that results from it updates a copy of v, `fresh`:
  *
  *   g = (m - b1 m_before) / (1 - b1)
  *
- * The trust ratio is frozen * factor, whose factor is the largest of the parameter within its
+ * The trust ratio is frozen * factor. The factor is the largest over the parameter, within its
  * bounds (see OneBitLambCoefficients in csrc/ops/onebit_lamb.h):
  *
  *   factor = max((sqrt(v) + eps) / (sqrt(fresh) + eps))
  *   p -= lr ratio (m / (sqrt(v) + eps) + wd p)
  *
- * Each parameter has a scale of its own in the exchange, so that moments need none of DeepSpeed's
- * scaling before it.
+ * Each parameter has its own scale in the exchange, so moments do not need DeepSpeed's scaling
+ * before it.
  */
 export class OneBitLamb
   extends StandaloneOptimizer<LambGroup>
@@ -110,7 +108,7 @@ export class OneBitLamb
     };
   }
 
-  /** LAMB's of the warm-up, and those of OneBitLambMoments. */
+  /** The sums of LAMB in the warm-up, then of OneBitLambMoments. */
   override sumsPerRound(): readonly number[] {
     return [2, 3];
   }
@@ -127,7 +125,7 @@ export class OneBitLamb
     return step <= this.freezeStep;
   }
 
-  /** Throws DS_CONFIG for a range that holds part of a parameter: a norm needs all of it. */
+  /** Throws DS_CONFIG for a range with part of a parameter, because a norm needs all of it. */
   update(
     tensors: UpdateTensors,
     settings: UpdateSettings<LambGroup>,
@@ -169,8 +167,9 @@ export class OneBitLamb
   }
 
   /**
-   * The trust ratio of each parameter of which this rank updates a part, in its last update, by
-   * name: a copy. Waits for that update. Throws DS_RELEASED once the engine has been destroyed.
+   * Returns a copy of the trust ratios of the last update by name, for parameters that this rank
+   * updates in whole or in part. Waits for that update. Throws DS_RELEASED after the engine is
+   * destroyed.
    */
   getLambCoeffs(): Map<string, number> {
     return this.ratios.read();
@@ -214,7 +213,7 @@ export class OneBitLamb
     kernels.lambApply({ ...this.shared(tensors, settings), weight, coefficients });
   }
 
-  /** What LAMB's ops take. */
+  /** The operands of LAMB's ops. */
   private shared(
     { group, master, state, starts, control }: UpdateTensors,
     { groups }: UpdateSettings<LambGroup>,

@@ -1,6 +1,7 @@
-// 1-bit SGD: after a warm-up ranks exchange gradients of one bit per element and two means per row.
-// Source: Seide et al. 2014, "1-Bit Stochastic Gradient Descent", as CNTK's column quantizer has
-// it.
+// 1-bit SGD: after a warm-up, ranks exchange gradients with one bit per element and two means per
+// row.
+// Source: Seide et al. 2014, "1-Bit Stochastic Gradient Descent", in the form of CNTK's column
+// quantizer.
 
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
@@ -12,7 +13,7 @@ import { Sgd, type SgdGroup, type SgdOptions } from './sgd.js';
 
 /** Defaults of 1-bit SGD's groups, and its phases. */
 export interface OneBitSGDOptions extends SgdOptions {
-  /** Updates of the warm-up, whose gradients are summed as they are. Default 100000. */
+  /** Updates of the warm-up with uncompressed gradients. Default: 100000. */
   freezeStep?: number;
 }
 
@@ -22,10 +23,10 @@ const NAMES: OptionNames<OneBitSGDOptions> = {
 };
 
 /**
- * SGD whose gradients, from update freezeStep + 1 on, are the ranks' average of one bit per element
- * with error feedback. Each row of a parameter [out, ...] has two values, the means of what is
- * negative and of what is not; in parameters of one dim each element is a row, which its mean holds
- * exactly. Weight decay and momentum follow, alike on every rank. One rank exchanges nothing: it is
+ * SGD. From update freezeStep + 1 on, gradients are averages over ranks with one bit per element
+ * and error feedback. Each row of a parameter [out, ...] has two values: the mean of its negative
+ * elements, and the mean of the others. In vectors each element is a row, so its mean is exact.
+ * Weight decay and momentum follow, equal on every rank. A single rank exchanges nothing: it is
  * SGD.
  */
 export class OneBitSGD extends Sgd implements ExchangingOptimizer<SgdGroup> {

@@ -1,37 +1,38 @@
-// OneCycle: the rate climbs and falls once while the momentum does the opposite, then both decay.
+// OneCycle: the learning rate rises and falls once while the momentum does the opposite, then both
+// decay.
 // Sources: Smith 2018, arXiv:1803.09820; DeepSpeed runtime/lr_schedules.py, OneCycle.
 import { DsError } from '../errors.js';
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, type ScheduledGroup } from './schedule.js';
 
-/** The second beta of a group whose momentum is scheduled, as in DeepSpeed. */
+/** Second beta of groups with scheduled momentum, as in DeepSpeed. */
 const SECOND_BETA = 0.99;
 
 /** Options of OneCycle. */
 export interface OneCycleOptions {
-  /** Rate at both ends of the cycle. */
+  /** Learning rate at both ends of the cycle. */
   minLr: number;
-  /** Rate at its peak. */
+  /** Learning rate at the peak. */
   maxLr: number;
-  /** The rate is divided by 1 + decayLrRate * d after the cycle. Default 0. */
+  /** After the cycle, the learning rate is divided by 1 + decayLrRate * d. Default: 0. */
   decayLrRate?: number;
-  /** Updates of the climb. Default 2000. */
+  /** Updates of the rise. Default: 2000. */
   firstStepSize?: number;
-  /** Updates of the fall; 0 is no fall. Default: as many as the climb. */
+  /** Updates of the fall; 0: no fall. Default: firstStepSize. */
   secondStepSize?: number | null;
-  /** Stairs of the climb; 0 is a straight line. Default 0. */
+  /** Stairs of the rise; 0: linear. Default: 0. */
   firstStairCount?: number;
-  /** Stairs of the fall. Default: as many as the climb. */
+  /** Stairs of the fall. Default: firstStairCount. */
   secondStairCount?: number | null;
-  /** Updates per unit of d; 0 switches both decays off. Default 0. */
+  /** Updates per unit of d; 0 disables both decays. Default: 0. */
   decayStepSize?: number;
-  /** Schedules the first beta too. Default true. */
+  /** Schedule the first beta too. Default: true. */
   cycleMomentum?: boolean;
-  /** Momentum at the peak of the rate, and at update 0. Default 0.8. */
+  /** Momentum at the peak of the learning rate, and at update 0. Default: 0.8. */
   minMomentum?: number;
-  /** Momentum at the other end of the cycle. Default 0.9. */
+  /** Momentum at the ends of the cycle. Default: 0.9. */
   maxMomentum?: number;
-  /** The momentum is multiplied by 1 + decayMomentumRate * d after the cycle. Default 0. */
+  /** After the cycle, the momentum is multiplied by 1 + decayMomentumRate * d. Default: 0. */
   decayMomentumRate?: number;
 }
 
@@ -51,17 +52,20 @@ const NAMES: OptionNames<OneCycleOptions> = {
 };
 
 /**
- * With n updates applied, halves of f and s updates and c = n mod (f + s):
+ * With n applied updates, halves of f and s updates, and c = n mod (f + s):
  * scale = c / f while c <= f, else (f + s - c) / s; k stairs make it floor(scale * k) / k.
  * Cycle (n <= f + s): lr = min + (max - min) * scale, momentum = max - (max - min) * scale.
  * Afterwards, with d = (n - f - s) / decayStepSize: lr = min / (1 + decayLrRate * d),
- * momentum = max * (1 + decayMomentumRate * d), which nothing keeps below 1.
+ * momentum = max * (1 + decayMomentumRate * d), which may exceed 1.
  */
 export class OneCycle extends PureSchedule {
   readonly name = 'OneCycle';
   private readonly options: { [K in keyof OneCycleOptions]-?: NonNullable<OneCycleOptions[K]> };
 
-  /** Throws DS_CONFIG unless the climb has a positive and the fall no negative length. */
+  /**
+   * Throws DS_CONFIG unless the length of the rise is positive and the length of the fall is not
+   * negative.
+   */
   constructor(given: OneCycleOptions) {
     super();
     const options = readSchedule('OneCycle', given, NAMES, ['minLr', 'maxLr']);
@@ -92,8 +96,8 @@ export class OneCycle extends PureSchedule {
   }
 
   /**
-   * The first beta in effect after `appliedSteps` updates; null when it is not scheduled. Update 0
-   * runs at the minimum, although the cycle begins at the maximum: DeepSpeed sets it so.
+   * Returns the first beta after `appliedSteps` updates, or null if it is not scheduled. Update 0
+   * uses the minimum although the cycle begins at the maximum, as in DeepSpeed.
    */
   momentum(appliedSteps: number): number | null {
     const { cycleMomentum, minMomentum, maxMomentum, decayMomentumRate } = this.options;
@@ -135,8 +139,8 @@ export class OneCycle extends PureSchedule {
 }
 
 /**
- * position / length, rounded down to a multiple of 1 / count when count > 0. The product comes
- * first, so that a position that is exactly on a stair is not rounded below it.
+ * position / length, rounded down to a multiple of 1 / count if count > 0. The product comes first,
+ * so an exact position on a stair is not rounded below it.
  */
 function stairs(position: number, length: number, count: number): number {
   return count > 0 ? Math.floor((position * count) / length) / count : position / length;

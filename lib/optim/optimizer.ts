@@ -1,74 +1,70 @@
-// What the engine needs of an optimizer: its groups, the state it keeps and its rule for one flat
-// range.
+// The Optimizer interface: groups, declared state, and the update rule of a flat range.
 import type { DType } from '../runtime/dtype.js';
 import type { Tensor } from '../tensor/index.js';
 import type { StateKeeper } from './declared-state.js';
 import type { ParamGroup } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Where one parameter, or a part of one, lies in a range, in elements from the range's start. */
+/** The location of a parameter, whole or in part, in a range. Elements from the range's start. */
 export interface ParameterPlace {
-  /** Of the parameter in its model. */
+  /** Name of the parameter in its model. */
   readonly name: string;
-  /** Of the whole parameter. */
+  /** Shape of the whole parameter. */
   readonly shape: readonly number[];
-  /** Its first element that is here, counted from its own first. */
+  /** Its first element in the range, from the parameter's start. */
   readonly from: number;
-  /** Where that lies in the range. */
+  /** Offset of that element in the range. */
   readonly offset: number;
-  /** Elements of it in the range: fewer than its shape has where ranks hold parts of it. */
+  /** Its elements in the range: fewer than in its shape if ranks hold parts. */
   readonly numel: number;
 }
 
 /**
- * One group's part of one unit, of parameters that keep the same kind of state: flat tensors in one
- * memory. Parameters start at multiples of 64 elements, or of a block; master, gradient and state
- * are zero between them.
+ * A group's part of a unit, with parameters of the same kind of state: flat tensors in one memory.
+ * Parameters start at multiples of 64 elements, or of a block. Master, gradient and state are zero
+ * between them.
  */
 export interface UpdateTensors {
   /** Index of the group. */
   group: number;
   /** f32 weights that the update changes. */
   master: Tensor;
-  /** Gradient in the weights' dtype, scaled as control[0] undoes. */
+  /** Gradient in the weights' dtype. control[0] undoes its scale. */
   grad: Tensor;
   /**
-   * Receives the updated weights in their dtype; it may be `grad`. Null when master is what the
-   * model computes with.
+   * Receives the updated weights in their dtype; may be `grad`. Null if the model computes with
+   * master.
    */
   weight: Tensor | null;
   /**
-   * Optimizer state by name, see StateTensor. With `per` n it has an element for each n of the
-   * range; else it is that of each of `places`, one after the other.
+   * Optimizer state by name: see StateTensor. With `per` n, it has one element per n elements of
+   * the range. Else it contains the states of `places`, one after another.
    */
   state: Record<string, Tensor>;
-  /**
-   * By round, the f64 sums of each of `places`, one after the other: see Optimizer.sumsPerRound.
-   */
+  /** By round: the f64 sums of `places`, one after another. See Optimizer.sumsPerRound. */
   sums: readonly Tensor[];
   /** [4] f32, see GradientControl: multiplier, apply, norm, finite. */
   control: Tensor;
-  /** The parameters of the range, and parts of them, in order; none in a range of padding. */
+  /** The parameters of the range, whole or in part, in order; empty for padding. */
   places: readonly ParameterPlace[];
-  /** [places + 1] i64 in the same memory: where each parameter starts, and where the range ends. */
+  /** [places + 1] i64 in the same memory: the start of each parameter, and the end of the range. */
   starts: Tensor;
 }
 
-/** An update's number, from 1, and the hyperparameters of every group at it. */
+/** The number of an update, and the hyperparameters of every group. */
 export interface UpdateSettings<Group extends ParamGroup = ParamGroup> {
   /** From 1. */
   readonly step: number;
-  /** As the optimizer has them at this update. */
+  /** Values at this update. */
   readonly groups: readonly Readonly<Group>[];
 }
 
-/** A range's gradient, the step decision on it, and the settings of the step that it belongs to. */
+/** A range's gradient with its step decision and the settings of its step. */
 export interface StepGradient<Group extends ParamGroup = ParamGroup> {
-  /** In the weights' dtype, scaled as control[0] undoes. */
+  /** In the weights' dtype. control[0] undoes its scale. */
   grad: Tensor;
-  /** [4] f32, see UpdateTensors. */
+  /** [4] f32: see UpdateTensors. */
   control: Tensor;
-  /** The number of the update, and its hyperparameters. */
   settings: UpdateSettings<Group>;
 }
 
@@ -80,51 +76,42 @@ export interface SpeculationTensors {
   master: Tensor;
   /** Optimizer state by name. */
   state: Record<string, Tensor>;
-  /** The step to commit: master and state change. */
+  /** The step to commit: changes master and state. */
   previous: StepGradient | null;
-  /** The step to try out on top: only `weight` receives its result. */
+  /** The step to speculate on: only `weight` receives its result. */
   next: StepGradient | null;
-  /** Updated weights, rounded; it may be previous.grad. Not null with `next`. */
+  /** Updated weights, rounded; may be previous.grad. Not null with `next`. */
   weight: Tensor | null;
 }
 
 /**
- * A rule that updates f32 master weights from gradients, range by range; whoever holds the state
- * calls it. Implement it for an optimizer of your own.
+ * A rule that updates f32 master weights from gradients, range by range. The owner of the state
+ * calls it. Implement it for your own optimizer.
  */
 export interface Optimizer<Group extends ParamGroup = ParamGroup> extends StateKeeper {
-  /** What it is called in configurations, checkpoints and errors. */
+  /** Name in configurations, checkpoints and errors. */
   readonly name: string;
-  /** Its parameter groups; rates and other hyperparameters may be changed between steps. */
+  /** The parameter groups. Learning rates and other hyperparameters may change between steps. */
   readonly groups: Group[];
-  /**
-   * How many f64 sums over a parameter of this shape the rule works with, by the round that makes
-   * them. Default: none.
-   */
+  /** Returns the number of f64 sums per round over a parameter of this shape. Default: no sums. */
   sumsPerRound?(group: number, shape: readonly number[]): readonly number[];
   /**
-   * Whether update() refuses a part of a parameter of this group. Default: it takes any range.
-   * Ranks that hold parts take a SummedOptimizer or a GatheredOptimizer through its halves instead.
+   * Whether update() rejects a part of a parameter in this group. Default: it accepts any range. If
+   * ranks hold parts, they call the methods of SummedOptimizer or GatheredOptimizer instead.
    */
   needsWholeParameters?(group: number): boolean;
-  /**
-   * Enqueues one update of one range. When control[1] is 0 nothing changes but `weight`, which is
-   * written anyway.
-   */
+  /** Enqueues one update of one range. If control[1] is 0, only `weight` is written. */
   update(tensors: UpdateTensors, settings: UpdateSettings<Group>, kernels: UpdateKernels): void;
 }
 
-/**
- * An update in rounds, after each of which ranks that hold parts of a parameter add up their sums.
- */
+/** An update in rounds. After each round, ranks with parts of a parameter sum their sums. */
 export interface MeasuringOptimizer<Group extends ParamGroup = ParamGroup>
   extends Optimizer<Group> {
   sumsPerRound(group: number, shape: readonly number[]): readonly number[];
   /**
-   * Enqueues round number `round`, from 0, for a range of whole parameters or parts: the state
-   * changes, sums[round] receives those over what is here, zeros when control[1] is 0. The sums of
-   * earlier rounds are over whole parameters. Does nothing for parameters without sums in that
-   * round.
+   * Enqueues round `round`, from 0, for a range of parameters, whole or in part. Changes the state.
+   * Writes the sums over this range to sums[round]; zeros if control[1] is 0. The sums of earlier
+   * rounds are over whole parameters. Does nothing for parameters without sums in this round.
    */
   measure(
     tensors: UpdateTensors,
@@ -134,7 +121,7 @@ export interface MeasuringOptimizer<Group extends ParamGroup = ParamGroup>
   ): void;
 }
 
-/** A rule that is by element once it knows sums over whole parameters, such as LAMB's. */
+/** A rule that is elementwise after sums over whole parameters are known, such as LAMB. */
 export interface SummedOptimizer<Group extends ParamGroup = ParamGroup>
   extends MeasuringOptimizer<Group> {
   /** Enqueues the last pass, with all sums over whole parameters. */
@@ -142,14 +129,13 @@ export interface SummedOptimizer<Group extends ParamGroup = ParamGroup>
 }
 
 /**
- * A rule that transforms the direction of a whole parameter, such as Muon's: in each group that has
- * sums.
+ * A rule that transforms the direction of a whole parameter, such as Muon, in each group with sums.
  */
 export interface GatheredOptimizer<Group extends ParamGroup = ParamGroup>
   extends MeasuringOptimizer<Group> {
-  /** Of directions, for gradients of dtype `grad`. */
+  /** Returns the dtype of directions for gradients of dtype `grad`. */
   directionDType(grad: DType): DType;
-  /** Enqueues the directions [range] of a range with sums, with these over whole parameters. */
+  /** Enqueues the directions [range] of a range with sums over whole parameters. */
   direct(
     tensors: UpdateTensors,
     direction: Tensor,
@@ -159,8 +145,7 @@ export interface GatheredOptimizer<Group extends ParamGroup = ParamGroup>
   /** Enqueues the transformation of a whole parameter's direction [numel], in place. */
   transform(direction: Tensor, shape: readonly number[], kernels: UpdateKernels): void;
   /**
-   * Enqueues the last pass over a range of any group; `direction` [range] is null where it has no
-   * sums.
+   * Enqueues the last pass over a range of any group. `direction`: [range], or null without sums.
    */
   applyDirection(
     tensors: UpdateTensors,
@@ -178,17 +163,17 @@ export function canGather(optimizer: Optimizer): optimizer is GatheredOptimizer 
   return 'applyDirection' in optimizer;
 }
 
-/** An optimizer that can try an update out without storing it. */
+/** An optimizer that can compute an update without storing its state. */
 export interface SpeculativeOptimizer<Group extends ParamGroup = ParamGroup>
   extends Optimizer<Group> {
   /**
-   * Enqueues the commit of `previous`, then the weights that `next` would give: the bits of
-   * update() followed by update(). At least one of the two is present.
+   * Enqueues the commit of `previous`, then the weights that `next` would give. The bits equal two
+   * calls of update(). At least one of the two is present.
    */
   speculate(tensors: SpeculationTensors, kernels: UpdateKernels): void;
 }
 
-/** An update in rounds cannot be tried out in one pass. */
+/** An update in rounds cannot be speculative, because it needs several passes. */
 export function canSpeculate(optimizer: Optimizer): optimizer is SpeculativeOptimizer {
   return 'speculate' in optimizer && !('measure' in optimizer);
 }

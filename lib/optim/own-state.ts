@@ -1,4 +1,4 @@
-// What a standalone optimizer keeps for one parameter.
+// The state of one parameter in a standalone optimizer.
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -8,7 +8,7 @@ import { packed } from '../tensor/ops/shapes.js';
 import { type DeclaredState, declaredState, savedState } from './declared-state.js';
 import type { Optimizer, ParameterPlace, UpdateTensors } from './optimizer.js';
 
-/** Tensors without an owner: they are freed by dispose(), or when nobody refers to them. */
+/** Tensors without an owner. dispose() frees them, or garbage collection. */
 export class OwnState {
   /** Updates of the parameter so far. */
   step = 0;
@@ -16,13 +16,13 @@ export class OwnState {
   private constructor(
     readonly home: { readonly device: Device; readonly dtype: DType },
     readonly place: ParameterPlace,
-    /** [numel] f32; null for an f32 parameter, which is its own. */
+    /** [numel] f32; null for an f32 parameter, which is its own master. */
     readonly master: Tensor | null,
     private readonly declared: DeclaredState,
     private readonly kept: Pick<UpdateTensors, 'state' | 'sums' | 'starts' | 'control'>,
   ) {}
 
-  /** Initial state of a parameter of `group`. */
+  /** Returns the initial state of a parameter of `group`. */
   static of(
     optimizer: Optimizer,
     parameter: Tensor,
@@ -56,7 +56,9 @@ export class OwnState {
     });
   }
 
-  /** For an update of `parameter`, which has a gradient; in the current scope. */
+  /**
+   * Returns the tensors for an update of `parameter`, which has a gradient; in the current scope.
+   */
   tensorsOf(parameter: Tensor, group: number): UpdateTensors {
     const { place, master, kept } = this;
     const flat = [place.numel];
@@ -73,7 +75,7 @@ export class OwnState {
     };
   }
 
-  /** The tensors that a checkpoint keeps, flat, by name, and what shape each has as a whole. */
+  /** The saved tensors by name, flat, with the shape of the whole tensor. */
   get saved(): Record<string, { tensor: Tensor; shape: readonly number[] }> {
     const { master, place } = this;
     const { state } = this.kept;
@@ -93,7 +95,7 @@ export class OwnState {
   }
 }
 
-/** Where `weight` is not `master` rounded, somebody has written it since: it holds from now on. */
+/** Adopts external changes: elements of `weight` that differ from rounded `master` replace it. */
 function adoptChanges(master: Tensor, weight: Tensor): void {
   const isOurs = compare('eq', cast(master, weight.dtype), weight);
   kernels.copy({ in: where(isOurs, master, cast(weight, 'f32')), out: master });

@@ -1,5 +1,4 @@
-// Parameter groups: which parameters an optimizer updates with which hyperparameters, as PyTorch
-// has them.
+// Parameter groups: parameters with their hyperparameters, as in PyTorch.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { camelCase, readOptions } from '../runtime/options.js';
@@ -9,23 +8,24 @@ import { requireType } from '../runtime/require-type.js';
 import { closest } from '../runtime/suggestion.js';
 import { Tensor } from '../tensor/index.js';
 
-/** What every group has; each optimizer adds its own hyperparameters. */
+/** The common fields of groups. Each optimizer adds its own hyperparameters. */
 export interface ParamGroup {
-  /** What the group updates; every parameter is in one group. */
+  /** The parameters of the group. Every parameter is in exactly one group. */
   readonly params: readonly Tensor[];
   /** Learning rate, at least 0. */
   lr: number;
-  /** At least 0; whether it decays weights or is added to gradients is the rule's. */
+  /** At least 0. The rule decides if it decays weights or is added to gradients. */
   weightDecay: number;
   /**
-   * Decays of the moments, in groups whose rule has them: what OneCycle schedules beside the rate.
+   * Decays of the moments, if the rule has them. OneCycle schedules them with the learning rate.
    */
   betas?: readonly [number, number];
 }
 
 /**
- * A group as a caller writes it: what is left out comes from the optimizer's options, and what is
- * no hyperparameter of any optimizer, such as a name, is kept on the group as it is.
+ * A group as the caller writes it. Missing hyperparameters come from the optimizer's options.
+ * Fields that are not hyperparameters of any optimizer, such as a name, stay on the group
+ * unchanged.
  */
 export type GroupOptions<Group extends ParamGroup> = Partial<Omit<Group, 'params'>> & {
   params: Iterable<Tensor>;
@@ -36,8 +36,8 @@ export type GroupOptions<Group extends ParamGroup> = Partial<Omit<Group, 'params
 export type ParamsOf<Group extends ParamGroup> = Iterable<Tensor> | Iterable<GroupOptions<Group>>;
 
 /**
- * The groups of optimizer `name`, with `defaults` where a group says nothing. Throws DS_ARGUMENT
- * when there is no parameter, or one is in two groups.
+ * Returns the groups of optimizer `name`; `defaults` fill missing fields. Throws DS_ARGUMENT
+ * without parameters, or if a parameter is in two groups.
  */
 export function makeGroups<Group extends ParamGroup>(
   name: string,
@@ -77,8 +77,8 @@ export function makeGroups<Group extends ParamGroup>(
 }
 
 /**
- * Hyperparameters of optimizers here and in PyTorch, which one that has no such thing must not pass
- * over.
+ * Hyperparameters of optimizers here and in PyTorch. An optimizer without one of them must not
+ * ignore it.
  */
 const HYPERPARAMETERS: readonly string[] = [
   ...['params', 'lr', 'weightDecay', 'betas', 'eps', 'momentum', 'dampening', 'nesterov'],
@@ -89,8 +89,8 @@ const HYPERPARAMETERS: readonly string[] = [
 ];
 
 /**
- * Whether a group may have it for its owner's use: it is nobody's hyperparameter, nor one that is
- * mistyped.
+ * Whether the caller may use this field of a group: it is not a hyperparameter, and not a
+ * misspelled one.
  */
 function isExtra(key: string): boolean {
   const bare = key.replaceAll('_', '').toLowerCase();
@@ -99,8 +99,8 @@ function isExtra(key: string): boolean {
 }
 
 /**
- * A group's hyperparameters by their own names, and what else it has. Throws DS_ARGUMENT for a
- * hyperparameter that is not among `known`, or mistyped.
+ * Splits a group into its hyperparameters and other fields. Throws DS_ARGUMENT for a hyperparameter
+ * outside of `known`, or a misspelled one.
  */
 export function readGroup<Group extends ParamGroup>(
   op: string,
@@ -116,7 +116,8 @@ export function readGroup<Group extends ParamGroup>(
 }
 
 /**
- * `group` with what is not to be scheduled, saved or compared: it can be read, and is not listed.
+ * Returns `group` with fields that are readable, but not enumerable, so they are not scheduled,
+ * saved or compared.
  */
 function withExtras<Group extends ParamGroup>(group: Group, extras: object): Group {
   for (const [key, value] of Object.entries(extras)) {
@@ -127,7 +128,7 @@ function withExtras<Group extends ParamGroup>(group: Group, extras: object): Gro
 
 const PARAMETERS = 'Pass model.parameters(), or groups such as { params: [...], weightDecay: 0 }.';
 
-/** What a caller gives for parameters, as an array. */
+/** Returns the caller's parameters as an array. */
 export function listOf(op: string, params: unknown): unknown[] {
   const list = params as Iterable<unknown> | null | undefined;
   if (typeof list !== 'string' && typeof list?.[Symbol.iterator] === 'function') return [...list];
@@ -144,7 +145,7 @@ export function listOf(op: string, params: unknown): unknown[] {
 function requireParameter(op: string, value: unknown): void {
   if (value instanceof Tensor && value.gradFn === null) return;
   if (value instanceof Tensor) throw computed(op, value);
-  const hint = Array.isArray(value) ? 'Pass model.parameters(): they have no names.' : PARAMETERS;
+  const hint = Array.isArray(value) ? 'Pass model.parameters(), without names.' : PARAMETERS;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op,
@@ -155,8 +156,8 @@ function requireParameter(op: string, value: unknown): void {
 }
 
 /**
- * Like what a hyperparameter is that is no number. The defaults do not tell: a caller's are among
- * them.
+ * Examples of the types of hyperparameters that are not numbers. The defaults do not define the
+ * types, because the caller's options are in them.
  */
 const KINDS: Readonly<Record<string, unknown>> = {
   betas: [0, 0],
@@ -165,7 +166,10 @@ const KINDS: Readonly<Record<string, unknown>> = {
   useMuon: false,
 };
 
-/** Of the type of `like`, in the ranges of PyTorch's optimizers. Throws DS_ARGUMENT. */
+/**
+ * Checks a hyperparameter: the type of `like`, and the range of PyTorch's optimizers. Throws
+ * DS_ARGUMENT.
+ */
 export function requireHyperparameter(place: string, value: unknown, like: unknown): void {
   if (Array.isArray(like)) {
     for (const beta of requirePair(place, value)) requireFinite(place, beta, 0, 1);
@@ -179,9 +183,8 @@ function requirePair(place: string, value: unknown): readonly unknown[] {
 }
 
 /**
- * Throws DS_ARGUMENT where what was set between steps, by a caller or a schedule, is no
- * hyperparameter: an update by it would make weights NaN, or not obey it. Momenta of schedules may
- * pass 1, as DeepSpeed's do.
+ * Throws DS_ARGUMENT if a caller or a schedule set an invalid hyperparameter between steps. An
+ * update would make weights NaN, or ignore it. Momenta of schedules may exceed 1, as in DeepSpeed.
  */
 export function requireHyperparameters(name: string, groups: readonly ParamGroup[]): void {
   groups.forEach((group, i) => {
@@ -202,7 +205,7 @@ function requireChanged(place: string, key: string, value: unknown): void {
   else if (typeof value === 'number') requireFinite(place, value);
 }
 
-/** The hyperparameters of a group alone. */
+/** Returns a group without its parameters. */
 export function hyperparameters<Group extends ParamGroup>(group: Group): Omit<Group, 'params'> {
   const { params: _, ...rest } = group;
   return rest;
@@ -216,12 +219,12 @@ function notAGroup(op: string): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op,
-    expected: 'a group { params: [...], ... }, as the others are',
+    expected: 'a group { params: [...], ... }',
     got: 'a parameter between groups',
   });
 }
 
-/** Gradients reach leaves alone. */
+/** The error of a parameter that is not a leaf. Only leaves receive gradients. */
 function computed(op: string, { shape }: Tensor): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
@@ -237,6 +240,6 @@ function shared(op: string, { shape }: Tensor): DsError {
     code: 'DS_ARGUMENT',
     op,
     expected: 'every parameter in one group',
-    got: `a parameter [${shape.join(', ')}] that is in two, or twice in one`,
+    got: `a parameter [${shape.join(', ')}] that occurs twice`,
   });
 }

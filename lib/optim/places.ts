@@ -1,18 +1,18 @@
-// The parameters of a range one by one: what flat tensors have of each, and whether it is all.
+// Slices of flat tensors for the parameters of a range.
 import { DsError } from '../errors.js';
 import { numel, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import type { UpdateTensors } from './optimizer.js';
 
-/** Elements of a flat tensor, borrowed. */
+/** Returns elements of a flat tensor without a new reference. */
 export function part(tensor: Tensor, place: { offset: number; numel: number }): View {
   const { buffer, dtype, offset } = tensor;
   return { buffer, dtype, offset: offset + place.offset, shape: [place.numel], strides: [1] };
 }
 
 /**
- * Throws DS_CONFIG for a range that holds part of a parameter, where the rule of `optimizer` needs
- * all of it.
+ * Throws DS_CONFIG for a range with part of a parameter, if the rule of `optimizer` needs whole
+ * ones.
  */
 export function requireWhole(optimizer: string, { places }: UpdateTensors): void {
   const cut = places.find((place) => place.numel < numel(place.shape));
@@ -20,8 +20,8 @@ export function requireWhole(optimizer: string, { places }: UpdateTensors): void
   throw new DsError({
     code: 'DS_CONFIG',
     op: optimizer,
-    expected: 'whole parameters in every range that update() gets',
+    expected: 'whole parameters in every range of update()',
     got: `${cut.numel} of the ${numel(cut.shape)} elements of ${cut.name}`,
-    hint: 'Where ranks hold parts of parameters, call measure() first and share the sums, as the engine does.',
+    hint: 'If ranks hold parts of parameters, call measure() first and exchange the sums, as the engine does.',
   });
 }

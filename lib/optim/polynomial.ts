@@ -1,15 +1,15 @@
-// PolynomialLR: a power of the share of updates that are left, then zero.
+// PolynomialLR: a power of the remaining fraction of updates, then zero.
 // Source: PyTorch torch.optim.lr_scheduler.PolynomialLR.
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
 /** Options of PolynomialLr. */
 export interface PolynomialOptions {
-  /** Rate of the first update. */
+  /** Learning rate of the first update. */
   baseLr: number;
-  /** Updates until the rate is zero. Default 5. */
+  /** Updates until the learning rate is zero. Default: 5. */
   totalSteps?: number;
-  /** 1 is a straight line. Default 1. */
+  /** Exponent; 1: linear. Default: 1. */
   power?: number;
 }
 

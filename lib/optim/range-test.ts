@@ -1,17 +1,17 @@
-// LRRangeTest: a rate that only grows, to find the largest one that still trains.
+// LRRangeTest: a growing learning rate, to find the largest one that still trains.
 // Sources: Smith 2017, arXiv:1506.01186; DeepSpeed runtime/lr_schedules.py, LRRangeTest.
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
 /** Options of LrRangeTest. */
 export interface LrRangeTestOptions {
-  /** Rate of the first update. Default 1e-3. */
+  /** Learning rate of the first update. Default: 1e-3. */
   minLr?: number;
-  /** Updates of one interval. Default 2000. */
+  /** Updates per interval. Default: 2000. */
   stepSize?: number;
-  /** Share of the first rate that one interval adds. Default 1. */
+  /** Fraction of the first learning rate that one interval adds. Default: 1. */
   stepRate?: number;
-  /** Grows once per interval instead of at every update. Default false. */
+  /** Grow once per interval instead of at every update. Default: false. */
   staircase?: boolean;
 }
 

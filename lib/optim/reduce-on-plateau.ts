@@ -1,4 +1,4 @@
-// ReduceLROnPlateau: lowers the rate when a metric has stopped improving.
+// ReduceLROnPlateau: lowers the learning rate when a metric stops improving.
 // Source: PyTorch torch.optim.lr_scheduler.ReduceLROnPlateau.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -9,27 +9,27 @@ import { type LrSchedule, readSchedule, type ScheduledGroup } from './schedule.j
 
 /** Options of ReduceLrOnPlateau. */
 export interface PlateauOptions {
-  /** The rate before the first reduction. */
+  /** The learning rate before the first reduction. */
   baseLr: number;
-  /** Whether a smaller or a larger metric is better. Default "min". */
+  /** Whether a smaller or a larger metric is better. Default: "min". */
   mode?: 'min' | 'max';
-  /** Each reduction multiplies the rate by this, below 1. Default 0.1. */
+  /** Factor of each reduction, below 1. Default: 0.1. */
   factor?: number;
-  /** Observations without improvement that are tolerated. Default 10. */
+  /** Tolerated observations without improvement. Default: 10. */
   patience?: number;
-  /** The least improvement that counts. Default 1e-4. */
+  /** Minimum improvement. Default: 1e-4. */
   threshold?: number;
-  /** Whether the threshold is a share of the best metric or a difference. Default "rel". */
+  /** Whether the threshold is a fraction of the best metric or a difference. Default: "rel". */
   thresholdMode?: 'rel' | 'abs';
-  /** Observations after a reduction that do not count against the patience. Default 0. */
+  /** Observations after a reduction that do not count against the patience. Default: 0. */
   cooldown?: number;
-  /** The rate is never lowered below this. Default 0. */
+  /** Minimum learning rate. Default: 0. */
   minLr?: number;
-  /** A reduction by no more than this is not made. Default 1e-8. */
+  /** Smaller reductions are skipped. Default: 1e-8. */
   eps?: number;
 }
 
-/** What ReduceLrOnPlateau observes: as Python's float() takes it. */
+/** The metric of ReduceLrOnPlateau; like the argument of Python's float(). */
 export type Metric = number | Tensor;
 
 const NAMES: OptionNames<PlateauOptions> = {
@@ -38,15 +38,15 @@ const NAMES: OptionNames<PlateauOptions> = {
 };
 
 /**
- * The rate depends on what observe() has seen, not on the number of updates: call it with the
- * metric at the end of each evaluation. More than `patience` observations in a row without an
+ * The learning rate depends on the observed metrics, not on the number of updates. Call observe()
+ * with the metric after each evaluation. More than `patience` observations in a row without
  * improvement set lr = max(lr * factor, min).
  */
 export class ReduceLrOnPlateau implements LrSchedule {
   readonly name = 'ReduceLROnPlateau';
   private readonly options: Required<PlateauOptions>;
   private rate: number;
-  /** Infinite until an observation is better. */
+  /** Infinite before the first improvement. */
   private best: number;
   private badObservations = 0;
   private cooldownLeft = 0;
@@ -87,9 +87,9 @@ export class ReduceLrOnPlateau implements LrSchedule {
   }
 
   /**
-   * Takes note of a metric, a number or a tensor of one element, and lowers the rate if it is time.
-   * NaN is never better, and an infinite metric is compared as in PyTorch. Throws DS_ARGUMENT for
-   * anything else.
+   * Records a metric, a number or a tensor of one element, and lowers the learning rate if
+   * necessary. NaN is never better; an infinite metric is compared as in PyTorch. Throws
+   * DS_ARGUMENT for other values.
    */
   observe(given: Metric): void {
     const metric = numberOf(given);
@@ -141,7 +141,7 @@ export class ReduceLrOnPlateau implements LrSchedule {
     return mode === 'min' ? metric < bar : metric > bar;
   }
 
-  /** What any other metric is better than. */
+  /** Any other metric is better than this. */
   private get worst(): number {
     return this.options.mode === 'min' ? INFINITE.positive : INFINITE.negative;
   }
@@ -155,10 +155,10 @@ export class ReduceLrOnPlateau implements LrSchedule {
 
 const INFINITE = { positive: Number.POSITIVE_INFINITY, negative: Number.NEGATIVE_INFINITY };
 
-/** How JSON keeps an infinite number; null for one that is finite. */
+/** The JSON form of an infinite number; null for a finite one. */
 const named = (value: number): string | null => (Number.isFinite(value) ? null : String(value));
 
-/** Waits for the device where the metric is a tensor of its. */
+/** Waits for the device if the metric is a device tensor. */
 function numberOf(metric: Metric): number {
   const value: unknown = metric instanceof Tensor ? metric.item() : metric;
   if (typeof value === 'number') return value;
@@ -178,6 +178,6 @@ function requireNumber(
     op: `schedule.${key}`,
     expected: 'the state of ReduceLROnPlateau',
     got: JSON.stringify(value) ?? 'nothing',
-    hint: 'It was saved with another schedule: load with loadLrSchedulerStates: false, or set that one.',
+    hint: 'It was saved with another schedule. Load with loadLrSchedulerStates: false, or use that schedule.',
   });
 }

@@ -1,5 +1,5 @@
-// RMSprop: rates that fall with a running mean of squared gradients. Sources: Tieleman & Hinton
-// 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; in the form of torch.optim.RMSprop.
+// RMSprop: learning rates that fall with a running mean of squared gradients. Sources: Tieleman &
+// Hinton 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; in the form of torch.optim.RMSprop.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { type DeclaredState, perElement, requireState } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
@@ -8,34 +8,34 @@ import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
 /**
- * A parameter group of RMSprop; fields may be changed between steps, but for a momentum of 0 and
+ * A parameter group of RMSprop. Fields may change between steps. Exceptions: a momentum of 0 and
  * `centered` false, which have no state.
  */
 export interface RMSpropGroup extends ParamGroup {
-  /** Share of the running means that is kept. */
+  /** Decay of the running means. */
   alpha: number;
   /** Added to the root. */
   eps: number;
-  /** Share of the last direction that is kept; 0 for none. */
+  /** Fraction of the last direction in the next one; 0 disables momentum. */
   momentum: number;
-  /** Whether the mean of gradients is kept as well. */
+  /** Whether the mean of gradients is stored too. */
   centered: boolean;
 }
 
 /** Defaults of RMSprop's groups. */
 export interface RMSpropOptions {
-  /** Default 1e-2. */
+  /** Default: 1e-2. */
   lr?: number;
-  /** Share of the running means that is kept. Default 0.99. */
+  /** Decay of the running means. Default: 0.99. */
   alpha?: number;
-  /** Default 1e-8. */
+  /** Default: 1e-8. */
   eps?: number;
-  /** Added to the gradient, times the parameter. Default 0. */
+  /** Added to the gradient, times the parameter. Default: 0. */
   weightDecay?: number;
-  /** Default 0: no momentum, and no state for it. */
+  /** Default: 0, no momentum and no state for it. */
   momentum?: number;
   /**
-   * Divides by the estimated deviation instead: keeps a mean of gradients as well. Default false.
+   * Divides by the estimated standard deviation; stores a mean of gradients too. Default: false.
    */
   centered?: boolean;
 }
@@ -48,12 +48,12 @@ const NAMES: OptionNames<RMSpropOptions> = {
  *   g += wd p
  *   s = a s + (1 - a) g^2
  *   d = g / (sqrt(s) + eps)
- *   d = g / (sqrt(max(0, s - m^2)) + eps) with m += (1 - a) (g - m), where it is centered
+ *   d = g / (sqrt(max(0, s - m^2)) + eps) with m += (1 - a) (g - m), if centered
  *   b = momentum b + d, and d is b, with momentum
  *   p -= lr d
  *
- * Where rounding makes s - m^2 negative PyTorch has NaN. The exact sequence of operations stands in
- * csrc/ops/rmsprop.h.
+ * PyTorch returns NaN if rounding makes s - m^2 negative. csrc/ops/rmsprop.h has the exact sequence
+ * of operations.
  */
 export class RMSprop extends StandaloneOptimizer<RMSpropGroup> {
   readonly name = 'RMSprop';

@@ -1,5 +1,4 @@
-// The schedules of an optimizer's groups as one: a schedule per group, or one that all groups
-// share.
+// ScheduleSet: the schedules of an optimizer's groups. Groups may share a schedule.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { answerPythonNames } from '../runtime/python-names.js';
@@ -9,8 +8,8 @@ import { type Metric, ReduceLrOnPlateau } from './reduce-on-plateau.js';
 import type { LrSchedule } from './schedule.js';
 
 /**
- * `schedules[i]` governs group i; an object that stands for several groups keeps one state. Groups
- * without a schedule keep the rate that their owner sets.
+ * `schedules[i]` belongs to group i. A shared object has one state. Groups without a schedule keep
+ * the learning rate of their owner.
  */
 export class ScheduleSet {
   static {
@@ -21,13 +20,13 @@ export class ScheduleSet {
   private readonly distinct: readonly LrSchedule[];
 
   constructor(
-    /** The schedule of each group; an object may stand for several. */
+    /** The schedule of each group; groups may share an object. */
     readonly schedules: readonly LrSchedule[],
   ) {
     this.distinct = [...new Set(schedules)];
   }
 
-  /** The names of its schedules, each once. */
+  /** The distinct names of its schedules. */
   get name(): string {
     return this.distinct.map(({ name }) => name).join(', ');
   }
@@ -39,23 +38,22 @@ export class ScheduleSet {
     });
   }
 
-  /** The rate of each group after `appliedSteps` updates. */
+  /** Returns the learning rate of each group after `appliedSteps` updates. */
   rates(groups: readonly ParamGroup[], appliedSteps: number): number[] {
     return groups.map((group, i) => this.schedules[i]?.lr(appliedSteps) ?? group.lr);
   }
 
   /**
-   * ReduceLrOnPlateau observes `metric`, as PyTorch's step(metric). Other schedules advance with
-   * the updates of engine.step(). Throws DS_ARGUMENT where no schedule observes a metric, or
-   * without one.
+   * Passes `metric` to ReduceLrOnPlateau, like PyTorch's step(metric). Other schedules advance with
+   * engine.step(). Throws DS_ARGUMENT if no schedule uses a metric, or without a metric.
    */
   step(metric?: Metric): void {
     this.observe('lrScheduler.step', metric);
     if (this.watching.length > 0) return;
-    const hint = 'Leave it out: engine.step() advances the schedule with each update.';
+    const hint = 'Remove the call: engine.step() advances the schedule with each update.';
     throw refused(
       'lrScheduler.step',
-      'a ReduceLrOnPlateau, which observes a metric',
+      'a ReduceLrOnPlateau schedule',
       this.name || 'no schedule',
       hint,
     );
@@ -67,16 +65,16 @@ export class ScheduleSet {
     for (const schedule of this.watching) schedule.observe(metric as Metric);
   }
 
-  /** @internal Throws DS_ARGUMENT where `metric` is missing, or observed by no schedule. */
+  /** @internal Throws DS_ARGUMENT if `metric` is missing, or no schedule uses it. */
   requireMetric(op: string, metric: Metric | undefined): void {
     const { watching } = this;
     if (watching.length > 0 && metric === undefined) {
-      const hint = 'ReduceLrOnPlateau observes it: step(loss).';
-      throw refused(op, 'the metric that ReduceLrOnPlateau observes', 'none', hint);
+      const hint = 'Pass it to ReduceLrOnPlateau: step(loss).';
+      throw refused(op, 'the metric of ReduceLrOnPlateau', 'no metric', hint);
     }
     if (watching.length === 0 && metric !== undefined) {
-      const expected = 'no metric: the schedule observes none';
-      throw refusedValue(op, expected, metric, 'Leave the metric out.');
+      const expected = 'no metric, because no schedule uses it';
+      throw refusedValue(op, expected, metric, 'Remove the metric.');
     }
   }
 
@@ -84,12 +82,12 @@ export class ScheduleSet {
     return this.distinct.filter((one) => one instanceof ReduceLrOnPlateau);
   }
 
-  /** The state of each distinct schedule, for a checkpoint. */
+  /** Returns the state of each distinct schedule, for a checkpoint. */
   stateDict(): JsonObject {
     return { schedules: this.distinct.map((schedule) => schedule.stateDict()) };
   }
 
-  /** Throws DS_CHECKPOINT when the state is of another number of schedules. */
+  /** Throws DS_CHECKPOINT if the number of schedules in the state differs. */
   requireFitting(state: JsonObject): void {
     const states = state.schedules as JsonObject[];
     if (states.length === this.distinct.length) return;
@@ -97,8 +95,8 @@ export class ScheduleSet {
       code: 'DS_CHECKPOINT',
       op: 'lr_scheduler',
       expected: `the state of ${this.distinct.length} schedules`,
-      got: `that of ${states.length}`,
-      hint: 'Use the scheduler that it was saved with; { loadLrSchedulerStates: false } starts this one afresh.',
+      got: `the state of ${states.length}`,
+      hint: 'Use the scheduler of the save, or restart this one with { loadLrSchedulerStates: false }.',
     });
   }
 

@@ -1,5 +1,4 @@
-// What the engine needs of a learning-rate schedule: the rate as a function of the updates applied
-// so far.
+// The interface of learning-rate schedules: a learning rate for each number of applied updates.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { OptionNames } from '../runtime/options.js';
@@ -8,28 +7,33 @@ import { requireFinite } from '../runtime/require-number.js';
 import { isChoice, readChoices } from './choices.js';
 import type { ParamGroup } from './param-groups.js';
 
-/** What a schedule may set in a group of parameters. */
+/** The fields of a parameter group that a schedule may set. */
 export type ScheduledGroup = Pick<ParamGroup, 'lr' | 'betas'>;
 
 /**
- * The engine calls apply(group, n) before update number n (from 0) and counts only updates that
- * were applied: one that was skipped for an overflow does not advance the schedule. DeepSpeed's
+ * The engine calls apply(group, n) before update n (from 0). It counts only applied updates, so an
+ * update that was skipped for an overflow does not advance the schedule. DeepSpeed's
  * `last_batch_iteration` is n - 1, PyTorch's `last_epoch` is n.
  */
 export interface LrSchedule {
-  /** What it is called in configurations, logs and errors. */
+  /** Name in configurations, logs and errors. */
   readonly name: string;
-  /** The learning rate in effect after `appliedSteps` updates. */
+  /** Returns the learning rate after `appliedSteps` updates. */
   lr(appliedSteps: number): number;
-  /** Sets all that the schedule governs in `group`: the rate, with OneCycle also the betas. */
+  /** Sets the scheduled fields in `group`: the learning rate, with OneCycle also the betas. */
   apply(group: ScheduledGroup, appliedSteps: number): void;
-  /** What a checkpoint keeps; empty for a schedule that depends on the number of updates alone. */
+  /**
+   * Returns the state for a checkpoint; empty if the schedule depends only on the number of
+   * updates.
+   */
   stateDict(): JsonObject;
-  /** Takes over what stateDict() gave. Throws DS_CHECKPOINT for the state of another kind. */
+  /**
+   * Restores a result of stateDict(). Throws DS_CHECKPOINT for the state of another schedule type.
+   */
   loadStateDict(state: JsonObject): void;
 }
 
-/** A schedule without memory: extend it with a name and lr(), a pure function. */
+/** A schedule without state. Subclasses define a name and lr(), a pure function. */
 export abstract class PureSchedule implements LrSchedule {
   abstract readonly name: string;
   abstract lr(appliedSteps: number): number;
@@ -46,9 +50,9 @@ export abstract class PureSchedule implements LrSchedule {
 }
 
 /**
- * The options of schedule `name` by their own names. Throws DS_ARGUMENT for an unknown one, for a
- * switch or word that there is not, and for what else is no finite number; `required` ones have no
- * default.
+ * Reads the options of schedule `name`. `required` options have no default. Throws DS_ARGUMENT for
+ * an unknown option, an invalid boolean or enumeration value, and other values that are not finite
+ * numbers.
  */
 export function readSchedule<Options extends object>(
   name: string,
@@ -66,22 +70,22 @@ export function readSchedule<Options extends object>(
   return options;
 }
 
-/** Throws DS_ARGUMENT for an optimizer, which schedules of PyTorch are given first. */
+/** Throws DS_ARGUMENT for an optimizer, the first argument of PyTorch's schedules. */
 export function requireNoOptimizer(name: string, given: object): void {
   if (typeof given !== 'object' || given === null || !('groups' in given)) return;
   const hint =
-    'initialize({ optimizer, lrScheduler }) brings both together; without an engine call schedule.apply(group, n) for each of optimizer.groups.';
-  throw refused(name, 'its options alone', 'an optimizer', hint);
+    'Pass both to initialize({ optimizer, lrScheduler }). Without an engine, call schedule.apply(group, n) for each of optimizer.groups.';
+  throw refused(name, 'only its options', 'an optimizer', hint);
 }
 
-/** Throws DS_CONFIG unless `value` is an integer of at least 1. */
 export function requirePositiveInteger(place: string, value: unknown): void {
   if (Number.isInteger(value) && (value as number) > 0) return;
   refuseCount(place, 'a positive integer', value);
 }
 
 /**
- * Throws DS_CONFIG unless `value` is an integer of at least 0: DeepSpeed takes fewer than 2 as 2.
+ * Throws DS_CONFIG unless `value` is an integer of at least 0. DeepSpeed treats values below 2 as
+ * 2.
  */
 export function requireWarmup(place: string, value: unknown): void {
   if (Number.isInteger(value) && (value as number) >= 0) return;

@@ -10,29 +10,29 @@ import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
 /**
- * A parameter group of SGD; fields may be changed between steps, but for a momentum of 0, which has
- * no buffer.
+ * A parameter group of SGD. Fields may change between steps, except a momentum of 0, which has no
+ * buffer.
  */
 export interface SgdGroup extends ParamGroup {
-  /** Share of the last direction that is kept; 0 for none. */
+  /** Fraction of the last direction in the next one; 0 disables momentum. */
   momentum: number;
-  /** Share of each gradient but the first that the buffer does not take. */
+  /** Fraction of each gradient that the buffer ignores, except for the first one. */
   dampening: number;
-  /** Whether steps are taken ahead of the buffer. */
+  /** Whether to use Nesterov momentum. */
   nesterov: boolean;
 }
 
 /** Defaults of SGD's groups. */
 export interface SgdOptions {
-  /** Default 1e-3. */
+  /** Default: 1e-3. */
   lr?: number;
-  /** Default 0: no momentum, and no state. */
+  /** Default: 0, no momentum and no state. */
   momentum?: number;
-  /** The buffer takes 1 - dampening of each gradient but the first. Default 0. */
+  /** The buffer receives 1 - dampening of each gradient, except for the first one. Default: 0. */
   dampening?: number;
-  /** Added to the gradient, times the parameter. Default 0. */
+  /** Added to the gradient, times the parameter. Default: 0. */
   weightDecay?: number;
-  /** Steps by g + momentum * buffer. Default false. */
+  /** Steps by g + momentum * buffer. Default: false. */
   nesterov?: boolean;
 }
 
@@ -45,13 +45,13 @@ const NAMES: OptionNames<SgdOptions> = {
  *   buffer = momentum * buffer + (1 - dampening) g, which starts as g
  *   p -= lr * buffer; with nesterov lr * (g + momentum * buffer), without momentum lr * g
  *
- * The exact sequence of operations stands in csrc/ops/sgd.h.
+ * csrc/ops/sgd.h has the exact sequence of operations.
  */
 export class Sgd extends StandaloneOptimizer<SgdGroup> {
   readonly name: string = 'SGD';
   readonly groups: SgdGroup[];
 
-  /** Throws DS_ARGUMENT, see makeGroups, and where nesterov has no momentum or a dampening. */
+  /** Throws DS_ARGUMENT: see makeGroups; and for nesterov without momentum or with dampening. */
   constructor(params: ParamsOf<SgdGroup>, given: SgdOptions = {}) {
     super();
     const options = readOptions('SGD', given, NAMES);
@@ -87,7 +87,7 @@ export class Sgd extends StandaloneOptimizer<SgdGroup> {
   }
 }
 
-/** As torch.optim.SGD. */
+/** As in torch.optim.SGD. */
 function requireNesterovMomentum(group: SgdGroup, index: number): void {
   const { nesterov, momentum, dampening } = group;
   if (!nesterov || (momentum > 0 && dampening === 0)) return;
@@ -96,6 +96,6 @@ function requireNesterovMomentum(group: SgdGroup, index: number): void {
     op: `SGD group ${index}`,
     expected: 'a momentum above 0 and a dampening of 0 with nesterov',
     got: `momentum ${momentum}, dampening ${dampening}`,
-    hint: 'Set momentum, for example to 0.9, or leave nesterov out.',
+    hint: 'Set momentum, for example to 0.9, or remove nesterov.',
   });
 }

@@ -1,27 +1,24 @@
-// Master weights in two halves, the first of which is the bf16 weight that the model computes with:
-// an optimizer that keeps the second among its state.
+// Split masters: an f32 master as the model's bf16 weight and a second half in the optimizer state.
 import type { DeclaredState, StateTensor } from './declared-state.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import type { ParamGroup } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** The names that state has beside an optimizer's own. */
+/** Names of the additional state tensors. */
 export const halves = { low: 'master_low', ties: 'master_ties' } as const;
 
 /**
- * Tensors of an update whose master weights are split: `master` is the bf16 weights themselves, and
- * `state` has what `halves` names.
+ * Tensors of an update with split masters. `master` is the bf16 weights; `state` also has the
+ * tensors of `halves`.
  */
 export type SplitTensors = Omit<UpdateTensors, 'weight'>;
 
-/** An optimizer that can update master weights in halves, with the bits of update() on f32 ones. */
+/** An optimizer that can update split masters, with the bits of update() on f32 masters. */
 export interface SplittingOptimizer<Group extends ParamGroup = ParamGroup>
   extends Optimizer<Group> {
-  /**
-   * False where update() is another rule than updateHalves(), as in a class derived from this one.
-   */
+  /** False if a subclass overrides update(), so that updateHalves() is another rule. */
   readonly updatesHalves: boolean;
-  /** Enqueues one update of one range. When control[1] is 0 nothing changes. */
+  /** Enqueues one update of one range. If control[1] is 0, nothing changes. */
   updateHalves(
     tensors: SplitTensors,
     settings: UpdateSettings<Group>,
@@ -34,8 +31,8 @@ export function canSplit(optimizer: Optimizer): optimizer is SplittingOptimizer 
 }
 
 /**
- * `optimizer` over split masters: 2 bytes and a bit of state for each parameter instead of 4,
- * beside its bf16 weight. The encoding is that of csrc/core/master_halves.h.
+ * Runs `optimizer` on split masters: 2.125 bytes of state per parameter instead of 4, in addition
+ * to its bf16 weight. csrc/core/master_halves.h defines the encoding.
  */
 export class SplitMaster implements Optimizer {
   constructor(private readonly optimizer: SplittingOptimizer) {}
@@ -57,7 +54,7 @@ export class SplitMaster implements Optimizer {
   }
 }
 
-/** Half of zero, 16 bits in no dtype of their own, and its bit. */
+/** The lower half of zero: 16 bits, stored as bf16, and the tie bit. */
 function halvesOf(shape: readonly number[]): DeclaredState {
   const elements = shape.reduce((product, n) => product * n, 1);
   const kept = { saved: false, initial: 0 };

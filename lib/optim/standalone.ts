@@ -1,5 +1,4 @@
-// Optimizers that step by themselves: the update kernels over parameters that no engine has taken
-// over.
+// StandaloneOptimizer: training without an engine, on parameters that no engine owns.
 import { DsError } from '../errors.js';
 import { answerPythonNames } from '../runtime/python-names.js';
 import { requireType } from '../runtime/require-type.js';
@@ -14,13 +13,12 @@ import { type OptimizerStateDict, readState, stateOf } from './state-dict.js';
 import { deviceKernels, type UpdateKernels } from './update-kernels.js';
 
 /**
- * An optimizer for training without an engine, as torch.optim.Optimizer: `loss.backward();
- * opt.step(); opt.zeroGrad()`. Updates run on each parameter's device by the kernels that engines
- * use, with the same bits for f32 parameters. f16 and bf16 parameters have f32 master weights,
- * which take over what is written into the parameter between steps. State is made when a parameter
- * has its first gradient, and counts the updates of that parameter alone. An optimizer that is
- * given to initialize() is the engine's: engine.step() then takes the steps, and the methods here
- * refuse.
+ * An optimizer for training without an engine, like torch.optim.Optimizer: `loss.backward();
+ * opt.step(); opt.zeroGrad()`. Updates run on each parameter's device with the kernels of engines,
+ * and with the same bits for f32 parameters. f16 and bf16 parameters have f32 master weights, which
+ * adopt external writes to the parameter between steps. State is created at a parameter's first
+ * gradient, and counts the updates of that parameter only. After initialize(), the engine owns the
+ * optimizer: engine.step() updates, and the methods here throw.
  */
 export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   implements Optimizer<Group>
@@ -30,9 +28,9 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
     answerPythonNames(StandaloneOptimizer, { label: 'optimizer', others });
   }
 
-  /** What it is called in configurations, checkpoints and errors. */
+  /** Name in configurations, checkpoints and errors. */
   abstract readonly name: string;
-  /** Its parameter groups; rates and other hyperparameters may be changed between steps. */
+  /** The parameter groups. Learning rates and other hyperparameters may change between steps. */
   abstract readonly groups: Group[];
   private readonly kept = new Map<Tensor, OwnState>();
   private readonly kernels = deviceKernels();
@@ -48,12 +46,11 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   sumsPerRound?(group: number, shape: readonly number[]): readonly number[];
 
   /**
-   * Updates every parameter that has a gradient; the others stay as they are. With `closure`, which
-   * computes the loss and calls backward(), runs that first and returns its result. A gradient that
-   * is not finite is applied as it is: nn.clipGradNorm() tells. Throws, before anything has
-   * changed, DS_ARGUMENT for hyperparameters that were set to what is none and for parameters that
-   * an engine has, DS_DTYPE for f64 ones, DS_SHAPE for strided ones, DS_DEVICE for one that has
-   * moved since its first step.
+   * Updates every parameter with a gradient; others stay unchanged. `closure` computes the loss and
+   * calls backward(); it runs first, and its result is returned. Non-finite gradients are applied
+   * unchanged; nn.clipGradNorm() reports them. Throws before any change: DS_ARGUMENT for invalid
+   * hyperparameters and for parameters of an engine, DS_DTYPE for f64 parameters, DS_SHAPE for
+   * strided ones, DS_DEVICE for a parameter that moved since its first step.
    */
   step<Loss = void>(closure?: () => Loss): Loss | undefined {
     if (closure !== undefined) requireType(`${this.name}.step`, closure, 'function');
@@ -70,8 +67,8 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   }
 
   /**
-   * Drops the gradients of all parameters, as zero_grad() does. Throws DS_ARGUMENT for parameters
-   * that an engine has.
+   * Drops the gradients of all parameters, like zero_grad(). Throws DS_ARGUMENT for parameters of
+   * an engine.
    */
   zeroGrad(): void {
     for (const { parameter } of this.members()) {
@@ -82,20 +79,20 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   }
 
   /**
-   * The hyperparameters of the groups, and the state of each parameter under its number over all
-   * groups: the tensors themselves in the shapes that the optimizer declares, the parameter's for
-   * moments, not copies; `master`, f32, for 16-bit parameters; and its number of updates. A
-   * parameter without a gradient so far has none.
+   * Returns the hyperparameters of the groups, and the state of each parameter by its number over
+   * all groups. The tensors are the state itself, not copies, in the declared shapes; `master` is
+   * f32, for 16-bit parameters. The number of updates is included. A parameter without a gradient
+   * so far has no entry.
    */
   stateDict(): OptimizerStateDict {
     return stateOf(this.groups, this.kept);
   }
 
   /**
-   * Takes over what stateDict() of an optimizer of the same kind and groups gave: hyperparameters,
-   * copies of its tensors, converted to each parameter's device, and numbers of updates. A
-   * parameter that had no state then has none again. Throws DS_CHECKPOINT where groups, names or
-   * shapes differ, before anything has changed; DS_ARGUMENT for parameters that an engine has.
+   * Loads a result of stateDict() of an optimizer of the same class and groups: hyperparameters,
+   * copies of its tensors on each parameter's device, and numbers of updates. A parameter without
+   * saved state loses its state. Throws DS_CHECKPOINT before any change if groups, names or shapes
+   * differ; DS_ARGUMENT for parameters of an engine.
    */
   loadStateDict(state: OptimizerStateDict): void {
     for (const { parameter } of this.members()) this.requireFree('loadStateDict', parameter);
@@ -107,14 +104,14 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
     }
   }
 
-  /** Whether there is state that an engine would not know of. */
+  /** Whether there is state that an engine would drop. */
   get hasStepped(): boolean {
     return this.kept.size > 0;
   }
 
   /**
-   * Frees the state; the next step() starts anew. Without it the memory returns when the optimizer
-   * is collected.
+   * Frees the state; the next step() creates new state. Without dispose(), garbage collection of
+   * the optimizer frees it.
    */
   dispose(): void {
     for (const state of this.kept.values()) state.dispose();
@@ -154,12 +151,12 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
     const op = `${this.name}.step`;
     const got = describe(parameter);
     if (dtype === 'f64') {
-      const hint = "model.to('f32') makes it one.";
+      const hint = "Convert it with model.to('f32').";
       throw new DsError({ code: 'DS_DTYPE', op, expected: 'f32, f16 or bf16', got, hint });
     }
     if (!parameter.isContiguous) {
       const expected = 'a contiguous parameter';
-      throw new DsError({ code: 'DS_SHAPE', op, expected, got, hint: 'Take a clone() of it.' });
+      throw new DsError({ code: 'DS_SHAPE', op, expected, got, hint: 'Use a clone() of it.' });
     }
     const home = this.kept.get(parameter)?.home;
     if (!home || (home.device === device && home.dtype === dtype)) return;
@@ -168,7 +165,7 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
       op,
       expected: `a parameter ${home.dtype} on ${home.device.name}, where its state is`,
       got: `${dtype} on ${device.name}`,
-      hint: 'Move the model before the first step, or dispose() of the state to start anew.',
+      hint: 'Move the model before the first step, or call dispose() to drop the state.',
     });
   }
 
@@ -177,8 +174,8 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: `${this.name}.${method}`,
-      expected: 'parameters that no engine has',
-      got: 'those of a model that initialize() has taken over',
+      expected: 'parameters without an engine',
+      got: 'parameters owned by an engine of initialize()',
       hint: 'Call engine.step(), engine.zeroGrad(), engine.saveCheckpoint() and engine.loadCheckpoint() instead.',
     });
   }

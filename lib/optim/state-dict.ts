@@ -1,5 +1,4 @@
-// The state of a standalone optimizer as an object, in the form of
-// torch.optim.Optimizer.state_dict().
+// The state of a standalone optimizer as an object, like torch.optim.Optimizer.state_dict().
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -10,18 +9,17 @@ import type { Optimizer } from './optimizer.js';
 import type { OwnState } from './own-state.js';
 import { hyperparameters, type ParamGroup, requireHyperparameter } from './param-groups.js';
 
-/** What stateDict() of an optimizer gives. */
+/** The result of stateDict() of an optimizer. */
 export interface OptimizerStateDict {
-  /**
-   * By the parameter's number over all groups: tensors as declared, and the number of its updates.
-   */
+  /** By the parameter's number over all groups: declared tensors, and the number of updates. */
   state: Record<string, { step: number } & Record<string, number | Tensor>>;
   /** Hyperparameters of each group, and the numbers of its parameters. */
   groups: ({ params: number[] } & Record<string, unknown>)[];
 }
 
 /**
- * The state of an optimizer with `groups`: views with the declared shapes, in the current scope.
+ * Returns the state of an optimizer with `groups`: views with the declared shapes, in the current
+ * scope.
  */
 export function stateOf(
   groups: readonly ParamGroup[],
@@ -46,7 +44,7 @@ function shaped({ saved }: OwnState): Record<string, Tensor> {
   return Object.fromEntries(named.map(([name, { tensor, shape }]) => [name, tensor.alias(shape)]));
 }
 
-/** A parameter whose state `given` is to become. */
+/** A parameter with the state to load. */
 interface Entry {
   parameter: Tensor;
   group: number;
@@ -55,8 +53,8 @@ interface Entry {
 }
 
 /**
- * Brings `state` into an optimizer, whose state of a parameter `stateFor` makes. Throws
- * DS_CHECKPOINT where they do not fit, before anything has changed.
+ * Loads `state` into an optimizer. `stateFor` creates the state of a parameter. Throws
+ * DS_CHECKPOINT before any change if they do not fit.
  */
 export function readState(
   optimizer: Optimizer,
@@ -94,7 +92,7 @@ function write(own: OwnState, { given }: Entry): void {
   own.step = given.step as number;
   for (const [name, { tensor: target }] of Object.entries(own.saved)) {
     const value = given[name] as Tensor | undefined;
-    if (!value) continue; // A master that the state lacks follows the parameter at the next step.
+    if (!value) continue; // A missing master is taken from the parameter at the next step.
     const out = target.alias(value.shape);
     scope(() => kernels.copy({ in: value.to(target.device), out }));
     out.dispose();
@@ -104,7 +102,7 @@ function write(own: OwnState, { given }: Entry): void {
 function requireGroups(op: string, groups: readonly ParamGroup[], state: unknown): void {
   const { groups: given, state: values } = (state ?? {}) as Partial<OptimizerStateDict>;
   if (!Array.isArray(given) || typeof values !== 'object' || values === null) {
-    const expected = 'what stateDict() gives: { state, groups }';
+    const expected = 'a result of stateDict(): { state, groups }';
     throw misfit(op, expected, formatValue(state));
   }
   if (given.length !== groups.length) {
@@ -150,6 +148,6 @@ function requireLike(place: string, wanted: Pick<Tensor, 'dtype' | 'shape'>, val
 }
 
 function misfit(op: string, expected: string, got: string): DsError {
-  const hint = 'Use the state of an optimizer of the same class over the same parameters.';
+  const hint = 'Use the state of an optimizer of the same class with the same parameters.';
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
 }

@@ -1,15 +1,15 @@
-// StepLR: multiplies the rate by a factor once every so many updates.
+// StepLR: multiplies the learning rate by a factor at regular intervals.
 // Source: PyTorch torch.optim.lr_scheduler.StepLR.
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
 /** Options of StepLr. */
 export interface StepOptions {
-  /** Rate of the first update. */
+  /** Learning rate of the first update. */
   baseLr: number;
   /** Updates between two multiplications. */
   stepSize: number;
-  /** The factor. Default 0.1. */
+  /** The factor. Default: 0.1. */
   gamma?: number;
 }
 

@@ -1,19 +1,19 @@
-// The trust ratios of LAMB's parameters, as far as this rank updates them, and who reads them.
+// TrustRatios: reads the trust ratios of LAMB for the parameters that this rank updates.
 import type { Tensor } from '../tensor/index.js';
 import type { ParameterPlace, UpdateTensors } from './optimizer.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** What reads the trust ratios of one range. */
+/** Reads the trust ratios of one range. */
 interface Reader {
   places: readonly ParameterPlace[];
   kernels: UpdateKernels;
 }
 
-/** Where updates have left them. */
+/** Trust ratios of the last updates. */
 export class TrustRatios {
   private readonly readers = new Map<Tensor, Reader>();
 
-  /** Where those of a range are, which its update is about to write. */
+  /** Returns the tensor of a range's ratios, which its update writes. */
   of({ places, state }: UpdateTensors, kernels: UpdateKernels): Tensor {
     const ratios = state.trust_ratio!;
     this.readers.set(ratios, { places, kernels });
@@ -21,7 +21,7 @@ export class TrustRatios {
   }
 
   /**
-   * All of them by the parameters' names: a copy. Waits for the last update. Throws DS_RELEASED.
+   * Returns a copy of all ratios by parameter name. Waits for the last update. Throws DS_RELEASED.
    */
   read(): Map<string, number> {
     const all = new Map<string, number>();

@@ -1,4 +1,4 @@
-// The fused update kernels an optimizer is written against, on the device or on host threads.
+// The kernels of update rules, on the device or on CPU threads.
 import { Buffer } from '../runtime/buffer.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -6,31 +6,26 @@ import type { Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import { deviceOps, hostOps, type UpdateOps } from './update-ops.generated.js';
 
-/**
- * The fused rules, and what else an update is made of; the same arithmetic, bit for bit, in every
- * implementation.
- */
+/** The fused rules and other ops of updates. All implementations have equal bits. */
 export interface UpdateKernels extends UpdateOps {
-  /** Copies, converting. */
+  /** Copies and converts. */
   copy(args: kernels.CopyArgs): void;
-  /** A product of matrices. */
+  /** A matrix product. */
   matmul(args: kernels.MatmulArgs): void;
-  /** Scales and shifts. */
   scale(args: kernels.ScaleArgs): void;
-  /** Writes one value to every element. */
   fill(args: kernels.FillArgs): void;
   /**
-   * A flat tensor of undefined contents in the memory of `like`. The caller releases it as soon as
-   * the ops that use it are enqueued; on host threads that waits for them.
+   * Returns an uninitialized flat tensor in the memory of `like`. The caller releases it as soon as
+   * its ops are enqueued; on CPU threads, the release waits for them.
    */
   workspace(like: Tensor, numel: number, dtype: DType): Tensor;
-  /** Waits for the updates enqueued so far and copies a flat f32 tensor that they wrote. */
+  /** Waits for the enqueued updates, and returns a copy of a flat f32 tensor. */
   read(tensor: Tensor): Float32Array;
 }
 
 /**
- * Runs on the device, in the order of `stream`; default: its compute stream, in whose order
- * workspaces are returned, so that rules that need some run nowhere else.
+ * Runs on the device in the order of `stream`. Default: its compute stream. Workspaces are freed in
+ * the order of the compute stream, so rules with workspaces must use it.
  */
 export function deviceKernels(stream?: Stream): UpdateKernels {
   return {
@@ -44,7 +39,7 @@ export function deviceKernels(stream?: Stream): UpdateKernels {
   };
 }
 
-/** Runs on host threads, in the order of `stream`, over pinned memory. */
+/** Runs on CPU threads in the order of `stream`, on pinned memory. */
 export function hostKernels(stream: Stream): UpdateKernels {
   return {
     ...hostOps(stream),

@@ -1,18 +1,18 @@
-// CosineAnnealingWarmRestarts: half a cosine down to a minimum, again and again from the top, each
-// as long or longer. Sources: Loshchilov & Hutter 2017, arXiv:1608.03983 (SGDR); PyTorch
+// CosineAnnealingWarmRestarts: half a cosine down to a minimum, restarted with equal or longer
+// periods. Sources: Loshchilov & Hutter 2017, arXiv:1608.03983 (SGDR); PyTorch
 // torch.optim.lr_scheduler.
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
 /** Options of CosineAnnealingWarmRestarts. */
 export interface WarmRestartsOptions {
-  /** Rate after each restart. */
+  /** Learning rate after each restart. */
   baseLr: number;
   /** Updates until the first restart. */
   firstPeriod: number;
-  /** Each period is this many times as long as the one before. Default 1. */
+  /** Factor of each period relative to the previous one. Default: 1. */
   growth?: number;
-  /** Rate at the bottom, which no update has. Default 0. */
+  /** Minimum learning rate, which no update reaches. Default: 0. */
   minLr?: number;
 }
 
@@ -21,8 +21,8 @@ const NAMES: OptionNames<WarmRestartsOptions> = {
 };
 
 /**
- * lr = min + (base - min) * (1 + cos(pi k / T)) / 2, k updates after the last restart and T updates
- * before the next one. Throws DS_CONFIG unless period and growth are positive integers.
+ * lr = min + (base - min) * (1 + cos(pi k / T)) / 2, with k updates since the last restart and T
+ * updates per period. Throws DS_CONFIG unless period and growth are positive integers.
  */
 export class CosineAnnealingWarmRestarts extends PureSchedule {
   readonly name = 'CosineAnnealingWarmRestarts';
@@ -43,7 +43,7 @@ export class CosineAnnealingWarmRestarts extends PureSchedule {
     return minLr + ((baseLr - minLr) * (1 + Math.cos((Math.PI * since) / period))) / 2;
   }
 
-  /** Updates since the last restart, and of the present period. */
+  /** Updates since the last restart, and updates of the present period. */
   private place(appliedSteps: number): [since: number, period: number] {
     const { firstPeriod, growth } = this.options;
     if (growth === 1) return [appliedSteps % firstPeriod, firstPeriod];

@@ -1,4 +1,5 @@
-// WarmupCosineLR: a share of the optimizer's own rate that climbs, then follows half a cosine down.
+// WarmupCosineLR: a fraction of the optimizer's learning rate that rises, then follows half a
+// cosine down.
 // Source: DeepSpeed runtime/lr_schedules.py, WarmupCosineLR.
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, requirePositiveInteger, requireWarmup } from './schedule.js';
@@ -6,17 +7,17 @@ import { type WarmupType, warmupFraction } from './warmup.js';
 
 /** Options of WarmupCosineLr. */
 export interface WarmupCosineOptions {
-  /** The optimizer's rate, of which the schedule takes a share. */
+  /** The optimizer's learning rate. The schedule sets fractions of it. */
   baseLr: number;
-  /** Updates of the whole run, warm-up included. */
+  /** Updates of the whole run, including warm-up. */
   totalSteps: number;
-  /** Share at the start of the warm-up. Default 0. */
+  /** Fraction at the start of the warm-up. Default: 0. */
   warmupMinRatio?: number;
-  /** Updates of the warm-up; fewer than 2 count as 2. Default 1000. */
+  /** Updates of the warm-up; values below 2 count as 2. Default: 1000. */
   warmupSteps?: number;
-  /** Share at the end. Default 1e-4. */
+  /** Fraction at the end. Default: 1e-4. */
   cosMinRatio?: number;
-  /** Default "log". */
+  /** Default: "log". */
   warmupType?: WarmupType;
 }
 
@@ -30,7 +31,7 @@ const NAMES: OptionNames<WarmupCosineOptions> = {
 };
 
 /**
- * Before the first update the share is 0. Warm-up: wmin + (1 - wmin) * fraction. Afterwards
+ * Before the first update the fraction is 0. Warm-up: wmin + (1 - wmin) * fraction. Afterwards
  * max(0, cmin + (1 - cmin) * (1 + cos(pi p)) / 2) with
  * p = min(1, (t - warmup + 1) / max(1, total - warmup)).
  */

@@ -1,4 +1,4 @@
-// WarmupDecayLR: WarmupLR, then a straight line down to the minimum rate at the last update.
+// WarmupDecayLR: WarmupLR, then linear decay to the minimum learning rate at the last update.
 // Source: DeepSpeed runtime/lr_schedules.py, WarmupDecayLR.
 import type { OptionNames } from '../runtime/options.js';
 import { readSchedule, requirePositiveInteger } from './schedule.js';
@@ -6,7 +6,7 @@ import { WARMUP, WarmupLr, type WarmupOptions } from './warmup.js';
 
 /** Options of WarmupDecayLr. */
 export interface WarmupDecayOptions extends WarmupOptions {
-  /** Updates of the whole run, warm-up included. */
+  /** Updates of the whole run, including warm-up. */
   totalSteps: number;
 }
 

@@ -1,20 +1,20 @@
-// WarmupLR: from a minimum to a maximum rate over the first updates, then constant.
+// WarmupLR: from a minimum to a maximum learning rate over the first updates, then constant.
 // Source: DeepSpeed runtime/lr_schedules.py, WarmupLR.
 import type { OptionNames } from '../runtime/options.js';
 import { PureSchedule, readSchedule, requireWarmup } from './schedule.js';
 
-/** How the rate climbs. DeepSpeed's default is "log". */
+/** The shape of the rise. DeepSpeed's default is "log". */
 export type WarmupType = 'log' | 'linear';
 
 /** Options of WarmupLr. */
 export interface WarmupOptions {
-  /** Rate before the first update. Default 0. */
+  /** Learning rate before the first update. Default: 0. */
   minLr?: number;
-  /** Rate after the warm-up. */
+  /** Learning rate after the warm-up. */
   maxLr: number;
-  /** Updates of the warm-up; fewer than 2 count as 2. Default 1000. */
+  /** Updates of the warm-up; values below 2 count as 2. Default: 1000. */
   warmupSteps?: number;
-  /** Default "log". */
+  /** Default: "log". */
   warmupType?: WarmupType;
 }
 
@@ -23,7 +23,7 @@ export const WARMUP: OptionNames<WarmupOptions> = {
 };
 
 /**
- * The climb from 0 to 1 over `steps` (at least 2) updates, at iteration t >= 0: ln(t + 1) /
+ * The rise from 0 to 1 over `steps` (at least 2) updates, at iteration t >= 0: ln(t + 1) /
  * ln(steps), which reaches 1 at t = steps - 1, or t / steps, which reaches it at t = steps.
  */
 export function warmupFraction(t: number, steps: number, type: WarmupType): number {
@@ -33,7 +33,7 @@ export function warmupFraction(t: number, steps: number, type: WarmupType): numb
 
 /**
  * lr = min + (max - min) * fraction. The first two updates both run at the minimum, because
- * iteration -1 (nothing applied yet) and iteration 0 both give it. Throws DS_CONFIG for a bad
+ * iteration -1 (no applied update) and iteration 0 both give it. Throws DS_CONFIG for an invalid
  * number of steps.
  */
 export class WarmupLr extends PureSchedule {
@@ -59,7 +59,7 @@ export class WarmupLr extends PureSchedule {
     return t < 0 ? this.minLr : this.minLr + (this.maxLr - this.minLr) * this.fraction(t);
   }
 
-  /** Position between the two rates at iteration `t` >= 0. */
+  /** Position between the two learning rates at iteration `t` >= 0. */
   protected fraction(t: number): number {
     return warmupFraction(t, this.warmupSteps, this.warmupType);
   }

@@ -1,5 +1,5 @@
-// 0/1 Adam: ever fewer sums of gradients, one bit per element between them, and in the end ranks
-// that update by themselves. Sources: Lu et al. 2022, arXiv:2202.06009; DeepSpeed's ZeroOneAdam.
+// 0/1 Adam: sums of gradients at growing intervals, one bit per element between them, and finally
+// local updates. Sources: Lu et al. 2022, arXiv:2202.06009; DeepSpeed's ZeroOneAdam.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { AdamGroup } from './adam-rule.js';
@@ -15,24 +15,24 @@ import { type ZeroOneIntervals, ZeroOnePhases } from './zero-one-phases.js';
 
 /** Defaults of 0/1 Adam's groups, and its phases. */
 export interface ZeroOneAdamOptions {
-  /** Default 1e-3. */
+  /** Default: 1e-3. */
   lr?: number;
-  /** Default [0.9, 0.999]. */
+  /** Default: [0.9, 0.999]. */
   betas?: readonly [number, number];
-  /** Default 1e-8. */
+  /** Default: 1e-8. */
   eps?: number;
-  /** Decoupled. Default 0. */
+  /** Decoupled. Default: 0. */
   weightDecay?: number;
-  /** Updates of the first phase, in which the second moment changes. Default 100000. */
+  /** Updates of the first phase, which changes the second moment. Default: 100000. */
   varFreezeStep?: number;
-  /** Updates of the second moment after which they become half as frequent. Default 16. */
+  /** Updates of the second moment before their interval doubles. Default: 16. */
   varUpdateScaler?: number;
   /**
-   * Updates of the second phase after which ranks agree half as often. Default 32678, as in
-   * DeepSpeed.
+   * Updates of the second phase before the interval of synchronization doubles. Default: 32678, as
+   * in DeepSpeed.
    */
   localStepScaler?: number;
-  /** The most updates from one agreement to the next. Default 16. */
+  /** Maximum interval of synchronization in updates. Default: 16. */
   localStepClipper?: number;
 }
 
@@ -42,20 +42,19 @@ const NAMES: OptionNames<ZeroOneAdamOptions> = {
 };
 
 /**
- * First phase, updates 1 to varFreezeStep: where the interval of the second moment divides the
- * update's number, AdamW without bias correction; else the average of the ranks' gradients, of one
- * bit per element with error feedback, changes m alone.
+ * First phase, updates 1 to varFreezeStep: if the interval of the second moment divides the
+ * update's number, AdamW without bias correction. Else the average of the ranks' gradients, with
+ * one bit per element and error feedback, changes only m.
  *
- * Second phase: v stays, each rank updates m and p by its own gradients. Where the interval of
- * agreement divides the number, u becomes the ranks' average in the same way, and all ranks have
- * the same weights, the new anchor:
+ * Second phase: v is constant; each rank updates m and p by its own gradients. If the interval of
+ * synchronization divides the number, u is replaced by the average over ranks in the same way, and
+ * all ranks get the same weights, the new anchor:
  *
  *   u = (p - anchor) (sqrt(v) + eps)
- *   m = -u / (sum of rates since the last agreement)
+ *   m = -u / (sum of learning rates since the last synchronization)
  *   p = anchor + u / (sqrt(v) + eps)
  *
- * One rank has nothing to agree on: it updates by its own gradients throughout. See
- * csrc/ops/onebit.h.
+ * A single rank always updates by its own gradients. See csrc/ops/onebit.h.
  */
 export class ZeroOneAdam
   extends StandaloneOptimizer<AdamGroup>
@@ -67,10 +66,7 @@ export class ZeroOneAdam
   private readonly phases: ZeroOnePhases;
   private readonly intervals: ZeroOneIntervals;
   private readonly drift = new Drift();
-  /**
-   * The update under way is a rank's first since the weights were the same: it starts from the
-   * anchor.
-   */
+  /** This update is the first local one since the weights were equal; it sets the anchor. */
   private leavesAnchor = false;
 
   /** Throws DS_ARGUMENT, see makeGroups. */
@@ -90,7 +86,9 @@ export class ZeroOneAdam
     this.phases = new ZeroOnePhases(this.intervals);
   }
 
-  /** The anchor is the weights themselves wherever a checkpoint is taken: ranks agree before. */
+  /**
+   * A checkpoint needs no anchor: ranks synchronize before it, so the anchor equals the weights.
+   */
   declareState(_group: number, shape: readonly number[]): DeclaredState {
     return {
       exp_avg: perElement(shape),
@@ -164,7 +162,7 @@ function gradientPass(groups: readonly Readonly<AdamGroup>[]): PayloadPass {
   };
 }
 
-/** Second phase: the average of how far ranks have gone. `rates` are sums by group. */
+/** Second phase: the average of the ranks' movements from the anchor. `rates`: sums by group. */
 function agreementPass(
   groups: readonly Readonly<AdamGroup>[],
   rates: readonly number[],

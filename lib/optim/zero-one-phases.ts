@@ -1,24 +1,24 @@
-// What 0/1 Adam does at which update: a function of its number alone.
+// ZeroOnePhases: the kind of each update of 0/1 Adam, by its number.
 
 export interface ZeroOneIntervals {
-  /** Updates of the first phase, in which the second moment changes. */
+  /** Updates of the first phase, which changes the second moment. */
   varFreezeStep: number;
-  /** Updates of the second moment after which they become half as frequent. */
+  /** Updates of the second moment before their interval doubles. */
   varUpdateScaler: number;
-  /** Updates of the second phase after which ranks agree half as often. */
+  /** Updates of the second phase before the interval of synchronization doubles. */
   localStepScaler: number;
-  /** The most updates from one agreement to the next. */
+  /** Maximum interval of synchronization in updates. */
   localStepClipper: number;
 }
 
 /**
- * "variance": gradients are summed, both moments change. "gradient": the ranks' gradients are
- * exchanged, the first moment changes. "local": each rank updates by itself. "agree": likewise, and
- * then all ranks have the same weights.
+ * "variance": gradients are summed, and both moments change. "gradient": ranks exchange gradients,
+ * and the first moment changes. "local": each rank updates without an exchange. "agree": a local
+ * update, then all ranks get the same weights.
  */
 export type ZeroOneStep = 'variance' | 'gradient' | 'local' | 'agree';
 
-/** Where a count goes on from. */
+/** Counters after an update. */
 interface State {
   step: number;
   varInterval: number;
@@ -32,8 +32,8 @@ const START: State = {
 };
 
 /**
- * Counts from the last update that it was asked of, or from the first one where that came later.
- * Source: DeepSpeed's ZeroOneAdam.
+ * Counts from the last requested update, or from the first one if the request is earlier. Source:
+ * DeepSpeed's ZeroOneAdam.
  */
 export class ZeroOnePhases {
   private state: State = START;
@@ -41,7 +41,7 @@ export class ZeroOnePhases {
 
   constructor(private readonly intervals: ZeroOneIntervals) {}
 
-  /** Of update number `step`, from 1. */
+  /** Returns the kind of update `step`, from 1. */
   stepOf(step: number): ZeroOneStep {
     if (step < this.state.step) this.state = START;
     while (this.state.step < step) this.advance();

@@ -146,9 +146,9 @@ export function printProfile(profile: ModelProfile, options: PrintOptions = {}):
 
 /** How getModelProfile() runs the model, and where it prints. */
 export interface ModelProfileOptions extends PrintOptions {
-  /** Prints the profile as well. Default true, as in DeepSpeed. */
+  /** Prints the profile as well. Default: true, as in DeepSpeed. */
   printProfile?: boolean;
-  /** Forward passes before the profiled one. Default 1. */
+  /** Forward passes before the profiled one. Default: 1. */
   warmUp?: number;
 }
 

@@ -6,11 +6,11 @@ import type { ModelProfile, ModuleProfile } from './profile.js';
 
 /** How much of a profile formatProfile() shows. */
 export interface ReportOptions {
-  /** Deepest level of the aggregate, the model's is 0; -1 is the deepest there is. Default -1. */
+  /** Deepest level of the aggregate, the model's is 0; -1 is the deepest there is. Default: -1. */
   moduleDepth?: number;
-  /** Module classes per level of the aggregate. Default 1. */
+  /** Module classes per level of the aggregate. Default: 1. */
   topModules?: number;
-  /** Whether to print the module tree. Default true. */
+  /** Whether to print the module tree. Default: true. */
   detailed?: boolean;
   /**
    * For the line that compares with DeepSpeed's estimate, (2 + factor) times the forward. Default

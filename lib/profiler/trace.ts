@@ -90,7 +90,7 @@ interface Running {
 
 /** Whose trace it is. */
 export interface TraceOptions {
-  /** Of several ranks; their files can be joined. Default 0. */
+  /** Of several ranks; their files can be joined. Default: 0. */
   rank?: number;
 }
 

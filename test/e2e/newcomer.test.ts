@@ -207,7 +207,7 @@ const training: readonly Mistake[] = [
   [
     'new optim.AdamW(model.namedParameters())',
     () => new optim.AdamW(makeModel().namedParameters()),
-    'they have no names.',
+    'without names.',
   ],
   [
     'new optim.AdamW(p, { learningRate: 1 })',

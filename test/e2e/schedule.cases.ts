@@ -235,7 +235,7 @@ async function plateauObserves(device: Device): Promise<void> {
       found.push((engine.getLr()[0] as number) / before);
     }
     assert.deepEqual(found, [1, 1, 1, 0.5, 0.5, 0.25], how);
-    assert.throws(() => engine.lrScheduler.step(), { message: /the metric that Reduce/ });
+    assert.throws(() => engine.lrScheduler.step(), { message: /the metric of Reduce/ });
     engine.destroy();
   }
 }

@@ -274,7 +274,7 @@ function schedules(device: Device): void {
   near([opt.groups[0]!.lr, opt.groups[1]!.lr], [0.3, 0.03]);
   linear.loadStateDict(middle);
   near(linear.lastLr, [0.2, 0.02]);
-  throwsCode('DS_ARGUMENT', () => linear.step(3), /observes none/);
+  throwsCode('DS_ARGUMENT', () => linear.step(3), /no schedule uses it/);
   throwsCode('DS_CHECKPOINT', () => linear.loadStateDict({ steps: -1 }));
   const plateau = new optim.LrScheduler(
     opt,
@@ -316,7 +316,7 @@ function refusesOthers(device: Device): void {
   const weights = bitsOf(model);
   const [, second] = [state.state[0]!, state.state[1]!];
   const wrong: [unknown, RegExp][] = [
-    [null, /stateDict\(\) gives/],
+    [null, /result of stateDict\(\)/],
     [{ state: {}, groups: [] }, /1 groups/],
     [{ ...state, groups: [{ params: [0] }] }, /4 parameters, got 1/],
     [{ ...state, groups: [null] }, /4 parameters, got none/],
