@@ -1,4 +1,4 @@
-// Activation memory of GPT-2 by checkpointing mode: measured bytes beside the closed formula.
+// Activation memory of GPT-2 by checkpointing mode: measured bytes and the closed formula.
 import * as models from '../lib/models/index.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';
 import type { DType } from '../lib/runtime/dtype.js';
@@ -31,9 +31,8 @@ function modelFor(mode: Mode, { config, segments }: ActivationSetup): models.GPT
 }
 
 /**
- * Bytes that the blocks' activations add to weights and gradients, which a first step has made:
- * held after the forward and at most in the backward. The transformer alone: the head's logits
- * would hide them.
+ * Bytes of the blocks' activations, without weights and gradients: after the forward, and at the
+ * peak of the backward. The head is left out because its logits are larger.
  */
 export function measureActivations(
   mode: Mode,

@@ -13,7 +13,7 @@ import { median } from './report.js';
 /** A fused update: the names of its f32 states, its settings and its two entries. */
 interface Rule {
   states: readonly string[];
-  /** The master is in two halves, the first of which is the weight. */
+  /** The master is split into two halves; the first half is the weight. */
   split?: true;
   settings: object;
   run(args: never): void;
@@ -67,8 +67,8 @@ const rules: Readonly<Record<string, Rule>> = {
 };
 
 /**
- * f32 master and states read and written, bf16 gradient in, bf16 weight out; halves have one bit
- * more than the master, and need no weight beside it.
+ * The update reads and writes the f32 master and states, reads a bf16 gradient and writes a bf16
+ * weight. Two halves hold one bit more than the master and replace the weight.
  */
 const bytesPerParameter = ({ states, split }: Rule): number =>
   8 * (1 + states.length) + (split ? 2.25 : 4);
@@ -79,7 +79,7 @@ interface Operands {
   /** The master weights and the states. */
   values: Tensor[];
   grad: Tensor;
-  /** What the rule's entries take. */
+  /** Arguments of the rule's entry points. */
   args: never;
 }
 
@@ -136,7 +136,7 @@ function onHost(rule: Rule, device: Device, n: number, counts: readonly number[]
 
 /**
  * --rule adamw (default), adamw-halves, lion, adagrad, momentum or sgd; --n elements (default 2^24
- * on the CPU, 2^28 beside a GPU); --threads 1,2,...
+ * on the CPU, 2^28 with a GPU); --threads 1,2,...
  */
 export function adamBench(options: Options): object {
   const rule = ruleOf(options.rule ?? 'adamw');

@@ -1,5 +1,5 @@
-// Attention forward and backward below the boundary: whole rows beside rows of documents, padding,
-// windows and layouts of blocks.
+// Times attention forward and backward without JavaScript: whole rows, documents, padding, windows
+// and block layouts.
 
 import { readSparsity, type SparsityOptions, sparseLayout } from '../lib/nn/index.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';
@@ -22,7 +22,7 @@ const shapes: Readonly<Record<string, Shape>> = {
   'one tiny row': [1, 2, 1, 256, 8],
 };
 
-/** What hides keys beside causality, of rows of t tokens. */
+/** Masks of rows of t tokens, in addition to the causal mask. */
 interface Hidden {
   documents: ((b: number, t: number) => Int32Array) | null;
   window: (t: number) => number;
@@ -146,8 +146,8 @@ function measured(device: Device, shape: Shape, hidden: Hidden, count: number): 
 }
 
 /**
- * --count 20 launches back to back; --device cuda; --only REGEXP of shapes. `seen` is what an ideal
- * kernel would take of whole's time.
+ * --count 20 launches back to back; --device cuda; --only REGEXP of shapes. `seen` is the
+ * share of visible keys: an ideal kernel takes this share of the time of whole rows.
  */
 export function attentionBench(options: Options): object {
   const device = findDevice(options.device ?? 'cuda');

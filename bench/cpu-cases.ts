@@ -1,5 +1,4 @@
-// What `bench cpu` computes on both sides: training, continued texts and single ops, by their
-// sizes.
+// Cases of `bench cpu`, for our side and the peer's: training, generation and single ops, by size.
 import { initInference, initialize, seed } from '../lib/index.js';
 import * as models from '../lib/models/index.js';
 import { quantizeModel } from '../lib/models/quantize-model.js';
@@ -20,7 +19,7 @@ import {
   Tensor,
 } from '../lib/tensor/index.js';
 
-/** One line that both sides understand; `bits` of weights is ours alone. */
+/** One case in a form that both sides read; only our side has `bits` of weights. */
 export interface Case {
   op: string;
   dtype: 'f32' | 'bf16';
@@ -30,7 +29,7 @@ export interface Case {
   bits?: 8 | 4;
 }
 
-/** One call, and what ends it all. */
+/** The measured call, and the clean-up. */
 export interface Prepared {
   call(): unknown;
   end?(): Promise<void>;
@@ -176,7 +175,7 @@ function adamw(n: number): Prepared {
   return { call: () => kernels.adamW(args as Parameters<typeof kernels.adamW>[0]), end };
 }
 
-/** What is computed, and of which tensors. */
+/** The function of a case and its input tensors. */
 function functional({ op, shape, dtype, backward }: Case): [(...x: Tensor[]) => Tensor, Tensor[]] {
   const [first, second, third] = shape as [number, number, number];
   const make = (...sizes: number[]): Tensor => random(sizes, dtype, backward);

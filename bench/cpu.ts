@@ -1,4 +1,4 @@
-// A CPU's time for training, continued texts and single ops, beside plain PyTorch case by case.
+// Compares a CPU's time for training, generation and single ops with plain PyTorch, case by case.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 
@@ -67,7 +67,7 @@ async function answer(lines: AsyncIterator<string>): Promise<string> {
   throw new DsError({ code: 'DS_IO', op: 'bench cpu --peer', expected, got: 'its end' });
 }
 
-/** Throws DS_ARGUMENT for a name that none has. */
+/** Throws DS_ARGUMENT if no group has this name. */
 function group(name: string): readonly Case[] {
   if (Object.hasOwn(groups, name)) return groups[name] as readonly Case[];
   const expected = `some of ${Object.keys(groups).join(', ')}`;
@@ -77,9 +77,7 @@ function group(name: string): readonly Case[] {
 /** Significant digits that a table keeps. */
 const rounded = (x: number): number => Number(x.toPrecision(4));
 
-/**
- * A median for each side; a ratio is the median of those of pairs, above 1 where ours is slower.
- */
+/** The median of each side; the ratio is the median over pairs, above 1 if our side is slower. */
 async function row(one: Case, peer: Peer | null, rounds: number, seconds: number): Promise<object> {
   const [ours, theirs]: [Times[], Times[]] = [[], []];
   for (let round = 0; round < rounds; ++round) {
@@ -101,9 +99,9 @@ async function row(one: Case, peer: Peer | null, rounds: number, seconds: number
 }
 
 /**
- * --only train,decode,matmul,ops (default all); --peer PYTHON, an interpreter with PyTorch, which
- * takes turns with ours; --threads 2 on either side; --rounds 5 turns of --seconds 0.3 each;
- * --dtype f32|bf16. Where others use the machine as well, `cpu` is what counts, with --threads 1.
+ * --only train,decode,matmul,ops (default all); --peer PYTHON, an interpreter with PyTorch. Both
+ * sides take turns: --threads 2 each; --rounds 5 turns of --seconds 0.3; --dtype f32|bf16. On a
+ * shared machine compare `cpu` with --threads 1.
  */
 export async function cpuBench(options: Options): Promise<object> {
   const threads = Number(options.threads ?? 2);

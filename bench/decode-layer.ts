@@ -1,5 +1,5 @@
-// What each kernel of a layer of Llama 8B costs in a recorded step: microseconds of a chain of
-// layers, and by how much it is shorter without one of them.
+// Cost of each kernel of a Llama 8B layer in a recorded step. The cost is the difference between a
+// chain of layers with and without the kernel, in microseconds.
 import type { Device } from '../lib/runtime/device.js';
 import { Graph } from '../lib/runtime/graph.js';
 import * as kernels from '../lib/runtime/kernels.generated.js';
@@ -9,7 +9,7 @@ import { median } from './report.js';
 
 const [WIDTH, HIDDEN, HEADS, KEY_HEADS, HEAD, BLOCK] = [4096, 14_336, 32, 8, 128, 64];
 const JOINED = (HEADS + 2 * KEY_HEADS) * HEAD;
-/** Layers of the chain, whose weights no cache holds together. */
+/** Layers of the chain; their weights exceed every cache. */
 const LAYERS = 16;
 /** Tokens of each text, and blocks of its row of the table. */
 const [TOKENS, TABLE] = [192, 8];
@@ -44,7 +44,7 @@ function product(bits: Bits, [outputs, inputs]: readonly [number, number], devic
   return (x: Tensor, out: Tensor): void => run({ x, ...codes, out });
 }
 
-/** What the layers of one forward have alike. */
+/** Tensors that the layers of one forward share. */
 function activations(rows: number, device: Device) {
   const list = (values: readonly number[], shape = [values.length]): Tensor =>
     Tensor.from(Int32Array.from(values), { shape, device });
@@ -114,7 +114,7 @@ function layer(rows: number, bits: Bits, on: Activations, device: Device) {
 }
 type Layer = ReturnType<typeof layer>;
 
-/** Microseconds of a layer in a graph of all of them, without what `skip` names. */
+/** Microseconds per layer in a graph of all layers, without kernel `skip`. */
 function microseconds(layers: readonly Layer[], skip: string, device: Device): number {
   const body = (): void => {
     for (const one of layers)

@@ -1,5 +1,5 @@
-// How fast an engine continues texts with a model of Llama's shapes and random weights: tokens a
-// second, the first token, and what the host works for a step.
+// Speed of generation with a model of Llama's shapes and random weights: tokens per second, time to
+// the first token, and host time per step.
 import { type inference, initInference, type nn, seed } from '../lib/index.js';
 import { quantizeModel } from '../lib/models/quantize-model.js';
 import { device as findDevice } from '../lib/runtime/device.js';
@@ -11,25 +11,25 @@ import { opsOfStep } from './step-ops.js';
 
 type Engine = inference.InferenceEngine;
 
-/** What one run of `batch` texts has shown. */
+/** Times of one run of `batch` texts. */
 interface Run {
   /** Milliseconds until the first token of the last text. */
   prefill: number;
-  /** Milliseconds of a step of single tokens, and those that the host worked. */
+  /** Milliseconds per decoding step, and the host's part of them. */
   step: number;
   host: number;
 }
 
 const REPEATS = 5;
 
-/** Tokens that no two texts have alike at the same place. */
+/** Prompts that differ from each other at every position. */
 function prompts(count: number, length: number, vocabulary: number, turn: number): number[][] {
   return Array.from({ length: count }, (_, text) =>
     Array.from({ length }, (_, i) => (text * 7919 + turn * 104_729 + i * 31 + 1) % vocabulary),
   );
 }
 
-/** Texts side by side; what counts are the steps in which all of them run. */
+/** Runs a batch of texts; counts only steps with all texts. */
 async function once(engine: Engine, texts: number[][], count: number): Promise<Run> {
   const begin = performance.now();
   let started = 0;
@@ -59,7 +59,7 @@ async function once(engine: Engine, texts: number[][], count: number): Promise<R
   };
 }
 
-/** Milliseconds until the token behind a prompt of `length`, alone. */
+/** Milliseconds until the first token after a prompt of `length`, without other texts. */
 async function firstToken(engine: Engine, length: number, vocabulary: number): Promise<number> {
   const times: number[] = [];
   for (let turn = 0; turn <= REPEATS; ++turn) {
@@ -95,10 +95,10 @@ function quantized(model: nn.models.CausalLM, options: Options): void {
 
 /**
  * --model llama-8B --device cuda --dtype bf16 --batch 1,32,128 --prompt 128 --new 128 --graph false
- * --first 128,2048 --bits 16|8|4 --group 128 --head 8 --bandwidth 4.27e12. In the terms of a
- * compiled PyTorch step: tokens_per_s is of all texts, from the first step in which all of them run
- * to the last. ops_per_step says what a step of one text is made of; --profile where the host's
- * time goes in one more run of each.
+ * --first 128,2048 --bits 16|8|4 --group 128 --head 8 --bandwidth 4.27e12. tokens_per_s
+ * counts all texts during the steps that process all of them. ops_per_step
+ * counts the ops of a step of one text. --profile runs each row once more and prints the functions
+ * with the most host time.
  */
 export async function decodeBench(options: Options): Promise<object> {
   const numbers = (name: string, standard: string): number[] =>

@@ -1,5 +1,5 @@
-// Products of a few rows with weights of 16, 8 and 4 bits, and paged attention, at the sizes of
-// Llama 8B: microseconds of a launch whose weights or keys no cache holds.
+// Microseconds per launch of products of few rows and of paged attention, at the sizes of Llama 8B.
+// Weights have 16, 8 or 4 bits. Each launch reads weights or keys that are in no cache.
 import { zeros } from '../lib/index.js';
 import type { Device } from '../lib/runtime/device.js';
 import * as kernels from '../lib/runtime/kernels.generated.js';
@@ -40,7 +40,7 @@ class Queue {
     kernels.matmul({ ...this.blocker, ...PLAIN, accumulate: false });
   }
 
-  /** Median microseconds of one of LAUNCHES launches; `run` is told which one it is. */
+  /** Median microseconds per launch, of LAUNCHES launches; `run` receives the launch's index. */
   microseconds(run: (turn: number) => void): number {
     const samples = Array.from({ length: 9 }, () => {
       this.block();
@@ -154,7 +154,7 @@ function paged(device: Device, queue: Queue, [count, queries, tokens]: (typeof T
   };
 }
 
-/** What `bench kernels --only` calls them. */
+/** Groups by their name in `bench kernels --only`. */
 export const fewRows: Readonly<Record<string, (device: Device) => object[]>> = {
   skinny: (device) => overAll(device, SHAPES, skinny),
   quantized: (device) => overAll(device, SHAPES, coded),

@@ -1,7 +1,7 @@
-// What the options of each benchmark are, for whoever asks with --help.
+// Options of each benchmark, printed by --help.
 import type { Options } from './main.js';
 
-/** What an option says, by its name, in the order in which they are printed. */
+/** Descriptions of options by name, in print order. */
 type OptionTexts = Readonly<Record<string, string>>;
 
 const device = (standard: string): OptionTexts => ({
@@ -161,7 +161,7 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
   },
 };
 
-/** Whether the options of a benchmark are asked for, and not a run of it. */
+/** Whether the command line contains --help. */
 export const asksForHelp = (options: Options): boolean =>
   ['help', 'h', '-h'].some((name) => options[name] !== undefined);
 

@@ -2,7 +2,7 @@
 // of their own, by V8's sampling profiler.
 import { Session } from 'node:inspector/promises';
 
-/** A function, and the milliseconds that were spent in it and not in what it called. */
+/** A function and its own milliseconds, without the functions that it called. */
 export interface OwnTime {
   function: string;
   ms: number;
@@ -10,7 +10,7 @@ export interface OwnTime {
 
 const MOST = 40;
 
-/** What `run` resolves with, and the functions that took most, the first one most. */
+/** Returns the result of `run` and the functions with the most time, in falling order. */
 export async function hostProfile<T>(run: () => Promise<T>): Promise<[T, OwnTime[]]> {
   const session = new Session();
   session.connect();

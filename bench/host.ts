@@ -16,7 +16,7 @@ const perRound = 200;
 /** Microseconds per call, in each round. */
 type Samples = readonly number[];
 
-/** What a round of `op` takes, in a scope of its own. */
+/** Measures a round of `op` in its own scope. */
 function eagerly(op: () => unknown): () => number {
   const scope = new Scope();
   return () => {
@@ -31,7 +31,7 @@ function eagerly(op: () => unknown): () => number {
 }
 
 /**
- * What a round of launches of the op takes in a native loop; `prepare` leaves its arguments in the
+ * Measures a round of launches of the op in a native loop; `prepare` writes its arguments into the
  * block.
  */
 function natively(device: Device, op: string, prepare: () => void): () => number {
@@ -44,9 +44,8 @@ function natively(device: Device, op: string, prepare: () => void): () => number
 }
 
 /**
- * The samples of each case, on a drained device. A round has one of every case: a processor whose
- * pace changes, as of a host with others on it, changes all of them alike. The first quarter warms
- * up.
+ * Samples of each case, on a drained device. A round takes one sample of every case, so a change of
+ * the processor's speed affects all cases. The first quarter warms up.
  */
 function measure<Case extends string>(
   device: Device,
@@ -65,13 +64,13 @@ function measure<Case extends string>(
 }
 
 const layers = 24;
-/** A training step takes so many micro-batches: what a step does once counts little. */
+/** Micro-batches per training step; many of them hide the work done once per step. */
 const micros = 16;
 const steps = 12;
 
 /**
- * Microseconds that forward and backward of a block of GPT-2 take the host beside their ops, which
- * do nothing meanwhile: JavaScript, and memory that comes and goes.
+ * Host microseconds of forward and backward of a GPT-2 block with ops that do nothing: the cost of
+ * JavaScript and of memory allocation.
  */
 async function layerWithoutOps(device: Device): Promise<number> {
   const model = new GPT2({ vocabSize: 512, maxSeq: 8, layers, heads: 4, channels: 128 });
@@ -107,8 +106,8 @@ async function layerWithoutOps(device: Device): Promise<number> {
 }
 
 /**
- * Prints the eager and the bare cost of add with a gradient and without, and of a small layer norm
- * and matmul, and what a layer takes without its ops.
+ * Prints the eager and the native cost of add, a small layer norm and a small matmul, and the cost
+ * of a layer without its ops.
  */
 export async function hostBench(options: Options): Promise<object> {
   const device = findDevice(options.device ?? 'auto');

@@ -1,9 +1,9 @@
-// Memory of an inference engine while it generates: what is in use after every tenth of the tokens.
+// Memory of an inference engine while it generates, after every tenth of the tokens.
 import { type inference, initInference, liveTensors, nn } from '../lib/index.js';
 import { device as findDevice } from '../lib/runtime/device.js';
 import type { Options } from './main.js';
 
-/** What is in use when so many tokens have been generated. */
+/** Memory in use after `tokens` generated tokens. */
 export interface MemoryRow {
   tokens: number;
   /** Bytes of the device, and its buffers. */

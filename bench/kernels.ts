@@ -32,7 +32,7 @@ interface Work {
 type Make = (shape: number[], dtype?: DType) => Tensor;
 type Kernel = (make: Make, shape: Shape) => Work;
 
-/** Kernels that are measured alike, and the matrices that they work on. */
+/** Kernels measured by the same method, and the sizes of their matrices. */
 interface Group {
   kernels: Readonly<Record<string, Kernel>>;
   shapes: readonly (readonly [rows: number, columns: number])[];
@@ -262,8 +262,8 @@ function table(
 }
 
 /**
- * --only norm,bias,gate,loss (default all), or skinny, quantized, paged, layer: those of inference,
- * always bf16; --dtypes bf16,f32 (default); --count 200 launches back to back; --device cuda.
+ * --only norm,bias,gate,loss (default all), or skinny, quantized, paged, layer (inference, always
+ * bf16); --dtypes bf16,f32 (default); --count 200 launches back to back; --device cuda.
  */
 export function kernelsBench(options: Options): object {
   const device = findDevice(options.device ?? 'cuda');

@@ -1,4 +1,4 @@
-// A dataset that tokenises while it is asked: samples that cost something, for the loader's bench.
+// A dataset that tokenises each sample when the loader reads it, so that samples cost time.
 import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 

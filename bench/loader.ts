@@ -1,5 +1,4 @@
-// Tokens per second that a DataLoader serves from a token file, beside what a GPT-2 124M step
-// takes.
+// Compares a DataLoader's tokens per second with the tokens per second of GPT-2 124M training.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -24,15 +23,15 @@ interface Row {
   workers: number;
   tokens_per_second: number;
   times_consumer: number;
-  /** How long next() takes where a batch is asked for every step: what training loses to it. */
+  /** Milliseconds of next() at the pace of training: the time that training loses. */
   wait_ms_at_consumers_pace: number;
   first_batch_ms: number;
 }
 
 /**
- * --batch, --seq, --seconds (per row), --workers (a list), --device. Two sources: windows read from
- * a token file (--tokens, in millions, or --data, a raw u16 file), which is read once before, so it
- * is in the page cache as from the second epoch on; and text that is tokenised sample by sample.
+ * --batch, --seq, --seconds (per row), --workers (a list), --device. Two sources: windows of a
+ * token file (--tokens, in millions, or --data, a raw u16 file), and text that is tokenised sample
+ * by sample. The bench reads the file once before, so it is in the page cache.
  */
 export async function loaderBench(options: Options): Promise<object> {
   const batch = Number(options.batch ?? 16);

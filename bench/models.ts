@@ -36,15 +36,14 @@ const mixtures: Readonly<Record<string, MixtureShape>> = {
   'qwen3-moe-30B': { ...QWEN3_MOE, layers: 48 },
 };
 
-/** The options that say how a model keeps its activations. */
+/** Activation checkpointing by the options. */
 function checkpointMode({ checkpoint }: Options): boolean | 'selective' {
   return checkpoint === 'selective' ? 'selective' : checkpoint !== undefined;
 }
 
 /**
  * --model NAME [--layers N], --checkpoint, --lora RANK and --qlora RANK (alpha twice the rank, all
- * linear layers but the head), whose adapters are f32 unless --adapters bf16 leaves them to the
- * engine, as under autocast.
+ * linear layers but the head). Adapters are f32; with --adapters bf16 the engine casts them.
  */
 export function benchModel(options: Options, seq: number): models.CausalLM {
   const model = plainModel(options, seq);

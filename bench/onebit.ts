@@ -1,5 +1,5 @@
-// 1-bit optimizers beside dense ones on several ranks: the loss of a tiny GPT-2 on the bytes of
-// real text, what a rank sends, and the time of a step.
+// Compares 1-bit optimizers with dense ones on several ranks: loss of a tiny GPT-2 on real text,
+// bytes sent by a rank, and step time.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { CommsLogger, type Distributed, joinLaunched } from '../lib/comm/index.js';
@@ -13,16 +13,16 @@ type Section = NonNullable<DsConfig['optimizer']>;
 
 const SEQ = 64;
 const BATCH = 8;
-/** Steps whose losses a point of a curve is the mean of. */
+/** Steps per point of a curve; a point is the mean of their losses. */
 const POINT = 50;
 
 /**
- * What Adams and LAMBs have: a second moment that is right after few updates, for none is corrected
- * for its start at 0.
+ * Settings of Adam and LAMB. Their second moment starts at 0 without a correction, so beta2 is
+ * small enough to reach its mean after few updates.
  */
 const decays = { betas: [0.9, 0.98] as [number, number], weight_decay: 0.01 };
 
-/** By name, for a run of `steps`, of which the warm-up is `--freeze`. */
+/** Optimizers by name for a run of `steps`; `--freeze` is the warm-up's share. */
 function optimizers(steps: number, options: Options): Record<string, Section> {
   const freeze = Math.ceil(steps * Number(options.freeze ?? 0.2));
   const adam = { lr: Number(options['adam-lr'] ?? 2e-3), ...decays };
@@ -45,7 +45,7 @@ function optimizers(steps: number, options: Options): Record<string, Section> {
   };
 }
 
-/** The bytes of a folder's pages, the last tenth of which is for evaluation. */
+/** Bytes of a folder's pages; the last tenth is for evaluation. */
 function textOf(folder: string): { train: Buffer; held: Buffer } {
   const pages = readdirSync(folder).filter((name) => name.endsWith('.md'));
   const all = Buffer.concat(pages.sort().map((name) => readFileSync(join(folder, name))));
@@ -53,7 +53,7 @@ function textOf(folder: string): { train: Buffer; held: Buffer } {
   return { train: all.subarray(0, cut), held: all.subarray(cut) };
 }
 
-/** Windows that begin where a hash of `index` says: the same in every run. */
+/** Windows that begin at a hash of `index`, the same in every run. */
 function batchOf(text: Buffer, index: number, device: Engine['device']): [Tensor, Tensor] {
   const tokens = new Int32Array(BATCH * SEQ);
   const targets = new Int32Array(BATCH * SEQ);
@@ -152,7 +152,8 @@ function evaluate(engine: Engine, text: Buffer): number {
 }
 
 /**
- * Of gradients and moments; what a step tells besides (the norm's row) is all that is small here.
+ * Bytes of gradients and moments. The row of the norm is left out; it is the only other message and
+ * small.
  */
 function sentBy(logger: CommsLogger, ranks: number): number {
   return logger.totals().reduce((total, { kind, bytes, count }) => {
@@ -173,7 +174,7 @@ interface Timing {
   sent: { dense: number; compressed: number };
 }
 
-/** What is timed: little compute, or GPT-2's of a name in bf16, whose samples have 1024 tokens. */
+/** The timed model: a small one, or a named GPT-2 in bf16 with samples of 1024 tokens. */
 function timedModel({ model, layers = '8', channels = '320' }: Options) {
   if (model !== undefined) {
     const shape = { ...models.GPT2.config(model), dropout: 0 };
@@ -184,8 +185,8 @@ function timedModel({ model, layers = '8', channels = '320' }: Options) {
 }
 
 /**
- * A step of AdamW and one of 1-bit Adam's second phase in turn, each over one sample: most of it is
- * what ranks exchange.
+ * Times a step of AdamW and a step of 1-bit Adam's second phase in turn. A step has one sample, so
+ * communication takes most of the time.
  */
 async function timeOf({ world }: Distributed, options: Options, steps: number): Promise<Timing> {
   const { shape, seq, precision } = timedModel(options);
@@ -230,11 +231,13 @@ async function timeOf({ world }: Distributed, options: Options, steps: number): 
 }
 
 /**
- * On each rank of a job: curves of `--optimizers A,B` (default all) over `--steps` (2000), of
- * `--text FOLDER` (docs), at the rates `--adam-lr`, `--lamb-lr` and `--sgd-lr`, SGD with
- * `--momentum` (0.9), clipped at `--clip` (1), `--freeze` (0.2) of them warm-up; then `--timed`
- * steps (30; 0 for none) of a model with `--layers` (8) of `--channels` (320), or of `--model
- * NAME`.
+ * Each rank of a job trains curves, then times steps.
+ *
+ * Curves: `--optimizers A,B` (default all), `--steps` (2000), `--text FOLDER` (docs), `--adam-lr`,
+ * `--lamb-lr`, `--sgd-lr`, `--momentum` of SGD (0.9), `--clip` (1), `--freeze` (0.2), the warm-up's
+ * share.
+ *
+ * Timed: `--timed` steps (30; 0 disables), `--layers` (8), `--channels` (320), or `--model NAME`.
  */
 export async function oneBitBench(options: Options): Promise<object | null> {
   const job = await joinLaunched(options.device ? { device: options.device } : {});

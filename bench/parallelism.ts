@@ -1,5 +1,4 @@
-// What ways to share a model out between the same ranks cost each of them: memory, and bytes that
-// travel in a step.
+// Costs of several meshes of the same ranks: memory of a rank, and bytes that it sends in a step.
 import {
   CommsLogger,
   type CommsRecord,
@@ -60,7 +59,7 @@ function batchOf(device: Device, samples: number): [Tensor, Tensor] {
   return [0, 1].map((shift) => Tensor.from(ids(shift), { shape, device })) as [Tensor, Tensor];
 }
 
-/** Adds up what a rank sends at least, by the algorithms that send least. */
+/** Sums the fewest bytes that a rank must send, by the best algorithm of each collective. */
 class SentBytes extends CommsLogger {
   sent = 0;
 
@@ -73,7 +72,7 @@ class SentBytes extends CommsLogger {
   }
 }
 
-/** What a stage of a pipeline hands on to its neighbours, whose links keep no log. */
+/** Bytes that a pipeline stage sends to its neighbours; these sends are not in the log. */
 function handedOn({ dp, pp }: Way, rank: number): number {
   const stream = (SAMPLES / dp) * SIZES.maxSeq * SIZES.channels * 2;
   const stage = Math.floor(rank / dp);

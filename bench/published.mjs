@@ -13,7 +13,7 @@ function read(file) {
   return results.get(file);
 }
 
-/** The value at `keys` of a result file. Throws if there is none. */
+/** The value at `keys` of a result file. Throws if it does not exist. */
 export function at(file, ...keys) {
   let value = read(file);
   for (const key of keys) {
@@ -46,7 +46,7 @@ const DECODE = 'decode-8B-h200';
 const MEMORY = 'zero-memory-4-ranks';
 const CPU = 'cpu-torch';
 
-/** Ours beside a peer, from one call. */
+/** Our rate and a peer's rate of one call. */
 function pair(name, file, row, peerName, peer) {
   const ours = at(file, 'result', row, 'ours');
   const other = at(file, 'result', row, peer);

@@ -1,5 +1,5 @@
-// What weights of 8 and 4 bits cost in quality: perplexity on text that a small Llama, trained here
-// on the text before it, has not seen.
+// Quality of weights of 8 and 4 bits: perplexity of a small Llama on held-out text. The bench
+// trains the model on the text before it.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { initialize, nn, noGrad, scope, seed, Tensor } from '../lib/index.js';
@@ -91,7 +91,7 @@ function perplexity(model: nn.models.CausalLM, bytes: Buffer): number {
   return Math.exp(sum / rows);
 }
 
-/** Of all parameters, and of those of the layers that schemes change. */
+/** Bytes of a model's parameters. */
 function bytesOf(model: nn.Module): number {
   const sizes = { f32: 4, f16: 2, bf16: 2, f64: 8, i32: 4, i64: 8, u8: 1, bool: 1 };
   return model.parameters().reduce((sum, { numel, dtype }) => sum + numel * sizes[dtype], 0);

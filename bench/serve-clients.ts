@@ -3,7 +3,7 @@
 import { Agent, type IncomingMessage, request } from 'node:http';
 import { parentPort, workerData } from 'node:worker_threads';
 
-/** What the thread is started with. */
+/** Task of the clients' thread. */
 export interface ClientsTask {
   url: string;
   prompts: readonly (readonly number[])[];
@@ -11,7 +11,7 @@ export interface ClientsTask {
   tokens: number;
 }
 
-/** What it says in the end. */
+/** Result of the clients' thread. */
 export interface ClientsDone {
   tokens: number;
   /** From the first request to the last byte of the last answer. */

@@ -1,5 +1,5 @@
-// What HTTP costs: the same requests at an inference engine by itself, and through a server that
-// runs, with clients that run in a thread of their own.
+// Cost of HTTP: the same requests through `engine.generate()` and through a server. The clients run
+// in their own thread.
 import { once } from 'node:events';
 import { initInference, serve } from '../lib/index.js';
 import type { InferenceEngine } from '../lib/inference/index.js';
@@ -40,7 +40,7 @@ export async function serveBench(options: Options): Promise<object> {
   await server.ready;
   const rounds: Round[] = [];
   for (let i = 0; i < Number(options.rounds ?? 5); ++i) {
-    // Nobody finds another's beginning in the cache.
+    // Prompts differ between rounds, so the prefix cache has no hits.
     const prompts = promptsOf(clients, length, engine.module.vocabSize);
     const alone = await engineAlone(engine, prompts, tokens);
     const behind = await throughHttp(server.url, [...prompts].reverse(), tokens);

@@ -1,4 +1,4 @@
-// What a step of one token a text asks of a device, op by op.
+// Counts the ops of a decoding step by name.
 import { initInference, type nn } from '../lib/index.js';
 import { observeKernels } from '../lib/runtime/call.js';
 import { opNames } from '../lib/runtime/kernels.generated.js';
@@ -9,7 +9,7 @@ export interface StepOps {
   by_name: Record<string, number>;
 }
 
-/** Those of a generation of so many tokens behind a prompt of two. */
+/** Ops of a generation of `tokens` tokens after a prompt of two. */
 async function opsOf(model: nn.models.CausalLM, tokens: number): Promise<Map<string, number>> {
   const engine = await initInference(model, {
     ...{ device: model.computesIn.device.name, max_out_tokens: 64, async_scheduling: false },
@@ -31,9 +31,9 @@ async function opsOf(model: nn.models.CausalLM, tokens: number): Promise<Map<str
 }
 
 /**
- * What a step of one token of one text is made of, as its kernels are launched or recorded. On a
- * GPU an op is a launch, but for attention whose keys are split (two), and for products of which
- * cuBLASLt splits the inputs.
+ * Ops of a decoding step of one text, as the engine launches or records its kernels. On a GPU an op
+ * is one launch. Exceptions: attention with split keys (two), and products with split inputs in
+ * cuBLASLt.
  */
 export async function opsOfStep(model: nn.models.CausalLM): Promise<StepOps> {
   const [few, more] = [await opsOf(model, 3), await opsOf(model, 4)];

@@ -18,7 +18,7 @@ import type { Options } from './main.js';
 import { benchModel } from './models.js';
 import { median, quantile } from './report.js';
 
-/** The same on every rank: those that share a model between them read one batch. */
+/** Tokens that are the same on every rank: ranks that share a model read one batch. */
 function tokensLike(count: number, vocabulary: number): Int32Array {
   let state = 1;
   return Int32Array.from({ length: count }, () => {
@@ -68,7 +68,7 @@ function weightsSection(options: Options): Pick<ZeroConfig, 'offload_param'> {
   return inMemory ? { offload_param: { device: 'cpu' } } : {};
 }
 
-/** What has moved between memory and disk, in GB; null where nothing lies on one. */
+/** GB moved between memory and disk; null without state or weights on disk. */
 function diskOf(state: OptimizerState, weights: readonly WeightPart[]): object | null {
   const places = weights.map(({ place }) => place.bytes.disk);
   const bytes = { state: state.bytes.disk, weights: places.reduce((a, b) => a + b, 0) };
@@ -95,7 +95,7 @@ function configOf(
   } as DsConfig;
 }
 
-/** The section of 16-bit weights, whose moments are as wide where --bf16-moments asks for it. */
+/** Config of the weights' dtype; --bf16-moments stores the moments in bf16 too. */
 function precisionOf({ precision = 'bf16', 'bf16-moments': narrow }: Options): Partial<DsConfig> {
   return { [precision]: { enabled: true, ...(narrow && { bf16_optimizer_states: true }) } };
 }
@@ -104,7 +104,7 @@ const pipelineOf = ({ pp, schedule = '1f1b', partition = 'best' }: Options) => (
   ...{ stages: Number(pp), schedule, partition },
 });
 
-/** Of which dtype the adapters are, and over what; null without any. */
+/** Dtype of the adapters and of the frozen weights; null without adapters. */
 function adaptersOf({ lora, qlora, adapters = 'f32' }: Options): string | null {
   if (lora === undefined && qlora === undefined) return null;
   return `${adapters} over ${qlora === undefined ? 'the weights' : 'NF4'}`;
@@ -160,7 +160,7 @@ function memoryOf({ device, parts }: Engine): object {
   };
 }
 
-/** What a start is made of. */
+/** Seconds of the parts of a start. */
 class Start {
   /** By part, in order. */
   readonly seconds: Record<string, number> = {};
@@ -174,7 +174,7 @@ class Start {
   }
 }
 
-/** The steps that are not measured; one rank says when the first has ended, for who waits. */
+/** Runs the warm-up steps; one rank prints when the first step has ended. */
 async function warmUp(
   update: () => Promise<Tensor>,
   steps: number,
@@ -191,7 +191,7 @@ async function warmUp(
   world.device.synchronize();
 }
 
-/** What the measured steps took, and what the last one said. */
+/** Times of the measured steps, and the last loss. */
 interface Timed {
   /** Milliseconds of a step, the wait for the last one included. */
   mean: number;
@@ -229,15 +229,8 @@ async function traceSteps(
 }
 
 /**
- * Steps run back to back, as in training, and the mean includes waiting for the last one: overlap
- * with the next step counts, work left over does not. --model 124M, or llama-1B, llama-8B --batch
- * 16 --seq 1024 [--offload [--deferred] [--ratio 0..1] [--share auto|0..1] [--sub-group ELEMENTS]]
- * [--precision bf16 [--bf16-moments]] [--steps 10] [--warm-up 4] [--cap GiB] [--checkpoint
- * [selective | attention]] [--segments N] [--cpu-checkpointing] [--accumulate N] [--clip 1.0]
- * [--device auto] [--stage 0..3] [--layers N] [--lora | --qlora [RANK] [--adapters bf16]] [--nvme
- * DIR] [--offload-param | --nvme-weights DIR [--max-in-cpu N]] [--live ELEMENTS] [--overlap
- * true|false] [--comm-times] [--tp N [--sequence]] [--pp N [--schedule 1f1b] [--partition flops]]
- * [--trace FILE [--trace-steps 2]] Under the launcher every rank trains; the first one reports.
+ * Times steps back to back, as in training. The mean includes the wait for the last step.
+ * bench/help.ts lists the options. Under the launcher every rank trains and rank 0 reports.
  */
 export async function trainBench(options: Options): Promise<object | null> {
   const mesh = axesOf(options);

@@ -1,5 +1,5 @@
-// Bytes of weights, gradients and optimizer state that one rank holds at each ZeRO stage, beside
-// the paper's formula.
+// Bytes of weights, gradients and optimizer state of one rank at each ZeRO stage, and the paper's
+// formula.
 
 import { joinLaunched } from '../lib/comm/index.js';
 import { memoryUse } from '../lib/engine/watch/memory-breakdown.js';
@@ -31,8 +31,8 @@ export interface MeasuredStage {
 }
 
 /**
- * Rajbhandari et al. 2020, section 5, with 16-bit weights and gradients and K = 12: what each of N
- * ranks holds.
+ * Bytes of each of N ranks, with 16-bit weights and gradients and K = 12. Source: Rajbhandari et
+ * al. 2020, section 5.
  */
 export function paperBytes(params: number, stage: Stage, ranks: number): StateBytes {
   const part = (bytes: number, from: Stage): number =>

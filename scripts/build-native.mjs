@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// Builds the native addon with CMake into build/Release; also what binding.gyp and prebuildify run.
+// Builds the native addon with CMake into build/Release. binding.gyp and prebuildify run it too.
 // Usage: node scripts/build-native.mjs [--tree=NAME] [-DOPTION=VALUE ...]; NAME builds into
 // build/NAME.
 import { execFileSync, spawnSync } from 'node:child_process';
@@ -17,7 +17,7 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
-const GIB_PER_COMPILER = 2; // what one nvcc or one template-heavy g++ may take
+const GIB_PER_COMPILER = 2; // peak of one nvcc or one template-heavy g++
 
 /** As many compilers as there are cores, fewer where memory would not hold them. */
 function jobs() {

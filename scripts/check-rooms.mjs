@@ -22,12 +22,12 @@ const LIB_ROWS = [
   ['tensor'],
   ['runtime'],
 ];
-/** What inference builds on: models, what they are made of, and the reading of configurations. */
+/** Rooms that inference may import: models with their parts, and configurations. */
 const MODEL_ROOMS = [
   ...['config', 'models', 'text', 'pipe', 'peft', 'parallel', 'data', 'comm'],
   ...['checkpoint', 'nn', 'tensor', 'runtime'],
 ];
-/** These stand beside the rows and import exactly what they say. */
+/** Rooms outside the rows, with the rooms that each may import. */
 const LIB_BESIDE = {
   inference: MODEL_ROOMS,
   serve: [...MODEL_ROOMS, 'inference'],
@@ -36,12 +36,12 @@ const LIB_BESIDE = {
 };
 /** Files directly in lib/ that every room may import. */
 const LIB_SHARED = ['errors', 'version'];
-/** What a room builds on that programs call as well. */
+/** Files of lib/ that a room may import although they are entry points. */
 const LIB_CALLED = { trainer: ['initialize'] };
 
 /**
- * test/: a room's tests are in the folder of its name; beside them lie what belongs to several, to
- * csrc/ or to no code.
+ * test/: a room's tests are in the folder of its name. Other folders test several rooms, csrc/, or
+ * no code.
  */
 const TEST_FOLDERS = [
   ...[...LIB_ROWS.flat(), ...Object.keys(LIB_BESIDE)],
@@ -49,7 +49,7 @@ const TEST_FOLDERS = [
   ...['docs', 'scripts', 'support', 'golden'],
 ];
 
-/** csrc/: what a room may include beside itself. `addon` may include every room. */
+/** csrc/: other rooms that a room may include. `addon` may include every room. */
 const CSRC_INCLUDES = {
   core: [],
   ops: ['core'],
@@ -59,7 +59,7 @@ const CSRC_INCLUDES = {
   cuda: ['core', 'ops', 'comm'],
 };
 /**
- * An op's bodies also include their own back end; core knows the op table and nothing else of ops.
+ * The implementations of an op also include their back end. core includes only the op table of ops.
  */
 const CSRC_EXCEPTIONS = [
   { from: /^csrc\/ops\/.*_cpu\.(cc|h)$/, to: /^csrc\/cpu\// },
@@ -141,7 +141,7 @@ function mayImport(from, to) {
   return rowOf(from) !== -1 && rowOf(to) > rowOf(from);
 }
 
-/** What files of lib/ import of each other, types included. */
+/** Imports between files of lib/, types included. */
 const imports = new Map();
 
 function noteImport(file, target) {

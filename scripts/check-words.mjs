@@ -13,7 +13,7 @@ process.chdir(path.join(import.meta.dirname, '..'));
 const BUDGET = 'scripts/words/budget.json';
 const FOLDERS = ['docs', 'lib', 'csrc', 'examples', 'bench', 'scripts', 'test'];
 
-/** "lib/zero" of lib/zero/bucket.ts; a file beside the rooms belongs to the folder. */
+/** "lib/zero" of lib/zero/bucket.ts; the group of a file outside the rooms is its folder. */
 function roomOf(file) {
   const parts = file.split('/');
   return parts.length > 2 ? `${parts[0]}/${parts[1]}` : parts[0];

@@ -1,7 +1,9 @@
 #!/usr/bin/env node
-// Completes what the compiler leaves in dist/: lets an import read only the files that every
-// program needs, writes index.mjs, through which `import` reaches the CommonJS build, and makes the
-// command executable. Usage: complete-dist.mjs [FOLDER]
+// Completes the compiler's output in dist/. Usage: complete-dist.mjs [FOLDER]
+//
+// - An import of the package reads only the files that every program needs.
+// - index.mjs exports the CommonJS build to `import`.
+// - The command `ds` is executable.
 import { chmodSync, existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -10,12 +12,12 @@ import { filesBehind, importsLate, namesOf, reExportsLate } from './late-imports
 const dist = process.argv[2] ?? join(dirname(fileURLToPath(import.meta.url)), '../dist');
 const door = join(dist, 'index.js');
 
-/** Rooms of which every program needs about everything, and whose functions run for every op. */
+/** Rooms that load at once: every program needs most of their files, and every op calls them. */
 const AT_ONCE = /^(tensor|runtime)\//;
 
 /**
- * The other rooms are read when a name of theirs is first used. `import` needs the value of every
- * name of the door, so that it reads the files which have them: these read what they import later.
+ * The other rooms load when a program first uses one of their names. `import` needs the value of
+ * every exported name, so it reads the files of these names; their own imports load later.
  */
 function readLate() {
   const files = readdirSync(dist, { recursive: true }).filter((name) => name.endsWith('.js'));

@@ -9,7 +9,7 @@ const ROW = 18;
 const GAP = 6;
 const HEAD = 50;
 const FOOT = 30;
-/** By category, phases and updates by what they are. */
+/** Colors by category; phases and updates have colors by their name. */
 const COLORS = {
   forward: '#4c9be8',
   backward: '#e8884c',
@@ -58,7 +58,7 @@ function lanesOf({ traceEvents }, wanted) {
     if (span.cat === 'step' || to <= 0 || from >= step.dur) continue;
     const key = `${span.pid}/${span.tid}`;
     const process = names.get(`${span.pid}`);
-    // Transfers beside each other have lanes of their own in the file, and one row here.
+    // Concurrent transfers have several lanes in the file, and one row here.
     const title = `${process}: ${names.get(key).replace(/ \d+$/, '')}`;
     if (!lanes.has(title)) lanes.set(title, { title, key, bars: [] });
     const color = colorOf({ ...span, process });

@@ -1,6 +1,5 @@
-// Keeps lines to 100 columns where formatters of code do not look: wraps paragraphs of comments,
-// and says which other lines are longer. Usage: format-comments.mjs [--write] [FILE...]; without
-// files, those that git tracks or would.
+// Wraps paragraphs of comments at 100 columns and reports other longer lines. Usage:
+// format-comments.mjs [--write] [FILE...]; the default is all files that git does not ignore.
 import { spawnSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { dirname, extname, join } from 'node:path';
@@ -11,17 +10,17 @@ const WIDTH = 100;
 
 const SLASHES = ['.ts', '.mts', '.js', '.mjs', '.cjs', '.cc', '.h', '.cu', '.cuh'];
 const HASHES = ['.cmake', '.sh', '.py', '.yml', '.txt', '.gyp', ''];
-/** What is generated, recorded or prose in a format of its own. */
+/** Files that are generated, recorded or in a prescribed format. */
 const LEFT_OUT =
   /\.generated\.|(^|\/)(golden|results)\/|(^|\/)(LICENSE|NOTICE)$|(^|\/)\.git(ignore|attributes)$/;
 
 /**
- * A line that is read as it stands: lists, tables, orders to tools, and what is aligned by
+ * A line that keeps its breaks: a list, a table, an instruction for a tool, or text aligned by
  * blanks.
  */
 const VERBATIM = /^(\s|[-*] |\||\d+[.)] |#|biome-|shellcheck|clang-format|NOLINT)|\S {2,}\S/;
 
-/** A comment on whole lines: what stands before each line's text, and the text. */
+/** A comment on whole lines: the prefix of each line, and its text. */
 function commentAt(lines, at, hashes) {
   const mark = hashes ? /^(\s*#)(?!!)(?: (.*))?$/ : /^(\s*\/\/[/!]?)(?: (.*))?$/;
   const first = mark.exec(lines[at]);
@@ -66,7 +65,7 @@ function blockAt(lines, at) {
   return isPlain ? { end: end + 1, texts, print, prefix } : null;
 }
 
-/** `texts` with each paragraph that is too wide wrapped anew. */
+/** `texts` with each paragraph wrapped that is too wide. */
 function wrapped(texts, width) {
   const out = [];
   for (let i = 0; i < texts.length; ) {
@@ -115,8 +114,8 @@ export function formatted(text, extension) {
 }
 
 /**
- * Numbers of lines that are too wide. What one literal makes wide, or a line of a template, is not
- * broken for that.
+ * Numbers of lines that are too wide. A line that is wide because of one literal, and a line of a
+ * template, are allowed.
  */
 export function wideLines(text) {
   const literals =
@@ -161,7 +160,7 @@ function main(args) {
   process.exitCode = problems > 0 ? 1 : 0;
 }
 
-/** Null for a file that is deleted, or none of text. */
+/** The text of a file; null if the file is deleted or binary. */
 function read(path) {
   try {
     const text = readFileSync(path, 'utf8');

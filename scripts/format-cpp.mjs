@@ -1,4 +1,4 @@
-// Holds C++ to .clang-format: says which files differ, and with --write formats them.
+// Checks C++ against .clang-format and lists files that differ; --write formats them.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { dirname, join } from 'node:path';

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// Generates what the addon and the library share: the types of its functions from their C++
-// signatures in csrc/addon, and the codes of errors from lib/errors.ts; --check fails on drift.
+// Generates the types of the addon's functions from their C++ signatures in csrc/addon, and the C++
+// error codes from lib/errors.ts. --check fails on drift.
 import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -10,7 +10,7 @@ import { writeGenerated } from './generated-files.mjs';
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 const folder = join(root, 'csrc/addon');
 
-/** What csrc/addon/convert.h makes of each type. */
+/** TypeScript types of C++ types, as csrc/addon/convert.h converts them. */
 const TYPES = {
   void: 'void',
   double: 'number',
@@ -27,7 +27,7 @@ const camel = (name) => name.replace(/_(\w)/g, (_, letter) => letter.toUpperCase
 
 const read = (file) => readFileSync(join(folder, file), 'utf8');
 
-/** TypeScript's name of `type`; `shapes` gets those that types/addon.d.ts describes. */
+/** TypeScript's name of `type`; adds types of types/addon.d.ts to `shapes`. */
 function typeName(type, shapes) {
   const [, wrapper, inner] = /^(Promise|Object)<(.+)>$/.exec(type) ?? [];
   if (wrapper === 'Promise') return `Promise<${typeName(inner, shapes)}>`;
@@ -93,7 +93,7 @@ function generateTypes() {
   ].join('\n');
 }
 
-/** The members of DsErrorCode, of which csrc/core/error.h makes what compiles as a code. */
+/** The members of DsErrorCode. csrc/core/error.h compiles only these codes. */
 function generateErrorCodes() {
   const source = readFileSync(join(root, 'lib/errors.ts'), 'utf8');
   const [, union = ''] = /^export type DsErrorCode =([^;]*);/m.exec(source) ?? [];

@@ -1,7 +1,9 @@
-// Generates what repeats the functions of lib/tensor/ops: their exports, which of them are methods
-// of a tensor, and their names in the table of docs/tensors.md; --check fails on drift. A line
-// "// Operations: ROW." puts the exported functions below it into that row of the table, and
-// "// Operations: ROW; methods too." makes them methods as well; "// Operations: none." ends that.
+// Generates from lib/tensor/ops the exports, the methods of a tensor, and the table of
+// docs/tensors.md. --check fails on drift.
+//
+//     // Operations: ROW.                the exported functions below it are in ROW of the table
+//     // Operations: ROW; methods too.   they are methods of a tensor as well
+//     // Operations: none.               ends a row
 import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -25,14 +27,14 @@ function sectionsOf(text) {
   }));
 }
 
-/** Most arguments beside the tensor, or null of what is no function by its own text. */
+/** The largest number of arguments after the tensor; null if `node` is not a function literal. */
 function argumentsOf(node) {
   const made = ts.isVariableDeclaration(node) ? node.initializer : node;
   if (!made || !('parameters' in made)) return null;
   return made.parameters.some((one) => one.dotDotDotToken) ? Infinity : made.parameters.length - 1;
 }
 
-/** name -> node of what `accept` takes among the exported declarations of a file. */
+/** Map from name to node of the exported declarations of a file that `accept` accepts. */
 function exportsOf(file, accept) {
   const found = new Map();
   for (const statement of file.statements) {

@@ -11,7 +11,7 @@ const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 const opsDir = join(root, 'csrc', 'ops');
 
 /**
- * Headers of the core whose classes libds_cuda.so shares with the addon, beside the ops themselves.
+ * Headers of the core that libds_cuda.so shares with the addon, in addition to the headers of ops.
  */
 const INTERFACE = [
   'core/buffer.h',
@@ -107,7 +107,7 @@ function opsOf(structs) {
   return [...structs].filter(([, { fields }]) => fields.some(isView));
 }
 
-/** What the libraries and the functions that call them must agree on, as one number. */
+/** Hash of the interface between the libraries and their callers. */
 function interfaceHash() {
   const hash = createHash('sha256');
   const paths = [...opHeaders().map((file) => `ops/${file}`), ...INTERFACE];
@@ -163,7 +163,7 @@ function generateDTypes() {
   ].join('\n');
 }
 
-/** The table itself, what the libraries compare, and the names of operands for messages. */
+/** The op table, the hash that the libraries compare, and the names of operands for messages. */
 function generateTable({ structs }) {
   const ops = opsOf(structs);
   const rows = ops.map(([name]) => `  ROW(${name})`);
@@ -255,8 +255,8 @@ function generateFunctions({ structs, enums }) {
 }
 
 /**
- * Operand -> FLOPs for each of its elements, from a line "FLOPs: 5 per element of out, 1 of
- * residual." above the struct of an op; empty where there is none.
+ * Map from operand to FLOPs per element, from a line "FLOPs: 5 per element of out, 1 of residual."
+ * above the struct of an op; empty without such a line.
  */
 function flopsOf(name, { doc, fields }) {
   const [, terms = ''] = /\bFLOPs: ([^.]*)\./.exec(doc.join(' ')) ?? [];

@@ -1,5 +1,4 @@
-// Writes generated files where they differ; with --check on the command line says which do, and
-// fails.
+// Writes generated files that differ; --check lists them and fails instead.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';

@@ -1,9 +1,9 @@
-// Circles in a graph of imports: groups of files each of which leads to all others of its group.
+// Finds circles in a graph of imports: groups of files that import each other, also indirectly.
 
 /**
- * The circles of `graph`, a Map from a file to those it imports: each a list that starts at one of
- * its files, follows imports and comes back to it. One for every group of files that lead to each
- * other. Source: Tarjan 1972.
+ * The circles of `graph`, a Map from a file to its imports. A circle is a list of files: it starts
+ * at a file, follows imports and returns to the file. Returns one circle per strongly connected
+ * component. Source: Tarjan 1972.
  */
 export function circlesOf(graph) {
   const number = new Map();

@@ -1,5 +1,5 @@
-// What a compiled module takes from other modules, and when it reads them: the compiler has all
-// read at once, so that an import of the package would read every file of it.
+// Rewrites the imports of compiled modules so that they load on first use. The compiler's output
+// loads all imports at once, so an import of the package would read every file.
 import { readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 
@@ -7,7 +7,7 @@ const STAR = /^__exportStar\(require\("(\.[^"]+)"\), exports\);/gm;
 const RE_EXPORT = /^var (\w+) = require\("(\.[^"]+)"\);/gm;
 const IMPORT = /^const (\w+) = require\("(\.[^"]+|node:[^"]+)"\);/gm;
 
-/** What a module of the build exports, by what the compiler writes for it. */
+/** Exported names of a compiled module, found by the patterns of the compiler's output. */
 export function namesOf(file) {
   const text = readFileSync(file, 'utf8');
   const own = [
@@ -19,7 +19,7 @@ export function namesOf(file) {
   return [...names].filter((name) => name !== '__esModule' && name !== 'default');
 }
 
-/** The files of which a module exports names of theirs, itself if it has names of its own. */
+/** Files with names that a module exports, including itself if it declares names. */
 function* sources(file) {
   const text = readFileSync(file, 'utf8');
   const paths = [STAR, RE_EXPORT].flatMap((form) =>
@@ -29,10 +29,10 @@ function* sources(file) {
   if (/^exports\.(?!\w+ = (exports|void 0|__importStar))\w+ =/m.test(text)) yield file;
 }
 
-/** Files whose names a module exports, over any number of modules between. */
+/** Files that declare the names of a module's exports, directly or through other modules. */
 export const filesBehind = (file) => new Set(sources(file));
 
-/** An object whose property `all` is the module, read when first asked for. */
+/** An object with a property `all`: the module, loaded on first access. */
 const late = (name, path) =>
   `const ${name} = { get all() { const all = require("${path}"); ` +
   `Object.defineProperty(this, "all", { value: all }); return all; } };`;
@@ -62,10 +62,10 @@ function starsByName(file, text) {
   });
 }
 
-/** The text of a module that reads what it re-exports when somebody asks for one of the names. */
+/** The text of a module that loads a re-exported module when a program uses one of its names. */
 export const reExportsLate = (file, text) => reader(starsByName(file, text), RE_EXPORT);
 
 /**
- * The text of a module that reads what it imports when first used: at once where a class extends.
+ * The text of a module that loads its imports on first use; an import for `extends` loads at once.
  */
 export const importsLate = (text) => reader(text, IMPORT);

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// Measures what the package costs a consumer: bytes of the tarball, time to install it into an
-// empty folder, and time of an import in a new process. Usage: measure-package.mjs [TARBALL]
+// Measures the package: bytes of the tarball, time to install it into an empty folder, and time to
+// import it in a new process. Usage: measure-package.mjs [TARBALL]
 // [RESULT.json]; without a tarball it packs one.
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
@@ -37,7 +37,7 @@ const rounded = (values) => ({
   most: Math.round(Math.max(...values)),
 });
 
-/** Milliseconds of an installation whose packages npm's cache has. */
+/** Milliseconds of an installation from npm's cache. */
 function installed(folder, tarball) {
   writeFileSync(join(folder, 'package.json'), '{ "name": "consumer", "private": true }\n');
   rmSync(join(folder, 'node_modules'), { recursive: true, force: true });
@@ -48,8 +48,8 @@ function installed(folder, tarball) {
 }
 
 /**
- * Milliseconds of a new process that runs a statement: of the statement alone by the clock and of
- * processors, which a busy machine changes less, and of the whole process.
+ * Milliseconds of a new process that runs a statement: clock time and processor time of the
+ * statement, and clock time of the process. A busy machine changes processor time less.
  */
 function started(folder, statement) {
   const program = `
@@ -63,7 +63,7 @@ function started(folder, statement) {
   return { clock, processor, process: performance.now() - start };
 }
 
-/** A require alone reads next to nothing: it counts with the class that every program asks for. */
+/** A require alone loads little, so it reads a class that every program uses. */
 const STATEMENTS = {
   nothing_ms: '',
   import_ms: "await import('@ds/native')",
@@ -71,7 +71,7 @@ const STATEMENTS = {
     "(await import('node:module')).createRequire(process.cwd() + '/x.js')('@ds/native').Tensor",
 };
 
-/** The statements in turn, so that what else the machine does meets all of them. */
+/** Runs the statements in turn, so that other load on the machine affects all of them. */
 function starts(folder) {
   const all = Array.from({ length: STARTS }, () =>
     Object.values(STATEMENTS).map((statement) => started(folder, statement)),

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// Measures what tests see: changes one place of a source at a time and runs tests that reach it.
+// Mutation testing: changes one place of a source at a time and runs the tests that reach it.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import {
@@ -39,7 +39,7 @@ Results stand in build/mutate/NAME/results.jsonl. A second call goes on where on
 
 const cover = join(dirname(fileURLToPath(import.meta.url)), 'mutate', 'cover.cjs');
 
-/** Files below `path` whose names end in `ending`, relative to `root`, in order. */
+/** Sorted files below `path` with the suffix `ending`, relative to `root`. */
 function filesBelow(root, path, ending) {
   const whole = join(root, path);
   if (!existsSync(whole)) throw new Error(`${path} is neither a file nor a folder of ${root}`);
@@ -66,7 +66,7 @@ const isMutable = (path) => !/\.(generated|d)\.ts$/.test(path);
 /** Biome refuses a second configuration below its own. */
 const NOT_COPIED = ['', 'node_modules', 'biome.json'];
 
-/** A copy of what git knows of a checkout, with its packages and its addon. */
+/** Copies the tracked and new files of a checkout, its packages and its addon. */
 function copyTree(root, tree) {
   rmSync(tree, { recursive: true, force: true });
   const listed = execFileSync('git', ['ls-files', '-co', '--exclude-standard'], { cwd: root });
@@ -79,7 +79,7 @@ function copyTree(root, tree) {
   symlinkSync(join(root, 'build', 'Release'), join(tree, 'build', 'Release'));
 }
 
-/** What an earlier call has found, or `find` finds and leaves there. */
+/** The result stored at `path`; without a file, the result of `find`, which is then stored. */
 async function keptOr(path, find) {
   if (existsSync(path)) return deserialize(readFileSync(path));
   const found = await find();
@@ -90,7 +90,7 @@ async function keptOr(path, find) {
 
 /** Which test files reach which of the mutants. */
 async function coverAll(tree, { tests, instrumented, ids, limit }) {
-  // Kept: jest refuses to load anything for what a test leaves behind.
+  // Loaded once: jest refuses a require after the end of a test.
   const kept = `(stryCov_9fa48.cover ??= require(${JSON.stringify(cover)}))`;
   const call = `{ ${kept}.apply(null, arguments);`;
   for (const { name, content } of instrumented) {
@@ -113,7 +113,7 @@ async function coverAll(tree, { tests, instrumented, ids, limit }) {
   return covered;
 }
 
-/** Whether the type checker refuses what is in the tree now. */
+/** Whether the tree has type errors. */
 function isRefused(tree) {
   const tsc = join(tree, 'node_modules/typescript-7/bin/tsc');
   return spawnSync(process.execPath, [tsc, '-p', 'tsconfig.json'], { cwd: tree }).status !== 0;
@@ -132,9 +132,9 @@ function hasTests(log) {
   return count('test') > count('skip');
 }
 
-/** Runs the tests of files of which some count, then whole files; stops at the first failure. */
+/** Runs chosen tests of files, then whole files; stops at the first failure. */
 async function runParts(tree, taken, planned) {
-  // Several times what the tests took: other work on the machine is no hang.
+  // Several times the usual duration, so that other load on the machine is not taken for a hang.
   const limit = 40 + 4 * planned;
   const pathsOf = (parts) => parts.map(({ file }) => join(tree, file));
   const named = taken.filter(({ names }) => names !== undefined);
@@ -180,7 +180,7 @@ function print({ place, kind, original, replacement, verdict, by }) {
 
 const UNSEEN = ['survived', 'unreached'];
 
-/** What an earlier call has found; with `again` those that no test has seen are tried once more. */
+/** Results of an earlier call; `again` leaves out survivors, so that they run again. */
 function earlier(out, again) {
   const lines = existsSync(out) ? readFileSync(out, 'utf8').split('\n').slice(0, -1) : [];
   const results = new Map(lines.map((line) => [JSON.parse(line).id, JSON.parse(line)]));
@@ -207,7 +207,7 @@ async function tryAll(tree, chosen, { covered, out, again, until, ...limits }) {
   return [...results.values()];
 }
 
-/** The test folders of the rooms that the files lie in, and those that the call names. */
+/** Test folders of the files' rooms, and the folders named by the call. */
 function testsFor(root, files, { tests: named, only }) {
   const tests = (paths) => paths.flatMap((path) => filesBelow(root, path, '.test.ts'));
   if (only.length > 0) return [...new Set(tests(only))];

@@ -17,8 +17,7 @@ function option(name: string): string | undefined {
 }
 
 /**
- * Those that the words of the command choose: by name and GPUs, as often as asked, every N-th of
- * them.
+ * Cases that the command line chooses: by name, by number of GPUs, repeated, every N-th.
  */
 function chosenCases(): Case[] {
   const only = new RegExp(option('only') ?? '');
@@ -46,7 +45,7 @@ function isLost(device: Device): boolean {
   }
 }
 
-/** Runs what comes after the `done` cases of this process in another one, which prints the rest. */
+/** Runs the cases after the first `done` in another process and prints its output. */
 function goOnElsewhere(done: number): void {
   const from = String(Number(option('from') ?? 0) + done);
   console.log(`The GPU context is lost: case ${from} and later run in a process of their own`);

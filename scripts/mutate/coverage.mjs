@@ -5,7 +5,7 @@ import { runTests } from './run-tests.mjs';
 /** All tests of a file: the mutant is reached while it is loaded, or by a hook. */
 const WHOLE = '*';
 
-/** Adds to `reached` (id to names of tests) what one run of a file has written. */
+/** Adds the log of one test file to `reached`, a map from mutant to names of tests. */
 function addHits(log, reached) {
   let current = WHOLE;
   for (const { kind, text } of log) {
@@ -34,8 +34,7 @@ function timesOf(log) {
 }
 
 /**
- * Of a file that takes too long, or some of whose tests fail without a mutant, the tests that
- * passed stand for all of them.
+ * Keeps only the tests that passed, for a file that takes too long or fails without a mutant.
  */
 function endedOnly({ times, reached, ...rest }) {
   const ended = [...times.keys()];
@@ -47,8 +46,8 @@ function endedOnly({ times, reached, ...rest }) {
 }
 
 /**
- * `{ file, seconds, times, reached, isSound }` of a test file. One none of whose tests pass without
- * a mutant shows nothing: it is left out.
+ * `{ file, seconds, times, reached, isSound }` of a test file. A file without passing tests is left
+ * out.
  */
 export async function coverFile(tree, file, { ids, limit }) {
   const { code, seconds, log, output } = await runTests(tree, {
@@ -68,7 +67,7 @@ export async function coverFile(tree, file, { ids, limit }) {
 
 const LOAD_SECONDS = 3;
 
-/** What of a file reaches a mutant: names of tests, or all of them, and how long they take. */
+/** Tests of a file that reach a mutant, by name or the whole file, and their seconds. */
 function partOf({ file, seconds, times, reached }, id) {
   const names = reached.get(id);
   if (!names) return [];

@@ -7,7 +7,7 @@ const Environment = require(join(process.cwd(), 'test/support/jest-environment.c
 const file = process.env.MUTATE_HITS;
 const isCounting = process.env.MUTATE_IDS !== undefined;
 
-/** The name that `jest -t` matches: those of its groups, and its own. */
+/** Full name of a test for `jest -t`: names of its groups, then its own name. */
 function nameOf(test) {
   const names = [];
   for (let at = test; at && at.name !== 'ROOT_DESCRIBE_BLOCK'; at = at.parent)
@@ -54,7 +54,7 @@ module.exports = class MutationEnvironment extends Environment {
 
   fail(name, error) {
     note('fail', `${name}: ${firstLine(error)}`);
-    // The rest of the file says nothing new about this mutant.
+    // One failure kills the mutant; the other tests are not needed.
     if (!isCounting) process.exit(1);
   }
 };

@@ -28,7 +28,7 @@ async function instrument(root, paths) {
   return instrumenter.instrument(files, options);
 }
 
-/** A generator of numbers in [0, 1) that depends on the seed alone (mulberry32). */
+/** Seeded generator of numbers in [0, 1) (mulberry32). */
 function seeded(seed) {
   let state = seed >>> 0;
   return () => {
@@ -39,7 +39,7 @@ function seeded(seed) {
   };
 }
 
-/** `number` of the list, in an order that depends on the seed alone. */
+/** Chooses `number` items of the list by the seed. */
 function choose(list, number, seed) {
   const random = seeded(seed);
   const order = [...list];
@@ -60,7 +60,7 @@ export async function chosenMutants(root, paths, { number, seed, isWanted }) {
   return { files, total: open.length, chosen: choose(open, number, seed) };
 }
 
-/** Index into `text` of a position, whose line and column begin at 0. */
+/** Index into `text` of a position; line and column begin at 0. */
 function indexOf(text, { line, column }) {
   let start = 0;
   for (let at = 0; at < line; at++) start = text.indexOf('\n', start) + 1;

@@ -20,7 +20,7 @@ export interface Input {
   low?: number;
   high?: number;
   strided?: boolean;
-  /** False: no gradient is wanted. */
+  /** False: the input requires no gradient. */
   grad?: boolean;
 }
 
@@ -30,7 +30,7 @@ export interface GradientCheck {
   title?: string;
   inputs: readonly Input[];
   run(...inputs: Tensor[]): Tensor | Tensor[];
-  /** The gradient of an output may be missing: outputs whose seeds are dropped. */
+  /** Outputs without a seed: their gradient is missing. */
   dropped?: readonly number[];
   /** `run` passes a function that reads an input again in backward, which has to be there then. */
   rereads?: boolean;
@@ -189,7 +189,7 @@ export function assertClose(
   });
 }
 
-/** The gradient of input `only`, where no other wants one, and all have gone but for the tape. */
+/** Gradient of input `only`. No other input requires one, and only the tape holds the inputs. */
 function gradientAlone(check: GradientCheck, setting: Setting, only: number): number[] {
   return scope(() => {
     const leaves = leavesOf(check, setting);

@@ -50,7 +50,7 @@ function release(weights: Weights, inputs: Tensor[]): void {
   for (const input of inputs) input.dispose();
 }
 
-/** What happens to an input that is made again, by an op that can start beside what computes. */
+/** Records the events of an input that backward recomputes with an asynchronous op. */
 function watchedInput(x: Tensor): { again: Tensor; events: string[] } {
   const events: string[] = [];
   const double = Object.assign(

@@ -1,4 +1,4 @@
-// Gradients of matrix products, lookups, normalisation, attention and what wraps them.
+// Gradients of matrix products, lookups, normalisation, attention and checkpointing.
 import * as ops from '../../lib/tensor/index.js';
 import { type GradientCheck, gradientCases, type Input, indices } from './check.js';
 
@@ -23,7 +23,7 @@ const unfolds: GradientCheck[] = [
   },
 ];
 
-/** Six choices of four experts, of which one gets nothing; and those that two ranks have. */
+/** Six choices of four experts; expert 2 receives no token. */
 const choices = (like: ops.Tensor) => indices([0, 3, 3, 1, 0, 1], [3, 2], like);
 
 const experts: GradientCheck[] = [

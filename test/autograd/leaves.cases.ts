@@ -1,5 +1,5 @@
-// Who owns the gradient of a leaf, what backward() takes for roots and seeds, and slopes at kinks
-// and at edges of domains.
+// Ownership of a leaf's gradient, roots and seeds of backward(), and slopes at kinks and at edges
+// of domains.
 import assert from 'node:assert/strict';
 import { DsError, type DsErrorCode } from '../../lib/errors.js';
 import { cpu, type Device } from '../../lib/runtime/device.js';

@@ -14,7 +14,7 @@ function constants(values: number[], shape: number[], { dtype, device }: ops.Ten
 const classWeights = (like: ops.Tensor): ops.Tensor =>
   constants([1, 0.5, 2, 0, 3, 1, 0.25], [7], like);
 
-/** A loss of two tensors alike, plain and strided. */
+/** A loss of two tensors of one shape, contiguous and strided. */
 function pairs(op: string, run: (x: ops.Tensor, y: ops.Tensor) => ops.Tensor): GradientCheck[] {
   return [
     { op, inputs: shapes([3, 4], [3, 4]), run },

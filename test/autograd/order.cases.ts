@@ -1,5 +1,4 @@
-// Gradients of running sums and products, of sorted elements, and of what goes to places that an
-// index names.
+// Gradients of running sums and products, of sorted elements, and of scatters.
 import * as ops from '../../lib/tensor/index.js';
 import { type GradientCheck, gradientCases, type Input, indices } from './check.js';
 

@@ -40,7 +40,7 @@ function pinned(bytes: Uint8Array): DeviceBuffer {
 async function readFile(path: string, offset: number, into: HostRange): Promise<void> {
   const file = await InputFile.open(path);
   const reading = file.read(offset, into);
-  await Promise.all([reading, file.close()]); // What was begun has a descriptor of its own.
+  await Promise.all([reading, file.close()]); // The pending read holds its own descriptor.
 }
 
 const bytes = Uint8Array.from({ length: 9_000_001 }, (_, i) => Math.imul(i, 2654435761) >>> 24);

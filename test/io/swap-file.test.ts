@@ -1,4 +1,4 @@
-// Memory on disk through the addon: what comes back, in which order, and what a disk can do wrong.
+// Memory on disk through the addon: contents, order of transfers, and failures of the disk.
 import {
   closeSync,
   ftruncateSync,
@@ -197,7 +197,7 @@ test('a disk that is too small is an error before any of it is taken, with what 
     got: expect.stringMatching(/^[\d.e+]+ GB free on \w+$/),
     hint: expect.stringContaining('Free space'),
   });
-  // Asked of the file system itself, 10 TiB are all that is free, for everybody, until it refuses.
+  // fallocate() of 10 TiB would fill the disk before it fails, so the addon must not call it.
   expect(1e9 * parseFloat(thrown?.got ?? '')).toBeGreaterThan((bavail * bsize) / 2);
 });
 

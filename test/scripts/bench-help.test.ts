@@ -1,4 +1,4 @@
-// Every benchmark says its options and ends, and no option is left unsaid.
+// Every benchmark lists all of its options with --help and exits.
 import { execFileSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';

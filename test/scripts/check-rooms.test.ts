@@ -1,5 +1,4 @@
-// scripts/check-rooms.mjs finds what it is for: each rule of the house is broken once, in a tree of
-// its own.
+// scripts/check-rooms.mjs finds a violation of each rule, in a temporary tree.
 import { spawnSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,5 +1,5 @@
-// scripts/complete-dist.mjs lets a compiled package read its files when they are needed: shown on a
-// small package of its own, by the files that Node has read.
+// scripts/complete-dist.mjs makes a compiled package load files on first use. The tests compile a
+// small package and list the files that Node has loaded.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -58,7 +58,7 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(dist, { recursive: true, force: true }));
 
-/** What a program prints that has `ds`, and `read()`, the files read until then. */
+/** Output of a program with `ds`, the package, and `read()`, the files loaded so far. */
 function printed(program: string, load: string): unknown {
   const text = `
     import { createRequire } from 'node:module';

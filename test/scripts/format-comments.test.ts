@@ -1,4 +1,4 @@
-// scripts/format-comments.mjs wraps what is too wide and leaves the rest as it stands.
+// scripts/format-comments.mjs wraps comments that are too wide and changes nothing else.
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
