@@ -2,7 +2,7 @@
 import type { ResolvedConfig } from '../../types/config.js';
 import { ConfigError } from '../config/config-error.js';
 import {
-  checkConfig,
+  checkSearch,
   type DsConfig,
   noticeLine,
   readConfig,
@@ -80,7 +80,7 @@ function requireFreeBatch(path: string, { elasticity }: Section): void {
 
 /** The section with its defaults; errors and notices have their places in the file. */
 function settingsOf(path: string, { autotuning }: Section, say: (line: string) => void): Settings {
-  const { errors, notices } = checkConfig(path, { worldSize: 1, autoLater: true });
+  const { errors, notices } = checkSearch(path, { worldSize: 1, autoLater: true });
   const isOurs = ({ path: key }: { path: string }): boolean => /^autotuning(\.|$)/.test(key);
   for (const notice of notices.filter(isOurs)) {
     if (notice.path !== 'autotuning.enabled') say(noticeLine(notice));

@@ -4,7 +4,8 @@ import { isDeepStrictEqual } from 'node:util';
 
 import type { ResolvedConfig } from '../../types/config.js';
 import { checkConfig, type DsConfig } from '../config/index.js';
-import { configSchema, isSection, type Section, typesOf } from '../config/schema.js';
+import { isSection, type Section } from '../config/schema.js';
+import { isChoice } from '../config/search-choices.js';
 import { DsError } from '../errors.js';
 import type { ModelInfo } from '../plan/index.js';
 import {
@@ -86,12 +87,6 @@ function renamed(key: string, value: unknown, zero: Section): [string, unknown][
     return [[key, value]];
   }
   return value ? [[now, { device: 'cpu' }]] : [];
-}
-
-/** Whether a value of zero_optimization is several to choose from. */
-function isChoice(key: string, value: unknown): value is readonly unknown[] {
-  const schema = configSchema.properties?.zero_optimization?.properties?.[key];
-  return Array.isArray(value) && value.length > 0 && !typesOf(schema ?? {}).includes('array');
 }
 
 const firstOf = (key: string, value: unknown): unknown => (isChoice(key, value) ? value[0] : value);

@@ -23,6 +23,7 @@ import {
 } from './planned-keys.js';
 import { applyRules } from './rules.js';
 import { isSection, type Section } from './schema.js';
+import { filesOfChoices, type SearchChoice, searchChoices } from './search-choices.js';
 import { judgeSupport } from './support.js';
 import { dropNullSizes, resolveTriad, type Triad, triadKeys } from './triad.js';
 import { siftKeys } from './unknown-keys.js';
@@ -110,15 +111,50 @@ export function resolveConfig(source: string | DsConfig, env: ConfigEnvironment)
 
 /** resolveConfig without throwing: all errors of the stage that found any, notices and origins. */
 export function checkConfig(source: string | DsConfig, env: ConfigEnvironment): ConfigReport {
+  return reported(() => checkDocument(readDocument(source), env));
+}
+
+const NO_CONFIG = { config: null, origins: null, left: null } as const;
+
+/** The report of `body`, or of the ConfigError that it throws. */
+function reported(body: () => ConfigReport): ConfigReport {
   try {
-    const document = readDocument(source);
-    const { keys, ways } = leftToPlan(document, false);
-    const isLeft = keys.size > 0 && env.autoLater === true;
-    return isLeft ? checkWays(document, env, { keys, ways }) : check(document, env, null);
+    return body();
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
-    return { config: null, origins: null, left: null, notices: [], errors: [error] };
+    return { ...NO_CONFIG, notices: [], errors: [error] };
   }
+}
+
+function checkDocument(document: ConfigDocument, env: ConfigEnvironment): ConfigReport {
+  const { keys, ways } = leftToPlan(document, false);
+  const isLeft = keys.size > 0 && env.autoLater === true;
+  return isLeft ? checkWays(document, env, { keys, ways }) : check(copyOf(document), env, null);
+}
+
+/** A report, and the lists of values that a search is to try. */
+export type SearchReport = ConfigReport & { readonly choices: readonly SearchChoice[] };
+
+/**
+ * checkConfig() of a file for `ds --autotuning`. If it has an "autotuning" section, a list stands
+ * for several values; each is checked, and the report is that of the first values.
+ */
+export function checkSearch(source: string | DsConfig, env: ConfigEnvironment): SearchReport {
+  let choices: readonly SearchChoice[] = [];
+  const report = reported(() => {
+    const document = readDocument(source);
+    choices = searchChoices(document.value);
+    const reports = filesOfChoices(document.value, choices).map((value) =>
+      reported(() => checkDocument({ ...document, value }, env)),
+    );
+    const errors = reports.flatMap((report) => report.errors);
+    const [first] = reports as [ConfigReport, ...ConfigReport[]];
+    if (errors.length === 0) return first;
+    const unique = new Map(errors.map((error) => [error.message, error]));
+    const sorted = [...unique.values()].toSorted(byPlace);
+    return { ...NO_CONFIG, notices: first.notices, errors: sorted };
+  });
+  return { ...report, choices };
 }
 
 /** Configurations of which the plan chooses one. */

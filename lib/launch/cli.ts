@@ -97,9 +97,10 @@ program
         import('./auto-option.js'),
       ]);
       const sources = auto === undefined ? undefined : parseAuto(auto);
-      const { valid, output, messages } = validate(file, { ...options, auto: sources });
+      const { valid, output, messages, summary } = validate(file, { ...options, auto: sources });
       for (const message of messages) console.error(message);
       if (output) console.log(output);
+      if (summary) console.error(summary);
       return valid ? 0 : 1;
     }),
   );

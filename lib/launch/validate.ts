@@ -4,12 +4,13 @@ import { ConfigError } from '../config/config-error.js';
 import {
   type AutoSources,
   asksPlan,
-  checkConfig,
+  checkSearch,
   type Notice,
   type Origins,
   originLine,
   whereabouts,
 } from '../config/index.js';
+import type { SearchChoice } from '../config/search-choices.js';
 import { cutsIn } from '../config/source.js';
 
 export interface ValidateOptions {
@@ -31,6 +32,8 @@ export interface Validation {
   output: string;
   /** One line for each notice and error; empty with `json`, which holds them. */
   messages: readonly string[];
+  /** One line: whether the file is valid, and how many errors, warnings and notes there are. */
+  summary: string;
 }
 
 /**
@@ -40,15 +43,17 @@ export interface Validation {
 export function validate(file: string, options: ValidateOptions): Validation {
   const { worldSize, auto, strict = false, json = false, explain = false } = options;
   const { ranks, flaw } = dataRanks(file, worldSize);
-  const report = checkConfig(file, { worldSize: ranks, auto, strict, autoLater: true });
+  const report = checkSearch(file, { worldSize: ranks, auto, strict, autoLater: true });
   const { notices } = report;
   const errors = flaw ? [...report.errors, flaw] : report.errors;
   const config = flaw ? null : report.config;
   const valid = config !== null;
   const { notices: _lines, ...resolved } = config ?? { notices: [] };
   const left = report.left ?? new Set<string>();
-  const values = withAuto(resolved, left);
+  const filled = withAuto(resolved, left);
+  const values = config ? withLists(filled, report.choices) : filled;
   const origins = report.origins && withAutoOrigins(report.origins, left);
+  const summary = summaryOf(file, notices, errors);
   if (json) {
     const found = {
       valid,
@@ -64,7 +69,7 @@ export function validate(file: string, options: ValidateOptions): Validation {
         return { code, op, ...placed(error), expected, got, hint };
       }),
     };
-    return { valid, output: JSON.stringify(found, null, 2), messages: [] };
+    return { valid, output: JSON.stringify(found, null, 2), messages: [], summary: '' };
   }
   const messages = [
     ...notices.map((notice) => message(notice, label(notice), notice.text)),
@@ -73,12 +78,12 @@ export function validate(file: string, options: ValidateOptions): Validation {
       return message(error, 'error', `expected ${expected}, got ${got}. ${hint}`.trim());
     }),
   ];
-  if (!config) return { valid, output: '', messages };
-  if (!explain) return { valid, output: JSON.stringify(values, null, 2), messages };
+  if (!config) return { valid, output: '', messages, summary };
+  if (!explain) return { valid, output: JSON.stringify(values, null, 2), messages, summary };
   const lines = Object.entries(origins ?? {}).map(([path, origin]) => {
     return `${path} = ${JSON.stringify(valueAt(values, path))}  (${originLine(origin)})`;
   });
-  return { valid, output: lines.join('\n'), messages };
+  return { valid, output: lines.join('\n'), messages, summary };
 }
 
 /**
@@ -114,6 +119,17 @@ function withAuto(values: object, left: ReadonlySet<string>): Record<string, unk
   return copy;
 }
 
+/** A copy of `values` with the lists of a search. */
+function withLists(values: Record<string, unknown>, choices: readonly SearchChoice[]) {
+  const copy = structuredClone(values);
+  for (const { path, values: list } of choices) {
+    const [key, inner] = path;
+    if (inner === undefined) copy[key] = list;
+    else (copy[key] as Record<string, unknown>)[inner] = list;
+  }
+  return copy;
+}
+
 function withAutoOrigins(origins: Origins, left: ReadonlySet<string>): Origins {
   const later = [...left].map((path) => {
     const of = asksPlan(path) ? 'left to the plan of initialize()' : 'left to a Trainer';
@@ -133,6 +149,21 @@ type Where = Pick<Notice, 'path' | 'file' | 'place'>;
 
 function placed({ path, file, place }: Where) {
   return { path, file, line: place?.line ?? null, column: place?.column ?? null };
+}
+
+/** "ds_config.json: invalid: 2 errors, 1 warning" */
+function summaryOf(
+  file: string,
+  notices: readonly Notice[],
+  errors: readonly ConfigError[],
+): string {
+  const labels = [...errors.map(() => 'error'), ...notices.map(label)];
+  const counts = ['error', 'warning', 'note'].flatMap((kind) => {
+    const { length } = labels.filter((one) => one === kind);
+    return length === 0 ? [] : [`${length} ${kind}${length === 1 ? '' : 's'}`];
+  });
+  const state = errors.length === 0 ? 'valid' : 'invalid';
+  return [`${file}: ${state}`, ...(counts.length > 0 ? [counts.join(', ')] : [])].join(': ');
 }
 
 /** Unknown keys are likely mistakes; the rest is for information. */

@@ -131,3 +131,43 @@ test('what asks the plan stays "auto", and the rest is judged', () => {
     'zero_optimization.stage = "auto"  (auto: left to the plan of initialize())',
   );
 });
+
+test('a summary counts what was found', () => {
+  const path = file('{ "train_batch_size": "4", "sead": 1, "sed": 2 }');
+  const summaryOf = (options: object = {}) => validate(path, { worldSize: 1, ...options }).summary;
+  expect(summaryOf()).toBe(`${path}: valid: 2 warnings, 1 note`);
+  expect(summaryOf({ strict: true })).toBe(`${path}: invalid: 2 errors, 1 note`);
+  expect(summaryOf({ json: true })).toBe('');
+  file('{ "train_batch_size": 4 }');
+  expect(summaryOf()).toBe(`${path}: valid`);
+});
+
+describe('lists beside "autotuning"', () => {
+  const validated = (zero: string, more = '"autotuning": { "enabled": true }') =>
+    validate(file(`{ "train_micro_batch_size_per_gpu": [1, 2],\n ${zero}, ${more} }`), {
+      worldSize: 2,
+    });
+
+  test('are choices of a search, each of which is checked', () => {
+    const zero = '"zero_optimization": { "stage": [1, 2], "overlap_comm": [true, false] }';
+    const { valid, output } = validated(zero);
+    expect(valid).toBe(true);
+    expect(JSON.parse(output)).toMatchObject({
+      train_micro_batch_size_per_gpu: [1, 2],
+      zero_optimization: { stage: [1, 2], overlap_comm: [true, false] },
+    });
+  });
+
+  test('with a wrong value are an error with its place', () => {
+    const { valid, messages } = validated('"zero_optimization": { "stage": [1, 4] }');
+    expect(valid).toBe(false);
+    expect(messages.filter((message) => message.includes('error'))).toEqual([
+      expect.stringMatching(/:2:25: error: zero_optimization\.stage: expected 0, 1, 2, 3, got 4/),
+    ]);
+  });
+
+  test('without the section are errors', () => {
+    const { valid, messages } = validated('"zero_optimization": { "stage": [1, 2] }', '"seed": 1');
+    expect([valid, messages.length]).toEqual([false, 2]);
+  });
+});

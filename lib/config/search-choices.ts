@@ -1,0 +1,45 @@
+// Lists beside "autotuning": values that `ds --autotuning` tries one after the other.
+import { configSchema, declared, isSection, type Section, typesOf } from './schema.js';
+
+/** A key whose list is a choice of values. */
+export interface SearchChoice {
+  readonly path: readonly [string] | readonly [string, string];
+  readonly values: readonly unknown[];
+}
+
+const MICRO = 'train_micro_batch_size_per_gpu';
+const ZERO = 'zero_optimization';
+
+/** Whether a value of `zero_optimization` is a list of values for a key that takes one. */
+export function isChoice(key: string, value: unknown): value is readonly unknown[] {
+  const zero = declared(configSchema, ZERO);
+  const schema = (zero && declared(zero, key)) ?? {};
+  return Array.isArray(value) && value.length > 0 && !typesOf(schema).includes('array');
+}
+
+/** The choices of a file with an "autotuning" section. */
+export function searchChoices(file: Section): SearchChoice[] {
+  if (!isSection(file.autotuning)) return [];
+  const { [MICRO]: micro, [ZERO]: zero } = file;
+  const sizes = Array.isArray(micro) && micro.length > 0 ? [micro] : [];
+  return [
+    ...sizes.map((values) => ({ path: [MICRO], values }) as const),
+    ...Object.entries(isSection(zero) ? zero : {}).flatMap(([key, values]) =>
+      isChoice(key, values) ? [{ path: [ZERO, key], values } as const] : [],
+    ),
+  ];
+}
+
+/** The files that choose each value once; the other lists have their first value. */
+export function filesOfChoices(file: Section, choices: readonly SearchChoice[]): Section[] {
+  const base = choices.reduce((made, one) => withValue(made, one, one.values[0]), file);
+  const others = choices.flatMap((one) =>
+    one.values.slice(1).map((value) => withValue(base, one, value)),
+  );
+  return [base, ...others];
+}
+
+function withValue(file: Section, { path: [key, inner] }: SearchChoice, value: unknown): Section {
+  if (inner === undefined) return { ...file, [key]: value };
+  return { ...file, [key]: { ...(file[key] as Section), [inner]: value } };
+}
