@@ -24,6 +24,7 @@ export interface LaunchOptions {
   ssh_port?: number;
   no_ssh?: boolean;
   no_ssh_check?: boolean;
+  force_multi?: boolean;
   save_pid?: boolean;
   grace_period: number;
   quiet?: boolean;
@@ -120,6 +121,7 @@ function nodeOptions(): Option[] {
     new Option('--ssh_port <port>').argParser(port),
     new Option('--launcher <name>', 'how other nodes are reached').default('ssh'),
     new Option('--launcher_args <words>', 'further arguments of ssh'),
+    new Option('--force_multi', 'no effect: a remote node is reached by ssh alone too').hideHelp(),
     new Option('--no_ssh_check', 'no effect: nothing is checked before ssh is used').hideHelp(),
   ];
 }

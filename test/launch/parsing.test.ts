@@ -12,6 +12,7 @@ import {
 } from '../../lib/launch/exported-environment.js';
 import { excludeSlots, includeSlots } from '../../lib/launch/filters.js';
 import { parseHostfile, readHostfile } from '../../lib/launch/hostfile.js';
+import { takeLaunchOptions } from '../../lib/launch/launch-options.js';
 import { visibleGpus } from '../../lib/launch/local-gpus.js';
 import { formatRanges, parseCpuList } from '../../lib/launch/number-ranges.js';
 import { quote, splitWords } from '../../lib/launch/shell-words.js';
@@ -339,4 +340,10 @@ describe('CUDA_VISIBLE_DEVICES', () => {
       'CUDA_VISIBLE_DEVICES: expected GPUs that can be used, got "0,9", of which 1 can be. No driver.',
     );
   });
+});
+
+test("flags of DeepSpeed's launcher that change nothing are taken", () => {
+  for (const flag of ['--force_multi', '--no_ssh_check']) {
+    expect(takeLaunchOptions([flag, '--lr', '1'], null).rest).toEqual(['--lr', '1']);
+  }
 });
