@@ -41,7 +41,21 @@ export function requireOneStage(deepspeed: Settings['deepspeed']): void {
 export function firstReading(settings: Settings, worldSize: number): ResolvedConfig {
   const { deepspeed, strict } = settings;
   const auto = autoSources(settings, null);
-  return resolveConfig(deepspeed, { worldSize, strict, auto, autoLater: true });
+  const config = resolveConfig(deepspeed, { worldSize, strict, auto, autoLater: true });
+  requireSameOptimizer(settings, config);
+  return config;
+}
+
+/** Throws DS_CONFIG if options and configuration name different optimizers. */
+function requireSameOptimizer({ optimizer: name }: Settings, { optimizer }: ResolvedConfig): void {
+  if (typeof name !== 'string' || !optimizer || optimizer.type === name) return;
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: 'Trainer optimizer',
+    expected: `"${optimizer.type}", the optimizer.type of the configuration`,
+    got: `"${name}"`,
+    hint: 'Leave one of them out.',
+  });
 }
 
 /**

@@ -38,6 +38,7 @@ export type {
   TrainerDataOptions,
   TrainerOptions,
 } from './options.js';
+export type { OwnOptimizerName } from './own-optimizer.js';
 export type { Schedule, ScheduleOptions, ScheduleType, Slope } from './own-schedule.js';
 export { Trainer, type TrainOptions } from './trainer.js';
 export type { Best, TrainerState } from './trainer-state.js';

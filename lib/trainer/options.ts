@@ -11,6 +11,7 @@ import type { Device } from '../runtime/device.js';
 import type { Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import type { TrainerEvent, TrainerEventOf, TrainerEventType } from './events.js';
+import type { OwnOptimizerName } from './own-optimizer.js';
 import type { Schedule } from './own-schedule.js';
 
 /** Micro-batches in an order of their own: a TextStream, a DataLoader, or anything like them. */
@@ -211,8 +212,11 @@ export interface TrainerOptions<Sample = unknown, Batch = Batched<Sample>> {
   eps?: number;
   /** Gradients of a larger norm are scaled down to it; 0 for none. Default 1. */
   maxGradNorm?: number;
-  /** An optimizer in place of the configuration's and of AdamW. */
-  optimizer?: (params: ParamsOf<ParamGroup>) => Optimizer;
+  /**
+   * A name for a configuration without an optimizer, or a function whose optimizer replaces the
+   * configuration's. Default "AdamW".
+   */
+  optimizer?: OwnOptimizerName | ((params: ParamsOf<ParamGroup>) => Optimizer);
   /** A schedule in place of the configuration's and of `schedule`. */
   lrScheduler?: (optimizer: Optimizer) => LrSchedule | readonly LrSchedule[];
 

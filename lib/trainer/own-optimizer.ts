@@ -1,9 +1,15 @@
-// The optimizer of a Trainer whose configuration has none: AdamW, which decays neither biases nor
-// norms.
+// The optimizer of a Trainer without one in its configuration.
 
 import type { Module, Parameter } from '../nn/index.js';
 import { AdamW, type AdamWOptions } from '../optim/adamw.js';
+import { AdamW8bit } from '../optim/adamw8bit.js';
 import type { Optimizer } from '../optim/optimizer.js';
+
+/** Optimizers that a Trainer builds by their names. */
+export const OWN_OPTIMIZERS = { AdamW, AdamW8bit } as const;
+
+/** Their names, which are those of `optimizer.type`. */
+export type OwnOptimizerName = keyof typeof OWN_OPTIMIZERS;
 
 type Hyperparameter = 'lr' | 'betas' | 'eps' | 'weightDecay';
 
@@ -11,26 +17,25 @@ type Hyperparameter = 'lr' | 'betas' | 'eps' | 'weightDecay';
 const MAGNITUDE = /(^|\.)lora_magnitude_vector$/;
 
 /**
- * AdamW over what wants a gradient: tensors of two dims and more decay, and DoRA's magnitudes;
- * biases and the weights of norms do not. Source: transformers' Trainer.
+ * The optimizer `name` over all trained parameters. Tensors of two dims and more decay, and DoRA's
+ * magnitudes; biases and the weights of norms do not. Source: transformers' Trainer.
  */
 export function ownOptimizer(
   model: Module,
   { lr, betas, eps, weightDecay }: Required<Pick<AdamWOptions, Hyperparameter>>,
-  fp32OptimizerStates: boolean,
+  { name, fp32OptimizerStates }: { name: OwnOptimizerName; fp32OptimizerStates: boolean },
 ): Optimizer {
   const decayed: Parameter[] = [];
   const spared: Parameter[] = [];
-  for (const [name, parameter] of model.namedParameters()) {
+  for (const [path, parameter] of model.namedParameters()) {
     if (!parameter.requiresGrad) continue;
-    (parameter.ndim >= 2 || MAGNITUDE.test(name) ? decayed : spared).push(parameter);
+    (parameter.ndim >= 2 || MAGNITUDE.test(path) ? decayed : spared).push(parameter);
   }
-  const groups = [
+  const all = [
     { params: decayed, weightDecay },
     { params: spared, weightDecay: 0 },
   ];
-  return new AdamW(
-    groups.filter(({ params }) => params.length > 0),
-    { lr, betas, eps, fp32OptimizerStates },
-  );
+  const groups = all.filter(({ params }) => params.length > 0);
+  if (name === 'AdamW8bit') return new AdamW8bit(groups, { lr, betas, eps });
+  return new AdamW(groups, { lr, betas, eps, fp32OptimizerStates });
 }

@@ -22,6 +22,7 @@ import type {
   TrainerDataOptions,
   TrainerOptions,
 } from './options.js';
+import { OWN_OPTIMIZERS } from './own-optimizer.js';
 import { readSchedule, requireFall, type Schedule } from './own-schedule.js';
 
 const OPTIONS: OptionNames<TrainerOptions> = {
@@ -206,14 +207,18 @@ function readOptimization(options: object) {
   readSchedule(schedule);
   const { lr: own, deepspeed, optimizer, lrScheduler } = options as Given;
   // Other rates and schedules are known when training begins.
-  const isOurs = optimizer === undefined && lrScheduler === undefined;
+  const isOurs = typeof optimizer !== 'function' && lrScheduler === undefined;
   if (isOurs && (own !== undefined || deepspeed === undefined)) requireFall(schedule, lr);
   return { ...numbers, schedule };
 }
 
 function readCalls<Sample, Batch>(options: TrainerOptions<Sample, Batch>) {
   const { optimizer, lrScheduler, loss, count } = options;
-  for (const [name, value] of Object.entries({ optimizer, lrScheduler, loss, count })) {
+  if (typeof optimizer === 'string') {
+    requireOneOf('Trainer optimizer', optimizer, Object.keys(OWN_OPTIMIZERS));
+  }
+  const build = typeof optimizer === 'string' ? undefined : optimizer;
+  for (const [name, value] of Object.entries({ optimizer: build, lrScheduler, loss, count })) {
     if (value !== undefined) requireType(`Trainer ${name}`, value, 'function');
   }
   return { optimizer, lrScheduler, loss, count };

@@ -25,7 +25,7 @@ import { costOf, Logbook } from './logbook.js';
 import { BatchMover } from './moved-batch.js';
 import { type Objective, objectiveOf } from './objective.js';
 import type { BatchSource, DataPlace, TrainerData } from './options.js';
-import { ownOptimizer } from './own-optimizer.js';
+import { type OwnOptimizerName, ownOptimizer } from './own-optimizer.js';
 import { OwnSchedule, overruled, unwarmed } from './own-schedule.js';
 import type { RunSettings, TrainerSettings } from './read-options.js';
 import { type TargetCounts, targetCounts } from './target-counts.js';
@@ -179,8 +179,10 @@ async function buildEngine(
 ): Promise<Engine> {
   const { model, deepspeed: config, strict, stopSignals } = settings;
   const auto = autoSources(settings, length);
-  const own = () => ownOptimizer(model, settings, !has.bf16States);
-  const { optimizer = has.optimizer ? undefined : own } = settings;
+  const { optimizer: given = 'AdamW' } = settings;
+  const own = { name: given as OwnOptimizerName, fp32OptimizerStates: !has.bf16States };
+  const byName = has.optimizer ? undefined : () => ownOptimizer(model, settings, own);
+  const optimizer = typeof given === 'function' ? given : byName;
   const { lrScheduler = has.scheduler ? undefined : scheduleOver(settings, length) } = settings;
   const notice = job.rank === 0 && !settings.lrScheduler && ineffective(settings, has.scheduler);
   if (notice) process.emitWarning(notice, { type: 'DsNotice', code: 'DS_NOTICE' });

@@ -40,6 +40,9 @@ describe('spellings', () => {
     ['--bf16=yes --packing no', { bf16: true, packing: false }],
     ['--no_bf16 --no-packing', { bf16: false, packing: false }],
     ['--lora --lora_r 4', { use_peft: true, r: 4 }],
+    ['--lr 1e-5 --epochs 2', { learning_rate: 1e-5, num_train_epochs: 2 }],
+    ['--batch_size 4 --num-epochs 1', { per_device_train_batch_size: 4, num_train_epochs: 1 }],
+    ['--lora --lora_rank 16', { use_peft: true, r: 16 }],
     ['--lora --use_dora', { use_peft: true, use_dora: true }],
     ['--model a --data b c --output d', modelDataOutput()],
     ['--target_modules q_proj v_proj --bf16', { target_modules: ['q_proj', 'v_proj'], bf16: true }],
@@ -131,6 +134,11 @@ num_train_epochs: 3.0
     ['- seed\n', /run\.yaml: expected names and values.*got a list/],
     ['', /run\.yaml: expected names and values.*got an empty file/],
     ['seed: { a: 1 }\n', /seed: expected a whole number, got \{"a":1\}/],
+    [
+      'bf16: auto\nlearning_rte: 1\nseed: one\n',
+      /:2:1: learning_rte: .*unknown\. Did .* Also wrong: .*:1:1: bf16: expected .*; .*:3:1: seed: /,
+    ],
+    ['bf16: auto\n', /bf16: expected true or false, got "auto"\. Leave it out: the DeepSpeed/],
     ['packing: [true]\n', /packing: expected true or false, got \[true\]/],
   ])('%j is refused with its place', async (text, message) => {
     await expect(read(`--config ${file(text)}`)).rejects.toThrow(message);
@@ -268,6 +276,8 @@ describe('as options of a Trainer', () => {
     ['--report_to all --disable_tqdm', { report: ['tensorboard'], progress: false }],
     ['--use_cpu', { device: 'cpu' }],
     ['--optim paged_adamw_32bit --learning_rate 1e-4', { lr: 1e-4 }],
+    ['--optim adamw_8bit', { optimizer: 'AdamW8bit' }],
+    ['--optim paged_adamw_8bit', { optimizer: 'AdamW8bit' }],
     ['--load_best_model_at_end --eval_data e', { save: { best: { metric: 'loss', load: true } } }],
     [
       '--early_stopping_patience 2 --metric_for_best_model eval_loss --eval_data e',
@@ -310,7 +320,7 @@ describe('as options of a Trainer', () => {
     ['--warmup_ratio 1', /--warmup_ratio: expected a share .*, got 1\. --warmup_steps says/],
     ['--warmup_ratio 30', /--warmup_ratio: .*, got 30/],
     ['--warmup_ratio -0.1 --warmup_steps 5', /--warmup_ratio: .*, got -0\.1/],
-    ['--optim paged_adamw_8bit', /got "paged_adamw_8bit"/],
+    ['--optim adamw_4bit', /paged_adamw_8bit, got "adamw_4bit"/],
     ['--optim adafactor', /Write another optimizer in the DeepSpeed configuration/],
     ['--streaming --group_by_length', /group_by_length: expected no --streaming beside it/],
     ['--streaming --dataloader_num_workers 2', /got 2\. --dataset_num_proc says how many threads/],

@@ -110,3 +110,17 @@ test('the lowest rate as a share is one of the rate that the configuration says'
   const own = lrScheduler.schedules[0] as unknown as OwnSchedule;
   expect(own.lr(1e6)).toBeCloseTo(1e-4, 12);
 });
+
+test('an optimizer by its name stands where the file has none, and contradicts no other', async () => {
+  const named = tinyTrainer({ optimizer: 'AdamW8bit' });
+  const { optimizer: built } = await named.engine();
+  expect(built).toMatchObject({ name: 'AdamW8bit' });
+  const optimizer = (type: string) => ({ deepspeed: { optimizer: { type } } }) as Options;
+  const same = tinyTrainer({ optimizer: 'AdamW8bit', ...optimizer('AdamW8bit') });
+  await same.engine();
+  const other = tinyTrainer({ optimizer: 'AdamW8bit', ...optimizer('Adam') });
+  await expect(other.engine()).rejects.toThrow(
+    /Trainer optimizer: expected "Adam", the optimizer.type of the configuration, got "AdamW8bit"/,
+  );
+  expect(() => tinyTrainer({ optimizer: 'AdamW4bit' as never })).toThrow(/"AdamW", "AdamW8bit"/);
+});

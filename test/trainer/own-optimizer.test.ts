@@ -5,7 +5,8 @@ import { ownOptimizer } from '../../lib/trainer/own-optimizer.js';
 /** Names of parameters by their weight decay. */
 function decays(model: nn.Module): Record<number, string[]> {
   const settings = { lr: 1, betas: [0.9, 0.999], eps: 1e-8, weightDecay: 0.1 } as const;
-  const { groups } = ownOptimizer(model, { ...settings, betas: [0.9, 0.999] }, true);
+  const own = { name: 'AdamW', fp32OptimizerStates: true } as const;
+  const { groups } = ownOptimizer(model, { ...settings, betas: [0.9, 0.999] }, own);
   const names = new Map([...model.namedParameters()].map(([name, one]) => [one, name] as const));
   return Object.fromEntries(
     groups.map(({ params, weightDecay }) => [
@@ -17,6 +18,16 @@ function decays(model: nn.Module): Record<number, string[]> {
 
 const gpt2 = (): nn.Module =>
   new nn.models.GPT2({ vocabSize: 8, maxSeq: 4, layers: 1, heads: 2, channels: 8 });
+
+test('AdamW8bit by its name has the same groups', () => {
+  const settings = { lr: 1, betas: [0.9, 0.999] as const, eps: 1e-8, weightDecay: 0.1 };
+  const of = (name: 'AdamW' | 'AdamW8bit') =>
+    ownOptimizer(gpt2(), settings, { name, fp32OptimizerStates: true });
+  const sizes = (name: 'AdamW' | 'AdamW8bit') =>
+    of(name).groups.map(({ params, weightDecay }) => [Array.from(params).length, weightDecay]);
+  expect(of('AdamW8bit').constructor.name).toBe('AdamW8bit');
+  expect(sizes('AdamW8bit')).toEqual(sizes('AdamW'));
+});
 
 test('matrices decay, biases and norms do not', () => {
   const { 0.1: decayed = [], 0: spared = [] } = decays(gpt2());

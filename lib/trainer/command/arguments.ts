@@ -195,7 +195,9 @@ export const ALIASES: Readonly<Record<string, keyof TrainArguments>> = {
   ...{ lora_modules_to_save: 'modules_to_save', lora_bias: 'bias' },
   ...{ use_bnb_nested_quant: 'bnb_4bit_use_double_quant' },
   ...{ data_path: 'train_file', eval_data_path: 'validation_file', model_max_length: 'max_length' },
-  ...{ use_lora: 'use_peft', q_lora: 'load_in_4bit' },
+  ...{ use_lora: 'use_peft', q_lora: 'load_in_4bit', lora_rank: 'r' },
+  ...{ lr: 'learning_rate', epochs: 'num_train_epochs', num_epochs: 'num_train_epochs' },
+  ...{ batch_size: 'per_device_train_batch_size', eval_batch_size: 'per_device_eval_batch_size' },
   per_gpu_train_batch_size: 'per_device_train_batch_size',
   per_gpu_eval_batch_size: 'per_device_eval_batch_size',
 };

@@ -32,12 +32,18 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
   const notices: string[] = [];
   const refusals: string[] = [];
   const strangers: Given[] = [];
+  const wrong: DsError[] = [];
   for (const one of given) {
     const { place, name, values } = one;
     const own = ownName(name);
     if (MEANT[name]) notices.push(`${place} ${MEANT[name]}.`);
-    if (own) args[own.name] = own.negated ? !readSwitch(one) : read(one, KINDS[own.name]);
-    else if (NO_EFFECT[name]) notices.push(`${place} has no effect: ${NO_EFFECT[name]}.`);
+    if (own) {
+      wrong.push(
+        ...failureOf(() => {
+          args[own.name] = own.negated ? !readSwitch(one) : read(one, KINDS[own.name]);
+        }),
+      );
+    } else if (NO_EFFECT[name]) notices.push(`${place} has no effect: ${NO_EFFECT[name]}.`);
     else if (REFUSED[name]) {
       const { reason, off } = REFUSED[name];
       const isOff = values.length > 0 && values.every((value) => off.includes(said(value)));
@@ -46,19 +52,36 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
       strangers.push(one);
     }
   }
-  if (strangers[0]) throw unknown(strangers[0], strangers.slice(1));
-  if (refusals.length > 0) {
-    const hint = 'Leave these out.';
-    const expected = 'arguments that are there';
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'ds train',
-      expected,
-      got: refusals.join('; '),
-      hint,
-    });
-  }
+  const problems = [
+    ...(strangers[0] ? [unknown(strangers[0], strangers.slice(1))] : []),
+    ...(refusals.length > 0 ? [unsupported(refusals)] : []),
+    ...wrong,
+  ];
+  if (problems[0]) throw withOthers(problems[0], problems.slice(1));
   return { args: args as TrainArguments, notices };
+}
+
+const unsupported = (refusals: readonly string[]): DsError =>
+  refused('ds train', 'arguments that are there', refusals.join('; '), 'Leave these out.');
+
+/** The DsError that `body` throws, or nothing. */
+function failureOf(body: () => void): DsError[] {
+  try {
+    body();
+    return [];
+  } catch (error) {
+    if (error instanceof DsError) return [error];
+    throw error;
+  }
+}
+
+/** `first`, whose hint lists the other errors. */
+function withOthers(first: DsError, others: readonly DsError[]): DsError {
+  if (others.length === 0) return first;
+  const { op, expected, got } = first;
+  const list = others.map((one) => `${one.op}: expected ${one.expected}, got ${one.got}`);
+  const hint = `${first.hint} Also wrong: ${list.join('; ')}.`.trim();
+  return refused(op, expected, got, hint);
 }
 
 /** The argument that `name` means; `negated` where it is "no_" and the name of a switch. */
@@ -121,9 +144,11 @@ function readSwitch(given: Given): boolean {
   if (given.values.length === 0) return true;
   const value = switchOf(only(given, 'true or false'));
   if (value !== null) return value;
-  throw refused(given.place, 'true or false', shown(given.values));
+  const hint = said(given.values[0]) === 'auto' ? AUTO : '';
+  throw refused(given.place, 'true or false', shown(given.values), hint);
 }
 
+const AUTO = 'Leave it out: the DeepSpeed configuration decides.';
 const TRUE = ['true', 'yes', 'on', 't', 'y', '1'];
 const FALSE = ['false', 'no', 'off', 'f', 'n', '0'];
 

@@ -31,6 +31,7 @@ export interface TrainerPart {
     | 'weightDecay'
     | 'betas'
     | 'eps'
+    | 'optimizer'
     | 'maxGradNorm'
     | 'labelSmoothing'
     | 'neftuneNoiseAlpha'
@@ -54,7 +55,6 @@ export interface TrainerPart {
  */
 export function trainerPart(args: TrainArguments, dir: string): TrainerPart {
   const { deepspeed, adam_beta1: beta1, adam_beta2: beta2, max_steps: steps = -1 } = args;
-  requireAdamW(args.optim);
   const logging = everyOf('logging', args.logging_strategy, args.logging_steps);
   return {
     options: {
@@ -71,6 +71,7 @@ export function trainerPart(args: TrainArguments, dir: string): TrainerPart {
       betas:
         beta1 === undefined && beta2 === undefined ? undefined : [beta1 ?? 0.9, beta2 ?? 0.999],
       eps: args.adam_epsilon,
+      optimizer: optimizerOf(args.optim),
       maxGradNorm: args.max_grad_norm,
       labelSmoothing: args.label_smoothing_factor,
       neftuneNoiseAlpha: args.neftune_noise_alpha,
@@ -125,10 +126,15 @@ const ADAMW = [
   ...['adamw_torch_xla', 'adamw_torch_npu_fused', 'paged_adamw', 'paged_adamw_32bit'],
 ];
 
-function requireAdamW(optim: string | undefined): void {
-  if (optim === undefined || ADAMW.includes(optim)) return;
+/** transformers' names of AdamW with moments in 8 bits. */
+const ADAMW_8BIT = ['adamw_8bit', 'adamw_bnb_8bit', 'paged_adamw_8bit'];
+
+/** Undefined for AdamW: the configuration may have another optimizer. */
+function optimizerOf(optim: string | undefined): 'AdamW8bit' | undefined {
+  if (optim === undefined || ADAMW.includes(optim)) return undefined;
+  if (ADAMW_8BIT.includes(optim)) return 'AdamW8bit';
   const hint = 'Write another optimizer in the DeepSpeed configuration: "optimizer".';
-  throw refused('--optim', ADAMW.join(', '), JSON.stringify(optim), hint);
+  throw refused('--optim', [...ADAMW, ...ADAMW_8BIT].join(', '), JSON.stringify(optim), hint);
 }
 
 /** Steps, else the share; a ratio of 1 would be one step of a Trainer's. */
