@@ -86,7 +86,7 @@ export function fillPlanned({ value, made }: Draft, way: PlannedWay): void {
 }
 
 /**
- * Where nobody has a model to ask it for: as DeepSpeed reads "auto" there, with a notice of each.
+ * Without a model the default applies, as in DeepSpeed. Each key gets a notice.
  */
 export function dropPlanned(draft: Draft, keys: ReadonlySet<string>): void {
   for (const name of keys) {

@@ -1,4 +1,4 @@
-// Lists beside "autotuning": values that `ds --autotuning` tries one after the other.
+// Lists of values in a file with an "autotuning" section: `ds --autotuning` tries each value.
 import { configSchema, declared, isSection, type Section, typesOf } from './schema.js';
 
 /** A key whose list is a choice of values. */

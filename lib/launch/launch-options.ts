@@ -121,7 +121,7 @@ function nodeOptions(): Option[] {
     new Option('--ssh_port <port>').argParser(port),
     new Option('--launcher <name>', 'how other nodes are reached').default('ssh'),
     new Option('--launcher_args <words>', 'further arguments of ssh'),
-    new Option('--force_multi', 'no effect: a remote node is reached by ssh alone too').hideHelp(),
+    new Option('--force_multi', 'no effect: ssh reaches a single remote node too').hideHelp(),
     new Option('--no_ssh_check', 'no effect: nothing is checked before ssh is used').hideHelp(),
   ];
 }
