@@ -46,12 +46,12 @@ export class Sigmoid extends Module {
 }
 
 /**
- * Gaussian error linear unit, exact ("none", as in PyTorch) or GPT-2's approximation ("tanh"); see
- * gelu.
+ * Gaussian error linear unit, exact ("none", the default as in PyTorch) or GPT-2's approximation
+ * ("tanh"); see gelu.
  */
 export class GELU extends Module {
   constructor(
-    /** "tanh" for the approximation by tanh, "none" for the exact form. */
+    /** "tanh": the approximation by tanh; "none": the exact form. */
     readonly approximate: 'tanh' | 'none' = 'none',
   ) {
     super();
@@ -66,7 +66,7 @@ export class GELU extends Module {
 /** x above 0, slope x below, element by element; see leakyRelu. */
 export class LeakyReLU extends Module {
   constructor(
-    /** What x is multiplied by below 0. */
+    /** Slope below 0. */
     readonly slope = 0.01,
   ) {
     super();
@@ -81,7 +81,7 @@ export class LeakyReLU extends Module {
 /** x above 0, alpha (e^x - 1) below, element by element; see elu. */
 export class ELU extends Module {
   constructor(
-    /** What the curve falls to below 0, negated. */
+    /** The curve approaches -alpha below 0. */
     readonly alpha = 1,
   ) {
     super();

@@ -16,7 +16,7 @@ import {
   where,
 } from '../tensor/index.js';
 
-/** What a query may not see, as PyTorch's attention modules take it. */
+/** Masks that hide keys from queries, as in PyTorch's attention modules. */
 export interface AttentionMasks {
   /**
    * True hides, as minus infinity and numbers below -1e30 do; others are added to the scores: [T,
@@ -36,8 +36,8 @@ export interface AttentionMasks {
 export type ScoreShape = readonly [number, number, number, number];
 
 /**
- * Far below every score and finite: a row of nothing else has a softmax. What is below it hides, as
- * for the kernel.
+ * Finite and far below every score: a row of hidden keys only still has a softmax. Lower values
+ * hide, as in the kernel.
  */
 const LOWEST: Partial<Record<DType, number>> = { f16: -65504 };
 const lowestOf = (dtype: DType): number => LOWEST[dtype] ?? -1e30;
@@ -66,9 +66,7 @@ function paddingMask(op: string, mask: Tensor, [B, , , S]: ScoreShape): Tensor {
   throw refused(op, 'keyPaddingMask', `[${B}, ${S}]`, mask);
 }
 
-/**
- * What is hidden, bool, and what is added to the scores; each null where there is nothing of it.
- */
+/** Hidden keys (bool) and addends of scores; each null if absent. */
 interface Split {
   hidden: Tensor | null;
   added: Tensor | null;
@@ -82,7 +80,7 @@ function requireMask(op: string, mask: Tensor): void {
     op,
     expected: 'a mask of dtype bool, or of numbers to add to the scores',
     got: describe(mask),
-    hint: "Compare it: mask.eq(0) hides what a mask of ones and zeros, as Hugging Face's, leaves out.",
+    hint: 'Convert a mask of ones and zeros (Hugging Face) to bool: mask.eq(0).',
   });
 }
 
@@ -104,7 +102,7 @@ export function keyFilter(op: string, masks: AttentionMasks, sizes: ScoreShape):
   };
 }
 
-/** Whether a mask wants a gradient, which the fused kernel gives to none. */
+/** Returns whether a mask requires a gradient, which the fused kernel does not compute. */
 export function wantsGradient({ attnMask, keyPaddingMask }: AttentionMasks): boolean {
   return isGradEnabled() && [attnMask, keyPaddingMask].some((mask) => mask?.requiresGrad);
 }
@@ -163,13 +161,13 @@ export function maskedAttention(
   return { out: matmul(p > 0 ? dropout(weights, p) : weights, v), weights };
 }
 
-/** Each rank has the queries and keys of its tokens alone here. */
+/** Here each rank has only the queries and keys of its tokens. */
 function weightsOfPart(op: string): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
-    op: `${op} over tokens that ranks share out`,
+    op: `${op} with sequence parallelism`,
     expected: 'no needWeights, and masks without gradients',
-    got: 'attention whose weights are wanted',
-    hint: 'Set sequence_parallel_size to 1 for it.',
+    got: 'needWeights, or a mask with a gradient',
+    hint: 'Set sequence_parallel_size to 1.',
   });
 }

@@ -9,7 +9,7 @@ import { Linear, type LinearOptions } from './linear.js';
 import { Module } from './module.js';
 import type { SparsePattern } from './sparse-attention.js';
 
-/** What projections give, before queries and keys are turned by their positions. */
+/** Outputs of the projections, before queries and keys are rotated by their positions. */
 export interface UnturnedHeads {
   /** [B, T, H, D], overwritten. */
   readonly q: Tensor;
@@ -23,15 +23,15 @@ export interface UnturnedHeads {
   readonly sin: Tensor;
   /** The row of cos and sin that each token has, [B, T] i32. */
   readonly positions: Tensor;
-  /** Weights [D] by which each head of queries and keys is normalised first; null for no norms. */
+  /** Weights [D] of the norms of query and key heads; null: no norms. */
   readonly norms: { readonly q: Tensor; readonly k: Tensor; readonly eps: number } | null;
 }
 
-/** What tokens see of those before them in a cache. */
+/** The earlier tokens in a cache that a token sees. */
 export interface CacheReach {
-  /** The nearest so many alone; null: all. */
+  /** Number of nearest tokens; null: all. */
   window: number | null;
-  /** Those of some blocks alone; null: all. */
+  /** Only the tokens of some blocks; null: all. */
   sparsity: SparsePattern | null;
   /** Which of all heads these are; null: all. */
   headShare: HeadShare | null;
@@ -40,9 +40,9 @@ export interface CacheReach {
 /** Keys and values of one layer that later tokens attend to. */
 export interface LayerCache {
   /**
-   * Stores k and v [B, Hk, T, D] of new tokens, and gives the attention [B, H, T, D] of their
-   * queries q to all that they may see: themselves and what their text has before them, as far as
-   * `reach` goes. Records nothing on the tape.
+   * Stores k and v [B, Hk, T, D] of new tokens. Returns the attention [B, H, T, D] of their queries
+   * q to the new tokens and the earlier tokens of their sequence, within `reach`. Records nothing
+   * on the tape.
    */
   attend(q: Tensor, k: Tensor, v: Tensor, reach: CacheReach): Tensor;
 
@@ -55,7 +55,7 @@ export interface LayerCache {
  * scope it was made in.
  */
 export class KeyValueCache implements LayerCache {
-  /** [B, Hk, capacity, D], of which the first `length` tokens are there. */
+  /** [B, Hk, capacity, D]; the first `length` tokens are valid. */
   readonly keys: Tensor;
   /** As `keys`. */
   readonly values: Tensor;
@@ -126,8 +126,8 @@ export class CausalSelfAttention extends Module {
   }
 
   /**
-   * x [B, T, C]; with a cache, x are the tokens after those it holds; without one, attention stays
-   * inside `documents` [B, T], see attention().
+   * x [B, T, C]. With a cache, x are the tokens after the cached ones. Without a cache, attention
+   * stays inside `documents` [B, T], see attention().
    */
   override forward(
     x: Tensor,

@@ -1,17 +1,17 @@
-// Backward hooks of a module: what reaches its outputs and leaves its inputs passes through two
-// nodes of the tape.
+// Backward hooks of a module: the gradients of its outputs and inputs pass through two nodes of the
+// tape.
 import { formatValue } from '../runtime/format-value.js';
 import { refused, refusedValue } from '../runtime/refused.js';
 import { describe } from '../runtime/view.js';
 import { isGradEnabled, record, type Saved, Tensor } from '../tensor/index.js';
 
 /**
- * A gradient for each tensor, null where none has reached or none is wanted. Borrowed: clone() what
- * outlives the hook.
+ * A gradient per tensor; null if it has none or needs none. Borrowed: clone() gradients that
+ * outlive the hook.
  */
 export type Gradients = readonly (Tensor | null)[];
 
-/** What a hook returns: gradients to go on with instead, or nothing. */
+/** Replacement gradients from a hook, or no value. */
 // biome-ignore lint/suspicious/noConfusingVoidType: hooks without a return are the usual ones.
 export type InsteadOrNothing = Gradients | void;
 
@@ -51,8 +51,8 @@ function checked(op: string, grads: Gradients, given: unknown): Gradients {
 }
 
 /**
- * The tensors as they are, as outputs of one node, whose backward passes on what `change` makes of
- * their gradients.
+ * Returns the tensors unchanged, as outputs of one node. Its backward passes on the gradients that
+ * `change` returns.
  */
 function passedThrough(
   name: string,
@@ -69,7 +69,7 @@ function passedThrough(
   return new Map(tensors.map((x, i) => [x, outputs[i] as Tensor]));
 }
 
-/** The tensors among `values` that want a gradient, each once. */
+/** The unique tensors among `values` that require a gradient. */
 function trained(values: readonly unknown[]): Tensor[] {
   const found = values.filter((x): x is Tensor => x instanceof Tensor && x.requiresGrad);
   return [...new Set(found)];
@@ -81,7 +81,7 @@ function trained(values: readonly unknown[]): Tensor[] {
  */
 class HookedCall<Owner extends object> implements Saved {
   private gradOutput: Gradients = [];
-  /** For each input, its number among those that want gradients, or -1. */
+  /** For each input, its index among the inputs that require gradients, or -1. */
   private places: readonly number[] = [];
 
   constructor(
@@ -97,8 +97,8 @@ class HookedCall<Owner extends object> implements Saved {
   }
 
   /**
-   * The inputs, those that want gradients through a node; one that is passed twice is the first of
-   * the two.
+   * The inputs; those that require gradients pass through a node. A tensor that is passed twice
+   * counts at its first position.
    */
   inputs<Inputs extends readonly unknown[]>(given: Inputs): Inputs {
     const wanted = trained(given);
@@ -113,7 +113,7 @@ class HookedCall<Owner extends object> implements Saved {
     return given.map((x) => through.get(x) ?? x) as readonly unknown[] as Inputs;
   }
 
-  /** What forward returned, its tensors through a node. Throws DS_ARGUMENT. */
+  /** The result of forward with its tensors passed through a node. Throws DS_ARGUMENT. */
   output<Output>(given: Output): Output {
     const list: readonly unknown[] = Array.isArray(given) ? given : [given];
     this.requireTensors(list);
@@ -130,7 +130,7 @@ class HookedCall<Owner extends object> implements Saved {
     return (Array.isArray(given) ? out : out[0]) as Output;
   }
 
-  /** The hooks' turn comes when the inputs' gradients do, or here, where no input wants one. */
+  /** The hooks run when the inputs' gradients arrive, or here if no input requires one. */
   private arrive(gradOutput: Gradients): void {
     if (this.places.some((place) => place >= 0)) {
       for (const grad of gradOutput) grad?.retain();

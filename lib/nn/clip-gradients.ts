@@ -11,7 +11,10 @@ import { cast, mul, noGrad, scope, Tensor, trainerOf, zeros } from '../tensor/in
 
 /** How clipGradNorm() treats gradients with a NaN or an infinity. */
 export interface ClipGradNormOptions {
-  /** Throw DS_NONFINITE and leave them; waits for the device. Default false: the result tells. */
+  /**
+   * Throw DS_NONFINITE and leave the gradients unchanged; waits for the device. Default false: the
+   * result shows it.
+   */
   errorIfNonfinite?: boolean;
 }
 
@@ -19,11 +22,11 @@ const OPTIONS: OptionNames<ClipGradNormOptions> = { errorIfNonfinite: true };
 
 /**
  * Scales the gradients of `parameters` in place so that their joint L2 norm is at most `maxNorm`:
- * by min(1, maxNorm / (norm + 1e-6)). Returns the norm before that, a scalar f32 on their device;
- * nothing waits for it. A `maxNorm` of Infinity measures alone. Call it between backward() and
- * step(); an engine clips by itself ("gradient_clipping"). Parameters without a gradient do not
- * count. Throws DS_ARGUMENT for parameters that an engine has and for what is no list of
- * parameters, DS_DEVICE where gradients are on several devices.
+ * by min(1, maxNorm / (norm + 1e-6)). Returns the norm before scaling, a scalar f32 on their
+ * device, without waiting. A `maxNorm` of Infinity only measures. Call it between backward() and
+ * step(); an engine clips on its own ("gradient_clipping"). Parameters without a gradient do not
+ * count. Throws DS_ARGUMENT for parameters of an engine and for arguments that are not parameters,
+ * DS_DEVICE if gradients are on several devices.
  */
 export function clipGradNorm(
   parameters: Iterable<Tensor>,

@@ -5,7 +5,7 @@ import type { Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
 import { Module } from './module.js';
 
-/** What it is given, unchanged; stands where a layer is left out. */
+/** Returns its input unchanged. Replaces an omitted layer. */
 export class Identity extends Module {
   /** The input itself. */
   override forward(x: Tensor): Tensor {
@@ -46,7 +46,7 @@ function requireLayer(layer: unknown, index: number): void {
 export class Sequential extends Module {
   private readonly layers: readonly Module[];
 
-  /** Modules one after the other, or one list of them. Throws DS_ARGUMENT for what is no module. */
+  /** Takes modules as arguments, or one list of them. Throws DS_ARGUMENT for other values. */
   constructor(...layers: readonly Module[] | readonly [readonly Module[]]) {
     super();
     const [first] = layers;
@@ -72,7 +72,7 @@ export class Sequential extends Module {
   }
 }
 
-/** Throws DS_ARGUMENT for what has no names. */
+/** Throws DS_ARGUMENT unless `modules` is an object. */
 function named<Modules extends object>(modules: Modules): Modules {
   if (typeof modules === 'object' && modules !== null) return modules;
   throw new DsError({
@@ -89,7 +89,7 @@ function named<Modules extends object>(modules: Modules): Modules {
 export class ModuleDict extends Module {
   private readonly modulesByName: Map<string, Module>;
 
-  /** Throws DS_ARGUMENT for what is no module. */
+  /** Throws DS_ARGUMENT for values that are not modules. */
   constructor(modules: Readonly<Record<string, Module>> = {}) {
     super();
     this.modulesByName = new Map();
@@ -107,12 +107,12 @@ export class ModuleDict extends Module {
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: 'ModuleDict.get',
-      expected: `one of ${[...this.modulesByName.keys()].join(', ') || 'none: it is empty'}`,
+      expected: `one of ${[...this.modulesByName.keys()].join(', ') || 'no name: the ModuleDict is empty'}`,
       got: formatValue(name),
     });
   }
 
-  /** Adds a module or replaces one; before initialize(). Throws DS_ARGUMENT for what is none. */
+  /** Adds a module or replaces one; before initialize(). Throws DS_ARGUMENT for other values. */
   set(name: string, module: Module): this {
     if (!(module instanceof Module) || name === '' || name.includes('.')) {
       throw new DsError({
@@ -136,7 +136,7 @@ export class ModuleDict extends Module {
     return this.modulesByName.size;
   }
 
-  /** Names and modules, in the order in which they came. */
+  /** Names and modules in insertion order. */
   [Symbol.iterator](): Iterator<[string, Module]> {
     return this.modulesByName[Symbol.iterator]();
   }

@@ -18,7 +18,7 @@ import { uniform } from './initializers.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
-/** Options of Conv1d and Conv2d; Conv1d takes numbers alone. */
+/** Options of Conv1d and Conv2d; Conv1d takes only numbers. */
 export interface ConvOptions extends WindowOptions {
   /** Default true. */
   bias?: boolean;
@@ -43,7 +43,7 @@ function requireOneGroup(op: string, groups: number | undefined): void {
   });
 }
 
-/** What both convolutions are: a weight over windows, and how these lie. */
+/** Base of both convolutions: a weight over windows, and the window options. */
 abstract class Convolution extends Module {
   readonly weight: Parameter;
   readonly bias: Parameter | null;

@@ -29,8 +29,8 @@ function partOf({ offset, shape }: Box, whole: readonly number[]): ElementPart |
 }
 
 /**
- * Writes what `init` makes of the region's tensor into `out`, contiguous. The whole tensor is made
- * on the way where `init` cannot make parts, and where boxes are cut along several dims.
+ * Writes the region of the tensor of `init` into `out`, contiguous. Creates the whole tensor
+ * temporarily if `init` cannot create parts, or if boxes are cut along several dims.
  */
 export function writeCut(init: Initializer, { whole, boxes }: Region, out: Tensor): void {
   const parts = boxes.map((box) => partOf(box, whole));

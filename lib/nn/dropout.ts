@@ -10,7 +10,7 @@ import { Module } from './module.js';
 export class Dropout extends Module {
   /** Throws DS_ARGUMENT. */
   constructor(
-    /** Probability with which an element becomes 0, below 1. */
+    /** Probability that an element becomes 0, below 1. */
     readonly p = 0.5,
   ) {
     super();

@@ -1,4 +1,4 @@
-// Embedding: a table of rows by index, one of which may stand for padding.
+// Embedding: a table of rows by index, with an optional padding row.
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
@@ -27,7 +27,7 @@ export class Embedding extends Module {
   /** Null where no index is padding. */
   readonly paddingIdx: number | null;
 
-  /** Options, or the initializer alone. Throws DS_ARGUMENT. */
+  /** Options, or only the initializer. Throws DS_ARGUMENT. */
   constructor(count: number, channels: number, given: Initializer | EmbeddingOptions = {}) {
     super();
     requireInteger('Embedding count', count, 1);

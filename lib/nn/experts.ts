@@ -25,7 +25,7 @@ import { Linear, SwiGLU } from './linear.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
-/** What the routers of one forward did: layer by layer, for loadBalancingLoss(). */
+/** Routing statistics of one forward, layer by layer, for loadBalancingLoss(). */
 export interface RouterLoads {
   /** Of each token, [T] f32: 1, or 0 for padding, which does not count; null where all count. */
   readonly mask: Tensor | null;
@@ -73,8 +73,9 @@ export class TopKRouter extends Module {
   }
 
   /**
-   * Tokens [T, channels] to their experts and weights, [T, k] each. With `loads`, what it did is
-   * added there; of ranks that route alike, one `counts`. Throws DS_SHAPE.
+   * Routes tokens [T, channels] to experts; returns ids and weights, [T, k] each. Adds its
+   * statistics to `loads` if given. If several ranks route the same tokens, only one `counts`.
+   * Throws DS_SHAPE.
    */
   override forward(x: Tensor, loads: RouterLoads | null = null, counts = true): Routes {
     const logits = linear(x, this.weight);
@@ -107,14 +108,14 @@ function loadOf(logits: Tensor, ids: Tensor, mask: Tensor | null): Tensor {
 }
 
 /**
- * experts sum_e f_e p_e, where f_e is how many choices expert e got for each token of each layer
- * and p_e its mean probability: k when all experts get the same, and 0 of no token. A scalar, f32.
- * Source: Fedus et al. 2022, eq. 4 to 6, over all layers together as transformers'
+ * Returns experts sum_e f_e p_e, a scalar f32. f_e is the number of choices of expert e per token
+ * of each layer, p_e its mean probability. It is k if all experts get the same load, and 0 without
+ * tokens. Source: Fedus et al. 2022, eq. 4 to 6, over all layers together as transformers'
  * load_balancing_loss_func. Throws DS_ARGUMENT.
  */
 export function loadBalancingLoss(loads: RouterLoads, tokens: number): Tensor {
   if (!Array.isArray(loads?.layers)) {
-    throw refusedValue('loadBalancingLoss', 'what routers did, { layers, mask }', loads);
+    throw refusedValue('loadBalancingLoss', 'routing statistics, { layers, mask }', loads);
   }
   const { layers, mask } = loads;
   if (!mask) requireInteger('loadBalancingLoss tokens', tokens, 0);
@@ -137,7 +138,7 @@ export interface ExpertsOptions {
 
 /** Gated feed-forward blocks side by side, without biases. */
 export class Experts extends Module {
-  /** Of each expert the gate above what it multiplies: [experts, 2 hidden, channels]. */
+  /** Gate and up projections of each expert: [experts, 2 hidden, channels]. */
   readonly gate_up_proj: Parameter;
   /** [experts, channels, hidden]. */
   readonly down_proj: Parameter;
@@ -178,22 +179,22 @@ export function throughExperts(
 
 /** Options of SparseMixture. */
 export interface SparseMixtureOptions extends TopKRouterOptions {
-  /** Width inside of a block that every token goes to as well. Default: there is none. */
+  /** Hidden width of the shared expert, which processes every token. Default: no shared expert. */
   sharedHidden?: number | null;
 }
 
 const MIXTURE: OptionNames<SparseMixtureOptions> = { ...ROUTER, sharedHidden: true };
 
 /**
- * A feed-forward block of many experts, of which each token goes to k; with a shared expert, whose
- * part is sigmoid(shared_expert_gate(x)). The names are those of transformers' sparse blocks.
+ * A feed-forward block of many experts; each token goes to k of them. The output of a shared expert
+ * is scaled by sigmoid(shared_expert_gate(x)). The names are those of transformers' sparse blocks.
  */
 export class SparseMixture extends Module {
-  /** Who goes where. */
+  /** Routes tokens to experts. */
   readonly gate: TopKRouter;
   /** The experts. */
   readonly experts: Experts;
-  /** What every token goes to; null without it. */
+  /** The shared expert, which processes every token; null without it. */
   readonly shared_expert: SwiGLU | null;
   /** From channels to the logit of the shared expert's part; null without it. */
   readonly shared_expert_gate: Linear | null;
@@ -210,7 +211,7 @@ export class SparseMixture extends Module {
     this.shared_expert_gate = hasShared ? new Linear(channels, 1, { bias: false }) : null;
   }
 
-  /** [.., channels] to the same shape; with `loads`, what the router did is added there. */
+  /** [.., channels] to the same shape. Adds routing statistics to `loads` if given. */
   override forward(x: Tensor, loads: RouterLoads | null = null): Tensor {
     const { gate, experts, shared_expert: shared, shared_expert_gate: part } = this;
     if (!shared || !part) return experts.call(x, gate, loads);

@@ -1,25 +1,25 @@
-// The tree of fields below a module: what belongs to it and those inside it, under which names.
+// The tree of fields below a module: its own and nested fields with their names.
 import { DsError } from '../errors.js';
 import { isPlainObject } from '../runtime/is-object.js';
 import { Tensor } from '../tensor/index.js';
 import { Parameter } from './parameter.js';
 
-/** What the tree asks of a module (module.ts). */
+/** The members of a module (module.ts) that the tree uses. */
 interface Branch {
   /** Another rank of a pipeline has it. */
   readonly isElsewhere: boolean;
 }
 
-/** What belongs to a module of class M; a tensor that is no parameter is a buffer. */
+/** A field of a module of class M; a tensor that is not a parameter is a buffer. */
 type FieldOf<M> = Parameter | Tensor | M;
 
-/** What belongs to a module directly, by name. */
+/** Returns a module's direct fields by name. */
 type FieldsOf<M> = (module: M) => Iterable<[string, FieldOf<M>]>;
 
 /** A field of the root or below it: its path, and whether the model has it on this rank. */
 type Found<M> = readonly [path: string, field: FieldOf<M>, isHere: boolean];
 
-/** Reads the fields anew on every call: programs put modules in and take them out. */
+/** Reads the fields on every call, because programs add and remove modules. */
 export class FieldTree<M extends Branch> {
   constructor(
     private readonly root: M,
@@ -37,7 +37,7 @@ export class FieldTree<M extends Branch> {
     }
   }
 
-  /** Those in the root's own fields, each once. */
+  /** The unique fields of the root itself. */
   *children(): Generator<[string, M]> {
     const seen = new Set<M>();
     for (const [name, field] of this.fieldsOf(this.root)) {
@@ -78,8 +78,8 @@ export class FieldTree<M extends Branch> {
   }
 
   /**
-   * All names of each parameter that is here, also those under which it is elsewhere, in the order
-   * of the first ones: the same on all ranks of a pipeline.
+   * All names of each local parameter, including names on other pipeline ranks, in the order of
+   * first names: the same on all ranks of a pipeline.
    */
   private parameterNames(): Map<Parameter, string[]> {
     const all = new Map<Parameter, string[]>();
@@ -93,8 +93,8 @@ export class FieldTree<M extends Branch> {
   }
 
   /**
-   * Every parameter, buffer and module below `module`, those of several names as often. Throws
-   * DS_ARGUMENT for a module inside itself; `above` are those that hold `module`.
+   * Every parameter, buffer and module below `module`, once per name. Throws DS_ARGUMENT for a
+   * module inside itself; `above` are the ancestors of `module`.
    */
   private *walk(
     module = this.root,
@@ -123,8 +123,8 @@ export function isBuffer(field: unknown): field is Tensor {
 }
 
 /**
- * What `isMember` recognises in `value`, a list, Map, Set or plain object, and in those inside it,
- * under the names of their places, "field.key".
+ * The members of `value` (a list, Map, Set or plain object, nested) that `isMember` accepts, with
+ * names "field.key".
  */
 export function* collected<Member>(
   name: string,
@@ -143,7 +143,7 @@ export function* collected<Member>(
   }
 }
 
-/** What a list, a Map, a Set or a plain object holds; nothing for other objects. */
+/** Entries of a list, a Map, a Set or a plain object; no entries of other objects. */
 function entriesOf(value: object): Iterable<readonly [unknown, unknown]> {
   if (Array.isArray(value) || value instanceof Map) return value.entries();
   if (value instanceof Set) return [...value].entries();

@@ -17,21 +17,22 @@ export interface InitialPart extends ElementPart {
 }
 
 /**
- * Writes initial values into a contiguous f32 tensor on any device; the same every time, so that
- * each rank makes its part when it likes. Two tensors of one initializer start alike.
+ * Writes initial values into a contiguous f32 tensor on any device. Each call writes the same
+ * values, so a rank can create its part at any time. Two tensors of one initializer get equal
+ * values.
  */
 export interface Initializer {
   (out: Tensor): void;
   /**
-   * Writes those of a part of the tensor: the same numbers. Without it, a rank that has a part
-   * makes the whole tensor on the way.
+   * Writes the values of a part of the tensor: the same numbers. Without it, a rank with a part
+   * creates the whole tensor temporarily.
    */
   part?(out: Tensor, at: InitialPart): void;
 }
 
 /**
- * @internal Lets `init` write `out`. Throws DS_ARGUMENT where it has made a tensor of its own
- * instead: `out` would keep what its memory held before.
+ * @internal Lets `init` write `out`. Throws DS_ARGUMENT if it returned a new tensor instead,
+ * because `out` would keep uninitialized memory.
  */
 export function writeInitial(init: Initializer, out: Tensor): void {
   const made: unknown = init(out);
@@ -96,8 +97,8 @@ export const zeros: Initializer = byPlace((out) => kernels.fill({ out, value: 0 
 export const ones: Initializer = byPlace((out) => kernels.fill({ out, value: 1 }));
 
 /**
- * Inputs and outputs of one element: those of a weight [out, in, ..] times what follows. Throws
- * DS_SHAPE.
+ * Fan-in and fan-out of one element: the first dims of a weight [out, in, ..] times the product of
+ * the rest. Throws DS_SHAPE.
  */
 function fansOf(op: string, shape: readonly number[]): { fanIn: number; fanOut: number } {
   const [rows = 0, columns = 0, ...field] = shape;
@@ -111,7 +112,7 @@ function fansOf(op: string, shape: readonly number[]): { fanIn: number; fanOut: 
   });
 }
 
-/** Random numbers of standard deviation 1, scaled by what `spread` makes of the tensor. */
+/** Random numbers of standard deviation 1, scaled by `spread` of the shape. */
 function scaled(
   draw: 'uniform' | 'normal',
   spread: (shape: readonly number[]) => number,
@@ -146,12 +147,12 @@ export function xavierNormal(gain = 1): Initializer {
   return xavier('normal', gain);
 }
 
-/** What follows a layer, for the factor that keeps variances. */
+/** The function after a layer, for the factor that keeps variances. */
 export type Nonlinearity = 'linear' | 'sigmoid' | 'tanh' | 'relu' | 'leakyRelu' | 'selu';
 
 /**
- * The factor by which weights before `nonlinearity` are scaled; `slope` is leaky ReLU's below 0.
- * Throws DS_ARGUMENT.
+ * Returns the scale of weights before `nonlinearity`; `slope` is leaky ReLU's below 0. Throws
+ * DS_ARGUMENT.
  */
 export function calculateGain(nonlinearity: Nonlinearity, slope = 0.01): number {
   const gains: Record<Nonlinearity, number> = {

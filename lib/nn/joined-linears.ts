@@ -1,5 +1,5 @@
-// Linear layers of one input whose weights lie one after the other in memory, so that one product
-// computes them all; each keeps its own parameters under its own name.
+// Linear layers of one input with contiguous weights, so that one product computes them all. Each
+// layer keeps its parameters and names.
 import * as kernels from '../runtime/kernels.generated.js';
 import { contiguousStrides, numel } from '../runtime/view.js';
 import { held, isGradEnabled, linear, noGrad, scope, Tensor } from '../tensor/index.js';
@@ -8,13 +8,19 @@ import type { Parameter } from './parameter.js';
 
 /** How a layer is computed together with others of the same input. */
 export interface Joining {
-  /** What has a row for each output, or an element, of any dtype: weight first. */
+  /** Parameters with a row or an element per output, of any dtype: weight first. */
   readonly parts: readonly Parameter[];
-  /** What layers of one product have alike beside the shapes and dtypes of their parts. */
+  /**
+   * Properties that layers of one product must share, in addition to shapes and dtypes of their
+   * parts.
+   */
   readonly kind: string;
   /** Of each layer. */
   readonly inputs: number;
-  /** x [.., inputs] to [.., outputs] of all, whose parts these are, in the order of `parts`. */
+  /**
+   * x [.., inputs] to [.., outputs] of all layers; `parts` are the joined parameters in the order
+   * of the field `parts`.
+   */
   product(x: Tensor, parts: readonly Tensor[]): Tensor;
   /**
    * silu(gate) * up [.., outputs / 2], where the first half of the outputs are gates of the others.
@@ -24,7 +30,7 @@ export interface Joining {
 
 /** A linear layer that can be computed together with others. */
 export interface JoinsOthers extends Module {
-  /** @internal Null where this one stays by itself. */
+  /** @internal Null if this layer cannot be joined. */
   joining(): Joining | null;
 }
 
@@ -34,17 +40,17 @@ export interface Joinable extends Module {
   joinLinears(): void;
 }
 
-/** Joins what modules of `model` can join. Throws DS_OUT_OF_MEMORY. */
+/** Joins the linear layers that modules of `model` can join. Throws DS_OUT_OF_MEMORY. */
 export function joinAll(model: Module): void {
   for (const module of model.modules()) {
     if ('joinLinears' in module) (module as Joinable).joinLinears();
   }
 }
 
-/** What one of `parts` must have alike in all layers. */
+/** The form of a part, which must be equal in all layers. */
 const formOf = ({ shape, dtype }: Parameter): string => `${dtype} ${shape.slice(1).join('x')}`;
 
-/** How the layers are joined; null where one stays by itself, or they are not alike. */
+/** Returns how the layers are joined; null if a layer cannot be joined or they differ. */
 function joiningsOf(layers: readonly Module[]): readonly Joining[] | null {
   const found: Joining[] = [];
   for (const layer of layers) {
@@ -61,9 +67,9 @@ const columnsOf = (joinings: readonly Joining[]): Parameter[][] =>
   (joinings[0] as Joining).parts.map((_, i) => joinings.map(({ parts }) => parts[i] as Parameter));
 
 /**
- * Moves the weights of linear layers of one input next to each other, and their biases, steps and
- * zeros; the old memory goes. Returns whether they are together: layers that are not alike stay as
- * they are. Throws DS_OUT_OF_MEMORY.
+ * Moves the weights of linear layers of one input into contiguous memory, and their biases, scales
+ * and zero points. Frees the old memory. Returns whether they are joined; different layers stay
+ * unchanged. Throws DS_OUT_OF_MEMORY.
  */
 export function bringTogether(layers: readonly Module[]): boolean {
   const joinings = joiningsOf(layers);
@@ -95,14 +101,14 @@ const lieTogether = (parameters: readonly Parameter[]): boolean =>
     return !before || (one.buffer === before.buffer && one.offset === before.offset + before.numel);
   });
 
-/** Parameters that lie together as one tensor, whose first dim is all of theirs. */
+/** Contiguous parameters as one tensor, concatenated along the first dim. */
 function asOne(parameters: readonly Parameter[]): Tensor {
   const [first] = parameters as readonly [Parameter];
   const rows = parameters.reduce((sum, one) => sum + one.size(0), 0);
   return first.alias([rows, ...first.shape.slice(1)]);
 }
 
-/** The layers' parts, each as one tensor; null as joinedLinear() says. */
+/** The layers' parts, each as one tensor; null under the conditions of joinedLinear(). */
 function joinedParts(x: Tensor, layers: readonly Module[]): [readonly Joining[], Tensor[]] | null {
   if (isGradEnabled() || layers.some(({ isHooked }) => isHooked)) return null;
   const joinings = joiningsOf(layers);
@@ -112,8 +118,8 @@ function joinedParts(x: Tensor, layers: readonly Module[]): [readonly Joining[],
 }
 
 /**
- * silu(gate x) * up x by one product, of two layers of as many outputs, gate and up, or of one that
- * has those of both. Null, with nothing computed, as joinedLinear() says.
+ * Returns silu(gate x) * up x by one product, for two layers of equal size (gate and up) or one
+ * layer with both. Returns null without computing under the conditions of joinedLinear().
  */
 export function joinedGate(x: Tensor, layers: readonly Module[]): Tensor | null {
   const found = joinedParts(x, layers);
@@ -125,10 +131,10 @@ export function joinedGate(x: Tensor, layers: readonly Module[]): Tensor | null 
 }
 
 /**
- * What the layers give for x [.., inputs], as views [.., outputs] of one product, or [.., outputs /
- * width, width]. Null, with nothing computed, while gradients are recorded, for a layer that has
- * hooks or other inputs, and where bringTogether() has not been called or somebody has moved them
- * since.
+ * Returns the outputs of the layers for x [.., inputs], as views [.., outputs] of one product, or
+ * [.., outputs / width, width]. Returns null without computing while gradients are recorded, for
+ * layers with hooks or different inputs, and if bringTogether() was not called or the weights have
+ * moved since.
  */
 export function joinedLinear(
   x: Tensor,

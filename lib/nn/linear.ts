@@ -55,7 +55,9 @@ export class Linear extends Module implements JoinsOthers {
     return linear(x, this.weight, this.bias);
   }
 
-  /** @internal See JoinsOthers. What follows a product is of a class of its own. */
+  /**
+   * @internal See JoinsOthers. Subclasses add operations after the product, so they are not joined.
+   */
   joining(): Joining | null {
     if (this.constructor !== Linear) return null;
     const { weight, bias } = this;
@@ -84,7 +86,7 @@ export interface SwiGluOptions {
 export class SwiGLU extends Module implements Joinable {
   /** From channels to hidden, through SiLU. */
   readonly gate_proj: Linear;
-  /** From channels to hidden, what the gate multiplies. */
+  /** From channels to hidden: the factor of the gate. */
   readonly up_proj: Linear;
   /** From hidden back to channels. */
   readonly down_proj: Linear;

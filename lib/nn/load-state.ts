@@ -10,7 +10,7 @@ import { noteChanged } from '../tensor/tape.js';
 import { requireLoadable } from './loadable.js';
 import { hintForNames, OTHER_MODEL } from './name-mismatch.js';
 
-/** What is asked of a module (module.ts). */
+/** The members of a module (module.ts) that loading uses. */
 interface Stateful {
   stateDict(): Record<string, Tensor>;
   tiedNames(): Map<string, string>;

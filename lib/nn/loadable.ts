@@ -1,14 +1,14 @@
-// Parameters whose values stand for more than themselves: what is loaded over them would be taken
-// for something else.
+// Parameters that must not be overwritten by a load, because their values depend on others (merged
+// adapters).
 import { DsError } from '../errors.js';
 import type { Tensor } from '../tensor/index.js';
 
-/** Why nothing is to be loaded: what would be, what is, and what to do. */
+/** Reasons to reject a load: the expected state, the actual state, and a fix. */
 export type Refusal = Readonly<Record<'expected' | 'got' | 'hint', string>>;
 
 const refusals = new WeakMap<Tensor, Refusal>();
 
-/** From now on nothing may be loaded over `parameters`; null: all may again. */
+/** Rejects loads over `parameters` from now on; null permits them again. */
 export function refuseLoads(parameters: readonly Tensor[], why: Refusal | null): void {
   for (const parameter of parameters) {
     if (why) refusals.set(parameter, why);
@@ -16,12 +16,12 @@ export function refuseLoads(parameters: readonly Tensor[], why: Refusal | null):
   }
 }
 
-/** Why values of a tensor are not to be loaded together with those of others. */
+/** The reason why values of a tensor cannot be loaded together with values of others. */
 type Together = Readonly<{ others: ReadonlySet<Tensor>; why: Refusal }>;
 
 const together = new WeakMap<Tensor, Together>();
 
-/** From now on values of `tensor` may not be loaded with any of `others`; null: they may again. */
+/** Rejects loads of `tensor` together with any of `others` from now on; null permits them again. */
 export function refuseTogether(
   tensor: Tensor,
   others: readonly Tensor[],
@@ -32,8 +32,8 @@ export function refuseTogether(
 }
 
 /**
- * Throws DS_ARGUMENT that names one of the tensors over which nothing may be loaded, or of the
- * `values` by name that may not be loaded together.
+ * Throws DS_ARGUMENT with the name of a tensor whose load is rejected, alone or together with
+ * others.
  */
 export function requireLoadable(
   op: string,

@@ -1,5 +1,5 @@
-// Losses as modules, with the options of the functions that they call; each gives a scalar unless
-// told otherwise.
+// Losses as modules, with the options of the functions that they call. Each returns a scalar by
+// default.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import {
   type BceWithLogitsOptions,
@@ -34,7 +34,7 @@ export class MSELoss extends Module {
     this.options = readOptions('MSELoss', options, LOSS);
   }
 
-  /** Input and target of one shape to a scalar, or with reduction "none" to that shape. */
+  /** Input and target of one shape to a scalar; with reduction "none" to that shape. */
   override forward(x: Tensor, target: Tensor): Tensor {
     return mse(x, target, this.options);
   }
@@ -49,7 +49,7 @@ export class L1Loss extends Module {
     this.options = readOptions('L1Loss', options, LOSS);
   }
 
-  /** Input and target of one shape to a scalar, or with reduction "none" to that shape. */
+  /** Input and target of one shape to a scalar; with reduction "none" to that shape. */
   override forward(x: Tensor, target: Tensor): Tensor {
     return l1Loss(x, target, this.options);
   }
@@ -64,7 +64,7 @@ export class HuberLoss extends Module {
     this.options = readOptions('HuberLoss', options, { ...LOSS, delta: true });
   }
 
-  /** Input and target of one shape to a scalar, or with reduction "none" to that shape. */
+  /** Input and target of one shape to a scalar; with reduction "none" to that shape. */
   override forward(x: Tensor, target: Tensor): Tensor {
     return huberLoss(x, target, this.options);
   }
@@ -79,7 +79,7 @@ export class SmoothL1Loss extends Module {
     this.options = readOptions('SmoothL1Loss', options, { ...LOSS, beta: true });
   }
 
-  /** Input and target of one shape to a scalar, or with reduction "none" to that shape. */
+  /** Input and target of one shape to a scalar; with reduction "none" to that shape. */
   override forward(x: Tensor, target: Tensor): Tensor {
     return smoothL1Loss(x, target, this.options);
   }
@@ -95,8 +95,7 @@ export class KLDivLoss extends Module {
   }
 
   /**
-   * Logarithms of probabilities and a target of their shape to a scalar, or with reduction "none"
-   * to that shape.
+   * Log probabilities and a target of their shape to a scalar; with reduction "none" to that shape.
    */
   override forward(x: Tensor, target: Tensor): Tensor {
     return klDiv(x, target, this.options);
@@ -121,9 +120,7 @@ export class BCEWithLogitsLoss extends Module {
     this.reduction = options.reduction;
   }
 
-  /**
-   * Logits and targets in [0, 1] of one shape to a scalar, or with reduction "none" to that shape.
-   */
+  /** Logits and targets in [0, 1] of one shape to a scalar; with reduction "none" to that shape. */
   override forward(x: Tensor, target: Tensor): Tensor {
     return binaryCrossEntropyWithLogits(x, target, {
       weight: this.weight ?? undefined,
@@ -160,8 +157,8 @@ export class CrossEntropyLoss extends Module {
   private readonly options: CrossEntropyOptions;
 
   /**
-   * Options, or the ignored target alone. The class weights stay the caller's: keep() them where a
-   * scope made them.
+   * Options, or only the ignored target. The caller owns the class weights: keep() them if a scope
+   * made them.
    */
   constructor(given: CrossEntropyOptions | number = {}) {
     super();

@@ -16,13 +16,13 @@ import { Parameter } from './parameter.js';
 import type { PretrainedDescription } from './pretrained-description.js';
 
 /**
- * Runs before forward, with its inputs. A list of tensors that it returns, or one with other things
- * beside them, is the inputs from then on, and a tensor the only one; all else is of no account.
+ * Runs before forward, with its inputs. If it returns a list with at least one tensor, the list
+ * replaces the inputs. A returned tensor becomes the only input. Other results are ignored.
  */
 export type ForwardPreHook = (module: Module, inputs: readonly unknown[]) => unknown;
 /**
- * Runs after forward, with its inputs and what it returned. A tensor that the hook returns, or a
- * list with tensors, is the output from then on; all else is of no account.
+ * Runs after forward, with its inputs and its output. A returned tensor, or a list with tensors,
+ * replaces the output. Other results are ignored.
  */
 export type ForwardHook = (module: Module, inputs: readonly unknown[], output: unknown) => unknown;
 /** Runs when a call of a module ends with an exception. */
@@ -38,7 +38,7 @@ export type FullBackwardHook = (
 /** Runs before the values of a module are handed out. */
 export type StateDictPreHook = () => void;
 
-/** What a hook means to go on with: hooks that only look often return what they have noted. */
+/** Returns whether a hook's result is a replacement. Observing hooks often return other values. */
 const isInstead = (value: unknown): value is Tensor | readonly unknown[] =>
   value instanceof Tensor || (Array.isArray(value) && value.some((one) => one instanceof Tensor));
 
@@ -50,12 +50,12 @@ export interface NamedModule {
   module: Module;
 }
 
-/** What belongs to a module. */
+/** A field that belongs to a module. */
 export type Field = Parameter | Tensor | Module;
 
 /**
  * Fields that are a Parameter, a Tensor (a buffer) or a Module belong to the module, under their
- * field names; so do Modules and Parameters in arrays, Sets, plain objects and Maps at any depth,
+ * field names. So do Modules and Parameters in arrays, Sets, plain objects and Maps at any depth,
  * as "field.key". Call it with call(), which runs the hooks around forward().
  */
 export abstract class Module {
@@ -63,12 +63,12 @@ export abstract class Module {
     answerPythonNames(Module, { label: 'Module', methodsOnly: true });
   }
 
-  /** Whether train() or eval() was called last: what dropout goes by. True at first. */
+  /** The mode of the last train() or eval(), which dropout uses. Initially true. */
   training = true;
   /**
-   * @internal Another rank of a pipeline has it: it is not the model's here, whose modules,
-   * parameters and units are as if it had not this module. Names and their order stay those of the
-   * whole model: of a parameter that modules of several ranks share, all of these tell alike.
+   * @internal Whether another rank of a pipeline has this module. The local model then excludes it
+   * from modules, parameters and units. Names and their order stay those of the whole model, so all
+   * ranks with a shared parameter list the same names.
    */
   isElsewhere = false;
   private readonly preHooks = new Set<ForwardPreHook>();
@@ -77,7 +77,7 @@ export abstract class Module {
   private readonly stateDictPreHooks = new Set<StateDictPreHook>();
   private backwardHooks: BackwardHooks<Module> | null = null;
 
-  /** What the module computes; call it by call(), which also runs hooks. */
+  /** The computation of the module. Call it with call(), which also runs hooks. */
   // biome-ignore lint/suspicious/noExplicitAny: subclasses declare their own inputs and result.
   abstract forward(...inputs: any[]): any;
 
@@ -132,11 +132,11 @@ export abstract class Module {
 
   /**
    * Calls `hook` in every backward through a call of this module, when the gradients of its inputs
-   * are complete: one for each input in order, null for what wants none, and the first place alone
-   * for a tensor passed twice. It may return gradients to pass on instead. Where no input wants a
-   * gradient it is called when those of the outputs have arrived. Not called for forwards under
-   * noGrad(), nor for a forward that is not called through call(). Returns a function that removes
-   * the hook, for calls after it.
+   * are complete. It receives one gradient per input in order: null for an input that needs none,
+   * and only the first position for a tensor passed twice. It may return replacement gradients. If
+   * no input requires a gradient, it runs when the gradients of the outputs have arrived. It does
+   * not run for forwards under noGrad() or outside call(). Returns a function that removes the hook
+   * for later calls.
    */
   registerFullBackwardHook(hook: FullBackwardHook): () => void {
     requireType('Module.registerFullBackwardHook', hook, 'function');
@@ -154,7 +154,10 @@ export abstract class Module {
     return this.backwardHooks.addPre(hook);
   }
 
-  /** Runs before stateDict() of this module or one above it, once each; returns what ends that. */
+  /**
+   * Runs once before stateDict() of this module or an ancestor. Returns a function that removes the
+   * hook.
+   */
   registerStateDictPreHook(hook: StateDictPreHook): () => void {
     requireType('Module.registerStateDictPreHook', hook, 'function');
     this.stateDictPreHooks.add(hook);
@@ -210,7 +213,7 @@ export abstract class Module {
     return Array.from(this.namedParameters(), ([, parameter]) => parameter);
   }
 
-  /** The tensors in its fields, and in those below it, that are no parameters. */
+  /** The tensors in its fields, and in nested fields, that are not parameters. */
   buffers(): Tensor[] {
     return Array.from(this.namedBuffers(), ([, buffer]) => buffer);
   }
@@ -272,7 +275,7 @@ export abstract class Module {
   }
 
   /**
-   * Whether all parameters want gradients: false freezes them. Before initialize(). Throws
+   * Sets whether all parameters require gradients: false freezes them. Before initialize(). Throws
    * DS_ARGUMENT after it.
    */
   requiresGrad_(on = true): this {
@@ -285,16 +288,16 @@ export abstract class Module {
   }
 
   /**
-   * The modules whose parameters move as one: by default the elements of every array of modules.
-   * What lies outside them belongs to the root.
+   * The modules that form units of parameters. Default: the elements of every array of modules.
+   * Other parameters belong to the root.
    */
   units(): NamedModule[] {
     return Array.from(this.#tree.elements(), ([name, module]) => ({ name, module }));
   }
 
   /**
-   * How other libraries know this model, for exports (see PretrainedDescription); null, the
-   * default, when they do not.
+   * Describes this model to other libraries, for exports (see PretrainedDescription). Default:
+   * null, not described.
    */
   describe(): PretrainedDescription | null {
     return null;
@@ -361,9 +364,9 @@ export abstract class Module {
   }
 
   /**
-   * Moves parameters to a device and, or, a floating dtype, and buffers to the device. Call it
-   * before initialize(). Throws DS_DTYPE for a dtype of whole numbers, DS_DEVICE for what is
-   * neither, DS_ARGUMENT once an engine has the model.
+   * Moves parameters to a device or a floating dtype, or both, and buffers to the device. Call it
+   * before initialize(). Throws DS_DTYPE for an integer dtype, DS_DEVICE for other values,
+   * DS_ARGUMENT if an engine owns the model.
    */
   to(...targets: (DType | Device | string)[]): this {
     const parameters = this.parameters();
@@ -391,7 +394,7 @@ function destination(targets: readonly unknown[]): { home?: Device; dtype?: DTyp
   return found;
 }
 
-/** What belongs to a module from inside a collection; tensors there are no buffers. */
+/** Whether an item of a collection belongs to a module; tensors in collections are not buffers. */
 const isOwned = (item: unknown): item is Parameter | Module =>
   item instanceof Module || item instanceof Parameter;
 

@@ -31,7 +31,7 @@ const ATTENTION: OptionNames<MultiheadAttentionOptions> = {
   ...{ dropout: true, bias: true, batchFirst: true },
 };
 
-/** What one call of MultiheadAttention takes beside its inputs. */
+/** Options of one call of MultiheadAttention. */
 export interface AttentionCall extends AttentionMasks {
   /**
    * Return the attention weights too, which the fused kernel never stores. Default false; PyTorch's
@@ -49,10 +49,10 @@ const CALL: OptionNames<AttentionCall> = {
 
 /**
  * Attention of `heads` heads over packed projections: in_proj_weight [3E, E] for queries, keys and
- * values, and out_proj. It is the fused kernel, with whatever masks and dropout; only where the
- * weights are needed, or a mask wants a gradient, it is products and a softmax. A query whose keys
- * are all hidden gets the bias of out_proj: its attention is 0, where PyTorch's is NaN. Source:
- * Vaswani et al. 2017.
+ * values, and out_proj. It uses the fused kernel for all masks and dropout. If the weights are
+ * requested, or a mask requires a gradient, it uses products and a softmax. A query with only
+ * hidden keys gets the bias of out_proj: its attention is 0 (PyTorch: NaN). Source: Vaswani et al.
+ * 2017.
  */
 export class MultiheadAttention extends Module {
   /** Of queries, keys and values together: [3 channels, channels]. */
@@ -61,7 +61,7 @@ export class MultiheadAttention extends Module {
   readonly in_proj_bias: Parameter | null;
   /** From the heads' outputs to channels. */
   readonly out_proj: Linear;
-  /** Probability with which an attention weight becomes 0 in training. */
+  /** Probability that an attention weight becomes 0 in training. */
   readonly dropout: number;
   /** Whether inputs are [B, T, C]; else [T, B, C]. */
   readonly batchFirst: boolean;
@@ -201,8 +201,8 @@ function withoutWeights(): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'MultiheadAttention',
-    expected: 'neither needWeights nor a mask that wants a gradient with sparse attention',
+    expected: 'sparse attention without needWeights and without a mask that requires a gradient',
     got: 'one of them',
-    hint: 'Scores of blocks that nobody sees are not made; nn.sparsify(model, null) makes all.',
+    hint: 'Sparse attention does not compute the scores of hidden blocks; nn.sparsify(model, null) makes it dense.',
   });
 }

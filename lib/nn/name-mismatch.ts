@@ -1,4 +1,4 @@
-// The advice for values whose names are not those of a module.
+// Hints for loaded values with names that the module does not have.
 
 const FACTOR = /(^|\.)lora_(A\.weight|B\.weight|embedding_A|embedding_B|magnitude_vector)$/;
 

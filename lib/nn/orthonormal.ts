@@ -10,8 +10,8 @@ import { inOrder, type RandomState, scope, Tensor } from '../tensor/index.js';
  */
 function orthogonalise(vectors: Float64Array, size: number, at: number): void {
   const own = vectors.subarray(at * size, (at + 1) * size);
-  // Once leaves a rounding error of the size of what was taken out; twice is enough (Giraud et al.
-  // 2005).
+  // One pass leaves a rounding error as large as the subtracted part; two passes suffice (Giraud et
+  // al. 2005).
   for (let pass = 0; pass < 2; ++pass) {
     for (let k = 0; k < at; ++k) {
       const other = vectors.subarray(k * size, (k + 1) * size);
@@ -27,9 +27,9 @@ function orthogonalise(vectors: Float64Array, size: number, at: number): void {
 }
 
 /**
- * A matrix [rows, columns], row-major, whose rows, or columns where they are fewer, are
- * orthonormal; uniformly distributed, a function of `random`. It is the Q of a QR decomposition
- * whose R has a positive diagonal.
+ * Returns a row-major matrix [rows, columns] with orthonormal rows, or columns if they are fewer.
+ * It is uniformly distributed and a function of `random`: the Q of a QR decomposition whose R has a
+ * positive diagonal.
  */
 export function orthonormalRows(rows: number, columns: number, random: RandomState): Float64Array {
   const isTall = rows > columns;

@@ -3,7 +3,7 @@ import { describe } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
 import { Parameter } from './parameter.js';
 
-/** What the tree shows of a module (module.ts). */
+/** The members of a module (module.ts) that the outline shows. */
 interface Outlined {
   parameters(): Parameter[];
   numParameters(): number;
@@ -11,7 +11,7 @@ interface Outlined {
 
 type Fields<M extends Outlined> = (module: M) => Iterable<[string, Tensor | M]>;
 
-/** A module's line, and those below it. */
+/** A module's line and the lines below it. */
 interface Entry {
   name: string;
   /** "Linear, weight [2, 4] f32, bias [2] f32: 10". */
@@ -20,9 +20,9 @@ interface Entry {
 }
 
 /**
- * The tree below `module`: "Mlp: 58 parameters", then a line per module. Runs of numbered modules
- * that look alike are one line, "blocks.0 to blocks.11: 12 x Block". A tied parameter counts where
- * it comes first.
+ * Returns the tree below `module`: "Mlp: 58 parameters", then a line per module. Equal consecutive
+ * numbered modules share one line, "blocks.0 to blocks.11: 12 x Block". A tied parameter counts at
+ * its first name.
  */
 export function outline<M extends Outlined>(module: M, fields: Fields<M>): string {
   const seen = new Map<Parameter, string>();

@@ -24,9 +24,9 @@ export function readSkipModules(op: string, given: unknown): readonly string[] {
 /** A layer with a weight of its own. */
 export type Weighted = Module & { readonly weight: Parameter };
 
-/** Which layers, and what becomes of them. */
+/** The layers to pack, and their replacement. */
 export interface Packing<Layer extends Weighted> {
-  /** What errors call it. */
+  /** The name in errors. */
   op: string;
   /** Which modules are such layers. */
   isLayer(module: Module): module is Layer;
@@ -34,7 +34,7 @@ export interface Packing<Layer extends Weighted> {
   skipModules: readonly string[];
   /** Whether something else of the model was packed already. */
   isBegun?: boolean;
-  /** What stands in the layer's place. */
+  /** Creates the replacement of a layer. */
   pack(layer: Layer, path: string): Module;
 }
 
@@ -42,8 +42,8 @@ export interface Packing<Layer extends Weighted> {
 export const isLinear = (module: Module): module is Linear => module instanceof Linear;
 
 /**
- * Packs one layer after the other, and frees what it had: one exists in full at a time. Throws
- * DS_ARGUMENT where an engine has the model, and where no layer is linear.
+ * Packs one layer after the other and frees each original, so only one exists in full at a time.
+ * Throws DS_ARGUMENT if an engine owns the model, or if no layer is linear.
  */
 export function packLinears<Layer extends Weighted>(model: Module, packing: Packing<Layer>): void {
   const { op, isLayer, skipModules, isBegun = false, pack } = packing;
@@ -57,7 +57,7 @@ export function packLinears<Layer extends Weighted>(model: Module, packing: Pack
   }
   if (instead.size === 0 && !isBegun) {
     const expected = 'a model with linear layers';
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: 'none but those it skips' });
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: 'only skipped linear layers' });
   }
   replaceModules(model, instead);
 }

@@ -1,4 +1,4 @@
-// Linear layers whose frozen weights are stored in fewer bits than they are computed with.
+// Linear layers whose frozen weights are stored in fewer bits than the compute dtype.
 import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -7,7 +7,7 @@ import { noteChanged } from '../tensor/tape.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
-/** Bytes and scales that nobody has set yet. */
+/** Initializer of bytes and scales before their values are set. */
 const unset = (out: Tensor): void => kernels.fill({ out, value: 0 });
 
 /**
@@ -28,13 +28,13 @@ export class StoredParameter extends Parameter {
       code: 'DS_ARGUMENT',
       op: 'requireGrad',
       expected: 'a parameter that can change by small steps',
-      got: 'a part of a weight that is stored in few bits',
-      hint: 'Train adapters beside it: peft.addLora(model) freezes the rest.',
+      got: 'a part of a quantized weight',
+      hint: 'Train adapters instead: peft.addLora(model) freezes the rest.',
     });
   }
 }
 
-/** What a layer computes that has its weight in fewer bits. */
+/** Properties of a layer with a packed weight. */
 export interface PackedLayout {
   /** [outputs, inputs]. */
   shape: readonly number[];
@@ -46,7 +46,7 @@ export interface PackedLayout {
 export abstract class PackedLinear extends Module {
   /** [outputs]; null without one. */
   abstract readonly bias: Parameter | null;
-  /** Sizes, and what follows. */
+  /** Sizes, and the operation after the product. */
   readonly #layout: PackedLayout;
 
   protected constructor({ shape, hasGelu }: PackedLayout) {
@@ -67,15 +67,15 @@ export abstract class PackedLinear extends Module {
   /** The weight [outputs, inputs] in `dtype`. */
   abstract values(dtype: DType): Tensor;
 
-  /** What holds most of the weight. */
+  /** The parameter that holds most of the weight. */
   abstract get stored(): Parameter;
 
   /** Stores f32 values [outputs, inputs], which are contiguous. */
   protected abstract store(values: Tensor): void;
 
   /**
-   * Stores other values, rounded to what the bits can say. Throws DS_ARGUMENT where an engine has
-   * the weight.
+   * Stores other values, rounded to the packed format. Throws DS_ARGUMENT if an engine owns the
+   * weight.
    */
   setValues(values: Tensor): void {
     this.stored.requireWritable(`${this.constructor.name}.setValues`);

@@ -1,4 +1,4 @@
-// Parameter: a leaf that wants a gradient and has no memory until somebody needs its values.
+// Parameter: a leaf that requires a gradient and has no memory until its values are needed.
 import { DsError } from '../errors.js';
 import {
   type Box,
@@ -26,20 +26,17 @@ import type { StoredValues } from './stored-values.js';
 export type Place = Pick<View, 'buffer' | 'dtype' | 'offset'>;
 
 /**
- * No scope owns it. The first use of its values makes memory on the CPU, f32 or what its stored
- * values have, unless place() has moved it elsewhere before: a large model then never exists twice.
+ * No scope owns it. The first use of its values allocates memory on the CPU, in f32 or the dtype of
+ * its stored values, unless place() has moved it before. So a large model never exists twice.
  */
 export class Parameter extends Tensor {
   /** An engine has taken it over, and waits for new values of it (zero.GatheredParameters). */
   isOpen = false;
-  /**
-   * The dtype that moveTo() and an engine leave it in, whatever they are asked for; null: what is
-   * asked.
-   */
+  /** The dtype that moveTo() and an engine keep for any request; null: the requested dtype. */
   fixedDtype: DType | null = null;
   /**
-   * Another rank of those that share a model's layers between them has the same values, and answers
-   * for them: it counts them in norms and writes them into checkpoints. See region for what is cut.
+   * Whether another rank has the same values and counts them in norms and writes them to
+   * checkpoints. For cut tensors see region.
    */
   isReplica = false;
   /**
@@ -59,8 +56,8 @@ export class Parameter extends Tensor {
   private from: StoredValues | null = null;
 
   /**
-   * `dtype` is that of the first values: f32 or, for what is stored and never trained, one of whole
-   * numbers, which it keeps. Throws DS_SHAPE, DS_ARGUMENT.
+   * `dtype` is the dtype of the first values: f32, or an integer dtype for stored values that are
+   * never trained. Throws DS_SHAPE, DS_ARGUMENT.
    */
   constructor(
     shape: readonly number[],
@@ -86,20 +83,17 @@ export class Parameter extends Tensor {
   }
 
   override get missing(): string | null {
-    return this.vacant ? `its values are in shards, those of ${this.vacant.home}` : super.missing;
+    return this.vacant ? `its values are in the shards of ${this.vacant.home}` : super.missing;
   }
 
-  /**
-   * An engine keeps master weights of its own: what is written past it would be lost at the next
-   * step.
-   */
+  /** An engine keeps master weights: the next step would overwrite other writes. */
   override requireWritable(op: string): void {
     if (this.isOpen || !trainerOf(this)) return;
     throw new DsError({
       code: 'DS_ARGUMENT',
       op,
-      expected: 'a model that no engine owns yet',
-      got: 'one that initialize() has taken over',
+      expected: 'a model without an engine',
+      got: 'one that an engine owns',
       hint: 'Do it before initialize(), in zero.GatheredParameters with a modifierRank, or use engine.loadCheckpoint().',
     });
   }
@@ -120,16 +114,15 @@ export class Parameter extends Tensor {
     return this;
   }
 
-  /** Whether it has memory yet: somebody has asked for its values. */
+  /** Whether it has memory: its values were needed before. */
   get isMaterialized(): boolean {
     return this.memory !== Buffer.released;
   }
 
   /**
-   * Writes the current values, or the initial ones if nobody has asked for any yet, into an f32
-   * tensor, or one of its dtype where that is of whole numbers; of stored ones those from element
-   * `from` on. Throws DS_RELEASED where values existed and went with the engine that had them in
-   * shards, DS_IO for stored ones.
+   * Writes the current values, or the initial ones if it has no memory yet, into an f32 tensor, or
+   * an integer tensor of its dtype. Stored values are written from element `from` on. Throws
+   * DS_RELEASED if an engine had the values in shards and was destroyed, DS_IO for stored values.
    */
   writeInitial(out: Tensor, from = 0): void {
     if (this.vacant) throw gone(this.vacant.home);
@@ -141,31 +134,30 @@ export class Parameter extends Tensor {
   }
 
   /**
-   * @internal Starts with values that lie somewhere else, of their dtype, which are read when
-   * somebody needs them: at ZeRO stage 3 each rank reads those that it keeps. Nobody has used the
-   * parameter yet.
+   * @internal Starts with stored values of their dtype. They are read when needed: at ZeRO stage 3
+   * each rank reads only its shard. The parameter must be unused.
    */
   startFrom(values: StoredValues): void {
     this.from = this.startsWhole ? new CutStoredValues(values, this.region.boxes) : values;
     (this as { dtype: DType }).dtype = values.dtype;
   }
 
-  /** @internal What it starts with, where that has not been read yet. */
+  /** @internal The stored values, if they are not read yet. */
   get stored(): StoredValues | null {
     return this.from;
   }
 
-  /** Which elements of which tensor these are: all of one, unless partOf() has said otherwise. */
+  /** The elements of the whole tensor in this parameter: all, unless partOf() declares a part. */
   get region(): Region {
     return this.cut ?? wholeRegion(this.shape);
   }
 
   /**
-   * Declares that other ranks have the rest of the tensor, as with a layer that is cut along its
-   * outputs, its inputs or its heads. The memory, in row-major order, is `boxes` of it one after
-   * another: of a packed projection, this rank's rows of q, of k and of v. Checkpoints then hold
-   * the whole tensor, whoever has which part. Before initialize(). Throws DS_SHAPE for boxes
-   * outside the tensor, that overlap, or of other sizes than the parameter.
+   * Declares that other ranks have the rest of the tensor, as in a layer that is cut along its
+   * outputs, inputs or heads. The memory, in row-major order, is `boxes` of the tensor one after
+   * another: for a packed projection, this rank's rows of q, of k and of v. Checkpoints hold the
+   * whole tensor, independent of the ranks' parts. Before initialize(). Throws DS_SHAPE for boxes
+   * that lie outside the tensor, overlap, or differ in size from the parameter.
    */
   partOf(region: Region): this {
     const { whole, boxes } = region;
@@ -196,12 +188,12 @@ export class Parameter extends Tensor {
   }
 
   /**
-   * Keeps these boxes of its tensor alone, which other ranks have the rest of: what partOf()
-   * declares, of a parameter that was made whole. Its shape becomes theirs, side by side along the
-   * dim that is cut. Values that nobody has asked for yet will be those of the whole tensor at the
-   * same places, bit for bit, and are never made as a whole where their initializer can make parts
-   * (those of nn.init can, but for orthogonal). Before initialize(), and before gradients. Throws
-   * DS_SHAPE for what partOf() refuses, and for boxes of several shapes or along several dims.
+   * Keeps only these boxes of its tensor; other ranks have the rest. It is partOf() for a parameter
+   * that was made whole. Its shape becomes the shape of the boxes, concatenated along the cut dim.
+   * Values that are not materialized will equal the whole tensor's values at the same indices, bit
+   * for bit. The whole tensor is never created if the initializer can create parts (all of nn.init
+   * can, except orthogonal). Before initialize(), and before gradients. Throws DS_SHAPE for errors
+   * of partOf(), and for boxes of several shapes or along several dims.
    */
   cutTo(boxes: readonly Box[]): this {
     this.requireWritable('Parameter.cutTo');
@@ -239,10 +231,10 @@ export class Parameter extends Tensor {
   }
 
   /**
-   * Starts anew from other values, as nn.init.xavier_uniform_(parameter) does in PyTorch. Nothing
-   * is computed while nobody has asked for values: at ZeRO stage 3 each rank then writes them where
-   * they go. Before initialize(). Throws DS_ARGUMENT for what is no initializer and for a parameter
-   * that an engine trains, DS_RELEASED for one in shards.
+   * Restarts with other values, as nn.init.xavier_uniform_(parameter) in PyTorch. Computes nothing
+   * until the values are needed: at ZeRO stage 3 each rank then writes its shard. Before
+   * initialize(). Throws DS_ARGUMENT if `init` is not an initializer or an engine trains the
+   * parameter, DS_RELEASED for one in shards.
    */
   initialize(init: Initializer): this {
     if (typeof init !== 'function') throw noInitializer(init);
@@ -273,8 +265,8 @@ export class Parameter extends Tensor {
   }
 
   /**
-   * Moves the values, the initial ones included, to memory of its own. What has a dtype of its own
-   * keeps it. Throws DS_DTYPE.
+   * Moves the values, including initial ones, to new memory. A fixed dtype is kept. Throws
+   * DS_DTYPE.
    */
   moveTo(home: Device, asked: DType): void {
     const dtype = this.fixedDtype ?? asked;
@@ -371,7 +363,7 @@ function gone(home: string): DsError {
     code: 'DS_RELEASED',
     op: `a parameter of ${home}`,
     expected: 'its values',
-    got: 'none: an engine had them in shards (ZeRO stage 3), and it is gone',
-    hint: 'Build the model anew, and load what was trained from a checkpoint.',
+    got: 'nothing: a destroyed engine had them in shards (ZeRO stage 3)',
+    hint: 'Build a new model, and load the trained weights from a checkpoint.',
   });
 }

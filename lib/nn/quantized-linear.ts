@@ -1,5 +1,4 @@
-// A linear layer whose frozen weight is stored as codes of 8 or 4 bits with a step for each row or
-// group.
+// A linear layer with a frozen weight in codes of 8 or 4 bits and a scale per row or group.
 import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -26,13 +25,15 @@ export interface QuantizedOptions {
 
 const NAMES: OptionNames<QuantizedOptions> = { bits: true, groupSize: true };
 
-/** QuantizedOptions, complete, and what else a layer has. */
+/** Complete QuantizedOptions, and further properties of a layer. */
 export interface QuantizedLayout extends PackedLayout, Required<QuantizedOptions> {
   /** Of the steps: f32, f16 or bf16. */
   scaleDType: DType;
   /** Whether each step has a code of its own for 0; without, it is the middle one. */
   hasZeros: boolean;
-  /** Whether codes are in another order than inputs, in which groups are neighbours. */
+  /**
+   * Whether codes are in another order than inputs; groups are contiguous in the order of codes.
+   */
   isReordered: boolean;
 }
 
@@ -50,10 +51,10 @@ export function readQuantizedOptions(
 }
 
 /**
- * x W^T + b, where W is (code - zero) * step of each weight: int8 with a step per output, or int4
- * in groups of inputs. A few rows of x meet the codes themselves, many a weight that is made for
- * them. W is frozen; the gradient of x is that of the weight it stands for. The parameters' names
- * and layout are those of compressed-tensors.
+ * x W^T + b, where W is (code - zero) * scale of each weight: int8 with a scale per output, or int4
+ * in groups of inputs. A few rows of x use the codes directly; more rows use a temporary
+ * dequantized weight. W is frozen. The gradient of x is that of the dequantized weight. The
+ * parameters' names and layout are those of compressed-tensors.
  */
 export class QuantizedLinear extends PackedLinear implements JoinsOthers {
   /** [outputs, ceil(inputs bits / 32)] i32: the first of a word's codes in its lowest bits. */
@@ -66,7 +67,7 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
   readonly weight_order: Parameter | null;
   /** [outputs]; null without one. */
   readonly bias: Parameter | null;
-  /** Bits, groups and what there is of the parameters. */
+  /** Bits, groups and the optional parameters. */
   readonly #layout: QuantizedLayout;
 
   constructor(layout: QuantizedLayout, bias: Parameter | null = null) {
@@ -83,9 +84,9 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
   }
 
   /**
-   * `layer` with its weight in few bits, each within half a step of what it was; steps have the
-   * weight's dtype. The bias is shared. On the layer's device. Throws DS_ARGUMENT, DS_NONFINITE for
-   * weights that are not finite.
+   * Quantizes `layer`, each weight within half a step of its value; scales have the weight's dtype.
+   * The bias is shared. Stays on the layer's device. Throws DS_ARGUMENT, DS_NONFINITE for weights
+   * that are not finite.
    */
   static from(layer: Linear, given: QuantizedOptions): QuantizedLinear {
     const { bits, groupSize } = readQuantizedOptions('QuantizedLinear.from', given);
@@ -99,8 +100,8 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
   }
 
   /**
-   * @internal The same of a weight [outputs, inputs] alone. `largest` [outputs, 1] are the largest
-   * magnitudes of rows that go on elsewhere, from which the steps of rows then follow.
+   * @internal Quantizes only a weight [outputs, inputs]. `largest` [outputs, 1] has the largest
+   * magnitudes of whole rows if the weight has a part of them. The scales of rows derive from them.
    */
   static of(
     weight: Parameter,
@@ -134,7 +135,9 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
     return made;
   }
 
-  /** Stores rows behind which their largest magnitudes stand, as inputs that nobody keeps. */
+  /**
+   * Quantizes rows with their largest magnitudes appended as extra inputs, which are not stored.
+   */
   private storeBelow(values: Tensor, largest: Tensor): void {
     const { weight_packed, weight_scale: scale, bits } = this;
     const [outputs, words] = weight_packed.shape as [number, number];
@@ -149,8 +152,8 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
   }
 
   /**
-   * @internal A layer of these outputs, and of inputs by whole words and groups, `unit` each, with
-   * codes of its own; inputs are those of places where they have an order, which it has not got.
+   * @internal Creates a layer with new codes for these outputs and for inputs in whole words and
+   * groups, `unit` each. Inputs count by position in the layer's order; the new layer has no order.
    */
   part({ rows, units }: QuantizedPart, bias: Parameter | null, hasGelu: boolean): QuantizedLinear {
     const { unit, bits, weight_packed, weight_scale, weight_zero_point } = this;
@@ -206,7 +209,7 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
     );
   }
 
-  /** What the kernels need of the weight. */
+  /** The kernels' arguments for the weight. */
   private codes() {
     const {
       weight_packed: packed,
@@ -254,8 +257,8 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
   }
 
   /**
-   * @internal See JoinsOthers. Layers with an order of their inputs have each their own x, and what
-   * has an activation behind it stays by itself.
+   * @internal See JoinsOthers. Layers with an input order need different x, and layers with an
+   * activation are not joined.
    */
   joining(): Joining | null {
     const { weight_packed, weight_scale, weight_zero_point: zero, bias, bits, group } = this;
@@ -276,7 +279,7 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
   }
 }
 
-/** What of a layer is a part's: rows of outputs, and units of inputs or all of them (null). */
+/** The part of a layer: rows of outputs, and units of inputs, or all of them (null). */
 export interface QuantizedPart {
   readonly rows: readonly { readonly first: number; readonly count: number }[];
   readonly units: { readonly first: number; readonly count: number } | null;

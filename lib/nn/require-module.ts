@@ -1,8 +1,8 @@
-// Checks that what a public function is given as a model is one, from plain JavaScript too.
+// Checks that a model argument of a public function is a Module, for plain JavaScript callers.
 import { DsError } from '../errors.js';
 import { Module } from './module.js';
 
-/** Throws DS_ARGUMENT, naming `op` and what was given, unless it is a Module. */
+/** Throws DS_ARGUMENT with `op` and the value unless it is a Module. */
 export function requireModule(op: string, value: unknown): asserts value is Module {
   if (value instanceof Module) return;
   throw new DsError({
@@ -14,7 +14,7 @@ export function requireModule(op: string, value: unknown): asserts value is Modu
   });
 }
 
-/** What to do with what is no model yet. */
+/** A hint for a value that is not a model. */
 export function modelHint(value: unknown): string {
   if (typeof value === 'function') return `Pass new ${value.name}(...).`;
   if (!(value instanceof Promise)) return '';

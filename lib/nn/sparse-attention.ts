@@ -18,22 +18,22 @@ import {
 export type { SparsityOptions } from './sparse-patterns.js';
 
 /**
- * The layout of `tokens` tokens for `heads` heads, a function of its arguments alone: the same on
- * every rank, where DeepSpeed broadcasts that of rank 0. `tokens` need be no multiple of the block.
- * DeepSpeed's make_layout, but for what chance draws, and for rows that draw from fewer blocks than
- * asked, which see all of them. Options that were left out have their defaults. Throws DS_ARGUMENT.
+ * Returns the layout of `tokens` tokens for `heads` heads. It depends only on its arguments, so all
+ * ranks get the same (DeepSpeed broadcasts the layout of rank 0). `tokens` need not be a multiple
+ * of the block. As DeepSpeed's make_layout, except for random draws, and for rows with fewer blocks
+ * than requested, which see all of them. Omitted options have their defaults. Throws DS_ARGUMENT.
  */
 export function sparseLayout(given: SparsityOptions, heads: number, tokens: number): BlockLayout {
   const { fill, ...sizes } = seenBlocks(given, heads, tokens);
   return new BlockLayout(sizes, fill);
 }
 
-/** Layouts that are kept; those of the last lengths. */
+/** Number of cached layouts, for the most recent lengths. */
 const KEPT = 8;
 
 /** A pattern with the layouts that were made of it; layers of one model share one. */
 export class SparsePattern {
-  /** What it is, with all defaults. */
+  /** The options with all defaults. */
   readonly options: Sparsity;
   private readonly made = new Map<string, BlockLayout>();
 
@@ -48,8 +48,8 @@ export class SparsePattern {
   }
 
   /**
-   * For `heads` heads, those of all ranks, and the text of which `tokens` tokens are here; null
-   * where everything is seen. Throws DS_ARGUMENT.
+   * Returns the layout for `heads` heads of all ranks and a sequence whose `tokens` tokens are
+   * present; null if every key is seen. Throws DS_ARGUMENT.
    */
   layout(heads: number, tokens: number): BlockLayout | null {
     const { block, differentLayoutPerHead } = this.options;
@@ -86,7 +86,7 @@ const OPTIONS: OptionNames<SparseSelfAttentionOptions> = {
   ...{ keyPaddingMaskMode: true, attnMaskMode: true },
 };
 
-/** What one call of SparseSelfAttention takes beside queries, keys and values. */
+/** Options of one call of SparseSelfAttention. */
 export interface SparseAttentionCall {
   /** Added to the scaled scores: broadcasts to [B, H, T, T]. */
   rpe?: Tensor | null;
@@ -94,7 +94,7 @@ export interface SparseAttentionCall {
   keyPaddingMask?: Tensor | null;
   /** [T, T], by attnMaskMode. */
   attnMask?: Tensor | null;
-  /** Queries see no later tokens; costs less than a mask that says so. Default false. */
+  /** Queries see no later tokens; cheaper than a mask. Default false. */
   causal?: boolean;
 }
 
@@ -106,10 +106,10 @@ const CALL: OptionNames<SparseAttentionCall> = {
 const HIDING = -1e38;
 
 /**
- * Attention of a pattern's blocks alone: blocks that no query of a tile sees are neither read nor
- * computed. Any floating dtype and any number of tokens, where DeepSpeed's takes f16 and whole
- * blocks. Layouts are the same on all ranks without being sent. Source: DeepSpeed's
- * SparseSelfAttention; Child et al. 2019.
+ * Attention within a pattern of blocks: blocks that no query of a tile sees are neither read nor
+ * computed. Accepts any floating dtype and any number of tokens (DeepSpeed: f16 and whole blocks).
+ * Layouts are the same on all ranks without communication. Source: DeepSpeed's SparseSelfAttention;
+ * Child et al. 2019.
  */
 export class SparseSelfAttention extends Module {
   /** Which blocks are seen. */
@@ -167,12 +167,14 @@ function asMask(mask: Tensor, mode: 'add' | 'mul'): Tensor {
   return mode === 'mul' && mask.dtype !== 'bool' ? mask.ne(0) : mask;
 }
 
-/** What is added to scores, in a dtype that has HIDING and that attention() takes beside any. */
+/**
+ * Addends of scores, in a dtype that can hold HIDING and that attention() accepts with any other.
+ */
 function asNumbers(mask: Tensor): Tensor {
   return mask.dtype === 'bool' ? mask.logicalNot().to('f32').mul(HIDING) : mask.to('f32');
 }
 
-/** An attention layer that can be told which blocks it is to see. */
+/** An attention layer with a configurable block pattern. */
 interface Sparsifiable extends Module {
   sparsity: SparsePattern | null;
 }
@@ -189,10 +191,10 @@ function isSparsifiable(module: Module): module is Sparsifiable {
 }
 
 /**
- * Makes all attention of `model` sparse: the layers of the models here, and nn.MultiheadAttention
- * of a text to itself; or dense again with null. Layers of your own with a field `sparsity` that is
- * null or a pattern are told as well. Returns what restores it as it was. Throws DS_ARGUMENT for
- * what is no model, for wrong options, and for a model without such a layer.
+ * Makes all attention of `model` sparse: the layers of the library's models, and self-attention of
+ * nn.MultiheadAttention; null makes it dense again. Also sets the field `sparsity` of custom layers
+ * if it is null or a pattern. Returns a function that restores the previous state. Throws
+ * DS_ARGUMENT if `model` is not a model, for wrong options, and for a model without such a layer.
  */
 export function sparsify(model: Module, options: SparsityOptions | null): () => void {
   if (!(model instanceof Module)) throw misused('a model', formatValue(model));
@@ -203,9 +205,9 @@ export function sparsify(model: Module, options: SparsityOptions | null): () => 
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: 'sparsify',
-      expected: 'a model with attention that can be sparse',
-      got: `a ${model.constructor.name} without any`,
-      hint: 'The models here and nn.MultiheadAttention have it; give a layer of your own a field `sparsity` that is null, and its layout() to attention(), or use nn.SparseSelfAttention.',
+      expected: 'a model with attention layers that support sparsity',
+      got: `a ${model.constructor.name} without such layers`,
+      hint: 'Give a custom layer a field `sparsity` that is null, and pass its layout() to attention(); or use nn.SparseSelfAttention.',
     });
   }
   const before = layers.map((layer) => layer.sparsity);
@@ -221,15 +223,15 @@ function misused(expected: string, got: string): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op: 'sparsify', expected, got });
 }
 
-/** Throws DS_ARGUMENT where `model` has been made sparse, for what would attend to everything. */
+/** Throws DS_ARGUMENT if `model` is sparse, for operations that need dense attention. */
 export function requireDense(op: string, model: Module): void {
   const sparse = attentionsOf(model).find(({ sparsity }) => sparsity && !sparsity.isDense);
   if (!sparse) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op,
-    expected: 'a model whose attention is dense',
+    expected: 'a model with dense attention',
     got: `the pattern "${sparse.sparsity?.options.mode}"`,
-    hint: 'Caches in blocks know no patterns: model.generate() keeps to them; nn.sparsify(model, null) leaves them out.',
+    hint: 'Paged caches do not support patterns. Use model.generate(), or nn.sparsify(model, null) for dense attention.',
   });
 }

@@ -35,7 +35,7 @@ export interface SparsityOptions {
   numDifferentGlobalPatterns?: number;
   /** Blocks that each block sees by chance ("variable", "bigbird"). Default 0. */
   numRandomBlocks?: number;
-  /** Blocks of each local window, of which the last one repeats ("variable"). Default [4]. */
+  /** Blocks of each local window; the last size repeats ("variable"). Default [4]. */
   localWindowBlocks?: readonly number[];
   /** Global blocks, or where ranges of them start ("variable", "bslongformer"). Default [0]. */
   globalBlockIndices?: readonly number[];
@@ -46,7 +46,7 @@ export interface SparsityOptions {
    * 3.
    */
   numSlidingWindowBlocks?: number;
-  /** What chance depends on, beside head and block. Default 0. */
+  /** Seed of random blocks, in addition to head and block. Default 0. */
   seed?: number;
   /**
    * Tokens that patterns are made for: layouts of shorter texts are cut from that, of longer ones
@@ -55,7 +55,7 @@ export interface SparsityOptions {
   maxTokens?: number;
 }
 
-/** Every option, with its default in place of what was left out. */
+/** All options with their defaults. */
 export type Sparsity = Readonly<Required<SparsityOptions>>;
 
 /** @internal Every option there is. */
@@ -77,7 +77,7 @@ interface RowOf {
   readonly see: SeeBlocks;
 }
 
-/** What a pattern lets a row see, and the fewest blocks of a text that it can be made for. */
+/** The blocks that a pattern lets a row see, and the smallest number of blocks of a sequence. */
 interface Pattern {
   see(sparsity: Sparsity, of: RowOf): void;
   least?(sparsity: Sparsity): number;
@@ -138,7 +138,8 @@ function chance(seed: number, head: number, row: number): () => number {
 }
 
 /**
- * Sees different blocks of the first `among`, as many as asked, or all. Source: Floyd's sampling.
+ * Sees different random blocks of the first `among`: numRandomBlocks of them, or all. Source:
+ * Floyd's sampling.
  */
 function seeRandom({ seed, numRandomBlocks }: Sparsity, of: RowOf, among: number): void {
   const next = chance(seed, of.head, of.row);
@@ -151,7 +152,7 @@ function seeRandom({ seed, numRandomBlocks }: Sparsity, of: RowOf, among: number
   for (const column of taken) of.see(column, column + 1);
 }
 
-/** Sees its window of the listed sizes, of which the last one repeats. */
+/** Sees its window of the listed sizes; the last size repeats. */
 function variableWindow(sparsity: Sparsity, of: RowOf): void {
   const { localWindowBlocks: sizes } = sparsity;
   const last = sizes.at(-1) as number;
@@ -222,15 +223,15 @@ function requireIndices(option: string, value: unknown, least: number): readonly
   return value;
 }
 
-/** Throws DS_ARGUMENT for what the "fixed" pattern cannot be made of. */
+/** Throws DS_ARGUMENT for options that the "fixed" pattern does not accept. */
 function requireFixed(sparsity: Sparsity): void {
   const { numLocalBlocks: local, numGlobalBlocks: global } = sparsity;
   const { numDifferentGlobalPatterns: turns, differentLayoutPerHead } = sparsity;
   if (global < 1 || local % global !== 0)
     throw refused('numGlobalBlocks', `a divisor of the ${local} blocks of a window`, global);
   if (turns > 1 && !differentLayoutPerHead) {
-    const hint = 'Set differentLayoutPerHead: true, by which heads take turns.';
-    throw refused('numDifferentGlobalPatterns', '1 where heads share a layout', turns, hint);
+    const hint = 'Set differentLayoutPerHead: true, so that heads use different patterns.';
+    throw refused('numDifferentGlobalPatterns', '1 if heads share a layout', turns, hint);
   }
   if (turns > local / global)
     throw refused('numDifferentGlobalPatterns', `at most ${local / global}`, turns);
@@ -294,18 +295,18 @@ export function requireBlocks(sparsity: Sparsity, tokens: number): void {
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: `${OP} ${mode}`,
-    expected: `texts of at least ${least} blocks`,
+    expected: `sequences of at least ${least} blocks`,
     got: `${n} blocks of ${block}`,
-    hint: 'Raise maxTokens, or ask for fewer blocks.',
+    hint: 'Raise maxTokens, or reduce the number of blocks.',
   });
 }
 
-/** Sizes of a layout, and who says which blocks see which. */
+/** Sizes of a layout, and the function that fills it. */
 export interface SeenBlocks extends BlockLayoutSizes {
   fill(see: SeeBlocks, head: number, query: number): void;
 }
 
-/** What sparseLayout() makes a layout of. Throws DS_ARGUMENT. */
+/** The parts of sparseLayout(). Throws DS_ARGUMENT. */
 export function seenBlocks(given: SparsityOptions, heads: number, tokens: number): SeenBlocks {
   const sparsity = readSparsity(given);
   const { block, mode, differentLayoutPerHead, maxTokens } = sparsity;

@@ -1,13 +1,13 @@
-// What a parameter starts with that lies somewhere else, until somebody needs it.
+// Initial values of a parameter that stay in a file until they are needed.
 import type { Box } from '../runtime/box.js';
 import type { DType } from '../runtime/dtype.js';
 import type { Tensor } from '../tensor/index.js';
 
 /** Values that lie somewhere else, as in a file, until they are needed. */
 export interface StoredValues {
-  /** What a parameter has that takes them over as they are. */
+  /** The dtype of a parameter that takes the values unchanged. */
   readonly dtype: DType;
-  /** Where they lie, in words: ranks that read the same say the same. */
+  /** Description of the source: ranks that read the same values have the same text. */
   readonly origin: string;
   /**
    * Writes the elements from `from` on, row-major, of `box` of them or of all, into `out`:
@@ -15,6 +15,6 @@ export interface StoredValues {
    * DS_NONFINITE.
    */
   read(out: Tensor, from: number, box?: Box): void;
-  /** Nobody will read them any more. */
+  /** Called when no reader remains. */
   done(): void;
 }

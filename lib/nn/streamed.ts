@@ -1,11 +1,11 @@
-// Models whose weights come from elsewhere for each forward and go after it.
+// Models with weights that are loaded for each forward and freed after it.
 import type { Module } from './module.js';
 
 const streamed = new WeakSet<Module>();
 
 /**
- * From here on the weights of `module` come and go by themselves, and never change; the function
- * returned ends it.
+ * Marks `module` as streamed: its weights are loaded and freed automatically, and never change. The
+ * returned function ends it.
  */
 export function markStreamed(module: Module): () => void {
   streamed.add(module);

@@ -24,7 +24,7 @@ export interface TransformerLayerOptions {
   layerNormEps?: number;
   /** Inputs are [B, T, C] instead of [T, B, C]. Default false, as in PyTorch. */
   batchFirst?: boolean;
-  /** Normalise what enters attention and feed-forward, not what leaves the sums. Default false. */
+  /** Normalize the inputs of attention and feed-forward instead of the sums. Default false. */
   normFirst?: boolean;
 }
 
@@ -48,7 +48,7 @@ const ENCODER: OptionNames<EncoderMasks> = {
 };
 
 /**
- * Masks of a decoder layer's self-attention (tgt) and of what it sees of the encoder (memory); see
+ * Masks of a decoder layer's self-attention (tgt) and of its attention to the encoder (memory); see
  * AttentionMasks.
  */
 export interface DecoderMasks {
@@ -82,7 +82,7 @@ function activationOf(op: string, given: TransformerLayerOptions['activation']):
   throw new DsError({ code: 'DS_ARGUMENT', op: `${op} activation`, expected, got });
 }
 
-/** What both layers share: self-attention, feed-forward, and how each adds to what it got. */
+/** Base of both layers: self-attention, feed-forward, and residual additions. */
 abstract class TransformerLayer extends Module {
   readonly self_attn: MultiheadAttention;
   readonly linear1: Linear;
@@ -108,7 +108,7 @@ abstract class TransformerLayer extends Module {
     this.normFirst = options.normFirst ?? false;
   }
 
-  /** x plus what `branch` makes of it, normalised before or after. */
+  /** x plus `branch`(x), normalized before or after. */
   protected residual(x: Tensor, norm: LayerNorm, branch: (x: Tensor) => Tensor): Tensor {
     if (this.normFirst) return x.add(this.dropout.call(branch(norm.call(x))));
     return norm.call(x.add(this.dropout.call(branch(x))));
@@ -155,7 +155,7 @@ export class TransformerEncoderLayer extends TransformerLayer {
  * LayerNorm.
  */
 export class TransformerDecoderLayer extends TransformerLayer {
-  /** Attention to what the encoder made. */
+  /** Attention to the output of the encoder. */
   readonly multihead_attn: MultiheadAttention;
   /** The norm of the self-attention. */
   readonly norm1: LayerNorm;

@@ -35,10 +35,7 @@ function inverseErf(x: Tensor): Tensor {
   return where(isCentral, centre, tail).mul(x);
 }
 
-/**
- * The error function in f64: its series near 0, a continued fraction of what is left to 1
- * elsewhere.
- */
+/** The error function in f64: its series near 0, elsewhere 1 minus a continued fraction. */
 export function erf(x: number): number {
   const size = Math.abs(x);
   if (size > 6) return Math.sign(x);
@@ -57,8 +54,8 @@ export function erf(x: number): number {
 }
 
 /**
- * Writes numbers of the truncated distribution into `out`, contiguous f32; a function of `random`,
- * and of which part of a tensor `out` is.
+ * Writes numbers of the truncated distribution into `out`, contiguous f32; a function of `random`
+ * and of the position of `out` in the tensor.
  */
 export function truncatedNormal(
   out: Tensor,

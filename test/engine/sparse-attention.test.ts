@@ -59,7 +59,7 @@ test('a pattern of more blocks than the longest text has is refused before the f
   const model = gpt2();
   const wide = { mode: 'bslongformer', num_sliding_window_blocks: 5 };
   expect(await refusal(() => initialize({ model, config: config(wide) }))).toMatchObject({
-    ...{ code: 'DS_CONFIG', op: 'sparse_attention', expected: 'texts of at least 5 blocks' },
+    ...{ code: 'DS_CONFIG', op: 'sparse_attention', expected: 'sequences of at least 5 blocks' },
     ...{ got: '4 blocks of 16', hint: expect.stringContaining('Reduce block') },
   });
   expect(patternsOf(model)).toEqual([null, null]);
@@ -81,7 +81,7 @@ test('a field of that name which holds something else is left alone', async () =
   expect(own.attn.sparsity?.options.mode).toBe('fixed');
   expect(own.head.sparsity).toBe(0.5);
   undo();
-  expect(() => nn.sparsify(new Pruned(8, 2), {})).toThrow('without any');
+  expect(() => nn.sparsify(new Pruned(8, 2), {})).toThrow('without such layers');
 });
 
 test('keys that the mode does not read are noted', () => {
