@@ -1,5 +1,4 @@
-// The Dockerfile, the dev container and the workflow do what scripts/setup and the package's
-// scripts say.
+// The Dockerfile, the dev container and the workflow agree with scripts/setup and package.json.
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';
@@ -23,7 +22,7 @@ const found = (text: string, pattern: RegExp): string => {
 test('the image has the system packages of scripts/setup', () => {
   const packages = found(setup, /DEBIAN_PACKAGES="([^"]+)"/).split(/\s+/);
   const installed = found(dockerfile, /--no-install-recommends\s+(ca-certificates[^&]+)&&/);
-  const [, , , ...rest] = installed.trim().split(/\s+/); // What fetches Node, and git.
+  const [, , , ...rest] = installed.trim().split(/\s+/); // The first three fetch Node and git.
   expect(rest).toEqual(packages);
   expect(found(dockerfile, /apt-get install (.*?) --no-install-recommends/)).toBe(
     found(setup, /apt-get install (.*?) --no-install-recommends/),

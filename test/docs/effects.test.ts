@@ -1,4 +1,4 @@
-// What docs/architecture.md promises of files: to read one has no effects.
+// Reading a file has no effects, as docs/architecture.md promises.
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { getRandomState } from '../../lib/tensor/random.js';

@@ -3,6 +3,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';
+import { headingsOf } from './headings.js';
 import { pages, readPage } from './snippets.js';
 
 const root = packageRoot();
@@ -19,17 +20,6 @@ function linksOf(page: string): { file: string; heading: string }[] {
     const [file = '', heading = ''] = target.split('#');
     return { file: file === '' ? page : join(dirname(page), file), heading };
   });
-}
-
-/** Headings of a page as links call them. Source: GitHub's rule. */
-function headingsOf(page: string): string[] {
-  const titles = Array.from(readPage(page).matchAll(/^#+ (.*)$/gm), ([, title = '']) => title);
-  return titles.map((title) =>
-    title
-      .toLowerCase()
-      .replace(/[^\w\- ]/g, '')
-      .replaceAll(' ', '-'),
-  );
 }
 
 /** Files of the repository that a page links to by their address there. */

@@ -1,5 +1,5 @@
-// The table of operations names what there is, and the one below it what is not; npm run gen puts
-// every operation into the first.
+// The table of operations in docs/tensors.md lists all operations, and the table below it lists
+// absent ones. `npm run gen` writes the first table.
 import * as surface from '../../lib/index.js';
 import { readPage } from './snippets.js';
 

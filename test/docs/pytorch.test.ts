@@ -1,5 +1,5 @@
-// docs/pytorch.md says the truth: what it names is exported, what it calls absent is not, and every
-// operation has cases that hold it to PyTorch.
+// docs/pytorch.md is true: its names are exported, its absent names are not, and cases compare
+// every operation with PyTorch.
 import * as surface from '../../lib/index.js';
 import golden from '../golden/operations.json';
 import { draws, operations } from '../tensor/pytorch-operations.js';

@@ -8,7 +8,7 @@ import { packageRoot } from '../../lib/runtime/package-root.js';
 export interface Entry {
   /** "optim.AdamW", "Engine.step". */
   path: string;
-  /** What its docstring says; "" where there is none. */
+  /** Its docstring, or "". */
   text: string;
   /** Where it is declared: "lib/tensor/tensor.ts:12". */
   place: string;

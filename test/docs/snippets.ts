@@ -5,8 +5,8 @@ import ts from 'typescript';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 
 /**
- * A fenced block. What it uses without saying so stands before it: `<!-- given ... -->`, which
- * readers do not see.
+ * A fenced block. A comment `<!-- given ... -->` before it declares the names that it uses; readers
+ * do not see it.
  */
 export interface Snippet {
   page: string;
@@ -41,7 +41,7 @@ export function snippetsOf(page: string, text: string, languages: readonly strin
   return found;
 }
 
-/** What the compiler says of each snippet, as "page:line: message"; none where all is well. */
+/** Returns the compiler's messages for each snippet, as "page:line: message". */
 export function checkSnippets(snippets: readonly Snippet[]): Map<Snippet, string[]> {
   const files = new Map(snippets.map((snippet, i) => [pathOf(snippet, i), snippet]));
   const program = ts.createProgram([...files.keys()], compilerOptions(), hostWith(files));
