@@ -3,24 +3,24 @@
 /** A name as it is documented, or all in lower or upper case. */
 export type AnyCase<Name extends string> = Name | Lowercase<Name> | Uppercase<Name>;
 
-/** DeepSpeed's configuration file: every key of DeepSpeed 0.19.6, and what becomes of it here. */
+/** ds_config.json: every key of DeepSpeed 0.19.6 with its support here. */
 export interface DsConfig {
-  /** Where editors find this schema; ignored. */
+  /** Address of this schema, for editors; ignored here. */
   $schema?: string;
   /** Samples per optimizer step over all ranks. */
   train_batch_size?: number | null | 'auto';
-  /** Samples of one forward and backward on one device. */
+  /** Samples per forward and backward on one device. */
   train_micro_batch_size_per_gpu?: number | null | 'auto';
-  /** Backwards per optimizer step; 1 where it does not follow from the other two. */
+  /** Micro-batches per optimizer step; derived from the other two, else 1. */
   gradient_accumulation_steps?: number | null | 'auto';
   /**
-   * Updates after gradient_accumulation_steps backwards; false updates at every step() and does not
-   * divide the loss. Default true.
+   * true: one update per gradient_accumulation_steps backwards. false: every step() updates, losses
+   * are not divided. Default true.
    */
   managed_gradient_accumulation?: boolean;
-  /** The optimizer; null leaves it to the caller of initialize(). Default null. */
+  /** The optimizer; null: passed to initialize(). Default null. */
   optimizer?: OptimizerConfig | null;
-  /** The learning-rate schedule; null keeps the optimizer's rate. Default null. */
+  /** The learning-rate schedule; null: the optimizer's constant rate. Default null. */
   scheduler?: SchedulerConfig | null;
   /** Half precision with loss scaling. */
   fp16?: Fp16Config;
@@ -31,36 +31,35 @@ export interface DsConfig {
    * @deprecated Use bf16.
    */
   bfloat16?: Bf16Config;
-  /** Dtypes that differ from what fp16 and bf16 say. */
+  /** Dtypes other than the defaults of fp16 and bf16. */
   data_types?: DataTypesConfig;
-  /** What is sharded over ranks, and where optimizer state lives. */
+  /** ZeRO: sharding over ranks, and offload. */
   zero_optimization?: ZeroConfig;
-  /** Global L2 norm that gradients are scaled down to; 0 switches clipping off. Default 1. */
+  /** Largest global L2 norm of gradients; 0: no clipping. Default 1. */
   gradient_clipping?: number | 'auto';
   /**
-   * Divides gradients by the world size before, not after, they are summed. Default false. No
+   * Divides gradients by the number of ranks before the sum instead of after it. Default false. No
    * effect on one rank: one rank has nothing to communicate.
    */
   prescale_gradients?: boolean;
   /**
-   * Gradients are divided by this before the sum over ranks, and the rest after it. Default 1. No
-   * effect on one rank: one rank has nothing to communicate.
+   * Divisor of gradients before the sum over ranks; the remaining factor is applied after it.
+   * Default 1. No effect on one rank: one rank has nothing to communicate.
    */
   gradient_predivide_factor?: number;
   /**
-   * Whether gradients are averaged or summed over ranks. Default "mean". No effect on one rank:
-   * over one rank the sum is the mean.
+   * Averages or sums gradients over ranks. Default "mean". No effect on one rank: over one rank the
+   * sum is the mean.
    */
   gradient_allreduce_op?: AnyCase<'mean' | 'sum'>;
   /**
-   * Dtype of reductions over ranks; null takes that in which gradients are summed
-   * (data_types.grad_accum_dtype). Default null. No effect on one rank: one rank has nothing to
-   * communicate.
+   * Dtype of reductions over ranks; null: data_types.grad_accum_dtype. Default null. No effect on
+   * one rank: one rank has nothing to communicate.
    */
   communication_data_type?: AnyCase<'fp16' | 'bf16' | 'fp32'> | null;
   /**
-   * Dtype of reductions over parts of a sequence. Default null. No effect: ranks of a sequence
-   * reduce gradients together with all others, in communication_data_type.
+   * Dtype of reductions over sequence ranks. Default null. No effect: sequence ranks reduce
+   * gradients together with other ranks, in communication_data_type.
    */
   seq_parallel_communication_data_type?: AnyCase<'fp16' | 'bf16' | 'fp32'> | null;
   /**
@@ -83,45 +82,41 @@ export interface DsConfig {
    */
   allgather_size?: number;
   /**
-   * Lets any optimizer run with a ZeRO stage. Default false. No effect: every optimizer may run
-   * with every stage.
+   * Allows any optimizer with ZeRO. Default false. No effect: every optimizer runs at every stage.
    */
   zero_allow_untested_optimizer?: boolean;
   /**
-   * Refuses an optimizer of your own with offload_optimizer. Default true. No effect: every
-   * optimizer can run on the host.
+   * Refuses your own optimizer with offload_optimizer. Default true. No effect: every optimizer can
+   * run on the host.
    */
   zero_force_ds_cpu_optimizer?: boolean;
-  /** Global steps between two progress lines; null prints none. Default null. */
+  /** Global steps between two progress lines; null: no lines. Default null. */
   steps_per_print?: number | null;
   /**
-   * Times forward, backward, the reduction in it, and step on the device: a line every
-   * steps_per_print steps (every step without it), and events. Default false.
+   * Measures forward, backward, reduction and step on the device; a line per steps_per_print (or
+   * each) step. Default false.
    */
   wall_clock_breakdown?: boolean;
   /**
-   * Prints the memory of the device and of the host, by owner, after initialization and around
-   * forward, backward and step. Default false.
+   * Prints device and host memory by owner, after initialization and around forward, backward and
+   * step. Default false.
    */
   memory_breakdown?: boolean;
   /**
-   * Prints the resolved configuration and the engine's state, once, when the engine is built;
-   * secrets are masked. Default false.
+   * Prints the resolved configuration and the state of a new engine; secrets are masked. Default
+   * false.
    */
   dump_state?: boolean;
-  /** Seed of the library's generator; null leaves the generator as it is. Default null. */
+  /** Seed of the library's random generator; null: unchanged. Default null. */
   seed?: number | null;
   /** Drops the last batch of an epoch if it is not full. Default false. */
   dataloader_drop_last?: boolean;
   /**
-   * Entries of the vocabulary; DeepSpeed warns unless they are a multiple of 8. Default null. No
-   * effect: it changes nothing in DeepSpeed either.
+   * Size of the vocabulary; DeepSpeed warns unless it is a multiple of 8. Default null. No effect:
+   * DeepSpeed does not use it either.
    */
   vocabulary_size?: number | null;
-  /**
-   * Least severity of log lines. Default null. No effect: there are no log lines of less severity
-   * than a warning.
-   */
+  /** Lowest severity of log lines. Default null. No effect: the library logs warnings only. */
   log_level?: string | null;
   /**
    * Captures parts of the step as GPU graphs. Default false. No effect: steps are not captured as
@@ -129,96 +124,92 @@ export interface DsConfig {
    */
   graph_harvesting?: boolean;
   /**
-   * Ranks that share out the tokens of each sample (Ulysses): their size on the mesh's axis sp. 1
-   * is off. Default 1.
+   * Ranks that split the tokens of each sample (Ulysses), axis sp of the mesh; 1: off. Default 1.
    */
   sequence_parallel_size?: number;
   /**
-   * Ranks with different samples; null for what the other axes of the mesh leave of the job.
+   * Ranks with different samples; null: ranks of the job divided by the other axes of the mesh.
    * Default null.
    */
   data_parallel_size?: number | null;
   /**
-   * Order of ranks with mixtures of experts. Default false. No effect: experts are dealt out
-   * between the ranks of tensor_parallel.
+   * Order of ranks with mixtures of experts. Default false. No effect: tensor_parallel distributes
+   * experts over its ranks.
    */
   use_data_before_expert_parallelism?: boolean;
   /** Timers of DeepSpeed. */
   timers?: TimersConfig;
-  /** How checkpointed activations are kept; the model says what is checkpointed. */
+  /** Storage of checkpointed activations; the model selects the checkpointed layers. */
   activation_checkpointing?: ActivationCheckpointingConfig;
-  /** Counts operations and times per module in one step, and in that step only. */
+  /** Counts operations and time per module in one step. */
   flops_profiler?: FlopsProfilerConfig;
   /** Writes TensorBoard event files. */
   tensorboard?: EventFolderConfig;
   /** Writes one CSV file per metric. */
   csv_monitor?: EventFolderConfig;
   /**
-   * Sends events to Weights & Biases. No effect: nothing is sent to Weights & Biases; switch
-   * tensorboard on, whose files `wandb sync` takes, or give initialize() a Monitor of your own.
+   * Sends events to Weights & Biases. No effect: enable tensorboard and run `wandb sync`, or pass a
+   * Monitor to initialize().
    */
   wandb?: WandbConfig | null;
   /**
-   * Sends events to Comet. No effect: nothing is sent to Comet; switch tensorboard or csv_monitor
-   * on, or give initialize() a Monitor of your own.
+   * Sends events to Comet. No effect: enable tensorboard or csv_monitor, or pass a Monitor to
+   * initialize().
    */
   comet?: CometConfig | null;
   /**
-   * Logs size, time and bandwidth of each communication, which is waited for meanwhile;
-   * comm.logSummary() prints the table. No effect on one rank: one rank has nothing to communicate.
+   * Logs size, time and bandwidth of each collective, and waits for it; comm.logSummary() prints a
+   * table. No effect on one rank: one rank has nothing to communicate.
    */
   comms_logger?: CommsLoggerConfig | null;
   /** How checkpoints are written. */
   checkpoint?: CheckpointConfig;
-  /**
-   * Asynchronous file access for what is kept on NVMe; `ds io PATH` measures a disk and prints this
-   * section.
-   */
+  /** Asynchronous file access for NVMe; `ds io PATH` measures a disk and prints this section. */
   aio?: AioConfig;
-  /** How a model in stages trains; see PipelineModule. */
+  /** Pipeline parallelism; see PipelineModule. */
   pipeline?: PipelineConfig;
   /** Mixed precision by NVIDIA's apex; other keys go to it. Not supported yet: set bf16 or fp16. */
   amp?: AmpConfig;
-  /** PyTorch's automatic mixed precision: read as bf16 or fp16, with inputs cast. */
+  /** PyTorch's mixed precision: read as bf16 or fp16, with inputs cast. */
   torch_autocast?: TorchAutocastConfig | null;
-  /** Leaves out layers more and more often. */
+  /** Progressive layer drop: skips layers more and more often. */
   progressive_layer_drop?: ProgressiveLayerDropConfig | null;
-  /** Estimates eigenvalues of the curvature per layer. Not supported yet: nothing is estimated. */
+  /** Estimates curvature eigenvalues per layer. Not supported yet: eigenvalues are not computed. */
   eigenvalue?: EigenvalueConfig | null;
-  /** Sequences that get longer during training. */
+  /** Curriculum by sequence length. */
   curriculum_learning?: CurriculumLearningConfig | null;
-  /** Samples and routes data by difficulty. */
+  /** Data efficiency: sampling by difficulty, and token routing. */
   data_efficiency?: DataEfficiencyConfig | null;
-  /** Attention between blocks of a pattern only. Default null. */
+  /** Sparse attention by a block pattern. Default null. */
   sparse_attention?: SparseAttentionConfig | boolean | null;
-  /** Chooses a batch size that many numbers of data ranks can share out: see docs/launcher.md. */
+  /** Elastic batch size for different numbers of ranks: see docs/launcher.md. */
   elasticity?: ElasticityConfig | null;
   /** Searches for the fastest configuration: `ds --autotuning tune|run`. */
   autotuning?: AutotuningConfig | null;
-  /** Quantizes and prunes in training what `initCompression()` has prepared. */
+  /** Quantization and pruning of a model from `initCompression()`. */
   compression_training?: CompressionTrainingConfig | null;
   /**
-   * Quantizes during training, the old way. Default null. Not supported yet: weights are not
-   * quantized.
+   * Old form of quantization during training. Default null. Not supported yet: use
+   * compression_training.
    */
   quantize_training?: { [key: string]: unknown } | null;
-  /** Weights in few bits, of an engine without an optimizer (stage 3). Default null. */
+  /** Quantized weights of an engine without an optimizer (stage 3). Default null. */
   weight_quantization?: WeightQuantizationConfig | null;
   /**
    * Generates and trains with one engine. Not supported yet: generate with the model's own
    * generate().
    */
   hybrid_engine?: HybridEngineConfig | null;
-  /** Ranks that share each layer out (tensor parallelism): see docs/tensor-parallel.md. */
+  /** Tensor parallelism: see docs/tensor-parallel.md. */
   tensor_parallel?: TensorParallelConfig;
   /**
-   * Splits experts over ranks. Default null. Not supported yet: tensor_parallel deals out whole
-   * experts beside the heads.
+   * Splits experts over ranks. Default null. Not supported yet: use tensor_parallel, which
+   * distributes whole experts.
    */
   expert_parallel?: { [key: string]: unknown } | null;
   /**
-   * Compiles the model; other keys go to the compiler. No effect: there is nothing to compile, as
-   * layers run on kernels that come with the package.
+   * Compiles the model; other keys go to the compiler. No effect: the package contains compiled
+   * kernels.
    */
   compile?: CompileConfig | null;
   /**
@@ -233,7 +224,7 @@ export interface DsConfig {
   datastates_ckpt?: { [key: string]: unknown } | null;
 }
 
-/** The optimizer; null leaves it to the caller of initialize(). */
+/** The optimizer; null: passed to initialize(). */
 export type OptimizerConfig =
   | {
       /** Adam with decoupled weight decay, unless params.adam_w_mode is false. */
@@ -269,7 +260,7 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /** Adam; with offload_optimizer every optimizer runs on the host. */
+      /** Another name of Adam; offload_optimizer selects the processor. */
       type: AnyCase<'DeepSpeedCPUAdam'>;
       /** Hyperparameters of Adam and AdamW. */
       params?: AdamParams;
@@ -282,7 +273,7 @@ export type OptimizerConfig =
   | {
       /** Stochastic gradient descent, with or without momentum. */
       type: AnyCase<'SGD'>;
-      /** Hyperparameters of stochastic gradient descent, as PyTorch has them. */
+      /** Hyperparameters of SGD, as in PyTorch. */
       params?: SgdParams;
       /**
        * Fuses the update of all tensors the old way. Default false. No effect: updates are always
@@ -291,7 +282,7 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /** Rates that shrink with the sum of squared gradients. */
+      /** Learning rates divided by the root of the sum of squared gradients. */
       type: AnyCase<'Adagrad'>;
       /** Hyperparameters of Adagrad. */
       params?: AdagradParams;
@@ -302,9 +293,9 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /** Rates that fall with a running mean of squared gradients. */
+      /** Learning rates divided by the root of the running mean of squared gradients. */
       type: AnyCase<'RMSprop'>;
-      /** Hyperparameters of RMSprop, as PyTorch has them. */
+      /** Hyperparameters of RMSprop, as in PyTorch. */
       params?: RMSpropParams;
       /**
        * Fuses the update of all tensors the old way. Default false. No effect: updates are always
@@ -313,7 +304,7 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /** The sign of a moment as the direction. */
+      /** Updates by the sign of a moment. */
       type: AnyCase<'Lion'>;
       /** Hyperparameters of Lion. */
       params?: LionParams;
@@ -346,7 +337,7 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /** Orthogonalised momentum for matrices, Adam for the rest. */
+      /** Orthogonalized momentum for matrices, Adam for other parameters. */
       type: AnyCase<'Muon'>;
       /** Hyperparameters of Muon for matrices and of Adam for all other parameters. */
       params?: MuonParams;
@@ -357,11 +348,9 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /**
-       * Adam's second moment from rows and columns, steps relative to the size of the parameter.
-       */
+      /** Adam with a second moment per row and column, steps relative to the parameter's norm. */
       type: AnyCase<'Adafactor'>;
-      /** Hyperparameters of Adafactor, as transformers and fairseq have them. */
+      /** Hyperparameters of Adafactor, as in transformers and fairseq. */
       params?: AdafactorParams;
       /**
        * Fuses the update of all tensors the old way. Default false. No effect: updates are always
@@ -370,9 +359,9 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /** AdamW with moments of 8 bits: not exact, a quarter of their memory. */
+      /** AdamW with 8-bit moments: a quarter of the memory, not exact. */
       type: AnyCase<'AdamW8bit'>;
-      /** Hyperparameters of AdamW8bit, as bitsandbytes has them. */
+      /** Hyperparameters of AdamW8bit, as in bitsandbytes. */
       params?: AdamW8bitParams;
       /**
        * Fuses the update of all tensors the old way. Default false. No effect: updates are always
@@ -381,7 +370,7 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /** Adam whose ranks exchange one bit per element after a warm-up. */
+      /** 1-bit Adam: after a warm-up, ranks exchange one bit per element. */
       type: AnyCase<'OneBitAdam'>;
       /** Hyperparameters of 1-bit Adam. */
       params?: OneBitAdamParams;
@@ -392,9 +381,7 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /**
-       * Adam whose ranks sum gradients ever more rarely, and exchange one bit per element between.
-       */
+      /** 0/1 Adam: rarer gradient sums, then one bit per element. */
       type: AnyCase<'ZeroOneAdam'>;
       /** Hyperparameters of 0/1 Adam. */
       params?: ZeroOneAdamParams;
@@ -405,7 +392,7 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /** LAMB whose ranks exchange one bit per element after a warm-up. */
+      /** 1-bit LAMB: after a warm-up, ranks exchange one bit per element. */
       type: AnyCase<'OneBitLamb'>;
       /** Hyperparameters of 1-bit LAMB. */
       params?: OneBitLambParams;
@@ -416,7 +403,7 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /** SGD whose ranks exchange one bit per element of the gradient after a warm-up. */
+      /** 1-bit SGD: after a warm-up, ranks exchange one bit per gradient element. */
       type: AnyCase<'OneBitSGD'>;
       /** Hyperparameters of 1-bit SGD. */
       params?: OneBitSGDParams;
@@ -431,16 +418,16 @@ export type OptimizerConfig =
 export interface AdamParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /** Decay of the first and the second moment. Default [0.9, 0.999]. */
+  /** Decay rates of the first and second moment. Default [0.9, 0.999]. */
   betas?: readonly [number, number] | 'auto';
   /** Added to the root of the second moment. Default 1e-8. */
   eps?: number | 'auto';
-  /** Share of the learning rate by which weights shrink per update. Default 0. */
+  /** Decoupled weight decay, times the learning rate. Default 0. */
   weight_decay?: number | 'auto';
-  /** Divides the moments by 1 - beta^t. Default true. */
+  /** Bias correction: divides moments by 1 - beta^t. Default true. */
   bias_correction?: boolean;
   /**
-   * Decoupled weight decay; false adds weight_decay * p to the gradient ("Adam" only). Default
+   * true: decoupled decay; false: adds weight_decay * p to the gradient ("Adam" only). Default
    * true.
    */
   adam_w_mode?: boolean;
@@ -450,19 +437,19 @@ export interface AdamParams {
    */
   amsgrad?: boolean;
   /**
-   * Takes PyTorch's implementation. Default false. No effect: the same update is made by the one
-   * implementation here, with the weight_decay of PyTorch's AdamW, 0.01, where none is given.
+   * Use of PyTorch's implementation. Default false. No effect: it only changes the default of
+   * weight_decay to 0.01, as PyTorch's AdamW.
    */
   torch_adam?: boolean;
 }
 
-/** Hyperparameters of stochastic gradient descent, as PyTorch has them. */
+/** Hyperparameters of SGD, as in PyTorch. */
 export interface SgdParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /** Share of the last direction that is kept; 0 keeps no state. Default 0. */
+  /** Momentum factor; 0: no state. Default 0. */
   momentum?: number;
-  /** Share of the gradient that does not enter the momentum. Default 0. */
+  /** Dampening of the momentum. Default 0. */
   dampening?: number;
   /** weight_decay * p is added to the gradient. Default 0. */
   weight_decay?: number | 'auto';
@@ -474,32 +461,29 @@ export interface SgdParams {
 export interface AdagradParams {
   /** Learning rate. Default 0.01. */
   lr?: number | 'auto';
-  /** The rate is divided by 1 + this per update. Default 0. */
+  /** Decay: the rate is divided by 1 + this per update. Default 0. */
   lr_decay?: number;
   /** weight_decay * p is added to the gradient. Default 0. */
   weight_decay?: number | 'auto';
-  /** What the sum of squared gradients starts with. Default 0. */
+  /** Initial sum of squared gradients. Default 0. */
   initial_accumulator_value?: number;
   /** Added to the root of the sum of squared gradients. Default 1e-10. */
   eps?: number | 'auto';
 }
 
-/** Hyperparameters of RMSprop, as PyTorch has them. */
+/** Hyperparameters of RMSprop, as in PyTorch. */
 export interface RMSpropParams {
   /** Learning rate. Default 0.01. */
   lr?: number | 'auto';
-  /** Share of the running mean of squared gradients that is kept. Default 0.99. */
+  /** Decay of the running mean of squared gradients. Default 0.99. */
   alpha?: number;
   /** Added to the root of that mean. Default 1e-8. */
   eps?: number | 'auto';
   /** weight_decay * p is added to the gradient. Default 0. */
   weight_decay?: number | 'auto';
-  /** Share of the last direction that is kept; 0 keeps no state. Default 0. */
+  /** Momentum factor; 0: no state. Default 0. */
   momentum?: number;
-  /**
-   * Divides by the estimated deviation of the gradients instead of the root of their mean square.
-   * Default false.
-   */
+  /** Centered: divides by the standard deviation of gradients. Default false. */
   centered?: boolean;
 }
 
@@ -507,9 +491,9 @@ export interface RMSpropParams {
 export interface LionParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /** Weight of the moment in the direction of the update, and its decay. Default [0.9, 0.999]. */
+  /** Weight of the moment in the update, and its decay. Default [0.9, 0.999]. */
   betas?: readonly [number, number] | 'auto';
-  /** Share of the learning rate by which weights shrink per update. Default 0. */
+  /** Decoupled weight decay, times the learning rate. Default 0. */
   weight_decay?: number | 'auto';
 }
 
@@ -517,17 +501,17 @@ export interface LionParams {
 export interface LambParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /** Decay of the first and the second moment. Default [0.9, 0.999]. */
+  /** Decay rates of the first and second moment. Default [0.9, 0.999]. */
   betas?: readonly [number, number] | 'auto';
   /** Added to the root of the second moment. Default 1e-8. */
   eps?: number | 'auto';
-  /** Share of the weights that is added to the direction of the update. Default 0. */
+  /** Weight decay, added to the update direction. Default 0. */
   weight_decay?: number | 'auto';
-  /** Corrects for moments that start at 0; moment_correction says how. Default true. */
+  /** Bias correction of moments; moment_correction selects the form. Default true. */
   bias_correction?: boolean;
   /**
-   * Divides the moments by 1 - beta^t, as the paper does; false multiplies the step with sqrt(1 -
-   * beta2^t) / (1 - beta1^t) after the trust ratio, as DeepSpeed does. Default false.
+   * true: corrects the moments (paper); false: corrects the step after the trust ratio (DeepSpeed).
+   * Default false.
    */
   moment_correction?: boolean;
   /** Largest trust ratio of a parameter. Default 10. */
@@ -547,65 +531,57 @@ export interface LambParams {
 export interface MuonParams {
   /** Learning rate. Default 0.02. */
   lr?: number | 'auto';
-  /** Learning rate of matrices; null takes lr. Default null. */
+  /** Learning rate of matrices; null: lr. Default null. */
   muon_lr?: number | null;
-  /** Decay of the moment of matrices. Default 0.95. */
+  /** Momentum of matrices. Default 0.95. */
   momentum?: number;
-  /** Share of the learning rate by which weights shrink per update. Default 0. */
+  /** Decoupled weight decay, times the learning rate. Default 0. */
   weight_decay?: number | 'auto';
-  /** How the Newton-Schulz iteration is evaluated. Default "gram". */
+  /** Form of the Newton-Schulz iteration. Default "gram". */
   ns_method?: 'gram' | 'standard';
-  /**
-   * Learning rate of the parameters that Adam updates; lr where that alone is given. Default
-   * 0.0003.
-   */
+  /** Learning rate of other parameters (Adam); default: lr. Default 0.0003. */
   adam_lr?: number;
-  /** Decay of Adam's first and second moment. Default [0.9, 0.95]. */
+  /** Decay rates of Adam's first and second moment. Default [0.9, 0.95]. */
   betas?: readonly [number, number] | 'auto';
   /** Added to the root of Adam's second moment. Default 1e-10. */
   eps?: number | 'auto';
 }
 
-/** Hyperparameters of Adafactor, as transformers and fairseq have them. */
+/** Hyperparameters of Adafactor, as in transformers and fairseq. */
 export interface AdafactorParams {
   /** Learning rate; null with relative_step. Default null. */
   lr?: number | null | 'auto';
-  /**
-   * What is added to squared gradients, and the least size of a parameter that scale_parameter
-   * sees. Default [1e-30, 0.001].
-   */
+  /** Added to squared gradients, and smallest norm for scale_parameter. Default [1e-30, 0.001]. */
   eps?: readonly [number, number];
   /** Largest root mean square of the direction of an update. Default 1. */
   clip_threshold?: number;
   /** The second moment decays by 1 - t^decay_rate at update t. Default -0.8. */
   decay_rate?: number;
-  /**
-   * Decay of a first moment, which costs 4 bytes per parameter; null: there is none. Default null.
-   */
+  /** Decay of a first moment (4 bytes per parameter); null: no first moment. Default null. */
   beta1?: number | null;
-  /** Share of the learning rate by which weights shrink per update. Default 0. */
+  /** Decoupled weight decay, times the learning rate. Default 0. */
   weight_decay?: number | 'auto';
   /** Multiplies the rate by the root mean square of the parameter. Default true. */
   scale_parameter?: boolean;
-  /** The rate is min(0.01, 1 / sqrt(t)) at update t; null: where lr is null. Default null. */
+  /** Uses the rate min(0.01, 1 / sqrt(t)) at update t; null: if lr is null. Default null. */
   relative_step?: boolean | null;
-  /** With relative_step 1e-6 t stands for 0.01. Default false. */
+  /** With relative_step: 1e-6 t replaces 0.01. Default false. */
   warmup_init?: boolean;
 }
 
-/** Hyperparameters of AdamW8bit, as bitsandbytes has them. */
+/** Hyperparameters of AdamW8bit, as in bitsandbytes. */
 export interface AdamW8bitParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /** Decay of the first and the second moment. Default [0.9, 0.999]. */
+  /** Decay rates of the first and second moment. Default [0.9, 0.999]. */
   betas?: readonly [number, number] | 'auto';
   /** Added to the root of the second moment. Default 1e-8. */
   eps?: number | 'auto';
-  /** Share of the learning rate by which weights shrink per update. Default 0. */
+  /** Decoupled weight decay, times the learning rate. Default 0. */
   weight_decay?: number | 'auto';
-  /** Divides the moments by 1 - beta^t. Default true. */
+  /** Bias correction: divides moments by 1 - beta^t. Default true. */
   bias_correction?: boolean;
-  /** Parameters of fewer elements have f32 moments, as AdamW's. Default 4096. */
+  /** Parameters with fewer elements have f32 moments. Default 4096. */
   min_8bit_size?: number;
 }
 
@@ -613,40 +589,34 @@ export interface AdamW8bitParams {
 export interface OneBitAdamParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /**
-   * Updates of the warm-up, whose gradients are summed as they are. DeepSpeed's advice: 15 to 25 %
-   * of a run. Default 1e5.
-   */
+  /** Updates with full gradient sums; 15 to 25 % of a run. Default 1e5. */
   freeze_step?: number;
-  /** Decay of the first and the second moment. Default [0.9, 0.999]. */
+  /** Decay rates of the first and second moment. Default [0.9, 0.999]. */
   betas?: readonly [number, number] | 'auto';
   /** Added to the root of the second moment. Default 1e-8. */
   eps?: number | 'auto';
-  /** Share of the learning rate by which weights shrink per update. Default 0. */
+  /** Decoupled weight decay, times the learning rate. Default 0. */
   weight_decay?: number | 'auto';
-  /**
-   * Whether MPI reads GPU memory. Default false. No effect: ranks exchange by NCCL or Gloo, never
-   * by MPI.
-   */
+  /** Use of CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
   cuda_aware?: boolean;
   /**
-   * What the compressed exchange runs over. Default "nccl". No effect: it runs over the job's own
-   * groups: NCCL on GPUs, Gloo on CPUs.
+   * Back end of the compressed exchange. Default "nccl". No effect: the exchange uses NCCL on GPUs,
+   * Gloo on CPUs.
    */
   comm_backend_name?: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
   /**
-   * Divides the moments by 1 - beta^t. Default true. No effect: the rule has no bias correction, in
-   * DeepSpeed either.
+   * Bias correction: divides moments by 1 - beta^t. Default true. No effect: no bias correction, as
+   * in DeepSpeed.
    */
   bias_correction?: boolean;
   /**
-   * Adds eps before the root is taken, not after it. Default false. No effect: the rule adds eps
-   * after the root, in DeepSpeed as well.
+   * Adds eps before the root is taken, not after it. Default false. No effect: eps is added after
+   * the root, as in DeepSpeed.
    */
   eps_inside_sqrt?: boolean;
   /**
-   * Largest norm of the gradients. Default 0. No effect: gradient_clipping clips, and DeepSpeed
-   * does not read this key either.
+   * Largest norm of the gradients. Default 0. No effect: use gradient_clipping; DeepSpeed ignores
+   * this key too.
    */
   max_grad_norm?: number;
   /**
@@ -660,43 +630,42 @@ export interface OneBitAdamParams {
 export interface ZeroOneAdamParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /** Updates of the first phase, in which the second moment changes. Default 1e5. */
+  /** Updates of the first phase, in which v changes. Default 1e5. */
   var_freeze_step?: number;
-  /** Updates of the second moment after which they become half as frequent. Default 16. */
+  /** Updates of v after which the interval between them doubles. Default 16. */
   var_update_scaler?: number;
-  /** Updates of the second phase after which ranks agree half as often. Default 32678. */
+  /**
+   * Updates of the second phase after which the interval between agreements doubles. Default 32678.
+   */
   local_step_scaler?: number;
-  /** The most updates from one agreement of the ranks to the next. Default 16. */
+  /** Largest number of updates between two agreements of ranks. Default 16. */
   local_step_clipper?: number;
-  /** Decay of the first and the second moment. Default [0.9, 0.999]. */
+  /** Decay rates of the first and second moment. Default [0.9, 0.999]. */
   betas?: readonly [number, number] | 'auto';
   /** Added to the root of the second moment. Default 1e-8. */
   eps?: number | 'auto';
-  /** Share of the learning rate by which weights shrink per update. Default 0. */
+  /** Decoupled weight decay, times the learning rate. Default 0. */
   weight_decay?: number | 'auto';
-  /**
-   * Whether MPI reads GPU memory. Default false. No effect: ranks exchange by NCCL or Gloo, never
-   * by MPI.
-   */
+  /** Use of CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
   cuda_aware?: boolean;
   /**
-   * What the compressed exchange runs over. Default "nccl". No effect: it runs over the job's own
-   * groups: NCCL on GPUs, Gloo on CPUs.
+   * Back end of the compressed exchange. Default "nccl". No effect: the exchange uses NCCL on GPUs,
+   * Gloo on CPUs.
    */
   comm_backend_name?: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
   /**
-   * Divides the moments by 1 - beta^t. Default true. No effect: the rule has no bias correction, in
-   * DeepSpeed either.
+   * Bias correction: divides moments by 1 - beta^t. Default true. No effect: no bias correction, as
+   * in DeepSpeed.
    */
   bias_correction?: boolean;
   /**
-   * Adds eps before the root is taken, not after it. Default false. No effect: the rule adds eps
-   * after the root, in DeepSpeed as well.
+   * Adds eps before the root is taken, not after it. Default false. No effect: eps is added after
+   * the root, as in DeepSpeed.
    */
   eps_inside_sqrt?: boolean;
   /**
-   * Largest norm of the gradients. Default 0. No effect: gradient_clipping clips, and DeepSpeed
-   * does not read this key either.
+   * Largest norm of the gradients. Default 0. No effect: use gradient_clipping; DeepSpeed ignores
+   * this key too.
    */
   max_grad_norm?: number;
   /**
@@ -710,54 +679,46 @@ export interface ZeroOneAdamParams {
 export interface OneBitLambParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /**
-   * Updates of the warm-up, whose gradients are summed as they are. DeepSpeed's advice: 15 to 25 %
-   * of a run. Default 1e5.
-   */
+  /** Updates with full gradient sums; 15 to 25 % of a run. Default 1e5. */
   freeze_step?: number;
-  /** Decay of the first and the second moment. Default [0.9, 0.999]. */
+  /** Decay rates of the first and second moment. Default [0.9, 0.999]. */
   betas?: readonly [number, number] | 'auto';
   /** Added to the root of the second moment. Default 1e-8. */
   eps?: number | 'auto';
-  /** Share of the weights that is added to the direction of the update. Default 0. */
+  /** Weight decay, added to the update direction. Default 0. */
   weight_decay?: number | 'auto';
   /** Largest trust ratio of the warm-up. Default 10. */
   max_coeff?: number;
   /** Smallest trust ratio of the warm-up. Default 0.01. */
   min_coeff?: number;
-  /**
-   * Decay of the mean of the warm-up's trust ratios, the base of those that follow. Default 0.9.
-   */
+  /** Decay of the mean trust ratio of the warm-up. Default 0.9. */
   coeff_beta?: number;
-  /** Largest factor on that mean. Default 4. */
+  /** Largest factor of the mean trust ratio. Default 4. */
   factor_max?: number;
-  /** Smallest factor on it. Default 0.5. */
+  /** Smallest factor of the mean trust ratio. Default 0.5. */
   factor_min?: number;
-  /** By which share the factor may change from one update to the next. Default 0.1. */
+  /** Largest relative change of the factor per update. Default 0.1. */
   factor_threshold?: number;
-  /**
-   * Whether MPI reads GPU memory. Default false. No effect: ranks exchange by NCCL or Gloo, never
-   * by MPI.
-   */
+  /** Use of CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
   cuda_aware?: boolean;
   /**
-   * What the compressed exchange runs over. Default "nccl". No effect: it runs over the job's own
-   * groups: NCCL on GPUs, Gloo on CPUs.
+   * Back end of the compressed exchange. Default "nccl". No effect: the exchange uses NCCL on GPUs,
+   * Gloo on CPUs.
    */
   comm_backend_name?: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
   /**
-   * Divides the moments by 1 - beta^t. Default true. No effect: the rule has no bias correction, in
-   * DeepSpeed either.
+   * Bias correction: divides moments by 1 - beta^t. Default true. No effect: no bias correction, as
+   * in DeepSpeed.
    */
   bias_correction?: boolean;
   /**
-   * Adds eps before the root is taken, not after it. Default false. No effect: the rule adds eps
-   * after the root, in DeepSpeed as well.
+   * Adds eps before the root is taken, not after it. Default false. No effect: eps is added after
+   * the root, as in DeepSpeed.
    */
   eps_inside_sqrt?: boolean;
   /**
-   * Largest norm of the gradients. Default 0. No effect: gradient_clipping clips, and DeepSpeed
-   * does not read this key either.
+   * Largest norm of the gradients. Default 0. No effect: use gradient_clipping; DeepSpeed ignores
+   * this key too.
    */
   max_grad_norm?: number;
   /**
@@ -771,73 +732,67 @@ export interface OneBitLambParams {
 export interface OneBitSGDParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /**
-   * Updates of the warm-up, whose gradients are summed as they are. DeepSpeed's advice: 15 to 25 %
-   * of a run. Default 1e5.
-   */
+  /** Updates with full gradient sums; 15 to 25 % of a run. Default 1e5. */
   freeze_step?: number;
-  /** Share of the last direction that is kept; 0 keeps no state. Default 0. */
+  /** Momentum factor; 0: no state. Default 0. */
   momentum?: number;
-  /** Share of the gradient that does not enter the momentum. Default 0. */
+  /** Dampening of the momentum. Default 0. */
   dampening?: number;
   /** weight_decay * p is added to the averaged gradient. Default 0. */
   weight_decay?: number | 'auto';
   /** Nesterov momentum; needs momentum and no dampening. Default false. */
   nesterov?: boolean;
-  /**
-   * Whether MPI reads GPU memory. Default false. No effect: ranks exchange by NCCL or Gloo, never
-   * by MPI.
-   */
+  /** Use of CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
   cuda_aware?: boolean;
   /**
-   * What the compressed exchange runs over. Default "nccl". No effect: it runs over the job's own
-   * groups: NCCL on GPUs, Gloo on CPUs.
+   * Back end of the compressed exchange. Default "nccl". No effect: the exchange uses NCCL on GPUs,
+   * Gloo on CPUs.
    */
   comm_backend_name?: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
 }
 
-/** The learning-rate schedule; null keeps the optimizer's rate. */
+/** The learning-rate schedule; null: the optimizer's constant rate. */
 export type SchedulerConfig =
   | {
-      /** From a minimum to a maximum rate, then constant. */
+      /** Warm-up from a minimum to a maximum rate, then constant. */
       type: 'WarmupLR';
-      /** From a minimum to a maximum rate, then constant. */
+      /** Warm-up from a minimum to a maximum rate, then constant. */
       params?: WarmupParams;
     }
   | {
-      /** Warm-up, then a straight line down to the minimum rate. */
+      /** Warm-up, then linear decay to the minimum rate. */
       type: 'WarmupDecayLR';
-      /** Warm-up, then a straight line down to the minimum rate. */
+      /** Warm-up, then linear decay to the minimum rate. */
       params: WarmupDecayParams;
     }
   | {
-      /** Warm-up, then half a cosine down, as shares of the optimizer's rate. */
+      /** Warm-up, then cosine decay, as shares of the optimizer's rate. */
       type: 'WarmupCosineLR';
-      /** Warm-up, then half a cosine down, as shares of the optimizer's rate. */
+      /** Warm-up, then cosine decay, as shares of the optimizer's rate. */
       params: WarmupCosineParams;
     }
   | {
-      /** Rate up and down once, momentum down and up; then both decay. */
+      /** One cycle: rate up and down, momentum down and up; then both decay. */
       type: 'OneCycle';
-      /** Rate up and down once, momentum down and up; then both decay. */
+      /** One cycle: rate up and down, momentum down and up; then both decay. */
       params: OneCycleParams;
     }
   | {
-      /** A rate that only grows, to find the largest one that still trains. */
+      /** A growing rate, to find the largest rate that trains. */
       type: 'LRRangeTest';
-      /** A rate that only grows, to find the largest one that still trains. */
+      /** A growing rate, to find the largest rate that trains. */
       params?: LrRangeTestParams;
     }
   | {
-      /** Half a cosine down, then up again, without end. */
+      /** Cosine down and up, repeated. */
       type: 'CosineAnnealingLR';
-      /** Half a cosine down, then up again, without end. */
+      /** Cosine down and up, repeated. */
       params: CosineAnnealingParams;
     }
   | {
-      /** Multiplies the rate once every so many updates. */
+      /** Multiplies the rate once per step_size updates. */
       type: 'StepLR';
-      /** Multiplies the rate once every so many updates. */
+      /** Multiplies the rate once per step_size updates. */
       params: StepParams;
     }
   | {
@@ -847,15 +802,15 @@ export type SchedulerConfig =
       params: ExponentialParams;
     }
   | {
-      /** A power of the share of updates that are left, then zero. */
+      /** Polynomial decay to 0. */
       type: 'PolynomialLR';
-      /** A power of the share of updates that are left, then zero. */
+      /** Polynomial decay to 0. */
       params?: PolynomialParams;
     }
   | {
-      /** A share of the rate for the first updates, then all of it. */
+      /** A share of the rate for the first updates, then the full rate. */
       type: 'ConstantLR';
-      /** A share of the rate for the first updates, then all of it. */
+      /** A share of the rate for the first updates, then the full rate. */
       params?: ConstantParams;
     }
   | {
@@ -865,135 +820,115 @@ export type SchedulerConfig =
       params: MultiStepParams;
     }
   | {
-      /** A straight line from one share of the rate to another, then constant. */
+      /** Linear from one share of the rate to another, then constant. */
       type: 'LinearLR';
-      /** A straight line from one share of the rate to another, then constant. */
+      /** Linear from one share of the rate to another, then constant. */
       params?: LinearParams;
     }
   | {
-      /** Half a cosine down, again and again from the top. */
+      /** Cosine decay with restarts. */
       type: 'CosineAnnealingWarmRestarts';
-      /** Half a cosine down, again and again from the top. */
+      /** Cosine decay with restarts. */
       params: WarmRestartsParams;
     }
   | {
-      /** Lowers the rate when the metric given to observe() stops improving. */
+      /** Lowers the rate when the metric of engine.step({ metrics }) stops improving. */
       type: 'ReduceLROnPlateau';
-      /** Lowers the rate when the metric given to observe() stops improving. */
+      /** Lowers the rate when the metric of engine.step({ metrics }) stops improving. */
       params?: PlateauParams;
     };
 
-/** From a minimum to a maximum rate, then constant. */
+/** Warm-up from a minimum to a maximum rate, then constant. */
 export interface WarmupParams {
-  /** Rate before the first update; a list has one for each parameter group. Default 0. */
+  /** Rate before the first update, or a list per group. Default 0. */
   warmup_min_lr?: number | readonly number[] | 'auto';
-  /**
-   * Rate after the warm-up; null takes the optimizer's; a list has one for each parameter group.
-   * Default null.
-   */
+  /** Rate after the warm-up, or a list per group; null: the optimizer's rate. Default null. */
   warmup_max_lr?: number | readonly number[] | null | 'auto';
-  /** Updates of the warm-up; fewer than 2 count as 2. Default 1000. */
+  /** Updates of the warm-up, at least 2. Default 1000. */
   warmup_num_steps?: number | 'auto';
-  /** Shape of the climb. Default "log". */
+  /** Shape of the warm-up. Default "log". */
   warmup_type?: 'log' | 'linear';
-  /**
-   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
-   * stands. Default -1.
-   */
+  /** Last update before the start; only -1: checkpoints store the position. Default -1. */
   last_batch_iteration?: number;
 }
 
-/** Warm-up, then a straight line down to the minimum rate. */
+/** Warm-up, then linear decay to the minimum rate. */
 export interface WarmupDecayParams {
   /** Updates of the whole run, warm-up included. */
   total_num_steps: number | 'auto';
-  /** Rate before the first update; a list has one for each parameter group. Default 0. */
+  /** Rate before the first update, or a list per group. Default 0. */
   warmup_min_lr?: number | readonly number[] | 'auto';
-  /** Rate after the warm-up; a list has one for each parameter group. Default 0.001. */
+  /** Rate after the warm-up, or a list per group. Default 0.001. */
   warmup_max_lr?: number | readonly number[] | 'auto';
-  /** Updates of the warm-up; fewer than 2 count as 2. Default 1000. */
+  /** Updates of the warm-up, at least 2. Default 1000. */
   warmup_num_steps?: number | 'auto';
-  /** Shape of the climb. Default "log". */
+  /** Shape of the warm-up. Default "log". */
   warmup_type?: 'log' | 'linear';
-  /**
-   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
-   * stands. Default -1.
-   */
+  /** Last update before the start; only -1: checkpoints store the position. Default -1. */
   last_batch_iteration?: number;
 }
 
-/** Warm-up, then half a cosine down, as shares of the optimizer's rate. */
+/** Warm-up, then cosine decay, as shares of the optimizer's rate. */
 export interface WarmupCosineParams {
   /** Updates of the whole run, warm-up included. */
   total_num_steps: number | 'auto';
   /** Share at the start. Default 0. */
   warmup_min_ratio?: number;
-  /** Updates of the warm-up; fewer than 2 count as 2. Default 1000. */
+  /** Updates of the warm-up, at least 2. Default 1000. */
   warmup_num_steps?: number | 'auto';
   /** Share at the end. Default 0.0001. */
   cos_min_ratio?: number;
-  /** Shape of the climb. Default "log". */
+  /** Shape of the warm-up. Default "log". */
   warmup_type?: 'log' | 'linear';
-  /**
-   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
-   * stands. Default -1.
-   */
+  /** Last update before the start; only -1: checkpoints store the position. Default -1. */
   last_batch_iteration?: number;
 }
 
-/** Rate up and down once, momentum down and up; then both decay. */
+/** One cycle: rate up and down, momentum down and up; then both decay. */
 export interface OneCycleParams {
-  /** Rate at both ends of the cycle; a list has one for each parameter group. */
+  /** Rate at both ends of the cycle, or a list per group. */
   cycle_min_lr: number | readonly number[];
-  /** Rate at the peak of the cycle; a list has one for each parameter group. */
+  /** Rate at the peak of the cycle, or a list per group. */
   cycle_max_lr: number | readonly number[];
-  /** The rate is divided by 1 + this per decay_step_size updates after the cycle. Default 0. */
+  /** After the cycle, the rate is divided by 1 + this per decay_step_size updates. Default 0. */
   decay_lr_rate?: number;
-  /** Updates of the climb. Default 2000. */
+  /** Updates of the increase. Default 2000. */
   cycle_first_step_size?: number;
-  /** Updates of the fall; null takes those of the climb. Default null. */
+  /** Updates of the decrease; null: as the increase. Default null. */
   cycle_second_step_size?: number | null;
-  /** Stairs of the climb; 0 and -1 are a straight line. Default 0. */
+  /** Stairs of the increase; 0 and -1: linear. Default 0. */
   cycle_first_stair_count?: number;
-  /**
-   * Stairs of the fall; 0 and -1 are a straight line, null takes those of the climb. Default null.
-   */
+  /** Stairs of the decrease; 0 and -1: linear; null: as the increase. Default null. */
   cycle_second_stair_count?: number | null;
-  /** Updates of one unit of decay; 0 switches both decays off. Default 0. */
+  /** Updates per unit of decay; 0: no decay of rate and momentum. Default 0. */
   decay_step_size?: number;
-  /** Schedules the first beta against the rate, and sets the second to 0.99. Default true. */
+  /** Schedules the first beta opposite to the rate; the second beta is 0.99. Default true. */
   cycle_momentum?: boolean;
-  /** Momentum at the peak of the rate; a list has one for each parameter group. Default 0.8. */
+  /** Momentum at the peak of the rate, or a list per group. Default 0.8. */
   cycle_min_mom?: number | readonly number[];
-  /** Momentum at the ends of the cycle; a list has one for each parameter group. Default 0.9. */
+  /** Momentum at the ends of the cycle, or a list per group. Default 0.9. */
   cycle_max_mom?: number | readonly number[];
   /** The momentum is multiplied by 1 + this per decay_step_size updates. Default 0. */
   decay_mom_rate?: number;
-  /**
-   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
-   * stands. Default -1.
-   */
+  /** Last update before the start; only -1: checkpoints store the position. Default -1. */
   last_batch_iteration?: number;
 }
 
-/** A rate that only grows, to find the largest one that still trains. */
+/** A growing rate, to find the largest rate that trains. */
 export interface LrRangeTestParams {
-  /** Rate of the first update; a list has one for each parameter group. Default 0.001. */
+  /** Rate of the first update, or a list per group. Default 0.001. */
   lr_range_test_min_lr?: number | readonly number[];
-  /** Updates of one interval. Default 2000. */
+  /** Updates per interval. Default 2000. */
   lr_range_test_step_size?: number;
-  /** Share of the first rate that one interval adds. Default 1. */
+  /** Share of the first rate that each interval adds. Default 1. */
   lr_range_test_step_rate?: number;
   /** Grows once per interval. Default false. */
   lr_range_test_staircase?: boolean;
-  /**
-   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
-   * stands. Default -1.
-   */
+  /** Last update before the start; only -1: checkpoints store the position. Default -1. */
   last_batch_iteration?: number;
 }
 
-/** Half a cosine down, then up again, without end. */
+/** Cosine down and up, repeated. */
 export interface CosineAnnealingParams {
   /** Updates of half a period. */
   T_max: number;
@@ -1001,7 +936,7 @@ export interface CosineAnnealingParams {
   eta_min?: number;
 }
 
-/** Multiplies the rate once every so many updates. */
+/** Multiplies the rate once per step_size updates. */
 export interface StepParams {
   /** Updates between two multiplications. */
   step_size: number;
@@ -1015,67 +950,67 @@ export interface ExponentialParams {
   gamma: number;
 }
 
-/** A power of the share of updates that are left, then zero. */
+/** Polynomial decay to 0. */
 export interface PolynomialParams {
   /** Updates until the rate is zero. Default 5. */
   total_iters?: number;
-  /** 1 is a straight line. Default 1. */
+  /** Exponent; 1 is linear. Default 1. */
   power?: number;
 }
 
-/** A share of the rate for the first updates, then all of it. */
+/** A share of the rate for the first updates, then the full rate. */
 export interface ConstantParams {
   /** Share of the rate for the first updates. Default 0.3333333333333333. */
   factor?: number;
-  /** Updates that run at the share. Default 5. */
+  /** Updates at this share. Default 5. */
   total_iters?: number;
 }
 
 /** Multiplies the rate at each of a list of updates. */
 export interface MultiStepParams {
-  /** Updates after which the rate is multiplied, for all groups. */
+  /** Updates after which the rate is multiplied. */
   milestones: readonly number[];
   /** Factor of the rate. Default 0.1. */
   gamma?: number;
 }
 
-/** A straight line from one share of the rate to another, then constant. */
+/** Linear from one share of the rate to another, then constant. */
 export interface LinearParams {
   /** Share of the rate at the first update. Default 0.3333333333333333. */
   start_factor?: number;
-  /** Share of the rate after the line. Default 1. */
+  /** Share of the rate at the end. Default 1. */
   end_factor?: number;
-  /** Updates of the line. Default 5. */
+  /** Updates from start to end. Default 5. */
   total_iters?: number;
 }
 
-/** Half a cosine down, again and again from the top. */
+/** Cosine decay with restarts. */
 export interface WarmRestartsParams {
   /** Updates until the first restart. */
   T_0: number;
-  /** Each period is this many times as long as the one before. Default 1. */
+  /** Factor of the length of each period. Default 1. */
   T_mult?: number;
   /** Rate at the bottom. Default 0. */
   eta_min?: number;
 }
 
-/** Lowers the rate when the metric given to observe() stops improving. */
+/** Lowers the rate when the metric of engine.step({ metrics }) stops improving. */
 export interface PlateauParams {
-  /** Whether a smaller or a larger metric is better. Default "min". */
+  /** "min": smaller metrics are better; "max": larger metrics. Default "min". */
   mode?: 'min' | 'max';
-  /** Each reduction multiplies the rate by this. Default 0.1. */
+  /** Factor of the rate per reduction. Default 0.1. */
   factor?: number;
-  /** Observations without improvement that are tolerated. Default 10. */
+  /** Observations without improvement before a reduction. Default 10. */
   patience?: number;
-  /** The least improvement that counts. Default 0.0001. */
+  /** Smallest improvement. Default 0.0001. */
   threshold?: number;
-  /** Whether the threshold is a share of the best metric or a difference. Default "rel". */
+  /** Threshold relative to the best metric, or absolute. Default "rel". */
   threshold_mode?: 'rel' | 'abs';
-  /** Observations after a reduction that do not count. Default 0. */
+  /** Ignored observations after a reduction. Default 0. */
   cooldown?: number;
-  /** The rate is never lowered below this; a list has one for each parameter group. Default 0. */
+  /** Smallest rate, or a list per group. Default 0. */
   min_lr?: number | readonly number[];
-  /** A reduction by no more than this is not made. Default 1e-8. */
+  /** Smallest reduction of the rate. Default 1e-8. */
   eps?: number;
 }
 
@@ -1083,23 +1018,23 @@ export interface PlateauParams {
 export interface Fp16Config {
   /** Weights and activations in fp16. Default false. */
   enabled?: boolean | 'auto';
-  /** A fixed loss scale; 0 means dynamic. Default 0. */
+  /** Fixed loss scale; 0: dynamic. Default 0. */
   loss_scale?: number;
-  /** The first dynamic scale is 2 to this power. Default 16. */
+  /** Initial dynamic scale, as a power of 2. Default 16. */
   initial_scale_power?: number;
-  /** Good steps between two doublings of the scale. Default 1000. */
+  /** Steps without overflow before the scale doubles. Default 1000. */
   loss_scale_window?: number;
-  /** Overflows before the scale is halved; 0 or less never halves. Default 2. */
+  /** Overflows before the scale is halved; 0 or less: never. Default 2. */
   hysteresis?: number;
-  /** Refills the hysteresis after every good step. Default false. */
+  /** Resets the hysteresis after each step without overflow. Default false. */
   consecutive_hysteresis?: boolean;
-  /** The scale is never halved below this; an overflow there is an error. Default 1. */
+  /** Smallest scale; an overflow at this scale is an error. Default 1. */
   min_loss_scale?: number;
-  /** Casts floating-point inputs of forward to fp16; acts with enabled. Default false. */
+  /** Casts floating-point inputs of forward to fp16, if enabled. Default false. */
   auto_cast?: boolean;
   /**
-   * Keeps master weights and gradients in fp16. Default false. No effect: master weights stay fp32,
-   * which takes 2 bytes a parameter more and loses no update.
+   * Keeps master weights and gradients in fp16. Default false. No effect: master weights stay fp32
+   * (2 bytes per parameter more).
    */
   fp16_master_weights_and_grads?: boolean;
 }
@@ -1108,66 +1043,64 @@ export interface Fp16Config {
 export interface Bf16Config {
   /** Weights and activations in bf16. Default false. */
   enabled?: boolean | 'auto';
-  /** Skips updates whose gradients hold infinity or NaN. Default true. */
+  /** Skips updates with infinite or NaN gradients. Default true. */
   check_grad_overflow?: boolean;
   /**
-   * Accumulates each gradient as soon as backward has it. Default false. No effect: gradients are
-   * always accumulated as backward has them, in data_types.grad_accum_dtype.
+   * Accumulates gradients during backward. Default false. No effect: gradients always accumulate
+   * during backward, in data_types.grad_accum_dtype.
    */
   immediate_grad_update?: boolean;
   /**
-   * Keeps master weights and gradients in bf16. Default false. No effect: master weights stay fp32,
-   * which takes 2 bytes a parameter more and loses no update.
+   * Keeps master weights and gradients in bf16. Default false. No effect: master weights stay fp32
+   * (2 bytes per parameter more).
    */
   bf16_master_weights_and_grads?: boolean;
   /**
-   * Keeps the moments of Adam and AdamW in bf16, 4 bytes a parameter less: not exact. DeepSpeed
-   * asks for bf16_master_weights_and_grads beside it; here master weights stay fp32. Default false.
+   * bf16 moments of Adam and AdamW: 4 bytes per parameter less, not exact. Master weights stay
+   * fp32. Default false.
    */
   bf16_optimizer_states?: boolean;
 }
 
-/** Dtypes that differ from what fp16 and bf16 say. */
+/** Dtypes other than the defaults of fp16 and bf16. */
 export interface DataTypesConfig {
   /**
-   * Dtype in which gradients are summed over micro-batches, that of the weights (null) or fp32;
-   * clipping and the update read the sums. Default null.
+   * Dtype of gradient sums over micro-batches; null: the dtype of the weights. Clipping and the
+   * update read the sums. Default null.
    */
   grad_accum_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32' | 'float16' | 'half' | 'torch.float16' | 'bfloat16' | 'torch.bfloat16' | 'float32' | 'float' | 'torch.float32'> | null;
   /** Dtype of the weights; must agree with fp16 and bf16. Default null. */
   param_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32' | 'float16' | 'half' | 'torch.float16' | 'bfloat16' | 'torch.bfloat16' | 'float32' | 'float' | 'torch.float32'> | null;
-  /** Dtype of the model's floating buffers; null leaves them as they are. Default null. */
+  /** Dtype of floating-point buffers of the model; null: unchanged. Default null. */
   buffer_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32' | 'float16' | 'half' | 'torch.float16' | 'bfloat16' | 'torch.bfloat16' | 'float32' | 'float' | 'torch.float32'> | null;
 }
 
-/** What is sharded over ranks, and where optimizer state lives. */
+/** ZeRO: sharding over ranks, and offload. */
 export interface ZeroConfig {
-  /**
-   * 0 replicates everything; 1 shards optimizer state, 2 also gradients, 3 also weights. Default 0.
-   */
+  /** 0: no sharding; 1: optimizer state; 2: gradients too; 3: weights too. Default 0. */
   stage?: 0 | 1 | 2 | 3 | 'auto';
-  /** Keeps master weights and moments in host memory and updates them there. */
+  /** Master weights and moments in host memory or on a disk: see docs/offload.md. */
   offload_optimizer?: OffloadOptimizerConfig | null | 'auto';
-  /** Keeps weights of stage 3 in host memory, or on a disk, between uses. Acts at stage 3. */
+  /** Weights of stage 3 in host memory or on a disk between uses. Acts at stage 3. */
   offload_param?: OffloadParamConfig | null | 'auto';
   /**
-   * Copies gradients into one buffer as backward makes them. Default true. No effect: gradients
-   * always lie in flat buffers.
+   * Copies gradients into one buffer during backward. Default true. No effect: gradients always lie
+   * in flat buffers.
    */
   contiguous_gradients?: boolean;
   /**
-   * Communicates while compute runs; null does so at stage 3. Default null. No effect on one rank:
-   * one rank has nothing to communicate.
+   * Communicates during compute; null: at stage 3. Default null. No effect on one rank: one rank
+   * has nothing to communicate.
    */
   overlap_comm?: boolean | null;
   /**
-   * Reduces each gradient to its owner instead of to all ranks. Default true. No effect on one
-   * rank: one rank has nothing to communicate. Acts at stage 1, 2 or 3.
+   * Reduces each gradient to its owner only. Default true. No effect on one rank: one rank has
+   * nothing to communicate. Acts at stage 1, 2 or 3.
    */
   reduce_scatter?: boolean;
   /**
-   * Elements of gradients whose reductions start together; a larger unit goes alone. Default 5e8.
-   * No effect on one rank: one rank has nothing to communicate.
+   * Gradient elements per reduction; a larger unit is one reduction. Default 5e8. No effect on one
+   * rank: one rank has nothing to communicate.
    */
   reduce_bucket_size?: number | 'auto';
   /**
@@ -1181,63 +1114,62 @@ export interface ZeroConfig {
    */
   allgather_partitions?: boolean;
   /**
-   * Elements of updated weights whose all-gathers start together; a larger unit goes alone. Default
-   * 5e8. No effect on one rank: one rank has nothing to communicate. Acts at stage 1 or 2.
+   * Weight elements per all-gather; a larger unit is one all-gather. Default 5e8. No effect on one
+   * rank: one rank has nothing to communicate. Acts at stage 1 or 2.
    */
   allgather_bucket_size?: number;
   /**
-   * Spreads gradients over ranks in turn while they are offloaded. Default false. No effect: every
-   * rank owns an equal part of every unit.
+   * Distributes offloaded gradients over ranks in turn. Default false. No effect: every rank owns
+   * an equal part of every unit.
    */
   round_robin_gradients?: boolean;
   /**
-   * Loads master weights from fp32 ones, not from 16-bit ones. Default true. No effect: checkpoints
-   * hold fp32 master weights.
+   * Loads master weights from fp32 weights instead of 16-bit weights. Default true. No effect:
+   * checkpoints hold fp32 master weights.
    */
   load_from_fp32_weights?: boolean;
   /**
-   * Lets a checkpoint be loaded by another number of ranks. Default false. No effect: any number of
-   * ranks can load any checkpoint.
+   * Loads checkpoints on another number of ranks. Default false. No effect: any number of ranks can
+   * load any checkpoint.
    */
   elastic_checkpoint?: boolean;
   /**
-   * Most elements that an update on the host copies and computes at a time, rounded down to a
-   * multiple of 64, at least 64; LAMB and Muon take all of theirs in a unit. Default 1e9. No effect
-   * without offload_optimizer: an update on the device takes a unit at a time.
+   * Largest number of elements per update with offload, rounded down to a multiple of 64; not for
+   * LAMB and Muon. Default 1e9. No effect without offload_optimizer: an update on the device takes
+   * a unit at a time.
    */
   sub_group_size?: number;
   /**
-   * Elements that stage 3 gathers ahead of their use, at least: whole units come, one that is
-   * larger too; 0 gathers none ahead. Default 5e7. No effect on one rank: one rank holds all
-   * weights. Acts at stage 3.
+   * Elements that stage 3 prefetches, rounded up to whole units; 0: no prefetch. Default 5e7. No
+   * effect on one rank: one rank holds all weights. Acts at stage 3.
    */
   stage3_prefetch_bucket_size?: number | 'auto';
   /** Another name of stage3_prefetch_bucket_size. */
   prefetch_bucket_size?: number | 'auto';
   /**
-   * Units (layers) with at most so many elements stay whole; DeepSpeed counts single parameters.
+   * Units (layers) up to this number of elements stay gathered; DeepSpeed counts parameters.
    * Default 1e5. No effect on one rank: one rank holds all weights. Acts at stage 3.
    */
   stage3_param_persistence_threshold?: number | 'auto';
   /** Another name of stage3_param_persistence_threshold. */
   param_persistence_threshold?: number | 'auto';
   /**
-   * Most elements that may stay whole. Default 9007199254740991. No effect on one rank: one rank
-   * holds all weights. Acts at stage 3.
+   * Largest number of elements that stay gathered. Default 9007199254740991. No effect on one rank:
+   * one rank holds all weights. Acts at stage 3.
    */
   stage3_model_persistence_threshold?: number;
   /** Another name of stage3_model_persistence_threshold. */
   model_persistence_threshold?: number;
   /**
-   * Elements that may be whole at a time before some are released. Default 1e9. No effect on one
-   * rank: one rank holds all weights. Acts at stage 3.
+   * Gathered elements above which stage 3 releases units. Default 1e9. No effect on one rank: one
+   * rank holds all weights. Acts at stage 3.
    */
   stage3_max_live_parameters?: number;
   /** Another name of stage3_max_live_parameters. */
   max_live_parameters?: number;
   /**
-   * A unit that is used again within so many elements is not released. Default 1e9. No effect on
-   * one rank: one rank holds all weights. Acts at stage 3.
+   * A unit that is used again within this number of elements stays gathered. Default 1e9. No effect
+   * on one rank: one rank holds all weights. Acts at stage 3.
    */
   stage3_max_reuse_distance?: number;
   /** Another name of stage3_max_reuse_distance. */
@@ -1251,7 +1183,7 @@ export interface ZeroConfig {
   gather_16bit_weights_on_model_save?: boolean;
   /**
    * Modules with fewer elements per module are gathered as one at stage 3. Default 0. No effect:
-   * weights are gathered layer by layer, however small its modules are.
+   * weights are gathered layer by layer.
    */
   stage3_module_granularity_threshold?: number;
   /** Another name of stage3_module_granularity_threshold. */
@@ -1278,18 +1210,18 @@ export interface ZeroConfig {
    */
   legacy_stage1?: boolean;
   /**
-   * Ranks that share out a second copy of the weights, from which stage 3 gathers in the backward
-   * (ZeRO++): those of a machine. 1 is off. Default 1.
+   * Ranks of one machine that hold a second sharded copy of the weights for backward (ZeRO++, stage
+   * 3); 1: off. Default 1.
    */
   zero_hpz_partition_size?: number;
-  /** Stage 3 gathers weights in 8 bits, with a scale for every 64 (ZeRO++). Default false. */
+  /** Gathers weights in 8 bits, one scale per 64 elements (ZeRO++, stage 3). Default false. */
   zero_quantized_weights?: boolean;
   /**
    * Gathers frozen weights in 8 bits (ZeRO++). Default false. Not supported yet: weights travel in
    * their own dtype.
    */
   zero_quantized_nontrainable_weights?: boolean;
-  /** Stage 3 reduces gradients in 4 bits, with a scale for every 64 (ZeRO++). Default false. */
+  /** Reduces gradients in 4 bits, one scale per 64 elements (ZeRO++, stage 3). Default false. */
   zero_quantized_gradients?: boolean;
   /**
    * Error feedback of quantized gradients (ZeRO++ LoCo). Default null. Not supported yet: quantized
@@ -1297,23 +1229,23 @@ export interface ZeroConfig {
    */
   zeropp_loco_param?: LocoConfig | null;
   /**
-   * Ranks that share out a copy of weights, gradients and state at stage 3 (MiCS); -1 is all of
-   * them. Default -1.
+   * Ranks per sharded copy of weights, gradients and state (MiCS, stage 3); -1: all ranks. Default
+   * -1.
    */
   mics_shard_size?: number;
   /**
    * Gathers within and across hosts in two steps (MiCS). Default false. No effect: a gather is one
-   * collective, which NCCL lays out by machines.
+   * collective; NCCL uses the topology of machines.
    */
   mics_hierarchical_params_gather?: boolean;
   /**
-   * Linear layers of stage 3 that keep no gathered weight. Default true. No effect: no layer keeps
-   * a gathered weight.
+   * Linear layers that keep no gathered weight (stage 3). Default true. No effect: no layer keeps a
+   * gathered weight.
    */
   memory_efficient_linear?: boolean;
   /**
-   * Stage 3 loads rank after rank to save host memory. Default false. No effect: a rank reads no
-   * more than its own part of a checkpoint.
+   * Loads one rank after another to save host memory (stage 3). Default false. No effect: a rank
+   * reads its own part of a checkpoint only.
    */
   pipeline_loading_checkpoint?: boolean;
   /**
@@ -1322,23 +1254,22 @@ export interface ZeroConfig {
    */
   override_module_apply?: boolean;
   /**
-   * Warns when the order of modules changes between steps. Default false. No effect: another order
-   * of modules is followed without a warning.
+   * Warns when the order of modules changes between steps. Default false. No effect: a changed
+   * order of modules needs no warning.
    */
   log_trace_cache_warnings?: boolean;
   /** Runs internal checks of stage 3. Default false. No effect: the checks always run. */
   enable_sanity_checks?: boolean;
   /**
-   * Keeps Muon's moment of stage 3 in device memory. Default false. No effect: the moment lives
-   * with the other optimizer state.
+   * Keeps Muon's moment in device memory (stage 3). Default false. No effect: the moment lives with
+   * the other optimizer state.
    */
   save_muon_momentum_buffer_in_memory?: boolean;
   /** Modules that stage 3 gathers as a whole. */
   leaf_module?: LeafModuleConfig;
   /**
-   * Updates the important part of the gradients first, the rest later, asynchronously. Default
-   * null. Not supported yet: updates are exact and of the same step; super_offload overlaps them
-   * without delay.
+   * ZenFlow: updates important gradients first, other gradients later. Default null. Not supported
+   * yet: use super_offload: exact updates that overlap backward.
    */
   zenflow?: ZenFlowConfig | null;
   /**
@@ -1363,92 +1294,83 @@ export interface ZeroConfig {
   stage3_gather_fp16_weights_on_model_save?: boolean;
 }
 
-/** Keeps master weights and moments in host memory and updates them there. */
+/** Master weights and moments in host memory or on a disk: see docs/offload.md. */
 export interface OffloadOptimizerConfig {
   /**
-   * Where master weights and moments live: on the device, in host memory, or in a file on a disk;
-   * the host updates those that are not on the device. See docs/nvme.md. Default "none".
+   * Place of master weights and moments: GPU, host memory, or a disk (docs/nvme.md). Default
+   * "none".
    */
   device?: 'none' | 'cpu' | 'nvme' | 'auto';
   /** Page-locked memory. Default true. No effect: offloaded state is always page-locked. */
   pin_memory?: boolean;
   /**
-   * Overlaps the host's update with backward, with the same bits; null does so on a GPU where
-   * gradients are summed in the weights' dtype and the host has memory for it. Default null.
+   * Computes updates during backward, bit-identical; null: Adam and AdamW on a GPU, if host memory
+   * suffices. Default null.
    */
   super_offload?: boolean | null;
-  /**
-   * Share of the optimizer that is offloaded; the state of the first layers stays on the device, up
-   * to 1 - ratio of all elements. Default 1.
-   */
+  /** Offloaded share of the state; the state of the first layers stays on the device. Default 1. */
   ratio?: number | 'auto';
   /**
-   * Share of the state in host memory that the GPU updates: it streams there and back while host
-   * threads update the rest, with the same bits. null ("auto") measures both on a GPU, once per
-   * host, and is 0 on the CPU. See docs/offload.md. Default null.
+   * Share of the host state that the GPU updates, bit-identical; null ("auto"): measured, 0 without
+   * a GPU. Default null.
    */
   gpu_share?: number | null;
   /**
-   * Folder of a disk for optimizer state; with device "nvme" it must be there. Each rank has a file
-   * of its own in it, without a name, whose space is free when the rank ends. Default null. No
-   * effect while nothing is kept on NVMe: offload_optimizer.device is not "nvme".
+   * Existing folder for optimizer state, required for "nvme"; unnamed files, freed when the rank
+   * ends. Default null. No effect while nothing is kept on NVMe: offload_optimizer.device is not
+   * "nvme".
    */
   nvme_path?: string | null;
   /**
-   * Slots of host memory for state that comes from the disk, each for all state of sub_group_size
-   * elements; 3 are enough to read, compute and write at once. Default 4. No effect while nothing
-   * is kept on NVMe: offload_optimizer.device is not "nvme".
+   * Host buffers for state of a disk, sub_group_size elements each; 3 overlap read, compute and
+   * write. Default 4. No effect while nothing is kept on NVMe: offload_optimizer.device is not
+   * "nvme".
    */
   buffer_count?: number;
   /**
-   * Reads the next parts of the state from the disk during an update, and the first ones during
-   * forward and backward; null does. Default null. No effect while nothing is kept on NVMe:
-   * offload_optimizer.device is not "nvme".
+   * Reads state ahead, also during forward and backward; null: true. Default null. No effect while
+   * nothing is kept on NVMe: offload_optimizer.device is not "nvme".
    */
   pipeline_read?: boolean | null;
   /**
-   * Writes updated state to the disk during the update of the next; null does. Default null. No
-   * effect while nothing is kept on NVMe: offload_optimizer.device is not "nvme".
+   * Writes state during the next update; null: true. Default null. No effect while nothing is kept
+   * on NVMe: offload_optimizer.device is not "nvme".
    */
   pipeline_write?: boolean | null;
   /**
-   * Starts faster with state on NVMe. Default false. No effect: state comes to the disk when it is
-   * first used.
+   * Starts faster with state on NVMe. Default false. No effect: the first use writes state to the
+   * disk.
    */
   fast_init?: boolean;
   /**
-   * Share of the cores for the update of super_offload. Default 0.8. No effect: the update runs on
-   * the threads of setThreads().
+   * Share of the cores for the update of super_offload. Default 0.8. No effect: setThreads() sets
+   * the threads.
    */
   cpuadam_cores_perc?: number;
 }
 
-/** Keeps weights of stage 3 in host memory, or on a disk, between uses. Acts at stage 3. */
+/** Weights of stage 3 in host memory or on a disk between uses. Acts at stage 3. */
 export interface OffloadParamConfig {
-  /** Where weights live between uses. Default "none". */
+  /** Place of weights between uses. Default "none". */
   device?: 'none' | 'cpu' | 'nvme' | 'auto';
   /**
-   * Folder of a disk for weights; with device "nvme" it must be there. Each rank has a file of its
-   * own in it, without a name, whose space is free when the rank ends. Default null. No effect
-   * while no weights are kept on NVMe: offload_param.device is not "nvme".
+   * Existing folder for weights, required for "nvme"; unnamed files, freed when the rank ends.
+   * Default null. No effect while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   nvme_path?: string | null;
   /**
-   * Slots of host memory for weights that come from the disk: one is uploaded while the others are
-   * read or written. Default 5. No effect while no weights are kept on NVMe: offload_param.device
-   * is not "nvme".
+   * Host buffers for weights of a disk; uploads, reads and writes overlap. Default 5. No effect
+   * while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   buffer_count?: number;
   /**
-   * Most elements of one slot, rounded down to a multiple of 64, at least 64: larger weights come
-   * in parts. Default 1e8. No effect while no weights are kept on NVMe: offload_param.device is not
-   * "nvme".
+   * Elements per buffer, rounded down to a multiple of 64; larger weights are split. Default 1e8.
+   * No effect while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   buffer_size?: number;
   /**
-   * Elements of this rank that stay in host memory when weights are on NVMe: memory first, the disk
-   * takes the rest. Default 1e9. No effect while no weights are kept on NVMe: offload_param.device
-   * is not "nvme".
+   * Elements per rank that stay in host memory with "nvme"; other weights are on the disk. Default
+   * 1e9. No effect while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   max_in_cpu?: number;
   /** Page-locked memory. Default true. */
@@ -1486,27 +1408,27 @@ export interface LeafModuleConfig {
 }
 
 /**
- * Updates the important part of the gradients first, the rest later, asynchronously. Not supported
- * yet: updates are exact and of the same step; super_offload overlaps them without delay.
+ * ZenFlow: updates important gradients first, other gradients later. Not supported yet: use
+ * super_offload: exact updates that overlap backward.
  */
 export interface ZenFlowConfig {
-  /** Share of the gradients that is updated at once. Default 0.1. */
+  /** Share of gradients that is updated immediately. Default 0.1. */
   topk_ratio?: number;
-  /** When the important part is chosen anew. Default "auto". */
+  /** Interval between selections of the important part. Default "auto". */
   select_strategy?: 'auto' | 'step' | 'epoch';
-  /** Steps or epochs between two choices. Default "auto". */
+  /** Steps or epochs between two selections. Default "auto". */
   select_interval?: 'auto' | number;
-  /** Steps between two updates of the rest. Default "auto". */
+  /** Steps between two updates of other gradients. Default "auto". */
   update_interval?: 'auto' | number;
-  /** Updates on the host while the next steps run. Default false. */
+  /** Updates on the host during the next steps. Default false. */
   overlap_step?: boolean;
   /** Keeps the important part on the host too. Default false. */
   offload?: boolean;
-  /** Share of the gradient norm at which "auto" updates the rest. Default 0.99. */
+  /** Share of the gradient norm at which "auto" updates other gradients. Default 0.99. */
   auto_ratio?: number;
   /** Steps with full updates before the split. Default 0. */
   full_warm_up_rounds?: number;
-  /** Share of the cores that is left to the main thread. Default 0.5. */
+  /** Share of cores for the main thread. Default 0.5. */
   pt_reserved_cores_perc?: number;
 }
 
@@ -1519,8 +1441,8 @@ export interface TimersConfig {
 /** The timer of samples per second. */
 export interface ThroughputTimerConfig {
   /**
-   * Switches the timer on. Default true. No effect: steps_per_print and wall_clock_breakdown say
-   * what is timed.
+   * Switches the timer on. Default true. No effect: steps_per_print and wall_clock_breakdown select
+   * the measured phases.
    */
   enabled?: boolean;
   /**
@@ -1530,54 +1452,51 @@ export interface ThroughputTimerConfig {
   synchronized?: boolean;
 }
 
-/** How checkpointed activations are kept; the model says what is checkpointed. */
+/** Storage of checkpointed activations; the model selects the checkpointed layers. */
 export interface ActivationCheckpointingConfig {
   /**
-   * Found in tutorials; DeepSpeed does not read it. Default false. No effect: the model says what
-   * is checkpointed.
+   * A key of tutorials; DeepSpeed ignores it. Default false. No effect: the model selects the
+   * checkpointed layers.
    */
   enabled?: boolean;
   /** Keeps checkpointed activations in host memory. Default false. */
   cpu_checkpointing?: boolean;
-  /** How many checkpoints one forward makes. Default null. */
+  /** Number of checkpoints per forward. Default null. */
   number_checkpoints?: number | null;
-  /** Waits for the device at the borders of checkpoints. Default false. */
+  /** Synchronizes the device around checkpoints. Default false. */
   synchronize_checkpoint_boundary?: boolean;
   /**
-   * Times forward and recomputation of each checkpoint: a line every steps_per_print steps (every
-   * step without it), and checkpointing.times(). Default false.
+   * Measures each checkpoint: a line per steps_per_print (or each) step, and checkpointing.times().
+   * Default false.
    */
   profile?: boolean;
   /**
    * Splits checkpointed activations over model-parallel ranks. Default false. No effect: each rank
-   * keeps the inputs of its own segments, also where ranks share layers or tokens.
+   * keeps the inputs of its own segments.
    */
   partition_activations?: boolean;
   /**
-   * Copies checkpointed activations into one buffer. Default false. No effect: each activation
-   * keeps memory of its own, from a pool that does not fragment.
+   * Copies checkpointed activations into one buffer. Default false. No effect: activations have
+   * separate memory from a pool that does not fragment.
    */
   contiguous_memory_optimization?: boolean;
 }
 
-/** Counts operations and times per module in one step, and in that step only. */
+/** Counts operations and time per module in one step. */
 export interface FlopsProfilerConfig {
   /** Switches the profiler on. Default false. */
   enabled?: boolean;
-  /**
-   * For the line that compares the operations counted with DeepSpeed's estimate, 2 + this many
-   * forwards. Default 0.
-   */
+  /** Factor of DeepSpeed's estimate of operations: 2 + this number of forwards. Default 0. */
   recompute_fwd_factor?: number;
-  /** Global step that is profiled, from 1 (DeepSpeed counts from 0). Default 1. */
+  /** Profiled global step, from 1 (DeepSpeed: from 0). Default 1. */
   profile_step?: number;
-  /** Deepest level of the summary by depth; -1 goes to the innermost. Default -1. */
+  /** Deepest level of the summary; -1: innermost modules. Default -1. */
   module_depth?: number;
   /** Module classes per depth in the summary. Default 1. */
   top_modules?: number;
   /** Prints the table of all modules. Default true. */
   detailed?: boolean;
-  /** File for the profile, JSON when its name ends in .json; null prints it. Default null. */
+  /** File for the profile, JSON if its name ends in .json; null: standard output. Default null. */
   output_file?: string | null;
 }
 
@@ -1592,8 +1511,8 @@ export interface EventFolderConfig {
 }
 
 /**
- * Sends events to Weights & Biases. No effect: nothing is sent to Weights & Biases; switch
- * tensorboard on, whose files `wandb sync` takes, or give initialize() a Monitor of your own.
+ * Sends events to Weights & Biases. No effect: enable tensorboard and run `wandb sync`, or pass a
+ * Monitor to initialize().
  */
 export interface WandbConfig {
   /** Switches the monitor on. Default false. */
@@ -1607,8 +1526,8 @@ export interface WandbConfig {
 }
 
 /**
- * Sends events to Comet. No effect: nothing is sent to Comet; switch tensorboard or csv_monitor on,
- * or give initialize() a Monitor of your own.
+ * Sends events to Comet. No effect: enable tensorboard or csv_monitor, or pass a Monitor to
+ * initialize().
  */
 export interface CometConfig {
   /** Switches the monitor on. Default false. */
@@ -1623,43 +1542,37 @@ export interface CometConfig {
   api_key?: string | null;
   /** Name of the run. Default null. */
   experiment_name?: string | null;
-  /** Key of a run that is continued. Default null. */
+  /** Key of a run to continue. Default null. */
   experiment_key?: string | null;
-  /** Sends events as they come. Default null. */
+  /** Sends events immediately. Default null. */
   online?: boolean | null;
-  /** Whether a run is new or continued. Default null. */
+  /** A new run, or a continued one. Default null. */
   mode?: string | null;
 }
 
 /**
- * Logs size, time and bandwidth of each communication, which is waited for meanwhile;
- * comm.logSummary() prints the table. No effect on one rank: one rank has nothing to communicate.
+ * Logs size, time and bandwidth of each collective, and waits for it; comm.logSummary() prints a
+ * table. No effect on one rank: one rank has nothing to communicate.
  */
 export interface CommsLoggerConfig {
-  /**
-   * Switches the log on; DeepSpeed does so whenever the section is present, whatever this says.
-   * Default false.
-   */
+  /** Switches the log on; in DeepSpeed the section itself does. Default false. */
   enabled?: boolean;
   /** Logs every operation. Default true. */
   prof_all?: boolean;
-  /** Operations that are logged if not all are, under any of DeepSpeed's names. Default []. */
+  /** Logged operations, under any name of DeepSpeed; used if prof_all is false. Default []. */
   prof_ops?: readonly ('all_reduce' | 'all_reduce_coalesced' | 'reduce_scatter' | 'reduce_scatter_base' | 'reduce_scatter_tensor' | 'reduce_scatter_coalesced' | 'all_gather' | 'all_gather_base' | 'all_gather_into_tensor' | 'all_gather_coalesced' | 'all_to_all' | 'all_to_all_single' | 'broadcast' | 'reduce' | 'send' | 'isend' | 'recv' | 'irecv' | 'barrier')[];
   /** Prints a line for each operation, on rank 0. Default false. */
   verbose?: boolean;
   /**
-   * Adds the caller to each line. Default false. No effect: every line says what the operation was
-   * for, or who called it.
+   * Adds the caller to each line. Default false. No effect: every line has the purpose of the
+   * operation, or its caller.
    */
   debug?: boolean;
 }
 
 /** How checkpoints are written. */
 export interface CheckpointConfig {
-  /**
-   * What happens when ranks save under different tags: Warn and Ignore take rank 0's. Default
-   * "Warn".
-   */
+  /** Reaction to different tags of ranks; Warn and Ignore use the tag of rank 0. Default "Warn". */
   tag_validation?: AnyCase<'Warn' | 'Ignore' | 'Fail'>;
   /**
    * Loads a checkpoint of another number of ranks or another stage. Default false. No effect: every
@@ -1667,8 +1580,8 @@ export interface CheckpointConfig {
    */
   load_universal?: boolean;
   /**
-   * Each host writes to a disk of its own. Default false. No effect: a checkpoint is one folder
-   * that all ranks write to; ranks of several machines need a shared one.
+   * Each host writes to a disk of its own. Default false. No effect: all ranks write one folder;
+   * several machines need a shared file system.
    */
   use_node_local_storage?: boolean;
   /** Spreads writing over ranks. */
@@ -1683,7 +1596,7 @@ export interface CheckpointConfig {
 export interface ParallelWriteConfig {
   /**
    * Ranks of one pipeline stage share the writing. Default false. No effect: the first data rank of
-   * a stage writes its weights, each its share of the state.
+   * a stage writes the weights, each rank its part of the state.
    */
   pipeline_stage?: boolean;
 }
@@ -1700,27 +1613,24 @@ export interface CheckpointWriterConfig {
   show_statistics?: boolean;
   /** Ranks that share the writing. Default null. */
   data_parallel?: 'replica' | 'socket' | 'machine' | null;
-  /** Writes while training goes on. Default false. */
+  /** Writes during training. Default false. */
   decoupled?: boolean;
   /** Writers per rank. Default 1. */
   io_multiplier?: number;
 }
 
-/**
- * Asynchronous file access for what is kept on NVMe; `ds io PATH` measures a disk and prints this
- * section.
- */
+/** Asynchronous file access for NVMe; `ds io PATH` measures a disk and prints this section. */
 export interface AioConfig {
   /**
-   * Bytes of one request, and of what has a checksum; rounded up to a multiple of 4096. Default
-   * 1048576. No effect while nothing is kept on NVMe: neither offload_optimizer.device nor
-   * offload_param.device is "nvme".
+   * Bytes per request and per checksum, rounded up to a multiple of 4096. Default 1048576. No
+   * effect while nothing is kept on NVMe: neither offload_optimizer.device nor offload_param.device
+   * is "nvme".
    */
   block_size?: number;
   /**
-   * Requests in flight: the depth of an io_uring, or so many threads where that is forbidden.
-   * Default 8. No effect while nothing is kept on NVMe: neither offload_optimizer.device nor
-   * offload_param.device is "nvme".
+   * Requests in flight: depth of the io_uring, or threads if io_uring is forbidden. Default 8. No
+   * effect while nothing is kept on NVMe: neither offload_optimizer.device nor offload_param.device
+   * is "nvme".
    */
   queue_depth?: number;
   /**
@@ -1731,59 +1641,52 @@ export interface AioConfig {
   /** Another name of intra_op_parallelism. */
   thread_count?: number;
   /**
-   * Submits requests one by one. Default false. No effect: requests are submitted as they come, as
-   * many as fit into queue_depth.
+   * Submits requests one by one. Default false. No effect: requests are submitted immediately, up
+   * to queue_depth.
    */
   single_submit?: boolean;
-  /**
-   * Submits while others finish. Default true. No effect: requests are always submitted while
-   * others finish.
-   */
+  /** Submits requests during other requests. Default true. No effect: requests always overlap. */
   overlap_events?: boolean;
   /**
-   * Transfers between NVMe and GPU directly. Default false. No effect: state goes to host memory,
-   * where it is updated.
+   * Transfers between NVMe and GPU directly. Default false. No effect: state is updated in host
+   * memory.
    */
   use_gds?: boolean;
 }
 
-/** How a model in stages trains; see PipelineModule. */
+/** Pipeline parallelism; see PipelineModule. */
 export interface PipelineConfig {
   /**
-   * Stages of the pipeline: a model that knows its layers is cut into so many, and initialize()
-   * joins a mesh with as many ranks on the axis pp. "auto": what the PipelineModule or the mesh
-   * says. Default "auto".
+   * Number of stages: cuts a model with known layers, over axis pp of the mesh. "auto": from
+   * PipelineModule or mesh. Default "auto".
    */
   stages?: 'auto' | number;
-  /** In which order ranks work on micro-batches; a key of this library. Default "1f1b". */
+  /** Order of micro-batches; a key of this library. Default "1f1b". */
   schedule?: '1f1b' | '1F1B' | 'gpipe' | 'interleaved' | 'zero-bubble';
-  /** Stages that each rank has under the interleaved schedule; a key of this library. Default 2. */
+  /** Stages per rank of the interleaved schedule; a key of this library. Default 2. */
   stages_per_rank?: number;
   /**
-   * How layers are spread over stages: "parameters", "uniform", "flops" or "type:REGEX"; "best" is
-   * a PipelineModule's own method, and "flops" for language models. Default "best".
+   * "parameters", "uniform", "flops", "type:REGEX"; "best": the method of PipelineModule, "flops"
+   * for language models. Default "best".
    */
   partition?: string;
   /** Seeds the generator per layer and micro-batch. Default false. */
   seed_layers?: boolean;
-  /** Layers between two checkpoints; 0 leaves it to the model. Default 0. */
+  /** Layers between two checkpoints; 0: the model decides. Default 0. */
   activation_checkpoint_interval?: number;
   /**
    * Splits activations between stages over the ranks of tensor parallelism. Default true. No
-   * effect: ranks of tensor parallelism send each what the next stage's rank needs.
+   * effect: each tensor-parallel rank sends the data of its peer in the next stage.
    */
   pipe_partitioned?: boolean;
   /**
    * Splits gradients between stages over the ranks of tensor parallelism. Default true. No effect:
-   * ranks of tensor parallelism send each what the next stage's rank needs.
+   * each tensor-parallel rank sends the data of its peer in the next stage.
    */
   grad_partitioned?: boolean;
   /** PyTorch's reentrant checkpointing. Default true. No effect: PyTorch is not used. */
   use_reentrant?: boolean;
-  /**
-   * Found in tutorials; DeepSpeed does not read it. Default 0. No effect: DeepSpeed does not read
-   * it.
-   */
+  /** A key of tutorials; DeepSpeed ignores it. Default 0. No effect: DeepSpeed does not read it. */
   micro_batch_size?: number;
 }
 
@@ -1794,35 +1697,32 @@ export interface AmpConfig {
   [key: string]: unknown;
 }
 
-/** PyTorch's automatic mixed precision: read as bf16 or fp16, with inputs cast. */
+/** PyTorch's mixed precision: read as bf16 or fp16, with inputs cast. */
 export interface TorchAutocastConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
   /**
-   * Dtype of weights, activations and gradients, and of floating-point inputs of forward. Default
-   * null.
+   * Dtype of weights, activations, gradients and floating-point inputs of forward. Default null.
    */
   dtype?: 'bf16' | 'fp16' | 'bfloat16' | 'torch.bfloat16' | 'float16' | 'half' | 'torch.float16' | 'torch.half' | null;
   /**
-   * Modules whose gradients and weights travel in the lower precision. Default null. No effect: all
-   * of them travel in the weights' dtype, or in communication_data_type.
+   * Modules with communication in the lower precision. Default null. No effect: communication uses
+   * the dtype of the weights, or communication_data_type.
    */
   lower_precision_safe_modules?: readonly string[] | null;
 }
 
-/** Leaves out layers more and more often. */
+/** Progressive layer drop: skips layers more and more often. */
 export interface ProgressiveLayerDropConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /**
-   * Share of layers that run in the end, of the last one; earlier ones run more often. Default 1.
-   */
+  /** Final probability that the last layer runs; earlier layers run more often. Default 1. */
   theta?: number;
-  /** How fast that share is reached. Default 0.001. */
+  /** Speed of the change per step. Default 0.001. */
   gamma?: number;
 }
 
-/** Estimates eigenvalues of the curvature per layer. Not supported yet: nothing is estimated. */
+/** Estimates curvature eigenvalues per layer. Not supported yet: eigenvalues are not computed. */
 export interface EigenvalueConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
@@ -1838,25 +1738,22 @@ export interface EigenvalueConfig {
   gas_boundary_resolution?: number;
   /** Module that holds the layers. Default "bert.encoder.layer". */
   layer_name?: string;
-  /** How many layers. Default 0. */
+  /** Number of layers. Default 0. */
   layer_num?: number;
 }
 
-/** Sequences that get longer during training. */
+/** Curriculum by sequence length. */
 export interface CurriculumLearningConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /**
-   * What gets harder: tokens of each sample that a step trains on, from its first one. Default
-   * "seqlen".
-   */
+  /** Difficulty measure: the first tokens of each sample. Default "seqlen". */
   curriculum_type?: 'seqlen';
   /** Difficulty at the start. Default null. */
   min_difficulty?: number | null;
-  /** Difficulty at the end; the first one that is as large stays. Default null. */
+  /** Difficulty at the end. Default null. */
   max_difficulty?: number | null;
   /**
-   * How the difficulty grows; "custom" is `engine.setCustomCurriculumLearningSchedule()`. Default
+   * Growth of the difficulty; "custom": `engine.setCustomCurriculumLearningSchedule()`. Default
    * null.
    */
   schedule_type?: 'fixed_linear' | 'fixed_root' | 'fixed_discrete' | 'custom' | null;
@@ -1866,54 +1763,48 @@ export interface CurriculumLearningConfig {
 
 /** Parameters of the growth. */
 export interface CurriculumScheduleConfig {
-  /**
-   * Steps from the smallest to the largest difficulty: fixed_linear and fixed_root. Default null.
-   */
+  /** Steps from the smallest to the largest difficulty (fixed_linear, fixed_root). Default null. */
   total_curriculum_step?: number | null;
   /**
-   * Difficulties are rounded down to multiples of it: fixed_linear and fixed_root. Tensor cores
-   * want multiples of 8. Default null.
+   * Difficulties are rounded down to a multiple (fixed_linear, fixed_root); use 8 for tensor cores.
+   * Default null.
    */
   difficulty_step?: number | null;
-  /** 2 grows with the square root of the step, 1 linearly: fixed_root. Default null. */
+  /** Degree of the root (fixed_root): 2 is a square root, 1 is linear. Default null. */
   root_degree?: number | null;
-  /** One difficulty after the other: fixed_discrete. Default null. */
+  /** Difficulties in order (fixed_discrete). Default null. */
   difficulty?: readonly number[] | null;
-  /** The last step of each difficulty but the last one: fixed_discrete. Default null. */
+  /** Last step of each difficulty except the last (fixed_discrete). Default null. */
   max_step?: readonly number[] | null;
 }
 
-/** Samples and routes data by difficulty. */
+/** Data efficiency: sampling by difficulty, and token routing. */
 export interface DataEfficiencyConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /** Seed of data_sampling; random-LTD draws from the generator that seed() sets. Default 1234. */
+  /** Seed of data_sampling; random-LTD uses the generator of seed(). Default 1234. */
   seed?: number;
-  /** Which samples of `trainingData` are drawn. */
+  /** Selection of samples of `trainingData`. */
   data_sampling?: DataSamplingConfig | null;
-  /** Which tokens a layer sees. */
+  /** Tokens that layers process. */
   data_routing?: DataRoutingConfig | null;
 }
 
-/** Which samples of `trainingData` are drawn. */
+/** Selection of samples of `trainingData`. */
 export interface DataSamplingConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /** Times that as many samples are drawn as there are, at most. Default 1000. */
+  /** Largest number of epochs. Default 1000. */
   num_epochs?: number;
-  /** Threads that get samples, unless `initialize()` is given `numWorkers`. Default 0. */
+  /** Threads that load samples; `numWorkers` of `initialize()` overrides it. Default 0. */
   num_workers?: number;
-  /**
-   * Batches lie in pinned memory. Default false. No effect: batches always go to a GPU through
-   * pinned memory.
-   */
+  /** Batches in pinned memory. Default false. No effect: batches always use pinned memory. */
   pin_memory?: boolean;
   /** Draws easy samples first. */
   curriculum_learning?: DataSamplingCurriculumConfig | null;
   /**
-   * Batches of about as many tokens, with rates by their sizes. Default null. Not supported yet:
-   * steps here have a fixed number of samples; text.TextDataset packs texts into rows of one
-   * length.
+   * Batches with similar numbers of tokens, and rates by batch size. Default null. Not supported
+   * yet: a step has a fixed number of samples; text.TextDataset packs texts into equal rows.
    */
   dynamic_batching?: { [key: string]: unknown } | null;
 }
@@ -1923,96 +1814,93 @@ export interface DataSamplingCurriculumConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
   /**
-   * Folder for lists of samples of about one difficulty. Default null. No effect: every rank keeps
+   * Folder for lists of samples with similar difficulty. Default null. No effect: every rank keeps
    * these lists in memory.
    */
   data_cluster_path?: string | null;
-  /** By name: a sample is drawn when it is easy enough by all of them. */
+  /** Metrics by name; a sample must be easy enough by each of them. */
   curriculum_metrics?: { [name: string]: DataSamplingMetricConfig } | null;
 }
 
-/** How difficult samples are by one metric, and may be at each step. */
+/** Difficulty by one metric, and its limit per step. */
 export interface DataSamplingMetricConfig {
   /**
-   * Lists of samples by difficulty, of `data.analyze()` or DeepSpeed's DataAnalyzer, without .bin
-   * and .idx. Default null.
+   * Sample lists by difficulty (`data.analyze()` or DataAnalyzer), without .bin and .idx. Default
+   * null.
    */
   index_to_sample_path?: string | null;
-  /** The difficulty of each list: difficulty_type "value". Default null. */
+  /** Difficulty of each list, for difficulty_type "value". Default null. */
   index_to_metric_path?: string | null;
   /**
-   * What difficulties are: values of the metric, or how many of max_difficulty parts of all
-   * samples. Default "value".
+   * Difficulties are values of the metric, or percentiles: parts of max_difficulty. Default
+   * "value".
    */
   difficulty_type?: 'value' | 'percentile';
   /**
-   * "single_cluster" leaves no sample out: a loop makes batches harder. Default "schedule_based".
+   * "single_cluster": all samples are drawn, and the loop makes batches harder. Default
+   * "schedule_based".
    */
   clustering_type?: 'schedule_based' | 'single_cluster';
   /** Difficulty at the start. Default null. */
   min_difficulty?: number | null;
-  /** Difficulty at the end; the first one that is as large stays. Default null. */
+  /** Difficulty at the end. Default null. */
   max_difficulty?: number | null;
-  /**
-   * How the difficulty grows; "custom" is `setSchedules()` of the loader's sampler. Default null.
-   */
+  /** Growth of the difficulty; "custom": `setSchedules()` of the loader's sampler. Default null. */
   schedule_type?: 'fixed_linear' | 'fixed_root' | 'fixed_discrete' | 'custom' | null;
   /** Parameters of the growth. */
   schedule_config?: CurriculumScheduleConfig | null;
 }
 
-/** Which tokens a layer sees. */
+/** Tokens that layers process. */
 export interface DataRoutingConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /** Gives some layers a random part of the tokens of each sample. */
+  /** Random layerwise token dropping: some layers process a random subset of tokens. */
   random_ltd?: RandomLtdConfig | null;
 }
 
-/** Gives some layers a random part of the tokens of each sample. */
+/** Random layerwise token dropping: some layers process a random subset of tokens. */
 export interface RandomLtdConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /** Layers of the model; numbers of layers are below it. Default null. */
+  /** Number of layers of the model. Default null. */
   total_layer_num?: number | null;
-  /** How many layers see some tokens only: as many as `random_ltd_layer_id` names. Default null. */
+  /** Number of layers in `random_ltd_layer_id`. Default null. */
   random_ltd_layer_num?: number | null;
-  /** Which ones, from 0. First and last layers had better see all tokens. Default null. */
+  /** Layers that drop tokens, from 0; leave out the first and last layers. Default null. */
   random_ltd_layer_id?: readonly number[] | null;
   /**
-   * Name of the attention mask among a layer's arguments. Default null. No effect: masks follow the
-   * tokens.
+   * Name of the attention mask among a layer's arguments. Default null. No effect: masks are cut
+   * with the tokens.
    */
   model_mask_name?: string | null;
   /**
-   * Whether attention is causal. Default null. "encoder" is not supported yet: the language models
-   * here are decoders.
+   * Causal or bidirectional attention. Default null. "encoder" is not supported yet: models of this
+   * library are decoders.
    */
   model_type?: 'decoder' | null;
-  /**
-   * Order of the dims of hidden states. Default null. No effect: models here have samples first.
-   */
+  /** Order of dims of hidden states. Default null. No effect: the batch is dim 0. */
   hidden_state_order?: 'batch_seq_dim' | 'seq_batch_dim' | null;
-  /** Samples of a micro-batch. Default null. No effect: forward() knows its samples. */
+  /** Samples per micro-batch. Default null. No effect: forward() counts its samples. */
   micro_batch_size?: number | null;
-  /** Samples of a step. Default null. No effect: the batch sizes of the engine say it. */
+  /** Samples per step. Default null. No effect: the engine uses its own batch sizes. */
   global_batch_size?: number | null;
-  /** How many tokens these layers see. */
+  /** Number of tokens in these layers. */
   random_ltd_schedule?: RandomLtdScheduleConfig | null;
   /**
-   * Learning rates by the tokens that layers have seen. Default null. Not supported yet: rates
-   * follow steps; DeepSpeed raises NotImplementedError for it too.
+   * Learning rates by processed tokens. Default null. Not supported yet: rates follow steps;
+   * DeepSpeed raises NotImplementedError too.
    */
   layer_token_lr_schedule?: { [key: string]: unknown } | null;
 }
 
-/** How many tokens these layers see. */
+/** Number of tokens in these layers. */
 export interface RandomLtdScheduleConfig {
   /** Tokens at the start. Default null. */
   min_value?: number | null;
-  /** Tokens at the end: the whole sample. Default null. */
+  /** Tokens at the end: the full sample. Default null. */
   max_value?: number | null;
-  /** How the number grows. Default "fixed_linear". */
+  /** Growth of the number. Default "fixed_linear". */
   schedule_type?: 'fixed_linear';
   /** Parameters of the growth. */
   schedule_config?: RandomLtdGrowthConfig | null;
@@ -2020,31 +1908,29 @@ export interface RandomLtdScheduleConfig {
 
 /** Parameters of the growth. */
 export interface RandomLtdGrowthConfig {
-  /** Steps from the fewest to the most tokens. Default null. */
+  /** Steps from min_value to max_value. Default null. */
   require_steps?: number | null;
-  /**
-   * Lengths are rounded down to multiples of it. Tensor cores want multiples of 8. Default null.
-   */
+  /** Lengths are rounded down to a multiple; use multiples of 8 for tensor cores. Default null. */
   seq_per_step?: number | null;
 }
 
-/** Attention between blocks of a pattern only. */
+/** Sparse attention by a block pattern. */
 export interface SparseAttentionConfig {
-  /** The pattern; keys that it does not read are noted. Default "fixed". */
+  /** The pattern; a notice lists keys that it ignores. Default "fixed". */
   mode?: 'dense' | 'fixed' | 'variable' | 'bigbird' | 'bslongformer';
-  /** Positions of one block: a power of two. Default 16. */
+  /** Positions per block, a power of two. Default 16. */
   block?: number;
-  /** A pattern of its own for each head. Default false. */
+  /** A separate pattern per head. Default false. */
   different_layout_per_head?: boolean;
-  /** Blocks of a local window (fixed). Default 4. */
+  /** Blocks per local window (fixed). Default 4. */
   num_local_blocks?: number;
-  /** Blocks that all attend to (fixed, bigbird). Default 1. */
+  /** Global blocks (fixed, bigbird). Default 1. */
   num_global_blocks?: number;
-  /** Whether later positions are seen. Default "bidirectional". */
+  /** Visibility of later positions. Default "bidirectional". */
   attention?: 'bidirectional' | 'unidirectional';
-  /** Global blocks attend to all. Default false. */
+  /** Global blocks attend to all blocks. Default false. */
   horizontal_global_attention?: boolean;
-  /** Different choices of global blocks over heads (fixed). Default 1. */
+  /** Number of global patterns that heads use in turn (fixed). Default 1. */
   num_different_global_patterns?: number;
   /** Random blocks per row (variable, bigbird). Default 0. */
   num_random_blocks?: number;
@@ -2058,490 +1944,440 @@ export interface SparseAttentionConfig {
   num_sliding_window_blocks?: number;
 }
 
-/** Chooses a batch size that many numbers of data ranks can share out: see docs/launcher.md. */
+/** Elastic batch size for different numbers of ranks: see docs/launcher.md. */
 export interface ElasticityConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /** Largest batch that may be chosen; needed when enabled. Default null. */
+  /** Largest batch; required if enabled. Default null. */
   max_train_batch_size?: number | null;
-  /** Micro-batches that may be chosen; needed when enabled. Default null. */
+  /** Allowed micro-batches; required if enabled. Default null. */
   micro_batch_sizes?: readonly number[] | null;
-  /** Fewest GPUs that are to share the batch out. Default 1. */
+  /** Smallest number of GPUs. Default 1. */
   min_gpus?: number;
-  /** Most GPUs that are to share it out. Default 10000. */
+  /** Largest number of GPUs. Default 10000. */
   max_gpus?: number;
   /**
-   * Minutes until a scheduler may change the number of GPUs. Default 0. No effect: it is a wish to
-   * a scheduler, and nothing here changes the number of ranks of a job.
+   * Minutes until a scheduler may change the number of GPUs. Default 0. No effect: the number of
+   * ranks of a job is constant.
    */
   min_time?: number;
-  /** Takes the larger of two batches that serve as many numbers. Default true. */
+  /** Prefers the larger of two batches that allow the same number of rank counts. Default true. */
   prefer_larger_batch?: boolean;
   /** Another name of prefer_larger_batch. */
   prefer_large_batch?: boolean;
-  /** Accepts batch keys beside this section and overrides them. Default false. */
+  /** Accepts batch keys in the file and overrides them. Default false. */
   ignore_non_elastic_batch_info?: boolean;
-  /** GPUs that come and go together (version 0.2). Default 1. */
+  /** GPUs per node (version 0.2); nodes come and go as a whole. Default 1. */
   num_gpus_per_node?: number;
-  /** GPUs that share one model (version 0.2), all of one node. Default 1. */
+  /** GPUs per model, on one node (version 0.2). Default 1. */
   model_parallel_size?: number;
-  /**
-   * 0.1: a number of ranks that cannot share the batch out is refused; 0.2: it gets a batch of its
-   * own. Default 0.2.
-   */
+  /** 0.1: refuses other numbers of ranks; 0.2: computes a batch for them. Default 0.2. */
   version?: 0.1 | 0.2;
 }
 
 /** Searches for the fastest configuration: `ds --autotuning tune|run`. */
 export interface AutotuningConfig {
-  /** Switches it on for DeepSpeed; here the launcher's flag does. Default false. */
+  /** Switches it on in DeepSpeed; here the flag `--autotuning` does. Default false. */
   enabled?: boolean;
   /**
-   * Searches only stage, offload and micro-batch; false: other keys of ZeRO after that. Default
-   * true.
+   * true: searches stage, offload and micro-batch only; false: other ZeRO keys too. Default true.
    */
   fast?: boolean;
-  /**
-   * Folder of results: one folder for each experiment, the summary, and the best configuration.
-   * Default "autotuning_results".
-   */
+  /** Folder of results: experiments, summary, best configuration. Default "autotuning_results". */
   results_dir?: string;
-  /** Folder of experiments: a file that describes each. Default "autotuning_exps". */
+  /** Folder of experiment descriptions. Default "autotuning_exps". */
   exps_dir?: string;
-  /** Runs experiments again; false: takes the results that are there. Default true. */
+  /** true: repeats experiments; false: uses existing results. Default true. */
   overwrite?: boolean;
-  /** Steps that an experiment takes before it is timed. Default 3. */
+  /** Steps of an experiment before the measurement. Default 3. */
   start_profile_step?: number;
   /** Another name of start_profile_step. */
   start_step?: number;
-  /** An experiment is timed until one step after so many, and then ends. Default 5. */
+  /** Last measured step; the experiment ends one step later. Default 5. */
   end_profile_step?: number;
   /** Another name of end_profile_step. */
   end_step?: number;
-  /**
-   * What is compared: samples a second, milliseconds of a step, operations a second of a GPU.
-   * Default "throughput".
-   */
+  /** Compared value: samples/s, ms per step, or FLOP/s per GPU. Default "throughput". */
   metric?: 'throughput' | 'latency' | 'flops' | 'FLOPS' | 'FLOPS_per_gpu';
-  /**
-   * The launcher writes it: this run is an experiment, which writes what it measures there and
-   * ends. Default null.
-   */
+  /** Written by the launcher: file for the measurement of this experiment. Default null. */
   metric_path?: string | null;
-  /**
-   * The order of experiments: as they are listed, drawn, or by what the plan foretells. Default
-   * "gridsearch".
-   */
+  /** Order of experiments: listed, random, or by the plan's prediction. Default "gridsearch". */
   tuner_type?: 'gridsearch' | 'random' | 'model_based';
-  /** Experiments without improvement after which the search ends; 0: it does not. Default 5. */
+  /** Experiments without improvement before the search ends; 0: never. Default 5. */
   tuner_early_stopping?: number;
-  /** Most experiments. Default 50. */
+  /** Largest number of experiments. Default 50. */
   tuner_num_trials?: number;
-  /** Which argument of the program has which key: experiments set both. Default null. */
+  /** Program arguments of configuration keys; experiments set both. Default null. */
   arg_mappings?: { [name: string]: string } | null;
-  /** What is known of the model. Default null. */
+  /** Description of the model. Default null. */
   model_info?: AutotuningModelInfoConfig | null;
-  /** The launcher writes it: the file that describes the model. Default null. */
+  /** Written by the launcher: file of the model description. Default null. */
   model_info_path?: string | null;
-  /**
-   * GPUs of one model. Default 1. No effect: a first short run tells how many ranks share the
-   * model.
-   */
+  /** GPUs per model. Default 1. No effect: the first short run counts the ranks per model. */
   mp_size?: number;
-  /** Largest batch: experiments accumulate up to it. Default null. */
+  /** Largest batch; experiments accumulate up to it. Default null. */
   max_train_batch_size?: number | null;
-  /** Smallest batch: experiments accumulate to reach it. Default 1. */
+  /** Smallest batch; experiments accumulate to reach it. Default 1. */
   min_train_batch_size?: number;
   /** Largest micro-batch. Default 1024. */
   max_train_micro_batch_size_per_gpu?: number;
-  /** Smallest micro-batch, where the file names none. Default 1. */
+  /** Smallest micro-batch, if the file has no micro-batch. Default 1. */
   min_train_micro_batch_size_per_gpu?: number;
-  /** Micro-batches that are tried of each stage: the largest that fit. Default 3. */
+  /** Number of micro-batches per stage, the largest that fit. Default 3. */
   num_tuning_micro_batch_sizes?: number;
 }
 
-/** What is known of the model. */
+/** Description of the model. */
 export interface AutotuningModelInfoConfig {
-  /**
-   * The launcher writes it: this run describes the model at model_info_path and ends. Default
-   * false.
-   */
+  /** Written by the launcher: this run describes the model and ends. Default false. */
   profile?: boolean;
-  /** Parameters. Default null. No effect: a first short run counts the model. */
+  /** Parameters. Default null. No effect: the first short run counts parameters. */
   num_params?: number | null;
-  /** Width of the residual stream. Default null. No effect: a first short run counts the model. */
+  /** Hidden size. Default null. No effect: the first short run counts parameters. */
   hidden_size?: number | null;
-  /** Blocks. Default null. No effect: a first short run counts the model. */
+  /** Blocks. Default null. No effect: the first short run counts parameters. */
   num_layers?: number | null;
 }
 
-/** Quantizes and prunes in training what `initCompression()` has prepared. */
+/** Quantization and pruning of a model from `initCompression()`. */
 export interface CompressionTrainingConfig {
-  /** Weights of few values. */
+  /** Quantized weights. */
   weight_quantization?: CompressionWeightQuantizationConfig | null;
-  /** Inputs of layers in few bits. */
+  /** Quantized inputs of layers. */
   activation_quantization?: CompressionActivationQuantizationConfig | null;
-  /** Single weights become 0. */
+  /** Pruning of single weights. */
   sparse_pruning?: CompressionSparsePruningConfig | null;
-  /** Outputs of linear layers become 0. */
+  /** Pruning of outputs of linear layers. */
   row_pruning?: CompressionRowPruningConfig | null;
-  /** Heads become 0: blocks of inputs of the layer behind attention. */
+  /** Pruning of heads: blocks of inputs of the layer after attention. */
   head_pruning?: CompressionHeadPruningConfig | null;
-  /** Channels of convolutions become 0. */
+  /** Pruning of channels of convolutions. */
   channel_pruning?: CompressionChannelPruningConfig | null;
-  /** Starts a model with some of the layers of a deeper one. */
+  /** Starts a model from some layers of a deeper model. */
   layer_reduction?: CompressionLayerReductionConfig | null;
 }
 
-/** Weights of few values. */
+/** Quantized weights. */
 export interface CompressionWeightQuantizationConfig {
-  /** Of all groups. */
+  /** Settings of all groups. */
   shared_parameters?: CompressionWeightQuantizationShared | null;
-  /** By a name for each group. */
+  /** Groups by name. */
   different_groups?: { [name: string]: CompressionWeightQuantizationGroup } | null;
 }
 
-/** Of all groups. */
+/** Settings of all groups. */
 export interface CompressionWeightQuantizationShared {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /** DeepSpeed's kernel for it. Default false. No effect: operations on tensors compute it. */
+  /** Use of DeepSpeed's kernel. Default false. No effect: tensor operations compute it. */
   quantizer_kernel?: boolean;
-  /** Global steps before it acts; those that fp16 skips count. Default 0. */
+  /** Global steps before the technique starts; skipped fp16 steps count. Default 0. */
   schedule_offset?: number;
-  /** Equal parts of a weight, in the order of memory, each with a step of its own. Default 1. */
+  /** Equal parts of a weight in memory order, each with its own scale. Default 1. */
   quantize_groups?: number;
-  /** Prints when bits change. Default false. No effect: bits follow from the step. */
+  /** Prints changes of bits. Default false. No effect: bits depend on the step only. */
   quantize_verbose?: boolean;
-  /** Whether values lie around 0, or between the smallest and the largest. Default "symmetric". */
+  /** Range symmetric around 0, or from minimum to maximum. Default "symmetric". */
   quantization_type?: 'symmetric' | 'asymmetric';
-  /** To a value; stochastic with `quantize_weight_in_forward` false alone. Default "nearest". */
+  /** Rounding; stochastic only if `quantize_weight_in_forward` is false. Default "nearest". */
   rounding?: 'nearest' | 'stochastic';
   /**
-   * True: at target_bits from schedule_offset on; false: from start_bits down to them. Default
+   * true: target_bits from schedule_offset on; false: from start_bits down to target_bits. Default
    * false.
    */
   quantize_weight_in_forward?: boolean;
-  /** Goes over to quantized weights gradually; not with `quantize_weight_in_forward`. */
+  /** Gradual change to quantized weights; not with `quantize_weight_in_forward`. */
   fp16_mixed_quantize?: CompressionMixedQuantize | null;
 }
 
-/** Goes over to quantized weights gradually; not with `quantize_weight_in_forward`. */
+/** Gradual change to quantized weights; not with `quantize_weight_in_forward`. */
 export interface CompressionMixedQuantize {
   /** Switches it on. Default false. */
   enabled?: boolean;
   /**
-   * By which the part of the weight as it is falls in each step, from 1 after each change of bits.
-   * Default 0.001.
+   * Decrease per step of the unquantized share, from 1 after each change of bits. Default 0.001.
    */
   quantize_change_ratio?: number;
 }
 
-/** Layers of one group, and what is done to them. */
+/** One group of layers. */
 export interface CompressionWeightQuantizationGroup {
-  /** Of the group. */
+  /** Parameters of the group. */
   params: CompressionWeightQuantizationParams;
-  /**
-   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
-   * that the model calls. Default "*".
-   */
+  /** Regular expressions that match a part of a layer name; "*": all linear layers. Default "*". */
   modules?: string | readonly string[];
   /**
-   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
-   * with it. Default null. No effect: it makes no layer smaller.
+   * Per entry of `modules`: expressions for layers that `redundancyClean()` shrinks too. Default
+   * null. No effect: it makes no layer smaller.
    */
   related_modules?: readonly (readonly string[])[] | null;
 }
 
-/** Of the group. */
+/** Parameters of the group. */
 export interface CompressionWeightQuantizationParams {
-  /** Bits at first. */
+  /** Bits at the start. */
   start_bits: number;
-  /** Bits in the end; 2: three values, 1: two. */
+  /** Bits at the end; 2: three values, 1: two values. */
   target_bits: number;
   /**
-   * Steps until the first bit goes; the next ones take twice as long each. 0: a bit goes in each
+   * Steps until the first reduction by one bit; the interval doubles each time. 0: one bit per
    * step. Default 1.
    */
   quantization_period?: number;
 }
 
-/** Inputs of layers in few bits. */
+/** Quantized inputs of layers. */
 export interface CompressionActivationQuantizationConfig {
-  /** Of all groups. */
+  /** Settings of all groups. */
   shared_parameters?: CompressionActivationQuantizationShared | null;
-  /** By a name for each group. */
+  /** Groups by name. */
   different_groups?: { [name: string]: CompressionActivationQuantizationGroup } | null;
 }
 
-/** Of all groups. */
+/** Settings of all groups. */
 export interface CompressionActivationQuantizationShared {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /** As of weights. Default "symmetric". */
+  /** As for weights. Default "symmetric". */
   quantization_type?: 'symmetric' | 'asymmetric';
   /**
-   * A range for each token, or one for all that follows what was seen. Default "dynamic". "static"
-   * is not supported yet: what each rank has seen is not brought together; use dynamic.
+   * Range per token, or one calibrated range. Default "dynamic". "static" is not supported yet:
+   * ranks do not share calibrated ranges; use dynamic.
    */
   range_calibration?: 'dynamic';
-  /** Global steps before it acts; those that fp16 skips count. Default 1000. */
+  /** Global steps before the technique starts; skipped fp16 steps count. Default 1000. */
   schedule_offset?: number;
 }
 
-/** Layers of one group, and what is done to them. */
+/** One group of layers. */
 export interface CompressionActivationQuantizationGroup {
-  /** Of the group. */
+  /** Parameters of the group. */
   params: CompressionActivationQuantizationParams;
-  /**
-   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
-   * that the model calls. Default "*".
-   */
+  /** Regular expressions that match a part of a layer name; "*": all linear layers. Default "*". */
   modules?: string | readonly string[];
   /**
-   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
-   * with it. Default null. No effect: it makes no layer smaller.
+   * Per entry of `modules`: expressions for layers that `redundancyClean()` shrinks too. Default
+   * null. No effect: it makes no layer smaller.
    */
   related_modules?: readonly (readonly string[])[] | null;
 }
 
-/** Of the group. */
+/** Parameters of the group. */
 export interface CompressionActivationQuantizationParams {
-  /** Bits of a value. */
+  /** Bits per value. */
   bits: 4 | 8;
 }
 
-/** Single weights become 0. */
+/** Pruning of single weights. */
 export interface CompressionSparsePruningConfig {
-  /** Of all groups. */
+  /** Settings of all groups. */
   shared_parameters?: CompressionSparsePruningShared | null;
-  /** By a name for each group. */
+  /** Groups by name. */
   different_groups?: { [name: string]: CompressionSparsePruningGroup } | null;
 }
 
-/** Of all groups. */
+/** Settings of all groups. */
 export interface CompressionSparsePruningShared {
   /** Switches it on. Default false. */
   enabled?: boolean;
   /**
-   * What stays: the largest at the start, or those of the largest scores, which are trained.
-   * Default "l1". "snip_momentum" is not supported yet: DeepSpeed calls neural_compressor for it;
-   * use l1 or topk.
+   * Kept weights: largest magnitudes at the start, or largest trained scores. Default "l1".
+   * "snip_momentum" is not supported yet: DeepSpeed calls neural_compressor for it; use l1 or topk.
    */
   method?: 'l1' | 'topk';
-  /** Global steps before it acts; those that fp16 skips count. Default 1000. */
+  /** Global steps before the technique starts; skipped fp16 steps count. Default 1000. */
   schedule_offset?: number;
-  /** Step after which nothing is pruned. Default null. No effect: it is of snip_momentum. */
+  /** Step after which nothing is pruned. Default null. No effect: only snip_momentum uses it. */
   schedule_offset_end?: number | null;
-  /** Steps between two prunings. Default 1. No effect: it is of snip_momentum. */
+  /** Steps between two prunings. Default 1. No effect: only snip_momentum uses it. */
   schedule_offset_stride?: number;
-  /** Shape of blocks. Default "4x1". No effect: it is of snip_momentum. */
+  /** Shape of blocks. Default "4x1". No effect: only snip_momentum uses it. */
   block_pattern?: string;
-  /** The share that stays. Default 0.1. No effect: it is of snip_momentum. */
+  /** Kept share. Default 0.1. No effect: only snip_momentum uses it. */
   dense_ratio?: number;
-  /** Layers that stay whole. Default []. No effect: it is of snip_momentum. */
+  /** Layers without pruning. Default []. No effect: only snip_momentum uses it. */
   excluded_modules?: readonly string[];
 }
 
-/** Layers of one group, and what is done to them. */
+/** One group of layers. */
 export interface CompressionSparsePruningGroup {
-  /** Of the group. */
+  /** Parameters of the group. */
   params: CompressionSparsePruningParams;
-  /**
-   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
-   * that the model calls. Default "*".
-   */
+  /** Regular expressions that match a part of a layer name; "*": all linear layers. Default "*". */
   modules?: string | readonly string[];
   /**
-   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
-   * with it. Default null. No effect: it makes no layer smaller.
+   * Per entry of `modules`: expressions for layers that `redundancyClean()` shrinks too. Default
+   * null. No effect: it makes no layer smaller.
    */
   related_modules?: readonly (readonly string[])[] | null;
 }
 
-/** Of the group. */
+/** Parameters of the group. */
 export interface CompressionSparsePruningParams {
-  /** The share that stays, rounded up. */
+  /** Kept share, rounded up. */
   dense_ratio: number;
 }
 
-/** Outputs of linear layers become 0. */
+/** Pruning of outputs of linear layers. */
 export interface CompressionRowPruningConfig {
-  /** Of all groups. */
+  /** Settings of all groups. */
   shared_parameters?: CompressionRowPruningShared | null;
-  /** By a name for each group. */
+  /** Groups by name. */
   different_groups?: { [name: string]: CompressionRowPruningGroup } | null;
 }
 
-/** Of all groups. */
+/** Settings of all groups. */
 export interface CompressionRowPruningShared {
   /** Switches it on. Default false. */
   enabled?: boolean;
   /**
-   * What stays: rows of the largest sums of magnitudes at the start, or of the largest scores,
-   * which are trained. Default "l1".
+   * Kept rows: largest sums of magnitudes at the start, or largest trained scores. Default "l1".
    */
   method?: 'l1' | 'topk';
-  /** Global steps before it acts; those that fp16 skips count. Default 1000. */
+  /** Global steps before the technique starts; skipped fp16 steps count. Default 1000. */
   schedule_offset?: number;
 }
 
-/** Layers of one group, and what is done to them. */
+/** One group of layers. */
 export interface CompressionRowPruningGroup {
-  /** Of the group. */
+  /** Parameters of the group. */
   params: CompressionRowPruningParams;
-  /**
-   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
-   * that the model calls. Default "*".
-   */
+  /** Regular expressions that match a part of a layer name; "*": all linear layers. Default "*". */
   modules?: string | readonly string[];
   /**
-   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
-   * with it. Default null.
+   * Per entry of `modules`: expressions for layers that `redundancyClean()` shrinks too. Default
+   * null.
    */
   related_modules?: readonly (readonly string[])[] | null;
 }
 
-/** Of the group. */
+/** Parameters of the group. */
 export interface CompressionRowPruningParams {
-  /** The share that stays, rounded up. */
+  /** Kept share, rounded up. */
   dense_ratio: number;
 }
 
-/** Heads become 0: blocks of inputs of the layer behind attention. */
+/** Pruning of heads: blocks of inputs of the layer after attention. */
 export interface CompressionHeadPruningConfig {
-  /** Of all groups. */
+  /** Settings of all groups. */
   shared_parameters?: CompressionHeadPruningShared | null;
-  /** By a name for each group. */
+  /** Groups by name. */
   different_groups?: { [name: string]: CompressionHeadPruningGroup } | null;
 }
 
-/** Of all groups. */
+/** Settings of all groups. */
 export interface CompressionHeadPruningShared {
   /** Switches it on. Default false. */
   enabled?: boolean;
   /**
-   * What stays: heads of the largest scores, which are trained. Default "topk". "l1" is not
-   * supported yet: DeepSpeed names it and does not compute it; use topk.
+   * Kept heads: largest trained scores. Default "topk". "l1" is not supported yet: DeepSpeed names
+   * it and does not compute it; use topk.
    */
   method?: 'topk';
-  /** Global steps before it acts; those that fp16 skips count. Default 1000. */
+  /** Global steps before the technique starts; skipped fp16 steps count. Default 1000. */
   schedule_offset?: number;
-  /** Heads of a layer; needed where it is on. Default null. */
+  /** Heads per layer; required if enabled. Default null. */
   num_heads?: number | null;
 }
 
-/** Layers of one group, and what is done to them. */
+/** One group of layers. */
 export interface CompressionHeadPruningGroup {
-  /** Of the group. */
+  /** Parameters of the group. */
   params: CompressionHeadPruningParams;
-  /**
-   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
-   * that the model calls. Default "*".
-   */
+  /** Regular expressions that match a part of a layer name; "*": all linear layers. Default "*". */
   modules?: string | readonly string[];
   /**
-   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
-   * with it. Default null.
+   * Per entry of `modules`: expressions for layers that `redundancyClean()` shrinks too. Default
+   * null.
    */
   related_modules?: readonly (readonly string[])[] | null;
 }
 
-/** Of the group. */
+/** Parameters of the group. */
 export interface CompressionHeadPruningParams {
-  /** The share that stays, rounded up. */
+  /** Kept share, rounded up. */
   dense_ratio: number;
 }
 
-/** Channels of convolutions become 0. */
+/** Pruning of channels of convolutions. */
 export interface CompressionChannelPruningConfig {
-  /** Of all groups. */
+  /** Settings of all groups. */
   shared_parameters?: CompressionChannelPruningShared | null;
-  /** By a name for each group. */
+  /** Groups by name. */
   different_groups?: { [name: string]: CompressionChannelPruningGroup } | null;
 }
 
-/** Of all groups. */
+/** Settings of all groups. */
 export interface CompressionChannelPruningShared {
   /**
-   * Switches it on. Default false. true is not supported yet: convolutions are not compressed;
-   * row_pruning does the same to linear layers.
+   * Switches it on. Default false. true is not supported yet: convolutions are not compressed; use
+   * row_pruning for linear layers.
    */
   enabled?: boolean;
-  /** What stays, as of rows. Default "l1". */
+  /** Kept channels, as for rows. Default "l1". */
   method?: 'l1' | 'topk';
-  /** Global steps before it acts; those that fp16 skips count. Default 1000. */
+  /** Global steps before the technique starts; skipped fp16 steps count. Default 1000. */
   schedule_offset?: number;
 }
 
-/** Layers of one group, and what is done to them. */
+/** One group of layers. */
 export interface CompressionChannelPruningGroup {
-  /** Of the group. */
+  /** Parameters of the group. */
   params: CompressionChannelPruningParams;
-  /**
-   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
-   * that the model calls. Default "*".
-   */
+  /** Regular expressions that match a part of a layer name; "*": all linear layers. Default "*". */
   modules?: string | readonly string[];
   /**
-   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
-   * with it. Default null.
+   * Per entry of `modules`: expressions for layers that `redundancyClean()` shrinks too. Default
+   * null.
    */
   related_modules?: readonly (readonly string[])[] | null;
 }
 
-/** Of the group. */
+/** Parameters of the group. */
 export interface CompressionChannelPruningParams {
-  /** The share that stays, rounded up. */
+  /** Kept share, rounded up. */
   dense_ratio: number;
 }
 
-/** Starts a model with some of the layers of a deeper one. */
+/** Starts a model from some layers of a deeper model. */
 export interface CompressionLayerReductionConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /** Layers of the model: as many as teacher_layer has. Default null. */
+  /** Number of layers, equal to the length of teacher_layer. Default null. */
   keep_number_layer?: number | null;
   /** Path of the list of layers, in both models. Default null. */
   module_name_prefix?: string | null;
-  /** Which layer of the deeper model each one starts as. Default []. */
+  /** Layer of the deeper model for each layer. Default []. */
   teacher_layer?: readonly number[];
-  /** Modules that start as those of the same name. Default []. */
+  /** Modules that start as modules of the same name. Default []. */
   other_module_name?: readonly string[];
 }
 
-/** Weights in few bits, of an engine without an optimizer (stage 3). */
+/** Quantized weights of an engine without an optimizer (stage 3). */
 export interface WeightQuantizationConfig {
   /**
-   * Stores linear layers but the head in 4 or 8 bits; they lie, move and are computed with in that
-   * form. Default null.
+   * Linear layers except the head in 4 or 8 bits, in memory, transfer and compute. Default null.
    */
   quantized_initialization?: QuantizedInitializationConfig | null;
   /**
-   * Bits and groups by a part of a module's name. Default null. Not supported yet: all linear
-   * layers but the head are quantized alike; nn.quantizeModel() takes skipModules.
+   * Bits and groups by part of a module name. Default null. Not supported yet: all linear layers
+   * except the head have one setting; nn.quantizeModel() has skipModules.
    */
   post_init_quant?: { [key: string]: unknown } | null;
 }
 
-/**
- * Stores linear layers but the head in 4 or 8 bits; they lie, move and are computed with in that
- * form.
- */
+/** Linear layers except the head in 4 or 8 bits, in memory, transfer and compute. */
 export interface QuantizedInitializationConfig {
-  /** Bits of a weight. Default 4. */
+  /** Bits per weight. Default 4. */
   num_bits?: 4 | 8;
-  /** Inputs of a row that share a step; null: 128 of 4 bits, the whole row of 8. Default null. */
+  /**
+   * Inputs of a row that share a scale; null: 128 for 4 bits, the whole row for 8 bits. Default
+   * null.
+   */
   group_size?: number | null;
-  /**
-   * The dim of a weight that is cut into groups. Default 1. Not supported yet: groups are of
-   * inputs.
-   */
+  /** Grouped dim of a weight. Default 1. Not supported yet: only inputs are grouped. */
   group_dim?: number;
-  /**
-   * Whether the range of a group is the same on both sides of 0. Default true. Not supported yet:
-   * weights are quantized around 0.
-   */
+  /** Symmetric range around 0. Default true. Not supported yet: ranges are symmetric. */
   symmetric?: boolean;
 }
 
@@ -2552,9 +2388,9 @@ export interface QuantizedInitializationConfig {
 export interface HybridEngineConfig {
   /** Switches it on. Default false. */
   enabled?: boolean;
-  /** Tokens of one generation. Default 512. */
+  /** Tokens per generation. Default 512. */
   max_out_tokens?: number;
-  /** GPUs of one model while it generates. Default 1. */
+  /** GPUs per model during generation. Default 1. */
   inference_tp_size?: number;
   /** Frees the cache after a generation. Default false. */
   release_inference_cache?: boolean;
@@ -2566,103 +2402,88 @@ export interface HybridEngineConfig {
   enable_cuda_graph?: boolean;
 }
 
-/** Ranks that share each layer out (tensor parallelism): see docs/tensor-parallel.md. */
+/** Tensor parallelism: see docs/tensor-parallel.md. */
 export interface TensorParallelConfig {
   /**
-   * Found in examples; DeepSpeed refuses it. The size says whether layers are cut, and false beside
-   * a size above 1 is an error. Default true.
+   * The size decides; false with a size above 1 is an error. DeepSpeed refuses this key. Default
+   * true.
    */
   enabled?: boolean;
-  /**
-   * Ranks of one layer: initialize() joins a mesh with as many on the axis tp, and cuts the model
-   * by its own plan. 0 and 1 leave it whole. Default 0.
-   */
+  /** Ranks per layer, axis tp of the mesh: initialize() cuts the model. 0, 1: off. Default 0. */
   autotp_size?: number;
   /** Another name of autotp_size. */
   tp_size?: number;
-  /** The same, as DeepSpeed's inference says it. */
+  /** The same settings in the form of DeepSpeed's inference. */
   tensor_parallel?: TensorParallelRanks;
   /** Another name of tensor_parallel. */
   tp?: TensorParallelRanks;
-  /**
-   * Channels that stay together. Default 1. No effect: heads and single channels are what layers
-   * are cut by, as in DeepSpeed's training.
-   */
+  /** Channels that stay together. Default 1. No effect: layers are cut by heads and channels. */
   tp_grain_size?: number;
-  /** How layers are cut, where the model's own plan is not it. Default null. */
+  /** Cuts of layers instead of the model's own plan. Default null. */
   partition_config?: PartitionConfig | null;
   /**
-   * Model whose layers are known. Default null. No effect: every model of nn.models knows how it is
-   * cut.
+   * Known model for predefined cuts. Default null. No effect: models of nn.models have their own
+   * plan.
    */
   preset_model?: 'llama' | 'bloom' | 'chatglm' | 'mixtral' | 'deepseek_v2' | 'qwen2' | 'phi3' | null;
   /**
-   * Sums gradients of inputs beside the gradients of weights. Default false. No effect: sums run
-   * beside what does not wait for them anyway.
+   * Overlaps sums of input gradients with weight gradients. Default false. No effect: sums always
+   * overlap.
    */
   tp_overlap_comm?: boolean;
-  /**
-   * Of the weights that are cut. Default "fp16". No effect: weights have the dtype that fp16 or
-   * bf16 say, or f32.
-   */
+  /** Dtype of cut weights. Default "fp16". No effect: fp16 and bf16 select the dtype. */
   dtype?: string;
   /**
-   * Leaves the model in host memory while it is cut. Default false. No effect: weights have no
-   * memory before an engine gives them their place.
+   * Keeps the model in host memory during the cut. Default false. No effect: weights have no memory
+   * before initialize().
    */
   keep_module_on_host?: boolean;
   /**
-   * Layers whose results are summed, by class. Default null. Not supported yet: partition_config
-   * says how layers are cut.
+   * Layers with summed results, by class. Default null. Not supported yet: use partition_config.
    */
   injection_policy_tuple?: readonly string[] | { [key: string]: unknown } | null;
   /**
-   * Puts fused kernels in the place of layers. Default false. No effect: layers run on fused
-   * kernels anyway.
+   * Replaces layers with fused kernels. Default false. No effect: layers always use fused kernels.
    */
   replace_with_kernel_inject?: boolean;
   /** Another name of replace_with_kernel_inject. */
   kernel_inject?: boolean;
 }
 
-/** The same, as DeepSpeed's inference says it. */
+/** The same settings in the form of DeepSpeed's inference. */
 export interface TensorParallelRanks {
   /** As autotp_size. Default 1. */
   tp_size?: number;
-  /**
-   * Channels that stay together. Default 1. No effect: heads and single channels are what layers
-   * are cut by, as in DeepSpeed's training.
-   */
+  /** Channels that stay together. Default 1. No effect: layers are cut by heads and channels. */
   tp_grain_size?: number;
   /**
-   * An object that knows the groups. Default null. Not supported yet: the axes of initDistributed({
-   * mesh }) say which ranks share layers out.
+   * Object with the process groups. Default null. Not supported yet: use the axes of
+   * initDistributed({ mesh }).
    */
   mpu?: { [key: string]: unknown } | null;
   /**
-   * The group of ranks. Default null. Not supported yet: the axis tp of initDistributed({ mesh })
-   * is the group.
+   * The group of ranks. Default null. Not supported yet: use the axis tp of initDistributed({ mesh
+   * }).
    */
   tp_group?: { [key: string]: unknown } | null;
 }
 
-/** How layers are cut, where the model's own plan is not it. */
+/** Cuts of layers instead of the model's own plan. */
 export interface PartitionConfig {
   /**
-   * Layers that no pattern fits are cut by the model's own plan, where it has one; false: they stay
-   * whole. Default true.
+   * true: the model's plan cuts layers without a matching pattern; false: they stay whole. Default
+   * true.
    */
   use_default_specs?: boolean;
   /**
-   * Rules { patterns, partition_type, shape, partition_dim }; the first that fits a layer counts.
-   * Default [].
+   * Rules { patterns, partition_type, shape, partition_dim }; the first match applies. Default [].
    */
   layer_specs?: readonly { [key: string]: unknown }[];
 }
 
 /**
- * Compiles the model; other keys go to the compiler. No effect: there is nothing to compile, as
- * layers run on kernels that come with the package.
+ * Compiles the model; other keys go to the compiler. No effect: the package contains compiled
+ * kernels.
  */
 export interface CompileConfig {
   /** Runs DeepSpeed's passes. Default false. */
@@ -2680,56 +2501,56 @@ export interface NebulaConfig {
   [key: string]: unknown;
 }
 
-/** DeepSpeed's configuration file: every key of DeepSpeed 0.19.6, and what becomes of it here. */
+/** ds_config.json: every key of DeepSpeed 0.19.6 with its support here. */
 export interface ResolvedValues {
   /** Samples per optimizer step over all ranks. */
   readonly train_batch_size: number;
-  /** Samples of one forward and backward on one device. */
+  /** Samples per forward and backward on one device. */
   readonly train_micro_batch_size_per_gpu: number;
-  /** Backwards per optimizer step; 1 where it does not follow from the other two. */
+  /** Micro-batches per optimizer step; derived from the other two, else 1. */
   readonly gradient_accumulation_steps: number;
   /**
-   * Updates after gradient_accumulation_steps backwards; false updates at every step() and does not
-   * divide the loss.
+   * true: one update per gradient_accumulation_steps backwards. false: every step() updates, losses
+   * are not divided.
    */
   readonly managed_gradient_accumulation: boolean;
-  /** The optimizer; null leaves it to the caller of initialize(). */
+  /** The optimizer; null: passed to initialize(). */
   readonly optimizer: ResolvedOptimizer | null;
-  /** The learning-rate schedule; null keeps the optimizer's rate. */
+  /** The learning-rate schedule; null: the optimizer's constant rate. */
   readonly scheduler: ResolvedScheduler | null;
   /** Half precision with loss scaling. */
   readonly fp16: ResolvedFp16;
   /** bfloat16 without loss scaling. */
   readonly bf16: ResolvedBf16;
-  /** Dtypes that differ from what fp16 and bf16 say. */
+  /** Dtypes other than the defaults of fp16 and bf16. */
   readonly data_types: ResolvedDataTypes;
-  /** What is sharded over ranks, and where optimizer state lives. */
+  /** ZeRO: sharding over ranks, and offload. */
   readonly zero_optimization: ResolvedZero;
-  /** Global L2 norm that gradients are scaled down to; 0 switches clipping off. */
+  /** Largest global L2 norm of gradients; 0: no clipping. */
   readonly gradient_clipping: number;
   /**
-   * Divides gradients by the world size before, not after, they are summed. No effect on one rank:
-   * one rank has nothing to communicate.
+   * Divides gradients by the number of ranks before the sum instead of after it. No effect on one
+   * rank: one rank has nothing to communicate.
    */
   readonly prescale_gradients: boolean;
   /**
-   * Gradients are divided by this before the sum over ranks, and the rest after it. No effect on
-   * one rank: one rank has nothing to communicate.
+   * Divisor of gradients before the sum over ranks; the remaining factor is applied after it. No
+   * effect on one rank: one rank has nothing to communicate.
    */
   readonly gradient_predivide_factor: number;
   /**
-   * Whether gradients are averaged or summed over ranks. No effect on one rank: over one rank the
-   * sum is the mean.
+   * Averages or sums gradients over ranks. No effect on one rank: over one rank the sum is the
+   * mean.
    */
   readonly gradient_allreduce_op: 'mean' | 'sum';
   /**
-   * Dtype of reductions over ranks; null takes that in which gradients are summed
-   * (data_types.grad_accum_dtype). No effect on one rank: one rank has nothing to communicate.
+   * Dtype of reductions over ranks; null: data_types.grad_accum_dtype. No effect on one rank: one
+   * rank has nothing to communicate.
    */
   readonly communication_data_type: 'fp16' | 'bf16' | 'fp32' | null;
   /**
-   * Dtype of reductions over parts of a sequence. No effect: ranks of a sequence reduce gradients
-   * together with all others, in communication_data_type.
+   * Dtype of reductions over sequence ranks. No effect: sequence ranks reduce gradients together
+   * with other ranks, in communication_data_type.
    */
   readonly seq_parallel_communication_data_type: 'fp16' | 'bf16' | 'fp32' | null;
   /**
@@ -2744,132 +2565,119 @@ export interface ResolvedValues {
   readonly sparse_gradients: boolean;
   /** An old switch of DeepSpeed. No effect: updated weights are always all-gathered. */
   readonly disable_allgather: boolean;
-  /**
-   * Lets any optimizer run with a ZeRO stage. No effect: every optimizer may run with every stage.
-   */
+  /** Allows any optimizer with ZeRO. No effect: every optimizer runs at every stage. */
   readonly zero_allow_untested_optimizer: boolean;
   /**
-   * Refuses an optimizer of your own with offload_optimizer. No effect: every optimizer can run on
-   * the host.
+   * Refuses your own optimizer with offload_optimizer. No effect: every optimizer can run on the
+   * host.
    */
   readonly zero_force_ds_cpu_optimizer: boolean;
-  /** Global steps between two progress lines; null prints none. */
+  /** Global steps between two progress lines; null: no lines. */
   readonly steps_per_print: number | null;
   /**
-   * Times forward, backward, the reduction in it, and step on the device: a line every
-   * steps_per_print steps (every step without it), and events.
+   * Measures forward, backward, reduction and step on the device; a line per steps_per_print (or
+   * each) step.
    */
   readonly wall_clock_breakdown: boolean;
   /**
-   * Prints the memory of the device and of the host, by owner, after initialization and around
-   * forward, backward and step.
+   * Prints device and host memory by owner, after initialization and around forward, backward and
+   * step.
    */
   readonly memory_breakdown: boolean;
-  /**
-   * Prints the resolved configuration and the engine's state, once, when the engine is built;
-   * secrets are masked.
-   */
+  /** Prints the resolved configuration and the state of a new engine; secrets are masked. */
   readonly dump_state: boolean;
-  /** Seed of the library's generator; null leaves the generator as it is. */
+  /** Seed of the library's random generator; null: unchanged. */
   readonly seed: number | null;
   /** Drops the last batch of an epoch if it is not full. */
   readonly dataloader_drop_last: boolean;
   /**
-   * Entries of the vocabulary; DeepSpeed warns unless they are a multiple of 8. No effect: it
-   * changes nothing in DeepSpeed either.
+   * Size of the vocabulary; DeepSpeed warns unless it is a multiple of 8. No effect: DeepSpeed does
+   * not use it either.
    */
   readonly vocabulary_size: number | null;
-  /**
-   * Least severity of log lines. No effect: there are no log lines of less severity than a warning.
-   */
+  /** Lowest severity of log lines. No effect: the library logs warnings only. */
   readonly log_level: string | null;
   /** Captures parts of the step as GPU graphs. No effect: steps are not captured as graphs. */
   readonly graph_harvesting: boolean;
-  /**
-   * Ranks that share out the tokens of each sample (Ulysses): their size on the mesh's axis sp. 1
-   * is off.
-   */
+  /** Ranks that split the tokens of each sample (Ulysses), axis sp of the mesh; 1: off. */
   readonly sequence_parallel_size: number;
-  /** Ranks with different samples; null for what the other axes of the mesh leave of the job. */
+  /** Ranks with different samples; null: ranks of the job divided by the other axes of the mesh. */
   readonly data_parallel_size: number | null;
   /**
-   * Order of ranks with mixtures of experts. No effect: experts are dealt out between the ranks of
-   * tensor_parallel.
+   * Order of ranks with mixtures of experts. No effect: tensor_parallel distributes experts over
+   * its ranks.
    */
   readonly use_data_before_expert_parallelism: boolean;
   /** Timers of DeepSpeed. */
   readonly timers: ResolvedTimers;
-  /** How checkpointed activations are kept; the model says what is checkpointed. */
+  /** Storage of checkpointed activations; the model selects the checkpointed layers. */
   readonly activation_checkpointing: ResolvedActivationCheckpointing;
-  /** Counts operations and times per module in one step, and in that step only. */
+  /** Counts operations and time per module in one step. */
   readonly flops_profiler: ResolvedFlopsProfiler;
   /** Writes TensorBoard event files. */
   readonly tensorboard: ResolvedEventFolder;
   /** Writes one CSV file per metric. */
   readonly csv_monitor: ResolvedEventFolder;
   /**
-   * Sends events to Weights & Biases. No effect: nothing is sent to Weights & Biases; switch
-   * tensorboard on, whose files `wandb sync` takes, or give initialize() a Monitor of your own.
+   * Sends events to Weights & Biases. No effect: enable tensorboard and run `wandb sync`, or pass a
+   * Monitor to initialize().
    */
   readonly wandb: ResolvedWandb;
   /**
-   * Sends events to Comet. No effect: nothing is sent to Comet; switch tensorboard or csv_monitor
-   * on, or give initialize() a Monitor of your own.
+   * Sends events to Comet. No effect: enable tensorboard or csv_monitor, or pass a Monitor to
+   * initialize().
    */
   readonly comet: ResolvedComet;
   /**
-   * Logs size, time and bandwidth of each communication, which is waited for meanwhile;
-   * comm.logSummary() prints the table. No effect on one rank: one rank has nothing to communicate.
+   * Logs size, time and bandwidth of each collective, and waits for it; comm.logSummary() prints a
+   * table. No effect on one rank: one rank has nothing to communicate.
    */
   readonly comms_logger: ResolvedCommsLogger;
   /** How checkpoints are written. */
   readonly checkpoint: ResolvedCheckpoint;
-  /**
-   * Asynchronous file access for what is kept on NVMe; `ds io PATH` measures a disk and prints this
-   * section.
-   */
+  /** Asynchronous file access for NVMe; `ds io PATH` measures a disk and prints this section. */
   readonly aio: ResolvedAio;
-  /** How a model in stages trains; see PipelineModule. */
+  /** Pipeline parallelism; see PipelineModule. */
   readonly pipeline: ResolvedPipeline;
   /** Mixed precision by NVIDIA's apex; other keys go to it. Not supported yet: set bf16 or fp16. */
   readonly amp: ResolvedAmp;
-  /** PyTorch's automatic mixed precision: read as bf16 or fp16, with inputs cast. */
+  /** PyTorch's mixed precision: read as bf16 or fp16, with inputs cast. */
   readonly torch_autocast: ResolvedTorchAutocast;
-  /** Leaves out layers more and more often. */
+  /** Progressive layer drop: skips layers more and more often. */
   readonly progressive_layer_drop: ResolvedProgressiveLayerDrop;
-  /** Estimates eigenvalues of the curvature per layer. Not supported yet: nothing is estimated. */
+  /** Estimates curvature eigenvalues per layer. Not supported yet: eigenvalues are not computed. */
   readonly eigenvalue: ResolvedEigenvalue;
-  /** Sequences that get longer during training. */
+  /** Curriculum by sequence length. */
   readonly curriculum_learning: ResolvedCurriculumLearning;
-  /** Samples and routes data by difficulty. */
+  /** Data efficiency: sampling by difficulty, and token routing. */
   readonly data_efficiency: ResolvedDataEfficiency;
-  /** Attention between blocks of a pattern only. */
+  /** Sparse attention by a block pattern. */
   readonly sparse_attention: ResolvedSparseAttention | boolean | null;
-  /** Chooses a batch size that many numbers of data ranks can share out: see docs/launcher.md. */
+  /** Elastic batch size for different numbers of ranks: see docs/launcher.md. */
   readonly elasticity: ResolvedElasticity;
   /** Searches for the fastest configuration: `ds --autotuning tune|run`. */
   readonly autotuning: ResolvedAutotuning;
-  /** Quantizes and prunes in training what `initCompression()` has prepared. */
+  /** Quantization and pruning of a model from `initCompression()`. */
   readonly compression_training: ResolvedCompressionTraining;
-  /** Quantizes during training, the old way. Not supported yet: weights are not quantized. */
+  /** Old form of quantization during training. Not supported yet: use compression_training. */
   readonly quantize_training: { [key: string]: unknown } | null;
-  /** Weights in few bits, of an engine without an optimizer (stage 3). */
+  /** Quantized weights of an engine without an optimizer (stage 3). */
   readonly weight_quantization: ResolvedWeightQuantization | null;
   /**
    * Generates and trains with one engine. Not supported yet: generate with the model's own
    * generate().
    */
   readonly hybrid_engine: ResolvedHybridEngine;
-  /** Ranks that share each layer out (tensor parallelism): see docs/tensor-parallel.md. */
+  /** Tensor parallelism: see docs/tensor-parallel.md. */
   readonly tensor_parallel: ResolvedTensorParallel;
   /**
-   * Splits experts over ranks. Not supported yet: tensor_parallel deals out whole experts beside
-   * the heads.
+   * Splits experts over ranks. Not supported yet: use tensor_parallel, which distributes whole
+   * experts.
    */
   readonly expert_parallel: { [key: string]: unknown } | null;
   /**
-   * Compiles the model; other keys go to the compiler. No effect: there is nothing to compile, as
-   * layers run on kernels that come with the package.
+   * Compiles the model; other keys go to the compiler. No effect: the package contains compiled
+   * kernels.
    */
   readonly compile: ResolvedCompile;
   /**
@@ -2881,7 +2689,7 @@ export interface ResolvedValues {
   readonly datastates_ckpt: { [key: string]: unknown } | null;
 }
 
-/** The optimizer; null leaves it to the caller of initialize(). */
+/** The optimizer; null: passed to initialize(). */
 export type ResolvedOptimizer =
   | {
       /** Adam with decoupled weight decay, unless params.adam_w_mode is false. */
@@ -2908,7 +2716,7 @@ export type ResolvedOptimizer =
       readonly legacy_fusion: boolean;
     }
   | {
-      /** Adam; with offload_optimizer every optimizer runs on the host. */
+      /** Another name of Adam; offload_optimizer selects the processor. */
       readonly type: 'DeepSpeedCPUAdam';
       /** Hyperparameters of Adam and AdamW. */
       readonly params: ResolvedAdamParams;
@@ -2918,13 +2726,13 @@ export type ResolvedOptimizer =
   | {
       /** Stochastic gradient descent, with or without momentum. */
       readonly type: 'SGD';
-      /** Hyperparameters of stochastic gradient descent, as PyTorch has them. */
+      /** Hyperparameters of SGD, as in PyTorch. */
       readonly params: ResolvedSgdParams;
       /** Fuses the update of all tensors the old way. No effect: updates are always fused. */
       readonly legacy_fusion: boolean;
     }
   | {
-      /** Rates that shrink with the sum of squared gradients. */
+      /** Learning rates divided by the root of the sum of squared gradients. */
       readonly type: 'Adagrad';
       /** Hyperparameters of Adagrad. */
       readonly params: ResolvedAdagradParams;
@@ -2932,15 +2740,15 @@ export type ResolvedOptimizer =
       readonly legacy_fusion: boolean;
     }
   | {
-      /** Rates that fall with a running mean of squared gradients. */
+      /** Learning rates divided by the root of the running mean of squared gradients. */
       readonly type: 'RMSprop';
-      /** Hyperparameters of RMSprop, as PyTorch has them. */
+      /** Hyperparameters of RMSprop, as in PyTorch. */
       readonly params: ResolvedRMSpropParams;
       /** Fuses the update of all tensors the old way. No effect: updates are always fused. */
       readonly legacy_fusion: boolean;
     }
   | {
-      /** The sign of a moment as the direction. */
+      /** Updates by the sign of a moment. */
       readonly type: 'Lion';
       /** Hyperparameters of Lion. */
       readonly params: ResolvedLionParams;
@@ -2964,7 +2772,7 @@ export type ResolvedOptimizer =
       readonly legacy_fusion: boolean;
     }
   | {
-      /** Orthogonalised momentum for matrices, Adam for the rest. */
+      /** Orthogonalized momentum for matrices, Adam for other parameters. */
       readonly type: 'Muon';
       /** Hyperparameters of Muon for matrices and of Adam for all other parameters. */
       readonly params: ResolvedMuonParams;
@@ -2972,25 +2780,23 @@ export type ResolvedOptimizer =
       readonly legacy_fusion: boolean;
     }
   | {
-      /**
-       * Adam's second moment from rows and columns, steps relative to the size of the parameter.
-       */
+      /** Adam with a second moment per row and column, steps relative to the parameter's norm. */
       readonly type: 'Adafactor';
-      /** Hyperparameters of Adafactor, as transformers and fairseq have them. */
+      /** Hyperparameters of Adafactor, as in transformers and fairseq. */
       readonly params: ResolvedAdafactorParams;
       /** Fuses the update of all tensors the old way. No effect: updates are always fused. */
       readonly legacy_fusion: boolean;
     }
   | {
-      /** AdamW with moments of 8 bits: not exact, a quarter of their memory. */
+      /** AdamW with 8-bit moments: a quarter of the memory, not exact. */
       readonly type: 'AdamW8bit';
-      /** Hyperparameters of AdamW8bit, as bitsandbytes has them. */
+      /** Hyperparameters of AdamW8bit, as in bitsandbytes. */
       readonly params: ResolvedAdamW8bitParams;
       /** Fuses the update of all tensors the old way. No effect: updates are always fused. */
       readonly legacy_fusion: boolean;
     }
   | {
-      /** Adam whose ranks exchange one bit per element after a warm-up. */
+      /** 1-bit Adam: after a warm-up, ranks exchange one bit per element. */
       readonly type: 'OneBitAdam';
       /** Hyperparameters of 1-bit Adam. */
       readonly params: ResolvedOneBitAdamParams;
@@ -2998,9 +2804,7 @@ export type ResolvedOptimizer =
       readonly legacy_fusion: boolean;
     }
   | {
-      /**
-       * Adam whose ranks sum gradients ever more rarely, and exchange one bit per element between.
-       */
+      /** 0/1 Adam: rarer gradient sums, then one bit per element. */
       readonly type: 'ZeroOneAdam';
       /** Hyperparameters of 0/1 Adam. */
       readonly params: ResolvedZeroOneAdamParams;
@@ -3008,7 +2812,7 @@ export type ResolvedOptimizer =
       readonly legacy_fusion: boolean;
     }
   | {
-      /** LAMB whose ranks exchange one bit per element after a warm-up. */
+      /** 1-bit LAMB: after a warm-up, ranks exchange one bit per element. */
       readonly type: 'OneBitLamb';
       /** Hyperparameters of 1-bit LAMB. */
       readonly params: ResolvedOneBitLambParams;
@@ -3016,7 +2820,7 @@ export type ResolvedOptimizer =
       readonly legacy_fusion: boolean;
     }
   | {
-      /** SGD whose ranks exchange one bit per element of the gradient after a warm-up. */
+      /** 1-bit SGD: after a warm-up, ranks exchange one bit per gradient element. */
       readonly type: 'OneBitSGD';
       /** Hyperparameters of 1-bit SGD. */
       readonly params: ResolvedOneBitSGDParams;
@@ -3028,15 +2832,15 @@ export type ResolvedOptimizer =
 export interface ResolvedAdamParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Decay of the first and the second moment. */
+  /** Decay rates of the first and second moment. */
   readonly betas: readonly [number, number];
   /** Added to the root of the second moment. */
   readonly eps: number;
-  /** Share of the learning rate by which weights shrink per update. */
+  /** Decoupled weight decay, times the learning rate. */
   readonly weight_decay: number;
-  /** Divides the moments by 1 - beta^t. */
+  /** Bias correction: divides moments by 1 - beta^t. */
   readonly bias_correction: boolean;
-  /** Decoupled weight decay; false adds weight_decay * p to the gradient ("Adam" only). */
+  /** true: decoupled decay; false: adds weight_decay * p to the gradient ("Adam" only). */
   readonly adam_w_mode: boolean;
   /**
    * Divides by the largest second moment so far. Not supported yet: no update keeps the largest
@@ -3044,19 +2848,19 @@ export interface ResolvedAdamParams {
    */
   readonly amsgrad: boolean;
   /**
-   * Takes PyTorch's implementation. No effect: the same update is made by the one implementation
-   * here, with the weight_decay of PyTorch's AdamW, 0.01, where none is given.
+   * Use of PyTorch's implementation. No effect: it only changes the default of weight_decay to
+   * 0.01, as PyTorch's AdamW.
    */
   readonly torch_adam: boolean;
 }
 
-/** Hyperparameters of stochastic gradient descent, as PyTorch has them. */
+/** Hyperparameters of SGD, as in PyTorch. */
 export interface ResolvedSgdParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Share of the last direction that is kept; 0 keeps no state. */
+  /** Momentum factor; 0: no state. */
   readonly momentum: number;
-  /** Share of the gradient that does not enter the momentum. */
+  /** Dampening of the momentum. */
   readonly dampening: number;
   /** weight_decay * p is added to the gradient. */
   readonly weight_decay: number;
@@ -3068,31 +2872,29 @@ export interface ResolvedSgdParams {
 export interface ResolvedAdagradParams {
   /** Learning rate. */
   readonly lr: number;
-  /** The rate is divided by 1 + this per update. */
+  /** Decay: the rate is divided by 1 + this per update. */
   readonly lr_decay: number;
   /** weight_decay * p is added to the gradient. */
   readonly weight_decay: number;
-  /** What the sum of squared gradients starts with. */
+  /** Initial sum of squared gradients. */
   readonly initial_accumulator_value: number;
   /** Added to the root of the sum of squared gradients. */
   readonly eps: number;
 }
 
-/** Hyperparameters of RMSprop, as PyTorch has them. */
+/** Hyperparameters of RMSprop, as in PyTorch. */
 export interface ResolvedRMSpropParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Share of the running mean of squared gradients that is kept. */
+  /** Decay of the running mean of squared gradients. */
   readonly alpha: number;
   /** Added to the root of that mean. */
   readonly eps: number;
   /** weight_decay * p is added to the gradient. */
   readonly weight_decay: number;
-  /** Share of the last direction that is kept; 0 keeps no state. */
+  /** Momentum factor; 0: no state. */
   readonly momentum: number;
-  /**
-   * Divides by the estimated deviation of the gradients instead of the root of their mean square.
-   */
+  /** Centered: divides by the standard deviation of gradients. */
   readonly centered: boolean;
 }
 
@@ -3100,9 +2902,9 @@ export interface ResolvedRMSpropParams {
 export interface ResolvedLionParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Weight of the moment in the direction of the update, and its decay. */
+  /** Weight of the moment in the update, and its decay. */
   readonly betas: readonly [number, number];
-  /** Share of the learning rate by which weights shrink per update. */
+  /** Decoupled weight decay, times the learning rate. */
   readonly weight_decay: number;
 }
 
@@ -3110,17 +2912,16 @@ export interface ResolvedLionParams {
 export interface ResolvedLambParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Decay of the first and the second moment. */
+  /** Decay rates of the first and second moment. */
   readonly betas: readonly [number, number];
   /** Added to the root of the second moment. */
   readonly eps: number;
-  /** Share of the weights that is added to the direction of the update. */
+  /** Weight decay, added to the update direction. */
   readonly weight_decay: number;
-  /** Corrects for moments that start at 0; moment_correction says how. */
+  /** Bias correction of moments; moment_correction selects the form. */
   readonly bias_correction: boolean;
   /**
-   * Divides the moments by 1 - beta^t, as the paper does; false multiplies the step with sqrt(1 -
-   * beta2^t) / (1 - beta1^t) after the trust ratio, as DeepSpeed does.
+   * true: corrects the moments (paper); false: corrects the step after the trust ratio (DeepSpeed).
    */
   readonly moment_correction: boolean;
   /** Largest trust ratio of a parameter. */
@@ -3140,60 +2941,57 @@ export interface ResolvedLambParams {
 export interface ResolvedMuonParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Learning rate of matrices; null takes lr. */
+  /** Learning rate of matrices; null: lr. */
   readonly muon_lr: number | null;
-  /** Decay of the moment of matrices. */
+  /** Momentum of matrices. */
   readonly momentum: number;
-  /** Share of the learning rate by which weights shrink per update. */
+  /** Decoupled weight decay, times the learning rate. */
   readonly weight_decay: number;
-  /** How the Newton-Schulz iteration is evaluated. */
+  /** Form of the Newton-Schulz iteration. */
   readonly ns_method: 'gram' | 'standard';
-  /** Learning rate of the parameters that Adam updates; lr where that alone is given. */
+  /** Learning rate of other parameters (Adam); default: lr. */
   readonly adam_lr: number;
-  /** Decay of Adam's first and second moment. */
+  /** Decay rates of Adam's first and second moment. */
   readonly betas: readonly [number, number];
   /** Added to the root of Adam's second moment. */
   readonly eps: number;
 }
 
-/** Hyperparameters of Adafactor, as transformers and fairseq have them. */
+/** Hyperparameters of Adafactor, as in transformers and fairseq. */
 export interface ResolvedAdafactorParams {
   /** Learning rate; null with relative_step. */
   readonly lr: number | null;
-  /**
-   * What is added to squared gradients, and the least size of a parameter that scale_parameter
-   * sees.
-   */
+  /** Added to squared gradients, and smallest norm for scale_parameter. */
   readonly eps: readonly [number, number];
   /** Largest root mean square of the direction of an update. */
   readonly clip_threshold: number;
   /** The second moment decays by 1 - t^decay_rate at update t. */
   readonly decay_rate: number;
-  /** Decay of a first moment, which costs 4 bytes per parameter; null: there is none. */
+  /** Decay of a first moment (4 bytes per parameter); null: no first moment. */
   readonly beta1: number | null;
-  /** Share of the learning rate by which weights shrink per update. */
+  /** Decoupled weight decay, times the learning rate. */
   readonly weight_decay: number;
   /** Multiplies the rate by the root mean square of the parameter. */
   readonly scale_parameter: boolean;
-  /** The rate is min(0.01, 1 / sqrt(t)) at update t; null: where lr is null. */
+  /** Uses the rate min(0.01, 1 / sqrt(t)) at update t; null: if lr is null. */
   readonly relative_step: boolean | null;
-  /** With relative_step 1e-6 t stands for 0.01. */
+  /** With relative_step: 1e-6 t replaces 0.01. */
   readonly warmup_init: boolean;
 }
 
-/** Hyperparameters of AdamW8bit, as bitsandbytes has them. */
+/** Hyperparameters of AdamW8bit, as in bitsandbytes. */
 export interface ResolvedAdamW8bitParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Decay of the first and the second moment. */
+  /** Decay rates of the first and second moment. */
   readonly betas: readonly [number, number];
   /** Added to the root of the second moment. */
   readonly eps: number;
-  /** Share of the learning rate by which weights shrink per update. */
+  /** Decoupled weight decay, times the learning rate. */
   readonly weight_decay: number;
-  /** Divides the moments by 1 - beta^t. */
+  /** Bias correction: divides moments by 1 - beta^t. */
   readonly bias_correction: boolean;
-  /** Parameters of fewer elements have f32 moments, as AdamW's. */
+  /** Parameters with fewer elements have f32 moments. */
   readonly min_8bit_size: number;
 }
 
@@ -3201,37 +2999,32 @@ export interface ResolvedAdamW8bitParams {
 export interface ResolvedOneBitAdamParams {
   /** Learning rate. */
   readonly lr: number;
-  /**
-   * Updates of the warm-up, whose gradients are summed as they are. DeepSpeed's advice: 15 to 25 %
-   * of a run.
-   */
+  /** Updates with full gradient sums; 15 to 25 % of a run. */
   readonly freeze_step: number;
-  /** Decay of the first and the second moment. */
+  /** Decay rates of the first and second moment. */
   readonly betas: readonly [number, number];
   /** Added to the root of the second moment. */
   readonly eps: number;
-  /** Share of the learning rate by which weights shrink per update. */
+  /** Decoupled weight decay, times the learning rate. */
   readonly weight_decay: number;
-  /** Whether MPI reads GPU memory. No effect: ranks exchange by NCCL or Gloo, never by MPI. */
+  /** Use of CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
   readonly cuda_aware: boolean;
   /**
-   * What the compressed exchange runs over. No effect: it runs over the job's own groups: NCCL on
-   * GPUs, Gloo on CPUs.
+   * Back end of the compressed exchange. No effect: the exchange uses NCCL on GPUs, Gloo on CPUs.
    */
   readonly comm_backend_name: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
   /**
-   * Divides the moments by 1 - beta^t. No effect: the rule has no bias correction, in DeepSpeed
-   * either.
+   * Bias correction: divides moments by 1 - beta^t. No effect: no bias correction, as in DeepSpeed.
    */
   readonly bias_correction: boolean;
   /**
-   * Adds eps before the root is taken, not after it. No effect: the rule adds eps after the root,
-   * in DeepSpeed as well.
+   * Adds eps before the root is taken, not after it. No effect: eps is added after the root, as in
+   * DeepSpeed.
    */
   readonly eps_inside_sqrt: boolean;
   /**
-   * Largest norm of the gradients. No effect: gradient_clipping clips, and DeepSpeed does not read
-   * this key either.
+   * Largest norm of the gradients. No effect: use gradient_clipping; DeepSpeed ignores this key
+   * too.
    */
   readonly max_grad_norm: number;
   /**
@@ -3245,40 +3038,38 @@ export interface ResolvedOneBitAdamParams {
 export interface ResolvedZeroOneAdamParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Updates of the first phase, in which the second moment changes. */
+  /** Updates of the first phase, in which v changes. */
   readonly var_freeze_step: number;
-  /** Updates of the second moment after which they become half as frequent. */
+  /** Updates of v after which the interval between them doubles. */
   readonly var_update_scaler: number;
-  /** Updates of the second phase after which ranks agree half as often. */
+  /** Updates of the second phase after which the interval between agreements doubles. */
   readonly local_step_scaler: number;
-  /** The most updates from one agreement of the ranks to the next. */
+  /** Largest number of updates between two agreements of ranks. */
   readonly local_step_clipper: number;
-  /** Decay of the first and the second moment. */
+  /** Decay rates of the first and second moment. */
   readonly betas: readonly [number, number];
   /** Added to the root of the second moment. */
   readonly eps: number;
-  /** Share of the learning rate by which weights shrink per update. */
+  /** Decoupled weight decay, times the learning rate. */
   readonly weight_decay: number;
-  /** Whether MPI reads GPU memory. No effect: ranks exchange by NCCL or Gloo, never by MPI. */
+  /** Use of CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
   readonly cuda_aware: boolean;
   /**
-   * What the compressed exchange runs over. No effect: it runs over the job's own groups: NCCL on
-   * GPUs, Gloo on CPUs.
+   * Back end of the compressed exchange. No effect: the exchange uses NCCL on GPUs, Gloo on CPUs.
    */
   readonly comm_backend_name: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
   /**
-   * Divides the moments by 1 - beta^t. No effect: the rule has no bias correction, in DeepSpeed
-   * either.
+   * Bias correction: divides moments by 1 - beta^t. No effect: no bias correction, as in DeepSpeed.
    */
   readonly bias_correction: boolean;
   /**
-   * Adds eps before the root is taken, not after it. No effect: the rule adds eps after the root,
-   * in DeepSpeed as well.
+   * Adds eps before the root is taken, not after it. No effect: eps is added after the root, as in
+   * DeepSpeed.
    */
   readonly eps_inside_sqrt: boolean;
   /**
-   * Largest norm of the gradients. No effect: gradient_clipping clips, and DeepSpeed does not read
-   * this key either.
+   * Largest norm of the gradients. No effect: use gradient_clipping; DeepSpeed ignores this key
+   * too.
    */
   readonly max_grad_norm: number;
   /**
@@ -3292,49 +3083,44 @@ export interface ResolvedZeroOneAdamParams {
 export interface ResolvedOneBitLambParams {
   /** Learning rate. */
   readonly lr: number;
-  /**
-   * Updates of the warm-up, whose gradients are summed as they are. DeepSpeed's advice: 15 to 25 %
-   * of a run.
-   */
+  /** Updates with full gradient sums; 15 to 25 % of a run. */
   readonly freeze_step: number;
-  /** Decay of the first and the second moment. */
+  /** Decay rates of the first and second moment. */
   readonly betas: readonly [number, number];
   /** Added to the root of the second moment. */
   readonly eps: number;
-  /** Share of the weights that is added to the direction of the update. */
+  /** Weight decay, added to the update direction. */
   readonly weight_decay: number;
   /** Largest trust ratio of the warm-up. */
   readonly max_coeff: number;
   /** Smallest trust ratio of the warm-up. */
   readonly min_coeff: number;
-  /** Decay of the mean of the warm-up's trust ratios, the base of those that follow. */
+  /** Decay of the mean trust ratio of the warm-up. */
   readonly coeff_beta: number;
-  /** Largest factor on that mean. */
+  /** Largest factor of the mean trust ratio. */
   readonly factor_max: number;
-  /** Smallest factor on it. */
+  /** Smallest factor of the mean trust ratio. */
   readonly factor_min: number;
-  /** By which share the factor may change from one update to the next. */
+  /** Largest relative change of the factor per update. */
   readonly factor_threshold: number;
-  /** Whether MPI reads GPU memory. No effect: ranks exchange by NCCL or Gloo, never by MPI. */
+  /** Use of CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
   readonly cuda_aware: boolean;
   /**
-   * What the compressed exchange runs over. No effect: it runs over the job's own groups: NCCL on
-   * GPUs, Gloo on CPUs.
+   * Back end of the compressed exchange. No effect: the exchange uses NCCL on GPUs, Gloo on CPUs.
    */
   readonly comm_backend_name: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
   /**
-   * Divides the moments by 1 - beta^t. No effect: the rule has no bias correction, in DeepSpeed
-   * either.
+   * Bias correction: divides moments by 1 - beta^t. No effect: no bias correction, as in DeepSpeed.
    */
   readonly bias_correction: boolean;
   /**
-   * Adds eps before the root is taken, not after it. No effect: the rule adds eps after the root,
-   * in DeepSpeed as well.
+   * Adds eps before the root is taken, not after it. No effect: eps is added after the root, as in
+   * DeepSpeed.
    */
   readonly eps_inside_sqrt: boolean;
   /**
-   * Largest norm of the gradients. No effect: gradient_clipping clips, and DeepSpeed does not read
-   * this key either.
+   * Largest norm of the gradients. No effect: use gradient_clipping; DeepSpeed ignores this key
+   * too.
    */
   readonly max_grad_norm: number;
   /**
@@ -3348,70 +3134,66 @@ export interface ResolvedOneBitLambParams {
 export interface ResolvedOneBitSGDParams {
   /** Learning rate. */
   readonly lr: number;
-  /**
-   * Updates of the warm-up, whose gradients are summed as they are. DeepSpeed's advice: 15 to 25 %
-   * of a run.
-   */
+  /** Updates with full gradient sums; 15 to 25 % of a run. */
   readonly freeze_step: number;
-  /** Share of the last direction that is kept; 0 keeps no state. */
+  /** Momentum factor; 0: no state. */
   readonly momentum: number;
-  /** Share of the gradient that does not enter the momentum. */
+  /** Dampening of the momentum. */
   readonly dampening: number;
   /** weight_decay * p is added to the averaged gradient. */
   readonly weight_decay: number;
   /** Nesterov momentum; needs momentum and no dampening. */
   readonly nesterov: boolean;
-  /** Whether MPI reads GPU memory. No effect: ranks exchange by NCCL or Gloo, never by MPI. */
+  /** Use of CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
   readonly cuda_aware: boolean;
   /**
-   * What the compressed exchange runs over. No effect: it runs over the job's own groups: NCCL on
-   * GPUs, Gloo on CPUs.
+   * Back end of the compressed exchange. No effect: the exchange uses NCCL on GPUs, Gloo on CPUs.
    */
   readonly comm_backend_name: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
 }
 
-/** The learning-rate schedule; null keeps the optimizer's rate. */
+/** The learning-rate schedule; null: the optimizer's constant rate. */
 export type ResolvedScheduler =
   | {
-      /** From a minimum to a maximum rate, then constant. */
+      /** Warm-up from a minimum to a maximum rate, then constant. */
       readonly type: 'WarmupLR';
-      /** From a minimum to a maximum rate, then constant. */
+      /** Warm-up from a minimum to a maximum rate, then constant. */
       readonly params: ResolvedWarmupParams;
     }
   | {
-      /** Warm-up, then a straight line down to the minimum rate. */
+      /** Warm-up, then linear decay to the minimum rate. */
       readonly type: 'WarmupDecayLR';
-      /** Warm-up, then a straight line down to the minimum rate. */
+      /** Warm-up, then linear decay to the minimum rate. */
       readonly params: ResolvedWarmupDecayParams;
     }
   | {
-      /** Warm-up, then half a cosine down, as shares of the optimizer's rate. */
+      /** Warm-up, then cosine decay, as shares of the optimizer's rate. */
       readonly type: 'WarmupCosineLR';
-      /** Warm-up, then half a cosine down, as shares of the optimizer's rate. */
+      /** Warm-up, then cosine decay, as shares of the optimizer's rate. */
       readonly params: ResolvedWarmupCosineParams;
     }
   | {
-      /** Rate up and down once, momentum down and up; then both decay. */
+      /** One cycle: rate up and down, momentum down and up; then both decay. */
       readonly type: 'OneCycle';
-      /** Rate up and down once, momentum down and up; then both decay. */
+      /** One cycle: rate up and down, momentum down and up; then both decay. */
       readonly params: ResolvedOneCycleParams;
     }
   | {
-      /** A rate that only grows, to find the largest one that still trains. */
+      /** A growing rate, to find the largest rate that trains. */
       readonly type: 'LRRangeTest';
-      /** A rate that only grows, to find the largest one that still trains. */
+      /** A growing rate, to find the largest rate that trains. */
       readonly params: ResolvedLrRangeTestParams;
     }
   | {
-      /** Half a cosine down, then up again, without end. */
+      /** Cosine down and up, repeated. */
       readonly type: 'CosineAnnealingLR';
-      /** Half a cosine down, then up again, without end. */
+      /** Cosine down and up, repeated. */
       readonly params: ResolvedCosineAnnealingParams;
     }
   | {
-      /** Multiplies the rate once every so many updates. */
+      /** Multiplies the rate once per step_size updates. */
       readonly type: 'StepLR';
-      /** Multiplies the rate once every so many updates. */
+      /** Multiplies the rate once per step_size updates. */
       readonly params: ResolvedStepParams;
     }
   | {
@@ -3421,15 +3203,15 @@ export type ResolvedScheduler =
       readonly params: ResolvedExponentialParams;
     }
   | {
-      /** A power of the share of updates that are left, then zero. */
+      /** Polynomial decay to 0. */
       readonly type: 'PolynomialLR';
-      /** A power of the share of updates that are left, then zero. */
+      /** Polynomial decay to 0. */
       readonly params: ResolvedPolynomialParams;
     }
   | {
-      /** A share of the rate for the first updates, then all of it. */
+      /** A share of the rate for the first updates, then the full rate. */
       readonly type: 'ConstantLR';
-      /** A share of the rate for the first updates, then all of it. */
+      /** A share of the rate for the first updates, then the full rate. */
       readonly params: ResolvedConstantParams;
     }
   | {
@@ -3439,132 +3221,115 @@ export type ResolvedScheduler =
       readonly params: ResolvedMultiStepParams;
     }
   | {
-      /** A straight line from one share of the rate to another, then constant. */
+      /** Linear from one share of the rate to another, then constant. */
       readonly type: 'LinearLR';
-      /** A straight line from one share of the rate to another, then constant. */
+      /** Linear from one share of the rate to another, then constant. */
       readonly params: ResolvedLinearParams;
     }
   | {
-      /** Half a cosine down, again and again from the top. */
+      /** Cosine decay with restarts. */
       readonly type: 'CosineAnnealingWarmRestarts';
-      /** Half a cosine down, again and again from the top. */
+      /** Cosine decay with restarts. */
       readonly params: ResolvedWarmRestartsParams;
     }
   | {
-      /** Lowers the rate when the metric given to observe() stops improving. */
+      /** Lowers the rate when the metric of engine.step({ metrics }) stops improving. */
       readonly type: 'ReduceLROnPlateau';
-      /** Lowers the rate when the metric given to observe() stops improving. */
+      /** Lowers the rate when the metric of engine.step({ metrics }) stops improving. */
       readonly params: ResolvedPlateauParams;
     };
 
-/** From a minimum to a maximum rate, then constant. */
+/** Warm-up from a minimum to a maximum rate, then constant. */
 export interface ResolvedWarmupParams {
-  /** Rate before the first update; a list has one for each parameter group. */
+  /** Rate before the first update, or a list per group. */
   readonly warmup_min_lr: number | readonly number[];
-  /**
-   * Rate after the warm-up; null takes the optimizer's; a list has one for each parameter group.
-   */
+  /** Rate after the warm-up, or a list per group; null: the optimizer's rate. */
   readonly warmup_max_lr: number | readonly number[] | null;
-  /** Updates of the warm-up; fewer than 2 count as 2. */
+  /** Updates of the warm-up, at least 2. */
   readonly warmup_num_steps: number;
-  /** Shape of the climb. */
+  /** Shape of the warm-up. */
   readonly warmup_type: 'log' | 'linear';
-  /**
-   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
-   * stands.
-   */
+  /** Last update before the start; only -1: checkpoints store the position. */
   readonly last_batch_iteration: number;
 }
 
-/** Warm-up, then a straight line down to the minimum rate. */
+/** Warm-up, then linear decay to the minimum rate. */
 export interface ResolvedWarmupDecayParams {
   /** Updates of the whole run, warm-up included. */
   readonly total_num_steps: number;
-  /** Rate before the first update; a list has one for each parameter group. */
+  /** Rate before the first update, or a list per group. */
   readonly warmup_min_lr: number | readonly number[];
-  /** Rate after the warm-up; a list has one for each parameter group. */
+  /** Rate after the warm-up, or a list per group. */
   readonly warmup_max_lr: number | readonly number[];
-  /** Updates of the warm-up; fewer than 2 count as 2. */
+  /** Updates of the warm-up, at least 2. */
   readonly warmup_num_steps: number;
-  /** Shape of the climb. */
+  /** Shape of the warm-up. */
   readonly warmup_type: 'log' | 'linear';
-  /**
-   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
-   * stands.
-   */
+  /** Last update before the start; only -1: checkpoints store the position. */
   readonly last_batch_iteration: number;
 }
 
-/** Warm-up, then half a cosine down, as shares of the optimizer's rate. */
+/** Warm-up, then cosine decay, as shares of the optimizer's rate. */
 export interface ResolvedWarmupCosineParams {
   /** Updates of the whole run, warm-up included. */
   readonly total_num_steps: number;
   /** Share at the start. */
   readonly warmup_min_ratio: number;
-  /** Updates of the warm-up; fewer than 2 count as 2. */
+  /** Updates of the warm-up, at least 2. */
   readonly warmup_num_steps: number;
   /** Share at the end. */
   readonly cos_min_ratio: number;
-  /** Shape of the climb. */
+  /** Shape of the warm-up. */
   readonly warmup_type: 'log' | 'linear';
-  /**
-   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
-   * stands.
-   */
+  /** Last update before the start; only -1: checkpoints store the position. */
   readonly last_batch_iteration: number;
 }
 
-/** Rate up and down once, momentum down and up; then both decay. */
+/** One cycle: rate up and down, momentum down and up; then both decay. */
 export interface ResolvedOneCycleParams {
-  /** Rate at both ends of the cycle; a list has one for each parameter group. */
+  /** Rate at both ends of the cycle, or a list per group. */
   readonly cycle_min_lr: number | readonly number[];
-  /** Rate at the peak of the cycle; a list has one for each parameter group. */
+  /** Rate at the peak of the cycle, or a list per group. */
   readonly cycle_max_lr: number | readonly number[];
-  /** The rate is divided by 1 + this per decay_step_size updates after the cycle. */
+  /** After the cycle, the rate is divided by 1 + this per decay_step_size updates. */
   readonly decay_lr_rate: number;
-  /** Updates of the climb. */
+  /** Updates of the increase. */
   readonly cycle_first_step_size: number;
-  /** Updates of the fall; null takes those of the climb. */
+  /** Updates of the decrease; null: as the increase. */
   readonly cycle_second_step_size: number | null;
-  /** Stairs of the climb; 0 and -1 are a straight line. */
+  /** Stairs of the increase; 0 and -1: linear. */
   readonly cycle_first_stair_count: number;
-  /** Stairs of the fall; 0 and -1 are a straight line, null takes those of the climb. */
+  /** Stairs of the decrease; 0 and -1: linear; null: as the increase. */
   readonly cycle_second_stair_count: number | null;
-  /** Updates of one unit of decay; 0 switches both decays off. */
+  /** Updates per unit of decay; 0: no decay of rate and momentum. */
   readonly decay_step_size: number;
-  /** Schedules the first beta against the rate, and sets the second to 0.99. */
+  /** Schedules the first beta opposite to the rate; the second beta is 0.99. */
   readonly cycle_momentum: boolean;
-  /** Momentum at the peak of the rate; a list has one for each parameter group. */
+  /** Momentum at the peak of the rate, or a list per group. */
   readonly cycle_min_mom: number | readonly number[];
-  /** Momentum at the ends of the cycle; a list has one for each parameter group. */
+  /** Momentum at the ends of the cycle, or a list per group. */
   readonly cycle_max_mom: number | readonly number[];
   /** The momentum is multiplied by 1 + this per decay_step_size updates. */
   readonly decay_mom_rate: number;
-  /**
-   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
-   * stands.
-   */
+  /** Last update before the start; only -1: checkpoints store the position. */
   readonly last_batch_iteration: number;
 }
 
-/** A rate that only grows, to find the largest one that still trains. */
+/** A growing rate, to find the largest rate that trains. */
 export interface ResolvedLrRangeTestParams {
-  /** Rate of the first update; a list has one for each parameter group. */
+  /** Rate of the first update, or a list per group. */
   readonly lr_range_test_min_lr: number | readonly number[];
-  /** Updates of one interval. */
+  /** Updates per interval. */
   readonly lr_range_test_step_size: number;
-  /** Share of the first rate that one interval adds. */
+  /** Share of the first rate that each interval adds. */
   readonly lr_range_test_step_rate: number;
   /** Grows once per interval. */
   readonly lr_range_test_staircase: boolean;
-  /**
-   * Update before the first; only -1, the beginning, since checkpoints carry where a schedule
-   * stands.
-   */
+  /** Last update before the start; only -1: checkpoints store the position. */
   readonly last_batch_iteration: number;
 }
 
-/** Half a cosine down, then up again, without end. */
+/** Cosine down and up, repeated. */
 export interface ResolvedCosineAnnealingParams {
   /** Updates of half a period. */
   readonly T_max: number;
@@ -3572,7 +3337,7 @@ export interface ResolvedCosineAnnealingParams {
   readonly eta_min: number;
 }
 
-/** Multiplies the rate once every so many updates. */
+/** Multiplies the rate once per step_size updates. */
 export interface ResolvedStepParams {
   /** Updates between two multiplications. */
   readonly step_size: number;
@@ -3586,67 +3351,67 @@ export interface ResolvedExponentialParams {
   readonly gamma: number;
 }
 
-/** A power of the share of updates that are left, then zero. */
+/** Polynomial decay to 0. */
 export interface ResolvedPolynomialParams {
   /** Updates until the rate is zero. */
   readonly total_iters: number;
-  /** 1 is a straight line. */
+  /** Exponent; 1 is linear. */
   readonly power: number;
 }
 
-/** A share of the rate for the first updates, then all of it. */
+/** A share of the rate for the first updates, then the full rate. */
 export interface ResolvedConstantParams {
   /** Share of the rate for the first updates. */
   readonly factor: number;
-  /** Updates that run at the share. */
+  /** Updates at this share. */
   readonly total_iters: number;
 }
 
 /** Multiplies the rate at each of a list of updates. */
 export interface ResolvedMultiStepParams {
-  /** Updates after which the rate is multiplied, for all groups. */
+  /** Updates after which the rate is multiplied. */
   readonly milestones: readonly number[];
   /** Factor of the rate. */
   readonly gamma: number;
 }
 
-/** A straight line from one share of the rate to another, then constant. */
+/** Linear from one share of the rate to another, then constant. */
 export interface ResolvedLinearParams {
   /** Share of the rate at the first update. */
   readonly start_factor: number;
-  /** Share of the rate after the line. */
+  /** Share of the rate at the end. */
   readonly end_factor: number;
-  /** Updates of the line. */
+  /** Updates from start to end. */
   readonly total_iters: number;
 }
 
-/** Half a cosine down, again and again from the top. */
+/** Cosine decay with restarts. */
 export interface ResolvedWarmRestartsParams {
   /** Updates until the first restart. */
   readonly T_0: number;
-  /** Each period is this many times as long as the one before. */
+  /** Factor of the length of each period. */
   readonly T_mult: number;
   /** Rate at the bottom. */
   readonly eta_min: number;
 }
 
-/** Lowers the rate when the metric given to observe() stops improving. */
+/** Lowers the rate when the metric of engine.step({ metrics }) stops improving. */
 export interface ResolvedPlateauParams {
-  /** Whether a smaller or a larger metric is better. */
+  /** "min": smaller metrics are better; "max": larger metrics. */
   readonly mode: 'min' | 'max';
-  /** Each reduction multiplies the rate by this. */
+  /** Factor of the rate per reduction. */
   readonly factor: number;
-  /** Observations without improvement that are tolerated. */
+  /** Observations without improvement before a reduction. */
   readonly patience: number;
-  /** The least improvement that counts. */
+  /** Smallest improvement. */
   readonly threshold: number;
-  /** Whether the threshold is a share of the best metric or a difference. */
+  /** Threshold relative to the best metric, or absolute. */
   readonly threshold_mode: 'rel' | 'abs';
-  /** Observations after a reduction that do not count. */
+  /** Ignored observations after a reduction. */
   readonly cooldown: number;
-  /** The rate is never lowered below this; a list has one for each parameter group. */
+  /** Smallest rate, or a list per group. */
   readonly min_lr: number | readonly number[];
-  /** A reduction by no more than this is not made. */
+  /** Smallest reduction of the rate. */
   readonly eps: number;
 }
 
@@ -3654,23 +3419,23 @@ export interface ResolvedPlateauParams {
 export interface ResolvedFp16 {
   /** Weights and activations in fp16. */
   readonly enabled: boolean;
-  /** A fixed loss scale; 0 means dynamic. */
+  /** Fixed loss scale; 0: dynamic. */
   readonly loss_scale: number;
-  /** The first dynamic scale is 2 to this power. */
+  /** Initial dynamic scale, as a power of 2. */
   readonly initial_scale_power: number;
-  /** Good steps between two doublings of the scale. */
+  /** Steps without overflow before the scale doubles. */
   readonly loss_scale_window: number;
-  /** Overflows before the scale is halved; 0 or less never halves. */
+  /** Overflows before the scale is halved; 0 or less: never. */
   readonly hysteresis: number;
-  /** Refills the hysteresis after every good step. */
+  /** Resets the hysteresis after each step without overflow. */
   readonly consecutive_hysteresis: boolean;
-  /** The scale is never halved below this; an overflow there is an error. */
+  /** Smallest scale; an overflow at this scale is an error. */
   readonly min_loss_scale: number;
-  /** Casts floating-point inputs of forward to fp16; acts with enabled. */
+  /** Casts floating-point inputs of forward to fp16, if enabled. */
   readonly auto_cast: boolean;
   /**
-   * Keeps master weights and gradients in fp16. No effect: master weights stay fp32, which takes 2
-   * bytes a parameter more and loses no update.
+   * Keeps master weights and gradients in fp16. No effect: master weights stay fp32 (2 bytes per
+   * parameter more).
    */
   readonly fp16_master_weights_and_grads: boolean;
 }
@@ -3679,64 +3444,64 @@ export interface ResolvedFp16 {
 export interface ResolvedBf16 {
   /** Weights and activations in bf16. */
   readonly enabled: boolean;
-  /** Skips updates whose gradients hold infinity or NaN. */
+  /** Skips updates with infinite or NaN gradients. */
   readonly check_grad_overflow: boolean;
   /**
-   * Accumulates each gradient as soon as backward has it. No effect: gradients are always
-   * accumulated as backward has them, in data_types.grad_accum_dtype.
+   * Accumulates gradients during backward. No effect: gradients always accumulate during backward,
+   * in data_types.grad_accum_dtype.
    */
   readonly immediate_grad_update: boolean;
   /**
-   * Keeps master weights and gradients in bf16. No effect: master weights stay fp32, which takes 2
-   * bytes a parameter more and loses no update.
+   * Keeps master weights and gradients in bf16. No effect: master weights stay fp32 (2 bytes per
+   * parameter more).
    */
   readonly bf16_master_weights_and_grads: boolean;
   /**
-   * Keeps the moments of Adam and AdamW in bf16, 4 bytes a parameter less: not exact. DeepSpeed
-   * asks for bf16_master_weights_and_grads beside it; here master weights stay fp32.
+   * bf16 moments of Adam and AdamW: 4 bytes per parameter less, not exact. Master weights stay
+   * fp32.
    */
   readonly bf16_optimizer_states: boolean;
 }
 
-/** Dtypes that differ from what fp16 and bf16 say. */
+/** Dtypes other than the defaults of fp16 and bf16. */
 export interface ResolvedDataTypes {
   /**
-   * Dtype in which gradients are summed over micro-batches, that of the weights (null) or fp32;
-   * clipping and the update read the sums.
+   * Dtype of gradient sums over micro-batches; null: the dtype of the weights. Clipping and the
+   * update read the sums.
    */
   readonly grad_accum_dtype: 'fp16' | 'bf16' | 'fp32' | null;
   /** Dtype of the weights; must agree with fp16 and bf16. */
   readonly param_dtype: 'fp16' | 'bf16' | 'fp32' | null;
-  /** Dtype of the model's floating buffers; null leaves them as they are. */
+  /** Dtype of floating-point buffers of the model; null: unchanged. */
   readonly buffer_dtype: 'fp16' | 'bf16' | 'fp32' | null;
 }
 
-/** What is sharded over ranks, and where optimizer state lives. */
+/** ZeRO: sharding over ranks, and offload. */
 export interface ResolvedZero {
-  /** 0 replicates everything; 1 shards optimizer state, 2 also gradients, 3 also weights. */
+  /** 0: no sharding; 1: optimizer state; 2: gradients too; 3: weights too. */
   readonly stage: 0 | 1 | 2 | 3;
-  /** Keeps master weights and moments in host memory and updates them there. */
+  /** Master weights and moments in host memory or on a disk: see docs/offload.md. */
   readonly offload_optimizer: ResolvedOffloadOptimizer;
-  /** Keeps weights of stage 3 in host memory, or on a disk, between uses. Acts at stage 3. */
+  /** Weights of stage 3 in host memory or on a disk between uses. Acts at stage 3. */
   readonly offload_param: ResolvedOffloadParam;
   /**
-   * Copies gradients into one buffer as backward makes them. No effect: gradients always lie in
-   * flat buffers.
+   * Copies gradients into one buffer during backward. No effect: gradients always lie in flat
+   * buffers.
    */
   readonly contiguous_gradients: boolean;
   /**
-   * Communicates while compute runs; null does so at stage 3. No effect on one rank: one rank has
-   * nothing to communicate.
+   * Communicates during compute; null: at stage 3. No effect on one rank: one rank has nothing to
+   * communicate.
    */
   readonly overlap_comm: boolean | null;
   /**
-   * Reduces each gradient to its owner instead of to all ranks. No effect on one rank: one rank has
-   * nothing to communicate. Acts at stage 1, 2 or 3.
+   * Reduces each gradient to its owner only. No effect on one rank: one rank has nothing to
+   * communicate. Acts at stage 1, 2 or 3.
    */
   readonly reduce_scatter: boolean;
   /**
-   * Elements of gradients whose reductions start together; a larger unit goes alone. No effect on
-   * one rank: one rank has nothing to communicate.
+   * Gradient elements per reduction; a larger unit is one reduction. No effect on one rank: one
+   * rank has nothing to communicate.
    */
   readonly reduce_bucket_size: number;
   /**
@@ -3750,55 +3515,54 @@ export interface ResolvedZero {
    */
   readonly allgather_partitions: boolean;
   /**
-   * Elements of updated weights whose all-gathers start together; a larger unit goes alone. No
-   * effect on one rank: one rank has nothing to communicate. Acts at stage 1 or 2.
+   * Weight elements per all-gather; a larger unit is one all-gather. No effect on one rank: one
+   * rank has nothing to communicate. Acts at stage 1 or 2.
    */
   readonly allgather_bucket_size: number;
   /**
-   * Spreads gradients over ranks in turn while they are offloaded. No effect: every rank owns an
-   * equal part of every unit.
+   * Distributes offloaded gradients over ranks in turn. No effect: every rank owns an equal part of
+   * every unit.
    */
   readonly round_robin_gradients: boolean;
   /**
-   * Loads master weights from fp32 ones, not from 16-bit ones. No effect: checkpoints hold fp32
-   * master weights.
+   * Loads master weights from fp32 weights instead of 16-bit weights. No effect: checkpoints hold
+   * fp32 master weights.
    */
   readonly load_from_fp32_weights: boolean;
   /**
-   * Lets a checkpoint be loaded by another number of ranks. No effect: any number of ranks can load
-   * any checkpoint.
+   * Loads checkpoints on another number of ranks. No effect: any number of ranks can load any
+   * checkpoint.
    */
   readonly elastic_checkpoint: boolean;
   /**
-   * Most elements that an update on the host copies and computes at a time, rounded down to a
-   * multiple of 64, at least 64; LAMB and Muon take all of theirs in a unit. No effect without
-   * offload_optimizer: an update on the device takes a unit at a time.
+   * Largest number of elements per update with offload, rounded down to a multiple of 64; not for
+   * LAMB and Muon. No effect without offload_optimizer: an update on the device takes a unit at a
+   * time.
    */
   readonly sub_group_size: number;
   /**
-   * Elements that stage 3 gathers ahead of their use, at least: whole units come, one that is
-   * larger too; 0 gathers none ahead. No effect on one rank: one rank holds all weights. Acts at
-   * stage 3.
+   * Elements that stage 3 prefetches, rounded up to whole units; 0: no prefetch. No effect on one
+   * rank: one rank holds all weights. Acts at stage 3.
    */
   readonly stage3_prefetch_bucket_size: number;
   /**
-   * Units (layers) with at most so many elements stay whole; DeepSpeed counts single parameters. No
+   * Units (layers) up to this number of elements stay gathered; DeepSpeed counts parameters. No
    * effect on one rank: one rank holds all weights. Acts at stage 3.
    */
   readonly stage3_param_persistence_threshold: number;
   /**
-   * Most elements that may stay whole. No effect on one rank: one rank holds all weights. Acts at
-   * stage 3.
+   * Largest number of elements that stay gathered. No effect on one rank: one rank holds all
+   * weights. Acts at stage 3.
    */
   readonly stage3_model_persistence_threshold: number;
   /**
-   * Elements that may be whole at a time before some are released. No effect on one rank: one rank
-   * holds all weights. Acts at stage 3.
+   * Gathered elements above which stage 3 releases units. No effect on one rank: one rank holds all
+   * weights. Acts at stage 3.
    */
   readonly stage3_max_live_parameters: number;
   /**
-   * A unit that is used again within so many elements is not released. No effect on one rank: one
-   * rank holds all weights. Acts at stage 3.
+   * A unit that is used again within this number of elements stays gathered. No effect on one rank:
+   * one rank holds all weights. Acts at stage 3.
    */
   readonly stage3_max_reuse_distance: number;
   /**
@@ -3808,7 +3572,7 @@ export interface ResolvedZero {
   readonly stage3_gather_16bit_weights_on_model_save: boolean;
   /**
    * Modules with fewer elements per module are gathered as one at stage 3. No effect: weights are
-   * gathered layer by layer, however small its modules are.
+   * gathered layer by layer.
    */
   readonly stage3_module_granularity_threshold: number;
   /** Gathers weights with an all-reduce at stage 3. No effect: weights are always all-gathered. */
@@ -3826,150 +3590,132 @@ export interface ResolvedZero {
    */
   readonly legacy_stage1: boolean;
   /**
-   * Ranks that share out a second copy of the weights, from which stage 3 gathers in the backward
-   * (ZeRO++): those of a machine. 1 is off.
+   * Ranks of one machine that hold a second sharded copy of the weights for backward (ZeRO++, stage
+   * 3); 1: off.
    */
   readonly zero_hpz_partition_size: number;
-  /** Stage 3 gathers weights in 8 bits, with a scale for every 64 (ZeRO++). */
+  /** Gathers weights in 8 bits, one scale per 64 elements (ZeRO++, stage 3). */
   readonly zero_quantized_weights: boolean;
   /**
    * Gathers frozen weights in 8 bits (ZeRO++). Not supported yet: weights travel in their own
    * dtype.
    */
   readonly zero_quantized_nontrainable_weights: boolean;
-  /** Stage 3 reduces gradients in 4 bits, with a scale for every 64 (ZeRO++). */
+  /** Reduces gradients in 4 bits, one scale per 64 elements (ZeRO++, stage 3). */
   readonly zero_quantized_gradients: boolean;
   /**
    * Error feedback of quantized gradients (ZeRO++ LoCo). Not supported yet: quantized gradients
    * have no error feedback.
    */
   readonly zeropp_loco_param: ResolvedLoco | null;
-  /**
-   * Ranks that share out a copy of weights, gradients and state at stage 3 (MiCS); -1 is all of
-   * them.
-   */
+  /** Ranks per sharded copy of weights, gradients and state (MiCS, stage 3); -1: all ranks. */
   readonly mics_shard_size: number;
   /**
-   * Gathers within and across hosts in two steps (MiCS). No effect: a gather is one collective,
-   * which NCCL lays out by machines.
+   * Gathers within and across hosts in two steps (MiCS). No effect: a gather is one collective;
+   * NCCL uses the topology of machines.
    */
   readonly mics_hierarchical_params_gather: boolean;
   /**
-   * Linear layers of stage 3 that keep no gathered weight. No effect: no layer keeps a gathered
+   * Linear layers that keep no gathered weight (stage 3). No effect: no layer keeps a gathered
    * weight.
    */
   readonly memory_efficient_linear: boolean;
   /**
-   * Stage 3 loads rank after rank to save host memory. No effect: a rank reads no more than its own
-   * part of a checkpoint.
+   * Loads one rank after another to save host memory (stage 3). No effect: a rank reads its own
+   * part of a checkpoint only.
    */
   readonly pipeline_loading_checkpoint: boolean;
   /** Gathers weights around PyTorch's Module.apply. No effect: modules have no apply(). */
   readonly override_module_apply: boolean;
   /**
-   * Warns when the order of modules changes between steps. No effect: another order of modules is
-   * followed without a warning.
+   * Warns when the order of modules changes between steps. No effect: a changed order of modules
+   * needs no warning.
    */
   readonly log_trace_cache_warnings: boolean;
   /** Runs internal checks of stage 3. No effect: the checks always run. */
   readonly enable_sanity_checks: boolean;
   /**
-   * Keeps Muon's moment of stage 3 in device memory. No effect: the moment lives with the other
+   * Keeps Muon's moment in device memory (stage 3). No effect: the moment lives with the other
    * optimizer state.
    */
   readonly save_muon_momentum_buffer_in_memory: boolean;
   /** Modules that stage 3 gathers as a whole. */
   readonly leaf_module: ResolvedLeafModule;
   /**
-   * Updates the important part of the gradients first, the rest later, asynchronously. Not
-   * supported yet: updates are exact and of the same step; super_offload overlaps them without
-   * delay.
+   * ZenFlow: updates important gradients first, other gradients later. Not supported yet: use
+   * super_offload: exact updates that overlap backward.
    */
   readonly zenflow: ResolvedZenFlow | null;
 }
 
-/** Keeps master weights and moments in host memory and updates them there. */
+/** Master weights and moments in host memory or on a disk: see docs/offload.md. */
 export interface ResolvedOffloadOptimizer {
-  /**
-   * Where master weights and moments live: on the device, in host memory, or in a file on a disk;
-   * the host updates those that are not on the device. See docs/nvme.md.
-   */
+  /** Place of master weights and moments: GPU, host memory, or a disk (docs/nvme.md). */
   readonly device: 'none' | 'cpu' | 'nvme';
   /** Page-locked memory. No effect: offloaded state is always page-locked. */
   readonly pin_memory: boolean;
   /**
-   * Overlaps the host's update with backward, with the same bits; null does so on a GPU where
-   * gradients are summed in the weights' dtype and the host has memory for it.
+   * Computes updates during backward, bit-identical; null: Adam and AdamW on a GPU, if host memory
+   * suffices.
    */
   readonly super_offload: boolean | null;
-  /**
-   * Share of the optimizer that is offloaded; the state of the first layers stays on the device, up
-   * to 1 - ratio of all elements.
-   */
+  /** Offloaded share of the state; the state of the first layers stays on the device. */
   readonly ratio: number;
   /**
-   * Share of the state in host memory that the GPU updates: it streams there and back while host
-   * threads update the rest, with the same bits. null ("auto") measures both on a GPU, once per
-   * host, and is 0 on the CPU. See docs/offload.md.
+   * Share of the host state that the GPU updates, bit-identical; null ("auto"): measured, 0 without
+   * a GPU.
    */
   readonly gpu_share: number | null;
   /**
-   * Folder of a disk for optimizer state; with device "nvme" it must be there. Each rank has a file
-   * of its own in it, without a name, whose space is free when the rank ends. No effect while
-   * nothing is kept on NVMe: offload_optimizer.device is not "nvme".
+   * Existing folder for optimizer state, required for "nvme"; unnamed files, freed when the rank
+   * ends. No effect while nothing is kept on NVMe: offload_optimizer.device is not "nvme".
    */
   readonly nvme_path: string | null;
   /**
-   * Slots of host memory for state that comes from the disk, each for all state of sub_group_size
-   * elements; 3 are enough to read, compute and write at once. No effect while nothing is kept on
-   * NVMe: offload_optimizer.device is not "nvme".
+   * Host buffers for state of a disk, sub_group_size elements each; 3 overlap read, compute and
+   * write. No effect while nothing is kept on NVMe: offload_optimizer.device is not "nvme".
    */
   readonly buffer_count: number;
   /**
-   * Reads the next parts of the state from the disk during an update, and the first ones during
-   * forward and backward; null does. No effect while nothing is kept on NVMe:
-   * offload_optimizer.device is not "nvme".
+   * Reads state ahead, also during forward and backward; null: true. No effect while nothing is
+   * kept on NVMe: offload_optimizer.device is not "nvme".
    */
   readonly pipeline_read: boolean | null;
   /**
-   * Writes updated state to the disk during the update of the next; null does. No effect while
-   * nothing is kept on NVMe: offload_optimizer.device is not "nvme".
+   * Writes state during the next update; null: true. No effect while nothing is kept on NVMe:
+   * offload_optimizer.device is not "nvme".
    */
   readonly pipeline_write: boolean | null;
-  /** Starts faster with state on NVMe. No effect: state comes to the disk when it is first used. */
+  /** Starts faster with state on NVMe. No effect: the first use writes state to the disk. */
   readonly fast_init: boolean;
   /**
-   * Share of the cores for the update of super_offload. No effect: the update runs on the threads
-   * of setThreads().
+   * Share of the cores for the update of super_offload. No effect: setThreads() sets the threads.
    */
   readonly cpuadam_cores_perc: number;
 }
 
-/** Keeps weights of stage 3 in host memory, or on a disk, between uses. Acts at stage 3. */
+/** Weights of stage 3 in host memory or on a disk between uses. Acts at stage 3. */
 export interface ResolvedOffloadParam {
-  /** Where weights live between uses. */
+  /** Place of weights between uses. */
   readonly device: 'none' | 'cpu' | 'nvme';
   /**
-   * Folder of a disk for weights; with device "nvme" it must be there. Each rank has a file of its
-   * own in it, without a name, whose space is free when the rank ends. No effect while no weights
-   * are kept on NVMe: offload_param.device is not "nvme".
+   * Existing folder for weights, required for "nvme"; unnamed files, freed when the rank ends. No
+   * effect while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   readonly nvme_path: string | null;
   /**
-   * Slots of host memory for weights that come from the disk: one is uploaded while the others are
-   * read or written. No effect while no weights are kept on NVMe: offload_param.device is not
-   * "nvme".
+   * Host buffers for weights of a disk; uploads, reads and writes overlap. No effect while no
+   * weights are kept on NVMe: offload_param.device is not "nvme".
    */
   readonly buffer_count: number;
   /**
-   * Most elements of one slot, rounded down to a multiple of 64, at least 64: larger weights come
-   * in parts. No effect while no weights are kept on NVMe: offload_param.device is not "nvme".
+   * Elements per buffer, rounded down to a multiple of 64; larger weights are split. No effect
+   * while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   readonly buffer_size: number;
   /**
-   * Elements of this rank that stay in host memory when weights are on NVMe: memory first, the disk
-   * takes the rest. No effect while no weights are kept on NVMe: offload_param.device is not
-   * "nvme".
+   * Elements per rank that stay in host memory with "nvme"; other weights are on the disk. No
+   * effect while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   readonly max_in_cpu: number;
   /** Page-locked memory. */
@@ -4001,27 +3747,27 @@ export interface ResolvedLeafModule {
 }
 
 /**
- * Updates the important part of the gradients first, the rest later, asynchronously. Not supported
- * yet: updates are exact and of the same step; super_offload overlaps them without delay.
+ * ZenFlow: updates important gradients first, other gradients later. Not supported yet: use
+ * super_offload: exact updates that overlap backward.
  */
 export interface ResolvedZenFlow {
-  /** Share of the gradients that is updated at once. */
+  /** Share of gradients that is updated immediately. */
   readonly topk_ratio: number;
-  /** When the important part is chosen anew. */
+  /** Interval between selections of the important part. */
   readonly select_strategy: 'auto' | 'step' | 'epoch';
-  /** Steps or epochs between two choices. */
+  /** Steps or epochs between two selections. */
   readonly select_interval: 'auto' | number;
-  /** Steps between two updates of the rest. */
+  /** Steps between two updates of other gradients. */
   readonly update_interval: 'auto' | number;
-  /** Updates on the host while the next steps run. */
+  /** Updates on the host during the next steps. */
   readonly overlap_step: boolean;
   /** Keeps the important part on the host too. */
   readonly offload: boolean;
-  /** Share of the gradient norm at which "auto" updates the rest. */
+  /** Share of the gradient norm at which "auto" updates other gradients. */
   readonly auto_ratio: number;
   /** Steps with full updates before the split. */
   readonly full_warm_up_rounds: number;
-  /** Share of the cores that is left to the main thread. */
+  /** Share of cores for the main thread. */
   readonly pt_reserved_cores_perc: number;
 }
 
@@ -4034,60 +3780,57 @@ export interface ResolvedTimers {
 /** The timer of samples per second. */
 export interface ResolvedThroughputTimer {
   /**
-   * Switches the timer on. No effect: steps_per_print and wall_clock_breakdown say what is timed.
+   * Switches the timer on. No effect: steps_per_print and wall_clock_breakdown select the measured
+   * phases.
    */
   readonly enabled: boolean;
   /** Waits for the device before it reads the clock. No effect: times come from device events. */
   readonly synchronized: boolean;
 }
 
-/** How checkpointed activations are kept; the model says what is checkpointed. */
+/** Storage of checkpointed activations; the model selects the checkpointed layers. */
 export interface ResolvedActivationCheckpointing {
   /**
-   * Found in tutorials; DeepSpeed does not read it. No effect: the model says what is checkpointed.
+   * A key of tutorials; DeepSpeed ignores it. No effect: the model selects the checkpointed layers.
    */
   readonly enabled: boolean;
   /** Keeps checkpointed activations in host memory. */
   readonly cpu_checkpointing: boolean;
-  /** How many checkpoints one forward makes. */
+  /** Number of checkpoints per forward. */
   readonly number_checkpoints: number | null;
-  /** Waits for the device at the borders of checkpoints. */
+  /** Synchronizes the device around checkpoints. */
   readonly synchronize_checkpoint_boundary: boolean;
   /**
-   * Times forward and recomputation of each checkpoint: a line every steps_per_print steps (every
-   * step without it), and checkpointing.times().
+   * Measures each checkpoint: a line per steps_per_print (or each) step, and checkpointing.times().
    */
   readonly profile: boolean;
   /**
    * Splits checkpointed activations over model-parallel ranks. No effect: each rank keeps the
-   * inputs of its own segments, also where ranks share layers or tokens.
+   * inputs of its own segments.
    */
   readonly partition_activations: boolean;
   /**
-   * Copies checkpointed activations into one buffer. No effect: each activation keeps memory of its
-   * own, from a pool that does not fragment.
+   * Copies checkpointed activations into one buffer. No effect: activations have separate memory
+   * from a pool that does not fragment.
    */
   readonly contiguous_memory_optimization: boolean;
 }
 
-/** Counts operations and times per module in one step, and in that step only. */
+/** Counts operations and time per module in one step. */
 export interface ResolvedFlopsProfiler {
   /** Switches the profiler on. */
   readonly enabled: boolean;
-  /**
-   * For the line that compares the operations counted with DeepSpeed's estimate, 2 + this many
-   * forwards.
-   */
+  /** Factor of DeepSpeed's estimate of operations: 2 + this number of forwards. */
   readonly recompute_fwd_factor: number;
-  /** Global step that is profiled, from 1 (DeepSpeed counts from 0). */
+  /** Profiled global step, from 1 (DeepSpeed: from 0). */
   readonly profile_step: number;
-  /** Deepest level of the summary by depth; -1 goes to the innermost. */
+  /** Deepest level of the summary; -1: innermost modules. */
   readonly module_depth: number;
   /** Module classes per depth in the summary. */
   readonly top_modules: number;
   /** Prints the table of all modules. */
   readonly detailed: boolean;
-  /** File for the profile, JSON when its name ends in .json; null prints it. */
+  /** File for the profile, JSON if its name ends in .json; null: standard output. */
   readonly output_file: string | null;
 }
 
@@ -4102,8 +3845,8 @@ export interface ResolvedEventFolder {
 }
 
 /**
- * Sends events to Weights & Biases. No effect: nothing is sent to Weights & Biases; switch
- * tensorboard on, whose files `wandb sync` takes, or give initialize() a Monitor of your own.
+ * Sends events to Weights & Biases. No effect: enable tensorboard and run `wandb sync`, or pass a
+ * Monitor to initialize().
  */
 export interface ResolvedWandb {
   /** Switches the monitor on. */
@@ -4117,8 +3860,8 @@ export interface ResolvedWandb {
 }
 
 /**
- * Sends events to Comet. No effect: nothing is sent to Comet; switch tensorboard or csv_monitor on,
- * or give initialize() a Monitor of your own.
+ * Sends events to Comet. No effect: enable tensorboard or csv_monitor, or pass a Monitor to
+ * initialize().
  */
 export interface ResolvedComet {
   /** Switches the monitor on. */
@@ -4133,37 +3876,37 @@ export interface ResolvedComet {
   readonly api_key: string | null;
   /** Name of the run. */
   readonly experiment_name: string | null;
-  /** Key of a run that is continued. */
+  /** Key of a run to continue. */
   readonly experiment_key: string | null;
-  /** Sends events as they come. */
+  /** Sends events immediately. */
   readonly online: boolean | null;
-  /** Whether a run is new or continued. */
+  /** A new run, or a continued one. */
   readonly mode: string | null;
 }
 
 /**
- * Logs size, time and bandwidth of each communication, which is waited for meanwhile;
- * comm.logSummary() prints the table. No effect on one rank: one rank has nothing to communicate.
+ * Logs size, time and bandwidth of each collective, and waits for it; comm.logSummary() prints a
+ * table. No effect on one rank: one rank has nothing to communicate.
  */
 export interface ResolvedCommsLogger {
-  /** Switches the log on; DeepSpeed does so whenever the section is present, whatever this says. */
+  /** Switches the log on; in DeepSpeed the section itself does. */
   readonly enabled: boolean;
   /** Logs every operation. */
   readonly prof_all: boolean;
-  /** Operations that are logged if not all are, under any of DeepSpeed's names. */
+  /** Logged operations, under any name of DeepSpeed; used if prof_all is false. */
   readonly prof_ops: readonly ('all_reduce' | 'all_reduce_coalesced' | 'reduce_scatter' | 'reduce_scatter_base' | 'reduce_scatter_tensor' | 'reduce_scatter_coalesced' | 'all_gather' | 'all_gather_base' | 'all_gather_into_tensor' | 'all_gather_coalesced' | 'all_to_all' | 'all_to_all_single' | 'broadcast' | 'reduce' | 'send' | 'isend' | 'recv' | 'irecv' | 'barrier')[];
   /** Prints a line for each operation, on rank 0. */
   readonly verbose: boolean;
   /**
-   * Adds the caller to each line. No effect: every line says what the operation was for, or who
-   * called it.
+   * Adds the caller to each line. No effect: every line has the purpose of the operation, or its
+   * caller.
    */
   readonly debug: boolean;
 }
 
 /** How checkpoints are written. */
 export interface ResolvedCheckpoint {
-  /** What happens when ranks save under different tags: Warn and Ignore take rank 0's. */
+  /** Reaction to different tags of ranks; Warn and Ignore use the tag of rank 0. */
   readonly tag_validation: 'Warn' | 'Ignore' | 'Fail';
   /**
    * Loads a checkpoint of another number of ranks or another stage. No effect: every checkpoint
@@ -4171,8 +3914,8 @@ export interface ResolvedCheckpoint {
    */
   readonly load_universal: boolean;
   /**
-   * Each host writes to a disk of its own. No effect: a checkpoint is one folder that all ranks
-   * write to; ranks of several machines need a shared one.
+   * Each host writes to a disk of its own. No effect: all ranks write one folder; several machines
+   * need a shared file system.
    */
   readonly use_node_local_storage: boolean;
   /** Spreads writing over ranks. */
@@ -4187,7 +3930,7 @@ export interface ResolvedCheckpoint {
 export interface ResolvedParallelWrite {
   /**
    * Ranks of one pipeline stage share the writing. No effect: the first data rank of a stage writes
-   * its weights, each its share of the state.
+   * the weights, each rank its part of the state.
    */
   readonly pipeline_stage: boolean;
 }
@@ -4204,27 +3947,22 @@ export interface ResolvedCheckpointWriter {
   readonly show_statistics: boolean;
   /** Ranks that share the writing. */
   readonly data_parallel: 'replica' | 'socket' | 'machine' | null;
-  /** Writes while training goes on. */
+  /** Writes during training. */
   readonly decoupled: boolean;
   /** Writers per rank. */
   readonly io_multiplier: number;
 }
 
-/**
- * Asynchronous file access for what is kept on NVMe; `ds io PATH` measures a disk and prints this
- * section.
- */
+/** Asynchronous file access for NVMe; `ds io PATH` measures a disk and prints this section. */
 export interface ResolvedAio {
   /**
-   * Bytes of one request, and of what has a checksum; rounded up to a multiple of 4096. No effect
-   * while nothing is kept on NVMe: neither offload_optimizer.device nor offload_param.device is
-   * "nvme".
+   * Bytes per request and per checksum, rounded up to a multiple of 4096. No effect while nothing
+   * is kept on NVMe: neither offload_optimizer.device nor offload_param.device is "nvme".
    */
   readonly block_size: number;
   /**
-   * Requests in flight: the depth of an io_uring, or so many threads where that is forbidden. No
-   * effect while nothing is kept on NVMe: neither offload_optimizer.device nor offload_param.device
-   * is "nvme".
+   * Requests in flight: depth of the io_uring, or threads if io_uring is forbidden. No effect while
+   * nothing is kept on NVMe: neither offload_optimizer.device nor offload_param.device is "nvme".
    */
   readonly queue_depth: number;
   /**
@@ -4233,53 +3971,48 @@ export interface ResolvedAio {
    */
   readonly intra_op_parallelism: number;
   /**
-   * Submits requests one by one. No effect: requests are submitted as they come, as many as fit
-   * into queue_depth.
+   * Submits requests one by one. No effect: requests are submitted immediately, up to queue_depth.
    */
   readonly single_submit: boolean;
-  /** Submits while others finish. No effect: requests are always submitted while others finish. */
+  /** Submits requests during other requests. No effect: requests always overlap. */
   readonly overlap_events: boolean;
-  /**
-   * Transfers between NVMe and GPU directly. No effect: state goes to host memory, where it is
-   * updated.
-   */
+  /** Transfers between NVMe and GPU directly. No effect: state is updated in host memory. */
   readonly use_gds: boolean;
 }
 
-/** How a model in stages trains; see PipelineModule. */
+/** Pipeline parallelism; see PipelineModule. */
 export interface ResolvedPipeline {
   /**
-   * Stages of the pipeline: a model that knows its layers is cut into so many, and initialize()
-   * joins a mesh with as many ranks on the axis pp. "auto": what the PipelineModule or the mesh
-   * says.
+   * Number of stages: cuts a model with known layers, over axis pp of the mesh. "auto": from
+   * PipelineModule or mesh.
    */
   readonly stages: 'auto' | number;
-  /** In which order ranks work on micro-batches; a key of this library. */
+  /** Order of micro-batches; a key of this library. */
   readonly schedule: '1f1b' | '1F1B' | 'gpipe' | 'interleaved' | 'zero-bubble';
-  /** Stages that each rank has under the interleaved schedule; a key of this library. */
+  /** Stages per rank of the interleaved schedule; a key of this library. */
   readonly stages_per_rank: number;
   /**
-   * How layers are spread over stages: "parameters", "uniform", "flops" or "type:REGEX"; "best" is
-   * a PipelineModule's own method, and "flops" for language models.
+   * "parameters", "uniform", "flops", "type:REGEX"; "best": the method of PipelineModule, "flops"
+   * for language models.
    */
   readonly partition: string;
   /** Seeds the generator per layer and micro-batch. */
   readonly seed_layers: boolean;
-  /** Layers between two checkpoints; 0 leaves it to the model. */
+  /** Layers between two checkpoints; 0: the model decides. */
   readonly activation_checkpoint_interval: number;
   /**
-   * Splits activations between stages over the ranks of tensor parallelism. No effect: ranks of
-   * tensor parallelism send each what the next stage's rank needs.
+   * Splits activations between stages over the ranks of tensor parallelism. No effect: each
+   * tensor-parallel rank sends the data of its peer in the next stage.
    */
   readonly pipe_partitioned: boolean;
   /**
-   * Splits gradients between stages over the ranks of tensor parallelism. No effect: ranks of
-   * tensor parallelism send each what the next stage's rank needs.
+   * Splits gradients between stages over the ranks of tensor parallelism. No effect: each
+   * tensor-parallel rank sends the data of its peer in the next stage.
    */
   readonly grad_partitioned: boolean;
   /** PyTorch's reentrant checkpointing. No effect: PyTorch is not used. */
   readonly use_reentrant: boolean;
-  /** Found in tutorials; DeepSpeed does not read it. No effect: DeepSpeed does not read it. */
+  /** A key of tutorials; DeepSpeed ignores it. No effect: DeepSpeed does not read it. */
   readonly micro_batch_size: number;
 }
 
@@ -4290,30 +4023,30 @@ export interface ResolvedAmp {
   [key: string]: unknown;
 }
 
-/** PyTorch's automatic mixed precision: read as bf16 or fp16, with inputs cast. */
+/** PyTorch's mixed precision: read as bf16 or fp16, with inputs cast. */
 export interface ResolvedTorchAutocast {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Dtype of weights, activations and gradients, and of floating-point inputs of forward. */
+  /** Dtype of weights, activations, gradients and floating-point inputs of forward. */
   readonly dtype: 'bf16' | 'fp16' | null;
   /**
-   * Modules whose gradients and weights travel in the lower precision. No effect: all of them
-   * travel in the weights' dtype, or in communication_data_type.
+   * Modules with communication in the lower precision. No effect: communication uses the dtype of
+   * the weights, or communication_data_type.
    */
   readonly lower_precision_safe_modules: readonly string[] | null;
 }
 
-/** Leaves out layers more and more often. */
+/** Progressive layer drop: skips layers more and more often. */
 export interface ResolvedProgressiveLayerDrop {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Share of layers that run in the end, of the last one; earlier ones run more often. */
+  /** Final probability that the last layer runs; earlier layers run more often. */
   readonly theta: number;
-  /** How fast that share is reached. */
+  /** Speed of the change per step. */
   readonly gamma: number;
 }
 
-/** Estimates eigenvalues of the curvature per layer. Not supported yet: nothing is estimated. */
+/** Estimates curvature eigenvalues per layer. Not supported yet: eigenvalues are not computed. */
 export interface ResolvedEigenvalue {
   /** Switches it on. */
   readonly enabled: boolean;
@@ -4329,21 +4062,21 @@ export interface ResolvedEigenvalue {
   readonly gas_boundary_resolution: number;
   /** Module that holds the layers. */
   readonly layer_name: string;
-  /** How many layers. */
+  /** Number of layers. */
   readonly layer_num: number;
 }
 
-/** Sequences that get longer during training. */
+/** Curriculum by sequence length. */
 export interface ResolvedCurriculumLearning {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** What gets harder: tokens of each sample that a step trains on, from its first one. */
+  /** Difficulty measure: the first tokens of each sample. */
   readonly curriculum_type: 'seqlen';
   /** Difficulty at the start. */
   readonly min_difficulty: number | null;
-  /** Difficulty at the end; the first one that is as large stays. */
+  /** Difficulty at the end. */
   readonly max_difficulty: number | null;
-  /** How the difficulty grows; "custom" is `engine.setCustomCurriculumLearningSchedule()`. */
+  /** Growth of the difficulty; "custom": `engine.setCustomCurriculumLearningSchedule()`. */
   readonly schedule_type: 'fixed_linear' | 'fixed_root' | 'fixed_discrete' | 'custom' | null;
   /** Parameters of the growth. */
   readonly schedule_config: ResolvedCurriculumSchedule;
@@ -4351,48 +4084,47 @@ export interface ResolvedCurriculumLearning {
 
 /** Parameters of the growth. */
 export interface ResolvedCurriculumSchedule {
-  /** Steps from the smallest to the largest difficulty: fixed_linear and fixed_root. */
+  /** Steps from the smallest to the largest difficulty (fixed_linear, fixed_root). */
   readonly total_curriculum_step: number | null;
   /**
-   * Difficulties are rounded down to multiples of it: fixed_linear and fixed_root. Tensor cores
-   * want multiples of 8.
+   * Difficulties are rounded down to a multiple (fixed_linear, fixed_root); use 8 for tensor cores.
    */
   readonly difficulty_step: number | null;
-  /** 2 grows with the square root of the step, 1 linearly: fixed_root. */
+  /** Degree of the root (fixed_root): 2 is a square root, 1 is linear. */
   readonly root_degree: number | null;
-  /** One difficulty after the other: fixed_discrete. */
+  /** Difficulties in order (fixed_discrete). */
   readonly difficulty: readonly number[] | null;
-  /** The last step of each difficulty but the last one: fixed_discrete. */
+  /** Last step of each difficulty except the last (fixed_discrete). */
   readonly max_step: readonly number[] | null;
 }
 
-/** Samples and routes data by difficulty. */
+/** Data efficiency: sampling by difficulty, and token routing. */
 export interface ResolvedDataEfficiency {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Seed of data_sampling; random-LTD draws from the generator that seed() sets. */
+  /** Seed of data_sampling; random-LTD uses the generator of seed(). */
   readonly seed: number;
-  /** Which samples of `trainingData` are drawn. */
+  /** Selection of samples of `trainingData`. */
   readonly data_sampling: ResolvedDataSampling;
-  /** Which tokens a layer sees. */
+  /** Tokens that layers process. */
   readonly data_routing: ResolvedDataRouting;
 }
 
-/** Which samples of `trainingData` are drawn. */
+/** Selection of samples of `trainingData`. */
 export interface ResolvedDataSampling {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Times that as many samples are drawn as there are, at most. */
+  /** Largest number of epochs. */
   readonly num_epochs: number;
-  /** Threads that get samples, unless `initialize()` is given `numWorkers`. */
+  /** Threads that load samples; `numWorkers` of `initialize()` overrides it. */
   readonly num_workers: number;
-  /** Batches lie in pinned memory. No effect: batches always go to a GPU through pinned memory. */
+  /** Batches in pinned memory. No effect: batches always use pinned memory. */
   readonly pin_memory: boolean;
   /** Draws easy samples first. */
   readonly curriculum_learning: ResolvedDataSamplingCurriculum;
   /**
-   * Batches of about as many tokens, with rates by their sizes. Not supported yet: steps here have
-   * a fixed number of samples; text.TextDataset packs texts into rows of one length.
+   * Batches with similar numbers of tokens, and rates by batch size. Not supported yet: a step has
+   * a fixed number of samples; text.TextDataset packs texts into equal rows.
    */
   readonly dynamic_batching: { [key: string]: unknown } | null;
 }
@@ -4402,87 +4134,83 @@ export interface ResolvedDataSamplingCurriculum {
   /** Switches it on. */
   readonly enabled: boolean;
   /**
-   * Folder for lists of samples of about one difficulty. No effect: every rank keeps these lists in
+   * Folder for lists of samples with similar difficulty. No effect: every rank keeps these lists in
    * memory.
    */
   readonly data_cluster_path: string | null;
-  /** By name: a sample is drawn when it is easy enough by all of them. */
+  /** Metrics by name; a sample must be easy enough by each of them. */
   readonly curriculum_metrics: { readonly [name: string]: ResolvedDataSamplingMetric };
 }
 
-/** How difficult samples are by one metric, and may be at each step. */
+/** Difficulty by one metric, and its limit per step. */
 export interface ResolvedDataSamplingMetric {
-  /**
-   * Lists of samples by difficulty, of `data.analyze()` or DeepSpeed's DataAnalyzer, without .bin
-   * and .idx.
-   */
+  /** Sample lists by difficulty (`data.analyze()` or DataAnalyzer), without .bin and .idx. */
   readonly index_to_sample_path: string | null;
-  /** The difficulty of each list: difficulty_type "value". */
+  /** Difficulty of each list, for difficulty_type "value". */
   readonly index_to_metric_path: string | null;
-  /**
-   * What difficulties are: values of the metric, or how many of max_difficulty parts of all
-   * samples.
-   */
+  /** Difficulties are values of the metric, or percentiles: parts of max_difficulty. */
   readonly difficulty_type: 'value' | 'percentile';
-  /** "single_cluster" leaves no sample out: a loop makes batches harder. */
+  /** "single_cluster": all samples are drawn, and the loop makes batches harder. */
   readonly clustering_type: 'schedule_based' | 'single_cluster';
   /** Difficulty at the start. */
   readonly min_difficulty: number | null;
-  /** Difficulty at the end; the first one that is as large stays. */
+  /** Difficulty at the end. */
   readonly max_difficulty: number | null;
-  /** How the difficulty grows; "custom" is `setSchedules()` of the loader's sampler. */
+  /** Growth of the difficulty; "custom": `setSchedules()` of the loader's sampler. */
   readonly schedule_type: 'fixed_linear' | 'fixed_root' | 'fixed_discrete' | 'custom' | null;
   /** Parameters of the growth. */
   readonly schedule_config: ResolvedCurriculumSchedule;
 }
 
-/** Which tokens a layer sees. */
+/** Tokens that layers process. */
 export interface ResolvedDataRouting {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Gives some layers a random part of the tokens of each sample. */
+  /** Random layerwise token dropping: some layers process a random subset of tokens. */
   readonly random_ltd: ResolvedRandomLtd;
 }
 
-/** Gives some layers a random part of the tokens of each sample. */
+/** Random layerwise token dropping: some layers process a random subset of tokens. */
 export interface ResolvedRandomLtd {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Layers of the model; numbers of layers are below it. */
+  /** Number of layers of the model. */
   readonly total_layer_num: number | null;
-  /** How many layers see some tokens only: as many as `random_ltd_layer_id` names. */
+  /** Number of layers in `random_ltd_layer_id`. */
   readonly random_ltd_layer_num: number | null;
-  /** Which ones, from 0. First and last layers had better see all tokens. */
+  /** Layers that drop tokens, from 0; leave out the first and last layers. */
   readonly random_ltd_layer_id: readonly number[] | null;
-  /** Name of the attention mask among a layer's arguments. No effect: masks follow the tokens. */
+  /**
+   * Name of the attention mask among a layer's arguments. No effect: masks are cut with the tokens.
+   */
   readonly model_mask_name: string | null;
   /**
-   * Whether attention is causal. "encoder" is not supported yet: the language models here are
+   * Causal or bidirectional attention. "encoder" is not supported yet: models of this library are
    * decoders.
    */
   readonly model_type: 'decoder' | null;
-  /** Order of the dims of hidden states. No effect: models here have samples first. */
+  /** Order of dims of hidden states. No effect: the batch is dim 0. */
   readonly hidden_state_order: 'batch_seq_dim' | 'seq_batch_dim' | null;
-  /** Samples of a micro-batch. No effect: forward() knows its samples. */
+  /** Samples per micro-batch. No effect: forward() counts its samples. */
   readonly micro_batch_size: number | null;
-  /** Samples of a step. No effect: the batch sizes of the engine say it. */
+  /** Samples per step. No effect: the engine uses its own batch sizes. */
   readonly global_batch_size: number | null;
-  /** How many tokens these layers see. */
+  /** Number of tokens in these layers. */
   readonly random_ltd_schedule: ResolvedRandomLtdSchedule;
   /**
-   * Learning rates by the tokens that layers have seen. Not supported yet: rates follow steps;
-   * DeepSpeed raises NotImplementedError for it too.
+   * Learning rates by processed tokens. Not supported yet: rates follow steps; DeepSpeed raises
+   * NotImplementedError too.
    */
   readonly layer_token_lr_schedule: { [key: string]: unknown } | null;
 }
 
-/** How many tokens these layers see. */
+/** Number of tokens in these layers. */
 export interface ResolvedRandomLtdSchedule {
   /** Tokens at the start. */
   readonly min_value: number | null;
-  /** Tokens at the end: the whole sample. */
+  /** Tokens at the end: the full sample. */
   readonly max_value: number | null;
-  /** How the number grows. */
+  /** Growth of the number. */
   readonly schedule_type: 'fixed_linear';
   /** Parameters of the growth. */
   readonly schedule_config: ResolvedRandomLtdGrowth;
@@ -4490,29 +4218,29 @@ export interface ResolvedRandomLtdSchedule {
 
 /** Parameters of the growth. */
 export interface ResolvedRandomLtdGrowth {
-  /** Steps from the fewest to the most tokens. */
+  /** Steps from min_value to max_value. */
   readonly require_steps: number | null;
-  /** Lengths are rounded down to multiples of it. Tensor cores want multiples of 8. */
+  /** Lengths are rounded down to a multiple; use multiples of 8 for tensor cores. */
   readonly seq_per_step: number | null;
 }
 
-/** Attention between blocks of a pattern only. */
+/** Sparse attention by a block pattern. */
 export interface ResolvedSparseAttention {
-  /** The pattern; keys that it does not read are noted. */
+  /** The pattern; a notice lists keys that it ignores. */
   readonly mode: 'dense' | 'fixed' | 'variable' | 'bigbird' | 'bslongformer';
-  /** Positions of one block: a power of two. */
+  /** Positions per block, a power of two. */
   readonly block: number;
-  /** A pattern of its own for each head. */
+  /** A separate pattern per head. */
   readonly different_layout_per_head: boolean;
-  /** Blocks of a local window (fixed). */
+  /** Blocks per local window (fixed). */
   readonly num_local_blocks: number;
-  /** Blocks that all attend to (fixed, bigbird). */
+  /** Global blocks (fixed, bigbird). */
   readonly num_global_blocks: number;
-  /** Whether later positions are seen. */
+  /** Visibility of later positions. */
   readonly attention: 'bidirectional' | 'unidirectional';
-  /** Global blocks attend to all. */
+  /** Global blocks attend to all blocks. */
   readonly horizontal_global_attention: boolean;
-  /** Different choices of global blocks over heads (fixed). */
+  /** Number of global patterns that heads use in turn (fixed). */
   readonly num_different_global_patterns: number;
   /** Random blocks per row (variable, bigbird). */
   readonly num_random_blocks: number;
@@ -4526,458 +4254,411 @@ export interface ResolvedSparseAttention {
   readonly num_sliding_window_blocks: number;
 }
 
-/** Chooses a batch size that many numbers of data ranks can share out: see docs/launcher.md. */
+/** Elastic batch size for different numbers of ranks: see docs/launcher.md. */
 export interface ResolvedElasticity {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Largest batch that may be chosen; needed when enabled. */
+  /** Largest batch; required if enabled. */
   readonly max_train_batch_size: number | null;
-  /** Micro-batches that may be chosen; needed when enabled. */
+  /** Allowed micro-batches; required if enabled. */
   readonly micro_batch_sizes: readonly number[] | null;
-  /** Fewest GPUs that are to share the batch out. */
+  /** Smallest number of GPUs. */
   readonly min_gpus: number;
-  /** Most GPUs that are to share it out. */
+  /** Largest number of GPUs. */
   readonly max_gpus: number;
   /**
-   * Minutes until a scheduler may change the number of GPUs. No effect: it is a wish to a
-   * scheduler, and nothing here changes the number of ranks of a job.
+   * Minutes until a scheduler may change the number of GPUs. No effect: the number of ranks of a
+   * job is constant.
    */
   readonly min_time: number;
-  /** Takes the larger of two batches that serve as many numbers. */
+  /** Prefers the larger of two batches that allow the same number of rank counts. */
   readonly prefer_larger_batch: boolean;
-  /** Accepts batch keys beside this section and overrides them. */
+  /** Accepts batch keys in the file and overrides them. */
   readonly ignore_non_elastic_batch_info: boolean;
-  /** GPUs that come and go together (version 0.2). */
+  /** GPUs per node (version 0.2); nodes come and go as a whole. */
   readonly num_gpus_per_node: number;
-  /** GPUs that share one model (version 0.2), all of one node. */
+  /** GPUs per model, on one node (version 0.2). */
   readonly model_parallel_size: number;
-  /**
-   * 0.1: a number of ranks that cannot share the batch out is refused; 0.2: it gets a batch of its
-   * own.
-   */
+  /** 0.1: refuses other numbers of ranks; 0.2: computes a batch for them. */
   readonly version: 0.1 | 0.2;
 }
 
 /** Searches for the fastest configuration: `ds --autotuning tune|run`. */
 export interface ResolvedAutotuning {
-  /** Switches it on for DeepSpeed; here the launcher's flag does. */
+  /** Switches it on in DeepSpeed; here the flag `--autotuning` does. */
   readonly enabled: boolean;
-  /** Searches only stage, offload and micro-batch; false: other keys of ZeRO after that. */
+  /** true: searches stage, offload and micro-batch only; false: other ZeRO keys too. */
   readonly fast: boolean;
-  /** Folder of results: one folder for each experiment, the summary, and the best configuration. */
+  /** Folder of results: experiments, summary, best configuration. */
   readonly results_dir: string;
-  /** Folder of experiments: a file that describes each. */
+  /** Folder of experiment descriptions. */
   readonly exps_dir: string;
-  /** Runs experiments again; false: takes the results that are there. */
+  /** true: repeats experiments; false: uses existing results. */
   readonly overwrite: boolean;
-  /** Steps that an experiment takes before it is timed. */
+  /** Steps of an experiment before the measurement. */
   readonly start_profile_step: number;
-  /** An experiment is timed until one step after so many, and then ends. */
+  /** Last measured step; the experiment ends one step later. */
   readonly end_profile_step: number;
-  /** What is compared: samples a second, milliseconds of a step, operations a second of a GPU. */
+  /** Compared value: samples/s, ms per step, or FLOP/s per GPU. */
   readonly metric: 'throughput' | 'latency' | 'flops';
-  /**
-   * The launcher writes it: this run is an experiment, which writes what it measures there and
-   * ends.
-   */
+  /** Written by the launcher: file for the measurement of this experiment. */
   readonly metric_path: string | null;
-  /** The order of experiments: as they are listed, drawn, or by what the plan foretells. */
+  /** Order of experiments: listed, random, or by the plan's prediction. */
   readonly tuner_type: 'gridsearch' | 'random' | 'model_based';
-  /** Experiments without improvement after which the search ends; 0: it does not. */
+  /** Experiments without improvement before the search ends; 0: never. */
   readonly tuner_early_stopping: number;
-  /** Most experiments. */
+  /** Largest number of experiments. */
   readonly tuner_num_trials: number;
-  /** Which argument of the program has which key: experiments set both. */
+  /** Program arguments of configuration keys; experiments set both. */
   readonly arg_mappings: { readonly [name: string]: string } | null;
-  /** What is known of the model. */
+  /** Description of the model. */
   readonly model_info: ResolvedAutotuningModelInfo | null;
-  /** The launcher writes it: the file that describes the model. */
+  /** Written by the launcher: file of the model description. */
   readonly model_info_path: string | null;
-  /** GPUs of one model. No effect: a first short run tells how many ranks share the model. */
+  /** GPUs per model. No effect: the first short run counts the ranks per model. */
   readonly mp_size: number;
-  /** Largest batch: experiments accumulate up to it. */
+  /** Largest batch; experiments accumulate up to it. */
   readonly max_train_batch_size: number | null;
-  /** Smallest batch: experiments accumulate to reach it. */
+  /** Smallest batch; experiments accumulate to reach it. */
   readonly min_train_batch_size: number;
   /** Largest micro-batch. */
   readonly max_train_micro_batch_size_per_gpu: number;
-  /** Smallest micro-batch, where the file names none. */
+  /** Smallest micro-batch, if the file has no micro-batch. */
   readonly min_train_micro_batch_size_per_gpu: number;
-  /** Micro-batches that are tried of each stage: the largest that fit. */
+  /** Number of micro-batches per stage, the largest that fit. */
   readonly num_tuning_micro_batch_sizes: number;
 }
 
-/** What is known of the model. */
+/** Description of the model. */
 export interface ResolvedAutotuningModelInfo {
-  /** The launcher writes it: this run describes the model at model_info_path and ends. */
+  /** Written by the launcher: this run describes the model and ends. */
   readonly profile: boolean;
-  /** Parameters. No effect: a first short run counts the model. */
+  /** Parameters. No effect: the first short run counts parameters. */
   readonly num_params: number | null;
-  /** Width of the residual stream. No effect: a first short run counts the model. */
+  /** Hidden size. No effect: the first short run counts parameters. */
   readonly hidden_size: number | null;
-  /** Blocks. No effect: a first short run counts the model. */
+  /** Blocks. No effect: the first short run counts parameters. */
   readonly num_layers: number | null;
 }
 
-/** Quantizes and prunes in training what `initCompression()` has prepared. */
+/** Quantization and pruning of a model from `initCompression()`. */
 export interface ResolvedCompressionTraining {
-  /** Weights of few values. */
+  /** Quantized weights. */
   readonly weight_quantization: ResolvedCompressionWeightQuantization;
-  /** Inputs of layers in few bits. */
+  /** Quantized inputs of layers. */
   readonly activation_quantization: ResolvedCompressionActivationQuantization;
-  /** Single weights become 0. */
+  /** Pruning of single weights. */
   readonly sparse_pruning: ResolvedCompressionSparsePruning;
-  /** Outputs of linear layers become 0. */
+  /** Pruning of outputs of linear layers. */
   readonly row_pruning: ResolvedCompressionRowPruning;
-  /** Heads become 0: blocks of inputs of the layer behind attention. */
+  /** Pruning of heads: blocks of inputs of the layer after attention. */
   readonly head_pruning: ResolvedCompressionHeadPruning;
-  /** Channels of convolutions become 0. */
+  /** Pruning of channels of convolutions. */
   readonly channel_pruning: ResolvedCompressionChannelPruning;
-  /** Starts a model with some of the layers of a deeper one. */
+  /** Starts a model from some layers of a deeper model. */
   readonly layer_reduction: ResolvedCompressionLayerReduction;
 }
 
-/** Weights of few values. */
+/** Quantized weights. */
 export interface ResolvedCompressionWeightQuantization {
-  /** Of all groups. */
+  /** Settings of all groups. */
   readonly shared_parameters: ResolvedCompressionWeightQuantizationShared;
-  /** By a name for each group. */
+  /** Groups by name. */
   readonly different_groups: { readonly [name: string]: ResolvedCompressionWeightQuantizationGroup };
 }
 
-/** Of all groups. */
+/** Settings of all groups. */
 export interface ResolvedCompressionWeightQuantizationShared {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** DeepSpeed's kernel for it. No effect: operations on tensors compute it. */
+  /** Use of DeepSpeed's kernel. No effect: tensor operations compute it. */
   readonly quantizer_kernel: boolean;
-  /** Global steps before it acts; those that fp16 skips count. */
+  /** Global steps before the technique starts; skipped fp16 steps count. */
   readonly schedule_offset: number;
-  /** Equal parts of a weight, in the order of memory, each with a step of its own. */
+  /** Equal parts of a weight in memory order, each with its own scale. */
   readonly quantize_groups: number;
-  /** Prints when bits change. No effect: bits follow from the step. */
+  /** Prints changes of bits. No effect: bits depend on the step only. */
   readonly quantize_verbose: boolean;
-  /** Whether values lie around 0, or between the smallest and the largest. */
+  /** Range symmetric around 0, or from minimum to maximum. */
   readonly quantization_type: 'symmetric' | 'asymmetric';
-  /** To a value; stochastic with `quantize_weight_in_forward` false alone. */
+  /** Rounding; stochastic only if `quantize_weight_in_forward` is false. */
   readonly rounding: 'nearest' | 'stochastic';
-  /** True: at target_bits from schedule_offset on; false: from start_bits down to them. */
+  /** true: target_bits from schedule_offset on; false: from start_bits down to target_bits. */
   readonly quantize_weight_in_forward: boolean;
-  /** Goes over to quantized weights gradually; not with `quantize_weight_in_forward`. */
+  /** Gradual change to quantized weights; not with `quantize_weight_in_forward`. */
   readonly fp16_mixed_quantize: ResolvedCompressionMixedQuantize;
 }
 
-/** Goes over to quantized weights gradually; not with `quantize_weight_in_forward`. */
+/** Gradual change to quantized weights; not with `quantize_weight_in_forward`. */
 export interface ResolvedCompressionMixedQuantize {
   /** Switches it on. */
   readonly enabled: boolean;
-  /**
-   * By which the part of the weight as it is falls in each step, from 1 after each change of bits.
-   */
+  /** Decrease per step of the unquantized share, from 1 after each change of bits. */
   readonly quantize_change_ratio: number;
 }
 
-/** Layers of one group, and what is done to them. */
+/** One group of layers. */
 export interface ResolvedCompressionWeightQuantizationGroup {
-  /** Of the group. */
+  /** Parameters of the group. */
   readonly params: ResolvedCompressionWeightQuantizationParams;
-  /**
-   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
-   * that the model calls.
-   */
+  /** Regular expressions that match a part of a layer name; "*": all linear layers. */
   readonly modules: string | readonly string[];
   /**
-   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
-   * with it. No effect: it makes no layer smaller.
+   * Per entry of `modules`: expressions for layers that `redundancyClean()` shrinks too. No effect:
+   * it makes no layer smaller.
    */
   readonly related_modules: readonly (readonly string[])[] | null;
 }
 
-/** Of the group. */
+/** Parameters of the group. */
 export interface ResolvedCompressionWeightQuantizationParams {
-  /** Bits at first. */
+  /** Bits at the start. */
   readonly start_bits: number;
-  /** Bits in the end; 2: three values, 1: two. */
+  /** Bits at the end; 2: three values, 1: two values. */
   readonly target_bits: number;
   /**
-   * Steps until the first bit goes; the next ones take twice as long each. 0: a bit goes in each
+   * Steps until the first reduction by one bit; the interval doubles each time. 0: one bit per
    * step.
    */
   readonly quantization_period: number;
 }
 
-/** Inputs of layers in few bits. */
+/** Quantized inputs of layers. */
 export interface ResolvedCompressionActivationQuantization {
-  /** Of all groups. */
+  /** Settings of all groups. */
   readonly shared_parameters: ResolvedCompressionActivationQuantizationShared;
-  /** By a name for each group. */
+  /** Groups by name. */
   readonly different_groups: { readonly [name: string]: ResolvedCompressionActivationQuantizationGroup };
 }
 
-/** Of all groups. */
+/** Settings of all groups. */
 export interface ResolvedCompressionActivationQuantizationShared {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** As of weights. */
+  /** As for weights. */
   readonly quantization_type: 'symmetric' | 'asymmetric';
   /**
-   * A range for each token, or one for all that follows what was seen. "static" is not supported
-   * yet: what each rank has seen is not brought together; use dynamic.
+   * Range per token, or one calibrated range. "static" is not supported yet: ranks do not share
+   * calibrated ranges; use dynamic.
    */
   readonly range_calibration: 'dynamic';
-  /** Global steps before it acts; those that fp16 skips count. */
+  /** Global steps before the technique starts; skipped fp16 steps count. */
   readonly schedule_offset: number;
 }
 
-/** Layers of one group, and what is done to them. */
+/** One group of layers. */
 export interface ResolvedCompressionActivationQuantizationGroup {
-  /** Of the group. */
+  /** Parameters of the group. */
   readonly params: ResolvedCompressionActivationQuantizationParams;
-  /**
-   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
-   * that the model calls.
-   */
+  /** Regular expressions that match a part of a layer name; "*": all linear layers. */
   readonly modules: string | readonly string[];
   /**
-   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
-   * with it. No effect: it makes no layer smaller.
+   * Per entry of `modules`: expressions for layers that `redundancyClean()` shrinks too. No effect:
+   * it makes no layer smaller.
    */
   readonly related_modules: readonly (readonly string[])[] | null;
 }
 
-/** Of the group. */
+/** Parameters of the group. */
 export interface ResolvedCompressionActivationQuantizationParams {
-  /** Bits of a value. */
+  /** Bits per value. */
   readonly bits: 4 | 8;
 }
 
-/** Single weights become 0. */
+/** Pruning of single weights. */
 export interface ResolvedCompressionSparsePruning {
-  /** Of all groups. */
+  /** Settings of all groups. */
   readonly shared_parameters: ResolvedCompressionSparsePruningShared;
-  /** By a name for each group. */
+  /** Groups by name. */
   readonly different_groups: { readonly [name: string]: ResolvedCompressionSparsePruningGroup };
 }
 
-/** Of all groups. */
+/** Settings of all groups. */
 export interface ResolvedCompressionSparsePruningShared {
   /** Switches it on. */
   readonly enabled: boolean;
   /**
-   * What stays: the largest at the start, or those of the largest scores, which are trained.
-   * "snip_momentum" is not supported yet: DeepSpeed calls neural_compressor for it; use l1 or topk.
+   * Kept weights: largest magnitudes at the start, or largest trained scores. "snip_momentum" is
+   * not supported yet: DeepSpeed calls neural_compressor for it; use l1 or topk.
    */
   readonly method: 'l1' | 'topk';
-  /** Global steps before it acts; those that fp16 skips count. */
+  /** Global steps before the technique starts; skipped fp16 steps count. */
   readonly schedule_offset: number;
-  /** Step after which nothing is pruned. No effect: it is of snip_momentum. */
+  /** Step after which nothing is pruned. No effect: only snip_momentum uses it. */
   readonly schedule_offset_end: number | null;
-  /** Steps between two prunings. No effect: it is of snip_momentum. */
+  /** Steps between two prunings. No effect: only snip_momentum uses it. */
   readonly schedule_offset_stride: number;
-  /** Shape of blocks. No effect: it is of snip_momentum. */
+  /** Shape of blocks. No effect: only snip_momentum uses it. */
   readonly block_pattern: string;
-  /** The share that stays. No effect: it is of snip_momentum. */
+  /** Kept share. No effect: only snip_momentum uses it. */
   readonly dense_ratio: number;
-  /** Layers that stay whole. No effect: it is of snip_momentum. */
+  /** Layers without pruning. No effect: only snip_momentum uses it. */
   readonly excluded_modules: readonly string[];
 }
 
-/** Layers of one group, and what is done to them. */
+/** One group of layers. */
 export interface ResolvedCompressionSparsePruningGroup {
-  /** Of the group. */
+  /** Parameters of the group. */
   readonly params: ResolvedCompressionSparsePruningParams;
-  /**
-   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
-   * that the model calls.
-   */
+  /** Regular expressions that match a part of a layer name; "*": all linear layers. */
   readonly modules: string | readonly string[];
   /**
-   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
-   * with it. No effect: it makes no layer smaller.
+   * Per entry of `modules`: expressions for layers that `redundancyClean()` shrinks too. No effect:
+   * it makes no layer smaller.
    */
   readonly related_modules: readonly (readonly string[])[] | null;
 }
 
-/** Of the group. */
+/** Parameters of the group. */
 export interface ResolvedCompressionSparsePruningParams {
-  /** The share that stays, rounded up. */
+  /** Kept share, rounded up. */
   readonly dense_ratio: number;
 }
 
-/** Outputs of linear layers become 0. */
+/** Pruning of outputs of linear layers. */
 export interface ResolvedCompressionRowPruning {
-  /** Of all groups. */
+  /** Settings of all groups. */
   readonly shared_parameters: ResolvedCompressionRowPruningShared;
-  /** By a name for each group. */
+  /** Groups by name. */
   readonly different_groups: { readonly [name: string]: ResolvedCompressionRowPruningGroup };
 }
 
-/** Of all groups. */
+/** Settings of all groups. */
 export interface ResolvedCompressionRowPruningShared {
   /** Switches it on. */
   readonly enabled: boolean;
-  /**
-   * What stays: rows of the largest sums of magnitudes at the start, or of the largest scores,
-   * which are trained.
-   */
+  /** Kept rows: largest sums of magnitudes at the start, or largest trained scores. */
   readonly method: 'l1' | 'topk';
-  /** Global steps before it acts; those that fp16 skips count. */
+  /** Global steps before the technique starts; skipped fp16 steps count. */
   readonly schedule_offset: number;
 }
 
-/** Layers of one group, and what is done to them. */
+/** One group of layers. */
 export interface ResolvedCompressionRowPruningGroup {
-  /** Of the group. */
+  /** Parameters of the group. */
   readonly params: ResolvedCompressionRowPruningParams;
-  /**
-   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
-   * that the model calls.
-   */
+  /** Regular expressions that match a part of a layer name; "*": all linear layers. */
   readonly modules: string | readonly string[];
-  /**
-   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
-   * with it.
-   */
+  /** Per entry of `modules`: expressions for layers that `redundancyClean()` shrinks too. */
   readonly related_modules: readonly (readonly string[])[] | null;
 }
 
-/** Of the group. */
+/** Parameters of the group. */
 export interface ResolvedCompressionRowPruningParams {
-  /** The share that stays, rounded up. */
+  /** Kept share, rounded up. */
   readonly dense_ratio: number;
 }
 
-/** Heads become 0: blocks of inputs of the layer behind attention. */
+/** Pruning of heads: blocks of inputs of the layer after attention. */
 export interface ResolvedCompressionHeadPruning {
-  /** Of all groups. */
+  /** Settings of all groups. */
   readonly shared_parameters: ResolvedCompressionHeadPruningShared;
-  /** By a name for each group. */
+  /** Groups by name. */
   readonly different_groups: { readonly [name: string]: ResolvedCompressionHeadPruningGroup };
 }
 
-/** Of all groups. */
+/** Settings of all groups. */
 export interface ResolvedCompressionHeadPruningShared {
   /** Switches it on. */
   readonly enabled: boolean;
   /**
-   * What stays: heads of the largest scores, which are trained. "l1" is not supported yet:
-   * DeepSpeed names it and does not compute it; use topk.
+   * Kept heads: largest trained scores. "l1" is not supported yet: DeepSpeed names it and does not
+   * compute it; use topk.
    */
   readonly method: 'topk';
-  /** Global steps before it acts; those that fp16 skips count. */
+  /** Global steps before the technique starts; skipped fp16 steps count. */
   readonly schedule_offset: number;
-  /** Heads of a layer; needed where it is on. */
+  /** Heads per layer; required if enabled. */
   readonly num_heads: number | null;
 }
 
-/** Layers of one group, and what is done to them. */
+/** One group of layers. */
 export interface ResolvedCompressionHeadPruningGroup {
-  /** Of the group. */
+  /** Parameters of the group. */
   readonly params: ResolvedCompressionHeadPruningParams;
-  /**
-   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
-   * that the model calls.
-   */
+  /** Regular expressions that match a part of a layer name; "*": all linear layers. */
   readonly modules: string | readonly string[];
-  /**
-   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
-   * with it.
-   */
+  /** Per entry of `modules`: expressions for layers that `redundancyClean()` shrinks too. */
   readonly related_modules: readonly (readonly string[])[] | null;
 }
 
-/** Of the group. */
+/** Parameters of the group. */
 export interface ResolvedCompressionHeadPruningParams {
-  /** The share that stays, rounded up. */
+  /** Kept share, rounded up. */
   readonly dense_ratio: number;
 }
 
-/** Channels of convolutions become 0. */
+/** Pruning of channels of convolutions. */
 export interface ResolvedCompressionChannelPruning {
-  /** Of all groups. */
+  /** Settings of all groups. */
   readonly shared_parameters: ResolvedCompressionChannelPruningShared;
-  /** By a name for each group. */
+  /** Groups by name. */
   readonly different_groups: { readonly [name: string]: ResolvedCompressionChannelPruningGroup };
 }
 
-/** Of all groups. */
+/** Settings of all groups. */
 export interface ResolvedCompressionChannelPruningShared {
   /**
-   * Switches it on. true is not supported yet: convolutions are not compressed; row_pruning does
-   * the same to linear layers.
+   * Switches it on. true is not supported yet: convolutions are not compressed; use row_pruning for
+   * linear layers.
    */
   readonly enabled: boolean;
-  /** What stays, as of rows. */
+  /** Kept channels, as for rows. */
   readonly method: 'l1' | 'topk';
-  /** Global steps before it acts; those that fp16 skips count. */
+  /** Global steps before the technique starts; skipped fp16 steps count. */
   readonly schedule_offset: number;
 }
 
-/** Layers of one group, and what is done to them. */
+/** One group of layers. */
 export interface ResolvedCompressionChannelPruningGroup {
-  /** Of the group. */
+  /** Parameters of the group. */
   readonly params: ResolvedCompressionChannelPruningParams;
-  /**
-   * Regular expressions, each of which fits the name of a layer somewhere; "*": all linear layers
-   * that the model calls.
-   */
+  /** Regular expressions that match a part of a layer name; "*": all linear layers. */
   readonly modules: string | readonly string[];
-  /**
-   * For each entry of `modules`, expressions for the layers that `redundancyClean()` makes smaller
-   * with it.
-   */
+  /** Per entry of `modules`: expressions for layers that `redundancyClean()` shrinks too. */
   readonly related_modules: readonly (readonly string[])[] | null;
 }
 
-/** Of the group. */
+/** Parameters of the group. */
 export interface ResolvedCompressionChannelPruningParams {
-  /** The share that stays, rounded up. */
+  /** Kept share, rounded up. */
   readonly dense_ratio: number;
 }
 
-/** Starts a model with some of the layers of a deeper one. */
+/** Starts a model from some layers of a deeper model. */
 export interface ResolvedCompressionLayerReduction {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Layers of the model: as many as teacher_layer has. */
+  /** Number of layers, equal to the length of teacher_layer. */
   readonly keep_number_layer: number | null;
   /** Path of the list of layers, in both models. */
   readonly module_name_prefix: string | null;
-  /** Which layer of the deeper model each one starts as. */
+  /** Layer of the deeper model for each layer. */
   readonly teacher_layer: readonly number[];
-  /** Modules that start as those of the same name. */
+  /** Modules that start as modules of the same name. */
   readonly other_module_name: readonly string[];
 }
 
-/** Weights in few bits, of an engine without an optimizer (stage 3). */
+/** Quantized weights of an engine without an optimizer (stage 3). */
 export interface ResolvedWeightQuantization {
-  /**
-   * Stores linear layers but the head in 4 or 8 bits; they lie, move and are computed with in that
-   * form.
-   */
+  /** Linear layers except the head in 4 or 8 bits, in memory, transfer and compute. */
   readonly quantized_initialization: ResolvedQuantizedInitialization | null;
   /**
-   * Bits and groups by a part of a module's name. Not supported yet: all linear layers but the head
-   * are quantized alike; nn.quantizeModel() takes skipModules.
+   * Bits and groups by part of a module name. Not supported yet: all linear layers except the head
+   * have one setting; nn.quantizeModel() has skipModules.
    */
   readonly post_init_quant: { [key: string]: unknown } | null;
 }
 
-/**
- * Stores linear layers but the head in 4 or 8 bits; they lie, move and are computed with in that
- * form.
- */
+/** Linear layers except the head in 4 or 8 bits, in memory, transfer and compute. */
 export interface ResolvedQuantizedInitialization {
-  /** Bits of a weight. */
+  /** Bits per weight. */
   readonly num_bits: 4 | 8;
-  /** Inputs of a row that share a step; null: 128 of 4 bits, the whole row of 8. */
+  /** Inputs of a row that share a scale; null: 128 for 4 bits, the whole row for 8 bits. */
   readonly group_size: number | null;
-  /** The dim of a weight that is cut into groups. Not supported yet: groups are of inputs. */
+  /** Grouped dim of a weight. Not supported yet: only inputs are grouped. */
   readonly group_dim: number;
-  /**
-   * Whether the range of a group is the same on both sides of 0. Not supported yet: weights are
-   * quantized around 0.
-   */
+  /** Symmetric range around 0. Not supported yet: ranges are symmetric. */
   readonly symmetric: boolean;
 }
 
@@ -4988,9 +4669,9 @@ export interface ResolvedQuantizedInitialization {
 export interface ResolvedHybridEngine {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Tokens of one generation. */
+  /** Tokens per generation. */
   readonly max_out_tokens: number;
-  /** GPUs of one model while it generates. */
+  /** GPUs per model during generation. */
   readonly inference_tp_size: number;
   /** Frees the cache after a generation. */
   readonly release_inference_cache: boolean;
@@ -5002,88 +4683,60 @@ export interface ResolvedHybridEngine {
   readonly enable_cuda_graph: boolean;
 }
 
-/** Ranks that share each layer out (tensor parallelism): see docs/tensor-parallel.md. */
+/** Tensor parallelism: see docs/tensor-parallel.md. */
 export interface ResolvedTensorParallel {
-  /**
-   * Found in examples; DeepSpeed refuses it. The size says whether layers are cut, and false beside
-   * a size above 1 is an error.
-   */
+  /** The size decides; false with a size above 1 is an error. DeepSpeed refuses this key. */
   readonly enabled: boolean;
-  /**
-   * Ranks of one layer: initialize() joins a mesh with as many on the axis tp, and cuts the model
-   * by its own plan. 0 and 1 leave it whole.
-   */
+  /** Ranks per layer, axis tp of the mesh: initialize() cuts the model. 0, 1: off. */
   readonly autotp_size: number;
-  /** The same, as DeepSpeed's inference says it. */
+  /** The same settings in the form of DeepSpeed's inference. */
   readonly tensor_parallel: ResolvedTensorParallelRanks;
-  /**
-   * Channels that stay together. No effect: heads and single channels are what layers are cut by,
-   * as in DeepSpeed's training.
-   */
+  /** Channels that stay together. No effect: layers are cut by heads and channels. */
   readonly tp_grain_size: number;
-  /** How layers are cut, where the model's own plan is not it. */
+  /** Cuts of layers instead of the model's own plan. */
   readonly partition_config: ResolvedPartition | null;
-  /** Model whose layers are known. No effect: every model of nn.models knows how it is cut. */
+  /** Known model for predefined cuts. No effect: models of nn.models have their own plan. */
   readonly preset_model: 'llama' | 'bloom' | 'chatglm' | 'mixtral' | 'deepseek_v2' | 'qwen2' | 'phi3' | null;
-  /**
-   * Sums gradients of inputs beside the gradients of weights. No effect: sums run beside what does
-   * not wait for them anyway.
-   */
+  /** Overlaps sums of input gradients with weight gradients. No effect: sums always overlap. */
   readonly tp_overlap_comm: boolean;
-  /**
-   * Of the weights that are cut. No effect: weights have the dtype that fp16 or bf16 say, or f32.
-   */
+  /** Dtype of cut weights. No effect: fp16 and bf16 select the dtype. */
   readonly dtype: string;
   /**
-   * Leaves the model in host memory while it is cut. No effect: weights have no memory before an
-   * engine gives them their place.
+   * Keeps the model in host memory during the cut. No effect: weights have no memory before
+   * initialize().
    */
   readonly keep_module_on_host: boolean;
-  /**
-   * Layers whose results are summed, by class. Not supported yet: partition_config says how layers
-   * are cut.
-   */
+  /** Layers with summed results, by class. Not supported yet: use partition_config. */
   readonly injection_policy_tuple: readonly string[] | { [key: string]: unknown } | null;
-  /** Puts fused kernels in the place of layers. No effect: layers run on fused kernels anyway. */
+  /** Replaces layers with fused kernels. No effect: layers always use fused kernels. */
   readonly replace_with_kernel_inject: boolean;
 }
 
-/** The same, as DeepSpeed's inference says it. */
+/** The same settings in the form of DeepSpeed's inference. */
 export interface ResolvedTensorParallelRanks {
   /** As autotp_size. */
   readonly tp_size: number;
-  /**
-   * Channels that stay together. No effect: heads and single channels are what layers are cut by,
-   * as in DeepSpeed's training.
-   */
+  /** Channels that stay together. No effect: layers are cut by heads and channels. */
   readonly tp_grain_size: number;
   /**
-   * An object that knows the groups. Not supported yet: the axes of initDistributed({ mesh }) say
-   * which ranks share layers out.
+   * Object with the process groups. Not supported yet: use the axes of initDistributed({ mesh }).
    */
   readonly mpu: { [key: string]: unknown } | null;
-  /**
-   * The group of ranks. Not supported yet: the axis tp of initDistributed({ mesh }) is the group.
-   */
+  /** The group of ranks. Not supported yet: use the axis tp of initDistributed({ mesh }). */
   readonly tp_group: { [key: string]: unknown } | null;
 }
 
-/** How layers are cut, where the model's own plan is not it. */
+/** Cuts of layers instead of the model's own plan. */
 export interface ResolvedPartition {
-  /**
-   * Layers that no pattern fits are cut by the model's own plan, where it has one; false: they stay
-   * whole.
-   */
+  /** true: the model's plan cuts layers without a matching pattern; false: they stay whole. */
   readonly use_default_specs: boolean;
-  /**
-   * Rules { patterns, partition_type, shape, partition_dim }; the first that fits a layer counts.
-   */
+  /** Rules { patterns, partition_type, shape, partition_dim }; the first match applies. */
   readonly layer_specs: readonly { [key: string]: unknown }[];
 }
 
 /**
- * Compiles the model; other keys go to the compiler. No effect: there is nothing to compile, as
- * layers run on kernels that come with the package.
+ * Compiles the model; other keys go to the compiler. No effect: the package contains compiled
+ * kernels.
  */
 export interface ResolvedCompile {
   /** Runs DeepSpeed's passes. */

@@ -1,46 +1,64 @@
-// The configurations that there are: where each schema lies, what is made of it, and how its page
-// begins.
+// The configurations: their schemas, the generated files, and the first lines of their pages.
 import { loadSchema } from './schema.mjs';
 
 const TRAINING = `# Configuration
 
-The keys of \`ds_config.json\`: those of DeepSpeed 0.19.6, and \`seed\`. A file is JSON with comments and trailing commas: a
-regular file of at most 8 MiB, nested at most 100 levels deep (a pipe such as \`/dev/stdin\` is refused).
-For completion in an editor, let the file begin with
+\`ds_config.json\` configures \`initialize()\`, the Trainer and \`ds train\`, with the keys of DeepSpeed 0.19.6 and
+\`seed\`.
 
 \`\`\`json
-{ "$schema": "./node_modules/@ds/native/ds_config.schema.json" }
+{
+  "$schema": "./node_modules/@ds/native/ds_config.schema.json",
+  "train_batch_size": 16,
+  "bf16": { "enabled": true },
+  "optimizer": { "type": "AdamW", "params": { "lr": 3e-4 } },
+  "zero_optimization": { "stage": 2 }
+}
 \`\`\`
 
-The status of a key is one of
+\`$schema\` gives completion in editors. A file is JSON with comments and trailing commas. It is a regular file of at
+most 8 MiB (a pipe such as \`/dev/stdin\` is refused), nested at most 100 levels deep. [Recipes](recipes.md) has
+complete files.
 
-- **works**;
-- **works on several ranks**, with \`offload_optimizer\`, or at the ZeRO stages named: elsewhere it has no effect;
-- **no effect**: accepted, and answered with one notice that says why, unless it is off or the default;
-- **not supported yet**: an error that names the key, unless it is off (\`false\`, \`null\`, \`"enabled": false\`,
-  \`"device": "none"\`) or the default.
+| status | meaning |
+| --- | --- |
+| **works** | the key acts |
+| **works on several ranks**, with \`offload_optimizer\`, on nvme, or at some stages | elsewhere the key has no effect |
+| **no effect** | accepted; one notice states the reason, unless the key is off or has its default |
+| **not supported yet** | an error, unless the key is off or has its default |
+| **deprecated** | accepted under the old name; a notice states the new name |
 
-Where a type says \`"auto"\`, a [Trainer](trainer.md#the-command) fills the value, by the table of Hugging Face's. \`zero_optimization.stage\`, \`offload_optimizer\`
-(its \`device\` and \`ratio\`) and \`offload_param\` (its \`device\`) ask the plan: \`initialize()\` fills them with the fastest way that fits ([planning.md](planning.md#let-the-plan-choose)).
+Off means \`false\`, \`null\`, \`"enabled": false\` or \`"device": "none"\`.
+
+**\`"auto"\`.** A [Trainer](trainer.md#the-command) fills \`"auto"\` by the rules of Hugging Face's Trainer. In
+\`zero_optimization\`, \`stage\`, \`offload_optimizer\` (\`device\`, \`ratio\`) and \`offload_param\` (\`device\`) take the
+fastest choice that fits ([planning](planning.md#let-the-plan-choose)).
 `;
 
 const INFERENCE = `# Inference configuration
 
-The keys of \`initInference(model, config)\`: those of DeepSpeed 0.19.6, and those that say how much runs at a time. \`config\` is an object or a file
-as [ds_config.json](configuration.md) is one; for completion in an editor, let it begin with
+The configuration of \`initInference(model, config)\` has the keys of DeepSpeed 0.19.6 and the step limits of
+DeepSpeed-FastGen.
 
 \`\`\`json
 { "$schema": "./node_modules/@ds/native/ds_inference_config.schema.json" }
 \`\`\`
 
-The status of a key is one of
+\`config\` is an object or a file in the format of [ds_config.json](configuration.md). \`$schema\` gives completion in
+editors.
 
-- **works**;
-- **no effect**: accepted, and answered with one notice that says why, unless it is off or the default;
-- **not supported yet**: an error that names the key, unless it is off (\`false\`, \`null\`) or the default.
+| status | meaning |
+| --- | --- |
+| **works** | the key acts |
+| **no effect** | accepted; one notice states the reason, unless the key is off or has its default |
+| **not supported yet** | an error, unless the key is off (\`false\`, \`null\`) or has its default |
+| **deprecated** | accepted under the old name; a notice states the new name |
 
-A key and another name of it together are an error, and so is a key that the configuration and the options of a call say differently. \`"auto"\` stands for
-the default. \`dtype\` takes torch's names, too: \`float16\`, \`half\`, \`bfloat16\`, \`float32\`, \`float\`, with and without \`torch.\` before them.
+- A key together with its other name is an error. So are different values of a key in the configuration and in the
+  options of a call.
+- \`"auto"\` means the default.
+- \`dtype\` also takes the names of PyTorch, with or without \`torch.\`: \`float16\`, \`half\`, \`bfloat16\`, \`float32\`,
+  \`float\`.
 `;
 
 /** A configuration: its schema and its page's beginning, and the files that are made of them. */

@@ -18,6 +18,22 @@ const STATUS = [
   ['dsNoEffect', 'no effect'],
 ];
 
+/** No line of a page is longer, in columns, except table rows. */
+const WIDTH = 120;
+/** No table cell is longer, in characters. */
+const LONGEST_CELL = 120;
+
+/** `text` in lines of at most WIDTH columns. */
+function wrapped(text) {
+  const lines = [''];
+  for (const word of text.split(' ')) {
+    const line = [lines.at(-1), word].filter(Boolean).join(' ');
+    if (line.length <= WIDTH) lines[lines.length - 1] = line;
+    else lines.push(word);
+  }
+  return lines.join('\n');
+}
+
 const cell = (text) => text.replaceAll('|', '\\|').replaceAll('\n', ' ');
 const code = (text) => `\`${text}\``;
 
@@ -80,14 +96,23 @@ function row(key, node, { path, inherited, needed }) {
   const other = (node.dsAlias ?? []).map((alias) => ` (also ${code(alias)})`).join('');
   const text = defaultText(node);
   const standard = needed ? 'required' : text && code(text);
+  const type = typeText(node);
   const cells = [
     name + other,
-    typeText(node),
+    type.length > LONGEST_CELL ? 'see below' : type,
     standard,
     node.description,
     statusText(node, inherited),
   ];
   return `| ${cells.map(cell).join(' | ')} |`;
+}
+
+/** The types that are too long for a cell, as paragraphs. */
+function longTypes(node) {
+  return Object.entries(keysOf(node))
+    .map(([key, property]) => [key, typeText(resolve(property))])
+    .filter(([, type]) => type.length > LONGEST_CELL)
+    .flatMap(([key, type]) => [wrapped(`${code(key)}: ${type}.`), '']);
 }
 
 const anchor = (place) => place.toLowerCase().replaceAll('.', '').replaceAll(' ', '-');
@@ -103,6 +128,7 @@ function table(node, path, inherited) {
     '| --- | --- | --- | --- | --- |',
     ...rows,
     '',
+    ...longTypes(node),
   ].join('\n');
 }
 
@@ -114,7 +140,8 @@ function inheritedStatus(node) {
 function sectionText(node, path, outer) {
   const inherited = inheritedStatus(node) || outer;
   const note = remarks(node).map((remark) => `**${remark}.**`);
-  const out = [`## ${path.join('.')}`, '', [node.description, ...note].join(' '), ''];
+  const text = wrapped([node.description, ...note].join(' '));
+  const out = [`## ${path.join('.')}`, '', text, ''];
   if (node.oneOf) return [...out, alternatives(node, path)].join('\n');
   out.push(table(node, path, inherited));
   if (node.additionalProperties === true) out.push('Other keys are accepted here.', '');

@@ -120,7 +120,7 @@ test.each<[what: string, config: DsConfig, path: string, message: RegExp]>([
     'dynamic batches',
     sampling({ dynamic_batching: { enabled: true, max_tokens: 9 } }),
     'dynamic_batching',
-    /not supported yet: steps here have a fixed number of samples; text.TextDataset packs/,
+    /not supported yet: a step has a fixed number of samples; text.TextDataset packs/,
   ],
 ])('%s is refused', (_, config, path, message) => {
   const { errors } = checkConfig(config, { worldSize: 1 });

@@ -29,12 +29,15 @@ test.each<[object, number]>([
 });
 
 test.each<[object, RegExp]>([
-  [{ tp_grain_size: 64 }, /tp_grain_size has no effect: heads and single channels/],
+  [{ tp_grain_size: 64 }, /tp_grain_size has no effect: layers are cut by heads and channels/],
   [{ tp: { tp_grain_size: 64 } }, /tp_grain_size has no effect/],
-  [{ tp_overlap_comm: true }, /tp_overlap_comm has no effect: sums run beside/],
-  [{ dtype: 'bf16' }, /dtype has no effect: weights have the dtype that fp16 or bf16 say/],
+  [{ tp_overlap_comm: true }, /tp_overlap_comm has no effect: sums always overlap/],
+  [{ dtype: 'bf16' }, /dtype has no effect: fp16 and bf16 select the dtype/],
   [{ keep_module_on_host: true }, /keep_module_on_host has no effect/],
-  [{ preset_model: 'llama' }, /preset_model has no effect: every model of nn\.models knows/],
+  [
+    { preset_model: 'llama' },
+    /preset_model has no effect: models of nn\.models have their own plan/,
+  ],
   [{ replace_with_kernel_inject: true }, /replace_with_kernel_inject has no effect/],
   [{ kernel_inject: true }, /kernel_inject has no effect/],
 ])('%j is a notice', (section, text) => {
@@ -48,7 +51,7 @@ const specs = (...list: object[]) => ({ autotp_size: 2, partition_config: { laye
 test.each<[object, RegExp]>([
   [{ tp: { mpu: {} } }, /the axes of initDistributed/],
   [{ tp: { tp_group: {} } }, /the axis tp of initDistributed/],
-  [{ injection_policy_tuple: ['o_proj'] }, /partition_config says how layers are cut/],
+  [{ injection_policy_tuple: ['o_proj'] }, /not supported yet: use partition_config/],
   [{ autotp_size: 2, tp_size: 2 }, /not both/],
   [{ autotp_size: 2, tp: { tp_size: 4 } }, /tp_size: expected 2, as autotp_size, got 4/],
   [{ enabled: false, tp_size: 2 }, /enabled: expected true with 2 ranks of a layer, got false/],

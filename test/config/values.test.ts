@@ -340,7 +340,7 @@ describe('support', () => {
     [zero({ contiguous_gradients: false }), 'gradients always lie in flat buffers'],
     [
       { sequence_parallel_size: 2, seq_parallel_communication_data_type: 'fp32' },
-      'ranks of a sequence reduce gradients together with all others, in communication_data_type',
+      'sequence ranks reduce gradients together with other ranks, in communication_data_type',
     ],
   ])('%j has no effect on two ranks either', (extra, text) => {
     const { errors, notices } = check(extra, {}, 2);
