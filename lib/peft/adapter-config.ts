@@ -21,6 +21,7 @@ const OPTIONS: Readonly<Record<string, keyof LoraOptions>> = {
   rank_pattern: 'rankPattern',
   alpha_pattern: 'alphaPattern',
   modules_to_save: 'modulesToSave',
+  ensure_weight_tying: 'ensureWeightTying',
   init_lora_weights: 'initLoraWeights',
   fan_in_fan_out: 'fanInFanOut',
   base_model_name_or_path: 'baseModelNameOrPath',
@@ -30,14 +31,14 @@ const OPTIONS: Readonly<Record<string, keyof LoraOptions>> = {
 /** Keys that say nothing of what is computed. */
 const IGNORED: ReadonlySet<string> = new Set([
   ...['peft_type', 'peft_version', 'auto_mapping', 'revision', 'inference_mode', 'runtime_config'],
-  ...['megatron_core', 'ensure_weight_tying', 'qalora_group_size', 'eva_config'],
+  ...['megatron_core', 'qalora_group_size', 'eva_config'],
 ]);
 
 /** Keys of what is refused by its own name. */
 const PASSED: ReadonlySet<string> = new Set(['use_qalora', 'lora_bias']);
 
 const BEGINNING = 'init_lora_weights';
-/** Ways to begin that options here know too. */
+/** Values that LoraOptions takes. */
 const BEGINNINGS: readonly unknown[] = [true, false, 'gaussian'];
 /** Other ways that made A and B alone, whose values come from the file. */
 const OTHER_BEGINNINGS: readonly unknown[] = ['eva', 'orthogonal'];
@@ -62,7 +63,9 @@ export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig
   const begun = gaussianOf(options.initLoraWeights ?? true);
   if (BEGINNINGS.includes(begun)) options.initLoraWeights = begun;
   else if (OTHER_BEGINNINGS.includes(begun)) delete options.initLoraWeights;
-  else refuse(BEGINNING, 'a way to begin that left the model as it was', RESIDUAL);
+  else if (changesBase(begun)) {
+    refuse(BEGINNING, 'an initialization that kept the base weights', RESIDUAL);
+  } else refuse(BEGINNING, KNOWN_BEGINNINGS, UNKNOWN);
   try {
     return readLoraOptions(path, options as LoraOptions);
   } catch (error) {
@@ -72,12 +75,25 @@ export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig
   }
 }
 
+/** Ways of PEFT that took A and B out of the weights. */
+const RESIDUAL_BEGINNINGS = ['pissa', 'pissa_niter_N', 'olora', 'corda', 'loftq', 'lora_ga'];
+
+const changesBase = (begun: unknown): boolean =>
+  typeof begun === 'string' &&
+  RESIDUAL_BEGINNINGS.includes(begun.toLowerCase().replace(/^(pissa_niter_)\d+$/, '$1N'));
+
+const KNOWN_BEGINNINGS = [...BEGINNINGS, ...OTHER_BEGINNINGS]
+  .map((one) => JSON.stringify(one))
+  .join(', ');
+
+const UNKNOWN = `PEFT never writes this value. Adapters of ${RESIDUAL_BEGINNINGS.join(', ')} need a conversion by PEFT.`;
+
 /** PEFT takes it in any case. */
 const gaussianOf = (begun: unknown): unknown =>
   typeof begun === 'string' && begun.toLowerCase() === 'gaussian' ? 'gaussian' : begun;
 
 /** PiSSA, OLoRA, CorDA and LoftQ. */
-const RESIDUAL = `It took its first A and B out of the weights beside it, so that these are other weights now: save the adapter by PEFT's save_pretrained(path_initial_model_for_weight_conversion=...), or, beside a saved model of the weights that were left, write "${BEGINNING}": true.`;
+const RESIDUAL = `Such an adapter changed the base weights when it began. Save it with PEFT's save_pretrained(path_initial_model_for_weight_conversion=...). If you saved the changed base model, write "${BEGINNING}": true.`;
 
 const isNothing = (value: JsonValue | undefined): boolean =>
   value === undefined ||
@@ -117,6 +133,7 @@ export function adapterConfigOf(
     rank_pattern: { ...config.rankPattern },
     alpha_pattern: { ...config.alphaPattern },
     modules_to_save: listOrNull(config.modulesToSave),
+    ...(config.ensureWeightTying && { ensure_weight_tying: true }),
     layer_replication: null,
     megatron_config: null,
     megatron_core: 'megatron.core',

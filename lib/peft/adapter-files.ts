@@ -20,7 +20,7 @@ import { noteChanged } from '../tensor/tape.js';
 import { adapterConfigOf, baseNameOf, parseAdapterConfig } from './adapter-config.js';
 import { addAdapters, configOf, lorasOf, sizesOf } from './lora.js';
 import type { LoraConfig } from './lora-options.js';
-import { isSavedWhole } from './targets.js';
+import { isSavedWhole, wholeModules } from './targets.js';
 
 const CONFIG = 'adapter_config.json';
 const WEIGHTS = 'adapter_model.safetensors';
@@ -169,7 +169,7 @@ function savedOf(model: Module): Saved[] {
     const [owner, last] = [name.slice(0, Math.max(dot, 0)), name.slice(dot + 1)];
     const isWrapped = layers.has(owner);
     const isBias = last === 'bias' && wantsBias(config.bias, isWrapped);
-    const isWhole = parentsOf(name).some((one) => isSavedWhole(one, config.modulesToSave));
+    const isWhole = parentsOf(name).some((one) => isSavedWhole(one, wholeModules(config)));
     if (!isFactor(name) && !isBias && !isWhole) continue;
     const own = isBias && isWrapped ? `${owner}.base_layer.bias` : name;
     saved.push({ name: PREFIX + own, parameter, transposed: theirs.has(name) });
@@ -178,9 +178,10 @@ function savedOf(model: Module): Saved[] {
 }
 
 /** PEFT has a copy of its own of each module that is trained whole, and wants all of them. */
-function tiedOf(model: Module, { modulesToSave }: LoraConfig, saved: readonly Saved[]): Saved[] {
+function tiedOf(model: Module, config: LoraConfig, saved: readonly Saved[]): Saved[] {
+  const names = wholeModules(config);
   const whole = [...model.tiedNames()].filter(([tied]) =>
-    parentsOf(tied).some((one) => isSavedWhole(one, modulesToSave)),
+    parentsOf(tied).some((one) => isSavedWhole(one, names)),
   );
   return whole.flatMap(([tied, name]) => {
     const first = saved.find((one) => one.name === PREFIX + name);

@@ -48,6 +48,11 @@ export interface LoraOptions {
   /** Names, or ends of names, of modules that are trained whole and saved with the adapter. */
   modulesToSave?: readonly string[];
   /**
+   * Whether a module in modulesToSave is trained and saved together with the module that is tied
+   * to it, such as a head and its embedding. Default false: both must be named.
+   */
+  ensureWeightTying?: boolean;
+  /**
    * How A and B start. True, the default: A as PyTorch's Linear, B zero, so that nothing changes at
    * first; "gaussian": A from N(0, 1/r^2); false: both as PyTorch's Linear.
    */
@@ -80,6 +85,9 @@ export interface LoraConfig {
   readonly rankPattern: Readonly<Record<string, number>>;
   readonly alphaPattern: Readonly<Record<string, number>>;
   readonly modulesToSave: readonly string[];
+  readonly ensureWeightTying: boolean;
+  /** Paths of modules that ensureWeightTying adds to modulesToSave, once the model is known. */
+  readonly modulesToTie: readonly string[];
   readonly initLoraWeights: boolean | 'gaussian';
   readonly autocastAdapterDtype: boolean;
   readonly fanInFanOut: boolean | null;
@@ -93,6 +101,7 @@ export const ALL_LINEAR = 'all-linear';
 const NAMES: OptionNames<LoraOptions> = {
   ...{ r: true, loraAlpha: true, loraDropout: true, bias: true, useRslora: true },
   useDora: true,
+  ensureWeightTying: true,
   ...{ targetModules: true, excludeModules: true, layersToTransform: true, layersPattern: true },
   ...{ rankPattern: true, alphaPattern: true, modulesToSave: true, initLoraWeights: true },
   ...{ autocastAdapterDtype: true, fanInFanOut: true },
@@ -136,6 +145,8 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
     ),
     alphaPattern: patternOf(`${op} alphaPattern`, options.alphaPattern, requireFinite),
     modulesToSave: listOf(`${op} modulesToSave`, options.modulesToSave ?? []),
+    ensureWeightTying: flag('ensureWeightTying', options.ensureWeightTying ?? false),
+    modulesToTie: [],
     autocastAdapterDtype: flag('autocastAdapterDtype', options.autocastAdapterDtype ?? true),
     fanInFanOut: orNull(options.fanInFanOut, (value) => flag('fanInFanOut', value)),
     baseModelNameOrPath: text('baseModelNameOrPath', options.baseModelNameOrPath),

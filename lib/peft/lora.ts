@@ -10,7 +10,7 @@ import { requireType } from '../runtime/require-type.js';
 import { withMagnitude } from './dora.js';
 import { adapted, LoraLayer, type LoraSizes } from './lora-layer.js';
 import { byPattern, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
-import { findTargets, isSavedWhole } from './targets.js';
+import { findTargets, isSavedWhole, wholeModules } from './targets.js';
 
 const configs = new WeakMap<Module, LoraConfig>();
 
@@ -23,14 +23,32 @@ const configs = new WeakMap<Module, LoraConfig>();
  */
 export function addLora<Model extends Module>(model: Model, options: LoraOptions = {}): Model {
   requireModule('addLora', model);
-  addAdapters(model, readLoraOptions('addLora', options));
+  const config = readLoraOptions('addLora', options);
+  if (config.ensureWeightTying) requireUntiedTargets(model, config);
+  addAdapters(model, config);
   return model;
 }
 
+/** Throws DS_ARGUMENT for an adapter of a tied layer: the other layer would go without it. */
+function requireUntiedTargets(model: Module, config: LoraConfig): void {
+  const targets = findTargets(model, config);
+  for (const name of [...model.tiedNames()].flat()) {
+    const owner = name.slice(0, name.lastIndexOf('.'));
+    if (!targets.has(owner)) continue;
+    throw refused(
+      'addLora ensureWeightTying',
+      'adapters of layers that are not tied',
+      owner,
+      `modulesToSave: ["${owner}"] trains both tied layers whole.`,
+    );
+  }
+}
+
 /** addLora() of options that were read. */
-export function addAdapters(model: Module, config: LoraConfig): void {
+export function addAdapters(model: Module, read: LoraConfig): void {
   if (lorasOf(model).size > 0)
     throw refused('addLora', 'a model without adapters', 'one with some');
+  const config = read.ensureWeightTying ? withTied(model, read) : read;
   const targets = findTargets(model, config);
   const saved = savedModules(model, config);
   const biases = biasesOf(model, config.bias, [...targets.values()]);
@@ -66,15 +84,27 @@ export function sizesOf(name: string, config: LoraConfig): LoraSizes {
   };
 }
 
+/** `config` with the modules that are tied to those of modulesToSave. */
+function withTied(model: Module, config: LoraConfig): LoraConfig {
+  const isWhole = (parameter: string): boolean =>
+    [...model.namedModules()].some(
+      ([name]) => parameter.startsWith(`${name}.`) && isSavedWhole(name, config.modulesToSave),
+    );
+  const others = [...model.tiedNames()].flatMap((pair) =>
+    isWhole(pair[0]) === isWhole(pair[1]) ? [] : pair.filter((name) => !isWhole(name)),
+  );
+  const modulesToTie = others.map((name) => name.slice(0, name.lastIndexOf('.')));
+  return { ...config, modulesToTie: [...new Set(modulesToTie)] };
+}
+
 /**
  * The parameters of the modules that are trained whole. Throws DS_ARGUMENT for names that nobody
  * has.
  */
-function savedModules(model: Module, { modulesToSave }: LoraConfig): Parameter[] {
-  const found = new Map(
-    [...model.namedModules()].filter(([name]) => isSavedWhole(name, modulesToSave)),
-  );
-  for (const wanted of modulesToSave) {
+function savedModules(model: Module, config: LoraConfig): Parameter[] {
+  const wholes = wholeModules(config);
+  const found = new Map([...model.namedModules()].filter(([name]) => isSavedWhole(name, wholes)));
+  for (const wanted of config.modulesToSave) {
     if ([...found.keys()].some((name) => isSavedWhole(name, [wanted]))) continue;
     throw refused(
       'addLora modulesToSave',
@@ -117,7 +147,7 @@ function requireUntied(
       `addLora modulesToSave, ${whole}`,
       'parameters that the module has alone',
       `one that is tied to ${other}`,
-      'Name both modules.',
+      'Name both modules, or set ensureWeightTying.',
     );
   }
 }

@@ -43,7 +43,7 @@ export function findTargets(model: Module, config: LoraConfig): Map<string, Modu
       ([name, module]) =>
         isWanted(name, module, wanted) &&
         !isNamed(name, config.excludeModules) &&
-        !isInside(name, config.modulesToSave) &&
+        !isInside(name, wholeModules(config)) &&
         (isExactly(name, wanted) || inLayers(name, config)),
     ),
   );
@@ -86,6 +86,12 @@ function isNamed(name: string, wanted: string | readonly string[]): boolean {
     return expression('addLora targetModules', wanted).matchesStart(name);
   return isAmong(name, wanted);
 }
+
+/** Names, and ends of names, of modules that are trained whole. */
+export const wholeModules = ({ modulesToSave, modulesToTie }: LoraConfig): readonly string[] => [
+  ...modulesToSave,
+  ...modulesToTie,
+];
 
 /** PEFT compares the ends of paths, letter by letter: "norm" names "input_layernorm" as well. */
 export const isSavedWhole = (path: string, modulesToSave: readonly string[]): boolean =>

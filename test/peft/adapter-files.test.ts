@@ -120,6 +120,25 @@ test('a table and a head that PEFT has trained apart are no tied model', async (
   expect(other.transformer.wte.weight.toArray()).toEqual(before);
 });
 
+test.each(['lm_head', 'wte'])('ensure_weight_tying writes %s and its twin', async (name) => {
+  const model = peft.addLora(tinyGpt2(), { modulesToSave: [name], ensureWeightTying: true });
+  stir(model);
+  await peft.saveAdapter(model, dir);
+  const path = join(dir, 'adapter_config.json');
+  const config = JSON.parse(readFileSync(path, 'utf8'));
+  expect(config).toMatchObject({ modules_to_save: [name], ensure_weight_tying: true });
+  const names: string[] = [];
+  await rewrite((tensors) => void names.push(...tensors.keys()));
+  for (const one of ['transformer.wte', 'lm_head']) {
+    expect(names).toContain(`base_model.model.${one}.weight`);
+  }
+  const other = await peft.loadAdapter(tinyGpt2(9), dir);
+  const [got, expected] = [other, model].map((one) => one.transformer.wte.weight.toArray());
+  expect(got).toEqual(expected);
+  writeFileSync(path, JSON.stringify({ ...config, ensure_weight_tying: false }));
+  await expect(peft.loadAdapter(tinyGpt2(9), dir)).rejects.toThrow(/set ensureWeightTying/);
+});
+
 test('a table and its head may be longer than a string can be', async () => {
   const model = peft.addLora(tinyGpt2(), { modulesToSave: ['wte', 'lm_head'] });
   await peft.saveAdapter(model, dir);

@@ -194,6 +194,17 @@ test('a tied head is not trained by one of its names', () => {
   peft.addLora(tinyGpt2(), { modulesToSave: ['lm_head', 'wte'] });
 });
 
+test.each(['lm_head', 'wte'])('ensureWeightTying trains the twin of %s', (name) => {
+  const model = peft.addLora(tinyGpt2(), { modulesToSave: [name], ensureWeightTying: true });
+  expect(model.transformer.wte.weight.requiresGrad).toBe(true);
+  const targets = { targetModules: ['wte', 'c_attn'], ensureWeightTying: true };
+  const other = tinyGpt2();
+  expect(() => peft.addLora(other, targets)).toThrow(
+    /ensureWeightTying: expected adapters of layers that are not tied, got transformer\.wte/,
+  );
+  expect(peft.lorasOf(other).size).toBe(0);
+});
+
 test('the update of a table stays beside it where a tied head reads it', () => {
   const model = peft.addLora(tinyGpt2(), { targetModules: ['wte', 'c_attn'] });
   const layers = [...peft.lorasOf(model).values()];
@@ -261,9 +272,13 @@ test.each<[object, RegExp]>([
   ...['pissa', 'pissa_niter_16', 'olora', 'OLoRA', 'corda', 'loftq', 'lora_ga'].map(
     (init_lora_weights): [object, RegExp] => [
       { init_lora_weights },
-      /init_lora_weights: expected a way .*path_initial_model_for_weight_conversion/,
+      /init_lora_weights: expected an initialization that .*path_initial_model_for_weight_conversion/,
     ],
   ),
+  ...['pisa', 'pissa_niter_', 7].map((init_lora_weights): [object, RegExp] => [
+    { init_lora_weights },
+    /init_lora_weights: expected true, false, "gaussian", "eva", "orthogonal", got .* PEFT never writes/,
+  ]),
   ...[true, false, null, 'gaussian', 'Gaussian', 'eva', 'orthogonal'].map(
     (init_lora_weights): [object, RegExp] => [{ init_lora_weights }, /adapter_model\.safetensors/],
   ),
