@@ -1,17 +1,19 @@
-// What a block keeps of each token between forward and backward: the sizes behind a plan of memory.
+// Sizes that a block keeps per token between forward and backward: the input of memory plans.
 
 /** Per token of one block; elements are of the activations' dtype. */
 export interface BlockActivations {
   /** Elements that the backward needs. */
   kept: number;
-  /** Bytes beside them, f32: the attention's log-sum-exps, and statistics of norms. */
+  /** Bytes of f32 statistics: log-sum-exps of attention, and statistics of norms. */
   statistics: number;
   /** Elements of gradients and temporaries that the backward of the block adds at most. */
   backward: number;
-  /** The same where the block has been computed again from its kept input: beside all it keeps. */
+  /**
+   * Peak elements when the block is recomputed from its kept input, in addition to everything kept.
+   */
   replayed: number;
-  /** Elements of the residual stream: what is kept of a block that is computed again. */
+  /** Elements of the residual stream: the kept input of a recomputed block. */
   stream: number;
-  /** Elements kept where norms and activations alone are computed again; null: not offered. */
+  /** Elements kept if only norms and activations are recomputed; null: not supported. */
   selective: number | null;
 }

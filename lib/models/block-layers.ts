@@ -1,13 +1,11 @@
-// Blocks as layers of a pipeline, between which the residual stream travels beside the last branch.
+// Blocks as pipeline layers. They pass the residual stream and the last branch, which is not yet
+// added.
 import type { Values } from '../pipe/index.js';
 import { checkpoint, Tensor } from '../tensor/index.js';
 
 type Through = (branch: Tensor, residual: Tensor | null) => [Tensor, Tensor];
 
-/**
- * The branch and the stream to which it is not yet added; the branch alone where that is all there
- * is.
- */
+/** The branch and the stream to which it is not yet added; null for a branch without a stream. */
 export function streamOf(values: Values): [branch: Tensor, residual: Tensor | null] {
   if (values instanceof Tensor) return [values, null];
   const [branch, residual = null] = values as [Tensor, Tensor?];

@@ -1,5 +1,4 @@
-// CausalLM: what all language models here have alike, from tokens to logits, losses and sampled
-// text.
+// CausalLM, the base of all language models: from tokens to logits, losses and generated text.
 import type { JsonObject } from '../../types/json.js';
 import { firstTokens } from '../data/first-tokens.js';
 import { DsError } from '../errors.js';
@@ -39,7 +38,7 @@ import { inRows, type PlaceInputs, type Places, placesOf } from './places.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
 import type { LayerTokens } from './token-drop.js';
 
-/** What the configuration of every language model says. */
+/** Configuration keys that all language models share. */
 export interface CausalConfig {
   /** Tokens that there are. */
   vocabSize: number;
@@ -55,7 +54,7 @@ export interface CausalConfig {
   kvHeads?: number;
   /** Width of a head. Default channels / heads. */
   headDim?: number;
-  /** See GPT2Config and LlamaConfig: what is computed again in the backward. */
+  /** Recomputation in the backward, see GPT2Config and LlamaConfig. */
   activationCheckpointing?: boolean | 'selective';
   /** Targets that do not count; default -100. */
   ignoreIndex?: number;
@@ -68,7 +67,7 @@ export interface CausalLossOptions {
    * which gives their mean.
    */
   divisor?: number | Tensor;
-  /** Share of the target that goes to all tokens alike: in [0, 1]. Default 0. */
+  /** Fraction of the target that all tokens share equally: in [0, 1]. Default 0. */
   labelSmoothing?: number;
   /** Gets, on the device, how many targets counted, and how many of them were the first choice. */
   report?: LossReport;
@@ -79,13 +78,13 @@ export interface CausalLossOptions {
   skipIgnored?: boolean;
 }
 
-/** What a forward may be told beside tokens and targets. */
+/** Optional inputs of a forward, in addition to tokens and targets. */
 export interface CausalInputs extends PlaceInputs {
   /** How the loss is made. Default: the mean over the targets that count. */
   loss?: CausalLossOptions;
 }
 
-/** What forward() was called with. */
+/** The inputs of one forward(). */
 interface Call {
   tokens: Tensor;
   targets: Tensor | null;
@@ -100,15 +99,15 @@ const LOSS: OptionNames<CausalLossOptions> = {
   ...{ divisor: true, labelSmoothing: true, report: true, skipIgnored: true },
 };
 
-/** What a folder says of its model. */
+/** Metadata of the folder that a model comes from. */
 export interface Origin {
   /** Its config.json. */
   config: JsonObject;
-  /** Its generation_config.json; null where there is none. */
+  /** Its generation_config.json, or null. */
   generation: JsonObject | null;
 }
 
-/** Keys of a config.json that are not true of what is saved, or are said under other names. */
+/** Keys of a config.json that are stale after training or that exports write under other names. */
 const STALE = [
   ...['dtype', 'torch_dtype', 'transformers_version', '_name_or_path', 'auto_map'],
   ...['rope_parameters', 'quantization_config'],
@@ -125,12 +124,12 @@ export interface LanguageHead extends Module {
 }
 
 /**
- * A causal language model. forward(tokens [B, T] i32 or i64) gives logits [B, T, V]; with targets
- * [B, T], already shifted (the token to be predicted at each place, ignoreIndex where there is
- * none), a loss, f32. A subclass has its embeddings and blocks below `hiddenOf`, and a head.
+ * A causal language model. forward(tokens [B, T] i32 or i64) returns logits [B, T, V]. With targets
+ * [B, T] it returns a loss, f32. Targets are shifted: each position has the token to predict, or
+ * ignoreIndex. A subclass implements embeddings and blocks in `hiddenOf`, and a head.
  */
 export abstract class CausalLM extends Module implements Pipelined, SequenceParallel {
-  /** What it was made with. */
+  /** The configuration of the constructor. */
   abstract readonly config: CausalConfig;
   /** From channels to the logits of tokens. */
   abstract readonly lm_head: LanguageHead | PackedLinear;
@@ -138,7 +137,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   /** Hidden states [B, T, channels] of tokens [B, T], ready for the head. */
   protected abstract hiddenOf(tokens: Tensor, places: Places): Tensor;
 
-  /** @internal What one of its blocks keeps of each token. */
+  /** @internal Elements that one of its blocks keeps per token. */
   abstract blockActivations(): BlockActivations;
 
   /** @internal Weights of its blocks that no product reads for a token. */
@@ -146,44 +145,44 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return 0;
   }
 
-  /** @internal What hiddenOf() does, cut into layers: see Pipelined. */
+  /** @internal hiddenOf(), cut into layers: see Pipelined. */
   protected abstract bodyLayers(): PipelineLayer[];
 
   /** How ranks share its layers out between them: the plan that parallel.parallelize() takes. */
   abstract tensorPlan(): TensorPlan;
 
-  /** How ranks deal out its experts alone; null where it has none. */
+  /** The plan that distributes only its experts over ranks; null without experts. */
   expertPlan(): TensorPlan | null {
     return null;
   }
 
   /**
-   * What a config.json says that follows from the sizes, and which parameters it transposes; `said`
-   * is the one that the model was made from, null where there was none.
+   * The entries of config.json that follow from the sizes, and the transposed parameters. `said` is
+   * the config.json of the model's folder, or null.
    */
   protected abstract described(said: JsonObject | null): PretrainedDescription;
 
   /** Heads of keys and values here; null: all. */
   #keyHeads: number | null = null;
 
-  /** Heads of keys and values that this rank has: what its caches hold. */
+  /** Key and value heads of this rank, which its caches hold. */
   get keyHeads(): number {
     const { heads, kvHeads = heads } = this.config;
     return this.#keyHeads ?? kvHeads;
   }
 
-  /** Told by a plan. */
+  /** Called by a tensor-parallel plan. */
   protected takeKeyHeads(count: number): void {
     this.#keyHeads = count;
   }
 
-  /** Those with the other tokens of each sample; null where samples are whole. */
+  /** The ranks that share the tokens of each sample; null without sequence parallelism. */
   #sequence: SequenceRanks | null = null;
 
   /**
-   * @internal From now on, forward() on every one of `ranks` takes whole samples, computes with the
-   * tokens of each that are its own, and gives what one rank would: the loss, or all logits. Throws
-   * DS_ARGUMENT for more ranks than heads.
+   * @internal Enables sequence parallelism: from now on forward() on each of `ranks` takes whole
+   * samples and computes its own tokens. It returns the result of a single rank: the loss, or all
+   * logits. Throws DS_ARGUMENT for more ranks than heads.
    */
   shareSequence(ranks: SequenceRanks | null): void {
     const { heads, kvHeads = heads } = this.config;
@@ -191,17 +190,17 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     this.#sequence = ranks;
   }
 
-  /** What the folder said from which it was made. */
+  /** Metadata of the folder that the model comes from. */
   #origin: Origin | null = null;
 
-  /** @internal Told once, by whoever made it of a folder. */
+  /** @internal Called once after the model was built from a folder. */
   cameFrom(origin: Origin): void {
     this.#origin = origin;
   }
 
   /**
-   * How transformers knows it: by its sizes, and by what the folder that it was made from said of
-   * tokens, sampling and all else that does not follow from them.
+   * Description for transformers: the sizes, and other entries of the original folder (tokens,
+   * sampling and so on).
    */
   override describe(): PretrainedDescription {
     const { config: said = null, generation = null } = this.#origin ?? {};
@@ -214,17 +213,14 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
 
   /**
    * Writes a folder that fromPretrained() and transformers read: config.json, the weights in files
-   * of at most 5 GB with their index, and generation_config.json where the model came with one. See
+   * of at most 5 GB with their index, and generation_config.json if the model has one. See
    * saveWeights(). Resolves with the paths of the files.
    */
   save(dir: string, options: Omit<SaveWeightsOptions, 'format'> = {}): Promise<string[]> {
     return saveWeights(this, dir, { ...options, format: 'hf' });
   }
 
-  /**
-   * @internal The embedding, the blocks, the norm, and the head, whose logits are a part of the
-   * loss.
-   */
+  /** @internal The embedding, the blocks, the norm, and the head, whose logits feed the loss. */
   pipelineLayers(): PipelineLayer[] {
     const { lm_head } = this;
     const weight = lm_head instanceof PackedLinear ? null : lm_head.weight;
@@ -261,24 +257,27 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return this.config.maxSeq;
   }
 
-  /** @internal Gives back what forwards have made beside the parameters, and make again. */
+  /** @internal Frees cached tables of forwards, which are rebuilt when needed. */
   releaseTables(): void {}
 
-  /** @internal The longest text that may be read beside others, each token at its own position. */
+  /**
+   * @internal The longest sequence that can be batched with others, each token with its own
+   * position.
+   */
   get placedSeq(): number {
     return this.maxSeq;
   }
 
-  /** @internal The same, where all of them have the angles of the longest one: see Places.alike. */
+  /** @internal The same if all sequences use the angles of the longest one: see Places.alike. */
   get alikeSeq(): number {
     return this.placedSeq;
   }
 
   /**
-   * Tokens [B, T] to logits [B, T, vocabSize], whose rows may be padded to a multiple of 64
-   * elements, or with targets [B, T] to the loss, a scalar f32. Logits of large vocabularies, and
-   * those of a model that checkpoints its activations, are not kept; see linearCrossEntropy().
-   * Throws DS_SHAPE, DS_ARGUMENT.
+   * Maps tokens [B, T] to logits [B, T, vocabSize], whose row stride may be a multiple of 64
+   * elements; with targets [B, T] to the loss, a scalar f32. The logits are not kept for large
+   * vocabularies and for models with activation checkpointing; see linearCrossEntropy(). Throws
+   * DS_SHAPE, DS_ARGUMENT.
    */
   override forward(
     tokens: Tensor,
@@ -310,8 +309,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   }
 
   /**
-   * @internal Inputs of forward() with the first `seqlen` tokens of each row, which a curriculum
-   * asks for.
+   * @internal Inputs of forward() with only the first `seqlen` tokens of each row, for curricula.
    */
   shortenInputs(inputs: readonly unknown[], seqlen: number): unknown[] {
     const cut = (value: unknown): unknown =>
@@ -327,7 +325,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return all.slice(0, inputs.length);
   }
 
-  /** @internal Inputs of forward() that leave out what `drop` does: see DropsLayers. */
+  /** @internal Inputs of forward() with the layers of `drop` omitted: see DropsLayers. */
   dropLayers(
     [tokens, targets = null, reported, ...rest]: readonly unknown[],
     drop: { factors(layers: number): number[] },
@@ -336,7 +334,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return [tokens, targets, { ...this.reported(reported, 'layerFactors'), layerFactors }, ...rest];
   }
 
-  /** @internal Inputs of forward() that give blocks what `drop` says: see DropsTokens. */
+  /** @internal Inputs of forward() with the token selection of `drop`: see DropsTokens. */
   dropTokens(
     [tokens, targets = null, reported, ...rest]: readonly unknown[],
     layerTokens: LayerTokens,
@@ -345,8 +343,8 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   }
 
   /**
-   * What forward() is told beside tokens and targets, without `drawn`, which the configuration
-   * draws. Throws DS_ARGUMENT.
+   * The optional inputs of forward(), without `drawn`, which the configuration sets. Throws
+   * DS_ARGUMENT.
    */
   private reported(given: unknown, drawn: keyof CausalInputs | null = null): CausalInputs {
     const op = `${this.constructor.name} inputs`;
@@ -356,13 +354,13 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: `${op}.${drawn}`,
-      expected: 'none beside those that the configuration draws',
+      expected: 'no value: the configuration draws them',
       got: formatValue(twice),
-      hint: 'Leave it out, or switch the section of the configuration off.',
+      hint: 'Omit it, or disable the section of the configuration.',
     });
   }
 
-  /** @internal Weight of what routers add to the loss. */
+  /** @internal Weight of the routers' loss in the total loss. */
   get routerLoss(): number {
     return 0;
   }
@@ -375,12 +373,12 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       .ne(this.config.ignoreIndex ?? -100)
       .to('f32')
       .sum();
-    // As in the loss of the tokens: of targets that are none, 0 and not 0 / 0.
+    // As in the loss of the tokens: without targets 0, not 0 / 0.
     const whole = divisor instanceof Tensor ? where(divisor.eq(0), 1, divisor) : divisor;
     return part.mul(counted).div(whole);
   }
 
-  /** The same, by ranks each of which has a part of the tokens. */
+  /** The same with sequence parallelism: each rank has a part of the tokens. */
   private forwardOfPart(part: SequencePart, { tokens, targets, places, how }: Call): Tensor {
     const positions = places.positions && part.of(places.positions);
     const own = { ...places, positions, start: places.start + part.share.first };
@@ -414,29 +412,26 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       : linearCrossEntropy(x, lm_head.weight, targets, options);
   }
 
-  /** Logits [B, 1, V] of the token after `tokens`, which follow those in the caches. */
+  /** Logits [B, 1, V] of the token after `tokens`; the caches hold the earlier tokens. */
   next(tokens: Tensor, caches: readonly KeyValueCache[]): Tensor {
     const start = caches[0]?.length ?? 0;
     const x = this.hiddenOf(tokens, { ...inRows, start, caches });
     return this.lm_head.call(x.narrow(1, x.size(1) - 1, 1).contiguous());
   }
 
-  /** The dtype and device of hidden states: those of the first parameter. */
+  /** The dtype and device of hidden states, which are those of the first parameter. */
   get computesIn(): { dtype: DType; device: Device } {
     const isComputed = (one: Parameter): boolean => !(one instanceof StoredParameter);
     return this.parameters().find(isComputed) as Parameter;
   }
 
-  /**
-   * @internal Logits [S, V] of the tokens after those at the places `ends` [S], i32, of tokens [B,
-   * T].
-   */
+  /** @internal Logits [S, V] of the tokens after positions `ends` [S], i32, of tokens [B, T]. */
   logitsAfter(tokens: Tensor, places: Places, ends: Tensor): Tensor {
     const x = this.hiddenOf(tokens, places);
     return this.lm_head.call(indexSelect(x.reshape([-1, x.size(2)]), 0, ends));
   }
 
-  /** @internal What a token's keys and values are in a cache, of one layer. */
+  /** @internal Shape of a token's keys and values in the cache of one layer. */
   cacheShape(): { layers: number; kvHeads: number; headDim: number; dtype: DType; device: Device } {
     const { heads, channels, layers, headDim = channels / heads } = this.config;
     const { dtype, device } = this.computesIn;
@@ -481,12 +476,12 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   }
 }
 
-/** What routers did with the tokens of one rank would have to reach the loss of all. */
+/** Routing statistics of one rank's tokens cannot reach the loss of all ranks. */
 function noParts(model: string, got: number): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: `${model} routerAuxLossCoef`,
-    expected: '0 where ranks share out the tokens of a sample',
+    expected: '0 with sequence parallelism',
     got: String(got),
     hint: 'Read the model with { routerAuxLossCoef: 0 }, or train without sequence_parallel_size.',
   });

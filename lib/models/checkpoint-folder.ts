@@ -28,10 +28,9 @@ export async function isCheckpointFolder(dir: string): Promise<boolean> {
 }
 
 /**
- * The model of the latest checkpoint in `dir`, of the family that its description names, with the
- * weights as they were trained, or in `dtype`, of which `cut` may
- * leave a rank's part. Rejects with DS_CHECKPOINT for a model that no
- * family is, and one of which the checkpoint has other tensors; DS_IO.
+ * The model of the latest checkpoint in `dir`. Its description names the family. The weights have
+ * the training dtype or `dtype`; `cut` may leave only a rank's part. Rejects with DS_CHECKPOINT if
+ * the model belongs to no family or the checkpoint has other tensors; DS_IO.
  */
 export async function readCheckpointModel<Model extends CausalLM, Options>(
   dir: string,
@@ -68,11 +67,11 @@ function descriptionOf(checkpoint: Checkpoint): Description {
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: path,
-    expected: 'a checkpoint of a model that says how transformers knows it',
-    got: isAdapted ? 'one of a model with adapters' : 'one that does not',
+    expected: 'a checkpoint of a model with a description for transformers',
+    got: isAdapted ? 'one of a model with adapters' : 'one without it',
     hint: isAdapted
-      ? 'Open the model that they were trained beside, give it the same peft.addLora() and let engine.loadCheckpoint() fill it; peft.saveAdapter() then writes what others read.'
-      : 'Make the Module yourself, and let engine.loadCheckpoint() fill it.',
+      ? 'Open the base model, call the same peft.addLora(), and fill it with engine.loadCheckpoint(). Then peft.saveAdapter() writes the PEFT format.'
+      : 'Build the Module yourself, and fill it with engine.loadCheckpoint().',
   });
 }
 
@@ -91,7 +90,7 @@ function requireSame(checkpoint: Checkpoint, model: CausalLM): void {
     op: checkpoint.path,
     expected: `the ${own.size} tensors of the model`,
     got: `${missing.length} that are missing and ${others.length} others, such as ${odd}`,
-    hint: 'What was saved with adapters or without frozen parameters is loaded onto its model.',
+    hint: 'Load a checkpoint with adapters or without frozen parameters into its original model.',
   });
 }
 

@@ -45,15 +45,16 @@ const families: readonly Family<CausalLM, PretrainedOptions>[] = [
 export type PretrainedOptions = GPT2Options & RotaryOptions & FolderOptions;
 
 /**
- * The causal language model in a folder of Hugging Face's (config.json, safetensors in one file or
- * several), of the class that its model_type names: "gpt2" is GPT2, "llama" Llama, "mistral"
- * Mistral, "phi3" (Phi-4, too) Phi3, "qwen2" (2.5, too) Qwen2, "qwen3" Qwen3; "mixtral" Mixtral,
- * "qwen2_moe" Qwen2Moe, "qwen3_moe" Qwen3Moe. What `ds consolidate` writes is such a folder.
- * Values stay in the files, which are open until then, and take memory when somebody needs them, in
- * their dtype there or options.dtype; initialize() reads one parameter at a time. A folder of
- * training checkpoints (engine.saveCheckpoint) is taken as well: the latest one's weights, which
- * are read at once. Nothing is downloaded. Rejects with DS_CHECKPOINT when the folder is damaged,
- * of another type or computes something else, DS_IO when it cannot be read. Source: transformers'
+ * Loads the causal language model of a Hugging Face folder (config.json, safetensors in one or
+ * several files). model_type selects the class: "gpt2" GPT2, "llama" Llama, "mistral" Mistral,
+ * "phi3" (also Phi-4) Phi3, "qwen2" (also 2.5) Qwen2, "qwen3" Qwen3, "mixtral" Mixtral, "qwen2_moe"
+ * Qwen2Moe, "qwen3_moe" Qwen3Moe. `ds consolidate` writes such a folder.
+ *
+ * Values stay in the files, which remain open, until they are needed. Then they take memory in
+ * their stored dtype or options.dtype; initialize() reads one parameter at a time. A folder of
+ * training checkpoints (engine.saveCheckpoint) works too: the weights of the latest one are read at
+ * once. Nothing is downloaded. Rejects with DS_CHECKPOINT if the folder is damaged, has another
+ * type or needs an unsupported computation, DS_IO if it cannot be read. Source: transformers'
  * AutoModelForCausalLM.from_pretrained.
  */
 export async function fromPretrained(
@@ -84,9 +85,9 @@ export async function fromPretrainedCut(
 }
 
 /**
- * A new model by a config.json alone, given as an object, a file or a folder, with transformers'
- * random initialisation: nothing is in memory before somebody needs it, and at ZeRO stage 3 no rank
- * ever has all of it. Throws DS_CHECKPOINT, DS_IO, DS_ARGUMENT. Source: transformers'
+ * Creates a new model from a config.json (an object, a file or a folder) with transformers' random
+ * initialization. Values take memory only when needed, and at ZeRO stage 3 no rank ever has all of
+ * them. Throws DS_CHECKPOINT, DS_IO, DS_ARGUMENT. Source: transformers'
  * AutoModelForCausalLM.from_config.
  */
 export function fromConfig(
@@ -97,8 +98,8 @@ export function fromConfig(
 }
 
 /**
- * @internal How Hugging Face's files call and lay out what `model` has. Throws DS_ARGUMENT for a
- * model of no family.
+ * @internal Names and layouts of the parameters of `model` in Hugging Face's files. Throws
+ * DS_ARGUMENT for a model of no family.
  */
 export function layoutOf(model: CausalLM): Layout {
   const type = model.describe().config.model_type;

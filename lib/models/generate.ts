@@ -9,17 +9,18 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { inOrder, noGrad, scope, Tensor } from '../tensor/index.js';
 
-/** What a model must be to continue a text. */
+/** The interface of a model that generates text. */
 export interface CausalModel extends Module {
   /**
-   * Logits [B, T, V] of tokens [B, T], i32: those at t are of the token after it, whatever follows.
+   * Maps tokens [B, T], i32, to logits [B, T, V]. The logits at t predict the next token and do not
+   * depend on later tokens.
    */
   forward(tokens: Tensor): Tensor;
   /** The longest sequence; absent where there is no limit. */
   readonly maxSeq?: number;
   /**
-   * A reader that keeps what it needs of up to `capacity` tokens; without it, forward() reads all
-   * of them each time.
+   * Creates a decoder that caches up to `capacity` tokens. Without it, forward() processes all
+   * tokens for each new one.
    */
   decoder?(capacity: number): Decoder;
 }
@@ -27,8 +28,8 @@ export interface CausalModel extends Module {
 /** Reads one text piece by piece; owned by the scope it was made in. */
 export interface Decoder {
   /**
-   * Logits [1, T, V], or those of the last token alone, of tokens [1, T], which follow those it has
-   * read.
+   * Logits [1, T, V], or only those of the last token, of tokens [1, T], which follow the earlier
+   * tokens.
    */
   next(tokens: Tensor): Tensor;
 }
@@ -50,10 +51,10 @@ const NAMES: OptionNames<GenerateOptions> = {
 };
 
 /**
- * The prompt's tokens followed by `maxNewTokens` sampled ones, of any model whose forward() gives
- * logits. In evaluation mode, without a graph; memory does not grow with the number of tokens
- * beyond what the model's decoder keeps. Throws DS_ARGUMENT when they do not fit the model's
- * longest sequence, or for options that cannot be, DS_SHAPE for a model that gives something else.
+ * Returns the prompt's tokens followed by `maxNewTokens` sampled ones, for any model whose
+ * forward() returns logits. Runs in evaluation mode, without a graph. Memory grows with the number
+ * of tokens only by the decoder's cache. Throws DS_ARGUMENT if they exceed the model's longest
+ * sequence or an option is invalid, DS_SHAPE if the model returns other shapes.
  */
 export function generate(
   model: CausalModel,
@@ -133,7 +134,7 @@ function uniformDraws(count: number, seed: number): number[] {
   return out.toArray();
 }
 
-/** What any model can do: it reads the whole text again for every token. */
+/** The decoder of any model: processes the whole sequence again for every token. */
 function rereading(model: CausalModel): Decoder {
   const read: number[] = [];
   return {
@@ -151,7 +152,9 @@ interface Caching {
   rereads(from: number, to: number): boolean;
 }
 
-/** Keeps keys and values of up to `capacity` tokens, and begins anew where they are of no use. */
+/**
+ * Caches keys and values of up to `capacity` tokens, and recomputes them when they become invalid.
+ */
 export function cachedDecoder(model: Caching, capacity: number): Decoder {
   const caches = model.caches(1, capacity);
   const keeps = !model.rereads(1, capacity);

@@ -1,4 +1,5 @@
-// Factors of layers: what of each block's branches joins the residual stream, and which blocks run.
+// Layer factors: scales of each block's branches before they join the residual stream, and skipped
+// blocks.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { sharedTokens, type Tensor } from '../tensor/index.js';
@@ -41,8 +42,8 @@ export function requireOwnTokens(x: Tensor, factors: readonly number[] | null = 
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'layerFactors',
-    expected: 'a model without sequenceParallel, whose first block shares tokens out',
+    expected: 'a model without sequenceParallel, because its first block splits the tokens',
     got: `${share.whole} tokens for blocks that get ${share.count}`,
-    hint: 'Parallelize it without sequenceParallel, or leave progressive_layer_drop out.',
+    hint: 'Parallelize it without sequenceParallel, or remove progressive_layer_drop.',
   });
 }

@@ -28,19 +28,19 @@ import { held, noGrad, scope, Tensor, trainerOf } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
 import { OpenWeights, PiecedWeights, StoredWeights } from './stored-weights.js';
 
-/** How strictly loadWeights() compares, and whose layout it reads. */
+/** Strictness of loadWeights(), and the layout of the files. */
 export interface LoadWeightsOptions {
   /** Whether missing and unexpected names are refused. Default true. */
   strict?: boolean;
   /**
-   * Whose layout the files have; it matters to a module whose describe() names transposed
-   * parameters. Default: "hf" where a config.json of the model_type that describe() gives lies
-   * beside them, else "native".
+   * Layout of the files; it matters to a module whose describe() names transposed parameters.
+   * Default: "hf" if a config.json with the model_type of describe() lies in the folder, else
+   * "native".
    */
   format?: ExportFormat;
 }
 
-/** What the files and the module do not share; with `strict`, nothing. */
+/** Names that only the files or only the module have; empty with `strict`. */
 export interface LoadedWeights {
   /** Names of the module that the files have not got: their tensors keep their values. */
   missing: string[];
@@ -52,15 +52,15 @@ export interface LoadedWeights {
 export interface Layout {
   /** Names of the module's parameters that the files have as the transpose of ours. */
   readonly transposed: ReadonlySet<string>;
-  /** What the files have in pieces, by the module's names. Default: nothing. */
+  /** Parameters that files store in pieces, by the module's names. Default: none. */
   readonly pieces?: Pieces;
-  /** The module's name for what the files call `name`; null for what is no weight. */
+  /** The module's name for a name in the files; null if it is not a weight. */
   nameOf(name: string): string | null;
   /** Names of the module's tensors that have their values already. Default: none. */
   readonly filled?: ReadonlySet<string>;
 }
 
-/** Whose files are read, for messages, and what they look like. */
+/** The source of the files, for messages, and their layout. */
 interface Source {
   op: string;
   layout: Layout;
@@ -70,14 +70,14 @@ interface Source {
 interface Destination {
   target: Tensor;
   sources: string[];
-  /** What the files have of it where they have it in pieces. */
+  /** The pieces of the parameter in the files, if it is stored in pieces. */
   pieces: Piece[];
   transposed: boolean;
 }
 
 interface Matched extends LoadedWeights {
   found: Destination[];
-  /** What has another shape or kind of numbers, in words. */
+  /** Descriptions of tensors with another shape or dtype. */
   mismatched: string[];
 }
 
@@ -86,19 +86,21 @@ const OPTIONS: OptionNames<LoadWeightsOptions> = { strict: true, format: true };
 const SHOWN = 40;
 
 /**
- * Fills the parameters and buffers of `module` by name from a safetensors file, or a folder with
- * one called model.safetensors or with several and their index: what engine.save16bitModel() and
- * `ds consolidate` write, or another program under the same names. Before initialize(), on every
- * rank: an engine keeps master weights of its own. Floating values are converted to the dtype of
- * their target, and stay on its device; a parameter that nobody has used yet becomes f32 on the
- * CPU, and initialize() starts from its values. Other numbers must have the target's dtype. A tied
- * parameter may be there under one of its names or under several with equal values. Host memory
- * beyond the module's: twice the largest tensor. Throws DS_CHECKPOINT that lists the names that are
- * missing, unexpected or do not fit (40 of a kind), before anything is changed; without `strict`
- * only the last, and resolves with the others. Throws DS_CHECKPOINT too for damaged files and tied
- * names with different values, DS_NONFINITE for what f16 cannot hold, DS_ARGUMENT for a module that
- * an engine trains; DS_IO, which may leave some of it filled: load again. Source: PyTorch's
- * load_state_dict and safetensors' load_model.
+ * Fills the parameters and buffers of `module` by name from a safetensors file, or from a folder
+ * with model.safetensors or several files and their index. engine.save16bitModel(),
+ * `ds consolidate` and other programs write such files. Call it before initialize(), on every rank:
+ * an engine keeps master weights.
+ *
+ * Floating values are converted to the dtype of their target and stay on its device. An unused
+ * parameter becomes f32 on the CPU, and initialize() starts from its values. Other dtypes must
+ * match. A tied parameter may be stored under one of its names, or under several with equal values.
+ * Host memory in addition to the module's: twice the largest tensor.
+ *
+ * Throws DS_CHECKPOINT with the missing, unexpected and mismatched names (40 of a kind) before any
+ * change; without `strict` only for mismatches, and resolves with the other names. Also throws
+ * DS_CHECKPOINT for damaged files and for tied names with different values, DS_NONFINITE for values
+ * that f16 cannot hold, DS_ARGUMENT for a module that an engine trains. DS_IO may leave the module
+ * partially filled: load again. Source: PyTorch's load_state_dict and safetensors' load_model.
  */
 export async function loadWeights(
   module: Module,
@@ -120,9 +122,9 @@ export async function loadWeights(
 }
 
 /**
- * Lets all parameters of `module`, which nobody has used yet, start with what the files have, in
- * `dtype`; it is read when somebody needs it. The files are closed when all of it was. They have
- * nothing else but what their layout calls no weight. Throws as loadWeights.
+ * Lets all unused parameters of `module` start with the values of the files, in `dtype`. Values are
+ * read when needed, and the files close after the last one. The files may contain no other tensors,
+ * except ones that their layout ignores. Throws as loadWeights.
  */
 export async function startWhole(
   module: Module,
@@ -152,7 +154,10 @@ async function load(
   return { missing, unexpected };
 }
 
-/** What of the files goes where, all of which fits; nothing has changed where it does not. */
+/**
+ * Matches the tensors of the files with their targets. Throws before any change if one does not
+ * fit.
+ */
 async function fitting(
   module: Module,
   files: WeightFiles,
@@ -165,7 +170,7 @@ async function fitting(
   return matched;
 }
 
-/** Whose layout the files have. */
+/** The layout of the files. */
 function layoutOf(module: Module, files: WeightFiles, format: ExportFormat | undefined): Layout {
   const description = module.describe();
   if (format !== undefined && format !== 'hf' && format !== 'native') {
@@ -257,16 +262,16 @@ function requireFit(op: string, path: string, matched: Matched, strict: boolean)
 
 function hintFor(op: string, { missing, unexpected, mismatched }: Matched): string {
   if (unexpected.some((name) => OF_COMPRESSION.test(name))) {
-    return 'They are of a model in compression: save it after redundancyClean(), or call initCompression() on the model that they are for.';
+    return 'The files belong to a model in compression: save it after redundancyClean(), or call initCompression() on this model.';
   }
   if (op === 'fromPretrained' && unexpected.some(isFactor)) {
-    return 'The file of the model includes adapters: make it by nn.models.fromConfig(folder), give it the same peft.addLora(), and call nn.loadWeights(model, folder, { format: "native" }).';
+    return 'The file includes adapters. Build the model with nn.models.fromConfig(folder), call the same peft.addLora(), then nn.loadWeights(model, folder, { format: "native" }).';
   }
   if (mismatched.length > 0) return OTHER_MODEL;
   return hintForNames({ missing, unexpected }, 'nn.loadWeights with { strict: false }');
 }
 
-/** What compression_training keeps beside a weight: loaded without, nothing of it is pruned. */
+/** Tensors that compression_training stores with a weight; a load without them prunes nothing. */
 const OF_COMPRESSION = /\.(sparse|row|head)_(pruning|mask)_(mask|scores)$/;
 
 /** Tied parameters have one value, whatever they are called. */
@@ -282,8 +287,8 @@ async function requireEqual(
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: `${place}: ${name}`,
-      expected: `the values of ${first}, to which the module ties it`,
-      got: 'others',
+      expected: `the values of ${first} (tied in the module)`,
+      got: 'different values',
     });
   }
 }
@@ -308,7 +313,7 @@ async function fill(
   const whole = converted(name, read, { dtype: isNew ? 'f32' : target.dtype, transposed });
   const values = target instanceof Parameter ? ownPart(target, whole) : whole;
   try {
-    requireFree([[name, target]]); // An initialize() that nobody kept waiting may have run since.
+    requireFree([[name, target]]); // A concurrent initialize() may have run since.
     if (isNew) target.place(values);
     else noGrad(() => scope(() => kernels.copy({ in: values.to(target.device), out: target })));
     noteChanged(target);
@@ -336,7 +341,7 @@ async function joined(target: Tensor, pieces: readonly Piece[], files: WeightFil
   return whole;
 }
 
-/** @internal What of a whole tensor a parameter has; gives up the rest. */
+/** @internal Returns this parameter's part of a whole tensor; frees the rest. */
 export function ownPart(parameter: Parameter, whole: Tensor): Tensor {
   if (!parameter.isCut) return whole;
   const { shape, region } = parameter;
@@ -352,8 +357,8 @@ function requireFree(tensors: Iterable<[string, Tensor]>): void {
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'loadWeights',
-    expected: 'a module that no engine trains yet',
-    got: `one whose ${owned[0]} initialize() has taken over`,
+    expected: 'a module without an engine',
+    got: `one with ${owned[0]} owned by an engine`,
     hint: 'Load before initialize(), or resume with engine.loadCheckpoint().',
   });
 }

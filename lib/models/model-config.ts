@@ -59,14 +59,13 @@ export class ModelConfig {
   }
 
   /**
-   * The keys of `value`, which was taken out of this object. Throws DS_CHECKPOINT where it has
-   * none.
+   * The keys of `value`, which belongs to this object. Throws DS_CHECKPOINT if it is not an object.
    */
   with(key: string, value: JsonValue): ModelConfig {
     return new ModelConfig(this.path, { [key]: value }, this.hint).section(key);
   }
 
-  /** The keys of an object; none where it is absent. Throws DS_CHECKPOINT for anything else. */
+  /** The keys of an object; empty if it is absent. Throws DS_CHECKPOINT for other values. */
   section(key: string): ModelConfig {
     const value = this.get(key, {});
     if (isObject(value)) {
@@ -85,7 +84,7 @@ export class ModelConfig {
     throw this.refusal(key, values.map(String).join(' or '), value);
   }
 
-  /** The error for `key`; `got` is a value of the file, or says what there is. */
+  /** The error for `key`; `got` is a value of the file, or a description. */
   refusal(key: string, expected: string, got: JsonValue, hint = this.hint): DsError {
     const found = got === null ? 'nothing' : (JSON.stringify(got)?.slice(0, 200) ?? 'nothing');
     const op = `${this.path}: ${key}`;

@@ -1,5 +1,4 @@
-// A model's folder as Hugging Face's transformers writes it (config.json beside safetensors), made
-// into a model.
+// Builds a model from a folder of Hugging Face's transformers (config.json and safetensors).
 import { existsSync, readFileSync, statSync } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -17,7 +16,7 @@ import { readPacked } from './quantized/read-packed.js';
 import { readScheme } from './quantized/scheme.js';
 import { storedDType } from './stored-weights.js';
 
-/** What there is to know of a folder before its values are read. */
+/** A folder's metadata, known before its values are read. */
 export interface ModelFolder {
   readonly config: ModelConfig;
   /** Names of the tensors in its files. */
@@ -27,19 +26,21 @@ export interface ModelFolder {
 /** Models that one value of config.json's model_type stands for. */
 export interface Family<Model extends CausalLM, Options> {
   readonly modelType: string;
-  /** What these models compute, for the hint of an error. */
+  /** The supported architecture, for hints of errors. */
   readonly architecture: string;
-  /** A new model of the folder's sizes. Throws DS_CHECKPOINT for what computes something else. */
+  /**
+   * Builds a new model of the folder's sizes. Throws DS_CHECKPOINT for unsupported computations.
+   */
   build(folder: ModelFolder, options: Options): Model;
-  /** How the files call and lay out what `model` has. */
+  /** Names and layouts of the parameters of `model` in the files. */
   layout(model: Model): Layout;
 }
 
-/** What every model that is read from a folder may be told. */
+/** Options of every model that is read from a folder. */
 export interface FolderOptions {
   /**
-   * Of the parameters: "f32", "f16", "bf16", "f64". Default: what the files have, or, where that
-   * varies, what config.json names.
+   * Dtype of the parameters: "f32", "f16", "bf16", "f64". Default: that of the files or, if it
+   * varies, that of config.json.
    */
   dtype?: DType;
 }
@@ -62,10 +63,9 @@ function requireFolderOptions<Options extends FolderOptions>(options: Options): 
 }
 
 /**
- * The model in the folder `dir`, of the family that its model_type names. Values stay in the files
- * until somebody needs them.
- * Rejects with DS_CHECKPOINT when it is of none of them, damaged, or has other tensors than the
- * model; DS_IO when it cannot be read.
+ * The model in the folder `dir`; its model_type selects the family. Values stay in the files until
+ * they are needed. Rejects with DS_CHECKPOINT if it belongs to no family, is damaged, or has other
+ * tensors than the model; DS_IO if it cannot be read.
  */
 export async function readPretrained<Model extends CausalLM, Options>(
   dir: string,
@@ -75,7 +75,7 @@ export async function readPretrained<Model extends CausalLM, Options>(
   const { dtype: given, ...rest } = requireFolderOptions(options);
   const files = await openFolder(dir);
   try {
-    if (!files.config) throw notPretrained(dir, 'none called config.json');
+    if (!files.config) throw notPretrained(dir, 'no file config.json');
     const { quantization_config: said = null, ...values } = files.config;
     const place = join(dir, 'config.json');
     const family = familyOf(place, values, families);
@@ -95,8 +95,8 @@ export async function readPretrained<Model extends CausalLM, Options>(
 }
 
 /**
- * A new model of the sizes that a config.json says, with random weights: `source` is the object,
- * the file or its folder. Throws as readPretrained().
+ * A new model with the sizes of a config.json and random weights: `source` is the object, the file
+ * or its folder. Throws as readPretrained().
  */
 export function buildFromConfig<Model extends CausalLM, Options>(
   source: JsonObject | string,
@@ -123,7 +123,7 @@ export function buildFromConfig<Model extends CausalLM, Options>(
 function readConfig(path: string): [string, JsonObject] {
   const file = path.endsWith('.json') ? path : join(path, 'config.json');
   try {
-    // Opening a pipe would wait for who writes it.
+    // Opening a pipe would block until a writer opens it.
     if (existsSync(file) && !statSync(file).isFile()) throw new Error('no regular file');
     const values: unknown = JSON.parse(readFileSync(file, 'utf8'));
     if (isObject<JsonObject>(values)) return [file, values];
@@ -176,8 +176,8 @@ function familyOf<Model extends CausalLM, Options>(
 }
 
 /**
- * Throws DS_CHECKPOINT where `architectures` names heads of other kinds alone. A body ("GPT2Model")
- * is a language model where its embedding is the head, which its tensors show.
+ * Throws DS_CHECKPOINT if `architectures` names only heads of other kinds. A body ("GPT2Model") is
+ * a language model if the embedding is the head; its tensors show that.
  */
 function requireLanguageModel(place: string, values: JsonObject): void {
   const config = new ModelConfig(place, values, '');

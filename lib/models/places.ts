@@ -8,7 +8,7 @@ import { documentPositions, Tensor } from '../tensor/index.js';
 import { requireFactors } from './layer-factors.js';
 import { type LayerTokens, requireTokens } from './token-drop.js';
 
-/** What a forward may be told of its tokens. */
+/** Optional inputs of a forward about its tokens. */
 export interface PlaceInputs {
   /**
    * The document of each token, [B, T] i32, non-decreasing along a row; a negative number is
@@ -21,8 +21,8 @@ export interface PlaceInputs {
    */
   positions?: Tensor | null;
   /**
-   * Of each block, what its branches are multiplied by before they join the residual stream; a
-   * block with 0 does not run. Default: 1. See progressive_layer_drop.
+   * Scale of each block's branches before they join the residual stream; a block with 0 does not
+   * run. Default: 1. See progressive_layer_drop.
    */
   layerFactors?: readonly number[] | null;
   /** Blocks that see some tokens of each row, drawn at random. Default: none. See random_ltd. */
@@ -32,28 +32,28 @@ export interface PlaceInputs {
 /** Where the tokens of a forward stand. */
 export interface Places {
   /**
-   * The document of each, [B, T]; null where each row is one. Those of all tokens where ranks share
-   * them out.
+   * The document of each token, [B, T]; null if each row is one document. In sequence parallelism
+   * those of all tokens.
    */
   documents: Tensor | null;
   /** The position of each, [B, T]; null where they follow each other. */
   positions: Tensor | null;
   /**
-   * The longest text that `positions` may be of; null where they are those inside a document or row
-   * of these tokens.
+   * The longest sequence that `positions` may refer to; null if positions lie inside the documents
+   * or rows of these tokens.
    */
   reach: number | null;
-  /** The length whose angles all texts have, whatever theirs is; null: each those of its own. */
+  /** A common length for the angles of all sequences; null: each uses its own length. */
   alike?: number | null;
   /** The position of the first token of each row where `positions` is null. */
   start: number;
-  /** What keeps keys and values, of each layer; null where nothing does. */
+  /** Key-value caches of each layer, or null. */
   caches: readonly LayerCache[] | null;
-  /** Where routers say what they did; without it nobody asks. */
+  /** Receives routing statistics; absent: not collected. */
   loads?: RouterLoads;
-  /** Of each block, what its branches are multiplied by; null: 1. */
+  /** Scale of each block's branches; null: 1. */
   factors?: readonly number[] | null;
-  /** Blocks that see some tokens only; null: none. */
+  /** Blocks that see some tokens only; null: no such block. */
   layerTokens?: LayerTokens | null;
 }
 
@@ -62,7 +62,7 @@ export const inRows: Places = {
   ...{ documents: null, positions: null, reach: null, start: 0, caches: null },
 };
 
-/** What is said of the places of tokens [B, T]. Throws DS_ARGUMENT, DS_SHAPE, DS_DTYPE. */
+/** Reads the positions and documents of tokens [B, T]. Throws DS_ARGUMENT, DS_SHAPE, DS_DTYPE. */
 export function placesOf(
   op: string,
   tokens: Tensor,

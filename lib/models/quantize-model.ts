@@ -20,17 +20,16 @@ export interface QuantizeModelOptions extends QuantizedOptions {
    * a weight of its own; the embedding stays. Default null: as it is.
    */
   head?: 8 | 4 | null;
-  /** Names, or ends of names, of layers that stay as they are. Default: none but the head. */
+  /** Names, or suffixes of names, of layers that stay unchanged. Default: only the head. */
   skipModules?: readonly string[];
 }
 
 /**
- * Stores the weights of all linear layers of `model` but the head in 8 or 4 bits, each within half
- * a step of what it was; embeddings stay as they are. One layer at a time exists in full. For
- * inference, or with peft.addLora() on top; what it costs: docs/quantization.md. Before
- * initialize(). Returns the model. Throws DS_ARGUMENT for options that cannot be, for a model that
- * an engine has or that has adapters, and where no layer is linear; DS_NONFINITE for weights that
- * are no numbers.
+ * Quantizes the weights of all linear layers of `model` except the head to 8 or 4 bits, each within
+ * half a step of its value. Embeddings stay unchanged. One layer at a time exists in full. For
+ * inference, or with peft.addLora(); docs/quantization.md has the costs. Before initialize().
+ * Returns the model. Throws DS_ARGUMENT for invalid options, for a model with an engine or with
+ * adapters, and if no layer is linear; DS_NONFINITE for weights that are not finite.
  */
 export function quantizeModel<Model extends Module>(
   model: Model,

@@ -34,11 +34,11 @@ import { packedConfig, packedOf, packedSources, repackedNames } from './quantize
 
 /** How saveWeights() writes the tensors. */
 export interface SaveWeightsOptions {
-  /** Of floating-point parameters but those of weights in few bits. Default: as they are. */
+  /** Dtype of floating-point parameters, except quantized weights. Default: unchanged. */
   dtype?: ExportDType;
   /**
-   * Whose layout the files have; it matters to a module with describe(). Default: "hf", with a
-   * config.json, for a folder of such a module, else "native".
+   * Layout of the files; it matters to a module with describe(). Default: "hf", with a config.json,
+   * for a folder of such a module, else "native".
    */
   format?: ExportFormat;
   /** Bytes of tensors in one file of a folder, unless one tensor has more. Default 5e9. */
@@ -49,16 +49,18 @@ const OPTIONS: OptionNames<SaveWeightsOptions> = { dtype: true, format: true, ma
 const DTYPE_NAMES = Object.entries(EXPORT_DTYPES);
 
 /**
- * Writes the parameters and buffers of `module` by name: to one safetensors file where `path` ends
- * in ".safetensors", else to a new or empty folder, with model.safetensors or, above maxShardBytes,
- * several files and their index. Whatever happens, there is a whole file or folder or none: a file
- * that is there is replaced at once. loadWeights() reads both back, bit for bit. Tied parameters
- * are written once. On one process: of a model that an engine trains, use engine.save16bitModel()
- * or `ds consolidate`. Host memory beyond buffers: twice the largest tensor. Resolves with the
- * paths of the files in the folder, or with that of the file. Throws DS_ARGUMENT for a model that
- * an engine trains, merged adapters in the native layout, a folder with something in it and wrong
- * options, DS_CHECKPOINT where `path` is
- * something else than weights, DS_NONFINITE for what f16 cannot hold, DS_IO.
+ * Writes the parameters and buffers of `module` by name: to one safetensors file if `path` ends in
+ * ".safetensors", else to a new or empty folder with model.safetensors or, above maxShardBytes,
+ * several files and their index. The write is atomic: it leaves a complete file or folder or
+ * nothing, and replaces an existing file at once. loadWeights() reads both back, bit for bit. Tied
+ * parameters are written once.
+ *
+ * Call it on one process; for a model that an engine trains use engine.save16bitModel() or
+ * `ds consolidate`. Host memory in addition to buffers: twice the largest tensor. Resolves with the
+ * paths of the files in the folder, or with the path of the file. Throws DS_ARGUMENT for a model
+ * that an engine trains, merged adapters in the native layout, a folder that is not empty and wrong
+ * options. Throws DS_CHECKPOINT if `path` holds other data, DS_NONFINITE for values that f16 cannot
+ * hold, DS_IO.
  */
 export async function saveWeights(
   module: Module,
@@ -120,8 +122,8 @@ function sourcesOf(
 }
 
 /**
- * As transformers calls them: layers in 4 bits by bitsandbytes' names, and of layers with adapters
- * the weights. Throws DS_ARGUMENT where these lack what the adapters add.
+ * Sources with transformers' names: bitsandbytes' names for 4-bit layers, and the base weights of
+ * layers with adapters. Throws DS_ARGUMENT if these lack the adapters' updates.
  */
 function forTransformers(
   module: Module,
@@ -130,8 +132,9 @@ function forTransformers(
 ): TensorSource[] {
   const apart = [...lorasOf(module)].find(([, { isMerged }]) => !isMerged);
   if (apart) {
-    const hint = 'peft.merge(model) adds them to the weights; peft.saveAdapter() saves them alone.';
-    throw refused('saveWeights', 'adapters that are merged', `one beside ${apart[0]}`, hint);
+    const hint =
+      'peft.merge(model) adds them to the weights; peft.saveAdapter() saves only the adapters.';
+    throw refused('saveWeights', 'merged adapters', `an unmerged adapter of ${apart[0]}`, hint);
   }
   const [names, repacked] = [quantizedNames(module), repackedNames(module)];
   if (names.size > 0 && packedOf(module).size > 0) {
@@ -159,7 +162,7 @@ function copyOf(
   return held(() => converted(name, copy, wanted));
 }
 
-/** What a parameter starts with, which is read for this alone; null where it has its values. */
+/** Reads the stored initial values of a parameter for this save; null if it is materialized. */
 function firstOf(tensor: Tensor): Tensor | null {
   if (!(tensor instanceof Parameter) || !tensor.stored) return null;
   const values = Tensor.empty(tensor.shape, tensor.dtype, cpu());
@@ -167,7 +170,7 @@ function firstOf(tensor: Tensor): Tensor | null {
   return values;
 }
 
-/** What config.json says of the parameters: the dtype of the first floating one. */
+/** The dtype entry of config.json: that of the first floating parameter. */
 function torchDType(sources: readonly TensorSource[]): { torch_dtype?: string } {
   const floating = sources.find(({ dtype }) => isFloating(dtype));
   const [name] = DTYPE_NAMES.find(([, dtype]) => dtype === floating?.dtype) ?? [];
@@ -183,14 +186,14 @@ function partial(name: string): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'saveWeights',
-    expected: 'a model that this process has whole',
-    got: `one of whose ${name} it has a part (tensor parallelism)`,
-    hint: 'Save a checkpoint of its engine; `ds consolidate` makes weight files of it.',
+    expected: 'a model without tensor parallelism',
+    got: `one with a part of ${name}`,
+    hint: 'Save a checkpoint of its engine; `ds consolidate` converts it to weight files.',
   });
 }
 
 function trained(name: string): DsError {
   const hint = 'Use engine.save16bitModel(), or engine.saveCheckpoint() and `ds consolidate`.';
-  const got = `one whose ${name} initialize() has taken over`;
-  return refused('saveWeights', 'a module that no engine trains', got, hint);
+  const got = `one with ${name} owned by an engine`;
+  return refused('saveWeights', 'a module without an engine', got, hint);
 }

@@ -1,4 +1,4 @@
-// Weights that stay in their files until somebody needs them, range by range, in any dtype.
+// Weights that stay in their files until they are needed, range by range, in any dtype.
 import { converted, type Piece, type WeightFiles } from '../checkpoint/index.js';
 import type { StoredValues } from '../nn/stored-values.js';
 import {
@@ -20,7 +20,7 @@ import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 /** Host memory through which values go. */
 const CHUNK_BYTES = 16 * 2 ** 20;
 
-/** Files that are closed when nobody needs a tensor of them any more. */
+/** Files that close after the last use of their tensors. */
 export class OpenWeights {
   private users = 0;
   private staging = new Uint8Array(0);
@@ -46,13 +46,13 @@ export class OpenWeights {
   }
 }
 
-/** Where a tensor lies, and what becomes of it. */
+/** Location of a tensor in a file, and its conversion. */
 export interface StoredWeight {
   /** In the files. */
   name: string;
-  /** In which a parameter has it. */
+  /** The dtype of the parameter. */
   dtype: DType;
-  /** Whether it is a matrix of which the parameter is the transpose. */
+  /** Whether the parameter is the transpose of the stored matrix. */
   transposed: boolean;
 }
 
@@ -90,7 +90,7 @@ export class StoredWeights implements StoredValues {
     this.open.release();
   }
 
-  /** Elements of a box of what the file has, in chunks. */
+  /** Reads elements of a box of the stored tensor, in chunks. */
   private readRange(out: Tensor, { box, from }: BoxRange): void {
     const { dtype } = this.saved;
     const size = dtypeSize(dtype);
@@ -186,8 +186,8 @@ export class PiecedWeights implements StoredValues {
 }
 
 /**
- * Reads `common` of a piece, whose elements of an index follow each other in `wanted`, which lies
- * in `out` from `at` on.
+ * Reads `common` of a piece. Its elements are contiguous in `wanted`, which begins at element `at`
+ * of `out`.
  */
 function readInto(
   { out, at, wanted }: { out: Tensor; at: number; wanted: Box },

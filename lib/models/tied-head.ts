@@ -18,7 +18,7 @@ export class TiedHead extends Module {
     this.#embedding = embedding;
   }
 
-  /** @internal Whose weight it has. */
+  /** @internal The embedding that shares its weight. */
   get embedding(): Embedding {
     return this.#embedding;
   }

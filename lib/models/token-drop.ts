@@ -25,7 +25,10 @@ export interface LayerTokens {
   reserved: number;
 }
 
-/** What a forward draws: [blocks that drop, B, reserved] i32, and which draw is a block's. */
+/**
+ * The random tokens of a forward: [blocks that drop, B, reserved] i32, and the draw index of each
+ * block.
+ */
 export interface DrawnTokens {
   chosen: Tensor;
   /** By block. */
@@ -48,8 +51,8 @@ export function requireTokens(op: string, given: LayerTokens, layers: number): v
 }
 
 /**
- * The draw for the rows of x [B, T, C]; null where every block sees all tokens. `patternOf` a block
- * says which blocks of tokens its attention sees.
+ * The draw for the rows of x [B, T, C]; null if every block sees all tokens. `patternOf` returns
+ * the attention pattern of a block.
  */
 export function drawTokens(
   x: Tensor,
@@ -67,7 +70,7 @@ export function drawTokens(
   return { chosen: chooseTokens(draw, x), draws: new Map(layers.map((layer, i) => [layer, i])) };
 }
 
-/** @internal What layers that drop tokens cannot have. */
+/** @internal The error for features that layers with dropped tokens do not support. */
 export function refused(got: string, way: string): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',

@@ -105,7 +105,9 @@ test.each([1, 2])(
     for (const { outputs, engineOutputs, afterwards } of reportsOf<LoadReport>(results)) {
       expect(outputs).toEqual(expected);
       expect(engineOutputs).toEqual(expected);
-      expect(afterwards).toMatch(/^DS_ARGUMENT loadWeights: .*no engine.*before initialize\(\)/);
+      expect(afterwards).toMatch(
+        /^DS_ARGUMENT loadWeights: .*without an engine.*before initialize\(\)/,
+      );
     }
   },
 );
@@ -234,7 +236,7 @@ describe('what does not fit', () => {
     const loading = nn.loadWeights(model, file);
     const config = { train_micro_batch_size_per_gpu: 1, optimizer: { type: 'AdamW' } } as const;
     const starting = initialize({ model, config, device: 'cpu' });
-    await expect(loading).rejects.toEqual(refusal(/no engine/, 'DS_ARGUMENT'));
+    await expect(loading).rejects.toEqual(refusal(/without an engine/, 'DS_ARGUMENT'));
     (await starting).engine.destroy();
   });
 

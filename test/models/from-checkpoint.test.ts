@@ -64,7 +64,7 @@ test('what is no such checkpoint is refused', async () => {
   const dir = join(folder, 'linear');
   await save(dir, new Linear(2, 2));
   await expect(nn.models.fromPretrained(dir)).rejects.toThrow(
-    /a model that says how transformers knows it, got one that does not/,
+    /a model with a description for transformers, got one without it/,
   );
   const empty = join(folder, 'gone');
   writeFileSync(join(folder, 'latest'), 'global_step9');

@@ -77,7 +77,7 @@ test.each([
 test('a folder without config.json, a file and nothing at all', async () => {
   await write(tiny());
   rmSync(join(dir, 'config.json'));
-  await expect(fromPretrained(dir)).rejects.toEqual(refusal(/none called config\.json/));
+  await expect(fromPretrained(dir)).rejects.toEqual(refusal(/no file config\.json/));
   const file = join(dir, 'model.safetensors');
   await expect(fromPretrained(file)).rejects.toEqual(refusal(/got a file.*hf download/));
   await expect(fromPretrained(join(dir, 'x'))).rejects.toEqual(refusal(/got nothing of this name/));

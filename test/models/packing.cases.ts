@@ -141,7 +141,7 @@ function refuses(device: Device): void {
   }).to(device);
   assert.throws(() => stretched.call(tokens, null, { documents: tokens }), {
     code: 'DS_ARGUMENT',
-    message: /"dynamic" goes by that of the text, got up to 4 tokens/,
+    message: /"dynamic" depends on the text, got up to 4 tokens/,
   });
   const short = rows([[3, 1, 30]], device);
   const logits = (inputs: nn.models.CausalInputs) =>

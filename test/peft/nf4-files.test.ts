@@ -120,7 +120,7 @@ test.each([
     const model: nn.models.CausalLM = peft.addLora(make(), options);
     stir(model);
     await expect(nn.saveWeights(model, join(dir, 'apart'))).rejects.toThrow(
-      /adapters that are merged, got one beside .*peft\.merge\(model\)/,
+      /merged adapters, got an unmerged adapter of .*peft\.merge\(model\)/,
     );
     peft.merge(model);
     await nn.saveWeights(model, join(dir, 'merged'));

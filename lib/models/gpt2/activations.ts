@@ -3,7 +3,7 @@ import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import type { BlockActivations } from '../activation-shape.js';
 import type { GPT2Config } from './config.js';
 
-/** What is kept between forward and backward. */
+/** What a block keeps between forward and backward. */
 export type ActivationMode = 'none' | 'selective' | 'attention' | 'full' | 'segments' | 'cpu';
 
 /** Bytes of the activations of GPT-2's blocks in training. */
@@ -26,17 +26,23 @@ const BACKWARD = 6;
 
 /**
  * Bytes of the activations of the blocks for N = batch * seq tokens of C channels, e bytes each,
- * with H heads and L blocks in S segments of K = ceil(L / S):
- *   block b = N (16 C e + 4 H + 16): 16 above, the log-sum-exp of each head and two means and
- *             deviations in f32;  selective  b' = N (10 C e + 4 H + 16);  c = N C e
- *               held            peak
- *   none        L b             L b  + 6 c
- *   selective   L b'            L b' + 10 c     (gelu, made again, beside its gradient)
- *   attention   L (c + a)       L (c + a) + b - a + 6 c, where a = c + 4 N H
- *   full        L c             L c + b + 6 c   (the newest block's b holds its input already)
- *   segments    S c             S c + K b + 6 c
- *   cpu         c               2 c + K b + 6 c (its own input and the one on its way back)
- * Not in it: embeddings, the last norm (2 c) and the head (logits N V e, or 2048 V e under full).
+ * with H heads and L blocks in S segments of K = ceil(L / S).
+ *
+ *     b  = N (16 C e + 4 H + 16)   block: 16 above, the log-sum-exp of each head, two means and
+ *                                  deviations in f32
+ *     b' = N (10 C e + 4 H + 16)   block, selective
+ *     c  = N C e                   residual stream
+ *     a  = c + 4 N H               attention output
+ *
+ *                   held            peak
+ *     none          L b             L b  + 6 c
+ *     selective     L b'            L b' + 10 c     (recomputed gelu and its gradient)
+ *     attention     L (c + a)       L (c + a) + b - a + 6 c
+ *     full          L c             L c + b + 6 c   (the newest block's b includes its input)
+ *     segments      S c             S c + K b + 6 c
+ *     cpu           c               2 c + K b + 6 c (its input and the one in transfer)
+ *
+ * Excludes embeddings, the last norm (2 c) and the head (logits N V e, or 2048 V e under full).
  */
 export function gpt2ActivationBytes(
   { channels, heads, layers }: GPT2Config,

@@ -1,4 +1,4 @@
-// The sizes of GPT-2s, those of the published ones, and how their activations are kept.
+// Sizes of GPT-2 models, published and custom, and the modes of their activations.
 import { DsError } from '../../errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
@@ -18,8 +18,8 @@ export interface GPT2Config {
   /** After the embeddings and on both residual branches; default 0. */
   dropout?: number;
   /**
-   * Standard deviation of the first weights; those of projections onto the residual stream have it
-   * over sqrt(2 layers). Default 0.02.
+   * Standard deviation of the initial weights. For projections onto the residual stream it is
+   * divided by sqrt(2 layers). Default 0.02.
    */
   initializerRange?: number;
   /**
@@ -47,7 +47,7 @@ export type GPT2Sizes = Pick<
   'vocabSize' | 'maxSeq' | 'layers' | 'heads' | 'channels' | 'initializerRange'
 >;
 
-/** What fromPretrained() may be told: the rest is in the folder. */
+/** Options of fromPretrained(); the folder has the rest. */
 export type GPT2Options = Omit<Partial<GPT2Config>, keyof GPT2Sizes>;
 
 const SIZES = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels'] as const;
@@ -65,8 +65,8 @@ export const initializerRangeOf = ({ initializerRange = 0.02 }: GPT2Config): num
 const published = { vocabSize: 50257, maxSeq: 1024 };
 
 /**
- * 10B is the model of DeepSpeed's ZeRO-Offload tutorial; 13B and 40B are those of table 2 of its
- * paper (Ren et al. 2021).
+ * 10B is the model of DeepSpeed's ZeRO-Offload tutorial; 13B and 40B come from table 2 of its paper
+ * (Ren et al. 2021).
  */
 const configs: Record<string, GPT2Config> = {
   tiny: { vocabSize: 50257, maxSeq: 128, layers: 4, heads: 4, channels: 128 },
@@ -95,7 +95,7 @@ export function publishedGpt2(name: string): GPT2Config {
 }
 
 /**
- * `given` by its own names. Throws DS_ARGUMENT for an unknown option and for sizes that are none.
+ * Returns `given` by its own names. Throws DS_ARGUMENT for an unknown option and for invalid sizes.
  */
 export function readGpt2Config(given: GPT2Config): GPT2Config {
   const config = readOptions('GPT2', given, CONFIG);

@@ -55,7 +55,7 @@ export class Mlp extends Module {
   readonly c_fc: Linear;
   /** Back to channels. */
   readonly c_proj: Linear;
-  /** What follows c_fc. */
+  /** The function after c_fc. */
   private readonly activation: (x: Tensor) => Tensor;
 
   constructor(config: GPT2Config) {
@@ -77,8 +77,8 @@ export class Mlp extends Module {
 }
 
 /**
- * A pre-norm block. The residual stream runs beside the last branch, not yet added to it: the
- * addition happens inside the next normalisation.
+ * A pre-norm block. It passes the residual stream and the last branch separately: the next
+ * normalization adds them.
  */
 export class GPT2Block extends Module {
   /** Before the attention. */
@@ -110,8 +110,8 @@ export class GPT2Block extends Module {
   }
 
   /**
-   * The stream is branch + residual, or branch alone when residual is null; returns the next pair.
-   * What the block adds to the stream is multiplied by `factor`.
+   * The stream is branch + residual, or branch if residual is null; returns the next pair. `factor`
+   * scales the block's contribution to the stream.
    */
   override forward(
     branch: Tensor,
@@ -136,7 +136,7 @@ function normalized(branch: Tensor, residual: Tensor | null, norm: LayerNorm): [
   return addLayerNorm(branch, residual, norm.weight, norm.bias, norm.eps);
 }
 
-/** normalized(), whose second result is made again from the first one and not saved. */
+/** normalized() whose second result is recomputed from the first one instead of saved. */
 function normalizedAgain(
   branch: Tensor,
   residual: Tensor | null,
@@ -227,7 +227,7 @@ export class Transformer extends Module {
     return this.training ? dropout(sum, this.config.dropout ?? 0) : sum;
   }
 
-  /** Every addition to the stream is part of a normalisation; what was added is let go. */
+  /** Every addition to the stream is part of a normalization; the branch is freed after it. */
   private fused(
     x: Tensor,
     { caches, documents, factors }: Places,
@@ -282,7 +282,7 @@ export class GPT2 extends CausalLM {
   /** The sizes it was made with. */
   readonly config: GPT2Config;
 
-  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: GPT2Config) {
     super();
     const config = readGpt2Config(given);
@@ -297,9 +297,9 @@ export class GPT2 extends CausalLM {
   }
 
   /**
-   * models.fromPretrained() of a folder that holds a GPT-2. `options` are those of this library:
-   * dropout is 0 unless they say so, whatever the folder does, whose own is saved again then.
-   * Rejects with DS_CHECKPOINT when it is damaged or another model, DS_IO when it cannot be read.
+   * models.fromPretrained() for a GPT-2 folder. `options` are this library's: dropout is 0 by
+   * default for any folder, and a save writes the folder's original value. Rejects with
+   * DS_CHECKPOINT if the folder is damaged or has another model, DS_IO if it cannot be read.
    */
   static fromPretrained(dir: string, options: GPT2Options & FolderOptions = {}): Promise<GPT2> {
     return readPretrained(dir, [GPT2.family], options);

@@ -5,11 +5,13 @@ import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { ModelFolder } from '../model-folder.js';
 import { type GPT2Config, type GPT2Sizes, initializerRangeOf } from './config.js';
 
-/** What our layers compute with. */
+/** Constants of these layers. */
 const LAYER_NORM_EPSILON = 1e-5;
 const END_OF_TEXT = 50256;
 
-/** Keys whose other values change what the model computes. Absent keys have the first value. */
+/**
+ * Keys that change the computation, with their supported values. Absent keys have the first value.
+ */
 const SUPPORTED: Record<string, readonly unknown[]> = {
   activation_function: ['gelu_new', 'gelu_pytorch_tanh'],
   layer_norm_epsilon: [LAYER_NORM_EPSILON],
@@ -24,7 +26,7 @@ const MASK = /(^|\.)attn\.(masked_)?bias$/;
 const PREFIX = 'transformer.';
 const HEAD = 'lm_head.weight';
 
-/** What a Family (model-folder.ts) says of GPT-2's folders; gpt2.ts adds how a model is built. */
+/** The Family (model-folder.ts) of GPT-2's folders; gpt2.ts adds the constructor. */
 export const GPT2_FOLDERS = {
   modelType: 'gpt2',
   architecture: 'GPT2 has the published architecture: a tied head, GELU in its tanh form.',
@@ -83,8 +85,8 @@ function innerOf(model: Module, channels: number): number | null {
 }
 
 /**
- * What transformers needs to read the model. The dropout of the config.json that it was made from,
- * `said`, is left to that where the model was given none.
+ * The description of the model for transformers. If the model was given no dropout, it keeps the
+ * dropout of its original config.json, `said`.
  */
 export function describeGpt2(
   model: Module,

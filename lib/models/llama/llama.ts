@@ -18,7 +18,7 @@ const TRAITS: RotaryTraits = {
 
 /** Source: Touvron et al. 2023, Grattafiori et al. 2024; transformers' LlamaForCausalLM. */
 export class Llama extends RotaryLM {
-  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: LlamaConfig) {
     super(TRAITS, given);
   }

@@ -1,4 +1,4 @@
-// Mistral: Llama without biases, whose first version looks back on a window.
+// Mistral: Llama without biases; its first version has a sliding window.
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
@@ -18,7 +18,7 @@ const TRAITS: RotaryTraits = {
 
 /** Source: Jiang et al. 2023; transformers' MistralForCausalLM. */
 export class Mistral extends RotaryLM {
-  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: MistralConfig) {
     super(TRAITS, given);
   }

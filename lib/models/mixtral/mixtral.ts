@@ -1,4 +1,4 @@
-// Mixtral: Mistral whose feed-forward blocks are mixtures of experts.
+// Mixtral: Mistral with mixture-of-experts feed-forward blocks.
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
 import type { MoeConfig } from '../rotary/mixture.js';
@@ -6,7 +6,7 @@ import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 
 /** The sizes of a Mixtral, and how its activations are kept. */
 export interface MixtralConfig extends Omit<RotaryConfig, 'attentionBias' | 'mlpBias'> {
-  /** The experts, as wide as `hidden` unless it says otherwise. */
+  /** The experts; their width defaults to `hidden`. */
   moe: Omit<MoeConfig, 'sharedHidden' | 'normalize' | 'denseLayers'>;
 }
 
@@ -34,7 +34,7 @@ const TRAITS: RotaryTraits = {
 
 /** Source: Jiang et al. 2024; transformers' MixtralForCausalLM. */
 export class Mixtral extends RotaryLM {
-  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: MixtralConfig) {
     super(TRAITS, given);
   }

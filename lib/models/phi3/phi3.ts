@@ -1,4 +1,4 @@
-// Phi-3, 3.5 and 4: Llama with packed projections, of whose heads a part may be turned.
+// Phi-3, 3.5 and 4: Llama with packed projections and optionally partial rotation of heads.
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
@@ -32,7 +32,7 @@ const TRAITS: RotaryTraits = {
 
 /** Source: Abdin et al. 2024 (Phi-3, Phi-4); transformers' Phi3ForCausalLM. */
 export class Phi3 extends RotaryLM {
-  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Phi3Config) {
     super(TRAITS, given);
   }

@@ -4,7 +4,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { Tensor } from '../../tensor/index.js';
 import type { FolderScheme } from './scheme.js';
 
-/** The layer whose codes are meant. */
+/** Sizes of the layer that the codes belong to. */
 export interface CodeSizes {
   /** [outputs, inputs]. */
   shape: readonly [number, number];
@@ -63,7 +63,7 @@ export function zerosOf(
   return values.every((value) => value === middle) ? null : { values, shape: [outputs, groups] };
 }
 
-/** The words in which compressed-tensors has them, [ceil(outputs bits / 32), groups]. */
+/** Zero points in the words of compressed-tensors, [ceil(outputs bits / 32), groups]. */
 export function zeroWordsOf(zeros: Tensor, bits: 8 | 4): Int32Array {
   const [outputs, groups] = zeros.shape as [number, number];
   const bytes = zeros.toRaw() as Uint8Array;
@@ -96,7 +96,7 @@ export function orderOf(op: string, index: Tensor, groupSize: number | null): In
     op,
     expected: `groups of ${size} inputs, numbered from 0`,
     got: 'groups of other sizes',
-    hint: 'Activation order (desc_act) may mix the inputs of groups, but each has as many as group_size says.',
+    hint: 'Activation order (desc_act) may reorder inputs, but each group must have group_size inputs.',
   });
 }
 

@@ -22,7 +22,7 @@ interface Ends {
   scale: string;
   zero: string;
   index: string;
-  /** What else there is, and says nothing new. */
+  /** Redundant entries of the files. */
   rest: readonly string[];
 }
 
@@ -43,9 +43,9 @@ interface Found {
 }
 
 /**
- * Puts a QuantizedLinear with its values in the place of each layer that `files` have packed; the
- * bias is left to whoever reads the rest. Throws DS_CHECKPOINT for a layer that the model has not
- * got, and for tensors of other sizes.
+ * Replaces each layer that `files` have packed by a QuantizedLinear with its values. A later load
+ * reads the bias. Throws DS_CHECKPOINT for a layer that the model lacks, and for tensors of other
+ * sizes.
  */
 export async function readPacked(
   model: Module,
@@ -83,7 +83,7 @@ function packedIn(model: Module, files: WeightFiles, layout: Layout, end: string
     throw damaged(
       `${files.path}: ${name}`,
       'a linear layer of the model',
-      `${path}, which is none`,
+      `${path}, which is not a linear layer`,
     );
   });
 }

@@ -8,17 +8,17 @@ export interface LayerScheme {
   bits: 8 | 4;
   /** Inputs that share a step; null where all of an output do. */
   groupSize: number | null;
-  /** Whether the files say which code stands for 0. */
+  /** Whether the files have zero points. */
   hasZeros: boolean;
 }
 
 /** How a folder stores its layers. */
 export interface FolderScheme {
-  /** Whose tensors the files have. */
+  /** The tool that wrote the tensors. */
   method: 'gptq' | 'awq' | 'compressed-tensors';
-  /** What GPTQ's files take from a code of 0 before they store it. */
+  /** The number that GPTQ's files subtract from a zero point before they store it. */
   zeroOffset: 0 | 1;
-  /** That of the layer that the files call `path`. Throws DS_CHECKPOINT where there is none. */
+  /** The scheme of the layer that the files call `path`. Throws DS_CHECKPOINT if there is none. */
   schemeOf(path: string): LayerScheme;
 }
 
@@ -28,7 +28,7 @@ type Section = ModelConfig;
 const ONLY_HERE =
   'Folders of GPTQ (4 and 8 bits), AWQ (gemm) and compressed-tensors (pack-quantized) open here: docs/quantization.md.';
 
-/** Throws DS_CHECKPOINT, which names the key and says why, for what is not read here. */
+/** Throws DS_CHECKPOINT with the key and the reason for unsupported schemes. */
 export function readScheme(config: Section): FolderScheme {
   switch (config.get('quant_method')) {
     case 'gptq':
@@ -186,7 +186,7 @@ function groupIn(group: Section, why: string): Group {
   };
 }
 
-/** The entry of config_groups that says the same of `targets`. */
+/** The entry of config_groups for `targets`. */
 export function groupFor(
   targets: string[],
   { bits, groupSize, hasZeros }: LayerScheme,

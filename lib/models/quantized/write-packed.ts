@@ -1,5 +1,5 @@
-// QuantizedLinear layers as compressed-tensors has them: names, tensors beside the parameters, and
-// what config.json says of them.
+// QuantizedLinear layers in the format of compressed-tensors: names, extra tensors, and their
+// section of config.json.
 import type { JsonObject } from '../../../types/json.js';
 import type { TensorSource } from '../../checkpoint/index.js';
 import { Linear } from '../../nn/linear.js';
@@ -22,7 +22,10 @@ export function packedOf(model: Module): Map<string, QuantizedLinear> {
   return found;
 }
 
-/** Our names of what files have in another layout, and packedSources() therefore gives. */
+/**
+ * This library's names of tensors that files have in another layout. packedSources() provides
+ * those.
+ */
 export function repackedNames(model: Module): Set<string> {
   const names = new Set<string>();
   for (const [path, layer] of packedOf(model)) {
@@ -32,7 +35,7 @@ export function repackedNames(model: Module): Set<string> {
   return names;
 }
 
-/** What files have of each layer beside the parameters that they have as they are. */
+/** Tensors of each layer in the files, in addition to unchanged parameters. */
 export function packedSources(model: Module): TensorSource[] {
   return [...packedOf(model)].flatMap(([path, layer]) => {
     const { shape, weight_packed, weight_zero_point, weight_order: order, bits, groupSize } = layer;
@@ -77,7 +80,7 @@ function sourceOf(
 }
 
 /**
- * The section of config.json by which compressed-tensors knows such a folder; null for a model
+ * The section of config.json that describes the format to compressed-tensors; null for a model
  * without such layers.
  */
 export function packedConfig(model: Module): JsonObject | null {

@@ -1,4 +1,4 @@
-// Qwen2-MoE: Qwen2 whose feed-forward blocks are mixtures, beside an expert that all tokens go to.
+// Qwen2-MoE: Qwen2 with mixture-of-experts feed-forward blocks and a shared expert.
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
@@ -39,7 +39,7 @@ const TRAITS: RotaryTraits = {
 
 /** Source: Qwen team 2024 (Qwen1.5-MoE, Qwen2-57B-A14B); transformers' Qwen2MoeForCausalLM. */
 export class Qwen2Moe extends RotaryLM {
-  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Qwen2MoeConfig) {
     super(TRAITS, given);
   }

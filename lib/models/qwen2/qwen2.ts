@@ -23,7 +23,7 @@ const TRAITS: RotaryTraits = {
 
 /** Source: Qwen team 2024; transformers' Qwen2ForCausalLM. */
 export class Qwen2 extends RotaryLM {
-  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Qwen2Config) {
     super(TRAITS, given);
   }

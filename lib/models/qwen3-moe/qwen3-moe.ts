@@ -1,4 +1,4 @@
-// Qwen3-MoE: Qwen3 whose feed-forward blocks are mixtures of experts.
+// Qwen3-MoE: Qwen3 with mixture-of-experts feed-forward blocks.
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
@@ -36,7 +36,7 @@ const TRAITS: RotaryTraits = {
 
 /** Source: Qwen team 2025; transformers' Qwen3MoeForCausalLM. */
 export class Qwen3Moe extends RotaryLM {
-  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Qwen3MoeConfig) {
     super(TRAITS, given);
   }

@@ -24,7 +24,7 @@ const TRAITS: RotaryTraits = {
 
 /** Source: Qwen team 2025; transformers' Qwen3ForCausalLM. */
 export class Qwen3 extends RotaryLM {
-  /** Throws DS_ARGUMENT for an unknown option and for sizes that are none. */
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Qwen3Config) {
     super(TRAITS, given);
   }

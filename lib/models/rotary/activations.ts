@@ -1,9 +1,9 @@
-// What a block with rotary positions keeps of each token in training, by closed formulas.
+// Memory per token that a block with rotary positions keeps in training, by closed formulas.
 import type { BlockActivations } from '../activation-shape.js';
 import type { RotarySizes, RotaryTraits } from './config.js';
 import type { MoeSizes } from './mixture.js';
 
-/** What a feed-forward block keeps, and what its backward needs beside that, of each token. */
+/** Elements that a feed-forward block keeps per token, and the extra elements of its backward. */
 interface Feed {
   kept: number;
   statistics: number;
@@ -16,10 +16,10 @@ const denseFeed = (hidden: number): Feed => ({
 });
 
 /**
- * For k experts of a token, h wide: gate, up and their product of each (3 k h), and what they give
- * (k C), E logits; ids, weights, rows and places (16 k bytes). In the backward the gradients of
- * gate and up and of the sorted tokens (k (2 h + C)), and that of the token (C). A shared expert
- * has its own 3 h, and its result (C).
+ * For k experts per token of width h: gate, up and their product (3 k h), their outputs (k C), E
+ * logits; ids, weights, rows and places (16 k bytes). The backward adds the gradients of gate and
+ * up and of the sorted tokens (k (2 h + C)), and the gradient of the token (C). A shared expert
+ * adds 3 h and its output (C).
  */
 function sparseFeed(moe: MoeSizes, channels: number): Feed {
   const { experts, perToken: k, hidden, sharedHidden } = moe;
@@ -47,12 +47,12 @@ function feedOf({ hidden, channels, moe, layers }: RotarySizes): Feed {
 }
 
 /**
- * For C channels, h inner ones, H heads of queries and K of keys, D wide: both streams and both
- * norms' results (4 C), the feed-forward block's, queries and the attention's result (2 H
- * D), keys and values (2 K D); where heads are normalised, queries and keys before it too. In the
- * backward of the MLP the gradients of gate and up are beside them (2 h), in that of attention
- * those of the stream, queries and keys (2 C + H D + K D). Statistics: a log-sum-exp for each head,
- * a deviation for each norm.
+ * For C channels, h inner ones, H query and K key heads of width D, a block keeps: both streams and
+ * both norms' results (4 C), the elements of the feed-forward block, queries and the attention's
+ * result (2 H D), keys and values (2 K D). Head norms add queries and keys before the norm. The
+ * backward of the MLP adds the gradients of gate and up (2 h). The backward of attention adds the
+ * gradients of the stream, queries and keys (2 C + H D + K D). Statistics: a log-sum-exp per head,
+ * a deviation per norm.
  */
 export function rotaryBlockActivations(
   { qkNorm }: RotaryTraits,

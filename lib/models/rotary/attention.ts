@@ -1,5 +1,5 @@
-// Attention with rotary positions: what queries, keys and values go through once they are
-// projected, and the two ways in which files have the projections, apart and packed.
+// Attention with rotary positions: norms and rotation of projected queries and keys. Projections
+// are separate or packed, as in the files.
 import type { LayerCache } from '../../nn/attention.js';
 import type { RouterLoads } from '../../nn/experts.js';
 import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
@@ -11,13 +11,13 @@ import { attention, type HeadShare, isGradEnabled, rope, type Tensor } from '../
 import type { Body, Window } from './config.js';
 import type { Angles } from './rotary-table.js';
 
-/** What the blocks of one forward have alike. */
+/** Values that the blocks of one forward share. */
 export interface AttentionContext extends Angles {
   /** The rows of cos and sin for the tokens, [B, T]; null for the first ones in turn. */
   positions: Tensor | null;
   /** The document of each token, [B, T]; null where each row is one. */
   documents: Tensor | null;
-  /** Where routers say what they did; null where nobody asks. */
+  /** Receives routing statistics; null: not collected. */
   loads: RouterLoads | null;
 }
 
@@ -36,7 +36,7 @@ const headNorm = ({ qkNorm, headDim, eps }: Body): RMSNorm | null =>
 abstract class RotaryAttentionBase extends Module {
   /** From heads * headDim back to channels. */
   abstract readonly o_proj: Linear;
-  /** Of each head's queries, before they are turned; null where the family has none. */
+  /** The norm of each head's queries before rotation; null if the family has no such norm. */
   abstract readonly q_norm: RMSNorm | null;
   /** Of each head's keys. */
   abstract readonly k_norm: RMSNorm | null;
@@ -57,7 +57,7 @@ abstract class RotaryAttentionBase extends Module {
   /** @internal Of tokens [B, T, C]. */
   protected abstract projected(x: Tensor): Heads;
 
-  /** x [B, T, C], at the places of `context`; with a cache, the tokens after those it holds. */
+  /** x [B, T, C], at the positions of `context`; with a cache, the tokens after the cached ones. */
   override forward(x: Tensor, context: AttentionContext, cache: LayerCache | null): Tensor {
     const heads = this.projected(x);
     const mixed = this.fusedWith(cache, heads, context) ?? this.mixed(heads, context, cache);
@@ -109,7 +109,7 @@ abstract class RotaryAttentionBase extends Module {
   }
 }
 
-/** The attention of Llama, Mistral and Qwen, whose projections lie apart. */
+/** The attention of Llama, Mistral and Qwen, with separate projections. */
 export class RotaryAttention extends RotaryAttentionBase implements Joinable {
   /** From channels to heads * headDim. */
   readonly q_proj: Linear;
@@ -154,7 +154,7 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
   }
 }
 
-/** The attention of Phi, whose queries, keys and values are one projection. */
+/** The attention of Phi, with one projection for queries, keys and values. */
 export class PackedAttention extends RotaryAttentionBase {
   /** From channels to (heads + 2 kvHeads) * headDim: queries, keys, values. */
   readonly qkv_proj: Linear;

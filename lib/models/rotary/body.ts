@@ -31,8 +31,8 @@ import { type RopeScaling, regimeOf } from './rope-scaling.js';
 import { RotaryTable } from './rotary-table.js';
 
 /**
- * A pre-norm block. The residual stream runs beside the last branch, not yet added to it: the
- * addition happens inside the next normalisation.
+ * A pre-norm block. It passes the residual stream and the last branch separately: the next
+ * normalization adds them.
  */
 export class RotaryBlock extends Module {
   /** Before the attention. */
@@ -41,7 +41,7 @@ export class RotaryBlock extends Module {
   readonly self_attn: RotaryAttention | PackedAttention;
   /** Before the MLP. */
   readonly post_attention_layernorm: RMSNorm;
-  /** The gated feed-forward block, or many of which each token goes to a few. */
+  /** The gated feed-forward block, or a mixture of experts. */
   readonly mlp: SwiGLU | PackedSwiGLU | SparseMixture;
   private readonly dropoutRate: number;
 
@@ -58,8 +58,8 @@ export class RotaryBlock extends Module {
   }
 
   /**
-   * The stream is branch + residual, or branch alone when residual is null; returns the next pair.
-   * What the block adds to the stream is multiplied by `factor`.
+   * The stream is branch + residual, or branch if residual is null; returns the next pair. `factor`
+   * scales the block's contribution to the stream.
    */
   override forward(
     branch: Tensor,
@@ -150,9 +150,9 @@ export class RotaryModel extends Module {
     const patternOf = (layer: number) => this.layers[layer]?.self_attn.sparsity ?? null;
     const drawn = drawTokens(x, layerTokens, patternOf);
     if (!drawn) return null;
-    if (loads) throw refused('routers whose loads are balanced', 'Set routerAuxLossCoef to 0');
+    if (loads) throw refused('routers with a balancing loss', 'Set routerAuxLossCoef to 0');
     const looksBack = this.body.windows.some((window, i) => window !== null && drawn.draws.has(i));
-    if (looksBack) throw refused('a window of neighbours', 'Name blocks without a window');
+    if (looksBack) throw refused('blocks with a window', 'List blocks without a window');
     return drawn;
   }
 
@@ -160,14 +160,15 @@ export class RotaryModel extends Module {
     const { documents, positions, reach, alike = null, start, loads = null } = places;
     const share = sharedTokens();
     const all = share?.whole ?? x.size(1);
-    // What exchanges heads is given queries of this rank's tokens, everything else those of all.
+    // With a head exchange this rank rotates only its own tokens; otherwise it has all tokens.
     const T = share?.heads ? share.count : all;
     if (!positions) {
       const length = share ? all : start + T;
       const { cos, sin } = this.rotary.at(start, T, { length, like: x });
       return { cos, sin, positions, documents, loads };
     }
-    // The angles of a text follow from its length where it is stretched so; those here are unknown.
+    // With a length-dependent scaling the angles follow from the sequence's length, which is
+    // unknown here.
     if (alike === null) requireOneRegime(this.body.ropeScaling, reach ?? all);
     const { cos, sin } =
       reach !== null
@@ -198,7 +199,7 @@ export class RotaryModel extends Module {
     ];
   }
 
-  /** Every addition to the stream is part of a normalisation; what was added is let go. */
+  /** Every addition to the stream is part of a normalization; the branch is freed after it. */
   private fused(x: Tensor, places: Places, drawn: DrawnTokens | null): Tensor {
     const context = this.contextOf(x, places);
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
@@ -236,7 +237,7 @@ export class RotaryModel extends Module {
     return this.norm.call(stream);
   }
 
-  /** The stream behind the blocks; what routers did comes out of each segment beside it. */
+  /** The stream after the blocks. Each checkpointed segment also returns its routing statistics. */
   private checkpointedBeside(x: Tensor, places: Places, { mask, layers }: RouterLoads): Tensor {
     const { documents, positions } = places;
     let stream = x;
@@ -268,8 +269,8 @@ function requireOneRegime(scaling: RopeScaling | null, longest: number): void {
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'inputs of a model with rope scaling',
-    expected: `documents and positions below the length from which on "${type}" goes by that of the text`,
+    expected: `documents and positions below the length at which "${type}" depends on the text`,
     got: `up to ${longest} tokens`,
-    hint: 'Give documents in rows of at most original_max_position_embeddings tokens, or each text in a row of its own.',
+    hint: 'Use rows of at most original_max_position_embeddings tokens for documents, or one text per row.',
   });
 }

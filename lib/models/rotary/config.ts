@@ -1,4 +1,4 @@
-// The sizes of models with rotary positions, and what a family of them fixes.
+// Sizes of models with rotary positions, and the fixed properties of a family.
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
@@ -50,7 +50,7 @@ export interface RotaryConfig extends CausalConfig {
   tied?: boolean;
   /** Whether the projections of attention have a bias. Default false. */
   attentionBias?: boolean;
-  /** Whether those of the feed-forward block have one. Default false. */
+  /** Whether the layers of the feed-forward block have biases. Default false. */
   mlpBias?: boolean;
   /**
    * Tokens that queries look back on, their own included, in all layers or layer by layer; null for
@@ -60,7 +60,7 @@ export interface RotaryConfig extends CausalConfig {
   /** Share of the attention weights that is dropped in training, in [0, 1). Default 0. */
   attentionDropout?: number;
   /**
-   * The same of what a block adds to the stream (resid_pdrop), in families that have it. Default 0.
+   * Dropout of a block's contributions to the stream (resid_pdrop), in families with it. Default 0.
    */
   residualDropout?: number;
   /**
@@ -80,7 +80,7 @@ export interface RotaryConfig extends CausalConfig {
   ignoreIndex?: number;
 }
 
-/** What fromPretrained() may be told of such a model: the rest is in the folder. */
+/** Options of fromPretrained() for such a model; the folder has the rest. */
 export type RotaryOptions = Partial<
   Pick<
     RotaryConfig,
@@ -104,14 +104,14 @@ export type Varying =
   | 'moe'
   | 'routerAuxLossCoef';
 
-/** A RotaryConfig whose sizes are all said. */
+/** A complete RotaryConfig. */
 export type RotarySizes = Omit<RotaryConfig, 'moe'> &
   Required<Omit<RotaryConfig, Varying | 'numberCheckpoints' | 'ignoreIndex'>> & { moe?: MoeSizes };
 
-/** Always, never, or as the option of this name says. */
+/** Always, never, or by the option of this name. */
 type Whether = boolean | 'attentionBias' | 'mlpBias';
 
-/** What files of a family may say of its positions. */
+/** Position settings that files of a family may have. */
 export interface RopeTraits {
   /** Whether a part of each head's channels may stay as it is (partial_rotary_factor). */
   readonly partial: boolean;
@@ -120,18 +120,21 @@ export interface RopeTraits {
   /** Other names of them in files. */
   readonly aliases: Readonly<Record<string, RopeScaling['type']>>;
   /**
-   * Whether original_max_position_embeddings stands beside the scaling, whose factor follows from
+   * Whether original_max_position_embeddings stands outside the scaling, whose factor follows from
    * it.
    */
   readonly originalBeside: boolean;
 }
 
-/** Those of families that say nothing else; "su" is the first name that LongRoPE had. */
+/** Settings of most families; "su" is the first name of LongRoPE. */
 export const COMMON_ROPE: RopeTraits = {
   ...{ partial: false, types: ROPE_TYPES, aliases: { su: 'longrope' }, originalBeside: false },
 };
 
-/** What makes a family of models with rotary positions: all else they have alike. */
+/**
+ * Properties that distinguish a family of models with rotary positions; all families share the
+ * rest.
+ */
 export interface RotaryTraits {
   /** The class here. */
   readonly name: string;
@@ -143,13 +146,13 @@ export interface RotaryTraits {
   readonly biases: { readonly qkv: Whether; readonly out: Whether; readonly mlp: Whether };
   /** Whether each head's queries and keys are normalised before they are turned. */
   readonly qkNorm: boolean;
-  /** Whether attention may be cut to a window: never, in all layers alike, or layer by layer. */
+  /** Whether attention may have a window: never, the same in all layers, or per layer. */
   readonly window: 'none' | 'uniform' | 'layers';
-  /** What its positions may be. Default: COMMON_ROPE. */
+  /** Supported positions. Default: COMMON_ROPE. */
   readonly rope?: RopeTraits;
   /** Whether queries, keys and values are one matrix, and so gate and up. Default false. */
   readonly packed?: boolean;
-  /** Whether config.json may drop some of what blocks add to the stream. Default false. */
+  /** Whether config.json may set dropout of the blocks' contributions. Default false. */
   readonly residualDropout?: boolean;
   /**
    * Whether a layer has the window where config.json has no list of layers; `first` is its
@@ -158,11 +161,11 @@ export interface RotaryTraits {
   readonly slidesAt?: (layer: number, first: number) => boolean;
   /** The experts of its feed-forward blocks, where it has them. */
   readonly moe?: MoeTraits;
-  /** What transformers takes for keys that a config.json lacks, where it differs by family. */
+  /** Defaults of transformers for absent keys of config.json, if they differ by family. */
   readonly defaults: Readonly<Record<string, number | boolean | null>>;
 }
 
-/** What the blocks are made by: sizes, and what the family says of them. */
+/** The parameters of blocks: sizes, and properties of the family. */
 export interface Body extends Omit<RotarySizes, 'moe'> {
   /** Null where all blocks are dense. */
   moe: MoeSizes | null;
@@ -188,7 +191,7 @@ const COUNTS = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels', 'hidden'] 
 
 const MIXED = ['moe', 'routerAuxLossCoef'] as const;
 
-/** The names of the options that a family has beside the common ones. */
+/** The names of options that only some families have. */
 function varyingOf({ biases, window, moe, rope, residualDropout }: RotaryTraits): Varying[] {
   const named: Varying[] = Object.values(biases).filter((one) => typeof one === 'string');
   if (window !== 'none') named.push('window');
@@ -201,8 +204,8 @@ function varyingOf({ biases, window, moe, rope, residualDropout }: RotaryTraits)
 const rotaryDimOf = (headDim: number, factor = 1): number => Math.floor(headDim * factor);
 
 /**
- * `given` by its own names, complete. Throws DS_ARGUMENT for an option that the family has not got
- * and for sizes that are none.
+ * Returns the complete `given` by its own names. Throws DS_ARGUMENT for an option that the family
+ * lacks and for invalid sizes.
  */
 export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): RotarySizes {
   const { name } = traits;
@@ -296,7 +299,7 @@ export function windowsOf({ window = null, layers }: RotarySizes): readonly Wind
   return Array.isArray(window) ? window : Array.from({ length: layers }, () => window as Window);
 }
 
-/** The sizes with what the family says of them. */
+/** Combines the sizes with the properties of the family. */
 export function bodyOf({ biases, qkNorm, packed = false }: RotaryTraits, sizes: RotarySizes): Body {
   const has = (whether: Whether): boolean =>
     typeof whether === 'string' ? (sizes[whether] ?? false) : whether;

@@ -1,5 +1,4 @@
-// The experts of models whose feed-forward blocks are mixtures: sizes, keys of config.json, and how
-// files call their weights.
+// Experts of mixture models: sizes, keys of config.json, and names of their weights in files.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { Pieces } from '../../checkpoint/index.js';
 import { SparseMixture } from '../../nn/experts.js';
@@ -21,8 +20,8 @@ export interface MoeConfig {
   /** Width inside an expert (moe_intermediate_size). Default: the model's `hidden`. */
   hidden?: number;
   /**
-   * Width inside an expert that all tokens go to (shared_expert_intermediate_size); null, the
-   * default, for none.
+   * Width of the shared expert, which processes all tokens (shared_expert_intermediate_size).
+   * Default: null, no shared expert.
    */
   sharedHidden?: number | null;
   /** Whether the weights of a token's experts add up to 1 (norm_topk_prob). Default true. */
@@ -34,24 +33,24 @@ export interface MoeConfig {
   denseLayers?: readonly number[];
 }
 
-/** A MoeConfig whose sizes are all said. */
+/** A complete MoeConfig. */
 export type MoeSizes = Required<MoeConfig>;
 
-/** What a family of mixtures has alike. */
+/** Properties of a family of mixtures. */
 export interface MoeTraits {
-  /** config.json's key for the number of experts, and what transformers takes without it. */
+  /** config.json's key for the number of experts, and transformers' default. */
   readonly experts: readonly [key: string, fallback: number];
-  /** What transformers takes without num_experts_per_tok. */
+  /** transformers' default for num_experts_per_tok. */
   readonly perToken: number;
   /** config.json's key for the width inside an expert. */
   readonly hidden: 'intermediate_size' | 'moe_intermediate_size';
   /** Whether all tokens go to one more expert. */
   readonly shared: boolean;
-  /** Whether norm_topk_prob says if weights add up to 1; else they do. */
+  /** Whether norm_topk_prob sets if weights add up to 1; otherwise they always do. */
   readonly choosesNorm: boolean;
   /** Whether some layers may be dense. */
   readonly choosesLayers: boolean;
-  /** What files call the block and an expert's three matrices. */
+  /** Names in the files of the block and of an expert's three matrices. */
   readonly files: {
     readonly block: string;
     readonly gate: string;
@@ -70,7 +69,7 @@ const NAMES: OptionNames<MoeConfig> = {
   denseLayers: true,
 };
 
-/** `given` complete; `model` is what errors call it. Throws DS_ARGUMENT. */
+/** Returns the complete `given`; `model` is the name in errors. Throws DS_ARGUMENT. */
 export function readMoe(
   model: string,
   traits: MoeTraits,
@@ -89,12 +88,14 @@ export function readMoe(
   requireInteger(`${op} hidden`, hidden, 1);
   if (sharedHidden !== null) requireInteger(`${op} sharedHidden`, sharedHidden, 1);
   if (traits.shared !== (sharedHidden !== null)) {
-    const expected = traits.shared ? 'the width of the shared expert' : 'null: there is none';
+    const expected = traits.shared
+      ? 'the width of the shared expert'
+      : 'null: the family has no shared expert';
     throw refusedValue(`${op} sharedHidden`, expected, sharedHidden);
   }
   requireType(`${op} normalize`, normalize, 'boolean');
   if (!traits.choosesNorm && !normalize) {
-    throw refusedValue(`${op} normalize`, 'true, as the family has it', normalize);
+    throw refusedValue(`${op} normalize`, 'true, the setting of the family', normalize);
   }
   const isLayer = (one: number): boolean => Number.isInteger(one) && one >= 0 && one < layers;
   const isFitting = traits.choosesLayers || denseLayers.length === 0;
@@ -124,7 +125,7 @@ export function parseMoe(traits: MoeTraits, config: ModelConfig, layers: number)
   };
 }
 
-/** Newer versions of transformers write it where they know the other one. */
+/** Newer versions of transformers also write this key. */
 const OTHER_KEY = 'num_local_experts';
 
 function parseDense(config: ModelConfig, layers: number): number[] {
@@ -138,7 +139,7 @@ function parseDense(config: ModelConfig, layers: number): number[] {
   return all.filter((layer) => given.includes(layer) || (layer + 1) % step !== 0);
 }
 
-/** The weight of the routers' loss: 0 unless config.json asks for their logits. */
+/** The weight of the routers' loss: 0 unless config.json enables router logits. */
 export function parseRouterLoss(config: ModelConfig): number {
   const weight = config.get('router_aux_loss_coef', 0.001);
   if (typeof weight !== 'number' || !Number.isFinite(weight) || weight < 0) {
@@ -147,7 +148,7 @@ export function parseRouterLoss(config: ModelConfig): number {
   return config.flag('output_router_logits', false) ? weight : 0;
 }
 
-/** What config.json says of the experts. */
+/** The entries of config.json for the experts. */
 export function describeMoe(traits: MoeTraits, moe: MoeSizes, routerLoss: number): JsonObject {
   const [key] = traits.experts;
   return {
@@ -164,7 +165,7 @@ export function describeMoe(traits: MoeTraits, moe: MoeSizes, routerLoss: number
   };
 }
 
-/** What the files have of each sparse layer under other names, or in pieces. */
+/** Parameters of each sparse layer that files store under other names, or in pieces. */
 export function moePieces({ files }: MoeTraits, moe: MoeSizes, layers: number): Pieces {
   const found: [string, string[]][] = [];
   for (let layer = 0; layer < layers; ++layer) {

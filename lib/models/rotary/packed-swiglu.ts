@@ -1,4 +1,4 @@
-// The gated feed-forward block of families whose files have gate and up as one matrix.
+// The gated feed-forward block of families whose files store gate and up as one matrix.
 import { type Joinable, joinedGate } from '../../nn/joined-linears.js';
 import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
@@ -6,7 +6,7 @@ import { swiglu, type Tensor } from '../../tensor/index.js';
 
 /** nn.SwiGLU with one projection for gate and up, under Phi's names. */
 export class PackedSwiGLU extends Module implements Joinable {
-  /** From channels to 2 * hidden: the gate, then what it multiplies. */
+  /** From channels to 2 * hidden: the gate, then the up projection. */
   readonly gate_up_proj: Linear;
   /** From hidden back to channels. */
   readonly down_proj: Linear;

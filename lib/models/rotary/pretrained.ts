@@ -17,14 +17,16 @@ import { describeRope, parseRope } from './rope-keys.js';
 /** Tables that old checkpoints carry among the weights. */
 const TABLE = /\.rotary_emb\.inv_freq$/;
 
-/** Names and layouts are ours, but for those of experts. */
+/** Names and layouts are this library's, except those of experts. */
 export const rotaryLayout = ({ moe: traits }: RotaryTraits, sizes: RotarySizes): Layout => ({
   transposed: new Set<string>(),
   pieces: traits && sizes.moe ? moePieces(traits, sizes.moe, sizes.layers) : {},
   nameOf: (name) => (TABLE.test(name) ? null : name),
 });
 
-/** Keys whose other values change what the model computes. Absent keys have the first value. */
+/**
+ * Keys that change the computation, with their supported values. Absent keys have the first value.
+ */
 const SUPPORTED: Record<string, readonly JsonValue[]> = {
   hidden_act: ['silu', 'swish'],
   pretraining_tp: [1],
@@ -82,7 +84,7 @@ function parsePadding(config: ModelConfig, vocabSize: number): number | null {
 
 const BIAS_KEYS = { attentionBias: 'attention_bias', mlpBias: 'mlp_bias' } as const;
 
-/** What the family lets a folder choose; of what it fixes, transformers reads no key either. */
+/** Biases that the family lets a folder choose. transformers ignores the keys of fixed ones too. */
 function parseBiases({ biases }: RotaryTraits, config: ModelConfig): Partial<RotaryConfig> {
   const found: Partial<RotaryConfig> = {};
   const named = new Set<unknown>(Object.values(biases));
@@ -113,8 +115,8 @@ function parseWindow(
   const isUsed = !isSwitched(traits) || config.flag(SWITCH_KEY, false);
   const width = isUsed && config.get(WINDOW_KEY) !== null ? config.size(WINDOW_KEY) : null;
   if (width !== null && config.get(SWITCH_KEY, true) !== true) {
-    const expected = `true or nothing beside a ${WINDOW_KEY}`;
-    const hint = `${traits.architecture} has no such key: set ${WINDOW_KEY} to null for attention without a window, or take ${SWITCH_KEY} out.`;
+    const expected = `true or nothing with a ${WINDOW_KEY}`;
+    const hint = `${traits.architecture} has no such key: set ${WINDOW_KEY} to null for attention without a window, or remove ${SWITCH_KEY}.`;
     throw config.refusal(SWITCH_KEY, expected, config.get(SWITCH_KEY), hint);
   }
   if (kind === 'uniform') return { window: width };
@@ -129,7 +131,7 @@ function parseWindow(
   return { window: windows.every((one) => one === null) ? null : windows };
 }
 
-/** What transformers takes where there is no list. */
+/** transformers' default without a list. */
 function defaultTypes(
   { slidesAt = (layer, first) => layer >= first }: RotaryTraits,
   config: ModelConfig,
@@ -145,7 +147,7 @@ function defaultTypes(
   );
 }
 
-/** What transformers needs to read the model. */
+/** The description of the model for transformers. */
 export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): PretrainedDescription {
   const { biases } = traits;
   const config: JsonObject = {

@@ -17,7 +17,7 @@ import {
   scalingKeys,
 } from './rope-scaling.js';
 
-/** What a config.json calls the numbers of a scaling. */
+/** Names of the numbers of a scaling in config.json. */
 const KEYS: Record<ScalingKey, string> = {
   factor: 'factor',
   originalMaxSeq: 'original_max_position_embeddings',
@@ -33,19 +33,19 @@ const KEYS: Record<ScalingKey, string> = {
   longFactor: 'long_factor',
 };
 const ORIGINAL = KEYS.originalMaxSeq;
-/** Keys of a section that say nothing of its type's numbers; "finetuned" no code reads. */
+/** Keys of a section besides the numbers of its type; no code reads "finetuned". */
 const PARTIAL = 'partial_rotary_factor';
 const BESIDE = ['rope_type', 'type', 'rope_theta', PARTIAL, 'finetuned', ORIGINAL];
 
 const ONE_SECTION =
-  'Put rope_type, factor and what else stretches positions into rope_parameters, and take rope_scaling out.';
+  'Move rope_type, factor and the other scaling keys into rope_parameters, and remove rope_scaling.';
 
 type Rope = Pick<RotaryConfig, 'maxSeq' | 'ropeTheta' | 'ropeScaling' | 'partialRotaryFactor'>;
 
 /**
- * rope_parameters, or rope_theta and rope_scaling as they were called before; `declared` are the
- * max_position_embeddings. Throws DS_CHECKPOINT for a type that there is not, for keys that its
- * angles do not follow from, and where both generations are there and say different things.
+ * Reads rope_parameters, or the older rope_theta and rope_scaling. `declared` is
+ * max_position_embeddings. Throws DS_CHECKPOINT for an unknown type, for unsupported keys, and if
+ * both generations are present and differ.
  */
 export function parseRope(
   { rope = COMMON_ROPE }: RotaryTraits,
@@ -60,7 +60,12 @@ export function parseRope(
   const other = parseSection(rope, older.completed(beside), config, declared);
   if (isDeepStrictEqual(found, other)) return found;
   const got = config.get('rope_scaling');
-  throw config.refusal('rope_scaling', 'what rope_parameters says, or nothing', got, ONE_SECTION);
+  throw config.refusal(
+    'rope_scaling',
+    'the values of rope_parameters, or nothing',
+    got,
+    ONE_SECTION,
+  );
 }
 
 function parseSection(
@@ -77,7 +82,7 @@ function parseSection(
   };
 }
 
-/** Which of the two says `key`. */
+/** The section that has `key`. */
 const saysOf = (section: ModelConfig, config: ModelConfig, key: string): ModelConfig =>
   section.get(key) === null ? config : section;
 
@@ -96,7 +101,7 @@ function parsePartial(
   throw says.refusal(PARTIAL, 'a share, 1 at most', partialRotaryFactor);
 }
 
-/** Of a scaling that says to what length it stretches another one, that length. */
+/** The length to which a scaling stretches the original one. */
 function longestOf(scaling: RopeScaling | null, declared: number): number {
   if (scaling?.type !== 'dynamic' && scaling?.type !== 'yarn') return declared;
   return Math.max(declared, Math.floor(scaling.factor * scaling.originalMaxSeq));
@@ -130,7 +135,7 @@ function parseScaling(
   return found as unknown as RopeScaling;
 }
 
-/** What transformers takes for numbers that a section lacks. */
+/** transformers' defaults for absent numbers of a section. */
 function defaultsOf(
   type: RopeScaling['type'],
   section: ModelConfig,
@@ -157,7 +162,7 @@ function numberOf(section: ModelConfig, name: ScalingKey, absent: number | null)
   throw section.refusal(key, 'a list of positive numbers', list);
 }
 
-/** What a section says beside the numbers of its type would change the angles elsewhere. */
+/** Other numbers in a section would change the angles in transformers. */
 function requireNoOther(section: ModelConfig, known: readonly ScalingKey[]): void {
   const keys = [...BESIDE, ...known.map((name) => KEYS[name])];
   const isPlain = known.length === 0;
@@ -186,8 +191,8 @@ export function describeRope(
 }
 
 /**
- * A section of three keys, as transformers 4 asks for, and beside it both lengths, from which the
- * factor follows; more keys only for what does not follow.
+ * A section of three keys, as transformers 4 requires, and both lengths outside of it, which
+ * determine the factor. Adds more keys only for numbers that the lengths do not determine.
  */
 function describeBeside(scaling: LongRopeScaling, maxSeq: number): JsonObject {
   const { type, factor, originalMaxSeq, shortFactor, longFactor, attentionFactor } = scaling;

@@ -1,5 +1,5 @@
-// How rotary frequencies change for texts longer than those of the first training: one rule for
-// each of transformers' rope types.
+// Rotary frequencies of sequences longer than the original training length: one rule per rope type
+// of transformers.
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { readOptions } from '../../runtime/options.js';
@@ -38,15 +38,15 @@ export interface YarnScaling {
   factor: number;
   /** The longest sequence of the first training. */
   originalMaxSeq: number;
-  /** What cosines and sines are multiplied by. Default: from factor, mscale and mscaleAllDim. */
+  /** Factor of cosines and sines. Default: from factor, mscale and mscaleAllDim. */
   attentionFactor?: number;
-  /** Turns in originalMaxSeq from which on a frequency is kept. Default 32. */
+  /** Frequencies with at least this many turns in originalMaxSeq stay unchanged. Default 32. */
   betaFast?: number;
   /** Turns below which it is divided. Default 1. */
   betaSlow?: number;
   /** Weight of the factor's logarithm in attentionFactor, where mscaleAllDim is given too. */
   mscale?: number;
-  /** As mscale, in what the former is divided by. */
+  /** As mscale, in the divisor. */
   mscaleAllDim?: number;
   /** Whether the ramp begins and ends at whole channels. Default true. */
   truncate?: boolean;
@@ -70,13 +70,11 @@ export interface LongRopeScaling {
   shortFactor: readonly number[];
   /** As many for longer ones. */
   longFactor: readonly number[];
-  /** What cosines and sines are multiplied by. Default: from factor and originalMaxSeq. */
+  /** Factor of cosines and sines. Default: from factor and originalMaxSeq. */
   attentionFactor?: number;
 }
 
-/**
- * Low frequencies divided by `factor`, high ones kept, those between blended. Source: Llama 3.1.
- */
+/** Divides low frequencies by `factor`, keeps high ones, and blends between. Source: Llama 3.1. */
 export interface Llama3Scaling {
   /** Which scaling it is. */
   type: 'llama3';
@@ -90,7 +88,7 @@ export interface Llama3Scaling {
   originalMaxSeq: number;
 }
 
-/** How frequencies change for sequences longer than those of the first training. */
+/** A change of frequencies for sequences longer than the original training length. */
 export type RopeScaling =
   | LinearScaling
   | DynamicScaling
@@ -98,7 +96,7 @@ export type RopeScaling =
   | LongRopeScaling
   | Llama3Scaling;
 
-/** What the angles follow from. */
+/** Sizes that determine the angles. */
 export interface AngleSizes {
   /** Channels of a head that are turned. */
   rotaryDim: number;
@@ -111,12 +109,12 @@ export type ScalingKey = AnyKey<RopeScaling>;
 
 /** One rope type. */
 interface RopeRule<S> {
-  /** What has to be there, and what may be. */
+  /** Required and optional numbers. */
   needs: readonly Exclude<keyof S, 'type'>[];
   may?: readonly Exclude<keyof S, 'type'>[];
   /** Radians per position of each pair of channels, in a text of `length` tokens. */
   frequencies(plain: readonly number[], scaling: S, length: number, sizes: AngleSizes): number[];
-  /** What cosines and sines are multiplied by. Default 1. */
+  /** Factor of cosines and sines. Default 1. */
   magnitude?(scaling: S): number;
   /** Texts of lengths with the same name have the same angles. Default: all have. */
   regime?(scaling: S, length: number): string;
@@ -202,7 +200,7 @@ export interface RotaryRule {
   magnitude: number;
 }
 
-/** Those of `scaling`, or the plain ones. */
+/** The rule of `scaling`, or the plain one. */
 export function rotaryRule(
   sizes: AngleSizes,
   scaling: RopeScaling | null,
@@ -215,12 +213,12 @@ export function rotaryRule(
   return { frequencies, magnitude: rule.magnitude?.(scaling) ?? 1 };
 }
 
-/** A name that texts have in common whose angles are the same. */
+/** A name that is equal for sequence lengths with equal angles. */
 export function regimeOf(scaling: RopeScaling | null, length: number): string {
   return (scaling && ruleOf(scaling).regime?.(scaling, length)) ?? '';
 }
 
-/** Whether what is kept of a text of `from` tokens is of no use once it has `to`. */
+/** Whether a cache of a sequence of `from` tokens becomes invalid at `to` tokens. */
 export function rereads(scaling: RopeScaling | null, from: number, to: number): boolean {
   const isOther = regimeOf(scaling, from) !== regimeOf(scaling, to);
   return isOther && scaling !== null && ruleOf(scaling).rereads === true;
@@ -255,7 +253,7 @@ function llama3Frequency(frequency: number, scaling: Llama3Scaling): number {
   return (1 - share) * slow + share * frequency;
 }
 
-/** Throws DS_ARGUMENT for a scaling of none of `types`, or with numbers that are none. */
+/** Throws DS_ARGUMENT for a scaling that is not one of `types`, or with invalid numbers. */
 export function requireScaling(
   op: string,
   scaling: RopeScaling,

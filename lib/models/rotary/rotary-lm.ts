@@ -34,13 +34,10 @@ export abstract class RotaryLM extends CausalLM {
   readonly model: RotaryModel;
   /** From channels to the logits of tokens. */
   readonly lm_head: Linear | TiedHead | PackedLinear;
-  /** What it was made with, complete. */
+  /** The complete configuration. */
   readonly config: RotarySizes;
 
-  /**
-   * @internal Throws DS_ARGUMENT for an option that the family has not got and for sizes that are
-   * none.
-   */
+  /** @internal Throws DS_ARGUMENT for an option that the family lacks and for invalid sizes. */
   protected constructor(
     private readonly traits: RotaryTraits,
     given: RotaryConfig,
@@ -184,7 +181,7 @@ const expertStyles = (path: string): Record<string, StyleName> => ({
   [`${path}.experts`]: 'experts',
 });
 
-/** What routers did in one stage would have to reach the loss in another. */
+/** Routing statistics of one pipeline stage cannot reach the loss in another. */
 function noStages(model: string, got: number): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
@@ -203,7 +200,7 @@ export function rotaryFamily<Model extends RotaryLM, Config extends RotaryConfig
   const { name, modelType } = traits;
   return {
     modelType,
-    architecture: `${name} computes what transformers' ${traits.architecture} does with the published settings.`,
+    architecture: `${name} supports the published settings of transformers' ${traits.architecture}.`,
     layout: (model) => rotaryLayout(traits, model.config),
     build: (folder, options) =>
       build({ ...parseRotaryConfig(traits, folder), ...options } as Config),

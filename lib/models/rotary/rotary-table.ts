@@ -12,13 +12,13 @@ export interface Angles {
   sin: Tensor;
 }
 
-/** What angles are for. */
+/** Dtype and device of the values to rotate. */
 interface Values {
   dtype: DType;
   device: Device;
 }
 
-/** Tables that are kept; of a scaling that changes with every length, those of the last ones. */
+/** Number of cached tables; for a length-dependent scaling, those of the last lengths. */
 const KEPT = 4;
 
 /** Tables of angles, made once for a device; no state of the model, and in no checkpoint. */
@@ -32,21 +32,21 @@ export class RotaryTable {
   ) {}
 
   /**
-   * Those of positions `start` to `start + count - 1` of a text of `length` tokens, for values like
-   * `like`.
+   * Angles of positions `start` to `start + count - 1` of a sequence of `length` tokens, for values
+   * like `like`.
    */
   at(start: number, count: number, { length, like }: { length: number; like: Values }): Angles {
     const { cos, sin } = this.table(start + count, length, like);
     return { cos: cos.narrow(0, start, count), sin: sin.narrow(0, start, count) };
   }
 
-  /** Those of all positions below maxSeq, of texts that count as `length` tokens long. */
+  /** Angles of all positions below maxSeq, for sequences that count as `length` tokens long. */
   whole(length: number, like: Values): Angles {
     const { cos, sin } = this.table(this.maxSeq, length, like);
     return { cos: cos.narrow(0, 0, cos.size(0)), sin: sin.narrow(0, 0, sin.size(0)) };
   }
 
-  /** Gives all of them back; they are made anew when they are needed. */
+  /** Frees all tables; they are rebuilt when needed. */
   release(): void {
     for (const key of [...this.made.keys()]) this.drop(key);
   }
