@@ -146,6 +146,15 @@ export class InferenceEngine {
     await this.place.follow();
   }
 
+  /**
+   * The error after which the engine computes nothing more: a rank that shares the model was lost
+   * or stalled (DS_COMM), or the GPU fails every call (DS_CUDA). Null while it works. It does not
+   * wait.
+   */
+  get failure(): DsError | null {
+    return this.isDestroyed ? null : this.writer.failure;
+  }
+
   /** What it has to do, and what it has done; of ranks that share a model, the first one knows. */
   stats(): InferenceStats {
     return this.writer.stats();

@@ -1,5 +1,6 @@
 // The steps of an engine: which texts go on, what is sampled of them, and who is told.
 import { turn } from '../data/event-loop.js';
+import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import { whenAborted } from '../runtime/when-aborted.js';
 import {
@@ -40,6 +41,8 @@ export interface Submitted {
 export interface TextWriter {
   /** Whether texts are under way. */
   readonly isBusy: boolean;
+  /** The error after which no step succeeds, such as a lost rank; null before. */
+  readonly failure: DsError | null;
   /** Throws DS_LIMIT for a request that cannot fit. */
   submit(request: ReadRequest): Submitted;
   stats(): InferenceStats;
@@ -112,6 +115,7 @@ export class StepLoop implements TextWriter {
   /** What the weights are known by, as of when nothing was under way. */
   private weights = '';
   private loop: Promise<void> | null = null;
+  private deviceFailure: DsError | null = null;
 
   constructor(private readonly parts: StepLoopParts) {
     const { model, runner, limits, audience = noAudience } = parts;
@@ -124,6 +128,10 @@ export class StepLoop implements TextWriter {
 
   get isBusy(): boolean {
     return !this.scheduler.isIdle;
+  }
+
+  get failure(): DsError | null {
+    return this.deviceFailure;
   }
 
   stats(): InferenceStats {
@@ -245,7 +253,17 @@ export class StepLoop implements TextWriter {
   }
 
   private failAll(texts: Iterable<Text | undefined>, error: unknown): void {
+    if (error instanceof DsError && error.code === 'DS_CUDA') this.checkDevice();
     for (const job of jobsOf(texts)) this.fail(job, error);
+  }
+
+  /** After an illegal access, every later call into a GPU fails. Other errors of CUDA pass. */
+  private checkDevice(): void {
+    try {
+      this.parts.model.cacheShape().device.synchronize();
+    } catch (error) {
+      if (error instanceof DsError) this.deviceFailure ??= error;
+    }
   }
 
   /**

@@ -1,6 +1,7 @@
 // `ds serve`: a folder's model behind HTTP, until a signal ends it.
 import { readFileSync } from 'node:fs';
 import { basename, resolve } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 
 import { type InferenceServer, isLoopback, openEngine, requireKey, serve } from '../serve/index.js';
 import { refuse } from './argument-error.js';
@@ -27,6 +28,13 @@ export interface ServeFlags extends EngineFlags {
 
 /** Seconds that a server has to end, and ranks beyond it. */
 const [DRAIN, MARGIN] = [30, 10];
+
+/** Exit code after a failure of the engine that only a new start mends. */
+const ENGINE_FAILED = 3;
+/** Milliseconds in which /health answers 503 before a server with a failed engine ends. */
+const LINGER_MS = 2000;
+/** Milliseconds that a failed engine has to free its memory; then the process ends. */
+const RELEASE_MS = 10_000;
 
 /** Of it, or of the file that --api-key-file names, a client shows a key. */
 const KEY = 'DS_API_KEY';
@@ -80,6 +88,8 @@ export async function serveHere(folder: string, flags: ServeFlags): Promise<numb
   const chatTemplate = textOf(flags.chatTemplate);
   const stopped = signalled();
   let engine: ReturnType<typeof openEngine> | null = null;
+  let code = 0;
+  let timer: NodeJS.Timeout | undefined;
   const open = () => {
     engine = openEngine(folder, options).then(async (one) => {
       await one.follow();
@@ -97,10 +107,15 @@ export async function serveHere(folder: string, flags: ServeFlags): Promise<numb
   try {
     await Promise.race([server.ready, stopped]);
     if (server.served) console.log(introduction(server));
-    const signal = await stopped;
-    console.log(
-      `${signal}: ${server.admission.inside} requests are under way; another ends at once`,
-    );
+    const cause = await Promise.race([stopped, server.failed]);
+    if (cause instanceof Error) {
+      code = ENGINE_FAILED;
+      timer = await endFailed(server, cause, stopped);
+    } else {
+      console.log(
+        `${cause}: ${server.admission.inside} requests are under way; another ends at once`,
+      );
+    }
   } finally {
     await server.stop();
     await (engine as ReturnType<typeof openEngine> | null)?.then(
@@ -108,7 +123,24 @@ export async function serveHere(folder: string, flags: ServeFlags): Promise<numb
       () => {},
     );
   }
-  return 0;
+  clearTimeout(timer);
+  return code;
+}
+
+/**
+ * Lets health checks see the failure before connections are refused. Returns the timer that ends
+ * the process with ENGINE_FAILED if the engine does not free its memory in time.
+ */
+async function endFailed(
+  server: InferenceServer,
+  { message }: Error,
+  stopped: Promise<string>,
+): Promise<NodeJS.Timeout> {
+  console.error(`ds serve: ${message}`);
+  const timer = setTimeout(() => process.exit(ENGINE_FAILED), LINGER_MS + RELEASE_MS).unref();
+  await Promise.race([delay(LINGER_MS), stopped]);
+  await server.kill();
+  return timer;
 }
 
 /** The first signal; after it they have their usual effect. */

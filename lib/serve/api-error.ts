@@ -104,6 +104,13 @@ export function overloaded(message: string, { code }: ErrorDetails = {}): ApiErr
   return new ApiError(503, message, { code, headers: { 'retry-after': '1' } });
 }
 
+/** 503: the engine has failed for good, so the server answers nothing until it is started again. */
+export function engineFailed({ message }: Error): ApiError {
+  return overloaded(`The engine has failed and computes nothing more: ${message}`, {
+    code: 'engine_failed',
+  });
+}
+
 /** 404: the server has one model, under another name. */
 export function noModel(wanted: string, name: string): ApiError {
   const message = `There is no model ${JSON.stringify(wanted.slice(0, 60))} here, but "${name}".`;

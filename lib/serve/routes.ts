@@ -4,7 +4,7 @@ import type { JsonObject } from '../../types/json.js';
 import type { Access } from './access.js';
 import type { Admission } from './admission.js';
 import { answerOrder, type Counter } from './answer-order.js';
-import { ApiError, noModel, overloaded } from './api-error.js';
+import { ApiError, engineFailed, noModel, overloaded } from './api-error.js';
 import { readChat } from './chat-order.js';
 import { readCompletion } from './completion-order.js';
 import type { Cors } from './cors.js';
@@ -30,6 +30,8 @@ export interface Site extends Counter {
   /** Null while it is loading. */
   readonly served: ServedModel | null;
   readonly isStopping: boolean;
+  /** The error after which the engine computes nothing more; null while it works. */
+  readonly failure: Error | null;
 }
 
 type Handler = (
@@ -85,7 +87,12 @@ function routeOf(path: string): Route {
   throw new ApiError(404, `Nothing is at ${path.slice(0, 60)}; there are ${known}.`);
 }
 
-function health({ served, isStopping }: Site, _: IncomingMessage, response: ServerResponse): void {
+function health(site: Site, _: IncomingMessage, response: ServerResponse): void {
+  const { served, isStopping, failure } = site;
+  if (failure) {
+    sendJson(response, 503, { status: 'failed', reason: failure.message });
+    return;
+  }
   const status = isStopping ? 'stopping' : served ? 'ok' : 'loading';
   sendJson(response, status === 'ok' ? 200 : 503, { status });
 }
@@ -157,7 +164,8 @@ async function admitted(site: Site, act: () => Promise<void>): Promise<void> {
   }
 }
 
-function requireLoaded({ served, isStopping }: Site): ServedModel {
+function requireLoaded({ served, isStopping, failure }: Site): ServedModel {
+  if (failure) throw engineFailed(failure);
   if (isStopping) throw overloaded('The server is stopping.', { code: 'stopping' });
   if (served) return served;
   throw overloaded('The model is loading.', { code: 'loading' });

@@ -33,6 +33,8 @@ export interface ServedEngine {
     /** Its `generation` is the folder's generation_config.json. */
     describe(): object | null;
   };
+  /** The error after which it computes nothing more; null, or absent, while it works. */
+  readonly failure?: Error | null;
   /** Aborting `signal`, or leaving the loop, frees what the continuations hold. */
   stream(request: ContinuationRequest): AsyncIterable<ServedPiece>;
   /** What it has to do, and what it has done. */

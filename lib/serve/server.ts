@@ -10,9 +10,10 @@ import { requireType } from '../runtime/require-type.js';
 import { timerMs } from '../runtime/timer.js';
 import { Access } from './access.js';
 import { Admission } from './admission.js';
-import { ApiError, overloaded } from './api-error.js';
+import { ApiError, engineFailed, overloaded } from './api-error.js';
 import { Connections } from './connections.js';
 import { Cors } from './cors.js';
+import { EngineFailure } from './engine-failure.js';
 import { Hosts, isLoopback } from './hosts.js';
 import { readLimits, type ServeLimits } from './limits.js';
 import { Metrics } from './metrics.js';
@@ -75,6 +76,10 @@ export async function serve(
 
 /** Made by serve(). */
 export class InferenceServer {
+  /** Ends all requests with `error`. */
+  private readonly endAll = (error: ApiError): void => {
+    for (const life of this.lives) life.end(error);
+  };
   /** When it was started, in seconds since 1970. */
   readonly started = Math.floor(Date.now() / 1000);
   /** @internal */
@@ -100,8 +105,13 @@ export class InferenceServer {
   private readonly http: Server;
   private readonly connections: Connections;
   private stopping: Promise<void> | null = null;
+  private readonly engineFailure: EngineFailure;
 
   constructor(private readonly options: ServeOptions) {
+    this.engineFailure = new EngineFailure(
+      () => this.served?.engine,
+      (error) => this.endAll(engineFailed(error)),
+    );
     const { apiKeys = [], model = 'default', chatTemplate = '' } = options;
     requireType('serve model', model, 'string');
     requireType('serve chatTemplate', chatTemplate, 'string');
@@ -122,6 +132,19 @@ export class InferenceServer {
     this.http.on('request', this.onRequest);
     this.http.on('checkContinue', this.onExpected);
     this.http.on('clientError', this.onClientError);
+  }
+
+  /**
+   * The error after which the engine computes nothing more; null while it works. Once there is one,
+   * the server ends all requests with it, and /health answers 503.
+   */
+  get failure(): Error | null {
+    return this.engineFailure.check();
+  }
+
+  /** Resolves with `failure` once there is one. The server goes on until stop() is called. */
+  get failed(): Promise<Error> {
+    return this.engineFailure.found;
   }
 
   /** Where it listens. */
@@ -160,6 +183,7 @@ export class InferenceServer {
     const { model: name = 'default', chatTemplate, tokenizerThreads: threads = 2 } = this.options;
     requireInteger('serve tokenizerThreads', threads, 1);
     this.served = servedModel(await engine(), name, this.limits, { threads, chatTemplate });
+    if (!this.isStopping) this.engineFailure.watch();
   }
 
   /**
@@ -173,33 +197,35 @@ export class InferenceServer {
 
   /** Ends the requests under way, and closes all connections. */
   async kill(): Promise<void> {
-    this.endAll();
+    this.endAll(overloaded('The server is stopping.', { code: 'stopping' }));
     await this.stop();
   }
 
   /** @internal What a client is told of anything that was thrown. */
-  readonly apiError = (thrown: unknown): ApiError =>
-    ApiError.from(thrown, this.options.report ?? console.error);
+  readonly apiError = (thrown: unknown): ApiError => {
+    const { failure } = this;
+    if (failure && !(thrown instanceof ApiError)) return engineFailed(failure);
+    return ApiError.from(thrown, this.options.report ?? console.error);
+  };
 
   private async drain(): Promise<void> {
     this.isStopping = true;
     const closed = new Promise<void>((resolve) => this.http.close(() => resolve()));
     this.connections.close();
-    const timer = setTimeout(this.endAll, timerMs(this.limits.drainSeconds));
+    const timer = setTimeout(
+      () => this.endAll(overloaded('The server is stopping.', { code: 'stopping' })),
+      timerMs(this.limits.drainSeconds),
+    );
     await this.admission.close();
     clearTimeout(timer);
     // What has been answered is on its way; nobody waits for those who do not take it.
     const last = setTimeout(() => this.connections.destroy(), FAREWELL_MS);
     await closed;
     clearTimeout(last);
+    this.engineFailure.close();
     await this.served?.reader?.close();
   }
 
-  private readonly endAll = (): void => {
-    for (const life of this.lives) {
-      life.end(overloaded('The server is stopping.', { code: 'stopping' }));
-    }
-  };
 
   private readonly onRequest = async (
     request: IncomingMessage,

@@ -48,6 +48,10 @@ export class Follow implements TextWriter, EnginePlace {
     return this.listening !== null;
   }
 
+  get failure(): DsError | null {
+    return this.line.failure;
+  }
+
   submit(request: ReadRequest): Submitted {
     if (this.isFollowing) throw this.asksAlone();
     const number = this.submitted++;

@@ -85,6 +85,10 @@ export class Lead implements TextWriter, StepAudience, EnginePlace {
     return this.loop.isBusy;
   }
 
+  get failure(): DsError | null {
+    return this.line.failure ?? this.loop.failure;
+  }
+
   /** All compute this batch now. Throws DS_COMM. */
   announce(batch: StepBatch): void {
     this.wasSilent = false;

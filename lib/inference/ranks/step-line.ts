@@ -70,6 +70,16 @@ export class StepLine {
     return deserialize(whole);
   }
 
+  /** The job's failure (DS_COMM), after which no step succeeds; null before. It does not wait. */
+  get failure(): DsError | null {
+    try {
+      this.group.check();
+      return null;
+    } catch (error) {
+      return error as DsError;
+    }
+  }
+
   /** This rank listens no more, because of `error`: whoever tells it something gets DS_COMM. */
   giveUp(error: unknown): void {
     new JointCall({ always: [this.group] }).giveUp(error);
