@@ -257,7 +257,7 @@ export class StepLoop implements TextWriter {
     for (const job of jobsOf(texts)) this.fail(job, error);
   }
 
-  /** After an illegal access, every later call into a GPU fails. Other errors of CUDA pass. */
+  /** After an illegal access, every later call into a GPU fails. Other errors pass. */
   private checkDevice(): void {
     try {
       this.parts.model.cacheShape().device.synchronize();

@@ -17,9 +17,15 @@ export interface ServeFlags extends EngineFlags {
   cors?: string;
   tokenizerThreads: number;
   maxBody?: number;
+  maxBodies?: number;
   maxPromptTokens?: number;
+  maxPromptChars?: number;
+  promptTimeout?: number;
   maxAnswers?: number;
   maxRequests?: number;
+  maxConnections?: number;
+  headTimeout?: number;
+  bodyTimeout?: number;
   requestTimeout?: number;
   drainTimeout?: number;
   /** Ranks that share the model. */
@@ -167,7 +173,13 @@ function introduction({ served }: InferenceServer): string {
 function limitsOf(flags: ServeFlags) {
   return {
     bodyBytes: flags.maxBody,
+    bodiesBytes: flags.maxBodies,
     promptTokens: flags.maxPromptTokens,
+    promptCharacters: flags.maxPromptChars,
+    promptSeconds: flags.promptTimeout,
+    connections: flags.maxConnections,
+    headSeconds: flags.headTimeout,
+    bodySeconds: flags.bodyTimeout,
     answers: flags.maxAnswers,
     requests: flags.maxRequests,
     requestSeconds: flags.requestTimeout,

@@ -52,6 +52,12 @@ export function hostLimits(root = '/'): HostLimits {
   };
 }
 
+/** Files that this process may open at a time; 1024 if the system does not say. */
+export function openFileLimit(root = '/'): number {
+  const [, soft = ''] = /^Max open files\s+(\S+)/m.exec(read(root, 'proc/self/limits')) ?? [];
+  return soft === 'unlimited' ? Number.MAX_SAFE_INTEGER : Number(soft) || 1024;
+}
+
 /** Of the groups that a line of /proc/self/cgroup names, from the innermost on. */
 function limitsOf(root: string, line: string, swap: number): GroupLimit[] {
   const [number, controllers = '', ...rest] = line.split(':');

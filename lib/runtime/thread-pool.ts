@@ -19,6 +19,8 @@ export interface ThreadPoolOptions {
   threads: number;
   /** Milliseconds that a thread may take for one question. */
   timeoutMs: number;
+  /** MiB of a thread's heap; a thread that needs more ends. Default: Node's. */
+  heapMiB?: number;
 }
 
 /** Threads are started when a question needs one, and ended by close(). */
@@ -73,8 +75,9 @@ export class ThreadPool<Question, Answer> {
       if (!free.hasEnded) return free;
       this.all.delete(free);
     }
-    const { folder, entry, data } = this.options;
-    const made = new AnsweringThread<Question, Answer>(startThread(folder, entry, data));
+    const { folder, entry, data, heapMiB } = this.options;
+    const limits = heapMiB === undefined ? undefined : { maxOldGenerationSizeMb: heapMiB };
+    const made = new AnsweringThread<Question, Answer>(startThread(folder, entry, data, limits));
     this.all.add(made);
     return made;
   }

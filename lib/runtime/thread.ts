@@ -1,6 +1,6 @@
 // Starting threads of the library's own, whatever the program was started with.
 import { extname, join } from 'node:path';
-import { Worker } from 'node:worker_threads';
+import { type ResourceLimits, Worker } from 'node:worker_threads';
 
 import { DsError } from '../errors.js';
 
@@ -14,11 +14,16 @@ export const threadOptions: { execArgv?: string[] } =
 
 /**
  * Runs the module `name` of `folder` in a thread of its own; `data` is copied, or shared where it
- * can be.
+ * can be. A thread whose heap outgrows `resourceLimits` ends, and the process goes on.
  */
-export function startThread(folder: string, name: string, data: object): Worker {
+export function startThread(
+  folder: string,
+  name: string,
+  data: object,
+  resourceLimits?: ResourceLimits,
+): Worker {
   const entry = join(folder, `${name}${extname(__filename)}`);
-  return new Worker(entry, { ...threadOptions, workerData: data });
+  return new Worker(entry, { ...threadOptions, workerData: data, resourceLimits });
 }
 
 /**

@@ -45,7 +45,7 @@ export async function answerOrder(
   const watch = counter.metrics.watch();
   const own = new RequestLife(response, served.limits.requestSeconds);
   await whileAlive(counter.lives, own, async (life) => {
-    const tasks = tasksOf(served, order, await order.prompts(life.signal));
+    const tasks = tasksOf(served, order, await order.prompts(life));
     life.requireAlive();
     const answer = openAnswer({
       ...{ response, format: order.format, delivery: order.delivery, model: name },

@@ -91,6 +91,12 @@ export function tooLong(param: string, tokens: string, most: number): ApiError {
   return new ApiError(400, message, { param, code: TOO_LONG });
 }
 
+/** 400: the text in the field `param` has more than `most` characters (UTF-16 units). */
+export function tooManyCharacters(param: string, characters: number, most: number): ApiError {
+  const message = `${param}: expected at most ${most} characters, got ${characters}. Raise --max-prompt-chars, or send less.`;
+  return new ApiError(400, message, { param, code: TOO_LONG });
+}
+
 /** 400: something that OpenAI's interface has and this server has not. */
 export function unsupported(param: string, reason: string): ApiError {
   return new ApiError(400, `${param} is not supported: ${reason}.`, {

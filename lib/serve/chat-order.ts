@@ -5,6 +5,7 @@ import { isObject } from '../runtime/is-object.js';
 import type { ChatMessage } from '../text/index.js';
 import { ChatFormat } from './answer-format.js';
 import { ApiError, invalid, unsupported } from './api-error.js';
+import type { Asker } from './fair-queue.js';
 import { type Order, readDelivery, readOptions, TOP_LOGPROBS } from './order.js';
 import type { ChatPromptOptions, PromptReader } from './prompt-reader.js';
 import { RequestFields } from './request-fields.js';
@@ -30,7 +31,7 @@ export function readChat(body: JsonObject, served: ServedModel): Order {
     format: new ChatFormat(served.tokenizer),
     promptField: 'messages',
     echo: null,
-    prompts: async (signal) => [await prompt(signal)],
+    prompts: async (asker) => [await prompt(asker)],
   };
   fields.requireKnown();
   return order;
@@ -40,12 +41,12 @@ export function readChat(body: JsonObject, served: ServedModel): Order {
 export function readPrompt(
   fields: RequestFields,
   served: ServedModel,
-): (signal: AbortSignal) => Promise<number[]> {
+): (asker: Asker) => Promise<number[]> {
   const reader = requireTemplate(served);
   const tools = readTools(fields, reader.knowsTools);
   const messages = messagesOf(fields.any('messages'));
   const options = { ...chatOptions(fields), ...(tools.length > 0 ? { tools } : {}) };
-  return (signal) => reader.chat(messages, options, signal);
+  return (asker) => reader.chat(messages, options, asker);
 }
 
 function requireTemplate({ canChat, reader }: ServedModel): PromptReader {

@@ -4,6 +4,7 @@ import { formatValue } from '../runtime/format-value.js';
 import type { Tokenizer } from '../text/index.js';
 import { TextFormat } from './answer-format.js';
 import { invalid } from './api-error.js';
+import type { Asker } from './fair-queue.js';
 import { type Order, readDelivery, readOptions, TOP_LOGPROBS } from './order.js';
 import { isInteger, RequestFields } from './request-fields.js';
 import type { ServedModel } from './served-model.js';
@@ -34,7 +35,7 @@ export function readCompletion(body: JsonObject, served: ServedModel): Order {
     format: new TextFormat(tokenizer),
     promptField: 'prompt',
     echo: echo ? (index) => textOf(prompts[index] as Prompt, tokenizer) : null,
-    prompts: (signal) => Promise.all(prompts.map((one) => tokensOf(one, served, signal))),
+    prompts: (asker) => Promise.all(prompts.map((one) => tokensOf(one, served, asker))),
   };
   fields.requireKnown();
   return order;
@@ -43,10 +44,10 @@ export function readCompletion(body: JsonObject, served: ServedModel): Order {
 async function tokensOf(
   prompt: Prompt,
   { reader }: ServedModel,
-  signal: AbortSignal,
+  asker: Asker,
 ): Promise<readonly number[]> {
   if (typeof prompt !== 'string') return prompt;
-  const tokens = (await reader?.text(prompt, signal)) ?? [];
+  const tokens = (await reader?.text(prompt, asker)) ?? [];
   if (tokens.length > 0) return tokens;
   throw invalid('prompt', 'at least one token', formatValue(prompt));
 }

@@ -2,14 +2,25 @@
 import type { Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
+/** Milliseconds that a refused client has to read its answer. */
+const LINGER_MS = 1000;
+
 /** Node itself counts a connection that never asked for anything as one in use. */
 export class Connections {
   /** What is under way on each. */
   private readonly open = new Map<Socket, Set<ServerResponse>>();
-  private isClosing = false;
+  /** Those that have sent a request that may be answered. */
+  private readonly trusted = new WeakSet<Socket>();
+  private readonly closing = new WeakSet<Socket>();
+  private isEnding = false;
 
-  constructor(server: Server) {
+  /** `most`: connections at a time. */
+  constructor(server: Server, most: number) {
     server.on('connection', (socket: Socket) => {
+      if (this.open.size >= most && !this.makeRoom()) {
+        socket.destroy();
+        return;
+      }
       this.open.set(socket, new Set());
       socket.setMaxListeners(0); // One for each request that waits on it.
       socket.once('close', () => this.open.delete(socket));
@@ -29,8 +40,40 @@ export class Connections {
     under.add(response);
     response.once('close', () => {
       under.delete(response);
-      if (this.isClosing && under.size === 0) socket.destroySoon();
+      if (this.isEnding && under.size === 0) socket.destroySoon();
     });
+  }
+
+  /** The connection has sent a request that may be answered. */
+  trust(socket: Socket): void {
+    this.trusted.add(socket);
+  }
+
+  /**
+   * Closes the connection that has been open longest without a request under way, first one that is
+   * not trusted. Returns false if there is none.
+   */
+  makeRoom(): boolean {
+    const idle = Array.from(this.open).filter(([, { size }]) => size === 0);
+    const found = idle.find(([socket]) => !this.trusted.has(socket)) ?? idle[0];
+    if (!found) return false;
+    const [socket] = found;
+    this.open.delete(socket);
+    socket.destroy();
+    return true;
+  }
+
+  /** Ends the connection of a response after it. Its answer must not have begun. */
+  closeAfter(response: ServerResponse): void {
+    const { socket } = response.req;
+    if (response.headersSent) return;
+    response.setHeader('connection', 'close');
+    socket.destroySoon = () => this.linger(socket);
+  }
+
+  /** Whether linger() was called: what comes on it is no request any more. */
+  isClosing(socket: Socket): boolean {
+    return this.closing.has(socket);
   }
 
   /** Whether what is written to it now would be taken for an answer, or for a part of one. */
@@ -39,9 +82,22 @@ export class Connections {
     return under.some(({ headersSent, req }) => headersSent || req.complete);
   }
 
+  /**
+   * Ends a connection after what was written to it. Its client has LINGER_MS to read that: what it
+   * still sends is dropped, because closing at once would drop the answer, too.
+   */
+  linger(socket: Socket): void {
+    if (this.closing.has(socket)) return;
+    this.closing.add(socket);
+    socket.end();
+    socket.resume();
+    const timer = setTimeout(() => socket.destroy(), LINGER_MS).unref();
+    socket.once('close', () => clearTimeout(timer));
+  }
+
   /** Closes each when nothing is under way on it. */
   close(): void {
-    this.isClosing = true;
+    this.isEnding = true;
     for (const [socket, { size }] of this.open) if (size === 0) socket.destroySoon();
   }
 

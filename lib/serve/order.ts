@@ -5,6 +5,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import type { AnswerFormat } from './answer-format.js';
 import { ApiError, invalid, TOO_LONG, tooLong } from './api-error.js';
+import type { Asker } from './fair-queue.js';
 import { isInteger, type RequestFields } from './request-fields.js';
 import type { ContinuationOptions } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
@@ -36,8 +37,8 @@ export interface Order {
   promptField: string;
   /** What each choice of a prompt begins with; null for nothing. */
   echo: ((prompt: number) => string) | null;
-  /** Tokens of each prompt. Rejects with the reason of `signal` when it is aborted. */
-  prompts(signal: AbortSignal): Promise<readonly (readonly number[])[]>;
+  /** Tokens of each prompt. Rejects with the reason of the asker's signal when it is aborted. */
+  prompts(asker: Asker): Promise<readonly (readonly number[])[]>;
 }
 
 /** Texts of `stop`: OpenAI takes 4. */

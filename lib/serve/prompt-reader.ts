@@ -1,15 +1,21 @@
-// Prompts to tokens, away from the event loop that feeds the engine: chats always, texts when they
-// are long.
+// Prompts to tokens in worker threads, away from the event loop that feeds the engine.
 
 import { DsError } from '../errors.js';
 import { ThreadPool } from '../runtime/thread-pool.js';
+import { timerMs } from '../runtime/timer.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
-import { invalid, tooLong } from './api-error.js';
+import { invalid, tooLong, tooManyCharacters } from './api-error.js';
+import { type Asker, FairQueue } from './fair-queue.js';
 
-/** UTF-16 units of a text that is encoded where it is: handing it over would take as long. */
+/**
+ * UTF-16 units of a text that the event loop encodes, because a thread would take as long. Regular
+ * expressions of a tokenizer have no bound, so they always run in a thread.
+ */
 const SHORT = 1024;
-/** Beyond it a prompt is given up. */
-const TIMEOUT_MS = 120_000;
+/** UTF-16 units beyond which a prompt is long: long prompts leave one thread to the others. */
+const LONG = 32 * 1024;
+/** MiB of a thread's heap. The largest known tokenizers need about 400. */
+const HEAP_MIB = 2048;
 
 /** What a thread is started with. */
 export interface PromptSetup {
@@ -19,6 +25,20 @@ export interface PromptSetup {
   chatTemplate: string | undefined;
   /** Tokens of a prompt, at most. */
   most: number;
+  /** UTF-16 units of a prompt, at most. */
+  characters: number;
+}
+
+/** Settings of a PromptReader. */
+export interface PromptReaderOptions {
+  threads: number;
+  chatTemplate?: string;
+  /** Tokens of a prompt, at most. */
+  most: number;
+  /** UTF-16 units of a prompt, at most. */
+  characters: number;
+  /** Seconds that one prompt may take. */
+  seconds: number;
 }
 
 /** How a conversation becomes a prompt. */
@@ -33,55 +53,74 @@ export interface ChatPromptOptions {
 /** A task for a thread. */
 export type PromptQuestion =
   | { text: string; addSpecialTokens?: boolean }
+  | { decode: readonly number[] }
   | { messages: readonly ChatMessage[]; options: ChatPromptOptions };
 
 /**
- * What a thread says: the tokens, or how many there are at least, where these are too many, or
- * which message the chat template leaves out.
+ * A thread's answer: the tokens; the text of tokens; a lower bound of the tokens, or the characters
+ * of a rendered chat, if these are too many; or the message that the chat template leaves out.
  */
-export type PromptAnswer = { tokens: Int32Array } | { fewest: number } | { lost: number };
+export type PromptAnswer =
+  | { tokens: Int32Array }
+  | { text: string }
+  | { fewest: number }
+  | { characters: number }
+  | { lost: number };
 
 /** Tokens of prompts; threads start when the first one is needed. */
 export class PromptReader {
   private readonly pool: ThreadPool<PromptQuestion, PromptAnswer>;
-  private readonly most: number;
+  private readonly queue: FairQueue;
   private readonly knowsDevelopers: boolean;
   /** Whether the chat template writes functions that the model may call. */
   readonly knowsTools: boolean;
 
   constructor(
     private readonly tokenizer: Tokenizer,
-    {
-      threads,
-      chatTemplate,
-      most = Number.MAX_SAFE_INTEGER,
-    }: { threads: number; chatTemplate?: string; most?: number },
+    private readonly options: PromptReaderOptions,
   ) {
-    this.most = most;
+    const { threads, chatTemplate, most, characters, seconds } = options;
+    this.queue = new FairQueue(threads);
     const template = chatTemplate ?? tokenizer.templateText('default') ?? '';
     this.knowsDevelopers = template.includes('developer');
     const withTools = chatTemplate ?? tokenizer.templateText('tool_use') ?? template;
     this.knowsTools = withTools.includes('tools');
-    const data: PromptSetup = { folder: tokenizer.folder, chatTemplate, most };
+    const data: PromptSetup = { folder: tokenizer.folder, chatTemplate, most, characters };
     const entry = { folder: __dirname, entry: 'prompt-thread', data };
-    this.pool = new ThreadPool({ ...entry, threads, timeoutMs: TIMEOUT_MS });
+    this.pool = new ThreadPool({
+      ...entry,
+      threads,
+      timeoutMs: timerMs(seconds),
+      heapMiB: HEAP_MIB,
+    });
   }
 
   /**
-   * A text with the special tokens that begin one. Rejects with DS_DATA, and with 400 where it is
-   * certain to be too long. A signal ends the reading, here and below, which rejects with its
-   * reason.
+   * A text with the special tokens that begin one. Rejects with DS_DATA, DS_LIMIT if it takes too
+   * much time or memory, 400 if it is certain to be too long, and the reason of the asker's signal.
    */
-  async text(text: string, signal: AbortSignal): Promise<number[]> {
+  async text(text: string, asker: Asker): Promise<number[]> {
+    this.requireLength('prompt', text.length);
+    const { most } = this.options;
     const fewest = this.tokenizer.fewestTokens(text);
-    if (fewest > this.most) throw tooLong('prompt', `at least ${fewest}`, this.most);
-    if (text.length <= SHORT) return Array.from(this.tokenizer.encode(text));
-    return this.within('prompt', await this.ask({ text }, signal));
+    if (fewest > most) throw tooLong('prompt', `at least ${fewest}`, most);
+    if (text.length <= SHORT && !this.tokenizer.hasPatterns) {
+      return Array.from(this.tokenizer.encode(text));
+    }
+    return this.tokensOf('prompt', await this.ask({ text }, text.length, asker));
   }
 
-  /** A text however long it is, with special tokens or without. Rejects with DS_DATA. */
-  async count(text: string, addSpecialTokens: boolean, signal: AbortSignal): Promise<number[]> {
-    return this.within('prompt', await this.ask({ text, addSpecialTokens }, signal));
+  /** A text of any number of tokens, with special tokens or without. Rejects as text() does. */
+  async count(text: string, addSpecialTokens: boolean, asker: Asker): Promise<number[]> {
+    this.requireLength('prompt', text.length);
+    return this.tokensOf('prompt', await this.ask({ text, addSpecialTokens }, text.length, asker));
+  }
+
+  /** The text of tokens. Rejects as text() does. */
+  async decode(tokens: readonly number[], asker: Asker): Promise<string> {
+    this.requireLength('tokens', tokens.length);
+    const answer = await this.ask({ decode: tokens }, tokens.length, asker);
+    return 'text' in answer ? answer.text : '';
   }
 
   /**
@@ -91,10 +130,13 @@ export class PromptReader {
   async chat(
     messages: readonly ChatMessage[],
     options: ChatPromptOptions,
-    signal: AbortSignal,
+    asker: Asker,
   ): Promise<number[]> {
-    const answer = await this.ask({ messages: this.known(messages), options }, signal);
-    if (!('lost' in answer)) return this.within('messages', answer);
+    const length = messages.reduce((sum, { content }) => sum + String(content ?? '').length, 0);
+    this.requireLength('messages', length);
+    const question = { messages: this.known(messages), options };
+    const answer = await this.ask(question, length, asker);
+    if (!('lost' in answer)) return this.tokensOf('messages', answer);
     const role = `"${messages[answer.lost]?.role}"`;
     const expected = 'a message that the chat template writes into the prompt';
     const got = `${role}, whose content it leaves out`;
@@ -114,20 +156,37 @@ export class PromptReader {
     return this.pool.close();
   }
 
-  private within(field: string, answer: PromptAnswer): number[] {
+  private tokensOf(field: string, answer: PromptAnswer): number[] {
     if ('tokens' in answer) return Array.from(answer.tokens);
-    const fewest = 'fewest' in answer ? answer.fewest : this.most;
-    throw tooLong(field, `at least ${fewest}`, this.most);
+    if ('characters' in answer) this.requireLength(field, answer.characters);
+    const { most } = this.options;
+    throw tooLong(field, `at least ${'fewest' in answer ? answer.fewest : most}`, most);
   }
 
-  private async ask(question: PromptQuestion, signal: AbortSignal): Promise<PromptAnswer> {
-    const expected = 'its tokens from their thread';
-    const fields = { code: 'DS_INTERNAL', op: 'encoding a prompt', expected } as const;
+  private requireLength(field: string, length: number): void {
+    const { characters } = this.options;
+    if (length > characters) throw tooManyCharacters(field, length, characters);
+  }
+
+  private async ask(question: PromptQuestion, length: number, asker: Asker): Promise<PromptAnswer> {
+    const leave = await this.queue.enter(asker, length > LONG);
     try {
-      return await this.pool.ask(question, (got) => new DsError({ ...fields, got }), signal);
+      return await this.pool.ask(question, (got) => this.failure(got), asker.signal);
     } catch (error) {
       throw error instanceof DsError ? withoutFolder(error, this.tokenizer.folder) : error;
+    } finally {
+      leave();
     }
+  }
+
+  /** The error of a prompt whose thread has ended. The pool starts another thread for the next. */
+  private failure(got: string): DsError {
+    const op = 'tokenizing a prompt';
+    if (!/memory limit|^nothing for/.test(got)) {
+      return new DsError({ code: 'DS_INTERNAL', op, expected: 'tokens from a thread', got });
+    }
+    const expected = `at most ${this.options.seconds} s and ${HEAP_MIB} MiB`;
+    return new DsError({ code: 'DS_LIMIT', op, expected, got, hint: 'Send a shorter prompt.' });
   }
 }
 

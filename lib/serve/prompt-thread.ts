@@ -6,7 +6,7 @@ import { type ChatMessage, Tokenizer } from '../text/index.js';
 import { lostMessage } from './lost-messages.js';
 import type { PromptAnswer, PromptQuestion, PromptSetup } from './prompt-reader.js';
 
-const { folder, chatTemplate: template, most } = workerData as PromptSetup;
+const { folder, chatTemplate: template, most, characters } = workerData as PromptSetup;
 let tokenizer: Tokenizer | null = null;
 
 function encode(question: PromptQuestion): PromptAnswer {
@@ -15,10 +15,12 @@ function encode(question: PromptQuestion): PromptAnswer {
     const { text, addSpecialTokens = true } = question;
     return { tokens: tokenizer.encode(text, { addSpecialTokens }) };
   }
+  if ('decode' in question) return { text: tokenizer.decode(question.decode) };
   const { messages, options } = question;
   const own = tokenizer;
   const render = (said: readonly ChatMessage[]) => own.chatText(said, { ...options, template });
   const text = render(messages);
+  if (text.length > characters) return { characters: text.length };
   const lost = lostMessage(messages, text, render);
   if (lost >= 0) return { lost };
   const fewest = tokenizer.fewestTokens(text);

@@ -5,17 +5,21 @@ import type { JsonObject } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import { ApiError } from './api-error.js';
-
-/** A body that is too large is read on, and thrown away, so that its sender hears why. */
-const DISCARDED_BODIES = 16;
+import type { BodyShare } from './body-budget.js';
 
 /**
- * The object in the body. Throws 415 for another type than JSON, 413 beyond `most` bytes, 400 for
- * what is no UTF-8, no JSON or no object.
+ * The object in the body, whose bytes `share` counts. Throws 415 for another type than JSON, 413
+ * beyond `most` bytes, 503 if all bodies together are too large, 400 for a body that is not UTF-8,
+ * not JSON or not an object.
  */
-export async function readJson(request: IncomingMessage, most: number): Promise<JsonObject> {
+export async function readJson(
+  request: IncomingMessage,
+  most: number,
+  share: BodyShare,
+): Promise<JsonObject> {
   requireJson(request);
-  const bytes = await readBytes(request, most);
+  requireSize(request, most);
+  const bytes = await readBytes(request, most, share);
   let text: string;
   try {
     text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);
@@ -56,19 +60,29 @@ function tooLarge(most: number): ApiError {
   return new ApiError(413, message, { code: 'body_too_large' });
 }
 
-async function readBytes(request: IncomingMessage, most: number): Promise<Buffer> {
-  const chunks: Buffer[] = [];
-  let size = 0;
-  try {
-    for await (const chunk of request as AsyncIterable<Buffer>) {
+/** Rejects as soon as the body is too large; the rest of it is read and dropped. */
+function readBytes(request: IncomingMessage, most: number, share: BodyShare): Promise<Buffer> {
+  return new Promise((resolve, reject) => {
+    let chunks: Buffer[] = [];
+    let size = 0;
+    const fail = (error: unknown): void => {
+      request.off('data', onData);
+      chunks = [];
+      request.resume();
+      reject(error);
+    };
+    const onData = (chunk: Buffer): void => {
       size += chunk.length;
-      if (size <= most) chunks.push(chunk);
-      else chunks.length = 0;
-      if (size > DISCARDED_BODIES * most) break;
-    }
-  } catch {
-    throw new ApiError(400, 'The body ended before it was complete.');
-  }
-  if (size > most) throw tooLarge(most);
-  return Buffer.concat(chunks);
+      chunks.push(chunk);
+      try {
+        if (size > most) throw tooLarge(most);
+        share.add(chunk.length);
+      } catch (error) {
+        fail(error);
+      }
+    };
+    request.on('data', onData);
+    request.once('end', () => resolve(Buffer.concat(chunks)));
+    request.once('close', () => fail(new ApiError(400, 'The body ended before it was complete.')));
+  });
 }

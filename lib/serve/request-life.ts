@@ -4,9 +4,13 @@ import type { ServerResponse } from 'node:http';
 
 import { timerMs } from '../runtime/timer.js';
 import { ApiError } from './api-error.js';
+import type { Asker } from './fair-queue.js';
 
 /** Its client's connection, and a clock. */
-export class RequestLife {
+export class RequestLife implements Asker {
+  /** The client: its address and key. */
+  readonly client: string;
+  readonly connection: object;
   private readonly controller = new AbortController();
   private readonly timer: NodeJS.Timeout;
 
@@ -15,6 +19,9 @@ export class RequestLife {
     private readonly response: ServerResponse,
     seconds: number,
   ) {
+    const { socket, headers } = response.req;
+    this.client = `${socket.remoteAddress} ${headers.authorization ?? ''}`;
+    this.connection = socket;
     // A response that waits for others on its connection has no socket, and never hears of its end.
     response.req.socket.once('close', this.onClose);
     setMaxListeners(0, this.signal); // One for each prompt and choice of the request.

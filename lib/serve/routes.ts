@@ -5,11 +5,13 @@ import type { Access } from './access.js';
 import type { Admission } from './admission.js';
 import { answerOrder, type Counter } from './answer-order.js';
 import { ApiError, engineFailed, noModel, overloaded } from './api-error.js';
+import type { BodyBudget } from './body-budget.js';
 import { readChat } from './chat-order.js';
 import { readCompletion } from './completion-order.js';
 import type { Cors } from './cors.js';
+import type { Asker } from './fair-queue.js';
 import type { Hosts } from './hosts.js';
-import type { ServeLimits } from './limits.js';
+import type { ResolvedLimits } from './limits.js';
 import type { Order } from './order.js';
 import { readJson } from './request-body.js';
 import { RequestLife, whileAlive } from './request-life.js';
@@ -24,12 +26,15 @@ export interface Site extends Counter {
   readonly hosts: Hosts | null;
   readonly cors: Cors;
   readonly admission: Admission;
-  readonly limits: Required<ServeLimits>;
+  readonly bodies: BodyBudget;
+  readonly limits: ResolvedLimits;
   /** When it was started, in seconds since 1970. */
   readonly started: number;
   /** Null while it is loading. */
   readonly served: ServedModel | null;
   readonly isStopping: boolean;
+  /** The connection of a request that may be answered is one of the last that are closed. */
+  trust(request: IncomingMessage): void;
   /** The error after which the engine computes nothing more; null while it works. */
   readonly failure: Error | null;
 }
@@ -71,6 +76,7 @@ export async function answerRequest(
   site.hosts?.require(request);
   if (site.cors.answer(request, response)) return;
   if (isGuarded(path)) site.access.require(request);
+  site.trust(request);
   const route = path.startsWith(MODELS) ? { GET: model } : routeOf(path);
   const method = request.method === 'HEAD' ? 'GET' : request.method;
   const handler = Object.hasOwn(route, method ?? '') ? route[method as 'GET'] : undefined;
@@ -128,31 +134,43 @@ function decoded(text: string): string {
 /** A handler of requests that `read` understands. */
 function ordered(read: (body: JsonObject, served: ServedModel) => Order): Handler {
   return async (site, request, response) => {
-    const { body, served } = await readBody(site, request);
-    const order = read(body, served);
-    await admitted(site, () => answerOrder(served, order, response, site));
+    await withBody(site, request, async (body, served) => {
+      const order = read(body, served);
+      await admitted(site, () => answerOrder(served, order, response, site));
+    });
   };
 }
 
 /** A handler of requests that `answer` answers with an object. */
 function told(
-  answer: (body: JsonObject, served: ServedModel, signal: AbortSignal) => Promise<JsonObject>,
+  answer: (body: JsonObject, served: ServedModel, asker: Asker) => Promise<JsonObject>,
 ): Handler {
   return async (site, request, response) => {
-    const { body, served } = await readBody(site, request);
-    const act = async ({ signal }: RequestLife): Promise<void> =>
-      sendJson(response, 200, await answer(body, served, signal));
-    await admitted(site, () => {
-      const life = new RequestLife(response, site.limits.requestSeconds);
-      return whileAlive(site.lives, life, act);
+    await withBody(site, request, async (body, served) => {
+      const act = async (life: RequestLife): Promise<void> =>
+        sendJson(response, 200, await answer(body, served, life));
+      await admitted(site, () => {
+        const life = new RequestLife(response, site.limits.requestSeconds);
+        return whileAlive(site.lives, life, act);
+      });
     });
   };
 }
 
-async function readBody(site: Site, request: IncomingMessage) {
+/** Calls `act` with the body of a request, whose bytes count until `act` has ended. */
+async function withBody(
+  site: Site,
+  request: IncomingMessage,
+  act: (body: JsonObject, served: ServedModel) => Promise<void>,
+): Promise<void> {
   requireLoaded(site);
-  const body = await readJson(request, site.limits.bodyBytes);
-  return { body, served: requireLoaded(site) };
+  const share = site.bodies.open();
+  try {
+    const body = await readJson(request, site.limits.bodyBytes, share);
+    await act(body, requireLoaded(site));
+  } finally {
+    share.close();
+  }
 }
 
 async function admitted(site: Site, act: () => Promise<void>): Promise<void> {

@@ -1,6 +1,6 @@
 // The one model of a server: its engine, and what requests to it are checked against.
 import type { Tokenizer } from '../text/index.js';
-import type { ServeLimits } from './limits.js';
+import type { ResolvedLimits } from './limits.js';
 import { PromptReader } from './prompt-reader.js';
 import { samplingDefaults } from './sampling-defaults.js';
 import type { ContinuationOptions, ServedEngine } from './served-engine.js';
@@ -21,7 +21,7 @@ export interface ServedModel {
   /** Tokens of a prompt. */
   readonly mostTokens: number;
   readonly defaults: ContinuationOptions;
-  readonly limits: Required<ServeLimits>;
+  readonly limits: ResolvedLimits;
 }
 
 /** How its prompts are read. */
@@ -30,21 +30,28 @@ export interface ReadingOptions {
   chatTemplate?: string;
 }
 
-/** Whoever opens one closes its reader. */
+/** UTF-16 units of a prompt, for models with a short context and for each token of the context. */
+const [LEAST_CHARACTERS, CHARACTERS] = [65_536, 16];
+
+const charactersOf = (maxTokens: number): number =>
+  Math.max(LEAST_CHARACTERS, CHARACTERS * maxTokens);
+
+/** The caller closes its reader. */
 export function servedModel(
   engine: ServedEngine,
   name: string,
-  limits: Required<ServeLimits>,
+  limits: ResolvedLimits,
   reading: ReadingOptions,
 ): ServedModel {
   const { tokenizer, maxTokens, module } = engine;
   const hasTemplate =
     reading.chatTemplate !== undefined || tokenizer?.chatTemplates.includes('default');
   const most = Math.min(limits.promptTokens, maxTokens - 1);
+  const { promptCharacters: characters = charactersOf(maxTokens), promptSeconds: seconds } = limits;
   return {
     mostTokens: most,
     ...{ name, engine, tokenizer, maxTokens, limits },
-    reader: tokenizer && new PromptReader(tokenizer, { ...reading, most }),
+    reader: tokenizer && new PromptReader(tokenizer, { ...reading, most, characters, seconds }),
     canChat: tokenizer !== null && hasTemplate === true,
     vocabSize: module.vocabSize,
     defaults: samplingDefaults(module.describe()),

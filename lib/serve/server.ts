@@ -11,11 +11,12 @@ import { timerMs } from '../runtime/timer.js';
 import { Access } from './access.js';
 import { Admission } from './admission.js';
 import { ApiError, engineFailed, overloaded } from './api-error.js';
+import { BodyBudget } from './body-budget.js';
 import { Connections } from './connections.js';
 import { Cors } from './cors.js';
 import { EngineFailure } from './engine-failure.js';
 import { Hosts, isLoopback } from './hosts.js';
-import { readLimits, type ServeLimits } from './limits.js';
+import { type ResolvedLimits, readLimits, type ServeLimits } from './limits.js';
 import { Metrics } from './metrics.js';
 import { requireSize } from './request-body.js';
 import type { RequestLife } from './request-life.js';
@@ -94,8 +95,10 @@ export class InferenceServer {
   readonly cors: Cors;
   /** @internal */
   readonly admission: Admission;
+  /** @internal */
+  readonly bodies: BodyBudget;
   /** All of them, those that were not given included. */
-  readonly limits: Required<ServeLimits>;
+  readonly limits: ResolvedLimits;
   /** Resolves when the model can be asked; rejects when the engine could not be made. */
   ready: Promise<void> = Promise.resolve();
   /** @internal Null while it is loading. */
@@ -105,6 +108,7 @@ export class InferenceServer {
   private readonly http: Server;
   private readonly connections: Connections;
   private stopping: Promise<void> | null = null;
+  private reportedAt = -REPORT_MS;
   private readonly engineFailure: EngineFailure;
 
   constructor(private readonly options: ServeOptions) {
@@ -120,15 +124,17 @@ export class InferenceServer {
     this.hosts = new Hosts(options.allowedHosts);
     this.cors = new Cors(options.cors);
     this.admission = new Admission(this.limits.requests);
+    this.bodies = new BodyBudget(this.limits.bodiesBytes);
     const bodyMs = timerMs(this.limits.bodySeconds);
+    const headMs = Math.min(timerMs(this.limits.headSeconds), bodyMs);
     // Takes long to load, and most programs serve nobody.
     const { createServer } = require('node:http') as typeof import('node:http');
     this.http = createServer({
-      ...{ requestTimeout: bodyMs, headersTimeout: bodyMs },
+      ...{ requestTimeout: bodyMs, headersTimeout: headMs },
       // Node looks for those that are late every 30 s by itself.
-      connectionsCheckingInterval: Math.min(Math.ceil(bodyMs / 4), 5000),
+      connectionsCheckingInterval: Math.min(Math.ceil(headMs / 4), 5000),
     });
-    this.connections = new Connections(this.http);
+    this.connections = new Connections(this.http, this.limits.connections);
     this.http.on('request', this.onRequest);
     this.http.on('checkContinue', this.onExpected);
     this.http.on('clientError', this.onClientError);
@@ -164,13 +170,15 @@ export class InferenceServer {
     requireType('serve host', host, 'string');
     requirePort(port);
     return new Promise((resolve, reject) => {
-      this.http.once('error', (cause) => {
+      const onError = (cause: Error): void => {
         const expected = 'an address and a port that are free';
         const op = `serve ${host}:${port}`;
         const hint = 'Give another --port, or 0 for any.';
         reject(new DsError({ code: 'DS_IO', op, expected, got: cause.message, hint, cause }));
-      });
+      };
+      this.http.once('error', onError);
       this.http.listen({ host, port }, () => {
+        this.http.off('error', onError).on('error', this.onAcceptError);
         const { address } = this.http.address() as AddressInfo;
         if (!this.access.isOpen || !isLoopback(address)) this.hosts = null;
         resolve();
@@ -226,21 +234,41 @@ export class InferenceServer {
     await this.served?.reader?.close();
   }
 
+  /** @internal */
+  trust({ socket }: IncomingMessage): void {
+    this.connections.trust(socket);
+  }
 
   private readonly onRequest = async (
     request: IncomingMessage,
     response: ServerResponse,
   ): Promise<void> => {
+    if (this.connections.isClosing(request.socket)) {
+      request.resume();
+      return;
+    }
     this.connections.began(response);
     request.on('error', () => {}); // Whoever reads it hears it.
     response.on('error', () => {});
     try {
       await answerRequest(this, request, response);
     } catch (thrown) {
-      sendError(response, this.apiError(thrown));
+      this.refuse(response, this.apiError(thrown));
     }
     this.metrics.responded(response.headersSent ? response.statusCode : CLIENT_GONE);
     this.boundFarewell(response);
+  };
+
+  /**
+   * No file is left for a new connection. The server goes on: it closes connections without a
+   * request, and reports the error once a minute at most.
+   */
+  private readonly onAcceptError = (error: Error): void => {
+    this.connections.makeRoom();
+    const now = performance.now();
+    if (now - this.reportedAt < REPORT_MS) return;
+    this.reportedAt = now;
+    (this.options.report ?? console.error)(error);
   };
 
   /** A client that asks before it sends is told before it sends. */
@@ -249,8 +277,7 @@ export class InferenceServer {
       requireSize(request, this.limits.bodyBytes);
     } catch (thrown) {
       this.connections.began(response);
-      response.setHeader('connection', 'close');
-      sendError(response, this.apiError(thrown));
+      this.refuse(response, this.apiError(thrown));
       return;
     }
     response.writeContinue();
@@ -262,6 +289,7 @@ export class InferenceServer {
    * their way: those end there, incomplete.
    */
   private readonly onClientError = (error: NodeJS.ErrnoException, socket: Socket): void => {
+    if (this.connections.isClosing(socket)) return;
     const isDeaf = !socket.writable || error.code === 'ECONNRESET';
     if (isDeaf || this.connections.isAnswering(socket)) {
       socket.destroy();
@@ -270,8 +298,19 @@ export class InferenceServer {
     const [status, words, message] = clientErrors.get(error.code) ?? noRequest;
     const body = JSON.stringify(new ApiError(status, message).body);
     const head = `HTTP/1.1 ${status} ${words}\r\nConnection: close\r\nContent-Type: application/json`;
-    socket.end(`${head}\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`);
+    socket.write(`${head}\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`);
+    this.connections.linger(socket);
   };
+
+  /**
+   * Answers with an error. Clients without a key keep no connection. Neither does an incomplete
+   * request: Node would read the rest of it for as long as its client sends.
+   */
+  private refuse(response: ServerResponse, error: ApiError): void {
+    const isForeign = error.status === 401 || error.status === 403;
+    if (isForeign || !response.req.complete) this.connections.closeAfter(response);
+    sendError(response, error);
+  }
 
   /** What is left of an answer is taken within a bound, or the connection closed. */
   private boundFarewell(response: ServerResponse): void {
@@ -291,6 +330,8 @@ function requirePort(port: unknown): void {
   throw new DsError({ code: 'DS_ARGUMENT', op: 'serve port', expected, got: formatValue(port) });
 }
 
+/** Milliseconds between two reports of connections that could not be accepted. */
+const REPORT_MS = 60_000;
 /** The status that nginx counts where nobody was left to send one to. */
 const CLIENT_GONE = 499;
 /** Milliseconds that connections have for their last bytes when a server stops. */

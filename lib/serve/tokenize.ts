@@ -5,6 +5,7 @@ import { formatValue } from '../runtime/format-value.js';
 import type { Tokenizer } from '../text/index.js';
 import { ApiError, invalid, noModel } from './api-error.js';
 import { readPrompt } from './chat-order.js';
+import type { Asker } from './fair-queue.js';
 import type { PromptReader } from './prompt-reader.js';
 import { RequestFields } from './request-fields.js';
 import type { ServedModel } from './served-model.js';
@@ -18,14 +19,14 @@ interface Reading {
 export async function tokenize(
   body: JsonObject,
   served: ServedModel,
-  signal: AbortSignal,
+  asker: Asker,
 ): Promise<JsonObject> {
   const fields = new RequestFields(body);
   const { tokenizer, reader } = requireReading(fields, served);
   const spells = fields.flag('return_token_strs') ?? false;
   const read = promptOf(fields, served, reader);
   fields.requireKnown();
-  const tokens = await read(signal);
+  const tokens = await read(asker);
   return {
     ...{ count: tokens.length, max_model_len: served.maxTokens, tokens },
     token_strs: spells ? tokens.map((id) => tokenizer.idToToken(id)) : null,
@@ -36,25 +37,34 @@ function promptOf(
   fields: RequestFields,
   served: ServedModel,
   reader: PromptReader,
-): (signal: AbortSignal) => Promise<number[]> {
+): (asker: Asker) => Promise<number[]> {
   const prompt = fields.any('prompt');
   if (fields.any('messages') === undefined) {
     if (typeof prompt !== 'string') throw invalid('prompt', 'a text', formatValue(prompt));
     const addSpecialTokens = fields.flag('add_special_tokens') ?? true;
-    return (signal) => reader.count(prompt, addSpecialTokens, signal);
+    return (asker) => reader.count(prompt, addSpecialTokens, asker);
   }
   if (prompt !== undefined) throw invalid('prompt', 'none beside messages', formatValue(prompt));
   return readPrompt(fields, served);
 }
 
 /** The text of `tokens`. Throws 400, 404. */
-export async function detokenize(body: JsonObject, served: ServedModel): Promise<JsonObject> {
+export async function detokenize(
+  body: JsonObject,
+  served: ServedModel,
+  asker: Asker,
+): Promise<JsonObject> {
   const fields = new RequestFields(body);
-  const { tokenizer } = requireReading(fields, served);
+  const { tokenizer, reader } = requireReading(fields, served);
   const tokens = fields.tokens('tokens', served.vocabSize);
   if (!tokens) throw invalid('tokens', 'a list of tokens', 'nothing');
   fields.requireKnown();
-  return { prompt: tokenizer.decode(tokens.filter((id) => tokenizer.hasToken(id))) };
+  return {
+    prompt: await reader.decode(
+      tokens.filter((id) => tokenizer.hasToken(id)),
+      asker,
+    ),
+  };
 }
 
 function requireReading(fields: RequestFields, served: ServedModel): Reading {

@@ -7,6 +7,7 @@ function double(question: number | string): number | Promise<number> {
   if (question === 'end') process.exit(3);
   if (question === 'end soon') setTimeout(() => process.exit(3), 1);
   if (question === 'end soon') return 0;
+  if (question === 'grow') for (let all: object = {}; ; ) all = { all };
   if (question === 'hang') return new Promise(() => {});
   if (question === 'odd') throw new TypeError('odd');
   throw new DsError({ code: 'DS_DATA', op: 'doubling', expected: 'a number', got: question });

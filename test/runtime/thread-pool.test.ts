@@ -9,9 +9,13 @@ import { ThreadPool } from '../../lib/runtime/thread-pool.js';
 const lost = (got: string) =>
   new DsError({ code: 'DS_INTERNAL', op: 'asking', expected: 'an answer', got });
 
-function poolOf(threads: number, timeoutMs = 60_000): ThreadPool<unknown, number> {
+function poolOf(
+  threads: number,
+  timeoutMs = 60_000,
+  heapMiB?: number,
+): ThreadPool<unknown, number> {
   const entry = { folder: __dirname, entry: 'doubling-thread', data: {} };
-  return new ThreadPool({ ...entry, threads, timeoutMs });
+  return new ThreadPool({ ...entry, threads, timeoutMs, heapMiB });
 }
 
 /** Node's own, which hears of threads: a test file has a copy. */
@@ -42,6 +46,13 @@ test('a thread that ends, or says nothing, is replaced', async () => {
   await expect(impatient.ask('hang', lost)).rejects.toThrow('nothing for 1 ms');
   await expect(impatient.ask('hang', lost)).rejects.toThrow('nothing for 1 ms');
   await impatient.close();
+});
+
+test('a thread whose heap outgrows its limit is replaced', async () => {
+  const pool = poolOf(1, 60_000, 100);
+  await expect(pool.ask('grow', lost)).rejects.toThrow(/memory limit/);
+  expect(await pool.ask(4, lost)).toBe(8);
+  await pool.close();
 });
 
 test('a thread may take longer than a timer can run', async () => {

@@ -142,6 +142,7 @@ test(
 
 /** What threads read for longer than a test may take. */
 const endless = { prompt: ' '.repeat(4e6) };
+const promptCharacters = 4e6;
 
 test('a client that goes frees the thread that reads its prompt', () =>
   withServer(
@@ -154,7 +155,7 @@ test('a client that goes frees the thread that reads its prompt', () =>
       expect((await ask(`${url}/v1/chat/completions`, { body })).status).toBe(200);
       await until(() => server.lives.size + server.admission.inside === 0);
     },
-    { tokenizerThreads: 1 },
+    { tokenizerThreads: 1, limits: { promptCharacters } },
   ));
 
 test('time that is over ends the reading of a prompt', () =>
@@ -163,7 +164,7 @@ test('time that is over ends the reading of a prompt', () =>
       const { status, json } = await ask(`${url}/tokenize`, { body: endless });
       expect({ status, ...json.error }).toMatchObject({ status: 503, code: 'request_timeout' });
     },
-    { limits: { requestSeconds: 1 } },
+    { limits: { requestSeconds: 1, promptCharacters } },
   ));
 
 test('a server that stops ends at its bound the reading of a prompt', () =>
@@ -174,7 +175,7 @@ test('a server that stops ends at its bound the reading of a prompt', () =>
       await server.stop();
       expect(await asked).toMatchObject({ status: 503, json: { error: { code: 'stopping' } } });
     },
-    { limits: { drainSeconds: 1 } },
+    { limits: { drainSeconds: 1, promptCharacters } },
   ));
 
 test('a request of many prompts gives no warning', () =>

@@ -1,0 +1,114 @@
+// Turns of prompts at the threads that tokenize them: round robin over clients, then over the
+// connections of a client.
+
+/** The source of a prompt. */
+export interface Asker {
+  /** The same for all connections of a client. */
+  readonly client: string;
+  readonly connection: object;
+  /** Aborted when the request ends. */
+  readonly signal: AbortSignal;
+}
+
+interface Waiter {
+  readonly isLong: boolean;
+  start(): void;
+}
+
+/** Waiters by connection; a client's next turn is that of its first connection. */
+type Connections = Map<object, Waiter[]>;
+
+/**
+ * Admits at most `slots` prompts at a time. Long ones leave one slot to short ones, unless there is
+ * only one slot.
+ */
+export class FairQueue {
+  private readonly clients = new Map<string, Connections>();
+  private readonly mostLong: number;
+  private running = 0;
+  private long = 0;
+
+  constructor(private readonly slots: number) {
+    this.mostLong = Math.max(1, slots - 1);
+  }
+
+  /**
+   * Resolves with the function that ends the turn, once the turn has come. Rejects with the reason
+   * of the asker's signal.
+   */
+  enter({ client, connection, signal }: Asker, isLong: boolean): Promise<() => void> {
+    signal.throwIfAborted();
+    return new Promise((resolve, reject) => {
+      const leave = (): void => {
+        this.remove(client, connection, waiter);
+        reject(signal.reason);
+      };
+      const waiter: Waiter = {
+        isLong,
+        start: () => {
+          signal.removeEventListener('abort', leave);
+          resolve(this.begin(isLong));
+        },
+      };
+      signal.addEventListener('abort', leave, { once: true });
+      const connections = this.clients.get(client) ?? new Map<object, Waiter[]>();
+      this.clients.set(client, connections);
+      const waiters = connections.get(connection) ?? [];
+      connections.set(connection, waiters);
+      waiters.push(waiter);
+      this.startNext();
+    });
+  }
+
+  private begin(isLong: boolean): () => void {
+    this.running++;
+    if (isLong) this.long++;
+    let isOver = false;
+    return () => {
+      if (isOver) return;
+      isOver = true;
+      this.running--;
+      if (isLong) this.long--;
+      this.startNext();
+    };
+  }
+
+  private startNext(): void {
+    while (this.running < this.slots) {
+      const next = this.next();
+      if (!next) return;
+      next.start();
+    }
+  }
+
+  /** Takes the next waiter out; its connection and its client go to the end of the round. */
+  private next(): Waiter | null {
+    for (const [client, connections] of this.clients) {
+      for (const [connection, waiters] of connections) {
+        const waiter = waiters.find(({ isLong }) => !isLong || this.long < this.mostLong);
+        if (!waiter) continue;
+        this.remove(client, connection, waiter);
+        moveToEnd(connections, connection);
+        moveToEnd(this.clients, client);
+        return waiter;
+      }
+    }
+    return null;
+  }
+
+  private remove(client: string, connection: object, waiter: Waiter): void {
+    const connections = this.clients.get(client);
+    const waiters = connections?.get(connection) ?? [];
+    const at = waiters.indexOf(waiter);
+    if (at >= 0) waiters.splice(at, 1);
+    if (waiters.length === 0) connections?.delete(connection);
+    if (connections?.size === 0) this.clients.delete(client);
+  }
+}
+
+function moveToEnd<Key, Value>(map: Map<Key, Value>, key: Key): void {
+  const value = map.get(key);
+  if (value === undefined) return;
+  map.delete(key);
+  map.set(key, value);
+}
