@@ -11,7 +11,7 @@ async function main(folder: string, flags: ServeFlags): Promise<number> {
     await leaveRanks();
     return code;
   }
-  // Rank 0 gets the signals as well; what runs ends with it.
+  // Rank 0 gets the signals as well, and ends the job.
   for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => {});
   await followEngine(folder, engineOptions(flags));
   return 0;

@@ -37,24 +37,24 @@ const [DRAIN, MARGIN] = [30, 10];
 
 /** Exit code after a failure of the engine that only a new start mends. */
 const ENGINE_FAILED = 3;
-/** Milliseconds in which /health answers 503 before a server with a failed engine ends. */
+/** Milliseconds from a failure of the engine to the end of the server: /health answers 503. */
 const LINGER_MS = 2000;
 /** Milliseconds that a failed engine has to free its memory; then the process ends. */
 const RELEASE_MS = 10_000;
 
-/** Of it, or of the file that --api-key-file names, a client shows a key. */
+/** Environment variable of a key. */
 const KEY = 'DS_API_KEY';
 const SIGNALS = ['SIGTERM', 'SIGINT'] as const;
 
-/** Serves with as many processes as the flags say. Returns the exit code. Throws as serveHere(). */
+/** Serves with one process, or with --tp ranks. Returns the exit code. Throws as serveHere(). */
 export function serveCommand(folder: string, flags: ServeFlags): Promise<number> {
   return flags.tp > 1 ? serveOverRanks(folder, flags) : serveHere(folder, flags);
 }
 
-/** Starts the ranks, of which the first one serves. */
+/** Starts the ranks. Rank 0 serves. */
 async function serveOverRanks(folder: string, flags: ServeFlags): Promise<number> {
   const { tp, device, drainTimeout = DRAIN } = flags;
-  keysOf(flags.apiKeyFile); // Each rank would read the model before it hears of a wrong one.
+  keysOf(flags.apiKeyFile); // A rank would read the model before it refuses a key.
   if (device?.includes(':')) {
     const hint = 'GPUs are chosen by CUDA_VISIBLE_DEVICES.';
     refuse('--device', 'a kind of device beside --tp, not one of them', `"${device}"`, hint);
@@ -188,8 +188,8 @@ function limitsOf(flags: ServeFlags) {
 }
 
 /**
- * A key a line, and that of the environment. Throws DS_ARGUMENT for a file that cannot be read or
- * has none, and for a key that no request can show.
+ * The keys of the file, one a line, and of the environment. Throws DS_ARGUMENT for an unreadable
+ * or empty file, and for a key that does not fit a header.
  */
 function keysOf(file: string | undefined): string[] {
   const given = process.env[KEY]?.trim();

@@ -1,5 +1,4 @@
-// How much memory of the host a process can come to have: what the system tells in /proc and in the
-// files of control groups, of both versions.
+// Limits of a process: memory by /proc and the control groups of both versions, and open files.
 import { readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';

@@ -1,12 +1,12 @@
-// Threads that answer questions, one at a time each: what takes long, away from the event loop.
+// Worker threads for long computations. Each thread answers one question at a time.
 import { parentPort, type Transferable, type Worker } from 'node:worker_threads';
 
 import { DsError, type DsErrorFields } from '../errors.js';
 import { startThread } from './thread.js';
 import { boundedMs } from './timer.js';
 
-/** What a thread says to a question. */
-type Reply<Answer> = { answer: Answer } | { failure: DsErrorFields };
+/** A thread's message: it has started, or it replies to its question. */
+type Reply<Answer> = 'started' | { answer: Answer } | { failure: DsErrorFields };
 
 /** Which threads there are. */
 export interface ThreadPoolOptions {
@@ -17,7 +17,7 @@ export interface ThreadPoolOptions {
   data: object;
   /** Threads at most. */
   threads: number;
-  /** Milliseconds that a thread may take for one question. */
+  /** Milliseconds that a thread may take for one question, counted from the thread's start. */
   timeoutMs: number;
   /** MiB of a thread's heap; a thread that needs more ends. Default: Node's. */
   heapMiB?: number;
@@ -109,8 +109,10 @@ interface Asking {
 /** One thread, which answers one question at a time. */
 class AnsweringThread<Question, Answer> {
   private ended: string | null = null;
+  private readonly started: Promise<void>;
 
   constructor(private readonly worker: Worker) {
+    this.started = new Promise((resolve) => worker.once('message', () => resolve()));
     worker.on('error', (error) => {
       this.ended = error.message;
     });
@@ -127,28 +129,36 @@ class AnsweringThread<Question, Answer> {
   ask(question: Question, { timeoutMs, lost, signal }: Asking): Promise<Answer> {
     return new Promise((resolve, reject) => {
       const finish = (body: () => void): void => {
+        isFinished = true;
         clearTimeout(timer);
         signal?.removeEventListener('abort', onAbort);
         this.worker.off('message', onMessage).off('exit', onExit);
         this.worker.unref();
         body();
       };
-      const onMessage = (reply: Reply<Answer>): void =>
+      let timer: NodeJS.Timeout | undefined;
+      let isFinished = false;
+      const onMessage = (reply: Reply<Answer>): void => {
+        if (reply === 'started') return;
         finish(() => {
           if ('answer' in reply) resolve(reply.answer);
           else reject(new DsError(reply.failure));
         });
+      };
       const onExit = (): void => finish(() => reject(lost(this.ended ?? 'it ended')));
       const onAbort = (): void => {
         this.ended = 'a question that was taken back';
         void this.worker.terminate();
         finish(() => reject(signal?.reason));
       };
-      const timer = setTimeout(() => {
+      const onTimeout = (): void => {
         this.ended = `nothing for ${timeoutMs} ms`;
         void this.worker.terminate();
         onExit();
-      }, boundedMs(timeoutMs));
+      };
+      void this.started.then(() => {
+        if (!isFinished) timer = setTimeout(onTimeout, boundedMs(timeoutMs));
+      });
       if (this.ended !== null) {
         onExit();
         return;
@@ -179,6 +189,7 @@ export function answerQuestions<Question, Answer>(
   memoryOf: (answer: Answer) => Transferable[],
   unknown: (question: Question) => Pick<DsErrorFields, 'code' | 'op' | 'expected'>,
 ): void {
+  parentPort?.postMessage('started' satisfies Reply<Answer>);
   parentPort?.on('message', async (question: Question) => {
     try {
       const made = await answer(question);

@@ -13,8 +13,8 @@ export const threadOptions: { execArgv?: string[] } =
   extname(__filename) === '.ts' ? {} : { execArgv: [] };
 
 /**
- * Runs the module `name` of `folder` in a thread of its own; `data` is copied, or shared where it
- * can be. A thread whose heap outgrows `resourceLimits` ends, and the process goes on.
+ * Runs the module `name` of `folder` in a new thread. `data` is copied; shared memory stays shared.
+ * A thread with a heap beyond `resourceLimits` ends, and the process continues.
  */
 export function startThread(
   folder: string,

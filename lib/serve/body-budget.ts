@@ -1,7 +1,7 @@
 // The bytes of all request bodies that a server holds.
 import { overloaded } from './api-error.js';
 
-/** Bytes of a body that always fit: the number of connections bounds those. */
+/** A body of at most so many bytes is always held: the limit of connections bounds them. */
 const FREE_BYTES = 64 * 1024;
 
 /** Counts bytes of bodies until their requests have ended. */
@@ -27,7 +27,7 @@ export class BodyBudget {
   }
 }
 
-/** What one request holds. */
+/** The bytes of one request's body. */
 export class BodyShare {
   private size = 0;
 

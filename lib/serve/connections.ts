@@ -5,11 +5,11 @@ import type { Socket } from 'node:net';
 /** Milliseconds that a refused client has to read its answer. */
 const LINGER_MS = 1000;
 
-/** Node itself counts a connection that never asked for anything as one in use. */
+/** Node's own list treats a connection without any request as busy. */
 export class Connections {
-  /** What is under way on each. */
+  /** Responses under way, by connection. */
   private readonly open = new Map<Socket, Set<ServerResponse>>();
-  /** Those that have sent a request that may be answered. */
+  /** Connections with a request that had a valid key and host. */
   private readonly trusted = new WeakSet<Socket>();
   private readonly closing = new WeakSet<Socket>();
   private isEnding = false;
@@ -32,7 +32,7 @@ export class Connections {
     return this.open.size;
   }
 
-  /** A request has come, which `response` will answer. */
+  /** Registers a request and its response. */
   began(response: ServerResponse): void {
     const { socket } = response.req;
     const under = this.open.get(socket);
@@ -44,14 +44,14 @@ export class Connections {
     });
   }
 
-  /** The connection has sent a request that may be answered. */
+  /** Marks a connection: its request had a valid key and host. */
   trust(socket: Socket): void {
     this.trusted.add(socket);
   }
 
   /**
    * Closes the connection that has been open longest without a request under way, first one that is
-   * not trusted. Returns false if there is none.
+   * not trusted. Returns false if all have a request.
    */
   makeRoom(): boolean {
     const idle = Array.from(this.open).filter(([, { size }]) => size === 0);
@@ -71,20 +71,20 @@ export class Connections {
     socket.destroySoon = () => this.linger(socket);
   }
 
-  /** Whether linger() was called: what comes on it is no request any more. */
+  /** Whether linger() was called: the server ignores further requests on the connection. */
   isClosing(socket: Socket): boolean {
     return this.closing.has(socket);
   }
 
-  /** Whether what is written to it now would be taken for an answer, or for a part of one. */
+  /** Whether the client would read written bytes as an answer, or as a part of one. */
   isAnswering(socket: Socket): boolean {
     const under = [...(this.open.get(socket) ?? [])];
     return under.some(({ headersSent, req }) => headersSent || req.complete);
   }
 
   /**
-   * Ends a connection after what was written to it. Its client has LINGER_MS to read that: what it
-   * still sends is dropped, because closing at once would drop the answer, too.
+   * Ends the server's side after the last written byte, and closes the connection LINGER_MS later.
+   * Until then it drops the client's bytes: an earlier close would discard the answer.
    */
   linger(socket: Socket): void {
     if (this.closing.has(socket)) return;
@@ -95,7 +95,7 @@ export class Connections {
     socket.once('close', () => clearTimeout(timer));
   }
 
-  /** Closes each when nothing is under way on it. */
+  /** Closes each connection after its last answer. */
   close(): void {
     this.isEnding = true;
     for (const [socket, { size }] of this.open) if (size === 0) socket.destroySoon();

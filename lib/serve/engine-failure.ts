@@ -1,7 +1,7 @@
-// Notices that an engine has failed for good, also while no request runs.
+// Finds the permanent failure of an engine, even while no request runs.
 import type { ServedEngine } from './served-engine.js';
 
-/** Milliseconds between two checks of an engine that nothing asks. */
+/** Milliseconds between two checks. */
 const INTERVAL_MS = 250;
 
 /** The failure of one engine: found once, by the first check after it. */

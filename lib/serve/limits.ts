@@ -12,7 +12,7 @@ export interface ServeLimits {
    * Default 128 MiB.
    */
   bodiesBytes?: number;
-  /** Tokens of a prompt. Default: what the model's context leaves room for. */
+  /** Tokens of a prompt. Default: one less than the context. */
   promptTokens?: number;
   /**
    * UTF-16 units of a text that is tokenized, or tokens that /detokenize takes. Default: 16 for
@@ -35,17 +35,17 @@ export interface ServeLimits {
   connections?: number;
   /** Seconds until a request that has not ended is ended. Default 600. */
   requestSeconds?: number;
-  /** Seconds in which the head of a request must arrive. Default 10, and at most `bodySeconds`. */
+  /** Seconds for the head of a request to arrive. Default 10, and at most `bodySeconds`. */
   headSeconds?: number;
-  /** Seconds in which a request's head and body must arrive. Default 60. */
+  /** Seconds for the head and body of a request to arrive. Default 60. */
   bodySeconds?: number;
   /**
    * Bytes that wait for a client that reads slowly; beyond them its request ends. Default 1 MiB.
    */
   unreadBytes?: number;
-  /** Seconds in which a client must take the rest of its answer. Default 60. */
+  /** Seconds for a client to read the rest of its answer. Default 60. */
   unreadSeconds?: number;
-  /** Seconds that running requests have to end when the server is told to stop. Default 30. */
+  /** Seconds for running requests to end after stop(). Default 30. */
   drainSeconds?: number;
 }
 
@@ -77,7 +77,10 @@ const DEFAULTS: ResolvedLimits = {
   drainSeconds: 30,
 };
 
-/** All limits. Throws DS_ARGUMENT for what is none, and for what is no positive whole number. */
+/**
+ * The limits, with defaults. Throws DS_ARGUMENT for unknown names and for other values than
+ * positive integers.
+ */
 export function readLimits(op: string, given: ServeLimits | undefined): ResolvedLimits {
   const options = readOptions(op, given, LIMITS);
   const connections = Math.min(DEFAULTS.connections, Math.max(1, Math.floor(openFileLimit() / 2)));

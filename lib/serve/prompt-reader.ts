@@ -1,4 +1,6 @@
 // Prompts to tokens in worker threads, away from the event loop that feeds the engine.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
 import { ThreadPool } from '../runtime/thread-pool.js';
@@ -17,7 +19,7 @@ const LONG = 32 * 1024;
 /** MiB of a thread's heap. The largest known tokenizers need about 400. */
 const HEAP_MIB = 2048;
 
-/** What a thread is started with. */
+/** The `workerData` of a thread. */
 export interface PromptSetup {
   /** The tokenizer's. */
   folder: string;
@@ -57,8 +59,9 @@ export type PromptQuestion =
   | { messages: readonly ChatMessage[]; options: ChatPromptOptions };
 
 /**
- * A thread's answer: the tokens; the text of tokens; a lower bound of the tokens, or the characters
- * of a rendered chat, if these are too many; or the message that the chat template leaves out.
+ * A thread's answer: tokens, or the text of tokens. `fewest` is a lower bound of the tokens, and
+ * `characters` the length of a rendered chat, if these are too many. `lost` is the message that the
+ * chat template leaves out.
  */
 export type PromptAnswer =
   | { tokens: Int32Array }
@@ -71,6 +74,7 @@ export type PromptAnswer =
 export class PromptReader {
   private readonly pool: ThreadPool<PromptQuestion, PromptAnswer>;
   private readonly queue: FairQueue;
+  private readonly hasPatterns: boolean;
   private readonly knowsDevelopers: boolean;
   /** Whether the chat template writes functions that the model may call. */
   readonly knowsTools: boolean;
@@ -81,6 +85,7 @@ export class PromptReader {
   ) {
     const { threads, chatTemplate, most, characters, seconds } = options;
     this.queue = new FairQueue(threads);
+    this.hasPatterns = hasPatterns(tokenizer.folder);
     const template = chatTemplate ?? tokenizer.templateText('default') ?? '';
     this.knowsDevelopers = template.includes('developer');
     const withTools = chatTemplate ?? tokenizer.templateText('tool_use') ?? template;
@@ -96,15 +101,15 @@ export class PromptReader {
   }
 
   /**
-   * A text with the special tokens that begin one. Rejects with DS_DATA, DS_LIMIT if it takes too
-   * much time or memory, 400 if it is certain to be too long, and the reason of the asker's signal.
+   * Tokens of a text, special tokens included. Rejects with DS_DATA, DS_LIMIT if it takes too much
+   * time or memory, and the reason of the asker's signal. Rejects with 400 if it is too long.
    */
   async text(text: string, asker: Asker): Promise<number[]> {
     this.requireLength('prompt', text.length);
     const { most } = this.options;
     const fewest = this.tokenizer.fewestTokens(text);
     if (fewest > most) throw tooLong('prompt', `at least ${fewest}`, most);
-    if (text.length <= SHORT && !this.tokenizer.hasPatterns) {
+    if (text.length <= SHORT && !this.hasPatterns) {
       return Array.from(this.tokenizer.encode(text));
     }
     return this.tokensOf('prompt', await this.ask({ text }, text.length, asker));
@@ -139,12 +144,12 @@ export class PromptReader {
     if (!('lost' in answer)) return this.tokensOf('messages', answer);
     const role = `"${messages[answer.lost]?.role}"`;
     const expected = 'a message that the chat template writes into the prompt';
-    const got = `${role}, whose content it leaves out`;
+    const got = `${role} with content that it leaves out`;
     throw invalid(`messages[${answer.lost}].role`, expected, `${got}`);
   }
 
   /**
-   * Templates leave out what a role says that they do not know: "developer" is a newer "system".
+   * A template drops messages with unknown roles. "developer" is the newer name of "system".
    */
   private known(messages: readonly ChatMessage[]): readonly ChatMessage[] {
     if (this.knowsDevelopers) return messages;
@@ -179,7 +184,9 @@ export class PromptReader {
     }
   }
 
-  /** The error of a prompt whose thread has ended. The pool starts another thread for the next. */
+  /**
+   * The error of a prompt after its thread has ended. The pool starts another thread for the next.
+   */
   private failure(got: string): DsError {
     const op = 'tokenizing a prompt';
     if (!/memory limit|^nothing for/.test(got)) {
@@ -190,7 +197,11 @@ export class PromptReader {
   }
 }
 
-/** Clients are told errors, and have no business with where the server's files are. */
+/** Whether the tokenizer has regular expressions. */
+const hasPatterns = (folder: string): boolean =>
+  /"Regex"\s*:/.test(readFileSync(join(folder, 'tokenizer.json'), 'utf8'));
+
+/** Errors go to clients, and the server's paths must not. */
 function withoutFolder({ code, op, expected, got, hint }: DsError, folder: string): DsError {
   const told = (text: string): string =>
     text.replaceAll(`${folder}, `, '').replaceAll(folder, 'the tokenizer');

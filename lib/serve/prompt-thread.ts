@@ -8,6 +8,11 @@ import type { PromptAnswer, PromptQuestion, PromptSetup } from './prompt-reader.
 
 const { folder, chatTemplate: template, most, characters } = workerData as PromptSetup;
 let tokenizer: Tokenizer | null = null;
+try {
+  tokenizer = Tokenizer.fromPretrained(folder);
+} catch {
+  // The first question throws the error again.
+}
 
 function encode(question: PromptQuestion): PromptAnswer {
   tokenizer ??= Tokenizer.fromPretrained(folder);

@@ -8,9 +8,9 @@ import { ApiError } from './api-error.js';
 import type { BodyShare } from './body-budget.js';
 
 /**
- * The object in the body, whose bytes `share` counts. Throws 415 for another type than JSON, 413
- * beyond `most` bytes, 503 if all bodies together are too large, 400 for a body that is not UTF-8,
- * not JSON or not an object.
+ * The object in the body; `share` counts its bytes. Throws 415 for another type than JSON, 413
+ * beyond `most` bytes, 503 if all bodies together are too large. Throws 400 unless the body is an
+ * object in JSON and UTF-8.
  */
 export async function readJson(
   request: IncomingMessage,
@@ -47,10 +47,10 @@ function requireJson({ headers }: IncomingMessage): void {
   }
   if (coding === 'identity') return;
   const got = JSON.stringify(coding.slice(0, 60));
-  throw new ApiError(415, `Content-Encoding: expected none, got ${got}.`);
+  throw new ApiError(415, `Content-Encoding: expected no header, or "identity", got ${got}.`);
 }
 
-/** Throws 413 for a body that its header says is larger than `most` bytes. */
+/** Throws 413 if Content-Length is larger than `most` bytes. */
 export function requireSize({ headers }: IncomingMessage, most: number): void {
   if (Number(headers['content-length'] ?? 0) > most) throw tooLarge(most);
 }

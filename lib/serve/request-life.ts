@@ -22,22 +22,22 @@ export class RequestLife implements Asker {
     const { socket, headers } = response.req;
     this.client = `${socket.remoteAddress} ${headers.authorization ?? ''}`;
     this.connection = socket;
-    // A response that waits for others on its connection has no socket, and never hears of its end.
+    // A response behind others on its connection has no socket yet, and gets no event of its end.
     response.req.socket.once('close', this.onClose);
     setMaxListeners(0, this.signal); // One for each prompt and choice of the request.
-    // The client's own retries would ask for as long again.
+    // A retry of the client would take as long again.
     const details = { code: 'request_timeout', headers: { 'x-should-retry': 'false' } };
     const message = `The request took more than ${seconds} s, the most that this server gives one.`;
     this.timer = setTimeout(() => this.end(new ApiError(503, message, details)), timerMs(seconds));
     if (response.req.socket.destroyed) this.onClose();
   }
 
-  /** Aborts what is done for the request; its reason is why. */
+  /** Aborted when the request ends early; the reason is the error. */
   get signal(): AbortSignal {
     return this.controller.signal;
   }
 
-  /** Ends what is done for the request, because of `error`; the first one counts. */
+  /** Ends the work for the request with `error`; later calls do nothing. */
   end(error: unknown): void {
     this.controller.abort(error);
   }

@@ -19,7 +19,7 @@ import { send, sendJson } from './send.js';
 import type { ServedModel } from './served-model.js';
 import { detokenize, tokenize } from './tokenize.js';
 
-/** What the routes answer from. */
+/** The parts of a server that its routes use. */
 export interface Site extends Counter {
   readonly access: Access;
   /** Null where any host may be named. */
@@ -49,7 +49,7 @@ type Route = Partial<Record<'GET' | 'POST', Handler>>;
 const PROMETHEUS = { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' };
 const MODELS = '/v1/models/';
 
-/** By path; those that ask the model want the key, all below /v1 among them. */
+/** The handlers, by path and method. */
 const ROUTES: Readonly<Record<string, Route>> = {
   '/health': { GET: health },
   '/metrics': { GET: metrics },
@@ -157,7 +157,7 @@ function told(
   };
 }
 
-/** Calls `act` with the body of a request, whose bytes count until `act` has ended. */
+/** Calls `act` with the body of a request. The bytes of the body count until `act` has ended. */
 async function withBody(
   site: Site,
   request: IncomingMessage,

@@ -1,13 +1,13 @@
-// The one model of a server: its engine, and what requests to it are checked against.
+// The model of a server: its engine, tokenizer and bounds.
 import type { Tokenizer } from '../text/index.js';
 import type { ResolvedLimits } from './limits.js';
 import { PromptReader } from './prompt-reader.js';
 import { samplingDefaults } from './sampling-defaults.js';
 import type { ContinuationOptions, ServedEngine } from './served-engine.js';
 
-/** A model that can be asked. */
+/** A loaded model. */
 export interface ServedModel {
-  /** What requests call it. */
+  /** Its name in requests. */
   readonly name: string;
   readonly engine: ServedEngine;
   readonly tokenizer: Tokenizer | null;

@@ -27,28 +27,28 @@ import { type ServedModel, servedModel } from './served-model.js';
 
 /** How an engine is served. */
 export interface ServeOptions {
-  /** What requests call the model. Default "default". */
+  /** Name of the model in requests. Default "default". */
   model?: string;
-  /** Address to listen at. Default "127.0.0.1": this machine alone. */
+  /** Address to listen at. Default "127.0.0.1": only this machine connects. */
   host?: string;
   /** Default 8000; 0 takes a free one. */
   port?: number;
-  /** Each opens /v1; without one everybody may ask. */
+  /** Clients send one of these keys. Default: clients need no key. */
   apiKeys?: readonly string[];
   /**
-   * Hosts by which clients may reach a server that has no key and listens on loopback, beside
-   * localhost, 127.0.0.0/8 and [::1]; "*" for any. Default: none.
+   * More hosts that requests may name if the server has no key and listens on loopback; "*" for
+   * any. Default: localhost, 127.0.0.0/8 and [::1] only.
    */
   allowedHosts?: readonly string[];
-  /** The origin of web pages that may send requests, or "*" for all origins. Default: none may. */
+  /** The origin of web pages that may send requests, or "*" for all origins. Default: no origin. */
   cors?: string;
   /** A Jinja text in place of the tokenizer's own chat template. */
   chatTemplate?: string;
   /** Threads that turn prompts into tokens. Default 2. */
   tokenizerThreads?: number;
-  /** What one client may ask, so that the others are served too. */
+  /** Bounds of requests and connections. */
   limits?: ServeLimits;
-  /** Is told what failed inside the server. Default: console.error. */
+  /** Receives errors inside the server. Default: console.error. */
   report?: (failure: unknown) => void;
 }
 
@@ -58,9 +58,9 @@ const OPTIONS: OptionNames<ServeOptions> = {
 };
 
 /**
- * Listens, and answers from `engine` as soon as it is there: a promise of one, or a function that
- * is called once somebody listens, is "loading" until then. The engine stays the caller's. Rejects
- * with DS_ARGUMENT for options that cannot be, DS_IO where nobody can listen.
+ * Starts a server for `engine`: an engine, a promise of one, or a function that serve() calls once
+ * the server listens. Until the engine is there, the server answers 503 `loading`. The caller owns
+ * the engine. Rejects with DS_ARGUMENT for invalid options, DS_IO if the address is not free.
  */
 export async function serve(
   engine:
@@ -71,7 +71,7 @@ export async function serve(
   const server = new InferenceServer(readOptions('serve', given, OPTIONS));
   await server.listen();
   server.ready = server.open(typeof engine === 'function' ? engine : () => engine);
-  server.ready.catch(() => {}); // Whoever waits for it hears it; nobody has to.
+  server.ready.catch(() => {}); // A caller that waits for `ready` gets the error; a caller need not wait.
   return server;
 }
 
@@ -97,9 +97,9 @@ export class InferenceServer {
   readonly admission: Admission;
   /** @internal */
   readonly bodies: BodyBudget;
-  /** All of them, those that were not given included. */
+  /** The limits, with defaults. */
   readonly limits: ResolvedLimits;
-  /** Resolves when the model can be asked; rejects when the engine could not be made. */
+  /** Resolves when the model is loaded; rejects with the error of the engine's start. */
   ready: Promise<void> = Promise.resolve();
   /** @internal Null while it is loading. */
   served: ServedModel | null = null;
@@ -127,11 +127,11 @@ export class InferenceServer {
     this.bodies = new BodyBudget(this.limits.bodiesBytes);
     const bodyMs = timerMs(this.limits.bodySeconds);
     const headMs = Math.min(timerMs(this.limits.headSeconds), bodyMs);
-    // Takes long to load, and most programs serve nobody.
+    // The module loads slowly, and most programs do not serve.
     const { createServer } = require('node:http') as typeof import('node:http');
     this.http = createServer({
       ...{ requestTimeout: bodyMs, headersTimeout: headMs },
-      // Node looks for those that are late every 30 s by itself.
+      // Node's default of 30 s would close late connections too late.
       connectionsCheckingInterval: Math.min(Math.ceil(headMs / 4), 5000),
     });
     this.connections = new Connections(this.http, this.limits.connections);
@@ -159,7 +159,7 @@ export class InferenceServer {
     return `http://${family === 'IPv6' ? `[${address}]` : address}:${port}`;
   }
 
-  /** Connections of clients, with requests under way or not. */
+  /** Open connections, idle ones included. */
   get openConnections(): number {
     return this.connections.count;
   }
@@ -195,21 +195,21 @@ export class InferenceServer {
   }
 
   /**
-   * Stops accepting requests, lets those under way end, for at most `limits.drainSeconds`, and
-   * closes all connections. Resolves when nothing is left.
+   * Accepts no more requests, waits `limits.drainSeconds` at most for running ones, and closes all
+   * connections. Resolves when all are closed.
    */
   stop(): Promise<void> {
     this.stopping ??= this.drain();
     return this.stopping;
   }
 
-  /** Ends the requests under way, and closes all connections. */
+  /** Ends running requests at once, then closes all connections. */
   async kill(): Promise<void> {
     this.endAll(overloaded('The server is stopping.', { code: 'stopping' }));
     await this.stop();
   }
 
-  /** @internal What a client is told of anything that was thrown. */
+  /** @internal The answer to a client for any error. */
   readonly apiError = (thrown: unknown): ApiError => {
     const { failure } = this;
     if (failure && !(thrown instanceof ApiError)) return engineFailed(failure);
@@ -226,7 +226,7 @@ export class InferenceServer {
     );
     await this.admission.close();
     clearTimeout(timer);
-    // What has been answered is on its way; nobody waits for those who do not take it.
+    // The last answers are in the sockets' buffers. Clients that do not read them are cut off.
     const last = setTimeout(() => this.connections.destroy(), FAREWELL_MS);
     await closed;
     clearTimeout(last);
@@ -248,7 +248,7 @@ export class InferenceServer {
       return;
     }
     this.connections.began(response);
-    request.on('error', () => {}); // Whoever reads it hears it.
+    request.on('error', () => {}); // The reader of the body gets the error.
     response.on('error', () => {});
     try {
       await answerRequest(this, request, response);
@@ -271,7 +271,7 @@ export class InferenceServer {
     (this.options.report ?? console.error)(error);
   };
 
-  /** A client that asks before it sends is told before it sends. */
+  /** A client that sends "Expect: 100-continue" gets its refusal before it sends the body. */
   private readonly onExpected = (request: IncomingMessage, response: ServerResponse): void => {
     try {
       requireSize(request, this.limits.bodyBytes);
@@ -285,8 +285,8 @@ export class InferenceServer {
   };
 
   /**
-   * What is no HTTP, or came too slowly, gets an answer too, unless the connection has others on
-   * their way: those end there, incomplete.
+   * Answers a request that is not HTTP or came too slowly. If the connection has answers under way,
+   * it is closed instead, and these stay incomplete.
    */
   private readonly onClientError = (error: NodeJS.ErrnoException, socket: Socket): void => {
     if (this.connections.isClosing(socket)) return;
@@ -312,7 +312,7 @@ export class InferenceServer {
     sendError(response, error);
   }
 
-  /** What is left of an answer is taken within a bound, or the connection closed. */
+  /** Closes the connection if the client does not read the rest of its answer in time. */
   private boundFarewell(response: ServerResponse): void {
     if (response.destroyed || response.writableFinished) return;
     const { unreadSeconds } = this.limits;
@@ -332,12 +332,12 @@ function requirePort(port: unknown): void {
 
 /** Milliseconds between two reports of connections that could not be accepted. */
 const REPORT_MS = 60_000;
-/** The status that nginx counts where nobody was left to send one to. */
+/** The status that nginx counts if the client has gone. */
 const CLIENT_GONE = 499;
 /** Milliseconds that connections have for their last bytes when a server stops. */
 const FAREWELL_MS = 2000;
 
-/** Status, its words and the message of what cannot be read, by Node's code. */
+/** Status, reason phrase and message of an unreadable request. */
 type Unreadable = readonly [status: number, words: string, message: string];
 const noRequest: Unreadable = [400, 'Bad Request', 'This is no HTTP/1.1 request.'];
 const clientErrors: ReadonlyMap<string | undefined, Unreadable> = new Map([

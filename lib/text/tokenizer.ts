@@ -192,15 +192,6 @@ export class Tokenizer {
     return this.parts.place;
   }
 
-  /**
-   * Whether tokenizer.json has regular expressions: the time of these has no bound by the length of
-   * a text.
-   */
-  get hasPatterns(): boolean {
-    const { normalizer, pre_tokenizer: splits } = this.parts.tokenizer;
-    return JSON.stringify([normalizer, splits]).includes('"Regex":');
-  }
-
   /** Differs when anything that decides ids or chat texts does, these rules of ours as well. */
   get fingerprint(): string {
     this.digest ??= this.digestOfContent();

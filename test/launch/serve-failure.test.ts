@@ -1,4 +1,4 @@
-// Ranks of `ds serve --tp 2` that stall or die: what clients, /health and the exit code say.
+// A rank of `ds serve --tp 2` stalls or dies: the error, /health and the exit code name it.
 import { copyFileSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -24,7 +24,7 @@ function client(url: string, text = ''): Socket {
 const headOf = (path: string, length: number, more = ''): string =>
   `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n${more}content-length: ${length}\r\n\r\n`;
 
-/** What a client reads until the server closes. */
+/** The bytes that a client reads until the server closes. */
 async function readBy(socket: Socket): Promise<string> {
   let said = '';
   socket.setEncoding('utf8').on('data', (text) => {

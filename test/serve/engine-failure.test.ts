@@ -1,4 +1,4 @@
-// An engine that fails for good: /health, requests under way, new requests; and errors that pass.
+// A permanent failure of the engine ends requests and /health; the error of one request does not.
 import { once } from 'node:events';
 
 import { DsError } from '../../lib/errors.js';

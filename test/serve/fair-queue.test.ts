@@ -8,10 +8,10 @@ const askerOf = (client: string, connection: object = first, signal = never): As
   ...{ client, connection, signal },
 });
 
-/** Lets what has been resolved go on. */
+/** Lets resolved promises continue. */
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
-/** Enters prompts, and keeps the order in which their turns come. */
+/** Enters prompts, and keeps the order of their turns. */
 function crowd(slots: number) {
   const queue = new FairQueue(slots);
   const order: string[] = [];

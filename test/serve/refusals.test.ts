@@ -351,7 +351,11 @@ test('10 MB and more are refused, however they are sent', async () => {
 
 test.each([
   ['a form', { 'content-type': 'application/x-www-form-urlencoded' }, /expected application\/json/],
-  ['compression', { 'content-encoding': 'gzip' }, /Content-Encoding: expected none, got "gzip"/],
+  [
+    'compression',
+    { 'content-encoding': 'gzip' },
+    /Content-Encoding: expected no header, .* got "gzip"/,
+  ],
 ])('%s is 415', async (_, headers, words) => {
   const sent = { body: 'a=b', headers: { ...KEY, ...headers } };
   const reply = await ask(`${url}/v1/completions`, sent);
