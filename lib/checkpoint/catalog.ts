@@ -1,5 +1,4 @@
-// Catalogues: every tensor that the ranks of a save have parts of, as a whole; where ranks have
-// other layers, merged.
+// Catalogs: the whole tensors in a save, merged over ranks with different layers.
 import { createHash } from 'node:crypto';
 
 import { DsError } from '../errors.js';
@@ -15,7 +14,7 @@ export interface Catalog {
 
 type Listed = Record<keyof Catalog, [name: string, info: TensorInfo][]>;
 
-/** The same for ranks that have parts of the same tensors. */
+/** Equal for ranks with parts of the same tensors. */
 export function digestOf(catalog: Catalog): string {
   return createHash('sha256')
     .update(JSON.stringify(listed(catalog)))
@@ -23,9 +22,9 @@ export function digestOf(catalog: Catalog): string {
 }
 
 /**
- * The tensors of all ranks, whose digests these are. Of ranks that have the same, the first one
- * sends them; where all have, nothing is sent. Throws on all ranks DS_CHECKPOINT naming a tensor of
- * which two ranks say different things.
+ * Returns the tensors of all ranks. `digests`: the digest of each rank's catalog. The first rank
+ * with each digest sends its catalog; if all digests are equal, nothing is sent. Throws
+ * DS_CHECKPOINT on all ranks if two ranks describe a tensor differently.
  */
 export async function mergedCatalog(
   world: CheckpointWorld,

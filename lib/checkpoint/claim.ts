@@ -1,15 +1,14 @@
-// A claim: the file by which a save says that the hidden folders of its name are its own, and that
-// it lives.
+// A claim: a file that marks the hidden folders of a running save.
 //
-// D/.save-<owner> names an owner, a random number of which the save's folders (commit.ts) carry the
-// same. It is locked (flock) as long as the save lives: the kernel drops the lock with the process,
-// whatever ends it and whichever PID namespace it was in. So a claim whose lock is free was left by
-// a dead save, and what it names may be deleted.
+// D/.save-<owner> names an owner, a random number. The save's folders (commit.ts) have the same
+// owner in their names. The file is locked (flock) while the save runs: the kernel releases the
+// lock with the process, for every kind of end and in every PID namespace. So a claim with a free
+// lock belongs to a dead save, and its folders may be deleted.
 //
-// Locks are believed where they are one kernel's: on a local file system, or between processes of
-// one machine since its last boot. Elsewhere (a network file system may keep its locks to each
-// host, or have none) nobody can tell whether the other host's save lives; there a claim counts as
-// abandoned a day after it was made.
+// Locks are reliable within one kernel: on a local file system, or between processes of one host
+// since its last boot. Elsewhere (a network file system may keep its locks per host, or have no
+// locks) a host cannot detect if the other host's save runs. There a claim counts as abandoned a
+// day after its creation.
 import { randomBytes } from 'node:crypto';
 import { close, fstat, fsync, open, writeFile } from 'node:fs';
 import { readdir, readFile, statfs, unlink } from 'node:fs/promises';
@@ -20,14 +19,14 @@ import { promisify } from 'node:util';
 import { DsError } from '../errors.js';
 import { lockFile } from '../runtime/file.js';
 
-/** After this long, a claim whose lock says nothing is taken for abandoned. */
+/** Age after which a claim with an unreliable lock counts as abandoned. */
 const ABANDONED_MS = 24 * 3600 * 1000;
 
 const NAME = /^\.save-([0-9a-f]{32})$/;
 const PURPOSE =
   'A save of @ds/native is under way. The next save deletes this file if this one has died.';
 
-/** statfs types of file systems whose locks are seen by everyone who sees the files. */
+/** statfs types of file systems with locks that all readers of the files see. */
 const LOCAL = new Set([
   ...[0xef53, 0x58465342, 0x9123683e, 0x01021994], // ext2 to ext4, XFS, Btrfs, tmpfs
   ...[0x794c7630, 0x2fc12fc1, 0xf2f52010, 0xca451a4e], // overlay, ZFS, F2FS, bcachefs
@@ -36,16 +35,16 @@ const LOCAL = new Set([
 interface Statement {
   purpose: string;
   owner: string;
-  /** Whose kernel's locks these are; null where the kernel does not say. */
+  /** Boot ID of the kernel with the locks; null if unknown. */
   boot: string | null;
   /** Whether the file system took the lock. */
   locked: boolean;
-  /** For people who look: nothing depends on them. */
+  /** Information for users only. */
   host: string;
   pid: number;
 }
 
-/** The lock is held from take() to release(), or to the end of the process. */
+/** Holds the lock from take() to release(), or to the end of the process. */
 export class Claim {
   private constructor(
     readonly dir: string,
@@ -61,7 +60,7 @@ export class Claim {
       const descriptor = await promisify(open)(path, 'wx+');
       let taken = false;
       try {
-        // Whoever finds the file before it is locked takes it for a dead save's, and deletes it.
+        // Before the lock, another save may take the file for an abandoned claim and delete it.
         const locked = await tryLock(descriptor);
         if (locked === false) continue;
         const statement = {
@@ -82,12 +81,15 @@ export class Claim {
     }
   }
 
-  /** Gives it up with what it names, which the next save deletes. Never rejects. */
+  /**
+   * Releases the lock, but keeps the file, so that the next save deletes the folders. Never
+   * rejects.
+   */
   async leave(): Promise<void> {
     await promisify(close)(this.descriptor).catch(() => undefined);
   }
 
-  /** What it names is gone. Never rejects. */
+  /** Deletes the claim after its folders are gone. Never rejects. */
   async release(): Promise<void> {
     await letGo(join(this.dir, `.save-${this.owner}`), this.descriptor);
   }
@@ -99,9 +101,9 @@ async function letGo(path: string, descriptor: number): Promise<void> {
 }
 
 /**
- * Runs `clear` for every claim in `dir` whose save is dead; where it says that nothing is left, the
- * claim goes too. Nobody else clears it meanwhile. What fails stays as it is: leftovers never stand
- * in a save's way.
+ * Runs `clear` for every claim in `dir` of a dead save. If `clear` returns true, nothing is left,
+ * and the claim is deleted. The lock prevents concurrent clearing. Failures are ignored, because
+ * leftovers do not block a save.
  */
 export async function clearDead(
   dir: string,
@@ -124,7 +126,7 @@ export async function clearDead(
   }
 }
 
-/** Takes the claim's lock where it is free. */
+/** Takes the claim's lock if it is free. */
 async function isDead(
   dir: string,
   path: string,
@@ -136,7 +138,7 @@ async function isDead(
   const locked = await tryLock(descriptor);
   if (locked === false) return false;
   const text = await readFile(path, 'utf8');
-  // A save that was killed before it had said anything left an empty file, and nothing else.
+  // A save that was killed before it wrote its claim left an empty file and no folders.
   const unsaid = { purpose: PURPOSE, owner, boot: null, locked: true };
   const statement = (text === '' ? unsaid : JSON.parse(text)) as Partial<Statement> | null;
   if (statement?.purpose !== PURPOSE || statement.owner !== owner) return false;
@@ -148,7 +150,7 @@ async function isDead(
   return Date.now() - status.mtimeMs > ABANDONED_MS;
 }
 
-/** Null where the file system has no locks. */
+/** Null if the file system has no locks. */
 async function tryLock(descriptor: number): Promise<boolean | null> {
   return lockFile(descriptor).catch((error: unknown) => {
     if (error instanceof DsError && error.code === 'DS_IO') return null;

@@ -1,22 +1,23 @@
-// Making a checkpoint appear: whole or not at all, whenever the process or the machine dies.
+// Publishes a checkpoint atomically: whole or not at all, if the process or host dies at any time.
 //
 // A save of tag T in folder D goes through these states, and each rename is atomic:
 //
-//   1. D/.save-<owner> claims what follows and says that the save lives: claim.ts.
+//   1. D/.save-<owner> claims the next names and marks a running save: claim.ts.
 //   2. D/.tmp-T-<owner> is filled; its files and then the folder itself are synced to disk.
-//   3. Where D/T is a checkpoint already: D/T is renamed to D/.old-T-<owner>~0.
-//   4. D/.tmp-T-<owner> is renamed to D/T unless something has appeared there, and D is synced.
-//      Where another save has published the same tag meanwhile, 3 and 4 are done again: the last
-//      one wins.
+//   3. If D/T is a checkpoint: D/T is renamed to D/.old-T-<owner>~0.
+//   4. D/.tmp-T-<owner> is renamed to D/T if D/T does not exist, and D is synced.
+//      If another save published the same tag meanwhile, 3 and 4 are repeated: the last save
+//      wins.
 //   5. D/.old-T-<owner>~0 is deleted.
 //   6. `latest` is replaced: written as D/.latest-<owner>, synced, renamed, D synced.
-//   7. Tags that are no longer wanted are renamed to D/.gone-T-<owner>, then deleted: retention.ts.
+//   7. Expired tags are renamed to D/.gone-T-<owner>, then deleted: retention.ts.
 //   8. The claim is deleted.
 //
-// A death in 2 leaves the old D/T; between 3 and 4 the old one under its .old name, where a reader
-// finds it (see find()) and from where the next save moves it back; after 4 the new one. `latest`
-// never names what is not there. What a dead save left behind is deleted by the next one. Only what
-// a manifest names is ever deleted (ours.ts): a save fails where anything else is in its way.
+// A death in 2 leaves the old D/T. Between 3 and 4 it leaves the old checkpoint under its .old
+// name, where a reader finds it (see find()), and the next save moves it back. After 4 it leaves
+// the new checkpoint. `latest` always names an existing checkpoint. The next save deletes leftovers
+// of a dead save. Only files in a manifest are deleted (ours.ts): a save fails if other files are
+// in its way.
 import { lstat, mkdir, readdir, rename, stat, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
@@ -31,24 +32,24 @@ import { isDraftFile, removeCheckpoint, removeOwn, requireReplaceable } from './
 /** ".tmp-<tag>-<owner>", ".old-<tag>-<owner>~<turn>", ".gone-<tag>-<owner>". */
 const LEFTOVER = /^\.(tmp|old|gone)-(.+)-([0-9a-f]{32})(?:~(\d+))?$/;
 
-/** How often other saves of the same tag may come between the two renames. */
+/** Maximum number of concurrent saves of the same tag between the two renames. */
 const TURNS = 100;
 
-/** How the native side spells ENOENT. */
+/** The native library's spelling of ENOENT. */
 const NOT_FOUND = '(errno 2)';
 
-/** A save under way, of the rank that makes it appear. */
+/** A running save, on the rank that publishes it. */
 export interface Draft {
   readonly dir: string;
   readonly tag: string;
-  /** What is being filled. */
+  /** The folder to fill. */
   readonly folder: string;
   readonly claim: Claim;
 }
 
 /**
- * Makes an empty folder for `dir`/`tag`, and `dir` where it is missing; deletes what dead saves
- * left. Throws DS_IO.
+ * Creates an empty folder for `dir`/`tag`, and `dir` if it is missing. Deletes leftovers of dead
+ * saves. Throws DS_IO.
  */
 export async function begin(dir: string, tag: string): Promise<Draft> {
   return orDsError(dir, async () => {
@@ -66,14 +67,14 @@ export async function begin(dir: string, tag: string): Promise<Draft> {
   });
 }
 
-/** Deletes what dead saves and exports have left in `dir`. */
+/** Deletes leftovers of dead saves and exports in `dir`. */
 export async function clearFolder(dir: string): Promise<void> {
   await clearDead(dir, (owner) => clearOwner(dir, owner));
 }
 
 /**
- * Throws DS_CHECKPOINT where publish() would have to delete what is not ours, saying what it is;
- * DS_IO.
+ * Throws DS_CHECKPOINT with the found files if publish() would have to delete other files than a
+ * checkpoint; DS_IO.
  */
 export async function requireRoom(dir: string, tag: string, saveLatest: boolean): Promise<void> {
   await orDsError(dir, async () => {
@@ -83,8 +84,8 @@ export async function requireRoom(dir: string, tag: string, saveLatest: boolean)
 }
 
 /**
- * The filled draft becomes `dir`/`tag`; then `latest` names it, if asked to. Throws DS_IO, and
- * DS_CHECKPOINT where something is in the way. finish() must follow.
+ * Renames the filled draft to `dir`/`tag`; with `saveLatest`, `latest` then names it. Throws DS_IO,
+ * and DS_CHECKPOINT if other files are in the way. finish() must follow.
  */
 export async function publish(draft: Draft, saveLatest: boolean): Promise<void> {
   const { dir, folder } = draft;
@@ -96,8 +97,8 @@ export async function publish(draft: Draft, saveLatest: boolean): Promise<void> 
 }
 
 /**
- * Ends a save: a draft that was not published is deleted, and what stands aside moved back or
- * deleted. Never rejects: what stays is left to the next save, with the claim.
+ * Ends a save: deletes an unpublished draft, and moves back or deletes checkpoints that were set
+ * aside. Never rejects: the next save clears leftovers by the claim.
  */
 export async function finish({ dir, claim }: Draft): Promise<void> {
   const isClear = await clearOwner(dir, claim.owner).catch(() => false);
@@ -106,8 +107,8 @@ export async function finish({ dir, claim }: Draft): Promise<void> {
 }
 
 /**
- * Deletes the checkpoint `dir`/`tag`, atomically: it is never seen in part. Throws DS_CHECKPOINT
- * where there is anything else in it or in its place.
+ * Deletes the checkpoint `dir`/`tag` atomically, so readers never see a part of it. Throws
+ * DS_CHECKPOINT if it contains other files, or is not a checkpoint.
  */
 export async function removeTag({ dir, claim }: Draft, tag: string): Promise<void> {
   const aside = join(dir, `.gone-${tag}-${claim.owner}`);
@@ -116,7 +117,7 @@ export async function removeTag({ dir, claim }: Draft, tag: string): Promise<voi
   });
 }
 
-/** Returns where the checkpoints have gone that were there before. */
+/** Returns the new paths of the replaced checkpoints. */
 async function replace({ dir, tag, folder, claim }: Draft): Promise<string[]> {
   const final = join(dir, tag);
   const olds: string[] = [];
@@ -143,8 +144,8 @@ async function replace({ dir, tag, folder, claim }: Draft): Promise<string[]> {
 }
 
 /**
- * Moves the checkpoint `final` to the free name `aside`; false where there is none. Throws
- * DS_CHECKPOINT where anything else is there, which stays where it is.
+ * Moves the checkpoint `final` to the free name `aside`. Returns false if it does not exist. Throws
+ * DS_CHECKPOINT for other files, which stay.
  */
 async function setAside(final: string, aside: string): Promise<boolean> {
   if (!(await requireReplaceable(final))) return false;
@@ -154,7 +155,7 @@ async function setAside(final: string, aside: string): Promise<boolean> {
   });
   if (!moved) return false;
   try {
-    await requireReplaceable(aside, final); // Files may have come between the look and the rename.
+    await requireReplaceable(aside, final); // Files may appear between the check and the rename.
     return true;
   } catch (error) {
     await renameExclusive(aside, final);
@@ -177,8 +178,8 @@ async function pointLatest({ dir, tag, claim }: Draft): Promise<void> {
 }
 
 /**
- * The folder of `tag`: `dir`/`tag`, or where a save that died between its two renames has put it.
- * Null when there is none. Changes nothing. Throws DS_IO.
+ * Returns the folder of `tag`: `dir`/`tag`, or the folder that a save left when it died between its
+ * two renames. Returns null if there is none. Changes nothing. Throws DS_IO.
  */
 export async function find(dir: string, tag: string): Promise<string | null> {
   const final = join(dir, tag);
@@ -190,8 +191,8 @@ export async function find(dir: string, tag: string): Promise<string | null> {
 }
 
 /**
- * Moves back what a save had set aside, and deletes what it had begun. Returns whether nothing of
- * it is left.
+ * Moves back checkpoints that a save set aside, and deletes its drafts. Returns whether nothing is
+ * left.
  */
 async function clearOwner(dir: string, owner: string): Promise<boolean> {
   const ofOwner = async () => leftovers(await readdir(dir)).filter((one) => one.owner === owner);
@@ -207,16 +208,17 @@ async function clearOwner(dir: string, owner: string): Promise<boolean> {
   return (await ofOwner()).length === 0;
 }
 
-/** With what dead saves have left in it: a save may write its draft by others. */
+/**
+ * Also deletes leftovers of dead saves inside, because a save may write its draft through another
+ * one.
+ */
 async function removeDraft(path: string): Promise<void> {
   const status = await lstat(path).catch(() => null);
   if (status?.isDirectory()) await clearFolder(path);
   await removeOwn(path, isDraftFile);
 }
 
-/**
- * A checkpoint that was set aside is moved back, or deleted where a newer one has taken its place.
- */
+/** Moves a checkpoint that was set aside back, or deletes it if a newer one has its name. */
 async function returnOld(old: string, final: string): Promise<void> {
   if (await renameExclusive(old, final)) return;
   if (await requireReplaceable(final).catch(() => false)) await removeCheckpoint(old);

@@ -1,5 +1,5 @@
-// Consolidation: a checkpoint of many ranks as whole weights in safetensors, for other libraries or
-// for our own.
+// Consolidates a checkpoint of many ranks to whole weights in safetensors, for other libraries or
+// this one.
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -18,26 +18,26 @@ import { SafetensorsFile } from './safetensors-file.js';
 import type { TensorSource } from './safetensors-writer.js';
 import type { TensorInfo } from './shard.js';
 
-/** Floating dtypes of exported weights, as configurations call them. */
+/** Floating dtypes of exported weights, by their names in configurations. */
 export type ExportDType = 'fp32' | 'fp16' | 'bf16';
 /**
- * "hf": names, layouts and config.json of Hugging Face's transformers; "native": those of our
- * module.
+ * "hf": names, layouts and config.json of Hugging Face's transformers; "native": those of this
+ * library.
  */
 export type ExportFormat = 'hf' | 'native';
 
-/** Which checkpoint consolidate() reads, and how it writes the weights. */
+/** Options of consolidate(). */
 export interface ConsolidateOptions {
-  /** Default: what `latest` names. */
+  /** Default: the tag in `latest`. */
   tag?: string;
   /**
-   * Of floating-point parameters. Default: fp32, the master weights, unrounded. Buffers stay as
-   * they are.
+   * Dtype of floating-point parameters. Buffers keep their dtype. Default: fp32, the master weights
+   * without rounding.
    */
   dtype?: ExportDType;
-  /** Bytes of tensors in one file, unless one tensor has more. Default: 5e9. */
+  /** Maximum bytes of tensors per file; a larger tensor gets its own file. Default: 5e9. */
   maxShardBytes?: number;
-  /** Default: hf where the model has said how transformers knows it, else native. */
+  /** Default: hf if the model has a description for transformers, else native. */
   format?: ExportFormat;
 }
 
@@ -48,22 +48,22 @@ const OPTIONS: OptionNames<ConsolidateOptions> = {
   format: true,
 };
 
-/** What consolidate() has written. */
+/** Result of consolidate(). */
 export interface Consolidated {
   /** The folder `out`. */
   path: string;
-  /** Whose names and layouts the files have. */
+  /** Format of the names and layouts. */
   format: ExportFormat;
-  /** Names of the files with tensors, in that folder. */
+  /** Names of the files with tensors in the folder. */
   files: string[];
   /** Bytes of tensors. */
   bytes: number;
 }
 
-/** Dtypes of exports as tensors have them. */
+/** Dtypes of exports, as tensors use them. */
 export const DTYPES: Record<ExportDType, DType> = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' };
 const FORMATS: Record<ExportFormat, true> = { hf: true, native: true };
-/** Dtypes of exports as config.json has them. */
+/** Dtypes of exports, as config.json uses them. */
 export const TORCH_DTYPES: Record<ExportDType, string> = {
   fp32: 'float32',
   fp16: 'float16',
@@ -82,10 +82,10 @@ const MAX_SHARD_BYTES = 5e9;
 
 /**
  * Writes the weights of the checkpoint `dir`/tag to the new folder `out`, which appears when it is
- * complete; into an empty folder, the file that makes the others readable comes last. Nothing that
- * exists is replaced or deleted. Host memory beyond buffers: twice the largest tensor. Throws
- * DS_CHECKPOINT (no such tag, damage, a model that has not said how transformers knows it),
- * DS_ARGUMENT (an unknown option, an `out` with something in it), DS_NONFINITE, DS_IO. Source:
+ * complete. In an existing empty folder, the file that makes the others readable comes last.
+ * Existing files are never replaced or deleted. Host memory in addition to buffers: twice the
+ * largest tensor. Throws DS_CHECKPOINT (no such tag, damage, a model without a description for
+ * transformers), DS_ARGUMENT (an unknown option, an `out` with files), DS_NONFINITE, DS_IO. Source:
  * DeepSpeed's zero_to_fp32.
  */
 export async function consolidate(
@@ -127,9 +127,9 @@ async function write(
 }
 
 /**
- * Writes the tensors of the safetensors file `path`, which has our names, into the folder `out` as
- * `description` says that other libraries know them; null: as they are. Returns the names of the
- * files. Throws DS_IO, DS_CHECKPOINT, DS_NONFINITE.
+ * Writes the tensors of the safetensors file `path` (with this library's names) to the folder
+ * `out`, with the names and layouts of `description`, or unchanged if it is null. Returns the names
+ * of the files. Throws DS_IO, DS_CHECKPOINT, DS_NONFINITE.
  */
 export async function layOut(
   path: string,
@@ -161,8 +161,7 @@ function requireChoice(option: string, value: string | undefined, choices: objec
 }
 
 /**
- * One tensor of the export: master weights where they are wanted and kept, else the weights
- * themselves.
+ * Returns the sources of one tensor: master weights if they are needed and saved, else the weights.
  */
 function sourcesOf(
   checkpoint: Checkpoint,
@@ -181,7 +180,7 @@ function sourcesOf(
   );
 }
 
-/** A tensor as files have it; `read` overwrites one that is as it was saved. */
+/** Returns a tensor in the layout of the files. `read` fills a tensor in the saved layout. */
 function exported(
   name: string,
   saved: TensorInfo,
@@ -214,8 +213,8 @@ function describedLayout(path: string, description: JsonObject | null): Layout {
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: path,
-    expected: 'a model that has said how transformers knows it',
-    got: description ? 'a description that is damaged' : 'one that has not',
-    hint: 'Give your Module a describe() before saving, or export the native format.',
+    expected: 'a model with a description for transformers',
+    got: description ? 'a damaged description' : 'a model without one',
+    hint: 'Implement describe() in your Module before saving, or export the native format.',
   });
 }

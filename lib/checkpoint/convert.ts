@@ -1,12 +1,12 @@
-// Values on their way between libraries: another precision, another layout.
+// Converts values to another dtype and layout.
 import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
 import { cast, contiguous, noGrad, scope, type Tensor, transpose } from '../tensor/index.js';
 
 /**
- * `values` in `dtype`, a matrix [m, n] as [n, m] where `transposed`; takes `values` over. Throws
- * DS_CHECKPOINT when it should be transposed and is no matrix, DS_NONFINITE when it does not fit
- * f16.
+ * Returns `values` in `dtype`, transposed from [m, n] to [n, m] if `transposed`. Takes ownership of
+ * `values`. Throws DS_CHECKPOINT if it should be transposed but is not a matrix, DS_NONFINITE if a
+ * value exceeds f16.
  */
 export function converted(
   name: string,
@@ -29,7 +29,7 @@ export function converted(
   }
 }
 
-/** f16 ends at 65504: weights beyond it would become infinite. */
+/** The largest f16 is 65504: larger weights would become infinite. */
 function requireFinite(name: string, values: Tensor): void {
   const bits = values.toRaw() as Uint16Array;
   if (bits.every((half) => (half & 0x7c00) !== 0x7c00)) return;
@@ -37,7 +37,7 @@ function requireFinite(name: string, values: Tensor): void {
     code: 'DS_NONFINITE',
     op: name,
     expected: 'finite values in fp16',
-    got: 'some that are not',
+    got: 'infinity or NaN',
     hint: 'Use bf16 or fp32 instead.',
   });
 }
@@ -46,7 +46,7 @@ function noMatrix(op: string, { shape }: Tensor): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,
-    expected: 'a matrix, to be transposed',
+    expected: 'a matrix to transpose',
     got: `[${shape.join(', ')}]`,
   });
 }

@@ -1,4 +1,4 @@
-// Names inside a checkpoint folder: DeepSpeed's layout with safetensors payloads.
+// File names in a checkpoint folder: DeepSpeed's layout with safetensors files.
 //
 //   <dir>/latest                                                    text: the tag to resume from
 //   <dir>/<tag>/mp_rank_MM_model_states.safetensors                 stages 0-2: weights, buffers
@@ -18,12 +18,12 @@ import { requirePath } from './folder.js';
 export const LATEST = 'latest';
 export const MANIFEST = 'manifest.json';
 
-/** Of a file that names a tag. */
+/** Maximum size of `latest`. */
 const MAX_LATEST_BYTES = 4096;
 
 /**
- * Who saves a part: a data rank, and which share of the model it has; MM is 00 where nothing splits
- * the model.
+ * The identity of a saved part: a data rank, and the index of its share of the model; MM is 00 if
+ * the model is not divided.
  */
 export interface PartNumber {
   data: number;
@@ -32,7 +32,7 @@ export interface PartNumber {
 
 const shareOf = (model: number): string => `mp_rank_${String(model).padStart(2, '0')}`;
 
-/** The weights of all data ranks of a share, written by the first of them. */
+/** The weights of all data ranks of a share. The first one writes them. */
 export const modelFile = (model: number): string => `${shareOf(model)}_model_states.safetensors`;
 
 /** The weights of one data rank. */
@@ -42,17 +42,17 @@ export const modelShardFile = ({ data, model }: PartNumber): string =>
 export const optimizerFile = ({ data, model }: PartNumber): string =>
   `zero_pp_rank_${data}_${shareOf(model)}_optim_states.safetensors`;
 
-/** Whether a manifest may name it. */
+/** Whether a manifest may contain this name. */
 export function isCheckpointFile(name: string): boolean {
   return /^(zero_pp_rank_\d{1,7}_)?mp_rank_\d{2,7}_(model|optim)_states\.safetensors$/.test(name);
 }
 
-/** Bytes of UTF-8: with what is added to it while it is saved, a tag is still a file name. */
+/** Maximum UTF-8 bytes, so that a tag with the additions of a save is still a valid file name. */
 const MAX_TAG_BYTES = 200;
 
 /**
- * One file name that `latest` can hold: no line break or other control character, no blank at
- * either end.
+ * Whether `tag` is one file name that `latest` can store: no control characters, no blank at either
+ * end.
  */
 function isTag(tag: unknown): tag is string {
   return (
@@ -67,8 +67,8 @@ function isTag(tag: unknown): tag is string {
 }
 
 /**
- * A tag is one file name. Throws DS_CHECKPOINT for one that leaves the folder, is reserved, or
- * would not be found again, naming the file that holds it where it comes from one.
+ * Requires a tag, which is one file name. Throws DS_CHECKPOINT for a tag that leaves the folder, is
+ * reserved, or could not be found again, with the file that contains it, if any.
  */
 export function requireTag(tag: unknown, file = ''): asserts tag is string {
   if (isTag(tag)) return;
@@ -82,8 +82,7 @@ export function requireTag(tag: unknown, file = ''): asserts tag is string {
 }
 
 /**
- * Throws DS_CHECKPOINT where `latest` is something that a save must not replace: no file, or one
- * that names no tag.
+ * Throws DS_CHECKPOINT if `latest` is not a file with a tag, because a save must not replace it.
  */
 export async function requireLatestReplaceable(dir: string): Promise<void> {
   const path = join(dir, LATEST);
@@ -106,8 +105,8 @@ function kindOf(status: Stats): string {
 }
 
 /**
- * The tags in `dir`, oldest name first with numbers in numeric order. Throws DS_CHECKPOINT, DS_IO,
- * and DS_ARGUMENT for what is no path.
+ * Returns the tags in `dir`, sorted by name with numbers in numeric order. Throws DS_CHECKPOINT,
+ * DS_IO, and DS_ARGUMENT for an invalid path.
  */
 export async function listTags(dir: string): Promise<string[]> {
   requirePath('listTags', dir);
@@ -128,8 +127,8 @@ export async function listTags(dir: string): Promise<string[]> {
 }
 
 /**
- * The tag that `latest` names, or null: whether there is something to resume from. Throws
- * DS_CHECKPOINT, DS_IO, and DS_ARGUMENT for what is no path.
+ * Returns the tag in `latest`, or null: whether there is a checkpoint to resume from. Throws
+ * DS_CHECKPOINT, DS_IO, and DS_ARGUMENT for an invalid path.
  */
 export async function findLatest(dir: string): Promise<string | null> {
   requirePath('findLatest', dir);
@@ -154,14 +153,14 @@ async function textOf(path: string): Promise<string> {
   }
 }
 
-/** The tag that `latest` names. Throws DS_CHECKPOINT with the tags there are when it is missing. */
+/** Returns the tag in `latest`. Throws DS_CHECKPOINT with the existing tags if it is missing. */
 export async function readLatest(dir: string): Promise<string> {
   const tag = await findLatest(dir);
   if (tag !== null) return tag;
   throw await missingTag(dir, 'a file "latest"');
 }
 
-/** An error that says what `dir` has in place of what was expected. Throws as listTags(). */
+/** Returns an error with the content of `dir`. Throws as listTags(). */
 export async function missingTag(dir: string, expected: string): Promise<DsError> {
   const tags = await listTags(dir);
   const refused = (got: string, hint: string): DsError =>

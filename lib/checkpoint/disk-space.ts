@@ -1,5 +1,5 @@
-// Whether what is about to be written fits on its disk: who tries takes all that is free from
-// others before the disk refuses.
+// Checks free disk space before a write, because a failed write would first use up the space of
+// others.
 import { DsError } from '../errors.js';
 import { byteText } from '../runtime/byte-text.js';
 import { diskOf } from '../runtime/disk.js';
@@ -7,15 +7,15 @@ import { hostLimits } from '../runtime/host-limits.js';
 import { CURES } from './file-error.js';
 import { type CheckpointWorld, inUnison } from './world.js';
 
-/** Throws DS_IO where the disk of `folder` has less than `bytes` free. */
+/** Throws DS_IO if the disk of `folder` has less than `bytes` free. */
 export function requireSpace(folder: string, bytes: number): void {
   const { free } = diskOf(folder);
   if (bytes > free) throw tooLarge(folder, bytes, free, 1);
 }
 
 /**
- * Rejects on all ranks with DS_IO where those of one machine are about to write more into `folder`
- * than its disk has free.
+ * Rejects on all ranks with DS_IO if the ranks of one host need more space in `folder` than its
+ * disk has free.
  */
 export async function requireSpaceTogether(
   world: CheckpointWorld,

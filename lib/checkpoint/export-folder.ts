@@ -1,5 +1,5 @@
-// A folder of whole weights in safetensors, with the index and config.json that other libraries
-// look for.
+// Writes a folder of whole weights in safetensors, with the index and config.json for other
+// libraries.
 import { lstat, readdir, writeFile } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 
@@ -14,29 +14,29 @@ import { orDsError } from './file-error.js';
 import { type TensorSource, writeSafetensors } from './safetensors-writer.js';
 import { CONFIG_FILE, GENERATION_FILE, INDEX_FILE, WEIGHTS_FILE } from './weight-files.js';
 
-/** What an export's draft is called: it lies in `out` where that exists, else beside it. */
+/** Tag of an export's draft. The draft is in `out` if that exists, else in its parent. */
 const DRAFT = 'export';
 
-/** Where an export goes: a folder to make, or an empty one. */
+/** The target of an export: a folder to create, or an empty one. */
 export interface FreeFolder {
   readonly path: string;
   readonly isThere: boolean;
 }
 
-/** What an export consists of. */
+/** The content of an export. */
 export interface FolderContent {
   sources: readonly TensorSource[];
-  /** Null for none. */
+  /** config.json, or null. */
   config: JsonObject | null;
-  /** generation_config.json: null for none. */
+  /** generation_config.json, or null. */
   generation: JsonObject | null;
-  /** Of tensors in one file, unless one has more. */
+  /** Maximum bytes of tensors per file; a larger tensor gets its own file. */
   maxShardBytes: number;
 }
 
 /**
- * Writes the folder, which appears when it is complete and `settled` has not thrown; into one that
- * is there, the file that makes the others readable comes last. Returns the names of the files.
+ * Writes the folder, which appears when it is complete, after `settled` resolves. In an existing
+ * folder, the file that makes the others readable comes last. Returns the names of the files.
  * Throws DS_IO, DS_ARGUMENT.
  */
 export async function writeFolder(
@@ -68,9 +68,8 @@ export async function writeFolder(
 }
 
 /**
- * The folder `from` becomes `path`; where `path` is an empty folder of the user's, `files` move
- * into it one by one, in an order in which the last one makes them a whole. Throws DS_ARGUMENT
- * where something has come there meanwhile.
+ * Renames the folder `from` to `path`. If `path` is an empty folder of the user, moves `files` into
+ * it in order; the last one completes them. Throws DS_ARGUMENT if other files appeared meanwhile.
  */
 async function appear(from: string, path: string, files: readonly string[] | null): Promise<void> {
   if (!files) {
@@ -91,7 +90,7 @@ async function appear(from: string, path: string, files: readonly string[] | nul
   await syncPath(path);
 }
 
-/** Files of at most `limit` bytes of tensors, in order. */
+/** Divides sources in order into files of at most `limit` bytes of tensors. */
 function split(sources: readonly TensorSource[], limit: number): TensorSource[][] {
   if (!(limit > 0)) {
     throw new DsError({
@@ -110,7 +109,7 @@ function split(sources: readonly TensorSource[], limit: number): TensorSource[][
   return shards;
 }
 
-/** Of their tensors. */
+/** Returns the bytes of the tensors. */
 export function bytesOf(sources: readonly TensorSource[]): number {
   return sources.reduce((sum, { shape, dtype }) => sum + numel(shape) * dtypeSize(dtype), 0);
 }
@@ -146,8 +145,8 @@ async function writeJson(folder: string, name: string, value: JsonObject): Promi
 }
 
 /**
- * The folder `out`, which does not exist or is empty. Throws DS_ARGUMENT where there is anything
- * else; dead exports do not count.
+ * Returns the folder `out` if it does not exist or is empty. Leftovers of dead exports do not
+ * count. Throws DS_ARGUMENT for other content.
  */
 export async function requireFree(out: string): Promise<FreeFolder> {
   const path = resolve(out);

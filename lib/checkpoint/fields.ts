@@ -1,25 +1,24 @@
-// Values of unknown origin, checked one by one: what a file says is believed only where it can be
-// so.
+// Fields: checks values from files one by one.
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 
-/** What to do about it. */
+/** Default hint. */
 const DAMAGED = 'The checkpoint is damaged or incomplete: load another tag.';
 
-/** A part of a checkpoint is not what the rest says that it is. */
+/** The error of a part of a checkpoint that contradicts the rest. */
 export function damaged(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint: DAMAGED });
 }
 
-/** Characters of a value that an error shows. */
+/** Maximum characters of a value in an error. */
 const SHOWN = 80;
-/** The largest finite float32: kernels take no larger number. */
+/** The largest finite f32; kernels accept no larger number. */
 const MAX_F32 = 3.4028234663852886e38;
 
 /**
- * Reads fields; each method throws DS_CHECKPOINT naming `place` and the field, what it should be
- * and what it is.
+ * Reads fields. Each method throws DS_CHECKPOINT with `place`, the field, and the expected and
+ * present values.
  */
 export class Fields {
   constructor(
@@ -62,7 +61,7 @@ export class Fields {
     return this.integer(value, name, 0);
   }
 
-  /** A number that float32 holds, at least `least`. */
+  /** A number in the range of f32, at least `least`. */
   number(value: unknown, name: string, least = -MAX_F32): number {
     if (typeof value === 'number' && value >= least && value <= MAX_F32) return value;
     throw this.bad(name, least === -MAX_F32 ? 'a finite number' : `a number from ${least}`, value);

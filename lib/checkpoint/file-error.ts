@@ -1,26 +1,29 @@
-// Failures of Node's own file calls, in the library's form.
+// Converts errors of Node's file calls.
 import { DsError } from '../errors.js';
 
-/** What helps, by the code of a file call. */
+/** Hints by error code. */
 export const CURES: Readonly<Record<string, string>> = {
   ENOSPC: 'Free space on this file system, or choose another folder.',
   EDQUOT: 'Free space within the quota, or choose another folder.',
-  EACCES: 'Check who owns the folder, and its permissions.',
-  EPERM: 'Check who owns the folder, and its permissions.',
+  EACCES: 'Check the owner and the permissions of the folder.',
+  EPERM: 'Check the owner and the permissions of the folder.',
   EROFS: 'The file system is mounted read-only: choose another folder.',
   EMFILE: 'Too many files are open: raise `ulimit -n`.',
   EIO: 'The disk or network file system failed: see the system log.',
 };
 
-/** Codes of paths that lead nowhere. */
+/** Error codes of paths to nothing. */
 const NOWHERE: readonly (string | undefined)[] = ['ENOENT', 'ENOTDIR', 'ENAMETOOLONG', 'ELOOP'];
 
-/** Whether a call failed because nothing is there or can be, not because it could not be read. */
+/**
+ * Whether a call failed because the path does not exist or is impossible, not because a read
+ * failed.
+ */
 export function leadsNowhere({ code, syscall }: NodeJS.ErrnoException): boolean {
-  return NOWHERE.includes(code) || !syscall; // A path with a zero byte in it makes no system call.
+  return NOWHERE.includes(code) || !syscall; // A path with a zero byte makes no system call.
 }
 
-/** What `body` gives; null where the path leads nowhere. Throws DS_IO. */
+/** Returns the result of `body`, or null if the path does not exist. Throws DS_IO. */
 export async function ifThere<T>(path: string, body: () => Promise<T>): Promise<T | null> {
   try {
     return await body();
@@ -31,8 +34,8 @@ export async function ifThere<T>(path: string, body: () => Promise<T>): Promise<
 }
 
 /**
- * Runs `body`; failures of Node's own file calls come out as DS_IO. `place` is named where they
- * name no path.
+ * Runs `body` and converts errors of Node's file calls to DS_IO. Errors without a path name
+ * `place`.
  */
 export async function orDsError<T>(place: string, body: () => Promise<T>): Promise<T> {
   try {
@@ -42,7 +45,7 @@ export async function orDsError<T>(place: string, body: () => Promise<T>): Promi
   }
 }
 
-/** DS_IO for what a file call of Node threw; anything else unchanged. */
+/** Returns DS_IO for an error of a Node file call; other errors unchanged. */
 export function asDsError(error: unknown, place: string): unknown {
   const { code = '', syscall, path, message } = error as NodeJS.ErrnoException;
   if (error instanceof DsError || !syscall) return error;

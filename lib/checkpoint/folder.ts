@@ -1,11 +1,10 @@
-// Files named by data: they are plain files directly inside the folder that names them, or they are
-// not opened.
+// Opens files by names from data: only regular files directly in the given folder.
 import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
 import { InputFile } from '../runtime/input-file.js';
 
-/** Throws DS_ARGUMENT unless `path` can be one: text that is not empty and has no NUL. */
+/** Throws DS_ARGUMENT unless `path` is a non-empty string without NUL. */
 export function requirePath(op: string, path: unknown): asserts path is string {
   if (typeof path === 'string' && path !== '' && !path.includes('\0')) return;
   throw new DsError({
@@ -13,18 +12,19 @@ export function requirePath(op: string, path: unknown): asserts path is string {
     op,
     expected: 'the path of a folder',
     got: typeof path === 'string' ? JSON.stringify(path) : String(path),
-    hint: path === '' ? 'Is the variable set that it comes from? The current folder is ".".' : '',
+    hint:
+      path === '' ? 'Check that the variable of the path is set. The current folder is ".".' : '',
   });
 }
 
-/** Whether `name` is one path component that leads nowhere else. */
+/** Whether `name` is one path component inside the folder. */
 export function isPlainName(name: string): boolean {
   return /^[^/\\\0]{1,255}$/.test(name) && name !== '.' && name !== '..';
 }
 
 /**
- * Opens the file `name` of `folder`. Throws DS_CHECKPOINT for a name that leaves the folder, a
- * symbolic link, a folder, or nothing; DS_IO for a file that cannot be opened.
+ * Opens the file `name` of `folder`. Throws DS_CHECKPOINT for a name outside of the folder, a
+ * symbolic link, a folder, or a missing file; DS_IO for a file that cannot be opened.
  */
 export async function openInside(folder: string, name: string): Promise<InputFile> {
   if (!isPlainName(name)) {
@@ -40,7 +40,7 @@ export async function openInside(folder: string, name: string): Promise<InputFil
         throw refused(path, 'this file', 'no such file');
       case 'ELOOP': {
         const hint = 'Links could lead out of the folder: copy it with `cp -rL`.';
-        throw refused(path, 'a file of its own', 'a symbolic link', hint);
+        throw refused(path, 'a regular file', 'a symbolic link', hint);
       }
       default:
         throw error;

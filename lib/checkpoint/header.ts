@@ -1,11 +1,11 @@
-// The safetensors header: a table of named tensors in front of their bytes, written and strictly
-// parsed. Format: 8 bytes of little-endian header length, JSON, then the data without holes.
+// The safetensors header: a table of named tensors before their bytes, written and strictly parsed.
+// Format: 8 bytes of little-endian header length, JSON, then the data without gaps.
 import { DsError } from '../errors.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import { isObject } from '../runtime/is-object.js';
 import { numel } from '../runtime/view.js';
 
-/** Where a tensor's bytes are; `start` and `end` count from the end of the header. */
+/** The location of a tensor's bytes; `start` and `end` count from the end of the header. */
 export interface TensorEntry {
   readonly name: string;
   readonly dtype: DType;
@@ -14,7 +14,7 @@ export interface TensorEntry {
   readonly end: number;
 }
 
-/** Bytes in front of the JSON. */
+/** Bytes before the JSON. */
 export const PREFIX_BYTES = 8;
 /** The limit of the reference implementation. */
 export const MAX_HEADER_BYTES = 100_000_000;
@@ -35,15 +35,15 @@ const NAMES: Record<DType, string> = {
 };
 const DTYPES = new Map(Object.entries(NAMES).map(([dtype, name]) => [name, dtype as DType]));
 
-/** What safetensors has beside these. Source: its Dtype. */
+/** Other dtypes of safetensors. Source: its Dtype. */
 const NOT_READ: readonly unknown[] = [
   ...['F4', 'F6_E2M3', 'F6_E3M2', 'F8_E4M3', 'F8_E5M2', 'F8_E8M0', 'F8_E4M3FNUZ', 'F8_E5M2FNUZ'],
   ...['I8', 'I16', 'U16', 'U32', 'U64', 'C64'],
 ];
 
-const DAMAGED = 'The file is damaged, or is no safetensors file.';
+const DAMAGED = 'The file is damaged, or is not a safetensors file.';
 const UNREAD =
-  'Weights of this dtype are not read; docs/quantization.md says which quantized folders are.';
+  'Weights of this dtype are not supported; docs/quantization.md lists supported folders.';
 
 export interface EncodedHeader {
   /** Prefix and JSON, padded with spaces so that the data starts at a multiple of 64 bytes. */
@@ -51,7 +51,7 @@ export interface EncodedHeader {
   entries: TensorEntry[];
 }
 
-/** Lays tensors of distinct names out one after another. */
+/** Lays out tensors with distinct names one after another. */
 export function encodeHeader(
   tensors: readonly { name: string; dtype: DType; shape: readonly number[] }[],
 ): EncodedHeader {
@@ -73,8 +73,8 @@ export function encodeHeader(
 }
 
 /**
- * The JSON's length from the first eight bytes of a file of `fileBytes`. Throws DS_CHECKPOINT
- * unless it lies inside the file and the limit.
+ * Returns the length of the JSON from the first eight bytes of a file with `fileBytes` bytes.
+ * Throws DS_CHECKPOINT unless it is inside the file and the limit.
  */
 export function headerLength(prefix: Uint8Array, fileBytes: number, file: string): number {
   const view = new DataView(prefix.buffer, prefix.byteOffset, prefix.byteLength);
@@ -87,9 +87,9 @@ export function headerLength(prefix: Uint8Array, fileBytes: number, file: string
 }
 
 /**
- * The tensors of a file, in the order of their bytes, which number `dataBytes`. Throws
- * DS_CHECKPOINT unless every entry is well formed and the entries cover the data exactly: no hole,
- * no overlap, no rest.
+ * Returns the tensors of a file with `dataBytes` bytes of data, in the order of their bytes. Throws
+ * DS_CHECKPOINT unless every entry is well formed and the entries cover the data exactly, without
+ * gaps and overlaps.
  */
 export function parseHeader(json: Uint8Array, dataBytes: number, file: string): TensorEntry[] {
   const table = parseJson(json, file);

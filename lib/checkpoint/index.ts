@@ -1,5 +1,4 @@
-// The checkpoint room's door: files of named tensors, written by any number of ranks and read by
-// any other number.
+// The public API of checkpoints: files of named tensors that any number of ranks writes and reads.
 export {
   type Consolidated,
   type ConsolidateOptions,

@@ -1,4 +1,4 @@
-// A folder and those above it, on disk when it returns, with an end on every file system.
+// Creates a folder and its parents, synced to disk.
 import { randomBytes } from 'node:crypto';
 import { mkdir, stat, unlink, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -7,10 +7,9 @@ import { syncPath } from '../runtime/file.js';
 import { orDsError } from './file-error.js';
 
 /**
- * mkdir -p, also where others make the same folders at the same time; each folder that is made is
- * synced into the one above it. Rejects as mkdir does, or with DS_IO. Node's own `recursive`
- * retries for ever where a folder that exists takes no new ones and says ENOENT, as /proc and
- * automounted folders do.
+ * Like mkdir -p, also if other processes create the same folders. Each new folder is synced into
+ * its parent. Rejects as mkdir does, or with DS_IO. Node's own `recursive` retries for ever if an
+ * existing folder rejects new entries with ENOENT, as /proc and automounted folders do.
  */
 export async function makeFolder(path: string): Promise<void> {
   const failure = await mkdir(path).then(
@@ -21,7 +20,7 @@ export async function makeFolder(path: string): Promise<void> {
   if (failure.code === 'EEXIST' && (await isFolder(path))) return;
   const parent = dirname(path);
   if (failure.code !== 'ENOENT' || parent === path) throw failure;
-  // Somebody may have made it since.
+  // Another process may have created it.
   if (!(await isFolder(parent))) await makeFolder(parent);
   await mkdir(path).catch(async (error: NodeJS.ErrnoException) => {
     if (error.code !== 'EEXIST' || !(await isFolder(path))) throw error;
@@ -30,8 +29,8 @@ export async function makeFolder(path: string): Promise<void> {
 }
 
 /**
- * Makes the folder and a file in it, which is deleted again: what cannot be written is known before
- * there is something to save. Rejects with DS_IO.
+ * Creates the folder and a temporary file in it, to detect a read-only folder before there is data
+ * to save. Rejects with DS_IO.
  */
 export async function requireWritable(path: string): Promise<void> {
   await orDsError(path, async () => {

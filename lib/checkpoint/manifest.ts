@@ -1,5 +1,5 @@
-// manifest.json: written last, it says what a complete checkpoint consists of and where every
-// tensor lies.
+// manifest.json: written last, it lists the files of a complete checkpoint and the location of
+// every tensor.
 import { createHash } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -18,13 +18,13 @@ import { openInside } from './folder.js';
 import type { FileSum } from './safetensors-writer.js';
 import { type Part, requireWhole, type TensorInfo } from './shard.js';
 
-/** Format 2 has no boxes; the rest is alike. */
+/** Format 2 has no boxes and is otherwise equal. */
 const FORMATS = { written: 3, read: [2, 3] } as const;
-/** Its end. */
+/** The end of the file. */
 const SEAL = /^,\n"sha256":"([0-9a-f]{64})"\}\n$/;
 const SEAL_BYTES = 79;
 const MAX_BYTES = 256 * 2 ** 20;
-/** As many as tensors have. */
+/** The maximum number of dims of tensors. */
 const MAX_BOX_DIMS = 6;
 
 export interface FileRecord extends FileSum {
@@ -32,32 +32,32 @@ export interface FileRecord extends FileSum {
 }
 
 export interface TensorRecord extends TensorInfo {
-  /** Together they are all of its elements, each once. */
+  /** Disjoint parts that cover all elements. */
   parts: readonly Part[];
 }
 
 export interface Manifest {
   /** The version of the library that saved it. */
   library: string;
-  /** When, in milliseconds since 1970. */
+  /** Time of the save, in milliseconds since 1970. */
   savedAt: number;
-  /** Parts that ranks have saved; copies of a rank are not counted. */
+  /** Number of parts that ranks have saved; copies of a rank are not counted. */
   worldSize: number;
   files: readonly FileRecord[];
   /** Weights and buffers by name. */
   model: ReadonlyMap<string, TensorRecord>;
   /** "<parameter>.fp32" (master weights), "<parameter>.<state>". */
   optimizer: ReadonlyMap<string, TensorRecord>;
-  /** What all ranks share. */
+  /** State that all ranks share. */
   state: JsonObject;
-  /** What each rank has of its own. */
+  /** State of each rank. */
   ranks: readonly JsonObject[];
-  /** How other libraries know this model; null when nobody has said. */
+  /** Description of the model for other libraries; null without one. */
   description: JsonObject | null;
 }
 
 /**
- * Writes `folder`/manifest.json, closed by a digest of what precedes it, and returns when it is on
+ * Writes `folder`/manifest.json, closed by a digest of the preceding text. Returns after it is on
  * disk.
  */
 export async function writeManifest(folder: string, manifest: Manifest): Promise<void> {
@@ -70,7 +70,7 @@ export async function writeManifest(folder: string, manifest: Manifest): Promise
 }
 
 /**
- * Parts as [file, from, numel], and of a box that is not the whole tensor also its offset and its
+ * Returns parts as [file, from, numel]; for a box other than the whole tensor also its offset and
  * shape.
  */
 function written(records: ReadonlyMap<string, TensorRecord>): Record<string, object> {
@@ -84,16 +84,16 @@ function written(records: ReadonlyMap<string, TensorRecord>): Record<string, obj
   return Object.fromEntries(entries);
 }
 
-/** One that was read. */
+/** A manifest that was read. */
 export interface StoredManifest extends Manifest {
-  /** The digest that closes it: of sizes, checksums, state and time of the save. */
+  /** The closing digest: over sizes, checksums, state and time of the save. */
   id: string;
 }
 
 /**
- * The manifest of the checkpoint in `folder`. Throws DS_CHECKPOINT when there is none, it is not
- * what was written, or it contradicts itself: tensors that are not whole, files outside the folder.
- * DS_IO where it cannot be read.
+ * Returns the manifest of the checkpoint in `folder`. Throws DS_CHECKPOINT if it is missing, was
+ * changed, or contradicts itself (incomplete tensors, files outside of the folder); DS_IO if it
+ * cannot be read.
  */
 export async function readManifest(folder: string): Promise<StoredManifest> {
   return withManifest(folder, async (file) => {
@@ -103,7 +103,7 @@ export async function readManifest(folder: string): Promise<StoredManifest> {
   });
 }
 
-/** The id of the manifest in `folder` by now. Throws as readManifest does. */
+/** Returns the present id of the manifest in `folder`. Throws as readManifest does. */
 export async function manifestId(folder: string): Promise<string> {
   return withManifest(folder, async (file) => {
     const from = Math.max(0, file.bytes - SEAL_BYTES);
@@ -124,7 +124,7 @@ async function withManifest<T>(folder: string, body: (file: InputFile) => Promis
   }
 }
 
-/** See readManifest; `place` is named in errors. */
+/** See readManifest. Errors name `place`. */
 export function parseManifest(text: string, place: string): StoredManifest {
   const seal = SEAL.exec(text.slice(-SEAL_BYTES));
   const body = text.slice(0, -SEAL_BYTES);
@@ -207,8 +207,8 @@ interface PartOf extends TensorInfo {
 }
 
 /**
- * [file, from, numel], or [file, from, numel, offset, shape]; inside the tensor, and in canonical
- * form.
+ * Reads [file, from, numel], or [file, from, numel, offset, shape]: inside of the tensor, in
+ * canonical form.
  */
 function partOf(reader: Fields, value: unknown, place: string, of: PartOf): Part {
   const items = reader.list(value, place);
@@ -230,19 +230,19 @@ function partOf(reader: Fields, value: unknown, place: string, of: PartOf): Part
   }
   if (hasBox && !isOfBox(part, of)) {
     const expected = `a box of at most ${MAX_BOX_DIMS} dims that is not contiguous in`;
-    throw reader.refusal(place, `${expected} [${of.shape.join(', ')}], or none`, shown(items));
+    throw reader.refusal(place, `${expected} [${of.shape.join(', ')}], or no box`, shown(items));
   }
   return part;
 }
 
-/** Whether only a box says which elements these are. */
+/** Whether the part needs a box to describe its elements. */
 function isOfBox(part: Part, { shape, whole }: PartOf): boolean {
   const { box, numel: count } = part;
   const isOwnForm = !isSameBox(box, whole) && isSameBox(canonical(shape, part).box, box);
   return count > 0 && isOwnForm && shape.length <= MAX_BOX_DIMS;
 }
 
-/** Numbers and lists of numbers; what lies deeper is left out. */
+/** Formats numbers and lists of numbers; omits deeper values. */
 function shown(items: readonly unknown[]): string {
   const one = (item: unknown): string => (typeof item === 'number' ? `${item}` : '...');
   const parts = items.map((item) => (Array.isArray(item) ? `[${item.map(one)}]` : one(item)));
@@ -270,15 +270,15 @@ function digest(body: string): string {
   return createHash('sha256').update(body).digest('hex');
 }
 
-/** Formats before this one closed differently. */
+/** Earlier formats closed differently. */
 function damagedOrOld(text: string, place: string): DsError {
   try {
     const value = parseJson(text, place);
     if (!isRead(value.format) && typeof value.format === 'number') return otherFormat(place, value);
   } catch {
-    // It is damaged, as said below.
+    // The error below reports the damage.
   }
-  return damaged(place, 'its own digest', 'another one');
+  return damaged(place, 'its own digest', 'another digest');
 }
 
 function otherFormat(op: string, { format, library }: JsonObject): DsError {

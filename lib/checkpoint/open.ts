@@ -1,4 +1,4 @@
-// Opening a checkpoint: verified as a whole, then read part by part from whichever files hold them.
+// Opens and verifies a checkpoint, then reads it part by part from its files.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Box, canonical, intersect, isInside, wholeBox } from '../runtime/box.js';
@@ -19,7 +19,7 @@ import { type CheckpointWorld, inUnison, soloWorld } from './world.js';
 /** Weights and buffers, or master weights and optimizer state. */
 export type Section = 'model' | 'optimizer';
 
-/** A tag's manifest and its files, all of the same save. */
+/** A tag's manifest and files, all of the same save. */
 interface Files extends Opened {
   path: string;
   tag: string;
@@ -37,9 +37,7 @@ interface Payload {
 /** The first exchange of a load. */
 export const BEGIN_LOAD = 'loading a checkpoint';
 
-/**
- * A verified checkpoint, whatever the number of ranks that saved it. Whoever opens one closes it.
- */
+/** A verified checkpoint of any number of ranks. The opener closes it. */
 export class Checkpoint {
   readonly path: string;
   readonly tag: string;
@@ -53,11 +51,13 @@ export class Checkpoint {
   }
 
   /**
-   * Opens `dir/tag`, by default what `latest` names; a tag that rank 0 alone is given counts. Every
-   * file is opened once and for all, and read once by one of the ranks: loading cannot fail halfway
-   * over damage, and a save that replaces the checkpoint meanwhile changes nothing of what is read.
-   * Throws on all ranks DS_CHECKPOINT: different tags, no such tag (with those there are), a
-   * half-written checkpoint, a damaged file (named), one that is replaced again and again; DS_IO.
+   * Opens `dir`/`tag`. Default: the tag in `latest`; a tag on rank 0 applies to ranks without one.
+   * Every file is opened once, and read once by one of the ranks for verification. So damage cannot
+   * make a load fail halfway, and a concurrent save that replaces the checkpoint does not change
+   * the data read here. Throws on all ranks:
+   * - DS_CHECKPOINT: different tags, no such tag (with the existing ones), an incomplete
+   *   checkpoint, a damaged file (named), or one that is replaced repeatedly.
+   * - DS_IO.
    */
   static async open(
     dir: string,
@@ -79,30 +79,29 @@ export class Checkpoint {
     }
   }
 
-  /** Tensors can no longer be read. */
   close(): Promise<void> {
     return this.opened.close();
   }
 
   /**
-   * Throws DS_IO when a file was written to, in place, since it was opened: what was read may not
-   * be what was verified.
+   * Throws DS_IO if a file was written in place since it was opened, because the read data may
+   * differ from the verified data.
    */
   async requireUnchanged(): Promise<void> {
     for (const file of this.opened.files) await file.requireUnchanged();
   }
 
-  /** What all ranks share. */
+  /** State that all ranks share. */
   get state(): JsonObject {
     return this.manifest.state;
   }
 
-  /** What each rank had of its own. */
+  /** State of each rank. */
   get ranks(): readonly JsonObject[] {
     return this.manifest.ranks;
   }
 
-  /** How other libraries know the model. */
+  /** Description of the model for other libraries. */
   get description(): JsonObject | null {
     return this.manifest.description;
   }
@@ -112,10 +111,10 @@ export class Checkpoint {
   }
 
   /**
-   * Overwrites `into` (contiguous, on any device) with the elements of `box`, by default the whole
-   * tensor, from number `from` of it on, whatever the parts in which they were saved. Host memory
-   * beyond it: one buffer of 32 MiB. Throws DS_CHECKPOINT naming the tensor when there is none of
-   * that name, or of another dtype or size.
+   * Overwrites `into` (contiguous, on any device) with elements of `box` from element `from` on,
+   * independent of the saved parts. Default of `box`: the whole tensor. Host memory in addition:
+   * one buffer of 32 MiB. Throws DS_CHECKPOINT with the tensor if it does not exist, or has another
+   * dtype or size.
    */
   async read(
     section: Section,
@@ -141,7 +140,7 @@ export class Checkpoint {
     }
   }
 
-  /** The whole of a tensor into one of its shape, or a flat one. See read(). */
+  /** Reads a whole tensor into one of its shape, or a flat one. See read(). */
   async readInto(section: Section, name: string, into: Tensor): Promise<void> {
     const record = this.record(section, name);
     const isFlat = into.ndim === 1 && into.numel === numel(record.shape);
@@ -174,7 +173,7 @@ export class Checkpoint {
       op: `${this.path}: ${name}`,
       expected,
       got,
-      hint: 'It was saved from another model or with another precision.',
+      hint: 'The checkpoint belongs to another model, or has another precision.',
     });
   }
 }
@@ -199,7 +198,7 @@ async function locate(dir: string, tag: string): Promise<string> {
   throw await missingTag(dir, `a checkpoint "${tag}"`);
 }
 
-/** All or none. */
+/** Opens all files, or none. */
 async function openAll(folder: string, manifest: StoredManifest): Promise<InputFile[]> {
   const { files } = manifest;
   const opening = await Promise.allSettled(files.map(({ name }) => openInside(folder, name)));
@@ -210,7 +209,7 @@ async function openAll(folder: string, manifest: StoredManifest): Promise<InputF
   throw failed.reason;
 }
 
-/** Throws DS_CHECKPOINT where a rank is given a tag that is not rank 0's. */
+/** Throws DS_CHECKPOINT if a rank has another tag than rank 0. */
 function requireOneTag([first = null, ...others]: readonly (string | null)[]): void {
   const other = others.findIndex((tag) => tag !== null && tag !== first);
   if (other < 0) return;
@@ -218,7 +217,7 @@ function requireOneTag([first = null, ...others]: readonly (string | null)[]): v
     code: 'DS_CHECKPOINT',
     op: 'checkpoint tag',
     expected: 'the same tag on every rank',
-    got: `${first === null ? 'none' : `"${first}"`} on rank 0 and "${others[other]}" on rank ${other + 1}`,
-    hint: 'Give every rank the same tag, or none for what `latest` names.',
+    got: `${first === null ? 'no tag' : `"${first}"`} on rank 0 and "${others[other]}" on rank ${other + 1}`,
+    hint: 'Pass the same tag on every rank, or no tag to use `latest`.',
   });
 }

@@ -1,4 +1,4 @@
-// What a save may delete: files that a manifest of ours names, and nothing else.
+// Checks which files a save may delete: only files in a manifest of this library.
 import type { Stats } from 'node:fs';
 import { lstat, readdir, rmdir, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -8,20 +8,20 @@ import { isCheckpointFile, MANIFEST } from './directory.js';
 import { readManifest } from './manifest.js';
 import { isExportFile } from './weight-files.js';
 
-/** How many names an error lists. */
+/** Maximum number of names in an error. */
 const SHOWN = 3;
-/** How often a path may change while it is looked at. */
+/** Maximum number of changes of a path during a check. */
 const LOOKS = 100;
 
-/** Whether a save or an export makes a file of this name in its draft. */
+/** Whether a save or an export creates a file of this name in its draft. */
 export function isDraftFile(name: string): boolean {
   return name === MANIFEST || isCheckpointFile(name) || isExportFile(name);
 }
 
 /**
- * Resolves with whether a checkpoint lies at `path`: a folder with a manifest and what that names.
- * Rejects with DS_CHECKPOINT, saying what is there, when it is anything else, or has more in it;
- * errors name the path `called`.
+ * Resolves with whether `path` is a checkpoint: a folder with a manifest and its files. Rejects
+ * with DS_CHECKPOINT and the content if it is something else, or has other files. Errors use the
+ * path `called`.
  */
 export async function requireReplaceable(path: string, called = path): Promise<boolean> {
   for (let look = 1; ; ++look) {
@@ -31,7 +31,7 @@ export async function requireReplaceable(path: string, called = path): Promise<b
       await requireCheckpoint(path, status, called);
       return true;
     } catch (error) {
-      // Another save may have replaced it during the look.
+      // Another save may have replaced it during the check.
       const now = await statusOf(path);
       if (now?.ino === status.ino || look === LOOKS) throw error;
     }
@@ -51,7 +51,7 @@ async function requireCheckpoint(path: string, status: Stats, called: string): P
   if (others.length > 0) throw notOurs(called, `a checkpoint with ${listed(others)} in it besides`);
 }
 
-/** Null where nothing is. */
+/** Null if it does not exist. */
 async function statusOf(path: string): Promise<Stats | null> {
   return lstat(path).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return null;
@@ -60,8 +60,8 @@ async function statusOf(path: string): Promise<Stats | null> {
 }
 
 /**
- * Deletes from `folder` the files that `isOwn` knows, the manifest last, and then the folder. What
- * else is there stays, and the folder with it; then false.
+ * Deletes the files of `folder` for which `isOwn` is true, the manifest last, then the folder.
+ * Other files stay with the folder; then returns false.
  */
 export async function removeOwn(
   folder: string,
@@ -84,13 +84,13 @@ export async function removeOwn(
   );
 }
 
-/** Deletes the checkpoint in `folder`: what its manifest names. */
+/** Deletes the checkpoint in `folder`: the files in its manifest. */
 export async function removeCheckpoint(folder: string): Promise<void> {
   const own = (await ownFiles(folder)) ?? new Set<string>();
   await removeOwn(folder, (name) => own.has(name));
 }
 
-/** What the manifest names, itself too; null where there is none that is whole. */
+/** Returns the names in the manifest and its own; null without a valid manifest. */
 async function ownFiles(folder: string): Promise<Set<string> | null> {
   const manifest = await readManifest(folder).catch((error: unknown) => {
     if (error instanceof DsError && error.code === 'DS_CHECKPOINT') return null;
@@ -110,6 +110,6 @@ function notOurs(op: string, got: string): DsError {
     op,
     expected: 'nothing of this name, or a checkpoint of this library to replace',
     got,
-    hint: 'Nothing of it was touched: choose another tag or folder, or move it away.',
+    hint: 'No file was changed. Choose another tag or folder, or move it away.',
   });
 }

@@ -1,28 +1,28 @@
-// Tensors that other programs' files have in pieces, or under another name: the matrices of
-// experts, which a model has one above the other.
+// Pieces: tensors that files of other programs store in parts or under other names, such as
+// matrices of experts.
 import type { JsonValue } from '../../types/json.js';
 import { type Box, positionIn, wholeBox } from '../runtime/box.js';
 import { held, type Tensor } from '../tensor/index.js';
 import type { TensorSource } from './safetensors-writer.js';
 
 /**
- * Patterns of the files' names, by our name. In a pattern, `*` is the first index of a tensor [n, k
- * r, c]; its k patterns name k matrices [r, c] of each index, in their order. A pattern without `*`
- * is the files' name of the whole.
+ * Patterns of the names in files, by this library's name. In a pattern, `*` is the first index of a
+ * tensor [n, k r, c]; its k patterns name k matrices [r, c] of each index, in order. A pattern
+ * without `*` names the whole tensor.
  */
 export type Pieces = Readonly<Record<string, readonly string[]>>;
 
-/** What the files have under a name of a tensor of ours. */
+/** A part of a tensor under its name in the files. */
 export interface Piece {
   /** In the files. */
   readonly name: string;
-  /** Which part of ours it is. */
+  /** Its part of the tensor. */
   readonly box: Box;
   /** In the files. */
   readonly shape: readonly number[];
 }
 
-/** The pieces of a tensor of `shape`, in its order. */
+/** Returns the pieces of a tensor of `shape`, in order. */
 export function piecesOf(patterns: readonly string[], shape: readonly number[]): Piece[] {
   const [first] = patterns;
   if (first === undefined) return [];
@@ -38,7 +38,7 @@ export function piecesOf(patterns: readonly string[], shape: readonly number[]):
   ).flat();
 }
 
-/** What Module.describe() says of pieces; null where that is damaged. */
+/** Reads the pieces of Module.describe(); null if they are damaged. */
 export function readPieces(value: JsonValue | undefined): Pieces | null {
   if (value === undefined || value === null) return {};
   if (typeof value !== 'object' || Array.isArray(value)) return null;
@@ -48,8 +48,8 @@ export function readPieces(value: JsonValue | undefined): Pieces | null {
 }
 
 /**
- * `source`, whose values are made when asked for, as the files have it. Pieces are to be asked for
- * in their order: what they are of is made for the first, and let go with the last.
+ * Returns `source` in pieces, with lazy values. Pieces must be requested in order: the first one
+ * creates the whole tensor, the last one releases it.
  */
 export function inPieces(
   source: TensorSource,

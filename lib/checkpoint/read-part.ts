@@ -1,5 +1,4 @@
-// Reads what a part in a file and a part that is wanted have in common, whatever the boxes of which
-// they are ranges.
+// Reads the intersection of a stored part and a wanted part, for ranges of any boxes.
 import {
   type Box,
   type BoxRange,
@@ -19,22 +18,22 @@ import type { TensorEntry } from './header.js';
 import type { SafetensorsFile } from './safetensors-file.js';
 import { isHost, passed, STAGING_BYTES } from './staging.js';
 
-/** An entry of a file, and which elements of its tensor it has. */
+/** An entry of a file, and its elements of the tensor. */
 export interface StoredPart {
   entry: TensorEntry;
   range: BoxRange;
 }
 
 /**
- * What is contiguous on both sides is read where it belongs if it has as many bytes; else with what
- * lies between.
+ * Minimum bytes of a contiguous run for a direct read. Shorter runs are read together with the
+ * bytes between them.
  */
 const DIRECT_BYTES = 128 * 2 ** 10;
 
 /**
- * Overwrites the elements of `into` that the file has; `into` is contiguous and holds `wanted`.
- * Both ranges are in canonical form. Host memory beyond it: at most 32 MiB, for rows of which a
- * part is wanted.
+ * Overwrites the elements of `into` that the file contains; `into` is contiguous and holds
+ * `wanted`. Both ranges are in canonical form. Host memory in addition: at most 32 MiB, for rows
+ * that are read in part.
  */
 export async function readPart(
   file: SafetensorsFile,
@@ -58,7 +57,7 @@ export async function readPart(
 
 class BoxReader {
   private readonly itemBytes: number;
-  /** On the host, and on the device of `into` where that is another memory. */
+  /** On the host, and on the device of `into` if that has its own memory. */
   private readonly staging: Buffer[] = [];
 
   constructor(
@@ -70,7 +69,7 @@ class BoxReader {
     this.itemBytes = dtypeSize(into.dtype);
   }
 
-  /** A box that lies in both parts. */
+  /** Reads a box inside of both parts. */
   async read(box: Box): Promise<void> {
     const run = runShape(box, [this.stored.range.box, this.wanted.box]);
     if (numel(run) === numel(box.shape) || numel(run) * this.itemBytes >= DIRECT_BYTES) {
@@ -92,9 +91,7 @@ class BoxReader {
     await this.file.readRange(this.stored.entry, { from, to, numel: numel(box.shape) }, this.into);
   }
 
-  /**
-   * Reads all that lies between its first and its last element, and copies those that are wanted.
-   */
+  /** Reads all bytes between its first and last element, and copies the wanted ones. */
   private async readSlab(slab: Box): Promise<void> {
     const { entry, range } = this.stored;
     const span = this.spanOf(slab);
@@ -147,7 +144,7 @@ class BoxReader {
   }
 }
 
-/** Parts of `box` that fit: halves of halves of its first dim that can be cut. */
+/** Divides `box` by halves of its first divisible dim until the parts fit. */
 function* slabsOf(box: Box, fits: (slab: Box) => boolean): Generator<Box> {
   const d = box.shape.findIndex((n) => n > 1);
   if (d < 0 || fits(box)) {

@@ -1,4 +1,4 @@
-// Small files that appear at once, in place of a file that may be there and of nothing else.
+// Writes small files atomically. Replaces only regular files.
 import { randomUUID } from 'node:crypto';
 import { lstat, rename, rm, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
@@ -7,15 +7,15 @@ import { DsError } from '../errors.js';
 import { syncPath } from '../runtime/file.js';
 import { orDsError } from './file-error.js';
 
-/** What replaceFile() calls a file until it is whole; one of a process that died stays. */
+/** Names of incomplete files of replaceFile(). The file of a dead process stays. */
 const DRAFT = /^\..+\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
-/** Whether a replaceFile() that did not end has left a file of this name. */
+/** Whether an interrupted replaceFile() may have left a file of this name. */
 export const isUnfinishedFile = (name: string): boolean => DRAFT.test(name);
 
 /**
- * Writes `path`. Whatever happens, the old file is there or the new one, whole. Throws
- * DS_CHECKPOINT where there is something else than a file, DS_IO.
+ * Writes `path`. After a crash, the old or the new file exists, complete. Throws DS_CHECKPOINT if
+ * `path` is not a file, DS_IO.
  */
 export async function replaceFile(path: string, data: string | Uint8Array): Promise<void> {
   const draft = join(dirname(path), `.${basename(path)}.${randomUUID()}`);
@@ -32,7 +32,7 @@ export async function replaceFile(path: string, data: string | Uint8Array): Prom
   });
 }
 
-/** `from`, a file, becomes `path`. Throws as replaceFile(). */
+/** Renames the file `from` to `path`. Throws as replaceFile(). */
 export async function moveFile(from: string, path: string): Promise<void> {
   await orDsError(path, async () => {
     await requireFileOrNothing(path);
@@ -51,6 +51,6 @@ async function requireFileOrNothing(path: string): Promise<void> {
     op: path,
     expected: 'nothing of this name, or a file to replace',
     got: status.isSymbolicLink() ? 'a symbolic link' : 'something else',
-    hint: 'Nothing of it was touched: choose another folder, or move it away.',
+    hint: 'No file was changed. Choose another folder, or move it away.',
   });
 }

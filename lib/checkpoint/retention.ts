@@ -1,4 +1,4 @@
-// Retention: the newest checkpoints of a folder stay, older ones go.
+// Retention: deletes old checkpoints of a folder.
 import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
@@ -7,10 +7,9 @@ import { findLatest, listTags } from './directory.js';
 import { readManifest } from './manifest.js';
 
 /**
- * Deletes all but the newest `keep` checkpoints of the draft's folder, by the time of their saves.
- * What is not a complete checkpoint is not touched and not counted; the draft's own tag and what
- * `latest` names stay in any case. One with files in it that are not its own stays as it is, with a
- * warning that names them. Throws DS_IO.
+ * Deletes all except the newest `keep` checkpoints of the draft's folder, by save time. Incomplete
+ * checkpoints are neither deleted nor counted. The draft's own tag and the tag in `latest` always
+ * stay. A checkpoint with other files stays, with a warning that names them. Throws DS_IO.
  */
 export async function retain(draft: Draft, keep: number): Promise<void> {
   const { dir } = draft;
@@ -29,7 +28,7 @@ export async function retain(draft: Draft, keep: number): Promise<void> {
   for (const tag of old) await removeTag(draft, tag).catch(warnOfOthers);
 }
 
-/** The checkpoint that was saved is complete all the same. */
+/** The new checkpoint is complete, so the failure only warns. */
 function warnOfOthers(error: unknown): void {
   if (!(error instanceof DsError) || error.code !== 'DS_CHECKPOINT') throw error;
   const text = `keepLast leaves a checkpoint as it is. ${error.message}`;

@@ -1,5 +1,4 @@
-// Reading safetensors: a file whose header has been checked, and ranges of its tensors when asked
-// for.
+// Reads safetensors: checks the header, then reads ranges of tensors on demand.
 import { basename } from 'node:path';
 
 import { DsError } from '../errors.js';
@@ -18,7 +17,7 @@ export interface ReadRange {
   numel: number;
 }
 
-/** Whoever opens one closes it. */
+/** The opener closes it. */
 export class SafetensorsFile {
   private constructor(
     private readonly file: InputFile,
@@ -27,17 +26,12 @@ export class SafetensorsFile {
     readonly entries: readonly TensorEntry[],
   ) {}
 
-  /**
-   * Throws DS_CHECKPOINT for a header that is not well formed, DS_IO when the file cannot be read.
-   */
+  /** Throws DS_CHECKPOINT for an invalid header, DS_IO if the file cannot be read. */
   static async open(path: string): Promise<SafetensorsFile> {
     return SafetensorsFile.of(await InputFile.open(path));
   }
 
-  /**
-   * Of a file that is open, which it takes over: close() closes it, and so does a failure. See
-   * open().
-   */
+  /** Takes ownership of an open file: close() closes it, and a failure too. See open(). */
   static async of(file: InputFile): Promise<SafetensorsFile> {
     const { path, bytes } = file;
     const name = basename(path);
@@ -61,7 +55,7 @@ export class SafetensorsFile {
     return this.file.bytes;
   }
 
-  /** Throws DS_IO when it was written to since it was opened. */
+  /** Throws DS_IO if the file was written since it was opened. */
   requireUnchanged(): Promise<void> {
     return this.file.requireUnchanged();
   }
@@ -71,9 +65,9 @@ export class SafetensorsFile {
   }
 
   /**
-   * Overwrites `tensor` (contiguous, on any device) with the saved values of one of `entries`. It
-   * has the saved dtype and shape, or is flat with as many elements. Throws DS_CHECKPOINT when it
-   * has not.
+   * Overwrites `tensor` (contiguous, on any device) with the saved values of an entry. `tensor`
+   * must have the saved dtype, and the saved shape or as many elements in one dim. Throws
+   * DS_CHECKPOINT otherwise.
    */
   async readInto(entry: TensorEntry, tensor: Tensor): Promise<void> {
     requireFit(entry, tensor, this.path);
@@ -81,7 +75,7 @@ export class SafetensorsFile {
   }
 
   /**
-   * Overwrites part of `tensor`, which is contiguous and of the entry's dtype. Both ranges lie
+   * Overwrites part of `tensor`, which is contiguous and has the entry's dtype. Both ranges must be
    * inside.
    */
   async readRange(entry: TensorEntry, range: ReadRange, tensor: Tensor): Promise<void> {
@@ -99,7 +93,7 @@ export class SafetensorsFile {
     }
   }
 
-  /** Fills `bytes` with those of an entry, from byte `from` of it on; blocks. Throws DS_IO. */
+  /** Fills `bytes` from byte `from` of an entry; blocks. Throws DS_IO. */
   readNow(entry: TensorEntry, from: number, bytes: Uint8Array): void {
     this.file.readNow(this.dataStart + entry.start + from, bytes);
   }
@@ -144,6 +138,6 @@ function mismatch(op: string, expected: string, got: string): DsError {
     op,
     expected,
     got,
-    hint: 'It was saved from another model or with another precision.',
+    hint: 'The file belongs to another model, or has another precision.',
   });
 }

@@ -1,4 +1,4 @@
-// Writing safetensors: tensors streamed to a file in order, with bounded memory beside them.
+// Writes safetensors: streams tensors to a file in order, with bounded additional memory.
 import { Buffer } from '../runtime/buffer.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import { type HostRange, syncPath, writeFile } from '../runtime/file.js';
@@ -11,16 +11,16 @@ import { isHost, passed, requireContiguous, STAGING_BYTES } from './staging.js';
 export interface TensorSource {
   name: string;
   dtype: DType;
-  /** In the file; the tensor itself may be a flat view. */
+  /** Shape in the file; the tensor itself may be a flat view. */
   shape: readonly number[];
   /**
-   * Its values: contiguous, on any device or in pinned memory. A function makes them when their
-   * turn has come; they are released once written. Remote ones pass through memory in parts.
+   * The values: contiguous, on any device or in pinned memory. A function creates them when they
+   * are written; they are released afterwards. Remote values are read in parts.
    */
   values: Tensor | Remote | (() => Promise<Tensor>);
 }
 
-/** What a manifest remembers of a file. */
+/** Size and checksum of a file, for the manifest. */
 export interface FileSum {
   bytes: number;
   /** CRC-32C of the whole file. */
@@ -28,8 +28,8 @@ export interface FileSum {
 }
 
 /**
- * Writes the tensors in the given order and returns when they are on disk. They must not change
- * meanwhile. Throws DS_IO.
+ * Writes the tensors in order, and returns after they are on disk. They must not change meanwhile.
+ * Throws DS_IO.
  */
 export async function writeSafetensors(
   path: string,
@@ -58,7 +58,7 @@ export async function writeSafetensors(
   }
 }
 
-/** Writes one tensor's values to `offset` of a file that exists. Throws DS_IO. */
+/** Writes one tensor's values at `offset` of an existing file. Throws DS_IO. */
 export async function writeAt(
   path: string,
   offset: number,
@@ -79,13 +79,13 @@ export async function writeAt(
 }
 
 /**
- * Host memory is written from where it is. Device memory passes through two staging buffers: one is
- * filled while the other is being written.
+ * Host memory is written directly. Device memory passes through two staging buffers: one is filled
+ * while the other is written.
  */
 class Writer {
   private ranges: HostRange[] = [];
   private readonly staging: Buffer[] = [];
-  /** Which staging buffer is being filled, and how far. */
+  /** Index of the staging buffer that is filled, and its used bytes. */
   private filling = 0;
   private used = 0;
   private crc = 0;
@@ -117,7 +117,7 @@ class Writer {
     }
   }
 
-  /** One part is written while the next comes. */
+  /** Writes one part while the next is read. */
   async addRemote(values: Remote): Promise<void> {
     let before: Tensor | null = null;
     try {
@@ -139,7 +139,7 @@ class Writer {
     }
   }
 
-  /** Resolves when everything added so far has been written. */
+  /** Resolves after all added tensors are written. */
   async drain(): Promise<void> {
     await this.flush();
     await this.writing;
@@ -151,13 +151,13 @@ class Writer {
     return { bytes: this.offset, crc32c: this.crc };
   }
 
-  /** Waits for the write under way, then starts the next. */
+  /** Waits for the running write, then starts the next. */
   private async flush(): Promise<void> {
     const stage = this.staging[this.filling];
     if (stage) await passed(stage.device);
     await this.writing;
     this.writing = this.write(this.head, this.ranges);
-    this.writing.catch(() => {}); // Whoever awaits it next is told.
+    this.writing.catch(() => {}); // The next await receives the rejection.
     this.head = new Uint8Array(0);
     this.ranges = [];
     this.used = 0;
@@ -171,7 +171,7 @@ class Writer {
     this.offset += head.length + ranges.reduce((sum, range) => sum + range.bytes, 0);
   }
 
-  /** The staging memory outlives the write under way. */
+  /** The staging memory must outlive the running write. */
   async dispose(): Promise<void> {
     await this.writing.catch(() => {});
     for (const stage of this.staging) stage?.release();

@@ -1,5 +1,5 @@
-// Saving: the ranks agree on a tag and a folder, each writes its shards, rank 0 makes the whole
-// appear.
+// Saves a checkpoint: ranks agree on tag and folder, each writes its shards, and rank 0 publishes
+// the whole.
 import { basename, join, resolve } from 'node:path';
 
 import type { JsonObject } from '../../types/json.js';
@@ -40,50 +40,47 @@ import { type CheckpointWorld, inUnison } from './world.js';
 
 /** The first exchange of a save. */
 export const BEGIN_SAVE = 'saving a checkpoint';
-/** The first of what follows when its folder is there. */
+/** The first exchange after the folder exists. */
 const BEGIN_WRITE = 'comparing a checkpoint with the disk';
 
-/** What happens when ranks save under different tags; "Warn" and "Ignore" take rank 0's. */
+/** Handling of different tags on ranks. "Warn" and "Ignore" use rank 0's tag. */
 export type TagValidation = 'Warn' | 'Ignore' | 'Fail';
 
 export interface SaveTarget {
   dir: string;
   tag: string;
-  /** Whether `latest` is to name it. */
+  /** Whether `latest` names it afterwards. */
   saveLatest: boolean;
-  /** Delete all but this many checkpoints of the folder afterwards. Default: none is deleted. */
+  /** Number of checkpoints to keep in the folder. Default: all. */
   keepLast?: number;
   /** Default: "Warn". */
   tagValidation?: TagValidation;
-  /** Whether it is written beside training. Default: false. */
+  /** Whether it is written during training. Default: false. */
   asynchronous?: boolean;
 }
 
-/** What one rank saves. */
+/** The content that one rank saves. */
 export interface CheckpointContent<Kept extends Shard = Shard> {
-  /** Which of the parts of a checkpoint it is; null where another rank saves the same. */
+  /** Part number in the checkpoint; null if another rank saves the same. */
   part: PartNumber | null;
   /** Weights and buffers, or this rank's parts of them. */
   model: readonly Kept[];
   /**
-   * Whether every part has its own of the weights; else the first data rank of each share of the
-   * model has them.
+   * Whether every part has its own weights; else the first data rank of each model share has them.
    */
   modelIsSharded: boolean;
   optimizer: readonly Kept[];
-  /**
-   * Every tensor of which this rank has a part, as a whole, by name: that of one or of many ranks.
-   */
+  /** Every tensor with a part on this rank, as a whole, by name. */
   catalog: Catalog;
-  /** Anything JSON that all ranks share: counters, schedule; only rank 0's is kept. */
+  /** JSON state that all ranks share: counters, schedule. Only rank 0's is saved. */
   state: JsonObject;
-  /** Anything JSON of this data rank alone, its generator; null where another part has the same. */
+  /** JSON state of this data rank, such as its generator; null if another part has the same. */
   rankState: JsonObject | null;
-  /** How other libraries know the model; only rank 0's is kept. */
+  /** Description of the model for other libraries. Only rank 0's is saved. */
   description: JsonObject | null;
 }
 
-/** What one rank has written, as it tells the others. */
+/** The report of a rank to the others after its write. */
 interface Written extends Pick<CheckpointContent, 'part' | 'rankState'> {
   files: readonly FileRecord[];
   /** The digest of its catalog. */
@@ -91,24 +88,24 @@ interface Written extends Pick<CheckpointContent, 'part' | 'rankState'> {
 }
 
 /**
- * A save that all ranks have begun. Exactly one write() or cancel() must follow. A crash at any
- * moment leaves the previous checkpoint of the tag or the new one, complete.
+ * A save that all ranks have begun. Exactly one write() or cancel() must follow. After a crash at
+ * any time, the previous checkpoint of the tag or the new one is complete.
  */
 export class Save {
   private constructor(
     private readonly world: CheckpointWorld,
     private readonly target: SaveTarget,
-    /** What all ranks write to. */
+    /** The folder for all ranks. */
     private readonly folder: string,
-    /** Rank 0's, which makes it appear; null on the others. */
+    /** Rank 0's draft; null on the others. */
     private readonly draft: Draft | null,
   ) {}
 
   /**
-   * Agrees with the other ranks and makes the folder. Rejects with DS_IO (no permission),
-   * DS_ARGUMENT (no path), DS_CHECKPOINT (a bad tag, different tags under "Fail", asynchronous on
-   * some ranks alone, something in the way that is not a checkpoint) or DS_COMM (a rank does not
-   * take part).
+   * Agrees with the other ranks on the target, and creates the folder. Rejects with DS_IO (no
+   * permission), DS_ARGUMENT (invalid path), DS_COMM (a rank does not take part), or DS_CHECKPOINT:
+   * an invalid tag, different tags under "Fail", asynchronous on some ranks only, or other files in
+   * the way.
    */
   static async begin(world: CheckpointWorld, target: SaveTarget): Promise<Save> {
     const { saveLatest } = target;
@@ -137,16 +134,16 @@ export class Save {
     }
   }
 
-  /** What the checkpoint will be called. */
+  /** The path of the checkpoint. */
   get path(): string {
     return join(this.target.dir, this.target.tag);
   }
 
   /**
-   * Writes this rank's shards, waits for the other ranks and commits. Tensors must not change until
-   * it settles. Resolves with the checkpoint's path. Rejects on all ranks when one fails: DS_IO
-   * (disk full, or too small for it before anything is written), DS_CHECKPOINT (tensors that are
-   * missing, or given twice), DS_COMM (a rank does not come).
+   * Writes this rank's shards, waits for the other ranks, and commits. Tensors must not change
+   * until the promise settles. Resolves with the path. If one rank fails, rejects on all ranks:
+   * DS_IO (disk full; free space is checked before the write), DS_CHECKPOINT (missing or duplicate
+   * tensors), DS_COMM (a missing rank).
    */
   async write(content: CheckpointContent): Promise<string> {
     const { world, draft } = this;
@@ -170,7 +167,7 @@ export class Save {
     }
   }
 
-  /** This rank will not write: the other ranks' write() rejects with `error`. */
+  /** Cancels on this rank: write() of the other ranks rejects with `error`. */
   async cancel(error: unknown): Promise<void> {
     const fail = () => Promise.reject(error);
     await inUnison(this.world, BEGIN_WRITE, fail).catch(() => undefined);
@@ -203,7 +200,7 @@ export class Save {
   }
 
   /**
-   * Reads what the ranks have written: their files are there, and together they hold every tensor
+   * Reads the headers of all written files: the files exist, and together they contain every tensor
    * of the catalog.
    */
   private async describe(
@@ -240,7 +237,7 @@ export class Save {
   }
 }
 
-/** The files that a rank writes. */
+/** The files of a rank. */
 type Payload = readonly [name: string, shards: readonly Shard[]];
 
 function payloadsOf({ part, model, modelIsSharded, optimizer }: CheckpointContent): Payload[] {
@@ -256,7 +253,7 @@ function bytesOf(content: CheckpointContent): number {
   return shards.reduce((sum, { tensor }) => sum + tensor.bytes, 0);
 }
 
-/** Which elements of a tensor an entry has; null where it is none of that tensor. */
+/** Returns the elements of an entry in its tensor; null if they do not belong to that tensor. */
 function partOf(entry: TensorEntry, info: TensorInfo | undefined): BoxRange | null {
   if (!info || info.dtype !== entry.dtype) return null;
   const range = entryRange(entry.name, info.shape, numel(entry.shape));
@@ -315,7 +312,7 @@ function agreeOnTag(proposals: readonly string[], validation: TagValidation): st
   return tag;
 }
 
-/** Throws where the ranks go on in different worlds. */
+/** Throws if some ranks save asynchronously and others do not. */
 function requireOneWay(asynchronous: readonly boolean[]): void {
   if (new Set(asynchronous).size === 1) return;
   const ranksWith = (way: boolean): string => {
@@ -341,6 +338,6 @@ function requireKeep(keepLast: number | undefined): void {
 }
 
 function disagreement(op: string, expected: string, got: string): DsError {
-  const hint = 'Do all ranks see the same folder, and have the same model?';
+  const hint = 'All ranks must see the same folder and have the same model.';
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
 }

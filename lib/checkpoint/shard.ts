@@ -1,5 +1,4 @@
-// Shards: parts of named tensors, how they are called inside a file, and whether they make up the
-// whole.
+// Shards: parts of named tensors, their names in files, and checks for completeness.
 import { DsError } from '../errors.js';
 import { type Box, type BoxRange, canonical, isInside, wholeBox } from '../runtime/box.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
@@ -7,34 +6,31 @@ import { numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { findFlaw } from './tiling.js';
 
-/** Values that lie where no tensor can be, on a disk, and come to memory a part at a time. */
+/** Values on a disk, which are read into memory in parts. */
 export interface Remote {
   readonly dtype: DType;
   readonly numel: number;
   readonly bytes: number;
-  /** Parts start and end at multiples of so many elements. */
+  /** Parts start and end at multiples of this many elements. */
   readonly grain: number;
-  /**
-   * Elements [offset, offset + numel), flat, on their way to memory; the caller releases the
-   * tensor.
-   */
+  /** Starts a read of elements [offset, offset + numel), flat. The caller releases the tensor. */
   borrow(offset: number, numel: number): Borrowed;
 }
 
-/** A tensor that is complete once one of these says so. */
+/** A tensor that is complete after wait() or arrived(). */
 export interface Borrowed {
   readonly tensor: Tensor;
-  /** Blocks until it is. */
+  /** Blocks until it is complete. */
   wait(): void;
   arrived(): Promise<void>;
 }
 
-/** What is in memory of a shard whose values are remote: two parts of this size. */
+/** Bytes per part of remote values; two parts are in memory at a time. */
 export const PART_BYTES = 16 * 2 ** 20;
 
 export const isRemote = (values: Tensor | Remote): values is Remote => 'borrow' in values;
 
-/** How much of `values` to borrow at a time, in order. */
+/** Ranges to borrow from `values`, in order. */
 export function* partsOf({
   dtype,
   numel: count,
@@ -44,36 +40,32 @@ export function* partsOf({
   for (let at = 0; at < count; at += most) yield [at, Math.min(most, count - at)];
 }
 
-/**
- * Elements [from, from + tensor.numel) of a box of the tensor `name`, which has `shape` as a whole.
- */
+/** Elements [from, from + tensor.numel) of a box of the tensor `name` with the whole `shape`. */
 export interface Shard {
   name: string;
   shape: readonly number[];
-  /** Default: all of the tensor. */
+  /** Default: the whole tensor. */
   box?: Box;
-  /** Counted in the box. Default: 0. */
+  /** First element in the box. Default: 0. */
   from?: number;
   /** Contiguous, on any device, in pinned memory or remote. */
   tensor: Tensor | Remote;
 }
 
-/** A shard whose values are in memory. */
+/** A shard with values in memory. */
 export interface LocalShard extends Shard {
   tensor: Tensor;
 }
 
-/** A tensor as a whole, whoever holds its parts. */
+/** A whole tensor, independent of its parts. */
 export interface TensorInfo {
   dtype: DType;
   shape: readonly number[];
-  /** State of the model that is no parameter. */
+  /** A buffer of the model instead of a parameter. */
   buffer?: boolean;
 }
 
-/**
- * Where a part of a tensor lies: the file's index, and which elements it has. In canonical form.
- */
+/** A part of a tensor: the file's index and its elements, in canonical form. */
 export interface Part extends BoxRange {
   file: number;
 }
@@ -82,8 +74,8 @@ const RANGE = /\[(\d{1,16}):(\d{1,16})\]$/;
 const BOX = /\[(\d{1,16}:\d{1,16}(?:,\d{1,16}:\d{1,16}){1,31})\]$/;
 
 /**
- * What a shard is of its tensor, in canonical form. Throws DS_CHECKPOINT for what lies outside the
- * tensor.
+ * Returns the elements of a shard in its tensor, in canonical form. Throws DS_CHECKPOINT for
+ * elements outside of the tensor.
  */
 export function rangeOf({ name, shape, box, from = 0, tensor }: Shard): BoxRange {
   const range = { box: box ?? wholeBox(shape), from, numel: tensor.numel };
@@ -94,9 +86,9 @@ export function rangeOf({ name, shape, box, from = 0, tensor }: Shard): BoxRange
 }
 
 /**
- * "<name>" for a whole tensor, "<name>[from:to]" for a range of one; of a box that is not
- * contiguous in the tensor "<name>[from:to,from:to]", from and to of every dim, with the range
- * behind it unless it is all of the box.
+ * Returns "<name>" for a whole tensor, and "<name>[from:to]" for a range of it. For a box that is
+ * not contiguous in the tensor: "<name>[from:to,from:to]" with from and to of every dim, followed
+ * by the range unless it is the whole box.
  */
 export function entryName(name: string, shape: readonly number[], range: BoxRange): string {
   const { box, from, numel: count } = range;
@@ -106,12 +98,15 @@ export function entryName(name: string, shape: readonly number[], range: BoxRang
   return `${name}[${sides.join()}]${rest}`;
 }
 
-/** The shape of a part in its file: the tensor's or the box's where it is all of it, else flat. */
+/**
+ * Returns the shape of a part in its file: the shape of the tensor or box if it is whole, else
+ * flat.
+ */
 export function entryShape({ box, numel: count }: BoxRange): readonly number[] {
   return count === numel(box.shape) ? box.shape : [count];
 }
 
-/** What an entry's name says of it: null for all of the tensor, or of the box. */
+/** The parts of an entry's name. Null: the whole tensor, or the whole box. */
 export interface EntryName {
   name: string;
   box: Box | null;
@@ -136,8 +131,8 @@ function boxOf(text: string): Box {
 }
 
 /**
- * Which elements of a tensor of `shape` an entry of `count` elements has. Null where it cannot be
- * so, or where entryName() gives these elements another name.
+ * Returns the elements of an entry with `count` elements in a tensor of `shape`. Returns null if
+ * they are impossible, or if entryName() gives them another name.
  */
 export function entryRange(
   entry: string,
@@ -153,10 +148,7 @@ export function entryRange(
   return isPossible && entryName(name, shape, canonical(shape, found)) === entry ? found : null;
 }
 
-/**
- * Throws DS_CHECKPOINT for a name that cannot be told from that of a part, or that was given
- * before.
- */
+/** Throws DS_CHECKPOINT for a name in the form of a part's name, or a duplicate name. */
 export function requireNames(shards: readonly Shard[]): void {
   const seen = new Set<string>();
   for (const shard of shards) {
@@ -171,8 +163,8 @@ export function requireNames(shards: readonly Shard[]): void {
 }
 
 /**
- * Throws DS_CHECKPOINT unless the parts, which lie inside, are all elements of the tensor, each
- * once.
+ * Throws DS_CHECKPOINT unless the parts contain every element of the tensor exactly once. They must
+ * be inside of it.
  */
 export function requireWhole(place: string, { shape }: TensorInfo, parts: readonly Part[]): void {
   const flaw = findFlaw(shape, parts);
@@ -182,7 +174,7 @@ export function requireWhole(place: string, { shape }: TensorInfo, parts: readon
     code: 'DS_CHECKPOINT',
     op: place,
     expected: `its ${numel(shape)} elements, each in one file`,
-    got: flaw.kind === 'twice' ? `${element} twice` : `none at ${element}`,
+    got: flaw.kind === 'twice' ? `${element} twice` : `no element ${element}`,
     hint: 'Every rank must save its part of the same model.',
   });
 }

@@ -1,5 +1,4 @@
-// One safetensors file of whole tensors that several ranks write together, each its parts, without
-// gathering anything.
+// Writes one safetensors file from several ranks: each rank writes its parts, without a gather.
 import { lstat, rename } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 
@@ -27,8 +26,8 @@ import { type CheckpointWorld, inUnison } from './world.js';
 export const BEGIN_EXPORT = 'comparing tensors';
 
 /**
- * Writes `dir`/`file`, which appears when it is complete, and returns its path. `tensors` are those
- * that this rank has a part of; the shards of all ranks are all elements of all of theirs. Throws
+ * Writes `dir`/`file`, which appears when it is complete, and returns its path. `tensors`: the
+ * tensors with a part on this rank. The shards of all ranks together contain every element. Throws
  * on all ranks DS_IO, DS_CHECKPOINT, DS_COMM.
  */
 export async function writeTogether(
@@ -82,9 +81,9 @@ export async function writeTogether(
 }
 
 /**
- * Writes a shard where it belongs in the tensor whose first byte is number `start` of the file: in
- * one piece, or, of a box, row by row. Host memory beyond that of device tensors: two buffers of 32
- * MiB, of remote ones two parts; for a box, all of its values.
+ * Writes a shard to its place in the tensor at byte `start` of the file: at once, or row by row for
+ * a box. Host memory in addition: two buffers of 32 MiB for device tensors, two parts for remote
+ * values, all values for a box.
  */
 async function writePart(path: string, start: number, shard: Shard): Promise<void> {
   const { name, shape, tensor } = shard;
@@ -107,7 +106,7 @@ async function writePart(path: string, start: number, shard: Shard): Promise<voi
   }
 }
 
-/** The caller releases it. */
+/** Returns the values on the host. The caller releases them. */
 async function onHost(values: Tensor | Remote): Promise<Tensor> {
   if (isRemote(values)) {
     const all = values.borrow(0, values.numel);
@@ -118,8 +117,8 @@ async function onHost(values: Tensor | Remote): Promise<Tensor> {
 }
 
 /**
- * Writes one safetensors file, which appears when it is complete in the place of one that may be
- * there. Throws DS_IO, DS_CHECKPOINT where there is anything else.
+ * Writes one safetensors file, which appears when it is complete and may replace an existing one.
+ * Throws DS_IO, and DS_CHECKPOINT for other files.
  */
 export async function writeAlone(path: string, sources: readonly TensorSource[]): Promise<void> {
   await requireWeights(path);
@@ -141,10 +140,7 @@ async function putInPlace(made: string, path: string): Promise<void> {
   await syncPath(dirname(resolve(path)));
 }
 
-/**
- * Whether there are weights at `path` to replace. Throws DS_CHECKPOINT where there is anything
- * else.
- */
+/** Whether `path` is a weights file to replace. Throws DS_CHECKPOINT for other files. */
 async function requireWeights(path: string): Promise<boolean> {
   const status = await lstat(path).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return null;
@@ -162,7 +158,7 @@ function inTheWay(op: string): DsError {
     op,
     expected: 'nothing of this name, or a safetensors file to replace',
     got: 'something else',
-    hint: 'Nothing of it was touched: choose another name, or move it away.',
+    hint: 'No file was changed. Choose another name, or move it away.',
   });
 }
 

@@ -1,14 +1,14 @@
-// What reading and writing share: where a tensor's bytes are, and when the device has caught up.
+// Common parts of reading and writing: host buffers, staging memory, and device synchronization.
 import { DsError } from '../errors.js';
 import type { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
 import { Event } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
 
-/** Device memory passes through pinned memory in pieces of this size. */
+/** Size of staging buffers between device memory and files. */
 export const STAGING_BYTES = 32 * 2 ** 20;
 
-/** Whether the file engine can use the memory as it is. */
+/** Whether the file engine can access the memory directly. */
 export function isHost(buffer: Buffer): boolean {
   return buffer.pinned || buffer.device.kind === 'cpu';
 }

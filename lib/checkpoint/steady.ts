@@ -1,5 +1,5 @@
-// Opening what a writer may replace meanwhile: once all of it is open, what happens to the names no
-// longer matters.
+// Opens files that a writer may replace meanwhile. After all are open, later replacements have no
+// effect.
 import { setTimeout as pause } from 'node:timers/promises';
 
 import { DsError } from '../errors.js';
@@ -7,22 +7,22 @@ import { type CheckpointWorld, inUnison } from './world.js';
 
 /** Files that were opened together. */
 export interface Opened {
-  /** What they are a state of; another state has another one. */
+  /** Identifies their state. */
   readonly id: string;
-  /** That of the files which have the names by now. */
+  /** The id of the files that have these names now. */
   idNow(): Promise<string>;
   close(): Promise<void>;
 }
 
-/** Beside a writer that does nothing else, about one attempt in five fails. */
+/** With a writer that replaces files constantly, about one attempt in five fails. */
 const ATTEMPTS = 50;
 const MAX_PAUSE_MS = 20;
 
 /**
- * Runs `open` on every rank until all have the same state open, and it is still there. What is
- * replaced while it is opened may look damaged or missing for that moment: such a failure is
- * believed when it comes twice in a row, word for word. Throws on all ranks what `open` throws, or
- * DS_CHECKPOINT when `place` is not the same on every rank or is replaced in every attempt.
+ * Runs `open` on every rank until all have the same state open, and the state is still present.
+ * Files that are replaced during an attempt may look damaged or missing, so a failure counts only
+ * if it occurs twice in a row with the same text. Throws on all ranks the error of `open`, or
+ * DS_CHECKPOINT if `place` differs between ranks or is replaced in every attempt.
  */
 export async function openSteadily<T extends Opened>(
   world: CheckpointWorld,
@@ -69,10 +69,10 @@ async function attemptAt<T extends Opened>(
   }
 }
 
-/** An outcome, as a rank tells it. */
+/** An outcome in the form for other ranks. */
 type Report = { id: string } | { error: string; moving: boolean };
 
-/** What all ranks have met, by rank. */
+/** Returns the outcomes of all ranks, by rank. */
 async function reportAll<T extends Opened>(
   world: CheckpointWorld,
   label: string,
@@ -99,8 +99,8 @@ function replaced(op: string): DsError {
     code: 'DS_CHECKPOINT',
     op,
     expected: 'files that stay while they are opened',
-    got: `others in their place, ${ATTEMPTS} times`,
-    hint: 'Something replaces them again and again: load another tag, or load when it has ended.',
+    got: `replaced files, ${ATTEMPTS} times`,
+    hint: 'Another process replaces them repeatedly. Load another tag, or load after it has ended.',
   });
 }
 
@@ -108,8 +108,8 @@ function different(op: string): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,
-    expected: 'the checkpoint that rank 0 sees',
-    got: 'another one of this name',
+    expected: 'the checkpoint of rank 0',
+    got: 'another checkpoint of this name',
     hint: 'All ranks must see the same folder.',
   });
 }

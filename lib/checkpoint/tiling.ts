@@ -1,5 +1,4 @@
-// Whether parts of a tensor are all of it: each element in one of them, whatever boxes they are
-// ranges of.
+// Checks that parts of a tensor contain each element exactly once, for ranges of any boxes.
 import {
   type Box,
   type BoxRange,
@@ -12,16 +11,16 @@ import {
 } from '../runtime/box.js';
 import { numel } from '../runtime/view.js';
 
-/** What is wrong with them, and at which element of the tensor. */
+/** A defect, and its element of the tensor. */
 export interface Flaw {
   readonly kind: 'missing' | 'twice';
   readonly place: readonly number[];
 }
 
 /**
- * Null where the ranges are all elements of a tensor of `shape`, each once. They lie inside. Takes
- * n log n for n parts of a grid, or ranges of one box; n n for tiles that no straight cut divides,
- * which no way of cutting a model makes.
+ * Returns null if the ranges contain each element of a tensor of `shape` exactly once. They must be
+ * inside. Cost: n log n for n parts of a grid, or ranges of one box; n^2 for tiles that no straight
+ * cut divides, which no model layout produces.
  */
 export function findFlaw(shape: readonly number[], ranges: readonly BoxRange[]): Flaw | null {
   const tiles: Box[] = [];
@@ -50,7 +49,7 @@ function byBox(ranges: readonly BoxRange[]): Iterable<BoxRange[]> {
   return groups.values();
 }
 
-/** Ranges of one box, those that follow each other as one. */
+/** Joins adjacent ranges of one box. */
 function joinedOf(ranges: readonly BoxRange[]): BoxRange[] | Flaw {
   const [first, ...others] = [...ranges].sort((a, b) => a.from - b.from);
   if (!first) return [];
@@ -72,7 +71,7 @@ function joinedOf(ranges: readonly BoxRange[]): BoxRange[] | Flaw {
 
 interface Region {
   box: Box;
-  /** What should fill it. */
+  /** The tiles that should fill it. */
   tiles: readonly Box[];
 }
 
@@ -92,7 +91,7 @@ function findTilingFlaw(whole: Box, tiles: readonly Box[]): Flaw | null {
   return null;
 }
 
-/** Along the first dim in which no tile is in the way of a cut; null where there is none. */
+/** Divides along the first dim with a cut that no tile crosses; null without such a dim. */
 function divided(region: Region): Region[] | Flaw | null {
   for (let d = 0; d < region.box.shape.length; ++d) {
     const slabs = slabsOf(region, d);
@@ -101,9 +100,7 @@ function divided(region: Region): Region[] | Flaw | null {
   return null;
 }
 
-/**
- * The tiles by where they lie in dim `d`, as far as none spans two parts; or where there are none.
- */
+/** Groups the tiles by position in dim `d`, so that no tile spans two groups; or returns a gap. */
 function slabsOf({ box, tiles }: Region, d: number): Region[] | Flaw {
   const start = (tile: Box): number => tile.offset[d] as number;
   const moved = (numbers: readonly number[], n: number): number[] =>
@@ -130,10 +127,7 @@ function slabsOf({ box, tiles }: Region, d: number): Region[] | Flaw {
   }));
 }
 
-/**
- * Of tiles that no straight cut divides: where two overlap, or what is left when all are taken
- * away.
- */
+/** For tiles that no straight cut divides: returns an overlap of two, or a remaining gap. */
 function findPairFlaw({ box, tiles }: Region): Flaw | null {
   const start = (tile: Box): number => tile.offset[0] ?? 0;
   const sorted = [...tiles].sort((a, b) => start(a) - start(b));
@@ -150,7 +144,7 @@ function findPairFlaw({ box, tiles }: Region): Flaw | null {
   return rest[0] ? { kind: 'missing', place: rest[0].offset } : null;
 }
 
-/** `box` less what lies in `other`. */
+/** Returns `box` without `other`. */
 function without(box: Box, other: Box): Box[] {
   const both = intersectBoxes(box, other);
   if (!both) return [box];

@@ -1,5 +1,4 @@
-// Verifying a checkpoint: every file read once by one of the ranks, and compared with what the
-// manifest says of it.
+// Verifies a checkpoint: one rank reads each file and compares it with the manifest.
 import type { InputFile } from '../runtime/input-file.js';
 import { damaged } from './fields.js';
 import type { TensorEntry } from './header.js';
@@ -9,9 +8,9 @@ import { entryName, entryShape, type Part } from './shard.js';
 import { type CheckpointWorld, inUnison } from './world.js';
 
 /**
- * Reads every file once, file i on rank i modulo the world size; `files` are those of the manifest,
- * open. Throws DS_CHECKPOINT on all ranks, naming the file that is of another size or checksum, or
- * whose tensors are not those of the manifest.
+ * Reads every file once, file i on rank i modulo the world size. `files`: the open files of the
+ * manifest. Throws DS_CHECKPOINT on all ranks with the file if its size, checksum or tensors differ
+ * from the manifest.
  */
 export async function verify(
   world: CheckpointWorld,
@@ -47,8 +46,8 @@ export function entriesByName({ entries }: SafetensorsFile): ReadonlyMap<string,
 }
 
 /**
- * The entry that holds a part. Throws DS_CHECKPOINT when the file has not got it, or another one in
- * its place.
+ * Returns the entry with a part. Throws DS_CHECKPOINT if the file lacks it, or has another tensor
+ * with its name.
  */
 export function requireEntry(
   file: { path: string; entries: ReadonlyMap<string, TensorEntry> },
@@ -59,11 +58,11 @@ export function requireEntry(
   const name = entryName(tensor, shape, part);
   const entry = file.entries.get(name);
   const place = `${file.path}: ${name}`;
-  if (!entry) throw damaged(place, 'this tensor, as the manifest says', 'none');
+  if (!entry) throw damaged(place, 'this tensor of the manifest', 'no such tensor');
   const wanted = entryShape(part);
   if (entry.dtype === dtype && entry.shape.join() === wanted.join()) return entry;
   const got = `${entry.dtype} [${entry.shape.join(', ')}]`;
-  throw damaged(place, `${dtype} [${wanted.join(', ')}], as the manifest says`, got);
+  throw damaged(place, `${dtype} [${wanted.join(', ')}], as in the manifest`, got);
 }
 
 function hex(sum: number): string {

@@ -1,5 +1,4 @@
-// Weights in safetensors as other programs and our exports leave them: one file, or several with an
-// index.
+// Reads weights in safetensors from other programs and exports: one file, or several with an index.
 import { createHash } from 'node:crypto';
 import { lstat, readdir, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -22,7 +21,7 @@ export const GENERATION_FILE = 'generation_config.json';
 export const WEIGHTS_FILE = 'model.safetensors';
 export const INDEX_FILE = 'model.safetensors.index.json';
 
-/** Whether consolidate() or save16bitModel() makes a file of this name. */
+/** Whether consolidate() or save16bitModel() creates a file of this name. */
 export function isExportFile(name: string): boolean {
   return (
     [CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, INDEX_FILE].includes(name) ||
@@ -37,31 +36,31 @@ interface Home {
   entry: TensorEntry;
 }
 
-/** What a folder says of its weights, and the files that hold them, all of one time. */
+/** The JSON files of a folder and its open weight files, all of the same state. */
 interface Contents extends Opened {
-  /** config.json; null where there is none. */
+  /** config.json, or null. */
   config: JsonObject | null;
   files: readonly SafetensorsFile[];
   homes: ReadonlyMap<string, Home>;
 }
 
 /**
- * Files are opened once, and headers compared with the index; values are read when asked for, of
- * what was opened. Whoever opens them closes them.
+ * Files are opened once, and their headers compared with the index. Values are read on demand from
+ * these files. The opener closes them.
  */
 export class WeightFiles {
   private constructor(
-    /** As it was given. */
+    /** The given path. */
     readonly path: string,
     private readonly contents: Contents,
   ) {}
 
   /**
-   * Of a safetensors file, or of a folder with model.safetensors or model.safetensors.index.json;
-   * the first counts where both are there, as in transformers, unless the index names it. Throws
-   * DS_CHECKPOINT when there is none, when it is damaged, when the index names a file outside the
-   * folder or a tensor that its file has not got, or when it is replaced again and again; DS_IO
-   * when a file cannot be read.
+   * Opens a safetensors file, or a folder with model.safetensors or model.safetensors.index.json.
+   * If both exist, model.safetensors is used, as in transformers, unless the index names it. Throws
+   * DS_IO if a file cannot be read. Throws DS_CHECKPOINT if:
+   * - the weights are missing, damaged or replaced repeatedly;
+   * - the index names a file outside of the folder, or a tensor that its file lacks.
    */
   static async open(path: string): Promise<WeightFiles> {
     const found = await stat(path).catch((cause: Error) => {
@@ -75,38 +74,34 @@ export class WeightFiles {
     return this.contents.close();
   }
 
-  /** Throws DS_IO when a file was written to, in place, since it was opened. */
+  /** Throws DS_IO if a file was written in place since it was opened. */
   async requireUnchanged(): Promise<void> {
     for (const file of this.contents.files) await file.requireUnchanged();
   }
 
-  /** Every tensor. */
   get tensors(): ReadonlyMap<string, TensorEntry> {
     return new Map(Array.from(this.contents.homes, ([name, { entry }]) => [name, entry]));
   }
 
-  /** Of all files. */
+  /** Bytes of all files. */
   get bytes(): number {
     return this.contents.files.reduce((sum, { bytes }) => sum + bytes, 0);
   }
 
-  /** The config.json beside the files; null where there is none. */
+  /** The config.json of the folder, or null. */
   get config(): JsonObject | null {
     return this.contents.config;
   }
 
-  /**
-   * Fills `bytes` with those of a tensor, from byte `from` of it on; blocks. Throws DS_CHECKPOINT,
-   * DS_IO.
-   */
+  /** Fills `bytes` from byte `from` of a tensor; blocks. Throws DS_CHECKPOINT, DS_IO. */
   readNow(name: string, from: number, bytes: Uint8Array): void {
     const { file, entry } = this.homeOf(name);
     file.readNow(entry, from, bytes);
   }
 
   /**
-   * The values of a tensor on the CPU; the caller releases them. Throws DS_CHECKPOINT for an
-   * unknown name.
+   * Returns the values of a tensor on the CPU. The caller releases them. Throws DS_CHECKPOINT for
+   * an unknown name.
    */
   async read(name: string): Promise<Tensor> {
     const { file, entry } = this.homeOf(name);
@@ -123,7 +118,7 @@ export class WeightFiles {
   private homeOf(name: string): Home {
     const home = this.contents.homes.get(name);
     if (home) return home;
-    throw damaged(`${this.path}: ${name}`, 'this tensor', 'none of this name');
+    throw damaged(`${this.path}: ${name}`, 'this tensor', 'no tensor of this name');
   }
 }
 
@@ -158,8 +153,8 @@ async function openFolder(path: string): Promise<Contents> {
 }
 
 /**
- * How to sample from the model in `folder`, as transformers keeps it; null where it does not say.
- * Throws DS_CHECKPOINT, DS_IO.
+ * Returns the sampling settings of the model in `folder`, in the format of transformers; null if
+ * there are none. Throws DS_CHECKPOINT, DS_IO.
  */
 export async function generationOf(folder: string): Promise<JsonObject | null> {
   return (await findJson(folder, GENERATION_FILE))?.value ?? null;
@@ -197,7 +192,7 @@ function idOf(texts: Texts): string {
   return createHash('sha256').update(text).digest('hex');
 }
 
-/** A JSON file as it is, and the object in it. */
+/** The text of a JSON file, and its object. */
 interface Json {
   text: string;
   value: JsonObject;
@@ -208,7 +203,7 @@ async function findJson(folder: string, name: string): Promise<Json | null> {
   return (await ifThere(path, () => lstat(path))) ? readJson(folder, name) : null;
 }
 
-/** Throws DS_CHECKPOINT when there is none, or no object in it. */
+/** Throws DS_CHECKPOINT if the file is missing or is not a JSON object. */
 async function readJson(folder: string, name: string): Promise<Json> {
   const file = await openInside(folder, name);
   try {
@@ -273,7 +268,8 @@ function placesOf(
   const homes = new Map<string, Home>();
   for (const [name, file] of Object.entries(map as JsonObject)) {
     const home = found.get(file as string)?.get(name);
-    if (!home) throw damaged(`${path}/${file}: ${name}`, 'this tensor, as the index says', 'none');
+    if (!home)
+      throw damaged(`${path}/${file}: ${name}`, 'this tensor of the index', 'no such tensor');
     homes.set(name, home);
   }
   return homes;
@@ -283,7 +279,7 @@ function homesOf(file: SafetensorsFile): Map<string, Home> {
   return new Map(file.entries.map((entry) => [entry.name, { file, entry }]));
 }
 
-/** DS_IO for what is there and cannot be read. */
+/** Returns DS_IO for an existing path that cannot be read. */
 function absent(op: string, cause: Error): unknown {
   if (!leadsNowhere(cause)) return asDsError(cause, op);
   return new DsError({
@@ -305,11 +301,11 @@ function noWeights(op: string, files: readonly string[]): DsError {
   }
   if (files.includes('adapter_config.json')) {
     const hint =
-      'It belongs to a model: open that, then peft.loadAdapter(model, folder). With peft.merge(model), peft.unload(model) and nn.saveWeights(model, dir) both are one folder.';
+      'Open its model first, then call peft.loadAdapter(model, folder). To store both in one folder, call peft.merge(model), peft.unload(model) and nn.saveWeights(model, dir).';
     return refusal('an adapter of PEFT', hint);
   }
   const other = files.find((name) => name.endsWith('.safetensors'));
-  if (other) return refusal(other, 'Name the file itself where it has another name.');
+  if (other) return refusal(other, 'Pass the file itself if it has another name.');
   const pickled = files.find((name) => /\.(bin|pt|pth)$/.test(name));
   const got = pickled ? `${pickled}, a pickle of PyTorch` : 'neither';
   return refusal(got, 'In Python: model.save_pretrained(dir, safe_serialization=True).');

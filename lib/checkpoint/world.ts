@@ -1,4 +1,4 @@
-// The ranks that save and load a checkpoint together, and how they succeed or fail together.
+// CheckpointWorld: the ranks that save and load a checkpoint, and fail together.
 import type { JsonData, JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { asDsError } from './file-error.js';
@@ -7,13 +7,13 @@ export interface CheckpointWorld {
   readonly rank: number;
   readonly size: number;
   /**
-   * Every rank's value, by rank, once all have come to the exchange of this label. Rejects with
-   * DS_COMM naming the ranks that did not come in time, or that came to another label.
+   * Resolves with every rank's value, by rank, after all have reached the exchange of this label.
+   * Rejects with DS_COMM and the ranks that did not arrive in time, or reached another label.
    */
   exchange(label: string, value: JsonValue): Promise<JsonValue[]>;
 }
 
-/** One process, one rank. */
+/** A single rank. */
 export const soloWorld: CheckpointWorld = {
   rank: 0,
   size: 1,
@@ -21,9 +21,8 @@ export const soloWorld: CheckpointWorld = {
 };
 
 /**
- * Runs `body` on every rank and resolves with all their results, by rank. Where it fails on one
- * rank it fails on all: there with its own error, elsewhere with DS_CHECKPOINT, which names that
- * rank and repeats what it said.
+ * Runs `body` on every rank and resolves with all results, by rank. If it fails on one rank, it
+ * fails on all: there with its own error, elsewhere with DS_CHECKPOINT, that rank and its error.
  */
 export async function inUnison<Data extends JsonData<Data>>(
   world: CheckpointWorld,
@@ -41,7 +40,7 @@ export async function inUnison<Data extends JsonData<Data>>(
   });
 }
 
-/** What a rank says of its part: the result, or the fields of its error. */
+/** The result of a rank, or the fields of its error. */
 type Report<Data> = { value: Data } | { error: Failure };
 
 type Failure = Record<'op' | 'expected' | 'got' | 'hint', string>;

@@ -360,7 +360,7 @@ describe('a forged manifest', () => {
       ],
       /not contiguous in/,
     ],
-    ['a box that is all', [[1, 0, 24, [0, 0], [4, 6]]], /not contiguous in \[4, 6\], or none/],
+    ['a box that is all', [[1, 0, 24, [0, 0], [4, 6]]], /not contiguous in \[4, 6\], or no box/],
     ['an empty box', [[1, 0, 0, [0, 0], [4, 0]], right], /not contiguous in/],
     ['four items', [[1, 0, 12, [0, 0]], right], /parts \[file, from, numel\] or/],
     ['text for a box', [[1, 0, 12, 'x', 'y'], right], /expected a list/],
@@ -373,7 +373,7 @@ describe('a forged manifest', () => {
         [1, 0, 8, [0, 0], [4, 2]],
         [3, 0, 16, [0, 2], [4, 4]],
       ],
-      /w\[0:4,0:2\]: expected this tensor, as the manifest says, got none/,
+      /w\[0:4,0:2\]: expected this tensor of the manifest, got no such tensor/,
     ],
   ])('with %s is refused, and the tensor is named', async (_name, parts, message) => {
     await saved();
@@ -393,7 +393,7 @@ describe('a forged manifest', () => {
     const value = manifestOf();
     ((value.model as JsonObject).w as JsonObject).dtype = 'i32';
     writeFileSync(join(dir, 't', 'manifest.json'), sealed(value));
-    await expect(Checkpoint.open(dir)).rejects.toEqual(refusal(/i32 \[4, 3\], as the manifest/));
+    await expect(Checkpoint.open(dir)).rejects.toEqual(refusal(/i32 \[4, 3\], as in the manifest/));
   });
 
   test('1,500 mutations of its parts: whole by count, or refused', async () => {

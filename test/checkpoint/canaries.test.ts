@@ -182,7 +182,7 @@ describe('ds consolidate', () => {
   beforeEach(() => save(dir, 't', content(1)));
 
   test.each<[string, string, RegExp]>([
-    ['the empty path', '', /expected the path of a folder, got "".*Is the variable set/],
+    ['the empty path', '', /expected the path of a folder, got "".*Check that the variable/],
     ['a missing folder and up again', 'missing/..', /got one with \S+ in it/],
     ['the folder itself', '.', /got one with/],
     ['the folder above', '..', /got one with/],

@@ -82,7 +82,7 @@ test.each(['F8_E4M3', 'F8_E8M0', 'F4', 'F6_E2M3', 'I8', 'U16', 'U32', 'C64'])(
   'tensors in %s are no damage: what is not read is named',
   (dtype) => {
     const message = new RegExp(
-      `a: expected F32, F16.*, got "${dtype}"\\. Weights of this dtype are not read.*quantization`,
+      `a: expected F32, F16.*, got "${dtype}"\\. Weights of this dtype are not supported.*quantization`,
     );
     expect(() => parse({ a: { ...good, dtype } }, 8)).toThrow(message);
   },

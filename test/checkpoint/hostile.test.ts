@@ -251,18 +251,18 @@ describe('a manifest', () => {
     [
       'another dtype than the file',
       (v) => Object.assign(record(v), { dtype: 'i32' }),
-      /as the manifest says, got f32/,
+      /as in the manifest, got f32/,
     ],
     [
       'another shape than the file',
       (v) => Object.assign(record(v), { shape: [1000] }),
-      /as the manifest says/,
+      /as in the manifest/,
     ],
     ['an unknown dtype', (v) => Object.assign(record(v), { dtype: 'f8' }), /f32, f16/],
     [
       'a tensor in the wrong file',
       (v) => Object.assign(record(v), { parts: [[1, 0, 1000]] }),
-      /as the manifest says/,
+      /of the manifest/,
     ],
     [
       'a tensor of no file',

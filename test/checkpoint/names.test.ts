@@ -57,7 +57,7 @@ test('only a regular file of the folder itself is opened', async () => {
   const refusals: [string, string, RegExp][] = [
     ['folder', 'a file', /folder/],
     ['absent', 'this file', /no such file/],
-    ['link', 'a file of its own', /a symbolic link/],
+    ['link', 'a regular file', /a symbolic link/],
     ['../file', 'names of files directly in this folder', /"\.\.\/file"/],
     ['', 'names of files directly in this folder', /""/],
   ];
@@ -106,7 +106,7 @@ describe('files that are replaced while they are opened', () => {
   test('after fifty attempts it is said, and nothing stays open', async () => {
     const { call, left, calls } = opening(['a'], () => 'other');
     await expect(openSteadily(soloWorld, 'here', call)).rejects.toMatchObject({
-      ...{ code: 'DS_CHECKPOINT', op: 'here', got: 'others in their place, 50 times' },
+      ...{ code: 'DS_CHECKPOINT', op: 'here', got: 'replaced files, 50 times' },
       expected: 'files that stay while they are opened',
     });
     expect([left(), calls()]).toEqual([0, 50]);
@@ -130,7 +130,7 @@ describe('files that are replaced while they are opened', () => {
     );
     for (const result of results) {
       expect(result).toMatchObject({
-        ...{ status: 'rejected', reason: { expected: 'the checkpoint that rank 0 sees' } },
+        ...{ status: 'rejected', reason: { expected: 'the checkpoint of rank 0' } },
       });
     }
     expect(opens.map(({ left }) => left())).toEqual([0, 0]);
