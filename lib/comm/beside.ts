@@ -1,14 +1,14 @@
-// Beside: the stream on which a group's collectives run while the compute stream goes on.
+// Beside: a group's stream for collectives in parallel with the compute stream.
 import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
 
-/** One group's stream beside the compute stream, and the events that tie it to that. */
+/** A group's stream, and the events that order it with the compute stream. */
 export class Beside {
   private readonly stream: Stream;
   private readonly computed: Event;
   private readonly begun: Event;
 
-  /** Traces call it by the `name` of the group. */
+  /** `name`: the group's name, for traces. */
   constructor(
     private readonly device: Device,
     name: string,
@@ -19,8 +19,8 @@ export class Beside {
   }
 
   /**
-   * The stream, whose next work starts after what compute has enqueued so far: memory that compute
-   * has let go of is free by then, and what it has written is there. Compute waits for nothing.
+   * Returns the stream. Its next work starts after all enqueued compute work, so memory that
+   * compute has freed is free, and its writes are visible. Compute does not wait.
    */
   follow(): Stream {
     this.stream.wait(this.computed.record(this.device.compute));
@@ -28,9 +28,9 @@ export class Beside {
   }
 
   /**
-   * follow(), after which what compute enqueues next starts no earlier than the stream's next work
-   * can. A product fills a GPU: had it begun, a collective would wait for its first blocks to end,
-   * which is most of the time that the two could share. Waits for what the stream had before, too.
+   * Calls follow(), then makes the next compute work start no earlier than the stream's next work.
+   * A matrix product fills a GPU: if it started first, a collective would wait for its first
+   * blocks, which is most of the time for overlap. Also waits for earlier work of the stream.
    */
   lead(): Stream {
     const stream = this.follow();
@@ -38,7 +38,7 @@ export class Beside {
     return stream;
   }
 
-  /** Gives the stream back once its work is done. */
+  /** Disposes the stream after its work is done. */
   dispose(): void {
     this.computed.dispose();
     this.begun.dispose();

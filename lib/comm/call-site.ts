@@ -1,13 +1,10 @@
-// Where in the user's program a collective was issued, for messages.
+// Finds the line of the user's program that issued a collective, for messages.
 import { basename, dirname, sep } from 'node:path';
 
-/** This room's own frames, and those of the runtime below it, are not the caller. */
+/** Frames of this folder and of the runtime are not the caller. */
 const own = [__dirname, `${dirname(__dirname)}${sep}runtime`];
 
-/**
- * "train.js:12": the nearest frame outside the library's communication code; '' where there is
- * none.
- */
+/** Returns "train.js:12": the nearest frame outside of the library's communication code, or ''. */
 export function callSite(): string {
   const holder: { stack?: string } = {};
   const { stackTraceLimit } = Error;

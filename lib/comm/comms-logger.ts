@@ -1,27 +1,26 @@
-// CommsLogger: counts, sizes, times and bandwidths of collectives, as DeepSpeed's comms_logger.
+// CommsLogger: counts, sizes, times and bandwidths of collectives, like DeepSpeed's comms_logger.
 import { dtypeSize } from '../runtime/dtype.js';
 import type { Collective, CollectiveKind } from '../runtime/job.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 
-/** One collective that was logged. */
+/** One logged collective. */
 export interface CommsRecord {
-  /** Which collective it was. */
   kind: CollectiveKind;
-  /** Of the tensor that DeepSpeed counts: the larger of input and output. */
+  /** Bytes of the larger of input and output, as DeepSpeed counts. */
   bytes: number;
   /** Ranks of its group. */
   ranks: number;
   /** From its start to its end. */
   milliseconds: number;
-  /** What it was for, or the line that called it. */
+  /** Its purpose, or the calling line. */
   label: string;
 }
 
-/** What a CommsLogger keeps, and whom it tells. */
+/** Options of CommsLogger. */
 export interface CommsLoggerOptions {
-  /** Log every collective, or those of `ops` only. Default: true. */
+  /** Log every collective. False: only those in `ops`. Default: true. */
   profAll?: boolean;
-  /** The kinds that are logged where `profAll` is false. */
+  /** The kinds to log if `profAll` is false. */
   ops?: readonly CollectiveKind[];
   /** Called with each record as one line. */
   verbose?: (line: string) => void;
@@ -29,28 +28,27 @@ export interface CommsLoggerOptions {
 
 const OPTIONS: OptionNames<CommsLoggerOptions> = { profAll: true, ops: true, verbose: true };
 
-/** Totals of one kind at one size. */
+/** Totals of one kind and size. */
 export interface CommsTotal {
-  /** Which collective it is. */
   kind: CollectiveKind;
-  /** The size, as CommsRecord has it. */
+  /** The size, as in CommsRecord. */
   bytes: number;
-  /** Calls. */
+  /** Number of calls. */
   count: number;
   /** Milliseconds of all calls. */
   totalMs: number;
-  /** Milliseconds of one call. */
+  /** Mean milliseconds per call. */
   meanMs: number;
-  /** Gbit/s, means over the calls. */
+  /** Gbit/s, mean over the calls. */
   algbw: number;
-  /** Gbit/s that each link carries; see CommsLogger. */
+  /** Gbit/s per link; see CommsLogger. */
   busbw: number;
 }
 
 /**
- * Gbit/s of one call by DeepSpeed's formulas (deepspeed/utils/comms_logging.py). `bytes` is one
- * rank's share for allGather and reduceScatter: algbw counts n of it; all-reduce counts its size
- * twice.
+ * Returns Gbit/s of one call by DeepSpeed's formulas (deepspeed/utils/comms_logging.py). For
+ * allGather and reduceScatter, `bytes` is one rank's share, and algbw counts n of it. All-reduce
+ * counts its size twice.
  */
 export function bandwidth(
   kind: CollectiveKind,
@@ -74,8 +72,8 @@ export function bandwidth(
 }
 
 /**
- * Times include waiting for the slowest rank. While a group has a logger, each collective is waited
- * for.
+ * Times include the wait for the slowest rank. While a group has a logger, the host waits for each
+ * collective.
  */
 export class CommsLogger {
   private readonly records: CommsRecord[] = [];
@@ -87,7 +85,7 @@ export class CommsLogger {
     this.options = readOptions('CommsLogger', given, OPTIONS);
   }
 
-  /** @internal The record of a call. */
+  /** @internal Returns the record of a call. */
   static record(call: Collective, ranks: number, milliseconds: number, label: string): CommsRecord {
     const dtype = (call.input ?? call.output)?.dtype ?? 'u8';
     const slots = call.kind === 'allToAll' ? ranks : 1;
@@ -95,7 +93,7 @@ export class CommsLogger {
     return { kind: call.kind, bytes, ranks, milliseconds, label };
   }
 
-  /** Notes one collective. */
+  /** Adds one collective. */
   add(record: CommsRecord): void {
     const { profAll = true, ops = [], verbose } = this.options;
     if (!profAll && !ops.includes(record.kind)) return;
@@ -107,7 +105,7 @@ export class CommsLogger {
     verbose(`${kind} ${binary(bytes)} ${figures} (${label})`);
   }
 
-  /** Totals by kind and size, kinds in order of their names, sizes ascending. */
+  /** Returns totals by kind and size, sorted by kind, then size. */
   totals(): CommsTotal[] {
     const sums = new Map<string, CommsTotal>();
     for (const { kind, bytes, milliseconds, ranks } of this.records) {
@@ -129,7 +127,7 @@ export class CommsLogger {
     return means.sort((a, b) => a.kind.localeCompare(b.kind) || a.bytes - b.bytes);
   }
 
-  /** Milliseconds of each call, grouped as totals(); in a group, in the order of the calls. */
+  /** Returns the milliseconds of each call, grouped as in totals(), in call order. */
   latencies(): number[][] {
     return this.totals().map(({ kind, bytes }) =>
       this.records
@@ -139,8 +137,9 @@ export class CommsLogger {
   }
 
   /**
-   * A table with DeepSpeed's columns. `least`: of each call in latencies(), the time of the rank
-   * that waited least. With it the table has the time that this rank waited for the slowest one.
+   * Returns a table with DeepSpeed's columns. `least`: for each call in latencies(), the time of
+   * the rank that waited least. With it, the table includes the time that this rank waited for the
+   * slowest one.
    */
   summary(least?: readonly (readonly number[])[]): string {
     const head = ['Comm. Op', 'Message Size', 'Count', 'Total Latency(ms)', 'Avg Latency(ms)'];
@@ -168,13 +167,13 @@ export class CommsLogger {
       .join('\n');
   }
 
-  /** Forgets what was noted. */
+  /** Drops all records. */
   reset(): void {
     this.records.length = 0;
   }
 }
 
-/** Of each group: the milliseconds above those of the rank that waited least. */
+/** For each group: the sum of milliseconds above the times of the rank that waited least. */
 const stragglerWaits = (
   own: readonly (readonly number[])[],
   least: readonly (readonly number[])[],

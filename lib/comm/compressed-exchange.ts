@@ -1,5 +1,5 @@
-// The average of a vector over ranks, at one bit per element: what each rank rounds away it adds to
-// its next one. Source: DeepSpeed's compressed_allreduce (Tang et al. 2021, arXiv:2102.02888).
+// CompressedExchange: averages a vector over ranks with one bit per element and error feedback.
+// Source: DeepSpeed's compressed_allreduce (Tang et al. 2021, arXiv:2102.02888).
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -8,65 +8,66 @@ import type { View } from '../runtime/view.js';
 import { held, Tensor, zeros } from '../tensor/index.js';
 import type { CompressedLayout, PartSegments } from './compressed-layout.js';
 
-/** When a collective of an exchange starts, and what it is called. */
+/** The start and the name of a collective in an exchange. */
 export interface ExchangeStart {
-  /** After what is enqueued here. */
+  /** The collective starts after the work that is enqueued here. */
   stream: Stream;
-  /** Named in errors and in the log, the same on every rank. */
+  /** Named in errors and in the log; equal on every rank. */
   purpose: string;
 }
 
-/** A collective under way. */
+/** A running collective. */
 export interface ExchangeWork {
-  /** Later work of `stream` sees its result. */
+  /** Makes later work of `stream` see its result. */
   wait(stream: Stream): void;
 }
 
-/** What is needed of a group of ranks. */
+/** The required methods of a process group. */
 export interface ExchangeGroup {
-  /** This rank's place in the group. */
+  /** Index of this rank in the group. */
   readonly rank: number;
   /** Ranks in the group. */
   readonly size: number;
-  /** Slot j of `input` goes to slot `rank` of rank j's `output`. */
+  /** Sends slot j of `input` to slot `rank` of rank j's `output`. */
   allToAll(output: View, input: View, at: ExchangeStart): ExchangeWork;
-  /** `output` gets every rank's `input`, which may be its slot there. */
+  /** Gathers every rank's `input` into `output`. `input` may be its slot of `output`. */
   allGather(output: View, input: View, at: ExchangeStart): ExchangeWork;
 }
 
-/** What an exchange is made for. */
 export interface CompressedOptions {
-  /** Who averages what. */
+  /** The part of each rank. */
   layout: CompressedLayout;
-  /** What stands for the elements of a segment. */
+  /** The values that replace the elements of a segment. */
   levels: kernels.SignLevels;
-  /** Named in errors and in the log, the same on every rank. */
+  /** Named in errors and in the log; equal on every rank. */
   purpose: string;
 }
 
-/** The segments of a part, where the ops read them. */
+/** The segments of a part in device memory, for the ops. */
 interface Tables {
   starts: Tensor;
   counts: Tensor;
 }
 
 /**
- * Three calls, in this order, between which other exchanges may have theirs: send() rounds the
- * vector with this rank's error and sends each part to its owner; average() adds up what the ranks
- * have sent of this rank's part, with the owner's error, rounds that again and sends it to all;
- * receive() is the result, the same bits on every rank. All of it is enqueued: collectives on a
- * stream of their own, the rest on the compute stream. Where `control`, [4] f32 of a
- * GradientControl, says that nothing is applied, errors stay as they are.
+ * An exchange has three calls; other exchanges may run between them:
+ *
+ * 1. send() compresses the vector plus this rank's error, and sends each part to its owner.
+ * 2. average() averages this rank's part with the owner's error, and sends it, compressed.
+ * 3. receive() writes the result, with equal bits on every rank.
+ *
+ * All work is enqueued: collectives on a separate stream, the rest on the compute stream. If
+ * `control` ([4] f32 of a GradientControl) skips the step, errors do not change.
  */
 export class CompressedExchange {
-  /** [numel] f32: what this rank has rounded away. */
+  /** [numel] f32: the compression error of this rank's vector. */
   readonly ownError: Tensor;
-  /** [part] f32: what it has rounded away as the owner of its part. */
+  /** [part] f32: the compression error of the average of this rank's part. */
   readonly ownerError: Tensor;
   private readonly tables: readonly Tables[];
-  /** [ranks, message] u8: what goes to the owners, then what comes from them. */
+  /** [ranks, message] u8: messages to the owners, then messages from them. */
   private readonly outbox: Tensor;
-  /** [ranks, message] u8: what comes to this owner. */
+  /** [ranks, message] u8: messages for this rank's part. */
   private readonly inbox: Tensor;
   private readonly stream: Stream;
   private readonly written: Event;
@@ -89,7 +90,7 @@ export class CompressedExchange {
     this.written = new Event(device);
   }
 
-  /** Of the two errors, the messages and the tables. */
+  /** Bytes of the errors, messages and tables. */
   get bytes(): number {
     const { ownError, ownerError, outbox, inbox, tables } = this;
     const all = [ownError, ownerError, outbox, inbox];
@@ -97,12 +98,12 @@ export class CompressedExchange {
     return all.reduce((sum, { bytes }) => sum + bytes, 0);
   }
 
-  /** Forgets what was rounded away. */
+  /** Zeroes the errors. */
   reset(): void {
     for (const error of [this.ownError, this.ownerError]) kernels.fill({ out: error, value: 0 });
   }
 
-  /** `vector` [numel] f32 is read on the compute stream. */
+  /** Reads `vector` [numel] f32 on the compute stream. */
   send(vector: Tensor, control: Tensor): void {
     const { group, outbox, inbox } = this;
     for (let owner = 0; owner < group.size; owner++) {
@@ -112,7 +113,7 @@ export class CompressedExchange {
     this.start((at) => group.allToAll(inbox, outbox, at));
   }
 
-  /** This rank's part of all ranks' vectors becomes their average, on its way to all. */
+  /** Averages this rank's part over all ranks, and sends it to them. */
   average(control: Tensor): void {
     const { group, outbox, tables } = this;
     const { part, messageBytes } = this.options.layout;
@@ -132,7 +133,7 @@ export class CompressedExchange {
     this.start((at) => group.allGather(outbox, message, at));
   }
 
-  /** `vector` receives the average, zeros between segments. */
+  /** Writes the average to `vector`, with zeros between segments. */
   receive(vector: Tensor): void {
     const { outbox, tables } = this;
     this.arrived();
@@ -148,7 +149,7 @@ export class CompressedExchange {
     }
   }
 
-  /** Waits for what is enqueued, and frees all of it. */
+  /** Waits for the enqueued work, and frees all memory. */
   dispose(): void {
     this.work = null;
     this.stream.synchronize();
@@ -163,7 +164,7 @@ export class CompressedExchange {
     this.stream.dispose();
   }
 
-  /** Rounds `value`, part number `part`, into message number `slot` of the outbox. */
+  /** Compresses `value`, part `part`, to message `slot` of the outbox. */
   private compress(
     value: View,
     error: View,
@@ -214,8 +215,8 @@ interface Rows {
 }
 
 /**
- * Elements of `dtype` in the memory of a tensor, from number `offset` on; `strides` default to
- * contiguous ones.
+ * Returns elements of `dtype` in the memory of a tensor, from element `offset` on. Default of
+ * `strides`: contiguous.
  */
 function view(
   { buffer }: Tensor,

@@ -1,50 +1,45 @@
-// A vector of which ranks exchange one bit per element: who averages which part of it, and what its
-// messages hold. Arithmetic alone.
+// CompressedLayout: the parts and messages of a compressed vector, by arithmetic only.
 import { DsError } from '../errors.js';
 
-/** Consecutive elements of a vector that have two levels of their own. */
+/** Consecutive elements of a vector with their own two levels. */
 export interface Segment {
-  /** Its first element. */
   start: number;
-  /** How many it has. */
   numel: number;
 }
 
-/**
- * The segments of a rank's part, by element from its start, as the ops of sign packing take them.
- */
+/** The segments of a rank's part, by element from its start, in the form for the sign ops. */
 export interface PartSegments {
   /** [segments + 1], from 0 to the elements of the part. */
   readonly starts: readonly number[];
-  /** [segments]; what lies behind them belongs to none. */
+  /** [segments]; elements after a segment's count belong to no segment. */
   readonly counts: readonly number[];
 }
 
-/** Two f32 for each segment. */
+/** Two f32 per segment. */
 const LEVEL_BYTES = 8;
 
 /**
- * Each rank averages one of `ranks` equal parts. A message is a part's levels, as many as the part
- * with most segments has, and then its bits.
+ * Each rank averages one of `ranks` equal parts. A message contains the levels (as many as the part
+ * with the most segments has), then the bits.
  */
 export class CompressedLayout {
-  /** Elements of a part. */
+  /** Elements per part. */
   readonly part: number;
   /** By rank. */
   readonly parts: readonly PartSegments[];
-  /** Bytes of the levels in a message, the bits behind them. */
+  /** Bytes of the levels in a message. The bits follow. */
   readonly levelBytes: number;
-  /** Bytes of a message. */
+  /** Bytes per message. */
   readonly messageBytes: number;
 
   /**
-   * `segments` are in order and apart. Throws DS_SHAPE unless the parts are whole multiples of 64
+   * `segments`: in order, without overlaps. Throws DS_SHAPE unless a part is a multiple of 64
    * elements.
    */
   constructor(
     /** Elements of the vector. */
     readonly numel: number,
-    /** Ranks that exchange it. */
+    /** Ranks of the exchange. */
     readonly ranks: number,
     segments: readonly Segment[],
   ) {
@@ -59,8 +54,8 @@ export class CompressedLayout {
   }
 
   /**
-   * Bytes that a rank sends in one exchange: its message to each other rank as the owner of a part,
-   * and the average of its own part to each of them.
+   * Bytes that a rank sends per exchange: its message to each owner of another part, and the
+   * average of its own part to each of them.
    */
   get bytesSent(): number {
     return 2 * (this.ranks - 1) * this.messageBytes;

@@ -1,4 +1,4 @@
-// initDistributed: joins the job, and gives the process groups of its ranks.
+// initDistributed: joins the job and returns the process groups of its ranks.
 import { randomBytes } from 'node:crypto';
 import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
@@ -15,31 +15,31 @@ import { Mesh } from './mesh.js';
 import { MeshShape } from './mesh-shape.js';
 import { ProcessGroup } from './process-group.js';
 
-/** What logSummary() prints. */
+/** Options of logSummary(). */
 export interface LogSummaryOptions {
-  /** Adds the time that rank 0 waited for slower ranks; all ranks call it. Default: false. */
+  /** Adds the time that rank 0 waited for slower ranks. All ranks call it then. Default: false. */
   showStraggler?: boolean;
 }
 
 const LOG_SUMMARY: OptionNames<LogSummaryOptions> = { showStraggler: true };
 
-/** A rank's place in a job of `worldSize` ranks, and the groups that it is a member of. */
+/** A rank in a job of `worldSize` ranks, with its process groups. */
 export class Distributed {
   static {
     answerPythonNames(Distributed, { label: 'job', fields: ['localRank'] });
   }
 
-  /** The ranks on their axes. */
+  /** The ranks as a grid with named axes. */
   readonly mesh: Mesh;
   private readonly groups = new Map<string, number>();
-  /** How many names of a kind nextName() has given. */
+  /** Number of names that nextName() has returned, by kind. */
   private readonly named = new Map<string, number>();
 
   /** @internal Use initDistributed(). */
   constructor(
     /** All ranks. */
     readonly world: ProcessGroup,
-    /** This rank's number on its machine, from 0: also that of its GPU. */
+    /** Rank of this process on its host, from 0; also the index of its GPU. */
     readonly localRank: number,
     shape: MeshShape,
     private readonly network: Network,
@@ -49,7 +49,7 @@ export class Distributed {
     );
   }
 
-  /** This process among all. */
+  /** Rank of this process in the job. */
   get rank(): number {
     return this.world.rank;
   }
@@ -59,7 +59,7 @@ export class Distributed {
     return this.world.size;
   }
 
-  /** Milliseconds that joining, one collective, or one meeting of a save may take. */
+  /** Milliseconds for joining, for one collective, and for one exchange of a save. */
   get timeout(): number {
     return this.network.timeout;
   }
@@ -70,9 +70,9 @@ export class Distributed {
   }
 
   /**
-   * @internal A name in the store for something that all ranks make, in the same order: "initialize
-   * 0", "initialize 1". No other job has it, though one store may serve several, and a process may
-   * have been in more of them than others.
+   * @internal Returns a name in the store for an object that all ranks create in the same order:
+   * "initialize 0", "initialize 1". It differs from names of other jobs, because one store may
+   * serve several jobs, and processes may have joined different numbers of them.
    */
   nextName(what: string): string {
     const count = this.named.get(what) ?? 0;
@@ -81,15 +81,14 @@ export class Distributed {
   }
 
   /**
-   * The group of `ranks`, in their order; null on ranks that are not among them. Every member must
-   * call it, in the same order for groups of the same ranks. Rejects with DS_COMM when one does
-   * not.
+   * Resolves with the group of `ranks`, in their order; null on other ranks. Every member must call
+   * it, in the same order for groups of the same ranks. Rejects with DS_COMM if a member does not.
    */
   newGroup(ranks: readonly number[]): Promise<ProcessGroup | null> {
     return this.open(ranks, this.network.device);
   }
 
-  /** newGroup() of ranks whose tensors lie in host memory, wherever the job computes. */
+  /** Like newGroup(), for tensors in host memory on any device of the job. */
   newHostGroup(ranks: readonly number[]): Promise<ProcessGroup | null> {
     return this.open(ranks, cpu());
   }
@@ -107,8 +106,8 @@ export class Distributed {
   }
 
   /**
-   * Prints the table of the collectives that were logged, on rank 0; without a log (comms_logger,
-   * or world.logger) nothing. All ranks call it with `showStraggler`. Source:
+   * Prints the table of logged collectives on rank 0. Prints nothing without a logger
+   * (comms_logger, or world.logger). With `showStraggler`, all ranks call it. Source:
    * deepspeed.comm.log_summary.
    */
   logSummary(given: LogSummaryOptions = {}): void {
@@ -121,8 +120,8 @@ export class Distributed {
   }
 
   /**
-   * Waits until every rank is done with its collectives, then closes all connections. After a
-   * failure of the job it closes at once, and a new initDistributed() may follow.
+   * Waits until every rank has finished its collectives, then closes all connections. After a
+   * failure of the job, it closes at once. Then initDistributed() may run again.
    */
   async destroy(): Promise<void> {
     const { job, server, endsWithFirst } = this.network;
@@ -133,8 +132,8 @@ export class Distributed {
   }
 
   /**
-   * @internal destroy() of a job that this process takes for none from now on; the next one is
-   * joined once it is over. Other ranks may take until the job's timeout to come so far.
+   * @internal Starts destroy(), and ends the job for this process at once. The next job is joined
+   * after it is over. Other ranks may need up to the job's timeout.
    */
   abandon(): void {
     if (current === this) current = null;
@@ -143,29 +142,32 @@ export class Distributed {
 }
 
 let current: Distributed | null = null;
-/** The end of the job that was abandoned, whose store would be in the way of another. */
+/** The end of the abandoned job, because its store would block another one. */
 let leaving: Promise<void> = Promise.resolve();
-/** What initDistributed() is about to give; a second store of this process would be in its way. */
+/**
+ * The pending result of initDistributed(), because a second store of this process would block it.
+ */
 let joining: Promise<Distributed> | null = null;
 
-/** The job that initDistributed() joined; null before. */
+/** Returns the job of initDistributed(), or null. */
 export function distributed(): Distributed | null {
   return current;
 }
 
-/** Distributed.logSummary() of the job that was joined; in a process alone it prints nothing. */
+/** Calls Distributed.logSummary() of the job. Prints nothing in a single process. */
 export function logSummary(given: LogSummaryOptions = {}): void {
   readOptions('logSummary', given, LOG_SUMMARY);
   current?.logSummary(given);
 }
 
 /**
- * Joins the job that the launcher (or the options) describes and resolves once every rank is there,
- * as deepspeed.init_distributed. A job of one rank opens no connection. Called again, also before
- * the first call has resolved, it returns the same, whatever its options but `mesh`. Rejects with
- * DS_ARGUMENT (an unknown option; on all ranks, a mesh that the ranks do not fill, or another one
- * than that of rank 0; another than that of the first call), DS_DEVICE, DS_LIBRARY, DS_COMM (a port
- * in use, another secret, a missing rank).
+ * Joins the job of the launcher (or of the options), and resolves when every rank has joined, like
+ * deepspeed.init_distributed. A job of one rank opens no connection. A second call, also before the
+ * first has resolved, returns the same job; only `mesh` of its options counts. Rejects with:
+ * - DS_ARGUMENT: an unknown option; a mesh with another number of ranks (on all ranks); a mesh
+ *   that differs from rank 0 (on all ranks), or from the first call.
+ * - DS_DEVICE, DS_LIBRARY.
+ * - DS_COMM: a port in use, another secret, a missing rank.
  */
 export async function initDistributed(given: InitOptions = {}): Promise<Distributed> {
   const options = readOptions('initDistributed', given, INIT_OPTIONS);
@@ -226,10 +228,12 @@ async function join(options: InitOptions): Promise<Distributed> {
   return current;
 }
 
-/** How long a rank whose mesh is refused waits for the others, to tell them what it has. */
+/**
+ * Milliseconds for which a rank with an invalid mesh waits for the others, to report it to them.
+ */
 const REFUSED_MS = 15_000;
 
-/** A job of this process alone, whose collectives are copies; nobody else learns of it. */
+/** Returns a job with this process only. Its collectives are copies; it opens no connection. */
 export function aloneOn(device: Device, { localRank = 0, timeout = 600_000 } = {}): Distributed {
   const world = new ProcessGroup('world', [0], 0, device, new SoloGroup());
   return new Distributed(world, localRank, MeshShape.over(1), noNetwork(device, timeout));
@@ -239,18 +243,20 @@ const noNetwork = (device: Device, timeout: number): Network => ({
   ...{ job: null, server: null, device, timeout, name: '', endsWithFirst: false, groups: [] },
 });
 
-/** Where rank 0 says in the store whose the store is. */
+/** Rank 0's key in the store for the owner of the store. */
 const HOME_KEY = 'home';
 
-/** How long a rank that has left waits for the end of rank 0's store, which is near by then. */
+/**
+ * Milliseconds for which a departing rank waits for the end of rank 0's store, which is near then.
+ */
 const STORE_END_MS = 5000;
 
-/** Where rank 0 says in the store what the job is called. */
+/** Rank 0's key in the store for the name of the job. */
 const NAME_KEY = 'name';
 
 /**
- * The job that this process belongs to: the one joined before, or the one that a launcher's
- * environment describes; else one of this process alone. Rejects as initDistributed().
+ * Returns the job of this process: the one joined before, or the job of the launcher's environment,
+ * else one with this process only. Rejects as initDistributed().
  */
 export async function joinLaunched(options: InitOptions = {}): Promise<Distributed> {
   if (current) return current;
@@ -259,19 +265,19 @@ export async function joinLaunched(options: InitOptions = {}): Promise<Distribut
   return aloneOn(findDevice(options.device ?? 'auto'));
 }
 
-/** What groups are opened with; without a job there is only this rank. */
+/** Shared resources of groups. Without a job there is only this rank. */
 interface Network {
   job: Job | null;
-  /** Null where another process serves the store. */
+  /** Null if another process serves the store. */
   server: StoreServer | null;
   device: Device;
   /** Milliseconds. */
   timeout: number;
-  /** What names in the store begin with; empty without one. */
+  /** Prefix of names in the store; empty without one. */
   name: string;
-  /** Whether the store is rank 0's, and ends with its part in the job. */
+  /** Whether rank 0 serves the store, and ends it when it leaves. */
   endsWithFirst: boolean;
-  /** Those that were opened. */
+  /** The opened groups. */
   groups: ProcessGroup[];
 }
 

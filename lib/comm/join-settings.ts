@@ -1,5 +1,5 @@
-// What a rank is told of the job that it joins: by the options of initDistributed(), else by the
-// launcher's environment.
+// Settings of a rank in its job: from options of initDistributed(), else from the launcher's
+// environment.
 import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
 import { type Device, device as findDevice, probeGpus } from '../runtime/device.js';
@@ -8,32 +8,29 @@ import { localDevice } from './local-device.js';
 import type { MeshOptions } from './mesh-shape.js';
 
 /**
- * Where a rank stands in the job that initDistributed() joins. What is left out comes from the
- * launcher's environment.
+ * The rank's settings in the job of initDistributed(). Missing options come from the launcher's
+ * environment.
  */
 export interface InitOptions {
   /** Default: RANK, else 0. */
   rank?: number;
   /** Default: WORLD_SIZE, else 1. */
   worldSize?: number;
-  /** This machine's rank among those of the job. Default: LOCAL_RANK, else the rank. */
+  /** Rank of this process on its host. Default: LOCAL_RANK, else the rank. */
   localRank?: number;
-  /** Where rank 0 listens. Default: MASTER_ADDR, else 127.0.0.1; MASTER_PORT, else 29500. */
+  /** Address of rank 0's store. Default: MASTER_ADDR, else 127.0.0.1. */
   masterAddr?: string;
-  /** See masterAddr. */
+  /** Port of rank 0's store. Default: MASTER_PORT, else 29500. */
   masterPort?: number;
-  /** Minutes that joining, or one collective, may take. Default: DEEPSPEED_TIMEOUT, else 10. */
+  /** Minutes for joining, and for one collective. Default: DEEPSPEED_TIMEOUT, else 10. */
   timeout?: number;
-  /** What admits to the job, the same on every rank. Default: DS_JOB_SECRET. */
+  /** The secret of the job, equal on every rank. Default: DS_JOB_SECRET. */
   secret?: string;
-  /** Whether this process serves the job's store. Default: rank 0 does. */
+  /** Whether this process serves the job's store. Default: true on rank 0. */
   serveStore?: boolean;
-  /** Default: "auto": the GPU of the local rank, else the CPU; "cuda": that GPU, or an error. */
+  /** Default: "auto", the GPU of the local rank, else the CPU. "cuda": that GPU, or an error. */
   device?: string | Device;
-  /**
-   * How the ranks lie on the axes pp, dp, sp and tp, the same on every rank. Default: all of them
-   * on dp.
-   */
+  /** Sizes of the axes pp, dp, sp and tp, equal on every rank. Default: all ranks on dp. */
   mesh?: MeshOptions;
 }
 
@@ -42,7 +39,7 @@ export const INIT_OPTIONS: OptionNames<InitOptions> = {
   ...{ timeout: true, secret: true, serveStore: true, device: true, mesh: true },
 };
 
-/** The options with what the environment says of the rest. */
+/** The options, completed from the environment. */
 export interface JoinSettings {
   rank: number;
   worldSize: number;
@@ -56,9 +53,7 @@ export interface JoinSettings {
   device: Device;
 }
 
-/**
- * Throws DS_ARGUMENT for numbers that are none, and for several ranks without a secret; DS_DEVICE.
- */
+/** Throws DS_ARGUMENT for invalid numbers, and for several ranks without a secret; DS_DEVICE. */
 export function resolveSettings(options: InitOptions): JoinSettings {
   const env = jobEnvironment();
   const worldSize = whole('worldSize', options.worldSize ?? env.worldSize ?? 1, 1, 2 ** 20);
@@ -69,9 +64,9 @@ export function resolveSettings(options: InitOptions): JoinSettings {
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: 'initDistributed',
-      expected: 'a secret that admits to the job',
-      got: 'none',
-      hint: 'The launcher makes one. Without it, set DS_JOB_SECRET to the same random text on every rank.',
+      expected: 'the secret of the job',
+      got: 'no secret',
+      hint: 'The launcher creates one. Without the launcher, set DS_JOB_SECRET to the same random text on every rank.',
     });
   }
   const minutes = Number(options.timeout ?? env.timeout ?? 10);

@@ -1,11 +1,11 @@
-// The mesh that ranks join a job with: all of them have to name the same one.
+// Compares the meshes of all ranks when they join a job.
 import { DsError } from '../errors.js';
 import type { Job } from '../runtime/job.js';
 import { type MeshOptions, MeshShape } from './mesh-shape.js';
 
 /**
- * The mesh of this rank, and what the others are told of it. One that the ranks do not fill is
- * `refused`, once they have been told.
+ * Returns the mesh of this rank, and its description for the others. A mesh with another number of
+ * ranks is in `refused`; the rank throws it after it has reported it.
  */
 export function meshOf(
   ranks: number,
@@ -16,22 +16,22 @@ export function meshOf(
     return { shape, reported: String(shape), refused: null };
   } catch (error) {
     const sizes = Object.entries(given ?? {}).map(([axis, size]) => `${axis} ${size}`);
-    const reported = `${sizes.join(' x ') || 'none'}, which ${ranks} ranks do not fill,`;
+    const reported = `${sizes.join(' x ') || 'no mesh'} (invalid for ${ranks} ranks)`;
     return { shape: MeshShape.over(ranks), reported, refused: error as DsError };
   }
 }
 
-/** Where a rank says in the store what its mesh is. */
+/** A rank's key in the store for its mesh. */
 const keyOf = (rank: number): string => `mesh/${rank}`;
 
-/** Says what meshOf() gives to tell, which otherMesh() of every rank reads. */
+/** Reports the mesh of meshOf(). otherMesh() of every rank reads it. */
 export async function announceMesh(job: Job, rank: number, reported: string): Promise<void> {
   await job.set(keyOf(rank), reported);
 }
 
 /**
- * What every rank throws where one has another mesh than rank 0; all have told theirs before they
- * opened a group.
+ * Returns the error for every rank if one has another mesh than rank 0. All ranks report their mesh
+ * before they open a group.
  */
 export async function otherMesh(job: Job, worldSize: number): Promise<DsError | null> {
   const first = await job.get(keyOf(0), 0);
@@ -43,20 +43,20 @@ export async function otherMesh(job: Job, worldSize: number): Promise<DsError | 
       op: 'initDistributed mesh',
       expected: `the same on every rank: ${first} as on rank 0`,
       got: `${other} on rank ${rank}`,
-      hint: 'Give every rank the same mesh.',
+      hint: 'Pass the same mesh on every rank.',
     });
   }
   return null;
 }
 
-/** Throws DS_ARGUMENT unless the job was joined with this mesh. */
+/** Throws DS_ARGUMENT unless the job has this mesh. */
 export function requireMesh(shape: MeshShape, wanted: MeshShape): void {
   if (String(shape) === String(wanted)) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'initDistributed mesh',
-    expected: `${shape}, as the job was joined`,
+    expected: `${shape}, the mesh of the joined job`,
     got: String(wanted),
-    hint: 'Give the mesh to the first initDistributed(), or destroy() the job before.',
+    hint: 'Pass the mesh to the first initDistributed(), or destroy() the job first.',
   });
 }

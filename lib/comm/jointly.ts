@@ -1,24 +1,23 @@
-// What ranks compute together: where one of them meets with an error, the others are told of it at
-// once, and do not wait for it until the job's timeout.
+// Joint calls: if one rank throws, the others receive its error at once instead of a timeout.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import type { ProcessGroup } from './process-group.js';
 
-/** Of the text of an error, as much as the others are told. */
+/** Maximum characters of an error that other ranks receive. */
 const MOST = 2000;
 
-/** Groups whose ranks take part in a call; null stands for none. */
+/** Groups with ranks that take part in a call; null: no group. */
 export interface JointGroups {
-  /** Those that have collectives in every such call. */
+  /** Groups with collectives in every such call. */
   always?: readonly (ProcessGroup | null)[];
   /**
-   * Those that may have some: ranks of these learn of an error once this one has begun some in the
-   * call that fails, and may otherwise go on with another call.
+   * Groups with collectives in some calls. Their ranks receive an error only if this rank has
+   * issued a collective in the failing call; else they may continue with another call.
    */
   perhaps?: readonly (ProcessGroup | null)[];
 }
 
-/** One call that all ranks of its groups make alike. */
+/** A call that all ranks of its groups make. */
 export class JointCall {
   private readonly begun: ReadonlyMap<ProcessGroup, number>;
 
@@ -27,8 +26,8 @@ export class JointCall {
   }
 
   /**
-   * This rank cannot go on with the call. Ranks that go on get DS_COMM, which names this one and
-   * `error`, unless they meet with an error at the same place. Never throws.
+   * Ends this rank's part of the call. Ranks that continue get DS_COMM with this rank and `error`,
+   * unless they throw at the same place. Never throws.
    */
   giveUp(error: unknown): void {
     const { always } = this.groups;
@@ -38,7 +37,7 @@ export class JointCall {
   }
 }
 
-/** Runs `body`; where it throws, the other ranks of the groups are told. */
+/** Runs `body`. If it throws, the other ranks of the groups receive the error. */
 export function jointly<Result>(groups: JointGroups, body: () => Result): Result {
   const call = new JointCall(groups);
   try {
@@ -49,7 +48,7 @@ export function jointly<Result>(groups: JointGroups, body: () => Result): Result
   }
 }
 
-/** The same of what takes turns of the event loop. */
+/** Like jointly(), for an asynchronous body. */
 export async function jointlyInTurns<Result>(
   groups: JointGroups,
   body: () => Promise<Result>,
@@ -66,13 +65,13 @@ export async function jointlyInTurns<Result>(
 const others = (groups: readonly (ProcessGroup | null)[] = []): ProcessGroup[] =>
   groups.filter((group) => group !== null && group.size > 1) as ProcessGroup[];
 
-/** What others are told of an error. Never throws. */
+/** Returns the text of an error for other ranks. Never throws. */
 export function reportOf(error: unknown): string {
   const said = error instanceof DsError ? `${error.code} | ${error.message}` : spelled(error);
   return said.length > MOST ? `${said.slice(0, MOST)} ...` : said;
 }
 
-/** Not all that is thrown becomes a string. */
+/** String() may throw for a thrown value. */
 function spelled(error: unknown): string {
   try {
     return String(error);

@@ -1,11 +1,12 @@
-// The least time of each logged collective over all ranks, of which a straggler is the difference.
+// The minimum time of each logged collective over all ranks, to compute the time lost to
+// stragglers.
 import { scope, Tensor } from '../tensor/index.js';
 import type { CommsLogger } from './comms-logger.js';
 import type { ProcessGroup } from './process-group.js';
 
 /**
- * Of each call in logger.latencies(), the milliseconds of the rank that waited least. All ranks of
- * `group` call it, after the same collectives.
+ * Returns, for each call in logger.latencies(), the milliseconds of the rank that waited least. All
+ * ranks of `group` call it, after the same collectives.
  */
 export function leastLatencies(group: ProcessGroup, logger: CommsLogger): number[][] {
   const own = logger.latencies();

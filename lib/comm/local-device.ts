@@ -1,11 +1,10 @@
-// Which of the devices that a rank sees is its own.
+// Selects a rank's device from the visible GPUs.
 
 /**
- * What a rank that asks for any GPU ("cuda"), or for one where there is one ("auto"), calls its
- * device. Where every rank of the machine sees all GPUs, it is that of the local rank. A rank that
- * sees fewer was given its own by a scheduler (srun --gpus-per-task=1 shows each task one, numbered
- * 0), so ranks go round: the local rank modulo the GPUs that are seen. GPUs that two ranks share
- * are refused when the group opens.
+ * Returns the device of a rank for any GPU ("cuda"), or a GPU if there is one ("auto"). If every
+ * rank of the host sees all GPUs, it is the GPU of the local rank. A rank with fewer visible GPUs
+ * was restricted by a scheduler (srun --gpus-per-task=1 shows each task one GPU, number 0), so the
+ * index is the local rank modulo the visible GPUs. Opening a group fails if two ranks share a GPU.
  */
 export function localDevice(
   wanted: 'auto' | 'cuda',

@@ -1,34 +1,33 @@
-// The arithmetic of a mesh: the ranks of a job as places of a grid with named axes.
+// MeshShape: the ranks of a job as a grid with named axes, by arithmetic only.
 import { DsError } from '../errors.js';
 import { readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 
-/** Stages of a pipeline, parts of a batch, of a sequence, of a layer's tensors. */
+/** Pipeline stages, parts of a batch, parts of a sequence, parts of layers. */
 export type Axis = 'pp' | 'dp' | 'sp' | 'tp';
 
 /**
- * Outermost first: ranks that are neighbours on the last axis are neighbours in the job, so mostly
- * on one host. Source: the order of DeepSpeed's PipeModelDataParallelTopology.
+ * Outermost first: neighbours on the last axis are neighbours in the job, so mostly on one host.
+ * Source: the order of DeepSpeed's PipeModelDataParallelTopology.
  */
 export const AXES: readonly Axis[] = ['pp', 'dp', 'sp', 'tp'];
 
-/** One whole number per axis. */
 export type PerAxis = Readonly<Record<Axis, number>>;
 
-/** Ranks along each axis. Default: 1, and for `dp` what the others leave of the job. */
+/** Ranks along each axis. Default: 1; `dp` has the remaining ranks. */
 export type MeshOptions = Partial<Record<Axis, number>>;
 
 const KNOWN: Readonly<Record<Axis, true>> = { pp: true, dp: true, sp: true, tp: true };
 
 /**
- * Rank = ((pp * DP + dp) * SP + sp) * TP + tp for a rank's coordinates (small) and the sizes of the
- * axes (capital). Where a method takes several axes, their order does not matter: ranks and places
- * are in that of AXES.
+ * Rank = ((pp * DP + dp) * SP + sp) * TP + tp for a rank's coordinates (lower case) and the sizes
+ * of the axes (upper case). The order of several axes in an argument does not matter: ranks and
+ * places are in the order of AXES.
  */
 export class MeshShape {
   /** Ranks of the job. */
   readonly ranks: number;
-  /** How far apart the ranks of neighbouring coordinates are. */
+  /** Distance in rank between neighbours on an axis. */
   private readonly strides: PerAxis;
 
   constructor(
@@ -46,8 +45,7 @@ export class MeshShape {
   }
 
   /**
-   * The shape of `given` over the ranks of a job. Throws DS_ARGUMENT unless its sizes come out
-   * even.
+   * Returns the shape of `given` over the ranks of a job. Throws DS_ARGUMENT unless its sizes fit.
    */
   static over(ranks: number, given: MeshOptions = {}): MeshShape {
     const op = 'initDistributed mesh';
@@ -63,34 +61,31 @@ export class MeshShape {
       code: 'DS_ARGUMENT',
       op,
       expected: isComplete
-        ? `sizes whose product is the number of ranks, ${ranks}`
-        : `sizes whose product divides the number of ranks, ${ranks}`,
+        ? `sizes with the product ${ranks}, the number of ranks`
+        : `sizes with a product that divides ${ranks}, the number of ranks`,
       got: isComplete ? `${shape} = ${shape.ranks}` : `${others} = ${others.ranks}`,
-      hint: isComplete ? 'Without dp, it is what the other axes leave of the job.' : '',
+      hint: isComplete ? 'Without dp, the job computes it from the other axes.' : '',
     });
   }
 
-  /** Ranks that differ in their coordinates on `axes` alone. */
+  /** Number of ranks that differ only on `axes`. */
   size(...axes: Axis[]): number {
     return ordered(axes).reduce((product, axis) => product * this.sizes[axis], 1);
   }
 
-  /** Where `rank` is on each axis. */
+  /** Returns the coordinates of `rank`. */
   coordinates(rank: number): PerAxis {
     const { sizes, strides } = this;
     const on = (axis: Axis): number => Math.floor(rank / strides[axis]) % sizes[axis];
     return { pp: on('pp'), dp: on('dp'), sp: on('sp'), tp: on('tp') };
   }
 
-  /** The rank that is there on each axis. */
+  /** Returns the rank with these coordinates. */
   rankAt(coordinates: PerAxis): number {
     return AXES.reduce((rank, axis) => rank + coordinates[axis] * this.strides[axis], 0);
   }
 
-  /**
-   * The ranks that differ from `rank` in their coordinates on `axes` alone, itself among them,
-   * ascending.
-   */
+  /** Returns the ranks that differ from `rank` only on `axes`, including itself, ascending. */
   ranksAlong(rank: number, ...axes: Axis[]): number[] {
     const { sizes, strides } = this;
     const own = this.coordinates(rank);
@@ -105,15 +100,13 @@ export class MeshShape {
     );
   }
 
-  /** The place of `rank` among ranksAlong(rank, ...axes). */
+  /** Returns the index of `rank` in ranksAlong(rank, ...axes). */
   placeAlong(rank: number, ...axes: Axis[]): number {
     const own = this.coordinates(rank);
     return ordered(axes).reduce((place, axis) => place * this.sizes[axis] + own[axis], 0);
   }
 
-  /**
-   * All ranks, each once, by those that differ on `axes` alone; in the order of their first ranks.
-   */
+  /** Returns all ranks in groups that differ only on `axes`, by first rank. */
   groups(...axes: Axis[]): number[][] {
     const ranks = Array.from({ length: this.ranks }, (_, rank) => rank);
     return ranks
@@ -121,14 +114,16 @@ export class MeshShape {
       .map((rank) => this.ranksAlong(rank, ...axes));
   }
 
-  /** Such as "pp 2 x dp 4": the axes that have more than one rank. */
+  /** Returns for example "pp 2 x dp 4": the axes with more than one rank. */
   toString(): string {
     const parts = AXES.filter((axis) => this.sizes[axis] > 1);
     return parts.map((axis) => `${axis} ${this.sizes[axis]}`).join(' x ') || 'dp 1';
   }
 }
 
-/** In the order of AXES, each once. Throws DS_ARGUMENT for what is no axis. */
+/**
+ * Returns `axes` in the order of AXES, without duplicates. Throws DS_ARGUMENT for an invalid axis.
+ */
 function ordered(axes: readonly Axis[]): Axis[] {
   const other = axes.find((axis) => !AXES.includes(axis));
   if (other === undefined) return AXES.filter((axis) => axes.includes(axis));

@@ -1,15 +1,15 @@
-// Mesh: the ranks of a job on named axes, and the groups of ranks along them.
+// Mesh: the ranks of a job on named axes, and the groups along them.
 import { AXES, type Axis, type MeshShape, type PerAxis } from './mesh-shape.js';
 import type { ProcessGroup } from './process-group.js';
 
-/** Opens the group of `ranks`, this rank among them; a group of one opens no connection. */
+/** Opens the group of `ranks`, which includes this rank. A group of one opens no connection. */
 export type OpenGroup = (name: string, ranks: readonly number[]) => Promise<ProcessGroup>;
 
-/** A rank's place on each axis. A process alone is a mesh whose axes all have one rank. */
+/** A rank's coordinates. In a single process, all axes have one rank. */
 export class Mesh {
-  /** This rank's. */
+  /** Coordinates of this rank. */
   readonly coordinates: PerAxis;
-  /** By the axes that have more than one rank. */
+  /** By the axes with more than one rank. */
   private readonly groups = new Map<string, Promise<ProcessGroup>>();
 
   /** @internal Use Distributed.mesh. */
@@ -22,20 +22,20 @@ export class Mesh {
     this.coordinates = shape.coordinates(world.rank);
   }
 
-  /** Ranks that differ from this one in their coordinates on `axes` alone, itself among them. */
+  /** Number of ranks that differ from this one only on `axes`, including itself. */
   size(...axes: Axis[]): number {
     return this.shape.size(...axes);
   }
 
-  /** This rank's place among them. */
+  /** Index of this rank in them. */
   place(...axes: Axis[]): number {
     return this.shape.placeAlong(this.world.rank, ...axes);
   }
 
   /**
-   * The group of these ranks, whose `rank` is this rank's place. It is opened when it is first
-   * asked for: all ranks of the job ask for the same axes in the same order. Rejects with DS_COMM
-   * when one does not, DS_ARGUMENT for another axis.
+   * Resolves with the group of these ranks; its `rank` is this rank's index. The first call opens
+   * it, so all ranks of the job must request the same axes in the same order. Rejects with DS_COMM
+   * if a rank does not, DS_ARGUMENT for another axis.
    */
   async axis(...axes: Axis[]): Promise<ProcessGroup> {
     const ranks = this.shape.ranksAlong(this.world.rank, ...axes);

@@ -1,4 +1,4 @@
-// ProcessGroup: collectives over tensors between the ranks of a group.
+// ProcessGroup: collectives on tensors between the ranks of a group.
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import {
@@ -22,17 +22,20 @@ import { CommsLogger } from './comms-logger.js';
 
 export type { ReduceOp } from '../runtime/job.js';
 
-/** Options of a collective; all ranks give the same `op` and `purpose`. */
+/** Options of a collective. All ranks pass the same `op` and `purpose`. */
 export interface CollectiveOptions {
-  /** How contributions are combined. Default: sum. */
+  /** The reduction. Default: sum. */
   op?: ReduceOp;
-  /** The collective starts after what is enqueued here. Default: the device's compute stream. */
+  /**
+   * The collective starts after the work that is enqueued here. Default: the device's compute
+   * stream.
+   */
   stream?: Stream;
   /**
-   * What it carries, the same on every rank: ranks that mean something else fail as for another op.
+   * The purpose, equal on every rank. Ranks with different purposes fail, as with different ops.
    */
   purpose?: string;
-  /** For messages alone. Default: the caller's file and line, where there is no purpose. */
+  /** For messages only. Default: the caller's file and line, without a purpose. */
   label?: string;
 }
 
@@ -42,22 +45,19 @@ const OPTIONS: OptionNames<CollectiveOptions> = {
 const ALL_REDUCE = { ...OPTIONS, output: true } as const;
 const ROWS = { ...OPTIONS, rows: true } as const;
 
-/** Of a collective whose tensors may be rows, each of which is exchanged as if it were alone. */
+/** Options of a collective on rows. Each row is exchanged separately. */
 export interface RowOptions extends CollectiveOptions {
   /**
-   * How many, behind each other in input and output: so that ranks share out an inner dim. With
-   * more than 1 the two are distinct memory. Default: 1.
+   * Number of consecutive rows in input and output, to divide an inner dim over ranks. With more
+   * than 1, input and output must be distinct memory. Default: 1.
    */
   rows?: number;
 }
 
-/** Tickets count from 1; this one is over from the start. */
+/** Tickets count from 1; this one is always done. */
 const NO_TICKET = 0;
 
-/**
- * A collective under way. Its memory belongs to it until wait(), synchronize() or done says it is
- * over.
- */
+/** A running collective. It owns its memory until wait(), synchronize() or done reports its end. */
 export class Work {
   /** @internal */
   constructor(
@@ -67,16 +67,15 @@ export class Work {
   ) {}
 
   /**
-   * Later work of `stream` (default: the compute stream) starts after the collective. On a GPU the
-   * host does not wait; on the CPU, whose streams run at once, it does. From here on its memory
-   * must be returned in the order of `stream`, or of one that comes after it. Throws the job's
-   * failure (DS_COMM).
+   * Makes later work of `stream` start after the collective. Default: the compute stream. On a GPU
+   * the host does not wait; on the CPU it blocks, because streams run at once. From now on, free
+   * the memory in the order of `stream`, or of a later stream. Throws the job's failure (DS_COMM).
    */
   wait(stream: Stream = this.compute): void {
     this.tickets.wait(this.ticket, stream);
   }
 
-  /** Blocks until the collective is over. Throws the job's failure (DS_COMM). */
+  /** Blocks until the collective is done. Throws the job's failure (DS_COMM). */
   synchronize(): void {
     this.tickets.synchronize(this.ticket);
   }
@@ -87,7 +86,7 @@ export class Work {
   }
 
   /**
-   * Resolves when the collective is over, without blocking the event loop. Rejects with DS_COMM.
+   * Resolves when the collective is done, without blocking the event loop. Rejects with DS_COMM.
    */
   get promise(): Promise<void> {
     return poll(() => this.done);
@@ -96,15 +95,16 @@ export class Work {
 
 /**
  * The ranks `ranks` of the job. Every member must issue the same collectives (kind, op, dtype,
- * size, root) in the same order; where they do not, all fail with DS_COMM naming what each issued.
- * Tensors are contiguous and on the group's device. Methods return at once; a collective starts
- * after what was enqueued on its stream before, and nothing is ordered after it but by Work.wait()
- * (on a GPU, also the stream itself). Collectives of one group run in the order of their calls.
- * What they write is changed in place, as by the forms with "_": a backward that has saved it
- * throws, and parameters of an engine are refused.
+ * size, root) in the same order. Otherwise all fail with DS_COMM, which names the collective of
+ * each rank. Tensors are contiguous and on the group's device.
  *
- * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_BOUNDS, DS_ARGUMENT for a call that cannot be right, and
- * the job's first failure (DS_COMM), the same on every rank, once there is one.
+ * Methods return at once. A collective starts after the work that was enqueued on its stream. Only
+ * Work.wait() orders later work after it (on a GPU, also the stream itself). Collectives of one
+ * group run in call order. They change their output in place, like functions with "_": a backward
+ * that saved it throws, and parameters of an engine are rejected.
+ *
+ * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_BOUNDS, DS_ARGUMENT for an invalid call, and the job's
+ * first failure (DS_COMM), equal on every rank.
  */
 export class ProcessGroup {
   static {
@@ -116,21 +116,21 @@ export class ProcessGroup {
     answerPythonNames(ProcessGroup, { label: 'group', others });
   }
 
-  /** Counts and times collectives while set; then each one is waited for. */
+  /** Counts and times collectives while set; the host then waits for each one. */
   logger: CommsLogger | null = null;
   private ownStream: Beside | null = null;
-  /** @internal Collectives that this rank has begun. */
+  /** @internal Number of collectives that this rank has issued. */
   issued = 0;
 
   /** @internal Use Distributed.newGroup(). */
   constructor(
-    /** What it is called in errors and logs. */
+    /** Name in errors and logs. */
     readonly name: string,
     /** Ranks of the job. */
     readonly ranks: readonly number[],
-    /** This rank's place in `ranks`. */
+    /** Index of this rank in `ranks`. */
     readonly rank: number,
-    /** Where its collectives' tensors lie. */
+    /** The device of its tensors. */
     readonly device: Device,
     private readonly tickets: Tickets,
   ) {}
@@ -141,34 +141,31 @@ export class ProcessGroup {
   }
 
   /**
-   * @internal The group's stream beside the compute stream, opened at the first use: a collective
-   * on it starts after what compute has enqueued so far, and compute goes on meanwhile.
+   * @internal The group's stream in parallel with the compute stream, opened at the first use. A
+   * collective on it starts after the enqueued compute work, and compute continues meanwhile.
    */
   get beside(): Beside {
     this.ownStream ??= new Beside(this.device, this.name);
     return this.ownStream;
   }
 
-  /**
-   * @internal Gives back what the group has opened, after its last collective. Idempotent; never
-   * throws.
-   */
+  /** @internal Closes the group after its last collective. Idempotent; never throws. */
   dispose(): void {
     const { ownStream } = this;
     this.ownStream = null;
     try {
       ownStream?.dispose();
     } catch {
-      // A device that cannot end its work says so at its next use; the stream is gone.
+      // A device with failed work throws at its next use. The stream is gone.
     }
   }
 
-  /** Throws the job's failure (DS_COMM) once there is one; it does not wait. */
+  /** Throws the job's failure (DS_COMM), if there is one. Does not wait. */
   check(): void {
     this.tickets.done(NO_TICKET);
   }
 
-  /** Combines `tensor` over all ranks, in place or into `output`. */
+  /** Reduces `tensor` over all ranks, in place or into `output`. */
   allReduce(tensor: View, given: CollectiveOptions & { output?: View } = {}): Work {
     const options = readOptions('allReduce', given, ALL_REDUCE);
     const { output = tensor } = options;
@@ -177,8 +174,8 @@ export class ProcessGroup {
   }
 
   /**
-   * `input` is n slots of output's size; `output` gets slot `rank` combined over all ranks, and may
-   * be it.
+   * Reduces slot `rank` of `input` (n slots of output's size) over all ranks into `output`, which
+   * may be that slot.
    */
   reduceScatter(output: View, input: View, given: RowOptions = {}): Work {
     const options = readOptions('reduceScatter', given, ROWS);
@@ -189,8 +186,8 @@ export class ProcessGroup {
   }
 
   /**
-   * `output` is n slots of input's size and gets every rank's input; `input` may be its slot
-   * `rank`.
+   * Gathers every rank's input into `output` (n slots of input's size). `input` may be slot `rank`
+   * of it.
    */
   allGather(output: View, input: View, given: RowOptions = {}): Work {
     const options = readOptions('allGather', given, ROWS);
@@ -200,21 +197,21 @@ export class ProcessGroup {
     return this.start('allGather', { input, output, count, rows }, options);
   }
 
-  /** Every rank's `tensor` becomes that of `root`, a rank of the group. */
+  /** Copies the `tensor` of `root`, a rank of the group, to every rank. */
   broadcast(tensor: View, root: number, given: CollectiveOptions = {}): Work {
     const options = readOptions('broadcast', given, OPTIONS);
     const count = elementsOf('broadcast', tensor);
     return this.start('broadcast', { input: tensor, output: tensor, count, peer: root }, options);
   }
 
-  /** Combines `tensor` over all ranks into that of `root`; the others keep theirs. */
+  /** Reduces `tensor` over all ranks into the tensor of `root`; the others keep theirs. */
   reduce(tensor: View, root: number, given: CollectiveOptions = {}): Work {
     const options = readOptions('reduce', given, OPTIONS);
     const count = elementsOf('reduce', tensor);
     return this.start('reduce', { input: tensor, output: tensor, count, peer: root }, options);
   }
 
-  /** Slot j of `input` goes to slot `rank` of rank j's `output`. */
+  /** Sends slot j of `input` to slot `rank` of rank j's `output`. */
   allToAll(output: View, input: View, given: CollectiveOptions = {}): Work {
     const options = readOptions('allToAll', given, OPTIONS);
     this.requireSizes('allToAll', input, output, 1, 1);
@@ -226,8 +223,9 @@ export class ProcessGroup {
   }
 
   /**
-   * Sends to rank `peer` of the group, which must recv as much. A group's sends and receives run
-   * one after another: of two ranks that exchange, one sends first and the other receives first.
+   * Sends to rank `peer` of the group, which must call recv() with as many elements. A group's
+   * sends and receives run one after another: of two ranks that exchange, one must send first and
+   * the other receive first.
    */
   send(tensor: View, peer: number, given: CollectiveOptions = {}): Work {
     const options = readOptions('send', given, OPTIONS);
@@ -235,30 +233,28 @@ export class ProcessGroup {
     return this.start('send', { input: tensor, output: null, count, peer }, options);
   }
 
-  /**
-   * Receives what another rank sends, into a tensor of the same shape and dtype. Throws DS_COMM.
-   */
+  /** Receives a tensor of the same shape and dtype from another rank. Throws DS_COMM. */
   recv(tensor: View, peer: number, given: CollectiveOptions = {}): Work {
     const options = readOptions('recv', given, OPTIONS);
     const count = elementsOf('recv', tensor);
     return this.start('recv', { input: null, output: tensor, count, peer }, options);
   }
 
-  /** Over once every rank has come so far. */
+  /** Done when every rank has reached it. */
   barrier(given: CollectiveOptions = {}): Work {
     const options = readOptions('barrier', given, OPTIONS);
     return this.start('barrier', { input: null, output: null, count: 0 }, options);
   }
 
   /**
-   * @internal In place of its next collective, this rank has met with `error`: others that begin
-   * theirs get DS_COMM with it, those that met with one too go on. Never throws. See jointly().
+   * @internal Sends `error` in place of this rank's next collective: ranks that begin theirs get
+   * DS_COMM with it; ranks that also sent an error continue. Never throws. See jointly().
    */
   giveUp(error: string): void {
     try {
       this.tickets.giveUp(error);
     } catch {
-      // The job is over, and everybody learns of that; the error itself says more.
+      // The job is over, and all ranks receive its failure. The error itself explains more.
     }
   }
 
@@ -305,13 +301,13 @@ export class ProcessGroup {
   }
 }
 
-/** Throws DS_ARGUMENT for what is no tensor. */
+/** Throws DS_ARGUMENT if `tensor` is not a tensor. */
 function elementsOf(op: string, tensor: View): number {
   if (Array.isArray((tensor as Partial<View> | null)?.shape)) return numel(tensor.shape);
   throw refusedValue(op, 'a tensor', tensor);
 }
 
-/** Elements of one of `rows` rows of `each`, which one rank has. Throws DS_SHAPE. */
+/** Returns the elements of one of `rows` rows of `each` on one rank. Throws DS_SHAPE. */
 function rowOf(op: string, each: View, rows: number): number {
   const count = numel(each.shape) / rows;
   if (rows >= 1 && Number.isInteger(rows) && Number.isInteger(count)) return count;

@@ -78,7 +78,7 @@ test('a mesh is that of the first call, on every rank', async () => {
   const tp2 = { mesh: { tp: 2 } };
   const reports = reportsOf(await runRanks('init-process', 2, { job: [tp2, tp2] }));
   const reported = expect.stringMatching(
-    /^initDistributed mesh: expected tp 2, as the job was joined, got dp 2\. Give the mesh to the first/,
+    /^initDistributed mesh: expected tp 2, the mesh of the joined job, got dp 2\. Pass the mesh to the first/,
   );
   const report = { size: 2, same: true, mesh: 'tp 2', reported };
   expect(reports).toEqual([0, 1].map((rank) => ({ rank, ...report })));
@@ -92,9 +92,9 @@ test.each([0, 1])(
       await runRanks('init-process', 2, { job: meshes }),
     );
     expect(reports[odd]).toMatchObject({ code: 'DS_ARGUMENT', op: 'initDistributed mesh' });
-    expect(reports[odd]?.message).toMatch(/divides the number of ranks, 2, got tp 3 = 3/);
+    expect(reports[odd]?.message).toMatch(/divides 2, the number of ranks, got tp 3 = 3/);
     const has = ['tp 2', 'tp 2'];
-    has[odd] = 'tp 3, which 2 ranks do not fill,';
+    has[odd] = 'tp 3 (invalid for 2 ranks)';
     expect(reports[1 - odd]).toMatchObject({
       code: 'DS_ARGUMENT',
       message: expect.stringContaining(

@@ -85,14 +85,14 @@ test.each([
   [
     8,
     { dp: 2, tp: 2 },
-    /mesh: expected sizes whose product is the number of ranks, 8, got dp 2 x tp 2 = 4\. Without dp/,
+    /mesh: expected sizes with the product 8, the number of ranks, got dp 2 x tp 2 = 4\. Without dp/,
   ],
   [
     8,
     { tp: 3 },
-    /mesh: expected sizes whose product divides the number of ranks, 8, got tp 3 = 3\.$/,
+    /mesh: expected sizes with a product that divides 8, the number of ranks, got tp 3 = 3\.$/,
   ],
-  [1, { tp: 2 }, /whose product divides the number of ranks, 1, got tp 2 = 2/],
+  [1, { tp: 2 }, /product that divides 1, the number of ranks, got tp 2 = 2/],
   [8, { tp: 0 }, /mesh\.tp: expected an integer of at least 1, got 0/],
   [8, { dp: 2.5 }, /mesh\.dp: expected an integer of at least 1, got 2\.5/],
   [8, { tp: '2' }, /mesh\.tp: expected an integer/],

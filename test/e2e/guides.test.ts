@@ -233,7 +233,7 @@ const mistakes: Mistake[] = [
   ['This value is not supported yet', () => build({ ...plain, optimizer: MU })],
   ['expected an optimizer, got none', () => build({ train_batch_size: 1 })],
   [
-    'sizes whose product divides the number of ranks',
+    'sizes with a product that divides',
     () => initDistributed({ worldSize: 1, device: 'cpu', mesh: { tp: 2 } }),
   ],
   [

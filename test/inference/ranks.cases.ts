@@ -148,7 +148,7 @@ const unlike: Case = {
       first,
     );
     assert.ok(
-      second.startsWith(`${key} sizes whose product divides the number of ranks, 2`),
+      second.startsWith(`${key} sizes with a product that divides 2, the number of ranks`),
       second,
     );
   },
