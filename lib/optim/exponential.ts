@@ -7,6 +7,7 @@ import { PureSchedule, readSchedule } from './schedule.js';
 export interface ExponentialOptions {
   /** Learning rate of the first update. */
   baseLr: number;
+  /** Factor of the rate at every update. */
   gamma: number;
 }
 

@@ -65,6 +65,7 @@ export interface StepGradient<Group extends ParamGroup = ParamGroup> {
   grad: Tensor;
   /** [4] f32: see UpdateTensors. */
   control: Tensor;
+  /** Number of the update, and the hyperparameters of all groups. */
   settings: UpdateSettings<Group>;
 }
 

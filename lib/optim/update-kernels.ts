@@ -12,7 +12,9 @@ export interface UpdateKernels extends UpdateOps {
   copy(args: kernels.CopyArgs): void;
   /** A matrix product. */
   matmul(args: kernels.MatmulArgs): void;
+  /** Multiplies by a factor and adds a constant. */
   scale(args: kernels.ScaleArgs): void;
+  /** Writes one value to all elements. */
   fill(args: kernels.FillArgs): void;
   /**
    * Returns an uninitialized flat tensor in the memory of `like`. The caller releases it as soon as

@@ -63,6 +63,7 @@ export interface LoadOptions {
 
 /** Result of engine.loadCheckpoint(). */
 export interface LoadedCheckpoint {
+  /** Folder of the loaded checkpoint. */
   path: string;
   /** Name of the folder. */
   tag: string;

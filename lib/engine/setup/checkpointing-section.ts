@@ -4,6 +4,7 @@ import {
   configure as configureByOptions,
 } from '../../tensor/recompute/index.js';
 
+/** Options of checkpointing.configure(), named as in the section activation_checkpointing. */
 export interface ActivationCheckpointingSection {
   /** No effect: each rank saves the inputs of its own segments. */
   partition_activations?: boolean;

@@ -5,6 +5,7 @@ import type { ScheduleSet } from '../../optim/schedule-set.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import type { EngineParts } from '../engine-parts.js';
 
+/** Options of engine.step(). */
 export interface EngineStepOptions {
   /**
    * The metric for ReduceLrOnPlateau after an update, like DeepSpeed's lr_kwargs; equal on every
@@ -13,6 +14,7 @@ export interface EngineStepOptions {
   metrics?: Metric;
 }
 
+/** The optimizer of an engine, with the zeroGrad() of that engine. */
 export interface EngineOptimizer extends Optimizer {
   /**
    * Drops the gradients since the last step(), like DeepSpeed's zero_grad(). Micro-batches still

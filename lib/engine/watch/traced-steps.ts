@@ -12,6 +12,7 @@ import { hasWatcher } from '../../runtime/watched-work.js';
 import type { Phase, PhaseTimer } from './phase-timer.js';
 import { WrappedTimer } from './wrapped-timer.js';
 
+/** Options of engine.trace(). */
 export interface TraceStepsOptions {
   /** Number of global steps. Default: 1. */
   steps?: number;
