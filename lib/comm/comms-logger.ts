@@ -5,6 +5,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 
 /** One logged collective. */
 export interface CommsRecord {
+  /** The collective, such as "allReduce". */
   kind: CollectiveKind;
   /** Bytes of the larger of input and output, as DeepSpeed counts. */
   bytes: number;
@@ -30,6 +31,7 @@ const OPTIONS: OptionNames<CommsLoggerOptions> = { profAll: true, ops: true, ver
 
 /** Totals of one kind and size. */
 export interface CommsTotal {
+  /** The collective, such as "allReduce". */
   kind: CollectiveKind;
   /** The size, as in CommsRecord. */
   bytes: number;

@@ -34,6 +34,7 @@ export interface ExchangeGroup {
   allGather(output: View, input: View, at: ExchangeStart): ExchangeWork;
 }
 
+/** Options of CompressedExchange. */
 export interface CompressedOptions {
   /** The part of each rank. */
   layout: CompressedLayout;

@@ -3,7 +3,9 @@ import { DsError } from '../errors.js';
 
 /** Consecutive elements of a vector with their own two levels. */
 export interface Segment {
+  /** Index of the first element. */
   start: number;
+  /** Number of elements. */
   numel: number;
 }
 

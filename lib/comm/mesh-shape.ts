@@ -12,6 +12,7 @@ export type Axis = 'pp' | 'dp' | 'sp' | 'tp';
  */
 export const AXES: readonly Axis[] = ['pp', 'dp', 'sp', 'tp'];
 
+/** A number for each axis of the mesh. */
 export type PerAxis = Readonly<Record<Axis, number>>;
 
 /** Ranks along each axis. Default: 1; `dp` has the remaining ranks. */
