@@ -1,5 +1,6 @@
-// The variables that travel to every node: those of some prefixes, and those of .deepspeed_env
-// files, which may be somebody else's and therefore set none that makes a process load code.
+// The variables that travel to every node: exported ones with some prefixes, and the variables of
+// .deepspeed_env files. A file of the current folder sets switches only, because another user may
+// have written it.
 import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { isAbsolute, join } from 'node:path';
@@ -9,7 +10,7 @@ import { refuse } from './argument-error.js';
 /** DeepSpeed's, without PYTHON, and this package's own. */
 const PREFIXES = ['NCCL_', 'MV2_', 'UCX_', 'MLFLOW_', 'DS_', 'DEEPSPEED_'];
 const FOREIGN =
-  "The current folder may be somebody else's: export it, put it into ~/.deepspeed_env, or name the file in DS_ENV_FILE.";
+  'Another user may have written this file: export the variable, put it into ~/.deepspeed_env, or name the file in DS_ENV_FILE.';
 /** Known to each node itself, or never forwarded by name. */
 const KEPT_HOME = ['DS_JOB_SECRET', 'DS_NATIVE_BINDING', 'DS_ENV_FILE'];
 
@@ -29,8 +30,8 @@ export type Taken = (file: string, names: readonly string[]) => void;
 
 /**
  * KEY=VALUE lines of .deepspeed_env in the home folder, then in the current one, which wins.
- * DS_ENV_FILE is another name, or the path of the only file read. What loads code is refused in the
- * current folder, which may be somebody else's: see loadsCode(). Throws DS_ARGUMENT with file and
+ * DS_ENV_FILE is another name, or the path of the only file read. The current folder may belong to
+ * another user: forbidden() limits the variables of its file. Throws DS_ARGUMENT with file and
  * line.
  */
 export function fileVariables(
@@ -73,7 +74,7 @@ export function parseVariables(
     if (name === undefined || value === undefined) {
       refuse(`${file}:${index + 1}`, 'KEY=VALUE', JSON.stringify(line));
     }
-    const wanted = isForeign ? loadsCode(name, value) : null;
+    const wanted = isForeign ? forbidden(name, value) : null;
     if (wanted !== null) refuse(`${file}:${index + 1}`, wanted, name, FOREIGN);
     variables[name] = value;
   });
@@ -89,36 +90,34 @@ function textOf(file: string): string | null {
   }
 }
 
-/** They name code, or files that are run, whatever their value. */
-const ALWAYS = [
-  ...['NODE_OPTIONS', 'NODE_PATH', 'NODE_REPL_EXTERNAL_MODULE', 'DS_NATIVE_BINDING'],
-  ...['LD_PRELOAD', 'LD_AUDIT', 'BASH_ENV', 'ENV', 'SHELLOPTS', 'BASHOPTS', 'GCONV_PATH'],
-  ...['PYTHONSTARTUP', 'PYTHONPATH', 'PERL5OPT', 'PERL5LIB', 'DYLD_INSERT_LIBRARIES'],
+/** Switches of libraries that move data, and of this package. */
+const SWITCHES = ['NCCL_', 'TORCH_NCCL_', 'UCX_', 'GLOO_', 'MV2_', 'FI_', 'DS_', 'DEEPSPEED_'];
+const NAMES = [
+  ...['MASTER_ADDR', 'MASTER_PORT', 'OMP_PROC_BIND', 'OMP_PLACES', 'TOKENIZERS_PARALLELISM'],
+  ...['CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER', 'CUDA_MODULE_LOADING', 'TP_SOCKET_IFNAME'],
 ];
+/** Numbers of threads, and other switches of the device's runtime. */
+const NUMBERS = /^(CUDA_\w+|[A-Z]+_NUM_THREADS)$/;
 /**
- * Lists of folders to load from. A folder with an absolute name was there before the file; one
- * beside the file was not.
+ * Files, folders, libraries and secrets. Plugins are allowed: a plain name is looked up in the
+ * system's folders.
  */
-const FOLDERS = ['LD_LIBRARY_PATH', 'DYLD_LIBRARY_PATH', 'PATH'];
-/**
- * What moves collectives opens a library of this name: a plain one is looked up, one with a slash
- * is a file.
- */
-const PLUGIN = /^NCCL_\w*PLUGIN$/;
+const PLACES = /(FILE|PATH|DIR|FOLDER|CACHE|CONF|MODULE|LIB|BINDING|SECRET|KEY|TOKEN|HOOK|EXEC)/;
+/** Addresses, interfaces, devices, units and lists of these. A path needs a slash. */
+const PLAIN = /^[\w.,:;=^+*%[\] -]*$/;
 
 /**
- * Why `name` with this value lets the file that sets it run code of its choice; null where it does
- * not. NCCL_*, UCX_* and absolute library paths, which DeepSpeed's users keep in .deepspeed_env,
- * are fine.
+ * Why a file of the current folder must not set `name` to this value; null if it may. An
+ * allow-list: too many libraries load code that a variable names.
  */
-function loadsCode(name: string, value: string): string | null {
-  if (ALWAYS.includes(name)) return 'a variable that loads no code';
-  const entries = value.split(':');
-  if (FOLDERS.includes(name) && !entries.every((entry) => entry.startsWith('/'))) {
-    return 'absolute folders only';
+function forbidden(name: string, value: string): string | null {
+  const isListed = NAMES.includes(name);
+  if (!isListed && NUMBERS.test(name)) {
+    return /^-?\d+$/.test(value) ? null : 'a number';
   }
-  if (PLUGIN.test(name) && value.includes('/') && !value.startsWith('/')) {
-    return 'the plain name of a library, or an absolute path';
+  const isSwitch = SWITCHES.some((prefix) => name.startsWith(prefix));
+  if (!isListed && !(isSwitch && !PLACES.test(name) && !KEPT_HOME.includes(name))) {
+    return `one of ${[...NAMES, ...SWITCHES.map((prefix) => `${prefix}*`)].join(', ')}`;
   }
-  return null;
+  return PLAIN.test(value) ? null : 'a number, an address or a name';
 }
