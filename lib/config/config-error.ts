@@ -35,13 +35,18 @@ export class ConfigError extends DsError {
 }
 
 /**
- * The first of several errors, whose hint says how many more there are and, by `where`, how to see
- * them.
+ * The first of several errors. Its hint adds `guesses`, and the number of other errors with
+ * `where`, the way to see them.
  */
-export function firstOf(errors: readonly ConfigError[], where: string): ConfigError {
+export function firstOf(
+  errors: readonly ConfigError[],
+  where: string,
+  guesses: readonly string[] = [],
+): ConfigError {
   const [first, ...rest] = errors as readonly [ConfigError, ...ConfigError[]];
-  if (rest.length === 0) return first;
-  const hint = `${first.hint} (${rest.length} more: ${where})`.trim();
+  if (rest.length === 0 && guesses.length === 0) return first;
+  const more = rest.length > 0 ? [`(${rest.length} more: ${where})`] : [];
+  const hint = [first.hint, ...guesses, ...more].filter(Boolean).join(' ');
   const { path, file, place, expected, got, cause } = first;
   return new ConfigError({ path, file, place, expected, got, cause, hint });
 }

@@ -104,9 +104,21 @@ const ENVIRONMENT: OptionNames<ConfigEnvironment> = {
 export function resolveConfig(source: string | DsConfig, env: ConfigEnvironment): ResolvedConfig {
   const environment = readOptions('resolveConfig', env, ENVIRONMENT);
   requireInteger('resolveConfig worldSize', environment.worldSize, 1);
-  const { config, errors } = checkConfig(source, environment);
-  if (config) return config;
-  throw firstOf(errors, '`ds validate` lists them all.');
+  const report = checkConfig(source, environment);
+  if (report.config) return report.config;
+  throw refusal(report);
+}
+
+/** Guesses for unknown keys that one error shows. */
+const MAX_GUESSES = 3;
+
+/** The first error. A misspelled key may be its cause, so it names unknown keys with a guess. */
+function refusal({ errors, notices }: ConfigReport): ConfigError {
+  const guessed = notices.filter(
+    ({ kind, text }) => kind === 'unknown' && text.includes('Did you mean'),
+  );
+  const guesses = guessed.slice(0, MAX_GUESSES).map(({ path, text }) => `${path} ${text}`);
+  return firstOf(errors, '`ds validate` lists them all.', guesses);
 }
 
 /** resolveConfig without throwing: all errors of the stage that found any, notices and origins. */
@@ -179,7 +191,7 @@ export function plannedConfigs(
   const reports = ways.map((way) => check(copyOf(document), env, way));
   const [first, ...others] = reports.flatMap(({ config }) => config ?? []);
   if (first) return { keys, configs: [first, ...others] };
-  throw firstOf(leastRefused(reports).errors, '`ds validate` lists them all.');
+  throw refusal(leastRefused(reports));
 }
 
 /** A draft takes over the values of its document. */

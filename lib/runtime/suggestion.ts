@@ -27,15 +27,28 @@ export function closest(word: string, candidates: readonly string[]): string {
   return least <= loose ? nearest : '';
 }
 
-/** Insertions, deletions and substitutions from `a` to `b` (Levenshtein 1966). */
+/**
+ * Insertions, deletions, substitutions and swaps of neighbors from `a` to `b` (Damerau 1964, each
+ * part changed once).
+ */
 function editDistance(a: string, b: string): number {
+  let before: number[] = [];
   let row = Array.from({ length: b.length + 1 }, (_, j) => j);
   for (let i = 1; i <= a.length; ++i) {
     const next = [i];
     for (let j = 1; j <= b.length; ++j) {
-      const replaced = (row[j - 1] as number) + (a[i - 1] === b[j - 1] ? 0 : 1);
-      next.push(Math.min(replaced, (row[j] as number) + 1, (next[j - 1] as number) + 1));
+      const isSame = a[i - 1] === b[j - 1];
+      const isSwap = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1];
+      next.push(
+        Math.min(
+          (row[j - 1] as number) + (isSame ? 0 : 1),
+          (row[j] as number) + 1,
+          (next[j - 1] as number) + 1,
+          isSwap ? (before[j - 2] as number) + 1 : Number.POSITIVE_INFINITY,
+        ),
+      );
     }
+    before = row;
     row = next;
   }
   return row[b.length] as number;

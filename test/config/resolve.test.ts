@@ -440,3 +440,9 @@ test('a mistyped key is a type error', () => {
   const config: DsConfig = { train_batch_sizes: 4 };
   expect(() => resolveConfig(config, ONE)).toThrow('train_batch_size');
 });
+
+test('the error that a misspelled key causes names the key', () => {
+  expect(() => resolveConfig({ train_batch_sze: 1, sead: 2, zz: 3 } as DsConfig, ONE)).toThrow(
+    /got neither\. .* train_batch_sze is unknown and ignored\. Did you mean "train_batch_size"\? sead is unknown and ignored\. Did you mean "seed"\?$/,
+  );
+});
