@@ -99,7 +99,9 @@ export function unfinished(direct: boolean): DsError {
     op: 'engine.backward',
     expected: 'a backward after the end of the last one',
     got: direct ? 'loss.backward() without its epilogue' : 'a backward inside another',
-    hint: 'After loss.backward(), call engine.backwardEpilogue() or engine.step().',
+    hint: direct
+      ? 'After loss.backward(), call engine.backwardEpilogue() or engine.step(). If the backward of another engine left these gradients, as in a GAN, drop them: engine.zeroGrad().'
+      : 'Call it after the other backward() has returned.',
   });
 }
 
