@@ -1,5 +1,4 @@
 // initialize(): a model and a ds_config.json become an engine, as deepspeed.initialize does.
-
 import type { DsConfig } from '../types/config.js';
 import {
   aloneOn,
@@ -30,7 +29,6 @@ import { requireUnowned } from './engine/parameters/owned-parameters.js';
 import { PipelineEngine } from './engine/pipeline-engine.js';
 import { DATA } from './engine/ranks.js';
 import { buildEngine } from './engine/setup/build-engine.js';
-
 import { type Clients, requireJob, requireMonitors } from './engine/setup/clients.js';
 import {
   isSampled,
@@ -51,6 +49,7 @@ import { type Device, device as findDevice } from './runtime/device.js';
 import { formatValue } from './runtime/format-value.js';
 import { type OptionNames, readOptions } from './runtime/options.js';
 import { requireType } from './runtime/require-type.js';
+import { requireNoSurplus } from './runtime/surplus.js';
 import { seed } from './tensor/index.js';
 
 /** Where the configuration comes from: exactly one of `config` and `args`. */
@@ -164,9 +163,11 @@ export function initialize<Sample = unknown, Batch = Batched<Sample>>(
 ): Promise<Initialized<Sample, Batch>>;
 export async function initialize<Sample, Batch>(
   given: AnyOptions<Sample, Batch>,
+  ...surplus: readonly unknown[]
 ): Promise<
   Omit<Initialized<Sample, Batch>, 'trainLoader'> & { trainLoader: AnyLoader<Sample, Batch> }
 > {
+  requireNoSurplus('initialize', surplus, 'Put all options into one object: { model, config }.');
   return initialized(given, true);
 }
 

@@ -4,6 +4,7 @@ import type { Mesh } from '../comm/index.js';
 import type { Module } from '../nn/module.js';
 import type { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
+import { requireNoSurplus } from '../runtime/surplus.js';
 import { requireEnded } from '../runtime/synchronous.js';
 import { TensorGrowth } from '../tensor/growth.js';
 import { backward, Scope, sharingSamples, type Tensor } from '../tensor/index.js';
@@ -139,7 +140,9 @@ export class Engine {
    * Throws DS_NONFINITE if the loss of the previous step was not finite and the loss scale cannot
    * shrink further.
    */
-  backward(loss: Tensor): void {
+  backward(loss: Tensor): void;
+  backward(loss: Tensor, ...surplus: readonly unknown[]): void {
+    requireNoSurplus('engine.backward', surplus);
     this.requireChangeable('engine.backward');
     requireLoss('engine.backward', loss);
     const { gradients, control, batch, watch } = this.parts;
@@ -164,7 +167,9 @@ export class Engine {
    * asynchronously: forward(), module.stateDict(), withFullWeights() and saves wait for them. Call
    * synchronize() before any other read of a parameter.
    */
-  step(given: EngineStepOptions = {}): void {
+  step(given?: EngineStepOptions): void;
+  step(given: EngineStepOptions = {}, ...surplus: readonly unknown[]): void {
+    requireNoSurplus('engine.step', surplus);
     this.requireChangeable('engine.step');
     const metrics = metricsIn(given, this.lrScheduler);
     this.calls.step(() => this.update());
@@ -431,10 +436,7 @@ export class Engine {
     return this.parts.watch.trace(() => tracedSteps(path, options, { device, rank }));
   }
 
-  /**
-   * Writes a checkpoint. All ranks call it. See Checkpointer.save. Source: DeepSpeed's
-   * save_checkpoint.
-   */
+  /** Saves on all ranks. See Checkpointer.save. Source: DeepSpeed's save_checkpoint. */
   saveCheckpoint(dir: string, options: SaveOptions = {}): Promise<string> {
     return this.checkpointer.save(dir, options);
   }

@@ -4,6 +4,7 @@ import { jointly } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import { answerPythonNames } from '../runtime/python-names.js';
+import { requireNoSurplus } from '../runtime/surplus.js';
 import { noGrad, type Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import { searched } from './beam-generation.js';
@@ -91,7 +92,9 @@ export class InferenceEngine {
    * aborted signal, or the error of a step. Ranks that share the model make the same calls in the
    * same order, or follow() the first rank. All get the tokens that the first rank samples.
    */
-  async generate(request: GenerateRequest): Promise<Generation[]> {
+  generate(request: GenerateRequest): Promise<Generation[]>;
+  async generate(request: GenerateRequest, ...surplus: readonly unknown[]): Promise<Generation[]> {
+    requireNoSurplus('generate', surplus, 'Put all options into the request: { prompt, ... }.');
     this.requireAlive('generate');
     const read = readRequest(request, this.parts.requests);
     if (read.beams) return this.search(read);
@@ -131,7 +134,12 @@ export class InferenceEngine {
    * ends the list behind a piece with "abort", so that its reader keeps the text so far. Throws and
    * rejects as generate() does otherwise.
    */
-  stream(request: GenerateRequest): AsyncIterableIterator<GenerationPiece> {
+  stream(request: GenerateRequest): AsyncIterableIterator<GenerationPiece>;
+  stream(
+    request: GenerateRequest,
+    ...surplus: readonly unknown[]
+  ): AsyncIterableIterator<GenerationPiece> {
+    requireNoSurplus('stream', surplus, 'Put all options into the request: { prompt, ... }.');
     return this.submit(this.read(request)).pieces;
   }
 

@@ -19,6 +19,7 @@ import { supportsGraphs } from '../runtime/graph.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
+import { requireNoSurplus } from '../runtime/surplus.js';
 import { trainerOf } from '../tensor/index.js';
 import { allOrNothing } from '../tensor/scope.js';
 import { Tokenizer } from '../text/index.js';
@@ -65,11 +66,18 @@ const OPTIONS: OptionNames<InitInferenceOptions> = { tokenizer: true };
  * models.fromPretrained() and Tokenizer.fromPretrained() do. A model that initialize() has stays as
  * it is, and its texts follow the training. Source: deepspeed.init_inference.
  */
+export function initInference(
+  model: CausalLM | string,
+  config?: InferenceConfig | string | null,
+  given?: InitInferenceOptions,
+): Promise<InferenceEngine>;
 export async function initInference(
   model: CausalLM | string,
   config: InferenceConfig | string | null = null,
   given: InitInferenceOptions = {},
+  ...surplus: readonly unknown[]
 ): Promise<InferenceEngine> {
+  requireNoSurplus('initInference', surplus);
   const { own, resolved } = await readTogether(config, given);
   const ranks = await openRanks(resolved);
   const groups = ranks ? [ranks.layers, ranks.host] : [];

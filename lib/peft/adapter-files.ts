@@ -14,6 +14,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
+import { requireNoSurplus } from '../runtime/surplus.js';
 import { describe, numel } from '../runtime/view.js';
 import { held, noGrad, scope, type Tensor, to } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
@@ -48,7 +49,13 @@ interface Saved {
  * Rejects with DS_ARGUMENT for a model without adapters, DS_RELEASED for
  * one whose values are in shards, DS_IO. Source: PEFT's save_pretrained.
  */
-export async function saveAdapter(model: Module, dir: string): Promise<string[]> {
+export function saveAdapter(model: Module, dir: string): Promise<string[]>;
+export async function saveAdapter(
+  model: Module,
+  dir: string,
+  ...surplus: readonly unknown[]
+): Promise<string[]> {
+  requireNoSurplus('saveAdapter', surplus);
   requireType('saveAdapter dir', dir, 'string');
   const config = configOf('saveAdapter', model);
   model.stateDict(); // What an engine has under way arrives.
@@ -114,11 +121,18 @@ export interface LoadAdapterOptions {
  * and tensors that are missing, unexpected or of another shape, before anything has changed but the
  * layers; DS_ARGUMENT where no layer fits, DS_IO. Source: PEFT's PeftModel.from_pretrained.
  */
+export function loadAdapter<Model extends Module>(
+  model: Model,
+  dir: string,
+  given?: LoadAdapterOptions,
+): Promise<Model>;
 export async function loadAdapter<Model extends Module>(
   model: Model,
   dir: string,
   given: LoadAdapterOptions = {},
+  ...surplus: readonly unknown[]
 ): Promise<Model> {
+  requireNoSurplus('loadAdapter', surplus);
   const { isTrainable = false } = readOptions('loadAdapter', given, { isTrainable: true });
   requireType('loadAdapter dir', dir, 'string');
   const path = join(dir, CONFIG);

@@ -7,6 +7,7 @@ import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
 import { refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
+import { requireNoSurplus } from '../runtime/surplus.js';
 import { withMagnitude } from './dora.js';
 import { adapted, LoraLayer, type LoraSizes } from './lora-layer.js';
 import { byPattern, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
@@ -21,7 +22,13 @@ const configs = new WeakMap<Module, LoraConfig>();
  * Throws DS_ARGUMENT for options that cannot be or name no layer, for a model that has adapters
  * already and for one that an engine has. Source: PEFT's get_peft_model with a LoraConfig.
  */
-export function addLora<Model extends Module>(model: Model, options: LoraOptions = {}): Model {
+export function addLora<Model extends Module>(model: Model, options?: LoraOptions): Model;
+export function addLora<Model extends Module>(
+  model: Model,
+  options: LoraOptions = {},
+  ...surplus: readonly unknown[]
+): Model {
+  requireNoSurplus('addLora', surplus, 'A model has one set of adapters.');
   requireModule('addLora', model);
   const config = readLoraOptions('addLora', options);
   if (config.ensureWeightTying) requireUntiedTargets(model, config);
@@ -182,7 +189,9 @@ export function lorasOf(model: Module): Map<string, LoraLayer> {
  * and, before anything changes, where another module has one of them, as a tied head has the table.
  * Source: PEFT's merge_adapter.
  */
-export function merge(model: Module): void {
+export function merge(model: Module): void;
+export function merge(model: Module, ...surplus: readonly unknown[]): void {
+  requireNoSurplus('merge', surplus);
   const layers = present('merge', model);
   requireAlone(model);
   for (const layer of layers) layer.merge();

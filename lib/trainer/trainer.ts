@@ -1,6 +1,5 @@
 // Trainer: a model, its data and a configuration become a run that can be watched, stopped and
 // resumed.
-
 import type { JsonObject } from '../../types/json.js';
 import type { Batched } from '../data/index.js';
 import type { Engine } from '../engine/engine.js';
@@ -8,6 +7,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
+import { requireNoSurplus } from '../runtime/surplus.js';
 import type { Tensor } from '../tensor/index.js';
 import { evaluate, type Prediction, predict } from './evaluation.js';
 import {
@@ -92,7 +92,9 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
    * iterated (`for await`: every event) or awaited (the last one). Rejects with what the engine,
    * the data, a listener or a save throws.
    */
-  train(given: TrainOptions = {}): TrainingRun {
+  train(given?: TrainOptions): TrainingRun;
+  train(given: TrainOptions = {}, ...surplus: readonly unknown[]): TrainingRun {
+    requireNoSurplus('Trainer train', surplus);
     const options = readOptions('Trainer train', given, TRAIN);
     const { resume = false, signal } = options;
     if (typeof resume !== 'string') requireType('Trainer train resume', resume, 'boolean');
@@ -106,7 +108,12 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
    * The mean loss of `data` (default: those of `eval`) by what it counts, over all ranks, and the
    * metrics of `eval.accuracy` and `eval.metrics`. Throws DS_ARGUMENT where there are no data.
    */
-  async evaluate(data?: TrainerData<Sample, Batch>): Promise<Metrics> {
+  evaluate(data?: TrainerData<Sample, Batch>): Promise<Metrics>;
+  async evaluate(
+    data?: TrainerData<Sample, Batch>,
+    ...surplus: readonly unknown[]
+  ): Promise<Metrics> {
+    requireNoSurplus('Trainer evaluate', surplus);
     const { eval: own, batchSize } = this.settings;
     const judged = data ?? own?.data;
     if (!judged) throw refused('Trainer evaluate', 'data, or those of `eval`', 'neither');
@@ -147,7 +154,9 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
    * and peft.loadAdapter() read them. Rejects on all ranks with DS_IO, and with DS_CHECKPOINT where
    * `dir` holds something else.
    */
-  async save(dir: string): Promise<void> {
+  save(dir: string): Promise<void>;
+  async save(dir: string, ...surplus: readonly unknown[]): Promise<void> {
+    requireNoSurplus('Trainer save', surplus);
     requireType('Trainer save', dir, 'string');
     const { engine, world } = await this.session();
     await writeWeightFolder({ engine, world, tokenizer: this.settings.tokenizer }, dir, null);

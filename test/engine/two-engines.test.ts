@@ -1,4 +1,4 @@
-// Two engines of one loop: what the backward of one leaves in the other.
+// Two engines in one training loop.
 import { initialize, nn, Tensor } from '../../lib/index.js';
 
 const config = {
@@ -6,7 +6,7 @@ const config = {
   optimizer: { type: 'Adam', params: { lr: 1e-3 } },
 } as const;
 
-test('a GAN that updates the generator first is told to zero the gradients of the other', async () => {
+test('a GAN that updates the generator first must zero the gradients of the discriminator', async () => {
   const [netG, netD] = [new nn.Linear(4, 4), new nn.Linear(4, 1)];
   const { engine: g } = await initialize({ model: netG, config, device: 'cpu' });
   const { engine: d } = await initialize({ model: netD, config, device: 'cpu' });

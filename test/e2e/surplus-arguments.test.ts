@@ -1,0 +1,67 @@
+// Plain JavaScript programs that give a public function more arguments than it takes.
+import {
+  type Engine,
+  initInference,
+  initialize,
+  nn,
+  peft,
+  Tensor,
+  Trainer,
+} from '../../lib/index.js';
+import { closest } from '../../lib/runtime/suggestion.js';
+
+type Call = (...given: unknown[]) => unknown;
+
+const gpt2 = (): nn.models.GPT2 =>
+  new nn.models.GPT2({ vocabSize: 8, maxSeq: 4, layers: 1, heads: 2, channels: 8 });
+const config = {
+  train_micro_batch_size_per_gpu: 1,
+  optimizer: { type: 'AdamW', params: { lr: 1e-3 } },
+} as const;
+
+async function refused(call: () => unknown, message: RegExp): Promise<void> {
+  const error = await Promise.resolve()
+    .then(call)
+    .catch((failure: unknown) => failure);
+  expect(error).toMatchObject({ code: 'DS_ARGUMENT', message: expect.stringMatching(message) });
+}
+
+test('initialize() and an engine refuse them', async () => {
+  const model = new nn.Linear(2, 1);
+  await refused(
+    () => (initialize as Call)({ model }, config),
+    /^initialize: expected no further argument, got .* into one object: \{ model, config \}/,
+  );
+  const { engine } = await initialize({ model, config, device: 'cpu' });
+  const x = Tensor.from(new Float32Array(2), { shape: [1, 2] });
+  const calls = engine as unknown as Record<keyof Engine, Call>;
+  const loss = engine.forward<Tensor>(x).mean();
+  await refused(() => calls.backward(loss, true), /^engine.backward: .* got true/);
+  engine.backward(loss);
+  await refused(() => calls.step({}, 1), /^engine.step: .* got 1/);
+  engine.step(undefined);
+  engine.destroy();
+});
+
+test('adapters, a Trainer and an inference engine refuse them', async () => {
+  await refused(() => (peft.addLora as Call)(gpt2(), {}, 'default'), /one set of adapters/);
+  const adapted = peft.addLora(gpt2());
+  await refused(() => (peft.merge as Call)(adapted, ['default']), /^merge: /);
+  await refused(() => (peft.saveAdapter as Call)(adapted, 'folder', true), /^saveAdapter: /);
+  await refused(() => (peft.loadAdapter as Call)(gpt2(), 'folder', {}, 1), /^loadAdapter: /);
+  const trainer = new Trainer({ model: gpt2(), device: 'cpu', stopSignals: [] });
+  await refused(() => (trainer.save as Call)('folder', {}), /^Trainer save: /);
+  await refused(() => (trainer.evaluate as Call)(undefined, 1), /^Trainer evaluate: /);
+  await refused(() => (trainer.train as Call)({}, 1), /^Trainer train: /);
+  await trainer.destroy();
+  await refused(() => (initInference as Call)(gpt2(), {}, {}, 1), /^initInference: /);
+  const engine = await initInference(gpt2(), { device: 'cpu' });
+  await refused(() => (engine.generate as Call)({ prompt: [1] }, 5), /^generate: .* the request/);
+  await refused(() => (engine.stream as Call)({ prompt: [1] }, 5), /^stream: /);
+  await engine.destroy();
+});
+
+test('a letter that stands one place too early is one mistake', () => {
+  expect(closest('modle', ['config', 'model'])).toBe('model');
+  expect(closest('sede', ['seed', 'size'])).toBe('seed');
+});
