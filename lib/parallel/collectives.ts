@@ -1,5 +1,5 @@
-// Collectives that the tape knows: each beside the one that is its gradient. Source: Shoeybi et al.
-// 2019 and Korthikanti et al. 2022 (Megatron-LM), whose f and g are copyToGroup and sumOverGroup.
+// Differentiable collectives: each with the collective of its gradient. Source: Shoeybi et al. 2019
+// and Korthikanti et al. 2022 (Megatron-LM); their f and g are copyToGroup and sumOverGroup.
 
 import type { ProcessGroup } from '../comm/index.js';
 import {
@@ -24,13 +24,13 @@ import {
 } from './exchanges.js';
 import { requireShared } from './require-group.js';
 
-/** On the group's own stream, ahead of what compute does next. */
+/** Runs on the group's own stream, ahead of the next compute work. */
 const ahead: Where = (group) => group.beside.lead();
 
 /**
- * Records `out`, made of `x`, whose gradient is what `begin` makes of its own. That begins as soon
- * as the last layer which reads `out` has said that its part is there, on the group's own stream:
- * it runs behind the gradient of that layer's weight.
+ * Records `out`, computed from `x`. Its gradient is the result of `begin` on the gradient of `out`.
+ * `begin` starts on the group's own stream as soon as the last layer that reads `out` has its part
+ * ready, and overlaps the gradient of that layer's weight.
  */
 function recordEarly(
   name: string,
@@ -58,21 +58,21 @@ function recordEarly(
 }
 
 /**
- * The exchange of the gradient of `out` begins after all that reads it, so that ranks which read it
- * in one layer more or less begin it in the same order.
+ * Delays the exchange of the gradient of `out` until all readers of `out` are done. So ranks with
+ * one reading layer more or less start their exchanges in the same order.
  */
 export function beginLate(out: Tensor): void {
   if (out.gradFn) nodeOf(out).whenComplete = null;
 }
 
-/** What copyToGroup() gave for a tensor: ops that read the same one share its one exchange. */
+/** Results of copyToGroup() per tensor: ops that read the same tensor share its exchange. */
 const copies = new WeakMap<Tensor, { group: ProcessGroup; copy: Tensor }>();
 
 /**
- * f: the tensor itself, which every rank of the group has alike; its gradient is the sum of the
- * ranks', which each have a part of it. The exchange begins as soon as the last linear layer that
- * reads the tensor has its part, and runs behind the gradient of that layer's weight. Called twice
- * for one computed tensor, there is still one exchange. Throws DS_COMM in the backward.
+ * f: returns the tensor, which is equal on all ranks of the group. Its gradient is the sum of the
+ * ranks' partial gradients. The exchange starts as soon as the last linear layer that reads the
+ * tensor has its part, and overlaps the gradient of that layer's weight. Two calls for one computed
+ * tensor share one exchange. Throws DS_COMM in the backward.
  */
 export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
   requireShared('copyToGroup', x, group);
@@ -94,8 +94,8 @@ export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
 }
 
 /**
- * copyToGroup() for a layer that has copies on other ranks, of which one alone gives the tensor a
- * gradient (`counts`). Its exchange begins late.
+ * copyToGroup() for a layer with copies on other ranks; only one copy contributes a gradient
+ * (`counts`). Its exchange begins late.
  */
 export function copyToCopies(x: Tensor, group: ProcessGroup, counts: boolean): Tensor {
   const copy = copyToGroup(x, group);
@@ -104,8 +104,9 @@ export function copyToCopies(x: Tensor, group: ProcessGroup, counts: boolean): T
 }
 
 /**
- * The tensor itself, which gets no gradient of what reads it: that of another rank's copy is as
- * much. It wants one as it did, so that both copies of a layer take part in the same exchanges.
+ * Returns the tensor without a gradient from its readers, because another rank's copy provides it.
+ * It still requires a gradient if x does, so that both copies of a layer take part in the same
+ * exchanges.
  */
 export function withoutGradient(x: Tensor): Tensor {
   if (!x.requiresGrad || !isGradEnabled()) return x;
@@ -117,8 +118,8 @@ export function withoutGradient(x: Tensor): Tensor {
 const nodeOf = (x: Tensor): GradFn => x.gradFn as GradFn;
 
 /**
- * g: the sum of the ranks' tensors, on every rank. Its gradient, alike on all, is that of each
- * rank's tensor. Throws DS_COMM.
+ * g: returns the sum of the ranks' tensors on every rank. Its gradient, equal on all ranks, is the
+ * gradient of each rank's tensor. Throws DS_COMM.
  */
 export function sumOverGroup(x: Tensor, group: ProcessGroup): Tensor {
   requireShared('sumOverGroup', x, group);
@@ -133,9 +134,9 @@ export function sumOverGroup(x: Tensor, group: ProcessGroup): Tensor {
 }
 
 /**
- * The sum of the ranks' x weight^T + bias, as one: each has some of the inputs, x [.., in here] and
- * weight [out, in here], and all have the bias [out] alike, null without one. The first rank's
- * product adds it, so that no pass of its own does. Throws DS_SHAPE, DS_COMM.
+ * Returns the sum of the ranks' x weight^T + bias. Each rank has some of the inputs, x [.., in
+ * here] and weight [out, in here]; all have the same bias [out], or null. The first rank's product
+ * adds the bias, which saves a pass. Throws DS_SHAPE, DS_COMM.
  */
 export function sumOfLinear(
   x: Tensor,
@@ -168,11 +169,17 @@ function exchange(name: string, forward: Along, backward: Along) {
   };
 }
 
-/** Parts to the whole, which all ranks then use alike: the gradient is this rank's part of it. */
+/**
+ * From parts to the whole tensor, which all ranks use in the same way: the gradient is this rank's
+ * part of it.
+ */
 export const gatherShared = exchange('gatherFromGroup', gatherAlong, partAlong);
-/** The whole, alike on all ranks, to this rank's part: the gradient is all ranks' parts. */
+/** From the whole tensor, equal on all ranks, to this rank's part: the gradient is gathered. */
 export const scatterShared = exchange('scatterToGroup', partAlong, gatherAlong);
-/** Begins to gather parts behind what compute does next; what it returns waits for the whole. */
+/**
+ * Starts gathering parts, overlapped with the next compute work. The returned function waits for
+ * the whole tensor.
+ */
 export function beginWhole(x: Tensor, shared: SharedDim): () => Tensor {
   const { work, result } = beginGather('gatherForGroup', x, shared, ahead);
   return () => {
@@ -182,8 +189,8 @@ export function beginWhole(x: Tensor, shared: SharedDim): () => Tensor {
 }
 
 /**
- * Parts to the whole, of which each rank then makes something else: the gradients are summed,
- * behind the gradient of the last weight that reads the whole.
+ * From parts to the whole tensor, which each rank uses differently. The gradients are summed,
+ * overlapped with the gradient of the last weight that reads the whole tensor.
  */
 export function gatherForAll(x: Tensor, shared: SharedDim): Tensor {
   if (shared.group.size === 1) return x;
@@ -197,9 +204,9 @@ export function gatherForAll(x: Tensor, shared: SharedDim): Tensor {
 export const sumShared = exchange('sumToParts', sumAlong, gatherAlong);
 
 /**
- * The ranks' parts side by side along `dim`, on every rank; what follows is the same on all, so
- * that the gradient is this rank's part of it. `size` is that of all parts together, where the
- * first ranks have one more; default: all have as much as this one. Throws DS_SHAPE, DS_COMM.
+ * Concatenates the ranks' parts along `dim` on every rank. Later work must be the same on all
+ * ranks: the gradient is this rank's part. `size` is the size of all parts together; the first
+ * ranks may have one element more. Default: equal parts. Throws DS_SHAPE, DS_COMM.
  */
 export function gatherFromGroup(x: Tensor, group: ProcessGroup, dim = -1, size?: number): Tensor {
   requireShared('gatherFromGroup', x, group);
@@ -207,9 +214,9 @@ export function gatherFromGroup(x: Tensor, group: ProcessGroup, dim = -1, size?:
 }
 
 /**
- * This rank's part along `dim` of what all ranks have alike; its gradient is gathered. The first
- * ranks have one more where it does not come out even. Throws DS_SHAPE, and DS_COMM in the
- * backward.
+ * Returns this rank's part along `dim` of a tensor that is equal on all ranks; its gradient is
+ * gathered. Without even division the first ranks have one element more. Throws DS_SHAPE, and
+ * DS_COMM in the backward.
  */
 export function scatterToGroup(x: Tensor, group: ProcessGroup, dim = -1): Tensor {
   requireShared('scatterToGroup', x, group);
@@ -217,9 +224,9 @@ export function scatterToGroup(x: Tensor, group: ProcessGroup, dim = -1): Tensor
 }
 
 /**
- * The ranks' parts side by side along `dim` for layers of which each rank has a part: the gradient
- * is this rank's part of the sum of all ranks'. The first half of sequence parallelism. Throws
- * DS_SHAPE, DS_COMM.
+ * Concatenates the ranks' parts along `dim` for layers that are split over the ranks: the gradient
+ * is this rank's part of the sum of all ranks' gradients. First half of Megatron sequence
+ * parallelism. Throws DS_SHAPE, DS_COMM.
  */
 export function gatherForGroup(x: Tensor, group: ProcessGroup, dim: number, size?: number): Tensor {
   requireShared('gatherForGroup', x, group);
@@ -227,15 +234,15 @@ export function gatherForGroup(x: Tensor, group: ProcessGroup, dim: number, size
 }
 
 /**
- * This rank's part along `dim` of the sum of the ranks' tensors: what sumOverGroup() would give,
- * without the rest of it. The second half of sequence parallelism. Throws DS_SHAPE, DS_COMM.
+ * Returns this rank's part along `dim` of the sum of the ranks' tensors (sumOverGroup()). Second
+ * half of Megatron sequence parallelism. Throws DS_SHAPE, DS_COMM.
  */
 export function sumToParts(x: Tensor, group: ProcessGroup, dim: number): Tensor {
   requireShared('sumToParts', x, group);
   return sumShared(x, evenly(group, dim, x.size(dim)));
 }
 
-/** Tensors of which several ranks have the same one, by its number among all. */
+/** Copies of one tensor on several ranks. */
 export interface Copies {
   group: ProcessGroup;
   /** Which one this rank has. */
@@ -245,9 +252,9 @@ export interface Copies {
 }
 
 /**
- * The tensor itself, of which other ranks of the group have copies: its gradient is the sum of the
- * copies', so that what it was made of has a whole gradient on each of those ranks. All ranks of
- * the group take part. Throws DS_COMM in the backward.
+ * Returns the tensor, which has copies on other ranks of the group. Its gradient is the sum of the
+ * copies' gradients, so its inputs have a whole gradient on each of those ranks. All ranks of the
+ * group take part. Throws DS_COMM in the backward.
  */
 export function copyBesideOthers(x: Tensor, { group, index, count }: Copies): Tensor {
   if (group.size === 1 || !x.requiresGrad || !isGradEnabled()) return x;

@@ -1,5 +1,5 @@
-// What ranks of a group exchange of tensors that they share out along a dim: gathering the parts,
-// and adding up whole ones so that each rank keeps its part. Not differentiable.
+// Exchanges of tensors that ranks of a group split along a dim: gathers the parts, or reduces whole
+// tensors into parts. Not differentiable.
 import type { ProcessGroup, Work } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
@@ -47,13 +47,13 @@ function requireDim(op: string, x: Tensor, { dim, group }: SharedDim, size: numb
 /** An exchange under way. */
 export interface Exchange {
   readonly work: Work;
-  /** What it writes. */
+  /** The destination. */
   readonly place: Tensor;
-  /** What came, once the work is over; may be `place`. */
+  /** Returns the result once the work is complete; may be `place`. */
   result(): Tensor;
 }
 
-/** Where a collective of a group runs; asked when all is enqueued that it reads. */
+/** Selects the stream of a group's collective. Called when all work that it reads is enqueued. */
 export type Where = (group: ProcessGroup) => Stream;
 
 const onCompute: Where = ({ device }) => device.compute;
@@ -70,9 +70,9 @@ interface Layout {
   dim: number;
   /** Whether all ranks have as much. */
   isEven: boolean;
-  /** What the largest part has in the dim. */
+  /** Size of the largest part in the dim. */
   most: number;
-  /** How many runs of memory the dims before it make of a part; 1 for none. */
+  /** Number of contiguous runs in a part, from the dims before it; 1 without such dims. */
   rows: number;
 }
 
@@ -82,13 +82,13 @@ function layoutOf(x: Tensor, dim: number, sizes: readonly number[]): Layout {
   return { dim, isEven: sizes.every((size) => size === most), most, rows };
 }
 
-/** `x`, in which the parts lie side by side in each row, as [rows, ranks, elements]. */
+/** `x`, with the parts concatenated in each row, as [rows, ranks, elements]. */
 function byRow(x: Tensor, rows: number, ranks: number): Tensor {
   const block = x.numel / (rows * ranks);
   return x.alias([rows, ranks, block], [ranks * block, block, 1], x.offset);
 }
 
-/** The same of `slots`, in which whole parts lie behind each other. */
+/** The same view of `slots`, with whole parts one after another. */
 function bySlot(slots: Tensor, rows: number, ranks: number): Tensor {
   const block = slots.numel / (rows * ranks);
   return slots.alias([rows, ranks, block], [block, rows * block, 1], slots.offset);
@@ -206,7 +206,7 @@ export function sumAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
   return result();
 }
 
-/** This rank's part of what every rank has whole, as a copy. Throws DS_SHAPE. */
+/** This rank's part of a tensor that is whole on every rank, as a copy. Throws DS_SHAPE. */
 export function partAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
   const { group, sizes } = shared;
   const dim = requireDim(op, x, shared, startOf(sizes, sizes.length));

@@ -1,5 +1,5 @@
-// Experts dealt out between ranks: each has some, whole, and the ranks' sums are added. All ranks
-// route all tokens alike, so that no token travels and the host learns no count.
+// Expert parallelism: each rank has some whole experts, and the ranks' results are summed. All
+// ranks route all tokens in the same way, so tokens do not move and the host needs no counts.
 import type { ProcessGroup } from '../comm/index.js';
 import { type Experts, type RouterLoads, type TopKRouter, throughExperts } from '../nn/experts.js';
 import { Module } from '../nn/module.js';
@@ -9,8 +9,8 @@ import { cutAlong, type Range, rangesFor } from './share.js';
 import type { Stream } from './stream.js';
 
 /**
- * Experts of which this rank has some: [experts here, ..]. Every rank gives them the same x [..,
- * channels] and the same router, whose gradients here are parts of the whole ones.
+ * The experts of this rank: [experts here, ..]. All ranks pass the same x [.., channels] and the
+ * same router. The gradients of both are partial sums.
  */
 export class CutExperts extends Module {
   /** [experts here, 2 hidden, channels]. */

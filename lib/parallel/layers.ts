@@ -1,5 +1,5 @@
-// Linear layers and token tables of which each rank of a group has a part, under the names and with
-// the initial values of the whole ones. Source: Shoeybi et al. 2019 (Megatron-LM).
+// Linear layers and token tables that are split over the ranks of a group, with the names and the
+// initial values of the whole ones. Source: Shoeybi et al. 2019 (Megatron-LM).
 
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
@@ -40,9 +40,11 @@ export interface LayerCutOptions {
    * there, RowLinear its inputs.
    */
   pieces?: number;
-  /** Equal parts that lie side by side, each of which is cut: 3 for packed q, k, v. Default 1. */
+  /**
+   * Number of equal concatenated parts that are split separately: 3 for packed q, k, v. Default 1.
+   */
   parts?: number;
-  /** @internal Who has which pieces, in place of both. Default: as even as can be. */
+  /** @internal The pieces of each rank; replaces both options. Default: as even as possible. */
   cut?: DimCut;
   /** @internal How activations between the cut layers lie. Default: whole on every rank. */
   stream?: Stream;
@@ -74,7 +76,7 @@ export interface ColumnLinearOptions extends LayerCutOptions {
   gatherOutput?: boolean;
 }
 
-/** What ranks do around a product of whose outputs each has some. */
+/** Exchanges around a product that is split along its outputs. */
 export class ColumnShare {
   /** How the outputs are shared out. */
   readonly cut: DimCut;
@@ -95,19 +97,19 @@ export class ColumnShare {
     this.copy = copyOf(this.cut, group.rank);
   }
 
-  /** Whether a forward without gradients is the product alone. */
+  /** Whether a forward without gradients consists of the product only. */
   get isProduct(): boolean {
     return this.widths === null && !this.stream.isShared;
   }
 
-  /** Keeps this rank's rows of what has one for each output. Throws DS_ARGUMENT. */
+  /** Keeps this rank's rows of a parameter with one row per output. Throws DS_ARGUMENT. */
   take(parameter: Parameter): void {
     const { group, copy, cut } = this;
     cutAlong(parameter, 0, cut, group.rank);
     parameter.isReplica = copy !== null && !copy.isFirst;
   }
 
-  /** x [.., in], alike on all ranks, to [.., out here], or [.., out]. Throws DS_COMM. */
+  /** x [.., in], equal on all ranks, to [.., out here], or [.., out]. Throws DS_COMM. */
   around(x: Tensor, product: (own: Tensor) => Tensor): Tensor {
     const { stream, copy, widths, group } = this;
     if (copy) {
@@ -120,9 +122,9 @@ export class ColumnShare {
 }
 
 /**
- * A linear layer of whose outputs each rank has some: weight [out here, in], bias [out here]. Every
- * rank gives it the same x [.., in] and gets [.., out here]. The gradient of x is summed over the
- * ranks while that of the weight is computed.
+ * A linear layer that is split along its outputs: weight [out here, in], bias [out here]. All ranks
+ * pass the same x [.., in] and get [.., out here]. The gradient of x is summed over the ranks while
+ * the gradient of the weight is computed.
  */
 export class ColumnLinear extends Module implements JoinsOthers {
   /** [outputs here, inputs]. */
@@ -161,7 +163,7 @@ export class ColumnLinear extends Module implements JoinsOthers {
     return this.share.around(x, (own) => product(own, weight, bias));
   }
 
-  /** @internal See JoinsOthers: this rank's outputs are those of a layer of its own. */
+  /** @internal See JoinsOthers: this rank's outputs form a separate layer. */
   joining(): Joining | null {
     const { weight, bias } = this;
     if (!this.share.isProduct || this.hasGelu) return null;
@@ -174,8 +176,8 @@ const isCopied = ({ ranges, pieces }: PartCut): boolean =>
   ranges.reduce((sum, { count }) => sum + count, 0) !== pieces;
 
 /**
- * What of the pieces this rank has as others do; null where nobody else has them. Throws
- * DS_ARGUMENT where others have some of its parts.
+ * Returns the pieces that this rank shares with other ranks, or null. Throws DS_ARGUMENT if others
+ * have only some of them.
  */
 function copyOf(
   cut: DimCut,
@@ -202,11 +204,14 @@ function packedCopies(heads: number, ranks: number): DsError {
 
 /** Options of RowLinear. */
 export interface RowLinearOptions extends LayerCutOptions {
-  /** Whether x is [.., in], alike on all ranks, of which each takes its own. Default false. */
+  /**
+   * Whether x is the whole [.., in], equal on all ranks; each rank then takes its part. Default
+   * false.
+   */
   scatterInput?: boolean;
 }
 
-/** What ranks do around a product of whose inputs each has some. */
+/** Exchanges around a product that is split along its inputs. */
 export class RowShare {
   /** How the inputs are shared out. */
   readonly cut: DimCut;
@@ -229,7 +234,7 @@ export class RowShare {
     this.scatters = scatterInput;
   }
 
-  /** Declares whose a bias is, which all ranks have alike. */
+  /** Marks a bias as a replica on all ranks except the first. */
   take(bias: Parameter): void {
     bias.isReplica = this.group.rank > 0;
     bias.hasPartialGradient = this.stream.isShared;
@@ -270,9 +275,9 @@ export class RowShare {
 }
 
 /**
- * A linear layer of whose inputs each rank has some: weight [out, in here], bias [out]. A rank
- * gives it its own x [.., in here], such as a ColumnLinear made; the results are summed over the
- * ranks, and the bias, which all have alike, is added once: [.., out].
+ * A linear layer that is split along its inputs: weight [out, in here], bias [out]. A rank passes
+ * its part x [.., in here], for example the output of a ColumnLinear. The results are summed over
+ * the ranks, and the bias, equal on all ranks, is added once: [.., out].
  */
 export class RowLinear extends Module {
   /** [outputs, inputs here]. */
@@ -318,7 +323,7 @@ function noRow(): DsError {
   });
 }
 
-/** Says the whole and the part where x fits neither. Throws DS_SHAPE. */
+/** Reports the whole and the partial size if x has neither. Throws DS_SHAPE. */
 function requireInputs(op: string, x: Tensor, weight: Parameter): void {
   const inputs = weight.shape[1] as number;
   if (x.ndim > 0 && x.shape[x.ndim - 1] === inputs) return;
@@ -331,7 +336,7 @@ function requireInputs(op: string, x: Tensor, weight: Parameter): void {
   });
 }
 
-/** A token table of whose rows each rank has some; all give it the same tokens. */
+/** A token table that is split along its rows; all ranks pass the same tokens. */
 export class VocabularyEmbedding extends Module {
   /** [rows here, channels]. */
   readonly weight: Parameter;
@@ -369,7 +374,7 @@ export class VocabularyEmbedding extends Module {
     return scope(() => {
       const isHere = index.ge(first).logicalAnd(index.lt(first + count));
       const isRow = index.ge(0).logicalAnd(index.lt(this.count));
-      // What is no row anywhere is none here either, and the lookup says so.
+      // An invalid row stays invalid here, so that the lookup reports it.
       const row = where(isHere, index.sub(first), where(isRow, 0, index));
       const rows = embedding(weight, row);
       const known = where(isHere.unsqueeze(-1), rows, 0);
@@ -382,11 +387,11 @@ export class VocabularyEmbedding extends Module {
   }
 }
 
-/** Zeroes what one rank's nn.Dropout would, of whose channels each rank has some. */
+/** Dropout of a rank's channels. Zeroes the elements that one rank's nn.Dropout would. */
 export class ChannelDropout extends Module {
   /** As nn.Dropout: `widths` are the channels by rank. */
   constructor(
-    /** Probability with which an element becomes 0, below 1. */
+    /** Probability that an element becomes 0, below 1. */
     readonly p: number,
     private readonly widths: readonly number[],
     private readonly rank: number,

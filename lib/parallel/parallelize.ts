@@ -1,5 +1,4 @@
-// parallelize(): puts layers of which each rank has a part in the place of a model's own, by a
-// plan.
+// parallelize(): replaces a model's layers by their parts on this rank, by a plan.
 
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
@@ -40,7 +39,7 @@ import { type Range, type SharedHeads, shareHeads } from './share.js';
 import { type Stream, wholeStream } from './stream.js';
 import { VocabularyHead } from './vocabulary-head.js';
 
-/** A model that knows how it is cut. */
+/** A model with its own plan. */
 export interface Parallelizable {
   /** How ranks share its layers out between them. */
   tensorPlan(): TensorPlan;
@@ -49,9 +48,9 @@ export interface Parallelizable {
 /** Options of parallelize(). */
 export interface ParallelizeOptions {
   /**
-   * Whether the ranks share out the tokens of activations between the cut layers too: norms,
-   * dropout and the residual stream then take 1 / n of the memory, for the same results, bit for
-   * bit. In training, T is a multiple of the ranks. Default false. Source: Korthikanti et al. 2022.
+   * Whether the ranks also split the tokens of activations between the cut layers: norms, dropout
+   * and the residual stream then take 1 / n of the memory. Results are the same, bit for bit. In
+   * training, T must be a multiple of the ranks. Default false. Source: Korthikanti et al. 2022.
    */
   sequenceParallel?: boolean;
 }
@@ -61,22 +60,22 @@ const OPTIONS: OptionNames<ParallelizeOptions> = { sequenceParallel: true };
 /** Models that are cut already, and the groups between which. */
 const cut = new WeakMap<Module, ProcessGroup>();
 
-/** The group between whose ranks a model is cut; null where it is whole. */
+/** The group that a model is split over, or null. */
 export function groupOf(model: Module): ProcessGroup | null {
   return cut.get(model) ?? null;
 }
 
 /**
- * Shares a model's layers out between the ranks of `group`, in place: each rank keeps its part of
- * every layer that the plan names, and the exchanges between them are parts of the layers. All
- * ranks have made the same model, with the same seed, and give it the same inputs from now on.
- * Nothing is computed: weights that nobody has used yet will be, on each rank, its part of those of
- * one rank, bit for bit, and what lies in files is read part by part. Names of modules and
- * parameters stay as they are. Gradients of parameters that say hasPartialGradient are completed by
- * an engine, or by sumPartialGradients(). Before initialize(). Default plan: the model's own (all
- * of nn.models have one). Returns the model. Throws DS_ARGUMENT for a model without a plan or cut
- * before, a pattern that fits nothing or a module that it does not fit, and for more ranks than
- * there are heads.
+ * Splits a model's layers over the ranks of `group`, in place. Each rank keeps its part of every
+ * layer that the plan names, and the layers contain the exchanges. All ranks must have built the
+ * same model with the same seed, and pass the same inputs from now on.
+ *
+ * Computes nothing: on each rank, unused weights will be its part of the weights of a single rank,
+ * bit for bit, and stored weights are read part by part. Names of modules and parameters stay the
+ * same. An engine, or sumPartialGradients(), completes gradients of parameters with
+ * hasPartialGradient. Before initialize(). Default plan: the model's own (all of nn.models have
+ * one). Returns the model. Throws DS_ARGUMENT for a model without a plan or already split, a
+ * pattern that matches nothing or an unsuitable module, and for more ranks than heads.
  */
 export function parallelize<M extends Module>(
   model: M,
@@ -92,8 +91,8 @@ export function parallelize<M extends Module>(
 }
 
 /**
- * @internal The same for inference alone, also of layers that are stored in 8 or 4 bits:
- * checkpoints would not know of which whole these are parts.
+ * @internal The same for inference only, including layers with 8- or 4-bit weights: checkpoints
+ * could not describe the whole of these parts.
  */
 export function parallelizeForInference<M extends Module>(
   model: M,
@@ -133,8 +132,8 @@ function shareModel<M extends Module>(
 }
 
 /**
- * Completes the gradients of parameters that each rank has whole and used for its own part alone:
- * to be called after backward() where no engine does it. Throws DS_COMM.
+ * Completes the gradients of replicated parameters that each rank used only for its part. Call it
+ * after backward() if no engine does. Throws DS_COMM.
  */
 export function sumPartialGradients(model: Module, group: ProcessGroup): void {
   requireModule('sumPartialGradients', model);
@@ -177,12 +176,12 @@ function styledModules(
   if (!idle) return found;
   const paths = below.map(([path]) => path);
   throw refused(
-    'patterns of module paths, each of which fits one',
-    `${formatValue(String(idle.pattern))}, which fits none of ${paths.slice(0, 12).join(', ')}${paths.length > 12 ? ', ..' : ''}`,
+    'patterns that match module paths',
+    `${formatValue(String(idle.pattern))}; paths: ${paths.slice(0, 12).join(', ')}${paths.length > 12 ? ', ..' : ''}`,
   );
 }
 
-/** Throws DS_ARGUMENT for a plan that does not say where, or says it wrong. */
+/** Throws DS_ARGUMENT for a plan without valid locations. */
 function applySequence(model: Module, group: ProcessGroup, plan: SequencePlan | undefined): void {
   if (!plan) throw refused('a plan with a `sequence` for sequenceParallel', 'one without');
   const modules = new Map(model.namedModules());
@@ -208,7 +207,7 @@ interface Place {
   takesPacked: boolean;
 }
 
-/** What comes in the place of a module; null where it stays. Throws DS_ARGUMENT. */
+/** Returns the replacement of a module, or null. Throws DS_ARGUMENT. */
 function apply(module: Module, place: Place): Module | null {
   const { style, group } = place;
   switch (style.style) {
@@ -274,7 +273,7 @@ function cutAt({ style, heads, stream }: Place): LayerCutOptions {
   const given = { stream, ...(parts && { parts }), ...(pieces && { pieces }) };
   if (!style.heads) return given;
   if (!heads)
-    throw refused('a plan that says its heads', `{ heads: ${formatValue(style.heads)} } alone`);
+    throw refused('a plan with heads', `{ heads: ${formatValue(style.heads)} } without counts`);
   const named = [style.heads].flat();
   const alike = Array.from({ length: parts ?? 1 }, () => named).flat();
   const cut = alike.map((one) => ({ pieces: heads.counts[one], ranges: heads[one] }));
@@ -290,7 +289,7 @@ function dropoutAt({ p }: Dropout, { style, group }: Place): ChannelDropout {
 function headShareAt(module: Module, place: Place): HeadShare {
   const { heads, group } = place;
   if (!('headShare' in module)) throw misplaced(place, 'an attention with a headShare', module);
-  if (!heads) throw refused('a plan that says its heads', 'the style "attention" alone');
+  if (!heads) throw refused('a plan with heads', 'the style "attention" without heads');
   return { first: (heads.queries[group.rank] as Range).first, whole: heads.counts.queries };
 }
 
@@ -303,8 +302,8 @@ function requireNoneLeft(model: Module, made: ReadonlySet<Module>): void {
     );
     if (!own) continue;
     throw refused(
-      `a plan that cuts all modules with one parameter alike`,
-      `${path || 'the model'}, whose ${own[0]} is cut in another module`,
+      'the same split for all modules that share a parameter',
+      `${path || 'the model'} with ${own[0]}, which another module splits`,
       'Give a tied head the style "head", and its table "vocabulary".',
     );
   }

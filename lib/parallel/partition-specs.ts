@@ -1,5 +1,5 @@
-// Rules that say by the name of a parameter how its layer is cut, as DeepSpeed's AutoTP reads them
-// from a configuration (tensor_parallel.partition_config).
+// Rules that select the split of a layer by parameter name, in the format of DeepSpeed's AutoTP
+// (tensor_parallel.partition_config).
 import { formatValue } from '../runtime/format-value.js';
 import { Regex } from '../runtime/regex/regex.js';
 
@@ -12,7 +12,7 @@ export interface PartitionSpec {
   parts: number;
 }
 
-/** What is wrong with a rule: at which key, in the words of a DsError. */
+/** The error of a rule: its key, and the fields of a DsError. */
 export interface PartitionFlaw {
   key: string;
   expected: string;
@@ -36,7 +36,7 @@ export function partitionSpecs(specs: readonly Given[]): PartitionSpec[] {
   return specs.map(read).filter((one) => 'patterns' in one);
 }
 
-/** The rule that `spec` is, or what is wrong with it, by the path from there. */
+/** Parses `spec` as a rule, or returns its error with the path of the key. */
 function read(spec: Given): PartitionSpec | PartitionFlaw {
   const wrong = (key: string, expected: string, hint = ''): PartitionFlaw => {
     return { key, expected, got: formatValue(spec[key]), hint };
@@ -55,12 +55,12 @@ function read(spec: Given): PartitionSpec | PartitionFlaw {
   }
   if (!TYPES.includes(type)) return wrong('partition_type', '"row", "column" or "skip"');
   if (dim !== null && type !== 'skip' && dim !== (type === 'row' ? 1 : 0)) {
-    return wrong('partition_dim', '0 with "column" and 1 with "row"', 'Leave it out.');
+    return wrong('partition_dim', '0 with "column" and 1 with "row"', 'Omit it.');
   }
   const parts = partsIn(shape);
   if (parts === null || (parts > 1 && type === 'row')) {
-    const hint = 'Parts of other sizes, such as those of grouped heads, need layers of their own.';
-    return wrong('shape', '[n, -1] with "column": n equal parts side by side', hint);
+    const hint = 'Parts of different sizes (grouped heads) need separate layers.';
+    return wrong('shape', '[n, -1] with "column": n equal concatenated parts', hint);
   }
   return { patterns: expressions as Regex[], type: type as PartitionSpec['type'], parts };
 }
@@ -73,7 +73,7 @@ function expression(pattern: unknown): Regex | null {
   }
 }
 
-/** n of [n, -1]; 1 where nothing is said, null for anything else. */
+/** n of [n, -1]; 1 if absent, null for other values. */
 function partsIn(shape: unknown): number | null {
   if (shape === null) return 1;
   if (!Array.isArray(shape) || shape.length !== 2 || shape[1] !== -1) return null;

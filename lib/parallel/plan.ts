@@ -1,46 +1,48 @@
 // How a model is cut: a style for each kind of layer, by the path of its module.
 import type { HeadCounts } from './share.js';
 
-/** What becomes of a module. */
+/** Treatment of a module. */
 export type StyleName =
-  /** A linear layer of whose outputs each rank has some; what follows works on them alone. */
+  /** A linear layer that is split along its outputs; later layers use only the local part. */
   | 'column'
-  /** The same, whose outputs are then gathered on every rank. */
+  /** 'column' with outputs gathered on every rank. */
   | 'columnGathered'
-  /** A linear layer of whose inputs each rank has some; its outputs are summed over the ranks. */
+  /** A linear layer that is split along its inputs; its outputs are summed over the ranks. */
   | 'row'
-  /** The same, whose inputs are whole on every rank. */
+  /** 'row' with whole inputs on every rank. */
   | 'rowScattered'
-  /** A token table of whose rows each rank has some. */
+  /** A token table that is split along its rows. */
   | 'vocabulary'
   /**
-   * A linear layer to logits, of whose rows each rank has some, or a head that is the token table;
-   * the loss is made of the logits where they are.
+   * The layer to logits, split along its rows, or a head that is the token table. The loss is
+   * computed from the local logits.
    */
   | 'head'
-  /** What lies between columns and rows of heads, whose dropout has to know which heads it has. */
+  /** The part of attention between split projections; its dropout must know the local heads. */
   | 'attention'
   /** Parameters that all ranks have, each for its own heads or channels: gradients are parts. */
   | 'perHead'
-  /** Experts (nn.Experts), of which each rank has some, whole; their sums are added. */
+  /** Experts (nn.Experts): each rank has some whole ones; their results are summed. */
   | 'experts'
   /** A dropout between a column and a row. */
   | 'channelDropout'
-  /** The module stays as it is, whatever a later pattern says. */
+  /** The module stays unchanged, even if a later pattern matches. */
   | 'whole';
 
 /** A style, and where a layer may be cut. */
 export interface LayerStyle {
-  /** What becomes of the module. */
+  /** Treatment of the module. */
   readonly style: StyleName;
   /**
-   * Whose heads its pieces are: those of queries, or those of keys and values; of several parts
-   * that lie side by side, part by part.
+   * The heads that its pieces follow: of queries, or of keys and values; a list for concatenated
+   * parts.
    */
   readonly heads?: keyof HeadCounts | readonly (keyof HeadCounts)[];
   /** Pieces that stay whole. Default: single channels, or the heads. */
   readonly pieces?: number;
-  /** Equal parts side by side, each of which is cut: 3 of a packed q, k, v. Default 1. */
+  /**
+   * Number of equal concatenated parts that are split separately: 3 for packed q, k, v. Default 1.
+   */
   readonly parts?: number;
 }
 
@@ -50,7 +52,7 @@ export interface SequencePlan {
   readonly body: string;
   /** The first module inside it that takes activations [B, T, C], as its first input. */
   readonly first: string;
-  /** Patterns of what works on each token by itself there: norms, for example. */
+  /** Patterns of modules that process each token independently there: norms, for example. */
   readonly byToken: readonly string[];
 }
 
@@ -59,15 +61,15 @@ export interface TensorPlan {
   /** Heads of its attention, where styles speak of them. */
   readonly heads?: HeadCounts;
   /**
-   * Styles by module path: the first pattern that fits counts, and modules that none fits stay
-   * whole. In a string, `*` is any one name between two dots; a RegExp is for the whole path.
+   * Styles by module path: the first matching pattern counts, and unmatched modules stay whole. In
+   * a string, `*` matches one name between two dots; a RegExp matches the whole path.
    */
   readonly layers:
     | Readonly<Record<string, StyleName | LayerStyle>>
     | readonly (readonly [path: string | RegExp, style: StyleName | LayerStyle])[];
-  /** Where sequence parallelism is; without it there is none. */
+  /** The location of sequence parallelism; absent: not supported. */
   readonly sequence?: SequencePlan;
-  /** Told how many heads this rank has, once the model is cut. */
+  /** Receives this rank's number of heads, once the model is split. */
   readonly taken?: (here: HeadCounts) => void;
 }
 

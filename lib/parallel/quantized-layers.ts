@@ -1,5 +1,4 @@
-// Cut layers whose weights are stored in 8 or 4 bits, with the codes that the whole layer would
-// have, or has.
+// Split layers with 8- or 4-bit weights. Their codes equal those of the whole layer.
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Joining, JoinsOthers } from '../nn/joined-linears.js';
@@ -29,7 +28,7 @@ type CutLayer = ColumnLinear | RowLinear;
 const isCut = (module: Module): module is CutLayer =>
   module instanceof ColumnLinear || module instanceof RowLinear;
 
-/** Whether ranks share out linear layers of the model, and not its experts alone. */
+/** Whether ranks split linear layers of the model, and not only its experts. */
 export const hasParts = (model: Module): boolean => [...model.modules()].some(isCut);
 
 /** Whether ranks share out layers that are stored in few bits. */
@@ -37,8 +36,8 @@ export const hasPackedParts = (model: Module): boolean =>
   [...model.modules()].some((module) => module instanceof CutQuantizedLinear);
 
 /**
- * A ColumnLinear or a RowLinear whose part of the weight is a QuantizedLinear's, under its names.
- * For inference: checkpoints would not know of which whole these are parts.
+ * A ColumnLinear or RowLinear with the part of a QuantizedLinear, under its names. For inference:
+ * checkpoints could not describe the whole of these parts.
  */
 class CutQuantizedLinear extends Module implements JoinsOthers {
   /** See QuantizedLinear. */
@@ -47,16 +46,19 @@ class CutQuantizedLinear extends Module implements JoinsOthers {
   readonly weight_scale: Parameter;
   /** See QuantizedLinear. */
   readonly weight_zero_point: Parameter | null;
-  /** [inputs]: of all inputs that of each place, of which this rank has some; null for none. */
+  /**
+   * [inputs]: for each position the index among all inputs, of this rank's part; null without an
+   * order.
+   */
   readonly weight_order: Parameter | null;
   /** Of the layer that was cut. */
   readonly bias: Parameter | null;
   readonly #part: QuantizedLinear;
   readonly #share: ColumnShare | RowShare;
-  /** Where its inputs begin among all, of which it takes them; null where it is given its own. */
+  /** First input of its part if it receives all inputs; null if it receives only its part. */
   readonly #first: number | null;
 
-  /** `part` computes what the layer does between the exchanges of `share`. */
+  /** `part` computes the product between the exchanges of `share`. */
   constructor(
     part: QuantizedLinear,
     share: ColumnShare | RowShare,
@@ -100,8 +102,8 @@ class CutQuantizedLinear extends Module implements JoinsOthers {
 }
 
 /**
- * What a rank has of the outputs of a layer that is stored in few bits, in the place of a
- * ColumnLinear. Its memory is its own; that of `whole` goes. Throws DS_ARGUMENT.
+ * Returns a rank's part of the outputs of a quantized layer, to replace a ColumnLinear. It has its
+ * own memory; the memory of `whole` is freed. Throws DS_ARGUMENT.
  */
 export function quantizedColumn(
   whole: QuantizedLinear,
@@ -119,9 +121,9 @@ export function quantizedColumn(
 }
 
 /**
- * The same of the inputs, in the place of a RowLinear. Codes stay in their groups: where a cut lies
- * inside of one, or codes have an order of their own, each rank has whole groups of all inputs,
- * which it gets from the others. Throws DS_ARGUMENT, also for fewer groups than ranks.
+ * Returns a rank's part of the inputs, to replace a RowLinear. Codes stay in their groups. If a cut
+ * lies inside a group, or codes have an order, each rank has whole groups of all inputs and gets
+ * the inputs from the other ranks. Throws DS_ARGUMENT, also for fewer groups than ranks.
  */
 export function quantizedRow(
   whole: QuantizedLinear,
@@ -161,22 +163,22 @@ function partOf(order: Parameter, first: number, count: number): Parameter {
   return made;
 }
 
-/** Frees what parts have been taken of. */
+/** Frees the whole tensors after their parts have been copied. */
 function release(whole: QuantizedLinear, kept: Parameter | null): void {
   for (const one of whole.parameters()) if (one !== kept && one !== whole.bias) one.dispose();
 }
 
 /**
- * Stores what this rank has of a cut model's linear layers but the head in 8 or 4 bits, as
- * nn.quantizeModel() does with whole ones: the same steps and codes, wherever the cuts are. All
- * ranks call it. Throws DS_ARGUMENT where a cut lies inside of a group, DS_NONFINITE, DS_COMM.
+ * Quantizes this rank's part of a split model's linear layers, except the head, to 8 or 4 bits.
+ * Scales and codes equal those of nn.quantizeModel() on the whole model, for any cuts. All ranks
+ * call it. Throws DS_ARGUMENT if a cut lies inside a group, DS_NONFINITE, DS_COMM.
  */
 export function quantizeParts(model: Module, given: QuantizedOptions): void {
   const op = 'quantize a model over ranks';
   const options = readQuantizedOptions(op, given);
   const isLayer = (module: Module): module is CutLayer | Linear =>
     isCut(module) || isLinear(module);
-  // Every rank knows all cuts, so that all refuse, and nobody waits for one that has.
+  // Every rank checks all cuts, so all ranks throw together and none waits for another.
   for (const [path, layer] of model.namedModules()) {
     if (!(layer instanceof RowLinear) || isAmong(path, HEADS)) continue;
     requireWholeGroups(op, path, layer, options.groupSize);
@@ -223,7 +225,7 @@ function rowPart(layer: RowLinear, options: Required<QuantizedOptions>): Quantiz
     : QuantizedLinear.of(weight, parts);
 }
 
-/** The largest magnitude of each row on any rank, [outputs, 1]; Infinity for what is no number. */
+/** The largest magnitude of each row over all ranks, [outputs, 1]; Infinity for NaN. */
 function largestOf({ weight, group }: RowLinear): Tensor {
   return noGrad(() =>
     scope(() => {

@@ -1,4 +1,4 @@
-// Checks what the functions over ranks of a group are given, from plain JavaScript too.
+// Checks arguments of functions over ranks of a group, for plain JavaScript callers.
 import { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';

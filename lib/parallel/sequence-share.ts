@@ -1,5 +1,5 @@
-// Ranks that share out the tokens of each sample from the first layer to the loss: what a model
-// does with its part. Source: Jacobs et al. 2023 (DeepSpeed-Ulysses).
+// Sequence parallelism: ranks split the tokens of each sample from the first layer to the loss.
+// Source: Jacobs et al. 2023 (DeepSpeed-Ulysses).
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
@@ -26,21 +26,21 @@ export interface SequenceParallel {
 /** Tokens are the second dim: [B, T], or [B, T, ..]. */
 const TOKENS = 1;
 
-/** The ranks between which a model shares tokens out; all call it alike, with whole samples. */
+/** The ranks that split a model's tokens; all of them make the same calls, with whole samples. */
 export class SequenceRanks {
   private readonly heads: Ulysses;
 
   constructor(
-    /** Those ranks, in the order of their tokens. */
+    /** The ranks in the order of their tokens. */
     readonly group: ProcessGroup,
   ) {
     this.heads = new Ulysses(group);
   }
 
   /**
-   * This rank's part of the samples of one call by `model`; null for a call without gradients in
-   * evaluation mode whose tokens do not come out even: it has all of them on every rank. Throws
-   * DS_SHAPE where others do not.
+   * Returns this rank's part of the samples of one call by `model`. Returns null for an evaluation
+   * call without gradients whose tokens do not divide evenly: every rank then has all tokens.
+   * Throws DS_SHAPE for other uneven calls.
    */
   partOf(model: Module, tokens: Tensor): SequencePart | null {
     const { group } = this;
@@ -65,7 +65,7 @@ export class SequenceRanks {
   }
 }
 
-/** Tokens `share` of each sample, those of one rank. */
+/** Tokens `share` of each sample, the part of one rank. */
 export class SequencePart {
   constructor(
     private readonly group: ProcessGroup,
@@ -73,24 +73,26 @@ export class SequencePart {
     readonly share: TokenShare,
   ) {}
 
-  /** Those of `x` [B, T, ..], which has all. */
+  /** Returns this part of `x` [B, T, ..], which has all tokens. */
   of(x: Tensor): Tensor {
     return noGrad(() => x.narrow(TOKENS, this.share.first, this.share.count).contiguous());
   }
 
-  /** Runs `body`, whose attention sees all tokens, and whose dropout knows which these are. */
+  /** Runs `body`. Its attention sees all tokens, and its dropout uses the global token indices. */
   run<T>(body: () => T): T {
     return sharingTokens(this.share, body);
   }
 
-  /** All ranks' `x` [B, T / n, ..] as [B, T, ..], of which every rank then makes the same. */
+  /**
+   * Gathers the ranks' `x` [B, T / n, ..] to [B, T, ..]. Later work must be the same on every rank.
+   */
   whole(x: Tensor): Tensor {
     const { group, share } = this;
     const shared: SharedDim = { group, dim: TOKENS, sizes: group.ranks.map(() => share.count) };
     return gatherShared(x, shared);
   }
 
-  /** The sum of the ranks' losses, each of which has been divided by the targets of all. */
+  /** Sums the ranks' losses, each of which is divided by the targets of all ranks. */
   sum(loss: Tensor): Tensor {
     return sumOverGroup(loss, this.group);
   }

@@ -27,7 +27,7 @@ import { type Stream, wholeStream } from './stream.js';
 /** Tokens are the second dim of activations: [B, T, C]. */
 const TOKENS = 1;
 
-/** What gathering gave for a tensor: layers that read the same one share its one exchange. */
+/** Gathered tensors: layers that read the same tensor share its exchange. */
 const gathered = new WeakMap<Tensor, { tracked: boolean; whole: Tensor }>();
 
 function tokensOf(group: ProcessGroup, count: number): SharedDim {
@@ -35,10 +35,9 @@ function tokensOf(group: ProcessGroup, count: number): SharedDim {
 }
 
 /**
- * Activations between cut layers are shared out by tokens wherever shareTokens() says so, and whole
- * elsewhere: in inference. The forward's exchanges are a gathering and a sum of which each rank
- * keeps its part, together what the one sum was; the backward's are the reverse, and a second
- * gathering for each weight that learns.
+ * Activations between split layers are split by tokens where shareTokens() applies, and whole
+ * elsewhere (inference). The forward replaces the one sum by a gather and a reduce-scatter. The
+ * backward has the reverse, and a second gather for each trained weight.
  */
 export function tokenStream(group: ProcessGroup): Stream {
   const whole = wholeStream(group);
@@ -86,8 +85,8 @@ function outside(): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'sequence parallelism',
-    expected: 'layers called by the model whose plan says where tokens are shared out',
-    got: 'a cut layer by itself, or in a pipeline',
+    expected: 'split layers inside the call of their model',
+    got: 'a split layer called directly, or in a pipeline',
     hint: 'Train without sequence parallelism there.',
   });
 }
@@ -96,13 +95,13 @@ function sharedTwice(): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'sequence parallelism',
-    expected: 'tokens that are shared out once',
-    got: 'a model cut with sequenceParallel whose tokens the axis sp shares out as well',
-    hint: 'Cut it without sequenceParallel, or set sequence_parallel_size to 1.',
+    expected: 'one split of the tokens',
+    got: 'a model with sequenceParallel, and the axis sp',
+    hint: 'Parallelize it without sequenceParallel, or set sequence_parallel_size to 1.',
   });
 }
 
-/** What replaces a module's forward. */
+/** A replacement of a module's forward. */
 type Around = (forward: (...inputs: unknown[]) => unknown, inputs: unknown[]) => unknown;
 
 function wrap(module: Module, around: Around): void {
@@ -111,13 +110,13 @@ function wrap(module: Module, around: Around): void {
   own.forward = (...inputs) => around(forward, inputs);
 }
 
-/** Whether a call trains, or may: what only infers keeps its activations whole. */
+/** Whether a call may train: inference keeps its activations whole. */
 const learns = (module: Module): boolean => module.training || isGradEnabled();
 
 /**
- * From now on the activations inside `body`, from its block `first` on, are shared out by tokens:
- * body takes tokens [B, T] and gives hidden states [B, T, C], whole as before; `first` takes [B, T,
- * C]. Calls without gradients in eval mode stay as they are.
+ * From now on the activations inside `body`, from its block `first` on, are split by tokens. body
+ * maps tokens [B, T] to hidden states [B, T, C], whole as before; `first` receives [B, T, C]. Calls
+ * without gradients in eval mode are unchanged.
  */
 export function shareTokens(body: Module, first: Module, group: ProcessGroup): void {
   wrap(body, (forward, inputs) => {

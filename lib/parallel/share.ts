@@ -1,11 +1,11 @@
-// Who has what of a layer: how outputs, inputs, heads and rows are shared out between ranks.
+// Division of a layer's outputs, inputs, heads and rows over ranks.
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { Box } from '../runtime/box.js';
 import { shareOut, startOf } from './exchanges.js';
 
-/** What one rank has of a dim. */
+/** One rank's range of a dim. */
 export interface Range {
   /** The first one. */
   readonly first: number;
@@ -30,7 +30,7 @@ export type DimCut = readonly PartCut[];
 const pieceOf = (cut: DimCut, size: number): number =>
   size / cut.reduce((sum, { pieces }) => sum + pieces, 0);
 
-/** What `rank` has of a dim of `size`: a range for each part, in the order in which they lie. */
+/** The ranges of `rank` in a dim of `size`: one per part, in memory order. */
 export function rangesIn(cut: DimCut, size: number, rank: number): Range[] {
   const width = pieceOf(cut, size);
   let start = 0;
@@ -97,7 +97,7 @@ const ranksOf = ([part]: DimCut): number[] => (part?.ranges ?? []).map((_, rank)
 export interface HeadCounts {
   /** Heads of queries. */
   readonly queries: number;
-  /** Heads of keys and values, of which each serves queries / keys of them. */
+  /** Key and value heads; each serves queries / keys query heads. */
   readonly keys: number;
 }
 
@@ -110,9 +110,9 @@ export interface SharedHeads {
 }
 
 /**
- * Heads of keys with all queries that they serve, as even as can be; where there are fewer of them
- * than ranks, each is on several, which share its queries. Throws DS_ARGUMENT where a rank would
- * have none.
+ * Distributes key heads with all their query heads as evenly as possible. If there are fewer key
+ * heads than ranks, several ranks share one and split its query heads. Throws DS_ARGUMENT if a rank
+ * would get no head.
  */
 export function shareHeads(
   counts: HeadCounts,

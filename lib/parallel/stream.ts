@@ -3,19 +3,21 @@ import type { ProcessGroup } from '../comm/index.js';
 import type { Tensor } from '../tensor/index.js';
 import { copyToCopies, copyToGroup, sumOfLinear, sumOverGroup } from './collectives.js';
 
-/** The way into layers of which each rank has a part, and out of them. */
+/** Entry to and exit from layers that are split over ranks. */
 export interface Stream {
-  /** Whether a rank has some of the tokens alone outside of the cut layers. */
+  /** Whether a rank has only some of the tokens outside of the split layers. */
   readonly isShared: boolean;
-  /** What the ranks have, whole on each; its gradient is the sum of the ranks'. */
+  /**
+   * Returns the activations, whole on each rank; their gradient is the sum of the ranks' gradients.
+   */
   enter(x: Tensor): Tensor;
-  /** The same for a layer that has copies on other ranks, of whose gradients one `counts`. */
+  /** The same for a layer with copies on other ranks; only one copy's gradient `counts`. */
   enterCopies(x: Tensor, counts: boolean): Tensor;
   /** The sum of the ranks' parts. */
   leave(x: Tensor): Tensor;
   /**
-   * The sum of the ranks' x weight^T, and the bias, which all have alike, once: x [.., in here],
-   * weight [out, in here].
+   * Returns the sum of the ranks' x weight^T plus the shared bias once: x [.., in here], weight
+   * [out, in here].
    */
   leaveLinear(x: Tensor, weight: Tensor, bias: Tensor | null): Tensor;
 }

@@ -12,7 +12,10 @@ import {
 } from '../tensor/index.js';
 import { type Range, shareHeads } from './share.js';
 
-/** What travels: the heads of several tensors side by side, by the rank that attends with them. */
+/**
+ * The layout of an exchange: the heads of several concatenated tensors, by the rank that computes
+ * their attention.
+ */
 interface Route {
   group: ProcessGroup;
   /** Of each tensor, by rank; several ranks may have the same. */
@@ -46,8 +49,8 @@ function slotsFor(route: Route, like: Tensor, tokens: number): Tensor {
 const slotOf = (slots: Tensor, rank: number): Tensor => slots.narrow(0, rank, 1).squeeze(0);
 
 /**
- * xs[i] [B, T / n, H_i, D] of this rank's tokens to [T, B, W, D]: all tokens of this rank's heads,
- * tensor after tensor, beside what fills a slot up. Throws DS_COMM.
+ * Exchanges xs[i] [B, T / n, H_i, D] of this rank's tokens for [T, B, W, D]: all tokens of this
+ * rank's heads, tensor after tensor, with padding. Throws DS_COMM.
  */
 function toHeads(purpose: string, xs: readonly Tensor[], route: Route): Tensor {
   const { group } = route;
@@ -69,9 +72,9 @@ function toHeads(purpose: string, xs: readonly Tensor[], route: Route): Tensor {
 }
 
 /**
- * The inverse, and what the gradient of toHeads() is: ys[i] [B, T, h_i, D] of this rank's heads to
- * `outs[i]` [B, T / n, H_i, D] of its tokens, the sum where several ranks have the same head.
- * Throws DS_COMM.
+ * The inverse of toHeads(), and its gradient: exchanges ys[i] [B, T, h_i, D] of this rank's heads
+ * for `outs[i]` [B, T / n, H_i, D] of its tokens. Sums heads that several ranks have. Throws
+ * DS_COMM.
  */
 function toTokens(
   purpose: string,
@@ -106,7 +109,7 @@ function toTokens(
   }
 }
 
-/** This rank's heads of each tensor in what toHeads() gave, as views [B, T, h_i, D]. */
+/** Views [B, T, h_i, D] of this rank's heads of each tensor in the result of toHeads(). */
 function viewsOf(all: Tensor, route: Route): Tensor[] {
   const [T, B, width, D] = all.shape as [number, number, number, number];
   let at = 0;
@@ -117,13 +120,13 @@ function viewsOf(all: Tensor, route: Route): Tensor[] {
   });
 }
 
-/** Memory for [B, tokens, heads, D], of what `like` [B, .., .., D] is. */
+/** Returns memory for [B, tokens, heads, D] of the dtype and device of `like` [B, .., .., D]. */
 const emptyHeads = (like: Tensor, tokens: number, heads: number): Tensor => {
   const [B, , , D] = like.shape as [number, number, number, number];
   return Tensor.empty([B, tokens, heads, D], like.dtype, like.device);
 };
 
-/** [B, T, H, D] and [B, H, T, D] of one memory, which the tape does not know. */
+/** Converts between [B, T, H, D] and [B, H, T, D] of one memory, outside the tape. */
 const byHead = (x: Tensor): Tensor =>
   x.alias(
     [0, 2, 1, 3].map((d) => x.shape[d] as number),
@@ -131,10 +134,9 @@ const byHead = (x: Tensor): Tensor =>
   );
 
 /**
- * The exchange over the ranks of a group, each of which has as many tokens of every sample, in the
- * order of ranks. Heads may come out unevenly; where there are fewer of keys and values than ranks,
- * several ranks have the same ones, as in DeepSpeed. Throws DS_ARGUMENT for more ranks than heads,
- * DS_COMM.
+ * The exchange over the ranks of a group. Each rank has the same number of tokens of every sample,
+ * in rank order. Heads may divide unevenly. With fewer key and value heads than ranks, several
+ * ranks have the same ones, as in DeepSpeed. Throws DS_ARGUMENT for more ranks than heads, DS_COMM.
  */
 export class Ulysses implements HeadExchange {
   constructor(private readonly group: ProcessGroup) {}
@@ -214,13 +216,16 @@ export class Ulysses implements HeadExchange {
     return back.reshape([B, t, heads * D]);
   }
 
-  /** What this rank's heads [B, T, h, D] have made, as what all have of its tokens [B, t, H, D]. */
+  /**
+   * Exchanges the output of this rank's heads [B, T, h, D] for the output of all heads at its
+   * tokens [B, t, H, D].
+   */
   private ofTokens(x: Tensor, own: readonly Range[], heads: number): Tensor {
     const route = { group: this.group, heads: [own] };
     const tokens = x.size(1) / this.group.size;
     const out = noGrad(() => {
       const into = emptyHeads(x, tokens, heads);
-      scope(() => toTokens('what heads attend to', [x], [into], route));
+      scope(() => toTokens('attention outputs', [x], [into], route));
       return into;
     });
     record('heads_to_tokens', [x], [out], [], ([grad], sink) => {

@@ -1,5 +1,5 @@
-// The head of a language model of whose vocabulary each rank has a part: logits, and a loss that
-// never has all of them in one place. Source: Shoeybi et al. 2019 (Megatron-LM).
+// The vocabulary-parallel head of a language model: logits, and a loss that never gathers all of
+// them. Source: Shoeybi et al. 2019 (Megatron-LM).
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
@@ -32,10 +32,10 @@ function classShareOf(group: ProcessGroup, { first }: Range, classes: number): C
 }
 
 /**
- * crossEntropy(linear(x, weight), target) where each rank has some rows of the weight: those from
- * `share.first` on. x [.., C] and target [..] are alike on all ranks, and so is the loss; the
- * gradient of x is that of all classes. Each chunk of rows exchanges three numbers a row, five
- * where correct ones are counted. Otherwise as linearCrossEntropy(); throws DS_COMM too.
+ * crossEntropy(linear(x, weight), target) where each rank has the rows of the weight from
+ * `share.first` on. x [.., C], target [..] and the loss are equal on all ranks; the gradient of x
+ * covers all classes. Each chunk of rows exchanges three numbers per row, or five if correct rows
+ * are counted. Otherwise as linearCrossEntropy(); also throws DS_COMM.
  */
 export function vocabularyCrossEntropy(
   x: Tensor,
@@ -48,7 +48,7 @@ export function vocabularyCrossEntropy(
   return linearCrossEntropy(copyToGroup(x, group), weight, target, { ...rest, classShare });
 }
 
-/** A head [V, C] of whose rows each rank has some; x [.., C] is alike on all ranks. */
+/** A head [V, C] that is split along its rows; x [.., C] is equal on all ranks. */
 export class VocabularyHead extends Module {
   /** [rows here, channels]; the token table's where the whole head had it. */
   readonly weight: Parameter;
@@ -99,6 +99,6 @@ function noBias(): DsError {
     op: 'parallelize',
     expected: 'a head without a bias for the style "head"',
     got: 'one with a bias',
-    hint: 'Use the style "columnGathered", whose loss is made of all logits.',
+    hint: 'Use the style "columnGathered", which gathers all logits for the loss.',
   });
 }

@@ -1,16 +1,16 @@
-// What a rank of a pipeline does, as data: work on micro-batches, transfers between stages, and
-// what ends a step.
+// The actions of a pipeline rank, as data: work on micro-batches, transfers between stages, and
+// reductions at the end of a step.
 import { DsError } from '../errors.js';
 
 /**
  * F: the forward of a stage. B: its backward. I and W: the halves of a backward, for the gradient
- * of the stage's input and for those of its weights.
+ * of the stage's input and for the gradients of its weights.
  */
 export type WorkKind = 'F' | 'B' | 'I' | 'W';
 
 /** Work of a stage on a micro-batch. */
 export interface Work {
-  /** What is computed. */
+  /** The kind of work. */
   readonly kind: WorkKind;
   /** Stages count from the model's inputs; a rank may have several. */
   readonly stage: number;
@@ -25,7 +25,7 @@ export interface Transfer {
    * gradient of that input goes back. recvB: that of its output arrives.
    */
   readonly kind: 'sendF' | 'recvF' | 'sendB' | 'recvB';
-  /** The stage of the rank whose action it is. */
+  /** The stage of the rank that performs the action. */
   readonly stage: number;
   /** Its number in the batch. */
   readonly micro: number;
@@ -37,14 +37,14 @@ export interface Transfer {
 export interface Reduce {
   /** Always so. */
   readonly kind: 'reduce';
-  /** Whose they are. */
+  /** The stage of the gradients. */
   readonly stage: number;
 }
 
 /** One entry of a rank's list. */
 export type Action = Work | Transfer | Reduce;
 
-/** By which other actions name work; a micro-batch visits a stage once in each kind. */
+/** The key of work in other actions; a micro-batch visits a stage once per kind. */
 export const keyOf = ({ kind, stage, micro }: Work): string => `${kind} ${stage} ${micro}`;
 
 /** "F(stage 2, micro 5)", for messages. */
@@ -75,7 +75,10 @@ export function needsOf(work: Work, stages: number): readonly (readonly Work[])[
   return [own, (['B', 'I'] as const).map((k) => ({ kind: k, stage: stage + 1, micro }))];
 }
 
-/** The error of lists that can never end: each rank of `waiting` waits for what nobody does. */
+/**
+ * The error of lists that cannot end: each rank of `waiting` waits for an action that no rank
+ * performs.
+ */
 export function stuck(op: string, waiting: readonly (Action | undefined)[]): DsError {
   const lines = waiting.map((action, rank) =>
     action ? `rank ${rank} before ${describeAction(action)}` : `rank ${rank} at its end`,
@@ -83,7 +86,7 @@ export function stuck(op: string, waiting: readonly (Action | undefined)[]): DsE
   return new DsError({
     code: 'DS_INTERNAL',
     op,
-    expected: 'an order in which every action follows what it reads',
+    expected: 'an order where every action follows its inputs',
     got: lines.join(', '),
   });
 }

@@ -1,4 +1,4 @@
-// What programs use of pipelines.
+// The public API of pipelines.
 export type { Action, Reduce, Transfer, Work, WorkKind } from './action.js';
 export {
   type LayerClass,

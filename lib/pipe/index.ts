@@ -1,4 +1,4 @@
-// The door of the room of pipelines: what programs use, and what the engine does beside it.
+// The API of pipelines: the public part, and the functions that the engine uses.
 export { rankOf } from './action.js';
 export * from './door.js';
 export { requireValues } from './layers.js';

@@ -1,11 +1,11 @@
-// The layers of a pipeline: what a model is cut into, and descriptions from which they are built.
+// The layers of a pipeline: the units of a cut, and descriptions from which they are built.
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
 import { formatValue } from '../runtime/format-value.js';
 import { refusedValue } from '../runtime/refused.js';
 import { Tensor } from '../tensor/index.js';
 
-/** What one layer gives the next: a tensor, or several. */
+/** Values between layers: one tensor, or several. */
 export type Values = Tensor | readonly Tensor[];
 
 /** The values as a list. */
@@ -20,42 +20,45 @@ export function requireValues(op: string, values: unknown, hint: string): Values
   throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(values), hint });
 }
 
-/** A step of a model, from the values of the one before to those of the next. */
+/** A step of a model, from the values of the previous layer to those of the next. */
 export interface PipelineLayer {
-  /** Whose parameters it reads. A module of several layers is tied: its gradients are summed. */
+  /**
+   * The modules whose parameters it reads. A module of several layers is tied: its gradients are
+   * summed.
+   */
   readonly modules: readonly Module[];
   /**
    * Multiply-accumulates with its weights for one token or sample. Default: the elements of its
-   * parameters of two dims or more, but those of embeddings.
+   * parameters of two dims or more, except embeddings.
    */
   readonly macs?: number;
-  /** What it gives for what the layer before it has given. */
+  /** Computes its output from the output of the previous layer. */
   forward(values: Values): Values;
 }
 
-/** A model that knows how it is cut: see PipelineModule. */
+/** A model with a list of pipeline layers: see PipelineModule. */
 export interface Pipelined {
   /** Its layers in order, the loss aside. */
   pipelineLayers(): PipelineLayer[];
-  /** The loss, one f32 element, of what the last layer gives, and labels. */
+  /** Computes the loss, one f32 element, from the output of the last layer and labels. */
   pipelineLoss(outputs: Values, labels: unknown): Tensor;
 }
 
-/** What constructs a layer. */
+/** The constructor of a layer. */
 // biome-ignore lint/suspicious/noExplicitAny: a layer's constructor has its own parameters.
 export type LayerClass<Args extends any[] = any[]> = new (...args: Args) => Module;
 
 /**
- * A layer that PipelineModule builds: `new LayerSpec(Linear, 4, 8)`. Every rank builds all of them,
- * so that initial values are those of one rank; parameters take no memory where they are not used.
- * Source: DeepSpeed's LayerSpec.
+ * A layer that PipelineModule builds: `new LayerSpec(Linear, 4, 8)`. Every rank builds all layers,
+ * so that initial values equal those of one rank; unused parameters take no memory. Source:
+ * DeepSpeed's LayerSpec.
  */
 // biome-ignore lint/suspicious/noExplicitAny: as above.
 export class LayerSpec<Args extends any[] = any[]> {
-  /** What its constructor is given. */
+  /** The arguments of its constructor. */
   readonly args: Args;
 
-  /** Throws DS_ARGUMENT for what is no class of modules. */
+  /** Throws DS_ARGUMENT unless `layerClass` is a class of modules. */
   constructor(
     /** The class of the layer. */
     readonly type: LayerClass<Args>,
@@ -103,12 +106,12 @@ export class TiedLayerSpec<Args extends any[] = any[]> extends LayerSpec<Args> {
   }
 }
 
-/** What PipelineModule takes for a layer. */
+/** A layer of PipelineModule. */
 export type LayerLike = Module | LayerSpec | ((values: Tensor) => Values);
 
 /**
- * Layers of `given`, whose modules come to lie in `modules`, each under the number of its first
- * layer.
+ * Builds the layers of `given` and stores their modules in `modules`, each under the number of its
+ * first layer.
  */
 export function buildLayers(
   given: readonly LayerLike[],

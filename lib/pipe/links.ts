@@ -20,7 +20,7 @@ export class Arriving {
     return this.several ? this.tensors : (this.tensors[0] as Tensor);
   }
 
-  /** Nobody wants them. */
+  /** Discards unused values. */
   drop(): void {
     release(this.tensors);
   }
@@ -52,12 +52,14 @@ export async function groupOf(
 }
 
 /**
- * One process group per direction between two ranks, each on a stream of its own: transfers of one
- * direction are in order, never wait for those of another, and compute waits for none but those
- * whose values it takes. A receiver is told shapes and dtypes before values come.
+ * One process group per direction between two ranks, each with its own stream. Transfers of one
+ * direction are in order and never wait for other directions. Compute waits only for values that it
+ * reads. A receiver gets shapes and dtypes before values arrive.
  */
 export class Links {
-  /** What the transfers under way are of: ranks that are in another batch are told apart by it. */
+  /**
+   * Identifies the batch of the current transfers, so that ranks in different batches are detected.
+   */
   private batch = '';
   private departing: { works: readonly Work[]; tensors: readonly Tensor[] }[] = [];
 
@@ -69,7 +71,7 @@ export class Links {
   ) {}
 
   /**
-   * Opens those that the lists of all ranks need. Every rank of the job calls it. Rejects with
+   * Opens the links that the lists of all ranks need. Every rank of the job calls it. Rejects with
    * DS_COMM.
    */
   static async open(
@@ -104,14 +106,14 @@ export class Links {
     return [...this.groups.values()];
   }
 
-  /** What follows are the transfers of a batch of so many. */
+  /** The next transfers belong to a batch of `micros` micro-batches. */
   begin(micros: number, kind: BatchKind): void {
     this.batch = `${micros} ${inWords[kind]}`;
   }
 
   /**
-   * Runs a batch, `body`. Where it fails, ranks that wait to be told of shapes are told of that;
-   * those that wait for a transfer learn of it through channels.
+   * Runs a batch, `body`. If it fails, ranks that wait for outlines receive the error. Ranks that
+   * wait for a transfer receive it through channels.
    */
   async reporting<Result>(body: () => Promise<Result>): Promise<Result> {
     try {
@@ -123,15 +125,15 @@ export class Links {
   }
 
   /**
-   * Sends what a stage has made. The tensors stay the caller's; their memory is kept until they
-   * have left.
+   * Sends the output of a stage. The tensors stay the caller's; their memory is kept until the
+   * transfer is complete.
    */
   async sendValues(transfer: Transfer, values: Values, kind: BatchKind): Promise<void> {
     await this.outlines.report(transfer, outlineOf(values, kind), kind);
     this.send(transfer, listOf(values));
   }
 
-  /** Receives what the stage before has made; the tensors want gradients where they did there. */
+  /** Receives the output of the previous stage. Tensors require gradients if they did there. */
   async receiveValues(transfer: Transfer, kind: BatchKind): Promise<Arriving> {
     const { group } = this.channel(transfer);
     const { several, tensors } = await this.outlines.hear(transfer, group, kind);
@@ -151,26 +153,26 @@ export class Links {
     release(gradients);
   }
 
-  /** Receives those of `outputs`, which were sent. */
+  /** Receives the gradients of `outputs`, which were sent. */
   receiveGradients(transfer: Transfer, outputs: readonly Tensor[]): Arriving {
     const places = outputs.map((output) => held(() => Tensor.emptyLike(output)));
     return this.receive(transfer, true, places);
   }
 
-  /** Frees what has left. */
+  /** Frees the tensors of complete transfers. */
   settle(): void {
     const gone = this.departing.filter(({ works }) => works.every(({ done }) => done));
     this.departing = this.departing.filter((one) => !gone.includes(one));
     for (const { tensors } of gone) release(tensors);
   }
 
-  /** Waits for what is leaving, and frees it. */
+  /** Waits for outgoing transfers, and frees their tensors. */
   finish(): void {
     for (const { works } of this.departing) for (const work of works) work.wait();
     this.drop();
   }
 
-  /** Forgets what is leaving, whose memory is kept until it has left. */
+  /** Drops outgoing tensors. Their memory is kept until the transfers are complete. */
   drop(): void {
     for (const { tensors } of this.departing.splice(0)) release(tensors);
   }
@@ -189,7 +191,7 @@ export class Links {
 
   private receive(transfer: Transfer, several: boolean, places: readonly Tensor[]): Arriving {
     const { group, peer } = this.channel(transfer);
-    const stream = group.beside.follow(); // Compute may still use what the places' memory was.
+    const stream = group.beside.follow(); // Compute may still use memory that these tensors reuse.
     const works = places.map((place) =>
       group.recv(place, peer, { stream, purpose: purposeOf(transfer, this.batch) }),
     );
@@ -209,7 +211,7 @@ const purposeOf = ({ kind, stage, micro }: Transfer, batch: string): string => {
   return `${what} of stage ${made}, micro-batch ${micro} of ${batch}`;
 };
 
-/** "from to direction", of which transfers are in one order. */
+/** "from to direction": the key of transfers that share one order. */
 function keyOf(rank: number, { kind, peer }: Transfer): string {
   const ends = kind.startsWith('send') ? [rank, peer] : [peer, rank];
   return `${ends.join(' ')} ${kind.at(-1)}`;

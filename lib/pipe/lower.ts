@@ -4,11 +4,11 @@ import { type Action, keyOf, needsOf, rankOf, stuck, type Transfer, type Work } 
 import type { Schedule } from './schedules.js';
 
 /**
- * The actions of each of `ranks` ranks. Whoever sends puts the receive into its peer's list at the
- * same time, so that the transfers between two ranks are in one order on both, in each direction. A
- * backward whose halves follow each other is one (B), unless the first one's result leaves between
- * them. Throws DS_INTERNAL for a schedule that never
- * ends. Source: the lowering of torch.distributed.pipelining's schedules.
+ * The actions of each of `ranks` ranks. A send and its receive enter both lists at the same time,
+ * so the transfers between two ranks have one order on both, in each direction. Two consecutive
+ * halves of a backward become one (B), unless the first half's result is sent between them. Throws
+ * DS_INTERNAL for a schedule that never ends. Source: the lowering of
+ * torch.distributed.pipelining's schedules.
  */
 export function lower(schedule: Schedule, ranks: number, micros: number): Action[][] {
   const stages = ranks * schedule.stagesPerRank;
@@ -17,7 +17,7 @@ export function lower(schedule: Schedule, ranks: number, micros: number): Action
   return plan.length === 0 ? [] : addReductions(addTransfers(plan, stages));
 }
 
-/** `stays`: nobody waits for what the first half gives. */
+/** `stays`: no other rank waits for the result of the first half. */
 function mergeHalves(order: readonly Work[], stays: (half: Work) => boolean): Work[] {
   const merged: Work[] = [];
   for (const work of order) {
@@ -31,11 +31,10 @@ function mergeHalves(order: readonly Work[], stays: (half: Work) => boolean): Wo
 }
 
 /**
- * Goes through the work in rounds: in each, every rank whose next work has its inputs does it, and
- * then what the round has made is sent. A receive is called where its sender comes to send, behind
- * the receiver's own work of that round: on a GPU it takes room from what computes until then. One
- * order holds for all ranks, so that nothing waits in a circle even where all transfers of a rank
- * wait for each other.
+ * Processes the work in rounds. In each round, every rank with available inputs does its next work,
+ * and then the results are sent. A receive is placed where its sender sends, after the receiver's
+ * own work of that round: on a GPU an earlier receive takes resources from compute. One order holds
+ * for all ranks, so there is no circular wait even if all transfers of a rank wait for each other.
  */
 function addTransfers(plan: readonly Work[][], stages: number): Action[][] {
   const ranks = plan.length;
@@ -81,8 +80,8 @@ function receiveOf({ kind, stage, micro }: Transfer, peer: number): Transfer {
 }
 
 /**
- * Behind the last work that adds to a stage's gradients, and what it sends: their way overlaps what
- * follows, and nobody waits for it.
+ * Places reductions after the last work that adds to a stage's gradients, and after its sends. They
+ * overlap the next work.
  */
 function addReductions(lists: readonly Action[][]): Action[][] {
   return lists.map((list) => {

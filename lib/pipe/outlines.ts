@@ -1,5 +1,5 @@
-// Outlines: what a rank tells the next one of the values that it sends, through the job's store,
-// before they travel.
+// Outlines: shapes and dtypes of values. A rank sends them to the next rank through the job's store
+// before the values.
 import { type Distributed, type ProcessGroup, reportOf } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
@@ -9,23 +9,23 @@ import { Tensor } from '../tensor/index.js';
 import type { Transfer } from './action.js';
 import { listOf, type Values } from './layers.js';
 
-/** What a batch is for. Shapes of one kind say nothing of the other's. */
+/** The kind of a batch. Shapes of one kind do not apply to the other. */
 export type BatchKind = 'train' | 'eval';
 
-/** What travels along one link, as its sender tells the receiver. */
+/** The values of one link, as the sender describes them. */
 export interface Outline {
   /** Whether a layer takes it as several values, even where it is one. */
   several: boolean;
   tensors: readonly { dtype: DType; shape: readonly number[]; wantsGrad: boolean }[];
 }
 
-/** An outline, and what it is of. */
+/** An outline with its rank, stage and kind. */
 interface Report extends Outline {
   rank: number;
   kind: BatchKind;
 }
 
-/** What the sender tells in place of an outline that it does not come to. */
+/** The sender's error in place of an outline. */
 interface Absence {
   rank: number;
   error: string;
@@ -37,7 +37,7 @@ export const inWords: Readonly<Record<BatchKind, string>> = {
   ...{ train: 'in training', eval: 'in evaluation' },
 };
 
-/** In evaluation nothing wants a gradient. */
+/** In evaluation no tensor requires a gradient. */
 export function outlineOf(values: Values, kind: BatchKind): Outline {
   const tensors = listOf(values).map(({ dtype, shape, requiresGrad }) => ({
     ...{ dtype, shape, wantsGrad: kind === 'train' && requiresGrad && isFloating(dtype) },
@@ -46,29 +46,29 @@ export function outlineOf(values: Values, kind: BatchKind): Outline {
 }
 
 /**
- * Told once for each stage and kind of batch, or with each micro-batch where shapes change. Both
- * kinds have one order, so that ranks which begin with another one are told apart.
+ * Sends an outline once per stage and kind of batch, or with each micro-batch if shapes change.
+ * Both kinds share one order, so that ranks in different batches are detected.
  */
 export class Outlines {
   private readonly reported = new Map<string, Outline>();
   private readonly known = new Map<string, Outline>();
   /** By the stage that sends. */
   private readonly counts = new Map<number, number>();
-  /** Batches that have failed on this rank: what was told of one is not another's. */
+  /** Failed batches on this rank: outlines of one batch are not valid in another. */
   private failures = 0;
 
   constructor(
     private readonly job: Distributed,
     private readonly options: {
-      /** What keys in the store begin with, the same on all ranks of the pipeline. */
+      /** Prefix of keys in the store, the same on all ranks of the pipeline. */
       name: string;
       dynamicShape: boolean;
-      /** Stages of this rank whose outputs leave it. */
+      /** Stages of this rank with outputs for another rank. */
       departures: readonly number[];
     },
   ) {}
 
-  /** Of what `transfer` sends. Throws DS_SHAPE where shapes have changed and may not. */
+  /** Sends the outline of `transfer`. Throws DS_SHAPE if shapes have changed and must not. */
   async report(transfer: Transfer, outline: Outline, kind: BatchKind): Promise<void> {
     const place = placeOf(transfer.stage, kind);
     const before = this.reported.get(place);
@@ -87,8 +87,8 @@ export class Outlines {
   }
 
   /**
-   * Of what `transfer` receives through `group`. Rejects with DS_COMM where its sender has failed
-   * or runs a batch of the other kind, or the job has failed.
+   * Returns the outline of the values that `transfer` receives through `group`. Rejects with
+   * DS_COMM if its sender has failed or runs a batch of the other kind, or if the job has failed.
    */
   async hear(transfer: Transfer, group: ProcessGroup, kind: BatchKind): Promise<Outline> {
     const sender = transfer.stage - 1;
@@ -107,8 +107,8 @@ export class Outlines {
   }
 
   /**
-   * Those that wait for an outline of this rank get `error` in its place, and all that was told is
-   * forgotten. Never rejects: why the batch has failed says more than that the store is gone.
+   * Ranks that wait for an outline of this rank receive `error` instead, and all known outlines are
+   * cleared. Never rejects: the cause of the failed batch is more useful than a missing store.
    */
   async reportFailure(error: unknown): Promise<void> {
     const { rank, store } = this.job;
@@ -132,7 +132,7 @@ export class Outlines {
 /** Of outputs of `stage`. */
 const placeOf = (stage: number, kind: BatchKind): string => `${kind}, stage ${stage}`;
 
-/** What `told` resolves with; rejects with DS_COMM once the job has failed. */
+/** Resolves as `reported`; rejects with DS_COMM once the job has failed. */
 async function unlessOver<Report>(group: ProcessGroup, reported: Promise<Report>): Promise<Report> {
   let isOver = false;
   const failure = poll(() => {

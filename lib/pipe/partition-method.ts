@@ -3,7 +3,9 @@ import { Regex } from '../runtime/regex/regex.js';
 
 const KNOWN = /^(parameters|uniform|flops|type:.+)$/i;
 
-/** What would be one, in the words of a DsError; null for a word that is one, in any case. */
+/**
+ * Returns the valid methods for a DsError, or null if `method` is valid, in any case of letters.
+ */
 export function methodExpected(method: unknown): string | null {
   const word = String(method);
   if (!KNOWN.test(word)) return '"parameters", "uniform", "flops" or "type:REGEX"';

@@ -3,11 +3,10 @@ import { DsError } from '../errors.js';
 
 /**
  * The first layer of each stage, and the number of layers at the end: stage s has layers
- * [starts[s], starts[s + 1]). No stage has less than one layer, and the largest sum of `weights`
- * (one a layer, 0 or more) of a stage is the least possible; of such cuts the one whose smallest
- * sum is the largest, then the one whose first stages are the longest. DeepSpeed's
- * partition_balanced minimises the difference of both by a search that may miss it. Throws
- * DS_ARGUMENT for more stages than layers.
+ * [starts[s], starts[s + 1]). Every stage has at least one layer. The largest sum of `weights` (one
+ * per layer, 0 or more) of a stage is minimal. Ties prefer the largest smallest sum, then the
+ * longest first stages. DeepSpeed's partition_balanced minimizes the difference of both by a search
+ * that may miss the optimum. Throws DS_ARGUMENT for more stages than layers.
  */
 export function balance(weights: readonly number[], stages: number): number[] {
   const n = weights.length;

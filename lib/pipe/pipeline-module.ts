@@ -21,9 +21,9 @@ export type PartitionMethod = 'parameters' | 'uniform' | 'flops' | `type:${strin
 /** How a model is cut and run as a pipeline. */
 export interface PipelineOptions {
   /**
-   * What every stage gets alike: "parameters" their elements (the default, as in DeepSpeed),
-   * "uniform" layers, "flops" multiply-accumulates, "type:REGEX" layers whose class matches, in any
-   * case of letters.
+   * The quantity that all stages get equally: "parameters" (elements, the default, as in
+   * DeepSpeed), "uniform" (layers), "flops" (multiply-accumulates), or "type:REGEX" (layers with a
+   * matching class name, case-insensitive).
    */
   partitionMethod?: PartitionMethod;
   /**
@@ -37,7 +37,7 @@ export interface PipelineOptions {
   seedLayers?: boolean;
   /** Default 1234. */
   baseSeed?: number;
-  /** Whether shapes differ from one micro-batch to the next. Default false: they are told once. */
+  /** Whether shapes differ between micro-batches. Default false: outlines are sent once. */
   dynamicShape?: boolean;
 }
 
@@ -45,16 +45,18 @@ export interface PipelineOptions {
 // biome-ignore lint/suspicious/noExplicitAny: the last layer decides the type of its outputs.
 export type LossFunction = (outputs: any, labels: any) => Tensor;
 
-/** What a PipelineModule is made of. */
+/** Options of a PipelineModule. */
 export interface PipelineModuleOptions extends PipelineOptions {
-  /** Modules, LayerSpecs and functions; each takes what the one before it gives, and that alone. */
+  /**
+   * Modules, LayerSpecs and functions; the only argument of each is the previous layer's output.
+   */
   layers: Iterable<LayerLike>;
   /**
    * The loss, one f32 element, of the last layer's outputs and the labels: a function, or a
    * module without parameters such as nn.MSELoss. Default: the last layer gives it.
    */
   lossFn?: LossFunction | Module | null;
-  /** Stages, where neither the mesh nor the configuration says. */
+  /** Number of stages, if neither the mesh nor the configuration sets it. */
   numStages?: number;
 }
 
@@ -64,9 +66,9 @@ const OPTIONS: OptionNames<PipelineModuleOptions> = {
 };
 
 /**
- * Layers one after the other, and a loss. initialize() makes a PipelineEngine of it: each rank of
- * the mesh's axis pp runs some of the layers, and keeps their parameters alone. In a process alone
- * it is a model as any other. Parameters are called "layers.N...." by the number of their layer.
+ * Consecutive layers and a loss. initialize() creates a PipelineEngine from it: each rank of the
+ * mesh's axis pp runs some of the layers and keeps only their parameters. In a single process it is
+ * an ordinary model. Parameters have the names "layers.N....", N being the index of their layer.
  * Source: DeepSpeed's PipelineModule.
  */
 export class PipelineModule extends Module implements Pipelined {
@@ -79,7 +81,7 @@ export class PipelineModule extends Module implements Pipelined {
   private readonly steps: readonly PipelineLayer[];
   private readonly lossFn: LossFunction | null;
 
-  /** Throws DS_ARGUMENT for unknown options, and for layers that are none. */
+  /** Throws DS_ARGUMENT for unknown options and for invalid layers. */
   constructor(given: PipelineModuleOptions) {
     super();
     const op = 'PipelineModule';
@@ -141,7 +143,7 @@ function lossFunctionOf(lossFn: unknown): LossFunction | null {
   throw wrong('lossFn', expected, `${formatValue(lossFn)} with ${first[0]}`);
 }
 
-/** Throws DS_ARGUMENT for values that are none. */
+/** Throws DS_ARGUMENT for invalid values. */
 function requireOptions(op: string, options: PipelineOptions): PipelineOptions {
   const { partitionMethod: method, activationCheckpointInterval, baseSeed } = options;
   const expected = method === undefined ? null : methodExpected(method);

@@ -19,8 +19,8 @@ import { patternOf } from './partition-method.js';
 import type { PipelineOptions } from './pipeline-module.js';
 
 /**
- * Places in the generator's stream that a forward of a layer may take: they are set aside, so that
- * numbers do not depend on which rank has run which layers before.
+ * Random stream positions reserved per forward of a layer, so that random numbers do not depend on
+ * the ranks' order of layers.
  */
 const DRAWS = 4096;
 
@@ -30,7 +30,7 @@ export class Pipeline {
   readonly layers: readonly PipelineLayer[];
   /** Stage s has layers [starts[s], starts[s + 1]). */
   readonly starts: readonly number[];
-  /** Parameters that several ranks of the pipeline have, with the places of those. */
+  /** Parameters on several ranks of the pipeline, with the pipeline ranks. */
   readonly tied: ReadonlyMap<Parameter, readonly number[]>;
   /** Parameters and buffers of this rank that an earlier one has, too. */
   private readonly copies: ReadonlySet<Tensor>;
@@ -99,8 +99,8 @@ export class Pipeline {
   }
 
   /**
-   * Leaves out of the model what rank `rank` does not have: it no longer counts as the model's. The
-   * function returned brings it back.
+   * Excludes the modules that rank `rank` does not have from the model. The returned function
+   * restores them.
    */
   cut(rank = this.place.rank): () => void {
     const own = this.modulesOf(this.stagesOf(rank));
@@ -113,7 +113,8 @@ export class Pipeline {
   }
 
   /**
-   * A batch of `micros` micro-batches begins: random numbers go on behind those of the last one.
+   * Starts a batch of `micros` micro-batches: random numbers continue after those of the previous
+   * batch.
    */
   begin(micros: number): void {
     this.base = getRandomState();
@@ -136,7 +137,7 @@ export class Pipeline {
     return this.layers.slice(this.starts[stage], this.starts[stage + 1]);
   }
 
-  /** Numbers of layers, by what is computed again as one. */
+  /** Layer numbers, grouped by checkpointed segment. */
   private segments(stage: number): { layers: number[]; again: boolean }[] {
     const { activationCheckpointInterval: interval = 0 } = this.options;
     const [from = 0, to = 0] = this.starts.slice(stage, stage + 2);
@@ -172,7 +173,7 @@ export class Pipeline {
       seedLayers ? { seed: baseSeed * (count + 1) + index, offset: 0 } : { seed, offset: first },
     );
     const given = (this.layers[index] as PipelineLayer).forward(values);
-    const hint = 'Let its forward return what the next layer takes.';
+    const hint = 'Return the input of the next layer from its forward.';
     const result = requireValues(`pipeline layer ${index}`, given, hint);
     const drawn = getRandomState().offset - (seedLayers ? 0 : first);
     if (drawn > DRAWS) throw tooMany(index, drawn);
@@ -180,7 +181,7 @@ export class Pipeline {
   }
 }
 
-/** What a stage gets its share of. */
+/** The weight of a layer in the division into stages. */
 function weightOf({ modules, macs }: PipelineLayer, given: string): number {
   const pattern = patternOf(given);
   if (pattern) return modules.some((module) => pattern.test(module.constructor.name)) ? 1 : 0;

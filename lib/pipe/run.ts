@@ -5,7 +5,7 @@ import { listOf, type Values } from './layers.js';
 import type { Arriving, Links } from './links.js';
 import type { BatchKind } from './outlines.js';
 
-/** Inputs of the first layer, and what the loss compares with. */
+/** Inputs of the first layer, and labels of the loss. */
 export type PipelineBatch = readonly [inputs: Values, labels: unknown];
 
 /** A micro-batch in a stage. */
@@ -13,37 +13,37 @@ export type Place = Pick<Work, 'stage' | 'micro'>;
 
 /** Who computes. */
 export interface StageWorker {
-  /** What its batch is for: in evaluation no backward follows a forward. */
+  /** The kind of its batch: evaluation has no backward. */
   readonly kind: BatchKind;
-  /** The inputs of the model for micro-batch `micro`; asked on the rank of the first stage. */
+  /** Returns the model's inputs for micro-batch `micro`; called on the rank of the first stage. */
   inputs(micro: number): Values;
   /**
-   * The forward of `stage`; of the last one, up to the loss. What it returns lives until done().
+   * Runs the forward of `stage`; the last stage includes the loss. The result lives until done().
    */
   forward(stage: number, micro: number, values: Values): Values;
   /**
-   * The backward of `outputs`, those of what forward() has given that want gradients, from their
+   * Runs the backward of `outputs`, the results of forward() that require gradients, from their
    * `gradients`; null for the loss.
    */
   backward(stage: number, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void;
   /**
-   * The half of backward() that gives the gradients of the stage's inputs; what it leaves of the
-   * weights' is weightGradients()'s.
+   * Runs the half of backward() that computes the gradients of the stage's inputs.
+   * weightGradients() computes the rest.
    */
   inputGradients(at: Place, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void;
   /** The other half; micro-batches come in their order. */
   weightGradients(at: Place): void;
   /** No backward of `stage` follows in this batch: its gradients are complete. */
   reduce(stage: number): void;
-  /** What forward() has given is no longer needed. */
+  /** The results of forward() are no longer needed. */
   done(stage: number, micro: number): void;
 }
 
-/** What a micro-batch has left in a stage. */
+/** State of a micro-batch in a stage. */
 interface Visit {
   /**
-   * Leaves of the stage's graph, released with it; null in the first stage, whose inputs are the
-   * worker's.
+   * Leaves of the stage's graph, released with it; null in the first stage, where the worker owns
+   * the inputs.
    */
   inputs: Values | null;
   outputs: Values;
@@ -51,7 +51,7 @@ interface Visit {
 
 const nameOf = ({ stage, micro }: Place): string => `${stage} ${micro}`;
 
-/** What travels between two stages: on its way from another rank, or handed over on this one. */
+/** Values between two stages: in transfer from another rank, or passed within this rank. */
 class Mail {
   private readonly arriving = new Map<string, Arriving>();
   private readonly here = new Map<string, Values>();
@@ -98,7 +98,7 @@ export class PipelineRun {
     private readonly place: { rank: number; ranks: number; stages: number },
   ) {}
 
-  /** Rejects with what the worker or a link throws; then nothing of the run is left. */
+  /** Rejects with the error of the worker or a link; the run's state is then released. */
   async run(actions: readonly Action[]): Promise<void> {
     try {
       for (const action of actions) {
@@ -112,7 +112,7 @@ export class PipelineRun {
     }
   }
 
-  /** What transfers under way write and read is theirs until they end. */
+  /** Transfers in flight keep their memory until they end. */
   private drop(): void {
     for (const { inputs } of this.visits.values()) release(inputs ?? []);
     for (const gradients of this.leaving.values()) release(gradients);
@@ -198,7 +198,7 @@ export class PipelineRun {
   }
 }
 
-/** Those of `values` that want gradients. */
+/** The `values` that require gradients. */
 const wanting = (values: Values): readonly Tensor[] =>
   listOf(values).filter(({ requiresGrad }) => requiresGrad);
 

@@ -1,7 +1,7 @@
-// Pipeline schedules: in which order each rank works on the micro-batches of a step.
+// Pipeline schedules: the order in which each rank processes the micro-batches of a step.
 import type { Work, WorkKind } from './action.js';
 
-/** An order of work. It says nothing of transfers: those follow from it (lower.ts). */
+/** An order of work without transfers, which lower.ts derives. */
 export interface Schedule {
   /** For messages. */
   readonly name: string;
@@ -14,7 +14,7 @@ export interface Schedule {
 const work = (kind: WorkKind, stage: number, micro: number): Work => ({ kind, stage, micro });
 const count = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
 
-/** One stage a rank, whose order `order` says. */
+/** A schedule with one stage per rank in the given `order`. */
 function oneStage(
   name: string,
   order: (rank: number, ranks: number, micros: number) => Work[],
@@ -28,8 +28,8 @@ function oneStage(
 
 /**
  * All forwards, then all backwards: idle (p - 1)(F + B), all micro-batches live. Source: Huang et
- * al. 2019 (GPipe). Backwards go in the order of forwards, in which gradients also add up on one
- * rank.
+ * al. 2019 (GPipe). Backwards run in the order of forwards, the order in which one rank accumulates
+ * gradients.
  */
 export const GPIPE = oneStage('gpipe', (stage, _, micros) => [
   ...count(micros).map((micro) => work('F', stage, micro)),
@@ -45,8 +45,8 @@ const inTurns = (stage: number, ranks: number, micros: number): Work[] =>
   );
 
 /**
- * The same order, whose backwards behind the last forward are in halves, as in Qi et al. 2024: the
- * stage before waits for their gradients, which leave before those of the weights are computed.
+ * The same order with halved backwards after the last forward, as in Qi et al. 2024: the previous
+ * stage waits for their input gradients, which are sent before the weight gradients are computed.
  */
 function endingEarly(order: readonly Work[]): Work[] {
   const last = order.findLastIndex(({ kind }) => kind === 'F');
@@ -67,9 +67,9 @@ export const ONE_F_ONE_B = oneStage('1f1b', (stage, ranks, micros) =>
 );
 
 /**
- * 1F1B whose backwards are in halves: what waits for a gradient waits for I alone, and W fills what
- * is idle otherwise, rank r's r micro-batches late. Idle (p - 1)(F + I - W), p micro-batches live
- * on every rank. Source: Qi et al. 2024 (ZB-H1).
+ * 1F1B with halved backwards: only I delays the previous stage, and W fills idle time, r
+ * micro-batches late on rank r. Idle (p - 1)(F + I - W), p micro-batches live on every rank.
+ * Source: Qi et al. 2024 (ZB-H1).
  */
 export const ZERO_BUBBLE = oneStage('zero-bubble', (stage, ranks, micros) => {
   const order: Work[] = [];
@@ -86,7 +86,7 @@ export const ZERO_BUBBLE = oneStage('zero-bubble', (stage, ranks, micros) => {
   return order;
 });
 
-/** Forwards alone, of an evaluation. */
+/** Forwards only, for an evaluation. */
 export const INFERENCE = oneStage('inference', (stage, _, micros) =>
   count(micros).map((micro) => work('F', stage, micro)),
 );
@@ -101,9 +101,9 @@ export function forwardsOf(schedule: Schedule): Schedule {
 }
 
 /**
- * 1F1B over `stagesPerRank` stages a rank (v): idle (p - 1)(F + I) / v for v times the transfers.
- * Micro-batches go through in groups of p, the last one larger where p does not divide them: each
- * stage of a rank works on a whole group before the next does. Source: Narayanan et al. 2021,
+ * 1F1B over `stagesPerRank` stages per rank (v): idle (p - 1)(F + I) / v for v times the transfers.
+ * Micro-batches run in groups of p; without even division the last group is larger. Each stage of a
+ * rank processes a whole group before the next stage does. Source: Narayanan et al. 2021,
  * Megatron-LM's interleaved schedule.
  */
 export function interleaved(stagesPerRank: number): Schedule {
@@ -125,7 +125,7 @@ export function interleaved(stagesPerRank: number): Schedule {
   return { name: `interleaved ${stagesPerRank}`, stagesPerRank, plan };
 }
 
-/** Micro-batches in groups of `size`; what is left over joins the last group. */
+/** Groups micro-batches by `size`; the remainder joins the last group. */
 function groupsOf(micros: number, size: number): number[][] {
   const groups = Math.max(1, Math.floor(micros / size));
   return count(groups).map((i) =>

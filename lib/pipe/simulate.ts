@@ -1,5 +1,4 @@
-// Runs the lists of a pipeline on paper: whether they end, how long each rank is idle, and what it
-// keeps.
+// Simulates the lists of a pipeline: termination, idle time and kept activations of each rank.
 import { DsError } from '../errors.js';
 import {
   type Action,
@@ -20,13 +19,13 @@ export interface Costs {
   readonly work: Readonly<Record<'F' | 'I' | 'W', number>>;
   /** Of one transfer. Default 0. */
   readonly transfer?: number;
-  /** How many times as much stage `s` has to do. Default: all alike. */
+  /** Relative work of stage `s`. Default: equal stages. */
   readonly share?: (stage: number) => number;
 }
 
 /** When a rank was at work. */
 export interface Span {
-  /** What it did. */
+  /** The completed work. */
   readonly work: Work;
   /** When it began, from the run's beginning. */
   readonly from: number;
@@ -34,15 +33,15 @@ export interface Span {
   readonly to: number;
 }
 
-/** What came out of it. */
+/** The result of a simulation. */
 export interface Simulation {
   /** From the first forward to the end of the last backward of any rank. */
   readonly time: number;
-  /** What each rank did, in its order. */
+  /** The work of each rank, in order. */
   readonly spans: readonly (readonly Span[])[];
   /** Of `time`, by rank. */
   readonly idle: readonly number[];
-  /** The most micro-batches times stages of which a rank kept activations at once. */
+  /** The largest number of micro-batches times stages with kept activations, per rank. */
   readonly live: readonly number[];
 }
 
@@ -55,9 +54,9 @@ interface Channel {
 }
 
 /**
- * The run of `lists` (of lower()) where transfers are asynchronous and every rank does its actions
- * in order. Throws DS_INTERNAL when it would never end, naming what each rank waits for, and when
- * two ranks call the transfers between them in different orders.
+ * Simulates `lists` (of lower()) with asynchronous transfers; every rank performs its actions in
+ * order. Throws DS_INTERNAL with the waits of each rank if the lists never end, and if two ranks
+ * issue the transfers between them in different orders.
  */
 export function simulate(lists: readonly (readonly Action[])[], costs: Costs): Simulation {
   return new Simulator(lists, costs).run();
@@ -66,7 +65,7 @@ export function simulate(lists: readonly (readonly Action[])[], costs: Costs): S
 class Simulator {
   /** When the results of work are there, by keyOf, on the rank that made them. */
   private readonly made = new Map<string, number>();
-  /** When what was received is there, by kind, stage and micro-batch. */
+  /** Arrival times by kind, stage and micro-batch. */
   private readonly arrived = new Map<string, number>();
   private readonly channels = new Map<string, Channel>();
   private readonly clocks: number[];
@@ -99,7 +98,7 @@ class Simulator {
     };
   }
 
-  /** Does what rank `rank` has next, unless it must wait. */
+  /** Performs the next action of rank `rank`, unless it must wait. */
   private act(action: Action, rank: number): boolean {
     const isDone = isWork(action)
       ? this.compute(action, rank)
@@ -144,7 +143,7 @@ class Simulator {
     return costs[kind] * share(stage);
   }
 
-  /** Neither side waits here: work does, for what it reads. */
+  /** Transfers never wait; work waits for its inputs. */
   private transfer(transfer: Transfer, rank: number): true {
     const sends = transfer.kind.startsWith('send');
     const ends = sends ? [rank, transfer.peer] : [transfer.peer, rank];
