@@ -1,5 +1,5 @@
-// initCompression() and redundancyClean(): a model made ready for the section compression_training
-// of a configuration, and what is left of it afterwards.
+// initCompression() and redundancyClean(): prepare a model for the section compression_training of
+// a configuration, and finish it afterwards.
 
 import type { DsConfig } from '../types/config.js';
 import {
@@ -16,14 +16,14 @@ import type { Module } from './nn/module.js';
 import { requireModule } from './nn/require-module.js';
 
 /**
- * Gives the layers of `model` that compression_training of `config` (a path, base64 or an object)
- * names what that section asks for: weights and inputs of few values, and masks of what is pruned.
- * They act in the steps of the engine that initialize() makes next, with the same section. Names of
- * parameters stay; masks and scores come beside them. Where layer_reduction is on, layers start as
- * those of `teacherModel`. Before initialize(), on every rank, alike. Returns the model. Throws
- * DS_CONFIG for a section that cannot be or does not fit the model, DS_SHAPE, DS_ARGUMENT for a
- * model that is compressed already or that an engine has, and where the teacher is missing. Source:
- * DeepSpeed's init_compression.
+ * Adds the techniques of compression_training of `config` (a path, base64 or an object) to the
+ * layers of `model`: weights and inputs with few values, and pruning masks. They act in the steps
+ * of the engine that initialize() creates next, with the same section. Names of parameters stay;
+ * masks and scores are added. With layer_reduction, layers start as those of `teacherModel`. Before
+ * initialize(), on every rank, with the same arguments. Returns the model. Throws DS_CONFIG for an
+ * invalid section or one that does not match the model, DS_SHAPE, and DS_ARGUMENT for a model that
+ * is already compressed or owned by an engine, or a missing teacher. Source: DeepSpeed's
+ * init_compression.
  */
 export function initCompression<Model extends Module>(
   model: Model,
@@ -44,14 +44,13 @@ export function initCompression<Model extends Module>(
 }
 
 /**
- * Makes of a model that initCompression() has prepared, with the same configuration, one that
- * computes the same without: rounded weights (in target_bits) and zeros are written into the
- * layers, which are plain ones again; layers with related_modules lose the rows, columns and heads
- * that are 0. Inputs that are quantized stay so. Without compression in the section nothing
- * happens. After engine.destroy(), or once a checkpoint was loaded.
- * Returns the model. Throws DS_ARGUMENT for a model that is not compressed by that section or that
- * an engine has, DS_CONFIG where layers do not fit each other. Source: DeepSpeed's
- * redundancy_clean.
+ * Turns a model of initCompression() into a plain one with the same outputs, with the same
+ * configuration. Writes rounded weights (in target_bits) and zeros into the layers and restores the
+ * plain layers; layers with related_modules lose the rows, columns and heads that are 0. Quantized
+ * inputs stay quantized. Does nothing if the section enables no compression. Call it after
+ * engine.destroy(), or after loading a checkpoint. Returns the model. Throws DS_ARGUMENT for a
+ * model that the section did not compress or that an engine owns, DS_CONFIG if layers do not fit
+ * each other. Source: DeepSpeed's redundancy_clean.
  */
 export function redundancyClean<Model extends Module>(
   model: Model,
@@ -62,7 +61,7 @@ export function redundancyClean<Model extends Module>(
   return model;
 }
 
-/** The section of a configuration, whose other keys are not judged. */
+/** The section of a configuration; its other keys are not validated. */
 function sectionOf(config: string | DsConfig): CompressionSection {
   const { compression_training = {} } = readConfig(config);
   const own = { train_micro_batch_size_per_gpu: 1, compression_training };

@@ -1,5 +1,4 @@
-// The one error type of the library: errors are data, with the place, what was expected and what to
-// do.
+// The one error type of the library. Errors are data: place, expected, got and fix.
 
 /** Stable machine-readable codes; the text may change, these do not. */
 export type DsErrorCode =
@@ -24,19 +23,19 @@ export type DsErrorCode =
   | 'DS_LIMIT'
   | 'DS_INTERNAL';
 
-/** What a DsError is made of. */
+/** The fields of a DsError. */
 export interface DsErrorFields {
   /** Which kind of mistake or failure it is. */
   code: DsErrorCode;
   /** The operation or place ("matmul", "zero_optimization.stage", a file). */
   op: string;
-  /** What would have been right. */
+  /** The valid value. */
   expected: string;
-  /** What was there instead. */
+  /** The actual value. */
   got: string;
-  /** What to do about it; may be empty. */
+  /** The fix; may be empty. */
   hint?: string;
-  /** What led to it. */
+  /** The underlying error. */
   cause?: unknown;
 }
 
@@ -48,15 +47,15 @@ const FRAMES = 60;
 
 /** Thrown by every part of the library. `message` is "op: expected X, got Y. hint". */
 export class DsError extends Error {
-  /** Which kind of mistake or failure it is: what programs branch on. */
+  /** The kind of failure; programs branch on it. */
   readonly code: DsErrorCode;
   /** The operation, the option or the key of the configuration that failed. */
   readonly op: string;
-  /** What would have been right. */
+  /** The valid value. */
   readonly expected: string;
-  /** What was there instead. */
+  /** The actual value. */
   readonly got: string;
-  /** What to do about it; "" where there is nothing to say. */
+  /** The fix; "" if there is none. */
   readonly hint: string;
 
   constructor(fields: DsErrorFields) {
@@ -73,8 +72,8 @@ export class DsError extends Error {
   }
 
   /**
-   * Turns what the addon threw into a DsError whose stack is the JavaScript call site, down to the
-   * program's own line; anything else is returned unchanged.
+   * Turns an error of the addon into a DsError whose stack begins at the JavaScript call site.
+   * Returns other values unchanged.
    */
   static fromNative(thrown: unknown): unknown {
     if (thrown instanceof DsError) return thrown;

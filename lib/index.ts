@@ -55,10 +55,10 @@ export type { Progress } from './engine/step/progress.js';
 export type { DropsTokens, TokenDrop } from './engine/step/token-drop.js';
 export type { Phase, PhaseTimes } from './engine/watch/phase-timer.js';
 export type { TraceStepsOptions } from './engine/watch/traced-steps.js';
-/** What programs say to models whose parameters are spread over ranks. Source: deepspeed.zero. */
+/** Functions for models with parameters that are sharded over ranks. Source: deepspeed.zero. */
 export * as zero from './engine/zero-api.js';
 export { DsError, type DsErrorCode, type DsErrorFields } from './errors.js';
-/** Texts continued by a model: the engine, its requests and what it gives. */
+/** Text generation: the engine, its requests and their results. */
 export type * as inference from './inference/index.js';
 export { defaultInferenceConfig, InferenceEngine, initInference } from './inference/index.js';
 export {
@@ -78,7 +78,7 @@ export * as nn from './nn.js';
 /** Optimizers, learning-rate schedules and loss scalers. Source: torch.optim and DeepSpeed. */
 export * as optim from './optim/index.js';
 /**
- * Layers, losses and whole models of which each rank of a group has a part. Source: Megatron-LM and
+ * Layers, losses and whole models that are split over the ranks of a group. Source: Megatron-LM and
  * torch.distributed.tensor.parallel.
  */
 export * as parallel from './parallel/index.js';
@@ -87,7 +87,7 @@ export * as parallel from './parallel/index.js';
  * bitsandbytes.
  */
 export * as peft from './peft/index.js';
-/** Models in stages, and the schedules by which they train. Source: deepspeed.pipe. */
+/** Models in stages, and their training schedules. Source: deepspeed.pipe. */
 export * as pipe from './pipe/door.js';
 export { LayerSpec, PipelineModule, TiedLayerSpec } from './pipe/index.js';
 /** FLOPs, MACs and latency by module. Source: DeepSpeed's flops profiler. */

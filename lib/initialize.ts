@@ -60,16 +60,16 @@ export interface ConfigurationOptions {
   args?: ConfigArguments;
   /** Old name of `config`. */
   configParams?: string | DsConfig;
-  /** What fills "auto" in the configuration; a model's `hiddenSize` is known. */
+  /** Values for "auto" in the configuration; the model provides `hiddenSize`. */
   auto?: AutoSources;
   /** Unknown keys of the configuration are errors. Default false: they are notices. */
   strict?: boolean;
 }
 
-/** What initialize() is given: a model, a configuration, and what the caller brings beside it. */
+/** Options of initialize(): a model, a configuration, and the caller's objects. */
 export interface InitializeOptions<Sample, Batch> extends Clients, ConfigurationOptions {
   /**
-   * What is trained. `hiddenSize`, where it has one, fills the "auto" sizes of the configuration.
+   * The model to train. Its `hiddenSize`, if present, fills the "auto" sizes of the configuration.
    */
   model: Module & { readonly hiddenSize?: number };
   /**
@@ -82,9 +82,9 @@ export interface InitializeOptions<Sample, Batch> extends Clients, Configuration
   /** Threads that get the samples of `trainLoader`. Default 0: the calling thread does. */
   numWorkers?: number;
   /**
-   * "cpu", "cuda", "cuda:N" or "auto": the first GPU when there is one. Default: that of
-   * initDistributed(), else "auto". The ranks of a job of several have theirs, whatever is said
-   * here.
+   * "cpu", "cuda", "cuda:N" or "auto": the first GPU if there is one. Default: the device of
+   * initDistributed(), else "auto". Ranks of a job with several ranks ignore this option and keep
+   * their devices.
    */
   device?: string | Device;
 }
@@ -96,7 +96,7 @@ const OPTIONS: OptionNames<InitializeOptions<unknown, unknown>> = {
   ...{ device: true, distributed: true, commTimer: true, stopSignals: true },
 };
 
-/** What initialize() gives: the engine, and what it has made for it. */
+/** Result of initialize(): the engine, and the objects that it created. */
 export interface Initialized<Sample, Batch> {
   /** What trains. */
   engine: Engine;
@@ -113,26 +113,26 @@ export type InStages =
   | { model: PipelineModule }
   | { model: Module & Pipelined; config: { pipeline: { stages: number } } };
 
-/** What initialize() gives for a model in stages. */
+/** Result of initialize() for a model in stages. */
 export interface InitializedPipeline<Sample, Batch> extends Initialized<Sample, Batch> {
-  /** What trains, by whole batches. */
+  /** Trains whole batches. */
   engine: PipelineEngine;
 }
 
-/** What initialize() gives with trainingData. */
+/** Result of initialize() with trainingData. */
 export interface InitializedWithLoader<Sample, Batch> extends Initialized<Sample, Batch> {
   /** Serves this rank's part of trainingData in micro-batches. */
   trainLoader: DataLoader<Sample, Batch>;
 }
 
-/** What initialize() is given whose samples come in turn. */
+/** Options of initialize() for an iterable dataset. */
 export interface StreamingOptions<Sample, Batch>
   extends Omit<InitializeOptions<Sample, Batch>, 'trainingData'> {
-  /** What is iterated; `trainLoader` deals its rounds to the ranks. */
+  /** The iterable dataset; `trainLoader` distributes its rounds over the ranks. */
   trainingData: IterableDataset<Sample>;
 }
 
-/** What initialize() gives with trainingData whose samples come in turn. */
+/** Result of initialize() with an iterable dataset. */
 export interface InitializedWithStream<Sample, Batch>
   extends Omit<Initialized<Sample, Batch>, 'trainLoader'> {
   /** Serves this rank's part of trainingData in micro-batches. */
@@ -140,14 +140,15 @@ export interface InitializedWithStream<Sample, Batch>
 }
 
 /**
- * Builds the engine around a model: its parameters move into flat buffers on the device, their
- * master weights and optimizer state to where the configuration says. Joins the launcher's job
- * where there is one. Warns (code DS_NOTICE) of each key that has no effect, on rank 0. Several
- * ranks compare configurations, models and optimizers first: every rank throws (DS_CONFIG,
- * DS_ARGUMENT) what differs. Throws DsError (DS_CONFIG, DS_ARGUMENT, DS_DATA, DS_DEVICE,
- * DS_OUT_OF_MEMORY, DS_IO, DS_COMM); files, memory and hooks of the attempt are then gone, and the
- * model can be given to another one (at stage 3 on several ranks: unless some of it was in shards
- * by then). A job stays joined until its destroy(), as it does after engine.destroy().
+ * Builds the engine around a model: its parameters move into flat buffers on the device, and their
+ * master weights and optimizer state to the place that the configuration selects. Joins the
+ * launcher's job if there is one. On rank 0 it warns (code DS_NOTICE) of each key without effect.
+ *
+ * Several ranks first compare configurations, models and optimizers; every rank throws the
+ * difference (DS_CONFIG, DS_ARGUMENT). Throws DsError (DS_CONFIG, DS_ARGUMENT, DS_DATA, DS_DEVICE,
+ * DS_OUT_OF_MEMORY, DS_IO, DS_COMM). A failed attempt removes its files, memory and hooks, and the
+ * model can be passed to another engine (at stage 3 on several ranks: unless a part of it was
+ * sharded by then). A job stays joined until its destroy(), also after engine.destroy().
  */
 export function initialize<Sample, Batch = Batched<Sample>>(
   options: InitializeOptions<Sample, Batch> & InStages,
@@ -171,7 +172,7 @@ export async function initialize<Sample, Batch>(
   return initialized(given, true);
 }
 
-/** @internal initialize() for whoever serves the data, and obeys what is said of them. */
+/** @internal initialize() for callers that serve the data and apply its settings. */
 export function initializeServed(
   given: InitializeOptions<unknown, unknown>,
 ): Promise<Omit<Initialized<unknown, unknown>, 'trainLoader'>> {
@@ -214,15 +215,15 @@ type AnyOptions<Sample, Batch> = InitializeOptions<Sample, Batch> | StreamingOpt
 
 type AnyLoader<Sample, Batch> = DataLoader<Sample, Batch> | IterableLoader<Sample, Batch> | null;
 
-/** Where a job is joined: what says its device, and the ranks that share a model. */
+/** Options that select a job: its device, and the ranks that share a model. */
 export interface JobOptions extends ConfigurationOptions, Pick<Clients, 'distributed'> {
-  /** What is trained; undefined where nobody has opened it yet. */
+  /** The model to train; undefined if it is not loaded yet. */
   model?: Module;
   device?: string | Device;
 }
 
 /**
- * @internal The job to train in. A process alone may choose its device anew; ranks of a job have
+ * @internal The job to train in. A single process may change its device; ranks of a job keep
  * theirs.
  */
 export async function jobOf(options: JobOptions): Promise<Distributed> {
@@ -237,7 +238,7 @@ export async function jobOf(options: JobOptions): Promise<Distributed> {
   return aloneOn(findDevice(device), { localRank: job.localRank });
 }
 
-/** What the model or the configuration asks to be cut over; undefined where neither does. */
+/** The mesh that the model or the configuration requests, or undefined. */
 function meshWanted(
   model: Module | undefined,
   options: ConfigurationOptions,
@@ -253,7 +254,7 @@ function meshWanted(
   };
 }
 
-/** Where keys ask the plan, `config` is the first of those that it chooses from. */
+/** If keys ask for a plan, `config` is the first of its candidates. */
 function readConfiguration(
   options: ConfigurationOptions,
   hiddenSize: number | undefined,
@@ -304,7 +305,7 @@ function buildLoader<Sample, Batch>(
   return new DataLoader<Sample, Batch>(trainingData, { ...options, sampler });
 }
 
-/** Throws DS_ARGUMENT for options of a loader where there is none. */
+/** Throws DS_ARGUMENT for loader options without trainingData. */
 function requireServed<Sample, Batch>(options: AnyOptions<Sample, Batch>): void {
   const { trainingData, collate, numWorkers } = options;
   if (trainingData !== undefined && trainingData !== null) return;

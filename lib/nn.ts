@@ -1,4 +1,4 @@
-// The nn namespace of the public surface: the nn room, and what is built of it.
+// The public nn namespace: layers, models and functions on them.
 /** Complete models. */
 export * as models from './models/index.js';
 export {

@@ -1,5 +1,5 @@
-// Ends compression: what was masked becomes 0 or goes, rounded weights become the weights, and
-// layers are plain ones again.
+// Ends compression: masked elements become 0 or are removed, rounded weights become the weights,
+// and plain layers return.
 import { isDeepStrictEqual } from 'node:util';
 import { DsError } from '../errors.js';
 import { zeros } from '../nn/initializers.js';
@@ -15,10 +15,10 @@ import { StepClock } from './step-clock.js';
 import { type CompressionSection, FINISHED, type Values } from './technique.js';
 
 /**
- * Writes into the layers of `model` what they compute with after the last step, and puts them back
- * in their places; those with related_modules get smaller. Inputs that are quantized stay so.
- * Throws DS_ARGUMENT for a model that is not compressed by `section` or that an engine has,
- * DS_CONFIG where layers do not fit each other. Source: DeepSpeed's redundancy_clean.
+ * Writes the values of the last step into the layers of `model`, and restores the plain layers;
+ * those with related_modules become smaller. Quantized inputs stay quantized. Throws DS_ARGUMENT
+ * for a model that `section` did not compress or that an engine owns, DS_CONFIG if layers do not
+ * fit each other. Source: DeepSpeed's redundancy_clean.
  */
 export function clean(model: Module, section: CompressionSection): void {
   const done = compressionOf(model);
@@ -53,7 +53,7 @@ function cleanLayers(model: Module, done: Compression): void {
   replaceModules(model, instead);
 }
 
-/** `plain`, with its inputs quantized from now on where those of `layer` are. */
+/** Returns `plain`, with quantized inputs if those of `layer` are quantized. */
 function withInputs(layer: Module, plain: Module): Module {
   plain.training = layer.training;
   if (!(layer instanceof CompressedLinear && layer.inputs)) return plain;

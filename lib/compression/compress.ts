@@ -1,4 +1,4 @@
-// Gives the layers of a model the techniques that a configuration asks for.
+// Adds the compression techniques of a configuration to the layers of a model.
 import { DsError } from '../errors.js';
 import type { Embedding } from '../nn/embedding.js';
 import { Linear } from '../nn/linear.js';
@@ -16,11 +16,11 @@ import { StepClock } from './step-clock.js';
 import type { CompressionSection } from './technique.js';
 import { weightQuantization } from './weight-quantization.js';
 
-/** What was done to a model. */
+/** State of a compressed model. */
 export interface Compression {
   /** By what. */
   readonly section: CompressionSection;
-  /** What its layers go by. */
+  /** The step counter of its layers. */
   readonly clock: StepClock;
   /** The layers with techniques, by name. */
   readonly layers: ReadonlyMap<string, CompressedLinear | CompressedEmbedding>;
@@ -28,7 +28,7 @@ export interface Compression {
 
 const compressions = new WeakMap<Module, Compression>();
 
-/** What compress() has done to `model`; null where it has done nothing. */
+/** The compression state of `model`, or null. */
 export const compressionOf = (model: Module): Compression | null => compressions.get(model) ?? null;
 
 /** Forgets it: the model has its own layers again. */
@@ -36,7 +36,7 @@ export function forgetCompression(model: Module): void {
   compressions.delete(model);
 }
 
-/** Whether the section asks for anything. */
+/** Whether the section enables any technique. */
 export const isOn = (section: CompressionSection): boolean =>
   section.layer_reduction.enabled || hasTechniques(section);
 
@@ -47,17 +47,17 @@ export function hasTechniques({ layer_reduction: _, ...techniques }: Compression
 
 type Layer = CompressedLinear | CompressedEmbedding;
 
-/** A technique that is on: which layers it is for, and what makes it for one of them. */
+/** An active technique: its layers, and the function that adds it to one of them. */
 interface Work {
   readonly group: LayerGroup;
   make(layer: Layer, name: string): void;
 }
 
 /**
- * Replaces layers of `model` by ones with techniques, in the order in which these act. Nothing has
- * changed when it throws: DS_CONFIG for groups that do not fit the model and for related_modules
- * that do not fit each other, DS_ARGUMENT for those whose weights are tied, DS_SHAPE for numbers
- * that do not fit a layer.
+ * Replaces layers of `model` by compressed ones, in the order in which the techniques act. Throws
+ * before any change. Throws DS_CONFIG for groups that do not match the model and for
+ * related_modules that do not fit each other, DS_ARGUMENT for related layers with tied weights,
+ * DS_SHAPE for numbers that do not fit a layer.
  */
 export function compress(model: Module, section: CompressionSection): void {
   const clock = new StepClock();
@@ -85,7 +85,7 @@ export function compress(model: Module, section: CompressionSection): void {
 const layerFor = (base: Linear | Embedding, clock: StepClock): Layer =>
   base instanceof Linear ? new CompressedLinear(base, clock) : new CompressedEmbedding(base, clock);
 
-/** By technique, in the order in which they act. Source: the forward of LinearLayer_Compress. */
+/** By technique, in their order of action. Source: the forward of LinearLayer_Compress. */
 function worksOf(section: CompressionSection): Work[][] {
   const { weight_quantization: weights, activation_quantization: inputs } = section;
   const { sparse_pruning: sparse, row_pruning: rows, head_pruning: heads } = section;

@@ -9,9 +9,9 @@ import type { StepClock } from './step-clock.js';
 import type { InputTechnique, Technique, Values } from './technique.js';
 
 /**
- * Computes what its base would with the weight and bias that techniques make of those of the base,
- * which is not a child: its fields are this module's. Source: DeepSpeed's basic_layer.py, whose
- * names masks and scores have.
+ * Computes its base's forward with the compressed weight and bias. The base is not a child: its
+ * fields belong to this module. Source: DeepSpeed's basic_layer.py, which also defines the names of
+ * masks and scores.
  */
 abstract class CompressedLayer<Base extends Linear | Embedding> extends Module {
   readonly #base: Base;
@@ -35,7 +35,7 @@ abstract class CompressedLayer<Base extends Linear | Embedding> extends Module {
     return this.base.weight;
   }
 
-  /** In the order in which they act. */
+  /** In their order of action. */
   get techniques(): readonly Technique[] {
     return this.#techniques;
   }
@@ -45,7 +45,7 @@ abstract class CompressedLayer<Base extends Linear | Embedding> extends Module {
     this.#techniques.push(technique);
   }
 
-  /** What the layer computes with after `step` global steps. */
+  /** The compressed values after `step` global steps. */
   valuesAt(step: number): Values {
     const { base } = this;
     const own: Values = { weight: base.weight, bias: base instanceof Linear ? base.bias : null };
@@ -83,7 +83,7 @@ export class CompressedLinear extends CompressedLayer<Linear> {
   row_mask_scores: Parameter | null = null;
   /** [1, heads]. */
   head_pruning_scores: Parameter | null = null;
-  /** @internal What becomes of inputs; null: nothing. */
+  /** @internal Compression of inputs; null: inputs are unchanged. */
   inputs: InputTechnique | null = null;
 
   /** The base's bias. */

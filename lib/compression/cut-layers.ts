@@ -1,5 +1,5 @@
-// Which rows and columns of linear layers stay when what is pruned is taken away, with those of the
-// layers behind or in front.
+// Selects the rows and columns of linear layers that remain after pruning, including those of
+// adjacent layers.
 import { isDeepStrictEqual } from 'node:util';
 import { DsError } from '../errors.js';
 import type { Linear } from '../nn/linear.js';
@@ -8,13 +8,13 @@ import { Regex } from '../runtime/regex/regex.js';
 import { type CompressedEmbedding, type CompressedLinear, linearsOf } from './compressed-layers.js';
 import type { CompressionSection, Technique } from './technique.js';
 
-/** What stays of a layer: numbers of outputs and inputs; null: all. */
+/** The remaining outputs and inputs of a layer by index; null: all. */
 export interface Cut {
   rows: readonly number[] | null;
   columns: readonly number[] | null;
 }
 
-/** A pruning technique by which layers can be cut. */
+/** A pruning technique that can shrink layers. */
 type Structured = 'row_pruning' | 'head_pruning';
 
 interface Place {
@@ -23,15 +23,15 @@ interface Place {
   technique: Structured;
 }
 
-/** The layers with techniques, and by which section they got them. */
+/** The compressed layers, and the section of their techniques. */
 interface Compressed {
   readonly section: CompressionSection;
   readonly layers: ReadonlyMap<string, CompressedLinear | CompressedEmbedding>;
 }
 
 /**
- * The cuts that related_modules ask for, by layer. Throws as requireRelated() does, and DS_CONFIG
- * where layers are to lose different things on one side.
+ * The cuts that related_modules request, by layer. Throws as requireRelated() does, and DS_CONFIG
+ * if one side of a layer has two different cuts.
  */
 export function cutsOf(model: Module, compressed: Compressed): Map<string, Cut> {
   const cuts = new Map<string, Cut>();
@@ -42,9 +42,9 @@ export function cutsOf(model: Module, compressed: Compressed): Map<string, Cut> 
 }
 
 /**
- * Whether the layers that related_modules name can be cut together, whatever is pruned of them.
- * Throws DS_CONFIG where they do not pair up or are not of the sizes of what lies behind each
- * other, DS_ARGUMENT for a weight that is tied to another: a smaller one could not be.
+ * Checks that the layers of related_modules can shrink together, for any masks. Throws DS_CONFIG if
+ * they do not pair up or their sizes do not match, DS_ARGUMENT for a tied weight, which cannot
+ * shrink.
  */
 export function requireRelated(model: Module, compressed: Compressed): void {
   const pairs = pairsOf(model, compressed);
@@ -55,9 +55,9 @@ export function requireRelated(model: Module, compressed: Compressed): void {
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: 'compression_training',
-      expected: 'related_modules of layers with weights of their own',
+      expected: 'related_modules of layers with untied weights',
       got: `${tied}, tied`,
-      hint: 'Leave related_modules out: what goes is 0.',
+      hint: 'Omit related_modules: pruned elements are then 0.',
     });
   }
 }
@@ -93,7 +93,9 @@ const techniqueOf = (
   { technique }: Place,
 ): Technique | undefined => layer?.techniques.find(({ kind }) => kind === technique);
 
-/** A layer may lose outputs by one mask and inputs by another, but one side by one mask alone. */
+/**
+ * One mask may cut outputs of a layer and another its inputs, but each side allows only one mask.
+ */
 function keep(
   cuts: Map<string, Cut>,
   { path }: Place,
@@ -105,9 +107,9 @@ function keep(
     throw new DsError({
       code: 'DS_CONFIG',
       op: `${path}.related_modules, ${name}`,
-      expected: `one mask by which it loses ${side}`,
-      got: 'two that differ',
-      hint: 'Prune one of the layers that meet there, or leave related_modules out: what goes is 0.',
+      expected: `one mask for its ${side}`,
+      got: 'two different masks',
+      hint: 'Prune one of the adjacent layers, or omit related_modules: pruned elements are then 0.',
     });
   }
   cuts.set(name, { ...before, ...part });
@@ -136,7 +138,7 @@ function namesFitting(names: readonly string[], pattern: string): string[] {
   return names.filter((name) => expression.test(name));
 }
 
-/** A layer that is pruned, and one that lies beside it. */
+/** A pruned layer, and an adjacent one. */
 interface Pair {
   place: Place;
   layer: CompressedLinear;
@@ -166,7 +168,7 @@ function cutPair(
 const numbersOf = (mask: readonly number[]): number[] =>
   mask.flatMap((value, i) => (value === 0 ? [] : [i]));
 
-/** Of what is pruned of `layer`, the one beside it, of `shape`, has as much on its side. */
+/** The side of the adjacent layer, of `shape`, must have the size of the pruned side of `layer`. */
 function requireSize({ place, layer, name, other }: Pair, shape: readonly number[]): void {
   const [outputs, inputs] = layer.weight.shape;
   const isRows = place.technique === 'row_pruning';
@@ -178,7 +180,7 @@ function requireSize({ place, layer, name, other }: Pair, shape: readonly number
     op: `${place.path}.related_modules, ${other}`,
     expected: `${wanted} ${beside}, as ${name} has ${own}`,
     got: String(got),
-    hint: 'Name the linear layers that lie beside it; without related_modules what goes is 0.',
+    hint: 'Name the adjacent linear layers, or omit related_modules: pruned elements are then 0.',
   });
 }
 

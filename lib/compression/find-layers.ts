@@ -5,7 +5,7 @@ import { Linear, LinearGelu } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { Regex } from '../runtime/regex/regex.js';
 
-/** Of a group, what says which layers are in it. */
+/** The part of a group that selects its layers. */
 export interface LayerGroup {
   /** The dotted path of the group in the configuration. */
   readonly path: string;
@@ -13,10 +13,10 @@ export interface LayerGroup {
   readonly modules: string | readonly string[];
 }
 
-/** Modules whose weights the models of this library read past their forward. */
+/** Modules whose weights this library's models read outside of their forward. */
 const READ_DIRECTLY = ['lm_head', 'wpe'];
 
-/** What compressed layers compute. */
+/** Supported forwards of compressed layers. */
 const FORWARDS: readonly unknown[] = [Linear, LinearGelu, Embedding].map(
   ({ prototype }) => prototype.forward,
 );
@@ -29,10 +29,10 @@ const isCompressible = (module: Module): module is Linear | Embedding =>
   module instanceof Linear || module instanceof Embedding;
 
 /**
- * The layers of each of `groups`, by name. Throws DS_CONFIG for an expression that fits no layer,
- * for a layer that is in two of the groups, and for one whose weight the model reads directly or
- * whose class has a forward of its own. Source: DeepSpeed's get_module_name, which says nothing of
- * an expression that fits none.
+ * The layers of each of `groups`, by name. Throws DS_CONFIG for an expression that matches no
+ * layer, for a layer in two groups, for a layer with a weight that the model reads directly, and
+ * for a class with its own forward. Source: DeepSpeed's get_module_name, which ignores expressions
+ * without a match.
  */
 export function findLayers(
   model: Module,
@@ -56,8 +56,8 @@ export function findLayers(
 }
 
 /**
- * The layers whose names `pattern` fits somewhere. Throws DS_CONFIG where there is none, and for
- * layers that compression would not reach.
+ * The layers with names that `pattern` matches anywhere. Throws DS_CONFIG without a match, and for
+ * layers that compression cannot reach.
  */
 function fitting(
   model: Module,
@@ -73,10 +73,10 @@ function fitting(
   );
   if (wanted.length === 0) throw nothing({ path, pattern }, layers);
   for (const [name, module] of wanted) {
-    const got = `${JSON.stringify(pattern)}, which fits ${name}`;
-    if (isDirect(name)) throw unreached(path, `${got}, whose weight it reads directly`);
+    const got = `${JSON.stringify(pattern)}, which matches ${name}`;
+    if (isDirect(name)) throw unreached(path, `${got}; the model reads its weight directly`);
     if (!FORWARDS.includes(module.forward)) {
-      throw unreached(path, `${got}, a ${module.constructor.name} with a forward of its own`);
+      throw unreached(path, `${got}, a ${module.constructor.name} with its own forward`);
     }
   }
   return wanted;
@@ -99,9 +99,10 @@ function nothing(
   return new DsError({
     code: 'DS_CONFIG',
     op: `${path}.modules`,
-    expected: 'expressions that fit the name of a linear layer or a table',
+    expected: 'expressions that match the name of a linear layer or a table',
     got: JSON.stringify(pattern),
-    hint: names.length > 0 ? `Names are ${names.join(', ')}${more}.` : 'The model has none.',
+    hint:
+      names.length > 0 ? `Names are ${names.join(', ')}${more}.` : 'The model has no such layer.',
   });
 }
 

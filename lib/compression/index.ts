@@ -1,4 +1,4 @@
-// The compression room's door: weights in few values and without what matters least, in training.
+// The API of compression: weights with few values, and pruning, in training.
 export { clean } from './clean.js';
 export {
   type Compression,

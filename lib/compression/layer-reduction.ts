@@ -1,4 +1,4 @@
-// Layer reduction: a model of few layers starts as some of those of a deeper one.
+// Layer reduction: initializes a model of few layers from layers of a deeper one.
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { CompressionSection } from './technique.js';
@@ -8,9 +8,9 @@ type Section = CompressionSection['layer_reduction'];
 const SECTION = 'compression_training.layer_reduction';
 
 /**
- * Layer i of `model` gets the values of layer teacher_layer[i] of `teacher`, and modules named by
- * other_module_name those of the same name. Throws DS_CONFIG for names that either has not,
- * DS_CHECKPOINT for shapes that differ. Source: DeepSpeed's student_initialization.
+ * Layer i of `model` gets the values of layer teacher_layer[i] of `teacher`, and modules of
+ * other_module_name get those of the same name. Throws DS_CONFIG for names that one of them lacks,
+ * DS_CHECKPOINT for different shapes. Source: DeepSpeed's student_initialization.
  */
 export function reduceLayers(model: Module, teacher: Module, section: Section): void {
   const { module_name_prefix: prefix, teacher_layer: layers, other_module_name: others } = section;
@@ -32,7 +32,7 @@ function moduleAt(model: Module, path: string, whose: string): Module {
     code: 'DS_CONFIG',
     op: SECTION,
     expected: `a module "${path}" in the ${whose}`,
-    got: 'none of this name',
+    got: 'no module of this name',
     hint: `The names of the ${whose} begin with ${names}.`,
   });
 }

@@ -10,13 +10,13 @@ export interface Rounding {
   readonly type: 'symmetric' | 'asymmetric';
   /** Equal parts of the tensor, in the order of its elements. */
   readonly groups: number;
-  /** Numbers in [-0.5, 0.5) of a shape, which are added before rounding; null: none. */
+  /** Random numbers in [-0.5, 0.5) that are added before rounding; null: no noise. */
   readonly noise: ((like: Tensor) => Tensor) | null;
 }
 
 type Rule = (rows: Tensor, rounding: Rounding) => Tensor;
 
-/** `value`, where it is not 0; 1 there: of a group that is all alike. */
+/** `value`, or 1 if it is 0: the range of a group of equal values. */
 const orOne = (value: Tensor): Tensor => where(value.eq(0), 1, value);
 
 const noisy = (codes: Tensor, { noise }: Rounding): Tensor =>
@@ -47,8 +47,8 @@ const asymmetric: Rule = (rows, rounding) => {
 };
 
 /**
- * 0 up to 0.7 mean|x|; beyond, the mean magnitude of what is beyond, with its sign. Source: Li et
- * al. 2016.
+ * 0 up to 0.7 mean|x|; above, the mean magnitude of the larger values, with the sign of x. Source:
+ * Li et al. 2016.
  */
 const ternary: Rule = (rows) => {
   const sizes = abs(rows);

@@ -7,8 +7,8 @@ import { fixedMask, maskOf, scoresFor } from './top-mask.js';
 type Section = CompressionSection['sparse_pruning'];
 
 /**
- * What of `layer` stays is decided here, by magnitude ("l1"), or in each step by scores that are
- * trained ("topk"). Source: DeepSpeed's enable_sparse_pruning.
+ * Decides now by magnitude ("l1") which elements of `layer` remain, or in each step by trained
+ * scores ("topk"). Source: DeepSpeed's enable_sparse_pruning.
  */
 export function sparsePruning(
   layer: CompressedLinear,

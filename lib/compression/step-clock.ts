@@ -1,4 +1,4 @@
-// The global step by which compressed layers go: that of the engine which trains them.
+// The global step of compressed layers: the step of their engine.
 
 /** Steps done. At 0 until an engine is followed, and where the last one has stopped after it. */
 export class StepClock {

@@ -1,11 +1,11 @@
-// What a technique of compression does to the weight and the bias of a layer.
+// A compression technique transforms the weight and the bias of a layer.
 import type { ResolvedConfig } from '../../types/config.js';
 import { customFunction, noGrad, scope, type Tensor } from '../tensor/index.js';
 
 /** The section of a configuration, with its defaults. */
 export type CompressionSection = ResolvedConfig['compression_training'];
 
-/** What a layer computes with. */
+/** Weight and bias of a layer's forward. */
 export interface Values {
   /** [outputs, inputs], or a table's [rows, channels]. */
   readonly weight: Tensor;
@@ -22,9 +22,9 @@ export interface Technique {
   readonly kind: keyof CompressionSection;
   /** Global steps before it acts. */
   readonly offset: number;
-  /** The values after `step` global steps, of which there are at least `offset`. */
+  /** The values after `step` global steps, at least `offset`. */
   compress(values: Values, step: number): Values;
-  /** 1 for what stays and 0 for what goes, for a technique that layers can be cut by. */
+  /** 1 for remaining and 0 for removed elements, for a technique that can shrink layers. */
   readonly mask?: () => Tensor;
 }
 

@@ -1,4 +1,4 @@
-// Masks of what stays: 1 at the places of the largest values or scores, 0 elsewhere.
+// Masks: 1 at the largest values or scores, 0 elsewhere.
 import { kaimingUniform } from '../nn/initializers.js';
 import { Parameter } from '../nn/parameter.js';
 import { cast, held, noGrad, ones, scope, Tensor, topk, zeros } from '../tensor/index.js';
@@ -21,7 +21,7 @@ export function topMask(values: Tensor, ratio: number): Tensor {
   );
 }
 
-/** The mask of what is largest now, for good: a buffer of a layer, f32. */
+/** A fixed mask of the currently largest values: a buffer of a layer, f32. */
 export function fixedMask(
   weight: Parameter,
   measure: (values: Tensor) => Tensor,
@@ -46,8 +46,8 @@ export function scoresFor(weight: Parameter, shape: readonly number[]): Paramete
 }
 
 /**
- * The mask that a layer has, in `like`'s dtype: the fixed one, or that of the largest scores of
- * now, whose gradient the scores get. Source: DeepSpeed's TopKBinarizer.
+ * The mask of a layer in `like`'s dtype: the fixed one, or the one of the currently largest scores,
+ * which receive its gradient. Source: DeepSpeed's TopKBinarizer.
  */
 export function maskOf(
   { fixed, scores }: { fixed: Tensor | null; scores: Parameter | null },

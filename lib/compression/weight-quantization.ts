@@ -1,5 +1,4 @@
-// Weight quantization: forward computes with rounded weights, and gradients go to those that are
-// not.
+// Weight quantization: forward uses rounded weights, and gradients go to the unrounded ones.
 
 import * as kernels from '../runtime/kernels.generated.js';
 import { inOrder, Tensor } from '../tensor/index.js';
@@ -23,9 +22,9 @@ export interface Precision {
 }
 
 /**
- * That of the `count`th step with quantization, from 1. A bit goes at quantization_period steps, at
- * twice as many, at four times as many and so on, of a period of 0 in each step; what is mixed in
- * starts again at each. Source: DeepSpeed's runtime/quantize.py.
+ * The precision of the `count`th step with quantization, from 1. It loses a bit at
+ * quantization_period steps, at twice, at four times as many and so on; with period 0 in each step.
+ * The mixed-in part restarts at each loss. Source: DeepSpeed's runtime/quantize.py.
  */
 export function precisionAt(count: number, shared: Shared, params: Params): Precision {
   const { start_bits: start, target_bits: target, quantization_period: period } = params;
@@ -48,8 +47,8 @@ export function seedOf(text: string): number {
 }
 
 /**
- * Noise that depends on the layer's name and the step alone: the same on every rank, in each
- * micro-batch, when activations are made again and after a resume.
+ * Noise that depends only on the layer's name and the step: the same on every rank, in each
+ * micro-batch, in recomputation and after a resume.
  */
 function noiseOf(name: string, step: number): (like: Tensor) => Tensor {
   return (like) => {
@@ -61,9 +60,9 @@ function noiseOf(name: string, step: number): (like: Tensor) => Tensor {
 }
 
 /**
- * Rounds the weight of the layer called `name`, in `groups` parts. Where DeepSpeed rounds the copy
- * in 16 bits after each update, or in forward, this rounds in forward: the same numbers, as the
- * gradient of the rounded weight goes to the master weight in both.
+ * Rounds the weight of the layer called `name`, in `groups` parts, in forward. DeepSpeed rounds the
+ * 16-bit copy after each update, or in forward. Both give the same numbers, because the gradient of
+ * the rounded weight goes to the master weight in both.
  */
 export function weightQuantization(
   { name, groups }: { name: string; groups: number },

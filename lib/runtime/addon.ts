@@ -13,7 +13,10 @@ export function addonPath(): string {
   return process.env.DS_NATIVE_BINDING ?? find.path(packageRoot());
 }
 
-/** Loads DS_NATIVE_BINDING if it is set, else what node-gyp-build finds in build/ or prebuilds/. */
+/**
+ * Loads DS_NATIVE_BINDING if it is set, else the addon that node-gyp-build finds in build/ or
+ * prebuilds/.
+ */
 function load(): Addon {
   const override = process.env.DS_NATIVE_BINDING;
   try {
@@ -55,8 +58,8 @@ export function jobEnvironment(): JobEnvironment {
 }
 
 /**
- * NVLink multicast is not to be had everywhere that NCCL believes it is, and then NCCL hangs: it is
- * off unless the environment says otherwise.
+ * NCCL enables NVLink multicast on systems where it is unavailable, and then hangs: it is off
+ * unless the environment sets it.
  */
 process.env.NCCL_NVLS_ENABLE ??= '0';
 
@@ -71,8 +74,8 @@ function requireSameOps(loaded: Addon): Addon {
     code: 'DS_PLATFORM',
     op: 'native addon',
     expected: `one built for the ops of this package, ${opInterface}`,
-    got: `${addonPath()} for ${found ?? 'those of an earlier version'}`,
-    hint: 'Build it again: npm run build:native. Where DS_NATIVE_BINDING is set, it names the file.',
+    got: `${addonPath()} for ${found ?? 'an earlier version'}`,
+    hint: 'Rebuild it: npm run build:native. If DS_NATIVE_BINDING is set, it selects the file.',
   });
 }
 
@@ -81,8 +84,8 @@ export const addon: Addon = requireSameOps(load());
 addon.setThreads(threads);
 
 /**
- * Shared with the addon: an op's arguments, from their writing to its call. The last two words are
- * those of allocate(), and of run().
+ * Shared with the addon: an op's arguments, from writing to the call. The last two words are the
+ * arguments of allocate() and run().
  */
 export const block = new Float64Array(512);
 addon.setArguments(block);

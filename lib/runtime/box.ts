@@ -1,5 +1,5 @@
-// Boxes: what a rank holds of a tensor, as a rectangular part of it and a flat range inside that;
-// arithmetic alone.
+// Boxes: a rank's part of a tensor, as a rectangular box and a flat range inside it. Arithmetic
+// only.
 import { contiguousStrides, numel } from './view.js';
 
 /** `shape` elements from `offset` on, in every dim of a tensor. */
@@ -17,13 +17,11 @@ export interface BoxRange {
   readonly numel: number;
 }
 
-/**
- * What a rank holds of a tensor of shape `whole`: boxes of it, which follow each other in memory.
- */
+/** A rank's part of a tensor of shape `whole`: boxes of it, contiguous in memory. */
 export interface Region {
   /** Shape of the whole tensor. */
   readonly whole: readonly number[];
-  /** What is held of it, in the order of memory. */
+  /** The boxes of the part, in memory order. */
   readonly boxes: readonly Box[];
 }
 
@@ -72,9 +70,8 @@ export function intersectBoxes(a: Box, b: Box): Box | null {
 }
 
 /**
- * What two ranges have in common, null where that is nothing: a range of the box that their boxes
- * have in common. For those elements of a range that lie inside a smaller box follow each other
- * there.
+ * Returns the intersection of two ranges, or null if it is empty: a range of the intersection of
+ * their boxes. The elements of a range that lie inside a smaller box are contiguous in that box.
  */
 export function intersect(a: BoxRange, b: BoxRange): BoxRange | null {
   if (isSameBox(a.box, b.box)) {
@@ -129,8 +126,8 @@ export function placeIn({ offset, shape }: Box, position: number): number[] {
 }
 
 /**
- * The one way to write a range of a tensor of `shape`: where its box is contiguous in the tensor,
- * which a cut along the first dim is, it is a range of the whole.
+ * Returns the canonical form of a range of a tensor of `shape`: if its box is contiguous in the
+ * tensor, as a cut along the first dim is, it is a range of the whole.
  */
 export function canonical(shape: readonly number[], range: BoxRange): BoxRange {
   const whole = wholeBox(shape);
@@ -148,7 +145,7 @@ export function boxesOf({ box, from, numel: count }: BoxRange): Box[] {
   const boxes: Box[] = [];
   const strides = contiguousStrides(box.shape);
   const { length } = box.shape;
-  /** Elements [low, high) of the part of `box` whose first dims are at `place`. */
+  /** Adds elements [low, high) of the part of `box` at index `place` of its first dims. */
   const add = (place: readonly number[], low: number, high: number): void => {
     if (high <= low) return;
     const d = place.length;
@@ -195,7 +192,7 @@ export function rangesOf(
 }
 
 /**
- * The shape of the largest parts of `box` whose elements follow each other in each of these boxes
+ * Returns the shape of the largest parts of `box` with contiguous elements in each of the boxes
  * around it.
  */
 export function runShape(box: Box, around: readonly Box[]): number[] {

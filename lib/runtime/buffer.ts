@@ -7,7 +7,7 @@ import type { Event, Stream } from './stream.js';
 
 const { allocate, release } = addon;
 
-/** By itself, as in call.ts. */
+/** A local binding, as in call.ts. */
 const block = sharedBlock;
 
 /** The words of allocate(), which leaves the handle where the stream was. */
@@ -22,9 +22,9 @@ export class Buffer {
    * @internal Native handle for an op's argument, which may wait (postponed.ts); 0 once released.
    */
   id: number;
-  /** Released before anybody wrote it, since nobody was to read it. */
+  /** Released before it was written, because no reader remained. */
   isAbandoned = false;
-  /** When an op last changed what others may have saved, in the tape's numbers; 0 for never. */
+  /** The tape's number of the last op that changed saved contents; 0 for never. */
   changedAt = 0;
   private references = 1;
   private releaseStream: Stream | null = null;
@@ -66,15 +66,15 @@ export class Buffer {
     return new Buffer(device, bytes, true, handle);
   }
 
-  /** Takes an offer back, where nobody has taken it. */
+  /** Withdraws an offer that was not taken. */
   static withdraw(offer: number): void {
     native(() => addon.withdrawBuffer(offer));
   }
 
-  /** What a released tensor points at: every use of it is DS_RELEASED. */
+  /** The memory of a released tensor: every use throws DS_RELEASED. */
   static readonly released = new Buffer(null as unknown as Device, 0, false, 0);
 
-  /** The number by which another thread take()s this memory, which is pinned, once. */
+  /** Returns a number with which another thread can take() this pinned memory once. */
   offer(): number {
     return native(() => addon.offerBuffer(this.handle));
   }
@@ -94,7 +94,7 @@ export class Buffer {
     this.free();
   }
 
-  /** @internal Gives the memory back under tensors that nobody will read: it was never written. */
+  /** @internal Frees the memory of tensors that have no reader: it was never written. */
   abandon(): void {
     if (this.id === 0) return;
     this.isAbandoned = true;
@@ -104,7 +104,7 @@ export class Buffer {
   private free(): void {
     const handle = this.id;
     this.id = 0;
-    // Whoever disposes of a stream has waited for it: nothing there reads the memory any more.
+    // A disposed stream has been waited for, so it no longer reads the memory.
     const stream = this.releaseStream?.isLive ? this.releaseStream : null;
     if (this.releaseMark) stream?.wait(this.releaseMark.record(this.device.compute));
     if (stream) native(() => addon.releaseOn(handle, stream.handle));
@@ -117,8 +117,9 @@ export class Buffer {
   }
 
   /**
-   * `stream` reads the memory beside the compute stream: it is returned when both have passed their
-   * last use. `mark` is an event of the device that release() records; both outlive the buffer.
+   * Registers `stream` as a reader of the memory in addition to the compute stream. The memory is
+   * freed when both have passed their last use. release() records `mark`, an event of the device;
+   * stream and mark must outlive the buffer.
    */
   sharedWith(stream: Stream, mark: Event): void {
     this.releaseStream = stream;

@@ -8,16 +8,19 @@ import { withOwners } from './shortage.js';
 import type { Stream } from './stream.js';
 import { describe, type View } from './view.js';
 
-/** How an op whose arguments are in the block is enqueued, by its number and a stream's handle. */
+/**
+ * Functions that enqueue an op whose arguments are in the block, by its number and a stream's
+ * handle.
+ */
 export interface OpCalls {
   run(op: number, stream: number): void;
   runOnHost(op: number, stream: number): void;
 }
 
-/** By itself, too: an import is read again, and its type checked again, at each word. */
+/** A local binding: an import is read and type-checked at each word. */
 const block = sharedBlock;
 
-/** By itself: to look it up in the addon's table costs as much as its call does. */
+/** A local binding: a lookup in the addon's table costs as much as the call. */
 const { run: runBlock } = addon;
 
 /** Its words in the block, which the next allocate() overwrites. */
@@ -64,8 +67,8 @@ export function putView(view: View | null, at: number): number {
 }
 
 /**
- * Runs `body`, whose ops write arguments of their own, where those of another op may be written
- * already: an operand may have no values before somebody asks for its buffer.
+ * Runs `body`, whose ops write to the block while another op's arguments may be in it. (The buffer
+ * of an operand may be materialized on first use.)
  */
 export function besideCall(body: () => void): void {
   const words = block.slice();
@@ -90,8 +93,8 @@ function released(view: View): DsError {
 }
 
 /**
- * Told of an op, by its number and arguments, when it is called; what it returns is called when the
- * op is enqueued on a device stream, which may be later (postponed.ts) or never.
+ * Called with the number and arguments of each op. The returned function is called when the op is
+ * enqueued on a device stream, possibly later (postponed.ts) or never.
  */
 export type KernelObserver = (op: number, args: object) => (() => void) | null;
 
@@ -113,7 +116,7 @@ export function observeKernels(next: KernelObserver | null): void {
   observer = next;
 }
 
-/** Runs `body`, whose ops are no work of the model: the observer does not see them. */
+/** Runs `body` without the observer, because its ops are not work of the model. */
 export function unobserved(body: () => void): void {
   const before = observer;
   observer = null;

@@ -1,4 +1,4 @@
-// Devices: the CPU, which always exists, and GPUs, which are opened when first asked for.
+// Devices: the CPU, which always exists, and GPUs, which open on first use.
 import type { DeviceInfo, GpuProbe, MemoryStats } from '../../types/addon.js';
 import { DsError } from '../errors.js';
 import { addon } from './addon.js';
@@ -38,12 +38,12 @@ export class Device {
     return this.kind === 'cpu' ? 'cpu' : `cuda:${this.index}`;
   }
 
-  /** Its name, what the driver adds to it, and its bytes of memory. */
+  /** Its name, details from the driver, and bytes of memory. */
   get info(): DeviceInfo {
     return native(() => addon.deviceInfo(this.number));
   }
 
-  /** Counters of this device's memory in bytes; `liveBuffers` counts those of all devices. */
+  /** Counters of this device's memory in bytes; `liveBuffers` counts the buffers of all devices. */
   get memory(): MemoryStats {
     return native(() => addon.memoryStats(this.number));
   }
@@ -70,7 +70,7 @@ export class Device {
     native(() => addon.setDeterministic(this.number, on));
   }
 
-  /** Blocks until all work of this device has finished; throws what failed meanwhile. */
+  /** Blocks until all work of this device has finished; throws errors of that work. */
   synchronize(): void {
     native(() => addon.synchronizeDevice(this.number));
   }
@@ -93,7 +93,7 @@ function open(kind: DeviceKind, index: number): Device {
   return found;
 }
 
-/** What is known about GPUs, without opening one. */
+/** Returns facts about GPUs without opening one. */
 export function probeGpus(): GpuProbe {
   return native(() => addon.probe());
 }

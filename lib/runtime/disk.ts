@@ -1,23 +1,24 @@
-// The disk that a folder is on, and what is free there.
+// The disk of a folder, and its free space.
 import { existsSync, statfsSync, statSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 
 export interface Disk {
   /** The same for folders of one disk, as this machine sees it. */
   disk: string;
-  /** Bytes that this process may fill; more than any disk has where nobody can tell. */
+  /** Bytes that this process may write; a very large number if unknown. */
   free: number;
 }
 
 /**
- * Of the folder, or of the one in which it will be made; whoever opens it says why that cannot be.
+ * The disk of the folder, or of its first existing parent. Opening the folder reports why it cannot
+ * be created.
  */
 export function diskOf(folder: string): Disk {
   let path = resolve(folder);
   while (!existsSync(path) && dirname(path) !== path) path = dirname(path);
   try {
     const { bavail, bfree, blocks, bsize } = statfsSync(path);
-    // The superuser may also fill what is reserved.
+    // The superuser may also use reserved blocks.
     const free = process.getuid?.() === 0 ? bfree : bavail;
     // Some file systems have no sizes.
     const bytes = blocks === 0 ? Number.MAX_SAFE_INTEGER : free * bsize;

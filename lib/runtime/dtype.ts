@@ -19,7 +19,7 @@ export type NumericArray =
   | Uint8Array
   | Uint16Array;
 
-/** All typed arrays: what values can be given in. */
+/** All typed arrays that values may come in. */
 export type TypedArray =
   | NumericArray
   | Int8Array
@@ -37,7 +37,7 @@ export function dtypeCode(dtype: DType): number {
   return codes[dtype];
 }
 
-/** Bytes per element. Throws DS_DTYPE for a name that is none. */
+/** Returns bytes per element. Throws DS_DTYPE for an unknown name. */
 export function dtypeSize(dtype: DType): number {
   const size: unknown = dtypeSizes[dtype];
   if (typeof size === 'number') return size;
@@ -82,7 +82,7 @@ export function rawArray(dtype: DType, length: number): NumericArray {
   }
 }
 
-/** What PyTorch and NumPy call them. */
+/** The names in PyTorch and NumPy. */
 const foreign: Readonly<Record<string, DType>> = {
   ...{ float32: 'f32', float: 'f32', fp32: 'f32', float16: 'f16', half: 'f16', fp16: 'f16' },
   ...{ bfloat16: 'bf16', float64: 'f64', double: 'f64', fp64: 'f64', number: 'f32' },
@@ -90,7 +90,7 @@ const foreign: Readonly<Record<string, DType>> = {
   ...{ boolean: 'bool' },
 };
 
-/** The dtype that somebody may mean by `name`: '"float32" is "f32" here.', or nothing. */
+/** Returns a hint for a foreign dtype name: '"float32" is "f32" here.', or an empty text. */
 export function dtypeHint(name: unknown): string {
   const own = typeof name === 'string' ? foreign[name.toLowerCase().replace('torch.', '')] : '';
   return own ? `${JSON.stringify(name)} is '${own}' here.` : '';

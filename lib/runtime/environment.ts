@@ -1,5 +1,4 @@
-// What this installation can use here: the addon, devices, and libraries that are opened at run
-// time.
+// Features of this installation: the addon, devices, and libraries that are opened at run time.
 import { DsError } from '../errors.js';
 import { addon, addonPath } from './addon.js';
 import { device, type GpuProbe, probeGpus, threads } from './device.js';

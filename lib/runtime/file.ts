@@ -22,7 +22,7 @@ export interface FileWrite {
   crc?: number;
 }
 
-/** Resolves with the CRC-32C `crc` extended by what was written. Rejects with DS_IO. */
+/** Resolves with the CRC-32C `crc` extended by the written bytes. Rejects with DS_IO. */
 export function writeFile(path: string, write: FileWrite): Promise<number> {
   const { offset, head = new Uint8Array(0), ranges = [], crc = 0 } = write;
   const segments = new Float64Array(3 * ranges.length);
@@ -55,14 +55,14 @@ export function lockFile(descriptor: number): Promise<boolean> {
   return settled(() => addon.lockFile(descriptor));
 }
 
-/** What serves file I/O: io_uring where the kernel has and allows it, else threads. */
+/** The file I/O engine: io_uring if the kernel has and allows it, else threads. */
 export type FileEngineName = 'io_uring' | 'threads';
 
 export function fileEngineName(): FileEngineName {
   return native(() => addon.fileEngineName()) as FileEngineName;
 }
 
-/** Chooses what serves later calls. Throws DS_PLATFORM where io_uring does not work. */
+/** Selects the engine of later calls. Throws DS_PLATFORM if io_uring does not work. */
 export function setFileEngine(name: FileEngineName): void {
   native(() => addon.setFileEngine(name));
 }

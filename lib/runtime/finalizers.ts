@@ -2,11 +2,10 @@
 import { readFileSync } from 'node:fs';
 
 /**
- * V8 posts one task for all registries with something to finalize, and no other before that one has
- * found a registry: where the only one has been collected itself in the meantime, no finalizer ever
- * runs again in the process (V8 11.3 of Node 20). This one stays, and has an object that every
- * collection of the whole heap finds, so that the task never comes for nothing, whoever's registry
- * it was posted for.
+ * V8 (11.3 of Node 20) posts one task for all registries with something to finalize, and posts no
+ * other task until that one has found a registry. If the only such registry was garbage-collected
+ * in the meantime, no finalizer ever runs again in the process. This registry lives forever and has
+ * an object that every full collection finds. So the task always finds a registry.
  */
 const everlasting = new FinalizationRegistry<null>(leaveOne);
 
@@ -18,7 +17,7 @@ function leaveOne(): void {
 // itself be the one that is collected. Node's functions are of the process's realm.
 if (readFileSync instanceof Function) leaveOne();
 
-/** Calls `finalize` with what register() was told of an object once that has been collected. */
+/** Calls `finalize` with the registered value after an object has been garbage-collected. */
 export function finalizers<T>(finalize: (reported: T) => void): FinalizationRegistry<T> {
   return new FinalizationRegistry<T>(finalize);
 }

@@ -1,4 +1,4 @@
-// Formats a value for an error message, as what the caller passed.
+// Formats a value for an error message, as the caller passed it.
 const LENGTH = 60;
 const ITEMS = 8;
 

@@ -1,4 +1,4 @@
-// Where a GPU is in the machine: its NUMA node, from what the driver and the kernel tell in files.
+// The NUMA node of a GPU, from files of the driver and the kernel.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 

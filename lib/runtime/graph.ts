@@ -9,9 +9,8 @@ export function supportsGraphs(device: Device): boolean {
 }
 
 /**
- * Recorded ops with the addresses of what they read and write: buffers of the recording that live
- * on, and memory that graphs of a device have to themselves, so that each runs in the memory of the
- * others but of nobody else.
+ * Recorded ops with the addresses of their memory: live buffers of the recording, and memory that
+ * only the graphs of a device use. Graphs of a device share that memory.
  */
 export class Graph {
   private constructor(
@@ -20,10 +19,9 @@ export class Graph {
   ) {}
 
   /**
-   * Runs `body`, which throws as it does, and then records what it does when it is called again. It
-   * must leave no tensor behind, and may neither wait for the device nor read from it. Throws
-   * DS_CUDA, and what `body` throws, where that cannot be recorded: it was run all the same, which
-   * `onRun` says.
+   * Runs `body` (which may throw), then records a second run of it. `body` must leave no tensor
+   * behind, and must neither wait for the device nor read from it. Throws DS_CUDA, and errors of
+   * `body`, if the recording fails. The first run is then complete; `onRun` reports it.
    */
   static record(device: Device, body: () => void, onRun: () => void): Graph {
     native(() => addon.enterGraphMemory(device.number));

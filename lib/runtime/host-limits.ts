@@ -1,4 +1,5 @@
-// Limits of a process: memory by /proc and the control groups of both versions, and open files.
+// Limits of a process: host memory, from /proc and the control groups of both versions, and open
+// files.
 import { readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
@@ -7,35 +8,39 @@ import { dirname, join } from 'node:path';
 export interface GroupLimit {
   /** "/docker/0123", as /proc/self/cgroup has it, or one above it. */
   group: string;
-  /**
-   * Bytes that all its processes may have, and those of them that are not in use or can be dropped.
-   */
+  /** The limit in bytes of all its processes, and the bytes that are unused or reclaimable. */
   limit: number;
   free: number;
 }
 
-/** What limits a process's memory, in bytes. */
+/** Memory limits of a process, in bytes. */
 export interface HostLimits {
   /** The same for processes that share the memory and the groups. */
   machine: string;
   total: number;
-  /** Not in use, and what the kernel can drop or swap out: no allocation gets more. */
+  /**
+   * Unused memory plus memory that the kernel can reclaim or swap out: the largest possible
+   * allocation.
+   */
   free: number;
-  /** A virtual machine may be given more while it runs: `total` and `free` are no limits then. */
+  /**
+   * The host may give a virtual machine more memory at run time: `total` and `free` are then no
+   * limits.
+   */
   canGrow: boolean;
   groups: readonly GroupLimit[];
 }
 
-/** A limit of version 1 that stands for none. */
+/** A limit of version 1 that means "unlimited". */
 const UNLIMITED = 2 ** 60;
 
-/** Reads them below `root`; what a system does not tell limits nothing. */
+/** Reads the limits below `root`; an absent file sets no limit. */
 export function hostLimits(root = '/'): HostLimits {
   const memory = numbersOf(read(root, 'proc/meminfo'), 1024);
   const of = (name: string): number => memory.get(name) ?? 0;
   const swap = of('SwapFree');
   const cached = of('MemFree') + of('Buffers') + of('Cached') + of('SReclaimable') - of('Shmem');
-  // ZFS has a cache of its own, which is none of the kernel's and shrinks as well.
+  // The cache of ZFS is outside the kernel's page cache and shrinks as well.
   const arc = Number(
     /^size\s+\d+\s+(\d+)/m.exec(read(root, 'proc/spl/kstat/zfs/arcstats'))?.[1] ?? 0,
   );
@@ -51,13 +56,13 @@ export function hostLimits(root = '/'): HostLimits {
   };
 }
 
-/** Files that this process may open at a time; 1024 if the system does not say. */
+/** Files that this process may open at a time; 1024 if unknown. */
 export function openFileLimit(root = '/'): number {
   const [, soft = ''] = /^Max open files\s+(\S+)/m.exec(read(root, 'proc/self/limits')) ?? [];
   return soft === 'unlimited' ? Number.MAX_SAFE_INTEGER : Number(soft) || 1024;
 }
 
-/** Of the groups that a line of /proc/self/cgroup names, from the innermost on. */
+/** Limits of the groups in a line of /proc/self/cgroup, from the innermost on. */
 function limitsOf(root: string, line: string, swap: number): GroupLimit[] {
   const [number, controllers = '', ...rest] = line.split(':');
   const path = rest.join(':');
@@ -88,14 +93,16 @@ function legacy(root: string, group: string, swap: number): GroupLimit[] {
   const limit = Number.parseInt(file('memory.limit_in_bytes'), 10);
   if (!(limit < UNLIMITED)) return [];
   const stat = numbersOf(file('memory.stat'), 1);
-  // How much of the kernel's memory could go is said nowhere.
+  // No file reports how much kernel memory is reclaimable.
   stat.set('kernel', Number.parseInt(file('memory.kmem.usage_in_bytes'), 10) || 0);
   const dropped = ['total_active_file', 'total_inactive_file', 'kernel'];
   const used = file('memory.usage_in_bytes');
   return [{ group, limit, free: left(limit, used, { stat, dropped, swap }) }];
 }
 
-/** What `used` leaves of a limit when the kernel has dropped and swapped out what it can. */
+/**
+ * Returns the rest of a limit after `used`, if the kernel reclaims and swaps out as much as it can.
+ */
 function left(
   limit: number,
   used: string,

@@ -1,5 +1,4 @@
-// A file open for reading: what was verified and what is read later are the same bytes, whatever
-// becomes of its name.
+// A file open for reading: verified and later reads see the same bytes, even if its name changes.
 
 import {
   type BigIntStats,
@@ -18,7 +17,7 @@ import type { HostRange } from './file.js';
 import { finalizers } from './finalizers.js';
 import { settled } from './native.js';
 
-/** Whoever opens one closes it; one that was forgotten is closed when it is collected. */
+/** The opener closes it; a forgotten one is closed when it is garbage-collected. */
 export class InputFile {
   private constructor(
     readonly path: string,
@@ -32,8 +31,8 @@ export class InputFile {
   }
 
   /**
-   * Throws DS_IO, whose cause says why: no such file, no permission, something that is no regular
-   * file (a pipe would hang), or, unless `followLinks`, a symbolic link.
+   * Throws DS_IO with the cause: no such file, no permission, not a regular file (a pipe would
+   * hang), or a symbolic link unless `followLinks`.
    */
   static async open(path: string, { followLinks = true } = {}): Promise<InputFile> {
     const { O_RDONLY, O_NONBLOCK, O_NOFOLLOW } = constants;
@@ -44,7 +43,7 @@ export class InputFile {
       if (!status.isFile()) throw notRegular(path, status);
       return new InputFile(path, Number(status.size), descriptor, status.mtimeNs);
     } catch (error) {
-      close(descriptor, () => {}); // It says less than why the file was refused.
+      close(descriptor, () => {}); // A failed close is less useful than the first error.
       throw error;
     }
   }
@@ -112,8 +111,8 @@ export class InputFile {
 
   private requireSame({ size, mtimeNs }: BigIntStats): void {
     if (Number(size) === this.bytes && mtimeNs === this.written) return;
-    const hint = 'Something else writes to it: load again when that is done.';
-    throw failed('read', this.path, 'a file that nobody writes to meanwhile', 'a change', { hint });
+    const hint = 'Another program writes to it: load again when it is done.';
+    throw failed('read', this.path, 'a file without concurrent writes', 'a change', { hint });
   }
 
   /** Idempotent. */
@@ -136,7 +135,7 @@ const forgotten = finalizers<number>((descriptor) => closeSync(descriptor));
 
 type Settle<T> = (error: Error | null, value: T) => void;
 
-/** What a call of Node's with a callback gives; throws DS_IO. */
+/** Promisifies a Node function with a callback; throws DS_IO. */
 function reported<T>(
   operation: string,
   path: string,
@@ -155,7 +154,7 @@ function reported<T>(
   });
 }
 
-/** What a call of Node's gives; throws DS_IO. */
+/** Returns the result of a synchronous Node function; throws DS_IO. */
 function reportedNow<T>(operation: string, path: string, call: () => T): T {
   try {
     return call();
@@ -185,7 +184,7 @@ function failed(
   return new DsError({ code: 'DS_IO', op: `${operation} ${path}`, expected, got, ...rest, hint });
 }
 
-/** As those of native calls: csrc/io/file.cc. */
+/** The hints of native calls: csrc/io/file.cc. */
 const cures: Record<string, string> = {
   EACCES: 'Check who owns the file and its folder, and their permissions.',
   EMFILE: 'Too many files are open: raise `ulimit -n`.',

@@ -1,6 +1,6 @@
 // Whether a value has others by name, as an object of JSON has, and whether it is nothing more.
 
-/** Whether it is an object, neither null nor a list; `Named` says what is known of its values. */
+/** Returns whether it is an object, neither null nor a list; `Named` is the type of its values. */
 export function isObject<Named extends object = Record<string, unknown>>(
   value: unknown,
 ): value is Named {

@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import { expandNodeList } from './slurm-node-list.js';
 
-/** What a launcher tells a rank, as text; absent values are undefined. */
+/** The launcher's settings for a rank, as text; absent values are undefined. */
 export interface JobEnvironment {
   rank?: string;
   worldSize?: string;
@@ -20,10 +20,10 @@ export type Variables = Readonly<Record<string, string | undefined>>;
 type Place = Pick<JobEnvironment, 'rank' | 'worldSize' | 'localRank' | 'masterAddr'>;
 
 /**
- * The rank's place: RANK and WORLD_SIZE where a launcher set them, else Open MPI's variables
- * (mpirun may run inside a Slurm job), else those of a Slurm step (srun; the batch script itself is
- * no step). MASTER_ADDR and LOCAL_RANK are obeyed always. Throws DS_ARGUMENT where ranks on several
- * nodes are not told MASTER_ADDR and it cannot be known.
+ * Returns the rank's settings: RANK and WORLD_SIZE if set, else Open MPI's variables (mpirun may
+ * run inside a Slurm job), else those of a Slurm step (srun; the batch script itself is not a
+ * step). MASTER_ADDR and LOCAL_RANK always apply. Throws DS_ARGUMENT if ranks on several nodes have
+ * no MASTER_ADDR and it cannot be derived.
  */
 export function rankFromEnvironment(env: Variables): JobEnvironment {
   const place = fromLauncher(env) ?? fromOpenMpi(env) ?? fromSlurm(env) ?? {};

@@ -1,4 +1,4 @@
-// Stores, jobs and process groups: what the addon offers for work on several ranks.
+// Stores, jobs and process groups: the addon's functions for work on several ranks.
 import { DsError } from '../errors.js';
 import { addon, block } from './addon.js';
 import type { Device } from './device.js';
@@ -91,9 +91,9 @@ export class Job {
   }
 
   /**
-   * Ends this rank's collectives, waits until every rank has come so far, and closes everything;
-   * before that it waits at most `storeEnd` milliseconds for the end of the store, in which whoever
-   * joins the next job at its address would be lost.
+   * Ends this rank's collectives, waits until every rank has called it, and closes everything.
+   * Before that it waits at most `storeEnd` milliseconds for the end of the store: a rank of the
+   * next job at the same address could join the old store.
    */
   async leave(storeEnd = 0): Promise<void> {
     await settled(() => addon.leaveJob(this.handle));
@@ -110,29 +110,30 @@ export class Job {
     }
   }
 
-  /** Closes at once; ranks that still wait for this one are told that it left. */
+  /** Closes at once; ranks that still wait for this one receive an error. */
   close(): void {
     native(() => addon.closeJob(this.handle));
   }
 
-  /** Throws what made the job fail, once it has. */
+  /** Throws the job's failure, if there is one. */
   check(): void {
     native(() => addon.checkJob(this.handle));
   }
 
   /**
-   * The number by which another thread take()s this job, once; leave() waits for that thread's end.
+   * Returns a number with which another thread can take() this job once; leave() waits for that
+   * thread's end.
    */
   offer(): number {
     return native(() => addon.offerJob(this.handle));
   }
 
-  /** The job of another thread: its store can be asked here; leaving it is that thread's. */
+  /** The job of another thread: this thread may use its store, and the other thread leaves it. */
   static take(offer: number): Job {
     return new Job(native(() => addon.takeJob(offer)));
   }
 
-  /** Gives back what take() took, or would have. */
+  /** Releases an offer, taken or not. */
   static withdraw(offer: number): void {
     native(() => addon.withdrawJob(offer));
   }
@@ -153,7 +154,7 @@ export class Job {
   }
 
   /**
-   * Sets the key to `desired` where it is `expected` (absent: ''); resolves with what it is then.
+   * Sets the key to `desired` if it is `expected` (absent: ''); resolves with the value afterwards.
    */
   compareSet(key: string, expected: string, desired: string): Promise<string> {
     return settled(() => addon.storeCompareSet(this.handle, key, expected, desired));
@@ -198,18 +199,20 @@ export interface Collective {
   input: View | null;
   output: View | null;
   count: number;
-  /** How many such rows input and output have; of reduceScatter and allGather alone above 1. */
+  /** Number of rows in input and output; above 1 only for reduceScatter and allGather. */
   rows: number;
   /** Root, or the other side, as a rank of the group. */
   peer: number;
-  /** What it carries: ranks that disagree fail as for another op. May be empty. */
+  /**
+   * Description of the data: ranks with different purposes fail as for different ops. May be empty.
+   */
   purpose: string;
 }
 
 /** Collectives under way, known by their tickets. */
 export interface Tickets {
   start(call: Collective, stream: Stream, label: string): number;
-  /** Later work of `stream` starts after it. On the CPU, whose streams run at once, it blocks. */
+  /** Orders later work of `stream` after it. On the CPU, where streams run at once, it blocks. */
   wait(ticket: number, stream: Stream): void;
   synchronize(ticket: number): void;
   done(ticket: number): boolean;
@@ -228,7 +231,7 @@ export class GroupHandle implements Tickets {
 
   start(call: Collective, stream: Stream, label: string): number {
     const dtype = (call.input ?? call.output)?.dtype ?? 'u8';
-    // Asking for a handle may run ops, whose arguments pass through the block.
+    // Reading a handle may run ops, whose arguments pass through the block.
     const [input, output] = [handleOf(call.input), handleOf(call.output)];
     block[0] = collectiveKinds.indexOf(call.kind);
     block[1] = reduceOps.indexOf(call.op);
@@ -261,13 +264,13 @@ export class GroupHandle implements Tickets {
 }
 
 /**
- * Ends of what groups of one rank have begun, by tickets that all of these groups share: what one
- * of them leaves behind, the next call of any lets go of.
+ * Ends of collectives of single-rank groups, by tickets that all such groups share. The next call
+ * of any of them frees finished ones.
  */
 const ends = new Map<number, Event>();
 let lastTicket = 0;
 
-/** Lets go of those that are over, oldest first. */
+/** Frees finished ends, oldest first. */
 function land(): void {
   for (const [ticket, end] of ends) {
     if (!end.done) return;
@@ -276,7 +279,7 @@ function land(): void {
   }
 }
 
-/** A group of this rank alone: a collective is at most a copy, in the order of its stream. */
+/** A group of this rank only: a collective is at most a copy, in the order of its stream. */
 export class SoloGroup implements Tickets {
   start({ input, output, count, rows }: Collective, stream: Stream): number {
     land();

@@ -1,4 +1,4 @@
-// Numbers of a device that the host reads later, by which time they are there.
+// Numbers of a device that the host reads later, without waiting.
 import { Buffer } from './buffer.js';
 import type { Device } from './device.js';
 import { Event, Stream, type Urgency } from './stream.js';
@@ -42,7 +42,10 @@ export class LateNumbers {
     this.isPending = true;
   }
 
-  /** Those of the last fetch(), once; null where they were taken before. Blocks until they come. */
+  /**
+   * Returns the numbers of the last fetch(), once; null if they were taken before. Blocks until
+   * they arrive.
+   */
   take(): Float32Array | null {
     if (!this.isPending) return null;
     this.isPending = false;

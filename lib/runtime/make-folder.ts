@@ -3,9 +3,9 @@ import { mkdirSync, statSync } from 'node:fs';
 import { dirname } from 'node:path';
 
 /**
- * mkdir -p, also where other processes make the same folders at the same time. Throws as
- * mkdirSync() does. Node's own `recursive` retries for ever where a folder that exists takes no new
- * ones and says ENOENT, as /proc and automounted folders do.
+ * mkdir -p that also works if other processes create the same folders at the same time. Throws as
+ * mkdirSync() does. Node's own `recursive` retries forever if an existing folder accepts no new
+ * ones and reports ENOENT, as /proc and automounted folders do.
  */
 export function makeFolderNow(path: string): void {
   const parent = dirname(path);
@@ -17,12 +17,12 @@ export function makeFolderNow(path: string): void {
     const isMissing = (error as NodeJS.ErrnoException).code === 'ENOENT';
     if (!isMissing || parent === path) throw error;
   }
-  // Somebody may have made it since.
+  // Another process may have created it since.
   if (!isFolder(parent)) makeFolderNow(parent);
   try {
     mkdirSync(path);
   } catch (error) {
-    if (!isFolder(path)) throw error; // Else somebody was faster.
+    if (!isFolder(path)) throw error; // Otherwise another process was faster.
   }
 }
 

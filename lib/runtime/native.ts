@@ -1,9 +1,8 @@
-// Calls into the addon but those of ops (call.ts): its failures become DsErrors, with the call's
-// own stack.
+// Calls into the addon, except ops (call.ts). Failures become DsErrors with the stack of the call.
 import { DsError } from '../errors.js';
 import { withOwners } from './shortage.js';
 
-/** What `body` returns. Throws native errors as DsErrors. */
+/** Returns the result of `body`. Throws native errors as DsErrors. */
 export function native<T>(body: () => T): T {
   try {
     return body();
@@ -12,12 +11,12 @@ export function native<T>(body: () => T): T {
   }
 }
 
-/** What the addon has thrown, as it reaches the program. */
+/** Converts an error of the addon for the program. */
 export function failure(error: unknown): unknown {
   return withOwners(DsError.fromNative(error));
 }
 
-/** What the promise of `start` resolves with. Native failures, thrown or rejected, are DsErrors. */
+/** Resolves as the promise of `start`. Native failures, thrown or rejected, become DsErrors. */
 export async function settled<T>(start: () => Promise<T>): Promise<T> {
   try {
     return await start();

@@ -1,15 +1,17 @@
-// What the system refuses of files and folders, as an error that names the place.
+// Converts system errors of files and folders into errors that name the place.
 import { DsError } from '../errors.js';
 
-/** What is wanted of the disk, in the words of an error. */
+/** The place and the expectation of a disk operation, for errors. */
 export interface Wanted {
-  /** The file or folder, and who asks for it. */
+  /** The operation's file or folder and caller. */
   op: string;
   expected: string;
   hint?: string;
 }
 
-/** What `body` returns, which calls Node's own file functions. Throws DS_IO where they throw. */
+/**
+ * Returns the result of `body`, which calls Node's file functions. Throws DS_IO for their errors.
+ */
 export function onDisk<Result>(wanted: Wanted, body: () => Result): Result {
   try {
     return body();

@@ -1,4 +1,4 @@
-// Options objects of public functions: what is none, or has a name that nobody reads, is refused.
+// Options objects of public functions: rejects other values and unknown names.
 import type { DsError } from '../errors.js';
 import { formatValue } from './format-value.js';
 import { refused } from './refused.js';
@@ -42,10 +42,10 @@ const elsewhere: ReadonlyMap<string, readonly string[]> = new Map(
 );
 
 /**
- * `options` by their own names: DeepSpeed's and PyTorch's snake_case of a known name is taken for
- * it, and what is undefined counts as left out. Throws DS_ARGUMENT unless it is an object all of
- * whose names are `known`. Python refuses unknown keyword arguments; without this, JavaScript would
- * ignore "client_sate" in silence.
+ * Returns `options` by their own names. Accepts the snake_case of DeepSpeed and PyTorch for a known
+ * name; undefined values count as absent. Throws DS_ARGUMENT unless it is an object with `known`
+ * names only. Python rejects unknown keyword arguments; JavaScript would silently ignore
+ * "client_sate".
  */
 export function readOptions<Options extends object>(
   op: string,

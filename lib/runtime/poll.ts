@@ -1,7 +1,7 @@
 // Waiting for device work without blocking the event loop.
 
 /**
- * Resolves once `done` is true, asked at once and then every few milliseconds. Rejects when it
+ * Resolves once `done` returns true, called at once and then every few milliseconds. Rejects if it
  * throws.
  */
 export async function poll(done: () => boolean): Promise<void> {

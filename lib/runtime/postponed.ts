@@ -1,28 +1,27 @@
-// Calls that wait until something needs what they write, so that the end of a replay, which nothing
-// needs, never runs.
+// Deferred calls: they wait until their results are needed, so that the unneeded end of a replay
+// never runs.
 
-/** Memory that calls read and write: a Buffer (buffer.ts), whose uses end the waiting. */
+/** Memory that calls read and write: a Buffer (buffer.ts). Any use of it ends the deferral. */
 export interface Operand {
   retain(): unknown;
   release(): void;
-  /** Nobody will write it. */
+  /** The buffer will never be written. */
   abandon(): void;
 }
 
-/** Calls wait in the order in which they were made, and run in that order. */
+/** Deferred calls keep their order and run in it. */
 interface Waiting {
   readonly run: () => void;
   /** Held until it has run. */
   readonly operands: readonly Operand[];
 }
 
-/** So many wait at most: what they hold is memory. */
+/** Largest number of deferred calls: they hold memory. */
 const LIMIT = 64;
 
 /**
- * One row of calls. An op given memory that nobody has written yet writes that memory, and nothing
- * else: such a call can wait. Every other call changes what others may see; it runs at once, after
- * all before it.
+ * A queue of calls. An op with unwritten output memory writes only that memory, so it can wait.
+ * Every other call changes visible state: it runs at once, after all earlier calls.
  */
 class Row {
   private waiting: Waiting[] = [];
@@ -42,7 +41,7 @@ class Row {
     this.operands.push(buffer);
   }
 
-  /** The next call, whose operands have been named. */
+  /** Adds the next call; its operands have been registered. */
   add(run: () => void, mayWait: boolean): void {
     const operands = this.operands;
     this.operands = [];
@@ -63,7 +62,7 @@ class Row {
     this.runTo(this.gone + this.waiting.length);
   }
 
-  /** What still waits will never be read. */
+  /** Drops the deferred calls: their results will never be read. */
   drop(): void {
     for (const [buffer, number] of this.writers) if (number > this.gone) buffer.abandon();
     for (const call of this.waiting.splice(0)) letGo(call);
@@ -94,10 +93,10 @@ export function openRow(): Row | null {
 }
 
 /**
- * Runs `body`, whose calls wait: until needed() names what one of them writes, until another way to
- * use memory or order streams is taken (a copy, a read by the host, a collective, an event), or
- * until a call cannot wait. Those that wait when `body` ends never run, and reading what they would
- * have written is DS_RELEASED.
+ * Runs `body` with deferred calls. They run when needed() names one of their results, when memory
+ * or stream order is used in another way (a copy, a host read, a collective, an event), or when a
+ * call cannot wait. Calls that still wait when `body` ends never run, and reading their results
+ * throws DS_RELEASED.
  */
 export function postponing<T>(body: () => T): T {
   const outer = row;
@@ -111,7 +110,7 @@ export function postponing<T>(body: () => T): T {
   }
 }
 
-/** Runs `body`, whose calls do not wait, after those that do. */
+/** Runs `body` without deferral, after all deferred calls. */
 export function promptly<T>(body: () => T): T {
   const outer = row;
   if (outer === null) return body();
@@ -124,12 +123,12 @@ export function promptly<T>(body: () => T): T {
   }
 }
 
-/** Somebody will read `buffer` later: what it takes to fill it runs now. */
+/** `buffer` will be read later: runs the calls that fill it. */
 export function needed(buffer: Operand): void {
   if (row !== null) row.need(buffer);
 }
 
-/** The device's work so far is about to be used, or ordered: what waits runs now. */
+/** The device's work so far is about to be used or ordered: runs all deferred calls. */
 export function runPostponed(): void {
   if (row !== null) row.runAll();
 }

@@ -8,7 +8,7 @@ interface Owner {
   readonly prototype: object;
 }
 
-/** What else a class is asked for. */
+/** Further names of a class. */
 export interface PythonNames {
   /** The object in messages, such as "engine". */
   label: string;
@@ -16,7 +16,7 @@ export interface PythonNames {
   methodsOnly?: boolean;
   /** Properties that its constructor sets, by their names here. */
   fields?: readonly string[];
-  /** Names in Python that are not those here with underscores, and what stands for each. */
+  /** Python names that are not the snake_case of a name here, and their replacements. */
   others?: Readonly<Record<string, string>>;
 }
 
@@ -30,9 +30,9 @@ export const snakeCase = (name: string): string =>
     .toLowerCase();
 
 /**
- * Gives `type`, and the classes that it extends, Python's names of what they have. A method under
- * such a name throws DS_ARGUMENT when it is called, a property when it is read or written:
- * undefined would end a loop such as `while (engine.global_steps < 100)` at once.
+ * Defines Python's names on `type` and its base classes. A method with such a name throws
+ * DS_ARGUMENT when called, a property when read or written: undefined would end a loop like
+ * `while (engine.global_steps < 100)` at once.
  */
 export function answerPythonNames(type: Owner, names: PythonNames): void {
   const { label, methodsOnly = false, fields = [], others = {} } = names;

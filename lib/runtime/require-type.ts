@@ -1,4 +1,4 @@
-// Checks that what comes from options is a text, a flag, a function, or one of some values.
+// Checks the types of option values: a string, a boolean, a function, or one of several values.
 import { refusedValue } from './refused.js';
 
 interface Types {

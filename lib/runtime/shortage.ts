@@ -1,11 +1,11 @@
-// Out of memory: whoever knows what holds the memory adds it to the error, with what would help.
+// Out of memory: owners of memory add their usage and a fix to the error.
 import { DsError } from '../errors.js';
 
-/** What one owner of much memory can say of a shortage on its device. */
+/** An owner's explanation of a shortage on its device. */
 export interface Explanation {
   /** "weights 1.2 GiB, gradients ...". */
   held: string;
-  /** What to change, with numbers. */
+  /** The setting to change, with numbers. */
   hint: string;
 }
 
@@ -20,8 +20,7 @@ interface Owner {
 const owners = new Set<Owner>();
 
 /**
- * Asks `explain` when an allocation fails, where it may have been on `device`. Returns a function
- * that ends it.
+ * Calls `explain` if an allocation on `device` may have failed. Returns a function that ends it.
  */
 export function explainShortages(device: Kind, explain: () => Explanation): () => void {
   const owner = { device, explain };
@@ -29,10 +28,7 @@ export function explainShortages(device: Kind, explain: () => Explanation): () =
   return () => owners.delete(owner);
 }
 
-/**
- * `error`, with what its owners say where it is DS_OUT_OF_MEMORY; itself where nobody says
- * anything.
- */
+/** Adds the owners' explanations to a DS_OUT_OF_MEMORY error; returns other errors unchanged. */
 export function withOwners(error: unknown): unknown {
   if (!(error instanceof DsError) || error.code !== 'DS_OUT_OF_MEMORY') return error;
   const onHost = error.expected.includes('host memory');

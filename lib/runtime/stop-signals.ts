@@ -1,4 +1,4 @@
-// Signals that ask this process to stop, noticed even while its event loop has no turn.
+// Stop signals of this process, noticed even while its event loop is blocked.
 import { constants } from 'node:os';
 import { isMainThread } from 'node:worker_threads';
 
@@ -6,25 +6,24 @@ import { DsError } from '../errors.js';
 import { addon } from './addon.js';
 import { native } from './native.js';
 
-/** By number: how many watches of this thread want it. */
+/** Number of watches of this thread, by signal number. */
 const watches = new Map<number, number>();
 
 /**
- * A listener keeps Node's own handler in place, whatever other listeners come and go: the native
- * one stands before it and passes signals on, so that those still hear them when the event loop has
- * a turn.
+ * A listener keeps Node's own handler installed, independent of other listeners. The native handler
+ * precedes it and passes signals on, so other listeners still run when the event loop continues.
  */
 const listener = (): void => {};
 
 /**
- * Notes the first of `signals` from now until dispose(); another one half a second later or more
- * has its default effect at once. In a worker thread, where Node has no signals, it notes those
- * that the main thread watches.
+ * Records the first of `signals` from now until dispose(); another one at least half a second later
+ * has its default effect at once. In a worker thread, where Node has no signals, it records the
+ * signals that the main thread watches.
  */
 export class StopSignals {
   private readonly numbers: number[] = [];
 
-  /** Throws DS_ARGUMENT for one that the system does not let anybody handle. */
+  /** Throws DS_ARGUMENT for a signal that cannot be handled. */
   constructor(signals: readonly NodeJS.Signals[]) {
     if (!isMainThread) return;
     try {
@@ -41,7 +40,7 @@ export class StopSignals {
     return number === 0 ? null : nameOf(number);
   }
 
-  /** Gives the signals back to whoever had them. */
+  /** Restores the previous handlers. */
   dispose(): void {
     for (const number of this.numbers.splice(0)) unwatch(number);
   }

@@ -4,7 +4,10 @@ import { native } from './native.js';
 import { poll } from './poll.js';
 import { runPostponed } from './postponed.js';
 
-/** What a stream knows of its device (device.ts), whose ops have a stream in turn. */
+/**
+ * The members of a stream's device (device.ts) that it uses; declared here because ops of a device
+ * have a stream.
+ */
 export interface StreamHome {
   readonly name: string;
   /** @internal */
@@ -14,9 +17,9 @@ export interface StreamHome {
 }
 
 /**
- * Whose work begins first where that of several streams could: `bulk` is much, and nobody waits for
- * its first part; compute waits for what is `awaited` next, whose copies to the device pass those
- * that are bulk; `first` is little, and all else waits for it.
+ * Priority of a stream's work: `bulk` is large and nothing waits for its first part; compute reads
+ * `awaited` next, and its copies to the device overtake bulk copies; `first` is small and all other
+ * work waits for it.
  */
 export type Urgency = 'bulk' | 'usual' | 'awaited' | 'first';
 /** As csrc/core/device.h numbers them. */
@@ -30,11 +33,11 @@ const living = new Map<number, Stream>();
  */
 export class Stream {
   constructor(
-    /** Whose work it orders. */
+    /** The device whose work it orders. */
     readonly device: StreamHome,
     /** Native handle; owned by this object unless it is the device's compute stream. */
     readonly handle: number,
-    /** What its work is, for people. */
+    /** The name of its work, for messages and traces. */
     readonly name: string,
   ) {
     living.set(handle, this);
@@ -47,7 +50,7 @@ export class Stream {
     return new Stream(device, handle, name);
   }
 
-  /** The stream with this handle; undefined for none that lives. */
+  /** Returns the live stream with this handle, or undefined. */
   static of(handle: number): Stream | undefined {
     return living.get(handle);
   }
@@ -57,7 +60,7 @@ export class Stream {
     return living.get(this.handle) === this;
   }
 
-  /** Later work of this stream starts after what `event` marks. */
+  /** Orders later work of this stream after `event`. */
   wait(event: Event): void {
     native(() => addon.wait(this.handle, event.handle));
   }
@@ -83,7 +86,7 @@ export class Event {
 
   /** `timed` events can measure elapsed time; untimed ones cost less. */
   constructor(
-    /** Whose streams record it. */
+    /** The device whose streams record it. */
     readonly device: StreamHome,
     private readonly timed = false,
   ) {
@@ -91,8 +94,8 @@ export class Event {
   }
 
   /**
-   * Marks the work of `stream` so far. What ops put off (postponed.ts) is part of it, unless the
-   * event only measures.
+   * Marks the work of `stream` so far, including deferred ops (postponed.ts) unless the event only
+   * measures time.
    */
   record(stream: Stream): this {
     if (!this.timed) runPostponed();

@@ -4,8 +4,9 @@
 const MAX_WORDS = 16;
 
 /**
- * The candidate within two edits of `word`; else the one that has all its words ("warmup_steps" in
- * "warmup_num_steps"); else the one within a third of its length in edits; "" when there is none.
+ * Returns the candidate within two edits of `word`; else the one with all of its words
+ * ("warmup_steps" in "warmup_num_steps"); else the one within a third of its length in edits; else
+ * "".
  */
 export function closest(word: string, candidates: readonly string[]): string {
   const lower = word.toLowerCase();

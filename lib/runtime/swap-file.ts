@@ -1,4 +1,4 @@
-// Memory that lies on disk: a nameless file whose ranges come and go in the order of streams.
+// Memory on disk: a nameless file with transfers in stream order.
 import type { SwapFileInfo } from '../../types/addon.js';
 import { addon } from './addon.js';
 import type { HostRange } from './file.js';
@@ -11,12 +11,12 @@ export type { SwapFileInfo };
 export const SWAP_ALIGNMENT = 4096;
 
 export interface SwapFileOptions {
-  /** Where the file is, what errors call it, and what they say its space is for. */
+  /** The folder of the file, its name in errors, and its purpose in errors. */
   folder: string;
   label: string;
   purpose: string;
   bytes: number;
-  /** Bytes of a request, and of what has a checksum; transfers start at multiples of it. */
+  /** Bytes of a request and of a checksum's block; transfers start at multiples of it. */
   blockBytes: number;
   /** Requests under way at once. */
   depth: number;
@@ -27,9 +27,9 @@ export interface SwapFileOptions {
 }
 
 /**
- * A preallocated file that no other process can open, and whose space is free again when this one
- * ends, however it ends. A transfer starts when its stream gets there and those before it that
- * touch the same bytes are over; the stream goes on at once. Every block has a checksum, kept in
+ * A preallocated file that no other process can open. Its space is free again when this process
+ * ends, however it ends. A transfer starts when its stream reaches it and earlier transfers of the
+ * same bytes are complete; the stream continues at once. Every block has a checksum, kept in
  * memory.
  */
 export class SwapFile {
@@ -43,7 +43,7 @@ export class SwapFile {
     return new SwapFile(native(() => addon.openSwapFile(folder, label, purpose, bytes, tuning)));
   }
 
-  /** What was written at `offset` from memory of this size. */
+  /** Reads data that was written at `offset` from memory of the same size. */
   read(offset: number, into: HostRange, stream: Stream): void {
     this.start(false, offset, into, stream);
   }
@@ -53,9 +53,9 @@ export class SwapFile {
   }
 
   /**
-   * Later work of `stream` finds no transfer of this memory under way. Throws DS_IO (a failed or
-   * stalled disk, a block whose checksum is another) where streams run at once; elsewhere the next
-   * call that looks does. No transfer starts after a failure, and every later wait fails as well.
+   * Orders later work of `stream` after all transfers of this memory. Throws DS_IO (a failed or
+   * stalled disk, a wrong checksum) if streams run at once; otherwise the next call that checks
+   * throws it. No transfer starts after a failure, and every later wait fails too.
    */
   wait({ buffer, offset, bytes }: HostRange, stream: Stream): void {
     native(() => addon.waitSwap(this.handle, buffer.handle, offset, bytes, stream.handle));
@@ -65,7 +65,7 @@ export class SwapFile {
     return native(() => addon.swapFileInfo(this.handle));
   }
 
-  /** Its space is free once transfers under way are over, for which this waits. */
+  /** Waits for transfers in flight, then frees its space. */
   dispose(): void {
     native(() => addon.releaseSwapFile(this.handle));
   }

@@ -1,10 +1,11 @@
-// Bodies that run between a beginning and an end: what they compute later would be outside.
+// Checks that a function body with a scoped effect is synchronous: later work would be outside the
+// scope.
 import { types } from 'node:util';
 import { DsError } from '../errors.js';
 
 /**
- * `result` of a body that is to have ended. Throws DS_ARGUMENT, naming `op`, for a promise: what
- * `consequence` says would become of it.
+ * Returns the `result` of a body. Throws DS_ARGUMENT for `op` if it is a promise; `consequence`
+ * describes the effect.
  */
 export function requireEnded<Result>(
   op: string,
@@ -12,7 +13,7 @@ export function requireEnded<Result>(
   { consequence, hint }: { consequence: string; hint: string },
 ): Result {
   if (!types.isPromise(result)) return result;
-  result.catch(() => {}); // The caller is told here; what becomes of the rest is no news.
+  result.catch(() => {}); // This error already informs the caller, so later rejections are ignored.
   throw new DsError({
     code: 'DS_ARGUMENT',
     op,

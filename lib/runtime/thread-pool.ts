@@ -27,16 +27,16 @@ export interface ThreadPoolOptions {
 export class ThreadPool<Question, Answer> {
   private readonly idle: AnsweringThread<Question, Answer>[] = [];
   private readonly all = new Set<AnsweringThread<Question, Answer>>();
-  /** Those who wait for a thread to be free. */
+  /** Callers that wait for a free thread. */
   private readonly waiting: (() => void)[] = [];
   private isClosed = false;
 
   constructor(private readonly options: ThreadPoolOptions) {}
 
   /**
-   * Rejects with the DsError that the thread threw, or with `lost` of what became of it: it ended,
-   * took too long, or the pool was closed; and with `lost` for a question that cannot be copied.
-   * With the reason of `signal` as soon as it is aborted, which ends a thread that is at it.
+   * Rejects with the DsError that the thread threw. Rejects with `lost` if the thread ended or took
+   * too long, if the pool was closed, or if the question cannot be copied. Rejects with the reason
+   * of `signal` as soon as it is aborted, which ends a busy thread.
    */
   async ask(
     question: Question,
@@ -54,7 +54,7 @@ export class ThreadPool<Question, Answer> {
     }
   }
 
-  /** What is still asked of it fails; no thread starts from now on. */
+  /** Pending questions fail; no thread starts from now on. */
   async close(): Promise<void> {
     this.isClosed = true;
     for (const wake of this.waiting.splice(0)) wake();
@@ -99,7 +99,7 @@ export class ThreadPool<Question, Answer> {
   }
 }
 
-/** How a thread is asked. */
+/** Settings of a question. */
 interface Asking {
   timeoutMs: number;
   lost: (got: string) => DsError;
@@ -181,8 +181,8 @@ class AnsweringThread<Question, Answer> {
 
 /**
  * Makes this thread one of a ThreadPool: `answer` is called with each question, one at a time.
- * `memoryOf` names what of an answer moves instead of being copied; `unknown` says what was to be
- * done when something else than a DsError is thrown.
+ * `memoryOf` lists memory of an answer to transfer instead of copying. `unknown` describes the
+ * operation if the thrown value is not a DsError.
  */
 export function answerQuestions<Question, Answer>(
   answer: (question: Question) => Answer | Promise<Answer>,
@@ -201,7 +201,7 @@ export function answerQuestions<Question, Answer>(
   });
 }
 
-/** What of an error goes to another thread; null for what is no DsError. */
+/** Returns the fields of an error for another thread; null unless it is a DsError. */
 function fieldsOf(thrown: unknown): DsErrorFields | null {
   if (!(thrown instanceof DsError)) return null;
   const { code, op, expected, got, hint } = thrown;

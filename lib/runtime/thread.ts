@@ -5,9 +5,9 @@ import { type ResourceLimits, Worker } from 'node:worker_threads';
 import { DsError } from '../errors.js';
 
 /**
- * Node's options of such threads: none, so that a program's own preloads do not run in them; those
- * of the process where the library runs from its TypeScript sources, which something there must
- * compile.
+ * Node's options of such threads: none, so that a program's preloads do not run in them. If the
+ * library runs from its TypeScript sources, they get the options of the process, which compile
+ * those.
  */
 export const threadOptions: { execArgv?: string[] } =
   extname(__filename) === '.ts' ? {} : { execArgv: [] };
@@ -27,8 +27,8 @@ export function startThread(
 }
 
 /**
- * What kept a thread of `op` from starting, where that is the system: DS_LIMIT, or DS_IO for a
- * working directory that is gone, without which Node starts none. Anything else stays what it is.
+ * Converts a failure to start a thread of `op`: DS_LIMIT if the system refused it, DS_IO if the
+ * working directory is gone, because Node then starts no thread. Returns other errors unchanged.
  */
 export function startFailure(op: string, cause: unknown): unknown {
   const { code, message } = cause as NodeJS.ErrnoException;

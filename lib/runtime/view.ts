@@ -1,4 +1,4 @@
-// What an op needs to know of a tensor: memory, dtype, offset, shape and strides.
+// A tensor as an op's operand: memory, dtype, offset, shape and strides.
 import type { Buffer } from './buffer.js';
 import type { DType } from './dtype.js';
 import { describe as describeView } from './format-value.js';

@@ -1,5 +1,5 @@
-// Who asks is told of all work that goes to streams and of each wait for it; who does not pays
-// nothing: the addon's functions are wrapped only meanwhile.
+// Reports all stream work and waits to a watcher. The addon's functions are wrapped only while one
+// watches, so it costs nothing otherwise.
 import type { Addon } from '../../types/addon.generated.js';
 import { DsError } from '../errors.js';
 import { addon, block } from './addon.js';
@@ -14,13 +14,13 @@ export interface StreamWork {
   name: string;
   /** Where it runs: on the stream's device, or on host threads in the stream's order. */
   by: 'device' | 'host';
-  /** In whose order it runs. */
+  /** The stream that orders it. */
   stream: Stream;
-  /** What a copy moves; null for other work. */
+  /** Bytes of a copy; null for other work. */
   bytes: number | null;
 }
 
-/** Work of threads beside every stream; nanoseconds of process.hrtime(). */
+/** Work of threads outside of streams; nanoseconds of process.hrtime(). */
 export interface ThreadWork {
   /** A transfer with a disk, or a collective of the CPU. */
   kind: 'read' | 'write' | 'collective';
@@ -30,11 +30,11 @@ export interface ThreadWork {
   ended: number;
 }
 
-/** Who is told of work for streams and of waits for it. */
+/** Receives stream work and waits for it. */
 export interface WorkWatcher {
   /** Calls `enqueue`, which enqueues the work, once. */
   enqueued(work: StreamWork, enqueue: () => void): void;
-  /** Calls `wait`, in which this thread waits for a device, a stream or a collective, once. */
+  /** Calls `wait` once; this thread waits in it for a device, a stream or a collective. */
   waited<T>(what: string, wait: () => T): T;
 }
 
@@ -59,18 +59,18 @@ type Calls = OpCalls &
 let isWatched = false;
 let isRecorded = false;
 
-/** Whether somebody is told: another one would be refused. */
+/** Whether a watcher is active: a second one would be rejected. */
 export const hasWatcher = (): boolean => isWatched;
 
 /**
- * Whether what is enqueued now is only recorded (graph.ts), as far as somebody watches: an event of
- * it would never have a time.
+ * Whether enqueued work is only recorded now (graph.ts), while a watcher is active: its events
+ * would have no time.
  */
 export const recordsOnly = (): boolean => isRecorded;
 
 /**
- * Tells `watcher` until the function returned is called, which gives what threads beside the
- * streams have done meanwhile. Throws DS_ARGUMENT while another one watches.
+ * Reports to `watcher` until the returned function is called, which returns the work of threads
+ * outside of streams. Throws DS_ARGUMENT while another one watches.
  */
 export function watchWork(watcher: WorkWatcher): () => ThreadWork[] {
   if (isWatched) {
@@ -106,8 +106,8 @@ function watched(calls: Calls, watcher: WorkWatcher): Calls {
 }
 
 /**
- * What the addon is asked to run for a stream without a name runs unseen: it will refuse it. So
- * does what is only recorded.
+ * Work for a stream without a name is not reported, because the addon rejects it. Recorded work is
+ * not reported either.
  */
 function enqueuing(calls: Calls, watcher: WorkWatcher) {
   const report = (handle: number, work: Omit<StreamWork, 'stream'>, enqueue: () => void): void => {
@@ -140,7 +140,7 @@ function enqueuing(calls: Calls, watcher: WorkWatcher) {
   };
   const startCollective: Calls['startCollective'] = (group, stream, purpose, label) => {
     const start = (): number => calls.startCollective(group, stream, purpose, label);
-    // The CPU's run on threads of their own, which say themselves what they do.
+    // CPU collectives run on their own threads, which report their work.
     if ((Stream.of(stream)?.device.number ?? 0) === 0) return start();
     const kind = collectiveKinds[block[0] as number] ?? 'collective';
     const name = purpose === '' ? kind : `${kind} of ${purpose}`;

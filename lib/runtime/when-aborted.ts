@@ -1,9 +1,9 @@
-// One listener for all who wait for a signal: of eleven and more Node warns, and the limit is the
-// caller's to set.
+// One abort listener per signal for all waiting code: Node warns above ten listeners, and that
+// limit is the caller's.
 
 const waiting = new WeakMap<EventTarget, Set<() => void>>();
 
-/** Calls `body` when `signal` is aborted, until what it returns is called. */
+/** Calls `body` when `signal` is aborted, until the returned function is called. */
 export function whenAborted(signal: AbortSignal, body: () => void): () => void {
   const bodies = waiting.get(signal) ?? new Set();
   waiting.set(signal, bodies.add(body));

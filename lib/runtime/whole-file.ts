@@ -15,13 +15,13 @@ import {
 import { dirname, join } from 'node:path';
 
 const DRAFT = /^(.+)\.[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
-/** After this long, a draft that nobody writes to is one of a process that died. */
+/** A draft without writes for this long belongs to a dead process. */
 const ABANDONED_MS = 24 * 3600 * 1000;
 
 /**
- * Writes `path` by `write`, which is given an open file beside it: the old file is there or the new
- * one, whole. A link is followed. Other kinds, such as a pipe or a link to nowhere, are written to
- * as they are. Throws Node's errors.
+ * Writes `path` atomically: `write` receives an open temporary file in the same folder. Afterwards
+ * the old or the new file is there, complete. Links are followed. Other kinds, such as a pipe or a
+ * dangling link, are written in place. Throws Node's errors.
  */
 export function writeWhole(path: string, write: (file: number) => void): void {
   const quiet = { throwIfNoEntry: false } as const;
@@ -34,8 +34,8 @@ export function writeWhole(path: string, write: (file: number) => void): void {
 }
 
 /**
- * The same in a folder of the program's own. No link is followed: a new file replaces a link, a
- * pipe or a device. Drafts of files whose names are `alike` are deleted if their writers died a day
+ * writeWhole() in a folder that the program owns. Does not follow links: a new file replaces a
+ * link, a pipe or a device. Deletes drafts of files with `alike` names if their writers died a day
  * ago. Throws Node's errors.
  */
 export function writeOwn(
@@ -57,7 +57,7 @@ function replace(path: string, mode: number | undefined, write: (file: number) =
     });
     renameSync(draft, path);
   } catch (error) {
-    tried(() => rmSync(draft, { force: true })); // Why it was not written says more.
+    tried(() => rmSync(draft, { force: true })); // The first error is more useful.
     throw error;
   }
 }

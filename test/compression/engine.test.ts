@@ -195,8 +195,8 @@ test('layers that would not compute compressed are refused', async () => {
     }
   }
   const cases: [nn.Module, string, string][] = [
-    [new nn.Sequential(new Doubled(4, 4)), '*', '0, a Doubled with a forward of its own'],
-    [new Around(), 'lm_head', 'inner.lm_head, whose weight it reads directly'],
+    [new nn.Sequential(new Doubled(4, 4)), '*', '0, a Doubled with its own forward'],
+    [new Around(), 'lm_head', 'inner.lm_head; the model reads its weight directly'],
     [new nn.Sequential(new nn.Embedding(4, 4)), '*', 'got "*"'],
   ];
   for (const [model, pattern, text] of cases) {

@@ -62,7 +62,10 @@ test.each<[object, RegExp]>([
   [specs({ patterns: ['('] }), /layer_specs\.0\.patterns/],
   [specs({ patterns: ['a'], partition_type: 'rows' }), /partition_type: expected "row", "column"/],
   [specs({ patterns: ['a'], partition_dim: 1 }), /partition_dim: expected 0 with "column"/],
-  [specs({ patterns: ['a'], shape: [[4, 2, 2], -1] }), /shape: expected \[n, -1\].*Parts of different/],
+  [
+    specs({ patterns: ['a'], shape: [[4, 2, 2], -1] }),
+    /shape: expected \[n, -1\].*Parts of different/,
+  ],
   [specs({ patterns: ['a'], shape: [3, -1], partition_type: 'row' }), /shape: expected/],
   [specs({ patterns: ['a'], shapes: [3, -1] }), /layer_specs\.0\.shapes: expected patterns/],
   [specs({ patterns: ['a'] }, {}), /layer_specs\.1\.patterns: expected.*got undefined/],
