@@ -1,4 +1,4 @@
-// The search: what the model is, which configurations fit, how fast each is, and the best of them.
+// The search: measures the model, tries the configurations that fit, and keeps the best.
 import type { ResolvedConfig } from '../../types/config.js';
 import { ConfigError } from '../config/config-error.js';
 import {
@@ -25,29 +25,31 @@ import { bestOf, type Row, Tuner } from './tuner.js';
 
 type Settings = ResolvedConfig['autotuning'];
 
-/** What is tuned. */
+/** The program and the environment of one search. */
 export interface AutotuneRequest {
-  /** The program's own arguments, among which is the ds_config.json. */
+  /** The program's own arguments. One of them names the ds_config.json. */
   args: readonly string[];
-  /** Arguments that hold keys of the configuration, of a program that is known. */
+  /** Arguments that set keys of the configuration, if the program is a known one. */
   known: Readonly<Record<string, string>>;
   jobs: Jobs;
   /** Prints a line. */
   say: (line: string) => void;
 }
 
-/** What was found. */
+/** The result of a search. */
 export interface Found {
-  /** The best ds_config.json; null where nothing could be measured. */
+  /** Path of the best ds_config.json, or null if no experiment was measured. */
   file: string | null;
-  /** The program's arguments with it. */
+  /** The program's arguments with that file. */
   args: readonly string[];
   isInterrupted: boolean;
 }
 
 /**
- * Searches, and writes what it finds into results_dir. Throws DS_ARGUMENT where the arguments name
- * no configuration or the program does not train with it, DS_CONFIG, DS_IO.
+ * Runs a search and writes the results to results_dir.
+ *
+ * Throws DS_ARGUMENT if the arguments name no configuration or the program does not train with it,
+ * DS_CONFIG, DS_IO.
  */
 export async function autotune(request: AutotuneRequest): Promise<Found> {
   const { args, known, jobs, say } = request;
@@ -70,7 +72,7 @@ function namedBy({ arg_mappings: named }: Settings): Readonly<Record<string, str
   return (named ?? {}) as Readonly<Record<string, string>>;
 }
 
-/** A search varies batch sizes, which elasticity would choose. */
+/** A search varies batch sizes, which elasticity would override. */
 function requireFreeBatch(path: string, { elasticity }: Section): void {
   if (!isSection(elasticity) || elasticity.enabled !== true) return;
   const where = { file: path, place: null, path: 'elasticity.enabled' };
@@ -78,7 +80,7 @@ function requireFreeBatch(path: string, { elasticity }: Section): void {
   throw new ConfigError({ ...where, expected: 'false in a search', got: 'true', hint });
 }
 
-/** The section with its defaults; errors and notices have their places in the file. */
+/** Returns the section with its defaults. Errors and notices have their positions in the file. */
 function settingsOf(path: string, { autotuning }: Section, say: (line: string) => void): Settings {
   const { errors, notices } = checkSearch(path, { worldSize: 1, autoLater: true });
   const isOurs = ({ path: key }: { path: string }): boolean => /^autotuning(\.|$)/.test(key);
@@ -92,7 +94,6 @@ function settingsOf(path: string, { autotuning }: Section, say: (line: string) =
   return resolveConfig(alone, { worldSize: 1 }).autotuning;
 }
 
-/** One search. */
 class Search {
   private readonly rows: Row[] = [];
   private ways: readonly Way[] = [];
@@ -104,7 +105,7 @@ class Search {
     private readonly say: (line: string) => void,
   ) {}
 
-  /** Tries what there is; true where it was asked to end. */
+  /** Runs all experiments. Returns true if the search was interrupted. */
   async run(): Promise<boolean> {
     try {
       const info = await this.experiments.modelInfo(firstRuns(this.space));
@@ -125,7 +126,7 @@ class Search {
     return bestOf(this.rows, this.space.settings.metric);
   }
 
-  /** Prints and keeps what was found; the lines. */
+  /** Writes the summary file and returns its lines. */
   report(best: string | null): string[] {
     const seconds = (performance.now() - this.startedAt) / 1000;
     const { metric } = this.space.settings;
@@ -134,7 +135,10 @@ class Search {
     return lines;
   }
 
-  /** Of each way as many micro-batches as are wanted; all that the file lists. */
+  /**
+   * The first `num_tuning_micro_batch_sizes` candidates of each way, or all sizes that the file
+   * lists.
+   */
   private firstOfEach(): Candidate[] {
     const { settings, batches } = this.space;
     const count = batches.only ? undefined : settings.num_tuning_micro_batch_sizes;
@@ -154,7 +158,7 @@ class Search {
     }
   }
 
-  /** Where memory was short for all of a way: its next micro-batch that was not tried. */
+  /** If memory was short for every candidate of a way: its next smaller micro-batch. */
   private smallerThan({ isShort, candidate }: Row): Candidate | null {
     const { way, microBatch } = candidate;
     const ofWay = this.rows.filter(({ candidate: other }) => other.way === way);

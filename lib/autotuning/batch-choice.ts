@@ -1,4 +1,4 @@
-// Which micro-batches are tried, and how many of them make a step.
+// The micro-batches to try, and the number of micro-batches per step.
 import type { ResolvedConfig } from '../../types/config.js';
 import { coerced } from '../config/coerce.js';
 import { configSchema, type Section } from '../config/schema.js';
@@ -9,22 +9,20 @@ export const MICRO = 'train_micro_batch_size_per_gpu';
 export const STEPS = 'gradient_accumulation_steps';
 export const TOTAL = 'train_batch_size';
 
-/** What the user says of batches. */
+/** The batch sizes that the user sets. */
 export interface BatchWishes {
-  /** The only micro-batches to try; null where they are searched. */
+  /** The only micro-batches to try, or null to search. */
   only: readonly number[] | null;
-  /** The smallest of those that are searched. */
+  /** The smallest micro-batch of the search. */
   least: number;
   steps: number;
-  /** Samples of a step on all ranks; null where it is open. */
+  /** Samples per step on all ranks, or null if open. */
   total: number | null;
 }
 
 const isSize = (one: unknown): one is number => Number.isSafeInteger(one) && Number(one) > 0;
 
-/**
- * Throws DS_CONFIG for what are no numbers of samples and steps, DS_ARGUMENT for an argument of 0.
- */
+/** Throws DS_CONFIG if a size is not a positive integer, DS_ARGUMENT if an argument is 0. */
 export function batchWishes(
   file: Section,
   settings: ResolvedConfig['autotuning'],
@@ -48,7 +46,7 @@ export function batchWishes(
   };
 }
 
-/** Null where `file` leaves the key open. */
+/** Null if `file` leaves the key open. */
 function saidOf(file: Section, key: string): number | null {
   const given = file[key];
   const value = coerced(given, configSchema.properties?.[key] ?? {});
@@ -61,7 +59,7 @@ function refused(key: string, expected: string, got: unknown): DsError {
   return new DsError({ code: 'DS_CONFIG', op: key, expected, got: JSON.stringify(got) });
 }
 
-/** Micro-batches from the largest to the smallest: the least one, doubled as long as it may be. */
+/** Returns micro-batches from the largest to the smallest: the minimum, doubled up to the limit. */
 export function microBatches(
   wishes: BatchWishes,
   settings: ResolvedConfig['autotuning'],
@@ -81,8 +79,13 @@ export function microBatches(
 }
 
 /**
- * Micro-batches of a step: what makes up the batch that the file names, or the largest that it
- * allows, or as many as it says. Source: DeepSpeed, which leaves train_batch_size out of account.
+ * Returns the micro-batches per step, by the first rule that applies:
+ *
+ * - `train_batch_size` is set: as many as give that batch.
+ * - `max_train_batch_size` is set: as many as it allows.
+ * - Otherwise: as many as the user sets.
+ *
+ * Source: DeepSpeed, which ignores train_batch_size.
  */
 export function accumulationOf(
   { steps, total }: BatchWishes,

@@ -1,5 +1,4 @@
-// Experiments: jobs of the user's own program, each with a configuration, and what each leaves in
-// its folder.
+// Experiments: jobs of the user's program, each with its configuration and result folder.
 import {
   existsSync,
   lstatSync,
@@ -23,61 +22,52 @@ import type { Row } from './tuner.js';
 
 type Settings = ResolvedConfig['autotuning'];
 
-/** How a job ended. */
 export interface Ended {
-  /** As a shell reports it. */
+  /** Exit code in the shell's convention. */
   code: number;
-  /** Whether this process was asked to end. */
+  /** Whether the user interrupted this process. */
   isInterrupted: boolean;
 }
 
-/** Starts jobs of the program that is tuned. */
+/** Starts jobs of the user's program. */
 export interface Jobs {
-  /** GPUs, or places on the CPU, of each node, and nodes. */
+  /** GPUs (or CPU slots) per node, and nodes. */
   slots: number;
   nodes: number;
-  /** Whether ranks run on other machines as well, which see no file of this one. */
+  /** Whether ranks also run on other machines, which cannot read this machine's files. */
   isRemote: boolean;
-  /** Runs the program with `args`; its output goes to the two files. */
+  /** Runs the program with `args`, and redirects its output to the two files. */
   run(args: readonly string[], logs: { out: string; err: string }): Promise<Ended>;
-  /** What somebody types into a shell who starts the program with `args` by hand. */
+  /** The shell command that starts the program with `args`. */
   command(args: readonly string[]): string;
 }
 
-/** Thrown where the search was asked to end. */
+/** Thrown after the user interrupts the search. */
 export class Interrupted extends Error {}
 
-/**
- * Sections by which a run of a few steps would write beside the user's own runs; a profiled step
- * takes longer, besides.
- */
+/** Sections to remove: monitors would write to the user's runs, and a profiled step is slower. */
 const MONITORS = ['tensorboard', 'csv_monitor', 'wandb', 'comet', 'flops_profiler'];
 
 const FIRST_RUN = 'profile_model_info';
 
-/**
- * In folders that a search has made, or taken while they were empty: what it names there is its
- * own.
- */
+/** A file that marks a folder as the search's own: the search may delete its known names there. */
 const MARK = '.ds-autotuning';
 
-/** What an experiment leaves in its folder. */
+/** The files of one experiment's folder. */
 const LEFT = [
   ...['exp.json', 'ds_config.json', 'cmd.txt', 'stdout.log', 'stderr.log'],
   ...['metrics.json', 'metrics.json.part', 'model_info.json', 'model_info.json.part'],
 ];
 
-/** Characters of standard error in which a reason is looked for. */
+/** Characters of standard error to search for a reason. */
 const TAIL = 2 ** 16;
 
-/** The experiments of one search, and its results, in the folders that the settings name. */
+/** The experiments of one search, and their results, in the folders of the settings. */
 export class Experiments {
   readonly results: string;
   private readonly descriptions: string;
 
-  /**
-   * Throws DS_IO where the folders cannot be made, or are somebody's: before anything is changed.
-   */
+  /** Throws DS_IO, before any change, if a folder cannot be created or has other files. */
   constructor(
     private readonly jobs: Jobs,
     private readonly settings: Settings,
@@ -98,7 +88,11 @@ export class Experiments {
     if (settings.overwrite) this.clear();
   }
 
-  /** The model and the memory, by a run that ends with its first forward. Throws DS_ARGUMENT. */
+  /**
+   * Returns the model and the memory, from a run that stops at its first forward.
+   *
+   * Throws DS_ARGUMENT if no run reaches it.
+   */
   async modelInfo(configs: readonly Section[]): Promise<ModelInfo> {
     const folder = join(this.results, FIRST_RUN);
     const file = join(folder, 'model_info.json');
@@ -108,7 +102,7 @@ export class Experiments {
       const ended = await this.start(FIRST_RUN, unmonitored({ ...config, autotuning: own }));
       const info = readJson<ModelInfo>(file);
       const reason = reasonOf(folder, ended, 'it ended before the first forward of an engine');
-      // Where memory is short for it, what it had found before is enough to go on.
+      // A run that is out of memory still reports enough of the model.
       if (info && (info.activation_mem_per_gpu !== null || reason.isShort)) return info;
       failure = reason.text;
       if (info) break;
@@ -116,13 +110,13 @@ export class Experiments {
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: '--autotuning',
-      expected: 'a program that trains with the configuration that it is given',
+      expected: 'a program that trains with the given configuration',
       got: failure,
-      hint: `Its output is in ${folder}.`,
+      hint: `See its output in ${folder}.`,
     });
   }
 
-  /** Tries `candidate`, or takes the result of the same one where that may be. */
+  /** Runs `candidate`, or returns the stored result of an equal experiment. */
   async runCandidate(candidate: Candidate): Promise<Row> {
     const { name } = candidate;
     const folder = join(this.results, name);
@@ -142,7 +136,7 @@ export class Experiments {
     return { candidate, metrics: null, failure: reason.text, isShort: reason.isShort };
   }
 
-  /** Writes `config` as the best one; returns the file and the program's arguments with it. */
+  /** Writes `config` as the best one. Returns its file and the program's arguments with it. */
   best({ config }: Candidate): { file: string; args: readonly string[] } {
     const file = join(this.results, 'ds_config_optimal.json');
     write(file, text(config));
@@ -151,7 +145,7 @@ export class Experiments {
     return { file, args };
   }
 
-  /** Beside the results. */
+  /** Writes summary.txt to the results folder. */
   summarize(summary: string): void {
     write(join(this.results, 'summary.txt'), summary);
   }
@@ -175,7 +169,7 @@ export class Experiments {
     return ended;
   }
 
-  /** All that an experiment's result depends on but the program itself. */
+  /** Everything that determines an experiment's result, except for the program. */
   private described(name: string, config: Section) {
     const { slots: num_gpus, nodes: num_nodes } = this.jobs;
     const folder = join(this.results, name);
@@ -183,7 +177,7 @@ export class Experiments {
     return { name, ds_config: config, num_gpus, num_nodes, result_dir: folder, user_args };
   }
 
-  /** Other machines get the configuration itself, as DeepSpeed's experiments do. */
+  /** On other machines the argument is the configuration itself, as in DeepSpeed's experiments. */
   private argumentsOf(file: string, config: Section): string[] {
     const { args: _given, config: argument, mappings } = this.program;
     const word = this.jobs.isRemote
@@ -192,7 +186,7 @@ export class Experiments {
     return withValues(argument.replaced(word), mappings, config);
   }
 
-  /** Takes away what earlier searches have left, and nothing else. */
+  /** Deletes the files of earlier searches, and no others. */
   private clear(): void {
     for (const name of readdirSync(this.results)) {
       const folder = join(this.results, name);
@@ -204,7 +198,7 @@ export class Experiments {
   }
 }
 
-/** Throws DS_IO where `folder` holds what no search has made. */
+/** Throws DS_IO if `folder` has files that are not from a search. */
 function requireOwn(folder: string): void {
   if (!existsSync(folder)) return;
   const names = onDisk(wanted(folder), () => readdirSync(folder));
@@ -212,9 +206,9 @@ function requireOwn(folder: string): void {
   throw new DsError({
     code: 'DS_IO',
     op: `autotuning ${folder}`,
-    expected: 'an unused name, an empty folder, or the one of an earlier search',
+    expected: 'a new folder, an empty folder, or the folder of an earlier search',
     got: `a folder with ${names[0]}${names.length > 1 ? ` and ${names.length - 1} more` : ''}`,
-    hint: 'A search replaces files in its folders: name others by autotuning.results_dir and exps_dir.',
+    hint: 'A search replaces files in its folders: set autotuning.results_dir and exps_dir.',
   });
 }
 
@@ -223,17 +217,17 @@ function takeAway(folder: string, names: readonly string[]): void {
     onDisk(wanted(join(folder, name)), () => rmSync(join(folder, name), { force: true }));
 }
 
-/** `config` as an experiment has it. */
+/** Returns `config` without the monitor sections. */
 function unmonitored(config: Section): Section {
   return Object.fromEntries(Object.entries(config).filter(([key]) => !MONITORS.includes(key)));
 }
 
-/** Why nothing was measured. */
+/** Returns why no metric was written. */
 function reasonOf(folder: string, { code }: Ended, early: string) {
   const said = tailOf(join(folder, 'stderr.log'));
   const isKilled = code === 137;
   const isShort = isKilled || /DS_OUT_OF_MEMORY|heap out of memory|out of memory/i.test(said);
-  // Without the labels of ranks.
+  // Removes the rank labels.
   const lines = said.split('\n').map((line) => line.replace(/^\[[\d,-]+\] /, '').trim());
   const error = lines.find((line) => /^(\w*Error( \[\w+\])?|ds train): /.test(line));
   const ending = code === 0 ? early : `exit code ${code}${isKilled ? ', killed' : ''}`;
@@ -266,6 +260,6 @@ function write(file: string, content: string): void {
 
 const wanted = (path: string): Wanted => ({
   op: `autotuning ${path}`,
-  expected: 'a place that can be written',
+  expected: 'a writable path',
   hint: 'autotuning.results_dir and exps_dir name the folders.',
 });

@@ -1,3 +1,3 @@
-// The autotuning room's door: the fastest configuration, searched by jobs of the user's program.
+// The autotuner: searches the fastest configuration with jobs of the user's program.
 export { type AutotuneRequest, autotune, type Found } from './autotune.js';
 export type { Ended, Jobs } from './experiments.js';

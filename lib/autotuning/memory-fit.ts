@@ -1,5 +1,5 @@
-// Whether a configuration fits the memory that the first run has found, and how long its step will
-// take, by the arithmetic of `ds plan`.
+// Predicts whether a configuration fits in memory, and its step time, with the formulas of `ds
+// plan`.
 import { checkConfig, type DsConfig, type ResolvedConfig } from '../config/index.js';
 import type { Section } from '../config/schema.js';
 import {
@@ -12,27 +12,31 @@ import {
   weighWay,
 } from '../plan/index.js';
 
-/** What is known of a configuration before it is tried. */
+/** The prediction for one configuration. */
 export interface Fit {
-  /** Why it cannot be trained; null where it can. */
+  /** The reason why the configuration is invalid, or null. */
   refusal: string | null;
-  /** Whether its memory is there; false as well where it cannot be trained. */
+  /** Whether it fits in memory. False if it is invalid. */
   fits: boolean;
-  /** Samples a second of all ranks; null where nothing foretells them. */
+  /** Samples per second of all ranks, or null if unknown. */
   samplesPerSecond: number | null;
 }
 
-/** Whether activations can be counted: otherwise the smallest micro-batch alone is sure. */
+/** Whether activation memory is known. If not, only the smallest micro-batch is safe. */
 export const isCountable = ({ knowsActivations, activation_mem_per_gpu: kept }: ModelInfo) =>
   knowsActivations || kept !== null;
 
-/** Weighs `file` for the model and the ranks of `info`. */
+/** Returns the prediction for `file` with the model and the ranks of `info`. */
 export function fitOf(file: Section, info: ModelInfo): Fit {
   const environment = { worldSize: info.mesh.data, autoLater: true };
   const { config, errors } = checkConfig(file as DsConfig, environment);
   if (!config) {
     const [first] = errors;
-    return { refusal: first?.message ?? 'it is refused', fits: false, samplesPerSecond: null };
+    return {
+      refusal: first?.message ?? 'the configuration is invalid',
+      fits: false,
+      samplesPerSecond: null,
+    };
   }
   const { sizes, knowsActivations, isHost, cluster, room, activation_mem_per_gpu } = info;
   const weights: Weights = { sizes, knowsActivations, isHost, cluster, rates: H200, room };
@@ -56,7 +60,7 @@ function setupOf(config: ResolvedConfig, info: ModelInfo): Setup {
     ...{ ranks, copies: all / ranks, tensor: mesh.layers, stages: mesh.stages },
     ...{ checkpointing, stateBytes },
     seq: Math.max(1, Math.ceil(length / mesh.tokens)),
-    // Where host memory is short, runs do without by themselves.
+    // Runs turn speculation off by themselves if host memory is short.
     speculates: false,
   });
 }

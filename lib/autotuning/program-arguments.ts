@@ -1,33 +1,29 @@
-// The arguments of the program that is tuned: where they name its configuration, and those that
-// hold values of it.
+// The arguments of the program: its configuration file, and arguments for configuration values.
 
 import { isSection, type Section } from '../config/schema.js';
 import { DsError } from '../errors.js';
 
-/** The ds_config.json that arguments name. */
+/** The ds_config.json in the program's arguments. */
 export interface ConfigArgument {
   file: string;
-  /** The arguments with `value` in its place. */
+  /** Returns the arguments with `value` instead of the file. */
   replaced(value: string): string[];
 }
 
-/** In DeepSpeed's order; the second is also a switch without a file. */
+/** In DeepSpeed's order. The second is also a switch without a value. */
 const FLAGS = ['--deepspeed_config', '--deepspeed', '--deepscale_config'];
 
-/** "--Per-Device" as "--per_device": parsers take both. */
+/** Normalizes "--Per-Device" to "--per_device", as parsers do. */
 const plain = (flag: string): string => `--${flag.replace(/^-+/, '').replaceAll('-', '_')}`;
 
 interface Place {
   at: number;
-  /** Whether the value follows "=" in the same word. */
+  /** Whether the value follows "=" in the same argument. */
   isInline: boolean;
   value: string;
 }
 
-/**
- * The value of `flag`, the last one, which wins in parsers; null where the arguments, up to "--",
- * have none.
- */
+/** Returns the last value of `flag` before "--" (parsers use the last one), or null. */
 function placeOf(args: readonly string[], flag: string): Place | null {
   const end = args.indexOf('--');
   const words = [...(end < 0 ? args : args.slice(0, end)).entries()];
@@ -50,7 +46,7 @@ function put(args: readonly string[], { at, isInline }: Place, value: string): s
   return words;
 }
 
-/** Throws DS_ARGUMENT where the arguments name no configuration. */
+/** Throws DS_ARGUMENT if no argument names a configuration. */
 export function configArgument(args: readonly string[]): ConfigArgument {
   for (const flag of FLAGS) {
     const place = placeOf(args, flag);
@@ -63,11 +59,11 @@ export function configArgument(args: readonly string[]): ConfigArgument {
     op: '--autotuning',
     expected: "a ds_config.json among the program's arguments",
     got: args.length > 0 ? args.join(' ') : 'none',
-    hint: 'Each experiment puts another file there: let the program take --deepspeed ds_config.json or --deepspeed_config ds_config.json.',
+    hint: 'Each experiment replaces this file: pass --deepspeed ds_config.json or --deepspeed_config ds_config.json.',
   });
 }
 
-/** The whole number that `flag` is given; null where it is given none. Throws DS_ARGUMENT for 0. */
+/** Returns the integer value of `flag`, or null. Throws DS_ARGUMENT if it is 0. */
 export function numberOf(args: readonly string[], flag: string): number | null {
   const place = placeOf(args, flag);
   if (!place || !/^\d+$/.test(place.value)) return null;
@@ -77,21 +73,21 @@ export function numberOf(args: readonly string[], flag: string): number | null {
   throw new DsError({ code: 'DS_ARGUMENT', op: flag, expected, got: place.value });
 }
 
-/** Which argument has which key of the configuration. */
+/** The arguments that correspond to configuration keys. */
 export interface Mappings {
-  /** Of autotuning.arg_mappings: added where the arguments lack it. */
+  /** From autotuning.arg_mappings: appended if missing. */
   named: Readonly<Record<string, string>>;
-  /** Of a program that is known: set where it stands among the arguments. */
+  /** From a known program: replaced if present. */
   known: Readonly<Record<string, string>>;
 }
 
-/** Keys in public files have blanks at their ends, which DeepSpeed takes off. */
+/** Trims keys as DeepSpeed does: public configurations have spaces around them. */
 export function flagOf({ named, known }: Mappings, key: string): string | null {
   const own = Object.entries(named).find(([name]) => name.trim() === key);
   return own?.[1].trim() ?? known[key] ?? null;
 }
 
-/** `args` with the values that `config` has. */
+/** Returns `args` with the values of `config`. */
 export function withValues(
   args: readonly string[],
   { named, known }: Mappings,
@@ -110,13 +106,13 @@ export function withValues(
   return words;
 }
 
-/** Behind "--" a program reads no options. */
+/** A program reads no options after "--". */
 function withAdded(args: readonly string[], added: readonly string[]): string[] {
   const at = args.indexOf('--');
   return args.toSpliced(at < 0 ? args.length : at, 0, ...added);
 }
 
-/** By a dotted path, or wherever the name is found first. */
+/** Finds a key by its dotted path, or by name at any depth. */
 function keyOf(config: Section, key: string): unknown {
   const steps = key.split('.');
   const at = steps.reduce<unknown>((one, step) => (isSection(one) ? one[step] : undefined), config);

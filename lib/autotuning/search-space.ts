@@ -1,5 +1,4 @@
-// The configurations among which the fastest is searched: stages, offload where memory needs it,
-// and micro-batches.
+// The search space: ZeRO stages, micro-batches, and offload if memory requires it.
 import { isDeepStrictEqual } from 'node:util';
 
 import type { ResolvedConfig } from '../../types/config.js';
@@ -20,35 +19,34 @@ import { type Fit, fitOf, isCountable } from './memory-fit.js';
 
 type Settings = ResolvedConfig['autotuning'];
 
-/** A configuration that may be tried. */
 export interface Candidate {
-  /** DeepSpeed's: "z2_gas1_tmbspg4". */
+  /** DeepSpeed's experiment name: "z2_gas1_tmbspg4". */
   name: string;
   /** Stage and offload: "z2", "z2_offload". */
   way: string;
   microBatch: number;
   config: Section;
-  /** Samples a second of all ranks by the plan; null where nothing foretells them. */
+  /** Predicted samples per second of all ranks, or null if unknown. */
   foretold: number | null;
 }
 
-/** What the plan leaves of a way to train. */
+/** A stage with its offload, and the candidates that fit. */
 export interface Way {
   name: string;
   /** From the largest micro-batch that fits to the smallest. */
   candidates: readonly Candidate[];
-  /** Why there are none; null where there are some. */
+  /** The reason if `candidates` is empty, or null. */
   reason: string | null;
 }
 
-/** What is searched in. */
+/** The inputs of a search. */
 export interface Space {
   file: Section;
   settings: Settings;
   batches: BatchWishes;
 }
 
-/** What a way says of zero_optimization. */
+/** zero_optimization of a way. */
 interface Placement {
   name: string;
   zero: Section;
@@ -56,7 +54,7 @@ interface Placement {
 
 const MOVED = { device: 'cpu', pin_memory: true };
 
-/** zero_optimization of `file`; of lists of values the first. */
+/** Returns zero_optimization of `file`, with the first value of each list. */
 function zeroOf({ zero_optimization: zero }: Section): Section {
   if (!isSection(zero)) return {};
   const kept = Object.entries(zero).flatMap(([key, value]) =>
@@ -66,21 +64,19 @@ function zeroOf({ zero_optimization: zero }: Section): Section {
   const { offload_optimizer: state, offload_param: weights, ...rest } = all;
   return {
     ...rest,
-    // The plan's "auto" leaves offload to the search.
+    // The search chooses offload if it is "auto".
     ...(isSection(state) && state.device !== 'auto' && { offload_optimizer: state }),
     ...(isSection(weights) && weights.device !== 'auto' && { offload_param: weights }),
   };
 }
 
-/** Switches of old that sections have replaced. */
+/** Deprecated switches, and the sections that replace them. */
 const SWITCHES: Readonly<Record<string, string>> = {
   cpu_offload: 'offload_optimizer',
   cpu_offload_param: 'offload_param',
 };
 
-/**
- * A key of `zero` as configurations write it today; where both are there, they are refused later.
- */
+/** Returns a deprecated key in its current form. If both are set, validation rejects them later. */
 function renamed(key: string, value: unknown, zero: Section): [string, unknown][] {
   const now = SWITCHES[key];
   if (now === undefined || typeof value !== 'boolean' || Object.hasOwn(zero, now)) {
@@ -92,11 +88,12 @@ function renamed(key: string, value: unknown, zero: Section): [string, unknown][
 const firstOf = (key: string, value: unknown): unknown => (isChoice(key, value) ? value[0] : value);
 
 /**
- * The stages that the file leaves open: all where it names none. One rank shares nothing out.
- * Throws DS_CONFIG for an empty list.
+ * Returns the stages to search: the stages of the file, or all. One rank has nothing to partition.
+ *
+ * Throws DS_CONFIG if the list is empty.
  */
 export function stagesOf({ zero_optimization: zero }: Section, ranks: number): readonly unknown[] {
-  // Runs read true as stage 1.
+  // Runs read `true` as stage 1.
   if (typeof zero === 'boolean') return [Number(zero)];
   const stage = isSection(zero) ? zero.stage : undefined;
   if (Array.isArray(stage)) {
@@ -109,8 +106,8 @@ export function stagesOf({ zero_optimization: zero }: Section, ranks: number): r
 }
 
 /**
- * All ways to train with what of each fits, as the file says; where nothing fits and the file says
- * nothing of offload, with state, and then weights, in host memory.
+ * Returns all ways with the candidates that fit. If no candidate fits and the file sets no offload,
+ * adds ways with the optimizer state, and then also the weights, in host memory.
  */
 export function waysOf(space: Space, info: ModelInfo): Way[] {
   const { file } = space;
@@ -121,7 +118,7 @@ export function waysOf(space: Space, info: ModelInfo): Way[] {
   const ways = plain.map((placement) => wayOf(placement, space, info));
   const isSaid = zero.offload_optimizer !== undefined || zero.offload_param !== undefined;
   if (isSaid || info.isHost || ways.some(({ candidates }) => candidates.length > 0)) return ways;
-  // On one rank stage 2 stands for all that keep weights on the device.
+  // On one rank, stage 2 represents all stages that keep weights on the device.
   const isOpen = ranks === 1 && stagesOf(file, 2).length > 1;
   const added = moved(isOpen ? [2, 3] : stages, zero);
   return [...ways, ...added.map((one) => wayOf(one, space, info))];
@@ -143,7 +140,7 @@ function wayOf({ name, zero }: Placement, space: Space, info: ModelInfo): Way {
   const { settings, batches } = space;
   const sizes = microBatches(batches, settings, info.mesh.data);
   if (info.mesh.stages > 1 && Number(zero.stage) > 1) {
-    return { name, candidates: [], reason: 'a pipeline takes stages 0 and 1' };
+    return { name, candidates: [], reason: 'a pipeline supports stages 0 and 1' };
   }
   if (sizes.length === 0) return { name, candidates: [], reason: noSize(space, info) };
   const open = isCountable(info) || batches.only ? sizes : sizes.slice(-1);
@@ -182,7 +179,7 @@ function noneFits(weighed: readonly { size: number; fit: Fit }[]): string {
   return least?.fit.refusal ?? `a micro-batch of ${least?.size} does not fit by the plan`;
 }
 
-/** `file` with a way's stage and offload, and with micro-batches of `size`. */
+/** Returns `file` with a way's stage and offload, and with the micro-batch size. */
 function configWith(
   { file, settings, batches }: Space,
   zero: Section,
@@ -200,9 +197,12 @@ function configWith(
 }
 
 /**
- * Configurations of the first run, of which the first one that starts is enough: the highest stage,
- * which needs least, and lower ones, as not every optimizer and pipeline takes it. Throws DS_CONFIG
- * where none can be trained.
+ * Returns configurations for the first run, in order: the first one that starts is enough.
+ *
+ * - The highest stage, which needs the least memory.
+ * - Stages 0 and 1, since some optimizers and pipelines do not support higher ones.
+ *
+ * Throws DS_CONFIG if all are invalid.
  */
 export function firstRuns({ file, batches }: Space): Section[] {
   const { autotuning: _search, [TOTAL]: _total, ...rest } = file;
@@ -223,20 +223,20 @@ export function firstRuns({ file, batches }: Space): Section[] {
   return all.filter((_, i) => checked[i] === undefined);
 }
 
-/** Keys of ZeRO that `fast: false` tries by itself, where they act. Source: DeepSpeed, in part. */
+/** ZeRO keys that `fast: false` varies on its own, by stage. Source: DeepSpeed, in part. */
 const MORE: Readonly<Record<number, Readonly<Record<string, readonly unknown[]>>>> = {
   1: { overlap_comm: [true, false], reduce_bucket_size: [5e7, 5e8, 1e9] },
   2: { overlap_comm: [true, false], reduce_bucket_size: [5e7, 5e8, 1e9] },
   3: { overlap_comm: [true, false], prefetch_bucket_size: [5e6, 5e7, 5e8] },
 };
 
-/** Values of the keys of ZeRO that are open, and an experiment's name with them. */
+/** Values of the open ZeRO keys, and the experiment name for them. */
 interface Choice {
   name: string;
   keys: Section;
 }
 
-/** `best` with each other choice of the keys of ZeRO that the file leaves open. */
+/** Returns `best` with every other choice of the ZeRO keys that the file leaves open. */
 export function variantsOf(best: Candidate, { file }: Space, info: ModelInfo): Candidate[] {
   const own = isSection(file.zero_optimization) ? file.zero_optimization : {};
   const { stage } = best.config.zero_optimization as { stage: number };
@@ -271,14 +271,14 @@ export function variantsOf(best: Candidate, { file }: Space, info: ModelInfo): C
     });
 }
 
-/** zero_optimization with its defaults; null where it is refused. */
+/** Returns zero_optimization with its defaults, or null if it is invalid. */
 function meaningOf(config: Section, { mesh }: ModelInfo): object | null {
   const environment = { worldSize: mesh.data, autoLater: true };
   const { config: resolved } = checkConfig(config as DsConfig, environment);
   return resolved?.zero_optimization ?? null;
 }
 
-/** "reduce_bucket_size" as "rbs". */
+/** Abbreviates "reduce_bucket_size" to "rbs". */
 const initials = (key: string): string =>
   key
     .split('_')

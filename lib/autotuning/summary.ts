@@ -1,4 +1,4 @@
-// What a search prints: a line for each experiment as it ends, and the table of all.
+// The output of a search: one line per experiment, and the final table.
 import type { ResolvedConfig } from '../../types/config.js';
 import { byteText } from '../runtime/byte-text.js';
 import type { Way } from './search-space.js';
@@ -12,7 +12,7 @@ const UNITS: Readonly<Record<Metric, string>> = {
   flops: 'FLOPS of each GPU',
 };
 
-/** Of four digits, without zeros behind the point: "29.08", "1200", "4.5e+13". */
+/** Formats four digits without trailing zeros: "29.08", "1200", "4.5e+13". */
 function number(value: number): string {
   const [digits = '', ...exponent] = value.toPrecision(4).split('e');
   const short = digits.includes('.') ? digits.replace(/\.?0+$/, '') : digits;
@@ -32,11 +32,14 @@ interface Searched {
   ways: readonly Way[];
   metric: Metric;
   seconds: number;
-  /** The file of the best configuration; null where there is none. */
+  /** The file of the best configuration, or null. */
   best: string | null;
 }
 
-/** All experiments, the best of each way, what was left out, and where the best one is. */
+/**
+ * Returns a table of all experiments, the best of each way, the ways without candidates, and the
+ * best file.
+ */
 export function summaryOf({ rows, ways, metric, seconds, best }: Searched): string[] {
   const measured = rows.map((row) => {
     const { metrics, failure, candidate } = row;

@@ -1,4 +1,4 @@
-// Which candidate is tried next, and when there have been enough.
+// Chooses the next candidate, and decides when to stop.
 import type { ResolvedConfig } from '../../types/config.js';
 import type { ExperimentMetrics } from '../plan/index.js';
 import { MICRO, STEPS } from './batch-choice.js';
@@ -6,29 +6,28 @@ import type { Candidate } from './search-space.js';
 
 type Settings = ResolvedConfig['autotuning'];
 
-/** A candidate that was tried. */
 export interface Row {
   candidate: Candidate;
   metrics: ExperimentMetrics | null;
-  /** Why it measured nothing; null where it did. */
+  /** The reason if nothing was measured, or null. */
   failure: string | null;
-  /** Whether it failed for want of memory. */
+  /** Whether it ran out of memory. */
   isShort: boolean;
 }
 
-/** What the metric says of a row; null where nothing was measured. */
+/** Returns the metric of a row, or null if it was not measured. */
 export function metricOf({ metrics }: Row, metric: Settings['metric']): number | null {
   if (!metrics) return null;
   return metric === 'flops' ? (metrics.FLOPS_per_gpu ?? null) : metrics[metric];
 }
 
-/** Whether `a` is better than `b`; anything is better than nothing. */
+/** Whether `a` is better than `b`. Any value is better than null. */
 function isBetter(a: number | null, b: number | null, metric: Settings['metric']): boolean {
   if (a === null || b === null) return a !== null;
   return metric === 'latency' ? a < b : a > b;
 }
 
-/** The best of `rows`; null where none was measured. */
+/** Returns the best of `rows`, or null if no row was measured. */
 export function bestOf(rows: readonly Row[], metric: Settings['metric']): Row | null {
   let best: Row | null = null;
   for (const row of rows) {
@@ -38,14 +37,14 @@ export function bestOf(rows: readonly Row[], metric: Settings['metric']): Row | 
   return best;
 }
 
-/** Deals candidates, one at a time. */
+/** Returns candidates one at a time. */
 export class Tuner {
   private waiting: Candidate[];
   private readonly rows: Row[] = [];
   private tried = 0;
   private withoutGain = 0;
 
-  /** `first`: what is known already, which costs no trial. */
+  /** `first`: known results, which do not count as trials. */
   constructor(
     candidates: readonly Candidate[],
     private readonly settings: Settings,
@@ -56,12 +55,12 @@ export class Tuner {
     this.rows.push(...first);
   }
 
-  /** At most so many follow. */
+  /** Upper limit of the remaining trials. */
   get left(): number {
     return Math.min(this.waiting.length, this.settings.tuner_num_trials - this.tried);
   }
 
-  /** Null where all were tried, or enough. */
+  /** Returns null after all candidates, or at the trial limit or early stop. */
   next(): Candidate | null {
     const { tuner_early_stopping: patience, tuner_type: type } = this.settings;
     if (this.left <= 0 || (patience > 0 && this.withoutGain >= patience)) return null;
@@ -70,7 +69,7 @@ export class Tuner {
     return next ?? null;
   }
 
-  /** What became of the last one. Memory that is short for it is so for larger ones of its way. */
+  /** Records the last result. If memory was short, drops larger micro-batches of the same way. */
   reported(row: Row): void {
     const { metric } = this.settings;
     const before = bestOf(this.rows, metric);
@@ -83,23 +82,24 @@ export class Tuner {
     this.waiting = this.waiting.filter((one) => one.way !== way || one.microBatch <= microBatch);
   }
 
-  /** Whether some of `way` are still to be tried. */
+  /** Whether candidates of `way` remain. */
   waits(way: string): boolean {
     return this.waiting.some((one) => one.way === way);
   }
 
-  /** One more to try, before those that wait. */
+  /** Adds a candidate before the others. */
   add(candidate: Candidate): void {
     this.waiting.unshift(candidate);
   }
 
   /**
-   * By what the plan foretells, corrected by what it was wrong by; as they come where it is mute.
+   * The highest predicted rate, corrected by measured results. Without predictions: the first in
+   * order.
    */
   private mostPromising(): Candidate | undefined {
     if (this.waiting.some((one) => one.foretold === null)) return this.waiting[0];
     const { metric } = this.settings;
-    /** Samples a second, or for latency what is in proportion to steps a second. */
+    /** Samples per second. For latency: a value in proportion to steps per second. */
     const rateOf = ({ foretold, config }: Candidate): number => {
       const samples = Number(config[MICRO]) * Number(config[STEPS]);
       return (foretold ?? 0) / (metric === 'latency' ? samples : 1);
@@ -108,7 +108,7 @@ export class Tuner {
     return this.waiting.toSorted((a, b) => score(b) - score(a))[0];
   }
 
-  /** Measured over foretold samples a second: of the way, or else of all; failures tell nothing. */
+  /** Mean ratio of measured to predicted samples per second, of this way, or else of all ways. */
   private correction(way: string): number {
     const reported = this.rows.filter(({ metrics, candidate }) => metrics && candidate.foretold);
     const own = reported.filter(({ candidate }) => candidate.way === way);
@@ -121,7 +121,7 @@ export class Tuner {
   }
 }
 
-/** In an order of chance that is the same in every search. Source: Park and Miller's generator. */
+/** Returns a pseudo-random order, equal in every search. Source: Park and Miller's generator. */
 function shuffled(candidates: readonly Candidate[]): Candidate[] {
   let state = 1;
   const draw = (below: number): number => {

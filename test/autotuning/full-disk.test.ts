@@ -30,7 +30,7 @@ test.each([
   const jobs = { slots: 1, nodes: 1, isRemote: false, run, command: () => '' };
   const request = { args: ['--deepspeed_config', path], known: {}, jobs, say: () => {} };
   await expect(autotune(request)).rejects.toMatchObject({
-    ...{ code: 'DS_IO', expected: 'a place that can be written' },
+    ...{ code: 'DS_IO', expected: 'a writable path' },
     op: expect.stringMatching(new RegExp(`^autotuning \\S+/${name}$`)),
     got: 'ENOSPC: no space left on device',
     hint: expect.stringContaining('autotuning.results_dir'),
