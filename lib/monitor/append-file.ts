@@ -1,20 +1,19 @@
-// A file that only grows: whole chunks are appended at once, so that a crash leaves a readable
-// prefix.
+// A file that only grows: append() writes whole chunks, so a crash leaves a readable prefix.
 import { closeSync, fstatSync, fsync, openSync, readSync, writeSync } from 'node:fs';
 import { promisify } from 'node:util';
 
 import { DsError } from '../errors.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 
-/** Nothing is buffered in the process: what append() returned from outlives it. */
+/** Has no buffer in the process: appended data survives a crash of the process. */
 export class AppendFile {
-  /** Bytes that the file held when it was opened. */
+  /** Size of the file when it was opened. */
   readonly initialBytes: number;
-  /** The last of them; null where there was none. */
+  /** Its last byte then, or null if the file was empty. */
   readonly lastByte: number | null;
   private fd: number | null;
 
-  /** Opens the file, or creates it; `fresh` insists on a new one. Throws DS_IO. */
+  /** Opens or creates the file. `fresh`: throws if it exists. Throws DS_IO. */
   constructor(
     readonly path: string,
     { fresh = false } = {},
@@ -30,7 +29,7 @@ export class AppendFile {
     }
   }
 
-  /** Throws DS_IO; the file may then end in a part of `chunk`. */
+  /** Throws DS_IO. The file may then end with a part of `chunk`. */
   append(chunk: Uint8Array): void {
     const fd = this.open();
     try {
@@ -40,7 +39,7 @@ export class AppendFile {
     }
   }
 
-  /** Resolves when the disk has everything. */
+  /** Resolves when everything is on the disk. */
   async sync(): Promise<void> {
     try {
       await promisify(fsync)(this.open());
@@ -60,12 +59,12 @@ export class AppendFile {
       code: 'DS_IO',
       op: this.path,
       expected: 'an open file',
-      got: 'one that was closed',
+      got: 'a closed file',
     });
   }
 }
 
-/** Creates `path` and what lies above it. Throws DS_IO. */
+/** Creates `path` and its parent folders. Throws DS_IO. */
 export function makeFolder(path: string): void {
   try {
     makeFolderNow(path);
@@ -78,7 +77,7 @@ function ioError(path: string, cause: unknown): DsError {
   return new DsError({
     code: 'DS_IO',
     op: path,
-    expected: 'a place to write to',
+    expected: 'a writable path',
     got: (cause as Error).message,
     hint: 'Check output_path and job_name, permissions and free space.',
     cause,

@@ -1,37 +1,37 @@
-// Console lines of steps_per_print and wall_clock_breakdown, in DeepSpeed's words.
+// Console lines of steps_per_print and wall_clock_breakdown, in DeepSpeed's format.
 
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 
-/** What one line says of the run. */
+/** The values of one progress line. */
 export interface ProgressReport {
   /** Global steps so far. */
   step: number;
   /** Global samples so far. */
   samples: number;
-  /** Updates left out for an overflow so far. */
+  /** Updates skipped because of an overflow. */
   skipped: number;
   /** Of each parameter group. */
   lr: readonly number[];
   /** Momentum or betas of each parameter group. */
   momentum: readonly unknown[];
-  /** Mean over micro-batches and ranks; null where it is not known. */
+  /** Mean over micro-batches and ranks, or null if unknown. */
   loss: number | null;
 }
 
-/** How often a ConsoleMonitor prints, and where. */
+/** Options of a ConsoleMonitor. */
 export interface ConsoleOptions {
   /** Global steps between two lines. */
   every: number;
   /** Default: process.stdout. */
   stream?: { write(text: string): unknown };
-  /** Milliseconds of a clock; default performance.now. */
+  /** Clock in milliseconds. Default: performance.now. */
   now?: () => number;
 }
 
 const OPTIONS: OptionNames<ConsoleOptions> = { every: true, stream: true, now: true };
 
-/** Prints every N-th of the steps that it hears of. */
+/** Prints every N-th step. */
 export class ConsoleMonitor {
   private readonly every: number;
   private readonly stream: { write(text: string): unknown };
@@ -48,8 +48,9 @@ export class ConsoleMonitor {
   }
 
   /**
-   * "step=20, skipped=0, lr=[0.001], mom=[[0.9, 0.999]], loss=4.8713, samples/s=512.0". The rate is
-   * that of the wall clock since the line before, or since the first step heard of.
+   * "step=20, skipped=0, lr=[0.001], mom=[[0.9, 0.999]], loss=4.8713, samples/s=512.0".
+   *
+   * The rate covers the wall-clock time since the previous line, or since the first reported step.
    */
   progress({ step, samples, skipped, lr, momentum, loss }: ProgressReport): void {
     const time = this.now();

@@ -9,34 +9,41 @@ import { AppendFile, makeFolder } from './append-file.js';
 import { type Monitor, type MonitorEvent, requireEvents } from './monitor.js';
 
 /**
- * Where a monitor writes: `<outputPath>/<jobName>`, relative to the working directory in which it
- * is made.
+ * The folder of a monitor: `<outputPath>/<jobName>`, relative to the working directory at
+ * construction.
  */
 export interface LogFolder {
-  /** Where the job's folder goes. */
+  /** Parent of the job's folder. */
   outputPath: string;
-  /** What the folder is called. */
+  /** Name of the folder. */
   jobName: string;
 }
 
 const FOLDER: OptionNames<LogFolder> = { outputPath: true, jobName: true };
 
-/** The path of it. Throws DS_ARGUMENT for unknown names, and where one is missing or no text. */
+/**
+ * Returns the absolute path.
+ *
+ * Throws DS_ARGUMENT for unknown options, and if one is missing or not a string; DS_IO.
+ */
 export function logFolder(op: string, given: LogFolder): string {
   const { outputPath, jobName } = readOptions(op, given, FOLDER);
   requireType(`${op} outputPath`, outputPath, 'string');
   requireType(`${op} jobName`, jobName, 'string');
-  const wanted = { op: `${op} outputPath`, expected: 'a working directory that is there' };
+  const wanted = { op: `${op} outputPath`, expected: 'an existing working directory' };
   return onDisk(wanted, () => resolve(join(outputPath, jobName)));
 }
 
 /**
- * "Train/Samples/lr" goes to Train_Samples_lr.csv: the header "step,lr", then a row per event. A
- * later run of the same job appends; the header is written into an empty file only, and a row that
- * a full disk has cut ends where it is. Throws DS_ARGUMENT, DS_IO.
+ * Writes "Train/Samples/lr" to Train_Samples_lr.csv: the header "step,lr", then one row per event.
+ *
+ * A later run of the same job appends. Only an empty file gets a header. A row cut by a full disk
+ * stays cut, and the next row starts on a new line.
+ *
+ * Throws DS_ARGUMENT, DS_IO.
  */
 export class CsvMonitor implements Monitor {
-  /** The folder with one file for each name. */
+  /** The folder, with one file per name. */
   readonly folder: string;
   private readonly files = new Map<string, AppendFile>();
 
@@ -45,9 +52,7 @@ export class CsvMonitor implements Monitor {
     makeFolder(this.folder);
   }
 
-  /**
-   * Appends a line to the file of each name, at the latest with flush(). Throws DS_ARGUMENT, DS_IO.
-   */
+  /** Appends one row per event to the file of its name. Throws DS_ARGUMENT, DS_IO. */
   write(events: readonly MonitorEvent[]): void {
     for (const { name, value, step } of requireEvents('CsvMonitor.write', events)) {
       this.file(name).append(Buffer.from(row(String(step), number(value))));
@@ -77,7 +82,7 @@ export class CsvMonitor implements Monitor {
 
 const NEWLINE = 10;
 
-/** Lines end as those of Python's csv writer. */
+/** Uses the line ends of Python's csv writer: "\r\n". */
 function row(step: string, value: string): string {
   return `${step},${value}\r\n`;
 }
@@ -86,7 +91,7 @@ function quoted(field: string): string {
   return /[",\r\n]/.test(field) ? `"${field.replaceAll('"', '""')}"` : field;
 }
 
-/** A number as Python writes and reads it. */
+/** Formats a number as Python does. */
 function number(value: number): string {
   if (Number.isFinite(value)) return String(value);
   if (Number.isNaN(value)) return 'nan';

@@ -1,4 +1,4 @@
-// TensorBoard's events as bytes: the protobuf fields of Event and Summary, framed as TFRecords.
+// Encodes TensorBoard events: the protobuf messages Event and Summary, in TFRecord frames.
 // Sources: tensorflow/core/util/event.proto, framework/summary.proto, lib/io/record_writer.h.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -11,8 +11,8 @@ const BYTES = 2;
 const FLOAT = 5;
 
 /**
- * u64 length, masked crc of the length, data, masked crc of the data; little-endian. A reader stops
- * before a record that is not all there.
+ * u64 length, masked CRC of the length, data, masked CRC of the data, all little-endian. Readers
+ * ignore an incomplete last record.
  */
 export function tfRecord(data: Uint8Array): Buffer {
   const head = Buffer.alloc(12);
@@ -31,14 +31,15 @@ export function versionEvent(wallTime: number): Buffer {
 
 /**
  * Event { wall_time = 1, step = 2, summary = 5 { value = 1 { tag = 1, simple_value = 2 } } }.
- * TensorBoard keeps values as f32. Throws DS_ARGUMENT for a step that is no whole number from 0.
+ *
+ * TensorBoard stores values as f32. Throws DS_ARGUMENT if the step is not an integer >= 0.
  */
 export function scalarEvent({ name, value, step }: MonitorEvent, wallTime: number): Buffer {
   if (!Number.isSafeInteger(step) || step < 0) {
     const op = `TensorBoardMonitor step of ${formatValue(name)}`;
     throw new DsError({
-      ...{ code: 'DS_ARGUMENT', op, expected: 'a whole number from 0', got: formatValue(step) },
-      hint: 'Count samples or steps; the value may be any number.',
+      ...{ code: 'DS_ARGUMENT', op, expected: 'an integer >= 0', got: formatValue(step) },
+      hint: 'Pass a count of samples or steps. The value may be any number.',
     });
   }
   const summaryValue = Buffer.concat([bytes(1, Buffer.from(name)), float(2, value)]);
@@ -75,7 +76,7 @@ function float(field: number, value: number): Buffer {
   return Buffer.concat([tag(field, FLOAT), out]);
 }
 
-/** 0x1edc6f41, bits reversed. */
+/** 0x1edc6f41 with reversed bits. */
 const POLYNOMIAL = 0x82f63b78;
 
 const table = Uint32Array.from({ length: 256 }, (_, byte) => {
@@ -91,7 +92,7 @@ export function crc32c(bytes: Uint8Array): number {
   return (crc ^ 0xffffffff) >>> 0;
 }
 
-/** TFRecord's form of a checksum: rotated and shifted, for data that holds checksums itself. */
+/** The TFRecord checksum: rotated and shifted, since the data may contain checksums. */
 function maskedCrc32c(bytes: Uint8Array): number {
   const crc = crc32c(bytes);
   return (((crc >>> 15) | (crc << 17)) + 0xa282ead8) >>> 0;

@@ -1,4 +1,4 @@
-// The monitor room's door: where a run's numbers go.
+// Monitors: write a run's metrics to files, TensorBoard and the console.
 export { ConsoleMonitor, type ConsoleOptions, type ProgressReport } from './console.js';
 export { CsvMonitor, type LogFolder } from './csv.js';
 export { MonitorMaster } from './master.js';

@@ -1,11 +1,12 @@
-// MonitorMaster: several monitors as one, each failing for itself. Named after DeepSpeed's.
+// MonitorMaster: several monitors as one. A failure of one does not affect the others.
 import { answerPythonNames } from '../runtime/python-names.js';
 import { refusedValue } from '../runtime/refused.js';
 import type { Monitor, MonitorEvent } from './monitor.js';
 
 /**
- * Owns its monitors. One that throws, at once or by a promise, is closed and left out from then on,
- * with one warning.
+ * Owns its monitors. Named after DeepSpeed's MonitorMaster.
+ *
+ * If a monitor throws or its promise rejects, it is closed and removed, with one warning.
  */
 export class MonitorMaster implements Monitor {
   static {
@@ -15,7 +16,7 @@ export class MonitorMaster implements Monitor {
   private monitors: readonly Monitor[];
   private readonly dropped = new Set<Monitor>();
 
-  /** Throws DS_ARGUMENT for what is no list of monitors, such as a section of a configuration. */
+  /** Throws DS_ARGUMENT if `monitors` is not a list, for example a section of the configuration. */
   constructor(monitors: readonly Monitor[]) {
     if (!Array.isArray(monitors)) {
       const hint = 'new monitor.MonitorMaster([new monitor.CsvMonitor({ outputPath, jobName })]).';
@@ -24,12 +25,12 @@ export class MonitorMaster implements Monitor {
     this.monitors = monitors;
   }
 
-  /** Whether anybody listens. */
+  /** Whether a monitor is active. */
   get enabled(): boolean {
     return this.monitors.length > 0;
   }
 
-  /** Hands the events on to every monitor. */
+  /** Passes the events to every monitor. */
   write(events: readonly MonitorEvent[]): void {
     for (const monitor of this.monitors) void this.attempt(monitor, () => monitor.write(events));
   }
@@ -45,7 +46,7 @@ export class MonitorMaster implements Monitor {
     this.monitors = [];
   }
 
-  /** Drops a monitor that throws, or whose promise rejects: nobody else would hear of that one. */
+  /** Removes a monitor that throws or rejects. */
   private async attempt(monitor: Monitor, call: () => unknown): Promise<void> {
     try {
       await call();
@@ -55,12 +56,12 @@ export class MonitorMaster implements Monitor {
   }
 
   private drop(monitor: Monitor, error: unknown): void {
-    if (this.dropped.has(monitor)) return; // A promise of an earlier write has rejected as well.
+    if (this.dropped.has(monitor)) return; // An earlier write has already failed.
     this.dropped.add(monitor);
     this.monitors = this.monitors.filter((other) => other !== monitor);
     const reason = error instanceof Error ? error.message : String(error);
     const warning = `${monitor.constructor.name} failed and is switched off: ${reason}`;
     process.emitWarning(warning, { type: 'DsWarning', code: 'DS_MONITOR' });
-    void this.attempt(monitor, () => monitor.close()); // Its reason was given.
+    void this.attempt(monitor, () => monitor.close()); // The warning has the reason.
   }
 }

@@ -1,33 +1,34 @@
-// What a place that keeps the numbers of a run has to offer: the interface of every monitor.
+// The interface of every monitor of a run's metrics.
 import { refusedValue } from '../runtime/refused.js';
 
 /** One value of one metric. */
 export interface MonitorEvent {
   /** DeepSpeed's names are paths: "Train/Samples/lr". */
   name: string;
-  /** The number itself. */
+  /** Value of the metric. */
   value: number;
-  /** The x axis; DeepSpeed counts global samples. */
+  /** The x axis. DeepSpeed: global samples. */
   step: number;
 }
 
 /**
- * Receives events in the order of training, from the training thread: write() should neither block
- * for long nor keep the array. Whatever it throws, or its promises reject with, ends this monitor,
- * not the run.
+ * Receives events in training order, on the training thread. write() must be fast, and must not
+ * keep the array.
+ *
+ * If a method throws or its promise rejects, this monitor ends, and the run continues.
  */
 export interface Monitor {
-  /** Takes note of events; it may keep them until flush(). */
+  /** Accepts events. May buffer them until flush(). */
   write(events: readonly MonitorEvent[]): void;
-  /** Resolves when everything written so far would survive a crash of the machine. */
+  /** Resolves when all written events would survive a crash of the machine. */
   flush(): Promise<void>;
   /** No write() follows. */
   close(): void;
 }
 
 /**
- * `events` when they are a list of events. Throws DS_ARGUMENT, naming `op` and the one that is
- * none.
+ * Returns `events` if they are valid. Throws DS_ARGUMENT with `op` and the index of the first
+ * invalid event.
  */
 export function requireEvents(op: string, events: unknown): readonly MonitorEvent[] {
   const expected = 'a list of { name, value, step }';
@@ -36,7 +37,7 @@ export function requireEvents(op: string, events: unknown): readonly MonitorEven
     const { name, value, step } = (event ?? {}) as Partial<MonitorEvent>;
     const isEvent = typeof name === 'string' && typeof value === 'number';
     if (isEvent && typeof step === 'number') continue;
-    const wanted = '{ name, value, step } with a text and two numbers';
+    const wanted = '{ name, value, step }: a string and two numbers';
     throw refusedValue(`${op} event ${i}`, wanted, event);
   }
   return events;

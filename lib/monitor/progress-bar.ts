@@ -1,45 +1,44 @@
-// Training progress on a console: a bar that redraws itself on a terminal, plain lines everywhere
-// else.
+// Training progress on a console: a bar on a terminal, plain lines otherwise.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 
-/** What is known after a step; what is left out is not shown. */
+/** The values after a step. Only given values are shown. */
 export interface StepReport {
   /** Steps done, from 1. */
   step: number;
-  /** Over all ranks: what monitors are told is. */
+  /** Mean over all ranks, as for monitors. */
   loss?: number;
   /** Learning rate of the step. */
   lr?: number;
-  /** Of all ranks. */
+  /** Over all ranks. */
   tokensPerSecond?: number;
   /**
-   * Model FLOPs utilization: the share, 0 to 1, of what the devices could do at best. Default: from
-   * tokensPerSecond, where the bar was told what a token costs.
+   * Model FLOPs utilization, from 0 to 1. Default: from tokensPerSecond, if the bar has
+   * flopsPerToken and peakFlops.
    */
   mfu?: number;
   /** Bytes in use on this rank's device. */
   memoryBytes?: number;
 }
 
-/** What a ProgressBar counts to, and where it prints. */
+/** Options of a ProgressBar. */
 export interface ProgressBarOptions {
-  /** Steps in all. */
+  /** Total number of steps. */
   total: number;
   /** Default: process.stdout. */
   stream?: NodeJS.WriteStream;
-  /** Lines printed in all when the stream is no terminal. Default: 20. */
+  /** Total number of lines if the stream is not a terminal. Default: 20. */
   lines?: number;
-  /** FLOPs of a token, as flopsPerToken() counts them. */
+  /** FLOPs per token, from flopsPerToken(). */
   flopsPerToken?: number;
   /**
-   * FLOP/s of all devices at best: peakFlops() times their number. With flopsPerToken, the bar has
-   * an MFU; null where it is not known.
+   * Peak FLOP/s of all devices: peakFlops() times their number. Null if unknown. Needed for MFU,
+   * with flopsPerToken.
    */
   peakFlops?: number | null;
-  /** Milliseconds of a clock; default performance.now. */
+  /** Clock in milliseconds. Default: performance.now. */
   now?: () => number;
 }
 
@@ -48,15 +47,18 @@ const OPTIONS: OptionNames<ProgressBarOptions> = {
   ...{ flopsPerToken: true, peakFlops: true },
 };
 
-/** Columns of a line where the terminal is wider, or is none. */
+/** Maximum columns of a line. */
 const COLUMNS = 80;
 const LONGEST_BAR = 24;
 const SHORTEST_BAR = 8;
 
 /**
- * "[=====-----]  60/120  loss 5.321  9,812 tokens/s  MFU 41.2%  412 MiB  1:23 left"
- * in fewer than `columns` columns. The bar takes what is free; where that is too little, the rate,
- * then memory, utilization and speed are left out. `secondsLeft` null: not known yet.
+ * Returns a line of fewer than `columns` columns:
+ *
+ *     "[=====-----]  60/120  loss 5.321  9,812 tokens/s  MFU 41.2%  412 MiB  1:23 left"
+ *
+ * The bar uses the free columns. If they are too few, drops the learning rate, memory, MFU and
+ * speed, in this order. `secondsLeft` null: unknown.
  */
 export function progressLine(
   total: number,
@@ -79,7 +81,7 @@ export function progressLine(
   return `[${'='.repeat(done).padEnd(room, '-')}] ${text}`;
 }
 
-/** In the order in which they stand; those of a higher `order` are left out first. */
+/** In display order. Parts with a higher `order` are dropped first. */
 function partsOf(
   report: StepReport,
   secondsLeft: number | null,
@@ -106,16 +108,17 @@ function clockTime(seconds: number): string {
 }
 
 /**
- * Made and updated by one rank. Without a terminal the first, the last and about `lines` steps in
- * between get a line each. The time left is that of the steps to come at the mean speed since the
- * first update.
+ * One rank constructs and updates it. Without a terminal, it prints the first, the last and about
+ * `lines` steps in between.
+ *
+ * The time left is the number of remaining steps, at the mean speed since the first update.
  */
 export class ProgressBar {
   private readonly total: number;
   private readonly stream: NodeJS.WriteStream;
   private readonly every: number;
   private readonly now: () => number;
-  /** Tokens per second of an MFU of 1; null where that is not known. */
+  /** Tokens per second at an MFU of 1, or null if unknown. */
   private readonly bestSpeed: number | null;
   private first: { step: number; time: number } | null = null;
   private drawn = false;
@@ -132,7 +135,7 @@ export class ProgressBar {
     this.bestSpeed = bestSpeedOf(options);
   }
 
-  /** Draws the bar anew with the numbers of a step. */
+  /** Redraws the bar with the values of a step. */
   update(given: StepReport): void {
     const { total, stream } = this;
     const report = { ...given, mfu: given.mfu ?? this.utilization(given.tokensPerSecond) };
@@ -149,7 +152,7 @@ export class ProgressBar {
     }
   }
 
-  /** Leaves the last line standing. */
+  /** Keeps the last line on the terminal. */
   finish(): void {
     if (this.drawn) this.stream.write('\n');
     this.drawn = false;
@@ -176,7 +179,7 @@ function bestSpeedOf({ flopsPerToken, peakFlops }: ProgressBarOptions): number |
   return cost === null || peak === null ? null : peak / cost;
 }
 
-/** Null for what was left out. Throws DS_ARGUMENT. */
+/** Returns null for a missing value. Throws DS_ARGUMENT. */
 function positive(name: string, value: number | null | undefined): number | null {
   if (value === undefined || value === null) return null;
   if (value > 0 && value < Number.POSITIVE_INFINITY) return value;

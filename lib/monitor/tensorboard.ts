@@ -7,13 +7,13 @@ import { type LogFolder, logFolder } from './csv.js';
 import { scalarEvent, tfRecord, versionEvent } from './event-record.js';
 import { type Monitor, type MonitorEvent, requireEvents } from './monitor.js';
 
-/** Tells apart the files of one process that were opened in the same second. */
+/** A serial number for files of one process opened in the same second. */
 let opened = 0;
 
 /**
- * Writes `<outputPath>/<jobName>/events.out.tfevents.<seconds>.<host>.<process>.<number>`. Each
- * write() is one append, so a crash costs at most the record that it cuts. Throws DS_ARGUMENT,
- * DS_IO.
+ * Writes `<outputPath>/<jobName>/events.out.tfevents.<seconds>.<host>.<process>.<number>`.
+ *
+ * Each write() is one append, so a crash cuts at most the last record. Throws DS_ARGUMENT, DS_IO.
  */
 export class TensorBoardMonitor implements Monitor {
   private readonly file: AppendFile;
@@ -32,14 +32,15 @@ export class TensorBoardMonitor implements Monitor {
     }
   }
 
-  /** The event file. */
+  /** Path of the event file. */
   get path(): string {
     return this.file.path;
   }
 
   /**
-   * Appends a scalar for each event, at the latest with flush(). Throws DS_IO, and DS_ARGUMENT for
-   * what is no event, and for a step that is no whole number from 0.
+   * Appends one scalar per event.
+   *
+   * Throws DS_IO, and DS_ARGUMENT if an event is invalid or its step is not an integer >= 0.
    */
   write(events: readonly MonitorEvent[]): void {
     const now = seconds();

@@ -1,4 +1,4 @@
-// Model FLOPs utilization: what a token of a transformer costs, and what a device could do at best.
+// Model FLOPs utilization: the FLOPs per token of a transformer, and the peak FLOP/s of a device.
 import { DsError } from '../errors.js';
 import { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
@@ -6,18 +6,20 @@ import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 
-/** The sizes of a transformer that decide what a token costs. */
+/** The sizes that determine a transformer's FLOPs per token. */
 export interface TransformerSize {
   /**
-   * Parameters that a token is multiplied with: all but tables of positions and, unless the head is
-   * tied to it, the table of tokens. All of them, where adapters alone are trained.
+   * Parameters in a product with a token: all except the position table and, unless tied to the
+   * head, the token table.
+   *
+   * If only adapters are trained: all parameters.
    */
   parameters: number;
-  /** Blocks. */
+  /** Number of blocks. */
   layers: number;
-  /** Heads times their size: what attention's queries hold for a token. */
+  /** Heads times head size: the width of attention's queries. */
   width: number;
-  /** Tokens of a sequence. */
+  /** Tokens per sequence. */
   sequence: number;
 }
 
@@ -26,9 +28,10 @@ const SIZE: OptionNames<TransformerSize> = {
 };
 
 /**
- * FLOPs of forward and backward for a token: 6 parameters + 12 layers width sequence. Neither
- * recomputation nor what a causal mask saves is taken into account. Throws DS_ARGUMENT. Source:
- * Chowdhery et al. 2022 (PaLM), appendix B.
+ * Returns the FLOPs per token of forward and backward: 6 x parameters + 12 x layers x width x
+ * sequence. Ignores recomputation and causal masks.
+ *
+ * Throws DS_ARGUMENT. Source: Chowdhery et al. 2022 (PaLM), appendix B.
  */
 export function flopsPerToken(given: TransformerSize): number {
   const size = readOptions('flopsPerToken', given, SIZE);
@@ -37,7 +40,7 @@ export function flopsPerToken(given: TransformerSize): number {
   return 6 * of('parameters') + 12 * of('layers') * of('width') * of('sequence');
 }
 
-/** TFLOP/s of a GPU at best: `half` in bf16 and f16 by tensor cores, dense, `f32` without them. */
+/** Peak TFLOP/s of a GPU: `half` for dense bf16 and f16 on tensor cores, `f32` without them. */
 interface Peak {
   name: RegExp;
   half: number;
@@ -45,8 +48,9 @@ interface Peak {
 }
 
 /**
- * The makers' data sheets, without sparsity; the first that a name matches. f32 has no tensor cores
- * here: products are not rounded to TF32.
+ * From the vendors' data sheets, without sparsity. The first match of the name applies.
+ *
+ * f32 does not use tensor cores: products are not rounded to TF32.
  */
 const PEAKS: readonly Peak[] = [
   { name: /\bB200\b/, half: 2250, f32: 75 },
@@ -65,8 +69,10 @@ const PEAKS: readonly Peak[] = [
 ];
 
 /**
- * FLOP/s of `device` at best with operands of `dtype`, by its name; null where no data sheet is
- * known, as of CPUs. Throws DS_ARGUMENT for what is no device.
+ * Returns the peak FLOP/s of `device` for operands of `dtype`, from the device's name. Null for
+ * CPUs and unknown devices.
+ *
+ * Throws DS_ARGUMENT if `device` is not a Device.
  */
 export function peakFlops(device: Device, dtype: DType): number | null {
   if (!(device instanceof Device)) {
@@ -76,7 +82,7 @@ export function peakFlops(device: Device, dtype: DType): number | null {
   return device.kind === 'cpu' ? null : peakFlopsOf(device.info.name, dtype);
 }
 
-/** peakFlops() of the GPU that calls itself `name`. */
+/** peakFlops() of a GPU by its name. */
 export function peakFlopsOf(name: string, dtype: DType): number | null {
   const peak = PEAKS.find((one) => one.name.test(name));
   if (!peak) return null;

@@ -1,12 +1,9 @@
-// Arithmetic of each op from the shapes of its arguments: one formula per op, none measured.
+// The arithmetic of each op: one formula per op, from the shapes of its arguments.
 import { type OpArgs, opNames, type UpdateOp } from '../runtime/kernels.generated.js';
 import { numel, type View } from '../runtime/view.js';
 import { elementFlops } from './element-flops.generated.js';
 
-/**
- * Multiply-accumulates of matrix products, and all floating-point operations: 2 per MAC and the
- * rest.
- */
+/** Work of an op or a module. One multiply-accumulate counts as two floating-point operations. */
 export interface Work {
   /** Multiply-accumulates of matrix products. */
   macs: number;
@@ -22,20 +19,20 @@ const size = (view: View): number => numel(view.shape);
 
 const GELU = { none: 0, gelu: 1, gelu_grad: 2 } as const;
 
-/** 2 M N K for each matrix of the batch. The bias is not counted, as in DeepSpeed. */
+/** 2 M N K per matrix of the batch. The bias is not counted, as in DeepSpeed. */
 function matmul({ a, out, transA, epilogue }: OpArgs['Matmul']): Work {
   const K = a.shape[a.shape.length - (transA ? 2 : 1)] as number;
   const { macs, flops } = products(size(out) * K);
   return { macs, flops: flops + GELU[epilogue] * size(out) };
 }
 
-/** Two outputs of a product for each element of out, and what the gate does with them. */
+/** Two products per element of `out`, plus the gate. */
 function gatedProducts({ x, out }: OpArgs['GatedLinear'] | OpArgs['QuantizedGatedLinear']): Work {
   const { macs, flops } = products(2 * size(out) * (x.shape[1] as number));
   return { macs, flops: flops + elementFlops.Swiglu.out * size(out) };
 }
 
-/** Pairs of T queries and S keys that are further apart than a window lets them see. */
+/** Returns the number of (query, key) pairs outside the window, for T queries and S keys. */
 function outsideWindow(T: number, S: number, window: number, causal: boolean): number {
   if (window === 0) return 0;
   const triangle = (side: number): number => Math.max(0, side) ** 2 / 2;
@@ -44,9 +41,11 @@ function outsideWindow(T: number, S: number, window: number, causal: boolean): n
 }
 
 /**
- * The two products of B H queries with their keys: 4 B H T S D, of which a causal mask halves the T
- * x T part, and a window leaves out what lies outside it. Documents are counted as one, and layouts
- * as dense, since they are on the device. The softmax is not counted.
+ * Returns the multiply-accumulates of the two products of attention: 2 B H T S D.
+ *
+ * - A causal mask halves the T x T part. A window removes the pairs outside it.
+ * - All documents count as one, and layouts as dense, since both are on the device.
+ * - The softmax is not counted.
  */
 function attentionProducts({
   q,
@@ -61,29 +60,33 @@ function attentionProducts({
 }
 
 /**
- * The two products of each query with all that its sequence's table has room for: the lengths are
- * on the device.
+ * Returns the multiply-accumulates of the two products of each query with its sequence's whole
+ * table, since the lengths are on the device.
  */
 function pagedProducts({ q, pool, tables, window }: OpArgs['PagedAttention']): number {
   const room = (tables.shape[1] as number) * (pool.shape[3] as number);
   return 2 * size(q) * (window > 0 ? Math.min(window, room) : room);
 }
 
-/** Ops whose work is no number of FLOPs for each element of an operand. */
+/** Ops without a formula per element. */
 type Counted = Exclude<keyof OpArgs, UpdateOp | keyof typeof elementFlops>;
 
 /**
- * The counts of products; those by element stand in the headers of the ops. There element-wise
- * functions are 1 whatever their cost, their backwards 2, the normalisations' and the softmax's
- * those of DeepSpeed (5, 4 without mean and bias, 1), backwards twice that. Attention's backward is
- * the four products of its gradients; scores that a kernel computes again are left out, as in model
- * FLOPs utilisation. Ops that have neither move, choose or draw values, or belong to the update,
- * which is no part of the model. Source: DeepSpeed profiling/flops_profiler/profiler.py; Chowdhery
- * et al. 2022 (PaLM), appendix B.
+ * The counts of products. Counts per element are in the headers of the ops:
+ *
+ * - Element-wise functions count 1, their backward 2.
+ * - Normalization and softmax count as in DeepSpeed (5, 4 without mean and bias, 1), and twice
+ *   that in the backward.
+ * - Attention's backward counts the four products of its gradients. Recomputed scores do not
+ *   count, as in model FLOPs utilization.
+ * - Other ops count 0: they move, select or draw values, or belong to the update.
+ *
+ * Sources: DeepSpeed profiling/flops_profiler/profiler.py; Chowdhery et al. 2022 (PaLM), appendix
+ * B.
  */
 const counts: { readonly [Name in Counted]?: Count<OpArgs[Name]> } = {
   Matmul: matmul,
-  // Every row counts; those that another rank's experts work on are behind the last group.
+  // Every row counts. Rows of another rank's experts come after the last group.
   GroupedMatmul: ({ x, out }) => products(size(out) * (x.shape[1] as number)),
   GroupedWeightGradient: ({ x, dout }) => products(size(dout) * (x.shape[1] as number)),
   CombineRows: ({ places, out }) => plain(2 * size(places) * (out.shape[1] as number)),
@@ -96,7 +99,7 @@ const counts: { readonly [Name in Counted]?: Count<OpArgs[Name]> } = {
   PagedAttention: (args) => products(pagedProducts(args)),
 };
 
-/** What the header of op `name` says for each element of the operands that are there. */
+/** The header of op `name` gives the FLOPs per element of each operand. */
 function workByElement(name: string, args: Record<string, View | null>): Work {
   const rows: Record<string, Record<string, number>> = elementFlops;
   const terms = Object.entries(rows[name] ?? {});
@@ -107,7 +110,7 @@ function workByElement(name: string, args: Record<string, View | null>): Work {
   return plain(sizes.reduce((sum, each) => sum + each, 0));
 }
 
-/** The work of op number `op` with the arguments of its kernel function. */
+/** Returns the work of op `op` with the arguments of its kernel function. */
 export function workOf(op: number, args: object): Work {
   const name = opNames[op] as string;
   const count = (counts as Record<string, Count<never>>)[name];

@@ -17,26 +17,27 @@ import { type ModelProfile, modelProfile, type StepFacts } from './profile.js';
 import { Recorder } from './recorder.js';
 import { formatProfile, REPORT_OPTIONS, type ReportOptions } from './report.js';
 
-/** What can be profiled: an engine, or a model on the device of its parameters. */
+/** The target of a profile: an engine, or a model on the device of its parameters. */
 export type Profiled = Module | { module: Module; device: Device };
 
-/** How a profile is printed, and where. */
+/** The content and the destination of a printed profile. */
 export interface PrintOptions extends ReportOptions {
-  /** Instead of standard output; JSON when the name ends in ".json". Folders are created. */
+  /** Output file instead of standard output, created with its folders. ".json" selects JSON. */
   outputFile?: string | null;
 }
 
 const PRINT_OPTIONS: OptionNames<PrintOptions> = { ...REPORT_OPTIONS, outputFile: true };
 
 /**
- * Counts from startProfile() to stopProfile() what the model runs; free of cost outside. The totals
- * are those of the forward passes, as in DeepSpeed; profile() has the backward and recomputation
- * too. Reading a result waits for the device; profiling does not.
+ * Counts the model's work from startProfile() to stopProfile(), with no overhead otherwise. Totals
+ * cover the forward passes, as in DeepSpeed. profile() also has the backward and the recomputation.
+ *
+ * A result waits for the device, but profiling does not.
  */
 export class FlopsProfiler {
-  /** What is profiled. */
+  /** The profiled module. */
   readonly module: Module;
-  /** Where it runs. */
+  /** Device of the module. */
   readonly device: Device;
   private recorder: Recorder | null = null;
   private active = false;
@@ -48,12 +49,12 @@ export class FlopsProfiler {
     this.device = bare ? (target.parameters()[0]?.device ?? cpu()) : target.device;
   }
 
-  /** Whether a profile was started and not ended. */
+  /** Whether a profile has started and not ended. */
   get started(): boolean {
     return this.recorder !== null;
   }
 
-  /** Starts from zero. Throws DS_ARGUMENT while another profiler runs in this thread. */
+  /** Starts at zero. Throws DS_ARGUMENT while another profiler runs in this thread. */
   startProfile(): void {
     this.endProfile();
     const recorder = new Recorder(this.module, this.device);
@@ -62,48 +63,49 @@ export class FlopsProfiler {
     this.active = true;
   }
 
-  /** Stops counting; the results stay. */
+  /** Stops counting, and keeps the results. */
   stopProfile(): void {
     if (this.active) this.recorder?.detach();
     this.active = false;
   }
 
-  /** Counts from zero again. */
+  /** Restarts at zero. */
   resetProfile(): void {
     if (!this.active) return;
     this.startProfile();
   }
 
-  /** Stops counting and drops the results. */
+  /** Stops counting, and drops the results. */
   endProfile(): void {
     this.stopProfile();
     this.recorder?.settle();
     this.recorder = null;
   }
 
-  /** Floating-point operations of the forward passes. */
+  /** Returns the floating-point operations of the forward passes. */
   getTotalFlops(): number {
     return this.profile().work.forward.flops;
   }
 
-  /** Multiply-accumulates of the forward passes. */
+  /** Returns the multiply-accumulates of the forward passes. */
   getTotalMacs(): number {
     return this.profile().work.forward.macs;
   }
 
-  /** Device milliseconds of the model's forward calls. */
+  /** Returns the device milliseconds of the model's forward calls. */
   getTotalDuration(): number {
     return this.profile().model.latencyMs;
   }
 
-  /** Tied parameters count once. */
+  /** Returns the number of parameters. Tied parameters count once. */
   getTotalParams(): number {
     return this.module.numParameters();
   }
 
   /**
-   * Everything counted so far; `engine` adds what an engine knows. Throws DS_ARGUMENT before
-   * startProfile().
+   * Returns the counts so far, with the engine's step data in `engine`. Waits for the device.
+   *
+   * Throws DS_ARGUMENT before startProfile().
    */
   profile(engine: StepFacts | null = null): ModelProfile {
     const { recorder } = this;
@@ -111,7 +113,7 @@ export class FlopsProfiler {
       throw new DsError({
         code: 'DS_ARGUMENT',
         op: 'FlopsProfiler',
-        expected: 'startProfile() before a result is read, endProfile() after',
+        expected: 'startProfile() before a result, endProfile() after it',
         got: 'no profile',
       });
     }
@@ -119,15 +121,16 @@ export class FlopsProfiler {
     return modelProfile(recorder.tree.root, this.device.name, engine);
   }
 
-  /** Prints the profile. Throws DS_ARGUMENT before startProfile(), DS_IO. */
+  /** Throws DS_ARGUMENT before startProfile(), DS_IO. */
   printModelProfile(options: PrintOptions = {}, engine: StepFacts | null = null): void {
     printProfile(this.profile(engine), options);
   }
 }
 
 /**
- * Prints a profile, or writes it to `outputFile`. Throws DS_ARGUMENT for unknown or wrong options,
- * DS_IO.
+ * Prints a profile, or writes it to `outputFile`.
+ *
+ * Throws DS_ARGUMENT for unknown or invalid options, DS_IO.
  */
 export function printProfile(profile: ModelProfile, options: PrintOptions = {}): void {
   const { outputFile, ...report } = readOptions('printProfile', options, PRINT_OPTIONS);
@@ -138,15 +141,15 @@ export function printProfile(profile: ModelProfile, options: PrintOptions = {}):
   }
   const json = outputFile.endsWith('.json');
   const text = json ? JSON.stringify(profile, null, 2) : formatProfile(profile, report);
-  onDisk({ op: outputFile, expected: 'a file to write the profile to' }, () => {
+  onDisk({ op: outputFile, expected: 'a writable file for the profile' }, () => {
     makeFolderNow(dirname(outputFile));
     writeFileSync(outputFile, `${text}\n`);
   });
 }
 
-/** How getModelProfile() runs the model, and where it prints. */
+/** Options of getModelProfile(). */
 export interface ModelProfileOptions extends PrintOptions {
-  /** Prints the profile as well. Default: true, as in DeepSpeed. */
+  /** Whether to print the profile. Default: true, as in DeepSpeed. */
   printProfile?: boolean;
   /** Forward passes before the profiled one. Default: 1. */
   warmUp?: number;
@@ -156,7 +159,7 @@ const PROFILE_OPTIONS: OptionNames<ModelProfileOptions> = {
   ...{ ...PRINT_OPTIONS, printProfile: true, warmUp: true },
 };
 
-/** A forward pass in numbers. */
+/** The result of getModelProfile(). */
 export interface ForwardProfile {
   /** Floating-point operations of the pass. */
   flops: number;
@@ -164,15 +167,17 @@ export interface ForwardProfile {
   macs: number;
   /** Elements of the model's parameters. */
   parameters: number;
-  /** formatProfile()'s text. */
+  /** The text of formatProfile(). */
   table: string;
-  /** The same by module. */
+  /** The profile by module. */
   json: ModelProfile;
 }
 
 /**
- * Profiles one forward pass of `model` on `inputs`, without a gradient. Named after DeepSpeed's
- * get_model_profile. Throws what the model throws, DS_ARGUMENT for unknown or wrong options, DS_IO.
+ * Profiles one forward pass of `model` with `inputs`, without gradients. Named after DeepSpeed's
+ * get_model_profile.
+ *
+ * Throws the model's errors, DS_ARGUMENT for unknown or invalid options, DS_IO.
  */
 export function getModelProfile(
   model: Module,
@@ -184,7 +189,7 @@ export function getModelProfile(
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: 'getModelProfile inputs',
-      expected: 'a list of what model.call() takes',
+      expected: 'a list of the arguments of model.call()',
       got: formatValue(inputs),
       hint: 'Write getModelProfile(model, [tokens], options).',
     });

@@ -1,4 +1,4 @@
-// The profiler room's door: FLOPs and latency by module, and traces of steps.
+// The profiler: FLOPs and latency by module, and traces of steps.
 export type { StreamWork, WorkWatcher } from '../runtime/watched-work.js';
 export type { Work } from './flop-counts.js';
 export {

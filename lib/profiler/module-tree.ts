@@ -1,10 +1,10 @@
-// The modules of a model as a tree of counters: what each one did itself, and how long it ran.
+// A model's modules as a tree of counters: the work and the time of each module.
 import type { Module } from '../nn/index.js';
 import type { Work } from './flop-counts.js';
 
-/** The forward, its backward, and what the backward runs of the forward again. */
+/** The forward, the backward, and the forward ops that the backward runs again. */
 export type Pass = 'forward' | 'backward' | 'recompute';
-/** Work by pass: forward, backward, and the forward that is run again in the backward. */
+/** Work of each pass. */
 export type PassWork = Record<Pass, Work>;
 
 function noWork(): PassWork {
@@ -17,28 +17,28 @@ export function addWork(to: Work, { macs, flops }: Work): void {
   to.flops += flops;
 }
 
-/** Counters of one module. A module with several paths is in the tree once, under its first. */
+/** Counters of one module. A module with several paths occurs once, at its first path. */
 export class ModuleNode {
   readonly children: ModuleNode[] = [];
-  /** Without the children's. */
+  /** The module's work without its children. */
   readonly own = noWork();
-  /** Forward calls, those of a recomputation left out. */
+  /** Forward calls, without recomputation. */
   calls = 0;
-  /** Device milliseconds of these calls, children included. */
+  /** Device milliseconds of these calls, with children. */
   latencyMs = 0;
-  /** Of it, in calls of other modules directly from this one. */
+  /** The part of `latencyMs` in direct calls of other modules. */
   innerMs = 0;
-  /** Device milliseconds of calls that a recomputation made. */
+  /** Device milliseconds of recomputed calls. */
   recomputeMs = 0;
 
   constructor(
-    /** Path below the parent: "attn", "h.0". */
+    /** Path relative to the parent: "attn", "h.0". */
     readonly name: string,
     readonly path: string,
     readonly module: Module,
   ) {}
 
-  /** Work of the module and everything below it. */
+  /** Returns the work of the module and its descendants. */
   total(): PassWork {
     const sum = noWork();
     for (const part of [this.own, ...this.children.map((child) => child.total())]) {
@@ -50,7 +50,7 @@ export class ModuleNode {
   }
 }
 
-/** The tree of `root` and a way to find a module's node. */
+/** The tree of `root`, and the node of each module. */
 export class ModuleTree {
   readonly root: ModuleNode;
   private readonly nodes = new Map<Module, ModuleNode>();
@@ -77,7 +77,7 @@ export class ModuleTree {
   }
 }
 
-/** The node of the longest path above `path`; arrays of modules have none of their own. */
+/** Returns the node of the nearest ancestor path. Arrays of modules have no node. */
 function nearest(byPath: ReadonlyMap<string, ModuleNode>, path: string): ModuleNode {
   for (let end = path.lastIndexOf('.'); end > 0; end = path.lastIndexOf('.', end - 1)) {
     const found = byPath.get(path.slice(0, end));

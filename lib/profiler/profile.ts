@@ -1,64 +1,62 @@
-// What a profile says, as plain data: the form of the JSON output.
+// The data of a profile, in the form of the JSON output.
 import type { Work } from './flop-counts.js';
 import type { ModuleNode, PassWork } from './module-tree.js';
 
-/** What one module, and what lies below it, did and took. */
+/** The work and the time of one module, with its descendants. */
 export interface ModuleProfile {
-  /** Path below the parent; the model's own is "". */
+  /** Path relative to the parent, or "" for the model. */
   name: string;
   /** Class name. */
   type: string;
-  /** Those below it included; tied ones count once. */
+  /** Parameters with descendants. Tied parameters count once. */
   parameters: number;
-  /** Forward calls; 0 for a module that its parent has fused into an op of its own. */
+  /** Forward calls. 0 if the parent has fused the module into its op. */
   calls: number;
-  /** Work of the module and those below it. */
+  /** Work with descendants. */
   work: PassWork;
-  /** Of it, outside the modules below. */
+  /** The part of `work` outside of descendants. */
   own: PassWork;
   /** Device milliseconds of the forward calls. */
   latencyMs: number;
-  /** Of it, outside calls of other modules. */
+  /** The part of `latencyMs` outside of calls of other modules. */
   ownLatencyMs: number;
-  /** Device milliseconds of calls that recomputed activations. */
+  /** Device milliseconds of recomputed calls. */
   recomputeMs: number;
-  /** Of the model's, 0 to 1. */
+  /** Fraction of the model's total, from 0 to 1. */
   share: { parameters: number; macs: number; latency: number };
-  /** Of the modules below it. */
+  /** Profiles of the direct submodules. */
   children: ModuleProfile[];
 }
 
-/** What the engine knows of a profiled step. */
+/** The engine's data of a profiled step. */
 export interface StepFacts {
-  /** Global step, from 1. */
+  /** Global step, starting at 1. */
   step: number;
-  /** In the step, on this device. */
+  /** Samples of the step on this device. */
   samples: number;
   /** Forward and backward passes of the step. */
   microBatches: number;
-  /**
-   * Device milliseconds: each phase, all micro-batches together, and from the first to the last.
-   */
+  /** Device milliseconds of each phase over all micro-batches, and of the whole step. */
   latencyMs: { forward: number; backward: number; step: number; total: number };
 }
 
-/** What a profiled run of a model did and took. */
+/** The profile of a model. */
 export interface ModelProfile {
   /** Name of the device. */
   device: string;
   /** Elements of the model's parameters. */
   parameters: number;
-  /** Of everything that ran: a whole step under an engine, all micro-batches together. */
+  /** Total work. With an engine: all micro-batches of a step. */
   work: PassWork;
-  /** null when no engine ran the model. */
+  /** Null without an engine. */
   engine: StepFacts | null;
-  /** By module, from the model down. */
+  /** The tree of modules, from the model. */
   model: ModuleProfile;
 }
 
 const ratio = (part: number, whole: number): number => (whole > 0 ? part / whole : 0);
 
-/** The numbers of `root`'s tree; its latencies must be settled. */
+/** Returns the data of `root`'s tree. Requires recorder.settle() first. */
 export function modelProfile(
   root: ModuleNode,
   device: string,

@@ -1,5 +1,4 @@
-// Watches a model run: which module each op belongs to, and how long every module call took on the
-// device.
+// Observes a model: the module of each op, and the device time of each module call.
 import type { Module } from '../nn/index.js';
 import { observeKernels } from '../runtime/call.js';
 import type { Device } from '../runtime/device.js';
@@ -11,23 +10,23 @@ import { addWork, type ModuleNode, ModuleTree, type Pass } from './module-tree.j
 
 interface Call {
   node: ModuleNode;
-  /** The module that made the call. */
   caller: ModuleNode | null;
   pass: 'forward' | 'recompute';
   start: Event;
   end: Event | null;
 }
 
-/** From tape node number `after` + 1 on, `node` was the innermost running module. */
+/** From tape node `after` + 1, `node` was the innermost running module. */
 interface Mark {
   after: number;
   node: ModuleNode;
 }
 
 /**
- * An op belongs to the innermost module that runs; in a backward, to the module that recorded the
- * tape node. What runs outside every module belongs to the root. Hooks and events exist between
- * attach() and detach() only.
+ * An op belongs to the innermost running module. In a backward: to the module that recorded the
+ * tape node. Without a module: to the root.
+ *
+ * Hooks and events exist only between attach() and detach().
  */
 export class Recorder {
   readonly tree: ModuleTree;
@@ -62,7 +61,7 @@ export class Recorder {
     for (const call of this.open.splice(0)) call.start.dispose();
   }
 
-  /** Adds the latencies of the finished calls to the tree; waits for the device. */
+  /** Waits for the device, and adds the latencies of the finished calls to the tree. */
   settle(): void {
     for (const { node, caller, pass, start, end } of this.closed.splice(0)) {
       (end as Event).synchronize();
@@ -93,12 +92,12 @@ export class Recorder {
     this.closed.push(call);
   }
 
-  /** A call has ended with an exception: what it took is not counted. */
+  /** Drops a call that ended with an exception. */
   private abandon(node: ModuleNode): void {
     this.closeInnermost(node)?.start.dispose();
   }
 
-  /** The innermost call, which is no longer open; null where it is another module's. */
+  /** Removes and returns the innermost call, or null if it is another module's. */
   private closeInnermost(node: ModuleNode): Call | null {
     const call = this.open.at(-1);
     if (call?.node !== node) return null;
@@ -107,7 +106,7 @@ export class Recorder {
     return call;
   }
 
-  /** Adds an op's work when it runs, where it was called. */
+  /** Finds the op's module at the call, and adds the op's work when it runs. */
   private count(op: number, args: object): (() => void) | null {
     const work = workOf(op, args);
     if (work.flops === 0) return null;
@@ -119,8 +118,8 @@ export class Recorder {
   }
 
   /**
-   * The module that recorded tape node `node`, by bisection; the root for one older than the
-   * profile.
+   * Returns the module that recorded tape node `node`, by bisection. Root: if the node is older
+   * than the profile.
    */
   private recorderOf(node: number): ModuleNode {
     let [low, high] = [0, this.marks.length];

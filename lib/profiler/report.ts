@@ -1,21 +1,18 @@
-// A profile as text, in the three parts of DeepSpeed's: summary, aggregate by depth, module tree.
+// Formats a profile as text, in DeepSpeed's parts: summary, aggregate by depth, module tree.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import type { ModelProfile, ModuleProfile } from './profile.js';
 
-/** How much of a profile formatProfile() shows. */
+/** Options of formatProfile(). */
 export interface ReportOptions {
-  /** Deepest level of the aggregate, the model's is 0; -1 is the deepest there is. Default: -1. */
+  /** Deepest level of the aggregate. 0: the model, -1: all levels. Default: -1. */
   moduleDepth?: number;
   /** Module classes per level of the aggregate. Default: 1. */
   topModules?: number;
   /** Whether to print the module tree. Default: true. */
   detailed?: boolean;
-  /**
-   * For the line that compares with DeepSpeed's estimate, (2 + factor) times the forward. Default
-   * 0.
-   */
+  /** Recompute factor of DeepSpeed's estimate: (2 + factor) times the forward. Default: 0. */
   recomputeFwdFactor?: number;
 }
 
@@ -29,7 +26,7 @@ const heading = (title: string): string => {
   return `${'-'.repeat(left)} ${title} ${'-'.repeat(WIDTH - title.length - 2 - left)}`;
 };
 
-/** 1234567 as "1.23 M"; units are powers of 1000. */
+/** Formats 1234567 as "1.23 M". Units are powers of 1000. */
 export function formatCount(value: number, unit = ''): string {
   const prefixes = ['', 'K', 'M', 'G', 'T', 'P', 'E'];
   const rounded = (power: number): number => Number((value / 1000 ** power).toFixed(2));
@@ -38,20 +35,23 @@ export function formatCount(value: number, unit = ''): string {
   return `${rounded(power)} ${prefixes[power]}${unit}`.trimEnd();
 }
 
-/** Milliseconds as "1.23 s", "4.56 ms" or "7.89 us". */
+/** Formats milliseconds as "1.23 s", "4.56 ms" or "7.89 us". */
 export function formatDuration(ms: number): string {
   if (ms >= 1000) return `${(ms / 1000).toFixed(2)} s`;
   return ms >= 1 ? `${ms.toFixed(2)} ms` : `${(ms * 1000).toFixed(2)} us`;
 }
 
-/** Operations in milliseconds as a rate; "-" where no time was measured. */
+/** Formats FLOPs per time as a rate, or "-" without a time. */
 function formatRate(flops: number, ms: number): string {
   return ms > 0 ? formatCount((flops * 1000) / ms, 'FLOPS') : '-';
 }
 
 const percent = (share: number): string => `${Number((100 * share).toFixed(2))}%`;
 
-/** The whole report; ends without a line break. Throws DS_ARGUMENT for unknown or wrong options. */
+/**
+ * Returns the whole report, without a final line break. Throws DS_ARGUMENT for unknown or invalid
+ * options.
+ */
 export function formatProfile(profile: ModelProfile, given: ReportOptions = {}): string {
   const options = readOptions('formatProfile', given, REPORT_OPTIONS);
   const { moduleDepth = -1, topModules = 1, detailed = true, recomputeFwdFactor = 0 } = options;
@@ -148,10 +148,10 @@ function levelLines(level: readonly Aggregate[], depth: number, top: number): st
 }
 
 const NOTES = [
-  'Of each module: params and their share, forward MACs and their share, forward latency and its',
-  'share, forward FLOPS, backward flops and recomputed flops where there are any. "rest" is what a',
-  'module does itself: ops of its own and submodules that it has fused ("fused"), which have no line',
-  'of numbers. Counts follow from shapes, not from hardware counters.',
+  'For each module: params and their share, forward MACs and their share, forward latency and its',
+  'share, forward FLOPS, backward flops and recomputed flops (if any). "rest" is the work of a',
+  'module itself: its own ops and its fused submodules ("fused"), which have no values of their own.',
+  'Counts come from shapes, not from hardware counters.',
   '',
 ];
 
@@ -189,16 +189,15 @@ function rest({ own, ownLatencyMs }: ModuleProfile): string {
 }
 
 export interface Aggregate {
-  /** Class name. */
   type: string;
   parameters: number;
-  /** Forward. */
+  /** MACs of the forward. */
   macs: number;
-  /** Forward, device milliseconds. */
+  /** Device milliseconds of the forward. */
   latencyMs: number;
 }
 
-/** One list per level, the model's first; `deepest` -1 goes to the leaves. */
+/** Returns one list per level, starting with the model. `deepest` -1: all levels. */
 function aggregateByDepth(model: ModuleProfile, deepest: number): Aggregate[][] {
   const levels: Aggregate[][] = [];
   const last = deepest < 0 ? Number.POSITIVE_INFINITY : deepest;

@@ -1,66 +1,66 @@
-// A trace in Chrome's format: spans of time in lanes, a lane for each stream, thread or disk.
-// Source: "Trace Event Format", which chrome://tracing and Perfetto open.
+// A trace in Chrome's format: time spans, in one lane per stream, thread or disk.
+// Source: "Trace Event Format", for chrome://tracing and Perfetto.
 import { writeFileSync } from 'node:fs';
 
-/** Groups of lanes, in the order in which they are shown. */
+/** Groups of lanes, in display order. */
 const PROCESSES = ['JavaScript', 'device', 'host threads', 'collectives', 'disk'] as const;
 
-/** Who has done something. */
+/** The group of a span. */
 export type TraceProcess = (typeof PROCESSES)[number];
 
-/** Something that took time; nanoseconds of one clock. */
+/** A time span, in nanoseconds of one clock. */
 export interface TraceSpan {
   process: TraceProcess;
-  /** The lane within the process: spans of a lane lie one in another, or one after the other. */
+  /** The lane within the process. Spans of a lane are nested or sequential. */
   lane: string;
   name: string;
   /** "step", "phase", "op", "copy", "wait", "disk", "collective". */
   category: string;
   start: number;
   end: number;
-  /** What the viewer shows of it beside its time. */
+  /** Extra values for the viewer. */
   details?: Readonly<Record<string, number | string>>;
 }
 
-/** One line of the file; times in microseconds since the first. */
+/** One event of the file. Times are microseconds since the first event. */
 export interface TraceEvent {
-  /** What was done; of a lane's name "thread_name" or "process_name". */
+  /** The name of the work, or "thread_name" or "process_name" for a lane. */
   name: string;
   /** "step", "phase", "op", "copy", "wait", "disk", "collective". */
   cat: string;
-  /** A span, or the name of a lane ("M"), which has no time. */
+  /** "X": a span. "M": the name of a lane, without a time. */
   ph: 'X' | 'M';
-  /** Its beginning. */
+  /** Start time. */
   ts: number;
-  /** How long it took. */
+  /** Duration. */
   dur: number;
-  /** Who has done it: 10 times the rank, and 1 to 5 in the order of PROCESSES. */
+  /** Process number: 10 times the rank, plus 1 to 5 in the order of PROCESSES. */
   pid: number;
-  /** Its lane, from 1 on. */
+  /** Lane number, starting at 1. */
   tid: number;
-  /** Bytes of a copy, threads of an update; a lane's name. */
+  /** Bytes of a copy, threads of an update, or a lane's name. */
   args?: Readonly<Record<string, number | string>>;
 }
 
-/** What a file holds. */
+/** The content of a trace file. */
 export interface TraceFile {
-  /** Names of lanes, then spans in the order of their beginnings. */
+  /** Names of lanes, then spans by start time. */
   traceEvents: TraceEvent[];
-  /** In which viewers show times; those of the lines are microseconds. */
+  /** Unit of the viewer's display. The events have microseconds. */
   displayTimeUnit: 'ms';
-  /** The device and the rank. */
+  /** Device and rank. */
   otherData: Readonly<Record<string, string | number>>;
 }
 
-/** Processes of a rank have numbers of their own: files of several ranks can be joined. */
+/** Each rank has its own process numbers, so that files of several ranks can be merged. */
 const PROCESSES_PER_RANK = 10;
 
-/** Nanoseconds to microseconds, of which three decimals are exact. */
+/** Converts nanoseconds to microseconds with three decimals. */
 const microseconds = (ns: number): number => Math.round(ns) / 1000;
 
 /**
- * `spans` as lines in the order of their beginnings, a longer one before those inside it. Lanes are
- * numbered in the order of their first spans.
+ * Returns events by start time, a parent before its children. Lanes have numbers in the order of
+ * their first spans.
  */
 export function traceEvents(spans: readonly TraceSpan[], rank: number): TraceEvent[] {
   const ordered = [...spans].sort((a, b) => a.start - b.start || b.end - a.end);
@@ -102,7 +102,7 @@ function label(
   return { name, cat: '__metadata', ph: 'M', ts: 0, dur: 0, pid, tid, args };
 }
 
-/** Spans that may overlap, in as few lanes as keep them apart: "NAME", "NAME 2", ... */
+/** Distributes spans that may overlap over a minimum number of lanes: "NAME", "NAME 2", ... */
 export function apart(spans: readonly TraceSpan[]): TraceSpan[] {
   const ends = new Map<string, number[]>();
   return [...spans]
@@ -118,10 +118,7 @@ export function apart(spans: readonly TraceSpan[]): TraceSpan[] {
     });
 }
 
-/**
- * Spans of queues, whose work runs one after the other: what the rounding of clocks has made
- * overlap is put right.
- */
+/** Removes overlaps of sequential spans of a queue, which come from clock rounding. */
 export function inTurn(spans: readonly TraceSpan[]): TraceSpan[] {
   const ends = new Map<string, number>();
   return spans.map((span) => {
@@ -133,7 +130,7 @@ export function inTurn(spans: readonly TraceSpan[]): TraceSpan[] {
   });
 }
 
-/** Writes the file anew. Throws what the file system throws. */
+/** Writes the file, and replaces an old one. Throws file system errors. */
 export function writeTrace(path: string, file: TraceFile): void {
   const { traceEvents: events, ...rest } = file;
   const lines = events.map((event) => JSON.stringify(event)).join(',\n');

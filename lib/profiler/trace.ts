@@ -1,5 +1,4 @@
-// Records what streams, threads and disks do from begin() to end(), by events that nobody waits for
-// meanwhile.
+// Records the work of streams, threads and disks from begin() to end(), without synchronization.
 import { DsError } from '../errors.js';
 import { type Device, threads } from '../runtime/device.js';
 import { Event, type Stream, type StreamHome } from '../runtime/stream.js';
@@ -12,24 +11,24 @@ import {
 } from '../runtime/watched-work.js';
 import { apart, inTurn, type TraceFile, type TraceSpan, traceEvents } from './trace-events.js';
 
-/** Nanoseconds; the addon's threads read the same clock. */
+/** Nanoseconds, of the same clock as in the addon's threads. */
 const now = (): number => Number(process.hrtime.bigint());
 
-/** Shorter waits are calls that found nothing to wait for. */
+/** Nanoseconds. A shorter wait had no work to wait for. */
 const SHORTEST_WAIT = 20_000;
 
-/** A point that a device has passed, or will. */
+/** A recorded event of a device. */
 interface Mark {
   event: Event;
-  /** Nanoseconds of this process's clock, where it is known. */
+  /** Nanoseconds of this process's clock, or null if unknown yet. */
   at: number | null;
 }
 
-/** The clock of one device's events beside that of this process. */
+/** Converts event times of one device to the clock of this process. */
 class DeviceClock {
   private readonly marks: Mark[] = [];
 
-  /** Waits for the compute stream, so that the first mark is passed as soon as it is recorded. */
+  /** Waits for the compute stream, so that the device completes the first mark at a known time. */
   constructor(private readonly home: StreamHome) {
     home.compute.synchronize();
     const before = now();
@@ -39,19 +38,19 @@ class DeviceClock {
   }
 
   /**
-   * Later times are counted from here: a device gives differences in f32, which are exact to 0.1
-   * microseconds within a second and to 4 within a minute.
+   * Sets a new base for later times. Devices return differences in f32: exact to 0.1 microseconds
+   * within a second, and to 4 microseconds within a minute.
    */
   mark(): void {
     this.marks.push({ event: new Event(this.home, true).record(this.home.compute), at: null });
   }
 
-  /** What time() wants to know of an event that is recorded now. */
+  /** The `mark` argument of time() for an event recorded now. */
   get newest(): number {
     return this.marks.length - 1;
   }
 
-  /** When the device passed `event`, which it has, recorded after mark number `mark`. */
+  /** Returns the time of a completed `event` that was recorded after mark `mark`. */
   time(event: Event, mark: number): number {
     const from = this.marks[mark] as Mark;
     if (from.at === null) {
@@ -68,7 +67,7 @@ class DeviceClock {
 
 type Described = Omit<TraceSpan, 'start' | 'end'>;
 
-/** Between two events of a stream. */
+/** Work between two events of a stream. */
 interface Between {
   span: Described;
   clock: DeviceClock;
@@ -77,27 +76,28 @@ interface Between {
   end: Event;
 }
 
-/** A trace that has begun. */
+/** The state between begin() and end(). */
 interface Running {
   stop: () => ThreadWork[];
   device: DeviceClock;
   clocks: Map<number, DeviceClock>;
-  /** By the streams' handles. */
+  /** By stream handle. */
   lanes: Map<number, string>;
-  /** Of the host. To ask while they are at work is to wait for them. */
+  /** Host threads, read at begin(): a later read would wait for them. */
   threads: number;
 }
 
-/** Whose trace it is. */
+/** Options of a Trace. */
 export interface TraceOptions {
-  /** Of several ranks; their files can be joined. Default: 0. */
+  /** This rank's number. Files of several ranks can be merged. Default: 0. */
   rank?: number;
 }
 
 /**
- * What runs on the streams of all devices, on host threads in their order, between ranks and with
- * disks, and what this thread does and waits for. An event is recorded before and after each piece
- * of work; nothing waits for one before end(). Outside of begin() and end() it costs nothing.
+ * Traces all devices' streams, host threads, collectives, disks, and this thread's calls and waits.
+ *
+ * An event is recorded before and after each piece of work, without a wait before end(). There is
+ * no overhead outside of begin() and end().
  */
 export class Trace implements WorkWatcher {
   private running: Running | null = null;
@@ -112,27 +112,34 @@ export class Trace implements WorkWatcher {
     this.rank = rank;
   }
 
-  /** Waits for the device, once. Throws DS_ARGUMENT while another trace runs in this thread. */
+  /** Waits once for the device. Throws DS_ARGUMENT while another trace runs in this thread. */
   begin(): void {
     const stop = watchWork(this);
     const clock = orElse(stop, () => new DeviceClock(this.device));
     const clocks = new Map([[this.device.number, clock]]);
     this.running = { stop, device: clock, clocks, lanes: new Map(), threads: threads() };
-    // Waiting for the clock is none of the run's waits.
+    // Discards the wait for the clock.
     this.onThisThread.length = 0;
   }
 
   private get begun(): Running {
     if (this.running) return this.running;
-    const expected = 'a trace that has begun';
-    throw new DsError({ code: 'DS_ARGUMENT', op: 'trace', expected, got: 'one before begin()' });
+    const expected = 'begin() before this call';
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: 'trace',
+      expected,
+      got: 'a trace without begin()',
+    });
   }
 
   /**
-   * Opens a span of this thread and one of the device's compute stream, which lie inside those open
-   * already; the function returned closes both, by another name where it is given one. What begins
-   * or ends while a graph is recorded has the first alone: the device runs nothing then. Throws
-   * DS_ARGUMENT before begin().
+   * Opens one span of this thread and one of the compute stream, inside the spans already open. The
+   * returned function closes both, with a new name if given.
+   *
+   * A span that begins or ends during graph capture has no device part.
+   *
+   * Throws DS_ARGUMENT before begin().
    */
   open(called: string, category: 'step' | 'phase'): (name?: string) => void {
     const { device } = this.begun;
@@ -149,7 +156,7 @@ export class Trace implements WorkWatcher {
     };
   }
 
-  /** Where the compute stream is now; null while it is only recorded. */
+  /** Records an event on the compute stream. Returns null during graph capture. */
   private point(): Event | null {
     return recordsOnly() ? null : new Event(this.device, true).record(this.device.compute);
   }
@@ -184,8 +191,10 @@ export class Trace implements WorkWatcher {
   }
 
   /**
-   * Waits for the device and gives what was recorded. Another begin() may follow. Throws
-   * DS_ARGUMENT before the first, and what the device has failed with: the trace is over then too.
+   * Waits for the device and returns the trace. Ends the trace even if it throws. A new begin() can
+   * follow.
+   *
+   * Throws DS_ARGUMENT before begin(), and the device's errors.
    */
   end(): TraceFile {
     const { clocks } = this.begun;
@@ -207,7 +216,7 @@ export class Trace implements WorkWatcher {
     }
   }
 
-  /** What threads have done beside the streams, once the device is through; nothing more comes. */
+  /** Waits for the device, ends the recording, and returns the work of other threads. */
   private stopped(): ThreadWork[] {
     const { stop } = this.begun;
     try {
@@ -226,7 +235,7 @@ export class Trace implements WorkWatcher {
     return { ...span, start: clock.time(start, mark), end: clock.time(end, mark) };
   }
 
-  /** Of a device that nobody has asked for yet, it waits for the compute stream once. */
+  /** Waits for the compute stream at the first call for a device. */
   private clockOf(home: StreamHome): DeviceClock {
     const { clocks } = this.begun;
     let clock = clocks.get(home.number);
@@ -237,7 +246,7 @@ export class Trace implements WorkWatcher {
     return clock;
   }
 
-  /** The stream's name; two of one name are two lanes. */
+  /** Returns the stream's name. Streams with equal names have separate lanes. */
   private laneOf({ handle, name, device }: Stream): string {
     const { lanes } = this.begun;
     const found = lanes.get(handle);
@@ -250,7 +259,7 @@ export class Trace implements WorkWatcher {
   }
 }
 
-/** What `body` gives; where it throws, nobody watches any more. */
+/** Returns the result of `body`. If it throws, stops the recording. */
 function orElse<T>(stop: () => unknown, body: () => T): T {
   try {
     return body();
@@ -260,7 +269,7 @@ function orElse<T>(stop: () => unknown, body: () => T): T {
   }
 }
 
-/** Phases lie inside steps; steps, and what is enqueued on a stream, do not overlap. */
+/** Phases are nested in steps. Steps and enqueued work of a stream do not overlap. */
 function inTurnByLane(spans: readonly TraceSpan[]): TraceSpan[] {
   const isPhase = ({ category }: TraceSpan): boolean => category === 'phase';
   return [...spans.filter(isPhase), ...inTurn(spans.filter((span) => !isPhase(span)))];

@@ -311,7 +311,7 @@ async function tellsTheOtherRank(): Promise<void> {
     const [first, second] = reportsOf<{ code: string; message: string }>(results);
     assert.equal(first?.code, 'DS_IO');
     assert.equal(second?.code, 'DS_COMM');
-    assert.match(second?.message ?? '', /rank 0 failed: DS_IO .*a place to write to/);
+    assert.match(second?.message ?? '', /rank 0 failed: DS_IO .*a writable path/);
   });
 }
 

@@ -62,7 +62,7 @@ const watching: readonly Mistake[] = [
   [
     'getModelProfile(m, { inputs })',
     () => profiler.getModelProfile(linear(), { inputs: [] } as unknown as unknown[]),
-    'getModelProfile inputs: expected a list of what model.call() takes, got an object { inputs }.',
+    'getModelProfile inputs: expected a list of the arguments of model.call(), got an object { inputs }.',
   ],
   [
     'getModelProfile(m, [x], { warmUp: -1 })',

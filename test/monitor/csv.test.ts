@@ -39,7 +39,7 @@ test('a file per metric, with a header and a row per event', async () => {
 
 test.each([
   [null, /CsvMonitor.write: expected a list of \{ name, value, step \}, got null/],
-  [[null], /CsvMonitor.write event 0: expected .* a text and two numbers, got null/],
+  [[null], /CsvMonitor.write event 0: expected .* a string and two numbers, got null/],
   [
     [
       { name: 'a', value: 1, step: 2 },
