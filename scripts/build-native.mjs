@@ -1,10 +1,14 @@
 #!/usr/bin/env node
 // Builds the native addon with CMake into build/Release. binding.gyp and prebuildify run it too.
-// Usage: node scripts/build-native.mjs [--tree=NAME] [-DOPTION=VALUE ...]; NAME builds into
-// build/NAME.
-import { execFileSync, spawnSync } from 'node:child_process';
+//
+//   --tree=NAME         build into build/NAME
+//   --this-machine      leave out the GPU back end if no GPU is here; --cuda builds it
+//   --progress          print one line of progress; build/NAME.log receives the compilers' output
+//   -DOPTION=VALUE      an option of CMake
+import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import {
   copyFileSync,
+  createWriteStream,
   existsSync,
   mkdirSync,
   readdirSync,
@@ -15,6 +19,7 @@ import {
 import { availableParallelism, freemem } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { buildForMachine } from './this-machine.mjs';
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 const GIB_PER_COMPILER = 2; // peak of one nvcc or one template-heavy g++
@@ -27,22 +32,58 @@ function jobs() {
   return Math.max(1, Math.min(availableParallelism(), fitting));
 }
 
-function run(command, args) {
-  const { status, error } = spawnSync(command, args, { cwd: root, stdio: 'inherit' });
-  if (error?.code === 'ENOENT') {
-    console.error(`${command} was not found. On Debian or Ubuntu: apt-get install cmake g++`);
-    process.exit(1);
-  }
-  if (status !== 0) process.exit(status ?? 1);
-}
-
-function hasNinja() {
+function has(command) {
   try {
-    execFileSync('ninja', ['--version'], { stdio: 'ignore' });
+    execFileSync(command, ['--version'], { stdio: 'ignore' });
     return true;
   } catch {
     return false;
   }
+}
+
+function fail(command, status, log) {
+  if (log) {
+    const lines = readFileSync(log, 'utf8').trimEnd().split('\n');
+    console.error(lines.slice(-40).join('\n'));
+  }
+  if (status === 'ENOENT') {
+    console.error(`${command} was not found. On Debian or Ubuntu: apt-get install cmake g++`);
+  }
+  process.exit(Number.isInteger(status) && status > 0 ? status : 1);
+}
+
+function run(command, args) {
+  const { status, error } = spawnSync(command, args, { cwd: root, stdio: 'inherit' });
+  if (status !== 0) fail(command, error?.code ?? status);
+}
+
+/** Prints one line that counts up on a terminal, and a line for each quarter elsewhere. */
+function showProgress(done, total) {
+  const text = `compiled ${done} of ${total}`;
+  if (process.stdout.isTTY) process.stdout.write(`\r${text}${done === total ? '\n' : ''}`);
+  else if (done === total || done % Math.ceil(total / 4) === 0) console.log(text);
+}
+
+/** Runs a command with its output in `log`; Ninja's and make's counts become the progress. */
+function runQuietly(command, args, log) {
+  return new Promise((resolve) => {
+    const file = createWriteStream(log, { flags: 'a' });
+    const child = spawn(command, args, { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] });
+    let shown = '';
+    const read = (chunk) => {
+      file.write(chunk);
+      const counts = [...chunk.toString().matchAll(/^\[ *(\d+)(?:\/(\d+)|%)\]/gm)].at(-1);
+      if (!counts || counts[0] === shown) return;
+      shown = counts[0];
+      showProgress(Number(counts[1]), Number(counts[2] ?? 100));
+    };
+    child.stdout.on('data', read);
+    child.stderr.on('data', read);
+    child.on('error', (error) => fail(command, error.code));
+    child.on('close', (status) => {
+      file.end(() => (status === 0 ? resolve() : fail(command, status, log)));
+    });
+  });
 }
 
 /**
@@ -82,14 +123,33 @@ if (!/^[\w-]+$/.test(name)) {
   console.error(`--tree: expected a plain name for folders in .cmake and build, got "${name}"`);
   process.exit(2);
 }
-const options = process.argv.filter((word) => word.startsWith('-D'));
 const tree = join(root, '.cmake', name);
+const built = join(root, 'build', name);
 const out = join(tree, 'out');
-const generator = hasNinja() ? 'Ninja' : 'Unix Makefiles';
+const generator = has('ninja') ? 'Ninja' : 'Unix Makefiles';
+const options = process.argv.filter((word) => word.startsWith('-D'));
+if (process.argv.includes('--this-machine')) {
+  const isBuilt = existsSync(join(built, 'libds_cuda.so'));
+  const { options: own, note } = buildForMachine({
+    cuda: process.argv.includes('--cuda'),
+    isBuilt,
+  });
+  options.push(...own);
+  console.log(note);
+}
+const launchers = ['C', 'CXX', 'CUDA'].map((language) => `CMAKE_${language}_COMPILER_LAUNCHER`);
+if (has('ccache')) options.unshift(...launchers.map((launcher) => `-D${launcher}=ccache`));
 dropForeignTree(tree, generator);
-run('cmake', [
+mkdirSync(built, { recursive: true });
+const log = join(root, 'build', `${name}.log`);
+const isQuiet = process.argv.includes('--progress');
+if (isQuiet) rmSync(log, { force: true });
+const step = isQuiet ? (...words) => runQuietly(...words, log) : run;
+// An option of an earlier build does not stay.
+await step('cmake', [
   ...['-S', root, '-B', tree, '-G', generator],
+  ...['DS_CUDA', 'DS_CUDA_ARCHS', 'DS_SANITIZE', ...launchers].map((key) => `-U${key}`),
   ...['-DCMAKE_BUILD_TYPE=Release', `-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${out}`, ...options],
 ]);
-run('cmake', ['--build', tree, '--parallel', String(jobs())]);
-publish(out, join(root, 'build', name));
+await step('cmake', ['--build', tree, '--parallel', String(jobs())]);
+publish(out, built);
