@@ -139,7 +139,7 @@ export interface Addon {
    */
   syncPath(path: string): Promise<void>;
   /**
-   * Renames unless the new name is taken: resolves with false where it is. See io::rename_exclusive.
+   * Renames unless the new name exists: resolves with false if it does. See io::rename_exclusive.
    */
   renameExclusive(from: string, to: string): Promise<boolean>;
   /**

@@ -35,7 +35,7 @@ Promise<double> checksum_file(Addon& addon, int32_t descriptor, std::string path
 /// Resolves when a file's contents, or a folder's entries, are on disk.
 Promise<void> sync_path(Addon& addon, std::string path);
 
-/// Renames unless the new name is taken: resolves with false where it is. See io::rename_exclusive.
+/// Renames unless the new name exists: resolves with false if it does. See io::rename_exclusive.
 Promise<bool> rename_exclusive(Addon& addon, std::string from, std::string to);
 
 /// Resolves with whether the lock of the open file was free and is now this one's. See

@@ -9,7 +9,7 @@
 
 namespace ds {
 
-/// Where a buffer's bytes can be reached from.
+/// Accessibility of a buffer's bytes.
 enum class Placement : int32_t { device, pinned };
 
 /// Owns its bytes. Device memory is returned on `home`, the stream it was allocated on, unless

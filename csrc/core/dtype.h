@@ -51,7 +51,7 @@ void dispatch_floating(const char* op, DType t, F&& f) {
   }
 }
 
-/// The same for every dtype; bool is seen as a type of its own with the values 0 and 1.
+/// The same for every dtype; bool is a separate type with the values 0 and 1.
 template <class Types, class F>
 void dispatch_all(const char* op, DType t, F&& f) {
   switch (t) {

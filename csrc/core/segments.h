@@ -12,8 +12,9 @@ namespace ds {
 // 2. The kSegmentWidth accumulators of a lane are added as (a0 + a1) + (a2 + a3). Then the lanes
 //    are added by halving within each 32, then these sums in order.
 // 3. A segment's chunks go to lane `chunk % kSegmentLanes`, in order, and the lanes are added in
-//    the same way. All sums are f64, where the square of a float is exact: a fused multiply-add
-//    gives the same bits.
+//    the same way.
+//
+// All sums are f64, where the square of a float is exact: a fused multiply-add gives the same bits.
 constexpr int64_t kSegmentChunk = 4096;
 constexpr int kSegmentLanes = 256, kSegmentWidth = 4, kSegmentWarp = 32;
 

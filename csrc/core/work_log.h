@@ -19,7 +19,7 @@ class WorkLog {
   static void keep(bool on);
   static bool kept();
   using Name = std::initializer_list<std::string_view>;
-  /// `kind` is one word, the pieces of `name` are joined, `began` is the result of now() before the
+  /// `kind` is one word, the parts of `name` are joined, `began` is the result of now() before the
   /// work. The work ends with this call. Without memory the line is dropped: the work has succeeded
   /// in any case.
   static void add(const char* kind, Name name, uint64_t bytes, int64_t began) noexcept;

@@ -34,7 +34,7 @@ inline Floats load_floats(const bf16* p) {
   return (Floats)(__builtin_convertvector(load_vector<Halves>(p), Words) << 16);
 }
 
-/// Eight bytes as words; the compiler would take them one by one.
+/// Eight bytes as words; the compiler would load them one by one.
 inline Words load_bytes(const uint8_t* p) {
 #if defined(__AVX2__)
   return (Words)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
@@ -49,7 +49,7 @@ inline Floats load_floats(const f16* p) {
   return load_floats(wide);
 }
 
-/// a * b + sum, rounded once where the processor can.
+/// a * b + sum, rounded once if the processor supports it.
 inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 #if defined(__FMA__)
   return _mm256_fmadd_ps(a, b, sum);

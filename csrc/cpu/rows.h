@@ -23,7 +23,7 @@ inline void widen(const T* in, compute_t<T>* out, int64_t n) {
   for (; i < n; ++i) out[i] = static_cast<compute_t<T>>(in[i]);
 }
 
-/// out = in rounded once to the storage type, n elements; out may be in where the types are equal.
+/// out = in rounded once to the storage type, n elements; out may be in if the types are equal.
 template <class T>
 inline void narrow(const compute_t<T>* in, T* out, int64_t n) {
   int64_t i = 0;

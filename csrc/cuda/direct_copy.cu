@@ -10,9 +10,9 @@ namespace ds::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
-/// Words of a thread that are on their way at a time.
+/// Words of a thread in flight.
 constexpr int kEach = 4;
-/// 128 KiB on their way, which hides PCIe's latency; the other processors stay with compute.
+/// 128 KiB in flight hide PCIe's latency; the other processors stay with compute.
 constexpr size_t kMostBlocks = 2;
 
 template <class Word>

@@ -106,7 +106,7 @@ class NcclCommunicator {
   std::atomic<Clock::time_point> interrupted_at_{};
   std::weak_ptr<NcclCommunicator> self_;
   nccl::Comm parent_ = nullptr;
-  nccl::Comm child_ = nullptr;  // NCCL writes it while a split is under way
+  nccl::Comm child_ = nullptr;  // NCCL writes it during a split
 
   mutable std::mutex state_mutex_;  // guards the members below
   std::condition_variable changed_;

@@ -12,7 +12,7 @@ namespace {
 
 EngineOptions four_threads() { return {.depth = 4}; }
 
-/// Engines are kept for the life of the process: a batch may be under way in any of them.
+/// Engines live as long as the process: a batch may be in flight in any of them.
 FileEngine& uring_or_threads() {
   static FileEngine* engine = [] {
     std::unique_ptr<FileEngine> made = make_uring_engine();

@@ -8,13 +8,14 @@
 
 namespace ds {
 
-/// AdamW whose moments are codes (core/dynamic_code.h; m is signed, v is not) times the scale of a
+/// AdamW with moments in codes (core/dynamic_code.h; m is signed, v is not) times the scale of a
 /// block of 256 elements. Blocks count from the range's start; the last block may be shorter.
 /// 1. The moments are widened and updated in f32. The weights use these values.
 /// 2. The new scale of a block is its largest magnitude; a block of zeros has the scale 0.
-/// 3. Each value is rounded to the nearest code. A v above 0 is never rounded to 0. All back ends
-///    give the same bits and flush denormals to zero. When control[1] is 0 only `weight` is
-///    written, from the unchanged master.
+/// 3. Each value is rounded to the nearest code. A v above 0 is never rounded to 0.
+///
+/// All back ends give the same bits and flush denormals to zero. When control[1] is 0 only `weight`
+/// is written, from the unchanged master.
 struct AdamW8bit {
   View master;          // [n] f32, updated
   View m;               // [n] u8, updated

@@ -196,7 +196,7 @@ struct FilteredShapes<128> {
   using QueryGradient = QueryGradientShape<128, 64, 32, 4, 2, 32, false>;
 };
 
-/// At D = 128 and this many queries, 256 queries to a thread block are 8 % faster where they fit.
+/// At D = 128 and this many queries, 256 queries per thread block are 8 % faster if they fit.
 using LongForward = ForwardShape<128, 256, 64, 8, 1, false>;
 constexpr int kLongRows = 2048;
 

@@ -69,8 +69,8 @@ struct ForwardScratch {
         sum(q.size()) {}
 };
 
-/// Replaces the first `seen` scores of row i by exp(score - largest) and the rest by 0; scales what
-/// the row has collected so far to the new maximum.
+/// Replaces the first `seen` scores of row i by exp(score - largest) and the rest by 0. Rescales
+/// the row's sum so far to the new maximum.
 template <class C>
 void online_softmax(ForwardScratch<C>& x, int64_t i, int64_t seen, int64_t keys, int64_t d) {
   C* const scores = x.scores.data() + i * kKeys;

@@ -1,5 +1,5 @@
-// Copy on the GPU: memcpy where both sides are one run, tiles through shared memory for transposes,
-// and the element-wise kernel for everything else.
+// Copy on the GPU: memcpy if both sides are contiguous, tiles through shared memory for transposes,
+// and the element-wise kernel for other copies.
 #include "copy.h"
 
 #include "../cuda/map.cuh"

@@ -1,4 +1,4 @@
-// Strided copy with cast: the one op behind contiguous, cast, transpose, expand, slice and concat.
+// Strided copy with cast: the op of contiguous, cast, transpose, expand, slice and concat.
 #pragma once
 
 #include "../core/preconditions.h"

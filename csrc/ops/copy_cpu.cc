@@ -1,4 +1,4 @@
-// Copy on the CPU: memory copies where both sides are dense, tiles for transposes, casts in blocks.
+// Copy on the CPU: memory copies if both sides are dense, tiles for transposes, casts in blocks.
 #include "copy.h"
 
 #include "../cpu/map.h"

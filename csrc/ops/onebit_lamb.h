@@ -59,7 +59,9 @@ inline void check(const OneBitLambMoments& op) {
 /// 1. f = the largest ratio, or 1 without a ratio.
 /// 2. With weight decay f = f q + 1 - q, with q = min(1, ||u|| / ||u + weight_decay * p||).
 /// 3. f is clamped to [least, most] and then to factor * (1 -+ threshold).
-/// 4. factor = f, and coefficient = frozen * f. When control[1] is 0 nothing changes.
+/// 4. factor = f, and coefficient = frozen * f.
+///
+/// When control[1] is 0 nothing changes.
 struct OneBitLambCoefficients {
   View sums;          // [parameters, 3] f64
   View frozen;        // [parameters] f32, read

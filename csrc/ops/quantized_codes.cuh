@@ -9,7 +9,7 @@
 
 namespace ds::cuda {
 
-/// The matrix behind the operands of an op.
+/// The code matrix of an op's operands.
 struct CodeMatrix {
   const uint32_t* packed;  // [outputs, words]
   const void* scale;       // [outputs, groups]

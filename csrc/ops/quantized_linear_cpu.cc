@@ -17,7 +17,7 @@ namespace {
 /// Outputs, and inputs of them, that become f32 at a time: 64 KiB.
 constexpr int64_t kTile = 32, kDepth = 512;
 
-/// The matrix [outputs, inputs] behind the operands of an op.
+/// The matrix [outputs, inputs] of an op's operands.
 struct Weights {
   const View& packed;
   const View& scale;

@@ -1,4 +1,4 @@
-// Reductions on the CPU: fixed pieces of the kept and the reduced dims, combined in a fixed order.
+// Reductions on the CPU: fixed parts of the kept and the reduced dims, combined in a fixed order.
 #include "reduce.h"
 
 #include <vector>

@@ -15,7 +15,7 @@ struct RotaryStore {
   View q;               // [N, H, D], D even, last stride 1
   View k;               // [N, Hk, D], D even, last stride 1
   View v;               // like k, with strides of its own
-  View out;             // like q, with strides of its own; may be q itself
+  View out;             // like q, any strides; may be q itself
   View cos;             // [R, D / 2] f32 (f64 for f64), contiguous
   View sin;             // like cos
   View positions;       // [N] i32, contiguous

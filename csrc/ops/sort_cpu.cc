@@ -9,7 +9,7 @@
 namespace ds::cpu {
 namespace {
 
-/// Whether a comes before b; NaN is the greatest.
+/// Returns whether a comes before b; NaN is the greatest.
 template <class C>
 bool precedes(C a, C b, bool descending) {
   if (descending) std::swap(a, b);

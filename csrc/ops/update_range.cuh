@@ -12,7 +12,7 @@ namespace ds::cuda {
 
 constexpr int kUpdateThreads = 256, kUpdateWidth = 4;
 
-/// Blocks per multiprocessor: fewer where a thread has more operands in flight.
+/// Blocks per multiprocessor: fewer if a thread has more operands in flight.
 template <class Rule>
 constexpr int kUpdateBlocks = std::min(8, 12 / (1 + Rule::kStates));
 

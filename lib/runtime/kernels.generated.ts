@@ -743,13 +743,13 @@ export function adamWOnHost(args: AdamWArgs, stream: Stream): void {
 }
 
 /**
- * AdamW whose moments are codes (core/dynamic_code.h; m is signed, v is not) times the scale of a
+ * AdamW with moments in codes (core/dynamic_code.h; m is signed, v is not) times the scale of a
  * block of 256 elements. Blocks count from the range's start; the last block may be shorter.
  * 1. The moments are widened and updated in f32. The weights use these values.
  * 2. The new scale of a block is its largest magnitude; a block of zeros has the scale 0.
- * 3. Each value is rounded to the nearest code. A v above 0 is never rounded to 0. All back ends
- *    give the same bits and flush denormals to zero. When control[1] is 0 only `weight` is
- *    written, from the unchanged master.
+ * 3. Each value is rounded to the nearest code. A v above 0 is never rounded to 0.
+ * All back ends give the same bits and flush denormals to zero. When control[1] is 0 only `weight`
+ * is written, from the unchanged master.
  */
 export interface AdamW8bitArgs {
   /** [n] f32, updated */
@@ -3190,7 +3190,8 @@ export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Str
  * 1. f = the largest ratio, or 1 without a ratio.
  * 2. With weight decay f = f q + 1 - q, with q = min(1, ||u|| / ||u + weight_decay * p||).
  * 3. f is clamped to [least, most] and then to factor * (1 -+ threshold).
- * 4. factor = f, and coefficient = frozen * f. When control[1] is 0 nothing changes.
+ * 4. factor = f, and coefficient = frozen * f.
+ * When control[1] is 0 nothing changes.
  */
 export interface OneBitLambCoefficientsArgs {
   /** [parameters, 3] f64 */
@@ -3765,7 +3766,7 @@ export interface RotaryStoreArgs {
   k: View;
   /** like k, with strides of its own */
   v: View;
-  /** like q, with strides of its own; may be q itself */
+  /** like q, any strides; may be q itself */
   out: View;
   /** [R, D / 2] f32 (f64 for f64), contiguous */
   cos: View;
