@@ -23,10 +23,9 @@ export interface HostLimits {
    * allocation.
    */
   free: number;
-  /**
-   * The host may give a virtual machine more memory at run time: `total` and `free` are then no
-   * limits.
-   */
+  /** Memory and swap in use or not: a sure limit where `canGrow` makes `free` an unsure one. */
+  atMost: number;
+  /** The host of a virtual machine may return memory to it while it runs, up to `atMost`. */
   canGrow: boolean;
   groups: readonly GroupLimit[];
 }
@@ -51,6 +50,7 @@ export function hostLimits(root = '/'): HostLimits {
     machine: [hostname(), boot, membership].join('\n'),
     total: of('MemTotal') || Number.MAX_SAFE_INTEGER,
     free: memory.size > 0 ? unused + swap : Number.MAX_SAFE_INTEGER,
+    atMost: of('MemTotal') + of('SwapTotal') || Number.MAX_SAFE_INTEGER,
     canGrow: /^flags\s*:.*\bhypervisor\b/m.test(read(root, 'proc/cpuinfo')),
     groups: membership.split('\n').flatMap((line) => limitsOf(root, line, swap)),
   };

@@ -277,7 +277,8 @@ function claim(more: Partial<Claim['host']>, own: Partial<Claim> = {}): Claim {
     tried: null,
     ...own,
     host: {
-      ...{ machine: 'a', total: 100 * MIB, free: 100 * MIB, canGrow: false, groups: [] },
+      ...{ machine: 'a', total: 100 * MIB, free: 100 * MIB, atMost: 110 * MIB },
+      ...{ canGrow: false, groups: [] },
       ...more,
     },
   };
@@ -336,6 +337,16 @@ describe('too little', () => {
     ]);
   });
 
+  test('a virtual machine grows to its total memory and swap, not beyond', () => {
+    const of = (mib: number) => {
+      const one = claim({ free: MIB, canGrow: true });
+      return { ...one, needs: { ...one.needs, host: { state: mib * MIB } } };
+    };
+    expect(found([of(110)])).toEqual(['host: 1.0 MiB free of 100.0 MiB, false']);
+    expect(found([of(111)])).toEqual(['host: 110.0 MiB of memory and swap, true']);
+    expect(found([of(60), of(51)])).toEqual(['host: 110.0 MiB of memory and swap, true']);
+  });
+
   test('a disk that two ranks share', () => {
     const disks = { '/fast': { disk: '1', free: 15 * MIB } };
     expect(found([claim({}, { disks })])).toEqual([]);
@@ -378,7 +389,8 @@ describe('updates that may be tried out', () => {
     const asking = (each: number, of = given) => {
       // The model's own f32 weights and what the CPU's allocator keeps are given back.
       const free = each * n - claimOf(of, gpu).needs.returned;
-      const limits = { machine: 'a', total: 40 * n, free, canGrow: false, groups: [] };
+      const total = { total: 40 * n, free, atMost: 40 * n };
+      const limits = { machine: 'a', ...total, canGrow: false, groups: [] };
       jest.mocked(hostLimits).mockReturnValueOnce(limits);
       return requireMemory(job, of, 1);
     };

@@ -22,7 +22,7 @@ const GIB = 2 ** 30;
 const AUTO = { stage: 'auto', offload_optimizer: 'auto', offload_param: 'auto' } as const;
 
 const limits = (gib: number, canGrow = false) => ({
-  ...{ machine: 'a', total: 256 * GIB, free: gib * GIB, canGrow, groups: [] },
+  ...{ machine: 'a', total: 256 * GIB, free: gib * GIB, atMost: 256 * GIB, canGrow, groups: [] },
 });
 
 /** A model whose parameters have no memory, on one GPU that is not there. */
@@ -100,7 +100,9 @@ describe('updates of weights in host memory on a GPU', () => {
   test('wait for the step decision where the device is short of memory, as the plan says', async () => {
     const short = await updatesOnGpu(32, 200);
     expect(short).toMatchObject({ super_offload: false, gpu_share: null });
-    expect(short.notices).toEqual([expect.stringMatching(/^initialize: updates wait .* no room/)]);
+    expect(short.notices).toEqual([
+      expect.stringMatching(/^initialize: updates wait .* lacks memory/),
+    ]);
     const wide = { super_offload: null, gpu_share: null, notices: [] };
     expect(await updatesOnGpu(48, 200)).toEqual(wide);
     expect(await updatesOnGpu(139, 200)).toEqual(wide);
@@ -193,7 +195,7 @@ describe('for a GPU', () => {
         /^\d+\.\d GiB of the memory of cuda:0 \(.*gradients .*activations .*margin .*\) by the plan, with stage 3, offload_optimizer cpu.*, offload_param cpu, the smallest choice of "auto"$/,
       ),
       got: '4.0 GiB',
-      hint: expect.stringMatching(/^A smaller train_micro_batch_size_per_gpu, .* npx ds plan/),
+      hint: expect.stringMatching(/^Reduce train_micro_batch_size_per_gpu or .* npx ds plan/),
     });
     await expect(onGpu(12, 2)).rejects.toMatchObject({
       expected: expect.stringMatching(/GiB of host memory \(optimizer /),

@@ -45,9 +45,9 @@ interface Shortage {
 /**
  * Throws DS_OUT_OF_MEMORY on every rank if weights, gradients and state exceed the memory; the
  * error has the arithmetic and useful settings. A virtual machine may receive memory as it is used,
- * so a shortage there is only a notice. Nothing is allocated before. Returns the configuration. If
- * it leaves speculation open and memory is too short for it, speculation is turned off with a
- * notice. `shards`: ranks of the shard group.
+ * so a shortage of free memory there is only a notice; its total memory is a limit. Nothing is
+ * allocated before. Returns the configuration. If it leaves speculation open and memory is too
+ * short for it, speculation is turned off with a notice. `shards`: ranks of the shard group.
  */
 export async function requireMemory(
   job: Distributed,
@@ -197,6 +197,10 @@ function onHosts(claims: readonly Claim[]): Shortage[] {
     const free = most((limits) => limits.free);
     if (within.length > 0 || sumOf(parts) <= free) return within.slice(0, 1);
     const there = `${byteText(free)} free of ${byteText(host.total)}`;
+    const atMost = most((limits) => limits.atMost);
+    if (host.canGrow && sumOf(parts) > atMost) {
+      return [{ ...short, there: `${byteText(atMost)} of memory and swap`, isCertain: true }];
+    }
     return [{ ...short, there, isCertain: !host.canGrow }];
   });
 }

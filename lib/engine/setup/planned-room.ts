@@ -43,7 +43,7 @@ export function standingOf(module: Module, config: ResolvedConfig, device: Devic
     device: limit === null ? null : Math.max(1, limit - inUse + held(device.kind)),
     deviceName: device.name,
     host: Math.min(limits.free, within),
-    hostAtMost: limits.canGrow ? within : Math.min(limits.free, within),
+    hostAtMost: Math.min(limits.canGrow ? limits.atMost : limits.free, within),
     // Later allocations reuse memory that an earlier engine left in the CPU allocator.
     returned: held('cpu') + Math.max(0, allocator.reserved - allocator.inUse),
     disk: folder === null ? 0 : diskOf(folder).free,
