@@ -1,4 +1,4 @@
-// Activations as modules: for Sequential, and where a model's tree should show them.
+// Activations as modules: for Sequential, and for models that list them in their tree.
 import {
   elu,
   gelu,

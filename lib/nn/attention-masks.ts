@@ -24,7 +24,7 @@ export interface AttentionMasks {
    */
   attnMask?: Tensor | null;
   /**
-   * True hides a key from all queries; numbers are added: [B, S], or [S] where the inputs have no
+   * True hides a key from all queries; numbers are added: [B, S], or [S] for inputs without a
    * batch.
    */
   keyPaddingMask?: Tensor | null;
@@ -118,7 +118,7 @@ function splitMask(op: string, mask: Tensor, dtype: DType): Split {
 const either = (a: Tensor | null, b: Tensor | null): Tensor | null =>
   a && b ? where(a, a, b) : (a ?? b);
 
-/** True where key s lies behind query t: [1, 1, T, S]. */
+/** True if key s is after query t: [1, 1, T, S]. */
 function behind([, , T, S]: ScoreShape, like: Tensor): Tensor {
   const options = { dtype: 'i32', device: like.device } as const;
   const last = arange(T, { ...options, start: S - T }).reshape([T, 1]);

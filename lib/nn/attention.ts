@@ -46,13 +46,13 @@ export interface LayerCache {
    */
   attend(q: Tensor, k: Tensor, v: Tensor, reach: CacheReach): Tensor;
 
-  /** attend() of heads that are turned on the way, in one pass; absent where a cache cannot. */
+  /** attend() that also rotates the heads, in one pass; absent if the cache does not support it. */
   attendTurning?(heads: UnturnedHeads, reach: { window: number | null }): Tensor;
 }
 
 /**
- * Keys and values of texts of one length, side by side: [B, Hk, capacity, D] each; owned by the
- * scope it was made in.
+ * Keys and values of a batch of sequences of one length: [B, Hk, capacity, D] each. The scope in
+ * which it was made owns it.
  */
 export class KeyValueCache implements LayerCache {
   /** [B, Hk, capacity, D]; the first `length` tokens are valid. */
@@ -89,9 +89,9 @@ export class KeyValueCache implements LayerCache {
   }
 }
 
-/** Parameters c_attn [3C, C] (q, k, v side by side) and c_proj [C, C], as in GPT-2. */
+/** Parameters c_attn [3C, C] (q, k, v concatenated) and c_proj [C, C], as in GPT-2. */
 export class CausalSelfAttention extends Module {
-  /** From channels to queries, keys and values: 3 times as many. */
+  /** From channels to queries, keys and values: 3 * channels. */
   readonly c_attn: Linear;
   /** From the heads' outputs to channels. */
   readonly c_proj: Linear;
@@ -135,7 +135,7 @@ export class CausalSelfAttention extends Module {
     documents: Tensor | null = null,
   ): Tensor {
     const qkv = this.c_attn.call(x);
-    // Of a layer that ranks share out, these are the heads of this one.
+    // In a split layer these are the heads of this rank.
     const heads = qkv.size(-1) / 3 / this.headDim;
     if (cache) return this.c_proj.call(this.cached(qkv, heads, cache));
     const { sparsity, headShare } = this;

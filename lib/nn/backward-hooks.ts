@@ -165,7 +165,7 @@ export class BackwardHooks<Owner extends object> {
     return () => this.full.delete(hook);
   }
 
-  /** Null where no gradient can come: there are no hooks, or nothing is recorded. */
+  /** Null if no gradient can arrive: there are no hooks, or nothing is recorded. */
   start(module: Owner): HookedCall<Owner> | null {
     if (this.pre.size + this.full.size === 0 || !isGradEnabled()) return null;
     return new HookedCall(this, module);

@@ -13,7 +13,7 @@ export class Identity extends Module {
   }
 }
 
-/** Dims `startDim` to `endDim` as one: by default all but the first. */
+/** Merges dims `startDim` to `endDim`. Default: all except the first. */
 export class Flatten extends Module {
   constructor(
     /** First of the dims that become one. */
@@ -42,7 +42,7 @@ function requireLayer(layer: unknown, index: number): void {
   });
 }
 
-/** Modules one after the other; their names are "0", "1", ... as in PyTorch. */
+/** Consecutive modules with the names "0", "1", ..., as in PyTorch. */
 export class Sequential extends Module {
   private readonly layers: readonly Module[];
 
@@ -83,9 +83,7 @@ function named<Modules extends object>(modules: Modules): Modules {
   });
 }
 
-/**
- * Modules by name, as in PyTorch; its parameters are "name.weight". It has no forward of its own.
- */
+/** Modules by name, as in PyTorch; its parameters are "name.weight". It has no forward. */
 export class ModuleDict extends Module {
   private readonly modulesByName: Map<string, Module>;
 

@@ -7,7 +7,7 @@ import { type ElementPart, held, noGrad, scope, Tensor } from '../tensor/index.j
 import { type Initializer, writeInitial } from './initializers.js';
 import type { StoredValues } from './stored-values.js';
 
-/** Boxes that follow each other in `out`, each as a tensor of its own shape. */
+/** Calls `body` with each box, contiguous in `out`, as a tensor of its shape. */
 function eachBox(out: Tensor, boxes: readonly Box[], body: (part: Tensor, box: Box) => void): void {
   let at = out.offset;
   for (const box of boxes) {
@@ -51,7 +51,7 @@ export function writeCut(init: Initializer, { whole, boxes }: Region, out: Tenso
   );
 }
 
-/** Copies boxes of `whole` into `out`, contiguous, one after another. */
+/** Copies boxes of `whole` into `out` contiguously. */
 export function copyCut(whole: Tensor, boxes: readonly Box[], out: Tensor): void {
   eachBox(out, boxes, (part, { offset, shape }) => {
     const source = shape.reduce<Tensor>(
@@ -62,7 +62,7 @@ export function copyCut(whole: Tensor, boxes: readonly Box[], out: Tensor): void
   });
 }
 
-/** Boxes of values that lie somewhere else, one after another. */
+/** Boxes of stored values, contiguous in memory. */
 export class CutStoredValues implements StoredValues {
   constructor(
     private readonly values: StoredValues,

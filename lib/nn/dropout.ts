@@ -38,7 +38,7 @@ abstract class FeatureDropout extends Module {
     requireFinite(`${op} p`, p, 0, 1);
   }
 
-  /** The leading dims that have a draw of their own. */
+  /** Number of leading dims with a separate draw. */
   protected abstract drawn(x: Tensor): number;
 
   override forward(x: Tensor): Tensor {

@@ -27,7 +27,7 @@ import { Parameter } from './parameter.js';
 
 /** Routing statistics of one forward, layer by layer, for loadBalancingLoss(). */
 export interface RouterLoads {
-  /** Of each token, [T] f32: 1, or 0 for padding, which does not count; null where all count. */
+  /** For each token, [T] f32: 1, or 0 for padding, which does not count; null: all count. */
   readonly mask: Tensor | null;
   /**
    * By layer [2, experts] f32: how many choices went to each, and the sum of their probabilities.
@@ -121,7 +121,7 @@ export function loadBalancingLoss(loads: RouterLoads, tokens: number): Tensor {
   if (!mask) requireInteger('loadBalancingLoss tokens', tokens, 0);
   return scope(() => {
     const total = layers.length === 1 ? (layers[0] as Tensor) : stack(layers).sum(0);
-    // Where no token counts, neither do choices: 0 over any number.
+    // Without counted tokens there are no counted choices: 0 over any number.
     const means = mask
       ? total.div(mask.sum().clamp(1).mul(layers.length))
       : total.div(Math.max(1, tokens) * layers.length);
@@ -136,7 +136,7 @@ export interface ExpertsOptions {
   weightInit?: Initializer;
 }
 
-/** Gated feed-forward blocks side by side, without biases. */
+/** Gated feed-forward blocks of several experts, without biases. */
 export class Experts extends Module {
   /** Gate and up projections of each expert: [experts, 2 hidden, channels]. */
   readonly gate_up_proj: Parameter;

@@ -1,4 +1,4 @@
-// The nn room's door: modules, parameters, layers and losses.
+// The API of the nn room: modules, parameters, layers and losses.
 
 export type { Box, Region } from '../runtime/box.js';
 export * from './activations.js';

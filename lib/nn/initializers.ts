@@ -238,9 +238,9 @@ export function truncNormal(given: TruncNormalOptions = {}): Initializer {
 }
 
 /**
- * Rows, or columns where they are fewer, of length `gain` at right angles to each other; dims
- * behind the first count as one. Computed on one thread of the host in f64: some seconds for 1000 x
- * 1000, with the cube of the size. Throws DS_ARGUMENT. Source: Saxe et al. 2014.
+ * Orthogonal rows, or columns if they are fewer, of length `gain`; dims after the first count as
+ * one. Computed on one thread of the host in f64: some seconds for 1000 x 1000, with the cube of
+ * the size. Throws DS_ARGUMENT. Source: Saxe et al. 2014.
  */
 export function orthogonal(gain = 1): Initializer {
   requireFinite('init.orthogonal gain', gain);

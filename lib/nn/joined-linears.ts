@@ -22,9 +22,7 @@ export interface Joining {
    * of the field `parts`.
    */
   product(x: Tensor, parts: readonly Tensor[]): Tensor;
-  /**
-   * silu(gate) * up [.., outputs / 2], where the first half of the outputs are gates of the others.
-   */
+  /** silu(gate) * up [.., outputs / 2]; the first half of the outputs are the gates. */
   gated(x: Tensor, parts: readonly Tensor[]): Tensor;
 }
 
@@ -36,7 +34,7 @@ export interface JoinsOthers extends Module {
 
 /** A module that has linear layers of one input. */
 export interface Joinable extends Module {
-  /** Brings their weights together, where they can be, and computes them as one from then on. */
+  /** Joins its layers' weights if possible; later forwards compute them in one product. */
   joinLinears(): void;
 }
 

@@ -1,4 +1,4 @@
-// Linear layers, and the gated feed-forward block made of three.
+// Linear layers, and the gated feed-forward block of three linear layers.
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';

@@ -16,7 +16,7 @@ interface Stateful {
   tiedNames(): Map<string, string>;
 }
 
-/** Copies `state` into `module` where all of it fits: see Module.loadStateDict. */
+/** Copies `state` into `module` if all of it fits: see Module.loadStateDict. */
 export function loadState(
   module: Stateful,
   state: Record<string, Tensor>,
@@ -56,7 +56,7 @@ function requireTensors(state: unknown): void {
   });
 }
 
-/** Throws DS_CHECKPOINT where a tensor of the module has no value, or a value no tensor. */
+/** Throws DS_CHECKPOINT if a tensor of the module has no value, or a value has no tensor. */
 function requireSameNames(own: Record<string, Tensor>, given: ReadonlyMap<string, Tensor>): void {
   const missing = Object.keys(own).filter((name) => !given.has(name));
   const unexpected = [...given.keys()].filter((name) => !(name in own));

@@ -70,7 +70,7 @@ export class HuberLoss extends Module {
   }
 }
 
-/** smoothL1Loss(): squared below `beta`, the absolute difference but for a constant above. */
+/** smoothL1Loss(): quadratic below `beta`, above it the absolute difference minus a constant. */
 export class SmoothL1Loss extends Module {
   private readonly options: SmoothL1LossOptions;
 
@@ -110,7 +110,7 @@ export class BCEWithLogitsLoss extends Module {
   readonly posWeight: Tensor | null;
   private readonly reduction: BceWithLogitsOptions['reduction'];
 
-  /** The tensors stay the caller's: keep() them where a scope made them. */
+  /** The caller owns the tensors: keep() them if a scope made them. */
   constructor(given: BceWithLogitsOptions = {}) {
     super();
     const known = { ...LOSS, weight: true, posWeight: true } as const;
@@ -136,7 +136,7 @@ export class NLLLoss extends Module {
   readonly weight: Tensor | null;
   private readonly options: NllLossOptions;
 
-  /** The class weights stay the caller's: keep() them where a scope made them. */
+  /** The caller owns the class weights: keep() them if a scope made them. */
   constructor(given: NllLossOptions = {}) {
     super();
     const { weight, ...options } = readOptions('NLLLoss', given, NLL);

@@ -174,12 +174,12 @@ export abstract class Module {
     }
   }
 
-  /** @internal fields() of another module, for one that stands in its place. */
+  /** @internal fields() of another module, for a module that replaces it. */
   protected static fieldsOf(module: Module): Generator<[string, Field]> {
     return module.fields();
   }
 
-  /** @internal Whether call() runs more than forward() where no gradients are recorded. */
+  /** @internal Whether call() does more than forward() when no gradients are recorded. */
   get isHooked(): boolean {
     return this.preHooks.size > 0 || this.hooks.size > 0;
   }
@@ -263,8 +263,8 @@ export abstract class Module {
   }
 
   /**
-   * Drops the gradients of all parameters. Throws DS_ARGUMENT where an engine has them: it drops
-   * them itself.
+   * Drops the gradients of all parameters. Throws DS_ARGUMENT if an engine owns them: it drops them
+   * itself.
    */
   zeroGrad(): void {
     for (const parameter of this.parameters()) {
@@ -347,8 +347,8 @@ export abstract class Module {
   }
 
   /**
-   * Replaces every buffer by one on `home`, floating ones by one of `dtype` if given; initialize()
-   * does it.
+   * Replaces every buffer by one on `home`, floating ones in `dtype` if given; called by
+   * initialize().
    */
   moveBuffers(home: Device, dtype?: DType): void {
     for (const [, module] of this.namedModules()) {

@@ -71,7 +71,7 @@ export class MultiheadAttention extends Module {
    */
   sparsity: SparsePattern | null = null;
 
-  /** Throws DS_ARGUMENT, also where the heads do not divide the channels. */
+  /** Throws DS_ARGUMENT, also if the heads do not divide the channels. */
   constructor(
     /** Channels of inputs and outputs. */
     readonly channels: number,
@@ -145,7 +145,7 @@ export class MultiheadAttention extends Module {
     return { out, weights: needWeights ? weights : null };
   }
 
-  /** Queries, keys and values, the batch first: one product where they are of one input. */
+  /** Queries, keys and values, batch first. One product if they share one input. */
   private project(query: Tensor, key: Tensor, value: Tensor): Tensor[] {
     const { in_proj_weight: weight, in_proj_bias: bias, channels } = this;
     const batch = (x: Tensor): Tensor => (this.isBatched(x) ? this.swapped(x) : x.unsqueeze(0));

@@ -15,8 +15,8 @@ export interface NameMismatch {
 }
 
 /**
- * The hint of an error about them. `option` ends the comparison: the hint names it only where it
- * drops no saved value.
+ * The hint of an error about them. `option` ends the comparison: the hint names it only if it drops
+ * no saved value.
  */
 export function hintForNames({ missing, unexpected }: NameMismatch, option: string): string {
   if (unexpected.some(isFactor)) {

@@ -6,10 +6,10 @@ import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
 import { replaceModules } from './replace-modules.js';
 
-/** The last module of models, which turns hidden states into logits. */
+/** Names of the last module of models, which maps hidden states to logits. */
 export const HEADS: readonly string[] = ['lm_head', 'score', 'classifier'];
 
-/** Whether a module is called by one of `names`: all of its path, or the end. */
+/** Returns whether one of `names` is the path of a module, or the end of its path. */
 export const isAmong = (path: string, names: readonly string[]): boolean =>
   names.some((one) => path === one || path.endsWith(`.${one}`));
 

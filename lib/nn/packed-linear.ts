@@ -42,7 +42,7 @@ export interface PackedLayout {
   hasGelu: boolean;
 }
 
-/** x W^T + b, where W is frozen and stored in a way of its own. */
+/** x W^T + b with a frozen W in a packed format. */
 export abstract class PackedLinear extends Module {
   /** [outputs]; null without one. */
   abstract readonly bias: Parameter | null;
@@ -83,7 +83,7 @@ export abstract class PackedLinear extends Module {
     noteChanged(this.stored);
   }
 
-  /** x W^T + b, without gradients. Default: of the whole weight, made for this. */
+  /** x W^T + b, without gradients. Default: dequantizes the whole weight temporarily. */
   protected multiplied(x: Tensor, bias: Tensor | null): Tensor {
     return linear(x, this.values(x.dtype), bias);
   }

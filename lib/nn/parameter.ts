@@ -22,7 +22,7 @@ import { CutStoredValues, copyCut, writeCut } from './cut-values.js';
 import { type Initializer, writeInitial } from './initializers.js';
 import type { StoredValues } from './stored-values.js';
 
-/** Where a parameter can live: part of a flat buffer, or a tensor of its own. */
+/** A parameter's memory: a part of a flat buffer, or a separate tensor. */
 export type Place = Pick<View, 'buffer' | 'dtype' | 'offset'>;
 
 /**
@@ -46,7 +46,7 @@ export class Parameter extends Tensor {
   hasPartialGradient = false;
   /** When values were last changed that may have been elsewhere, in the tape's numbers. */
   private changed = 0;
-  /** Where the values belong while they are not here. */
+  /** The owner of the values while they are vacated. */
   private vacant: { home: string; device: Device } | null = null;
   /** See partOf(). */
   private cut: Region | null = null;
@@ -77,7 +77,7 @@ export class Parameter extends Tensor {
     return this.memory;
   }
 
-  /** Also where the values will be when they are here again. */
+  /** Also the device of vacated values. */
   override get device(): Device {
     return this.vacant ? this.vacant.device : super.device;
   }
@@ -255,9 +255,7 @@ export class Parameter extends Tensor {
     return this;
   }
 
-  /**
-   * Gives the memory up: the values are elsewhere until place(); `home` names where they belong.
-   */
+  /** Frees the memory: the values are elsewhere until place(); `home` names their owner. */
   vacate(home: string): void {
     const { device } = this;
     this.rehome(Buffer.released);
@@ -322,7 +320,7 @@ export class Parameter extends Tensor {
   }
 }
 
-/** The shape of boxes of a tensor that lie side by side along one dim. Throws DS_SHAPE. */
+/** The shape of boxes that are adjacent along one dim. Throws DS_SHAPE. */
 function sideBySide(whole: readonly number[], boxes: readonly Box[]): number[] {
   const cut = whole.flatMap((size, d) => (boxes.every((box) => box.shape[d] === size) ? [] : [d]));
   const dim = cut[0] ?? 0;

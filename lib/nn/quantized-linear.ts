@@ -29,7 +29,7 @@ const NAMES: OptionNames<QuantizedOptions> = { bits: true, groupSize: true };
 export interface QuantizedLayout extends PackedLayout, Required<QuantizedOptions> {
   /** Of the steps: f32, f16 or bf16. */
   scaleDType: DType;
-  /** Whether each step has a code of its own for 0; without, it is the middle one. */
+  /** Whether each scale has a zero point; otherwise the middle code is 0. */
   hasZeros: boolean;
   /**
    * Whether codes are in another order than inputs; groups are contiguous in the order of codes.
@@ -61,9 +61,9 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
   readonly weight_packed: Parameter;
   /** The steps, [outputs, groups]. */
   readonly weight_scale: Parameter;
-  /** [outputs, groups] u8: the code of 0; null where it is the middle one, 2^(bits - 1). */
+  /** [outputs, groups] u8: zero points; null if all are the middle code, 2^(bits - 1). */
   readonly weight_zero_point: Parameter | null;
-  /** [inputs] i32: the input of each place in weight_packed; null where they are in order. */
+  /** [inputs] i32: the input of each position in weight_packed; null if they are in order. */
   readonly weight_order: Parameter | null;
   /** [outputs]; null without one. */
   readonly bias: Parameter | null;
@@ -184,12 +184,12 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
     return this.#layout.bits;
   }
 
-  /** Inputs that share a step; null where all of an output do. */
+  /** Inputs per scale; null if an output has one scale. */
   get groupSize(): number | null {
     return this.#layout.groupSize;
   }
 
-  /** For the kernels, where a group may be larger than a row. */
+  /** For the kernels, which accept a group larger than a row. */
   private get group(): number {
     return this.#layout.groupSize ?? Math.max(1, this.shape[1] as number);
   }
@@ -285,7 +285,7 @@ export interface QuantizedPart {
   readonly units: { readonly first: number; readonly count: number } | null;
 }
 
-/** Gives `into` some rows and columns of `whole`, in memory of its own. */
+/** Copies some rows and columns of `whole` into new tensors of `into`. */
 function takePart(
   whole: Parameter,
   into: Parameter,
@@ -317,7 +317,7 @@ const productWith = (x: Tensor, codes: Codes): Tensor =>
     kernels.quantizedLinear({ x: rows, ...codes, out }),
   );
 
-/** The same behind a gate, which is the first half of the outputs: to [.., outputs / 2]. */
+/** The same with gates in the first half of the outputs: to [.., outputs / 2]. */
 const gatedWith = (x: Tensor, codes: Codes): Tensor =>
   byRows(x, (codes.packed.shape[0] as number) / 2, (rows, out) =>
     kernels.quantizedGatedLinear({ x: rows, ...codes, out }),

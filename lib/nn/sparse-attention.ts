@@ -31,7 +31,7 @@ export function sparseLayout(given: SparsityOptions, heads: number, tokens: numb
 /** Number of cached layouts, for the most recent lengths. */
 const KEPT = 8;
 
-/** A pattern with the layouts that were made of it; layers of one model share one. */
+/** A pattern with its cached layouts; the layers of a model share one. */
 export class SparsePattern {
   /** The options with all defaults. */
   readonly options: Sparsity;
@@ -75,7 +75,7 @@ export class SparsePattern {
 
 /** Options of SparseSelfAttention. */
 export interface SparseSelfAttentionOptions extends SparsityOptions {
-  /** Whether numbers of keyPaddingMask are added, or hide where they are 0. Default "add". */
+  /** Whether numbers of keyPaddingMask are added ("add"), or 0 hides ("mul"). Default "add". */
   keyPaddingMaskMode?: 'add' | 'mul';
   /** The same of attnMask. Default "mul". */
   attnMaskMode?: 'add' | 'mul';
@@ -162,7 +162,7 @@ export class SparseSelfAttention extends Module {
   }
 }
 
-/** A mask as attention() takes it: "mul" hides where it is 0. */
+/** A mask in the format of attention(): with "mul" 0 hides. */
 function asMask(mask: Tensor, mode: 'add' | 'mul'): Tensor {
   return mode === 'mul' && mask.dtype !== 'bool' ? mask.ne(0) : mask;
 }

@@ -14,7 +14,7 @@ export interface SparsityOptions {
   mode?: 'dense' | 'fixed' | 'variable' | 'bigbird' | 'bslongformer' | 'local_sliding_window';
   /** Tokens of a block: a power of two, at least 16. Default 16. */
   block?: number;
-  /** A layout of its own for each head; else all have that of the first one. Default false. */
+  /** Whether heads have different layouts; otherwise all use the first head's. Default false. */
   differentLayoutPerHead?: boolean;
   /** Blocks of a local window ("fixed"). Default 4. */
   numLocalBlocks?: number;
@@ -29,8 +29,8 @@ export interface SparsityOptions {
   /** Global blocks see all ("fixed", "variable"; bidirectional). Default false. */
   horizontalGlobalAttention?: boolean;
   /**
-   * Heads take turns with so many choices of global blocks ("fixed", with a layout for each head).
-   * Default 1.
+   * Number of choices of global blocks that heads alternate between ("fixed", with a layout per
+   * head). Default 1.
    */
   numDifferentGlobalPatterns?: number;
   /** Blocks that each block sees by chance ("variable", "bigbird"). Default 0. */
@@ -39,7 +39,7 @@ export interface SparsityOptions {
   localWindowBlocks?: readonly number[];
   /** Global blocks, or where ranges of them start ("variable", "bslongformer"). Default [0]. */
   globalBlockIndices?: readonly number[];
-  /** Where the ranges end; null: each is one block. Default null. */
+  /** Ends of the ranges; null: each is one block. Default null. */
   globalBlockEndIndices?: readonly number[] | null;
   /**
    * Blocks of the window around each ("bigbird", "bslongformer", "local_sliding_window"). Default
@@ -49,8 +49,8 @@ export interface SparsityOptions {
   /** Seed of random blocks, in addition to head and block. Default 0. */
   seed?: number;
   /**
-   * Tokens that patterns are made for: layouts of shorter texts are cut from that, of longer ones
-   * made for their own length. DeepSpeed's max_seq_length. Default 2048.
+   * Number of tokens of the cached pattern: layouts of shorter sequences are cut from it, longer
+   * ones are built for their length. DeepSpeed's max_seq_length. Default 2048.
    */
   maxTokens?: number;
 }
@@ -85,7 +85,7 @@ interface Pattern {
 
 const isUnidirectional = ({ attention }: Sparsity): boolean => attention === 'unidirectional';
 
-/** Sees the blocks from `from` on, later ones than its own only where both directions are seen. */
+/** Sees the blocks from `from` on; later blocks than its own only with bidirectional attention. */
 function seeWindow(sparsity: Sparsity, { row, see }: RowOf, from: number, to: number): void {
   see(from, isUnidirectional(sparsity) ? Math.min(to, row + 1) : to);
 }
@@ -112,7 +112,10 @@ function fixedGlobals(sparsity: Sparsity, head: number, n: number): (readonly [n
   return starts.map((start) => [start, start + count]);
 }
 
-/** Columns that all rows see, from their own on where one direction is seen; and whole rows. */
+/**
+ * Columns that all rows see (with unidirectional attention only rows at or after them); and whole
+ * rows.
+ */
 function seeGlobals(
   sparsity: Sparsity,
   { row, n, see }: RowOf,
@@ -161,7 +164,7 @@ function variableWindow(sparsity: Sparsity, of: RowOf): void {
   seeWindow(sparsity, of, start, start + (sizes[index] ?? last));
 }
 
-/** Rows and columns of all blocks that `isGlobal`; the lower half where one direction is seen. */
+/** Rows and columns of all blocks with `isGlobal`; the lower half with unidirectional attention. */
 function seeCross(
   sparsity: Sparsity,
   of: RowOf,

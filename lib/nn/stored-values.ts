@@ -10,8 +10,8 @@ export interface StoredValues {
   /** Description of the source: ranks that read the same values have the same text. */
   readonly origin: string;
   /**
-   * Writes the elements from `from` on, row-major, of `box` of them or of all, into `out`:
-   * contiguous, of any floating dtype, on any device. Blocks until they are there. Throws DS_IO,
+   * Writes the elements from `from` on, row-major, of `box` or of the whole tensor into `out`:
+   * contiguous, of any floating dtype, on any device. Blocks until the data is there. Throws DS_IO,
    * DS_NONFINITE.
    */
   read(out: Tensor, from: number, box?: Box): void;

@@ -217,16 +217,16 @@ function layersOf<Layer extends Module>(op: string, make: unknown, count: number
   });
 }
 
-/** Encoder layers one after the other: "layers.0", ..., each a unit of ZeRO, and "norm". */
+/** Consecutive encoder layers: "layers.0", ..., each a unit of ZeRO, and "norm". */
 export class TransformerEncoder extends Module {
   /** First to last. */
   readonly layers: readonly TransformerEncoderLayer[];
-  /** Behind the last layer; null without one. */
+  /** After the last layer; null: no norm. */
   readonly norm: Module | null;
 
   /**
    * `make` is called once for each of `count` layers: unlike PyTorch's copies they start with
-   * values of their own. Throws DS_ARGUMENT.
+   * different values. Throws DS_ARGUMENT.
    */
   constructor(
     make: () => TransformerEncoderLayer,
@@ -246,11 +246,11 @@ export class TransformerEncoder extends Module {
   }
 }
 
-/** Decoder layers one after the other: "layers.0", ..., each a unit of ZeRO, and "norm". */
+/** Consecutive decoder layers: "layers.0", ..., each a unit of ZeRO, and "norm". */
 export class TransformerDecoder extends Module {
   /** First to last. */
   readonly layers: readonly TransformerDecoderLayer[];
-  /** Behind the last layer; null without one. */
+  /** After the last layer; null: no norm. */
   readonly norm: Module | null;
 
   /** See TransformerEncoder. Throws DS_ARGUMENT. */

@@ -1,4 +1,4 @@
-// The tensor room's door: tensors, their operations, scopes, the tape and random state.
+// The API of the tensor room: tensors, their operations, scopes, the tape and random state.
 import './methods.js';
 import './printed.js';
 

@@ -315,7 +315,10 @@ export class Tensor implements View {
     return this.references === 1 && this.gradFn === null && !this.memory.isShared;
   }
 
-  /** The raw bits in row-major order (f16 and bf16 as Uint16Array). Blocks until they are there. */
+  /**
+   * Returns the raw bits in row-major order (f16 and bf16 as Uint16Array). Blocks until they
+   * arrive.
+   */
   toRaw(): NumericArray {
     const source = this.isContiguous ? this : this.contiguousCopy();
     const out = rawArray(this.dtype, this.numel);
@@ -324,7 +327,7 @@ export class Tensor implements View {
     return out;
   }
 
-  /** The values as numbers in row-major order. Blocks until they are there. */
+  /** Returns the values as numbers in row-major order. Blocks until they arrive. */
   toArray(): number[] {
     if (this.dtype !== 'f16' && this.dtype !== 'bf16') return Array.from(this.toRaw(), Number);
     const wide = Tensor.empty(this.shape, 'f32', this.device);
@@ -334,7 +337,7 @@ export class Tensor implements View {
     return out;
   }
 
-  /** The only value of a one-element tensor. Blocks until it is there; see read(). */
+  /** Returns the only value of a one-element tensor. Blocks until it arrives; see read(). */
   item(): number {
     if (this.numel === 1) return this.toArray()[0] as number;
     throw new DsError({

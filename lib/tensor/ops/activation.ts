@@ -41,15 +41,15 @@ const SOFTPLUS: OptionNames<SoftplusOptions> = { beta: true, threshold: true };
 // Operations: functions; methods too.
 
 /**
- * x where it is above 0, else slope x, element by element; floating dtypes. The gradient at 0 is
- * the slope, as in PyTorch. Throws DS_DTYPE, DS_ARGUMENT. Source: Maas et al. 2013.
+ * x if it is above 0, else slope x, element by element; floating dtypes. The gradient at 0 is the
+ * slope, as in PyTorch. Throws DS_DTYPE, DS_ARGUMENT. Source: Maas et al. 2013.
  */
 export function leakyRelu(x: Tensor, slope = 0.01): Tensor {
   return activated('leakyRelu', x, 'leaky_relu', requireFinite('leakyRelu slope', slope));
 }
 
 /**
- * x where it is above 0, else alpha (exp(x) - 1), exact for small x, element by element; floating
+ * x if it is above 0, else alpha (exp(x) - 1), exact for small x, element by element; floating
  * dtypes. Throws DS_DTYPE, DS_ARGUMENT. Source: Clevert et al. 2016.
  */
 export function elu(x: Tensor, alpha = 1): Tensor {

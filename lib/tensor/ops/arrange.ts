@@ -147,8 +147,8 @@ function rolled(x: Tensor, shift: number, dim: number): Tensor {
 // Operations: views; methods too.
 
 /**
- * `count` views along `dim`, all but the last of one size; fewer where that many do not come out,
- * as torch.chunk.
+ * Splits x into `count` views along `dim` of one size; the last may be smaller. Returns fewer views
+ * if the size does not suffice, as torch.chunk.
  */
 export function chunk(x: Tensor, count: number, dim = 0): Tensor[] {
   requireTensor('chunk', x);
@@ -343,8 +343,8 @@ function surrounded(x: Tensor, shape: number[], sides: readonly Side[], value: n
 // Operations: choice; methods too.
 
 /**
- * Slices `index` [n] (i32 or i64) of `dim`, in that order, repeated where it repeats. Throws
- * DS_SHAPE, DS_INDEX (CPU).
+ * The elements of `dim` at `index` [n] (i32 or i64), in that order; repeated indices repeat
+ * elements. Throws DS_SHAPE, DS_INDEX (CPU).
  */
 export function indexSelect(x: Tensor, dim: number, index: Tensor): Tensor {
   requireIndex('indexSelect', x, index);

@@ -188,7 +188,7 @@ function extremum(op: Extremum, a: Operand, b: Operand): Tensor {
   });
 }
 
-/** 0 where `own beaten other`, half of grad where they are equal, all of it elsewhere. */
+/** 0 where `own beaten other`, half of grad at equal elements, else grad. */
 function shareOf(grad: Tensor, own: View, other: View, beaten: CompareOp): Tensor {
   const { shape, dtype, device } = grad;
   const [mask, out] = [Tensor.empty(shape, 'bool', device), Tensor.emptyLike(grad)];
@@ -200,12 +200,12 @@ function shareOf(grad: Tensor, own: View, other: View, beaten: CompareOp): Tenso
   return out;
 }
 
-/** The larger of a and b, broadcast. Where they are equal, each gets half of the gradient. */
+/** The larger of a and b, broadcast. Equal elements get half of the gradient each. */
 export function maximum(a: Operand, b: Operand): Tensor {
   return extremum('maximum', a, b);
 }
 
-/** The smaller of a and b, broadcast. Where they are equal, each gets half of the gradient. */
+/** The smaller of a and b, broadcast. Equal elements get half of the gradient each. */
 export function minimum(a: Operand, b: Operand): Tensor {
   return extremum('minimum', a, b);
 }

@@ -187,7 +187,7 @@ export function prod(x: Tensor, options: Reduction = {}): Tensor {
   return out;
 }
 
-/** `of` with the dims `over` behind the others. */
+/** `of` with the dims `over` moved to the end. */
 function withLast(of: View, over: readonly number[]): View {
   const order = of.shape
     .map((_, d) => d)

@@ -71,7 +71,7 @@ export function variance(x: Tensor, options: Spread = {}): Tensor {
 
 export { variance as var };
 
-/** The square root of the variance; see variance. Its gradient is 0 where it is 0. As torch.std. */
+/** The square root of the variance; see variance. Its gradient at 0 is 0. As torch.std. */
 export function std(x: Tensor, options: Spread = {}): Tensor {
   return spread('std', x, options);
 }

@@ -282,7 +282,7 @@ export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Te
 
 // Operations: copies.
 
-/** Tensors one after the other along `dim`; the other sizes, dtypes and devices must agree. */
+/** Concatenates tensors along `dim`; the other sizes, dtypes and devices must agree. */
 export function concat(tensors: readonly Tensor[], dim = 0): Tensor {
   requireTensors('concat', tensors);
   const first = tensors[0];

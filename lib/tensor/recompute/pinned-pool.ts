@@ -40,7 +40,7 @@ export class PinnedPool {
     else free(slot);
   }
 
-  /** Frees idle slots, and those given back from here to the next take(). */
+  /** Frees idle slots, and slots that return before the next take(). */
   drain(): void {
     this.recycles = false;
     for (const slot of this.idle) free(slot);
