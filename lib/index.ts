@@ -108,7 +108,7 @@ export {
 export type { DType, NumericArray, TypedArray } from './runtime/dtype.js';
 export type { Event, Stream } from './runtime/stream.js';
 export type { View } from './runtime/view.js';
-/** An inference engine behind HTTP, as OpenAI's interface has it, and in the terminal. */
+/** An inference engine with an OpenAI-compatible HTTP API, and in the terminal. */
 export {
   type ChatOptions,
   type ContinuationOptions,

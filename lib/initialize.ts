@@ -52,7 +52,7 @@ import { requireType } from './runtime/require-type.js';
 import { requireNoSurplus } from './runtime/surplus.js';
 import { seed } from './tensor/index.js';
 
-/** Where the configuration comes from: exactly one of `config` and `args`. */
+/** The source of the configuration: exactly one of `config` and `args`. */
 export interface ConfigurationOptions {
   /** A path to a ds_config.json, base64, or the object itself. */
   config?: string | DsConfig;
@@ -108,7 +108,7 @@ export interface Initialized<Sample, Batch> {
   lrScheduler: ScheduleSet;
 }
 
-/** A model that is a pipeline, or a configuration that makes one of it. */
+/** A pipeline model, or a configuration that makes the model a pipeline. */
 export type InStages =
   | { model: PipelineModule }
   | { model: Module & Pipelined; config: { pipeline: { stages: number } } };

@@ -6,7 +6,7 @@ import { type CompressionSection, type InputTechnique, straightThrough } from '.
 type Section = CompressionSection['activation_quantization'];
 
 /**
- * Rounds each row of the last dim by a range of its own; the gradient passes as it is. Source:
+ * Rounds each row of the last dim by its own range; the gradient passes unchanged. Source:
  * DeepSpeed's range_calibration "dynamic".
  */
 export function activationQuantization(

@@ -62,7 +62,9 @@ export function requireRelated(model: Module, compressed: Compressed): void {
   }
 }
 
-/** The i-th layer of `modules` goes with the i-th of each related one, in the model's order. */
+/**
+ * Pairs the i-th layer of `modules` with the i-th of each related expression, in the model's order.
+ */
 function pairsOf(model: Module, { section, layers }: Compressed): Pair[] {
   const pairs: Pair[] = [];
   const linears = linearsOf(model);

@@ -1,4 +1,4 @@
-// Head pruning: blocks of inputs of the layer behind attention become 0, a block for each head.
+// Head pruning: sets blocks of inputs of the layer after attention to 0, one block per head.
 import { DsError } from '../errors.js';
 import type { CompressedLinear } from './compressed-layers.js';
 import type { CompressionSection, Technique } from './technique.js';

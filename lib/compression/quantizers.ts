@@ -1,4 +1,4 @@
-// Rounds tensors to few values: groups of elements, each with a step of its own.
+// Rounds tensors to few values: groups of elements, each with its own step.
 import { DsError } from '../errors.js';
 import { abs, cast, mean, round, scope, sign, sum, type Tensor, where } from '../tensor/index.js';
 
@@ -23,8 +23,8 @@ const noisy = (codes: Tensor, { noise }: Rounding): Tensor =>
   round(noise ? codes.add(noise(codes)) : codes);
 
 /**
- * Codes from -2^(bits - 1) to 2^(bits - 1) - 1 times 2 max|x| / 2^bits: the largest is out of reach
- * where it is positive, as in DeepSpeed.
+ * Codes from -2^(bits - 1) to 2^(bits - 1) - 1 times 2 max|x| / 2^bits. A positive maximum exceeds
+ * the largest code, as in DeepSpeed.
  */
 const symmetric: Rule = (rows, rounding) => {
   const levels = 2 ** rounding.bits;

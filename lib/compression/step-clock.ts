@@ -1,6 +1,6 @@
 // The global step of compressed layers: the step of their engine.
 
-/** Steps done. At 0 until an engine is followed, and where the last one has stopped after it. */
+/** Completed steps. 0 without an engine; the last value after an engine ends. */
 export class StepClock {
   private read = (): number => 0;
 
@@ -9,7 +9,7 @@ export class StepClock {
     return this.read();
   }
 
-  /** Goes by `read` until the function returned is called. */
+  /** Uses `read` until the returned function is called. */
   follow(read: () => number): () => void {
     this.read = read;
     return () => {

@@ -60,7 +60,7 @@ export interface CausalConfig {
   ignoreIndex?: number;
 }
 
-/** How the loss is made of the tokens' losses. */
+/** Reduction of the tokens' losses to one loss. */
 export interface CausalLossOptions {
   /**
    * The sum of the tokens' losses is divided by it. Default: by the number of targets that count,
@@ -119,7 +119,7 @@ export interface LanguageHead extends Module {
   readonly weight: Parameter;
   /** Hidden states [.., channels] to logits [.., vocabSize]. */
   forward(x: Tensor): Tensor;
-  /** crossEntropy() of its logits, where it makes it in a way of its own. */
+  /** crossEntropy() of its logits, if the head has its own implementation. */
   lossOf?(x: Tensor, target: Tensor, options: LinearCrossEntropyOptions): Tensor;
 }
 
@@ -438,7 +438,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return { layers, kvHeads: this.keyHeads, headDim, dtype, device };
   }
 
-  /** Keys and values of no token yet, with room for `capacity` of each of `batch` rows. */
+  /** Creates empty caches with capacity for `capacity` tokens in each of `batch` rows. */
   caches(batch: number, capacity: number): KeyValueCache[] {
     const { layers, kvHeads, headDim, dtype, device } = this.cacheShape();
     const shape = [batch, kvHeads, capacity, headDim] as const;

@@ -39,7 +39,7 @@ const families: readonly Family<CausalLM, PretrainedOptions>[] = [
 ];
 
 /**
- * Options of this library that every or some model has; one that the model has not got is
+ * Options of this library for every model or some of them. An option that the model lacks throws
  * DS_ARGUMENT.
  */
 export type PretrainedOptions = GPT2Options & RotaryOptions & FolderOptions;
@@ -65,8 +65,8 @@ export async function fromPretrained(
 }
 
 /**
- * @internal The same of a model that `cut` makes a rank's part of: no more of it is ever in memory,
- * but for one tensor of a training checkpoint.
+ * @internal fromPretrained() of a model that `cut` reduces to a rank's part. At most one tensor of
+ * a training checkpoint is in memory in addition to the part.
  */
 export async function fromPretrainedCut(
   dir: string,

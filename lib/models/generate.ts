@@ -16,7 +16,7 @@ export interface CausalModel extends Module {
    * depend on later tokens.
    */
   forward(tokens: Tensor): Tensor;
-  /** The longest sequence; absent where there is no limit. */
+  /** The longest sequence; absent: unlimited. */
   readonly maxSeq?: number;
   /**
    * Creates a decoder that caches up to `capacity` tokens. Without it, forward() processes all
@@ -25,7 +25,7 @@ export interface CausalModel extends Module {
   decoder?(capacity: number): Decoder;
 }
 
-/** Reads one text piece by piece; owned by the scope it was made in. */
+/** Decodes one sequence step by step; owned by the scope in which it was made. */
 export interface Decoder {
   /**
    * Logits [1, T, V], or only those of the last token, of tokens [1, T], which follow the earlier

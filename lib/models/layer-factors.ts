@@ -9,7 +9,7 @@ export function scaled(branch: Tensor, factor: number): Tensor {
   return factor === 1 ? branch : branch.mul(factor);
 }
 
-/** The layers that run, each with its factor; all of them where there are no factors. */
+/** The layers that run, each with its factor; all of them without factors. */
 export function running<Layer>(
   layers: readonly Layer[],
   factors: readonly number[] | null = null,
@@ -33,7 +33,7 @@ export function requireFactors(op: string, factors: unknown, layers: number): vo
 }
 
 /**
- * Throws DS_ARGUMENT where the first block is to share the tokens of `x` out to ranks, as it may
+ * Throws DS_ARGUMENT if the first block would split the tokens of `x` over ranks, because it may
  * not run.
  */
 export function requireOwnTokens(x: Tensor, factors: readonly number[] | null = null): void {

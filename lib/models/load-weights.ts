@@ -228,7 +228,7 @@ function match(
     const wanted = describe({ dtype: target.dtype, shape });
     mismatched.push(`${name} (${describe(entry)}, not ${wanted})`);
   }
-  // A tensor may be there whole, as ours, or in all of its pieces.
+  // A tensor may be stored whole, under this library's name, or in all of its pieces.
   const absent = [...inPieces].filter(([, { destination }]) => destination.sources.length === 0);
   const incomplete = new Set(absent.map(([, { destination }]) => destination));
   const isThere = (one: Destination): boolean =>
@@ -322,7 +322,7 @@ async function fill(
   }
 }
 
-/** The whole of a tensor that the files have in pieces, in the dtype of the first. */
+/** Joins a tensor that the files store in pieces, in the dtype of the first. */
 async function joined(target: Tensor, pieces: readonly Piece[], files: WeightFiles) {
   const shape = wholeShape(target);
   const { dtype } = files.tensors.get((pieces[0] as Piece).name) as { dtype: DType };

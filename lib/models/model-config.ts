@@ -1,4 +1,4 @@
-// The keys of a config.json, read one by one.
+// Typed access to the keys of a config.json.
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
@@ -12,14 +12,14 @@ export class ModelConfig {
     private readonly hint: string,
   ) {}
 
-  /** The value of `key`; `fallback` where it is absent or null. */
+  /** Returns the value of `key`, or `fallback` if it is absent or null. */
   get(key: string, fallback: JsonValue = null): JsonValue {
     return this.values[key] ?? fallback;
   }
 
   /**
-   * A positive whole number. Throws DS_CHECKPOINT where it is anything else; absent without a
-   * fallback included.
+   * Returns a positive integer. Throws DS_CHECKPOINT for other values, and for an absent key
+   * without a fallback.
    */
   size(key: string, fallback: number | null = null): number {
     const value = this.get(key, fallback);
@@ -27,14 +27,14 @@ export class ModelConfig {
     throw this.refusal(key, 'a positive whole number', value);
   }
 
-  /** A positive number. Throws DS_CHECKPOINT where it is anything else. */
+  /** Returns a positive number. Throws DS_CHECKPOINT for other values. */
   positive(key: string, fallback: number | null = null): number {
     const value = this.get(key, fallback);
     if (Number.isFinite(value) && (value as number) > 0) return value as number;
     throw this.refusal(key, 'a positive number', value);
   }
 
-  /** A number in [0, 1). Throws DS_CHECKPOINT where it is anything else. */
+  /** Returns a number in [0, 1). Throws DS_CHECKPOINT for other values. */
   share(key: string, fallback: number): number {
     const value = this.get(key, fallback);
     if (typeof value === 'number' && value >= 0 && value < 1) return value;
@@ -51,7 +51,7 @@ export class ModelConfig {
     return new ModelConfig(this.path, { ...defaults, ...this.values }, this.hint);
   }
 
-  /** True or false. Throws DS_CHECKPOINT where it is anything else. */
+  /** Returns true or false. Throws DS_CHECKPOINT for other values. */
   flag(key: string, fallback: boolean): boolean {
     const value = this.get(key, fallback);
     if (typeof value === 'boolean') return value;

@@ -1,4 +1,4 @@
-// Where the tokens of a language model's forward stand, and which of its blocks they go through.
+// Positions of the tokens of a language model's forward, and the blocks that they pass through.
 import { DsError } from '../errors.js';
 import type { LayerCache } from '../nn/attention.js';
 import type { RouterLoads } from '../nn/experts.js';
@@ -36,7 +36,7 @@ export interface Places {
    * those of all tokens.
    */
   documents: Tensor | null;
-  /** The position of each, [B, T]; null where they follow each other. */
+  /** The position of each token, [B, T]; null if they are consecutive. */
   positions: Tensor | null;
   /**
    * The longest sequence that `positions` may refer to; null if positions lie inside the documents

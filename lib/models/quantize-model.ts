@@ -16,8 +16,8 @@ import { TiedHead } from './tied-head.js';
 /** Options of quantizeModel(). */
 export interface QuantizeModelOptions extends QuantizedOptions {
   /**
-   * Bits of the head: 8 with a step per token, or 4 in groups as the rest. A head that is tied gets
-   * a weight of its own; the embedding stays. Default null: as it is.
+   * Bits of the head: 8 with a scale per token, or 4 in groups as the rest. A tied head gets its
+   * own weight; the embedding stays. Default null: unchanged.
    */
   head?: 8 | 4 | null;
   /** Names, or suffixes of names, of layers that stay unchanged. Default: only the head. */
@@ -61,7 +61,7 @@ export function quantizeModel<Model extends Module>(
   return model;
 }
 
-/** Gives heads that are tied to the embedding a weight of their own. Whether there was one. */
+/** Gives heads that are tied to the embedding their own weight. Returns whether there was one. */
 function untie(
   model: Module,
   options: Required<QuantizedOptions>,

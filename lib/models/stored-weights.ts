@@ -112,7 +112,7 @@ export class StoredWeights implements StoredValues {
     }
   }
 
-  /** The bytes of a range, which lie in one piece or row by row. */
+  /** Reads the bytes of a range, which are contiguous or row by row. */
   private readBytes(range: BoxRange, into: Uint8Array): void {
     const { dtype, shape } = this.saved;
     const size = dtypeSize(dtype);
@@ -150,7 +150,7 @@ export class StoredWeights implements StoredValues {
   }
 }
 
-/** A tensor that open files have in pieces, each a matrix of [n, k r, c]. */
+/** A tensor that open files store in pieces, each a matrix of [n, k r, c]. */
 export class PiecedWeights implements StoredValues {
   readonly origin: string;
   private readonly parts: readonly { box: Box; values: StoredWeights }[];
@@ -207,7 +207,7 @@ function readInto(
   part.dispose();
 }
 
-/** Rounding to f16 is checked on the host; the rest happens where the values go. */
+/** Rounding to f16 is checked on the host; other conversions run on the target device. */
 const wayOf = ({ dtype, device }: Tensor) => (dtype === 'f16' ? cpu() : device);
 
 /**

@@ -20,7 +20,7 @@ export interface LayerTokens {
   /** Numbers of the blocks, from 0. */
   layers: readonly number[];
   /**
-   * Tokens of each row that they see, drawn for each block and row; all where there are no more.
+   * Tokens of each row that these blocks see, drawn for each block and row; all if there are fewer.
    */
   reserved: number;
 }
@@ -81,7 +81,7 @@ export function refused(got: string, way: string): DsError {
   });
 }
 
-/** The stream x [B, T, C] behind `through`, which sees the tokens `chosen` [B, R] of it. */
+/** The stream x [B, T, C] after `through`, which sees the tokens `chosen` [B, R] of it. */
 export function aroundChosen(x: Tensor, chosen: Tensor, through: (part: Tensor) => Tensor): Tensor {
   return scope(() => {
     const [rows = 0, tokens = 0, channels = 0] = x.shape;

@@ -88,7 +88,7 @@ export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
     const options = { output: sum, purpose: 'copyToGroup', stream: where(group) };
     return { work: group.allReduce(from, options), place: sum, result: () => sum };
   });
-  // A leaf may be in several graphs, each with a backward of its own.
+  // A leaf may be in several graphs, each with its own backward.
   if (x.gradFn) copies.set(x, { group, copy });
   return copy;
 }
@@ -147,14 +147,14 @@ export function sumOfLinear(
   return sumOverGroup(linearOfRank(x, weight, bias, group.rank === 0), group);
 }
 
-/** The dim of `x` shared out evenly, or with one more on the first ranks. */
+/** Splits the dim of `x` evenly, or with one more element on the first ranks. */
 function evenly(group: ProcessGroup, dim: number, size: number): SharedDim {
   return { group, dim, sizes: shareOut(size, group.size) };
 }
 
 type Along = (op: string, x: Tensor, shared: SharedDim) => Tensor;
 
-/** A differentiable exchange, and the one that its gradient takes. */
+/** A differentiable exchange from a forward exchange and the exchange of its gradient. */
 function exchange(name: string, forward: Along, backward: Along) {
   return (x: Tensor, shared: SharedDim): Tensor => {
     if (shared.group.size === 1) return x;

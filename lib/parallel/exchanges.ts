@@ -15,12 +15,12 @@ export function shareOut(count: number, ranks: number): number[] {
   return Array.from({ length: ranks }, (_, rank) => least + (rank < more ? 1 : 0));
 }
 
-/** The first thing of rank `rank` where ranks have `sizes` things each. */
+/** Index of the first element of rank `rank`, if ranks have `sizes` elements each. */
 export function startOf(sizes: readonly number[], rank: number): number {
   return sizes.slice(0, rank).reduce((sum, size) => sum + size, 0);
 }
 
-/** A dim of tensors that the ranks of a group share out. */
+/** A dim of tensors that is split over the ranks of a group. */
 export interface SharedDim {
   group: ProcessGroup;
   /** Which dim; negative ones count from the end. */
@@ -59,14 +59,14 @@ export type Where = (group: ProcessGroup) => Stream;
 const onCompute: Where = ({ device }) => device.compute;
 
 /**
- * Ranks exchange so many rows of an outer dim one by one, where they lie; more are brought together
- * by a copy. Each row is a call of its own, which takes a GPU's host longer (some 30 us) than the
+ * Up to this number of rows of an outer dim, ranks exchange each row in place with its own call.
+ * More rows are packed by a copy first. On a GPU a call takes the host longer (some 30 us) than the
  * GPU needs to copy 26 MB (15 us).
  */
 const mostRows = ({ kind }: Device): number => (kind === 'cpu' ? 16 : 1);
 
 interface Layout {
-  /** Of the dim that is shared out, from the start. */
+  /** Index of the split dim. */
   dim: number;
   /** Whether all ranks have as much. */
   isEven: boolean;

@@ -19,7 +19,7 @@ export class CutExperts extends Module {
   readonly down_proj: Parameter;
   private readonly range: Range;
 
-  /** Takes over the parameters of `whole`. Throws DS_ARGUMENT for more ranks than experts. */
+  /** Moves the parameters of `whole` here. Throws DS_ARGUMENT for more ranks than experts. */
   constructor(
     whole: Experts,
     /** The ranks that share them. */

@@ -1,4 +1,4 @@
-// The parallel room's door: layers, and tokens of samples, that ranks share.
+// The API of the parallel room: split layers, and split tokens of samples.
 export {
   copyToGroup,
   gatherForGroup,

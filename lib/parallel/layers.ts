@@ -82,7 +82,7 @@ export class ColumnShare {
   readonly cut: DimCut;
   private readonly widths: readonly number[] | null;
   private readonly stream: Stream;
-  /** Which of the pieces this rank has, of how many; whether others have them too. */
+  /** This rank's pieces among all, and whether other ranks have them too. */
   private readonly copy: { index: number; count: number; isFirst: boolean } | null;
 
   /** Throws DS_ARGUMENT. */
@@ -136,7 +136,7 @@ export class ColumnLinear extends Module implements JoinsOthers {
   /** @internal */
   readonly share: ColumnShare;
 
-  /** Takes over the parameters of `whole`. Throws DS_ARGUMENT. */
+  /** Moves the parameters of `whole` here. Throws DS_ARGUMENT. */
   constructor(
     whole: Linear,
     /** The ranks that share it. */
@@ -240,7 +240,7 @@ export class RowShare {
     bias.hasPartialGradient = this.stream.isShared;
   }
 
-  /** x [.., in here], or [.., in] where it is scattered, to the sum [.., out]. Throws DS_COMM. */
+  /** x [.., in here], or [.., in] with scatterInput, to the sum [.., out]. Throws DS_COMM. */
   around(x: Tensor, product: (own: Tensor) => Tensor, bias: Tensor | null): Tensor {
     const { group, widths: sizes } = this;
     return scope(() => {
@@ -287,7 +287,7 @@ export class RowLinear extends Module {
   /** @internal */
   readonly share: RowShare;
 
-  /** Takes over the parameters of `whole`. Throws DS_ARGUMENT. */
+  /** Moves the parameters of `whole` here. Throws DS_ARGUMENT. */
   constructor(
     whole: Linear,
     /** The ranks that share it. */
@@ -346,7 +346,7 @@ export class VocabularyEmbedding extends Module {
   private readonly count: number;
   private readonly stream: Stream;
 
-  /** Takes over the parameter of `whole`. Throws DS_ARGUMENT. */
+  /** Moves the parameter of `whole` here. Throws DS_ARGUMENT. */
   constructor(
     whole: Embedding,
     /** The ranks that share it. */

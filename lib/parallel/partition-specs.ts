@@ -8,7 +8,7 @@ export interface PartitionSpec {
   /** Patterns that match a parameter's name from its start. */
   patterns: readonly Regex[];
   type: 'row' | 'column' | 'skip';
-  /** Equal parts that lie side by side along the dim that is cut. */
+  /** Number of equal concatenated parts along the split dim. */
   parts: number;
 }
 

@@ -38,7 +38,7 @@ export interface LayerStyle {
    * parts.
    */
   readonly heads?: keyof HeadCounts | readonly (keyof HeadCounts)[];
-  /** Pieces that stay whole. Default: single channels, or the heads. */
+  /** Number of pieces that stay whole. Default: the channels, or the heads. */
   readonly pieces?: number;
   /**
    * Number of equal concatenated parts that are split separately: 3 for packed q, k, v. Default 1.
@@ -46,7 +46,10 @@ export interface LayerStyle {
   readonly parts?: number;
 }
 
-/** Where activations may be shared out by tokens (sequence parallelism), by module path. */
+/**
+ * The part of a model where activations may be split by tokens (sequence parallelism), by module
+ * path.
+ */
 export interface SequencePlan {
   /** Takes tokens [B, T], gives hidden states [B, T, C]. */
   readonly body: string;
@@ -90,7 +93,7 @@ export function patternsOf({ layers }: TensorPlan): PathStyle[] {
   }));
 }
 
-/** Whether a module path is one of a pattern's. */
+/** Returns a test whether a module path matches a pattern. */
 export function fitting(pattern: string | RegExp): (path: string) => boolean {
   if (pattern instanceof RegExp) return (path) => pattern.test(path);
   const words = pattern.split('.');

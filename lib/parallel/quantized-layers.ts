@@ -31,7 +31,7 @@ const isCut = (module: Module): module is CutLayer =>
 /** Whether ranks split linear layers of the model, and not only its experts. */
 export const hasParts = (model: Module): boolean => [...model.modules()].some(isCut);
 
-/** Whether ranks share out layers that are stored in few bits. */
+/** Whether ranks split quantized layers of the model. */
 export const hasPackedParts = (model: Module): boolean =>
   [...model.modules()].some((module) => module instanceof CutQuantizedLinear);
 

@@ -17,8 +17,8 @@ import { Ulysses } from './ulysses.js';
 /** A model that can compute with some of the tokens of each sample. */
 export interface SequenceParallel {
   /**
-   * From now on, calls with all tokens compute with this rank's; null ends that. Throws DS_ARGUMENT
-   * where it cannot.
+   * From now on, calls with all tokens compute only this rank's part; null ends that. Throws
+   * DS_ARGUMENT if the model does not support it.
    */
   shareSequence(ranks: SequenceRanks | null): void;
 }

@@ -21,8 +21,8 @@ export interface PartCut {
 }
 
 /**
- * How a dim of a layer is shared out: by parts that lie side by side, of as many things as they may
- * have, all things as wide. Queries, keys and values that are packed are three.
+ * The split of a dim: concatenated parts, each with a number of equal pieces of one width. Packed
+ * queries, keys and values are three parts.
  */
 export type DimCut = readonly PartCut[];
 
@@ -83,7 +83,7 @@ export function widthsOf(cut: DimCut, size: number): number[] {
   );
 }
 
-/** Where the parts of ranks begin and end along a dim of `size`, upwards, each place once. */
+/** The ascending, unique borders of the ranks' parts along a dim of `size`. */
 export function bordersOf(cut: DimCut, size: number): number[] {
   const places = ranksOf(cut).flatMap((rank) =>
     rangesIn(cut, size, rank).flatMap(({ first, count }) => [first, first + count]),
@@ -105,7 +105,7 @@ export interface HeadCounts {
 export interface SharedHeads {
   readonly counts: HeadCounts;
   readonly queries: readonly Range[];
-  /** Several ranks have the same head where there are fewer than ranks. */
+  /** Several ranks have the same head if there are fewer heads than ranks. */
   readonly keys: readonly Range[];
 }
 

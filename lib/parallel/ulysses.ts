@@ -1,4 +1,4 @@
-// The all-to-alls around attention where ranks share out tokens: tokens of all heads become all
+// The all-to-alls around attention in sequence parallelism: some tokens of all heads become all
 // tokens of some heads, and back. Source: Jacobs et al. 2023 (DeepSpeed-Ulysses).
 import type { ProcessGroup } from '../comm/index.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -28,14 +28,14 @@ const headsOf = ({ heads }: Route, rank: number): Range[] =>
 const widthOf = (route: Route, rank: number): number =>
   headsOf(route, rank).reduce((sum, { count }) => sum + count, 0);
 
-/** Heads of a slot: as many as the rank with the most has. */
+/** Heads per slot: the number of the rank with the most. */
 const mostOf = (route: Route): number =>
   Math.max(...route.group.ranks.map((_, rank) => widthOf(route, rank)));
 
 /** [.., B, t, ..] and [.., t, B, ..] of one memory. */
 const swapped = (x: Tensor): Tensor => x.transpose(0, 1);
 
-/** Tensors for as many tokens of all ranks: [n, t, B, heads, D]. */
+/** Memory for `tokens` tokens of all ranks: [n, t, B, heads, D]. */
 function slotsFor(route: Route, like: Tensor, tokens: number): Tensor {
   const [B, , , D] = like.shape as [number, number, number, number];
   const { size } = route.group;

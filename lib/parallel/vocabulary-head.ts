@@ -14,7 +14,7 @@ import {
 import { copyToGroup, gatherShared } from './collectives.js';
 import { cutAlong, type Range, rangesFor, widthsOf } from './share.js';
 
-/** A head that is whole: it has a weight [V, C] and, where it is one of its own, no bias. */
+/** A whole head: it has a weight [V, C] and, unless it is tied, no bias. */
 export interface WholeHead extends Module {
   /** [V, C]. */
   readonly weight: Parameter;
@@ -50,14 +50,14 @@ export function vocabularyCrossEntropy(
 
 /** A head [V, C] that is split along its rows; x [.., C] is equal on all ranks. */
 export class VocabularyHead extends Module {
-  /** [rows here, channels]; the token table's where the whole head had it. */
+  /** [rows here, channels]; the token table's weight if the whole head was tied to it. */
   readonly weight: Parameter;
   private readonly range: Range;
   private readonly widths: readonly number[];
 
   /**
-   * Takes over the weight of `whole`, which the token table may have cut before. Throws
-   * DS_ARGUMENT, also for a head with a bias.
+   * Moves the weight of `whole` here; the token table may have split it before. Throws DS_ARGUMENT,
+   * also for a head with a bias.
    */
   constructor(
     whole: WholeHead,

@@ -58,12 +58,12 @@ export function isWork(action: Action): action is Work {
   return action.kind.length === 1;
 }
 
-/** The rank of a pipeline of `ranks` that has `stage`: stages are dealt out in turns. */
+/** The rank with `stage` in a pipeline of `ranks`: stages are assigned round-robin. */
 export const rankOf = (stage: number, ranks: number): number => stage % ranks;
 
 /**
- * The results of other work that `work` reads, in a model of `stages` stages. Where a backward is
- * in halves, its gradient comes from the next stage's I.
+ * The results of other work that `work` reads, in a model of `stages` stages. With halved backwards
+ * its gradient comes from the next stage's I.
  */
 export function needsOf(work: Work, stages: number): readonly (readonly Work[])[] {
   const { kind, stage, micro } = work;

@@ -12,7 +12,7 @@ export type Values = Tensor | readonly Tensor[];
 export const listOf = (values: Values): readonly Tensor[] =>
   values instanceof Tensor ? [values] : values;
 
-/** `values` where they can go from layer to layer. Throws DS_ARGUMENT, naming `op`. */
+/** Returns `values` if they are valid between layers. Throws DS_ARGUMENT with `op`. */
 export function requireValues(op: string, values: unknown, hint: string): Values {
   const list = Array.isArray(values) ? values : [values];
   if (list.length > 0 && list.every((one) => one instanceof Tensor)) return values as Values;
@@ -76,14 +76,18 @@ export class LayerSpec<Args extends any[] = any[]> {
   }
 }
 
-/** How a tied layer runs where it is not called as it is: an embedding as the head, for example. */
+/**
+ * The forward of a tied layer that differs from its module's: an embedding as the head, for
+ * example.
+ */
 export type TiedForward = (module: Module, values: Values) => Values;
 
 /**
- * A layer that shares its module with all of the same key: `new TiedLayerSpec('embed', Embedding,
- * { forward: (table, x) => ... }, 67, 32)`. The first one of a key builds the module. Where they
- * are on several stages, each has a copy, and their gradients are summed before every update.
- * Source: DeepSpeed's TiedLayerSpec; `tied_weight_attr` is not needed, all parameters are tied.
+ * A layer that shares its module with all layers of the same key:
+ * `new TiedLayerSpec('embed', Embedding, { forward: (table, x) => ... }, 67, 32)`. The first layer
+ * of a key builds the module. If they are on several stages, each has a copy, and their gradients
+ * are summed before every update. Source: DeepSpeed's TiedLayerSpec; `tied_weight_attr` is not
+ * needed, all parameters are tied.
  */
 // biome-ignore lint/suspicious/noExplicitAny: as above.
 export class TiedLayerSpec<Args extends any[] = any[]> extends LayerSpec<Args> {

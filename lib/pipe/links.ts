@@ -227,7 +227,7 @@ function channelsOf(lists: readonly (readonly Action[])[]): string[] {
   return [...new Set(keys)].sort((a, b) => order(a) - order(b));
 }
 
-/** By the pair of ranks, so that a pair opens its groups one after the other. */
+/** Sorts by pair of ranks, so that a pair opens its groups one after the other. */
 function order(key: string): number {
   const [from = 0, to = 0] = key.split(' ').map(Number);
   const direction = (from < to ? 0 : 2) + (key.endsWith('F') ? 0 : 1);

@@ -65,7 +65,7 @@ function addTransfers(plan: readonly Work[][], stages: number): Action[][] {
   return lists;
 }
 
-/** How the result of `work` leaves its rank; null where it stays there. */
+/** The transfer of the result of `work` to another rank, or null. */
 function sendOf({ kind, stage, micro }: Work, stages: number, ranks: number): Transfer | null {
   if (kind === 'W') return null;
   const to = kind === 'F' ? stage + 1 : stage - 1;

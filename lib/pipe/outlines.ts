@@ -14,7 +14,7 @@ export type BatchKind = 'train' | 'eval';
 
 /** The values of one link, as the sender describes them. */
 export interface Outline {
-  /** Whether a layer takes it as several values, even where it is one. */
+  /** Whether a layer receives a list of values, even if it has one element. */
   several: boolean;
   tensors: readonly { dtype: DType; shape: readonly number[]; wantsGrad: boolean }[];
 }

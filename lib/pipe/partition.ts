@@ -1,4 +1,4 @@
-// How the layers of a model are shared out between the stages of a pipeline.
+// Division of the layers of a model into the stages of a pipeline.
 import { DsError } from '../errors.js';
 
 /**

@@ -15,7 +15,7 @@ import {
 } from './layers.js';
 import { methodExpected } from './partition-method.js';
 
-/** How layers are shared out between stages: see PipelineOptions. */
+/** Division of layers into stages: see PipelineOptions. */
 export type PartitionMethod = 'parameters' | 'uniform' | 'flops' | `type:${string}`;
 
 /** How a model is cut and run as a pipeline. */
@@ -31,9 +31,7 @@ export interface PipelineOptions {
    * everything.
    */
   activationCheckpointInterval?: number;
-  /**
-   * Whether every forward of a layer starts from a seed of its own, by `baseSeed`. Default false.
-   */
+  /** Whether every forward of a layer starts from its own seed, by `baseSeed`. Default false. */
   seedLayers?: boolean;
   /** Default 1234. */
   baseSeed?: number;
@@ -99,7 +97,7 @@ export class PipelineModule extends Module implements Pipelined {
       numStages === undefined ? null : requireInteger(`${op} numStages`, numStages, 1);
   }
 
-  /** All layers, where this rank has them all. */
+  /** Runs all layers, if this rank has them all. */
   override forward(...inputs: Tensor[]): Values {
     const [only] = inputs;
     const values: Values = inputs.length === 1 ? (only as Tensor) : inputs;

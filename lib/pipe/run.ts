@@ -31,7 +31,7 @@ export interface StageWorker {
    * weightGradients() computes the rest.
    */
   inputGradients(at: Place, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void;
-  /** The other half; micro-batches come in their order. */
+  /** The other half; micro-batches run in order. */
   weightGradients(at: Place): void;
   /** No backward of `stage` follows in this batch: its gradients are complete. */
   reduce(stage: number): void;
@@ -202,7 +202,7 @@ export class PipelineRun {
 const wanting = (values: Values): readonly Tensor[] =>
   listOf(values).filter(({ requiresGrad }) => requiresGrad);
 
-/** The same values as another rank would get them: where a graph ends and the next one begins. */
+/** The same values as another rank would receive them: a graph ends and a new one begins. */
 function leavesOf(values: Values, kind: BatchKind): Values {
   const leaves = listOf(values).map((value) => {
     const leaf = held(() => value.alias(value.shape, value.strides, value.offset));

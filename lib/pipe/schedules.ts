@@ -36,7 +36,7 @@ export const GPIPE = oneStage('gpipe', (stage, _, micros) => [
   ...count(micros).map((micro) => work('B', stage, micro)),
 ]);
 
-/** Forwards and backwards in turns, as soon as there is a gradient. */
+/** Alternating forwards and backwards, as soon as there is a gradient. */
 const inTurns = (stage: number, ranks: number, micros: number): Work[] =>
   alternating(
     count(micros).map((micro) => work('F', stage, micro)),
@@ -58,9 +58,9 @@ function endingEarly(order: readonly Work[]): Work[] {
 }
 
 /**
- * Forwards and backwards in turns, as soon as there is a gradient: idle (p - 1)(F + I), p - rank
+ * Alternating forwards and backwards, as soon as there is a gradient: idle (p - 1)(F + I), p - rank
  * micro-batches live. Source: Narayanan et al. 2019 (PipeDream-Flush); DeepSpeed's TrainSchedule
- * has this order, of whole backwards.
+ * has this order, with whole backwards.
  */
 export const ONE_F_ONE_B = oneStage('1f1b', (stage, ranks, micros) =>
   endingEarly(inTurns(stage, ranks, micros)),
@@ -91,7 +91,7 @@ export const INFERENCE = oneStage('inference', (stage, _, micros) =>
   count(micros).map((micro) => work('F', stage, micro)),
 );
 
-/** The forwards of a schedule, in their order: INFERENCE, over as many stages a rank. */
+/** The forwards of a schedule, in order: INFERENCE, with the same number of stages per rank. */
 export function forwardsOf(schedule: Schedule): Schedule {
   const plan = (ranks: number, micros: number): Work[][] =>
     schedule.plan(ranks, micros).map((order) => order.filter(({ kind }) => kind === 'F'));
@@ -133,7 +133,7 @@ function groupsOf(micros: number, size: number): number[][] {
   );
 }
 
-/** `ahead` forwards, then a forward and a backward in turns, then the backwards that are left. */
+/** `ahead` forwards, then alternating forwards and backwards, then the remaining backwards. */
 function alternating(forwards: Work[], backwards: Work[], ahead: number): Work[] {
   const order = forwards.slice(0, ahead);
   backwards.forEach((backward, i) => {

@@ -63,7 +63,7 @@ export function simulate(lists: readonly (readonly Action[])[], costs: Costs): S
 }
 
 class Simulator {
-  /** When the results of work are there, by keyOf, on the rank that made them. */
+  /** Completion times of work, by keyOf, on the rank that did it. */
   private readonly made = new Map<string, number>();
   /** Arrival times by kind, stage and micro-batch. */
   private readonly arrived = new Map<string, number>();

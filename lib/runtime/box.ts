@@ -59,10 +59,10 @@ export function isInside({ offset, shape }: Box, whole: readonly number[]): bool
 
 const at = (numbers: readonly number[], d: number): number => numbers[d] as number;
 
-/** The first coordinate behind a box in dim `d`. */
+/** The first coordinate after a box in dim `d`. */
 export const endOf = ({ offset, shape }: Box, d: number): number => at(offset, d) + at(shape, d);
 
-/** Null where they have no element in common. */
+/** Returns the intersection, or null if it is empty. */
 export function intersectBoxes(a: Box, b: Box): Box | null {
   const offset = a.offset.map((n, d) => Math.max(n, at(b.offset, d)));
   const shape = offset.map((n, d) => Math.min(endOf(a, d), endOf(b, d)) - n);
@@ -90,7 +90,7 @@ export function intersect(a: BoxRange, b: BoxRange): BoxRange | null {
   return count > 0 ? { box, from, numel: count } : null;
 }
 
-/** How many elements of `inner`, a box inside `outer`, come before number `position` of `outer`. */
+/** The number of elements of `inner`, a box inside `outer`, before index `position` of `outer`. */
 function countBefore(outer: Box, position: number, inner: Box): number {
   let left = numel(inner.shape);
   let row = numel(outer.shape);
@@ -140,7 +140,7 @@ export function canonical(shape: readonly number[], range: BoxRange): BoxRange {
   return { box: whole, from: positionIn(whole, box.offset) + from, numel: count };
 }
 
-/** The same elements as at most 2 n - 1 boxes, in their order, where the tensor has n dims. */
+/** The same elements as at most 2 n - 1 boxes in order, for a tensor of n dims. */
 export function boxesOf({ box, from, numel: count }: BoxRange): Box[] {
   const boxes: Box[] = [];
   const strides = contiguousStrides(box.shape);

@@ -10,7 +10,7 @@ const { allocate, release } = addon;
 /** A local binding, as in call.ts. */
 const block = sharedBlock;
 
-/** The words of allocate(), which leaves the handle where the stream was. */
+/** The words of allocate(), which replaces the stream by the handle. */
 const [STREAM, BYTES] = [block.length - 2, block.length - 1];
 
 /**
@@ -39,9 +39,7 @@ export class Buffer {
     this.id = handle;
   }
 
-  /**
-   * Native handle for use at once, after everything that ops still have to write; 0 once released.
-   */
+  /** Native handle for immediate use, after running deferred ops; 0 once released. */
   get handle(): number {
     runPostponed();
     return this.id;
@@ -132,7 +130,7 @@ export class Buffer {
     native(() => addon.copy(this.handle, to, source.handle, from, bytes, stream.handle));
   }
 
-  /** Fills `target` from `offset` and blocks until it is there. */
+  /** Fills `target` from `offset` and blocks until the data is there. */
   read(offset: number, target: ArrayBufferView, stream: Stream = this.device.compute): void {
     native(() => addon.read(this.handle, offset, target, stream.handle));
   }

@@ -16,7 +16,7 @@ export interface FileWrite {
   offset: number;
   /** Written first. */
   head?: Uint8Array;
-  /** Written after it, one after another; they must not change until the promise settles. */
+  /** Written after `head` in order; they must not change until the promise resolves or rejects. */
   ranges?: readonly HostRange[];
   /** The checksum so far. Default 0. */
   crc?: number;
@@ -38,18 +38,18 @@ export function syncPath(path: string): Promise<void> {
 }
 
 /**
- * Renames unless there is something called `to`, atomically; resolves with false where there is. A
- * file system that cannot do so (NFS) may replace an empty folder that appears at that very moment,
- * nothing else. Rejects with DS_IO.
+ * Renames unless `to` exists, atomically; resolves with false if it exists. A file system without
+ * this operation (NFS) may replace an empty folder that appears at the same moment. Rejects with
+ * DS_IO.
  */
 export function renameExclusive(from: string, to: string): Promise<boolean> {
   return settled(() => addon.renameExclusive(from, to));
 }
 
 /**
- * Takes the lock (flock) of an open file without waiting; resolves with false where another open
- * file has it. The kernel drops it when the descriptor is closed, however the process ends. Rejects
- * with DS_IO where the file system has no locks.
+ * Takes the lock (flock) of an open file without waiting; resolves with false if another open file
+ * has it. The kernel releases it when the descriptor is closed, however the process ends. Rejects
+ * with DS_IO if the file system has no locks.
  */
 export function lockFile(descriptor: number): Promise<boolean> {
   return settled(() => addon.lockFile(descriptor));

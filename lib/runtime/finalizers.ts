@@ -13,8 +13,8 @@ function leaveOne(): void {
   everlasting.register({}, null);
 }
 
-// A realm of its own, as jest has for each file, ends before the process: in it this registry would
-// itself be the one that is collected. Node's functions are of the process's realm.
+// A separate realm, as jest has for each file, ends before the process: its registry would be
+// garbage-collected itself. Node's functions belong to the process's realm.
 if (readFileSync instanceof Function) leaveOne();
 
 /** Calls `finalize` with the registered value after an object has been garbage-collected. */

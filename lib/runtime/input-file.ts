@@ -78,8 +78,8 @@ export class InputFile {
   }
 
   /**
-   * Fills `into` from `offset` on and blocks until it is there. Throws DS_IO, also when the file
-   * ends before, or was written to since it was opened.
+   * Fills `into` from `offset` on and blocks until the data is there. Throws DS_IO, also if the
+   * file ends earlier, or was written to since it was opened.
    */
   readNow(offset: number, into: Uint8Array): void {
     const file = this.open();

@@ -7,7 +7,7 @@ export function isObject<Named extends object = Record<string, unknown>>(
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-/** Whether it is an object of no class, as { ... } makes them: one that is walked through. */
+/** Returns whether it is a plain object, as { ... } creates: its values are visited recursively. */
 export function isPlainObject(value: unknown): value is Record<string, unknown> {
   if (!isObject(value)) return false;
   const prototype: unknown = Object.getPrototypeOf(value);

@@ -20,10 +20,14 @@ export type Variables = Readonly<Record<string, string | undefined>>;
 type Place = Pick<JobEnvironment, 'rank' | 'worldSize' | 'localRank' | 'masterAddr'>;
 
 /**
- * Returns the rank's settings: RANK and WORLD_SIZE if set, else Open MPI's variables (mpirun may
- * run inside a Slurm job), else those of a Slurm step (srun; the batch script itself is not a
- * step). MASTER_ADDR and LOCAL_RANK always apply. Throws DS_ARGUMENT if ranks on several nodes have
- * no MASTER_ADDR and it cannot be derived.
+ * Returns the rank's settings from the first source that has them:
+ *
+ * 1. RANK and WORLD_SIZE;
+ * 2. Open MPI's variables (mpirun may run inside a Slurm job);
+ * 3. the variables of a Slurm step (srun; the batch script itself is not a step).
+ *
+ * MASTER_ADDR and LOCAL_RANK always apply. Throws DS_ARGUMENT if ranks on several nodes have no
+ * MASTER_ADDR and it cannot be derived.
  */
 export function rankFromEnvironment(env: Variables): JobEnvironment {
   const place = fromLauncher(env) ?? fromOpenMpi(env) ?? fromSlurm(env) ?? {};

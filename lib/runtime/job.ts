@@ -41,14 +41,14 @@ export type ReduceOp = 'sum' | 'avg' | 'min' | 'max' | 'prod';
 /** Order is that of ds::comm::ReduceOp. */
 const reduceOps: readonly ReduceOp[] = ['sum', 'avg', 'min', 'max', 'prod'];
 
-/** Where a job's store listens, and the secret that admits to it. */
+/** The address of a job's store, and its secret. */
 export interface StoreAddress {
   host: string;
   port: number;
   secret: string;
 }
 
-/** The key-value store of a job, served by this process on a thread of its own. */
+/** The key-value store of a job, served by this process on a separate thread. */
 export class StoreServer {
   private readonly handle: number;
 
@@ -176,7 +176,7 @@ export class Job {
 
   /**
    * Opens a group of two or more ranks; every member must call it with the same name and ranks.
-   * Rejects with DS_COMM, or DS_LIBRARY where the device's collectives are not installed.
+   * Rejects with DS_COMM, or DS_LIBRARY if the device's collectives are not installed.
    */
   async openGroup(
     name: string,
@@ -209,7 +209,7 @@ export interface Collective {
   purpose: string;
 }
 
-/** Collectives under way, known by their tickets. */
+/** Collectives in flight, identified by tickets. */
 export interface Tickets {
   start(call: Collective, stream: Stream, label: string): number;
   /** Orders later work of `stream` after it. On the CPU, where streams run at once, it blocks. */
@@ -220,7 +220,7 @@ export interface Tickets {
   giveUp(error: string): void;
 }
 
-/** 0 is no operand; a released one is no handle at all, which the addon reports as such. */
+/** 0: no operand. A released operand has handle 0 as well, which the addon reports. */
 function handleOf(view: View | null): number {
   return view === null ? 0 : view.buffer.handle || -1;
 }

@@ -3,7 +3,7 @@ import { Buffer } from './buffer.js';
 import type { Device } from './device.js';
 import { Event, Stream, type Urgency } from './stream.js';
 
-/** f32 on the device, side by side: a contiguous tensor. */
+/** f32 on the device: a contiguous tensor. */
 interface Numbers {
   readonly buffer: Buffer;
   /** In elements. */
@@ -15,7 +15,7 @@ interface Numbers {
 export class LateNumbers {
   private readonly onHost: Buffer;
   private readonly fetched: Event;
-  /** Of its own, so that reading waits for `fetched` and not for later compute work. */
+  /** A separate stream, so that reading waits for `fetched` and not for later compute work. */
   private readonly reading: Stream;
   private isPending = false;
 
@@ -29,7 +29,7 @@ export class LateNumbers {
     this.reading = Stream.create(device, 'numbers to the host', urgency);
   }
 
-  /** Enqueues copies of `all`, one behind the other, as compute work so far leaves them. */
+  /** Enqueues copies of `all`, in order, after the compute work so far. */
   fetch(...all: readonly Numbers[]): void {
     const { compute } = this.device;
     let to = 0;

@@ -1,4 +1,4 @@
-// Where the package is installed, from any of its compiled forms.
+// The installation folder of the package, from any of its compiled forms.
 import { existsSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 

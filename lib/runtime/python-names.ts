@@ -51,7 +51,7 @@ export function answerPythonNames(type: Owner, names: PythonNames): void {
   }
 }
 
-/** `instead` ends in "()" where a method stands for the name. */
+/** `instead` ends in "()" if a method replaces the name. */
 function define(owner: object, name: string, label: string, instead: string): void {
   if (name in owner || !/^[a-z]\w*$/.test(name)) return;
   const refuse = (): never => {

@@ -17,9 +17,11 @@ export interface StreamHome {
 }
 
 /**
- * Priority of a stream's work: `bulk` is large and nothing waits for its first part; compute reads
- * `awaited` next, and its copies to the device overtake bulk copies; `first` is small and all other
- * work waits for it.
+ * Priority of a stream's work:
+ *
+ *     bulk      large, and no work waits for its first part
+ *     awaited   compute reads it next; its copies to the device overtake bulk copies
+ *     first     small, and all other work waits for it
  */
 export type Urgency = 'bulk' | 'usual' | 'awaited' | 'first';
 /** As csrc/core/device.h numbers them. */
@@ -43,7 +45,7 @@ export class Stream {
     living.set(handle, this);
   }
 
-  /** A stream of its own on `device`, to be released with dispose(); traces call it `name`. */
+  /** Creates a stream on `device`; release it with dispose(). Traces call it `name`. */
   static create(device: StreamHome, name = 'other work', urgency: Urgency = 'usual'): Stream {
     const level = URGENCIES.indexOf(urgency);
     const handle = native(() => addon.createStream(device.number, level));

@@ -1,6 +1,6 @@
 // "Did you mean": the known word closest to a mistyped one.
 
-/** Parts of a key that are compared one by one. */
+/** Largest number of parts of a key that are compared. */
 const MAX_WORDS = 16;
 
 /**

@@ -6,5 +6,5 @@ const LONGEST_MS = 2 ** 31 - 1;
 /** So many milliseconds, for a timer. */
 export const boundedMs = (milliseconds: number): number => Math.min(milliseconds, LONGEST_MS);
 
-/** So many seconds in milliseconds, for a timer. */
+/** Returns seconds in milliseconds, for a timer. */
 export const timerMs = (seconds: number): number => boundedMs(seconds * 1000);

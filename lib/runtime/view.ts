@@ -13,7 +13,7 @@ export interface View {
   readonly offset: number;
   /** Size of each dim. */
   readonly shape: readonly number[];
-  /** In elements; 0 where a dim is broadcast. */
+  /** In elements; 0 for a broadcast dim. */
   readonly strides: readonly number[];
 }
 

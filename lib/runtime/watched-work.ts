@@ -12,7 +12,7 @@ import { Stream } from './stream.js';
 export interface StreamWork {
   /** "matmul", "copy", "allGather of weights". */
   name: string;
-  /** Where it runs: on the stream's device, or on host threads in the stream's order. */
+  /** The processor that runs it: the stream's device, or host threads in the stream's order. */
   by: 'device' | 'host';
   /** The stream that orders it. */
   stream: Stream;

@@ -1,4 +1,4 @@
-// Files that appear whole, in place of one that may be there, while the caller waits.
+// Atomic writes of files, synchronously.
 import { randomUUID } from 'node:crypto';
 import {
   closeSync,

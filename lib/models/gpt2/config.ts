@@ -23,8 +23,8 @@ export interface GPT2Config {
    */
   initializerRange?: number;
   /**
-   * true: keep one tensor per segment and compute the rest again in the backward. "selective": keep
-   * all but the outputs of norms and GELUs, which are computed again. Default false.
+   * true: keep one tensor per segment and recompute the rest in the backward. "selective": keep
+   * everything except the outputs of norms and GELUs, which are recomputed. Default false.
    */
   activationCheckpointing?: boolean | 'selective';
   /**
@@ -58,7 +58,7 @@ const CONFIG: OptionNames<GPT2Config> = {
   ...{ fusedGelu: true, ignoreIndex: true, initializerRange: true },
 };
 
-/** @internal That of `config`, or the one of the published models. */
+/** @internal initializerRange of `config`, or that of the published models. */
 export const initializerRangeOf = ({ initializerRange = 0.02 }: GPT2Config): number =>
   initializerRange;
 

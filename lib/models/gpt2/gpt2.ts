@@ -51,7 +51,7 @@ const geluTanh = (x: Tensor): Tensor => gelu(x, 'tanh');
 
 /** GPT-2's feed-forward branch: c_fc [4C, C], GELU, c_proj [C, 4C]. x [.., C] gives [.., C]. */
 export class Mlp extends Module {
-  /** From channels to four times as many, with GELU. */
+  /** From channels to 4 * channels, with GELU. */
   readonly c_fc: Linear;
   /** Back to channels. */
   readonly c_proj: Linear;
@@ -87,7 +87,7 @@ export class GPT2Block extends Module {
   readonly attn: CausalSelfAttention;
   /** Before the MLP. */
   readonly ln_2: LayerNorm;
-  /** The two linear layers behind the attention. */
+  /** The two linear layers after the attention. */
   readonly mlp: Mlp;
   private readonly dropoutRate: number;
   private readonly normalize: typeof normalized;

@@ -40,7 +40,7 @@ export const GPT2_FOLDERS = {
   }),
 };
 
-/** How Hugging Face stores one of GPT-2's parameters. */
+/** Hugging Face's name and layout of one of GPT-2's parameters. */
 export interface HuggingFaceName {
   /** The name in GPT2LMHeadModel's state dict. */
   name: string;

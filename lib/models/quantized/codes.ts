@@ -36,8 +36,8 @@ export function codesOf(
 const AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7] as const;
 
 /**
- * Codes of zero as [outputs, groups], a byte each; null where all are the middle one, which needs
- * no telling. GPTQ's first format stores them less one, in as many bits.
+ * Zero points as [outputs, groups], a byte each; null if all are the middle code, the default.
+ * GPTQ's first format stores them minus one, in the same number of bits.
  */
 export function zerosOf(
   words: Tensor,
@@ -78,8 +78,8 @@ export function zeroWordsOf(zeros: Tensor, bits: 8 | 4): Int32Array {
 }
 
 /**
- * The inputs in the order of their groups, where that is another than their own, from the group of
- * each input. Throws DS_CHECKPOINT for groups of other sizes than `groupSize`.
+ * Returns the inputs in the order of their groups, or null if that is their own order, from the
+ * group of each input. Throws DS_CHECKPOINT for groups of other sizes than `groupSize`.
  */
 export function orderOf(op: string, index: Tensor, groupSize: number | null): Int32Array | null {
   const groupOf = index.toRaw() as Int32Array;

@@ -6,7 +6,7 @@ import type { ModelConfig } from '../model-config.js';
 /** How the files store a layer. */
 export interface LayerScheme {
   bits: 8 | 4;
-  /** Inputs that share a step; null where all of an output do. */
+  /** Inputs per scale; null if an output has one scale. */
   groupSize: number | null;
   /** Whether the files have zero points. */
   hasZeros: boolean;
@@ -109,7 +109,7 @@ function awq(config: Section): FolderScheme {
 /** An entry of config_groups. */
 interface Group {
   targets: readonly string[];
-  /** Whether one of the targets names a layer. */
+  /** Whether a target matches the layer. */
   fits(path: string): boolean;
   scheme: LayerScheme;
 }

@@ -6,7 +6,7 @@ import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 
 /** The sizes of a Qwen2-MoE, and how its activations are kept. */
 export interface Qwen2MoeConfig extends Omit<RotaryConfig, 'attentionBias' | 'mlpBias'> {
-  /** The experts, the one that all tokens go to among them. */
+  /** The experts, including the shared expert. */
   moe: MoeConfig & { sharedHidden: number };
 }
 
@@ -17,7 +17,7 @@ const TRAITS: RotaryTraits = {
   biases: { qkv: true, out: false, mlp: false },
   qkNorm: false,
   window: 'layers',
-  // Every second layer, as transformers has it where there is no list.
+  // Every second layer: transformers' default without a list.
   slidesAt: (layer, first) => layer % 2 === 0 && layer < first,
   moe: {
     experts: ['num_experts', 60],

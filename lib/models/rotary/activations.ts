@@ -31,7 +31,9 @@ function sparseFeed(moe: MoeSizes, channels: number): Feed {
   };
 }
 
-/** Of one block; where some are dense and some are not, their mean, and the most of a backward. */
+/**
+ * Of one block; if dense and sparse blocks are mixed, their mean, and the maximum of a backward.
+ */
 function feedOf({ hidden, channels, moe, layers }: RotarySizes): Feed {
   const dense = denseFeed(hidden);
   if (!moe) return dense;
@@ -47,12 +49,16 @@ function feedOf({ hidden, channels, moe, layers }: RotarySizes): Feed {
 }
 
 /**
- * For C channels, h inner ones, H query and K key heads of width D, a block keeps: both streams and
- * both norms' results (4 C), the elements of the feed-forward block, queries and the attention's
- * result (2 H D), keys and values (2 K D). Head norms add queries and keys before the norm. The
- * backward of the MLP adds the gradients of gate and up (2 h). The backward of attention adds the
- * gradients of the stream, queries and keys (2 C + H D + K D). Statistics: a log-sum-exp per head,
- * a deviation per norm.
+ * Elements per token of a block, for C channels, h inner ones, H query and K key heads of width D:
+ *
+ *     4 C                 both streams and both norms' results
+ *     2 H D + 2 K D       queries, the attention's result, keys and values
+ *     H D + K D           with head norms: queries and keys before the norm
+ *     kept by the feed-forward block
+ *
+ * The backward adds the gradients of gate and up (2 h) in the MLP, and those of the stream, queries
+ * and keys (2 C + H D + K D) in attention. Statistics: a log-sum-exp per head, a deviation per
+ * norm.
  */
 export function rotaryBlockActivations(
   { qkNorm }: RotaryTraits,

@@ -13,7 +13,7 @@ import type { Angles } from './rotary-table.js';
 
 /** Values that the blocks of one forward share. */
 export interface AttentionContext extends Angles {
-  /** The rows of cos and sin for the tokens, [B, T]; null for the first ones in turn. */
+  /** The rows of cos and sin for the tokens, [B, T]; null: consecutive rows from the first. */
   positions: Tensor | null;
   /** The document of each token, [B, T]; null where each row is one. */
   documents: Tensor | null;
@@ -32,7 +32,7 @@ interface Heads {
 const headNorm = ({ qkNorm, headDim, eps }: Body): RMSNorm | null =>
   qkNorm ? new RMSNorm(headDim, eps) : null;
 
-/** Attention with rotary positions; several heads of queries share one of keys and values. */
+/** Attention with rotary positions; several query heads share a key and value head. */
 abstract class RotaryAttentionBase extends Module {
   /** From heads * headDim back to channels. */
   abstract readonly o_proj: Linear;
@@ -175,7 +175,7 @@ export class PackedAttention extends RotaryAttentionBase {
   protected override projected(x: Tensor): Heads {
     const { heads, kvHeads } = this.body;
     const all = this.headsOf(this.qkv_proj.call(x));
-    // Of a layer that ranks share out, these are the heads of this one.
+    // In a split layer these are the heads of this rank.
     const keys = all.size(2) / (heads / kvHeads + 2);
     const parts = all.split([all.size(2) - 2 * keys, keys, keys], 2);
     const [q, k, v] = parts as [Tensor, Tensor, Tensor];

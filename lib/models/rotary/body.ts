@@ -128,7 +128,7 @@ export class RotaryModel extends Module {
     this.rotary = new RotaryTable(body, ropeScaling, maxSeq);
   }
 
-  /** @internal Gives back the tables of angles. */
+  /** @internal Frees the tables of angles. */
   releaseTables(): void {
     this.rotary.release();
   }

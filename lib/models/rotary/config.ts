@@ -42,8 +42,8 @@ export interface RotaryConfig extends CausalConfig {
   /** How frequencies change for longer sequences. Default: they do not. */
   ropeScaling?: RopeScaling | null;
   /**
-   * Of a head's channels, the share that is turned by positions (partial_rotary_factor), in (0, 1]:
-   * the first floor(factor * headDim) of them, an even number. In families that have it; default 1.
+   * The fraction of a head's channels that is rotated (partial_rotary_factor), in (0, 1]: the first
+   * floor(factor * headDim) of them, an even number. Only in families with this option; default 1.
    */
   partialRotaryFactor?: number;
   /** Whether the head is the token embedding. Default false. */
@@ -144,7 +144,7 @@ export interface RotaryTraits {
   readonly architecture: string;
   /** Which projections have a bias: of queries, keys and values, of attention's end, of the MLP. */
   readonly biases: { readonly qkv: Whether; readonly out: Whether; readonly mlp: Whether };
-  /** Whether each head's queries and keys are normalised before they are turned. */
+  /** Whether each head's queries and keys are normalized before rotation. */
   readonly qkNorm: boolean;
   /** Whether attention may have a window: never, the same in all layers, or per layer. */
   readonly window: 'none' | 'uniform' | 'layers';
@@ -155,11 +155,11 @@ export interface RotaryTraits {
   /** Whether config.json may set dropout of the blocks' contributions. Default false. */
   readonly residualDropout?: boolean;
   /**
-   * Whether a layer has the window where config.json has no list of layers; `first` is its
-   * max_window_layers. Default: from there on.
+   * Whether a layer has the window if config.json has no list of layers; `first` is its
+   * max_window_layers. Default: layers from `first` on.
    */
   readonly slidesAt?: (layer: number, first: number) => boolean;
-  /** The experts of its feed-forward blocks, where it has them. */
+  /** The experts of its feed-forward blocks, if it has them. */
   readonly moe?: MoeTraits;
   /** Defaults of transformers for absent keys of config.json, if they differ by family. */
   readonly defaults: Readonly<Record<string, number | boolean | null>>;
@@ -175,7 +175,7 @@ export interface Body extends Omit<RotarySizes, 'moe'> {
   qkNorm: boolean;
   packed: boolean;
   residualDropout: number;
-  /** Channels of a head that are turned, the first ones. */
+  /** Rotated channels of a head, the first ones. */
   rotaryDim: number;
   /** Of each layer. */
   windows: readonly Window[];
@@ -200,7 +200,7 @@ function varyingOf({ biases, window, moe, rope, residualDropout }: RotaryTraits)
   return [...new Set([...named, ...(moe ? MIXED : [])])];
 }
 
-/** Channels of a head that are turned, as transformers counts them. */
+/** Number of rotated channels of a head, as transformers counts them. */
 const rotaryDimOf = (headDim: number, factor = 1): number => Math.floor(headDim * factor);
 
 /**
@@ -304,7 +304,7 @@ export function bodyOf({ biases, qkNorm, packed = false }: RotaryTraits, sizes: 
   const has = (whether: Whether): boolean =>
     typeof whether === 'string' ? (sizes[whether] ?? false) : whether;
   const { maxSeq, headDim, partialRotaryFactor, residualDropout = 0 } = sizes;
-  // One that no text is longer than leaves nothing out.
+  // A window of at least the longest sequence hides nothing.
   const windows = windowsOf(sizes).map((one) => (one !== null && one >= maxSeq ? null : one));
   return {
     ...sizes,

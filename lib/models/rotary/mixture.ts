@@ -15,7 +15,7 @@ import { PackedSwiGLU } from './packed-swiglu.js';
 export interface MoeConfig {
   /** Experts of each block (num_experts, Mixtral's num_local_experts), at most 512. */
   experts: number;
-  /** How many of them a token goes to (num_experts_per_tok). */
+  /** Number of experts per token (num_experts_per_tok). */
   perToken: number;
   /** Width inside an expert (moe_intermediate_size). Default: the model's `hidden`. */
   hidden?: number;

@@ -64,8 +64,8 @@ export interface LongRopeScaling {
   /** The longest sequence of the first training. */
   originalMaxSeq: number;
   /**
-   * A divisor for each pair of the channels that are turned, headDim / 2 as a rule, for texts of up
-   * to originalMaxSeq tokens.
+   * A divisor for each pair of rotated channels, usually headDim / 2, for sequences of up to
+   * originalMaxSeq tokens.
    */
   shortFactor: readonly number[];
   /** As many for longer ones. */
@@ -103,7 +103,7 @@ export interface AngleSizes {
   ropeTheta: number;
 }
 
-/** The names of the numbers of all scalings, but for their type. */
+/** The names of the numbers of all scalings, except the type. */
 type AnyKey<S> = S extends unknown ? Exclude<keyof S, 'type'> : never;
 export type ScalingKey = AnyKey<RopeScaling>;
 
@@ -171,10 +171,10 @@ const RULES: Rules = {
   },
 };
 
-/** The rope types that there are, but for the plain one. */
+/** The supported rope types, except the plain one. */
 export const ROPE_TYPES = Object.keys(RULES) as RopeScaling['type'][];
 
-/** The rule of a scaling; the compiler cannot see that it is the one of this very type. */
+/** The rule of a scaling; the compiler cannot infer that it has this type. */
 const ruleOf = (scaling: RopeScaling): RopeRule<RopeScaling> =>
   RULES[scaling.type] as unknown as RopeRule<RopeScaling>;
 

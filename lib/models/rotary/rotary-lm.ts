@@ -1,4 +1,4 @@
-// The language model over the shared body, and how a family of it is made of its traits.
+// The language model over the shared body, and the construction of a family from its traits.
 import { DsError } from '../../errors.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/linear.js';
