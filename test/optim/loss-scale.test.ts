@@ -132,6 +132,6 @@ test('a static scale never moves, its state leaves a dynamic one at its start, a
 test.each([null, 7, [1]])('a state that is no object is refused: %j', (state) => {
   const scaler = new DynamicLossScaler();
   expect(() => scaler.load(state as never)).toThrow(
-    /DynamicLossScaler.load: expected what state\(\) gave, got/,
+    /DynamicLossScaler.load: expected a result of state\(\), got/,
   );
 });

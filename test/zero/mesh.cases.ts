@@ -79,8 +79,8 @@ const misfits = (culprit: number, copyOf: number): [Misfit, RegExp][] => [
   [
     { rank: culprit, batch: 2 },
     new RegExp(
-      `^DS_COMM engine\\.step: .*the same batches on ranks that differ on [pst, ]+ alone, ` +
-        `got other inputs on rank ${culprit} than on rank ${copyOf} in step 1\\. Deal samples`,
+      `^DS_COMM engine\\.step: .*the same batches on ranks that differ only on [pst, ]+, ` +
+        `got other inputs on rank ${culprit} than on rank ${copyOf} in step 1\\. Distribute samples`,
     ),
   ],
 ];

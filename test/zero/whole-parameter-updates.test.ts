@@ -67,7 +67,7 @@ test.each<[shapes: [number, number][], stage: number, ranks: number, cut: string
 ])('%j at stage %d on %d ranks: %s', (shapes, stage, ranks, cut) => {
   const message = refuses(shapes, stage, ranks);
   if (cut === null) expect(message).toBeNull();
-  else expect(message).toContain(`cuts ${cut} between ranks`);
+  else expect(message).toContain(`divides ${cut} between ranks`);
 });
 
 test('an optimizer whose ranks share what they know is not refused', () => {
