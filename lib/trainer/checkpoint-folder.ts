@@ -2,12 +2,15 @@
 import { lstat, readdir, readFile, stat, unlink } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
+import { requireSpaceTogether } from '../checkpoint/disk-space.js';
 import { ifThere, orDsError } from '../checkpoint/file-error.js';
 import { type CheckpointWorld, findLatest, inUnison, replaceFile } from '../checkpoint/index.js';
 import { makeFolder } from '../checkpoint/make-folder.js';
 import { removeCheckpoint, removeOwn, requireReplaceable } from '../checkpoint/ours.js';
 import type { Engine } from '../engine/engine.js';
+import { checkpointBytes } from '../engine/saving/checkpoint-bytes.js';
 import { DsError } from '../errors.js';
+import { lorasOf } from '../peft/index.js';
 import { isObject } from '../runtime/is-object.js';
 import type { Tokenizer } from '../text/index.js';
 import type { SaveSettings } from './read-options.js';
@@ -61,6 +64,17 @@ export async function writeCheckpoint(
     return null;
   });
   return dir;
+}
+
+/**
+ * Rejects on all ranks with DS_IO if the disk of save.dir has no space for one checkpoint: the run
+ * fails before its first step instead of at its first save. Each rank claims an equal part.
+ */
+export async function requireDisk({ engine, world, save }: CheckpointSource): Promise<void> {
+  const isAdapter = save.weightsOnly && lorasOf(engine.module).size > 0;
+  const bytes = (): number =>
+    isAdapter ? 0 : Math.ceil(checkpointBytes(engine, save.weightsOnly) / world.size);
+  await requireSpaceTogether(world, 'comparing a first checkpoint with the disk', save.dir, bytes);
 }
 
 /** Makes the folder; a checkpoint of a Trainer's that lies there is none from now on. */

@@ -3,7 +3,12 @@ import type { JsonObject } from '../../types/json.js';
 import type { Engine } from '../engine/engine.js';
 import { DsError } from '../errors.js';
 import { scope, Tensor } from '../tensor/index.js';
-import { checkpointPath, retainCheckpoints, writeCheckpoint } from './checkpoint-folder.js';
+import {
+  checkpointPath,
+  requireDisk,
+  retainCheckpoints,
+  writeCheckpoint,
+} from './checkpoint-folder.js';
 import { isEnough, judged, type Moment } from './decisions.js';
 import { evaluate } from './evaluation.js';
 import type { EndReason, EvaluateEvent, TrainerEvent, TrainerPlace } from './events.js';
@@ -27,12 +32,14 @@ export async function* trainingLoop<Batch>(
   data: BatchSource<Batch>,
   isLeft: () => boolean,
 ): Events<EndReason | null> {
-  const { decisions, state, length, objective, accumulation, engine } = session;
+  const { decisions, state, length, objective, accumulation, engine, world, settings } = session;
+  const { save } = settings;
   void engine.stopRequested; // Signals count from now on.
   const updates = { size: accumulation, seqlen: () => engine.curriculumSeqlen };
   if (decisions.evaluatesAtStart(placeOf(state)) && !state.isEvaluated) yield* evaluation(session);
   let end = yield* overdue(session);
   if (state.step >= length.maxSteps) end ??= 'done';
+  if (!end && save) await requireDisk({ engine, world, save, tokenizer: settings.tokenizer });
   while (!end && !isLeft()) {
     const first = state.step;
     for await (const group of groupsOf(data, objective, updates)) {
