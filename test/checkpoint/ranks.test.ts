@@ -93,7 +93,7 @@ test('an asynchronous save that one rank does not join fails on the others, nami
   const own = (rank: number) => (rank === 2 ? null : { timeout: 6000 });
   const answers = await pool.run(3, 1, command, own);
   for (const rank of [0, 1]) {
-    expect(answers[rank]?.error).toEqual(refusal(/nothing from rank 2/, 'DS_COMM'));
+    expect(answers[rank]?.error).toEqual(refusal(/no message from rank 2/, 'DS_COMM'));
   }
   expect(readdirSync(dir)).toEqual([]);
 });
@@ -142,7 +142,7 @@ describe('disagreement', () => {
     const errors = await run(4, 1, { what: 'save', dir, tag: 't' }, own);
     for (const rank of [0, 2]) {
       expect(errors[rank]).toEqual(
-        refusal(/every rank within 6 s, got nothing from ranks 1, 3/, 'DS_COMM'),
+        refusal(/every rank within 6 s, got no message from ranks 1, 3/, 'DS_COMM'),
       );
     }
     expect(readdirSync(dir)).toEqual([]);

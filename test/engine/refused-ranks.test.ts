@@ -17,7 +17,7 @@ test('an error of one rank before all agree is told to the other', async () => {
   const job: RefusedJob = { attempts };
   const results = await runRanks('../engine/refused-ranks-process', 2, { job });
   const [first = [], second = []] = reportsOf<string[]>(results);
-  const size = /^DS_CONFIG tensor_parallel.autotp_size: expected 1, the ranks on .* got 2\. Give/;
+  const size = /^DS_CONFIG tensor_parallel.autotp_size: expected 1, the ranks on .* got 2\. Pass/;
   const reported = (rank: number, of: string) =>
     new RegExp(`^DS_COMM initialize: expected every rank .*, got rank ${rank} failed: ${of}`);
   const differ =

@@ -80,7 +80,7 @@ test('what a rank said before it died still counts', async () => {
     timeout: 0,
     check: () => {},
   });
-  await expect(second.exchange('saving', 2)).rejects.toThrow('nothing from rank 0');
+  await expect(second.exchange('saving', 2)).rejects.toThrow('no message from rank 0');
   const check = () => {
     throw died;
   };
@@ -94,7 +94,7 @@ test('the hint is that of the world, for ranks that do not come and those that c
       ...{ rank, size: 2, name: 'test', timeout, check: () => {} },
       hint: 'Do this.',
     });
-  await expect(seat(0, 0).exchange('one', 1)).rejects.toThrow(/nothing from rank 1. Do this.$/);
+  await expect(seat(0, 0).exchange('one', 1)).rejects.toThrow(/no message from rank 1. Do this.$/);
   await expect(seat(1, 0).exchange('two', 1)).rejects.toThrow(/"one" on rank 0. Do this.$/);
 });
 
@@ -104,5 +104,5 @@ test('a rank that does not come in time is named', async () => {
     () => {},
     30,
   );
-  await expect(alone.exchange('saving', 1)).rejects.toThrow('nothing from rank 1');
+  await expect(alone.exchange('saving', 1)).rejects.toThrow('no message from rank 1');
 });

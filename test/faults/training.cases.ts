@@ -149,7 +149,7 @@ function skipsMicroBatch(device: Device): Promise<void> {
     // It is ahead of the others: it waits for them, or they for it, which fails first.
     const { error } = ended.outcomes[1] ?? {};
     assert.equal(error?.code, 'DS_COMM');
-    const ahead = /nothing from rank 0|rank 1 did not arrive|rank 1 waits in saveCheckpoint/;
+    const ahead = /no message from rank 0|rank 1 did not arrive|rank 1 waits in saveCheckpoint/;
     assert.match(error?.message ?? '', ahead);
   });
 }

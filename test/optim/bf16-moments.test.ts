@@ -20,7 +20,7 @@ test('an optimizer of the caller keeps its state in bf16 too', async () => {
   await expect(start((params) => new optim.AdamW(params))).rejects.toMatchObject({
     code: 'DS_CONFIG',
     op: 'bf16.bf16_optimizer_states',
-    got: 'AdamW, which keeps exp_avg in f32',
+    got: 'AdamW with exp_avg in f32',
     hint: expect.stringContaining('fp32OptimizerStates: false'),
   });
   const { engine } = await start(

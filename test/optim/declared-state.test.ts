@@ -68,7 +68,7 @@ test('kinds follow from names, dtypes and blocks, not from sizes', () => {
 
 test.each([
   [{ lr: 1e-3, relativeStep: true }, /lr or relativeStep/],
-  [{ relativeStep: false }, /an lr/],
+  [{ relativeStep: false }, /expected lr/],
   [{ lr: 1e-3, warmupInit: true }, /relativeStep with warmupInit/],
   [{ clipThreshold: 0 }, /clipThreshold/],
   [{ decayRate: 0.8 }, /decayRate/],

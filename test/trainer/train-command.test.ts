@@ -405,7 +405,7 @@ test('a rank that does not come to prepare is named, with what all have to do', 
   const job = { job: words.split(' '), environment };
   const [first] = await runRanks('../trainer/train-process', 2, job);
   expect(first?.report).toMatch(
-    /^preparing to train: expected every rank within 12 s, got nothing from rank 1\. All ranks of ds train/,
+    /^preparing to train: expected every rank within 12 s, got no message from rank 1\. All ranks of ds train/,
   );
   expect(first?.report).not.toMatch(/saveCheckpoint/);
 });
