@@ -294,7 +294,7 @@ function buildLoader<Sample, Batch>(
     numWorkers,
   };
   if (isIterableDataset(trainingData)) {
-    if (isSampled(config)) throw unchosen('trainingData', 'samples that come in turn');
+    if (isSampled(config)) throw unchosen('trainingData', 'an iterable dataset');
     return new IterableLoader<Sample, Batch>(trainingData, { ...options, ...place });
   }
   requireServable(trainingData, 'initialize trainingData');
@@ -317,9 +317,9 @@ function requireServed<Sample, Batch>(options: AnyOptions<Sample, Batch>): void 
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: `initialize ${name}`,
-    expected: 'trainingData, whose batches it makes',
-    got: `${name}: ${formatValue(value)} without any`,
-    hint: `Give initialize() trainingData, or a loader of your own ${name}: new data.DataLoader(dataset, { ${name}, .. }).`,
+    expected: 'trainingData',
+    got: `${name}: ${formatValue(value)} without trainingData`,
+    hint: `Pass trainingData to initialize(), or pass ${name} to your own loader: new data.DataLoader(dataset, { ${name}, .. }).`,
   });
 }
 

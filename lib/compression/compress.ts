@@ -149,7 +149,7 @@ function asLinear(layer: Layer, name: string): CompressedLinear {
     op: `compression_training, ${name}`,
     expected: 'a linear layer: of tables only the weights are quantized',
     got: `a ${layer.base.constructor.name}`,
-    hint: 'Write expressions that leave it out.',
+    hint: 'Write expressions that exclude it.',
   });
 }
 

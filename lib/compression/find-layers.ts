@@ -112,7 +112,7 @@ function unreached(path: string, got: string): DsError {
     op: `${path}.modules`,
     expected: 'layers that the model calls, with the forward of nn',
     got,
-    hint: 'Write expressions that leave it out.',
+    hint: 'Write expressions that exclude it.',
   });
 }
 

@@ -170,7 +170,7 @@ function familyOf<Model extends CausalLM, Options>(
   }
   const known = families.map(({ modelType }) => JSON.stringify(modelType)).join(', ');
   const hint =
-    'nn.models.fromPretrained() takes every model that there is; nn.loadWeights() fills one of your own.';
+    'nn.models.fromPretrained() loads the supported models; nn.loadWeights() fills your own Module.';
   const config = new ModelConfig(place, values, hint);
   throw config.refusal('model_type', known, config.get('model_type'));
 }
@@ -187,7 +187,7 @@ function requireLanguageModel(place: string, values: JsonObject): void {
   }
   if (names.length === 0 || !names.every((name) => OTHER_HEAD.test(name as string))) return;
   const hint =
-    'nn.models has no other heads, and would start a new one. Make a Module with such a head for trained weights; for a new language model, leave "architectures" out.';
+    'nn.models supports no other heads, and would create a new one. Build a Module with this head for trained weights; for a new language model, omit "architectures".';
   throw config.refusal(
     'architectures',
     'a language model, such as "LlamaForCausalLM"',

@@ -60,8 +60,7 @@ export function drawTokens(
   patternOf: (layer: number) => SparsePattern | null = () => null,
 ): DrawnTokens | null {
   if (!given || given.layers.length === 0 || given.reserved >= x.size(1)) return null;
-  if (sharedTokens())
-    throw refused('tokens that ranks share out', 'Train without sequence parallelism');
+  if (sharedTokens()) throw refused('sequence parallelism', 'Train without sequence parallelism');
   const { layers, reserved } = given;
   const isSparse = layers.some((layer) => patternOf(layer)?.isDense === false);
   if (isSparse) throw refused('sparse attention', 'Call nn.sparsify(model, null)');
@@ -77,7 +76,7 @@ export function refused(got: string, way: string): DsError {
     op: 'layerTokens',
     expected: 'blocks that may see a random part of each row',
     got,
-    hint: `${way}, or switch random_ltd off.`,
+    hint: `${way}, or disable random_ltd.`,
   });
 }
 

@@ -123,6 +123,6 @@ function nonfinite(op: string): DsError {
     op,
     expected: 'finite gradients',
     got: 'a NaN or an infinity among them',
-    hint: 'Lower the learning rate, or look for the layer that makes it: tensor.isfinite().',
+    hint: 'Lower the learning rate, or find the layer that produces it: tensor.isfinite().',
   });
 }

@@ -37,6 +37,6 @@ function requireUnowned(parameter: Parameter, op: string): void {
     code: 'DS_ARGUMENT',
     op,
     expected: 'a call before initialize(), in the constructor of the model for example',
-    got: 'a parameter that an engine has taken over',
+    got: 'a parameter that an engine owns',
   });
 }

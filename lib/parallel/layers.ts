@@ -198,7 +198,7 @@ function packedCopies(heads: number, ranks: number): DsError {
     op: 'parallelize',
     expected: `at most ${heads} ranks for packed projections of ${heads} heads of keys and values`,
     got: String(ranks),
-    hint: 'Share them between fewer ranks, and give the others samples of their own.',
+    hint: 'Use fewer tensor-parallel ranks, and the others for data parallelism.',
   });
 }
 
@@ -317,9 +317,9 @@ function noRow(): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'parallelize',
-    expected: 'a linear layer without an activation, as the ranks have parts of its sums',
+    expected: 'a linear layer without an activation, because ranks have partial sums',
     got: 'nn.LinearGelu',
-    hint: 'Cut it by "column", and the layer behind it by "row".',
+    hint: 'Use "column" for it, and "row" for the next layer.',
   });
 }
 

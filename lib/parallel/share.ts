@@ -60,7 +60,7 @@ function tooFew(op: string, what: string, count: number, ranks: number): DsError
     op,
     expected: `at most ${count} ranks, as there are ${count} ${what}`,
     got: String(ranks),
-    hint: 'Share them between fewer ranks, and give the others samples of their own.',
+    hint: 'Use fewer ranks here, and the others for data parallelism.',
   });
 }
 

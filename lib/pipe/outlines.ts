@@ -163,7 +163,7 @@ function ofOtherKind({ stage }: Transfer, kind: BatchKind, { rank, kind: other }
   return new DsError({
     code: 'DS_COMM',
     op: `pipeline, input of stage ${stage}`,
-    expected: `a batch ${inWords[kind]}, as here`,
+    expected: `a batch ${inWords[kind]}, as on this rank`,
     got: `one ${inWords[other]} on rank ${rank}`,
     hint: 'All ranks call trainBatch() and evalBatch() in the same order.',
   });

@@ -348,8 +348,8 @@ test.each([
   [{ monitors: 1 }, 'initialize monitors: expected a list of monitors, got 1.'],
   [{ monitors: [{}] }, 'initialize monitors: expected a monitor, with write(), flush(), close()'],
   [{ collate: 1 }, 'initialize collate: expected a function, got 1.'],
-  [{ collate: () => 0 }, 'initialize collate: expected trainingData, whose batches it makes, got'],
-  [{ numWorkers: 2, trainingData: null }, 'initialize numWorkers: expected trainingData, whose'],
+  [{ collate: () => 0 }, 'initialize collate: expected trainingData, got'],
+  [{ numWorkers: 2, trainingData: null }, 'initialize numWorkers: expected trainingData, got'],
   [{ trainingData: 0 }, 'initialize trainingData: expected a dataset'],
   [{ strict: 'no' }, 'initialize strict: expected true or false, got "no".'],
 ])('initialize() with a wrong client: %#', async (wrong, message) => {

@@ -211,7 +211,12 @@ function refusals(group: ProcessGroup): void {
       shape: [2, 5, 8],
       device: group.device,
     });
-    checks.throws('another text', () => attend.call(x, other, other), 'DS_SHAPE', 'share out');
+    checks.throws(
+      'another text',
+      () => attend.call(x, other, other),
+      'DS_SHAPE',
+      'sequence parallelism',
+    );
   });
 }
 

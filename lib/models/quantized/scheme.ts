@@ -69,22 +69,21 @@ function bitsOf(
 ) {
   const value = config.get(key, fallback);
   if (known.includes(Number(value))) return Number(value) as 8 | 4;
-  const why = 'Codes of 2, 3 and 5 to 7 bits have no kernels here; 4 and 8 have.';
+  const why = 'Kernels exist for codes of 4 and 8 bits only.';
   throw config.refusal(key, known.join(' or '), value, why);
 }
 
 /** Source: AutoGPTQ and GPTQModel. */
 function gptq(config: Section): FolderScheme {
   const bits = bitsOf(config, 'bits', [4, 8]);
-  const repacked =
-    'Weights that were laid out for one kernel are no GPTQ file any more: convert back.';
+  const repacked = 'The weights have a kernel-specific layout instead of GPTQ: convert them back.';
   requireOne(config, 'checkpoint_format', ['gptq', 'gptq_v2'], repacked);
   requireOne(config, 'format', ['gptq', 'gptq_v2'], repacked);
   requireOne(config, 'is_marlin_format', [false], repacked);
   const rules = Object.keys(Object(config.get('dynamic', {})));
   if (rules.some((rule) => !rule.startsWith('-:'))) {
-    const why = 'Layers with bits or groups of their own are not read.';
-    throw config.refusal('dynamic', 'rules that leave layers as they are ("-:...")', rules, why);
+    const why = 'Layers with different bits or groups are not supported.';
+    throw config.refusal('dynamic', 'rules that exclude layers ("-:...")', rules, why);
   }
   const format = config.get('checkpoint_format', config.get('format', 'gptq'));
   const scheme = { bits, groupSize: groupOf(config, 'group_size'), hasZeros: true };
@@ -117,16 +116,16 @@ interface Group {
 /** Source: compressed-tensors' QuantizationConfig. */
 function compressed(config: Section): FolderScheme {
   const why =
-    'Of compressed-tensors, weights of 4 and 8 bits as whole numbers are read, and nothing else quantized.';
+    'The supported compressed-tensors format is integer weights of 4 or 8 bits, and nothing else quantized.';
   requireOne(config, 'format', ['pack-quantized', 'mixed-precision'], why);
-  requireOne(config, 'quantization_status', ['compressed'], 'The weights are not packed yet.');
+  requireOne(config, 'quantization_status', ['compressed'], 'The weights are not packed.');
   for (const key of ['kv_cache_scheme', 'transform_config'] as const) {
     const value = config.get(key);
     if (value === null || Object.keys(Object(value)).length === 0) continue;
     throw config.refusal(key, 'nothing', value, why);
   }
   const sparsity = config.section('sparsity_config');
-  requireOne(sparsity, 'format', ['dense'], 'Sparse weights are not read.');
+  requireOne(sparsity, 'format', ['dense'], 'Sparse weights are not supported.');
   const sections = config.section('config_groups');
   const groups = sections.keys().map((name): Group => groupIn(sections.section(name), why));
   return {
@@ -161,13 +160,13 @@ function fitting(group: Section, target: string): (path: string) => boolean {
 function groupIn(group: Section, why: string): Group {
   for (const key of ['input_activations', 'output_activations'] as const) {
     if (group.get(key) === null) continue;
-    const reason = 'Such a model rounds activations too, which is not done here.';
+    const reason = 'Quantized activations are not supported.';
     throw group.refusal(key, 'nothing', group.get(key), reason);
   }
   requireOne(group, 'format', ['pack-quantized'], why);
   const weights = group.section('weights');
   const bits = bitsOf(weights, 'num_bits', [4, 8]);
-  requireOne(weights, 'type', ['int'], 'FP8 and FP4 have no kernels here.');
+  requireOne(weights, 'type', ['int'], 'FP8 and FP4 are not supported.');
   requireOne(weights, 'strategy', ['group', 'channel'], why);
   const hasGroups = weights.get('strategy', 'group') === 'group';
   const targets = group.get('targets', []);

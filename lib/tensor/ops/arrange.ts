@@ -128,7 +128,7 @@ export function roll(
   for (const shift of by) requireInteger('roll shift', shift, Number.NEGATIVE_INFINITY);
   if (dims === undefined) {
     if (by.length === 1) return reshape(roll(reshape(x, [x.numel]), by, 0), x.shape);
-    throw shapeError('roll', 'one shift where no dims are named', `[${by.join(', ')}]`);
+    throw shapeError('roll', 'one shift without dims', `[${by.join(', ')}]`);
   }
   const over = [dims].flat();
   if (over.length !== by.length) {

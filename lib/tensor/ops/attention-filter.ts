@@ -179,7 +179,7 @@ function documentsOf(what: string, given: unknown, like: Tensor, shape: number[]
 }
 
 const DOCUMENT_HINT =
-  'Number the document of each token, padding by -1: text.collateSamples does. Where keys are more than queries, as with a cache, give { queries, keys }.';
+  'Number the document of each token and use -1 for padding, as text.collateSamples does. With more keys than queries (a cache), pass { queries, keys }.';
 
 /**
  * Returns the part of `layout` for the heads of this call, on the device of `like`. Throws
@@ -192,7 +192,7 @@ function layoutOperand(
 ): Tensor {
   const op = 'attention layout';
   if (!(layout instanceof BlockLayout)) {
-    const hint = 'nn.sparseLayout() makes one of the options of a pattern.';
+    const hint = 'nn.sparseLayout() creates it from the options of a pattern.';
     throw new DsError({
       ...{ code: 'DS_ARGUMENT', op, expected: 'a BlockLayout', got: formatValue(layout), hint },
     });
@@ -200,7 +200,7 @@ function layoutOperand(
   const whole = share?.whole ?? heads;
   const blocks = Math.ceil(T / layout.block);
   if (T !== S) {
-    const hint = 'Blocks are of one text: give a mask where queries are of another.';
+    const hint = 'A layout covers one text: pass a mask for queries of another text.';
     throw shapeError(op, 'as many keys as queries', `${T} queries and ${S} keys`, hint);
   }
   if (layout.blocks !== blocks) {

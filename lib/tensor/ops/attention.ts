@@ -115,10 +115,10 @@ function exchangeFor(q: Tensor, k: Tensor): HeadExchange | null {
   const [queries, keys] = [q.shape[q.ndim - 2], k.shape[k.ndim - 2]];
   if (queries === share.count && keys === share.count) return share.heads;
   throw shapeError(
-    'attention over tokens that ranks share out',
+    'attention with sequence parallelism',
     `queries and keys of this rank's ${share.count} tokens`,
     `${queries} and ${keys}`,
-    'Attention to other texts than its own needs all tokens: set sequence_parallel_size to 1.',
+    'Attention to another text needs all tokens: set sequence_parallel_size to 1.',
   );
 }
 
@@ -127,7 +127,7 @@ function requireHeadlessMask(mask: Tensor | null | undefined): void {
   if (!(mask instanceof Tensor) || mask.ndim < 3 || mask.shape[mask.ndim - 3] === 1) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
-    op: 'attention mask over tokens that ranks share out',
+    op: 'attention mask with sequence parallelism',
     expected: 'one mask for all heads, [B, 1, T, T]',
     got: describe(mask),
   });

@@ -104,7 +104,7 @@ function noBlocks(from: unknown, to: unknown): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'BlockLayout see',
-    expected: 'the integers of the first block and of that behind the last one',
+    expected: 'integers: the first block, and the block after the last one',
     got: `${formatValue(from)} and ${formatValue(to)}`,
   });
 }

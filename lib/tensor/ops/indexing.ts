@@ -73,7 +73,7 @@ export function embedding(weight: Tensor, index: Tensor): Tensor {
 export function partFor(op: string, whole: View, dim: number, index: View): View {
   const fits = (n: number, d: number) => d === dim || n <= (whole.shape[d] as number);
   if (index.shape.length !== whole.shape.length || !index.shape.every(fits)) {
-    const expected = `an index of at most the size of ${describe(whole)} apart from dim ${dim}`;
+    const expected = `an index of at most the size of ${describe(whole)} except in dim ${dim}`;
     throw shapeError(op, expected, describe(index));
   }
   return viewOf(whole, index.shape.with(dim, whole.shape[dim] as number), whole.strides);

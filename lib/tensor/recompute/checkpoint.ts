@@ -85,7 +85,7 @@ function requirePlain(input: unknown, i: number): void {
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'checkpoint',
-    expected: 'tensors as inputs of their own',
+    expected: 'tensors as separate inputs',
     got: `tensors inside input ${i}`,
     hint: 'Spread them: checkpoint(fn, ...tensors).',
   });

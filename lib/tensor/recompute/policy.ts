@@ -128,13 +128,13 @@ function check({ numberCheckpoints: count = null, profile, ...options }: Checkpo
       op: `${OP} ${key}`,
       expected: 'false',
       got: 'true',
-      hint: `Leave it out: ${reason}.`,
+      hint: `Omit it: ${reason}.`,
     });
   }
 }
 
 const unsupported = {
   partitionActivations:
-    'each rank keeps the inputs of its own segments, also where ranks share layers or tokens',
+    'each rank keeps the inputs of its own segments, also with tensor or sequence parallelism',
   contiguousCheckpointing: 'each activation keeps its own memory, from a pool',
 } as const;
