@@ -82,6 +82,11 @@ export class Connections {
     return under.some(({ headersSent, req }) => headersSent || req.complete);
   }
 
+  /** Whether all answers of the connection are complete, up to bytes on their way. */
+  hasEnded(socket: Socket): boolean {
+    return [...(this.open.get(socket) ?? [])].every(({ writableEnded }) => writableEnded);
+  }
+
   /**
    * Ends the server's side after the last written byte, and closes the connection LINGER_MS later.
    * Until then it drops the client's bytes: an earlier close would discard the answer.

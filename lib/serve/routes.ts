@@ -73,6 +73,9 @@ export async function answerRequest(
   response: ServerResponse,
 ): Promise<void> {
   const path = pathOf(request);
+  if (request.headers.host === undefined && request.httpVersion === '1.1') {
+    throw new ApiError(400, 'Host: expected a header, got none.'); // RFC 9112, 3.2.
+  }
   site.hosts?.require(request);
   if (site.cors.answer(request, response)) return;
   if (isGuarded(path)) site.access.require(request);

@@ -130,13 +130,14 @@ export class InferenceServer {
     // The module loads slowly, and most programs do not serve.
     const { createServer } = require('node:http') as typeof import('node:http');
     this.http = createServer({
-      ...{ requestTimeout: bodyMs, headersTimeout: headMs },
+      ...{ requestTimeout: bodyMs, headersTimeout: headMs, requireHostHeader: false },
       // Node's default of 30 s would close late connections too late.
       connectionsCheckingInterval: Math.min(Math.ceil(headMs / 4), 5000),
     });
     this.connections = new Connections(this.http, this.limits.connections);
     this.http.on('request', this.onRequest);
     this.http.on('checkContinue', this.onExpected);
+    this.http.on('checkExpectation', this.onUnknownExpectation);
     this.http.on('clientError', this.onClientError);
   }
 
@@ -284,6 +285,15 @@ export class InferenceServer {
     void this.onRequest(request, response);
   };
 
+  private readonly onUnknownExpectation = (
+    request: IncomingMessage,
+    response: ServerResponse,
+  ): void => {
+    const got = formatValue(request.headers.expect);
+    this.connections.began(response);
+    this.refuse(response, new ApiError(417, `Expect: expected "100-continue", got ${got}.`));
+  };
+
   /**
    * Answers a request that is not HTTP or came too slowly. If the connection has answers under way,
    * it is closed instead, and these stay incomplete.
@@ -292,7 +302,8 @@ export class InferenceServer {
     if (this.connections.isClosing(socket)) return;
     const isDeaf = !socket.writable || error.code === 'ECONNRESET';
     if (isDeaf || this.connections.isAnswering(socket)) {
-      socket.destroy();
+      if (!isDeaf && this.connections.hasEnded(socket)) this.connections.linger(socket);
+      else socket.destroy();
       return;
     }
     const [status, words, message] = clientErrors.get(error.code) ?? noRequest;
