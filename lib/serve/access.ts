@@ -35,7 +35,7 @@ export class Access {
     const [, key] = /^Bearer\s+(\S+)\s*$/i.exec(authorization ?? '') ?? [];
     const headers = { 'www-authenticate': 'Bearer' };
     if (key === undefined) {
-      const message = 'This server wants a key: send "Authorization: Bearer KEY".';
+      const message = 'Authorization: expected "Bearer KEY", got no key.';
       throw new ApiError(401, message, { code: 'missing_api_key', headers });
     }
     const digest = digestOf(key);
@@ -43,7 +43,7 @@ export class Access {
     // All are compared, whichever it is.
     for (const known of this.digests) isKnown = timingSafeEqual(known, digest) || isKnown;
     if (isKnown) return;
-    throw new ApiError(401, 'The key is not one of this server.', {
+    throw new ApiError(401, 'Authorization: expected a key of this server, got another one.', {
       code: 'invalid_api_key',
       headers,
     });

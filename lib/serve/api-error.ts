@@ -67,7 +67,10 @@ export class ApiError extends Error {
       if (SHORTAGES.has(code)) return overloaded(message, { code });
     }
     report(thrown);
-    return new ApiError(500, 'The server failed at this request; its log says how.');
+    return new ApiError(
+      500,
+      'The request failed inside the server; the log of the server has the reason.',
+    );
   }
 }
 
@@ -87,7 +90,7 @@ export const TOO_LONG = 'context_length_exceeded';
 
 /** 400: the prompt in the field `param` has more than `most` tokens. */
 export function tooLong(param: string, tokens: string, most: number): ApiError {
-  const message = `The prompt has ${tokens} tokens; this server takes at most ${most}.`;
+  const message = `${param}: expected at most ${most} tokens, got ${tokens}. Shorten the prompt.`;
   return new ApiError(400, message, { param, code: TOO_LONG });
 }
 
@@ -119,6 +122,6 @@ export function engineFailed({ message }: Error): ApiError {
 
 /** 404: the server has one model, under another name. */
 export function noModel(wanted: string, name: string): ApiError {
-  const message = `There is no model ${JSON.stringify(wanted.slice(0, 60))} here, but "${name}".`;
+  const message = `model: expected "${name}", got ${JSON.stringify(wanted.slice(0, 60))}.`;
   return new ApiError(404, message, { param: 'model', code: 'model_not_found' });
 }

@@ -52,7 +52,7 @@ export function readPrompt(
 function requireTemplate({ canChat, reader }: ServedModel): PromptReader {
   if (canChat && reader) return reader;
   const message =
-    'This model has no chat template: continue texts by /v1/completions, or start the server with --chat-template.';
+    'messages: expected a model with a chat template, got a model without one. Use /v1/completions, or start the server with --chat-template.';
   throw new ApiError(400, message, { param: 'messages', code: 'no_chat_template' });
 }
 
@@ -60,7 +60,7 @@ function logprobs(fields: RequestFields): number | undefined {
   const wanted = fields.flag('logprobs') ?? false;
   const top = fields.integer('top_logprobs', 0, TOP_LOGPROBS);
   if (top !== undefined && !wanted) {
-    throw invalid('top_logprobs', '"logprobs": true beside it', 'none');
+    throw invalid('top_logprobs', '"logprobs": true with it', 'top_logprobs only');
   }
   return wanted ? (top ?? 0) : undefined;
 }
@@ -74,7 +74,7 @@ function chatOptions(fields: RequestFields): ChatPromptOptions {
   const continueFinalMessage = continues(fields);
   const addGenerationPrompt = fields.flag('add_generation_prompt') ?? !continueFinalMessage;
   if (addGenerationPrompt && continueFinalMessage) {
-    const expected = 'false beside continue_final_message';
+    const expected = 'false with continue_final_message';
     throw invalid('add_generation_prompt', expected, 'true');
   }
   const variables = fields.object('chat_template_kwargs') ?? {};

@@ -27,7 +27,7 @@ const OPTIONS: OptionNames<ChatOptions> = {
   ...{ input: true, output: true, system: true, chatTemplate: true, sampling: true },
 };
 
-const HELP = '/reset begins anew, /quit ends, Ctrl-C stops an answer';
+const HELP = '/reset starts over, /quit ends, Ctrl-C stops an answer';
 
 /**
  * Talks until the input ends or says /quit, or nobody reads the output. With a chat template the
@@ -121,7 +121,7 @@ class Talk {
 
   get introduction(): string {
     if (this.canChat) return 'A line is a message;';
-    return 'This model has no chat template: it continues each line by itself;';
+    return 'This model has no chat template: it continues each line separately;';
   }
 
   /** Clears the conversation. */

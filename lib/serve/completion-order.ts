@@ -25,7 +25,7 @@ export function readCompletion(body: JsonObject, served: ServedModel): Order {
   const logprobs = fields.integer('logprobs', 0, TOP_LOGPROBS);
   const echo = fields.flag('echo') ?? false;
   if (echo && logprobs !== undefined) {
-    throw invalid('echo', 'no logprobs beside it: those of prompts are not computed', 'both');
+    throw invalid('echo', 'false with logprobs: the server computes none for prompts', 'true');
   }
   const order: Order = {
     model: fields.text('model') ?? null,

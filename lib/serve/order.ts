@@ -83,7 +83,7 @@ export function readOptions(
 export function readDelivery(fields: RequestFields, { tokenizer }: ServedModel): Delivery {
   const stream = fields.flag('stream') ?? false;
   const options = fields.inside('stream_options');
-  if (options && !stream) throw invalid('stream_options', '"stream": true beside it', 'none');
+  if (options && !stream) throw invalid('stream_options', '"stream": true with it', 'no stream');
   const includeUsage = options?.flag('include_usage') ?? false;
   options?.flag('include_obfuscation'); // Pads events, and leaves the answer as it is.
   options?.requireKnown();
@@ -157,13 +157,13 @@ export function withinContext(
   const room = maxTokens - length;
   if (length > mostTokens) throw tooLong(promptField, `${length}`, mostTokens);
   if (asked !== undefined && asked > room) {
-    const message = `The prompt has ${length} tokens and ${asked} new ones are asked for; both together may have at most ${maxTokens}.`;
+    const message = `max_tokens: expected at most ${maxTokens} tokens of prompt and answer, got ${length} and ${asked}. Lower max_tokens, or shorten the prompt.`;
     throw new ApiError(400, message, { param: 'max_tokens', code: TOO_LONG });
   }
   const maxNewTokens = asked ?? Math.min(options.maxNewTokens ?? room, room);
   const { minTokens = 0 } = options;
   if (minTokens > maxNewTokens) {
-    const expected = `at most the ${maxNewTokens} new tokens that there may be`;
+    const expected = `at most the ${maxNewTokens} new tokens of the answer`;
     throw invalid('min_tokens', expected, `${minTokens}`);
   }
   return { ...options, maxNewTokens };

@@ -24,13 +24,13 @@ export async function readJson(
   try {
     text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);
   } catch {
-    throw new ApiError(400, 'The body is no UTF-8.', { code: 'invalid_utf8' });
+    throw new ApiError(400, 'The body: expected UTF-8, got other bytes.', { code: 'invalid_utf8' });
   }
   let value: unknown;
   try {
     value = JSON.parse(text);
   } catch (cause) {
-    const message = `The body is no JSON: ${(cause as Error).message.slice(0, 200)}.`;
+    const message = `The body: expected JSON, got an error: ${(cause as Error).message.slice(0, 200)}.`;
     throw new ApiError(400, message, { code: 'invalid_json' });
   }
   if (isObject<JsonObject>(value)) return value;
@@ -56,7 +56,7 @@ export function requireSize({ headers }: IncomingMessage, most: number): void {
 }
 
 function tooLarge(most: number): ApiError {
-  const message = `The body is larger than ${most} bytes, the most that this server takes.`;
+  const message = `The body: expected at most ${most} bytes, got more. Send less, or raise --max-body.`;
   return new ApiError(413, message, { code: 'body_too_large' });
 }
 

@@ -62,7 +62,7 @@ export class RequestFields {
     const list = Array.isArray(value) ? value : [value];
     const isGood = list.every((one) => typeof one === 'string' && one !== '');
     if (isGood && list.length <= most) return list as string[];
-    const expected = `a string, or a list of at most ${most}, none of them empty`;
+    const expected = `a string, or a list of at most ${most}, without an empty string`;
     throw this.wrong(name, expected, formatValue(value));
   }
 
@@ -97,7 +97,7 @@ export class RequestFields {
       const meant = closest(name, [...this.asked]);
       const hint = meant ? ` Did you mean "${meant}"?` : '';
       const param = this.place + name.slice(0, 60);
-      const message = `"${param}" is no parameter that this server knows.${hint}`;
+      const message = `"${param}" is an unknown parameter.${hint}`;
       throw new ApiError(400, message, { param, code: 'unknown_parameter' });
     }
   }

@@ -74,7 +74,7 @@ export async function answerRequest(
 ): Promise<void> {
   const path = pathOf(request);
   if (request.headers.host === undefined && request.httpVersion === '1.1') {
-    throw new ApiError(400, 'Host: expected a header, got none.'); // RFC 9112, 3.2.
+    throw new ApiError(400, 'Host: expected a header, got no such header.'); // RFC 9112, 3.2.
   }
   site.hosts?.require(request);
   if (site.cors.answer(request, response)) return;
@@ -85,7 +85,9 @@ export async function answerRequest(
   const handler = Object.hasOwn(route, method ?? '') ? route[method as 'GET'] : undefined;
   if (!handler) {
     const allow = Object.keys(route).join(', ');
-    throw new ApiError(405, `${path} answers ${allow}.`, { headers: { allow } });
+    throw new ApiError(405, `${path.slice(0, 60)}: expected ${allow}, got another method.`, {
+      headers: { allow },
+    });
   }
   await handler(site, request, response);
 }
@@ -93,7 +95,7 @@ export async function answerRequest(
 function routeOf(path: string): Route {
   if (Object.hasOwn(ROUTES, path)) return ROUTES[path] as Route;
   const known = Object.keys(ROUTES).join(', ');
-  throw new ApiError(404, `Nothing is at ${path.slice(0, 60)}; there are ${known}.`);
+  throw new ApiError(404, `path: expected ${known}, got ${path.slice(0, 60)}.`);
 }
 
 function health(site: Site, _: IncomingMessage, response: ServerResponse): void {

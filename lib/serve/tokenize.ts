@@ -44,7 +44,7 @@ function promptOf(
     const addSpecialTokens = fields.flag('add_special_tokens') ?? true;
     return (asker) => reader.count(prompt, addSpecialTokens, asker);
   }
-  if (prompt !== undefined) throw invalid('prompt', 'none beside messages', formatValue(prompt));
+  if (prompt !== undefined) throw invalid('prompt', 'either prompt or messages', 'both');
   return readPrompt(fields, served);
 }
 

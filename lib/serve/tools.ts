@@ -15,7 +15,7 @@ const MOST_TOOLS = 128;
 export function readTools(fields: RequestFields, templateKnows: boolean): JsonObject[] {
   const choice = fields.any('tool_choice') ?? 'auto';
   if (choice !== 'auto' && choice !== 'none') {
-    throw unsupported('tool_choice', 'the model itself chooses: there are "auto" and "none" alone');
+    throw unsupported('tool_choice', 'the model chooses; send "auto" or "none"');
   }
   const given = fields.any('tools') ?? [];
   if (!Array.isArray(given) || given.length > MOST_TOOLS) {

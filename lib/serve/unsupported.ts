@@ -12,7 +12,7 @@ interface Missing {
   off: readonly JsonValue[];
 }
 
-const FUNCTIONS = 'it is the old name of tools, which chats take';
+const FUNCTIONS = 'it is the old name of tools; send tools in a chat';
 const AUDIO = 'answers are text';
 
 /** Would change the answer. */
@@ -20,18 +20,20 @@ const MISSING: Readonly<Record<string, Missing>> = {
   functions: { reason: FUNCTIONS, off: [[]] },
   function_call: { reason: FUNCTIONS, off: ['none', 'auto'] },
   response_format: {
-    reason:
-      'answers are held to no form: it takes {"type": "text"} alone; ask for JSON in a message',
+    reason: 'the server enforces no format; send {"type": "text"} and request JSON in a message',
     off: [{ type: 'text' }],
   },
   modalities: { reason: AUDIO, off: [['text']] },
   audio: { reason: AUDIO, off: [] },
-  web_search_options: { reason: 'nothing is searched', off: [] },
+  web_search_options: { reason: 'the server does not search', off: [] },
   suffix: { reason: 'the model continues texts at their end', off: [''] },
-  best_of: { reason: 'answers are not compared; ask for n', off: [1] },
-  store: { reason: 'nothing is kept', off: [false] },
-  reasoning_effort: { reason: 'give chat_template_kwargs what the template reads', off: [] },
-  verbosity: { reason: 'ask for it in a message', off: ['medium'] },
+  best_of: { reason: 'the server compares no answers; send n', off: [1] },
+  store: { reason: 'the server stores no answers', off: [false] },
+  reasoning_effort: {
+    reason: 'send the variable of the chat template in chat_template_kwargs',
+    off: [],
+  },
+  verbosity: { reason: 'request it in a message', off: ['medium'] },
 };
 
 /** Says how to bill, find or speed up a request, and leaves the answer as it is. */
@@ -42,8 +44,8 @@ const WITHOUT_EFFECT = [
 
 /** What continuations of texts have not got beside that. */
 const MISSING_IN_TEXTS: Readonly<Record<string, Missing>> = {
-  tools: { reason: 'chats alone have a template that writes them', off: [[]] },
-  tool_choice: { reason: 'chats alone have tools', off: ['none', 'auto'] },
+  tools: { reason: 'only the template of a chat writes them', off: [[]] },
+  tool_choice: { reason: 'only chats have tools', off: ['none', 'auto'] },
 };
 
 /** Throws 400 for the first parameter of a chat that asks for what is not there. */

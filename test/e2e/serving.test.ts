@@ -139,7 +139,7 @@ test('a conversation over a pipe', () => {
   });
   expect(talk).toMatchObject({ status: 0, stderr: '' });
   const [first, ...answers] = talk.stdout.split('\n');
-  expect(first).toMatch(/^This model has no chat template: it continues each line by itself/);
+  expect(first).toMatch(/^This model has no chat template: it continues each line separately/);
   expect(answers[0]).toBe(answers[1]);
   const bare = join(folder, 'bare');
   cpSync(model, bare, { recursive: true });

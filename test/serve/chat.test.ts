@@ -26,7 +26,7 @@ test('a conversation with its history, until /reset and /quit', async () => {
   expect(engine.requests.map(({ prompt }) => prompt)).toEqual(prompts);
   const answers = prompts.map((prompt) => `${textOf(prompt, 0, 8)}\n`).join('');
   expect(printed).toBe(
-    `A line is a message; /reset begins anew, /quit ends, Ctrl-C stops an answer.\n${answers}`,
+    `A line is a message; /reset starts over, /quit ends, Ctrl-C stops an answer.\n${answers}`,
   );
   expect(engine.active).toBe(0);
 });
@@ -64,7 +64,7 @@ test('a model without a chat template continues lines', async () => {
   const printed = await talk(engine, 'Hello\nHello\n');
   const prompt = Array.from(tokenizer.encode('Hello'));
   expect(engine.requests.map((one) => one.prompt)).toEqual([prompt, prompt]);
-  expect(printed).toMatch(/^This model has no chat template: it continues each line by itself/);
+  expect(printed).toMatch(/^This model has no chat template: it continues each line separately/);
   expect(printed.endsWith(`${textOf(prompt, 0, 8)}\n`.repeat(2))).toBe(true);
 });
 

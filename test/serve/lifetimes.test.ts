@@ -13,7 +13,7 @@ import { FakeEngine, textOf, tokenizer } from './fake-engine.js';
 const PATH = '/v1/completions';
 const prompt = [1, 2, 3];
 
-/** Node's own, which hears of its warnings: a test file has a copy. */
+/** Node's own object receives warnings; a test file has a copy. */
 const node: NodeJS.Process = runInThisContext('process');
 
 /** A pace that waits until it is let go, or the request is aborted. */
@@ -48,7 +48,7 @@ test.each([false, true])('a client that goes frees what it held (stream: %s)', (
   }),
 );
 
-/** A connection on which `count` requests are sent, one behind the other. */
+/** Sends `count` requests on one connection without waiting for answers. */
 function pipelined(url: string, count: number, body: object) {
   const socket = connect(Number(new URL(url).port), '127.0.0.1');
   const said = JSON.stringify(body);
@@ -138,9 +138,9 @@ test(
       { limits: { bodySeconds: 1 } },
     ),
   20_000,
-); // By itself Node would look after 30 s.
+); // Node's default interval is 30 s.
 
-/** What threads read for longer than a test may take. */
+/** Tokenizing it takes longer than a test. */
 const endless = { prompt: ' '.repeat(4e6) };
 const promptCharacters = 4e6;
 
@@ -284,7 +284,7 @@ const failures: [string, unknown, number, RegExp][] = [
   ['a mistake of the request', refusal('DS_ARGUMENT'), 400, /expected less/],
   ['what never fits', refusal('DS_LIMIT'), 400, /expected less/],
   ['a shortage', refusal('DS_OUT_OF_MEMORY'), 503, /expected less/],
-  ['a failure inside', new TypeError('secret'), 500, /its log says how/],
+  ['a failure inside', new TypeError('secret'), 500, /the log of the server has the reason/],
 ];
 
 function refusal(code: 'DS_ARGUMENT' | 'DS_LIMIT' | 'DS_OUT_OF_MEMORY'): DsError {

@@ -66,7 +66,7 @@ function unchunked(bytes: Buffer): { body: string; used: number } | null {
   }
 }
 
-/** What is wrong with an answer; null if its status is documented and its shape is right. */
+/** The fault of an answer; null if its status is documented and its shape is right. */
 export function faultOf({ status, headers, body }: RawAnswer): string | null {
   if (!STATUSES.has(status)) return `status ${status}: ${body.slice(0, 200)}`;
   if (status === 100 || status === 204) return null;

@@ -1,4 +1,4 @@
-// What the server refuses, each with its status and the name of the parameter that is wrong.
+// Refused requests: the status, and the name of the wrong parameter.
 import { once } from 'node:events';
 import { request } from 'node:http';
 import { connect } from 'node:net';
@@ -25,7 +25,7 @@ afterEach(() => expect(engine.active).toBe(0));
 const KEY = { authorization: 'Bearer second' };
 const chat = [{ role: 'user', content: 'Hello' }];
 
-/** A wrong field beside a good prompt, the parameter that the error names, and words of it. */
+/** A wrong field of a good request, and the error's parameter and words. */
 type Wrong = readonly [fields: object, param: string, words: RegExp];
 
 const sampling: readonly Wrong[] = [
@@ -49,20 +49,20 @@ const sampling: readonly Wrong[] = [
   [{ n: 5 }, 'n', /from 1 to 4, got 5/],
   [{ n: 0 }, 'n', /from 1 to 4/],
   [{ max_tokens: 0 }, 'max_tokens', /of 1 and more/],
-  [{ max_tokens: 1e9 }, 'max_tokens', /both together may have at most 64/],
+  [{ max_tokens: 1e9 }, 'max_tokens', /at most 64 tokens of prompt and answer/],
   [{ max_tokens: 3, max_completion_tokens: 4 }, 'max_tokens', /max_completion_tokens, 4/],
   [{ max_tokens: 2, min_tokens: 3 }, 'min_tokens', /at most the 2 new tokens/],
   [{ min_tokens: 2 ** 31 }, 'min_tokens', /at most the \d+ new tokens/],
   [{ seed: 0.5 }, 'seed', /a whole number/],
-  [{ stop: '' }, 'stop', /none of them empty/],
+  [{ stop: '' }, 'stop', /without an empty string/],
   [{ stop: Array(17).fill('a') }, 'stop', /a list of at most 16/],
   [{ stop: [...Array(17).fill('a'), ''] }, 'stop', /a list of at most 16/],
-  [{ stop: ['a', ''] }, 'stop', /none of them empty/],
+  [{ stop: ['a', ''] }, 'stop', /without an empty string/],
   [{ stop: ['a', 3] }, 'stop', /a string, or a list/],
   [{ stop: { a: 'a' } }, 'stop', /a string, or a list/],
   [{ stop_token_ids: [1007] }, 'stop_token_ids', /tokens below 1007/],
   [{ stream: 'yes' }, 'stream', /true or false/],
-  [{ stream_options: {} }, 'stream_options', /"stream": true beside it/],
+  [{ stream_options: {} }, 'stream_options', /"stream": true with it/],
   [{ stream: true, stream_options: { include_usage: 1 } }, 'stream_options.include_usage', /true/],
   [
     { stream: true, stream_options: { include_usages: true } },
@@ -71,14 +71,14 @@ const sampling: readonly Wrong[] = [
   [{ functions: [{}] }, 'functions', /functions is not supported/],
   [
     { response_format: { type: 'json_object' } },
-    ...(['response_format', /\{"type": "text"\} alone/] as const),
+    ...(['response_format', /send \{"type": "text"\}/] as const),
   ],
   [
     { response_format: { type: 'json_schema', json_schema: { name: 'a', schema: {} } } },
-    ...(['response_format', /\{"type": "text"\} alone/] as const),
+    ...(['response_format', /send \{"type": "text"\}/] as const),
   ],
   [{ temprature: 1 }, 'temprature', /Did you mean "temperature"/],
-  [{ best_of: 3 }, 'best_of', /ask for n/],
+  [{ best_of: 3 }, 'best_of', /send n/],
 ];
 
 test('a list of 16 stop strings is taken, and one string', async () => {
@@ -98,20 +98,20 @@ async function statusOf(address: string, tokens: number): Promise<string> {
 
 test('a prompt may have as many tokens as the limit says', async () => {
   expect(await statusOf(url, 40)).toBe('200');
-  expect(await statusOf(url, 41)).toMatch(/^400: .*has 41 tokens; .* at most 40/);
+  expect(await statusOf(url, 41)).toMatch(/^400: .*at most 40 tokens, got 41/);
 });
 
 test('a prompt leaves room for one token of the answer, whatever the limit says', async () => {
   const small = new FakeEngine(tokenizer, 16);
   const other = await serve(small, { port: 0, limits: { ...limits, promptTokens: 40 } });
   expect(await statusOf(other.url, 15)).toBe('200');
-  expect(await statusOf(other.url, 16)).toMatch(/^400: .*has 16 tokens; .* at most 15/);
+  expect(await statusOf(other.url, 16)).toMatch(/^400: .*at most 15 tokens, got 16/);
   await other.kill();
 });
 
 const texts: readonly Wrong[] = [
   ...sampling,
-  [{ tools: [{}] }, 'tools', /chats alone/],
+  [{ tools: [{}] }, 'tools', /only (chats|the template of a chat)/],
   [{ suffix: 'x' }, 'suffix', /not supported: the model continues texts at their end/],
   [{ prompt: undefined }, 'prompt', /a text or tokens, got nothing/],
   [{ prompt: '' }, 'prompt', /at least one token/],
@@ -121,9 +121,9 @@ const texts: readonly Wrong[] = [
   [{ prompt: [1, -1] }, 'prompt', /tokens below/],
   [{ prompt: [[1], [1.5]] }, 'prompt[1]', /tokens below/],
   [{ prompt: { a: 1 } }, 'prompt', /a text, or a list of tokens/],
-  [{ prompt: Array(41).fill(1) }, 'prompt', /has 41 tokens; this server takes at most 40/],
+  [{ prompt: Array(41).fill(1) }, 'prompt', /at most 40 tokens, got 41/],
   [{ logprobs: 21 }, 'logprobs', /from 0 to 20/],
-  [{ logprobs: 1, echo: true }, 'echo', /no logprobs/],
+  [{ logprobs: 1, echo: true }, 'echo', /false with logprobs/],
 ];
 
 const nested = (levels: number): unknown =>
@@ -142,10 +142,10 @@ const chats: readonly Wrong[] = [
   [message({ content: [{ type: 'text' }] }), 'messages[0].content[0]', /"type": "text"/],
   [message({ tool_calls: [{}] }), 'messages[0].tool_calls', /not supported/],
   [message({ name: 5 }), 'messages[0].name', /a string/],
-  [{ top_logprobs: 2 }, 'top_logprobs', /"logprobs": true beside it/],
+  [{ top_logprobs: 2 }, 'top_logprobs', /"logprobs": true with it/],
   [{ logprobs: true, top_logprobs: 21 }, 'top_logprobs', /from 0 to 20/],
-  [{ tool_choice: 'required' }, 'tool_choice', /"auto" and "none" alone/],
-  [{ tool_choice: { type: 'function' } }, 'tool_choice', /"auto" and "none" alone/],
+  [{ tool_choice: 'required' }, 'tool_choice', /send "auto" or "none"/],
+  [{ tool_choice: { type: 'function' } }, 'tool_choice', /send "auto" or "none"/],
   [{ tools: {} }, 'tools', /a list of at most 128 functions/],
   [{ tools: Array(129).fill({}) }, 'tools', /a list of at most 128 functions, got 129/],
   [{ tools: [FUNCTION, 'f'] }, 'tools[1]', /"type": "function"/],
@@ -156,10 +156,10 @@ const chats: readonly Wrong[] = [
   [{ modalities: ['audio'] }, 'modalities', /not supported/],
   [{ chat_template_kwargs: { deep: nested(64) } }, 'chat_template_kwargs', /at most 64 levels/],
   [{ chat_template_kwargs: { deep: nested(900) } }, 'chat_template_kwargs', /at most 64 levels/],
-  [{ prompt: 'x' }, 'prompt', /no parameter that this server knows/],
+  [{ prompt: 'x' }, 'prompt', /an unknown parameter/],
   [
     { continue_final_message: true, add_generation_prompt: true },
-    ...(['add_generation_prompt', /false beside/] as const),
+    ...(['add_generation_prompt', /false with/] as const),
   ],
 ];
 
@@ -187,7 +187,7 @@ test.each([
   expect(status).toBe(400);
   expect(json.error).toMatchObject({
     ...{ param, code: 'context_length_exceeded' },
-    message: expect.stringMatching(/^The prompt has at least \d+ tokens; .* at most 40\.$/),
+    message: expect.stringMatching(/expected at most 40 tokens, got at least \d+\./),
   });
 });
 
@@ -216,7 +216,7 @@ test('tools that the template does not read are refused', async () => {
 const known = (what: string): string =>
   `{% for m in messages %}{% if ${what} %}{{ m.role }}: {{ m.content|trim }}{% endif %}{% endfor %}`;
 
-/** What a template leaves out, or changes, and the message that is refused; null for none. */
+/** A template, messages, and the message that it drops; null if it drops no message. */
 test.each<[string, string, readonly object[], number | null]>([
   ['roles that it does not know', known("m.role != 'tool'"), [{ role: 'tool', content: '4' }], 1],
   ['functions', known("m.role == 'user'"), [{ role: 'function', content: 'b' }], 1],
@@ -307,7 +307,7 @@ test('a target that is a whole URL is its path', async () => {
   expect(await statusOf('http://models.example', KEY)).toBe(404);
 });
 
-test('paths, methods and models that there are none of', async () => {
+test('unknown paths, methods and models', async () => {
   const headers = KEY;
   expect(await ask(`${url}/v1/embeddings`, { headers })).toMatchObject({ status: 404 });
   const wrong = await ask(`${url}/v1/completions`, { headers });
@@ -322,11 +322,11 @@ test('paths, methods and models that there are none of', async () => {
 const utf8 = Buffer.from('{"prompt": "\xc3"}', 'latin1');
 
 test.each([
-  ['malformed JSON', '{"prompt": ', 400, /no JSON/],
-  ['nothing', '', 400, /no JSON/],
+  ['malformed JSON', '{"prompt": ', 400, /expected JSON/],
+  ['nothing', '', 400, /expected JSON/],
   ['a list', '[1]', 400, /a JSON object, got an array/],
-  ['bad UTF-8', utf8, 400, /no UTF-8/],
-  ['a body beyond the limit', Buffer.alloc(5000, 32), 413, /larger than 4096 bytes/],
+  ['bad UTF-8', utf8, 400, /expected UTF-8/],
+  ['a body beyond the limit', Buffer.alloc(5000, 32), 413, /at most 4096 bytes/],
 ])('%s', async (_, body, status, words) => {
   const reply = await ask(`${url}/v1/completions`, { body, headers: KEY });
   expect(reply.status).toBe(status);

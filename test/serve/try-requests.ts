@@ -26,7 +26,7 @@ export interface TryCounts {
   goodAnswers: number;
   /** The longest time of the good client, in milliseconds. */
   slowestGood: number;
-  /** The first faults, with what was sent. */
+  /** The first faults, each with its request. */
   faults: string[];
 }
 
@@ -124,7 +124,7 @@ interface Received {
   odd: string | null;
 }
 
-/** Sends a sibling as its client does; resolves with what the client received. */
+/** Sends a sibling as its client does; resolves with the client's answers. */
 async function send(url: string, { bytes, client, count }: Sibling): Promise<Received> {
   const { port, hostname: host } = new URL(url);
   const socket = connect({ port: Number(port), host, allowHalfOpen: true });
