@@ -121,12 +121,12 @@ function generateMethods() {
     .map(({ module }) => module);
   return [
     head('those that are methods of a tensor'),
-    '/** The most arguments that each takes beside the tensor. */',
+    '/** Largest number of arguments of each method, without the tensor. */',
     'export const methods = {',
     ...methods.map(({ name, most }) => `  ${name}: ${most},`),
     '} as const;',
     '',
-    '/** The modules that have them: what a function says there, editors say of its method. */',
+    '/** The modules of the functions. Editors show the doc of a function for its method. */',
     'export type Modules = [',
     ...modules.map((module) => `  typeof import('${module.replace('.', './ops')}'),`),
     '];',

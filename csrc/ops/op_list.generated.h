@@ -192,5 +192,5 @@
   NAMES(Swiglu, "gate", "up", "out") \
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
-/// Another number where an op, or a class that the libraries share, is another.
+/// Changes with every op, and with every class that the libraries share.
 #define DS_INTERFACE_HASH 1087816143

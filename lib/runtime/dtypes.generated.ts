@@ -10,7 +10,7 @@ export type DType =
   | 'bool'
   | 'f64';
 
-/** In the order of ds::DType, whose numbers the addon takes. */
+/** In the order of ds::DType, the numbers of the addon. */
 export const dtypes: readonly DType[] = [
   'f32',
   'f16',

@@ -5,10 +5,10 @@ import { call, callOnHost, putView } from './call.js';
 import type { Stream } from './stream.js';
 import type { View } from './view.js';
 
-/** By itself, as in call.ts. */
+/** A local binding, as in call.ts. */
 const block = sharedBlock;
 
-/** The choices of ds::ActivationOp. */
+/** The values of ds::ActivationOp. */
 export type ActivationOp =
   | 'leaky_relu'
   | 'elu'
@@ -20,7 +20,7 @@ const activationOpCodes: Record<ActivationOp, number> = {
   softplus: 2,
 };
 
-/** The choices of ds::UnaryOp. */
+/** The values of ds::UnaryOp. */
 export type UnaryOp =
   | 'neg'
   | 'abs'
@@ -74,7 +74,7 @@ const unaryOpCodes: Record<UnaryOp, number> = {
   tan: 23,
 };
 
-/** The choices of ds::BinaryOp. */
+/** The values of ds::BinaryOp. */
 export type BinaryOp =
   | 'add'
   | 'sub'
@@ -96,7 +96,7 @@ const binaryOpCodes: Record<BinaryOp, number> = {
   atan2: 7,
 };
 
-/** The choices of ds::CompareOp. */
+/** The values of ds::CompareOp. */
 export type CompareOp =
   | 'eq'
   | 'ne'
@@ -114,7 +114,7 @@ const compareOpCodes: Record<CompareOp, number> = {
   ge: 5,
 };
 
-/** The choices of ds::MatmulEpilogue. */
+/** The values of ds::MatmulEpilogue. */
 export type MatmulEpilogue =
   | 'none'
   | 'gelu'
@@ -126,7 +126,7 @@ const matmulEpilogueCodes: Record<MatmulEpilogue, number> = {
   gelu_grad: 2,
 };
 
-/** The choices of ds::CodeLayout. */
+/** The values of ds::CodeLayout. */
 export type CodeLayout =
   | 'rows'
   | 'awq';
@@ -136,7 +136,7 @@ const codeLayoutCodes: Record<CodeLayout, number> = {
   awq: 1,
 };
 
-/** The choices of ds::ReduceOp. */
+/** The values of ds::ReduceOp. */
 export type ReduceOp =
   | 'sum'
   | 'mean'
@@ -152,7 +152,7 @@ const reduceOpCodes: Record<ReduceOp, number> = {
   prod: 4,
 };
 
-/** The choices of ds::ScanOp. */
+/** The values of ds::ScanOp. */
 export type ScanOp =
   | 'sum'
   | 'prod';
@@ -162,7 +162,7 @@ const scanOpCodes: Record<ScanOp, number> = {
   prod: 1,
 };
 
-/** The choices of ds::SignLevels. */
+/** The values of ds::SignLevels. */
 export type SignLevels =
   | 'rms'
   | 'means';
