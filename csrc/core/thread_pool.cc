@@ -63,7 +63,7 @@ struct ThreadPool::State {
   std::mutex mutex;  // guards the members below; spinning threads also read `generation` without it
   std::condition_variable work_changed, job_left;
   std::atomic<uint64_t> generation{0};
-  Job* job = nullptr;  // null when there is nothing to join
+  Job* job = nullptr;  // null if there is nothing to join
   int joined = 0;      // workers inside `job`
   bool stopping = false;
 

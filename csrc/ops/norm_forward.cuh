@@ -10,7 +10,7 @@
 
 namespace ds::cuda {
 
-/// The forward's operands; null where absent. mean is null for RMSNorm.
+/// The forward's operands; null if absent. mean is null for RMSNorm.
 template <class T>
 struct NormForward {
   const T *x, *residual, *weight, *bias;

@@ -29,7 +29,7 @@ struct Plan {
 template <class T>
 struct Result {
   T* out;
-  compute_t<T>* partials;  // [splits, kept], or null when there is one part
+  compute_t<T>* partials;  // [splits, kept], or null if there is one part
   bool mean, accumulate;
 };
 

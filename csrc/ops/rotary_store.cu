@@ -26,7 +26,7 @@ struct RotaryArguments {
   HeadRows<T> out;
   const float *cos, *sin;
   const int *positions, *slots;
-  const T *q_norm, *k_norm;  // null where heads are not normalised
+  const T *q_norm, *k_norm;  // null if heads are not normalised
   T* pool;
   int64_t rows, angles, places;  // heads of all tokens, rows of the table, slots of the pool
   int heads, key_heads, block, d;

@@ -21,8 +21,8 @@ struct Problem {
   float* logprobs;  // null: not requested
   const float* settings;
   int32_t *numbers, *recent;
-  int32_t* counts;    // null where no slot has a row
-  const float* bias;  // null where no slot has a row
+  int32_t* counts;    // null if no slot has a row
+  const float* bias;  // null if no slot has a row
   const int32_t* bans;
   float* staged;  // [S, pitch]
   int64_t count_rows, bias_rows, ban_rows, ban_width, slot_count;
@@ -120,7 +120,7 @@ __device__ __forceinline__ uint32_t coarse_bin(float y) {
 /// The candidates of a row: y [count], and their columns; null columns are the indices.
 struct Candidates {
   const float* y;
-  const uint32_t* columns;  // null where y lies by column
+  const uint32_t* columns;  // null if y lies by column
   uint32_t count;
 
   __device__ __forceinline__ uint32_t column(uint32_t i) const { return columns ? columns[i] : i; }

@@ -7,7 +7,7 @@ import { maskOf, scoresFor } from './top-mask.js';
 type Section = CompressionSection['head_pruning'];
 
 /**
- * Which heads stay is decided in each step by scores that are trained. Throws DS_SHAPE where
+ * Which heads stay is decided in each step by scores that are trained. Throws DS_SHAPE if
  * num_heads does not divide the inputs of `layer`. Source: DeepSpeed's enable_head_pruning.
  */
 export function headPruning(

@@ -70,7 +70,7 @@ function ruleFor({ bits, type }: Rounding): Rule {
 
 /**
  * `x` rounded, in its shape and dtype; steps and codes are computed in f32. A group that is all
- * zeros stays so. Throws DS_SHAPE where groups are not equal. Source: DeepSpeed's SymQuantizer,
+ * zeros stays so. Throws DS_SHAPE if groups are not equal. Source: DeepSpeed's SymQuantizer,
  * AsymQuantizer, TernaryQuantizer and BinaryQuantizer.
  */
 export function quantized(x: Tensor, rounding: Rounding): Tensor {

@@ -24,7 +24,7 @@ const EMBEDDING: OptionNames<EmbeddingOptions> = { init: true, paddingIdx: true 
 export class Embedding extends Module {
   /** [count, channels]. */
   readonly weight: Parameter;
-  /** Null where no index is padding. */
+  /** Null if no index is padding. */
   readonly paddingIdx: number | null;
 
   /** Options, or only the initializer. Throws DS_ARGUMENT. */

@@ -289,7 +289,7 @@ export function readSparsity(given: SparsityOptions): Sparsity {
   return sparsity;
 }
 
-/** Throws DS_ARGUMENT where `tokens` tokens, or `maxTokens`, are too few blocks for the pattern. */
+/** Throws DS_ARGUMENT if `tokens` tokens, or `maxTokens`, are too few blocks for the pattern. */
 export function requireBlocks(sparsity: Sparsity, tokens: number): void {
   const { mode, maxTokens, block } = sparsity;
   const n = Math.ceil(Math.max(tokens, maxTokens) / block);

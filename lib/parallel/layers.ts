@@ -340,7 +340,7 @@ function requireInputs(op: string, x: Tensor, weight: Parameter): void {
 export class VocabularyEmbedding extends Module {
   /** [rows here, channels]. */
   readonly weight: Parameter;
-  /** Null where no index is padding. */
+  /** Null if no index is padding. */
   readonly paddingIdx: number | null;
   private readonly range: Range;
   private readonly count: number;

@@ -102,7 +102,7 @@ export class InputFile {
   }
 
   /**
-   * Throws DS_IO when it was written to since it was opened. That its name is another file's by now
+   * Throws DS_IO if it was written to since it was opened. That its name is another file's by now
    * does not matter.
    */
   async requireUnchanged(): Promise<void> {

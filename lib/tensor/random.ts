@@ -64,7 +64,7 @@ export interface RandomPoint {
 }
 
 let state: RandomState = { seed: 0, offset: 0 };
-/** Null where samples are not dealt out. */
+/** Null if samples are not dealt out. */
 let share: SampleShare | null = null;
 /** Null if each sample's tokens are on one rank. */
 let tokens: TokenShare | null = null;

@@ -99,7 +99,7 @@ export class Tensor implements View {
   grad: Tensor | null = null;
   /** Leaf hook: called once per backward when this leaf's gradient is complete. */
   onGradReady: ((leaf: Tensor) => void) | null = null;
-  /** The scope that will free it; null when the caller does. */
+  /** The scope that will free it; null if the caller does. */
   owner: Scope | null;
   private references = 1;
   private owned = true;

@@ -15,7 +15,7 @@ import type { Angles } from './rotary-table.js';
 export interface AttentionContext extends Angles {
   /** The rows of cos and sin for the tokens, [B, T]; null: consecutive rows from the first. */
   positions: Tensor | null;
-  /** The document of each token, [B, T]; null where each row is one. */
+  /** The document of each token, [B, T]; null if each row is one. */
   documents: Tensor | null;
   /** Receives routing statistics; null: not collected. */
   loads: RouterLoads | null;

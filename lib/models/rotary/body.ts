@@ -262,7 +262,7 @@ export class RotaryModel extends Module {
   }
 }
 
-/** Throws DS_ARGUMENT where texts of up to `longest` tokens have different angles. */
+/** Throws DS_ARGUMENT if texts of up to `longest` tokens have different angles. */
 function requireOneRegime(scaling: RopeScaling | null, longest: number): void {
   if (regimeOf(scaling, longest) === regimeOf(scaling, 1)) return;
   const { type } = scaling as RopeScaling;

@@ -167,7 +167,7 @@ export interface RotaryTraits {
 
 /** The parameters of blocks: sizes, and properties of the family. */
 export interface Body extends Omit<RotarySizes, 'moe'> {
-  /** Null where all blocks are dense. */
+  /** Null if all blocks are dense. */
   moe: MoeSizes | null;
   qkvBias: boolean;
   outBias: boolean;

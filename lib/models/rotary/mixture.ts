@@ -201,6 +201,6 @@ interface MixedBody {
   mlpBias: boolean;
   initializerRange: number;
   packed: boolean;
-  /** Null where every block is dense. */
+  /** Null if every block is dense. */
   moe: MoeSizes | null;
 }

@@ -22,7 +22,7 @@ export interface Chunk {
 
 /** Reduction rules of rows, and the classes of this rank. */
 export interface HeadRowRules extends RowRules {
-  /** Null where all are. */
+  /** Null if all are. */
   readonly share: ClassShare | null;
 }
 

@@ -64,7 +64,7 @@ export function reshape(x: Tensor, ...shape: Sizes): Tensor {
   return out;
 }
 
-/** As reshape, but never copies. Throws DS_SHAPE when x is not contiguous. */
+/** As reshape, but never copies. Throws DS_SHAPE if x is not contiguous. */
 export function view(x: Tensor, ...shape: Sizes): Tensor {
   requireTensor('view', x);
   if (isContiguous(x)) return reshape(x, ...shape);
