@@ -84,9 +84,14 @@ const MAX_SHARD_BYTES = 5e9;
  * Writes the weights of the checkpoint `dir`/tag to the new folder `out`, which appears when it is
  * complete. In an existing empty folder, the file that makes the others readable comes last.
  * Existing files are never replaced or deleted. Host memory in addition to buffers: twice the
- * largest tensor. Throws DS_CHECKPOINT (no such tag, damage, a model without a description for
- * transformers), DS_ARGUMENT (an unknown option, an `out` with files), DS_NONFINITE, DS_IO. Source:
- * DeepSpeed's zero_to_fp32.
+ * largest tensor.
+ *
+ * - Throws DS_CHECKPOINT for a missing tag, damage, or a model without a description for
+ *   transformers.
+ * - Throws DS_ARGUMENT for an unknown option, or an `out` with files.
+ * - Throws DS_NONFINITE, DS_IO.
+ *
+ * Source: DeepSpeed's zero_to_fp32.
  */
 export async function consolidate(
   dir: string,

@@ -102,10 +102,13 @@ export class Save {
   ) {}
 
   /**
-   * Agrees with the other ranks on the target, and creates the folder. Rejects with DS_IO (no
-   * permission), DS_ARGUMENT (invalid path), DS_COMM (a rank does not take part), or DS_CHECKPOINT:
-   * an invalid tag, different tags under "Fail", asynchronous on some ranks only, or other files in
-   * the way.
+   * Agrees with the other ranks on the target, and creates the folder. Rejects with:
+   *
+   * - DS_IO: no permission.
+   * - DS_ARGUMENT: an invalid path.
+   * - DS_COMM: a rank does not take part.
+   * - DS_CHECKPOINT: an invalid tag, different tags under "Fail", asynchronous on some ranks
+   *   only, or other files in the way.
    */
   static async begin(world: CheckpointWorld, target: SaveTarget): Promise<Save> {
     const { saveLatest } = target;
@@ -141,9 +144,13 @@ export class Save {
 
   /**
    * Writes this rank's shards, waits for the other ranks, and commits. Tensors must not change
-   * until the promise settles. Resolves with the path. If one rank fails, rejects on all ranks:
-   * DS_IO (disk full; free space is checked before the write), DS_CHECKPOINT (missing or duplicate
-   * tensors), DS_COMM (a missing rank).
+   * until the promise settles. Resolves with the path.
+   *
+   * If one rank fails, rejects on all ranks:
+   *
+   * - DS_IO: disk full. Free space is checked before the write.
+   * - DS_CHECKPOINT: missing or duplicate tensors.
+   * - DS_COMM: a missing rank.
    */
   async write(content: CheckpointContent): Promise<string> {
     const { world, draft } = this;

@@ -48,9 +48,13 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   /**
    * Updates every parameter with a gradient; others stay unchanged. `closure` computes the loss and
    * calls backward(); it runs first, and its result is returned. Non-finite gradients are applied
-   * unchanged; nn.clipGradNorm() reports them. Throws before any change: DS_ARGUMENT for invalid
-   * hyperparameters and for parameters of an engine, DS_DTYPE for f64 parameters, DS_SHAPE for
-   * strided ones, DS_DEVICE for a parameter that moved since its first step.
+   * unchanged; nn.clipGradNorm() reports them.
+   *
+   * Throws before any change:
+   *
+   * - DS_ARGUMENT: invalid hyperparameters, or parameters of an engine.
+   * - DS_DTYPE: f64 parameters. DS_SHAPE: strided parameters.
+   * - DS_DEVICE: a parameter that moved since its first step.
    */
   step<Loss = void>(closure?: () => Loss): Loss | undefined {
     if (closure !== undefined) requireType(`${this.name}.step`, closure, 'function');
@@ -89,10 +93,11 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   }
 
   /**
-   * Loads a result of stateDict() of an optimizer of the same class and groups: hyperparameters,
-   * copies of its tensors on each parameter's device, and numbers of updates. A parameter without
-   * saved state loses its state. Throws DS_CHECKPOINT before any change if groups, names or shapes
-   * differ; DS_ARGUMENT for parameters of an engine.
+   * Loads a result of stateDict() of an optimizer of the same class and groups. Copies its tensors
+   * to each parameter's device. A parameter without saved state loses its state.
+   *
+   * Throws DS_CHECKPOINT before any change if groups, names or shapes differ; DS_ARGUMENT for
+   * parameters of an engine.
    */
   loadStateDict(state: OptimizerStateDict): void {
     for (const { parameter } of this.members()) this.requireFree('loadStateDict', parameter);

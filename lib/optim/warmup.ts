@@ -23,8 +23,10 @@ export const WARMUP: OptionNames<WarmupOptions> = {
 };
 
 /**
- * The rise from 0 to 1 over `steps` (at least 2) updates, at iteration t >= 0: ln(t + 1) /
- * ln(steps), which reaches 1 at t = steps - 1, or t / steps, which reaches it at t = steps.
+ * Returns the rise from 0 to 1 over `steps` (at least 2) updates, at iteration t >= 0:
+ *
+ * - "log": ln(t + 1) / ln(steps), which reaches 1 at t = steps - 1.
+ * - "linear": t / steps, which reaches 1 at t = steps.
  */
 export function warmupFraction(t: number, steps: number, type: WarmupType): number {
   if (t >= steps) return 1;

@@ -10,8 +10,9 @@ const SHOWN = 120;
 
 /**
  * Returns a copy of `value` as JSON stores it, after toJSON() and without undefined properties.
+ *
  * Throws DS_ARGUMENT if it is not an object, and for the first nested value that JSON drops or
- * changes: NaN and infinities (null), a function, a bigint, a Map, a typed array.
+ * changes. Examples: NaN, a function, a bigint, a Map, a typed array.
  */
 export function jsonObject(place: string, value: unknown, example: string): JsonObject {
   const kept = keptOf(place, '', value, []);

@@ -69,11 +69,17 @@ const RULES: readonly Rule[] = [
 const ALSO = 4;
 
 /**
- * Throws on every rank if a rank differs from the first rank that must agree with it: DS_CONFIG
- * with the configuration key, or DS_ARGUMENT with the parameter or hyperparameter; both with ranks
- * and values. Throws DS_COMM if a rank is missing. Ranks exchange digests; only if these differ,
- * two ranks exchange descriptions. Keys that the plan will set count as "auto". DeepSpeed has no
- * such check.
+ * Compares the configuration, the parameters and the hyperparameters of ranks that must agree.
+ * DeepSpeed has no such check.
+ *
+ * Ranks exchange digests. If these differ, two ranks exchange descriptions. Keys that the plan will
+ * set count as "auto".
+ *
+ * Throws on every rank, with the ranks and their values:
+ *
+ * - DS_CONFIG with the key, if a configuration differs.
+ * - DS_ARGUMENT, if a parameter or a hyperparameter differs.
+ * - DS_COMM, if a rank is missing.
  */
 export async function requireAgreement(
   job: Distributed,

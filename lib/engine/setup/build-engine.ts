@@ -91,11 +91,13 @@ interface Site {
 
 /**
  * Builds this rank's engine. With `planned`, the plan chooses the configuration, and `config` is
- * its first candidate. Throws DS_CONFIG without an optimizer, DS_ARGUMENT for invalid groups, both
- * if ranks have different inputs (nothing has changed then), DS_IO if a monitor cannot write,
- * DS_OUT_OF_MEMORY, DS_COMM.
+ * its first candidate.
  *
- * A failure releases all resources in reverse order. The model keeps its values; parameters that
+ * - Throws DS_CONFIG without an optimizer, DS_ARGUMENT for invalid groups.
+ * - Throws either one, before any change, if ranks have different inputs.
+ * - Throws DS_IO if a monitor cannot write, DS_OUT_OF_MEMORY, DS_COMM.
+ *
+ * A failure releases all resources in reverse order. The model keeps its values. Parameters that
  * had moved into units keep the dtype of the weights. Shards of stage 3 on several ranks are lost,
  * and the next use of such a parameter throws.
  */

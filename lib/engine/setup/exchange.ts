@@ -15,8 +15,10 @@ export function sumsGradients(optimizer: Optimizer, progress: Progress): (() => 
 }
 
 /**
- * Throws DS_CONFIG if ZeRO would shard tensors that ranks exchange whole (DeepSpeed refuses this
- * too), or if pipeline stages share parameters whose gradients they must sum.
+ * Throws DS_CONFIG in two cases:
+ *
+ * - ZeRO would shard tensors that ranks exchange whole. DeepSpeed also rejects this.
+ * - Pipeline stages share parameters, and must sum the gradients of these.
  */
 export function requireExchange(
   optimizer: Optimizer,

@@ -11,9 +11,12 @@ import { isCutOver } from './cut-layers.js';
 
 /**
  * Divides the layers of `module` over the axis tp if the configuration requires it and the program
- * has not done it. Uses partition_config, then the model's own plan. Throws DS_CONFIG if the mesh
- * has another size on tp, for a model without a plan, and for rules without a match; DS_ARGUMENT
- * for a model that cannot be divided; DS_COMM.
+ * has not done it. Uses partition_config, then the model's own plan.
+ *
+ * - Throws DS_CONFIG if the mesh has another size on tp, if the model has no plan, and if a rule
+ *   has no match.
+ * - Throws DS_ARGUMENT if the model cannot be divided.
+ * - Throws DS_COMM.
  */
 export async function shareLayers(
   module: Module,

@@ -131,15 +131,18 @@ export class GradientCollector implements UnitListener {
   }
 
   /**
-   * Ends loss.backward(). Without any gradient it counts as a backward with zeros.
+   * Ends loss.backward(), and hands over the gradients of all units. Without any gradient it counts
+   * as a backward with zeros. Until this call, full gradients, and at stage 3 gathered weights,
+   * stay in memory.
    *
-   * Units are handed over here and not as they complete, because only this call marks the last
-   * backward of the micro-batch; before it, a new forward may add a loss. A hand-over cannot be
-   * undone: at the boundary, stages 0 and 1 replace this rank's sum by the sum of all ranks, and
-   * offload adds it to the norm and copies it. Adding later is not possible either: stages 2 and 3
-   * would sum the losses after the ranks, with other bits than one loss, and a rank with one loss
-   * fewer would miss a collective. Until this call, full gradients, and at stage 3 gathered
-   * weights, stay in memory.
+   * Units are not handed over as they complete, for these reasons:
+   *
+   * - Only this call marks the last backward of the micro-batch. A new forward may still add a
+   *   loss.
+   * - A hand-over cannot be undone. At the boundary, stages 0 and 1 replace this rank's sum by
+   *   the sum of all ranks. Offload adds it to the norm and copies it.
+   * - Later losses cannot be added. Stages 2 and 3 would sum them after the ranks, with other
+   *   bits. A rank with one loss fewer would miss a collective.
    */
   endDirect(): void {
     if (!this.pass) this.beginDirect();

@@ -35,9 +35,11 @@ export class StepDecisions {
   }
 
   /**
-   * Reads the last step's decision, once. Waits for its backward. Throws DS_NONFINITE if the loss
-   * was not finite and the loss scale cannot shrink further, DS_COMM if ranks of one model had
-   * different batches, DS_ARGUMENT if ranks had different numbers of micro-batches.
+   * Reads the last step's decision, once. Waits for its backward.
+   *
+   * - Throws DS_NONFINITE if the loss was not finite and the loss scale cannot shrink further.
+   * - Throws DS_COMM if ranks of one model had different batches.
+   * - Throws DS_ARGUMENT if ranks had different numbers of micro-batches.
    */
   take(): void {
     if (!this.due) return;

@@ -33,9 +33,13 @@ export interface ReportedDigest {
 type RowRanks = Pick<Ranks, 'world' | 'reporters' | 'counting'>;
 
 /**
- * Owns one row per rank of the job: a sum of squares for each column, the sum of the micro-batch
- * losses, the stop request, the number of micro-batches, and digests of the batches. A rank writes
- * its own row; share() gathers all rows.
+ * Owns one row per rank of the job. A rank writes its own row, and share() gathers all rows. Each
+ * row has:
+ *
+ * - A sum of squares for each column.
+ * - The sum of the micro-batch losses, and the number of micro-batches.
+ * - The stop request.
+ * - Digests of the batches.
  */
 export class StepRows {
   /** [ranks, columns + BEHIND] f32. */

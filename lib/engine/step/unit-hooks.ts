@@ -17,19 +17,17 @@ interface Attached {
 }
 
 /**
- * Gathers weights before the forward of each module that reads them, and before its stateDict(). If
+ * Gathers the weights of a unit before its readers (modules) run, and before their stateDict(). If
  * the stage shards weights:
  *
- * | event | effect on the unit |
- * | --- | --- |
- * | forward of a reader begins | gather |
- * | forward of its last running reader ends | release |
- * | backward reaches an output of a reader | gather |
- * | last gradient of a trained unit | release |
- * | backward reaches an input of a reader, frozen unit | release |
+ * - A reader's forward begins: gather.
+ * - The last running reader's forward ends: release.
+ * - Backward reaches an output of a reader: gather.
+ * - Last gradient of a trained unit: release.
+ * - Backward reaches the inputs of a frozen unit's reader: release.
  *
  * Frozen units have no gradient. When backward reaches the inputs of the module, it has passed all
- * operations of the forward, so it releases them there. Owns the hooks.
+ * operations of the forward. Owns the hooks.
  */
 export class UnitHooks {
   private readonly removers: (() => void)[] = [];

@@ -141,9 +141,8 @@ export class FirstForward extends WrappedTimer {
 }
 
 /**
- * Ends the process after every rank arrives. Only here does the library end a process: the
- * measurement is done, and the rest of the program must not run, for example a save over an older
- * one.
+ * Ends the process after every rank arrives. The library ends a process only here: the measurement
+ * is done, and the rest of the program must not run. It could save over an older checkpoint.
  */
 function endTogether(world: Collectives, device: Device): void {
   if (world.size > 1) {

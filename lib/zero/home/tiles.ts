@@ -22,11 +22,14 @@ export interface HostTile extends HomeTile {
 export interface Tile extends HostTile, RangeState {}
 
 /**
- * Returns the tile size for at most `subGroup` elements: a multiple of 64, at least 64. While the
- * host computes one tile, the gradient of the next arrives and the weights of the last one leave.
- * Tiles below the size of a unit cost more, because each tile is work on three streams (1558M on an
- * H200 with the driver's host functions: 417 ms per step with units, 435 with tiles of 2^24, 504
- * with 2^22). A stream holds about 500 pieces of host work.
+ * Returns the tile size for at most `subGroup` elements: a multiple of 64, at least 64.
+ *
+ * While the host computes one tile, the gradient of the next arrives and the weights of the last
+ * one leave. A stream holds about 500 pieces of host work.
+ *
+ * Tiles smaller than a unit are slower, because each tile is work on three streams. Milliseconds
+ * per step (1558M on an H200, with the driver's host functions): 417 with units, 435 with tiles of
+ * 2^24, 504 with tiles of 2^22.
  */
 export function tileSize(subGroup: number): number {
   return Math.max(1, Math.floor(subGroup / slotAlignment)) * slotAlignment;
