@@ -32,7 +32,7 @@ export interface Notice {
 
 /** "ds_config.json:3:5: fp16.enabled has no effect: ..." */
 export function noticeLine({ file, place, path, text }: Notice): string {
-  return `${whereabouts(file, place, path)} ${text}`;
+  return `${whereabouts(file, place, path)}${path === '' ? ':' : ''} ${text}`;
 }
 
 export interface Refusal {
@@ -70,6 +70,10 @@ export class Draft {
     readonly schema: Schema = configSchema,
   ) {
     this.value = document.value;
+    const { file, remarks } = document;
+    for (const { place, text } of remarks) {
+      this.notices.push({ kind: 'advice', path: '', file, place, text });
+    }
   }
 
   /** Remembers that the value at `to` was written at `from`. */

@@ -22,6 +22,14 @@ export interface Member {
   readonly value: HjsonNode;
 }
 
+/** What a text may not have meant although it parses; offsets of comments and keys. */
+export interface Oddities {
+  /** Comments behind a value that hold further keys of the line. */
+  readonly swallowing: readonly number[];
+  /** Keys before a quoted key, without a comma between the two entries. */
+  readonly withoutComma: readonly { readonly key: string; readonly offset: number }[];
+}
+
 /** What does not parse: its offset, what should stand there and what does. */
 export class HjsonError extends Error {
   constructor(
@@ -50,6 +58,8 @@ const OF_PYTHON: Partial<Record<string, string>> = { True: 'true', False: 'false
 
 /** What to do about `text`, which was written without quotes. */
 export function cureOf(text: string): string {
+  const [, value] = /^(-?\d[\w.+-]*|true|false|null)\s+["']/.exec(text) ?? [];
+  if (value !== undefined) return `Write a comma after ${value}.`;
   const [, word = ''] = /^(\w+)\s*(?:[,}\]]|$)/.exec(text) ?? [];
   const instead = OF_PYTHON[word];
   const cure = instead ? `write ${instead}` : 'quote it';
@@ -63,10 +73,27 @@ export function cureOf(text: string): string {
  * number of times. Throws HjsonError.
  */
 export function parseHjson(text: string): HjsonNode | null {
-  return new Reader(text).document();
+  return readHjson(text).root;
 }
 
-class Reader {
+/** parseHjson() with the oddities of the text. */
+export function readHjson(text: string): { root: HjsonNode | null; oddities: Oddities } {
+  const reader = new Reader(text);
+  return { root: reader.document(), oddities: reader };
+}
+
+/** Characters of a comment that are searched for keys. */
+const SEARCHED = 4096;
+
+/** Whether a comment holds JSON: several quoted keys, or one and the end of a value. */
+function holdsKeys(comment: string): boolean {
+  const keys = comment.slice(0, SEARCHED).match(/"[\w.]+"\s*:/g)?.length ?? 0;
+  return keys > 1 || (keys === 1 && ',}]'.includes(comment.trimEnd().at(-1) ?? ' '));
+}
+
+class Reader implements Oddities {
+  readonly swallowing: number[] = [];
+  readonly withoutComma: { key: string; offset: number }[] = [];
   private at = 0;
   private depth = 0;
   /** The last string without quotes that ran over a bracket which closes nothing in it. */
@@ -117,7 +144,7 @@ class Reader {
   /** Members up to `end`, which is "" for an object without braces. */
   private object(offset: number, end: string): HjsonNode {
     const members: Member[] = [];
-    for (this.skipBlank(); this.char() !== end; this.endOfEntry()) {
+    for (this.skipBlank(); this.char() !== end; this.endOfMember(members)) {
       const place = this.at;
       const key = this.key(end);
       this.skipBlank();
@@ -136,12 +163,21 @@ class Reader {
     return { kind: 'array', offset, items };
   }
 
-  /** Commas between entries and after the last one are optional. */
-  private endOfEntry(): void {
+  private endOfMember(members: readonly Member[]): void {
+    const hasComma = this.endOfEntry();
+    const last = members.at(-1);
+    if (!hasComma && last && this.char() === '"') {
+      this.withoutComma.push({ key: last.key, offset: last.offset });
+    }
+  }
+
+  /** Commas between entries and after the last one are optional; returns whether there is one. */
+  private endOfEntry(): boolean {
     this.skipBlank();
-    if (this.char() !== ',') return;
+    if (this.char() !== ',') return false;
     ++this.at;
     this.skipBlank();
+    return true;
   }
 
   private key(end: string): string {
@@ -234,10 +270,18 @@ class Reader {
   private skipBlank(): void {
     for (;;) {
       this.match(/\s*/y);
-      if (this.char() === '#' || this.text.startsWith('//', this.at)) this.match(/[^\n]*/y);
+      if (this.char() === '#' || this.text.startsWith('//', this.at)) this.skipLine();
       else if (this.text.startsWith('/*', this.at)) this.skipBlock();
       else return;
     }
+  }
+
+  private skipLine(): void {
+    const start = this.at;
+    const comment = this.match(/[^\n]*/y);
+    const { column } = this.places.at(start);
+    const before = this.text.slice(start - column + 1, start).trim();
+    if (before !== '' && holdsKeys(comment)) this.swallowing.push(start);
   }
 
   private skipBlock(): void {
@@ -260,6 +304,12 @@ class Reader {
   }
 
   private unexpected(expected: string): HjsonError {
+    const [comment] = this.swallowing;
+    if (comment !== undefined && this.char() === '') {
+      const { line, column } = this.places.at(comment);
+      const hint = `The comment at ${line}:${column} holds the rest of its line, with keys. Break the line after the comment.`;
+      return new HjsonError(this.at, expected, this.shown(), hint);
+    }
     if (this.runaway && '{}[]'.includes(this.char())) {
       const { offset, text } = this.runaway;
       const wanted = 'a string without brackets, or quotes around it';

@@ -3,7 +3,14 @@
 
 import { ConfigError, excerpt, type Place } from './config-error.js';
 import { MAX_BYTES, readConfigText, UnfitFile } from './config-file.js';
-import { HjsonError, type HjsonNode, MAX_DEPTH, type Member, parseHjson } from './hjson.js';
+import {
+  HjsonError,
+  type HjsonNode,
+  MAX_DEPTH,
+  type Member,
+  type Oddities,
+  readHjson,
+} from './hjson.js';
 import { isSection, type Section } from './schema.js';
 import { TextLines } from './text-lines.js';
 
@@ -19,6 +26,8 @@ export interface ConfigDocument {
   readonly place: (path: Path) => Place | null;
   /** Whether the value at `path` is a string without quotes. */
   readonly unquoted: (path: Path) => boolean;
+  /** Sentences about the text, and their places. */
+  readonly remarks: readonly { readonly place: Place; readonly text: string }[];
 }
 
 /** Values in an inline configuration, each counted as often as it is reached. */
@@ -52,7 +61,7 @@ export function readDocument(source: unknown, name = 'ds_config.json'): ConfigDo
     });
   }
   const value = new Copier().copy(source, []) as Section;
-  return { value, file: null, place: () => null, unquoted: () => false };
+  return { value, file: null, place: () => null, unquoted: () => false, remarks: [] };
 }
 
 /**
@@ -85,7 +94,7 @@ function readText(file: string, name: string): string {
 /** Parses `text`; `file` stands for it in messages. Throws DS_CONFIG with line and column. */
 export function parseConfig(text: string, file: string): ConfigDocument {
   const lines = new TextLines(text);
-  const root = parseText(text, file, lines);
+  const { root, oddities } = parseText(text, file, lines);
   if (root?.kind !== 'object') {
     const got = root ? `an ${root.kind}` : 'an empty file';
     throw problem(file, { expected: 'one JSON object', got });
@@ -100,12 +109,41 @@ export function parseConfig(text: string, file: string): ConfigDocument {
       const node = tree.at(path);
       return node?.kind === 'scalar' && node.unquoted;
     },
+    remarks: remarksOn(root, oddities, lines),
   };
 }
 
-function parseText(text: string, file: string, lines: TextLines): HjsonNode | null {
+/** One remark for all comments with keys, and one for all missing commas. */
+function remarksOn(
+  root: HjsonNode & { kind: 'object' },
+  { swallowing, withoutComma }: Oddities,
+  lines: TextLines,
+): ConfigDocument['remarks'] {
+  const remarks: { place: Place; text: string }[] = [];
+  if (swallowing[0] !== undefined) {
+    const keys = shortList(root.members.map(({ key }) => key));
+    const at = swallowing.length > 1 ? `${swallowing.length} comments hold` : 'a comment holds';
+    const text = `${at} the rest of a line, with keys. The keys that were read: ${keys}. Break the line after a comment.`;
+    remarks.push({ place: lines.at(swallowing[0]), text });
+  }
+  if (withoutComma[0]) {
+    const list = withoutComma.map(({ key, offset }) => `${key} (${lineColumn(lines.at(offset))})`);
+    const text = `commas are missing after ${shortList(list)}. The file is read; JSON needs them.`;
+    remarks.push({ place: lines.at(withoutComma[0].offset), text });
+  }
+  return remarks;
+}
+
+function shortList(items: readonly string[]): string {
+  const more = items.length - MAX_LISTED;
+  return [...items.slice(0, MAX_LISTED).map(excerpt), ...(more > 0 ? [`${more} more`] : [])].join(
+    ', ',
+  );
+}
+
+function parseText(text: string, file: string, lines: TextLines): ReturnType<typeof readHjson> {
   try {
-    return parseHjson(text);
+    return readHjson(text);
   } catch (error) {
     if (!(error instanceof HjsonError)) throw error;
     const { expected, got, hint, offset } = error;

@@ -1,6 +1,10 @@
 // The Hjson reader: every form DeepSpeed's parser takes, equality with JSON.parse on random JSON,
 // and the place of each error.
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { type HjsonNode, parseHjson } from '../../lib/config/hjson.js';
+import { checkConfig } from '../../lib/config/index.js';
 import { random } from '../support/random.js';
 
 function plain(node: HjsonNode | null): unknown {
@@ -145,3 +149,71 @@ function randomText(): string {
   const pick = () => letters[Math.floor(random() * letters.length)];
   return Array.from({ length: Math.floor(random() * 6) }, pick).join('');
 }
+
+describe('oddities', () => {
+  const noticesOf = (text: string) => {
+    const path = join(folder, 'ds_config.json');
+    writeFileSync(path, text);
+    return checkConfig(path, { worldSize: 1 });
+  };
+  const full = readFileSync(join(__dirname, '../golden/ds_config.full.jsonc'), 'utf8');
+  let folder: string;
+  beforeAll(() => {
+    folder = mkdtempSync(join(tmpdir(), 'ds-hjson-'));
+  });
+  afterAll(() => rmSync(folder, { recursive: true }));
+
+  test('a comment that holds the rest of a line is one warning, with the keys that were read', () => {
+    const lines = full.split('\n').filter((line) => !line.startsWith('//'));
+    const inner = lines.slice(1, lines.lastIndexOf('}')).join(' ');
+    const { config, notices } = noticesOf(`{ "seed": 3,\n${inner}\n}`);
+    expect(config?.train_batch_size).toBe(16);
+    expect(config?.fp16.enabled).toBe(false);
+    expect(notices).toEqual([
+      expect.objectContaining({
+        ...{ kind: 'advice', path: '' },
+        text: expect.stringMatching(
+          /^a comment holds the rest of a line, with keys\. The keys that were read: seed, train_batch_size\. Break/,
+        ),
+      }),
+    ]);
+  });
+
+  test('where the comment holds the end of the file too, the error names it', () => {
+    const line = full
+      .split('\n')
+      .filter((one) => !one.startsWith('//'))
+      .join(' ');
+    const { errors } = noticesOf(line);
+    expect(errors.map(({ message }) => message)).toEqual([
+      expect.stringMatching(/got the end of the file\. The comment at 1:46 holds the rest of its/),
+    ]);
+  });
+
+  test('comments about a key are no such warning', () => {
+    const text = '{ "train_batch_size": 1, // not "seed": 3\n // "seed": 4,\n "seed": 5 }';
+    expect(noticesOf(text).notices).toEqual([]);
+  });
+
+  test('missing commas of JSON are one notice', () => {
+    const text =
+      '{\n"train_batch_size": 8\n"fp16": { "enabled": false\n"hysteresis": 2 }\n"seed": 1,}';
+    const { config, notices } = noticesOf(text);
+    expect(config?.seed).toBe(1);
+    expect(notices.map(({ place, text: said }) => [place?.line, said])).toEqual([
+      [
+        2,
+        'commas are missing after train_batch_size (2:1), enabled (3:11), fp16 (3:1). The file is read; JSON needs them.',
+      ],
+    ]);
+  });
+
+  test('a missing comma behind a number is named', () => {
+    const { errors } = noticesOf('{ "seed": 3 "gradient_clipping": 1.0 }');
+    expect(errors[0]?.message).toMatch(/Write a comma after 3\./);
+  });
+
+  test('Hjson without quotes needs no commas', () => {
+    expect(noticesOf('{\ntrain_batch_size: 8\nseed: 3\n}').notices).toEqual([]);
+  });
+});
