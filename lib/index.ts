@@ -60,7 +60,16 @@ export * as zero from './engine/zero-api.js';
 export { DsError, type DsErrorCode, type DsErrorFields } from './errors.js';
 /** Text generation: the engine, its requests and their results. */
 export type * as inference from './inference/index.js';
-export { defaultInferenceConfig, InferenceEngine, initInference } from './inference/index.js';
+export {
+  DeepSpeedInferenceConfig,
+  DeepSpeedMoEConfig,
+  DeepSpeedTPConfig,
+  defaultInferenceConfig,
+  InferenceCheckpointConfig,
+  InferenceEngine,
+  initInference,
+  QuantizationConfig,
+} from './inference/index.js';
 export {
   type Initialized,
   type InitializedPipeline,

@@ -22,7 +22,7 @@ export interface Member {
   readonly value: HjsonNode;
 }
 
-/** What a text may not have meant although it parses; offsets of comments and keys. */
+/** Likely mistakes in a text that parses; offsets of comments and keys. */
 export interface Oddities {
   /** Comments behind a value that hold further keys of the line. */
   readonly swallowing: readonly number[];
@@ -30,7 +30,7 @@ export interface Oddities {
   readonly withoutComma: readonly { readonly key: string; readonly offset: number }[];
 }
 
-/** What does not parse: its offset, what should stand there and what does. */
+/** A syntax error: its offset, the expected syntax and the actual one. */
 export class HjsonError extends Error {
   constructor(
     readonly offset: number,
@@ -53,10 +53,10 @@ const WORDS = new Map<string, boolean | null>([
   ['null', null],
 ]);
 
-/** What Python writes for them. */
+/** Python's words for them. */
 const OF_PYTHON: Partial<Record<string, string>> = { True: 'true', False: 'false', None: 'null' };
 
-/** What to do about `text`, which was written without quotes. */
+/** The hint for `text`, a string without quotes. */
 export function cureOf(text: string): string {
   const [, value] = /^(-?\d[\w.+-]*|true|false|null)\s+["']/.exec(text) ?? [];
   if (value !== undefined) return `Write a comma after ${value}.`;
@@ -67,10 +67,10 @@ export function cureOf(text: string): string {
 }
 
 /**
- * Parses `text`: JSON, and beside it comments (`#`, `//`, slash-star), trailing and omitted commas,
- * keys and strings without quotes, single quotes, three quotes around several lines, and an object
- * without its outer braces. Returns null for an empty text. Every character is looked at a bounded
- * number of times. Throws HjsonError.
+ * Parses JSON and Hjson. Hjson adds comments (`#`, `//`, slash-star), trailing and omitted commas,
+ * and keys and strings without quotes. It also has single quotes, triple quotes around several
+ * lines, and an object without outer braces. Returns null for an empty text. Every character is
+ * looked at a bounded number of times. Throws HjsonError.
  */
 export function parseHjson(text: string): HjsonNode | null {
   return readHjson(text).root;
@@ -290,7 +290,7 @@ class Reader implements Oddities {
     this.at = end + 2;
   }
 
-  /** Passes what the sticky `pattern` finds here; "" for nothing. */
+  /** Passes the match of the sticky `pattern`; "" without a match. */
   private match(pattern: RegExp): string {
     pattern.lastIndex = this.at;
     const found = pattern.exec(this.text)?.[0] ?? '';

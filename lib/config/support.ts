@@ -20,7 +20,8 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
     const value = section[key];
     const idle = isOff(value, schema) || isDefault(value, schema);
     if (schema.dsUnsupported) {
-      if (!idle) {
+      const isOn = isSection(value) && value.enabled === true;
+      if (!idle || isOn) {
         const hint = `It is not supported yet: ${schema.dsUnsupported}. Remove it or switch it off.`;
         const got = isSection(value) ? 'a section that is on' : shown(value);
         draft.refuse(path, { expected: offValue(value, schema), got, hint });

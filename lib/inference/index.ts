@@ -2,7 +2,6 @@
 
 /** The types of the configuration's sections, as written. */
 export type {
-  InferenceCheckpointConfig,
   InferenceMoeConfig,
   InferenceQuantActivationConfig,
   InferenceQuantConfig,
@@ -12,6 +11,13 @@ export type {
   InferenceTensorParallelConfig,
   KvCacheConfig,
 } from '../../types/inference-config.generated.js';
+export {
+  DeepSpeedInferenceConfig,
+  DeepSpeedMoEConfig,
+  DeepSpeedTPConfig,
+  InferenceCheckpointConfig,
+  QuantizationConfig,
+} from './config/factories.js';
 export { defaultInferenceConfig, type InferenceConfig } from './config/index.js';
 export type { FinishReason, Generation, GenerationPiece } from './continuation.js';
 export { InferenceEngine, type InferenceStats } from './engine.js';

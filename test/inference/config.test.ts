@@ -7,6 +7,13 @@ import { Ajv2020 } from 'ajv/dist/2020.js';
 import published from '../../ds_inference_config.schema.json';
 import type { DsError } from '../../lib/errors.js';
 import {
+  DeepSpeedInferenceConfig,
+  DeepSpeedMoEConfig,
+  DeepSpeedTPConfig,
+  InferenceCheckpointConfig,
+  QuantizationConfig,
+} from '../../lib/inference/config/factories.js';
+import {
   defaultInferenceConfig,
   type InferenceConfig,
   inferenceSchema,
@@ -223,4 +230,32 @@ test('every key is described by a sentence, typed, and valid by default', () => 
     }
   };
   visit(inferenceSchema, '');
+});
+
+describe("DeepSpeed's classes", () => {
+  test('are what was given, under today names, checked', () => {
+    expect(DeepSpeedTPConfig()).toEqual({});
+    expect(DeepSpeedTPConfig({ tp_size: 2 })).toEqual({ tp_size: 2 });
+    expect(DeepSpeedMoEConfig({ num_experts: [4] })).toEqual({ moe_experts: [4] });
+    expect(InferenceCheckpointConfig({ base_dir: 'a' })).toEqual({ base_dir: 'a' });
+    const tp = DeepSpeedTPConfig({ tp_size: 2 });
+    const config = DeepSpeedInferenceConfig({ dtype: 'half', tp, max_tokens: 7 });
+    expect(config).toEqual({ dtype: 'fp16', tensor_parallel: { tp_size: 2 }, max_out_tokens: 7 });
+    expect(resolveInferenceConfig(config)).toMatchObject({ max_out_tokens: 7, notices: [] });
+    const off = QuantizationConfig({ enabled: true, activation: { enabled: false } });
+    expect(off).toEqual({ enabled: true });
+  });
+
+  test.each<[() => unknown, RegExp]>([
+    [() => DeepSpeedTPConfig({ tp_size: 0 }), /tensor_parallel.tp_size: expected a value >= 1/],
+    [() => DeepSpeedTPConfig({ size: 2 } as never), /tensor_parallel.size: .*which is unknown/],
+    [
+      () => QuantizationConfig({ activation: { enabled: true } }),
+      /quant.activation: .*activations keep/,
+    ],
+    [() => DeepSpeedMoEConfig({ ep_size: 'two' as never }), /moe.ep_size/],
+    [() => DeepSpeedInferenceConfig({ min_tokens: 9, max_tokens: 8 }), /at most max_out_tokens/],
+  ])('refuse what initInference() refuses: %s', (call, message) => {
+    expect(call).toThrow(message);
+  });
 });

@@ -78,6 +78,13 @@ export function defaultInferenceConfig(): InferenceConfig {
   return withDefaults({}, inferenceSchema) as InferenceConfig;
 }
 
+/** The keys of `given` under today's names, checked; without defaults. Throws DS_CONFIG. */
+export function readTypedInference(given: InferenceConfig): InferenceConfig {
+  const values = structuredClone(checked(readDraft(given)).value);
+  resolveInferenceConfig(given); // Throws for keys that contradict each other.
+  return values as InferenceConfig;
+}
+
 /** Its keys under today's names. */
 function readDraft(source: InferenceConfig | string): Draft {
   const draft = new Draft(documentOf(source), inferenceSchema);

@@ -3,7 +3,17 @@
 import assert from 'node:assert/strict';
 import { cpSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { initDistributed, initInference, nn, seed } from '../../../../lib/index.js';
+import {
+  DeepSpeedInferenceConfig,
+  DeepSpeedMoEConfig,
+  DeepSpeedTPConfig,
+  InferenceCheckpointConfig,
+  initDistributed,
+  initInference,
+  nn,
+  QuantizationConfig,
+  seed,
+} from '../../../../lib/index.js';
 import { packageRoot } from '../../../../lib/runtime/package-root.js';
 import { leave, model, type Place, type Program, refused } from '../program.js';
 
@@ -99,6 +109,30 @@ async function eightBits({ device }: Place): Promise<number[]> {
   return continued(model(), { device, dtype: 'torch.int8' } as Settings);
 }
 
+/** The configuration as objects of DeepSpeed's classes, and as the sections that they stand for. */
+async function classes({ worldSize, device }: Place): Promise<number[]> {
+  const config = DeepSpeedInferenceConfig({
+    ...{ dtype: 'torch.half', device, replace_with_kernel_inject: true },
+    tp: DeepSpeedTPConfig({ tp_size: worldSize }),
+    moe: DeepSpeedMoEConfig({ ep_size: 1, num_experts: [1] }),
+    ckpt_config: InferenceCheckpointConfig({ base_dir: null }),
+  });
+  const sections = { dtype: 'fp16', device, tensor_parallel: { tp_size: worldSize } };
+  const tokens = await continued(model(), config);
+  assert.deepEqual(tokens, await continued(model(), sections as Settings));
+  await leave();
+  return tokens;
+}
+
+/** Weights of 8 bits by QuantizationConfig; activations keep their dtype, which is refused. */
+async function quantized({ device }: Place): Promise<number[]> {
+  const weight = { num_bits: 8, q_type: 'symmetric', q_groups: 1 } as const;
+  const quant = QuantizationConfig({ enabled: true, weight, activation: { enabled: false } });
+  const activation = { num_bits: 8, q_type: 'asymmetric' } as const;
+  await refused(() => QuantizationConfig({ activation }), 'DS_CONFIG', 'quant.activation');
+  return continued(model(), DeepSpeedInferenceConfig({ device, quant }));
+}
+
 /** Experts that ranks share out. */
 async function experts(place: Place): Promise<number[]> {
   seed(12);
@@ -143,6 +177,8 @@ export const programs: Program[] = [
   { page: 'inference-tutorial', name: 'checkpoint.json', run: listed },
   { page: 'inference-tutorial', name: 'what is refused', ranks: [1], run: refusals },
   { page: 'inference-tutorial', name: 'torch.int8', ranks: [1], run: eightBits },
+  { page: 'inference-init', name: 'configuration classes', run: classes },
+  { page: 'inference-init', name: 'QuantizationConfig', ranks: [1], run: quantized },
   { page: 'mixture-of-experts-inference', name: 'ep_size', run: experts },
   { page: 'inference-tutorial', name: 'text generation', run: text },
 ];
