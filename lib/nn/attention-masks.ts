@@ -1,5 +1,5 @@
-// The masks of PyTorch's attention modules: for the fused kernel, and for attention composed of
-// products and a softmax, which also has the weights.
+// The masks of PyTorch's attention modules: for the fused kernel, and for attention from products
+// and a softmax, which also returns the weights.
 import { DsError } from '../errors.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
 import { describe } from '../runtime/view.js';
@@ -19,8 +19,8 @@ import {
 /** Masks that hide keys from queries, as in PyTorch's attention modules. */
 export interface AttentionMasks {
   /**
-   * True hides, as minus infinity and numbers below -1e30 do; others are added to the scores: [T,
-   * S], [B H, T, S] or [B, 1 or H, T, S].
+   * True hides, as do minus infinity and numbers below -1e30; other numbers are added to the
+   * scores: [T, S], [B H, T, S] or [B, 1 or H, T, S].
    */
   attnMask?: Tensor | null;
   /**
@@ -28,7 +28,7 @@ export interface AttentionMasks {
    * batch.
    */
   keyPaddingMask?: Tensor | null;
-  /** Query t sees keys s <= t + (S - T); no attnMask is needed for it. Default false. */
+  /** Query t sees keys s <= t + (S - T), without an attnMask. Default false. */
   isCausal?: boolean;
 }
 
@@ -72,7 +72,7 @@ interface Split {
   added: Tensor | null;
 }
 
-/** Throws DS_DTYPE unless the mask is of bools or of numbers with fractions. */
+/** Throws DS_DTYPE unless the mask is bool or floating. */
 function requireMask(op: string, mask: Tensor): void {
   if (mask.dtype === 'bool' || isFloating(mask.dtype)) return;
   throw new DsError({
@@ -84,7 +84,7 @@ function requireMask(op: string, mask: Tensor): void {
   });
 }
 
-/** The mask as the kernel takes it, where true means seen. */
+/** Converts the mask for the kernel, where true means seen. */
 function turned(op: string, mask: Tensor): Tensor {
   requireMask(op, mask);
   return mask.dtype === 'bool' ? mask.logicalNot() : mask;
@@ -126,9 +126,8 @@ function behind([, , T, S]: ScoreShape, like: Tensor): Tensor {
 }
 
 /**
- * Attention weights [B, H, T, S] of q [B, H, T, D] and k [B, H, S, D] under masks. A query that may
- * see no key has weights of 0 and passes no gradient on, where PyTorch has NaN. Throws DS_SHAPE,
- * DS_DTYPE.
+ * Attention weights [B, H, T, S] of q [B, H, T, D] and k [B, H, S, D] under masks. A query that
+ * sees no key has weights of 0 and passes no gradient on (PyTorch: NaN). Throws DS_SHAPE, DS_DTYPE.
  */
 function maskedWeights(op: string, q: Tensor, k: Tensor, masks: AttentionMasks): Tensor {
   const [B, H, T, D] = q.shape as [number, number, number, number];
@@ -147,8 +146,8 @@ function maskedWeights(op: string, q: Tensor, k: Tensor, masks: AttentionMasks):
 }
 
 /**
- * maskedWeights() times v [B, H, S, D], and the weights themselves; `p` of them are dropped for the
- * product.
+ * Returns maskedWeights() times v [B, H, S, D], and the weights; a fraction `p` of them is dropped
+ * for the product.
  */
 export function maskedAttention(
   op: string,

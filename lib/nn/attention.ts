@@ -21,7 +21,7 @@ export interface UnturnedHeads {
   readonly cos: Tensor;
   /** Their sines. */
   readonly sin: Tensor;
-  /** The row of cos and sin that each token has, [B, T] i32. */
+  /** The row of cos and sin for each token, [B, T] i32. */
   readonly positions: Tensor;
   /** Weights [D] of the norms of query and key heads; null: no norms. */
   readonly norms: { readonly q: Tensor; readonly k: Tensor; readonly eps: number } | null;
@@ -33,7 +33,7 @@ export interface CacheReach {
   window: number | null;
   /** Only the tokens of some blocks; null: all. */
   sparsity: SparsePattern | null;
-  /** Which of all heads these are; null: all. */
+  /** The share of all heads that this call has; null: all. */
   headShare: HeadShare | null;
 }
 
@@ -95,13 +95,13 @@ export class CausalSelfAttention extends Module {
   readonly c_attn: Linear;
   /** From the heads' outputs to channels. */
   readonly c_proj: Linear;
-  /** Which blocks of tokens are seen; null: all. See nn.sparsify(). */
+  /** The blocks of tokens that queries see; null: all. See nn.sparsify(). */
   sparsity: SparsePattern | null = null;
-  /** @internal Which of the heads these are, where other ranks have the rest. */
+  /** @internal The share of the heads if other ranks have the rest. */
   headShare: HeadShare | null = null;
   private readonly headDim: number;
 
-  /** Throws DS_ARGUMENT, also where `channels` is no multiple of `heads`. */
+  /** Throws DS_ARGUMENT, also if `channels` is not a multiple of `heads`. */
   constructor(
     channels: number,
     /** Heads, each of channels / heads. */

@@ -22,7 +22,7 @@ type FullHook<Owner> = (
   gradOutput: Gradients,
 ) => InsteadOrNothing;
 
-/** `given` if it may stand for `grads`, which it replaces. Throws DS_ARGUMENT. */
+/** Returns `given` if it can replace `grads`. Throws DS_ARGUMENT. */
 function checked(op: string, grads: Gradients, given: unknown): Gradients {
   if (given === undefined) return grads;
   const list: readonly unknown[] | null = Array.isArray(given) ? given : null;
@@ -76,8 +76,7 @@ function trained(values: readonly unknown[]): Tensor[] {
 }
 
 /**
- * One call of a module with backward hooks. Its inputs' node holds the gradients that have reached
- * its outputs.
+ * One call of a module with backward hooks. The inputs' node holds the gradients of the outputs.
  */
 class HookedCall<Owner extends object> implements Saved {
   private gradOutput: Gradients = [];

@@ -68,8 +68,8 @@ export function clipGradValue(parameters: Iterable<Tensor>, clipValue: number): 
 }
 
 /**
- * [4] f32: the factor, 1, the norm and whether it is finite. Of a norm of 0 allowed, the factor is
- * 0.
+ * [4] f32: the factor, 1, the norm and whether it is finite. If the allowed norm is 0, the factor
+ * is 0.
  */
 function controlOf(grads: readonly Tensor[], maxNorm: number): Tensor {
   const { device } = grads[0] as Tensor;

@@ -1,4 +1,5 @@
-// Modules that hold others, pass on or reshape: Sequential, ModuleDict, Identity, Flatten.
+// Modules that contain others, return their input or reshape it: Sequential, ModuleDict, Identity,
+// Flatten.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import type { Tensor } from '../tensor/index.js';
@@ -24,7 +25,7 @@ export class Flatten extends Module {
     super();
   }
 
-  /** The input with dims startDim to endDim as one. */
+  /** Returns the input with dims startDim to endDim merged. */
   override forward(x: Tensor): Tensor {
     requireTensor('Flatten', x);
     return x.flatten(this.startDim, this.endDim);
@@ -64,7 +65,7 @@ export class Sequential extends Module {
     return this.layers[Symbol.iterator]();
   }
 
-  /** The input through every module, first to last. */
+  /** Passes the input through every module, first to last. */
   override forward(x: Tensor): Tensor {
     let out = x;
     for (const layer of this.layers) out = layer.call(out) as Tensor;
@@ -139,7 +140,7 @@ export class ModuleDict extends Module {
     return this.modulesByName[Symbol.iterator]();
   }
 
-  /** Throws DS_ARGUMENT: it is its modules that are called. */
+  /** Throws DS_ARGUMENT: call its modules instead. */
   override forward(): never {
     throw new DsError({
       code: 'DS_ARGUMENT',

@@ -1,5 +1,5 @@
-// The first values of a parameter that is cut between ranks: the elements that one rank's tensor
-// would have at the same places.
+// Initial values of a parameter that is split over ranks: the elements that a single rank's tensor
+// would have at the same indices.
 import { type Box, type Region, rangesOf } from '../runtime/box.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { numel } from '../runtime/view.js';
@@ -18,7 +18,9 @@ function eachBox(out: Tensor, boxes: readonly Box[], body: (part: Tensor, box: B
   }
 }
 
-/** A box that is cut along one dim at most, as places in the whole tensor; null for another. */
+/**
+ * A box that is cut along at most one dim, as indices in the whole tensor; null for other boxes.
+ */
 function partOf({ offset, shape }: Box, whole: readonly number[]): ElementPart | null {
   const dims = shape.flatMap((size, d) => (size === whole[d] ? [] : [d]));
   if (dims.length > 1) return null;

@@ -17,10 +17,7 @@ export class Dropout extends Module {
     requireFinite('Dropout p', p, 0, 1);
   }
 
-  /**
-   * In training the input with elements dropped and the rest times 1 / (1 - p); else the input
-   * itself.
-   */
+  /** In training drops elements and scales the rest by 1 / (1 - p); else returns the input. */
   override forward(x: Tensor): Tensor {
     return this.training ? dropout(x, this.p) : x;
   }
@@ -31,7 +28,9 @@ abstract class FeatureDropout extends Module {
   protected constructor(
     private readonly op: string,
     readonly p: number,
-    /** Dims of an input with samples, and whether one without them is taken. */
+    /**
+     * Number of dims of an input with samples, and whether an input without samples is accepted.
+     */
     private readonly ranks: readonly number[],
   ) {
     super();
@@ -67,7 +66,7 @@ export class Dropout1d extends FeatureDropout {
   }
 }
 
-/** Drops whole channels of [N, C, H, W], or of [N, C, T], as PyTorch's does. */
+/** Drops whole channels of [N, C, H, W], or of [N, C, T], as in PyTorch. */
 export class Dropout2d extends FeatureDropout {
   /** Throws DS_ARGUMENT. */
   constructor(p = 0.5) {

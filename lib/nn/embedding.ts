@@ -12,7 +12,7 @@ export interface EmbeddingOptions {
   /** Default N(0, 1). */
   init?: Initializer;
   /**
-   * The index of padding: its row starts as zeros and gets no gradient. Negative ones count from
+   * The index of padding: its row starts as zeros and gets no gradient. Negative values count from
    * the end.
    */
   paddingIdx?: number;
@@ -39,7 +39,8 @@ export class Embedding extends Module {
   }
 
   /**
-   * Whole numbers [...] to their rows [..., channels]. Throws DS_INDEX on the CPU for one outside.
+   * Integers [...] to their rows [..., channels]. Throws DS_INDEX on the CPU for an index outside
+   * the table.
    */
   override forward(index: Tensor): Tensor {
     const { weight, paddingIdx } = this;

@@ -30,7 +30,8 @@ export interface RouterLoads {
   /** For each token, [T] f32: 1, or 0 for padding, which does not count; null: all count. */
   readonly mask: Tensor | null;
   /**
-   * By layer [2, experts] f32: how many choices went to each, and the sum of their probabilities.
+   * By layer [2, experts] f32: the number of choices per expert, and the sum of their
+   * probabilities.
    */
   readonly layers: Tensor[];
 }
@@ -48,8 +49,8 @@ export interface TopKRouterOptions {
 const ROUTER: OptionNames<TopKRouterOptions> = { k: true, normalize: true, weightInit: true };
 
 /**
- * Sends each token to the k experts of the largest logits; see routeTopK(). Its weight is no linear
- * layer's: it is neither quantized nor gets an adapter.
+ * Sends each token to the k experts with the largest logits; see routeTopK(). Its weight does not
+ * belong to a linear layer: it is neither quantized nor gets an adapter.
  */
 export class TopKRouter extends Module {
   /** [experts, channels]. */
@@ -95,7 +96,9 @@ function tooMany(k: number, experts: number): DsError {
   });
 }
 
-/** [2, experts]: the choices of each, and the sum of their probabilities, which has a gradient. */
+/**
+ * [2, experts]: the choices per expert, and the sum of their probabilities, which has a gradient.
+ */
 function loadOf(logits: Tensor, ids: Tensor, mask: Tensor | null): Tensor {
   return scope(() => {
     const experts = logits.size(1);
@@ -155,7 +158,9 @@ export class Experts extends Module {
     this.down_proj = new Parameter([count, channels, hidden], init(hidden));
   }
 
-  /** x [.., channels], by the experts that `router` names for each token, to the same shape. */
+  /**
+   * Maps x [.., channels] to the same shape, by the experts that `router` selects for each token.
+   */
   override forward(x: Tensor, router: TopKRouter, loads: RouterLoads | null = null): Tensor {
     return scope(() => {
       const tokens = x.reshape([-1, x.size(-1)]);
@@ -165,7 +170,10 @@ export class Experts extends Module {
   }
 }
 
-/** @internal Tokens [T, channels] by experts; with `first`, these are the ones from there on. */
+/**
+ * @internal Processes tokens [T, channels] by experts; with `first`, only the experts from `first`
+ * on.
+ */
 export function throughExperts(
   { gate_up_proj, down_proj }: Pick<Experts, 'gate_up_proj' | 'down_proj'>,
   tokens: Tensor,
@@ -196,7 +204,7 @@ export class SparseMixture extends Module {
   readonly experts: Experts;
   /** The shared expert, which processes every token; null without it. */
   readonly shared_expert: SwiGLU | null;
-  /** From channels to the logit of the shared expert's part; null without it. */
+  /** From channels to the gate logit of the shared expert; null without it. */
   readonly shared_expert_gate: Linear | null;
 
   /** Throws DS_ARGUMENT. */

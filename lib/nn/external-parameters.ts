@@ -1,4 +1,4 @@
-// Parameters that a module reads in its forward although they belong to another module.
+// Parameters that a module reads in its forward but that belong to another module.
 
 import { DsError } from '../errors.js';
 import { trainerOf } from '../tensor/index.js';
@@ -20,7 +20,7 @@ export function registerExternalParameter(module: Module, parameter: Parameter):
   external.set(module, known.add(parameter));
 }
 
-/** Takes registerExternalParameter() back, also before initialize(). Throws DS_ARGUMENT. */
+/** Reverts registerExternalParameter(), also before initialize(). Throws DS_ARGUMENT. */
 export function unregisterExternalParameter(module: Module, parameter: Parameter): void {
   requireModule('unregisterExternalParameter', module);
   requireUnowned(parameter, 'unregisterExternalParameter');

@@ -26,7 +26,7 @@ export class FieldTree<M extends Branch> {
     private readonly fieldsOf: FieldsOf<M>,
   ) {}
 
-  /** The root under the name "" and all below it, parents first, each once. */
+  /** The root under the name "" and all modules below it, parents first, each once. */
   *modules(): Generator<[string, M]> {
     const seen = new Set<M>([this.root]);
     yield ['', this.root];
@@ -57,12 +57,12 @@ export class FieldTree<M extends Branch> {
     }
   }
 
-  /** Every parameter once, under the first of its names. */
+  /** Every parameter once, under its first name. */
   *parameters(): Generator<[string, Parameter]> {
     for (const [parameter, [name]] of this.parameterNames()) yield [name as string, parameter];
   }
 
-  /** The further names of parameters, with the first ones. */
+  /** Further names of parameters, with their first names. */
   tiedNames(): Map<string, string> {
     const tied = new Map<string, string>();
     for (const [first, ...others] of this.parameterNames().values()) {
@@ -117,7 +117,7 @@ export class FieldTree<M extends Branch> {
   }
 }
 
-/** Whether a field is a tensor that is state, but no parameter. */
+/** Whether a field is a tensor that is state, but not a parameter. */
 export function isBuffer(field: unknown): field is Tensor {
   return field instanceof Tensor && !(field instanceof Parameter);
 }

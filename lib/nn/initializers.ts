@@ -1,4 +1,4 @@
-// Initial values of parameters: the same numbers whenever and wherever they are written.
+// Initial values of parameters: the same numbers at any time and on any device.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -10,7 +10,7 @@ import { type ElementPart, inOrder, nextRandom, scope, Tensor } from '../tensor/
 import { orthonormalRows } from './orthonormal.js';
 import { truncatedNormal } from './truncated-normal.js';
 
-/** Which part of a tensor is to be written. */
+/** The part of a tensor to write. */
 export interface InitialPart extends ElementPart {
   /** Shape of the whole tensor. */
   whole: readonly number[];
@@ -48,7 +48,7 @@ export function writeInitial(init: Initializer, out: Tensor): void {
 
 const AS_IS = 'nn.init.zeros and nn.init.ones are initializers as they are: leave out the ().';
 
-/** @internal An initializer that can write a part as well: `body` does both. */
+/** @internal An initializer that can also write a part; `body` does both. */
 export function byPlace(body: (out: Tensor, at: InitialPart) => void): Initializer {
   const whole: Initializer = (out) => {
     if (!(out instanceof Tensor))
@@ -59,10 +59,10 @@ export function byPlace(body: (out: Tensor, at: InitialPart) => void): Initializ
   return whole;
 }
 
-/** The place of a part, as the ops of random numbers take it. */
+/** The indices of a part, in the format of random ops. */
 const partOf = ({ first, row, stride }: ElementPart): ElementPart => ({ first, row, stride });
 
-/** N(mean, stddev^2), from the generator's state of now. Throws DS_ARGUMENT. */
+/** N(mean, stddev^2), from the current state of the generator. Throws DS_ARGUMENT. */
 export function normal(stddev: number, mean = 0): Initializer {
   requireFinite('init.normal stddev', stddev, 0);
   requireFinite('init.normal mean', mean);
@@ -73,7 +73,7 @@ export function normal(stddev: number, mean = 0): Initializer {
 }
 
 /**
- * U[-bound, bound), or U[low, high) of two numbers, from the generator's state of now. Throws
+ * U[-bound, bound), or U[low, high) of two numbers, from the current state of the generator. Throws
  * DS_ARGUMENT.
  */
 export function uniform(boundOrLow: number, high?: number): Initializer {
@@ -173,7 +173,9 @@ export function calculateGain(nonlinearity: Nonlinearity, slope = 0.01): number 
 export interface KaimingOptions {
   /** Leaky ReLU's slope below 0. Default 0. */
   a?: number;
-  /** Whether the variance of outputs or that of gradients is kept. Default "fanIn". */
+  /**
+   * Whether to keep the variance of outputs ("fanIn") or of gradients ("fanOut"). Default "fanIn".
+   */
   mode?: 'fanIn' | 'fanOut';
   /** Default "leakyRelu". */
   nonlinearity?: Nonlinearity;
@@ -212,7 +214,7 @@ export interface TruncNormalOptions {
   mean?: number;
   /** Default 1. */
   stddev?: number;
-  /** The least value, not a number of deviations. Default -2. */
+  /** The smallest value, not a number of deviations. Default -2. */
   low?: number;
   /** The greatest value. Default 2. */
   high?: number;

@@ -6,7 +6,7 @@ import { held, isGradEnabled, linear, noGrad, scope, Tensor } from '../tensor/in
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
 
-/** How a layer is computed together with others of the same input. */
+/** Description of a layer for a joint product with others of the same input. */
 export interface Joining {
   /** Parameters with a row or an element per output, of any dtype: weight first. */
   readonly parts: readonly Parameter[];
@@ -60,7 +60,7 @@ function joiningsOf(layers: readonly Module[]): readonly Joining[] | null {
   return forms.every((form) => form === forms[0]) ? found : null;
 }
 
-/** The layers' first parts, their second ones, and so on. */
+/** The layers' first parts, their second parts, and so on. */
 const columnsOf = (joinings: readonly Joining[]): Parameter[][] =>
   (joinings[0] as Joining).parts.map((_, i) => joinings.map(({ parts }) => parts[i] as Parameter));
 
@@ -167,7 +167,7 @@ export const joiningOf = (weight: Parameter, bias: Parameter | null): Joining =>
     ),
 });
 
-/** x [.., inputs] to [.., outputs], where `run` takes and fills rows. */
+/** Maps x [.., inputs] to [.., outputs]; `run` reads and writes rows. */
 export function byRows(
   x: Tensor,
   outputs: number,

@@ -92,7 +92,7 @@ export class SwiGLU extends Module implements Joinable {
   readonly down_proj: Linear;
   private isJoined = false;
 
-  /** From [.., channels] over [.., hidden] to [.., channels]. Throws DS_ARGUMENT. */
+  /** From [.., channels] through [.., hidden] to [.., channels]. Throws DS_ARGUMENT. */
   constructor(channels: number, hidden: number, given: SwiGluOptions = {}) {
     super();
     const { bias = false } = readOptions('SwiGLU', given, { bias: true });

@@ -1,4 +1,4 @@
-// Values by name into a module: which of its tensors each is for, and whether all of them fit.
+// Loads values by name into a module, after a check that all of them fit.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';

@@ -28,7 +28,7 @@ const NLL: OptionNames<NllLossOptions> = { ignoreIndex: true, weight: true, redu
 export class MSELoss extends Module {
   private readonly options: LossOptions;
 
-  /** Throws DS_ARGUMENT for unknown options, as all of these. */
+  /** Throws DS_ARGUMENT for unknown options, as do all losses here. */
   constructor(options: LossOptions = {}) {
     super();
     this.options = readOptions('MSELoss', options, LOSS);
@@ -104,9 +104,9 @@ export class KLDivLoss extends Module {
 
 /** binaryCrossEntropyWithLogits(); its weights are buffers of the module. */
 export class BCEWithLogitsLoss extends Module {
-  /** Of each element, broadcast to the input; null for 1. */
+  /** Factor of each element, broadcast to the input; null: 1. */
   readonly weight: Tensor | null;
-  /** Of positive targets, broadcast to the input; null for 1. */
+  /** Factor of positive targets, broadcast to the input; null: 1. */
   readonly posWeight: Tensor | null;
   private readonly reduction: BceWithLogitsOptions['reduction'];
 

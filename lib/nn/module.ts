@@ -35,7 +35,7 @@ export type FullBackwardHook = (
   gradInput: Gradients,
   gradOutput: Gradients,
 ) => InsteadOrNothing;
-/** Runs before the values of a module are handed out. */
+/** Runs before stateDict() returns the values of a module. */
 export type StateDictPreHook = () => void;
 
 /** Returns whether a hook's result is a replacement. Observing hooks often return other values. */
@@ -44,7 +44,7 @@ const isInstead = (value: unknown): value is Tensor | readonly unknown[] =>
 
 /** A module and its path below the root. */
 export interface NamedModule {
-  /** The path of fields that leads to it, joined by dots. */
+  /** The path of fields to it, joined by dots. */
   name: string;
   /** The module itself. */
   module: Module;
@@ -81,7 +81,7 @@ export abstract class Module {
   // biome-ignore lint/suspicious/noExplicitAny: subclasses declare their own inputs and result.
   abstract forward(...inputs: any[]): any;
 
-  /** forward(...inputs) with the hooks around it. */
+  /** Calls forward(...inputs) with its hooks. */
   call(...inputs: InputsOf<this>): ReturnType<this['forward']> {
     try {
       let given: readonly unknown[] = inputs;
@@ -123,7 +123,8 @@ export abstract class Module {
   }
 
   /**
-   * @internal Calls `hook` when a call ends with an exception. Returns a function that ends that.
+   * @internal Calls `hook` when a call ends with an exception. Returns a function that removes the
+   * hook.
    */
   registerFailureHook(hook: FailureHook): () => void {
     this.failureHooks.add(hook);
@@ -145,8 +146,8 @@ export abstract class Module {
   }
 
   /**
-   * Calls `hook` before that, when the gradients of this module's outputs have arrived; it may
-   * return others to go on with.
+   * Calls `hook` before the module's backward, when the gradients of its outputs have arrived; it
+   * may return replacement gradients.
    */
   registerFullBackwardPreHook(hook: FullBackwardPreHook): () => void {
     requireType('Module.registerFullBackwardPreHook', hook, 'function');
@@ -188,27 +189,27 @@ export abstract class Module {
     return new FieldTree<Module>(this, (module) => module.fields());
   }
 
-  /** This module under the name "" and all below it, parents first, each once. */
+  /** This module under the name "" and all modules below it, parents first, each once. */
   namedModules(): Generator<[string, Module]> {
     return this.#tree.modules();
   }
 
-  /** Every parameter once, under the first of its names. */
+  /** Every parameter once, under its first name. */
   namedParameters(): Generator<[string, Parameter]> {
     return this.#tree.parameters();
   }
 
-  /** Further names of tied parameters, with the name that namedParameters() gives. */
+  /** Further names of tied parameters, with their name in namedParameters(). */
   tiedNames(): Map<string, string> {
     return this.#tree.tiedNames();
   }
 
-  /** Tensors that are state but no parameters. */
+  /** Tensors that are state but not parameters. */
   namedBuffers(): Generator<[string, Tensor]> {
     return this.#tree.buffers();
   }
 
-  /** The parameters of this module and all below it, each once. */
+  /** The parameters of this module and all modules below it, each once. */
   parameters(): Parameter[] {
     return Array.from(this.namedParameters(), ([, parameter]) => parameter);
   }
@@ -218,7 +219,7 @@ export abstract class Module {
     return Array.from(this.namedBuffers(), ([, buffer]) => buffer);
   }
 
-  /** The modules in this one's own fields, under the names of these; each once. */
+  /** The modules in this module's own fields, under the field names; each once. */
   namedChildren(): Generator<[string, Module]> {
     return this.#tree.children();
   }
@@ -228,14 +229,14 @@ export abstract class Module {
     return Array.from(this.namedChildren(), ([, module]) => module);
   }
 
-  /** This module and all below it, parents first, each once. */
+  /** This module and all modules below it, parents first, each once. */
   modules(): Module[] {
     return Array.from(this.namedModules(), ([, module]) => module);
   }
 
   /**
-   * Calls `body` with every module, children before their parents, as PyTorch does; for example to
-   * initialise them.
+   * Calls `body` with every module, children before their parents, as in PyTorch; for example to
+   * initialize them.
    */
   apply(body: (module: Module) => void): this {
     requireType('Module.apply', body, 'function');
@@ -315,7 +316,7 @@ export abstract class Module {
     return depth < 0 ? `[${this.constructor.name}]` : this.toString();
   }
 
-  /** Sets `training` of this module and all below it. */
+  /** Sets `training` of this module and all modules below it. */
   train(on = true): this {
     requireType('Module.train', on, 'boolean');
     for (const [, module] of this.namedModules()) module.training = on;
@@ -338,9 +339,9 @@ export abstract class Module {
   }
 
   /**
-   * Copies values in, converted to each tensor's dtype and device. `strict` (default) refuses
-   * missing and unknown names; tied names may appear once or as often as they are. Throws
-   * DS_CHECKPOINT naming them, DS_ARGUMENT for unknown options and values that are no tensors.
+   * Copies values in, converted to each tensor's dtype and device. `strict` (default) rejects
+   * missing and unknown names; a tied parameter may appear under one or all of its names. Throws
+   * DS_CHECKPOINT with the names, DS_ARGUMENT for unknown options and values that are not tensors.
    */
   loadStateDict(state: Record<string, Tensor>, options: { strict?: boolean } = {}): void {
     loadState(this, state, options);

@@ -19,7 +19,7 @@ import type { SparsePattern } from './sparse-attention.js';
 
 /** Options of MultiheadAttention. */
 export interface MultiheadAttentionOptions {
-  /** Share of the attention weights that training drops. Default 0. */
+  /** Fraction of the attention weights that training drops. Default 0. */
   dropout?: number;
   /** Biases of all projections. Default true. */
   bias?: boolean;
@@ -34,8 +34,8 @@ const ATTENTION: OptionNames<MultiheadAttentionOptions> = {
 /** Options of one call of MultiheadAttention. */
 export interface AttentionCall extends AttentionMasks {
   /**
-   * Return the attention weights too, which the fused kernel never stores. Default false; PyTorch's
-   * is true.
+   * Also return the attention weights, which the fused kernel never stores. Default false;
+   * PyTorch's is true.
    */
   needWeights?: boolean;
   /** Average these weights over the heads: [B, T, S] instead of [B, H, T, S]. Default true. */
@@ -55,7 +55,7 @@ const CALL: OptionNames<AttentionCall> = {
  * 2017.
  */
 export class MultiheadAttention extends Module {
-  /** Of queries, keys and values together: [3 channels, channels]. */
+  /** Projection of queries, keys and values: [3 channels, channels]. */
   readonly in_proj_weight: Parameter;
   /** [3 channels]; null without biases. */
   readonly in_proj_bias: Parameter | null;
@@ -66,8 +66,8 @@ export class MultiheadAttention extends Module {
   /** Whether inputs are [B, T, C]; else [T, B, C]. */
   readonly batchFirst: boolean;
   /**
-   * Which blocks of tokens a text sees of itself; null: all. Attention to another text is not
-   * touched. See nn.sparsify().
+   * The blocks of tokens that a sequence sees of itself; null: all. Does not apply to attention to
+   * another sequence. See nn.sparsify().
    */
   sparsity: SparsePattern | null = null;
 
@@ -101,8 +101,8 @@ export class MultiheadAttention extends Module {
   }
 
   /**
-   * query [T, B, E], key and value [S, B, E], or the batch first, or without a batch [T, E] and [S,
-   * E]. Returns the output, like the query, and the attention weights or null. Throws DS_SHAPE,
+   * query [T, B, E], key and value [S, B, E], or batch first, or without a batch [T, E] and [S, E].
+   * Returns the output, shaped like the query, and the attention weights or null. Throws DS_SHAPE,
    * DS_DTYPE, DS_ARGUMENT.
    */
   override forward(
@@ -168,7 +168,7 @@ export class MultiheadAttention extends Module {
     return x.ndim === 3;
   }
 
-  /** Batch and time change places unless the batch is first everywhere. */
+  /** Swaps batch and time unless the batch is first. */
   private swapped(x: Tensor): Tensor {
     return this.batchFirst ? x : x.transpose(0, 1);
   }

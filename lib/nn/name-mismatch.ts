@@ -8,7 +8,7 @@ export const isFactor = (name: string): boolean => FACTOR.test(name);
 /** The advice for shapes that differ. */
 export const OTHER_MODEL = 'Were they saved from another model?';
 
-/** Names that a module has and the values have not, and the other way round. */
+/** Names that only the module or only the values have. */
 export interface NameMismatch {
   readonly missing: readonly string[];
   readonly unexpected: readonly string[];

@@ -1,4 +1,4 @@
-// Normalisation: of each row (LayerNorm, RMSNorm), and of groups of channels.
+// Normalization of each row (LayerNorm, RMSNorm), and of groups of channels.
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
@@ -9,7 +9,7 @@ import { ones, zeros } from './initializers.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
-/** Normalises the last dim to mean 0 and variance 1, then weight and bias [C]. */
+/** Normalizes the last dim to mean 0 and variance 1, then applies weight and bias [C]. */
 export class LayerNorm extends Module {
   /** [channels]. */
   readonly weight: Parameter;
@@ -36,7 +36,7 @@ export class LayerNorm extends Module {
   }
 }
 
-/** Normalises the last dim to root mean square 1, then weight [C]. */
+/** Normalizes the last dim to root mean square 1, then applies weight [C]. */
 export class RMSNorm extends Module {
   /** [channels]. */
   readonly weight: Parameter;
@@ -62,14 +62,14 @@ export class RMSNorm extends Module {
 export interface GroupNormOptions {
   /** Added to the variance. Default 1e-5. */
   eps?: number;
-  /** Whether there are a weight and a bias [C]. Default true. */
+  /** Whether there is a weight and a bias [C]. Default true. */
   affine?: boolean;
 }
 
 const GROUP_NORM: OptionNames<GroupNormOptions> = { eps: true, affine: true };
 
 /**
- * Normalises each sample's channels in `groups`, with all that follows them, then weight and bias
+ * Normalizes each sample's channels in `groups`, with all later dims, then applies weight and bias
  * [C]. x [N, C, ..]. Source: Wu & He 2018.
  */
 export class GroupNorm extends Module {
@@ -80,7 +80,7 @@ export class GroupNorm extends Module {
   /** Added to the variance. */
   readonly eps: number;
 
-  /** Throws DS_ARGUMENT, also where groups do not divide the channels. */
+  /** Throws DS_ARGUMENT, also if groups do not divide the channels. */
   constructor(
     /** Groups of channels that share a mean and a variance. */
     readonly groups: number,

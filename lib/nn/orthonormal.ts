@@ -1,11 +1,11 @@
-// Random orthonormal rows or columns: Gaussian numbers, orthogonalised on the host in f64.
+// Random orthonormal rows or columns: Gaussian numbers, orthogonalized on the host in f64.
 
 import { cpu } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { inOrder, type RandomState, scope, Tensor } from '../tensor/index.js';
 
 /**
- * Takes the parts along the vectors before it out of vector `at` of length `size`, and scales it to
+ * Subtracts the projections on earlier vectors from vector `at` of length `size`, and scales it to
  * length 1.
  */
 function orthogonalise(vectors: Float64Array, size: number, at: number): void {

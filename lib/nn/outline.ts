@@ -1,4 +1,4 @@
-// A model as text: a line per module, with the shapes below it and how many parameters they are.
+// A model as text: a line per module, with its shapes and its number of parameters.
 import { describe } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
 import { Parameter } from './parameter.js';
@@ -39,10 +39,10 @@ const counted = (count: number): string => count.toLocaleString('en-US');
 
 interface Place<M extends Outlined> {
   name: string;
-  /** From the root, for the names that tied parameters refer to. */
+  /** Path from the root, for the names that tied parameters refer to. */
   path: string;
   fields: Fields<M>;
-  /** Parameters so far, by the path under which they came first. */
+  /** Parameters so far, by their first path. */
   seen: Map<Parameter, string>;
 }
 
@@ -89,7 +89,7 @@ function linesOf(entries: readonly Entry[], indent: string): string[] {
   return lines;
 }
 
-/** Whether `next` is the module after `entry` in a list, and looks like it. */
+/** Whether `next` follows `entry` in a list and looks the same. */
 function isNext(entry: Entry, next: Entry): boolean {
   const [stem, number] = split(entry.name);
   const [nextStem, nextNumber] = split(next.name);

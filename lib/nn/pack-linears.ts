@@ -1,4 +1,4 @@
-// The linear layers of a model give way to layers that store their weights in fewer bits.
+// Replaces the linear layers of a model by layers that store their weights in fewer bits.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { Linear } from './linear.js';
@@ -13,7 +13,7 @@ export const HEADS: readonly string[] = ['lm_head', 'score', 'classifier'];
 export const isAmong = (path: string, names: readonly string[]): boolean =>
   names.some((one) => path === one || path.endsWith(`.${one}`));
 
-/** Names, or ends of names, of layers that are to stay. Throws DS_ARGUMENT for anything else. */
+/** Names, or ends of names, of layers to skip. Throws DS_ARGUMENT for other values. */
 export function readSkipModules(op: string, given: unknown): readonly string[] {
   const isName = (one: unknown): boolean => typeof one === 'string' && one !== '';
   if (Array.isArray(given) && given.every(isName)) return given;
@@ -30,9 +30,9 @@ export interface Packing<Layer extends Weighted> {
   op: string;
   /** Which modules are such layers. */
   isLayer(module: Module): module is Layer;
-  /** Names, or ends of names, of layers that stay as they are. */
+  /** Names, or ends of names, of layers to skip. */
   skipModules: readonly string[];
-  /** Whether something else of the model was packed already. */
+  /** Whether other parts of the model are packed already. */
   isBegun?: boolean;
   /** Creates the replacement of a layer. */
   pack(layer: Layer, path: string): Module;

@@ -11,8 +11,8 @@ import { Parameter } from './parameter.js';
 const unset = (out: Tensor): void => kernels.fill({ out, value: 0 });
 
 /**
- * A part of a weight in fewer bits: it keeps its dtype, and is never trained. An engine shards it,
- * offloads it and saves it as it does other parameters.
+ * A part of a packed weight: it keeps its dtype, and is never trained. An engine shards, offloads
+ * and saves it as other parameters.
  */
 export class StoredParameter extends Parameter {
   constructor(shape: readonly number[], dtype: DType, init: (out: Tensor) => void = unset) {
@@ -70,7 +70,7 @@ export abstract class PackedLinear extends Module {
   /** The parameter that holds most of the weight. */
   abstract get stored(): Parameter;
 
-  /** Stores f32 values [outputs, inputs], which are contiguous. */
+  /** Stores contiguous f32 values [outputs, inputs]. */
   protected abstract store(values: Tensor): void;
 
   /**
@@ -88,7 +88,7 @@ export abstract class PackedLinear extends Module {
     return linear(x, this.values(x.dtype), bias);
   }
 
-  /** x W^T + b without the activation that may follow; null for `bias` leaves it out as well. */
+  /** x W^T + b without the layer's activation; with `bias` null also without the bias. */
   project(x: Tensor, bias: Tensor | null = this.bias): Tensor {
     return bias ? this.product(x, bias) : this.product(x);
   }

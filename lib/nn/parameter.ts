@@ -30,7 +30,7 @@ export type Place = Pick<View, 'buffer' | 'dtype' | 'offset'>;
  * its stored values, unless place() has moved it before. So a large model never exists twice.
  */
 export class Parameter extends Tensor {
-  /** An engine has taken it over, and waits for new values of it (zero.GatheredParameters). */
+  /** Whether an engine owns it and waits for new values (zero.GatheredParameters). */
   isOpen = false;
   /** The dtype that moveTo() and an engine keep for any request; null: the requested dtype. */
   fixedDtype: DType | null = null;
@@ -40,17 +40,17 @@ export class Parameter extends Tensor {
    */
   isReplica = false;
   /**
-   * A gradient here is a part, from this rank's tokens; that of the parameter is the sum over the
-   * ranks that share the model's layers between them (sequence parallelism).
+   * Whether a gradient here is a partial sum from this rank's tokens. The parameter's gradient is
+   * then the sum over the ranks that split the model's layers (sequence parallelism).
    */
   hasPartialGradient = false;
-  /** When values were last changed that may have been elsewhere, in the tape's numbers. */
+  /** The tape's number of the last change of values that were not in this memory. */
   private changed = 0;
   /** The owner of the values while they are vacated. */
   private vacant: { home: string; device: Device } | null = null;
   /** See partOf(). */
   private cut: Region | null = null;
-  /** Whether its initializer is that of the whole tensor: see cutTo(). */
+  /** Whether its initializer belongs to the whole tensor: see cutTo(). */
   private startsWhole = false;
   /** See startFrom(). */
   private from: StoredValues | null = null;
@@ -98,7 +98,7 @@ export class Parameter extends Tensor {
     });
   }
 
-  /** @internal Also of values that come and go, whatever memory they are in. */
+  /** @internal Includes changes of vacated values, in any memory. */
   override get changedAt(): number {
     return Math.max(this.changed, super.changedAt);
   }
@@ -109,7 +109,7 @@ export class Parameter extends Tensor {
     if (this.isMaterialized) super.changedAt = node;
   }
 
-  /** Parameters belong to their module; there is nothing to keep. */
+  /** Parameters belong to their module, so keep() does nothing. */
   override keep(): this {
     return this;
   }
@@ -218,8 +218,8 @@ export class Parameter extends Tensor {
   }
 
   /**
-   * Lives in `place` from now on, row-major from its offset, and shares its buffer; the caller has
-   * written the values there. The old memory goes.
+   * Moves to `place`, row-major from its offset, and shares its buffer; the caller has written the
+   * values there. Frees the old memory.
    */
   place({ buffer, dtype, offset }: Place): void {
     this.rehome(buffer.retain());

@@ -9,6 +9,6 @@ import type { JsonObject } from '../../types/json.js';
 export interface PretrainedDescription extends JsonObject {
   /** The contents of config.json. */
   config: JsonObject;
-  /** Parameters that are stored as the transpose of ours. Other names and layouts are the same. */
+  /** Parameters that files store as the transpose. Other names and layouts are the same. */
   transposed: string[];
 }

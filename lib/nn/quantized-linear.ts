@@ -17,8 +17,8 @@ export interface QuantizedOptions {
   /** Of a weight: 8 or 4. */
   bits: 8 | 4;
   /**
-   * Neighbouring inputs that share a step: a multiple of 8, or null for one step per output.
-   * Default 128 with 4 bits, null with 8.
+   * Neighbouring inputs per scale: a multiple of 8, or null for one scale per output. Default 128
+   * with 4 bits, null with 8.
    */
   groupSize?: number | null;
 }
@@ -57,7 +57,7 @@ export function readQuantizedOptions(
  * parameters' names and layout are those of compressed-tensors.
  */
 export class QuantizedLinear extends PackedLinear implements JoinsOthers {
-  /** [outputs, ceil(inputs bits / 32)] i32: the first of a word's codes in its lowest bits. */
+  /** [outputs, ceil(inputs bits / 32)] i32: the first code of a word in its lowest bits. */
   readonly weight_packed: Parameter;
   /** The steps, [outputs, groups]. */
   readonly weight_scale: Parameter;
@@ -174,7 +174,7 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
     return made;
   }
 
-  /** @internal Inputs that no part has some of without the others. */
+  /** @internal Smallest number of inputs that a part can have: whole words and groups. */
   get unit(): number {
     return this.#layout.groupSize ?? 32 / this.bits;
   }
@@ -308,7 +308,7 @@ function takePart(
   values.release();
 }
 
-/** Codes, with their bias, as kernels take them. */
+/** Codes and bias in the kernels' format. */
 type Codes = Omit<Parameters<typeof kernels.quantizedLinear>[0], 'x' | 'out'>;
 
 /** x [.., inputs] to [.., outputs]. */

@@ -1,4 +1,4 @@
-// Puts one module in the place of another, wherever a model holds it.
+// Replaces modules everywhere in a model.
 import { isPlainObject } from '../runtime/is-object.js';
 import { Module } from './module.js';
 

@@ -21,7 +21,7 @@ export function modelHint(value: unknown): string {
   return 'Await it first: a model of a folder is read before anything is done with it.';
 }
 
-/** A value in the words of a message about models. */
+/** Describes a value for a message about models. */
 export function described(value: unknown): string {
   if (typeof value === 'function') return `the class ${value.name} itself`;
   if (typeof value !== 'object' || value === null) return String(value);

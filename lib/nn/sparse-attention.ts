@@ -1,5 +1,5 @@
-// Sparse attention: patterns as attention layers take them, DeepSpeed's SparseSelfAttention, and
-// the switch for all attention of a model.
+// Sparse attention: patterns for attention layers, DeepSpeed's SparseSelfAttention, and a switch
+// for all attention of a model.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -64,7 +64,10 @@ export class SparsePattern {
     return found;
   }
 
-  /** layout() as a mask [1, 1 or heads, queries, keys] of the last queries; null as there. */
+  /**
+   * layout() as a mask [1, 1 or heads, queries, keys] of the last queries; null if every key is
+   * seen.
+   */
   mask(queries: Tensor, keys: number, share: HeadShare | null): Tensor | null {
     const [heads, T] = [queries.size(1), queries.size(2)];
     const layout = this.layout(share?.whole ?? heads, keys);
@@ -137,7 +140,7 @@ export class SparseSelfAttention extends Module {
     this.sparsity = new SparsePattern(rest);
   }
 
-  /** q, k and v [B, H, T, D] of one text; returns [B, H, T, D]. Throws as attention(). */
+  /** q, k and v [B, H, T, D] of one sequence; returns [B, H, T, D]. Throws as attention(). */
   override forward(q: Tensor, k: Tensor, v: Tensor, given: SparseAttentionCall = {}): Tensor {
     const call = readOptions('SparseSelfAttention.call', given, CALL);
     const { rpe = null, keyPaddingMask = null, attnMask = null, causal = false } = call;
@@ -184,7 +187,7 @@ function attentionsOf(model: Module): Sparsifiable[] {
   return modules.filter(isSparsifiable);
 }
 
-/** A field of that name may hold something else. */
+/** A field of that name may hold another value. */
 function isSparsifiable(module: Module): module is Sparsifiable {
   if (!('sparsity' in module) || module instanceof SparseSelfAttention) return false;
   return module.sparsity === null || module.sparsity instanceof SparsePattern;

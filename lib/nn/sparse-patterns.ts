@@ -1,4 +1,4 @@
-// DeepSpeed's patterns of sparse attention as pure functions: which blocks of keys each block of
+// DeepSpeed's patterns of sparse attention as pure functions: the blocks of keys that each block of
 // queries sees. Source: deepspeed.ops.sparse_attention.sparsity_config.
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -8,22 +8,22 @@ import { requireOneOf, requireType } from '../runtime/require-type.js';
 import type { BlockLayoutSizes, SeeBlocks } from '../tensor/index.js';
 import { requireBlock } from '../tensor/ops/require-block.js';
 
-/** Which keys queries see, by blocks of tokens; DeepSpeed's names in camelCase, or as they are. */
+/** The keys that queries see, by blocks of tokens. Accepts DeepSpeed's names, also in camelCase. */
 export interface SparsityOptions {
   /** The pattern. Default "fixed". */
   mode?: 'dense' | 'fixed' | 'variable' | 'bigbird' | 'bslongformer' | 'local_sliding_window';
-  /** Tokens of a block: a power of two, at least 16. Default 16. */
+  /** Tokens per block: a power of two, at least 16. Default 16. */
   block?: number;
   /** Whether heads have different layouts; otherwise all use the first head's. Default false. */
   differentLayoutPerHead?: boolean;
   /** Blocks of a local window ("fixed"). Default 4. */
   numLocalBlocks?: number;
-  /** Blocks of each window that all see ("fixed"), or first blocks ("bigbird"). Default 1. */
+  /** Global blocks per window ("fixed"), or first global blocks ("bigbird"). Default 1. */
   numGlobalBlocks?: number;
   /**
-   * Whether blocks see later ones. Default "bidirectional", of "local_sliding_window"
-   * "unidirectional". The block of a query itself is seen as a whole: causality by tokens is that
-   * of the attention.
+   * Whether blocks see later ones. Default "bidirectional"; "unidirectional" for
+   * "local_sliding_window". The block of a query is visible as a whole: the attention applies
+   * causality by tokens.
    */
   attention?: 'bidirectional' | 'unidirectional';
   /** Global blocks see all ("fixed", "variable"; bidirectional). Default false. */
@@ -33,11 +33,11 @@ export interface SparsityOptions {
    * head). Default 1.
    */
   numDifferentGlobalPatterns?: number;
-  /** Blocks that each block sees by chance ("variable", "bigbird"). Default 0. */
+  /** Random blocks that each block sees ("variable", "bigbird"). Default 0. */
   numRandomBlocks?: number;
   /** Blocks of each local window; the last size repeats ("variable"). Default [4]. */
   localWindowBlocks?: readonly number[];
-  /** Global blocks, or where ranges of them start ("variable", "bslongformer"). Default [0]. */
+  /** Global blocks, or starts of ranges of them ("variable", "bslongformer"). Default [0]. */
   globalBlockIndices?: readonly number[];
   /** Ends of the ranges; null: each is one block. Default null. */
   globalBlockEndIndices?: readonly number[] | null;
@@ -100,7 +100,9 @@ function globalRanges({ globalBlockIndices: starts, globalBlockEndIndices: ends 
   return starts.map((start, i) => [start, ends?.[i] ?? start + 1] as const);
 }
 
-/** Where "fixed" has global blocks for `head`; the last, short window has them at its end. */
+/**
+ * The positions of global blocks of "fixed" for `head`; the last, short window has them at its end.
+ */
 function fixedGlobals(sparsity: Sparsity, head: number, n: number): (readonly [number, number])[] {
   const { numLocalBlocks: local, numGlobalBlocks: count } = sparsity;
   const turn = 1 + (head % sparsity.numDifferentGlobalPatterns);
@@ -252,7 +254,7 @@ function requireRanges({ globalBlockIndices: starts, globalBlockEndIndices: ends
 
 const DIRECTIONS = ['bidirectional', 'unidirectional'] as const;
 
-/** `given` with all defaults. Throws DS_ARGUMENT, naming the option. */
+/** Returns `given` with all defaults. Throws DS_ARGUMENT with the name of the option. */
 export function readSparsity(given: SparsityOptions): Sparsity {
   const options = readOptions(OP, given, sparsityNames);
   const integer = (name: keyof SparsityOptions, fallback: number, least: number): number =>

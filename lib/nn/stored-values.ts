@@ -3,7 +3,7 @@ import type { Box } from '../runtime/box.js';
 import type { DType } from '../runtime/dtype.js';
 import type { Tensor } from '../tensor/index.js';
 
-/** Values that lie somewhere else, as in a file, until they are needed. */
+/** Values that stay in a file, for example, until they are needed. */
 export interface StoredValues {
   /** The dtype of a parameter that takes the values unchanged. */
   readonly dtype: DType;

@@ -16,7 +16,7 @@ import { LayerNorm } from './norms.js';
 export interface TransformerLayerOptions {
   /** Width of the feed-forward block. Default 2048. */
   dimFeedforward?: number;
-  /** Of sums, activations and attention weights while training. Default 0.1. */
+  /** Dropout of sums, activations and attention weights in training. Default 0.1. */
   dropout?: number;
   /** "relu", the default, "gelu" (exact), or a function. */
   activation?: 'relu' | 'gelu' | ((x: Tensor) => Tensor);
@@ -141,7 +141,7 @@ export class TransformerEncoderLayer extends TransformerLayer {
     this.norm2 = new LayerNorm(channels, options.layerNormEps);
   }
 
-  /** src [T, B, C] (or the batch first, or [T, C]) to its like. */
+  /** Maps src [T, B, C] (or batch first, or [T, C]) to the same shape. */
   override forward(src: Tensor, given: EncoderMasks = {}): Tensor {
     const { srcMask, srcKeyPaddingMask, isCausal } = readOptions('encoder masks', given, ENCODER);
     const masks = { attnMask: srcMask, keyPaddingMask: srcKeyPaddingMask, isCausal };
@@ -175,7 +175,10 @@ export class TransformerDecoderLayer extends TransformerLayer {
     this.norm3 = new LayerNorm(channels, layerNormEps);
   }
 
-  /** tgt [T, B, C] and memory [S, B, C] (or the batch first, or without one) to the like of tgt. */
+  /**
+   * Maps tgt [T, B, C] with memory [S, B, C] (or batch first, or without a batch) to the shape of
+   * tgt.
+   */
   override forward(tgt: Tensor, memory: Tensor, given: DecoderMasks = {}): Tensor {
     const masks = readOptions('decoder masks', given, DECODER);
     const own = {
@@ -200,11 +203,11 @@ export class TransformerDecoderLayer extends TransformerLayer {
 
 /** Options of TransformerEncoder and TransformerDecoder. */
 export interface TransformerStackOptions {
-  /** After the last layer, for layers with normFirst. Default none. */
+  /** Applied after the last layer, for layers with normFirst. Default none. */
   norm?: Module | null;
 }
 
-/** `count` modules that `make` makes. Throws DS_ARGUMENT. */
+/** Calls `make` for `count` modules. Throws DS_ARGUMENT. */
 function layersOf<Layer extends Module>(op: string, make: unknown, count: number): Layer[] {
   requireInteger(`${op} layers`, count, 1);
   if (typeof make === 'function') return Array.from({ length: count }, () => make() as Layer);

@@ -3,7 +3,7 @@
 import * as kernels from '../runtime/kernels.generated.js';
 import { type ElementPart, noGrad, type RandomState, type Tensor, where } from '../tensor/index.js';
 
-/** A normal distribution, and the values between which it is cut off. */
+/** A normal distribution, and its bounds. */
 export interface Truncation {
   mean: number;
   stddev: number;
