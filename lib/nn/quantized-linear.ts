@@ -174,7 +174,7 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
     return made;
   }
 
-  /** @internal Smallest number of inputs that a part can have: whole words and groups. */
+  /** @internal Inputs that a part can only have together: a group, or the codes of a word. */
   get unit(): number {
     return this.#layout.groupSize ?? 32 / this.bits;
   }
