@@ -20,7 +20,7 @@ import type { ServedModel } from './served-model.js';
 import { detokenize, tokenize } from './tokenize.js';
 
 /** The parts of a server that its routes use. */
-export interface Site extends Counter {
+export interface ServerContext extends Counter {
   readonly access: Access;
   /** Null where any host may be named. */
   readonly hosts: Hosts | null;
@@ -40,7 +40,7 @@ export interface Site extends Counter {
 }
 
 type Handler = (
-  site: Site,
+  context: ServerContext,
   request: IncomingMessage,
   response: ServerResponse,
 ) => void | Promise<void>;
@@ -68,7 +68,7 @@ const isGuarded = (path: string): boolean => /^\/(v1(\/|$)|(de)?tokenize$)/.test
 
 /** Answers a request, or throws an ApiError. */
 export async function answerRequest(
-  site: Site,
+  context: ServerContext,
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
@@ -76,10 +76,10 @@ export async function answerRequest(
   if (request.headers.host === undefined && request.httpVersion === '1.1') {
     throw new ApiError(400, 'Host: expected a header, got no such header.'); // RFC 9112, 3.2.
   }
-  site.hosts?.require(request);
-  if (site.cors.answer(request, response)) return;
-  if (isGuarded(path)) site.access.require(request);
-  site.trust(request);
+  context.hosts?.require(request);
+  if (context.cors.answer(request, response)) return;
+  if (isGuarded(path)) context.access.require(request);
+  context.trust(request);
   const route = path.startsWith(MODELS) ? { GET: model } : routeOf(path);
   const method = request.method === 'HEAD' ? 'GET' : request.method;
   const handler = Object.hasOwn(route, method ?? '') ? route[method as 'GET'] : undefined;
@@ -89,7 +89,7 @@ export async function answerRequest(
       headers: { allow },
     });
   }
-  await handler(site, request, response);
+  await handler(context, request, response);
 }
 
 function routeOf(path: string): Route {
@@ -98,8 +98,8 @@ function routeOf(path: string): Route {
   throw new ApiError(404, `path: expected ${known}, got ${path.slice(0, 60)}.`);
 }
 
-function health(site: Site, _: IncomingMessage, response: ServerResponse): void {
-  const { served, isStopping, failure } = site;
+function health(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
+  const { served, isStopping, failure } = context;
   if (failure) {
     sendJson(response, 503, { status: 'failed', reason: failure.message });
     return;
@@ -108,24 +108,24 @@ function health(site: Site, _: IncomingMessage, response: ServerResponse): void 
   sendJson(response, status === 'ok' ? 200 : 503, { status });
 }
 
-function metrics(site: Site, _: IncomingMessage, response: ServerResponse): void {
-  send(response, 200, site.metrics.text(site.served?.engine.stats() ?? null), PROMETHEUS);
+function metrics(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
+  send(response, 200, context.metrics.text(context.served?.engine.stats() ?? null), PROMETHEUS);
 }
 
-function models(site: Site, _: IncomingMessage, response: ServerResponse): void {
-  sendJson(response, 200, { object: 'list', data: [described(site)] });
+function models(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
+  sendJson(response, 200, { object: 'list', data: [described(context)] });
 }
 
-function model(site: Site, request: IncomingMessage, response: ServerResponse): void {
+function model(context: ServerContext, request: IncomingMessage, response: ServerResponse): void {
   const wanted = decoded(pathOf(request).slice(MODELS.length));
-  const found = described(site);
+  const found = described(context);
   if (wanted !== found.id) throw noModel(wanted, found.id);
   sendJson(response, 200, found);
 }
 
-function described(site: Site): { id: string } & JsonObject {
-  const { name: id, maxTokens: max_model_len } = requireLoaded(site);
-  return { id, object: 'model', created: site.started, owned_by: 'ds', max_model_len };
+function described(context: ServerContext): { id: string } & JsonObject {
+  const { name: id, maxTokens: max_model_len } = requireLoaded(context);
+  return { id, object: 'model', created: context.started, owned_by: 'ds', max_model_len };
 }
 
 function decoded(text: string): string {
@@ -138,10 +138,10 @@ function decoded(text: string): string {
 
 /** A handler of requests that `read` understands. */
 function ordered(read: (body: JsonObject, served: ServedModel) => Order): Handler {
-  return async (site, request, response) => {
-    await withBody(site, request, async (body, served) => {
+  return async (context, request, response) => {
+    await withBody(context, request, async (body, served) => {
       const order = read(body, served);
-      await admitted(site, () => answerOrder(served, order, response, site));
+      await admitted(context, () => answerOrder(served, order, response, context));
     });
   };
 }
@@ -150,13 +150,13 @@ function ordered(read: (body: JsonObject, served: ServedModel) => Order): Handle
 function told(
   answer: (body: JsonObject, served: ServedModel, asker: Asker) => Promise<JsonObject>,
 ): Handler {
-  return async (site, request, response) => {
-    await withBody(site, request, async (body, served) => {
+  return async (context, request, response) => {
+    await withBody(context, request, async (body, served) => {
       const act = async (life: RequestLife): Promise<void> =>
         sendJson(response, 200, await answer(body, served, life));
-      await admitted(site, () => {
-        const life = new RequestLife(response, site.limits.requestSeconds);
-        return whileAlive(site.lives, life, act);
+      await admitted(context, () => {
+        const life = new RequestLife(response, context.limits.requestSeconds);
+        return whileAlive(context.lives, life, act);
       });
     });
   };
@@ -164,22 +164,22 @@ function told(
 
 /** Calls `act` with the body of a request. The bytes of the body count until `act` has ended. */
 async function withBody(
-  site: Site,
+  context: ServerContext,
   request: IncomingMessage,
   act: (body: JsonObject, served: ServedModel) => Promise<void>,
 ): Promise<void> {
-  requireLoaded(site);
-  const share = site.bodies.open();
+  requireLoaded(context);
+  const share = context.bodies.open();
   try {
-    const body = await readJson(request, site.limits.bodyBytes, share);
-    await act(body, requireLoaded(site));
+    const body = await readJson(request, context.limits.bodyBytes, share);
+    await act(body, requireLoaded(context));
   } finally {
     share.close();
   }
 }
 
-async function admitted(site: Site, act: () => Promise<void>): Promise<void> {
-  const leave = site.admission.enter();
+async function admitted(context: ServerContext, act: () => Promise<void>): Promise<void> {
+  const leave = context.admission.enter();
   try {
     await act();
   } finally {
@@ -187,7 +187,7 @@ async function admitted(site: Site, act: () => Promise<void>): Promise<void> {
   }
 }
 
-function requireLoaded({ served, isStopping, failure }: Site): ServedModel {
+function requireLoaded({ served, isStopping, failure }: ServerContext): ServedModel {
   if (failure) throw engineFailed(failure);
   if (isStopping) throw overloaded('The server is stopping.', { code: 'stopping' });
   if (served) return served;

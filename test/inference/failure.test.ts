@@ -1,4 +1,5 @@
-// InferenceEngine.failure: a device that fails every call is permanent, the error of one step is not.
+// InferenceEngine.failure: a device that fails every call is permanent, the error of one step is
+// not.
 import { DsError } from '../../lib/errors.js';
 import { initInference } from '../../lib/inference/index.js';
 import { Lead } from '../../lib/inference/ranks/lead.js';
