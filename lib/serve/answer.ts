@@ -5,7 +5,7 @@ import type { ServerResponse } from 'node:http';
 import type { AnswerFormat, AnswerPart } from './answer-format.js';
 import type { ApiError } from './api-error.js';
 import { EventStream } from './event-stream.js';
-import type { Delivery } from './order.js';
+import type { Delivery } from './parsed-request.js';
 import { sendError, sendJson } from './send.js';
 import type { ServedLogprob } from './served-engine.js';
 

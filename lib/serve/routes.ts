@@ -3,16 +3,16 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { JsonObject } from '../../types/json.js';
 import type { Access } from './access.js';
 import type { Admission } from './admission.js';
-import { answerOrder, type Counter } from './answer-order.js';
+import { answerParsed, type Counter } from './answer-request.js';
 import { ApiError, engineFailed, noModel, overloaded } from './api-error.js';
 import type { BodyBudget } from './body-budget.js';
-import { readChat } from './chat-order.js';
-import { readCompletion } from './completion-order.js';
+import { readChat } from './chat-request.js';
+import { readCompletion } from './completion-request.js';
 import type { Cors } from './cors.js';
 import type { Asker } from './fair-queue.js';
 import type { Hosts } from './hosts.js';
 import type { ResolvedLimits } from './limits.js';
-import type { Order } from './order.js';
+import type { ParsedRequest } from './parsed-request.js';
 import { readJson } from './request-body.js';
 import { RequestLife, whileAlive } from './request-life.js';
 import { send, sendJson } from './send.js';
@@ -54,8 +54,8 @@ const ROUTES: Readonly<Record<string, Route>> = {
   '/health': { GET: health },
   '/metrics': { GET: metrics },
   '/v1/models': { GET: models },
-  '/v1/completions': { POST: ordered(readCompletion) },
-  '/v1/chat/completions': { POST: ordered(readChat) },
+  '/v1/completions': { POST: parsedBy(readCompletion) },
+  '/v1/chat/completions': { POST: parsedBy(readChat) },
   '/tokenize': { POST: told(tokenize) },
   '/detokenize': { POST: told(detokenize) },
 };
@@ -137,11 +137,11 @@ function decoded(text: string): string {
 }
 
 /** A handler of requests that `read` understands. */
-function ordered(read: (body: JsonObject, served: ServedModel) => Order): Handler {
+function parsedBy(read: (body: JsonObject, served: ServedModel) => ParsedRequest): Handler {
   return async (context, request, response) => {
     await withBody(context, request, async (body, served) => {
-      const order = read(body, served);
-      await admitted(context, () => answerOrder(served, order, response, context));
+      const parsed = read(body, served);
+      await admitted(context, () => answerParsed(served, parsed, response, context));
     });
   };
 }

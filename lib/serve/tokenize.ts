@@ -4,7 +4,7 @@ import type { JsonObject } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
 import type { Tokenizer } from '../text/index.js';
 import { ApiError, invalid, noModel } from './api-error.js';
-import { readPrompt } from './chat-order.js';
+import { readPrompt } from './chat-request.js';
 import type { Asker } from './fair-queue.js';
 import type { PromptReader } from './prompt-reader.js';
 import { RequestFields } from './request-fields.js';

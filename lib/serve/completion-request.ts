@@ -5,7 +5,7 @@ import type { Tokenizer } from '../text/index.js';
 import { TextFormat } from './answer-format.js';
 import { invalid } from './api-error.js';
 import type { Asker } from './fair-queue.js';
-import { type Order, readDelivery, readOptions, TOP_LOGPROBS } from './order.js';
+import { type ParsedRequest, readDelivery, readOptions, TOP_LOGPROBS } from './parsed-request.js';
 import { isInteger, RequestFields } from './request-fields.js';
 import type { ServedModel } from './served-model.js';
 import { requireSupportedInTexts } from './unsupported.js';
@@ -16,7 +16,7 @@ const USUAL_TOKENS = 16;
 type Prompt = string | readonly number[];
 
 /** Throws 400, naming the field that is wrong. */
-export function readCompletion(body: JsonObject, served: ServedModel): Order {
+export function readCompletion(body: JsonObject, served: ServedModel): ParsedRequest {
   const { tokenizer } = served;
   const fields = new RequestFields(body);
   requireSupportedInTexts(fields);
@@ -27,7 +27,7 @@ export function readCompletion(body: JsonObject, served: ServedModel): Order {
   if (echo && logprobs !== undefined) {
     throw invalid('echo', 'false with logprobs: the server computes none for prompts', 'true');
   }
-  const order: Order = {
+  const parsed: ParsedRequest = {
     model: fields.text('model') ?? null,
     options: { maxNewTokens: USUAL_TOKENS, ...options, logprobs },
     asked,
@@ -38,7 +38,7 @@ export function readCompletion(body: JsonObject, served: ServedModel): Order {
     prompts: (asker) => Promise.all(prompts.map((one) => tokensOf(one, served, asker))),
   };
   fields.requireKnown();
-  return order;
+  return parsed;
 }
 
 async function tokensOf(

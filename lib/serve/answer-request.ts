@@ -6,7 +6,7 @@ import { type Answer, openAnswer, type Usage } from './answer.js';
 import { spelledLength } from './answer-format.js';
 import { ApiError, noModel } from './api-error.js';
 import type { Metrics, RequestWatch } from './metrics.js';
-import { type Options, type Order, withinContext } from './order.js';
+import { type Options, type ParsedRequest, withinContext } from './parsed-request.js';
 import { RequestLife, whileAlive } from './request-life.js';
 import type { ServedPiece } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
@@ -34,26 +34,26 @@ interface Task {
  * Answers, or throws an ApiError before anything of the answer was sent. Ends when the engine has
  * nothing left of the request.
  */
-export async function answerOrder(
+export async function answerParsed(
   served: ServedModel,
-  order: Order,
+  parsed: ParsedRequest,
   response: ServerResponse,
   counter: Counter,
 ): Promise<void> {
   const { name } = served;
-  if (order.model !== null && order.model !== name) throw noModel(order.model, name);
+  if (parsed.model !== null && parsed.model !== name) throw noModel(parsed.model, name);
   const watch = counter.metrics.watch();
   const own = new RequestLife(response, served.limits.requestSeconds);
   await whileAlive(counter.lives, own, async (life) => {
-    const tasks = tasksOf(served, order, await order.prompts(life));
+    const tasks = tasksOf(served, parsed, await parsed.prompts(life));
     life.requireAlive();
     const answer = openAnswer({
-      ...{ response, format: order.format, delivery: order.delivery, model: name },
-      ...{ choices: tasks.length * order.options.n, overflow: life.overflow },
+      ...{ response, format: parsed.format, delivery: parsed.delivery, model: name },
+      ...{ choices: tasks.length * parsed.options.n, overflow: life.overflow },
       mostUnread: served.limits.unreadBytes,
     });
     try {
-      const run = new Run(served, order, { life, answer, watch });
+      const run = new Run(served, parsed, { life, answer, watch });
       answer.end(await run.all(tasks));
     } catch (thrown) {
       answer.fail(counter.apiError(thrown));
@@ -63,14 +63,14 @@ export async function answerOrder(
 
 function tasksOf(
   served: ServedModel,
-  order: Order,
+  parsed: ParsedRequest,
   prompts: readonly (readonly number[])[],
 ): Task[] {
   return prompts.map((prompt, i) => ({
     prompt,
-    options: withinContext(order, prompt.length, served),
-    first: i * order.options.n,
-    echo: order.echo?.(i) ?? '',
+    options: withinContext(parsed, prompt.length, served),
+    first: i * parsed.options.n,
+    echo: parsed.echo?.(i) ?? '',
   }));
 }
 
@@ -88,7 +88,7 @@ class Run {
 
   constructor(
     private readonly served: ServedModel,
-    private readonly order: Order,
+    private readonly parsed: ParsedRequest,
     private readonly parts: RunParts,
   ) {}
 
@@ -125,7 +125,7 @@ class Run {
   }
 
   private pass(choice: number, piece: ServedPiece, echo: string): void {
-    const { delivery, options } = this.order;
+    const { delivery, options } = this.parsed;
     const { tokens, logprobs = [], finishReason } = piece;
     const begun = this.offsets.get(choice);
     const offset = begun ?? 0;

@@ -6,7 +6,7 @@ import type { ChatMessage } from '../text/index.js';
 import { ChatFormat } from './answer-format.js';
 import { ApiError, invalid, unsupported } from './api-error.js';
 import type { Asker } from './fair-queue.js';
-import { type Order, readDelivery, readOptions, TOP_LOGPROBS } from './order.js';
+import { type ParsedRequest, readDelivery, readOptions, TOP_LOGPROBS } from './parsed-request.js';
 import type { ChatPromptOptions, PromptReader } from './prompt-reader.js';
 import { RequestFields } from './request-fields.js';
 import type { ServedModel } from './served-model.js';
@@ -18,12 +18,12 @@ const ROLES = ['system', 'developer', 'user', 'assistant', 'tool', 'function'];
 const MOST_MESSAGES = 4096;
 
 /** Throws 400, naming the field that is wrong. */
-export function readChat(body: JsonObject, served: ServedModel): Order {
+export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
   const fields = new RequestFields(body);
   const prompt = readPrompt(fields, served);
   requireSupported(fields);
   const { options, asked } = readOptions(fields, served);
-  const order: Order = {
+  const parsed: ParsedRequest = {
     model: fields.text('model') ?? null,
     options: { ...options, logprobs: logprobs(fields), beginsText: !continues(fields) },
     asked,
@@ -34,7 +34,7 @@ export function readChat(body: JsonObject, served: ServedModel): Order {
     prompts: async (asker) => [await prompt(asker)],
   };
   fields.requireKnown();
-  return order;
+  return parsed;
 }
 
 /** What makes the tokens of its prompt. Throws 400, naming the field that is wrong. */

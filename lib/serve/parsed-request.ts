@@ -24,7 +24,7 @@ export interface Delivery {
 export type Options = ContinuationOptions & { n: number };
 
 /** A checked request. */
-export interface Order {
+export interface ParsedRequest {
   /** The model that it names; null for whichever there is. */
   model: string | null;
   /** `maxNewTokens` is the usual number, where there is one. */
@@ -53,7 +53,7 @@ const { MAX_VALUE } = Number;
 export function readOptions(
   fields: RequestFields,
   { vocabSize, limits, defaults, tokenizer }: ServedModel,
-): Pick<Order, 'options' | 'asked'> {
+): Pick<ParsedRequest, 'options' | 'asked'> {
   const given: ContinuationOptions = {
     temperature: fields.number('temperature', 0, 2),
     topP: positiveShare(fields, 'top_p'),
@@ -150,7 +150,7 @@ function logitBias(
  * are to come before the end than there may be.
  */
 export function withinContext(
-  { options, asked, promptField }: Order,
+  { options, asked, promptField }: ParsedRequest,
   length: number,
   { maxTokens, mostTokens }: ServedModel,
 ): Options {
