@@ -16,19 +16,21 @@ import {
   type RequestLimits,
   readRequest,
 } from './request.js';
-import type { InferenceStats, Submitted, TextWriter } from './step-loop.js';
+import type { Generator, InferenceStats, Submitted } from './step-loop.js';
 import type { StepRunner } from './step-runner.js';
 
 export type { InferenceStats } from './step-loop.js';
 
-/** What an engine is made of; it owns the writer, and the model where it has read that itself. */
+/**
+ * What an engine is made of; it owns the generator, and the model where it has read that itself.
+ */
 export interface EngineParts {
   model: CausalLM;
   ownsModel: boolean;
   tokenizer: Tokenizer | null;
-  /** The writer's: the engine has it measure. */
+  /** The generator's: the engine has it measure. */
   runner: StepRunner;
-  writer: TextWriter;
+  generator: Generator;
   requests: RequestLimits;
   /** Default: it shares its model with nobody. */
   place?: EnginePlace;
@@ -56,7 +58,7 @@ export class InferenceEngine {
   /** This process among those that share the model out (tensor_parallel); 0 alone. */
   readonly rank: number;
   private readonly runner: StepRunner;
-  private readonly writer: TextWriter;
+  private readonly generator: Generator;
   private readonly place: EnginePlace;
   private isDestroyed = false;
   /** Ends searches for beams. */
@@ -64,12 +66,12 @@ export class InferenceEngine {
 
   /** @internal initInference() makes engines. */
   constructor(private readonly parts: EngineParts) {
-    const { model, tokenizer, runner, writer, requests, place = placeAlone } = parts;
+    const { model, tokenizer, runner, generator, requests, place = placeAlone } = parts;
     this.module = model;
     this.tokenizer = tokenizer;
     this.maxTokens = requests.maxTokens;
     this.runner = runner;
-    this.writer = writer;
+    this.generator = generator;
     this.place = place;
     this.rank = place.rank;
   }
@@ -81,7 +83,7 @@ export class InferenceEngine {
    */
   call(tokens: Tensor): Tensor {
     this.requireAlive('call');
-    this.place.requireForward(this.writer);
+    this.place.requireForward(this.generator);
     const { runner, module } = this;
     return jointly(runner.together, () => noGrad(() => runner.timed(() => module.call(tokens))));
   }
@@ -106,7 +108,7 @@ export class InferenceEngine {
     this.place.requireAlone('numBeams');
     const { tokenizer, module, ending } = this;
     const found = await searched(module, request, { tokenizer, signal: ending.signal });
-    this.writer.count(request.prompt.length, found);
+    this.generator.count(request.prompt.length, found);
     return found;
   }
 
@@ -160,12 +162,12 @@ export class InferenceEngine {
    * wait.
    */
   get failure(): DsError | null {
-    return this.isDestroyed ? null : this.writer.failure;
+    return this.isDestroyed ? null : this.generator.failure;
   }
 
   /** What it has to do, and what it has done; of ranks that share a model, the first one knows. */
   stats(): InferenceStats {
-    return this.writer.stats();
+    return this.generator.stats();
   }
 
   /** Measures each forward from now on, which then waits for the device. */
@@ -198,7 +200,7 @@ export class InferenceEngine {
     this.isDestroyed = true;
     this.ending.abort(this.released('generate'));
     try {
-      await this.writer.close();
+      await this.generator.close();
     } finally {
       if (this.parts.ownsModel) {
         for (const parameter of this.module.parameters()) parameter.dispose();
@@ -208,7 +210,7 @@ export class InferenceEngine {
   }
 
   private submit(request: ReadRequest): Submitted {
-    return this.writer.submit(request);
+    return this.generator.submit(request);
   }
 
   private requireAlive(call: string): void {

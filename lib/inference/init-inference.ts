@@ -184,8 +184,8 @@ async function build(
   // Ranks are told a step's tokens, which the first one has to know for that.
   const runsAhead = !ranks && (config.async_scheduling ?? sizes.device.kind !== 'cpu');
   const parts = { model, runner, limits, requests, runsAhead };
-  const wrote = ranks ? sharedWriter(parts, ranks) : { writer: new StepLoop(parts) };
-  return new InferenceEngine({ ...parts, ...own, ...wrote });
+  const shared = ranks ? sharedGenerator(parts, ranks) : { generator: new StepLoop(parts) };
+  return new InferenceEngine({ ...parts, ...own, ...shared });
 }
 
 /** Brings the weights where they are to be, and into the form that they are to have. */
@@ -268,17 +268,17 @@ function expertsOf(model: CausalLM): TensorPlan {
 }
 
 /** The first rank decides, the others compute with it. */
-function sharedWriter(parts: StepLoopParts, { layers, host, patience }: ModelRanks) {
+function sharedGenerator(parts: StepLoopParts, { layers, host, patience }: ModelRanks) {
   const line = new StepLine(host);
   const { runner } = parts;
   runner.together = { always: [layers] };
   if (host.rank > 0) {
     const follow = new Follow(host.rank, line, runner);
-    return { writer: follow, place: follow };
+    return { generator: follow, place: follow };
   }
   const lead = new Lead(line, patience, (audience) => new StepLoop({ ...parts, audience }));
   runner.announce = (batch) => lead.announce(batch);
-  return { writer: lead, place: lead };
+  return { generator: lead, place: lead };
 }
 
 /** Whether steps become graphs; a warning says where they were to and cannot, but for "auto". */

@@ -38,7 +38,7 @@ export interface Submitted {
 }
 
 /** Who continues the prompts of an engine. */
-export interface TextWriter {
+export interface Generator {
   /** Whether texts are under way. */
   readonly isBusy: boolean;
   /** The error after which no step succeeds, such as a lost rank; null before. */
@@ -100,7 +100,7 @@ interface Job {
  * Takes steps in turns of the event loop, as long as there is something to compute: each takes
  * tokens of all texts that run. Owns the runner.
  */
-export class StepLoop implements TextWriter {
+export class StepLoop implements Generator {
   private readonly runner: StepRunner;
   private readonly scheduler: Scheduler;
   private readonly sampler: Sampler;

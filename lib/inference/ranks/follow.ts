@@ -4,7 +4,7 @@ import { DsError } from '../../errors.js';
 import type { GenerationPiece } from '../continuation.js';
 import { PieceQueue } from '../piece-queue.js';
 import type { ReadRequest } from '../request.js';
-import type { InferenceStats, Submitted, TextWriter } from '../step-loop.js';
+import type { Generator, InferenceStats, Submitted } from '../step-loop.js';
 import type { StepRunner } from '../step-runner.js';
 import { digestOf, refuseShared } from './lead.js';
 import type { EnginePlace } from './place.js';
@@ -28,7 +28,7 @@ const NOTHING: InferenceStats = {
 };
 
 /** Listens while it has requests of its own, or follows. Owns the runner. */
-export class Follow implements TextWriter, EnginePlace {
+export class Follow implements Generator, EnginePlace {
   private readonly reported = new Map<number, Report>();
   private submitted = 0;
   private listening: Promise<void> | null = null;

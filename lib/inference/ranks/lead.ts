@@ -6,13 +6,7 @@ import type { Generation, GenerationPiece } from '../continuation.js';
 import { PieceQueue } from '../piece-queue.js';
 import type { ReadRequest } from '../request.js';
 import type { StepBatch } from '../step-batch.js';
-import type {
-  InferenceStats,
-  StepAudience,
-  StepLoop,
-  Submitted,
-  TextWriter,
-} from '../step-loop.js';
+import type { Generator, InferenceStats, StepAudience, StepLoop, Submitted } from '../step-loop.js';
 import type { EnginePlace } from './place.js';
 import { fieldsOf, type News, type StepLine } from './step-line.js';
 
@@ -61,7 +55,7 @@ class ReportQueue extends PieceQueue<GenerationPiece> {
 }
 
 /** Wraps the loop that it makes. */
-export class Lead implements TextWriter, StepAudience, EnginePlace {
+export class Lead implements Generator, StepAudience, EnginePlace {
   readonly rank = 0;
   private readonly loop: StepLoop;
   private news: News[] = [];
@@ -140,7 +134,7 @@ export class Lead implements TextWriter, StepAudience, EnginePlace {
     this.line.close();
   }
 
-  requireForward({ isBusy }: TextWriter): void {
+  requireForward({ isBusy }: Generator): void {
     if (!isBusy && !this.pulse) {
       this.rest();
       return;

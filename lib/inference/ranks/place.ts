@@ -1,5 +1,5 @@
 // Where an engine stands among ranks that share its model between them.
-import type { TextWriter } from '../step-loop.js';
+import type { Generator } from '../step-loop.js';
 
 /** What an engine does in its place that others do not. */
 export interface EnginePlace {
@@ -8,7 +8,7 @@ export interface EnginePlace {
   /** See InferenceEngine.follow(). */
   follow(): Promise<void>;
   /** Throws DS_ARGUMENT where a forward beside the steps would meet another rank's step. */
-  requireForward(writer: TextWriter): void;
+  requireForward(generator: Generator): void;
   /** Throws DS_ARGUMENT for what one rank cannot compute for all. */
   requireAlone(option: string): void;
 }
