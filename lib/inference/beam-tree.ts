@@ -1,4 +1,4 @@
-// The bookkeeping of a beam search, without a model: which texts go on, which are finished, and
+// The bookkeeping of a beam search, without a model: which sequences go on, which are finished, and
 // when it is over.
 
 /** How a beam search chooses. */
@@ -72,26 +72,26 @@ export class BeamTree {
     const { numBeams, ends, maxNewTokens } = this.rules;
     this.length++;
     const isLast = this.length >= maxNewTokens;
-    const texts = candidates.map(({ beam, token, total }) => ({
+    const sequences = candidates.map(({ beam, token, total }) => ({
       beam,
       total,
       tokens: [...(this.running[beam]?.tokens ?? []), token],
       hasEnded: isLast || ends.has(token),
     }));
-    this.finish(texts);
+    this.finish(sequences);
     const onwards = best(
-      texts.map((text) => ({ ...text, total: fround(text.total + (text.hasEnded ? NEVER : 0)) })),
+      sequences.map((one) => ({ ...one, total: fround(one.total + (one.hasEnded ? NEVER : 0)) })),
       ({ total }) => total,
       numBeams,
     );
     this.running = onwards;
     this.canImprove &&= this.mayImprove();
     const isFull = this.rules.earlyStopping === true && this.isFull;
-    const isOver = !this.canImprove || isFull || texts.every(({ hasEnded }) => hasEnded);
+    const isOver = !this.canImprove || isFull || sequences.every(({ hasEnded }) => hasEnded);
     return isOver ? null : onwards.map(({ beam }) => beam);
   }
 
-  /** The `count` best texts, the best first. */
+  /** The `count` best sequences, the best first. */
   found(count: number): Beam[] {
     return this.finished.slice(0, count).map(({ tokens, score }) => ({ tokens, score }));
   }
@@ -102,12 +102,12 @@ export class BeamTree {
 
   /** Puts what has ended among the best; only one of the likeliest `numBeams` may. */
   private finish(
-    texts: readonly { tokens: readonly number[]; total: number; hasEnded: boolean }[],
+    sequences: readonly { tokens: readonly number[]; total: number; hasEnded: boolean }[],
   ): void {
     const { numBeams, earlyStopping } = this.rules;
     const isClosed =
       (earlyStopping === true && this.isFull ? NEVER : 0) + (this.canImprove ? 0 : NEVER);
-    const added = texts.map(({ tokens, total, hasEnded }, rank) => {
+    const added = sequences.map(({ tokens, total, hasEnded }, rank) => {
       const isFinished = hasEnded && rank < numBeams;
       const score = fround(this.scored(total, this.length) + isClosed + (isFinished ? 0 : NEVER));
       return { tokens, score, isFinished };

@@ -78,7 +78,7 @@ export interface StepLoopParts {
 }
 
 /** One text under way, and whose it is. */
-interface Text {
+interface Entry {
   readonly job: Job;
   readonly continuation: Continuation;
 }
@@ -106,7 +106,7 @@ export class StepLoop implements Generator {
   private readonly sampler: Sampler;
   private readonly audience: StepAudience;
   private readonly freeSlots: number[];
-  private readonly texts = new Map<Sequence, Text>();
+  private readonly sequences = new Map<Sequence, Entry>();
   private readonly finished = { stop: 0, length: 0, abort: 0 };
   private promptTokens = 0;
   private generatedTokens = 0;
@@ -149,7 +149,7 @@ export class StepLoop implements Generator {
   }
 
   async close(): Promise<void> {
-    for (const job of jobsOf(this.texts.values())) this.abort(job);
+    for (const job of jobsOf(this.sequences.values())) this.abort(job);
     await this.loop;
     this.sampler.dispose();
     this.runner.dispose();
@@ -186,7 +186,7 @@ export class StepLoop implements Generator {
   private start(job: Job, continuation: Continuation): void {
     const { sequence } = continuation;
     this.scheduler.submit(sequence);
-    this.texts.set(sequence, { job, continuation });
+    this.sequences.set(sequence, { job, continuation });
   }
 
   private watch(job: Job): void {
@@ -231,8 +231,8 @@ export class StepLoop implements Generator {
       this.steps++;
       return flight;
     } catch (error) {
-      const planned = slices.map(({ sequence }) => this.texts.get(sequence));
-      this.failAll(slices.length > 0 ? planned : this.texts.values(), error);
+      const planned = slices.map(({ sequence }) => this.sequences.get(sequence));
+      this.failAll(slices.length > 0 ? planned : this.sequences.values(), error);
       return null;
     } finally {
       this.hostMs += performance.now() - begin;
@@ -247,14 +247,14 @@ export class StepLoop implements Generator {
       for (const { sequence, sampled } of flight.next()) this.accept(sequence, sampled);
       this.hostMs += performance.now() - begin;
     } catch (error) {
-      const texts = flight.sequences.map((sequence) => this.texts.get(sequence));
-      this.failAll(texts, error);
+      const entries = flight.sequences.map((sequence) => this.sequences.get(sequence));
+      this.failAll(entries, error);
     }
   }
 
-  private failAll(texts: Iterable<Text | undefined>, error: unknown): void {
+  private failAll(entries: Iterable<Entry | undefined>, error: unknown): void {
     if (error instanceof DsError && error.code === 'DS_CUDA') this.checkDevice();
-    for (const job of jobsOf(texts)) this.fail(job, error);
+    for (const job of jobsOf(entries)) this.fail(job, error);
   }
 
   /** After an illegal access, every later call into a GPU fails. Other errors pass. */
@@ -271,7 +271,7 @@ export class StepLoop implements Generator {
    */
   private started(slices: readonly Slice[]): readonly Slice[] {
     for (const { sequence } of slices) {
-      const job = this.texts.get(sequence)?.job;
+      const job = this.sequences.get(sequence)?.job;
       if (!job || job.hasStarted) continue;
       job.hasStarted = true;
       try {
@@ -280,13 +280,13 @@ export class StepLoop implements Generator {
         this.fail(job, error);
       }
     }
-    return slices.filter(({ sequence }) => this.texts.has(sequence));
+    return slices.filter(({ sequence }) => this.sequences.has(sequence));
   }
 
   /** The sampler's places of sequences; a sequence keeps its own while it waits for blocks. */
   private slotsOf(sequences: readonly Sequence[]): number[] {
     return sequences.map((sequence) => {
-      const { continuation } = this.texts.get(sequence) as Text;
+      const { continuation } = this.sequences.get(sequence) as Entry;
       if (continuation.slot === null) {
         const slot = this.freeSlots.pop() as number;
         const ends = [...continuation.ends];
@@ -298,9 +298,9 @@ export class StepLoop implements Generator {
   }
 
   private accept(sequence: Sequence, sampled: SampledToken): void {
-    const text = this.texts.get(sequence);
-    if (!text) return;
-    const { job, continuation } = text;
+    const entry = this.sequences.get(sequence);
+    if (!entry) return;
+    const { job, continuation } = entry;
     const error = samplingError('InferenceEngine', sampled.token);
     if (error) {
       this.fail(job, error);
@@ -323,7 +323,7 @@ export class StepLoop implements Generator {
   private leave(continuation: Continuation): void {
     const { sequence, slot, finishReason } = continuation;
     this.scheduler.remove(sequence);
-    this.texts.delete(sequence);
+    this.sequences.delete(sequence);
     if (slot !== null) {
       this.sampler.leave(slot);
       this.freeSlots.push(slot);
@@ -360,8 +360,8 @@ function stateOf(model: CausalLM): string {
   return `${parameters.length}:${latest}`;
 }
 
-function jobsOf(texts: Iterable<Text | undefined>): Set<Job> {
+function jobsOf(entries: Iterable<Entry | undefined>): Set<Job> {
   const jobs = new Set<Job>();
-  for (const text of texts) if (text) jobs.add(text.job);
+  for (const entry of entries) if (entry) jobs.add(entry.job);
   return jobs;
 }
