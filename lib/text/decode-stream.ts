@@ -1,15 +1,15 @@
 // Text from tokens as they come, which never cuts a character.
 
-/** What a cut character decodes to: at most three of these, one for each byte that is there. */
+/** A cut character decodes to at most three of these, one for each byte. */
 export const REPLACEMENT = '\uFFFD';
 const MOST_CUT = 3;
 /** Tokens after which a stream of nothing but invalid bytes is given up for text. */
 const PATIENCE = 64;
 
 /**
- * Text as tokens are generated: push() returns what has become certain, end() the rest. All that
- * was returned, joined, is the decoding of all tokens. Bytes that are no UTF-8 become U+FFFD, three
- * of them late. Source: the sliding window of text-generation-inference.
+ * Text of tokens as they are generated: push() returns complete characters, end() the rest. All
+ * that was returned, joined, is the decoding of all tokens. Bytes that are no UTF-8 become U+FFFD,
+ * three of them late. Source: the sliding window of text-generation-inference.
  */
 export class DecodeStream {
   /** Tokens that the next text is decoded with. */
@@ -24,7 +24,7 @@ export class DecodeStream {
   ) {
     if (before.length === 0) return;
     const text = decode([...before]);
-    if (cutAtEnd(text) > 0) return; // What comes may change its last character.
+    if (cutAtEnd(text) > 0) return; // Later tokens may change its last character.
     this.window = [...before];
     this.returned = text.length;
   }
@@ -47,7 +47,7 @@ export class DecodeStream {
     return fresh;
   }
 
-  /** What is left: U+FFFD for a character that never became whole. The stream starts anew. */
+  /** Returns the rest, with U+FFFD for an incomplete character, and resets the stream. */
   end(): string {
     const rest = this.decode(this.window).slice(this.returned);
     this.window = [];

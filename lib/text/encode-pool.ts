@@ -1,4 +1,4 @@
-// Parts of files to tokens, in the order of the parts: from the cache, on this thread, or on others
+// Encodes parts of files in order: from the cache, on this thread, or on worker threads that run
 // ahead of the reader.
 import { DsError } from '../errors.js';
 import { ThreadPool } from '../runtime/thread-pool.js';
@@ -8,9 +8,9 @@ import type { FilePart } from './row-files.js';
 import { cacheName, readCached, writeCached } from './token-cache.js';
 import type { Tokenizer } from './tokenizer.js';
 
-/** What a thread is started with. */
+/** Start data of a worker thread. */
 export interface EncodeSetup {
-  /** The tokenizer's. */
+  /** The folder of the tokenizer. */
   folder: string;
   settings: RowSettings;
 }
@@ -19,7 +19,7 @@ export interface PoolOptions {
   tokenizer: Tokenizer;
   settings: RowSettings;
   threads: number;
-  /** Folder of the token cache; null for none. */
+  /** Folder of the token cache; null without a cache. */
   cache: string | null;
   /** Milliseconds that a thread may take for one part. */
   timeoutMs: number;
@@ -53,7 +53,7 @@ export class EncodePool {
     for (const part of running) yield await part;
   }
 
-  /** What is still asked of it fails; no thread starts from now on. */
+  /** Ends all threads. Parts still under way fail. */
   close(): Promise<void> {
     return this.pool.close();
   }

@@ -1,18 +1,18 @@
-// All rows of a part of a file as flat arrays, with what was counted on the way.
+// All rows of a part of a file as flat arrays, with counts.
 import { IGNORED, RowEncoder, type RowSettings } from './row-encoder.js';
 import type { FilePart } from './row-files.js';
 import { rowsOf } from './row-reader.js';
 import type { Tokenizer } from './tokenizer.js';
 
-/** What became of rows. */
+/** Counts of rows. */
 export interface RowCounts {
   /** Rows that were read. */
   rows: number;
   /** Rows without a token. */
   empty: number;
-  /** Rows left out because the loss would count none of their tokens. */
+  /** Rows left out because the loss counts no token of them. */
   unlearned: number;
-  /** Rows whose prompt does not end where a token ends; the token counts as prompt. */
+  /** Rows with a token that spans the end of the prompt. The token counts as prompt. */
   blurred: number;
 }
 

@@ -1,8 +1,8 @@
 // The fewest tokens that a text can have, known without encoding it: none stands for more bytes
 // than the longest.
-import type { AddedToken } from './backend.js';
-import { byteLetters } from './token-spans.js';
 import { stepsOf } from './tokenizer-folder.js';
+import type { AddedToken } from './tokenizers/added-tokens.js';
+import { BYTE_LETTERS } from './tokenizers/characters.js';
 
 type Json = Record<string, unknown>;
 
@@ -49,7 +49,7 @@ function isByteModel(model: Json, vocab: ReadonlySet<string | undefined>): boole
   const affixes = [model.continuing_subword_prefix, model.end_of_word_suffix];
   const isPlain = affixes.every((affix) => affix == null || affix === '');
   const isWhole = type === 'BPE' && unknown == null && !dropout && isPlain;
-  return isWhole && byteLetters().every((letter) => vocab.has(letter));
+  return isWhole && BYTE_LETTERS.every((letter) => vocab.has(letter));
 }
 
 function keepsBytes(steps: readonly Json[]): boolean {

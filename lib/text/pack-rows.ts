@@ -1,20 +1,20 @@
-// From encoded rows to samples, and the account of every row on the way.
+// Packs encoded rows into samples, and counts every row.
 import { noCounts, type RowCounts } from './encoded-part.js';
 import { type Overlong, type Piece, packBestFit, piecesOf } from './packing.js';
 import { IGNORED } from './row-encoder.js';
 import type { TokenRun } from './sample.js';
 
-/** What became of rows. */
+/** Counts of rows, samples and tokens. */
 export interface TextReport extends RowCounts {
-  /** Rows that were longer than a sample, and of which tokens were left out. */
+  /** Rows longer than a sample that lost tokens. */
   cutRows: number;
-  /** Tokens that were left out of those. */
+  /** Tokens lost from these rows. */
   cutTokens: number;
   /** Samples made. */
   samples: number;
   /** Tokens in samples, without padding. */
   tokens: number;
-  /** Those of them that are learned. */
+  /** Tokens in samples that are learned. */
   learned: number;
 }
 
@@ -23,13 +23,14 @@ export const noReport = (): TextReport => ({
   ...{ cutRows: 0, cutTokens: 0, samples: 0, tokens: 0, learned: 0 },
 });
 
-/** Adds what `more` counts. */
+/** Adds the counts of `more`. */
 export function addCounts(report: TextReport, more: Partial<TextReport>): void {
   for (const [key, count] of Object.entries(more)) report[key as keyof TextReport] += count;
 }
 
 /**
- * The pieces of each sample; what has no token to learn is left out, and all is added to `report`.
+ * Returns the pieces of each sample. Pieces without a token to learn are left out. Counts go into
+ * `report`.
  */
 export function packRows(
   run: TokenRun,

@@ -7,12 +7,12 @@ export interface Piece {
 }
 
 /**
- * What is done with documents that are longer than a sample: the rest is cut off, becomes further
- * pieces, or all is left out.
+ * How a document longer than a sample is handled: cut to the first sample, split into several
+ * pieces, or dropped.
  */
 export type Overlong = 'cut' | 'split' | 'drop';
 
-/** The pieces of documents that lie one after the other, and what was lost of them. */
+/** Returns the pieces of consecutive documents, and counts of cut rows and tokens. */
 export function piecesOf(
   lengths: ArrayLike<number>,
   most: number,
@@ -55,7 +55,7 @@ export function packBestFit(pieces: readonly Piece[], capacity: number): Piece[]
 }
 
 /**
- * Samples by the room they have left; a tree over the amounts of room says which ones there are.
+ * Samples by their free room. A tree over the amounts of room finds the least one that fits.
  */
 class RoomIndex {
   private readonly leaves: number;
@@ -73,7 +73,7 @@ class RoomIndex {
     this.mark(room);
   }
 
-  /** Takes out a sample with the least room of at least `least`; null when there is none. */
+  /** Removes and returns a sample with the least room of at least `least`; null without one. */
   take(least: number): { sample: number; room: number } | null {
     const room = this.firstFrom(least);
     if (room < 0) return null;

@@ -6,9 +6,9 @@ import { requireInteger } from '../runtime/require-number.js';
 import { Tensor } from '../tensor/index.js';
 import type { Side } from './tokenizer-folder.js';
 
-/** To which length rows are filled, and on which side. */
+/** Length and side of the padding. */
 export interface PaddingOptions {
-  /** Tokens of every row; "longest" is those of the longest. Default "longest". */
+  /** Tokens of every row; "longest" takes the longest row. Default "longest". */
   padTo?: number | 'longest';
   /** Rounds the length up to a multiple of this. Default 1. */
   padToMultipleOf?: number;
@@ -21,7 +21,7 @@ export interface PaddingOptions {
 
 /** Tensors [B, T] i32. */
 export interface PaddedBatch {
-  /** Tokens, and the pad token beside them. */
+  /** Tokens and pad tokens. */
   ids: Tensor;
   /** 1 for tokens, 0 for padding. */
   mask: Tensor;

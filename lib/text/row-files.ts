@@ -20,14 +20,15 @@ import { parquetGroups } from './parquet-rows.js';
 export type RowFormat = 'jsonl' | 'json' | 'parquet' | 'text';
 
 /**
- * A part of a file: bytes of jsonl whose lines begin in it, rows of parquet; whole files otherwise.
+ * A part of a file: for jsonl the lines that begin in a byte range, for parquet a range of rows,
+ * else the whole file.
  */
 export interface FilePart {
   path: string;
   format: RowFormat;
   start: number;
   end: number;
-  /** SHA-256 of the file; empty where nobody asked for it. */
+  /** SHA-256 of the file; empty without a cache. */
   digest: string;
 }
 
@@ -40,9 +41,9 @@ const FORMATS: Readonly<Record<string, RowFormat>> = {
 const PART_BYTES = 4 << 20;
 
 /**
- * The files that paths and patterns (with *, ?, ** and {a,b}) name, each once, those of a pattern
- * in the order of their paths. What is there under just that name is no pattern. Throws DS_DATA for
- * a pattern that names none, and for a file of unknown format; DS_ARGUMENT.
+ * Expands paths and patterns (with *, ?, ** and {a,b}). Each file comes once; the files of a
+ * pattern are sorted by path. An existing path is not a pattern. Throws DS_DATA for a pattern
+ * without files and for an unknown format; DS_ARGUMENT.
  */
 export function findFiles(op: string, given: unknown): string[] {
   const patterns = Array.isArray(given) ? given : [given];
@@ -120,7 +121,7 @@ function formatOf(path: string): RowFormat {
   );
 }
 
-/** Bytes among which a file's first character is, whatever blanks stand before it. */
+/** Bytes read to find a file's first character behind blanks. */
 const BEGINNING = 4096;
 
 /** By the name, and of .json by how it begins: with an array, or with an object on each line. */
@@ -143,7 +144,7 @@ function beginning(path: string): string {
   }
 }
 
-/** The parts of files, in order. Throws DS_DATA for what cannot be read. */
+/** The parts of files, in order. Throws DS_DATA if a file cannot be read. */
 export async function partsOf(paths: readonly string[], withDigest: boolean): Promise<FilePart[]> {
   const parts: FilePart[] = [];
   for (const path of paths) {

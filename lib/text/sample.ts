@@ -54,7 +54,7 @@ export function sampleOf(
     const { start, length: count } = piece;
     sample.ids.set(run.ids.subarray(start, start + count), at);
     sample.labels.set(run.labels.subarray(start, start + count), at);
-    // What was before a piece is not in the sample.
+    // The sample lacks the token before a piece.
     sample.labels[at] = IGNORED;
     sample.documents.fill(number, at, at + count);
     for (let i = 0; i < count; ++i) sample.positions[at + i] = i;
@@ -98,8 +98,8 @@ export function collateSamples(
 }
 
 /**
- * What each position is to predict: labels [B, T] moved one to the left, -100 at the end. For
- * models that take targets; those that take labels do it themselves. The caller owns the result.
+ * The token that each position predicts: labels [B, T] shifted left by one, -100 at the end. For
+ * models that take targets; models that take labels shift them. The caller owns the result.
  */
 export function targetsOf(labels: Tensor): Tensor {
   requireTensor('targetsOf', labels);
@@ -116,8 +116,8 @@ export function targetsOf(labels: Tensor): Tensor {
 }
 
 /**
- * Tokens of each document of rows of `length`, one row after the other, as variable-length
- * attention elsewhere wants them; those of padding, too.
+ * The number of tokens of each document, row by row, padding included. `length` is the length of a
+ * row. Variable-length attention takes this form.
  */
 export function documentLengths(documents: ArrayLike<number>, length: number): Int32Array {
   requireInteger('text.documentLengths length', length, 1);

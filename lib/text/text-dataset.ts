@@ -19,7 +19,7 @@ interface SharedSamples extends TokenRun {
   lengths: Int32Array;
   /** The first piece of each sample and, last, the number of pieces. */
   firsts: Int32Array;
-  /** Tokens of a sample; 0 for those of its pieces. */
+  /** Tokens of a sample; with 0, its pieces decide. */
   length: number;
   pad: number;
 }
@@ -34,7 +34,7 @@ export class TextDataset implements Dataset<TextSample> {
 
   private constructor(
     private readonly shared: SharedSamples,
-    /** What became of the rows; of a dataset of a worker thread, null. */
+    /** Counts of rows; null for the dataset of a worker thread. */
     readonly report: TextReport | null,
   ) {
     this.length = shared.firsts.length - 1;

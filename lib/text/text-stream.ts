@@ -21,7 +21,7 @@ import {
 } from './sample.js';
 import { TEXT_OPTIONS, type TextOptions, type TextSettings, textSettings } from './text-options.js';
 
-/** What is read, and which of it this rank is given. */
+/** Options of a TextStream. */
 export interface TextStreamOptions extends TextOptions {
   /** Samples per batch of this rank. Default 1. */
   batchSize?: number;
@@ -97,7 +97,7 @@ export class TextStream {
   ) {}
 
   /**
-   * Finds the files; reads none of their rows. Throws DS_ARGUMENT for wrong options, DS_DATA for
+   * Finds the files and does not read them. Throws DS_ARGUMENT for wrong options, DS_DATA for
    * files that are not there.
    */
   static async open(given: TextStreamOptions): Promise<TextStream> {
@@ -130,7 +130,7 @@ export class TextStream {
     return this.position.epoch;
   }
 
-  /** What became of the rows that this object has read, those that were read again included. */
+  /** Counts of all rows that this object has read, repeated ones included. */
   get report(): Readonly<TextReport> {
     return this.counts;
   }
@@ -152,7 +152,7 @@ export class TextStream {
     }
   }
 
-  /** Returns whether it came to the end of the epoch, not where somebody changed the position. */
+  /** Returns true at the end of the epoch, and false if loadStateDict() changed the position. */
   private async *batchesTo(pool: EncodePool): AsyncGenerator<TextBatch, boolean> {
     const started = this.position;
     const { batchSize, device, pad, rank, worldSize, padToMultipleOf } = this.settings;
@@ -266,7 +266,7 @@ export class TextStream {
     this.position = { epoch, window, part, row, skip };
   }
 
-  /** What decides which samples there are, and their order. */
+  /** The options that decide the samples and their order. */
   private kind(): JsonObject {
     const { shuffleBuffer, length, overlong, packing, seed, shuffle } = this.settings;
     const bytes = this.parts.reduce((sum, { start, end }) => sum + end - start, 0);

@@ -1,7 +1,9 @@
 // Where in a text its tokens lie, found by spelling them out (the backend gives ids without
 // offsets), and the bytes of each.
-import type { AddedToken, BackendTokenizer } from './backend.js';
 import { stepsOf } from './tokenizer-folder.js';
+import type { AddedToken } from './tokenizers/added-tokens.js';
+import { BYTE_LETTERS } from './tokenizers/characters.js';
+import type { CoreTokenizer } from './tokenizers/core.js';
 
 type Step = Record<string, unknown>;
 
@@ -15,23 +17,9 @@ const FORMS = ['NFC', 'NFD', 'NFKC', 'NFKD'];
 const SPACE = 0x20;
 const MARK = new TextEncoder().encode('▁');
 
-/** GPT-2's alphabet: printable bytes are themselves, the others follow from U+0100 on. */
-function byteAlphabet(): Map<string, number> {
-  const isPrintable = (byte: number): boolean =>
-    (byte >= 33 && byte <= 126) || (byte >= 161 && byte !== 173);
-  const alphabet = new Map<string, number>();
-  let others = 0;
-  for (let byte = 0; byte < 256; ++byte) {
-    const code = isPrintable(byte) ? byte : 256 + others++;
-    alphabet.set(String.fromCodePoint(code), byte);
-  }
-  return alphabet;
-}
-
-const ALPHABET = byteAlphabet();
-
-/** A letter for each byte. */
-export const byteLetters = (): string[] => [...ALPHABET.keys()];
+const ALPHABET: ReadonlyMap<string, number> = new Map(
+  BYTE_LETTERS.map((letter, byte) => [letter, byte]),
+);
 
 function spellingOf(decoder: unknown): Spelling {
   const steps = JSON.stringify(decoder ?? null);
@@ -57,10 +45,10 @@ export class TokenSpans {
 
   /** `tokenizer` is the content of tokenizer.json. */
   constructor(
-    private readonly backend: BackendTokenizer,
+    private readonly core: CoreTokenizer,
     tokenizer: Record<string, unknown>,
   ) {
-    this.added = backend.get_added_tokens_decoder();
+    this.added = core.added;
     this.letters = spellingOf(tokenizer.decoder);
     const steps = stepsOf(tokenizer.normalizer);
     this.forms = steps.map(({ type }) => String(type)).filter((type) => FORMS.includes(type));
@@ -97,7 +85,7 @@ export class TokenSpans {
   bytesOf(id: number): Uint8Array | null {
     const added = this.added.get(id);
     if (added) return Buffer.from(added.content);
-    const token = this.backend.model.vocab[id] ?? '';
+    const token = this.core.vocab[id] ?? '';
     if (this.letters === 'bytes') return bytesOfLetters(token);
     if (this.letters !== 'pieces') return null;
     const code = /^<0x([0-9A-F]{2})>$/.exec(token);
@@ -109,7 +97,7 @@ export class TokenSpans {
   private step(id: number, bytes: Buffer, at: number): number {
     const added = this.added.get(id);
     if (added) return matchAdded(added, bytes, at);
-    const token = this.backend.model.vocab[id];
+    const token = this.core.vocab[id];
     if (token === undefined) return -1;
     return this.spelling === 'bytes'
       ? this.matchBytes(token, bytes, at)

@@ -17,13 +17,7 @@ export const ROLES = [
 ] as const;
 export type Role = (typeof ROLES)[number];
 
-const MODELS = ['BPE', 'WordPiece', 'Unigram'];
-
-/** Values of `behavior` that each step supports. */
-const BEHAVIORS: Readonly<Record<string, readonly string[]>> = {
-  Split: ['Isolated', 'Removed'],
-  Punctuation: ['Isolated', 'Removed', 'Contiguous'],
-};
+export const TOKENIZER_FILE = 'tokenizer.json';
 
 /** A side of a row: padding is added there, or tokens are cut there. */
 export type Side = 'left' | 'right';
@@ -52,10 +46,10 @@ export interface TokenizerFolder {
  * Throws DS_DATA with the file's path if a file is missing, damaged or not supported.
  */
 export function readTokenizerFolder(folder: string): TokenizerFolder {
-  const path = join(folder, 'tokenizer.json');
+  const path = join(folder, TOKENIZER_FILE);
   if (!existsSync(path)) throw noTokenizer(folder);
   const own = readJson(path);
-  requireComputable(own, path);
+  requireParts(own, path);
   const place = join(folder, 'tokenizer_config.json');
   const config = readJsonIfThere(place);
   const map = readJsonIfThere(join(folder, 'special_tokens_map.json'));
@@ -66,7 +60,6 @@ export function readTokenizerFolder(folder: string): TokenizerFolder {
     truncation: sideOf('truncation', own, config, place),
   };
   const tokenizer = { ...own, added_tokens: namedTokens(own, { config, roles, place }) };
-  requireAnywhere(tokenizer.added_tokens, place);
   return { place: folder, tokenizer, config, roles, sides, templates };
 }
 
@@ -81,35 +74,13 @@ function noTokenizer(folder: string): DsError {
   return dataError(folder, 'a folder with tokenizer.json', got, hint);
 }
 
-/** Refuses settings for which the library would silently return other tokens. */
-function requireComputable(tokenizer: Json, path: string): void {
+/** Refuses files that are cut or belong to another program. */
+function requireParts(tokenizer: Json, path: string): void {
   for (const name of ['model', 'added_tokens']) {
     if (tokenizer[name] && typeof tokenizer[name] === 'object') continue;
     throw dataError(path, `a tokenizer with "${name}"`, formatValue(tokenizer), 'Is it whole?');
   }
-  const { type, continuing_subword_prefix: prefix } = tokenizer.model as Json;
-  if (!MODELS.includes(String(type))) {
-    const expected = `a model of type ${MODELS.join(', ')}`;
-    throw dataError(
-      path,
-      expected,
-      formatValue(type),
-      'Files from before 2020 have no type: save the tokenizer again.',
-    );
-  }
-  if (type === 'BPE' && prefix) {
-    const expected = 'BPE without "continuing_subword_prefix"';
-    throw dataError(path, expected, formatValue(prefix), 'It is not supported.');
-  }
-  requireAnywhere(addedTokens(tokenizer, path), path);
-  for (const step of stepsOf(tokenizer.pre_tokenizer)) {
-    const { regex, text } = splitOf(step, path);
-    const known = BEHAVIORS[String(step.type)]?.includes(String(step.behavior ?? 'Isolated'));
-    if (known !== false && !(step.type === 'Split' && regex.includes('\\G'))) continue;
-    const pattern = step.type === 'Split' ? ` with the pattern ${formatValue(text)}` : '';
-    const got = `${step.type} with "behavior": ${formatValue(step.behavior)}${pattern}`;
-    throw dataError(path, 'splits that are isolated or removed', got, 'It is not supported.');
-  }
+  addedTokens(tokenizer, path);
 }
 
 function addedTokens({ added_tokens: given }: Json, path: string): Json[] {
@@ -118,23 +89,6 @@ function addedTokens({ added_tokens: given }: Json, path: string): Json[] {
   const wrong = given.findIndex((one) => typeof one?.content !== 'string');
   if (wrong < 0) return given;
   throw dataError(path, expected, `${formatValue(given[wrong])} at ${wrong}`, 'Is it whole?');
-}
-
-function requireAnywhere(added: readonly Json[], path: string): void {
-  const single = added.find(({ single_word }) => single_word === true);
-  if (!single) return;
-  const got = `${formatValue(single.content)} with "single_word": true`;
-  throw dataError(path, 'added tokens that match anywhere', got, 'It is not supported.');
-}
-
-function splitOf({ pattern }: Json, path: string): { regex: string; text: string } {
-  const { Regex, String: literal } = (pattern ?? {}) as { Regex?: unknown; String?: unknown };
-  for (const one of [Regex, literal]) {
-    if (one === undefined || typeof one === 'string') continue;
-    throw dataError(path, 'a pattern that is a text', formatValue(one), 'Is it whole?');
-  }
-  const [regex, text] = [Regex, Regex ?? literal].map((one) => String(one ?? ''));
-  return { regex: regex as string, text: text as string };
 }
 
 /** The steps of a pre-tokenizer or normalizer, sequences taken apart. */

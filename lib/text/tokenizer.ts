@@ -1,6 +1,7 @@
 // Tokenizer: text to tokens and back as Hugging Face's tokenizers do, from the files of a model's
 // folder.
 import { createHash } from 'node:crypto';
+import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
@@ -9,7 +10,6 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
-import { type AddedToken, type BackendTokenizer, backendTokenizer } from './backend.js';
 import { type ChatMessage, ChatTemplate, type RenderedChat, type Spoken } from './chat-template.js';
 import { DecodeStream, REPLACEMENT } from './decode-stream.js';
 import { fewestTokens } from './fewest-tokens.js';
@@ -19,9 +19,12 @@ import {
   type Role,
   readTokenizerFolder,
   type Side,
+  TOKENIZER_FILE,
   type TokenizerFolder,
 } from './tokenizer-folder.js';
 import { TOKENIZER_RULES } from './tokenizer-rules.js';
+import { CoreTokenizer } from './tokenizers/core.js';
+import type { Bounds } from './tokenizers/post-processors.js';
 
 /** How text becomes tokens. */
 export interface EncodeOptions {
@@ -136,15 +139,15 @@ export class Tokenizer {
   private readonly cleansUp: boolean;
   private digest: string | null = null;
   private bound: ((text: string) => number) | null | undefined;
-  private readonly bounds: { prefix: number[]; suffix: number[] };
+  private readonly bounds: Bounds;
 
   private constructor(
-    private readonly backend: BackendTokenizer,
+    private readonly core: CoreTokenizer,
     private readonly parts: TokenizerFolder,
   ) {
     const { config, place, tokenizer, templates } = parts;
-    const added: AddedToken[] = [...backend.get_added_tokens_decoder().values()];
-    this.vocabSize = backend.model.vocab.length;
+    const added = [...core.added.values()];
+    this.vocabSize = core.vocab.length;
     const limit = config.model_max_length;
     this.modelMaxLength = typeof limit === 'number' && limit < NO_LIMIT ? limit : null;
     this.bosId = this.idOf('bos_token');
@@ -161,7 +164,7 @@ export class Tokenizer {
         new ChatTemplate(text, `${place}, chat template "${name}"`),
       ]),
     );
-    this.spans = new TokenSpans(backend, tokenizer);
+    this.spans = new TokenSpans(core, tokenizer);
     // Made for WordPiece: of others it would take spaces away that belong to the text. transformers
     // 5 does the same.
     const isWordPiece = (tokenizer.model as { type?: unknown }).type === 'WordPiece';
@@ -178,13 +181,7 @@ export class Tokenizer {
   static fromPretrained(folder: string): Tokenizer {
     requireType('Tokenizer.fromPretrained', folder, 'string');
     const parts = readTokenizerFolder(folder);
-    try {
-      return new Tokenizer(backendTokenizer(parts.tokenizer, parts.config), parts);
-    } catch (cause) {
-      if (cause instanceof DsError) throw cause;
-      const got = (cause as Error).message;
-      throw dataError(folder, 'a supported tokenizer', got, 'It may be damaged.');
-    }
+    return new Tokenizer(new CoreTokenizer(join(folder, TOKENIZER_FILE), parts.tokenizer), parts);
   }
 
   /** The folder that it was read from. */
@@ -206,18 +203,18 @@ export class Tokenizer {
 
   /** The id of a token; null if the vocabulary lacks it. */
   tokenToId(token: string): number | null {
-    return this.backend.token_to_id(token) ?? null;
+    return this.core.idOf(token) ?? null;
   }
 
   /** Whether there is a token of this id: heads may be padded beyond the vocabulary. */
   hasToken(id: number): boolean {
-    return this.backend.model.vocab[id] !== undefined;
+    return this.core.vocab[id] !== undefined;
   }
 
   /** A token as the vocabulary spells it. Throws DS_INDEX. */
   idToToken(id: number): string {
     this.requireIds('Tokenizer.idToToken', [id]);
-    return this.backend.model.vocab[id] as string;
+    return this.core.vocab[id] as string;
   }
 
   /**
@@ -241,9 +238,8 @@ export class Tokenizer {
    */
   fewestTokens(text: string): number {
     if (this.bound === undefined) {
-      const { model } = this.backend;
-      const added = [...this.backend.get_added_tokens_decoder().values()];
-      this.bound = fewestTokens({ ...this.parts, vocab: model.vocab, added });
+      const added = [...this.core.added.values()];
+      this.bound = fewestTokens({ ...this.parts, vocab: this.core.vocab, added });
     }
     return this.bound?.(text) ?? 0;
   }
@@ -385,7 +381,7 @@ export class Tokenizer {
       maxLength,
       truncationSide: side = this.truncationSide,
     } = options;
-    const bare = this.backend.encode(text, { add_special_tokens: false }).ids;
+    const bare = this.core.encode(text);
     const { prefix, suffix } = addSpecialTokens ? this.bounds : { prefix: [], suffix: [] };
     if (maxLength === undefined) return Int32Array.from([...prefix, ...bare, ...suffix]);
     const around = prefix.length + suffix.length;
@@ -399,16 +395,8 @@ export class Tokenizer {
   /**
    * The tokens around every text: the post-processor's, changed by add_bos_token and add_eos_token.
    */
-  private findBounds(): { prefix: number[]; suffix: number[] } {
-    const { probe, bare } = this.findProbe();
-    const whole = this.backend.encode(probe, { add_special_tokens: true }).ids;
-    const at = whole.findIndex((_, i) => bare.every((id, j) => whole[i + j] === id));
-    if (at < 0 && whole.length > 0) {
-      const expected = 'a post-processor that puts tokens around a text';
-      throw dataError(this.folder, expected, 'one that changes it', 'It is not supported.');
-    }
-    const prefix = whole.slice(0, at);
-    const suffix = whole.slice(at + bare.length);
+  private findBounds(): Bounds {
+    const { prefix, suffix } = this.core.bounds;
     const { add_bos_token: bos, add_eos_token: eos } = this.parts.config;
     return {
       prefix: this.adjusted(prefix, bos, this.bosId),
@@ -416,16 +404,11 @@ export class Tokenizer {
     };
   }
 
-  /** A text that has tokens: there need not be one for each letter. */
-  private findProbe(): { probe: string; bare: number[] } {
-    for (const probe of ['a', ...this.backend.model.vocab.map((one) => one ?? '')]) {
-      const bare = this.backend.encode(probe, { add_special_tokens: false }).ids;
-      if (bare.length > 0) return { probe, bare };
-    }
-    return { probe: '', bare: [] };
-  }
-
-  private adjusted(bound: number[], wanted: unknown, id: number | null): number[] {
+  private adjusted(
+    bound: readonly number[],
+    wanted: unknown,
+    id: number | null,
+  ): readonly number[] {
     if (typeof wanted !== 'boolean' || id === null || bound.includes(id) === wanted) return bound;
     return wanted ? [...bound, id] : bound.filter((one) => one !== id);
   }
@@ -434,7 +417,8 @@ export class Tokenizer {
     this.requireIds('Tokenizer.decode', ids);
     const kept = skipSpecialTokens ? ids.filter((id) => !this.specialIds.has(id)) : ids;
     if (kept.length === 0) return '';
-    return this.backend.decode(kept, { clean_up_tokenization_spaces: this.cleansUp });
+    const text = this.core.decode(kept);
+    return this.cleansUp ? withoutSpaces(text) : text;
   }
 
   private requireIds(op: string, ids: readonly number[]): void {
@@ -491,6 +475,13 @@ function openEnd(
     .map((part) => ({ ...part, end: Math.min(part.end, end) }));
   return { text: text.slice(0, end), spoken: kept ?? null };
 }
+
+/** As clean_up_tokenization() of transformers. */
+const withoutSpaces = (text: string): string =>
+  text
+    .replace(/ ([.?!,])/g, '$1')
+    .replaceAll(" ' ", "'")
+    .replace(/ (n't|'m|'s|'ve|'re)/g, '$1');
 
 function requireSide(op: string, side: unknown): void {
   if (side !== 'left' && side !== 'right') throw refusedValue(op, '"left" or "right"', side);

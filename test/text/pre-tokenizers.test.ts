@@ -1,6 +1,6 @@
 // Where pre-tokenizers cut a text, as the Rust crate does, with tokenizers of a few words.
 import { text } from '../../lib/index.js';
-import { expectError, folderOf, removeFolders } from './folders.js';
+import { folderOf, removeFolders } from './folders.js';
 
 afterAll(removeFolders);
 
@@ -138,19 +138,4 @@ test('a tokenizer without a token for each letter has bounds, too', () => {
   expect(spelled(tokenizerOf(['ACGT'], { added_tokens: [bos], post_processor }), 'CA')).toBe(
     '<s>|C|A',
   );
-});
-
-test('what would be cut otherwise is refused', () => {
-  const open =
-    (parts: object, model = {}) =>
-    () =>
-      tokenizerOf(['a'], parts, model);
-  const punctuation = { type: 'Punctuation', behavior: 'MergedWithPrevious' };
-  expectError(open({ pre_tokenizer: punctuation }), 'DS_DATA', /"MergedWithPrevious"/);
-  expectError(
-    open({}, { continuing_subword_prefix: '##' }),
-    'DS_DATA',
-    /continuing_subword_prefix/,
-  );
-  expect(spelled(tokenizerOf(['a'], {}, { continuing_subword_prefix: '' }), 'a')).toBe('a');
 });

@@ -109,7 +109,18 @@ describe('tokens that files beside tokenizer.json name', () => {
   test('damage is named', () => {
     const broken = () => of({ added_tokens_decoder: { 30: { id: 3 } } });
     expectError(broken, 'DS_DATA', /tokenizer_config\.json added_tokens_decoder: .*30: /);
-    const single = { ...flags, content: END, single_word: true };
-    expectError(() => of({ added_tokens_decoder: { 30: single } }), 'DS_DATA', /"single_word"/);
+    const huge = { ...flags, content: 'new' };
+    expectError(
+      () => of({ added_tokens_decoder: { 4000000000: huge } }),
+      'DS_DATA',
+      /expected ids/,
+    );
+  });
+
+  test('a token of single words stays text inside a word', () => {
+    const single = { ...flags, content: 'aa', single_word: true };
+    const tokenizer = of({ added_tokens_decoder: { 30: single } });
+    expect([...tokenizer.encode('aa')]).toContain(30);
+    expect([...tokenizer.encode('aaa')]).not.toContain(30);
   });
 });

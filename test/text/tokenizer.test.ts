@@ -346,16 +346,10 @@ describe('what is wrong is named', () => {
       /"up"/,
     ],
     [
-      'a word border',
-      from((t) => Object.assign(t.added_tokens[0], { single_word: true })),
-      'DS_DATA',
-      /single_word/,
-    ],
-    [
       'another split',
-      from((t) => Object.assign(t.pre_tokenizer.pretokenizers[0], { behavior: 'Contiguous' })),
+      from((t) => Object.assign(t.pre_tokenizer.pretokenizers[0], { behavior: 'Around' })),
       'DS_DATA',
-      /Contiguous/,
+      /tokenizer\.json pre_tokenizer\.pretokenizers\[0\]\.behavior: .*got "Around"/,
     ],
     [
       'no added token',
@@ -379,7 +373,7 @@ describe('what is wrong is named', () => {
       'a pattern that is no text',
       from((t) => Object.assign(t.pre_tokenizer.pretokenizers[0].pattern, { Regex: 5 })),
       'DS_DATA',
-      /a pattern that is a text, got 5/,
+      /pattern\.Regex: expected a text, got 5/,
     ],
     ...[null, { name: 'a' }, { name: 1, template: '' }].map(
       (wrong): [string, () => unknown, string, RegExp] => [

@@ -34,6 +34,7 @@ interface Scan {
  * proportion to the text; if it exceeds the bound, it throws a RegexFault.
  */
 export class Regex {
+  private readonly skipsAdjacent: boolean;
   private readonly shared: Shared = { sets: [], looks: [] };
   private readonly alphabet: Alphabet;
   private readonly matcher: Automaton;
@@ -46,6 +47,7 @@ export class Regex {
     readonly source: string,
     { dialect = 'python', ignoresCase = false, isWhole = false }: RegexOptions = {},
   ) {
+    this.skipsAdjacent = dialect === 'oniguruma';
     const parsed = parsePattern(source, dialect, ignoresCase);
     const node = isWhole ? cat([parsed, TEXT_END]) : parsed;
     try {
@@ -106,7 +108,9 @@ export class Regex {
         if (starts === null && failed > 4 * text.length + 1000) starts = this.startsIn(scan);
         continue;
       }
-      found.push(at, end);
+      // Oniguruma's crate leaves out an empty match at the end of the match before it.
+      const isLeftOut = this.skipsAdjacent && end === at && found.at(-1) === at;
+      if (!isLeftOut) found.push(at, end);
       if (found.length >= 2 * most) break;
       // An empty match is not tried again at its place.
       at = end > at ? end : at + widthAt(text, at);

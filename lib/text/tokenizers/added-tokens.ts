@@ -1,0 +1,83 @@
+// Added tokens: found in a text before it is encoded. Source: the Rust crate tokenizers.
+import { spaceEnd, spaceStart, WORD } from './characters.js';
+import { Trie } from './trie.js';
+
+/** A token of "added_tokens". */
+export interface AddedToken {
+  readonly content: string;
+  readonly id: number;
+  /** Not inside a word. */
+  readonly single_word: boolean;
+  /** Takes the white space before it. */
+  readonly lstrip: boolean;
+  /** Takes the white space behind it. */
+  readonly rstrip: boolean;
+  /** Found in the normalized text. */
+  readonly normalized: boolean;
+  readonly special: boolean;
+}
+
+/** A part of a text: a token, or text without one. */
+export interface Section {
+  readonly start: number;
+  readonly end: number;
+  readonly token: AddedToken | null;
+}
+
+const WORD_START = new RegExp(`^[${WORD}]`, 'u');
+const WORD_END = new RegExp(`[${WORD}]$`, 'u');
+
+/** Finds some added tokens by their spelling, the longest at each place. */
+export class AddedTokens {
+  private readonly trie: Trie;
+  private readonly firsts: ReadonlySet<number>;
+
+  /** `spellings` are the tokens' texts, normalized where the search is in a normalized text. */
+  constructor(
+    private readonly tokens: readonly AddedToken[],
+    spellings: readonly string[],
+  ) {
+    // Of two tokens with one spelling the last one is found.
+    this.trie = new Trie([...new Map(spellings.map((text, i) => [text, i]))]);
+    this.firsts = new Set(spellings.map((text) => text.charCodeAt(0)));
+  }
+
+  /** The sections of a text, in order. */
+  split(text: string): Section[] {
+    const sections: Section[] = [];
+    let done = 0;
+    for (let at = 0; at < text.length; ) {
+      const found = this.longestAt(text, at);
+      if (found === null) {
+        at++;
+        continue;
+      }
+      const { token, end } = found;
+      const [start, next] = [at, end];
+      at = next;
+      if (token.single_word && isInWord(text, start, next)) continue;
+      const from = token.lstrip ? Math.max(spaceStart(text.slice(0, start)), done) : start;
+      const to = token.rstrip ? spaceEnd(text, next) : next;
+      if (done < from) sections.push({ start: done, end: from, token: null });
+      sections.push({ start: from, end: to, token });
+      done = to;
+    }
+    if (done < text.length) sections.push({ start: done, end: text.length, token: null });
+    return sections;
+  }
+
+  private longestAt(text: string, at: number): { token: AddedToken; end: number } | null {
+    if (!this.firsts.has(text.charCodeAt(at))) return null;
+    let longest: { token: AddedToken; end: number } | null = null;
+    this.trie.prefixes(text, at, (end, number) => {
+      longest = { token: this.tokens[number] as AddedToken, end };
+    });
+    return longest;
+  }
+}
+
+/** Whether the character before or behind a range belongs to a word. */
+function isInWord(text: string, start: number, end: number): boolean {
+  const before = text.slice(Math.max(0, start - 2), start);
+  return WORD_END.test(before) || WORD_START.test(text.slice(end, end + 2));
+}

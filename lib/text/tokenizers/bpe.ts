@@ -1,0 +1,191 @@
+// Byte-pair encoding. Source: the Rust crate tokenizers.
+import { formatValue } from '../../runtime/format-value.js';
+import { dataError } from '../../runtime/refused.js';
+import { type Fields, MOST_IDS } from './fields.js';
+import type { Model } from './model.js';
+import { byteIds, spelledBy, vocabularyOf } from './vocabulary.js';
+
+/** Merges of pairs of ids. A lower rank comes first. */
+interface Merges {
+  /** By first * MOST_IDS + second. */
+  readonly ranks: ReadonlyMap<number, number>;
+  /** By rank: the merged id. */
+  readonly merged: Int32Array;
+}
+
+/** Pieces whose ids are kept, and the longest of them. */
+const KEPT = 1 << 14;
+const LONGEST_KEPT = 256;
+
+export function bpe(fields: Fields): Model {
+  const ids = vocabularyOf(fields);
+  const ignoresMerges = fields.flag('ignore_merges', false);
+  const first = firstSymbols(fields, ids);
+  const merges = mergesOf(fields, ids);
+  const known = new Map<string, readonly number[]>();
+  const encoded = (piece: string): readonly number[] => {
+    const whole = ignoresMerges ? ids.get(piece) : undefined;
+    return whole === undefined ? mergeAll(first(piece), merges) : [whole];
+  };
+  return {
+    ids,
+    encode: (piece, all) => {
+      let own = known.get(piece);
+      if (own === undefined) {
+        own = encoded(piece);
+        if (known.size >= KEPT) known.clear();
+        if (piece.length < LONGEST_KEPT) known.set(piece, own);
+      }
+      for (const id of own) all.push(id);
+    },
+  };
+}
+
+/** Pieces as the ids of their characters. */
+function firstSymbols(
+  fields: Fields,
+  ids: ReadonlyMap<string, number>,
+): (piece: string) => number[] {
+  const prefix = fields.text('continuing_subword_prefix', '');
+  const suffix = fields.text('end_of_word_suffix', '');
+  const fuses = fields.flag('fuse_unk', false);
+  const bytes = fields.flag('byte_fallback', false) ? byteIds(ids) : null;
+  const token = fields.get('unk_token') === undefined ? null : fields.text('unk_token');
+  const unknown = (): number => {
+    const id = ids.get(token as string);
+    if (id !== undefined) return id;
+    const expected = `the unknown token ${JSON.stringify(token)} in the vocabulary`;
+    throw dataError(fields.place, expected, 'none', 'A text has characters outside of it.');
+  };
+  return (piece) => {
+    const symbols: number[] = [];
+    // The crate adds an unknown token late: bytes that follow it come first.
+    let pending: number | null = null;
+    for (let at = 0; at < piece.length; ) {
+      const letter = String.fromCodePoint(piece.codePointAt(at) as number);
+      const lead = at > 0 ? prefix + letter : letter;
+      at += letter.length;
+      const symbol = at < piece.length ? lead : lead + suffix;
+      const id = ids.get(symbol);
+      if (id !== undefined) {
+        if (pending !== null) symbols.push(pending);
+        pending = null;
+        symbols.push(id);
+        continue;
+      }
+      const spelled = bytes && spelledBy(bytes, symbol);
+      if (spelled) symbols.push(...spelled);
+      else if (token !== null) {
+        if (pending !== null && !fuses) symbols.push(pending);
+        pending = unknown();
+      }
+    }
+    if (pending !== null) symbols.push(pending);
+    return symbols;
+  };
+}
+
+function mergesOf(fields: Fields, ids: ReadonlyMap<string, number>): Merges {
+  const prefix = fields.text('continuing_subword_prefix', '');
+  const list = fields.list('merges');
+  const ranks = new Map<number, number>();
+  const merged = new Int32Array(list.length);
+  for (const [rank, merge] of list.entries()) {
+    const pair: unknown[] = typeof merge === 'string' ? merge.split(' ') : [merge].flat();
+    const [left, right] = pair;
+    if (pair.length !== 2 || typeof left !== 'string' || typeof right !== 'string') {
+      throw fields.wrong(`merges[${rank}]`, 'two tokens', merge);
+    }
+    const tokens = [left, right, left + right.slice(prefix.length)];
+    const [first, second, whole] = tokens.map((one) => ids.get(one));
+    if (first === undefined || second === undefined || whole === undefined) {
+      const missing = tokens.find((one) => !ids.has(one));
+      const expected = 'a merge of tokens of the vocabulary';
+      const got = `${formatValue(missing)}, which the vocabulary lacks`;
+      throw dataError(`${fields.place}.merges[${rank}]`, expected, got, 'Is the file whole?');
+    }
+    ranks.set(first * MOST_IDS + second, rank);
+    merged[rank] = whole;
+  }
+  return { ranks, merged };
+}
+
+/** Positions fit in 32 bits, so an entry is rank * 2^32 + position: the least is the next merge. */
+const POSITIONS = 2 ** 32;
+const END = -1;
+
+/** Merges symbols until no pair has a merge. */
+function mergeAll(symbols: number[], { ranks, merged }: Merges): readonly number[] {
+  const count = symbols.length;
+  if (count < 2) return symbols;
+  const queue = new LeastFirst();
+  const next = new Int32Array(count);
+  const previous = new Int32Array(count);
+  const isGone = new Uint8Array(count);
+  const rankAt = (at: number): number | undefined => {
+    const after = next[at] as number;
+    if (after === END) return undefined;
+    return ranks.get((symbols[at] as number) * MOST_IDS + (symbols[after] as number));
+  };
+  const enqueue = (at: number): void => {
+    const rank = rankAt(at);
+    if (rank !== undefined) queue.push(rank * POSITIONS + at);
+  };
+  for (let i = 0; i < count; ++i) {
+    next[i] = i + 1 < count ? i + 1 : END;
+    previous[i] = i - 1;
+  }
+  for (let i = 0; i + 1 < count; ++i) enqueue(i);
+  for (let entry = queue.pop(); entry !== undefined; entry = queue.pop()) {
+    const rank = Math.floor(entry / POSITIONS);
+    const at = entry - rank * POSITIONS;
+    if (isGone[at]) continue;
+    const now = rankAt(at);
+    // The pair has changed. The crate goes on if the other pair merges into the same token.
+    if (now === undefined || merged[now] !== merged[rank]) continue;
+    const right = next[at] as number;
+    symbols[at] = merged[rank] as number;
+    isGone[right] = 1;
+    const after = next[right] as number;
+    next[at] = after;
+    if (after !== END) previous[after] = at;
+    if ((previous[at] as number) !== END) enqueue(previous[at] as number);
+    enqueue(at);
+  }
+  return symbols.filter((_, i) => !isGone[i]);
+}
+
+/** A binary heap of numbers. */
+class LeastFirst {
+  private readonly heap: number[] = [];
+
+  push(entry: number): void {
+    const { heap } = this;
+    let at = heap.push(entry) - 1;
+    while (at > 0) {
+      const parent = (at - 1) >> 1;
+      if ((heap[parent] as number) <= entry) break;
+      heap[at] = heap[parent] as number;
+      at = parent;
+    }
+    heap[at] = entry;
+  }
+
+  pop(): number | undefined {
+    const { heap } = this;
+    const least = heap[0];
+    const last = heap.pop();
+    if (last === undefined || heap.length === 0) return least;
+    let at = 0;
+    for (;;) {
+      let child = 2 * at + 1;
+      if (child >= heap.length) break;
+      if (child + 1 < heap.length && (heap[child + 1] as number) < (heap[child] as number)) child++;
+      if ((heap[child] as number) >= last) break;
+      heap[at] = heap[child] as number;
+      at = child;
+    }
+    heap[at] = last;
+    return least;
+  }
+}

@@ -1,0 +1,123 @@
+// A tokenizer.json as the Rust crate tokenizers runs it: added tokens, normalizer, pre-tokenizer,
+// model, post-processor and decoder.
+import { formatValue } from '../../runtime/format-value.js';
+import { isObject } from '../../runtime/is-object.js';
+import { dataError } from '../../runtime/refused.js';
+import { type AddedToken, AddedTokens } from './added-tokens.js';
+import { type Decoder, decoderOf } from './decoders.js';
+import { Fields, requireId } from './fields.js';
+import type { Model } from './model.js';
+import { modelOf } from './models.js';
+import { type Normalizer, normalizerOf } from './normalizers.js';
+import { type Bounds, boundsOf } from './post-processors.js';
+import { type PreTokenizer, preTokenizerOf } from './pre-tokenizers.js';
+
+export class CoreTokenizer {
+  /** Tokens by id; undefined where an id has none. */
+  readonly vocab: readonly (string | undefined)[];
+  readonly added: ReadonlyMap<number, AddedToken>;
+  /** The tokens that the post-processor puts around a text. */
+  readonly bounds: Bounds;
+  private readonly model: Model;
+  private readonly normalizer: Normalizer | null;
+  private readonly preTokenizer: PreTokenizer | null;
+  private readonly decoder: Decoder | null;
+  private readonly addedIds: ReadonlyMap<string, number>;
+  /** By id: normalized spellings of added tokens. */
+  private readonly spellings: ReadonlyMap<number, string>;
+  private readonly raw: AddedTokens;
+  private readonly normalized: AddedTokens;
+
+  /** `content` is that of tokenizer.json at `place`. Throws DS_DATA. */
+  constructor(place: string, content: Readonly<Record<string, unknown>>) {
+    this.model = modelOf(`${place} model`, content.model);
+    const normalizer = normalizerOf(`${place} normalizer`, content.normalizer);
+    this.normalizer = normalizer;
+    this.preTokenizer = preTokenizerOf(`${place} pre_tokenizer`, content.pre_tokenizer);
+    this.decoder = decoderOf(`${place} decoder`, content.decoder);
+    const added = addedOf(place, content.added_tokens);
+    this.added = new Map(added.map((token) => [token.id, token]));
+    this.addedIds = new Map(added.map(({ content: text, id }) => [text, id]));
+    const vocab: (string | undefined)[] = [];
+    for (const [token, id] of this.model.ids) vocab[id] = token;
+    for (const { content: text, id } of added) vocab[id] = text;
+    this.vocab = vocab;
+    const find = (tokens: readonly AddedToken[], form: Normalizer): AddedTokens =>
+      new AddedTokens(
+        tokens,
+        tokens.map((token) => form(token.content)),
+      );
+    // Special tokens come first, as in the crate.
+    const ordered = [...added].sort((a, b) => Number(b.special) - Number(a.special));
+    this.raw = find(
+      ordered.filter((token) => !token.normalized),
+      (text) => text,
+    );
+    this.normalized = find(
+      ordered.filter((token) => token.normalized),
+      normalizer ?? ((text) => text),
+    );
+    const changed = normalizer ? added.filter((token) => token.normalized) : [];
+    this.spellings = new Map(
+      changed.map(({ id, content: text }) => [id, normalizer?.(text) ?? text]),
+    );
+    this.bounds = boundsOf(`${place} post_processor`, content.post_processor, (token) =>
+      this.idOf(token),
+    );
+  }
+
+  /** The id of a token; undefined if the vocabulary lacks it. */
+  idOf(token: string): number | undefined {
+    return this.addedIds.get(token) ?? this.model.ids.get(token);
+  }
+
+  /** Ids of a text, without the tokens around it. Throws DS_DATA. */
+  encode(text: string): number[] {
+    const ids: number[] = [];
+    for (const { start, end, token } of this.raw.split(text)) {
+      if (token) ids.push(token.id);
+      else this.encodeSection(text.slice(start, end), start === 0, ids);
+    }
+    return ids;
+  }
+
+  private encodeSection(given: string, isStart: boolean, ids: number[]): void {
+    const text = this.normalizer ? this.normalizer(given) : given;
+    for (const { start, end, token } of this.normalized.split(text)) {
+      if (token) {
+        ids.push(token.id);
+        continue;
+      }
+      const cut = { pieces: [text.slice(start, end)], isStart: isStart && start === 0 };
+      const { pieces } = this.preTokenizer ? this.preTokenizer(cut) : cut;
+      for (const piece of pieces) this.model.encode(piece, ids);
+    }
+  }
+
+  /** The text of ids. Ids without a token are left out. Normalized tokens decode normalized. */
+  decode(ids: readonly number[]): string {
+    const tokens = ids.flatMap((id) => this.spellings.get(id) ?? this.vocab[id] ?? []);
+    return this.decoder ? this.decoder(tokens).join('') : tokens.join(' ');
+  }
+}
+
+function addedOf(place: string, given: unknown): AddedToken[] {
+  const expected = '"added_tokens", a list of objects with a text "content"';
+  if (!Array.isArray(given)) throw dataError(place, expected, formatValue(given), 'Is it whole?');
+  return given.map((one, i) => {
+    if (!isObject<Record<string, unknown>>(one) || typeof one.content !== 'string') {
+      throw dataError(place, expected, `${formatValue(one)} at ${i}`, 'Is it whole?');
+    }
+    const fields = new Fields(`${place} added_tokens[${i}]`, one);
+    const special = fields.flag('special', false);
+    return {
+      content: one.content,
+      id: requireId(`${fields.place}.id`, one.id),
+      single_word: fields.flag('single_word', false),
+      lstrip: fields.flag('lstrip', false),
+      rstrip: fields.flag('rstrip', false),
+      normalized: fields.flag('normalized', !special),
+      special,
+    };
+  });
+}

@@ -1,0 +1,150 @@
+// Decoders: from the spellings of tokens to a text. Source: the Rust crate tokenizers.
+import { TextDecoder } from 'node:util';
+
+import { BYTE_LETTERS } from './characters.js';
+import { Fields } from './fields.js';
+import { readPattern, replaceAll } from './pattern.js';
+
+/** From tokens to parts of a text. */
+export type Decoder = (tokens: readonly string[]) => readonly string[];
+
+const BYTES: ReadonlyMap<string, number> = new Map(
+  BYTE_LETTERS.map((letter, byte) => [letter, byte]),
+);
+const UTF8 = new TextDecoder('utf-8', { ignoreBOM: true });
+
+const each =
+  (change: (token: string, i: number, all: readonly string[]) => string): Decoder =>
+  (tokens) =>
+    tokens.map(change);
+
+const BUILDERS: ReadonlyMap<string, (fields: Fields) => Decoder> = new Map([
+  ['BPEDecoder', suffixed],
+  ['ByteFallback', () => byteFallback],
+  ['ByteLevel', () => byteLevel],
+  ['CTC', ctc],
+  ['Fuse', () => (tokens: readonly string[]) => [tokens.join('')]],
+  ['Metaspace', metaspace],
+  ['Replace', replace],
+  ['Sequence', sequence],
+  ['Strip', strip],
+  ['WordPiece', wordPiece],
+]);
+
+/** The decoder of a tokenizer.json; null without one. Throws DS_DATA. */
+export function decoderOf(place: string, content: unknown): Decoder | null {
+  return content === null || content === undefined
+    ? null
+    : new Fields(place, content).build(BUILDERS);
+}
+
+function sequence(fields: Fields): Decoder {
+  const steps = fields.each('decoders').map((step) => step.build(BUILDERS));
+  return (tokens) => steps.reduce((parts, step) => step(parts), tokens);
+}
+
+/** A token with other letters than GPT-2's, such as an added one, stands for its own bytes. */
+function byteLevel(tokens: readonly string[]): string[] {
+  const bytes: number[] = [];
+  for (const token of tokens) {
+    const own = Array.from(token, (letter) => BYTES.get(letter));
+    if (own.includes(undefined)) bytes.push(...Buffer.from(token));
+    else bytes.push(...(own as number[]));
+  }
+  return [UTF8.decode(Uint8Array.from(bytes))];
+}
+
+/** <0x41> stands for a byte. Bytes that are not UTF-8 become U+FFFD. */
+function byteFallback(tokens: readonly string[]): string[] {
+  const parts: string[] = [];
+  let bytes: number[] = [];
+  const flush = (): void => {
+    if (bytes.length > 0) parts.push(UTF8.decode(Uint8Array.from(bytes)));
+    bytes = [];
+  };
+  for (const token of tokens) {
+    const code = /^<0x([0-9A-Fa-f]{2})>$/.exec(token)?.[1];
+    if (code !== undefined) {
+      bytes.push(Number.parseInt(code, 16));
+      continue;
+    }
+    flush();
+    parts.push(token);
+  }
+  flush();
+  return parts;
+}
+
+function metaspace(fields: Fields): Decoder {
+  const mark = fields.text('replacement', '▁');
+  const isNever =
+    fields.get('add_prefix_space') === false ||
+    fields.text('prepend_scheme', 'always').toLowerCase() === 'never';
+  return each((token, i) => token.replaceAll(mark, i === 0 && !isNever ? '' : ' '));
+}
+
+function suffixed(fields: Fields): Decoder {
+  const suffix = fields.text('suffix', '</w>');
+  return each((token, i, all) => token.replaceAll(suffix, i === all.length - 1 ? '' : ' '));
+}
+
+function wordPiece(fields: Fields): Decoder {
+  const prefix = fields.text('prefix', '##');
+  const cleans = fields.flag('cleanup', true);
+  return each((token, i) => {
+    let text = token;
+    if (i > 0) text = text.startsWith(prefix) ? text.slice(prefix.length) : ` ${text}`;
+    return cleans ? cleanUp(text) : text;
+  });
+}
+
+const CONTRACTIONS: readonly (readonly [string, string])[] = [
+  ...([
+    [' .', '.'],
+    [' ?', '?'],
+    [' !', '!'],
+    [' ,', ','],
+    [" ' ", "'"],
+    [" n't", "n't"],
+  ] as const),
+  ...([
+    [" 'm", "'m"],
+    [' do not', " don't"],
+    [" 's", "'s"],
+    [" 've", "'ve"],
+    [" 're", "'re"],
+  ] as const),
+];
+
+const cleanUp = (text: string): string =>
+  CONTRACTIONS.reduce((form, [from, to]) => form.replaceAll(from, to), text);
+
+function ctc(fields: Fields): Decoder {
+  const pad = fields.text('pad_token', '<pad>');
+  const delimiter = fields.text('word_delimiter_token', '|');
+  const cleans = fields.flag('cleanup', true);
+  return (tokens) =>
+    tokens
+      .filter((token, i) => token !== tokens[i - 1])
+      .map((token) => token.replaceAll(pad, ''))
+      .map((token) => (cleans ? cleanUp(token).replaceAll(delimiter, ' ') : token))
+      .filter((token) => token !== '');
+}
+
+function replace(fields: Fields): Decoder {
+  const find = readPattern(fields);
+  const content = fields.text('content');
+  return each((token) => replaceAll(token, find, content));
+}
+
+function strip(fields: Fields): Decoder {
+  const letter = fields.text('content');
+  const [start, stop] = [fields.count('start', 0), fields.count('stop', 0)];
+  return each((token) => {
+    const letters = Array.from(token);
+    let [from, to] = [0, letters.length];
+    while (from < start && letters[from] === letter) from++;
+    while (letters.length - to < stop && to > 0 && letters[to - 1] === letter) to--;
+    return letters.slice(from, to).join('');
+  });
+}

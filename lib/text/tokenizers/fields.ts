@@ -1,0 +1,96 @@
+// Reads the parts of a tokenizer.json. Errors name the file and the path of a key.
+import { formatValue } from '../../runtime/format-value.js';
+import { isObject } from '../../runtime/is-object.js';
+import { dataError } from '../../runtime/refused.js';
+
+type Json = Record<string, unknown>;
+
+/** Ids are below this number: vocabularies are arrays. */
+export const MOST_IDS = 2 ** 24;
+
+/** Objects inside each other. */
+const DEEPEST = 100;
+
+/** An object of a tokenizer.json, such as a normalizer. All methods throw DS_DATA. */
+export class Fields {
+  private readonly content: Json;
+
+  /** `place` names the object in errors. */
+  constructor(
+    readonly place: string,
+    content: unknown,
+    private readonly depth = 0,
+  ) {
+    if (depth > DEEPEST) throw dataError(place, `at most ${DEEPEST} objects in each other`, 'more');
+    if (!isObject<Json>(content)) throw dataError(place, 'an object', formatValue(content));
+    this.content = content;
+  }
+
+  /** The value of a key; undefined if the key is missing or null. */
+  get(key: string): unknown {
+    const value = Object.hasOwn(this.content, key) ? this.content[key] : undefined;
+    return value === null ? undefined : value;
+  }
+
+  text(key: string, fallback?: string): string {
+    const value = this.get(key) ?? fallback;
+    if (typeof value === 'string') return value;
+    throw this.wrong(key, 'a text', value);
+  }
+
+  flag(key: string, fallback: boolean): boolean {
+    const value = this.get(key) ?? fallback;
+    if (typeof value === 'boolean') return value;
+    throw this.wrong(key, 'true or false', value);
+  }
+
+  count(key: string, fallback: number): number {
+    const value = this.get(key) ?? fallback;
+    if (Number.isSafeInteger(value) && (value as number) >= 0) return value as number;
+    throw this.wrong(key, 'a whole number', value);
+  }
+
+  list(key: string): readonly unknown[] {
+    const value = this.get(key) ?? [];
+    if (Array.isArray(value)) return value;
+    throw this.wrong(key, 'a list', value);
+  }
+
+  /** An object inside this one. */
+  object(key: string): Fields {
+    return new Fields(`${this.place}.${key}`, this.get(key), this.depth + 1);
+  }
+
+  /** The values by key, each changed by `change`. */
+  map<T>(change: (value: unknown, key: string) => T): Map<string, T> {
+    const entries = Object.entries(this.content);
+    return new Map(entries.map(([key, value]) => [key, change(value, key)]));
+  }
+
+  /** The objects of a list. */
+  each(key: string): Fields[] {
+    return this.list(key).map(
+      (one, i) => new Fields(`${this.place}.${key}[${i}]`, one, this.depth + 1),
+    );
+  }
+
+  wrong(key: string, expected: string, value: unknown): Error {
+    return dataError(`${this.place}.${key}`, expected, formatValue(value));
+  }
+
+  /** What the builder of the object's type returns. */
+  build<T>(builders: ReadonlyMap<string, (fields: Fields) => T>): T {
+    const type = this.get('type');
+    const builder = typeof type === 'string' ? builders.get(type) : undefined;
+    if (builder) return builder(this);
+    throw this.wrong('type', [...builders.keys()].join(', '), type);
+  }
+}
+
+/** An id of a vocabulary. */
+export function requireId(place: string, value: unknown): number {
+  if (Number.isInteger(value) && (value as number) >= 0 && (value as number) < MOST_IDS) {
+    return value as number;
+  }
+  throw dataError(place, `ids of [0, ${MOST_IDS})`, formatValue(value));
+}

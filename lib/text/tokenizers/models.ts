@@ -1,0 +1,78 @@
+// Models of a tokenizer.json: from a piece of text to ids.
+import { dataError } from '../../runtime/refused.js';
+import { bpe } from './bpe.js';
+import { Fields } from './fields.js';
+import type { Model } from './model.js';
+import { unigram } from './unigram.js';
+import { vocabularyOf } from './vocabulary.js';
+
+const BUILDERS: ReadonlyMap<string, (fields: Fields) => Model> = new Map([
+  ['BPE', bpe],
+  ['WordPiece', wordPiece],
+  ['Unigram', unigram],
+  ['WordLevel', wordLevel],
+]);
+
+/** The model of a tokenizer.json. Throws DS_DATA. */
+export const modelOf = (place: string, content: unknown): Model =>
+  new Fields(place, content).build(BUILDERS);
+
+/** The id of the unknown token, which only some texts need. Throws DS_DATA. */
+function unknownOf(fields: Fields, ids: ReadonlyMap<string, number>): () => number {
+  const token = fields.text('unk_token', fields.get('type') === 'WordPiece' ? '[UNK]' : '<unk>');
+  return () => {
+    const id = ids.get(token);
+    if (id !== undefined) return id;
+    const expected = `the unknown token ${JSON.stringify(token)} in the vocabulary`;
+    throw dataError(fields.place, expected, 'none', 'A text has parts outside the vocabulary.');
+  };
+}
+
+function wordLevel(fields: Fields): Model {
+  const vocabulary = vocabularyOf(fields);
+  const unknown = unknownOf(fields, vocabulary);
+  return {
+    ids: vocabulary,
+    encode: (piece, ids) => {
+      ids.push(vocabulary.get(piece) ?? unknown());
+    },
+  };
+}
+
+/** The longest token of the vocabulary first, then the longest one that continues, and so on. */
+function wordPiece(fields: Fields): Model {
+  const vocabulary = vocabularyOf(fields);
+  const unknown = unknownOf(fields, vocabulary);
+  const prefix = fields.text('continuing_subword_prefix', '##');
+  const most = fields.count('max_input_chars_per_word', 100);
+  const longest = Math.max(0, ...Array.from(vocabulary.keys(), (token) => token.length));
+  const longestFrom = (piece: string, start: number): [number, number] | null => {
+    const lead = start > 0 ? prefix : '';
+    const limit = Math.min(piece.length, start + longest - lead.length);
+    for (let end = limit; end > start; --end) {
+      const id = vocabulary.get(lead + piece.slice(start, end));
+      if (id !== undefined) return [id, end];
+    }
+    return null;
+  };
+  return {
+    ids: vocabulary,
+    encode: (piece, ids) => {
+      const own: number[] = [];
+      if (piece.length > most && Array.from(piece).length > most) {
+        ids.push(unknown());
+        return;
+      }
+      for (let at = 0; at < piece.length; ) {
+        const found = longestFrom(piece, at);
+        if (found === null) {
+          ids.push(unknown());
+          return;
+        }
+        own.push(found[0]);
+        at = found[1];
+      }
+      ids.push(...own);
+    },
+  };
+}

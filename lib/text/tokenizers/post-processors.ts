@@ -1,0 +1,62 @@
+// Post-processors: they put special tokens around the ids of a text.
+import { dataError } from '../../runtime/refused.js';
+import { Fields, requireId } from './fields.js';
+
+type PostProcessor = (ids: readonly number[]) => readonly number[];
+type IdOf = (token: string) => number | undefined;
+
+/** The tokens around every text. */
+export interface Bounds {
+  readonly prefix: readonly number[];
+  readonly suffix: readonly number[];
+}
+
+/** Stands for the ids of the text. */
+const TEXT = -1;
+
+/** The tokens that the post-processor of a tokenizer.json puts around a text. Throws DS_DATA. */
+export function boundsOf(place: string, content: unknown, idOf: IdOf): Bounds {
+  if (content === null || content === undefined) return { prefix: [], suffix: [] };
+  const ids = new Fields(place, content).build(buildersFor(idOf))([TEXT]);
+  const at = ids.indexOf(TEXT);
+  if (at < 0 || ids.includes(TEXT, at + 1)) {
+    const expected = 'a post-processor that puts tokens around a text';
+    throw dataError(place, expected, 'one that changes it', 'It is not supported.');
+  }
+  return { prefix: ids.slice(0, at), suffix: ids.slice(at + 1) };
+}
+
+function buildersFor(idOf: IdOf): ReadonlyMap<string, (fields: Fields) => PostProcessor> {
+  const builders = new Map<string, (fields: Fields) => PostProcessor>([
+    ['BertProcessing', pair],
+    ['ByteLevel', () => (ids) => ids],
+    ['RobertaProcessing', pair],
+    ['TemplateProcessing', (fields) => template(fields, idOf)],
+  ]);
+  return builders.set('Sequence', (fields) => {
+    const steps = fields.each('processors').map((step) => step.build(builders));
+    return (ids) => steps.reduce((form, step) => step(form), ids);
+  });
+}
+
+/** [CLS] text [SEP]; each is a pair of a token and its id. */
+function pair(fields: Fields): PostProcessor {
+  const [first, last] = ['cls', 'sep'].map((key) =>
+    requireId(`${fields.place}.${key}[1]`, fields.list(key)[1]),
+  ) as [number, number];
+  return (ids) => [first, ...ids, last];
+}
+
+function template(fields: Fields, idOf: IdOf): PostProcessor {
+  const tokens = fields.object('special_tokens');
+  const parts = fields.each('single').map((item) => {
+    if (item.get('Sequence') !== undefined) return null;
+    const token = item.object('SpecialToken').text('id');
+    if (tokens.get(token) === undefined) {
+      return [requireId(`${item.place}.SpecialToken.id`, idOf(token))];
+    }
+    const own = tokens.object(token);
+    return own.list('ids').map((id) => requireId(`${own.place}.ids`, id));
+  });
+  return (ids) => parts.flatMap((part) => part ?? ids);
+}

@@ -1,0 +1,245 @@
+// Pre-tokenizers: they split a text into the pieces that the model encodes one by one.
+// Source: the Rust crate tokenizers.
+import { BYTE_LETTERS, isSpace, PUNCTUATION, spellBytes, WORD } from './characters.js';
+import { Fields } from './fields.js';
+import { type Finder, readPattern, regexFinder } from './pattern.js';
+
+/** The pieces of a section of a text. */
+export interface Cut {
+  readonly pieces: readonly string[];
+  /** The first piece starts where the whole text starts. */
+  readonly isStart: boolean;
+}
+
+export type PreTokenizer = (cut: Cut) => Cut;
+
+const BEHAVIORS = [
+  ...['Removed', 'Isolated', 'MergedWithPrevious', 'MergedWithNext', 'Contiguous'],
+] as const;
+type Behavior = (typeof BEHAVIORS)[number];
+
+/** GPT-2's pattern. */
+const PIECES = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+const BUILDERS: ReadonlyMap<string, (fields: Fields) => PreTokenizer> = new Map([
+  ['BertPreTokenizer', bert],
+  ['ByteLevel', byteLevel],
+  ['CharDelimiterSplit', delimiter],
+  ['Digits', digits],
+  ['FixedLength', fixedLength],
+  ['Metaspace', metaspace],
+  ['Punctuation', punctuation],
+  ['Sequence', sequence],
+  ['Split', splitByPattern],
+  ['Whitespace', () => splitter(words, 'Removed', true)],
+  ['WhitespaceSplit', () => splitter(spaces, 'Removed')],
+]);
+
+/** The pre-tokenizer of a tokenizer.json; null without one. Throws DS_DATA. */
+export function preTokenizerOf(place: string, content: unknown): PreTokenizer | null {
+  return content === null || content === undefined
+    ? null
+    : new Fields(place, content).build(BUILDERS);
+}
+
+function sequence(fields: Fields): PreTokenizer {
+  const steps = fields.each('pretokenizers').map((step) => step.build(BUILDERS));
+  return (cut) => steps.reduce((form, step) => step(form), cut);
+}
+
+/** Matches of a native expression, which must be linear. */
+const native =
+  (expression: RegExp): Finder =>
+  (text) =>
+    Array.from(text.matchAll(expression), ({ 0: found, index }) => [
+      index,
+      index + found.length,
+    ]).flat();
+
+const words = native(new RegExp(`[${WORD}]+|[^${WORD}\\p{White_Space}]+`, 'gu'));
+const marks = native(new RegExp(`[${PUNCTUATION}]`, 'gu'));
+const numbers = native(/\p{N}/gu);
+
+function spaces(text: string): number[] {
+  const bounds: number[] = [];
+  for (let i = 0; i < text.length; ++i) if (isSpace(text.charCodeAt(i))) bounds.push(i, i + 1);
+  return bounds;
+}
+
+function bert(): PreTokenizer {
+  const [bySpace, byMark] = [splitter(spaces, 'Removed'), splitter(marks, 'Isolated')];
+  return (cut) => byMark(bySpace(cut));
+}
+
+function digits(fields: Fields): PreTokenizer {
+  const isSingle = fields.flag('individual_digits', false);
+  return splitter(numbers, isSingle ? 'Isolated' : 'Contiguous');
+}
+
+function punctuation(fields: Fields): PreTokenizer {
+  return splitter(marks, behaviorOf(fields));
+}
+
+function splitByPattern(fields: Fields): PreTokenizer {
+  return splitter(readPattern(fields), behaviorOf(fields), fields.flag('invert', false));
+}
+
+function behaviorOf(fields: Fields): Behavior {
+  const name = fields.text('behavior', 'Isolated');
+  const found = BEHAVIORS.find((one) => one.toLowerCase() === name.toLowerCase());
+  if (found) return found;
+  throw fields.wrong('behavior', BEHAVIORS.join(', '), name);
+}
+
+function delimiter(fields: Fields): PreTokenizer {
+  const letter = fields.text('delimiter');
+  return splitter((text) => {
+    const bounds: number[] = [];
+    for (let at = text.indexOf(letter); at >= 0; at = text.indexOf(letter, at + letter.length)) {
+      bounds.push(at, at + letter.length);
+    }
+    return bounds;
+  }, 'Removed');
+}
+
+function fixedLength(fields: Fields): PreTokenizer {
+  const length = fields.count('length', 5);
+  if (length === 0) throw fields.wrong('length', 'a number of at least 1', 0);
+  return splitter((text) => {
+    const bounds: number[] = [];
+    let [start, count, at] = [0, 0, 0];
+    for (const letter of text) {
+      at += letter.length;
+      if (++count % length !== 0) continue;
+      bounds.push(start, at);
+      start = at;
+    }
+    return bounds;
+  }, 'Isolated');
+}
+
+function metaspace(fields: Fields): PreTokenizer {
+  const mark = fields.text('replacement', '▁');
+  // Files from before prepend_scheme have only add_prefix_space.
+  const isNever = fields.get('add_prefix_space') === false;
+  const scheme = isNever ? 'never' : fields.text('prepend_scheme', 'always').toLowerCase();
+  if (!['always', 'first', 'never'].includes(scheme)) {
+    throw fields.wrong('prepend_scheme', 'always, first, never', scheme);
+  }
+  const isSplit = fields.flag('split', true);
+  const cutAtMarks = splitter((text) => {
+    const bounds: number[] = [];
+    for (let at = text.indexOf(mark); at >= 0; at = text.indexOf(mark, at + mark.length)) {
+      bounds.push(at, at + mark.length);
+    }
+    return bounds;
+  }, 'MergedWithNext');
+  return ({ pieces, isStart }) => {
+    const marked = pieces.map((piece, i) => {
+      const text = piece.replaceAll(' ', mark);
+      const isMarked = scheme === 'always' || (scheme === 'first' && isStart && i === 0);
+      return isMarked && text !== '' && !text.startsWith(mark) ? mark + text : text;
+    });
+    const cut = { pieces: marked, isStart };
+    return isSplit ? cutAtMarks(cut) : cut;
+  };
+}
+
+/** Pieces whose spelling is kept. */
+const KEPT = 1 << 14;
+
+function byteLevel(fields: Fields): PreTokenizer {
+  const prefixes = fields.flag('add_prefix_space', true);
+  const split = fields.flag('use_regex', true)
+    ? splitter(regexFinder(PIECES, fields.place), 'Isolated')
+    : null;
+  const known = new Map<string, string>();
+  const spell = (piece: string): string => {
+    const kept = known.get(piece);
+    if (kept !== undefined) return kept;
+    const spelled = spellBytes(piece);
+    if (known.size >= KEPT) known.clear();
+    if (piece.length < 100) known.set(piece, spelled);
+    return spelled;
+  };
+  return (given) => {
+    const pieces = prefixes
+      ? given.pieces.map((piece) => (piece === '' || piece.startsWith(' ') ? piece : ` ${piece}`))
+      : given.pieces;
+    const cut = split ? split({ ...given, pieces }) : { ...given, pieces };
+    return { ...cut, pieces: cut.pieces.map(spell) };
+  };
+}
+
+/** The letters of the ByteLevel step. */
+export const byteLetters = (): string[] => [...BYTE_LETTERS];
+
+/** A step that splits pieces by matches; `isInverted` swaps matches and the text between them. */
+function splitter(find: Finder, behavior: Behavior, isInverted = false): PreTokenizer {
+  return ({ pieces, isStart }) => {
+    const all: string[] = [];
+    let staysStart = false;
+    for (const [i, piece] of pieces.entries()) {
+      const ranges = rangesOf(piece, find(piece), behavior, isInverted);
+      for (let j = 0; j < ranges.length; j += 2) {
+        const [start, end] = [ranges[j] as number, ranges[j + 1] as number];
+        if (start === end) continue;
+        if (all.length === 0) staysStart = i === 0 && start === 0;
+        all.push(piece.slice(start, end));
+      }
+    }
+    return { pieces: all, isStart: isStart && staysStart };
+  };
+}
+
+/** Ranges of pieces: [start, end, start, end, ...]. Empty matches count, as in the crate. */
+function rangesOf(
+  text: string,
+  bounds: readonly number[],
+  behavior: Behavior,
+  isInverted: boolean,
+): number[] {
+  const ranges: number[] = [];
+  const areMatches: boolean[] = [];
+  const add = (start: number, end: number, isMatch: boolean): void => {
+    ranges.push(start, end);
+    areMatches.push(isMatch !== isInverted);
+  };
+  let at = 0;
+  for (let i = 0; i < bounds.length; i += 2) {
+    const [start, end] = [bounds[i] as number, bounds[i + 1] as number];
+    if (start > at) add(at, start, false);
+    add(start, end, true);
+    at = end;
+  }
+  if (at < text.length) add(at, text.length, false);
+  switch (behavior) {
+    case 'Isolated':
+      return ranges;
+    case 'Removed':
+      return ranges.filter((_, i) => !areMatches[i >> 1]);
+    default:
+      return merged(ranges, areMatches, behavior);
+  }
+}
+
+function merged(
+  ranges: readonly number[],
+  areMatches: readonly boolean[],
+  behavior: 'Contiguous' | 'MergedWithNext' | 'MergedWithPrevious',
+): number[] {
+  const isReversed = behavior === 'MergedWithNext';
+  const order = areMatches.map((_, i) => (isReversed ? areMatches.length - 1 - i : i));
+  const found: [number, number][] = [];
+  let previous = false;
+  for (const i of order) {
+    const [start, end] = [ranges[2 * i] as number, ranges[2 * i + 1] as number];
+    const isMatch = areMatches[i] as boolean;
+    const joins = behavior === 'Contiguous' ? isMatch === previous : isMatch && !previous;
+    const last = found.at(-1);
+    if (joins && last) last[isReversed ? 0 : 1] = isReversed ? start : end;
+    else found.push([start, end]);
+    previous = isMatch;
+  }
+  return (isReversed ? found.reverse() : found).flat();
+}

@@ -1,0 +1,67 @@
+// A trie over UTF-16 units, laid out in arrays: vocabularies have millions of nodes.
+
+/** Finds the keys at a place of a text. */
+export class Trie {
+  /** By node: its children are the nodes [first[node], first[node + 1]), in the order of units. */
+  private readonly first: number[] = [];
+  private readonly units: number[] = [];
+  /** By node: the value of the key that ends there, or -1. */
+  private readonly values: number[] = [];
+
+  /** Keys with their values, which are at least 0. An empty key is never found. */
+  constructor(keys: readonly (readonly [string, number])[]) {
+    const sorted = [...keys].sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
+    // Level by level: a node stands for the keys [from, to) that share its first units.
+    let level = [{ from: 0, to: sorted.length }];
+    this.units.push(0);
+    this.values.push(-1);
+    for (let depth = 0; level.length > 0; ++depth) {
+      const below: { from: number; to: number }[] = [];
+      for (const { from, to } of level) {
+        this.first.push(this.units.length);
+        let start = from;
+        while (start < to && (sorted[start] as [string, number])[0].length === depth) start++;
+        while (start < to) {
+          const unit = (sorted[start] as [string, number])[0].charCodeAt(depth);
+          let end = start;
+          let value = -1;
+          for (; end < to; ++end) {
+            const [key, own] = sorted[end] as [string, number];
+            if (key.charCodeAt(depth) !== unit) break;
+            if (key.length === depth + 1) value = own;
+          }
+          this.units.push(unit);
+          this.values.push(value);
+          below.push({ from: start, to: end });
+          start = end;
+        }
+      }
+      level = below;
+    }
+    this.first.push(this.units.length);
+  }
+
+  /** Calls `found` for the keys that start at `start`, the shortest first. */
+  prefixes(text: string, start: number, found: (end: number, value: number) => void): void {
+    let node = 0;
+    for (let at = start; at < text.length; ++at) {
+      node = this.child(node, text.charCodeAt(at));
+      if (node < 0) return;
+      const value = this.values[node] as number;
+      if (value >= 0) found(at + 1, value);
+    }
+  }
+
+  private child(node: number, unit: number): number {
+    let low = this.first[node] as number;
+    let high = this.first[node + 1] as number;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      const own = this.units[middle] as number;
+      if (own === unit) return middle;
+      if (own < unit) low = middle + 1;
+      else high = middle;
+    }
+    return -1;
+  }
+}

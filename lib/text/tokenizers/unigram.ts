@@ -1,0 +1,96 @@
+// Unigram: the tokens of a piece with the largest sum of scores. Source: the Rust crate tokenizers.
+import { dataError } from '../../runtime/refused.js';
+import { type Fields, requireId } from './fields.js';
+import type { Model } from './model.js';
+import { Trie } from './trie.js';
+import { byteIds, spelledBy } from './vocabulary.js';
+
+/** An unknown character scores this much less than the least token. */
+const UNKNOWN_PENALTY = 10;
+const UNREACHED = -1;
+
+export function unigram(fields: Fields): Model {
+  const { tokens, scores } = piecesOf(fields);
+  const ids = new Map(tokens.map((token, id) => [token, id]));
+  const bytes = fields.flag('byte_fallback', false) ? byteIds(ids) : null;
+  const unknownId =
+    fields.get('unk_id') === undefined
+      ? null
+      : requireId(`${fields.place}.unk_id`, fields.get('unk_id'));
+  const unknownScore =
+    scores.reduce((least, score) => Math.min(least, score), Infinity) - UNKNOWN_PENALTY;
+  const trie = new Trie([...ids]);
+  const unknown = (): number => {
+    if (unknownId !== null) return unknownId;
+    throw dataError(fields.place, 'an "unk_id"', 'none', 'A text has characters without a token.');
+  };
+
+  /** The bounds of the best tokens, from the last one. */
+  const best = (piece: string): { starts: Int32Array; found: Int32Array } => {
+    const size = piece.length;
+    const total = new Float64Array(size + 1);
+    const starts = new Int32Array(size + 1).fill(UNREACHED);
+    const found = new Int32Array(size + 1);
+    const reach = (start: number, end: number, id: number, score: number): void => {
+      const sum = score + (total[start] as number);
+      if (starts[end] !== UNREACHED && sum <= (total[end] as number)) return;
+      total[end] = sum;
+      starts[end] = start;
+      found[end] = id;
+    };
+    for (let at = 0; at < size; ) {
+      const width = (piece.codePointAt(at) as number) > 0xffff ? 2 : 1;
+      let hasSingle = false;
+      trie.prefixes(piece, at, (end, id) => {
+        reach(at, end, id, scores[id] as number);
+        if (end === at + width) hasSingle = true;
+      });
+      if (!hasSingle) reach(at, at + width, unknown(), unknownScore);
+      at += width;
+    }
+    return { starts, found };
+  };
+
+  return {
+    ids,
+    encode: (piece, all) => {
+      const { starts, found } = best(piece);
+      const parts: string[] = [];
+      // Unknown characters side by side are one part.
+      let unknownEnd = 0;
+      let end = piece.length;
+      while (end > 0) {
+        const start = starts[end] as number;
+        const isUnknown = unknownId !== null && found[end] === unknownId;
+        if (isUnknown && unknownEnd === 0) unknownEnd = end;
+        if (!isUnknown) {
+          if (unknownEnd > 0) parts.push(piece.slice(end, unknownEnd));
+          unknownEnd = 0;
+          parts.push(piece.slice(start, end));
+        }
+        end = start;
+      }
+      if (unknownEnd > 0) parts.push(piece.slice(0, unknownEnd));
+      for (const part of parts.reverse()) {
+        const id = ids.get(part);
+        const spelled = id === undefined && bytes ? spelledBy(bytes, part) : null;
+        all.push(...(spelled ?? [id ?? unknown()]));
+      }
+    },
+  };
+}
+
+function piecesOf(fields: Fields): { tokens: string[]; scores: number[] } {
+  const list = fields.list('vocab');
+  const tokens: string[] = [];
+  const scores: number[] = [];
+  for (const [id, pair] of list.entries()) {
+    const [token, score] = Array.isArray(pair) ? pair : [];
+    if (typeof token !== 'string' || typeof score !== 'number') {
+      throw fields.wrong(`vocab[${id}]`, 'a token and its score', pair);
+    }
+    tokens.push(token);
+    scores.push(score);
+  }
+  return { tokens, scores };
+}
