@@ -6,13 +6,13 @@ import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { ApiError } from './api-error.js';
 
-/** Keeps no key, only what it can be recognised by. */
+/** Compares keys by their digests; the keys themselves are not kept. */
 export class Access {
   private readonly digests: readonly Buffer[];
 
   /**
-   * Any of `keys` opens; without one, everybody may ask. Throws DS_ARGUMENT for a key that no
-   * request can show.
+   * Requests need one of `keys`. Without keys, every request passes. Throws DS_ARGUMENT for a key
+   * that does not fit a header.
    */
   constructor(keys: readonly string[]) {
     if (!Array.isArray(keys)) {

@@ -14,7 +14,7 @@ export class Admission {
     return this.count;
   }
 
-  /** Returns what to call when the request has ended. Throws 429 when there are too many. */
+  /** Admits a request. Returns the function that ends it. Throws 429 if too many requests run. */
   enter(): () => void {
     if (this.isClosed) throw overloaded('The server is stopping.', { code: 'stopping' });
     if (this.count >= this.most) {
@@ -30,7 +30,7 @@ export class Admission {
     };
   }
 
-  /** Nobody enters any more; resolves when nobody is inside. */
+  /** Admits no more requests. Resolves when the last one has ended. */
   async close(): Promise<void> {
     this.isClosed = true;
     if (this.count > 0) await new Promise<void>((resolve) => this.waiting.push(resolve));

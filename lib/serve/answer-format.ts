@@ -7,22 +7,22 @@ import type { ServedLogprob } from './served-engine.js';
 /** A part of one choice, or all of it. */
 export interface AnswerPart {
   text: string;
-  /** Null unless they are told. */
+  /** Null unless the request set `return_token_ids`. */
   tokens: readonly number[] | null;
-  /** Null unless they were asked for. */
+  /** Null unless the request set `logprobs`. */
   logprobs: readonly ServedLogprob[] | null;
   finishReason: string | null;
-  /** Where its first token begins, by the texts of the tokens before: what is held back counts. */
+  /** Offset of its first token in the text of all earlier tokens, held-back text included. */
   offset: number;
 }
 
 /** How parts become the objects of a format. */
 export interface AnswerFormat {
   readonly idPrefix: string;
-  /** What "object" says of a whole answer, and of a part of one. */
+  /** The value of "object" in a whole answer, and in an event. */
   readonly whole: string;
   readonly chunk: string;
-  /** What a stream says of a choice before its first text; null for nothing. */
+  /** The first event of a choice, before any text; null for no such event. */
   opening(index: number): object | null;
   /** A choice of a stream's event. */
   part(index: number, part: AnswerPart): object;
@@ -69,7 +69,9 @@ export class TextFormat implements AnswerFormat {
     };
   }
 
-  /** The sampled token is one of them; of several that are spelled alike the likeliest counts. */
+  /**
+   * The alternatives and the sampled token, by text. If two have one text, the likelier one counts.
+   */
   private topOf({ top, ...sampled }: ServedLogprob): object {
     const named = new Map<string, number>();
     for (const { token, logprob } of [...top, sampled]) {
@@ -127,8 +129,8 @@ const LEAST = -9999;
 const finite = (logprob: number): number => Math.max(logprob, LEAST);
 
 /**
- * Its text, or its bytes where these are a part of a character, as OpenAI writes them; its number
- * where it has none, without a tokenizer or beyond its vocabulary.
+ * The text of a token. Bytes of an incomplete character are spelled as OpenAI does. A token outside
+ * the vocabulary is spelled by its number.
  */
 function spell(tokenizer: Tokenizer | null, token: number): string {
   if (!tokenizer?.hasToken(token)) return `token_id:${token}`;
@@ -138,7 +140,9 @@ function spell(tokenizer: Tokenizer | null, token: number): string {
   return `bytes:${hex.join('')}`;
 }
 
-/** The characters that it gives a text; a number stands for the text of a model that has none. */
+/**
+ * Characters that a token adds to the text; without a tokenizer, the length of its spelled number.
+ */
 function lengthOf(tokenizer: Tokenizer | null, token: number): number {
   if (!tokenizer) return spell(tokenizer, token).length;
   if (!tokenizer.hasToken(token) || tokenizer.specialIds.has(token)) return 0;
@@ -148,7 +152,7 @@ function lengthOf(tokenizer: Tokenizer | null, token: number): number {
 /** UTF-16 units of the character that a byte of UTF-8 begins. */
 const begun = (byte: number): number => ((byte & 0xc0) === 0x80 ? 0 : byte < 0xf0 ? 1 : 2);
 
-/** Characters of tokens, each spelled by itself. */
+/** Sum of the tokens' lengths. */
 export function spelledLength(
   { tokenizer }: { tokenizer: Tokenizer | null },
   tokens: readonly number[],

@@ -11,12 +11,12 @@ import { RequestLife, whileAlive } from './request-life.js';
 import type { ServedPiece } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
 
-/** What belongs to all requests. */
+/** State of the server that all requests share. */
 export interface Counter {
   readonly metrics: Metrics;
-  /** Requests under way; what stops the server ends them. */
+  /** Requests under way. The end of the server ends them. */
   readonly lives: Set<RequestLife>;
-  /** What a client is told of anything that was thrown. */
+  /** The answer to a client for any error. */
   readonly apiError: (thrown: unknown) => ApiError;
 }
 
@@ -92,7 +92,9 @@ class Run {
     private readonly parts: RunParts,
   ) {}
 
-  /** What it has cost. Throws the first failure, when all have ended. */
+  /**
+   * Resolves with the usage of all prompts. Rejects with the first failure after all have ended.
+   */
   async all(tasks: readonly Task[]): Promise<Usage> {
     const { life, watch } = this.parts;
     const ends = tasks.map((task) =>
@@ -117,7 +119,7 @@ class Run {
       watch.piece(first + piece.index, piece);
       if (life.signal.aborted) continue;
       if (piece.finishReason === 'abort') throw new ApiError(503, 'The engine was stopped.');
-      // The other answers to a prompt find what the first one has computed for this request.
+      // Only the first choice counts: the others find its cached blocks.
       if (piece.index === 0) cached = piece.cachedTokens ?? 0;
       this.pass(first + piece.index, piece, echo);
     }

@@ -9,7 +9,7 @@ import type { Delivery } from './parsed-request.js';
 import { sendError, sendJson } from './send.js';
 import type { ServedLogprob } from './served-engine.js';
 
-/** What a request has cost. */
+/** Token counts of a request. */
 export interface Usage {
   promptTokens: number;
   completionTokens: number;
@@ -44,7 +44,7 @@ export interface AnswerSetup {
   overflow: () => void;
 }
 
-/** The answer that `delivery` asks for. */
+/** A whole answer or a stream, by `delivery`. */
 export function openAnswer(setup: AnswerSetup): Answer {
   return setup.delivery.stream ? new StreamedAnswer(setup) : new WholeAnswer(setup);
 }
@@ -113,7 +113,7 @@ class Gathered {
   }
 }
 
-/** Proxies close connections on which nothing has come for a minute, some for half of one. */
+/** Proxies close connections after 60 s without a byte, some after 30 s. */
 const IDLE_MS = 15_000;
 
 /**
@@ -141,7 +141,7 @@ class StreamedAnswer implements Answer {
 
   end(usage: Usage): void {
     if (this.setup.delivery.includeUsage) this.send([], usageOf(usage));
-    clearInterval(this.idle); // Later than what is sent, which begins its time anew.
+    clearInterval(this.idle); // After send(), because send() restarts the timer.
     this.open().end();
   }
 

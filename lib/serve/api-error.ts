@@ -1,4 +1,4 @@
-// What a client is told when a request cannot be answered: OpenAI's error object and its status.
+// Errors of requests: OpenAI's error object, and its HTTP status.
 import { DsError } from '../errors.js';
 
 /** The object under "error". */
@@ -9,7 +9,7 @@ export interface ErrorBody {
   code: string | null;
 }
 
-/** OpenAI's names of what went wrong, by status. */
+/** OpenAI's error types, by status. */
 const TYPES: Readonly<Record<number, string>> = {
   401: 'authentication_error',
   403: 'permission_error',
@@ -19,7 +19,7 @@ const TYPES: Readonly<Record<number, string>> = {
   503: 'service_unavailable_error',
 };
 
-/** What beside status and message is known of an error. */
+/** Optional parts of an error. */
 export interface ErrorDetails {
   /** The parameter that is wrong, such as "messages[0].content". */
   param?: string;
@@ -56,8 +56,8 @@ export class ApiError extends Error {
   }
 
   /**
-   * What a client is told of anything that was thrown. What it may have caused itself is told as it
-   * is, and a shortage is one; of everything else it hears that it happened, and `report` the rest.
+   * The answer to a client for any error. Errors of the request and shortages keep their message.
+   * Other errors go to `report`, and the client gets a general message.
    */
   static from(thrown: unknown, report: (thrown: unknown) => void): ApiError {
     if (thrown instanceof ApiError) return thrown;
@@ -113,7 +113,7 @@ export function overloaded(message: string, { code }: ErrorDetails = {}): ApiErr
   return new ApiError(503, message, { code, headers: { 'retry-after': '1' } });
 }
 
-/** 503: the engine has failed for good, so the server answers nothing until it is started again. */
+/** 503: the engine has failed for good. The server answers no request until a restart. */
 export function engineFailed({ message }: Error): ApiError {
   return overloaded(`The engine has failed and computes nothing more: ${message}`, {
     code: 'engine_failed',

@@ -37,7 +37,7 @@ export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
   return parsed;
 }
 
-/** What makes the tokens of its prompt. Throws 400, naming the field that is wrong. */
+/** Returns a function that tokenizes the messages. Throws 400 with the name of the wrong field. */
 export function readPrompt(
   fields: RequestFields,
   served: ServedModel,
@@ -65,7 +65,7 @@ function logprobs(fields: RequestFields): number | undefined {
   return wanted ? (top ?? 0) : undefined;
 }
 
-/** What is asked for goes on where the last message ends; else an answer begins. */
+/** Whether the answer continues the last message. */
 const continues = (fields: RequestFields): boolean =>
   fields.flag('continue_final_message') ?? false;
 
@@ -97,7 +97,7 @@ function messageOf(given: JsonValue, place: string): ChatMessage {
   if (typeof role !== 'string' || !ROLES.includes(role)) {
     throw invalid(`${place}.role`, ROLES.join(', '), formatValue(role));
   }
-  // What this server itself says of a message, and null or empty for nothing, may come back.
+  // Clients send answers of this server back, with null and empty fields.
   const [other] = Object.entries(others).filter(([, value]) => !isNothing(value));
   if (other) throw unsupported(`${place}.${other[0].slice(0, 60)}`, 'messages are texts');
   const said = { role, content: textOf(content, `${place}.content`) };

@@ -1,4 +1,4 @@
-// A conversation in the terminal: what is typed goes to the engine, its answer comes as it is made.
+// A conversation in the terminal: lines go to the engine, and answers stream back.
 import { once } from 'node:events';
 import type { Interface } from 'node:readline';
 import type { Readable, Writable } from 'node:stream';
@@ -19,7 +19,7 @@ export interface ChatOptions {
   system?: string;
   /** A Jinja text in place of the tokenizer's own chat template. */
   chatTemplate?: string;
-  /** How answers are sampled, over what the model's generation_config.json says. */
+  /** Sampling options; they override generation_config.json. */
   sampling?: ContinuationOptions;
 }
 
@@ -30,9 +30,9 @@ const OPTIONS: OptionNames<ChatOptions> = {
 const HELP = '/reset starts over, /quit ends, Ctrl-C stops an answer';
 
 /**
- * Talks until the input ends or says /quit, or nobody reads the output. With a chat template the
- * model is told the whole conversation; without one it continues each line by itself. Throws
- * DS_ARGUMENT for a model without a tokenizer.
+ * Talks until the input ends, the user types /quit, or the output closes. With a chat template,
+ * each prompt holds the whole conversation. Without a template, the model continues each line
+ * separately. Throws DS_ARGUMENT for a model without a tokenizer.
  */
 export async function chat(engine: ServedEngine, given: ChatOptions = {}): Promise<void> {
   const options = readOptions('chat', given, OPTIONS);
@@ -63,7 +63,7 @@ export async function chat(engine: ServedEngine, given: ChatOptions = {}): Promi
   lines.close();
 }
 
-/** Lines that come while nobody asks for them wait; `for await` over the interface loses them. */
+/** Queues lines that arrive during an answer; `for await` over the interface would drop them. */
 async function* linesOf(lines: Interface): AsyncGenerator<string> {
   const waiting: string[] = [];
   let isOver = false;
@@ -130,19 +130,19 @@ class Talk {
     this.messages = system === undefined ? [] : [{ role: 'system', content: system }];
   }
 
-  /** Nobody reads the answers any more. */
+  /** Ends the conversation after the output has closed. */
   end(): void {
     this.isOver = true;
     this.stop();
   }
 
-  /** Ends the answer that is coming; false where none is. */
+  /** Ends the running answer. Returns false if there is no running answer. */
   stop(): boolean {
     this.answering?.abort();
     return this.answering !== null;
   }
 
-  /** Answers a line. What cannot be answered is said, and the conversation goes on. */
+  /** Answers a line. An error is printed, and the conversation continues. */
   async say(line: string): Promise<void> {
     const { output } = this.options;
     const before = this.messages;

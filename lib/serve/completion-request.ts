@@ -10,7 +10,7 @@ import { isInteger, RequestFields } from './request-fields.js';
 import type { ServedModel } from './served-model.js';
 import { requireSupportedInTexts } from './unsupported.js';
 
-/** New tokens where nobody says how many: OpenAI's number. */
+/** OpenAI's default of max_tokens. */
 const USUAL_TOKENS = 16;
 
 type Prompt = string | readonly number[];

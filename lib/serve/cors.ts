@@ -1,4 +1,4 @@
-// Cross-origin requests: which web pages may ask, and what their browsers are told of it.
+// Cross-origin requests: origins of web pages that may send requests and read answers.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -6,9 +6,9 @@ import { formatValue } from '../runtime/format-value.js';
 /** Seconds that a browser caches a preflight answer. */
 const REMEMBERED = '86400';
 
-/** The pages of one origin, of all, or of none. */
+/** Permits one origin, all origins, or no origin. */
 export class Cors {
-  /** "*" for all origins; none without one. Throws DS_ARGUMENT for what is no origin. */
+  /** `origin`: an origin, "*" for all, or undefined. Throws DS_ARGUMENT for another value. */
   constructor(private readonly origin: string | undefined) {
     if (origin === undefined || origin === '*' || isOrigin(origin)) return;
     const expected = 'an origin such as "https://chat.example:8443", or "*"';
@@ -21,8 +21,8 @@ export class Cors {
   }
 
   /**
-   * Says in the head of the answer whether the page may read it. Returns whether the request asks
-   * for no more than that, and is answered.
+   * Sets the headers that permit the page to read the answer. Returns true if the request was a
+   * preflight, which is then answered.
    */
   answer({ method, headers }: IncomingMessage, response: ServerResponse): boolean {
     if (this.origin === undefined) return false;
@@ -34,7 +34,7 @@ export class Cors {
     if (method !== 'OPTIONS' || !asksFirst) return false;
     response.writeHead(204, {
       'access-control-allow-methods': 'GET, POST',
-      // Keys are headers, and clients send some of their own: none of them opens anything else.
+      // Clients send the key in a header, and headers of their own. Those grant nothing.
       'access-control-allow-headers': headers['access-control-request-headers'] ?? '',
       'access-control-max-age': REMEMBERED,
     });

@@ -1,9 +1,9 @@
-// Server-sent events to a client that may read slowly, or not at all: nobody ever waits for it.
+// Server-sent events. The server never waits for a slow client.
 import type { ServerResponse } from 'node:http';
 
 import type { ApiError } from './api-error.js';
 
-/** What an event stream's answer begins with. */
+/** Headers of an event stream. */
 const HEAD = {
   'content-type': 'text/event-stream; charset=utf-8',
   'cache-control': 'no-cache',
@@ -33,7 +33,7 @@ export class EventStream {
     if (isOpen && response.writableLength === 0) response.write(': waiting\n\n');
   }
 
-  /** What went wrong after the answer had begun. */
+  /** Sends an error as the last event. */
   fail(error: ApiError): void {
     this.send(error.body);
     this.response.end();

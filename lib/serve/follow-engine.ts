@@ -2,7 +2,7 @@
 import { distributed } from '../comm/index.js';
 import { type EngineOptions, openEngine } from './open-engine.js';
 
-/** Computes what the first rank is asked, until its engine ends. Rejects as initInference(). */
+/** Computes the steps of rank 0 until the engine of rank 0 ends. Rejects as initInference(). */
 export async function followEngine(folder: string, options: EngineOptions): Promise<void> {
   const engine = await openEngine(folder, options);
   await engine.follow();
@@ -10,7 +10,7 @@ export async function followEngine(folder: string, options: EngineOptions): Prom
   await leaveRanks();
 }
 
-/** Leaves the job of ranks that share a model; nothing where this process is alone. */
+/** Leaves the job of ranks that share a model. In a single process it does nothing. */
 export async function leaveRanks(): Promise<void> {
   await distributed()?.destroy();
 }

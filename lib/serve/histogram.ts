@@ -31,7 +31,7 @@ export class Histogram {
   }
 }
 
-/** One metric with the two lines that say what it is. */
+/** One metric in Prometheus format, with HELP and TYPE lines. */
 export function metric(
   name: string,
   type: 'gauge' | 'counter' | 'histogram',

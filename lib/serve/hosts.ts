@@ -9,13 +9,13 @@ import { ApiError } from './api-error.js';
 const HOST = /^(\[[\da-f:.]+\]|[^\s:/?#@[\]\\]+)(:\d*)?$/i;
 
 /**
- * A page whose name an attacker resolves to 127.0.0.1 (DNS rebinding) reaches a local server as its
- * own origin. Its requests name the attacker's host.
+ * Refuses hosts of DNS rebinding: an attacker resolves its own name to 127.0.0.1. A page of that
+ * name would reach a local server as its own origin. Its requests name the attacker's host.
  */
 export class Hosts {
   private readonly allowed: ReadonlySet<string>;
 
-  /** `names`: hosts without a port, or "*" for all. Throws DS_ARGUMENT for what is no host. */
+  /** `names`: hosts without a port, or "*" for all. Throws DS_ARGUMENT for other values. */
   constructor(names: readonly string[] = []) {
     const isList = Array.isArray(names);
     const odd = isList ? names.find((name) => name !== '*' && hostOf(name) !== name) : names;
@@ -43,13 +43,13 @@ export class Hosts {
   }
 }
 
-/** The host in a Host header, in lower case; null where there is none. */
+/** The host of a Host header, in lower case; null for an invalid header. */
 function hostOf(text: unknown): string | null {
   const [, host] = HOST.exec(typeof text === 'string' ? text : '') ?? [];
   return host?.toLowerCase() ?? null;
 }
 
-/** Whether a host, or an address to listen at, is this machine alone. */
+/** Whether a host or an address is loopback. */
 export function isLoopback(host: string): boolean {
   if (host === 'localhost' || host === '[::1]' || host === '::1') return true;
   const bytes = /^127\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$/.exec(host)?.slice(1) ?? [];

@@ -1,19 +1,19 @@
-// Messages that a chat template leaves out as a whole: of roles that it does not know, as a rule.
+// Finds messages that a chat template drops, as a rule because it does not know their role.
 import type { ChatMessage } from '../text/index.js';
 
 /** Writes messages as the template does; throws where it takes no such messages. */
 type Render = (messages: readonly ChatMessage[]) => string;
 
-/** Templates write what these say. */
+/** Templates write messages of these roles. */
 const USUAL: ReadonlySet<unknown> = new Set(['system', 'user', 'assistant']);
 
-/** Private characters, which nobody's messages have. */
+/** Private-use characters; messages do not contain them. */
 const markOf = (index: number): string => `\uF8F2${index}\uF8F3`;
 
 /**
- * The first message that says something and of which `text`, the conversation as `render` writes
- * it, holds nothing; -1 where there is none. Templates change contents, trim them and cut thoughts
- * out of them: a message is lost where another content in its place would be written neither.
+ * Index of the first non-empty message that `text` lacks; -1 if it lacks no message. `render` wrote
+ * `text` from the messages. Templates trim and shorten contents, so the function renders again with
+ * marks as contents. A message is lost if the template drops its mark as well.
  */
 export function lostMessage(
   messages: readonly ChatMessage[],
@@ -29,7 +29,7 @@ export function lostMessage(
     try {
       return render(messages.map((one, i) => (chosen(i) ? { ...one, content: markOf(i) } : one)));
     } catch {
-      return null; // It reads what they say.
+      return null; // The template checks contents.
     }
   };
   const all = marked(() => true);

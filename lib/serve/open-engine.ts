@@ -9,7 +9,7 @@ export interface EngineOptions {
   config?: InferenceConfig;
   /** The folder of a tokenizer in place of the model's own. */
   tokenizer?: string;
-  /** Of what is sampled without a seed of its own. Default: another one each time. */
+  /** Seed of requests without their own seed. Default: random. */
   seed?: number;
 }
 

@@ -14,9 +14,9 @@ import type { ServedModel } from './served-model.js';
 export interface Delivery {
   /** In events as it comes. */
   stream: boolean;
-  /** The last event says how many tokens there were. */
+  /** Whether the last event has the token counts. */
   includeUsage: boolean;
-  /** Tokens are told beside the text. */
+  /** Whether the answer has token ids. */
   tokenIds: boolean;
 }
 
@@ -29,13 +29,13 @@ export interface ParsedRequest {
   model: string | null;
   /** `maxNewTokens` is the usual number, where there is one. */
   options: Options;
-  /** New tokens at most, where the request says it. */
+  /** `max_tokens` of the request, if it has one. */
   asked: number | undefined;
   delivery: Delivery;
   format: AnswerFormat;
   /** The field with the prompt, for messages about its length. */
   promptField: string;
-  /** What each choice of a prompt begins with; null for nothing. */
+  /** Text before each choice of a prompt (`echo`); null without echo. */
   echo: ((prompt: number) => string) | null;
   /** Tokens of each prompt. Rejects with the reason of the asker's signal when it is aborted. */
   prompts(asker: Asker): Promise<readonly (readonly number[])[]>;
@@ -45,11 +45,11 @@ export interface ParsedRequest {
 const STOPS = 16;
 /** Tokens that logit_bias may name. */
 const BIASED = 1024;
-/** Of each token, told beside it. */
+/** Most alternatives of a token. */
 export const TOP_LOGPROBS = 20;
 const { MAX_VALUE } = Number;
 
-/** The sampling of a request over the defaults, and how many tokens it asks for. */
+/** Sampling options of the request over the defaults, and its `max_tokens`. */
 export function readOptions(
   fields: RequestFields,
   { vocabSize, limits, defaults, tokenizer }: ServedModel,
@@ -87,12 +87,12 @@ export function readDelivery(fields: RequestFields, { tokenizer }: ServedModel):
   const includeUsage = options?.flag('include_usage') ?? false;
   options?.flag('include_obfuscation'); // Pads events, and leaves the answer as it is.
   options?.requireKnown();
-  // Without a tokenizer they are all that there is to tell.
+  // Without a tokenizer, an answer has only token ids.
   const tokenIds = fields.flag('return_token_ids') ?? tokenizer === null;
   return { stream, includeUsage, tokenIds };
 }
 
-/** Both names may say the same. */
+/** A request may set both names to one value. */
 function maxNewTokens(fields: RequestFields): number | undefined {
   const old = fields.integer('max_tokens', 1);
   const most = fields.integer('max_completion_tokens', 1);
@@ -102,7 +102,7 @@ function maxNewTokens(fields: RequestFields): number | undefined {
   return most ?? old;
 }
 
-/** Of no tokens there is none to choose. */
+/** 0 would leave no token to sample. */
 function positiveShare(fields: RequestFields, name: string): number | undefined {
   const value = fields.any(name);
   if (value === undefined) return undefined;
@@ -145,9 +145,8 @@ function logitBias(
 }
 
 /**
- * The options with the number of new tokens that a prompt of `length` tokens leaves room for.
- * Throws 400 where the prompt, or what was asked for beyond it, does not fit, and where more tokens
- * are to come before the end than there may be.
+ * The options with `maxNewTokens` for a prompt of `length` tokens. Throws 400 if the prompt or
+ * `max_tokens` does not fit, or if `min_tokens` is larger.
  */
 export function withinContext(
   { options, asked, promptField }: ParsedRequest,

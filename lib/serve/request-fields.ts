@@ -1,4 +1,4 @@
-// The fields of a request, each read by its kind and bounds; what nobody has read is refused.
+// Reads the fields of a request by type and bounds, and refuses unread fields.
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
@@ -8,11 +8,11 @@ import { ApiError, invalid } from './api-error.js';
 /** null counts as absent, as in OpenAI's interface. */
 type Absent = undefined;
 
-/** Each reader throws 400 that names the field, what was expected and what came. */
+/** Each reader throws 400 with the field, the expected value and the received value. */
 export class RequestFields {
   private readonly asked = new Set<string>();
 
-  /** `place`: what stands before their names in messages, such as "stream_options.". */
+  /** `place`: prefix of field names in messages, such as "stream_options.". */
   constructor(
     private readonly values: JsonObject,
     private readonly place = '',
@@ -55,7 +55,7 @@ export class RequestFields {
     throw this.wrong(name, 'a string', formatValue(value));
   }
 
-  /** One text or a list of them, none of them empty, `most` at most. */
+  /** A non-empty text, or a list of at most `most` non-empty texts. */
   texts(name: string, most: number): string[] | Absent {
     const value = this.any(name);
     if (value === undefined) return undefined;
@@ -90,7 +90,7 @@ export class RequestFields {
     return value && new RequestFields(value, `${this.place}${name}.`);
   }
 
-  /** Throws 400 for the first field that no reader was asked for. */
+  /** Throws 400 for the first field without a reader. */
   requireKnown(): void {
     for (const name of Object.keys(this.values)) {
       if (this.asked.has(name) || this.values[name] === null) continue;
@@ -107,7 +107,7 @@ export class RequestFields {
   }
 }
 
-/** Whoever copies or renders an object goes down level by level. */
+/** Copying and rendering an object recurse once a level. */
 export const LEVELS = 64;
 
 /** Whether it has no more than so many levels. */

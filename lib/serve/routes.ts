@@ -56,8 +56,8 @@ const ROUTES: Readonly<Record<string, Route>> = {
   '/v1/models': { GET: models },
   '/v1/completions': { POST: parsedBy(readCompletion) },
   '/v1/chat/completions': { POST: parsedBy(readChat) },
-  '/tokenize': { POST: told(tokenize) },
-  '/detokenize': { POST: told(detokenize) },
+  '/tokenize': { POST: answeredBy(tokenize) },
+  '/detokenize': { POST: answeredBy(detokenize) },
 };
 
 /** Of a target that may be a whole URL, as proxies send it. Source: RFC 9112, 3.2.2. */
@@ -147,7 +147,7 @@ function parsedBy(read: (body: JsonObject, served: ServedModel) => ParsedRequest
 }
 
 /** A handler of requests that `answer` answers with an object. */
-function told(
+function answeredBy(
   answer: (body: JsonObject, served: ServedModel, asker: Asker) => Promise<JsonObject>,
 ): Handler {
   return async (context, request, response) => {

@@ -1,9 +1,9 @@
-// How a model is sampled from when a request does not say: what its generation_config.json says.
+// Sampling defaults of a model, from its generation_config.json.
 import type { JsonObject } from '../../types/json.js';
 import { LEAST_REPETITION_PENALTY } from '../inference/sampling-options.js';
 import type { ContinuationOptions } from './served-engine.js';
 
-/** Names there and here, and what a value must be. */
+/** Names in the file, names here, and the check of a value. */
 const KEYS: readonly (readonly [string, keyof ContinuationOptions, (value: number) => boolean])[] =
   [
     ['temperature', 'temperature', (value) => value >= 0],
@@ -15,9 +15,8 @@ const KEYS: readonly (readonly [string, keyof ContinuationOptions, (value: numbe
   ];
 
 /**
- * Of the generation_config.json in what a model says of itself; a value that cannot be one is left
- * out. A file that says "do_sample": false asks for the likeliest tokens. Source: vLLM's
- * --generation-config.
+ * The sampling options of generation_config.json, without invalid values. "do_sample": false means
+ * greedy sampling. Source: vLLM's --generation-config.
  */
 export function samplingDefaults(description: object | null): ContinuationOptions {
   const { generation } = (description ?? {}) as { generation?: JsonObject | null };

@@ -16,7 +16,7 @@ export function sendJson(
   });
 }
 
-/** Ends `response` with what a client is told of an error. */
+/** Ends `response` with an error. */
 export function sendError(response: ServerResponse, error: ApiError): void {
   sendJson(response, error.status, error.body, error.headers);
 }

@@ -1,4 +1,4 @@
-// What serving needs of an inference engine: no more than tests can stand in for.
+// The part of an inference engine that the server uses. Tests implement it without a model.
 import type { GenerateRequest, GenerationPiece, InferenceStats } from '../inference/index.js';
 import type { Tokenizer } from '../text/index.js';
 
@@ -8,7 +8,7 @@ export type ContinuationOptions = Omit<GenerateRequest, 'prompt' | 'signal' | 'o
 /** One prompt to be continued. */
 export type ContinuationRequest = GenerateRequest & { prompt: readonly number[] };
 
-/** What has become certain of one continuation. */
+/** New text and tokens of one continuation. */
 export type ServedPiece = GenerationPiece;
 
 /** How likely a token was. */
@@ -35,8 +35,8 @@ export interface ServedEngine {
   };
   /** The error after which it computes nothing more; null, or absent, while it works. */
   readonly failure?: Error | null;
-  /** Aborting `signal`, or leaving the loop, frees what the continuations hold. */
+  /** Continues a prompt. Aborting `signal` or leaving the loop frees the memory of the request. */
   stream(request: ContinuationRequest): AsyncIterable<ServedPiece>;
-  /** What it has to do, and what it has done. */
+  /** Counters of its work. */
   stats(): EngineStats;
 }

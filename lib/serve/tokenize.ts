@@ -1,5 +1,4 @@
-// POST /tokenize and /detokenize: what the model's tokenizer makes of texts and tokens, in vLLM's
-// shapes.
+// POST /tokenize and /detokenize, with the fields of vLLM.
 import type { JsonObject } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
 import type { Tokenizer } from '../text/index.js';

@@ -9,8 +9,8 @@ import { isWithin, LEVELS, type RequestFields } from './request-fields.js';
 const MOST_TOOLS = 128;
 
 /**
- * The functions of `tools`, none with the `tool_choice` "none". Throws 400 for what are no
- * functions, another choice, and where the template would leave them out.
+ * The functions of `tools`; an empty list with the `tool_choice` "none". Throws 400 for invalid
+ * functions, another choice, and a template that does not read tools.
  */
 export function readTools(fields: RequestFields, templateKnows: boolean): JsonObject[] {
   const choice = fields.any('tool_choice') ?? 'auto';

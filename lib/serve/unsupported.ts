@@ -1,4 +1,4 @@
-// Parameters of OpenAI's interface that this server has not got, and those that change nothing.
+// OpenAI's parameters that this server refuses, and those without effect.
 import { isDeepStrictEqual } from 'node:util';
 import type { JsonValue } from '../../types/json.js';
 
@@ -6,9 +6,9 @@ import { unsupported } from './api-error.js';
 import type { RequestFields } from './request-fields.js';
 
 interface Missing {
-  /** Why, or what to use instead. */
+  /** The reason, or a replacement. */
   reason: string;
-  /** Values that ask for nothing. */
+  /** Values that have no effect. */
   off: readonly JsonValue[];
 }
 
@@ -36,19 +36,19 @@ const MISSING: Readonly<Record<string, Missing>> = {
   verbosity: { reason: 'request it in a message', off: ['medium'] },
 };
 
-/** Says how to bill, find or speed up a request, and leaves the answer as it is. */
+/** Parameters for billing and caching. The answer does not depend on them. */
 const WITHOUT_EFFECT = [
   ...['user', 'metadata', 'safety_identifier', 'service_tier', 'prompt_cache_key'],
   ...['prompt_cache_retention', 'prediction', 'parallel_tool_calls'],
 ];
 
-/** What continuations of texts have not got beside that. */
+/** Chat parameters that completions refuse. */
 const MISSING_IN_TEXTS: Readonly<Record<string, Missing>> = {
   tools: { reason: 'only the template of a chat writes them', off: [[]] },
   tool_choice: { reason: 'only chats have tools', off: ['none', 'auto'] },
 };
 
-/** Throws 400 for the first parameter of a chat that asks for what is not there. */
+/** Throws 400 for the first parameter of a chat with an unsupported value. */
 export function requireSupported(fields: RequestFields): void {
   for (const name of WITHOUT_EFFECT) fields.any(name);
   requireOff(fields, MISSING);
