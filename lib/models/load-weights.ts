@@ -149,6 +149,10 @@ async function load(
   source: Source & { strict: boolean },
 ): Promise<LoadedWeights> {
   const { found, missing, unexpected } = await fitting(module, files, source);
+  // Only f16 refuses values. Such files are read twice, so no tensor changes before a refusal.
+  for (const destination of found) {
+    if (dtypeOf(destination) === 'f16') (await valuesOf(destination, files)).release();
+  }
   for (const destination of found) await fill(destination, files);
   await files.requireUnchanged();
   return { missing, unexpected };
@@ -303,18 +307,29 @@ async function bitsOf(files: WeightFiles, name: string): Promise<Buffer> {
   }
 }
 
-async function fill(
-  { target, sources, pieces, transposed }: Destination,
-  files: WeightFiles,
-): Promise<void> {
-  const [name = pieces[0]?.name as string] = sources;
+const isNew = (target: Tensor): target is Parameter =>
+  target instanceof Parameter && !target.isMaterialized && !target.isDisposed;
+
+const dtypeOf = ({ target }: Destination): DType => (isNew(target) ? 'f32' : target.dtype);
+
+const nameOf = ({ sources, pieces }: Destination): string =>
+  sources[0] ?? (pieces[0]?.name as string);
+
+/** Reads this rank's part of a tensor and converts it. Throws DS_NONFINITE. */
+async function valuesOf(destination: Destination, files: WeightFiles): Promise<Tensor> {
+  const { target, sources, pieces, transposed } = destination;
+  const name = nameOf(destination);
   const read = sources.length > 0 ? await files.read(name) : await joined(target, pieces, files);
-  const isNew = target instanceof Parameter && !target.isMaterialized && !target.isDisposed;
-  const whole = converted(name, read, { dtype: isNew ? 'f32' : target.dtype, transposed });
-  const values = target instanceof Parameter ? ownPart(target, whole) : whole;
+  const whole = converted(name, read, { dtype: dtypeOf(destination), transposed });
+  return target instanceof Parameter ? ownPart(target, whole) : whole;
+}
+
+async function fill(destination: Destination, files: WeightFiles): Promise<void> {
+  const { target } = destination;
+  const values = await valuesOf(destination, files);
   try {
-    requireFree([[name, target]]); // A concurrent initialize() may have run since.
-    if (isNew) target.place(values);
+    requireFree([[nameOf(destination), target]]); // A concurrent initialize() may have run since.
+    if (isNew(target)) target.place(values);
     else noGrad(() => scope(() => kernels.copy({ in: values.to(target.device), out: target })));
     noteChanged(target);
   } finally {

@@ -8,7 +8,7 @@ import type { Module } from '../nn/module.js';
 import { isFactor } from '../nn/name-mismatch.js';
 import type { Parameter } from '../nn/parameter.js';
 import { cpu } from '../runtime/device.js';
-import { dtypeSize } from '../runtime/dtype.js';
+import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import { isObject } from '../runtime/is-object.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
@@ -19,7 +19,7 @@ import { describe, numel } from '../runtime/view.js';
 import { held, noGrad, scope, type Tensor, to } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
 import { adapterConfigOf, baseNameOf, parseAdapterConfig } from './adapter-config.js';
-import { addAdapters, configOf, lorasOf, sizesOf } from './lora.js';
+import { addAdapters, configOf, lorasOf, sizesOf, unload } from './lora.js';
 import type { LoraConfig } from './lora-options.js';
 import { isSavedWhole, wholeModules } from './targets.js';
 
@@ -118,8 +118,9 @@ export interface LoadAdapterOptions {
  * Gives `model` the adapter in the folder `dir`, which PEFT or saveAdapter() wrote; where it has
  * adapters of the same layers already, their values. Before initialize(), on every rank. Returns
  * the model. Rejects with DS_CHECKPOINT for another method than LoRA, options that are not there,
- * and tensors that are missing, unexpected or of another shape, before anything has changed but the
- * layers; DS_ARGUMENT where no layer fits, DS_IO. Source: PEFT's PeftModel.from_pretrained.
+ * and tensors that are missing, unexpected or of another shape, DS_NONFINITE for values that f16
+ * cannot hold, and DS_ARGUMENT where no layer fits. The model is then unchanged. After DS_IO,
+ * adapters that were there before may be partly loaded. Source: PEFT's PeftModel.from_pretrained.
  */
 export function loadAdapter<Model extends Module>(
   model: Model,
@@ -139,12 +140,23 @@ export async function loadAdapter<Model extends Module>(
   const config = parseAdapterConfig(path, await readJson(path));
   const files = await WeightFiles.open(join(dir, WEIGHTS));
   try {
-    if (lorasOf(model).size === 0) addAdapters(model, config);
+    const isNew = lorasOf(model).size === 0;
+    const trained = model.parameters().filter(({ requiresGrad }) => requiresGrad);
+    if (isNew) addAdapters(model, config);
     else requireSame(path, model, config);
-    const matched = match(files, savedOf(model), basesOf(model));
-    requireTied(files, matched);
-    for (const [name, saved] of matched) await fill(files, name, saved);
-    await files.requireUnchanged();
+    try {
+      const matched = match(files, savedOf(model), basesOf(model));
+      requireTied(files, matched);
+      await requireStorable(files, matched);
+      for (const [name, saved] of matched) await fill(files, name, saved);
+      await files.requireUnchanged();
+    } catch (error) {
+      if (isNew) {
+        unload(model);
+        for (const parameter of trained) parameter.requireGrad(true);
+      }
+      throw error;
+    }
   } finally {
     await files.close();
   }
@@ -273,12 +285,12 @@ function match(
 
 function requireShape(
   op: string,
-  entry: { shape: readonly number[]; dtype: string },
+  entry: { shape: readonly number[]; dtype: DType },
   { parameter, transposed }: Saved,
 ): void {
   const shape = transposed ? [...parameter.shape].reverse() : parameter.shape;
-  if (entry.shape.join() === shape.join()) return;
-  const expected = `[${shape.join(', ')}]`;
+  if (entry.shape.join() === shape.join() && isFloating(entry.dtype)) return;
+  const expected = `floating-point numbers [${shape.join(', ')}]`;
   throw new DsError({ code: 'DS_CHECKPOINT', op, expected, got: describe(entry) });
 }
 
@@ -318,13 +330,29 @@ function areSame(files: WeightFiles, one: string, other: string): boolean {
   return true;
 }
 
-async function fill(
+/** Throws DS_NONFINITE for values that f16 cannot hold, before any parameter changes. */
+async function requireStorable(
+  files: WeightFiles,
+  matched: ReadonlyMap<string, Saved>,
+): Promise<void> {
+  for (const [name, saved] of matched) {
+    if (saved.parameter.dtype === 'f16') (await valuesOf(files, name, saved)).release();
+  }
+}
+
+async function valuesOf(
   files: WeightFiles,
   name: string,
   { parameter, transposed }: Saved,
-): Promise<void> {
+): Promise<Tensor> {
   const read = await files.read(name);
-  const values = converted(name, read, { dtype: read.dtype, transposed });
+  const dtype = parameter.dtype === 'f16' ? 'f16' : read.dtype;
+  return converted(name, read, { dtype, transposed });
+}
+
+async function fill(files: WeightFiles, name: string, saved: Saved): Promise<void> {
+  const { parameter } = saved;
+  const values = await valuesOf(files, name, saved);
   try {
     parameter.requireWritable('loadAdapter');
     noGrad(() => scope(() => kernels.copy({ in: values.to(parameter.device), out: parameter })));

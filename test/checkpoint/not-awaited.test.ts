@@ -1,5 +1,5 @@
-// Saves and loads that nobody has awaited: what would change their state is refused, and destroy()
-// ends them with an error that says so.
+// Saves and loads without await: calls that change their state are refused, and destroy() ends the
+// saves and loads with an error that names the missing await.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
