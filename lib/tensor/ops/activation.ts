@@ -32,7 +32,7 @@ function activated(
 export interface SoftplusOptions {
   /** How steep the bend is. Default 1. */
   beta?: number;
-  /** Where beta x is above it, x itself. Default 20. */
+  /** If beta x is above this, the result is x. Default 20. */
   threshold?: number;
 }
 

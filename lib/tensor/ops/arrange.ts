@@ -64,8 +64,8 @@ export function repeat(x: Tensor, ...repeats: Sizes): Tensor {
 }
 
 /**
- * Each element of `dim` `count` times in a row; of the flattened tensor without `dim`. As
- * torch.repeat_interleave.
+ * Repeats each element of `dim` `count` times in a row; without `dim` those of the flattened
+ * tensor. As torch.repeat_interleave.
  */
 export function repeatInterleave(x: Tensor, count: number, dim?: number): Tensor {
   requireTensor('repeatInterleave', x);

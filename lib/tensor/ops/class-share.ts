@@ -79,7 +79,7 @@ function isHere({ target, logits }: SharedRows, { first }: ClassShare): Tensor {
   return logicalAnd(ge(class_, first), lt(class_, first + (logits.shape[1] as number)));
 }
 
-/** The logit of each row's target in the losses' dtype, 0 where another rank has it. */
+/** The logit of each row's target in the losses' dtype, 0 if another rank has it. */
 function ownLogits(rows: SharedRows, share: ClassShare): Tensor {
   const here = isHere(rows, share);
   const column = where(here, sub(seen(rows.target), share.first), 0);

@@ -67,7 +67,7 @@ export class LossReport {
   }
 }
 
-/** `report` when it is one, for a loss on `device`. Throws DS_ARGUMENT, DS_DEVICE. */
+/** Returns `report` if it is valid for a loss on `device`. Throws DS_ARGUMENT, DS_DEVICE. */
 export function requireReport(op: string, report: unknown, device: Device): LossReport {
   if (!(report instanceof LossReport)) {
     throw new DsError({

@@ -36,8 +36,7 @@ export function cumsum(x: Tensor, dim: number): Tensor {
 
 /**
  * The products of elements 0 to i along `dim`, in x's shape; dtypes as cumsum. The gradient is
- * exact where elements are
- * 0. Throws DS_SHAPE.
+ * exact if elements are 0. Throws DS_SHAPE.
  */
 export function cumprod(x: Tensor, dim: number): Tensor {
   requireTensor('cumprod', x);

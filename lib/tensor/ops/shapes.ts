@@ -176,7 +176,7 @@ export function expandedStrides(of: View, shape: readonly number[]): number[] {
   return strides;
 }
 
-/** `of` repeated to `shape`; itself when it has that shape. */
+/** `of` expanded to `shape`; itself if it has that shape. */
 export function expanded(of: View, shape: readonly number[]): View {
   return sameShape(of.shape, shape) ? of : viewOf(of, shape, expandedStrides(of, shape));
 }
@@ -188,12 +188,12 @@ export function copied(x: Tensor): Tensor {
   return out;
 }
 
-/** The tensor itself where its strides are row-major, else a copy. Not recorded. */
+/** The tensor itself if its strides are row-major, else a copy. Not recorded. */
 export function packed(x: Tensor): Tensor {
   return isContiguous(x) ? x : copied(x);
 }
 
-/** The tensor itself where its last stride is 1, else a row-major copy. Not recorded. */
+/** The tensor itself if its last stride is 1, else a row-major copy. Not recorded. */
 export function lastPacked(x: Tensor): Tensor {
   return x.strides[x.ndim - 1] === 1 ? x : packed(x);
 }
@@ -292,7 +292,7 @@ export function recordFlat(op: string, x: Tensor, out: Tensor): void {
   });
 }
 
-/** Runs `body` on `out`, or, when it must add but cannot, on a temporary that is then added. */
+/** Runs `body` on `out`. If it must add but cannot, runs it on a temporary that is then added. */
 export function overwriteOrAdd(
   out: Tensor,
   accumulate: boolean,

@@ -23,7 +23,7 @@ import {
 
 // Operations: copies; methods too.
 
-/** A copy with row-major strides; the tensor itself when it has them. */
+/** A copy with row-major strides; the tensor itself if it has them. */
 export function contiguous(x: Tensor): Tensor {
   requireTensor('contiguous', x);
   if (isContiguous(x)) return x;
@@ -49,8 +49,7 @@ function resolveShape(x: Tensor, shape: readonly number[]): readonly number[] {
 // Operations: views; methods too.
 
 /**
- * The same elements in row-major order; one size may be -1. A view where x is contiguous, else a
- * copy.
+ * The same elements in row-major order; one size may be -1. A view if x is contiguous, else a copy.
  */
 export function reshape(x: Tensor, ...shape: Sizes): Tensor {
   requireTensor('reshape', x);

@@ -113,7 +113,7 @@ class TimedSegment implements WatchedSegment {
     return Object.values(this.spans).every(({ end }) => end.done);
   }
 
-  /** Milliseconds of a half that has passed, 0 when it did not run. */
+  /** Milliseconds of a finished half; 0 if it did not run. */
   milliseconds(half: 'forward' | 'recompute'): number {
     const span = this.spans[half];
     return span ? span.end.since(span.start) : 0;
