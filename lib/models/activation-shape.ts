@@ -1,12 +1,12 @@
 // Sizes that a block keeps per token between forward and backward: the input of memory plans.
 
-/** Per token of one block; elements are of the activations' dtype. */
+/** Sizes per token of one block; elements have the activations' dtype. */
 export interface BlockActivations {
   /** Elements that the backward needs. */
   kept: number;
   /** Bytes of f32 statistics: log-sum-exps of attention, and statistics of norms. */
   statistics: number;
-  /** Elements of gradients and temporaries that the backward of the block adds at most. */
+  /** Peak of gradients and temporaries in the backward of the block, in elements. */
   backward: number;
   /**
    * Peak elements when the block is recomputed from its kept input, in addition to everything kept.

@@ -12,7 +12,7 @@ export function streamOf(values: Values): [branch: Tensor, residual: Tensor | nu
   return [branch, residual];
 }
 
-/** A block's forward on a stream; with `keepsInputsOnly`, its activations are computed again. */
+/** A block's forward on a stream; with `keepsInputsOnly`, its activations are recomputed. */
 export function streaming(through: Through, keepsInputsOnly: boolean): (values: Values) => Values {
   return (values) => {
     const [branch, residual] = streamOf(values);

@@ -50,7 +50,7 @@ export interface CausalConfig {
   heads: number;
   /** Width of the residual stream. */
   channels: number;
-  /** Heads of keys and values. Default `heads`. */
+  /** Key and value heads. Default `heads`. */
   kvHeads?: number;
   /** Width of a head. Default channels / heads. */
   headDim?: number;
@@ -63,24 +63,21 @@ export interface CausalConfig {
 /** Reduction of the tokens' losses to one loss. */
 export interface CausalLossOptions {
   /**
-   * The sum of the tokens' losses is divided by it. Default: by the number of targets that count,
-   * which gives their mean.
+   * Divisor of the sum of the tokens' losses. Default: the number of targets that count, which
+   * gives the mean.
    */
   divisor?: number | Tensor;
   /** Fraction of the target that all tokens share equally: in [0, 1]. Default 0. */
   labelSmoothing?: number;
-  /** Gets, on the device, how many targets counted, and how many of them were the first choice. */
+  /** Receives, on the device, how many targets counted, and how many had the largest logit. */
   report?: LossReport;
-  /**
-   * Leave ignored targets out of the head's products; the host waits for the targets. Default
-   * false.
-   */
+  /** Skip ignored targets in the head's products; the host waits for the targets. Default false. */
   skipIgnored?: boolean;
 }
 
 /** Optional inputs of a forward, in addition to tokens and targets. */
 export interface CausalInputs extends PlaceInputs {
-  /** How the loss is made. Default: the mean over the targets that count. */
+  /** Reduction of the loss. Default: the mean over the targets that count. */
   loss?: CausalLossOptions;
 }
 
@@ -113,7 +110,7 @@ const STALE = [
   ...['rope_parameters', 'quantization_config'],
 ];
 
-/** From hidden states to the logits of tokens, by its weight [vocabSize, channels]. */
+/** Maps hidden states to the logits of tokens by its weight [vocabSize, channels]. */
 export interface LanguageHead extends Module {
   /** [vocabSize, channels]. */
   readonly weight: Parameter;
@@ -134,13 +131,13 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   /** From channels to the logits of tokens. */
   abstract readonly lm_head: LanguageHead | PackedLinear;
 
-  /** Hidden states [B, T, channels] of tokens [B, T], ready for the head. */
+  /** Returns hidden states [B, T, channels] of tokens [B, T], the input of the head. */
   protected abstract hiddenOf(tokens: Tensor, places: Places): Tensor;
 
   /** @internal Elements that one of its blocks keeps per token. */
   abstract blockActivations(): BlockActivations;
 
-  /** @internal Weights of its blocks that no product reads for a token. */
+  /** @internal Number of weights in its blocks that no product reads for a token. */
   idleParameters(): number {
     return 0;
   }
@@ -148,7 +145,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   /** @internal hiddenOf(), cut into layers: see Pipelined. */
   protected abstract bodyLayers(): PipelineLayer[];
 
-  /** How ranks share its layers out between them: the plan that parallel.parallelize() takes. */
+  /** The plan that splits its layers over ranks, for parallel.parallelize(). */
   abstract tensorPlan(): TensorPlan;
 
   /** The plan that distributes only its experts over ranks; null without experts. */
@@ -162,7 +159,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
    */
   protected abstract described(said: JsonObject | null): PretrainedDescription;
 
-  /** Heads of keys and values here; null: all. */
+  /** Key and value heads of this rank; null: all. */
   #keyHeads: number | null = null;
 
   /** Key and value heads of this rank, which its caches hold. */
@@ -237,7 +234,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return [{ ...embedding, forward: embedded }, ...blocks, head];
   }
 
-  /** @internal Of hidden states [B, T, channels], and targets [B, T]. */
+  /** @internal Computes the loss from hidden states [B, T, channels] and targets [B, T]. */
   pipelineLoss(hidden: Values, targets: unknown): Tensor {
     return this.lossOf(hidden as Tensor, targets as Tensor, {});
   }
@@ -365,7 +362,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return 0;
   }
 
-  /** Of a batch of several, the share of its targets. */
+  /** In a batch of several micro-batches, the fraction of its targets. */
   private routersPart(loads: RouterLoads, targets: Tensor, { divisor }: CausalLossOptions): Tensor {
     const part = loadBalancingLoss(loads, targets.numel).mul(this.routerLoss);
     if (divisor === undefined) return part;
@@ -445,20 +442,17 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return Array.from({ length: layers }, () => new KeyValueCache(shape, dtype, device));
   }
 
-  /** Reads a text step by step, with the keys and values of up to `capacity` tokens kept. */
+  /** Creates a decoder that caches keys and values of up to `capacity` tokens. */
   decoder(capacity: number): Decoder {
     return cachedDecoder(this, capacity);
   }
 
-  /**
-   * @internal Whether keys and values that are kept of a text of `from` tokens are of no use once
-   * it has `to`.
-   */
+  /** @internal Whether a cache of a sequence of `from` tokens becomes invalid at `to` tokens. */
   rereads(_from: number, _to: number): boolean {
     return false;
   }
 
-  /** See generate(): the prompt's tokens and up to `maxNewTokens` sampled ones. */
+  /** Returns the prompt's tokens and up to `maxNewTokens` sampled ones, see generate(). */
   generate(prompt: readonly number[], options: GenerateOptions): number[] {
     return generate(this, prompt, options);
   }

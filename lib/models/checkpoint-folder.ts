@@ -1,5 +1,5 @@
-// A training checkpoint of this library made into a model again: its configuration, and its weights
-// as they were saved.
+// Loads a model from a training checkpoint of this library: its configuration and its saved
+// weights.
 import { access } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
@@ -20,7 +20,7 @@ import type { CausalLM } from './causal-lm.js';
 import { ownPart } from './load-weights.js';
 import { buildFromConfig, type Family, type FolderOptions } from './model-folder.js';
 
-/** Whether `dir` has checkpoints, and no model of Hugging Face's. Rejects with DS_IO. */
+/** Whether `dir` has checkpoints and no Hugging Face model. Rejects with DS_IO. */
 export async function isCheckpointFolder(dir: string): Promise<boolean> {
   const config = join(dir, 'config.json');
   if ((await ifThere(config, () => access(config).then(() => true))) !== null) return false;

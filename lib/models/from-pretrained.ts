@@ -1,5 +1,4 @@
-// The models that folders of Hugging Face's can be made into, by the model_type of their
-// config.json.
+// Model classes for Hugging Face folders, by the model_type of their config.json.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { noteSourceFolder } from '../nn/source-folder.js';

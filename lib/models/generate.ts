@@ -40,7 +40,7 @@ export interface GenerateOptions {
   maxNewTokens: number;
   /** Logits are divided by it; 0 takes the likeliest token. Default 1. */
   temperature?: number;
-  /** Only the K likeliest tokens are candidates. Default: all. */
+  /** Only the K likeliest tokens are candidates. Default: all tokens. */
   topK?: number;
   /** The same seed gives the same text. Default 0. */
   seed?: number;
@@ -145,7 +145,7 @@ function rereading(model: CausalModel): Decoder {
   };
 }
 
-/** A model that keeps keys and values; see CausalLM. */
+/** A model with a key-value cache; see CausalLM. */
 interface Caching {
   caches(batch: number, capacity: number): KeyValueCache[];
   next(tokens: Tensor, caches: readonly KeyValueCache[]): Tensor;
@@ -189,8 +189,8 @@ const rowOf = (tokens: readonly number[], device: Device): Tensor =>
   Tensor.from(Int32Array.from(tokens), { shape: [1, tokens.length], device });
 
 /**
- * The token at `draw` of the cumulative distribution of softmax(scores / temperature) over the best
- * K.
+ * Returns the token at `draw` of the cumulative distribution of softmax(scores / temperature) over
+ * the best K.
  */
 function sample(
   scores: readonly number[],

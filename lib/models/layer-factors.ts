@@ -4,7 +4,7 @@ import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { sharedTokens, type Tensor } from '../tensor/index.js';
 
-/** A branch as it joins the stream: times `factor`. */
+/** Scales a branch by `factor` before it joins the stream. */
 export function scaled(branch: Tensor, factor: number): Tensor {
   return factor === 1 ? branch : branch.mul(factor);
 }
@@ -22,7 +22,7 @@ export function running<Layer>(
 /** Throws DS_ARGUMENT unless there is a number >= 0 for each of `layers` layers. */
 export function requireFactors(op: string, factors: unknown, layers: number): void {
   const isFactor = (one: unknown): boolean => Number.isFinite(one) && (one as number) >= 0;
-  // Array.from() and not every(), which passes over holes.
+  // Array.from() instead of every(), which skips holes.
   const isList = Array.isArray(factors) && factors.length === layers;
   if (isList && Array.from(factors, isFactor).every(Boolean)) return;
   const got = Array.isArray(factors)

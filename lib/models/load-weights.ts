@@ -1,5 +1,4 @@
-// loadWeights: safetensors that an engine, `ds consolidate` or another program wrote become the
-// values of a module.
+// loadWeights: loads safetensors of an engine, `ds consolidate` or another program into a module.
 
 import {
   converted,
@@ -30,7 +29,7 @@ import { OpenWeights, PiecedWeights, StoredWeights } from './stored-weights.js';
 
 /** Strictness of loadWeights(), and the layout of the files. */
 export interface LoadWeightsOptions {
-  /** Whether missing and unexpected names are refused. Default true. */
+  /** Whether missing and unexpected names are errors. Default true. */
   strict?: boolean;
   /**
    * Layout of the files; it matters to a module whose describe() names transposed parameters.
@@ -42,21 +41,21 @@ export interface LoadWeightsOptions {
 
 /** Names that only the files or only the module have; empty with `strict`. */
 export interface LoadedWeights {
-  /** Names of the module that the files have not got: their tensors keep their values. */
+  /** Names of the module that the files lack: their tensors keep their values. */
   missing: string[];
-  /** Names of the files that the module has not got. */
+  /** Names of the files that the module lacks. */
   unexpected: string[];
 }
 
-/** How files call and lay out the tensors of a module. */
+/** Names and layouts of a module's tensors in files. */
 export interface Layout {
-  /** Names of the module's parameters that the files have as the transpose of ours. */
+  /** Names of the module's parameters that files store as the transpose. */
   readonly transposed: ReadonlySet<string>;
   /** Parameters that files store in pieces, by the module's names. Default: none. */
   readonly pieces?: Pieces;
   /** The module's name for a name in the files; null if it is not a weight. */
   nameOf(name: string): string | null;
-  /** Names of the module's tensors that have their values already. Default: none. */
+  /** Names of the module's tensors that are already loaded. Default: none. */
   readonly filled?: ReadonlySet<string>;
 }
 
@@ -66,7 +65,7 @@ interface Source {
   layout: Layout;
 }
 
-/** A parameter or buffer of the module, and the names under which the files have its values. */
+/** A parameter or buffer of the module, and its names in the files. */
 interface Destination {
   target: Tensor;
   sources: string[];
@@ -278,7 +277,7 @@ function hintFor(op: string, { missing, unexpected, mismatched }: Matched): stri
 /** Tensors that compression_training stores with a weight; a load without them prunes nothing. */
 const OF_COMPRESSION = /\.(sparse|row|head)_(pruning|mask)_(mask|scores)$/;
 
-/** Tied parameters have one value, whatever they are called. */
+/** Tied parameters have one value under all of their names. */
 async function requireEqual(
   place: string,
   files: WeightFiles,

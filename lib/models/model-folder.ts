@@ -23,7 +23,7 @@ export interface ModelFolder {
   readonly tensors: { has(name: string): boolean };
 }
 
-/** Models that one value of config.json's model_type stands for. */
+/** Model classes for one value of config.json's model_type. */
 export interface Family<Model extends CausalLM, Options> {
   readonly modelType: string;
   /** The supported architecture, for hints of errors. */
@@ -136,8 +136,7 @@ function readConfig(path: string): [string, JsonObject] {
 }
 
 /**
- * Reads the layers that the files have in 4 or 8 bits; the layout of the rest. Throws
- * DS_CHECKPOINT.
+ * Reads the layers with 4- or 8-bit weights; returns the layout of the rest. Throws DS_CHECKPOINT.
  */
 async function besideQuantized(
   model: CausalLM,
@@ -196,7 +195,7 @@ function requireLanguageModel(place: string, values: JsonObject): void {
   );
 }
 
-/** Names of transformers for models with another head than that of a language model. */
+/** transformers' names for models with other heads than a language model's. */
 const OTHER_HEAD = /For(?!CausalLM)[A-Z]\w*$|DoubleHeadsModel$/;
 
 async function openFolder(path: string): Promise<WeightFiles> {

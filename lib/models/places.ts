@@ -45,7 +45,7 @@ export interface Places {
   reach: number | null;
   /** A common length for the angles of all sequences; null: each uses its own length. */
   alike?: number | null;
-  /** The position of the first token of each row where `positions` is null. */
+  /** The position of the first token of each row, if `positions` is null. */
   start: number;
   /** Key-value caches of each layer, or null. */
   caches: readonly LayerCache[] | null;
@@ -83,7 +83,7 @@ export function placesOf(
   };
 }
 
-/** Throws unless there is a whole number for each token. */
+/** Throws unless there is an integer for each token. */
 function requireAlike(op: string, given: Tensor, tokens: Tensor): void {
   const expected = `a tensor [${tokens.shape.join(', ')}] i32, a number for each token`;
   if (!(given instanceof Tensor)) {

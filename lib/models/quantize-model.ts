@@ -1,4 +1,4 @@
-// quantizeModel: the linear layers of a model with weights of 8 or 4 bits, to compute with them.
+// quantizeModel: stores the linear layers of a model in 8 or 4 bits for computation.
 import type { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isAmong, isLinear, packLinears, readSkipModules } from '../nn/pack-linears.js';

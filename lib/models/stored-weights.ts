@@ -27,7 +27,7 @@ export class OpenWeights {
 
   constructor(readonly files: WeightFiles) {}
 
-  /** Host memory of `bytes` bytes, which the next call gives again. */
+  /** Host memory of `bytes` bytes, which the next call reuses. */
   stage(bytes: number): Uint8Array {
     if (this.staging.length < bytes) this.staging = new Uint8Array(bytes);
     return this.staging.subarray(0, bytes);
@@ -42,7 +42,7 @@ export class OpenWeights {
   /** One is not needed any more. */
   release(): void {
     if (--this.users > 0) return;
-    this.files.close().catch(() => {}); // Nothing was written that a failure could have lost.
+    this.files.close().catch(() => {}); // Only reads: no data is lost.
   }
 }
 
@@ -129,7 +129,7 @@ export class StoredWeights implements StoredValues {
     }
   }
 
-  /** The whole box, for any part of it: rows there are columns here. */
+  /** A transposed read needs the whole box for any part of it. */
   private readTransposed(out: Tensor, from: number, wanted: Box): void {
     const { dtype } = this.saved;
     const box = {

@@ -4,9 +4,9 @@ import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { linearPadded, type Tensor } from '../tensor/index.js';
 
-/** The head: the token embedding read the other way. */
+/** The head: the transposed token embedding. */
 export class TiedHead extends Module {
-  /** [vocabSize, channels], the token table's. */
+  /** [vocabSize, channels], the weight of the token table. */
   readonly weight: Parameter;
 
   /** @internal */

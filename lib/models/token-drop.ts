@@ -1,4 +1,4 @@
-// Blocks that see some tokens of each row: which ones, and how the stream goes around them.
+// Blocks that see a random part of each row's tokens, and the stream around them.
 import { DsError } from '../errors.js';
 import type { SparsePattern } from '../nn/sparse-attention.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -15,7 +15,7 @@ import {
   takeRows,
 } from '../tensor/index.js';
 
-/** Which blocks see how many tokens of each row; the others see all. */
+/** The blocks that see only some tokens of each row, and the number of tokens. */
 export interface LayerTokens {
   /** Numbers of the blocks, from 0. */
   layers: readonly number[];
@@ -42,7 +42,7 @@ export function requireTokens(op: string, given: LayerTokens, layers: number): v
   const list: unknown = read.layers;
   const isLayer = (one: unknown): boolean =>
     Number.isInteger(one) && (one as number) >= 0 && (one as number) < layers;
-  // Array.from() and not every(), which passes over holes.
+  // Array.from() instead of every(), which skips holes.
   const each = Array.isArray(list) ? Array.from(list, isLayer) : [false];
   if (each.every(Boolean) && new Set(list as number[]).size === each.length) return;
   const got = Array.isArray(list) ? `[${list.map(formatValue).join(', ')}]` : formatValue(list);

@@ -200,7 +200,7 @@ export function gatherForAll(x: Tensor, shared: SharedDim): Tensor {
   return out;
 }
 
-/** Whole tensors to this rank's part of their sum: the gradient is all ranks' parts. */
+/** From whole tensors to this rank's part of their sum: the gradient is gathered. */
 export const sumShared = exchange('sumToParts', sumAlong, gatherAlong);
 
 /**

@@ -8,7 +8,7 @@ import type { Stream } from '../runtime/stream.js';
 import { describe, numel } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
 
-/** How many of `count` things each of `ranks` ranks has: the first ones have one more. */
+/** Splits `count` elements over `ranks` ranks: the first ranks have one more. */
 export function shareOut(count: number, ranks: number): number[] {
   const least = Math.floor(count / ranks);
   const more = count % ranks;
@@ -23,7 +23,7 @@ export function startOf(sizes: readonly number[], rank: number): number {
 /** A dim of tensors that is split over the ranks of a group. */
 export interface SharedDim {
   group: ProcessGroup;
-  /** Which dim; negative ones count from the end. */
+  /** Index of the dim; negative values count from the end. */
   dim: number;
   /** Sizes by rank. */
   sizes: readonly number[];
@@ -32,7 +32,7 @@ export interface SharedDim {
 const resized = (x: Tensor, dim: number, size: number): number[] =>
   x.shape.map((length, d) => (d === dim ? size : length));
 
-/** Throws DS_SHAPE unless `x` has `size` in the dim; returns the dim from the start. */
+/** Throws DS_SHAPE unless `x` has `size` in the dim; returns the nonnegative index of the dim. */
 function requireDim(op: string, x: Tensor, { dim, group }: SharedDim, size: number): number {
   const at = dim < 0 ? x.ndim + dim : dim;
   if (x.shape[at] === size) return at;
@@ -123,7 +123,7 @@ export function beginGather(
   return { work, place: slots, result };
 }
 
-/** Parts of unlike size travel in slots of the largest. */
+/** Parts of different sizes use slots of the largest size. */
 function gatherUneven(
   op: string,
   x: Tensor,
@@ -192,14 +192,14 @@ export function beginSum(
   };
 }
 
-/** All parts, rank by rank along the dim. Throws DS_SHAPE, DS_COMM. */
+/** Gathers all parts in rank order along the dim. Throws DS_SHAPE, DS_COMM. */
 export function gatherAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
   const { work, result } = beginGather(op, x, shared);
   work.wait();
   return result();
 }
 
-/** This rank's part of the sum of all ranks' tensors. Throws DS_SHAPE, DS_COMM. */
+/** Returns this rank's part of the sum of all ranks' tensors. Throws DS_SHAPE, DS_COMM. */
 export function sumAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
   const { work, result } = beginSum(op, x, shared);
   work.wait();

@@ -37,7 +37,9 @@ export class CutExperts extends Module {
     }
   }
 
-  /** x [.., channels], by the experts that `router` names for each token, to the same shape. */
+  /**
+   * Maps x [.., channels] to the same shape, by the experts that `router` selects for each token.
+   */
   override forward(x: Tensor, router: TopKRouter, loads: RouterLoads | null = null): Tensor {
     const { stream, group, range } = this;
     return scope(() => {

@@ -36,8 +36,8 @@ import { type Stream, wholeStream } from './stream.js';
 /** How a layer is cut. */
 export interface LayerCutOptions {
   /**
-   * Things that stay whole, such as heads. Default: single channels. ColumnLinear cuts its outputs
-   * there, RowLinear its inputs.
+   * Number of pieces that stay whole, such as heads. Default: single channels. ColumnLinear splits
+   * its outputs there, RowLinear its inputs.
    */
   pieces?: number;
   /**
@@ -46,7 +46,7 @@ export interface LayerCutOptions {
   parts?: number;
   /** @internal The pieces of each rank; replaces both options. Default: as even as possible. */
   cut?: DimCut;
-  /** @internal How activations between the cut layers lie. Default: whole on every rank. */
+  /** @internal The layout of activations between the split layers. Default: whole on every rank. */
   stream?: Stream;
 }
 
@@ -72,7 +72,7 @@ function cutOf(
 
 /** Options of ColumnLinear. */
 export interface ColumnLinearOptions extends LayerCutOptions {
-  /** Whether every rank gets all outputs. Default false: each gets its own. */
+  /** Whether every rank gets all outputs. Default false: each gets its part. */
   gatherOutput?: boolean;
 }
 
@@ -215,7 +215,7 @@ export interface RowLinearOptions extends LayerCutOptions {
 export class RowShare {
   /** How the inputs are shared out. */
   readonly cut: DimCut;
-  /** Inputs at which a rank's part begins or ends, upwards. */
+  /** Ascending borders of the ranks' parts along the inputs. */
   readonly borders: readonly number[];
   private readonly stream: Stream;
   private readonly widths: readonly number[];
@@ -249,7 +249,9 @@ export class RowShare {
     });
   }
 
-  /** The same with a product of inputs [.., in] that this rank chooses. Throws DS_COMM. */
+  /**
+   * The same for a product that selects this rank's part of inputs [.., in] itself. Throws DS_COMM.
+   */
   aroundAll(x: Tensor, product: (all: Tensor) => Tensor, bias: Tensor | null): Tensor {
     const { group, widths: sizes } = this;
     return scope(() => {
@@ -365,8 +367,8 @@ export class VocabularyEmbedding extends Module {
   }
 
   /**
-   * Whole numbers [..] to their rows [.., channels]. Throws DS_COMM, and DS_INDEX on the CPU for
-   * one outside of the whole table.
+   * Integers [..] to their rows [.., channels]. Throws DS_COMM, and DS_INDEX on the CPU for an
+   * index outside the whole table.
    */
   override forward(index: Tensor): Tensor {
     const { weight, paddingIdx, stream } = this;

@@ -41,7 +41,7 @@ import { VocabularyHead } from './vocabulary-head.js';
 
 /** A model with its own plan. */
 export interface Parallelizable {
-  /** How ranks share its layers out between them. */
+  /** The plan that splits its layers over ranks. */
   tensorPlan(): TensorPlan;
 }
 
@@ -57,7 +57,7 @@ export interface ParallelizeOptions {
 
 const OPTIONS: OptionNames<ParallelizeOptions> = { sequenceParallel: true };
 
-/** Models that are cut already, and the groups between which. */
+/** Models that are split already, and their groups. */
 const cut = new WeakMap<Module, ProcessGroup>();
 
 /** The group that a model is split over, or null. */
@@ -159,7 +159,7 @@ const ownCounts = ({ queries, keys }: SharedHeads, rank: number) => ({
   keys: (keys[rank] as Range).count,
 });
 
-/** Every module that a pattern fits, by the first that does. Throws for a pattern without any. */
+/** Every module with the first pattern that matches it. Throws for a pattern without a match. */
 function styledModules(
   model: Module,
   patterns: readonly PathStyle[],
@@ -293,7 +293,7 @@ function headShareAt(module: Module, place: Place): HeadShare {
   return { first: (heads.queries[group.rank] as Range).first, whole: heads.counts.queries };
 }
 
-/** A module that still has all of a cut parameter would compute with a part of it. */
+/** A module with its own reference to a split parameter would compute with a part of it. */
 function requireNoneLeft(model: Module, made: ReadonlySet<Module>): void {
   for (const [path, module] of model.namedModules()) {
     if (made.has(module)) continue;

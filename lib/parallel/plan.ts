@@ -1,4 +1,4 @@
-// How a model is cut: a style for each kind of layer, by the path of its module.
+// A plan: a style for each kind of layer, by the path of its module.
 import type { HeadCounts } from './share.js';
 
 /** Treatment of a module. */
@@ -20,7 +20,10 @@ export type StyleName =
   | 'head'
   /** The part of attention between split projections; its dropout must know the local heads. */
   | 'attention'
-  /** Parameters that all ranks have, each for its own heads or channels: gradients are parts. */
+  /**
+   * Parameters that all ranks have and use for their own heads or channels: gradients are partial
+   * sums.
+   */
   | 'perHead'
   /** Experts (nn.Experts): each rank has some whole ones; their results are summed. */
   | 'experts'
@@ -51,17 +54,17 @@ export interface LayerStyle {
  * path.
  */
 export interface SequencePlan {
-  /** Takes tokens [B, T], gives hidden states [B, T, C]. */
+  /** Maps tokens [B, T] to hidden states [B, T, C]. */
   readonly body: string;
-  /** The first module inside it that takes activations [B, T, C], as its first input. */
+  /** The first module inside it with activations [B, T, C] as its first input. */
   readonly first: string;
   /** Patterns of modules that process each token independently there: norms, for example. */
   readonly byToken: readonly string[];
 }
 
-/** How ranks share a model's layers between them. */
+/** The split of a model's layers over ranks. */
 export interface TensorPlan {
-  /** Heads of its attention, where styles speak of them. */
+  /** Heads of its attention, if styles refer to them. */
   readonly heads?: HeadCounts;
   /**
    * Styles by module path: the first matching pattern counts, and unmatched modules stay whole. In
@@ -76,7 +79,7 @@ export interface TensorPlan {
   readonly taken?: (here: HeadCounts) => void;
 }
 
-/** A pattern of a plan, ready to be compared. */
+/** A parsed pattern of a plan. */
 export interface PathStyle {
   readonly pattern: string | RegExp;
   readonly style: LayerStyle;

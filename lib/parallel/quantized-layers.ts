@@ -76,7 +76,7 @@ class CutQuantizedLinear extends Module implements JoinsOthers {
     this.#first = inputs.first;
   }
 
-  /** As the layer that was cut. Throws DS_SHAPE, DS_COMM. */
+  /** The forward of the whole layer. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
     const share = this.#share;
     if (share instanceof ColumnShare) {
@@ -86,7 +86,7 @@ class CutQuantizedLinear extends Module implements JoinsOthers {
     return share.aroundAll(x, (all) => this.#part.call(this.inOrder(all)), this.bias);
   }
 
-  /** This rank's inputs of all, in the order of its codes. */
+  /** Selects this rank's inputs of all, in the order of its codes. */
   private inOrder(all: Tensor): Tensor {
     const { weight_order: order } = this;
     if (order) return all.indexSelect(-1, order);
@@ -149,7 +149,7 @@ export function quantizedRow(
   });
 }
 
-/** Of a range that begins with one, and ends with one or with the last inputs. */
+/** Groups of a range, which begins and ends at a group or at the last input. */
 const unitsOf = ({ first, count }: Range, unit: number): Range => ({
   first: first / unit,
   count: Math.ceil(count / unit),
@@ -208,7 +208,7 @@ function requireWholeGroups(
   });
 }
 
-/** Outputs are whole rows, and a row has its own steps. */
+/** Outputs are whole rows, and each row has its own scales. */
 function columnPart(
   { weight, bias, hasGelu }: ColumnLinear,
   options: Required<QuantizedOptions>,
@@ -216,7 +216,7 @@ function columnPart(
   return QuantizedLinear.of(weight, { ...options, bias, hasGelu });
 }
 
-/** Inputs in groups have their own steps; a step for a row follows from all ranks' inputs. */
+/** Groups of inputs have their own scales; the scale of a row derives from all ranks' inputs. */
 function rowPart(layer: RowLinear, options: Required<QuantizedOptions>): QuantizedLinear {
   const { weight } = layer;
   const parts = { ...options, bias: null, hasGelu: false };

@@ -4,7 +4,7 @@ import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
 
-/** Throws DS_ARGUMENT, naming `op`, unless `group` is a process group. */
+/** Throws DS_ARGUMENT with `op` unless `group` is a process group. */
 export function requireGroup(op: string, group: unknown): asserts group is ProcessGroup {
   if (group instanceof ProcessGroup) return;
   throw new DsError({
@@ -16,7 +16,7 @@ export function requireGroup(op: string, group: unknown): asserts group is Proce
   });
 }
 
-/** Throws DS_ARGUMENT unless these are a tensor and a group. */
+/** Throws DS_ARGUMENT unless the arguments are a tensor and a group. */
 export function requireShared(op: string, x: unknown, group: unknown): void {
   requireTensor(op, x);
   requireGroup(op, group);

@@ -97,7 +97,7 @@ export class SequencePart {
     return sumOverGroup(loss, this.group);
   }
 
-  /** Adds up whole numbers of the ranks in place, not differentiable. */
+  /** Sums integers of the ranks in place; not differentiable. */
   total(counts: Tensor): void {
     this.group.allReduce(counts, { purpose: 'counted targets' }).wait();
   }

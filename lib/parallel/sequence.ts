@@ -1,5 +1,5 @@
-// Sequence parallelism: between cut layers each rank has some of the tokens. Source: Korthikanti et
-// al. 2022 (Megatron-LM).
+// Megatron sequence parallelism: between split layers each rank has some of the tokens. Source:
+// Korthikanti et al. 2022 (Megatron-LM).
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
@@ -42,8 +42,8 @@ function tokensOf(group: ProcessGroup, count: number): SharedDim {
 export function tokenStream(group: ProcessGroup): Stream {
   const whole = wholeStream(group);
   const sharedOf = (x: Tensor): SharedDim => tokensOf(group, x.size(TOKENS));
-  // Linear layers keep the part and gather it again for the gradient of their weight, while they
-  // compute that of their input.
+  // Linear layers keep this part and gather it again for the gradient of their weight, overlapped
+  // with the gradient of their input.
   const gather = Object.assign((x: Tensor): Tensor => gatherForAll(x, sharedOf(x)), {
     begin: (x: Tensor): (() => Tensor) => beginWhole(x, sharedOf(x)),
   });

@@ -14,7 +14,7 @@ export interface Range {
 
 /** How one of a dim's parts is shared out. */
 export interface PartCut {
-  /** Ranges of things of equal width (heads, channels, rows), by rank. */
+  /** Ranges of elements of equal width (heads, channels, rows), by rank. */
   readonly ranges: readonly Range[];
   /** Things that there are. */
   readonly pieces: number;
@@ -26,7 +26,7 @@ export interface PartCut {
  */
 export type DimCut = readonly PartCut[];
 
-/** The width of a thing in a dim of `size`. */
+/** The width of an element in a dim of `size`. */
 const pieceOf = (cut: DimCut, size: number): number =>
   size / cut.reduce((sum, { pieces }) => sum + pieces, 0);
 
@@ -42,7 +42,9 @@ export function rangesIn(cut: DimCut, size: number, rank: number): Range[] {
   });
 }
 
-/** `count` things as even as can be, the first ranks with one more. Throws DS_ARGUMENT. */
+/**
+ * Splits `count` elements as evenly as possible, the first ranks with one more. Throws DS_ARGUMENT.
+ */
 export function rangesFor(
   what: string,
   count: number,
@@ -76,7 +78,7 @@ export function cutAlong(parameter: Parameter, dim: number, cut: DimCut, rank: n
   parameter.cutTo(boxes);
 }
 
-/** The widths that ranks have of a dim of `size`. */
+/** The widths of the ranks' parts of a dim of `size`. */
 export function widthsOf(cut: DimCut, size: number): number[] {
   return ranksOf(cut).map((rank) =>
     rangesIn(cut, size, rank).reduce((sum, { count }) => sum + count, 0),

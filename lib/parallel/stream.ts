@@ -1,4 +1,4 @@
-// How activations lie between layers that are cut. Source: Shoeybi et al. 2019 (Megatron-LM).
+// The layout of activations between split layers. Source: Shoeybi et al. 2019 (Megatron-LM).
 import type { ProcessGroup } from '../comm/index.js';
 import type { Tensor } from '../tensor/index.js';
 import { copyToCopies, copyToGroup, sumOfLinear, sumOverGroup } from './collectives.js';
@@ -22,7 +22,7 @@ export interface Stream {
   leaveLinear(x: Tensor, weight: Tensor, bias: Tensor | null): Tensor;
 }
 
-/** Every rank has all activations between cut layers. */
+/** Every rank has all activations between split layers. */
 export function wholeStream(group: ProcessGroup): Stream {
   return {
     isShared: false,

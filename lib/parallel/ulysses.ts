@@ -18,7 +18,7 @@ import { type Range, shareHeads } from './share.js';
  */
 interface Route {
   group: ProcessGroup;
-  /** Of each tensor, by rank; several ranks may have the same. */
+  /** Heads of each tensor by rank; several ranks may have the same heads. */
   heads: readonly (readonly Range[])[];
 }
 
@@ -32,7 +32,7 @@ const widthOf = (route: Route, rank: number): number =>
 const mostOf = (route: Route): number =>
   Math.max(...route.group.ranks.map((_, rank) => widthOf(route, rank)));
 
-/** [.., B, t, ..] and [.., t, B, ..] of one memory. */
+/** Swaps [.., B, t, ..] and [.., t, B, ..] of one memory. */
 const swapped = (x: Tensor): Tensor => x.transpose(0, 1);
 
 /** Memory for `tokens` tokens of all ranks: [n, t, B, heads, D]. */
@@ -240,5 +240,5 @@ export class Ulysses implements HeadExchange {
 
 const OP = 'sequence_parallel_size';
 
-/** `x` itself where elements of a row follow each other. */
+/** `x` itself if the elements of a row are contiguous. */
 const rowsPacked = (x: Tensor): Tensor => (x.strides.at(-1) === 1 ? x : x.contiguous());

@@ -12,17 +12,17 @@ export type WorkKind = 'F' | 'B' | 'I' | 'W';
 export interface Work {
   /** The kind of work. */
   readonly kind: WorkKind;
-  /** Stages count from the model's inputs; a rank may have several. */
+  /** Stages count from the model's inputs; a rank may have several stages. */
   readonly stage: number;
   /** Its number in the batch. */
   readonly micro: number;
 }
 
-/** A transfer between the ranks of two stages that follow each other. */
+/** A transfer between the ranks of two consecutive stages. */
 export interface Transfer {
   /**
-   * sendF: the output of `stage` leaves for the next one. recvF: its input arrives. sendB: the
-   * gradient of that input goes back. recvB: that of its output arrives.
+   * sendF: sends the output of `stage` to the next stage. recvF: receives its input. sendB: sends
+   * the gradient of that input back. recvB: receives the gradient of its output.
    */
   readonly kind: 'sendF' | 'recvF' | 'sendB' | 'recvB';
   /** The stage of the rank that performs the action. */
@@ -33,7 +33,7 @@ export interface Transfer {
   readonly peer: number;
 }
 
-/** The weights' gradients of a stage are complete: they may go to the data ranks. */
+/** The weights' gradients of a stage are complete and may be reduced over the data ranks. */
 export interface Reduce {
   /** Always so. */
   readonly kind: 'reduce';
@@ -53,7 +53,7 @@ export function describeAction(action: Action): string {
   return `${action.kind}(stage ${action.stage}, micro ${action.micro})`;
 }
 
-/** Whether it is computed, and not sent or reduced. */
+/** Whether the action is computation, not a transfer or a reduction. */
 export function isWork(action: Action): action is Work {
   return action.kind.length === 1;
 }

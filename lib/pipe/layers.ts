@@ -91,7 +91,7 @@ export type TiedForward = (module: Module, values: Values) => Values;
  */
 // biome-ignore lint/suspicious/noExplicitAny: as above.
 export class TiedLayerSpec<Args extends any[] = any[]> extends LayerSpec<Args> {
-  /** How this use of the module runs; null calls it. */
+  /** The forward of this use of the module; null calls the module. */
   readonly forward: TiedForward | null;
 
   /** Throws DS_ARGUMENT. */
@@ -145,7 +145,7 @@ export function buildLayers(
   });
 }
 
-/** A module's forward; of several values, each is an argument. */
+/** A module's forward; each of several values is an argument. */
 function calling(module: Module): PipelineLayer {
   const call = (...inputs: unknown[]): Values => module.call(...(inputs as [])) as Values;
   return {

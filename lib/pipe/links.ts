@@ -1,4 +1,4 @@
-// Links: how values and gradients travel between the ranks of a pipeline.
+// Links: transfers of values and gradients between the ranks of a pipeline.
 import type { Distributed, ProcessGroup, Work } from '../comm/index.js';
 import type { Device } from '../runtime/device.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
@@ -14,7 +14,7 @@ export class Arriving {
     private readonly works: readonly Work[],
   ) {}
 
-  /** Later compute work sees them; the caller owns the tensors from now on. */
+  /** Orders later compute work after the arrival; the caller then owns the tensors. */
   take(): Values {
     for (const work of this.works) work.wait();
     return this.several ? this.tensors : (this.tensors[0] as Tensor);
@@ -30,11 +30,11 @@ function release(tensors: readonly Tensor[]): void {
   for (const tensor of tensors) tensor.release();
 }
 
-/** Open until the job ends: engines that follow each other use the same. */
+/** Open until the job ends: consecutive engines use the same groups. */
 const groupsOfJobs = new WeakMap<Distributed, Map<string, Promise<ProcessGroup | null>>>();
 
 /**
- * The group of `ranks`, this one among them, for the use that `use` names; opened once. Rejects
+ * Returns the group of `ranks`, including this one, for the purpose `use`; opened once. Rejects
  * with DS_COMM.
  */
 export async function groupOf(
@@ -101,7 +101,7 @@ export class Links {
     return this.job.world.device;
   }
 
-  /** The groups that values and gradients go through. */
+  /** The groups of transfers of values and gradients. */
   get channels(): readonly ProcessGroup[] {
     return [...this.groups.values()];
   }
@@ -145,9 +145,7 @@ export class Links {
     return this.receive(transfer, several, places);
   }
 
-  /**
-   * Sends the gradients of values that came from the rank before; the tensors become this object's.
-   */
+  /** Sends the gradients of values from the previous stage; the tensors become this object's. */
   sendGradients(transfer: Transfer, gradients: readonly Tensor[]): void {
     this.send(transfer, gradients);
     release(gradients);

@@ -1,5 +1,5 @@
-// From a schedule's work to all that each rank does: transfers are put where results are made, and
-// reductions where gradients are complete.
+// Lowers a schedule's work to the actions of each rank: adds transfers after the work with results
+// for other ranks, and reductions after complete gradients.
 import { type Action, keyOf, needsOf, rankOf, stuck, type Transfer, type Work } from './action.js';
 import type { Schedule } from './schedules.js';
 

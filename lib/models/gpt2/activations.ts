@@ -1,4 +1,4 @@
-// The device memory that GPT-2's activations take in training, by closed formulas.
+// Device memory of GPT-2's activations in training, by closed formulas.
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import type { BlockActivations } from '../activation-shape.js';
 import type { GPT2Config } from './config.js';
@@ -8,9 +8,9 @@ export type ActivationMode = 'none' | 'selective' | 'attention' | 'full' | 'segm
 
 /** Bytes of the activations of GPT-2's blocks in training. */
 export interface ActivationBytes {
-  /** On the device when the blocks' forward has ended. */
+  /** Bytes on the device after the blocks' forward. */
   held: number;
-  /** The most in the backward of the blocks, gradients of activations included. */
+  /** Peak bytes in the backward of the blocks, including gradients of activations. */
   peak: number;
 }
 
@@ -21,7 +21,7 @@ export interface ActivationBytes {
 const BLOCK = 16;
 /** Without x, y and gelu. */
 const SELECTIVE_BLOCK = 10;
-/** d gelu (4) and the gradients of both branches of the stream: the MLP's backward. */
+/** Gradient of gelu (4) and of both branches of the stream: the MLP's backward. */
 const BACKWARD = 6;
 
 /**

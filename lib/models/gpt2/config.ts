@@ -3,7 +3,7 @@ import { DsError } from '../../errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 
-/** The sizes of a GPT-2, and how its activations are kept. */
+/** Sizes of a GPT-2, and the mode of its activations. */
 export interface GPT2Config {
   /** Tokens that there are. */
   vocabSize: number;
@@ -11,11 +11,11 @@ export interface GPT2Config {
   maxSeq: number;
   /** Blocks. */
   layers: number;
-  /** Heads of each attention; they divide the channels. */
+  /** Heads of each attention; must divide the channels. */
   heads: number;
   /** Width of the residual stream. */
   channels: number;
-  /** After the embeddings and on both residual branches; default 0. */
+  /** Dropout after the embeddings and on both residual branches; default 0. */
   dropout?: number;
   /**
    * Standard deviation of the initial weights. For projections onto the residual stream it is
@@ -28,13 +28,14 @@ export interface GPT2Config {
    */
   activationCheckpointing?: boolean | 'selective';
   /**
-   * Segments of blocks when activationCheckpointing is true; default number_checkpoints, else
+   * Segments of blocks if activationCheckpointing is true; default number_checkpoints, else
    * `layers`.
    */
   numberCheckpoints?: number;
   /**
-   * GELU inside the GEMM before it, from its unrounded result: faster, and in 16 bits another last
-   * bit. Default true, except with "selective", which makes GELU again from the rounded values.
+   * Fuse GELU into the preceding GEMM, from its unrounded result: faster, and in 16 bits the last
+   * bit may differ. Default true, except with "selective", which recomputes GELU from the rounded
+   * values.
    */
   fusedGelu?: boolean;
   /** Targets that do not count; default -100. */

@@ -40,7 +40,8 @@ import {
 import { describeGpt2, GPT2_FOLDERS, parseGpt2Config } from './pretrained.js';
 
 /**
- * Radford et al. 2019: projections onto the residual stream start smaller, by the number of them.
+ * Radford et al. 2019: initial projections onto the residual stream are scaled down by their
+ * number.
  */
 const residualStddev = (config: GPT2Config): number =>
   initializerRangeOf(config) / Math.sqrt(2 * config.layers);
@@ -183,7 +184,7 @@ export class Transformer extends Module {
     this.ln_f = new LayerNorm(channels);
   }
 
-  /** Tokens [B, T] to hidden states [B, T, channels]. */
+  /** Maps tokens [B, T] to hidden states [B, T, channels]. */
   override forward(tokens: Tensor, places: Places = inRows): Tensor {
     const embedded = scope(() => this.embed(tokens, places));
     requireOwnTokens(embedded, places.factors);
@@ -198,8 +199,8 @@ export class Transformer extends Module {
   }
 
   /**
-   * @internal The same, cut: the stream and the branch that is not yet added to it travel between
-   * layers.
+   * @internal The same as pipeline layers: the stream and the last branch, not yet added, pass
+   * between layers.
    */
   pipelineLayers(): PipelineLayer[] {
     const embedding = (tokens: Values): Tensor => scope(() => this.embed(tokens as Tensor, inRows));
@@ -247,7 +248,7 @@ export class Transformer extends Module {
     return scope(() => normalized(branch, residual, this.ln_f)[1]);
   }
 
-  /** One tensor per segment survives the forward. The same sums as fused(), bit for bit. */
+  /** Keeps one tensor per segment after the forward. The same sums as fused(), bit for bit. */
   private checkpointed(
     x: Tensor,
     { documents, factors }: Places,
@@ -271,12 +272,12 @@ export class Transformer extends Module {
 
 /**
  * The language model; its head is the token embedding. See CausalLM. Source: Radford et al. 2019;
- * initialisation as in transformers' GPT2Model.
+ * initialization as in transformers' GPT2Model.
  */
 export class GPT2 extends CausalLM {
   /** Embeddings, blocks and the last norm. */
   readonly transformer: Transformer;
-  /** From channels to the logits of tokens; its weight is the token table's. */
+  /** Maps channels to logits; its weight is the token table's. */
   readonly lm_head: TiedHead | PackedLinear;
 
   /** The sizes it was made with. */
@@ -305,7 +306,7 @@ export class GPT2 extends CausalLM {
     return readPretrained(dir, [GPT2.family], options);
   }
 
-  /** @internal How such folders become models. */
+  /** @internal The family of such folders. */
   static readonly family: Family<GPT2, GPT2Options> = {
     ...GPT2_FOLDERS,
     build: (folder, options) => new GPT2({ ...parseGpt2Config(folder), ...options }),

@@ -21,7 +21,7 @@ const SUPPORTED: Record<string, readonly unknown[]> = {
   add_cross_attention: [false],
 };
 
-/** Masks that old checkpoints carry among the weights. */
+/** Masks that old checkpoints store among the weights. */
 const MASK = /(^|\.)attn\.(masked_)?bias$/;
 const PREFIX = 'transformer.';
 const HEAD = 'lm_head.weight';
@@ -44,11 +44,11 @@ export const GPT2_FOLDERS = {
 export interface HuggingFaceName {
   /** The name in GPT2LMHeadModel's state dict. */
   name: string;
-  /** Conv1D stores [in, out], the transpose of our [out, in]. */
+  /** Conv1D stores [in, out], the transpose of this library's [out, in]. */
   transposed: boolean;
 }
 
-/** Our parameter names, which are theirs, with the layout that theirs have. */
+/** Parameter names, equal in both libraries, with Hugging Face's layout. */
 export function gpt2HuggingFaceNames(model: Module): Map<string, HuggingFaceName> {
   const names = new Map<string, HuggingFaceName>();
   for (const [name] of model.namedParameters()) {
@@ -62,7 +62,7 @@ function transposedIn(model: Module): string[] {
   return names.flatMap(([name, { transposed }]) => (transposed ? [name] : []));
 }
 
-/** The sizes in a config.json. Throws DS_CHECKPOINT for a GPT-2 that computes something else. */
+/** Reads the sizes in a config.json. Throws DS_CHECKPOINT for a GPT-2 with another computation. */
 export function parseGpt2Config({ config, tensors }: ModelFolder): GPT2Sizes {
   for (const [key, values] of Object.entries(SUPPORTED)) config.requireOneOf(key, values);
   const channels = config.size('n_embd');
@@ -77,7 +77,7 @@ export function parseGpt2Config({ config, tensors }: ModelFolder): GPT2Sizes {
   return { vocabSize, maxSeq, layers, heads: config.size('n_head'), channels, initializerRange };
 }
 
-/** The width inside the MLPs, where redundancyClean() has made all of them smaller; else null. */
+/** The width of the MLPs if redundancyClean() has shrunk all of them; else null. */
 function innerOf(model: Module, channels: number): number | null {
   const biases = [...model.namedParameters()].filter(([name]) => name.endsWith('.mlp.c_fc.bias'));
   const [inner, ...others] = new Set(biases.map(([, { region }]) => region.whole[0] as number));

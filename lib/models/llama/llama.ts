@@ -3,7 +3,7 @@ import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 
-/** The sizes of a Llama, and how its activations are kept. */
+/** Sizes of a Llama, and the mode of its activations. */
 export type LlamaConfig = Omit<RotaryConfig, 'window'>;
 
 const TRAITS: RotaryTraits = {
@@ -23,10 +23,10 @@ export class Llama extends RotaryLM {
     super(TRAITS, given);
   }
 
-  /** @internal How folders of Hugging Face's become Llamas. */
+  /** @internal The family of Hugging Face folders. */
   static readonly family = rotaryFamily(TRAITS, (config: LlamaConfig) => new Llama(config));
 
-  /** models.fromPretrained() of a folder that holds a Llama; another is DS_CHECKPOINT. */
+  /** models.fromPretrained() for a Llama folder. Rejects with DS_CHECKPOINT for other models. */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Llama> {
     return readPretrained(dir, [Llama.family], options);
   }

@@ -3,7 +3,7 @@ import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 
-/** The sizes of a Mistral, and how its activations are kept. */
+/** Sizes of a Mistral, and the mode of its activations. */
 export type MistralConfig = Omit<RotaryConfig, 'attentionBias' | 'mlpBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -23,10 +23,10 @@ export class Mistral extends RotaryLM {
     super(TRAITS, given);
   }
 
-  /** @internal How folders of Hugging Face's become Mistrals. */
+  /** @internal The family of Hugging Face folders. */
   static readonly family = rotaryFamily(TRAITS, (config: MistralConfig) => new Mistral(config));
 
-  /** models.fromPretrained() of a folder that holds a Mistral; another is DS_CHECKPOINT. */
+  /** models.fromPretrained() for a Mistral folder. Rejects with DS_CHECKPOINT for other models. */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

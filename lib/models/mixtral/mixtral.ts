@@ -4,7 +4,7 @@ import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config
 import type { MoeConfig } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 
-/** The sizes of a Mixtral, and how its activations are kept. */
+/** Sizes of a Mixtral, and the mode of its activations. */
 export interface MixtralConfig extends Omit<RotaryConfig, 'attentionBias' | 'mlpBias'> {
   /** The experts; their width defaults to `hidden`. */
   moe: Omit<MoeConfig, 'sharedHidden' | 'normalize' | 'denseLayers'>;
@@ -39,10 +39,10 @@ export class Mixtral extends RotaryLM {
     super(TRAITS, given);
   }
 
-  /** @internal How folders of Hugging Face's become Mixtrals. */
+  /** @internal The family of Hugging Face folders. */
   static readonly family = rotaryFamily(TRAITS, (config: MixtralConfig) => new Mixtral(config));
 
-  /** models.fromPretrained() of a folder that holds a Mixtral; another is DS_CHECKPOINT. */
+  /** models.fromPretrained() for a Mixtral folder. Rejects with DS_CHECKPOINT for other models. */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -3,7 +3,7 @@ import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 
-/** The sizes of a Phi-3 or a Phi-4, and how its activations are kept. */
+/** Sizes of a Phi-3 or a Phi-4, and the mode of its activations. */
 export type Phi3Config = Omit<RotaryConfig, 'attentionBias' | 'mlpBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -18,7 +18,7 @@ const TRAITS: RotaryTraits = {
   rope: {
     partial: true,
     types: ['longrope'],
-    // Names that its own first files had for it.
+    // Former names of LongRoPE in this family's files.
     aliases: { su: 'longrope', yarn: 'longrope' },
     originalBeside: true,
   },
@@ -37,11 +37,12 @@ export class Phi3 extends RotaryLM {
     super(TRAITS, given);
   }
 
-  /** @internal How folders of Hugging Face's become Phi-3s and Phi-4s. */
+  /** @internal The family of Hugging Face folders. */
   static readonly family = rotaryFamily(TRAITS, (config: Phi3Config) => new Phi3(config));
 
   /**
-   * models.fromPretrained() of a folder that holds a Phi-3 or a Phi-4; another is DS_CHECKPOINT.
+   * models.fromPretrained() for a Phi-3 or Phi-4 folder. Rejects with DS_CHECKPOINT for other
+   * models.
    */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Phi3> {
     return readPretrained(dir, [Phi3.family], options);

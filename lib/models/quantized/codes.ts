@@ -1,4 +1,5 @@
-// Codes, codes of zero and orders of inputs between the layouts of files and QuantizedLinear's.
+// Conversion of codes, zero points and input orders between the layouts of files and
+// QuantizedLinear.
 import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { Tensor } from '../../tensor/index.js';
@@ -9,7 +10,7 @@ export interface CodeSizes {
   /** [outputs, inputs]. */
   shape: readonly [number, number];
   bits: 8 | 4;
-  /** [inputs]: the input of each place; null for the files' own order. */
+  /** [inputs]: the input of each position; null for the files' own order. */
   order: Int32Array | null;
 }
 
@@ -32,7 +33,7 @@ export function codesOf(
   return out;
 }
 
-/** Where output `j` of eight has its bits in a word of AWQ. */
+/** Bit position of output `j` of eight in a word of AWQ. */
 const AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7] as const;
 
 /**
@@ -100,7 +101,7 @@ export function orderOf(op: string, index: Tensor, groupSize: number | null): In
   });
 }
 
-/** The group of each input, from the input of each place. */
+/** Returns the group of each input, from the input of each position. */
 export function groupIndexOf(order: Tensor, groupSize: number | null): Int32Array {
   const inputs = order.toRaw() as Int32Array;
   const index = new Int32Array(inputs.length);

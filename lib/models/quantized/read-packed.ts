@@ -1,5 +1,4 @@
-// Layers of GPTQ, AWQ and compressed-tensors folders: their tensors, in whatever layout, become
-// QuantizedLinear's.
+// Reads layers of GPTQ, AWQ and compressed-tensors folders, in any layout, as QuantizedLinear.
 import type { WeightFiles } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { Linear, LinearGelu } from '../../nn/linear.js';
@@ -16,7 +15,7 @@ import { TiedHead } from '../tied-head.js';
 import { codesOf, orderOf, zerosOf } from './codes.js';
 import type { FolderScheme, LayerScheme } from './scheme.js';
 
-/** The ends of the names under which the files have a layer. */
+/** Suffixes of a layer's names in the files. */
 interface Ends {
   packed: string;
   scale: string;
@@ -35,7 +34,7 @@ const NAMES: Readonly<Record<FolderScheme['method'], Ends>> = {
   },
 };
 
-/** A layer of the model, and the name that the files have for it. */
+/** A layer of the model, and its name in the files. */
 interface Found {
   layer: Linear | TiedHead;
   path: string;
@@ -138,8 +137,8 @@ async function readLayer(
 }
 
 /**
- * Whether the files have `name` for a layer without a bias, where old versions of AutoGPTQ wrote
- * zeros. Throws DS_CHECKPOINT for other values.
+ * Whether the files have `name` for a layer without a bias: old versions of AutoGPTQ wrote zeros.
+ * Throws DS_CHECKPOINT for other values.
  */
 async function hasZeroBias(files: WeightFiles, name: string, outputs: number): Promise<boolean> {
   if (!files.tensors.has(name)) return false;
@@ -151,7 +150,7 @@ async function hasZeroBias(files: WeightFiles, name: string, outputs: number): P
   throw damaged(`${files.path}: ${name}`, expected, 'other values');
 }
 
-/** The shapes that the files' tensors must have. */
+/** The required shapes of the files' tensors. */
 function sizesOf(
   [outputs, inputs]: readonly [number, number],
   { bits, groupSize }: LayerScheme,
@@ -187,7 +186,7 @@ async function readTensor(
   throw damaged(`${files.path}: ${name}`, wanted, got);
 }
 
-/** Gives the parameter the values that `make` leaves on the CPU. */
+/** Sets the parameter to the values that `make` creates on the CPU. */
 function put(parameter: Parameter, make: () => Tensor): void {
   const values = held(() => noGrad(() => scope(make)));
   parameter.place(values);

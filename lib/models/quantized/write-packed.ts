@@ -12,7 +12,7 @@ import { held, noGrad, scope, Tensor } from '../../tensor/index.js';
 import { codesOf, groupIndexOf, zeroWordsOf } from './codes.js';
 import { groupFor, type LayerScheme } from './scheme.js';
 
-/** The layers of a model that have packed weights, by their paths. */
+/** The layers of a model with packed weights, by path. */
 export function packedOf(model: Module): Map<string, QuantizedLinear> {
   const found = new Map<string, QuantizedLinear>();
   for (const [path, module] of model.namedModules()) {

@@ -4,7 +4,7 @@ import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 
-/** The sizes of a Qwen2-MoE, and how its activations are kept. */
+/** Sizes of a Qwen2-MoE, and the mode of its activations. */
 export interface Qwen2MoeConfig extends Omit<RotaryConfig, 'attentionBias' | 'mlpBias'> {
   /** The experts, including the shared expert. */
   moe: MoeConfig & { sharedHidden: number };
@@ -44,10 +44,12 @@ export class Qwen2Moe extends RotaryLM {
     super(TRAITS, given);
   }
 
-  /** @internal How folders of Hugging Face's become Qwen2Moes. */
+  /** @internal The family of Hugging Face folders. */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen2MoeConfig) => new Qwen2Moe(config));
 
-  /** models.fromPretrained() of a folder that holds a Qwen2-MoE; another is DS_CHECKPOINT. */
+  /**
+   * models.fromPretrained() for a Qwen2-MoE folder. Rejects with DS_CHECKPOINT for other models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

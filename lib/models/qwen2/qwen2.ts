@@ -3,7 +3,7 @@ import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 
-/** The sizes of a Qwen2, and how its activations are kept. */
+/** Sizes of a Qwen2, and the mode of its activations. */
 export type Qwen2Config = Omit<RotaryConfig, 'attentionBias' | 'mlpBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -28,10 +28,10 @@ export class Qwen2 extends RotaryLM {
     super(TRAITS, given);
   }
 
-  /** @internal How folders of Hugging Face's become Qwen2s. */
+  /** @internal The family of Hugging Face folders. */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen2Config) => new Qwen2(config));
 
-  /** models.fromPretrained() of a folder that holds a Qwen2; another is DS_CHECKPOINT. */
+  /** models.fromPretrained() for a Qwen2 folder. Rejects with DS_CHECKPOINT for other models. */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Qwen2> {
     return readPretrained(dir, [Qwen2.family], options);
   }

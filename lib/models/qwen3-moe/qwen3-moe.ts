@@ -4,7 +4,7 @@ import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 
-/** The sizes of a Qwen3-MoE, and how its activations are kept. */
+/** Sizes of a Qwen3-MoE, and the mode of its activations. */
 export interface Qwen3MoeConfig extends Omit<RotaryConfig, 'mlpBias'> {
   /** The experts. */
   moe: Omit<MoeConfig, 'sharedHidden'>;
@@ -41,10 +41,12 @@ export class Qwen3Moe extends RotaryLM {
     super(TRAITS, given);
   }
 
-  /** @internal How folders of Hugging Face's become Qwen3Moes. */
+  /** @internal The family of Hugging Face folders. */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen3MoeConfig) => new Qwen3Moe(config));
 
-  /** models.fromPretrained() of a folder that holds a Qwen3-MoE; another is DS_CHECKPOINT. */
+  /**
+   * models.fromPretrained() for a Qwen3-MoE folder. Rejects with DS_CHECKPOINT for other models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

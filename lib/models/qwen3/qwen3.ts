@@ -1,9 +1,9 @@
-// Qwen3, dense: Llama with normalised queries and keys, and windows in some layers.
+// Qwen3, dense: Llama with normalized queries and keys, and windows in some layers.
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 
-/** The sizes of a Qwen3, and how its activations are kept. */
+/** Sizes of a Qwen3, and the mode of its activations. */
 export type Qwen3Config = Omit<RotaryConfig, 'mlpBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -29,10 +29,10 @@ export class Qwen3 extends RotaryLM {
     super(TRAITS, given);
   }
 
-  /** @internal How folders of Hugging Face's become Qwen3s. */
+  /** @internal The family of Hugging Face folders. */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen3Config) => new Qwen3(config));
 
-  /** models.fromPretrained() of a folder that holds a Qwen3; another is DS_CHECKPOINT. */
+  /** models.fromPretrained() for a Qwen3 folder. Rejects with DS_CHECKPOINT for other models. */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Qwen3> {
     return readPretrained(dir, [Qwen3.family], options);
   }

@@ -28,7 +28,7 @@ interface Heads {
   readonly v: Tensor;
 }
 
-/** Norms of each head's queries and of its keys, in families that have them. */
+/** Norms of each head's queries and keys, in families that have them. */
 const headNorm = ({ qkNorm, headDim, eps }: Body): RMSNorm | null =>
   qkNorm ? new RMSNorm(headDim, eps) : null;
 
@@ -40,9 +40,9 @@ abstract class RotaryAttentionBase extends Module {
   abstract readonly q_norm: RMSNorm | null;
   /** Of each head's keys. */
   abstract readonly k_norm: RMSNorm | null;
-  /** Which blocks of tokens are seen; null: all. See nn.sparsify(). */
+  /** The blocks of tokens that queries see; null: all. See nn.sparsify(). */
   sparsity: SparsePattern | null = null;
-  /** @internal Which of the heads these are, where other ranks have the rest. */
+  /** @internal The share of the heads if other ranks have the rest. */
   headShare: HeadShare | null = null;
 
   /** @internal Blocks make theirs. */
@@ -65,7 +65,7 @@ abstract class RotaryAttentionBase extends Module {
     return this.o_proj.call(byToken.reshape([byToken.size(0), byToken.size(1), -1]));
   }
 
-  /** Norms, rotation, storage and attention of a cache that does them in one; null for another. */
+  /** Norms, rotation, storage and attention by a cache with a fused op; null for other caches. */
   private fusedWith(
     cache: LayerCache | null,
     heads: Heads,
@@ -138,7 +138,7 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
     this.isJoined = bringTogether([this.q_proj, this.k_proj, this.v_proj]);
   }
 
-  /** Queries, keys and values by one product where their weights are joined, or by three. */
+  /** Queries, keys and values by one product if their weights are joined, else by three. */
   /** @internal */
   protected override projected(x: Tensor): Heads {
     const { q_proj, k_proj, v_proj } = this;
@@ -179,7 +179,7 @@ export class PackedAttention extends RotaryAttentionBase {
     const keys = all.size(2) / (heads / kvHeads + 2);
     const parts = all.split([all.size(2) - 2 * keys, keys, keys], 2);
     const [q, k, v] = parts as [Tensor, Tensor, Tensor];
-    // The backward keeps values as they are, and with a view all that is packed.
+    // The backward would keep a view of the whole packed tensor, so values are copied.
     return { q, k, v: isGradEnabled() ? v.contiguous() : v };
   }
 }

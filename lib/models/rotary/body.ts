@@ -133,7 +133,7 @@ export class RotaryModel extends Module {
     this.rotary.release();
   }
 
-  /** Hidden states [B, T, C] of tokens [B, T]. Throws DS_ARGUMENT. */
+  /** Returns hidden states [B, T, C] of tokens [B, T]. Throws DS_ARGUMENT. */
   override forward(tokens: Tensor, places: Places = inRows): Tensor {
     const embedded = this.embed_tokens.call(tokens);
     requireOwnTokens(embedded, places.factors);
@@ -177,7 +177,9 @@ export class RotaryModel extends Module {
     return { cos, sin, positions, documents, loads };
   }
 
-  /** @internal The same, cut: see GPT-2's. Every layer has its own angles, which are a table. */
+  /**
+   * @internal The same as pipeline layers, see GPT-2's. Every layer has its own table of angles.
+   */
   pipelineLayers(): PipelineLayer[] {
     const keepsInputsOnly = this.body.activationCheckpointing === true;
     const through = (block: RotaryBlock) => (branch: Tensor, residual: Tensor | null) =>
@@ -216,7 +218,7 @@ export class RotaryModel extends Module {
     return scope(() => normalized(branch, residual, this.norm)[1]);
   }
 
-  /** One tensor per segment survives the forward. The same sums as fused(), bit for bit. */
+  /** Keeps one tensor per segment after the forward. The same sums as fused(), bit for bit. */
   private checkpointed(x: Tensor, places: Places, drawn: DrawnTokens | null): Tensor {
     if (places.loads) return this.norm.call(this.checkpointedBeside(x, places, places.loads));
     const layers = running(this.layers, places.factors).map(({ layer, index, factor }) => {

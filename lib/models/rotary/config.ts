@@ -7,10 +7,10 @@ import type { CausalConfig } from '../causal-lm.js';
 import { type MoeConfig, type MoeSizes, type MoeTraits, readMoe } from './mixture.js';
 import { ROPE_TYPES, type RopeScaling, requireScaling } from './rope-scaling.js';
 
-/** Tokens that a layer's queries look back on, their own included; null for all of them. */
+/** Number of tokens that a layer's queries see, including their own; null: all. */
 export type Window = number | null;
 
-/** The sizes of a model with rotary positions, and how its activations are kept. */
+/** Sizes of a model with rotary positions, and the mode of its activations. */
 export interface RotaryConfig extends CausalConfig {
   /** Tokens that there are. */
   vocabSize: number;
@@ -27,11 +27,11 @@ export interface RotaryConfig extends CausalConfig {
   /** The experts of the feed-forward blocks, in families that have them. */
   moe?: MoeConfig;
   /**
-   * Weight of the routers' load-balancing loss, which is added to the loss (router_aux_loss_coef,
-   * where output_router_logits is true). Default 0: it is not computed. See nn.loadBalancingLoss().
+   * Weight of the routers' load-balancing loss in the total loss (router_aux_loss_coef, if
+   * output_router_logits is true). Default 0: not computed. See nn.loadBalancingLoss().
    */
   routerAuxLossCoef?: number;
-  /** Heads of keys and values, each for heads / kvHeads heads of queries. Default `heads`. */
+  /** Key and value heads; each serves heads / kvHeads query heads. Default `heads`. */
   kvHeads?: number;
   /** Width of a head, even. Default channels / heads. */
   headDim?: number;
@@ -39,7 +39,7 @@ export interface RotaryConfig extends CausalConfig {
   eps?: number;
   /** The base of the rotary frequencies. Default 10000. */
   ropeTheta?: number;
-  /** How frequencies change for longer sequences. Default: they do not. */
+  /** Change of frequencies for longer sequences. Default: no change. */
   ropeScaling?: RopeScaling | null;
   /**
    * The fraction of a head's channels that is rotated (partial_rotary_factor), in (0, 1]: the first
@@ -53,11 +53,11 @@ export interface RotaryConfig extends CausalConfig {
   /** Whether the layers of the feed-forward block have biases. Default false. */
   mlpBias?: boolean;
   /**
-   * Tokens that queries look back on, their own included, in all layers or layer by layer; null for
-   * all tokens, the default.
+   * Number of tokens that queries see, including their own, for all layers or per layer; null: all.
+   * Default null.
    */
   window?: Window | readonly Window[];
-  /** Share of the attention weights that is dropped in training, in [0, 1). Default 0. */
+  /** Fraction of the attention weights that is dropped in training, in [0, 1). Default 0. */
   attentionDropout?: number;
   /**
    * Dropout of a block's contributions to the stream (resid_pdrop), in families with it. Default 0.
@@ -68,9 +68,9 @@ export interface RotaryConfig extends CausalConfig {
    * input. Default: none.
    */
   padTokenId?: number | null;
-  /** Standard deviation of the first weights. Default 0.02. */
+  /** Standard deviation of the initial weights. Default 0.02. */
   initializerRange?: number;
-  /** Whether one tensor per segment is kept, and the rest computed again in the backward. */
+  /** Whether to keep one tensor per segment and recompute the rest in the backward. */
   activationCheckpointing?: boolean;
   /**
    * Segments of blocks under activationCheckpointing; default number_checkpoints, else `layers`.
@@ -94,7 +94,7 @@ export type RotaryOptions = Partial<
   >
 >;
 
-/** Options that some families have and others not. */
+/** Options that only some families have. */
 export type Varying =
   | 'attentionBias'
   | 'mlpBias'
@@ -113,9 +113,9 @@ type Whether = boolean | 'attentionBias' | 'mlpBias';
 
 /** Position settings that files of a family may have. */
 export interface RopeTraits {
-  /** Whether a part of each head's channels may stay as it is (partial_rotary_factor). */
+  /** Whether a part of each head's channels may stay unrotated (partial_rotary_factor). */
   readonly partial: boolean;
-  /** The scalings that transformers has for it. */
+  /** The scalings that transformers supports for it. */
   readonly types: readonly RopeScaling['type'][];
   /** Other names of them in files. */
   readonly aliases: Readonly<Record<string, RopeScaling['type']>>;
@@ -142,7 +142,7 @@ export interface RotaryTraits {
   readonly modelType: string;
   /** The class of transformers. */
   readonly architecture: string;
-  /** Which projections have a bias: of queries, keys and values, of attention's end, of the MLP. */
+  /** Projections with a bias: of queries, keys and values, of attention's output, of the MLP. */
   readonly biases: { readonly qkv: Whether; readonly out: Whether; readonly mlp: Whether };
   /** Whether each head's queries and keys are normalized before rotation. */
   readonly qkNorm: boolean;
@@ -150,7 +150,7 @@ export interface RotaryTraits {
   readonly window: 'none' | 'uniform' | 'layers';
   /** Supported positions. Default: COMMON_ROPE. */
   readonly rope?: RopeTraits;
-  /** Whether queries, keys and values are one matrix, and so gate and up. Default false. */
+  /** Whether queries, keys and values are one matrix, and also gate and up. Default false. */
   readonly packed?: boolean;
   /** Whether config.json may set dropout of the blocks' contributions. Default false. */
   readonly residualDropout?: boolean;
@@ -240,7 +240,7 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
   };
 }
 
-/** The options of `varying`, complete. Throws DS_ARGUMENT. */
+/** Returns the complete options of `varying`. Throws DS_ARGUMENT. */
 function variedOf(
   { name, moe }: RotaryTraits,
   config: RotaryConfig,

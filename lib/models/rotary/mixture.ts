@@ -27,8 +27,8 @@ export interface MoeConfig {
   /** Whether the weights of a token's experts add up to 1 (norm_topk_prob). Default true. */
   normalize?: boolean;
   /**
-   * Numbers of the layers that have one feed-forward block of the model's `hidden` instead
-   * (mlp_only_layers, decoder_sparse_step). Default: none.
+   * Indices of layers with one feed-forward block of the model's `hidden` instead (mlp_only_layers,
+   * decoder_sparse_step). Default: none.
    */
   denseLayers?: readonly number[];
 }
@@ -44,7 +44,7 @@ export interface MoeTraits {
   readonly perToken: number;
   /** config.json's key for the width inside an expert. */
   readonly hidden: 'intermediate_size' | 'moe_intermediate_size';
-  /** Whether all tokens go to one more expert. */
+  /** Whether there is a shared expert for all tokens. */
   readonly shared: boolean;
   /** Whether norm_topk_prob sets if weights add up to 1; otherwise they always do. */
   readonly choosesNorm: boolean;
@@ -59,7 +59,7 @@ export interface MoeTraits {
   };
 }
 
-/** How the files of Qwen's mixtures call their parts. */
+/** Names in the files of Qwen's mixtures. */
 export const QWEN_FILES: MoeTraits['files'] = {
   ...{ block: 'mlp', gate: 'gate_proj', up: 'up_proj', down: 'down_proj' },
 };
@@ -106,7 +106,7 @@ export function readMoe(
   return { experts, perToken, hidden, sharedHidden, normalize, denseLayers };
 }
 
-/** The experts in a config.json. Throws DS_CHECKPOINT. */
+/** Reads the experts in a config.json. Throws DS_CHECKPOINT. */
 export function parseMoe(traits: MoeTraits, config: ModelConfig, layers: number): MoeConfig {
   config.requireOneOf('router_jitter_noise', [0]);
   config.requireOneOf('scoring_func', ['softmax']);

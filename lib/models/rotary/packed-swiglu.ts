@@ -25,7 +25,7 @@ export class PackedSwiGLU extends Module implements Joinable {
     return this.down_proj.call(gated ?? swiglu(gate_up_proj.call(x)));
   }
 
-  /** @internal See Joinable: the two lie together already. */
+  /** @internal See Joinable: the two are already one matrix. */
   joinLinears(): void {
     this.isJoined = true;
   }

@@ -1,4 +1,4 @@
-// Models with rotary positions to and from Hugging Face: config.json, and the names of the tensors.
+// Models with rotary positions to and from Hugging Face: config.json, and names of tensors.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { Layout } from '../load-weights.js';
@@ -14,7 +14,7 @@ import {
 import { describeMoe, moePieces, parseMoe, parseRouterLoss } from './mixture.js';
 import { describeRope, parseRope } from './rope-keys.js';
 
-/** Tables that old checkpoints carry among the weights. */
+/** Tables that old checkpoints store among the weights. */
 const TABLE = /\.rotary_emb\.inv_freq$/;
 
 /** Names and layouts are this library's, except those of experts. */
@@ -39,7 +39,7 @@ const SUPPORTED: Record<string, readonly JsonValue[]> = {
   compression_config: [null],
 };
 
-/** The sizes in a config.json. Throws DS_CHECKPOINT for a model that computes something else. */
+/** Reads the sizes in a config.json. Throws DS_CHECKPOINT for a model with another computation. */
 export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): RotaryConfig {
   const config = folder.config.completed(traits.defaults);
   for (const [key, values] of Object.entries(SUPPORTED)) config.requireOneOf(key, values);
@@ -72,7 +72,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   };
 }
 
-/** A row of the embedding; negative ones count from the end, as in PyTorch. */
+/** A row of the embedding; negative values count from the end, as in PyTorch. */
 function parsePadding(config: ModelConfig, vocabSize: number): number | null {
   const id = config.get('pad_token_id');
   if (id === null) return null;
@@ -98,7 +98,7 @@ const WINDOW_KEY = 'sliding_window';
 const SWITCH_KEY = 'use_sliding_window';
 const [FULL, SLIDING] = ['full_attention', 'sliding_attention'];
 
-/** Whether config.json may switch its window off. */
+/** Whether config.json may disable its window. */
 const isSwitched = ({ window, defaults }: RotaryTraits): boolean =>
   window === 'layers' || SWITCH_KEY in defaults;
 

@@ -1,5 +1,5 @@
-// Rotary positions in a config.json, in both of its generations: rope_parameters, and rope_theta
-// with rope_scaling.
+// Rotary positions in a config.json, in both generations: rope_parameters, and rope_theta with
+// rope_scaling.
 import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { ModelConfig } from '../model-config.js';
@@ -174,7 +174,7 @@ function requireNoOther(section: ModelConfig, known: readonly ScalingKey[]): voi
   }
 }
 
-/** The keys of a config.json, as transformers 4 writes them and 5 reads them, too. */
+/** The keys of a config.json, as transformers 4 writes them; version 5 reads them too. */
 export function describeRope(
   { rope = COMMON_ROPE }: RotaryTraits,
   { maxSeq, ropeTheta, ropeScaling, partialRotaryFactor = 1 }: RotarySizes,

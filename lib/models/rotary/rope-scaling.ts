@@ -15,36 +15,36 @@ export interface LinearScaling {
 }
 
 /**
- * From `originalMaxSeq` tokens on, a base that grows with the length of the text. Source: bloc97
- * and emozilla 2023; transformers' "dynamic".
+ * From `originalMaxSeq` tokens on, a base that grows with the length of the sequence. Source:
+ * bloc97 and emozilla 2023; transformers' "dynamic".
  */
 export interface DynamicScaling {
   /** Which scaling it is. */
   type: 'dynamic';
   /** 1 or more. */
   factor: number;
-  /** The longest text that is read with the plain frequencies. */
+  /** The longest sequence with unscaled frequencies. */
   originalMaxSeq: number;
 }
 
 /**
- * High frequencies kept, low ones divided by `factor`, a ramp between; cosines and sines scaled.
- * Source: Peng et al. 2023.
+ * Keeps high frequencies, divides low ones by `factor`, with a ramp between; scales cosines and
+ * sines. Source: Peng et al. 2023.
  */
 export interface YarnScaling {
   /** Which scaling it is. */
   type: 'yarn';
   /** 1 or more. */
   factor: number;
-  /** The longest sequence of the first training. */
+  /** The longest sequence of the original training. */
   originalMaxSeq: number;
   /** Factor of cosines and sines. Default: from factor, mscale and mscaleAllDim. */
   attentionFactor?: number;
   /** Frequencies with at least this many turns in originalMaxSeq stay unchanged. Default 32. */
   betaFast?: number;
-  /** Turns below which it is divided. Default 1. */
+  /** Frequencies with fewer turns are divided. Default 1. */
   betaSlow?: number;
-  /** Weight of the factor's logarithm in attentionFactor, where mscaleAllDim is given too. */
+  /** Weight of the factor's logarithm in attentionFactor, if mscaleAllDim is given too. */
   mscale?: number;
   /** As mscale, in the divisor. */
   mscaleAllDim?: number;
@@ -53,15 +53,15 @@ export interface YarnScaling {
 }
 
 /**
- * A factor for each frequency: of one list up to `originalMaxSeq` tokens, of another above. Source:
- * Ding et al. 2024.
+ * A factor for each frequency: from one list up to `originalMaxSeq` tokens, from another above.
+ * Source: Ding et al. 2024.
  */
 export interface LongRopeScaling {
   /** Which scaling it is. */
   type: 'longrope';
   /** maxSeq / originalMaxSeq, as a rule. */
   factor: number;
-  /** The longest sequence of the first training. */
+  /** The longest sequence of the original training. */
   originalMaxSeq: number;
   /**
    * A divisor for each pair of rotated channels, usually headDim / 2, for sequences of up to
@@ -80,11 +80,11 @@ export interface Llama3Scaling {
   type: 'llama3';
   /** 1 or more. */
   factor: number;
-  /** Turns in originalMaxSeq below which a frequency is divided. */
+  /** Frequencies with fewer turns in originalMaxSeq are divided. */
   lowFreqFactor: number;
   /** Turns above which it is kept. */
   highFreqFactor: number;
-  /** The longest sequence of the first training. */
+  /** The longest sequence of the original training. */
   originalMaxSeq: number;
 }
 
@@ -112,13 +112,13 @@ interface RopeRule<S> {
   /** Required and optional numbers. */
   needs: readonly Exclude<keyof S, 'type'>[];
   may?: readonly Exclude<keyof S, 'type'>[];
-  /** Radians per position of each pair of channels, in a text of `length` tokens. */
+  /** Radians per position of each pair of channels, for a sequence of `length` tokens. */
   frequencies(plain: readonly number[], scaling: S, length: number, sizes: AngleSizes): number[];
   /** Factor of cosines and sines. Default 1. */
   magnitude?(scaling: S): number;
-  /** Texts of lengths with the same name have the same angles. Default: all have. */
+  /** Lengths with the same name have the same angles. Default: all lengths. */
   regime?(scaling: S, length: number): string;
-  /** Whether a text is read again when its angles have changed, as transformers does. */
+  /** Whether a sequence is recomputed when its angles change, as in transformers. */
   rereads?: true;
 }
 
@@ -193,7 +193,7 @@ function plainFrequencies({ rotaryDim, ropeTheta }: AngleSizes): number[] {
 }
 
 /**
- * The angles of a text of `length` tokens: radians per position, and a factor of cosines and sines.
+ * Angles of a sequence of `length` tokens: radians per position, and a factor of cosines and sines.
  */
 export interface RotaryRule {
   frequencies: number[];

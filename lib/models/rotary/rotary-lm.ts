@@ -26,8 +26,8 @@ import { describeRotary, parseRotaryConfig, rotaryLayout } from './pretrained.js
 import { regimeOf, rereads } from './rope-scaling.js';
 
 /**
- * A language model with rotary positions; see CausalLM. Angles are f32 also where weights are not.
- * Initialisation as in transformers: N(0, initializerRange^2), biases and the padding's row 0.
+ * A language model with rotary positions; see CausalLM. Angles are f32 for all weight dtypes.
+ * Initialization as in transformers: N(0, initializerRange^2); biases and the padding row are 0.
  */
 export abstract class RotaryLM extends CausalLM {
   /** The token table, the blocks and the last norm. */
@@ -134,7 +134,7 @@ export abstract class RotaryLM extends CausalLM {
     return this.config.routerAuxLossCoef ?? 0;
   }
 
-  /** @internal Weights of experts that a token does not go to. */
+  /** @internal Number of expert weights that a token does not use. */
   override idleParameters(): number {
     const { moe, channels, layers } = this.config;
     if (!moe) return 0;
@@ -175,7 +175,7 @@ const feedForwardStyles = (path: string): Record<string, StyleName> => ({
   [`${path}.down_proj`]: 'row',
 });
 
-/** Of a router each rank has the gradient that its own experts give. */
+/** Each rank has the router's gradient from its own experts. */
 const expertStyles = (path: string): Record<string, StyleName> => ({
   [`${path}.gate`]: 'perHead',
   [`${path}.experts`]: 'experts',
@@ -192,7 +192,7 @@ function noStages(model: string, got: number): DsError {
   });
 }
 
-/** How folders of Hugging Face's become models of `traits`. */
+/** The family of Hugging Face folders for models of `traits`. */
 export function rotaryFamily<Model extends RotaryLM, Config extends RotaryConfig>(
   traits: RotaryTraits,
   build: (config: Config) => Model,

@@ -1,10 +1,10 @@
-// Tables of cosines and sines by position, made when they are needed and kept by device.
+// Tables of cosines and sines by position, built on demand and cached by device.
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
 import { Tensor, within } from '../../tensor/index.js';
 import { type AngleSizes, type RopeScaling, regimeOf, rotaryRule } from './rope-scaling.js';
 
-/** Of some positions; views that the caller's scope frees. */
+/** Angles of some positions; views that the caller's scope frees. */
 export interface Angles {
   /** Cosines, [T, R / 2] f32, of R channels of a head; f64 for f64. */
   cos: Tensor;
@@ -21,7 +21,9 @@ interface Values {
 /** Number of cached tables; for a length-dependent scaling, those of the last lengths. */
 const KEPT = 4;
 
-/** Tables of angles, made once for a device; no state of the model, and in no checkpoint. */
+/**
+ * Tables of angles, built once per device. They are not part of the model's state or checkpoints.
+ */
 export class RotaryTable {
   private readonly made = new Map<string, Angles>();
 
