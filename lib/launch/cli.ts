@@ -38,6 +38,12 @@ function byteCount(text: string): number {
   throw new InvalidArgumentError('Expected bytes, such as 5GB, 500MB or 2GiB.');
 }
 
+/** Columns of the help where the output is no terminal. */
+const HELP_WIDTH = 80;
+
+const choice = (flags: string, text: string, values: readonly string[]): Option =>
+  new Option(flags, text).choices(values);
+
 const positiveIntegers = (text: string): number[] => text.split(',').map(positiveInteger);
 const byteCounts = (text: string): number[] => text.split(',').map(byteCount);
 
@@ -70,26 +76,60 @@ const program = new Command('ds')
   .version(version)
   .exitOverride(ended);
 
+const [TRAINING, INFERENCE, CONFIGURATION, MACHINE] = [
+  'Training:',
+  'Inference:',
+  'Configuration and memory:',
+  'This machine:',
+];
+
 program
-  .command('env')
-  .description('print what was found on this machine and what is missing')
-  .option('--json', 'as JSON')
-  .action(async ({ json }: { json?: boolean }) => {
-    const { formatSystem, inspectSystem } = await import('./env.js');
-    const report = await inspectSystem();
-    console.log(json ? JSON.stringify(report, null, 2) : formatSystem(report));
-    if (!report.native) process.exitCode = 1;
-  });
+  .command(TRAIN)
+  .helpGroup(TRAINING)
+  .description('train or fine-tune a model on files of rows')
+  .allowUnknownOption()
+  .allowExcessArguments()
+  .helpOption(false)
+  .action(() => finish(() => train(process.argv.slice(3), null)));
+
+program
+  .command('consolidate')
+  .helpGroup(TRAINING)
+  .description('export a checkpoint as safetensors for transformers')
+  .argument('<dir>', 'folder with checkpoints')
+  .argument('<out>', 'folder to create')
+  .option('--tag <tag>', 'checkpoint (default: the latest)')
+  .addOption(choice('--dtype <dtype>', 'dtype of the weights', EXPORT_DTYPES).default('fp32'))
+  .addOption(
+    new Option('--max-shard-size <size>', 'largest file, in bytes or as 500MB, 5GB, 2GiB')
+      .argParser(byteCount)
+      .default(5e9, '5GB'),
+  )
+  .addOption(
+    choice('--format <format>', 'names and layout (default: hf if possible)', EXPORT_FORMATS),
+  )
+  .action((dir: string, out: string, options: ConsolidateFlags) =>
+    finish(async () => {
+      const { consolidateCommand } = await import('./consolidate.js');
+      console.log(await consolidateCommand(dir, out, options));
+      return 0;
+    }),
+  );
+
+addServeCommands(program, INFERENCE, finish);
 
 program
   .command('validate')
-  .description('check a ds_config.json and print what it resolves to')
-  .argument('<file>')
-  .option('--world-size <n>', 'ranks that train together', positiveInteger, 1)
-  .option('--auto <name=value,...>', 'what fills "auto": lr, perDeviceBatchSize, ...; rest: listed')
-  .option('--explain', 'print where each value came from')
-  .option('--strict', 'take unknown keys as errors')
-  .option('--json', 'as JSON')
+  .helpGroup(CONFIGURATION)
+  .description('check a ds_config.json and print the resolved configuration')
+  .argument('<file>', 'path of the ds_config.json')
+  .optionsGroup('Environment:')
+  .option('--world-size <n>', 'number of ranks', positiveInteger, 1)
+  .option('--auto <name=value,...>', 'values for "auto": lr, perDeviceBatchSize, ...')
+  .option('--strict', 'refuse unknown keys')
+  .optionsGroup('Output:')
+  .option('--explain', 'print the origin of each value')
+  .option('--json', 'print JSON')
   .action((file: string, { auto, ...options }: ValidateFlags) =>
     finish(async () => {
       const [{ validate }, { parseAuto }] = await Promise.all([
@@ -106,14 +146,70 @@ program
   );
 
 program
-  .command('elastic')
-  .description(
-    'print the batch that "elasticity" of a ds_config.json chooses, and for how many ranks',
+  .command('plan')
+  .helpGroup(CONFIGURATION)
+  .description('predict memory and step time by ZeRO stage and offload')
+  .optionsGroup('Model and batch:')
+  .requiredOption('--model <name>', 'GPT-2 size such as 1558M, or folder with a config.json')
+  .option('--batch <n>', 'samples of a step on each GPU', positiveInteger, 1)
+  .option(
+    '--seq <n>',
+    "tokens of a sample (default: 1024, or the model's maximum)",
+    positiveInteger,
   )
-  .argument('[file]')
-  .option('-c, --config <file>', 'the same file, as ds_elastic has it')
-  .option('-w, --world-size <n>', 'data ranks whose batch sizes are printed', positiveInteger)
-  .option('--json', 'as JSON')
+  .addOption(
+    choice('--precision <p>', 'dtype of weights', ['bf16', 'fp16', 'fp32']).default('bf16'),
+  )
+  .option('--bf16-optimizer-states', "AdamW's moments in bf16: 4 bytes a parameter less, not exact")
+  .optionsGroup('Machines:')
+  .addOption(
+    new Option('--gpu-memory <size>', 'memory of each GPU, such as 80GiB')
+      .argParser(byteCount)
+      .default(139 * 2 ** 30, '139GiB'),
+  )
+  .option('--host-memory <size>', 'memory of each machine (default: this machine)', byteCount)
+  .option('--gpus <n>', 'GPUs of each machine', positiveInteger, 1)
+  .option('--nodes <n>', 'machines', positiveInteger, 1)
+  .option('--cores <n>', 'cores of each machine (default: this machine)', positiveInteger)
+  .option('--link <GB/s>', 'rate between machines', positiveNumber, 50)
+  .option('--nvme-space <size>', 'disk space of each machine (default: no disk)', byteCount)
+  .option(
+    '--nvme-rate <GB/s>',
+    'rate of reads and writes at once; ds io measures it',
+    positiveNumber,
+    2,
+  )
+  .optionsGroup('Parallelism and adapters:')
+  .option('--tp <n>', 'largest number of tensor-parallel ranks', positiveInteger, 1)
+  .option('--pp <n>', 'largest number of pipeline stages', positiveInteger, 1)
+  .option('--lora [r]', 'train adapters of rank r (default: 8)', positiveInteger)
+  .option('--qlora [r]', 'the same on linear layers in 4 bits', positiveInteger)
+  .option('--lora-targets <names>', 'layers with adapters, or all-linear (default: as PEFT)')
+  .optionsGroup('One configuration:')
+  .addOption(
+    new Option('--config <file>', 'predict this ds_config.json, choose nothing').conflicts([
+      ...['batch', 'precision', 'bf16OptimizerStates', 'tp', 'pp'],
+    ]),
+  )
+  .option('--checkpointing', 'with --config: the model recomputes activations')
+  .optionsGroup('Output:')
+  .option('--json', 'print all combinations as JSON')
+  .action((flags: PlanFlags) =>
+    finish(async () => {
+      const { fits, output } = (await import('./plan.js')).plan(flags);
+      console.log(output);
+      return fits ? 0 : 1;
+    }),
+  );
+
+program
+  .command('elastic')
+  .helpGroup(CONFIGURATION)
+  .description('print the batch sizes that "elasticity" of a ds_config.json allows')
+  .argument('[file]', 'path of the ds_config.json')
+  .option('-c, --config <file>', 'the same path, as in ds_elastic')
+  .option('-w, --world-size <n>', 'number of data-parallel ranks', positiveInteger)
+  .option('--json', 'print JSON')
   .action((file: string | undefined, { config, ...flags }: ElasticFlags & { config?: string }) =>
     finish(async () => {
       const named = file ?? config;
@@ -127,85 +223,41 @@ program
   );
 
 program
-  .command('plan')
-  .description('say what training a model needs, by stage and offload, and which way is fastest')
-  .requiredOption(
-    '--model <name>',
-    'a size of GPT-2, such as 1558M, or a folder with a config.json',
-  )
-  .option('--batch <n>', 'samples of a step on each GPU', positiveInteger, 1)
-  .option(
-    '--seq <n>',
-    'tokens of a sample; default: 1024, or what the model takes',
-    positiveInteger,
-  )
-  .option('--gpu-memory <size>', 'of each: 80GiB, 24GB', byteCount, 139 * 2 ** 30)
-  .option('--host-memory <size>', "of each machine; default: this one's", byteCount)
-  .option('--gpus <n>', 'of each machine', positiveInteger, 1)
-  .option('--nodes <n>', 'machines', positiveInteger, 1)
-  .option('--cores <n>', "of each machine; default: this one's", positiveInteger)
-  .option('--link <GB/s>', 'from each machine to the others', positiveNumber, 50)
-  .option('--nvme-space <size>', 'of the disk of each machine; default: none is used', byteCount)
-  .option('--nvme-rate <GB/s>', 'read, and written at once: see ds io', positiveNumber, 2)
-  .option('--tp <n>', 'at most so many ranks share each layer', positiveInteger, 1)
-  .option('--pp <n>', 'at most so many stages of a pipeline', positiveInteger, 1)
-  .addOption(new Option('--precision <p>').choices(['bf16', 'fp16', 'fp32']).default('bf16'))
-  .option('--bf16-optimizer-states', "AdamW's moments in bf16: 4 bytes a parameter less, not exact")
-  .option('--lora [r]', 'train adapters of this rank; default 8', positiveInteger)
-  .option('--qlora [r]', 'the same over linear layers in 4 bits', positiveInteger)
-  .option('--lora-targets <names>', 'layers with adapters, or all-linear; default: as PEFT')
-  .addOption(
-    new Option(
-      '--config <file>',
-      'a ds_config.json: say what it needs and takes, and choose none',
-    ).conflicts(['batch', 'precision', 'bf16OptimizerStates', 'tp', 'pp']),
-  )
-  .option('--checkpointing', 'with --config: the model has activationCheckpointing: true')
-  .option('--json', 'all ways, as JSON')
-  .action((flags: PlanFlags) =>
-    finish(async () => {
-      const { fits, output } = (await import('./plan.js')).plan(flags);
-      console.log(output);
-      return fits ? 0 : 1;
-    }),
-  );
-
-program
-  .command(TRAIN)
-  .description('train or fine-tune a model on files of rows')
-  .allowUnknownOption()
-  .allowExcessArguments()
-  .helpOption(false)
-  .action(() => finish(() => train(process.argv.slice(3), null)));
-
-program
-  .command('consolidate')
-  .description('write the weights of a checkpoint as safetensors that transformers loads')
-  .argument('<dir>', 'folder with checkpoints')
-  .argument('<out>', 'folder to make')
-  .option('--tag <tag>', 'checkpoint; default: the latest')
-  .addOption(new Option('--dtype <dtype>', 'of the weights').choices(EXPORT_DTYPES).default('fp32'))
-  .option('--max-shard-size <size>', 'of a file: bytes, or 500MB, 5GB, 2GiB', byteCount, 5e9)
-  .addOption(new Option('--format <format>', 'default: hf where it can be').choices(EXPORT_FORMATS))
-  .action((dir: string, out: string, options: ConsolidateFlags) =>
-    finish(async () => {
-      const { consolidateCommand } = await import('./consolidate.js');
-      console.log(await consolidateCommand(dir, out, options));
-      return 0;
-    }),
-  );
-
-addServeCommands(program, finish);
+  .command('env')
+  .helpGroup(MACHINE)
+  .description('print devices, libraries and missing parts of this machine')
+  .option('--json', 'print JSON')
+  .action(async ({ json }: { json?: boolean }) => {
+    const { formatSystem, inspectSystem } = await import('./env.js');
+    const report = await inspectSystem();
+    console.log(json ? JSON.stringify(report, null, 2) : formatSystem(report));
+    if (!report.native) process.exitCode = 1;
+  });
 
 program
   .command('io')
-  .description('measure a disk for optimizer state and print the fastest "aio" section')
-  .argument('<path>', 'a folder on it')
-  .option('--size <size>', 'of the file: bytes, or 500MB, 2GiB', byteCount, 2 ** 30)
+  .helpGroup(MACHINE)
+  .description('measure a disk for optimizer state, print the fastest "aio" section')
+  .argument('<path>', 'folder on the disk')
+  .optionsGroup('Measurement:')
+  .addOption(
+    new Option('--size <size>', 'size of the test file, in bytes or as 500MB, 2GiB')
+      .argParser(byteCount)
+      .default(2 ** 30, '1GiB'),
+  )
   .option('--block_size <list>', 'bytes of a request (default: 1, 4 and 16 MiB)', byteCounts)
-  .option('--queue_depth <list>', 'requests under way', positiveIntegers, [8, 32])
-  .option('--threads <list>', 'for checksums', positiveIntegers, [1, 2, 4])
-  .option('--parameters <n>', 'of a model: says what its steps cost', positiveInteger)
+  .addOption(
+    new Option('--queue_depth <list>', 'requests at once')
+      .argParser(positiveIntegers)
+      .default([8, 32], '8,32'),
+  )
+  .addOption(
+    new Option('--threads <list>', 'threads for checksums')
+      .argParser(positiveIntegers)
+      .default([1, 2, 4], '1,2,4'),
+  )
+  .optionsGroup('Output:')
+  .option('--parameters <n>', 'also print the cost of a step of such a model', positiveInteger)
   .action((path: string, flags: IoFlags) =>
     finish(async () => {
       const { ioCommand } = await import('./io.js');
@@ -217,7 +269,7 @@ program
 program
   .command('launch-node', { hidden: true })
   .description('the ranks of one node; the launcher starts it through ssh')
-  .argument('<node>', 'its number', Number)
+  .argument('<node>', 'number of the node', Number)
   .action((node: number) =>
     finish(async () => (await import('./launch-node.js')).launchNode(node)),
   );
@@ -235,15 +287,24 @@ const launcher = launchCommand((options, script, args) =>
   }),
 )
   .version(version)
-  .addHelpText('after', '\nOther commands (ds <command> --help):')
+  .addHelpText('after', () => commandsHelp())
   .exitOverride(ended);
 
-const shown = program.createHelp().visibleCommands(program);
-const width = Math.max(...shown.map((command) => command.name().length)) + 2;
-launcher.addHelpText(
-  'after',
-  shown.map((one) => `  ds ${one.name().padEnd(width)}${one.description()}`).join('\n'),
-);
+/** The commands by group, each with `ds` before its name. */
+function commandsHelp(): string {
+  const help = program.createHelp();
+  help.helpWidth = process.stdout.columns ?? HELP_WIDTH;
+  const shown = help.visibleCommands(program).filter((one) => one.name() !== 'help');
+  const width = Math.max(...shown.map((one) => `ds ${one.name()}`.length));
+  const groups = help.groupItems(shown, shown, (one) => one.helpGroup());
+  const blocks = [...groups].map(([heading, list]) => {
+    const lines = list.map((one) =>
+      help.formatItem(`ds ${one.name()}`, width, one.description(), help),
+    );
+    return [`Commands: ${heading.toLowerCase()}`, ...lines].join('\n');
+  });
+  return `\n${[...blocks, 'ds COMMAND --help prints the options of a command.'].join('\n\n')}`;
+}
 
 // "ds help plan" is "ds plan --help".
 const [first, ...words] = process.argv.slice(2);

@@ -40,7 +40,7 @@ export function launchCommand(
     .usage('[options] <script> [arguments]')
     .description('Runs a script as one process per GPU, here or on the nodes of a hostfile.')
     .argument('<script>', 'JavaScript or TypeScript file')
-    .argument('[arguments...]', "the script's own, passed on as they are")
+    .argument('[arguments...]', 'arguments of the script')
     .passThroughOptions()
     .action((script, args, options) => start(options, script, args));
   for (const option of launchOptions()) command.addOption(option);
@@ -88,38 +88,49 @@ function spelled(word: string, names: ReadonlyMap<string | undefined, string>): 
 }
 
 function launchOptions(): Option[] {
-  return [...placeOptions(), ...nodeOptions(), ...runOptions()];
+  return [
+    ...inGroup('Ranks and devices:', placeOptions()),
+    ...inGroup('Several nodes:', nodeOptions()),
+    ...inGroup('Script and processes:', runOptions()),
+    ...inGroup('Search and output:', outputOptions()),
+  ];
 }
+
+const inGroup = (heading: string, options: readonly Option[]): Option[] =>
+  options.map((option) => option.helpGroup(heading));
 
 function placeOptions(): Option[] {
   return [
     new Option('--num_accelerators, --num_gpus <n>', 'GPUs per node (default: all)').argParser(
       wholeFrom(1),
     ),
-    new Option('--num_procs <n>', 'processes per node on the CPU').argParser(wholeFrom(1)),
-    new Option('--num_nodes <n>', 'nodes (default: all of the hostfile)').argParser(wholeFrom(1)),
-    new Option(
-      '-H, --hostfile <file>',
-      'lines "host slots=N" (default: /job/hostfile if it exists)',
-    ),
-    new Option('-i, --include <filter>', 'take only these: "host:0,1@host2"'),
-    new Option('-e, --exclude <filter>', 'take all but these'),
-    new Option('--master_addr <address>', "address of the first node's rendezvous"),
-    new Option(
-      '--master_port <port>',
-      'its port (default: 29500; a free one on one node)',
-    ).argParser(port),
+    new Option('--num_procs <n>', 'CPU processes per node').argParser(wholeFrom(1)),
+    new Option('-i, --include <filter>', 'use only these nodes and GPUs: "host:0,1@host2"'),
+    new Option('-e, --exclude <filter>', 'use all nodes and GPUs except these'),
+    new Option('--bind_cores_to_rank').default(true).hideHelp(),
+    new Option('--no-bind_cores_to_rank', 'do not bind ranks to the cores of their GPU'),
+    new Option('--bind_core_list <cpus>', 'CPUs to divide among the ranks: "0-15,32-47"'),
   ];
 }
 
 function nodeOptions(): Option[] {
   return [
-    new Option('--node_rank <n>', 'this node, when ds is started on each one').argParser(
+    new Option(
+      '-H, --hostfile <file>',
+      'lines "host slots=N" (default: /job/hostfile if it exists)',
+    ),
+    new Option('--num_nodes <n>', 'nodes (default: all of the hostfile)').argParser(wholeFrom(1)),
+    new Option('--node_rank <n>', 'number of this node, if ds is started on each node').argParser(
       wholeFrom(0),
     ),
-    new Option('--no_ssh', 'a hostfile without ssh: ds is started on each node'),
-    new Option('--ssh_port <port>').argParser(port),
-    new Option('--launcher <name>', 'how other nodes are reached').default('ssh'),
+    new Option('--master_addr <address>', 'address of the first node'),
+    new Option(
+      '--master_port <port>',
+      'port on the first node (default: 29500; one node: a free port)',
+    ).argParser(port),
+    new Option('--no_ssh', 'hostfile without ssh: ds is started on each node'),
+    new Option('--ssh_port <port>', 'port of ssh').argParser(port),
+    new Option('--launcher <name>', 'way to reach other nodes').default('ssh'),
     new Option('--launcher_args <words>', 'further arguments of ssh'),
     new Option('--force_multi', 'no effect: ssh reaches a single remote node too').hideHelp(),
     new Option('--no_ssh_check', 'no effect: nothing is checked before ssh is used').hideHelp(),
@@ -130,19 +141,21 @@ function runOptions(): Option[] {
   return [
     new Option('--module', 'the script is the name of a module'),
     new Option('--no_local_rank', 'do not pass --local_rank=N to the script'),
-    new Option('--enable_each_rank_log <folder>', "a log file of each rank's output"),
-    new Option('--bind_cores_to_rank').default(true).hideHelp(),
-    new Option('--no-bind_cores_to_rank', 'do not bind ranks to cores near their GPU'),
-    new Option('--bind_core_list <cpus>', 'share only these CPUs: "0-15,32-47"'),
-    new Option('--grace_period <seconds>', 'from asking ranks to end to killing them')
+    new Option('--grace_period <seconds>', 'time between SIGTERM and SIGKILL of the ranks')
       .default(30)
       .argParser(wholeFrom(0)),
-    new Option('--save_pid', "write the launcher's pid to <pid>.ds in the temporary folder"),
+    new Option('--save_pid', 'write the pid of ds to <pid>.ds in the temporary folder'),
+  ];
+}
+
+function outputOptions(): Option[] {
+  return [
     new Option(
       '--autotuning <mode>',
-      'search the fastest ds_config.json: "tune", or "run" it too',
+      'search the fastest ds_config.json; "run" also trains',
     ).choices(['tune', 'run']),
-    new Option('-q, --quiet', 'no notices'),
+    new Option('--enable_each_rank_log <folder>', 'write a log file for each rank'),
+    new Option('-q, --quiet', 'print no notices'),
   ];
 }
 

@@ -101,7 +101,7 @@ describe('ds env', () => {
     const { status, stdout } = ds(['env'], { DS_NATIVE_BINDING: other });
     expect(status).toBe(1);
     expect(stdout).toMatch(
-      /built for the ops of this package, \d+, got .*other\.cjs for 1\. Build it again/,
+      /built for the ops of this package, \d+, got .*other\.cjs for 1\. Rebuild it: npm run/,
     );
   });
 });
@@ -127,7 +127,9 @@ describe('ds validate', () => {
     const { status, stdout, stderr } = ds(['validate', path, '--world-size', '1']);
     expect(status).toBe(0);
     expect(JSON.parse(stdout)).toMatchObject({ gradient_accumulation_steps: 8 });
-    expect(stderr.trimEnd().split('\n')).toHaveLength(4);
+    const lines = stderr.trimEnd().split('\n');
+    expect(lines).toHaveLength(5);
+    expect(lines.at(-1)).toMatch(/ds_config\.full\.jsonc: valid: 1 warning, 3 notes$/);
   });
 
   test('needs no native addon', () => {
@@ -169,7 +171,7 @@ describe('ds validate', () => {
     });
     const given = 'learning_rate=1e-5,per-device-train-batch-size=4,adam_beta2=0.95';
     const filled = ds(['validate', path, '--auto', given]);
-    expect(filled).toMatchObject({ status: 0, stderr: '' });
+    expect(filled).toMatchObject({ status: 0, stderr: `${path}: valid\n` });
     expect(JSON.parse(filled.stdout)).toMatchObject({
       train_batch_size: 4,
       optimizer: { params: { lr: 1e-5, betas: [0.9, 0.95] } },

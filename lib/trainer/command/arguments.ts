@@ -205,5 +205,5 @@ export const ALIASES: Readonly<Record<string, keyof TrainArguments>> = {
 /** What a name that has come to mean an argument meant beside it, where it was another thing. */
 export const MEANT: Readonly<Record<string, string>> = {
   block_size:
-    'is --max_length: each row is cut at it, for itself. --packing --packing_strategy bfd_split fills samples and keeps what is longer',
+    'is --max_length: each row is cut at it, for itself. --packing --packing_strategy bfd_split fills samples and splits long rows',
 };

@@ -1,0 +1,87 @@
+// The help of every `ds` command: its groups, at 80 columns, with a description of each option.
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import { HELP_GROUPS } from '../../lib/trainer/command/argument-help.js';
+import { ALIASES, KINDS } from '../../lib/trainer/command/arguments.js';
+import { readTrainerOptions } from '../../lib/trainer/read-options.js';
+import { tinyModel } from '../trainer/tiny.js';
+
+const ROOT = join(__dirname, '..', '..');
+const HOOK = join(ROOT, 'test', 'support', 'run-typescript.cjs');
+const CLI = join(ROOT, 'lib', 'launch', 'cli.ts');
+
+function helpOf(words: readonly string[]): string {
+  const args = ['-r', HOOK, CLI, ...words, '--help'];
+  const { status, stdout, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' });
+  expect([status, stderr]).toEqual([0, '']);
+  return stdout;
+}
+
+const headingsOf = (help: string): string[] => help.match(/^[A-Z][^\n]*:$/gm) ?? [];
+
+test.each<[command: string, headings: readonly string[]]>([
+  [
+    '',
+    [
+      ...['Arguments:', 'Ranks and devices:', 'Several nodes:', 'Script and processes:'],
+      ...['Search and output:', 'Options:', 'Commands: training:', 'Commands: inference:'],
+      ...['Commands: configuration and memory:', 'Commands: this machine:'],
+    ],
+  ],
+  [
+    'train',
+    ['Arguments from a file:', ...HELP_GROUPS.map(([heading]) => `${heading}:`), 'Examples:'],
+  ],
+  ['consolidate', ['Arguments:', 'Options:']],
+  [
+    'serve',
+    [...['Arguments:', 'Model:', 'Address and access:', 'Limits:', 'Execution:', 'Options:']],
+  ],
+  ['chat', ['Arguments:', 'Model:', 'Sampling:', 'Options:']],
+  ['validate', ['Arguments:', 'Environment:', 'Output:', 'Options:']],
+  [
+    'plan',
+    [
+      ...['Model and batch:', 'Machines:', 'Parallelism and adapters:', 'One configuration:'],
+      ...['Output:', 'Options:'],
+    ],
+  ],
+  ['elastic', ['Arguments:', 'Options:']],
+  ['env', ['Options:']],
+  ['io', ['Arguments:', 'Measurement:', 'Output:', 'Options:']],
+])('ds %s --help', (command, headings) => {
+  const help = helpOf(command.split(' ').filter(Boolean));
+  expect(headingsOf(help)).toEqual(headings);
+  const lines = help.split('\n');
+  expect(lines.filter((line) => line.length > 80)).toEqual([]);
+  // A description follows in the line, or in the next one.
+  const options = lines.flatMap((line, i) => (/^ {2}-/.test(line) ? [[line, lines[i + 1]]] : []));
+  const isDescribed = ([line = '', next = '']: (string | undefined)[]): boolean =>
+    / {2,}\S/.test(line.trim()) || /^ {10,}\S/.test(next);
+  expect(options.filter((option) => !isDescribed(option))).toEqual([]);
+  expect(options.length).toBeGreaterThan(0);
+});
+
+test('the help of ds train has every argument and every other name', () => {
+  const help = helpOf(['train']);
+  for (const name of Object.keys(KINDS)) expect(help).toMatch(new RegExp(`^  --${name} `, 'm'));
+  for (const name of Object.keys(ALIASES)) expect(help).toContain(`--${name}`);
+});
+
+test("defaults in the help of ds train are the Trainer's", () => {
+  const settings = readTrainerOptions({ model: tinyModel(), save: 'folder' });
+  const { epochs, batchSize, accumulation, lr, schedule, warmup, weightDecay, seed } = settings;
+  const { betas, eps, maxGradNorm, labelSmoothing, log, save } = settings;
+  const expected = {
+    ...{ num_train_epochs: epochs, per_device_train_batch_size: batchSize, learning_rate: lr },
+    ...{ gradient_accumulation_steps: accumulation, warmup_steps: warmup, seed },
+    ...{ weight_decay: weightDecay, adam_beta1: betas[0], adam_beta2: betas[1] },
+    ...{ adam_epsilon: eps, max_grad_norm: maxGradNorm, label_smoothing_factor: labelSmoothing },
+    ...{ logging_steps: log.every, logging_first_step: log.first, save_steps: save?.every },
+  };
+  const help = Object.assign({}, ...HELP_GROUPS.map(([, group]) => group));
+  for (const [name, value] of Object.entries(expected)) {
+    expect([name, JSON.parse(help[name][1])]).toEqual([name, value]);
+  }
+  expect(JSON.parse(help.lr_scheduler_type[1])).toBe(schedule);
+});
