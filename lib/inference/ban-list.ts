@@ -1,22 +1,22 @@
-// Sequences of tokens that may not be sampled, of all slots in one list on the device.
+// Banned token sequences of all sampler slots, uploaded to the device as one list.
 import { Buffer } from '../runtime/buffer.js';
 import type { View } from '../runtime/view.js';
 import type { Uploads } from './uploads.js';
 
-/** Holds for good. */
+/** The `until` of a ban without an end: the largest i32. */
 export const FOREVER = 2 ** 31 - 1;
 
-/** One banned sequence: its last token may not follow the others. */
+/** A banned sequence: its last token may not follow the others. */
 export interface Ban {
   readonly tokens: readonly number[];
-  /** Sampled tokens up to which it holds. */
+  /** The ban ends after this number of sampled tokens. */
   readonly until: number;
 }
 
-/** Slot, until and length come before a ban's tokens: csrc/ops/sample.h. */
+/** Each row starts with slot, until and length; the tokens follow (csrc/ops/sample.h). */
 const HEAD = 3;
 
-/** Bans of slots; the list goes to the device again when one of them changes. */
+/** Holds the bans of each slot and uploads the list again if one changes. */
 export class BanList {
   private readonly bySlot = new Map<number, readonly Ban[]>();
   private buffer: Buffer | null = null;
@@ -24,7 +24,6 @@ export class BanList {
 
   constructor(private readonly uploads: Uploads) {}
 
-  /** Replaces the bans of a slot. */
   set(slot: number, bans: readonly Ban[]): void {
     if (bans.length === 0 && !this.bySlot.has(slot)) return;
     if (bans.length > 0) this.bySlot.set(slot, bans);
@@ -32,7 +31,7 @@ export class BanList {
     this.upload();
   }
 
-  /** [B, 3 + longest] i32; null where there is none. */
+  /** The uploaded list, [bans, 3 + longest ban] i32; null without bans. */
   get view(): View | null {
     return this.uploaded;
   }

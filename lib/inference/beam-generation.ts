@@ -1,11 +1,11 @@
-// The generations of a request for beams.
+// Runs a beam search for a request and decodes its results.
 import type { CausalLM } from '../models/index.js';
 import type { Tokenizer } from '../text/index.js';
 import { type Beam, beamSearch } from './beams.js';
 import type { Generation } from './continuation.js';
 import type { ReadRequest } from './request.js';
 
-/** The best texts. Rejects with the reason of the signal that has ended the search. */
+/** Returns the best sequences. Rejects with the signal's reason after an abort. */
 export async function searched(
   model: CausalLM,
   request: ReadRequest,

@@ -1,10 +1,10 @@
-// What a request says of beams, checked.
+// Checks the beam-search options of a request.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { BeamOptions } from './beams.js';
 
-/** What a request for beams says of them; see BeamOptions. */
+/** Beam-search options of a request; see BeamOptions. */
 export type BeamRequest = Partial<
   Pick<BeamOptions, 'numBeams' | 'lengthPenalty' | 'earlyStopping'>
 >;
@@ -14,7 +14,7 @@ function refused(what: string, expected: string, got: unknown, hint: string): Ds
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(got), hint });
 }
 
-/** Null for one beam, which is no search. Throws DS_ARGUMENT. */
+/** Returns null for one beam, which needs no search. Throws DS_ARGUMENT. */
 export function readBeams(given: BeamRequest, stop: readonly string[]): BeamRequest | null {
   const numBeams = requireInteger('InferenceEngine request numBeams', given.numBeams ?? 1, 1);
   if (numBeams > 1) {

@@ -1,37 +1,37 @@
-// The bookkeeping of a beam search, without a model: which sequences go on, which are finished, and
-// when it is over.
+// Bookkeeping of a beam search, without the model: running and finished sequences, and the stop
+// rule.
 
-/** How a beam search chooses. */
+/** Rules of a beam search. */
 export interface BeamRules {
-  /** Texts that go on side by side. */
+  /** Running sequences. */
   readonly numBeams: number;
-  /** The sum of a text's logprobs is divided by its length to this power. */
+  /** Exponent of the length that divides the sum of the logprobs. */
   readonly lengthPenalty: number;
   /** See BeamOptions. */
   readonly earlyStopping: boolean | 'never';
-  /** Tokens that end a text. */
+  /** End tokens. */
   readonly ends: ReadonlySet<number>;
   readonly maxNewTokens: number;
 }
 
-/** A text that a search has found. */
+/** A result of a beam search. */
 export interface Beam {
-  /** What follows the prompt, with the token that ended it where one did. */
+  /** The sampled tokens without the prompt, including the end token. */
   readonly tokens: readonly number[];
-  /** The sum of its logprobs over its length to the power of the length penalty. */
+  /** The sum of the logprobs divided by the length to the power of `lengthPenalty`. */
   readonly score: number;
 }
 
-/** A token that may come next, the likeliest first. */
+/** A possible next token of a running sequence. */
 export interface Candidate {
-  /** The text that it continues. */
+  /** Index of the running sequence. */
   readonly beam: number;
   readonly token: number;
-  /** The sum of logprobs of the text with it. */
+  /** The sum of the logprobs, including this token. */
   readonly total: number;
 }
 
-/** What transformers adds to what must not be chosen; scores are f32 as there. */
+/** transformers adds this value to excluded scores. Scores are f32, as in transformers. */
 const NEVER = -1e9;
 const { fround } = Math;
 
@@ -39,9 +39,11 @@ interface Finished extends Beam {
   readonly isFinished: boolean;
 }
 
-/** Source: transformers' _beam_search, whose order of comparisons it keeps. */
+/**
+ * The state of a beam search. Source: transformers' _beam_search, with its order of comparisons.
+ */
 export class BeamTree {
-  /** Texts that go on, and the sum of their logprobs. */
+  /** The running sequences with the sums of their logprobs. */
   running: readonly { readonly tokens: readonly number[]; readonly total: number }[];
   private finished: Finished[] = [];
   private canImprove = true;
@@ -49,7 +51,7 @@ export class BeamTree {
 
   constructor(private readonly rules: BeamRules) {
     const { numBeams } = rules;
-    // All begin alike: only the first one's continuations are looked at.
+    // All sequences start equal, so only the continuations of the first one count.
     this.running = Array.from({ length: numBeams }, (_, i) => ({
       tokens: [],
       total: i === 0 ? 0 : NEVER,
@@ -58,15 +60,17 @@ export class BeamTree {
     this.finished = Array.from({ length: numBeams }, () => none);
   }
 
-  /** Candidates that advance() needs: enough to go on where all the likeliest ones end. */
+  /**
+   * Number of candidates that advance() needs, so that enough sequences run on after end tokens.
+   */
   get breadth(): number {
     const { numBeams, ends } = this.rules;
     return Math.max(2, 1 + ends.size) * numBeams;
   }
 
   /**
-   * Takes the likeliest continuations, `breadth` of them where there are as many. Returns which
-   * text each one that goes on continues; null when the search is over.
+   * Takes the `breadth` likeliest continuations, the likeliest first (fewer if there are fewer).
+   * Returns the index of the parent of each running sequence, or null at the end of the search.
    */
   advance(candidates: readonly Candidate[]): number[] | null {
     const { numBeams, ends, maxNewTokens } = this.rules;
@@ -91,7 +95,7 @@ export class BeamTree {
     return isOver ? null : onwards.map(({ beam }) => beam);
   }
 
-  /** The `count` best sequences, the best first. */
+  /** Returns the `count` best sequences, the best first. */
   found(count: number): Beam[] {
     return this.finished.slice(0, count).map(({ tokens, score }) => ({ tokens, score }));
   }
@@ -100,7 +104,7 @@ export class BeamTree {
     return this.finished.every(({ isFinished }) => isFinished);
   }
 
-  /** Puts what has ended among the best; only one of the likeliest `numBeams` may. */
+  /** Adds finished sequences to the best ones. A sequence must rank among the first `numBeams`. */
   private finish(
     sequences: readonly { tokens: readonly number[]; total: number; hasEnded: boolean }[],
   ): void {
@@ -119,7 +123,7 @@ export class BeamTree {
     return fround(total / fround(length ** this.rules.lengthPenalty));
   }
 
-  /** Whether the best text that goes on may yet beat the worst one that is finished. */
+  /** Returns true if the best running sequence can still beat the worst finished one. */
   private mayImprove(): boolean {
     const { earlyStopping, lengthPenalty, maxNewTokens } = this.rules;
     const length = earlyStopping === 'never' && lengthPenalty > 0 ? maxNewTokens : this.length;
@@ -129,7 +133,7 @@ export class BeamTree {
   }
 }
 
-/** The `count` items with the largest values, the largest first; of equal ones the first. */
+/** Returns the `count` items with the largest values in descending order. The sort is stable. */
 function best<T>(items: readonly T[], ranked: (item: T) => number, count: number): T[] {
   return items.toSorted((a, b) => ranked(b) - ranked(a)).slice(0, count);
 }

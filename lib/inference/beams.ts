@@ -1,4 +1,4 @@
-// Beam search: the likeliest texts as a whole, found by keeping several side by side.
+// Beam search: keeps several running sequences and returns the likeliest complete ones.
 import { turn } from '../data/event-loop.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
@@ -18,32 +18,31 @@ import { requireToken, type SamplingRules } from './sampling-options.js';
 export type { Beam } from './beam-tree.js';
 
 /**
- * How beamSearch() searches. Of the options of sampling those that change scores before a draw
- * count (penalties, biases, banned and allowed tokens, minTokens), on logprobs as in transformers.
+ * Options of beamSearch(). Sampling options apply if they change scores before a draw: penalties,
+ * biases, banned and allowed tokens, minTokens. They apply to logprobs, as in transformers.
  */
 export interface BeamOptions extends SamplingOptions {
-  /** Texts that are kept side by side, 1 or more. */
+  /** Number of beams, at least 1. */
   numBeams: number;
-  /** Tokens of a text at most. */
+  /** Most new tokens of a sequence. */
   maxNewTokens: number;
   /**
-   * The sum of a text's logprobs is divided by its length to this power: above 0 longer texts gain.
-   * Default 1.
+   * Exponent of the length that divides the sum of the logprobs. Values above 0 favor longer
+   * sequences. Default: 1.
    */
   lengthPenalty?: number;
   /**
-   * True: over as soon as `numBeams` texts are finished. False: as soon as a better one is
-   * unlikely, judged by the length so far. "never": judged by the longest that may come. Default
-   * false.
+   * True stops when `numBeams` sequences are finished. False stops when a better result is unlikely
+   * at the present length. "never" judges by the largest possible length. Default: false.
    */
   earlyStopping?: boolean | 'never';
-  /** How many texts are told, at most `numBeams`. Default 1. */
+  /** Number of results, at most `numBeams`. Default: 1. */
   n?: number;
-  /** Tokens that end a text. Default: none. */
+  /** End tokens. Default: no end token. */
   stopTokens?: readonly number[];
-  /** Ends the search. */
+  /** Aborts the search. */
   signal?: AbortSignal | null;
-  /** Makes tokens of badWords that are texts. */
+  /** Tokenizes text entries of badWords. */
   tokenizer?: Tokenizer | null;
 }
 
@@ -55,7 +54,7 @@ const NAMES: OptionNames<BeamOptions> = {
 
 const OP = 'beamSearch';
 
-/** What was asked, checked. */
+/** The checked options. */
 interface Search {
   rules: BeamRules;
   scoring: SamplingRules;
@@ -64,11 +63,13 @@ interface Search {
 }
 
 /**
- * The `n` best texts behind `prompt`, the best first, as transformers finds them with num_beams.
- * Takes the thread for a step at a time, and keeps keys and values of `numBeams` texts until it is
- * over. Rejects with DS_ARGUMENT for options that cannot be (and those that draw: beams are not
- * sampled), DS_LIMIT for a text longer than the model's longest, DS_NONFINITE for scores that are
- * no numbers, and with the signal's reason.
+ * Returns the `n` best continuations of `prompt`, the best first. Results equal those of
+ * transformers with num_beams. Each step holds the thread. The keys and values of `numBeams`
+ * sequences stay in memory until the search ends.
+ *
+ * Rejects with DS_ARGUMENT for invalid options and for options that sample. Rejects with DS_LIMIT
+ * for a sequence longer than the model's limit, DS_NONFINITE for scores that are not finite, and
+ * the signal's reason after an abort.
  */
 export async function beamSearch(
   model: CausalLM,
@@ -114,7 +115,7 @@ function readSearch(model: CausalLM, prompt: readonly number[], options: BeamOpt
   };
 }
 
-/** What would draw, or change how: none of it has a meaning here. */
+/** Throws DS_ARGUMENT for options that only sampling uses. */
 function requireNoDraw(sampling: SamplingOptions): void {
   const { temperature = 1, topK = 0, topP = 1, minP = 0, seed, logprobs } = sampling;
   const asked = { temperature, topK, topP, minP, seed, logprobs };
@@ -137,7 +138,7 @@ function requireLength(prompt: number, more: number, maxSeq: number): void {
   });
 }
 
-/** A search under way; the tensors are its own. */
+/** A running search; owns its tensors. */
 class BeamRun {
   readonly tree: BeamTree;
   private caches: KeyValueCache[] = [];
@@ -155,7 +156,7 @@ class BeamRun {
     this.bias = bias && Tensor.from(bias, { device: this.device }).keep();
   }
 
-  /** One token more of every text; false when the search is over. */
+  /** Appends a token to every running sequence. Returns false at the end of the search. */
   step(): boolean {
     const parents = noGrad(() =>
       scope(() => {
@@ -181,7 +182,7 @@ class BeamRun {
     return this.model.computesIn.device;
   }
 
-  /** Reads the prompt once; all texts have its keys and values. */
+  /** Computes the prompt once and copies its keys and values to all beams. */
   private begin(): Tensor {
     const { model, prompt } = this;
     const { numBeams, maxNewTokens } = this.search.rules;
@@ -205,7 +206,7 @@ class BeamRun {
     return this.model.next(rows(last, this.device), this.caches);
   }
 
-  /** Sums of logprobs [numBeams * V] of the texts with each token behind them. */
+  /** Returns logprob sums [1, numBeams * V]: each running sequence followed by each token. */
   private scored(logits: Tensor): Tensor {
     const { running } = this.tree;
     const vocabulary = this.model.vocabSize;
@@ -218,7 +219,7 @@ class BeamRun {
     return logprobs.add(before).reshape([1, running.length * vocabulary]);
   }
 
-  /** Penalties and bans: scores of the few tokens that they are about go by the host. */
+  /** Applies penalties and bans. The host computes the scores of the few affected tokens. */
   private adjusted(logprobs: Tensor): Tensor {
     const { scoring, rules } = this.search;
     const edits = this.tree.running.map(({ tokens }) => {
@@ -228,7 +229,7 @@ class BeamRun {
     });
     const most = Math.max(...edits.map(({ tokens }) => tokens.length));
     if (most === 0) return logprobs;
-    // Rows of one length: the first token stands for what is missing, and is written again.
+    // Rows need equal lengths. The first token pads a row; it is written twice with one value.
     const places = edits.map(({ tokens }) =>
       Array.from({ length: most }, (_, i) => tokens[i] ?? tokens[0] ?? 0),
     );
@@ -257,7 +258,7 @@ class BeamRun {
     });
   }
 
-  /** Every text gets the keys and values of the one that it continues. */
+  /** Copies the keys and values of its parent to each sequence. */
   private reorder(parents: readonly number[]): void {
     const moves = parents.flatMap((from, to) => (from === to ? [] : [{ from, to }]));
     for (const cache of this.caches) {

@@ -1,32 +1,32 @@
-// Which blocks of a cache are whose, and which of the free ones still hold a text's beginning.
+// Allocates the blocks of the key-value cache and keeps free blocks for prefix caching.
 import { createHash } from 'node:crypto';
 import { DsError } from '../errors.js';
 
 /**
- * What full blocks of a text are known by: the tokens in it, all before them, and what keeps the
- * cache's users apart. SHA-256, so that no text can be made to meet another's.
+ * Returns the key of a full block. It hashes the block's tokens, all tokens before them and the
+ * cache salt. SHA-256 makes collisions between tenants infeasible.
  */
 export function blockKey(parent: string, tokens: readonly number[]): string {
   const hash = createHash('sha256').update(parent, 'latin1');
   return hash.update(Int32Array.from(tokens)).digest('binary');
 }
 
-/** What the first block of texts with `salt` follows. */
+/** Returns the parent key of the first block of sequences with `salt`. */
 export function rootKey(salt: string): string {
   return createHash('sha256').update(salt, 'utf8').digest('binary');
 }
 
 /**
- * Blocks by number, with a count of the sequences that use each. A block that nobody uses is free,
- * and keeps what it holds until it is taken: those freed longest ago are taken first. Source: Kwon
- * et al. 2023; vLLM's prefix caching.
+ * Numbered blocks with reference counts. A free block keeps its contents until take() reuses it.
+ * take() returns the block that was freed longest ago. Sources: Kwon et al. 2023; vLLM's prefix
+ * caching.
  */
 export class BlockPool {
   private readonly users: Int32Array;
-  /** The key of what a block holds; null where nobody may find it. */
+  /** The key of each block's contents; null if find() must not return the block. */
   private readonly keys: (string | null)[];
   private readonly found = new Map<string, number>();
-  /** Free blocks in a ring through a place of no block, numbered `blocks`, oldest first. */
+  /** The free list: a doubly linked ring, oldest first. Its sentinel has index `blocks`. */
   private readonly next: Int32Array;
   private readonly previous: Int32Array;
   private count: number;
@@ -39,22 +39,22 @@ export class BlockPool {
     this.count = blocks;
   }
 
-  /** Blocks that nobody uses. */
+  /** Number of free blocks. */
   get free(): number {
     return this.count;
   }
 
-  /** Sequences that use `block`. */
+  /** Reference count of `block`. */
   usersOf(block: number): number {
     return this.users[block] as number;
   }
 
-  /** The block with this key, in use or free; null where there is none. */
+  /** Returns the block with this key, in use or free, or null. */
   find(key: string): number | null {
     return this.found.get(key) ?? null;
   }
 
-  /** The block that was freed longest ago, for one sequence; what it held is forgotten. */
+  /** Takes the block that was freed longest ago and drops its key. */
   take(): number {
     const block = this.next[this.blocks] as number;
     if (this.count === 0) throw broken('a free block', 'none');
@@ -64,13 +64,13 @@ export class BlockPool {
     return block;
   }
 
-  /** One more sequence uses `block`, which find() gave. */
+  /** Adds a reference to a block that find() returned. */
   share(block: number): void {
     if (this.users[block] === 0) this.unlink(block);
     (this.users[block] as number)++;
   }
 
-  /** What `block` holds is complete, and may be found by `key` unless another block is. */
+  /** Makes the complete contents of `block` findable by `key`, unless another block has the key. */
   seal(block: number, key: string): void {
     if (this.found.has(key)) return;
     this.forget(block);
@@ -79,8 +79,8 @@ export class BlockPool {
   }
 
   /**
-   * A sequence with these blocks uses them no more. The end of a text is taken before its
-   * beginning, which more texts share, and what nobody can find before both.
+   * Drops a sequence's references to its blocks. Blocks without a key are reused first, then the
+   * last blocks of a sequence: more sequences share its first blocks.
    */
   release(blocks: readonly number[]): void {
     for (let i = blocks.length - 1; i >= 0; --i) {
@@ -116,7 +116,7 @@ export class BlockPool {
   }
 }
 
-/** A mistake of the library: it has lost count of its blocks. */
+/** An internal error: the reference counts are inconsistent. */
 function broken(expected: string, got: string): DsError {
   return new DsError({ code: 'DS_INTERNAL', op: 'BlockPool', expected, got });
 }

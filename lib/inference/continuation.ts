@@ -1,50 +1,50 @@
-// One text that the engine continues: what has been sampled of it, and when it ends.
+// The state of one sampled sequence: its tokens, its text and its finish reason.
 import type { Tokenizer } from '../text/index.js';
 import type { ReadRequest } from './request.js';
 import { type SampledToken, SequenceSampling, type TokenLogprob } from './sampling.js';
 import { Sequence } from './sequence.js';
 import { TextStream } from './text-stream.js';
 
-/** Why a text ended: a token or string that ends it, its limit, or somebody's wish. */
+/** Why generation ended: "stop" (end token or stop string), "length" (limit) or "abort". */
 export type FinishReason = 'stop' | 'length' | 'abort';
 
-/** What has become certain of a continuation. */
+/** A part of a continuation. Its text is final. */
 export interface GenerationPiece {
-  /** Which of the request's `n`. */
+  /** Index of the continuation, below the request's `n`. */
   readonly index: number;
-  /** Text, of whole characters; '' without a tokenizer, and where a character is not yet whole. */
+  /** Complete characters; '' without a tokenizer or while a character is incomplete. */
   readonly text: string;
-  /** Tokens, one that ends the text included. */
+  /** Sampled tokens, including the end token. */
   readonly tokens: readonly number[];
-  /** How likely each was; where the request asked. */
+  /** Logprobs of the tokens, if requested. */
   readonly logprobs?: readonly TokenLogprob[];
-  /** Null while more follows. */
+  /** Null until the last piece. */
   readonly finishReason: FinishReason | null;
-  /** Tokens of the prompt whose keys and values were there already. */
+  /** Prompt tokens found in the prefix cache. */
   readonly cachedTokens: number;
 }
 
-/** A continuation that has ended. */
+/** A finished continuation. */
 export interface Generation {
-  /** Without the prompt, and without what ended it. */
+  /** The text without the prompt, the end token and the stop string. */
   readonly text: string;
-  /** Without the prompt; with the token that ended it. */
+  /** Sampled tokens, including the end token. */
   readonly tokens: readonly number[];
-  /** How likely each was; where the request asked. */
+  /** Logprobs of the tokens, if requested. */
   readonly logprobs?: readonly TokenLogprob[];
-  /** Why it ended. */
+  /** Why generation ended. */
   readonly finishReason: FinishReason;
-  /** Tokens of the prompt. */
+  /** Number of tokens of the prompt. */
   readonly promptTokens: number;
-  /** Those whose keys and values were there already. */
+  /** Prompt tokens found in the prefix cache. */
   readonly cachedTokens: number;
 }
 
-/** Made for each of a request's `n`. */
+/** One of the `n` continuations of a request. */
 export class Continuation {
   readonly sequence: Sequence;
   readonly sampling: SequenceSampling;
-  /** Where the sampler keeps what it knows of it; null until its first token is sampled. */
+  /** The sampler slot; null before the first sampled token. */
   slot: number | null = null;
   private reason: FinishReason | null = null;
   private readonly stream: TextStream | null;
@@ -63,7 +63,7 @@ export class Continuation {
     this.tokenizer = tokenizer;
   }
 
-  /** Tokens that end it. */
+  /** End tokens. */
   get ends(): ReadonlySet<number> {
     return this.request.stopTokens;
   }
@@ -76,7 +76,7 @@ export class Continuation {
     return this.reason;
   }
 
-  /** The next token was sampled. */
+  /** Appends a sampled token and returns its piece. */
   accept({ token, logprob }: SampledToken): GenerationPiece {
     const { sequence } = this;
     sequence.learn(token);
@@ -90,19 +90,19 @@ export class Continuation {
     return logprob ? { ...piece, logprobs: [logprob] } : piece;
   }
 
-  /** Nobody wants more of it. */
+  /** Ends the sequence with "abort" and returns the last piece. */
   abort(): GenerationPiece {
     this.reason = 'abort';
     return this.piece(this.rest(), []);
   }
 
-  /** A stop string counts from the first token behind `minTokens` on. Source: vLLM. */
+  /** Stop strings apply after `minTokens` sampled tokens. Source: vLLM. */
   private get mayStop(): boolean {
     const { tokens, promptLength } = this.sequence;
     return tokens.length - promptLength > this.sampling.rules.minTokens;
   }
 
-  /** What was held back, once the text has ended; a stop string may yet be in it. */
+  /** Returns the held-back text at the end of the sequence. It may contain a stop string. */
   private rest(): string {
     if (!this.isDone) return '';
     const { text = '', stop = null } = this.stream?.end(this.mayStop) ?? {};
@@ -117,8 +117,8 @@ export class Continuation {
 }
 
 /**
- * Puts the pieces of `n` continuations together. Rejects with the reason of the request's signal if
- * it has ended one of them.
+ * Joins the pieces of `n` continuations. Rejects with the reason of the request's signal if the
+ * signal aborted one of them.
  */
 export async function gathered(
   pieces: AsyncIterable<GenerationPiece>,

@@ -1,5 +1,4 @@
-// InferenceEngine: whoever asks for a text gets its pieces, while all texts are computed in steps
-// that they share.
+// InferenceEngine: generates text for many requests with continuous batching.
 import { jointly } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
@@ -21,26 +20,24 @@ import type { StepRunner } from './step-runner.js';
 
 export type { InferenceStats } from './step-loop.js';
 
-/**
- * What an engine is made of; it owns the generator, and the model where it has read that itself.
- */
+/** Parts of an engine. The engine owns the generator, and the model if `ownsModel` is set. */
 export interface EngineParts {
   model: CausalLM;
   ownsModel: boolean;
   tokenizer: Tokenizer | null;
-  /** The generator's: the engine has it measure. */
+  /** The generator's runner; the engine reads its forward times. */
   runner: StepRunner;
   generator: Generator;
   requests: RequestLimits;
-  /** Default: it shares its model with nobody. */
+  /** Default: this process has the whole model. */
   place?: EnginePlace;
 }
 
 /**
- * A model that continues texts, many at a time: a step takes tokens of all that run, so that a
- * request waits for no other to end. Steps are taken in turns of the event loop, as long as there
- * is something to compute; on the CPU each holds the thread for as long as it takes. Made by
- * initInference(). Source: DeepSpeed's InferenceEngine, and FastGen for what a step takes.
+ * Generates text for many requests at a time. Each step computes tokens of all running sequences
+ * (continuous batching), so that no request waits for another one to end. Steps run in turns of the
+ * event loop. On the CPU a step blocks the thread. initInference() creates engines. Sources:
+ * DeepSpeed's InferenceEngine and FastGen.
  */
 export class InferenceEngine {
   static {
@@ -49,22 +46,22 @@ export class InferenceEngine {
 
   /** The model, in evaluation mode. */
   readonly module: CausalLM;
-  /** Of the model's folder; null for a model that came without. */
+  /** The tokenizer of the model folder or of the options; null without one. */
   readonly tokenizer: Tokenizer | null;
   /**
-   * Most tokens of a prompt and its continuation: max_out_tokens, or what the cache has room for.
+   * Most tokens of a prompt and its continuation: max_out_tokens, or fewer if the cache is smaller.
    */
   readonly maxTokens: number;
-  /** This process among those that share the model out (tensor_parallel); 0 alone. */
+  /** Rank within the group that shares the model (tensor_parallel); 0 without sharing. */
   readonly rank: number;
   private readonly runner: StepRunner;
   private readonly generator: Generator;
   private readonly place: EnginePlace;
   private isDestroyed = false;
-  /** Ends searches for beams. */
+  /** Aborts beam searches. */
   private readonly ending = new AbortController();
 
-  /** @internal initInference() makes engines. */
+  /** @internal initInference() creates engines. */
   constructor(private readonly parts: EngineParts) {
     const { model, tokenizer, runner, generator, requests, place = placeAlone } = parts;
     this.module = model;
@@ -77,9 +74,9 @@ export class InferenceEngine {
   }
 
   /**
-   * Logits [B, T, V] of tokens [B, T], without a graph and beside the cache; the caller owns them.
-   * Ranks that share the model call it alike, while no text is under way. Throws DS_SHAPE,
-   * DS_RELEASED, DS_ARGUMENT, DS_COMM.
+   * Returns logits [B, T, V] for tokens [B, T], without autograd and without the cache. The caller
+   * owns them. Ranks that share the model must all make the same call while no generation runs.
+   * Throws DS_SHAPE, DS_RELEASED, DS_ARGUMENT, DS_COMM.
    */
   call(tokens: Tensor): Tensor {
     this.requireAlive('call');
@@ -90,9 +87,10 @@ export class InferenceEngine {
 
   /**
    * Resolves with the `n` continuations of a prompt. Rejects with DS_ARGUMENT for an invalid
-   * request, DS_LIMIT for one that does not fit, DS_RELEASED after destroy(), the reason of an
-   * aborted signal, or the error of a step. Ranks that share the model make the same calls in the
-   * same order, or follow() the first rank. All get the tokens that the first rank samples.
+   * request, DS_LIMIT for a request that is too long and DS_RELEASED after destroy(). It also
+   * rejects with the reason of an aborted signal or the error of a step. Ranks that share the model
+   * make the same calls in the same order, or call follow(). All ranks get the tokens that rank 0
+   * samples.
    */
   generate(request: GenerateRequest): Promise<Generation[]>;
   async generate(request: GenerateRequest, ...surplus: readonly unknown[]): Promise<Generation[]> {
@@ -103,7 +101,7 @@ export class InferenceEngine {
     return gathered(this.submit(read).pieces, read);
   }
 
-  /** A beam search, which is computed beside the steps. */
+  /** Runs a beam search outside the batched steps. */
   private async search(request: ReadRequest): Promise<Generation[]> {
     this.place.requireAlone('numBeams');
     const { tokenizer, module, ending } = this;
@@ -113,8 +111,8 @@ export class InferenceEngine {
   }
 
   /**
-   * generate() of several prompts, which are computed together. Nothing is computed where one of
-   * them is refused.
+   * Runs generate() for several prompts in shared steps. If one request is invalid, it rejects
+   * before any step.
    */
   async generateBatch(requests: readonly GenerateRequest[]): Promise<Generation[][]> {
     const jobs: Submitted[] = [];
@@ -131,10 +129,10 @@ export class InferenceEngine {
   }
 
   /**
-   * The continuations of a prompt piece by piece, those of `n` mixed. Leaving the loop ends them
-   * and frees their blocks at once; pieces wait for a slow reader, and the others do not. A signal
-   * ends the list behind a piece with "abort", so that its reader keeps the text so far. Throws and
-   * rejects as generate() does otherwise.
+   * Streams the continuations of a prompt in pieces; pieces of the `n` continuations are
+   * interleaved. Leaving the loop aborts them and frees their blocks. Pieces queue for a slow
+   * reader, and other requests do not wait. An aborted signal ends the stream with "abort" pieces,
+   * so the reader keeps the text so far. Other errors are those of generate().
    */
   stream(request: GenerateRequest): AsyncIterableIterator<GenerationPiece>;
   stream(
@@ -146,10 +144,10 @@ export class InferenceEngine {
   }
 
   /**
-   * Of ranks that share the model, all but the first compute from here on what the first one is
-   * asked, and resolve when it is destroyed; on the first it resolves at once, and requests are
-   * those of that rank alone. An engine by itself has nobody to follow. Rejects with DS_COMM where
-   * a rank is gone, DS_RELEASED.
+   * Serves the requests of rank 0 on the other ranks that share the model. Ranks above 0 resolve
+   * when rank 0 destroys its engine. On rank 0 it resolves at once, and only rank 0 may send
+   * requests from then on. Without sharing it does nothing. Rejects with DS_COMM if a rank is lost
+   * and with DS_RELEASED.
    */
   async follow(): Promise<void> {
     this.requireAlive('follow');
@@ -158,26 +156,26 @@ export class InferenceEngine {
 
   /**
    * The error after which the engine computes nothing more: a rank that shares the model was lost
-   * or stalled (DS_COMM), or the GPU fails every call (DS_CUDA). Null while it works. It does not
+   * or stalled (DS_COMM), or the GPU fails every call (DS_CUDA). Null before. This getter does not
    * wait.
    */
   get failure(): DsError | null {
     return this.isDestroyed ? null : this.generator.failure;
   }
 
-  /** What it has to do, and what it has done; of ranks that share a model, the first one knows. */
+  /** Returns current counters. With sharing, only rank 0 has them. */
   stats(): InferenceStats {
     return this.generator.stats();
   }
 
-  /** Measures each forward from now on, which then waits for the device. */
+  /** Starts to measure each forward. Measured forwards wait for the device. */
   profileModelTime(): void {
     this.runner.times ??= [];
   }
 
   /**
-   * Milliseconds of each forward since the last call. Throws DS_ARGUMENT unless profileModelTime()
-   * was called before.
+   * Returns the milliseconds of each forward since the last call. Throws DS_ARGUMENT unless
+   * profileModelTime() was called before.
    */
   modelTimes(): number[] {
     const { times } = this.runner;
@@ -191,9 +189,8 @@ export class InferenceEngine {
   }
 
   /**
-   * Ends all requests ("abort") and frees the cache, and the weights where initInference() has read
-   * them. Of ranks that share a model the others wait here for the first. A second call does
-   * nothing.
+   * Ends all requests with "abort" and frees the cache. Frees the weights if initInference() loaded
+   * them. With sharing, the other ranks wait for rank 0. A second call does nothing.
    */
   async destroy(): Promise<void> {
     if (this.isDestroyed) return;
@@ -226,7 +223,7 @@ export class InferenceEngine {
     });
   }
 
-  /** Throws as readRequest() does, and DS_ARGUMENT for beams, whose texts end together. */
+  /** Throws the errors of readRequest(), and DS_ARGUMENT for beam searches, which cannot stream. */
   private read(given: GenerateRequest): ReadRequest {
     this.requireAlive('generate');
     const request = readRequest(given, this.parts.requests);

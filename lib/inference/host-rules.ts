@@ -1,17 +1,17 @@
-// Penalties and bans of one text, computed on the host: for texts that are compared as a whole.
+// Penalties and bans of one sequence on the host, for beam search.
 import type { SamplingRules } from './sampling-options.js';
 
 const { fround } = Math;
 
-/** Scores of tokens that a text has already. */
+/** Penalized scores of tokens. */
 export interface Penalized {
-  /** The tokens whose score changes. */
+  /** Tokens with a changed score. */
   readonly tokens: readonly number[];
-  /** The score of a token, which was `score`; the same steps as in csrc/ops/sample.h. */
+  /** Returns the penalized value of `score`. The operations match csrc/ops/sample.h. */
   of(token: number, score: number): number;
 }
 
-/** What the penalties of `rules` do to the tokens behind `prompt` and `tokens`. */
+/** Applies the penalties of `rules` after `prompt` and `tokens`. */
 export function penalizedScore(
   rules: SamplingRules,
   prompt: readonly number[],
@@ -36,7 +36,9 @@ export function penalizedScore(
   };
 }
 
-/** Tokens that may not follow: those that end a bad word, and those that end the text too early. */
+/**
+ * Returns the tokens that may not come next: ends of bad words, and end tokens before minTokens.
+ */
 export function stepBans(
   { badWords, minTokens }: SamplingRules,
   text: {

@@ -1,6 +1,6 @@
-// The inference room's door: texts that a model continues, many at a time.
+// Public API of the inference package.
 
-/** The types of the configuration's sections, as written. */
+/** Types of the configuration's sections. */
 export type {
   InferenceMoeConfig,
   InferenceQuantActivationConfig,

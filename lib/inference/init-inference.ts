@@ -1,4 +1,4 @@
-// initInference(): a model, or the folder of one, becomes an engine that continues texts.
+// initInference(): builds an inference engine from a model or its folder.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
@@ -45,11 +45,11 @@ import { limitsOf, maxTokensOf } from './settings.js';
 import { StepLoop, type StepLoopParts } from './step-loop.js';
 import { StepRunner } from './step-runner.js';
 
-/** What initInference() is given beside the configuration. */
+/** Options of initInference() outside the configuration. */
 export interface InitInferenceOptions {
   /**
-   * A tokenizer, or the folder of one. Default: that of the model's folder; none for a model that
-   * is given as an object, whose prompts are tokens.
+   * A tokenizer or its folder. Default: the tokenizer of the model folder. A model object has no
+   * default tokenizer; its prompts are tokens.
    */
   tokenizer?: Tokenizer | string;
 }
@@ -57,14 +57,18 @@ export interface InitInferenceOptions {
 const OPTIONS: OptionNames<InitInferenceOptions> = { tokenizer: true };
 
 /**
- * An engine for a model, which goes to evaluation mode and, where the configuration says so, to
- * another device and dtype, its linear layers into 8 or 4 bits; or for a folder of Hugging Face's,
- * whose tokenizer it reads beside the model. A folder with an adapter is the model that it was
- * trained beside, with the adapter merged into it. Weights, cache and a first forward are there
- * when it resolves. Rejects with DS_CONFIG for a configuration that cannot be, DS_ARGUMENT for what
- * is no model, DS_LIMIT where the cache has no room for one sequence, and as
- * models.fromPretrained() and Tokenizer.fromPretrained() do. A model that initialize() has stays as
- * it is, and its texts follow the training. Source: deepspeed.init_inference.
+ * Builds an inference engine. `model` is a model object or a folder in the Hugging Face format,
+ * from which the tokenizer is read too. A folder with an adapter loads the base model and merges
+ * the adapter.
+ *
+ * The model goes to evaluation mode, and to another device and dtype if the configuration sets
+ * them. Its linear layers are quantized to 8 or 4 bits if `quant` is set. If initialize() owns the
+ * model, its weights stay as they are, and the engine uses the current weights of training.
+ *
+ * On return, weights and cache are allocated and one forward has run. Rejects with DS_CONFIG for an
+ * invalid configuration, DS_ARGUMENT for an invalid model and DS_LIMIT if the cache cannot hold one
+ * sequence. It also rejects with the errors of models.fromPretrained() and
+ * Tokenizer.fromPretrained(). Source: deepspeed.init_inference.
  */
 export function initInference(
   model: CausalLM | string,
@@ -84,7 +88,10 @@ export async function initInference(
   return jointlyInTurns({ always: groups }, () => engineOf(model, resolved, ranks, own));
 }
 
-/** What it is given; a rank whose part is refused tells the others, and does not let them wait. */
+/**
+ * Reads the arguments. If this rank refuses them, it reports that to the others, so they do not
+ * wait.
+ */
 async function readTogether(
   config: InferenceConfig | string | null,
   given: InitInferenceOptions,
@@ -102,7 +109,7 @@ async function readTogether(
   }
 }
 
-/** What one rank does of it: where it fails, the others hear of it in place of its part. */
+/** Builds the engine of this rank. */
 async function engineOf(
   model: CausalLM | string,
   resolved: ResolvedInferenceConfig,
@@ -129,7 +136,7 @@ async function engineOf(
   return build(model, resolved, ranks, { tokenizer: tokenizerOf(own, []), ownsModel: false });
 }
 
-/** The tokenizer that was given, or else that of the first of the folders that has one. */
+/** Returns the given tokenizer, or the one of the first folder that has one. */
 function tokenizerOf(
   { tokenizer }: InitInferenceOptions,
   folders: readonly string[],
@@ -143,7 +150,7 @@ function tokenizerOf(
   return own === undefined ? null : Tokenizer.fromPretrained(own);
 }
 
-/** What an engine has beside its model. */
+/** Parts of an engine besides its model. */
 interface Own {
   tokenizer: Tokenizer | null;
   ownsModel: boolean;
@@ -181,14 +188,14 @@ async function build(
   const records = recordsSteps(config, sizes.device, ranks !== null || staysAsItIs);
   const room = { ...limits, reach, records };
   const runner = allOrNothing(() => new StepRunner(model, sizes, room));
-  // Ranks are told a step's tokens, which the first one has to know for that.
+  // Followers receive a step's tokens from rank 0, which must therefore have them on the host.
   const runsAhead = !ranks && (config.async_scheduling ?? sizes.device.kind !== 'cpu');
   const parts = { model, runner, limits, requests, runsAhead };
   const shared = ranks ? sharedGenerator(parts, ranks) : { generator: new StepLoop(parts) };
   return new InferenceEngine({ ...parts, ...own, ...shared });
 }
 
-/** Brings the weights where they are to be, and into the form that they are to have. */
+/** Shards, loads, quantizes and moves the weights. */
 async function place(
   model: CausalLM,
   config: ResolvedInferenceConfig,
@@ -212,9 +219,9 @@ async function place(
 }
 
 /**
- * The weights of a model that initialize() has stay where they are and as they are. Throws
- * DS_CONFIG for a configuration that would change them, DS_ARGUMENT for parts of weights on ranks
- * that would have to take all steps together.
+ * Checks that the configuration leaves the weights of an initialize() model unchanged. Throws
+ * DS_CONFIG otherwise. Throws DS_ARGUMENT if ranks hold parts of the weights: they would have to
+ * run all steps together.
  */
 function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig): void {
   const { quant, checkpoint, save_mp_checkpoint_path, moe, tensor_parallel: tp } = config;
@@ -249,12 +256,12 @@ function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig): void {
   });
 }
 
-/** Leaves this rank its part of the layers, or of the experts alone. */
+/** Shards the layers, or only the experts, for this rank. */
 function shareOut(model: CausalLM, { layers, expertsOnly }: ModelRanks): void {
   parallelizeForInference(model, layers, expertsOnly ? expertsOf(model) : null);
 }
 
-/** How the ranks deal out its experts. Throws DS_CONFIG where it has none. */
+/** Returns the plan that distributes experts. Throws DS_CONFIG for a model without experts. */
 function expertsOf(model: CausalLM): TensorPlan {
   const plan = model.expertPlan();
   if (plan) return plan;
@@ -267,7 +274,7 @@ function expertsOf(model: CausalLM): TensorPlan {
   });
 }
 
-/** The first rank decides, the others compute with it. */
+/** Rank 0 schedules and samples; the other ranks compute the same steps. */
 function sharedGenerator(parts: StepLoopParts, { layers, host, patience }: ModelRanks) {
   const line = new StepLine(host);
   const { runner } = parts;
@@ -281,7 +288,7 @@ function sharedGenerator(parts: StepLoopParts, { layers, host, patience }: Model
   return { generator: lead, place: lead };
 }
 
-/** Whether steps become graphs; a warning says where they were to and cannot, but for "auto". */
+/** Returns whether steps become CUDA graphs. Warns if `true` was set and graphs are unavailable. */
 function recordsSteps(
   { enable_cuda_graph }: ResolvedInferenceConfig,
   device: Device,
@@ -301,14 +308,14 @@ function recordsSteps(
 
 const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 
-/** The dtype that weights are to have, by its option's name; none where they keep their own. */
+/** The dtype option of the weights; empty if they keep their own dtype. */
 function dtypeOf({ dtype }: ResolvedInferenceConfig): ['dtype', DType][] {
   return dtype && dtype !== 'int8' ? [['dtype', DTYPES[dtype]]] : [];
 }
 
 /**
- * One token through the model: weights take their memory before the rest of it is counted, and
- * what the model refuses (texts that long) is said now.
+ * Runs one token through the model. Weights allocate their memory before the cache takes the rest,
+ * and a model that refuses `maxTokens` throws now.
  */
 function tryForward(model: CausalLM, sizes: CacheSizes, maxTokens: number): void {
   const room = { blocks: 1, tokens: 1, sequences: 1, reach: maxTokens, records: false };
@@ -326,9 +333,9 @@ function tryForward(model: CausalLM, sizes: CacheSizes, maxTokens: number): void
 }
 
 /**
- * What generation_config.json, or else config.json, says of the tokens that end a text, and the
- * tokenizer's own: of a model that learned to end turns both files may be those of its base. Ids
- * beyond the vocabulary, and -1, name no token: no text has them. Source: vLLM. Throws DS_DATA.
+ * Returns the end tokens of generation_config.json (or else config.json) and of the tokenizer. Both
+ * files of a chat model may still name the end token of its base model, so the tokenizer's counts
+ * too. Ids outside the vocabulary, and -1, are ignored. Source: vLLM. Throws DS_DATA.
  */
 function endTokensOf(model: CausalLM, tokenizer: Tokenizer | null): number[] {
   const { config, generation } = model.describe() ?? {};

@@ -1,5 +1,4 @@
-// The model in a folder that initInference() is given: a whole one, or an adapter beside the model
-// that it was trained on.
+// Opens the folder of initInference(): a model, or an adapter with its base model.
 import { type CausalLM, fromPretrainedCut } from '../models/index.js';
 import type { FolderOptions } from '../models/model-folder.js';
 import { PackedLinear } from '../nn/packed-linear.js';
@@ -7,18 +6,18 @@ import { adapterFolder, requireBase } from '../peft/adapter-folder.js';
 import { loadAdapter, merge, unload } from '../peft/index.js';
 import { sharedTarget } from '../peft/lora.js';
 
-/** A model, and the folders in which its tokenizer may lie, the first of which counts. */
+/** A model, and the folders to search for its tokenizer, in order. */
 export interface OpenedModel {
   model: CausalLM;
   folders: readonly string[];
 }
 
 /**
- * The model of `dir`, of which `cut` may leave a rank's part. An adapter is merged into the model
- * that its file names, all of which is in memory for that; beside layers in few bits, which would
- * round it away, and where it is a table's that is the head as well, it stays by itself. Rejects
- * with DS_CHECKPOINT where that model is no folder here, and as fromPretrained() and loadAdapter()
- * do.
+ * Opens the model of `dir`; `cut` may reduce it to the part of this rank. An adapter is loaded into
+ * its base model and merged; the whole base model is in memory meanwhile. The adapter is not merged
+ * into packed layers, where rounding would lose it, nor into an embedding that is tied to the head.
+ * Rejects with DS_CHECKPOINT if the base model is not a local folder, and with the errors of
+ * fromPretrained() and loadAdapter().
  */
 export async function openModelFolder(
   dir: string,

@@ -1,4 +1,4 @@
-// Keys and values of many texts in blocks of one pool a layer, which models attend to.
+// Paged key-value cache: one pool of blocks per layer, shared by all sequences.
 import type { LayerCache, UnturnedHeads } from '../nn/attention.js';
 import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
@@ -6,7 +6,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { held, Tensor } from '../tensor/index.js';
 import { type ListName, listsOf, type StepBatch } from './step-batch.js';
 
-/** The sizes of a cache. */
+/** Dimensions of a cache. */
 export interface CacheSizes {
   layers: number;
   kvHeads: number;
@@ -27,7 +27,8 @@ export function blockBytes(sizes: CacheSizes): number {
 export type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
 
 /**
- * A batch whose numbers are the first ones of `all`, i32 on the device; the scope owns the views.
+ * Splits `all` (i32 on the device), which starts with the numbers of `batch`, into lists. The scope
+ * owns the views.
  */
 export function onDevice(batch: StepBatch, all: Tensor): DeviceBatch {
   let at = 0;
@@ -42,11 +43,11 @@ export function onDevice(batch: StepBatch, all: Tensor): DeviceBatch {
 }
 
 /**
- * The keys and values of a model: for each layer a pool [blocks, 2, kvHeads, blockSize, headDim].
- * What they hold follows from batches: `run` says what the forward inside it computes.
+ * The key-value cache of a model: for each layer a pool [blocks, 2, kvHeads, blockSize, headDim].
+ * run() sets the batch of a forward; attention reads slots and block tables from it.
  */
 export class PagedCache {
-  /** One for each layer of the model, in order. */
+  /** One entry per layer of the model, in order. */
   readonly layers: readonly LayerCache[];
   private readonly pools: Tensor[];
   private running: DeviceBatch | null = null;
@@ -66,7 +67,7 @@ export class PagedCache {
     }));
   }
 
-  /** Runs a forward whose tokens are those of `batch`. */
+  /** Runs a forward that computes the tokens of `batch`. */
   run<T>(batch: DeviceBatch, body: () => T): T {
     this.running = batch;
     try {
@@ -76,7 +77,6 @@ export class PagedCache {
     }
   }
 
-  /** Frees the pools. */
   dispose(): void {
     for (const pool of this.pools) pool.dispose();
   }
@@ -117,7 +117,9 @@ function attendTurning(
   return attended(pool, on, q, window);
 }
 
-/** [1, H, N, D], of queries [N, H, D] whose own keys and values are stored. */
+/**
+ * Attends with queries [N, H, D]; their keys and values are already stored. Returns [1, H, N, D].
+ */
 function attended(pool: Tensor, on: DeviceBatch, q: Tensor, window: number | null): Tensor {
   const { batch } = on;
   const out = Tensor.empty(q.shape, q.dtype, q.device);
@@ -136,7 +138,8 @@ function attended(pool: Tensor, on: DeviceBatch, q: Tensor, window: number | nul
       longest: from < singles ? 1 : batch.longest,
     });
   };
-  // A thread block has as many rows as it needs: single tokens are few, those of prompts many.
+  // Sequences with one token and prompts run separately: the kernel picks its tile rows by
+  // `longest`.
   part(0, singles, [0, singles]);
   part(singles, sequences - singles, [singles, tokens - singles]);
   return out.transpose(0, 1).unsqueeze(0);

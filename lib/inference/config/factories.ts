@@ -1,5 +1,5 @@
-// DeepSpeed's configuration classes as functions of the same names: each returns its checked
-// argument.
+// DeepSpeed's inference configuration classes as functions. Each checks its argument and returns
+// it.
 import type {
   InferenceCheckpointConfig as CheckpointSection,
   InferenceConfig,
@@ -11,24 +11,24 @@ import { readTypedInference } from './index.js';
 
 /** The configuration of initInference(). Source: deepspeed.inference.config. */
 export type DeepSpeedInferenceConfig = InferenceConfig;
-/** Its key `tensor_parallel`. Source: deepspeed.inference.config. */
+/** The key `tensor_parallel` of the configuration. Source: deepspeed.inference.config. */
 export type DeepSpeedTPConfig = InferenceTensorParallelConfig;
-/** Its key `moe`. Source: deepspeed.inference.config. */
+/** The key `moe` of the configuration. Source: deepspeed.inference.config. */
 export type DeepSpeedMoEConfig = InferenceMoeConfig;
-/** Its key `quant`. Source: deepspeed.inference.config. */
+/** The key `quant` of the configuration. Source: deepspeed.inference.config. */
 export type QuantizationConfig = InferenceQuantConfig;
-/** Its key `checkpoint_config`. Source: deepspeed.inference.config. */
+/** The key `checkpoint_config` of the configuration. Source: deepspeed.inference.config. */
 export type InferenceCheckpointConfig = CheckpointSection;
 
 type Key = 'tensor_parallel' | 'moe' | 'quant' | 'checkpoint_config';
 
-/** One section, checked as a part of a configuration. */
+/** Checks one section and returns it. */
 const sectionOf = <Section extends object>(key: Key, given: Section): Section =>
   (readTypedInference({ [key]: given }) as Record<Key, Section>)[key];
 
 /**
- * The configuration of initInference() under today's names. Throws DS_CONFIG for a key that is
- * unknown, wrong or not supported.
+ * Checks an initInference() configuration and returns it under the current key names. Throws
+ * DS_CONFIG for an unknown, invalid or unsupported key.
  */
 export function DeepSpeedInferenceConfig(
   given: DeepSpeedInferenceConfig = {},
@@ -36,22 +36,22 @@ export function DeepSpeedInferenceConfig(
   return readTypedInference(given);
 }
 
-/** Ranks that share layers: `tensor_parallel`. Throws DS_CONFIG. */
+/** Checks the section `tensor_parallel`. Throws DS_CONFIG. */
 export function DeepSpeedTPConfig(given: DeepSpeedTPConfig = {}): DeepSpeedTPConfig {
   return sectionOf('tensor_parallel', given);
 }
 
-/** Mixtures of experts: `moe`. Throws DS_CONFIG. */
+/** Checks the section `moe` (mixture of experts). Throws DS_CONFIG. */
 export function DeepSpeedMoEConfig(given: DeepSpeedMoEConfig = {}): DeepSpeedMoEConfig {
   return sectionOf('moe', given);
 }
 
-/** Weights in few bits: `quant`. Throws DS_CONFIG, also for quantized activations. */
+/** Checks the section `quant`. Throws DS_CONFIG, also for quantized activations. */
 export function QuantizationConfig(given: QuantizationConfig = {}): QuantizationConfig {
   return sectionOf('quant', given);
 }
 
-/** Folders of checkpoints: `checkpoint_config`. Throws DS_CONFIG. */
+/** Checks the section `checkpoint_config`. Throws DS_CONFIG. */
 export function InferenceCheckpointConfig(
   given: InferenceCheckpointConfig = {},
 ): InferenceCheckpointConfig {

@@ -1,5 +1,4 @@
-// The configuration of initInference(): a file or an object, and the options of the call, to what
-// the engine obeys.
+// Reads and checks the configuration of initInference().
 import { isDeepStrictEqual } from 'node:util';
 import type {
   InferenceConfig,
@@ -22,9 +21,9 @@ import schemaJson from './schema.json';
 
 export type { InferenceConfig } from '../../../types/inference-config.generated.js';
 
-/** What an engine reads: every key present under one name, checked and frozen. */
+/** The checked and frozen configuration, with defaults and current key names. */
 export interface ResolvedInferenceConfig extends ResolvedInferenceValues {
-  /** One line for each key that was accepted without having an effect, or under an old name. */
+  /** One line for each ignored key and each deprecated key name. */
   readonly notices: readonly string[];
 }
 
@@ -33,10 +32,10 @@ export const inferenceSchema = schemaJson as Schema;
 const FILE = 'ds_inference_config.json';
 
 /**
- * Reads a file (JSON or Hjson), base64 or an object, and `options`, which say the same keys in a
- * call. Throws DS_CONFIG that names the key and its place: for one that is unknown, of another type
- * or out of range, given under two names, said differently by both sources, or not supported; its
- * hint says how many more there are. Source: deepspeed.init_inference.
+ * Reads the configuration and merges `options` into it. `config` is a file (JSON or Hjson), base64
+ * or an object. Throws DS_CONFIG with the first error; the hint lists the keys of the others.
+ * Errors are unknown, invalid or unsupported keys, keys under two names, and keys with different
+ * values in `config` and `options`. Source: deepspeed.init_inference.
  */
 export function resolveInferenceConfig(
   config: InferenceConfig | string | null = null,
@@ -54,8 +53,8 @@ export function resolveInferenceConfig(
 }
 
 /**
- * Between how many ranks a configuration that is refused would have cut layers and dealt out
- * experts; null where it does not say.
+ * Returns the sharing and device settings of a configuration that was refused for other keys.
+ * Returns null if these settings are invalid too.
  */
 export function sharingOf(
   config: InferenceConfig | string | null,
@@ -73,19 +72,21 @@ export function sharingOf(
   }
 }
 
-/** Every key with its default; yours to change. Source: deepspeed.default_inference_config. */
+/**
+ * Returns every key with its default, as a new object. Source: deepspeed.default_inference_config.
+ */
 export function defaultInferenceConfig(): InferenceConfig {
   return withDefaults({}, inferenceSchema) as InferenceConfig;
 }
 
-/** The keys of `given` under today's names, checked; without defaults. Throws DS_CONFIG. */
+/** Checks `given` and returns its keys under current names, without defaults. Throws DS_CONFIG. */
 export function readTypedInference(given: InferenceConfig): InferenceConfig {
   const values = structuredClone(checked(readDraft(given)).value);
   resolveInferenceConfig(given); // Throws for keys that contradict each other.
   return values as InferenceConfig;
 }
 
-/** Its keys under today's names. */
+/** Reads a source and renames deprecated keys. */
 function readDraft(source: InferenceConfig | string): Draft {
   const draft = new Draft(documentOf(source), inferenceSchema);
   renameKeys(draft);
@@ -93,7 +94,8 @@ function readDraft(source: InferenceConfig | string): Draft {
 }
 
 /**
- * A configuration that a program wrote may hold objects that are no data: they are named instead.
+ * Replaces class instances in a configuration object: a Device by its name, others by a
+ * description.
  */
 function documentOf(source: unknown): ConfigDocument {
   if (typeof source !== 'object' || source === null) return readDocument(source, FILE);
@@ -109,7 +111,7 @@ function named(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, named(item)]));
 }
 
-/** Types, ranges and support of what `draft` holds; throws the first of its errors. */
+/** Checks key names, types, ranges and support. Throws the first error. */
 function checked(draft: Draft): Draft {
   siftKeys(draft, true);
   dropAuto(draft);
@@ -127,7 +129,7 @@ function throwFirst(errors: readonly ConfigError[]): void {
   throw firstOf(sorted, `${names.join(', ')}.`);
 }
 
-/** "auto" stands for the default, where it is no value of the key. */
+/** Removes "auto", so that the default applies, from keys without an own meaning of "auto". */
 function dropAuto(draft: Draft): void {
   draft.visit(({ section, key, path, schema }) => {
     const isOwn = lists(schema, 'auto') || schema.default === 'auto' || key === 'device';
@@ -137,7 +139,7 @@ function dropAuto(draft: Draft): void {
   });
 }
 
-/** Adds the options of the call; a key that both say differently is refused. */
+/** Adds the options of the call. Refuses keys with different values in both sources. */
 function merge(draft: Draft, options: Section): void {
   for (const [key, value] of Object.entries(options)) {
     const own = draft.value[key];

@@ -1,4 +1,4 @@
-// A model begins with the tensors of the files that a checkpoint for inference lists.
+// Loads a model from the files that an inference checkpoint lists.
 import { WeightFiles } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { type CausalLM, layoutOf } from '../../models/index.js';
@@ -11,21 +11,21 @@ import { numel } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import { damaged, type PartsList } from './parts-list.js';
 
-/** Who reads, and as what. */
+/** The reading rank and its target dtype. */
 export interface PartsReader {
-  /** Of those that share the model. */
+  /** Rank within the group that shares the model. */
   rank: number;
   ranks: number;
-  /** Of the parameters; null: what the files have. */
+  /** Dtype of the parameters; null keeps the dtype of the files. */
   dtype: DType | null;
 }
 
 /**
- * Lets all parameters of `model`, which is cut already and whose values nobody has used, start with
- * what the files have: whole tensors are read part by part, parts as they are. Values stay in the
- * files until somebody needs them. Rejects with DS_CHECKPOINT where a tensor is missing, has
- * another shape or the parts are those of another number of ranks; DS_ARGUMENT for a model with
- * values, DS_IO.
+ * Gives all parameters of `model` their values from the files. The model must be sharded and
+ * without values. Each rank reads its slice of whole tensors, and its own file of parts. Values are
+ * read from the files on first use. Rejects with DS_CHECKPOINT if a tensor is missing or has
+ * another shape, or if the number of ranks differs. Rejects with DS_ARGUMENT for a model with
+ * values, and DS_IO.
  */
 export async function loadParts(
   model: CausalLM,
@@ -77,7 +77,7 @@ export async function loadParts(
   throw damaged(place, 'all parameters of the model', `none for ${left.size}, such as ${missing}`);
 }
 
-/** A file's tensor that is the part of a parameter which this rank has. */
+/** Stored values of the part of a parameter that this rank holds. */
 class OwnPart implements StoredValues {
   readonly dtype: DType;
   readonly origin: string;
@@ -90,7 +90,7 @@ class OwnPart implements StoredValues {
     this.origin = stored.origin;
   }
 
-  /** The boxes of the part lie one after another. */
+  /** The file stores the boxes of the part one after another. */
   read(out: Tensor, from: number, box?: Box): void {
     const { boxes } = this.parameter.region;
     const at = box ? boxes.findIndex((one) => one.offset.join() === box.offset.join()) : 0;

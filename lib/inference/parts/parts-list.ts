@@ -1,5 +1,6 @@
-// The JSON that lists the files of a checkpoint for inference, as DeepSpeed's: whole tensors, or
-// those that all ranks have alike and the parts of each. Source: deepspeed's SDLoaderFactory.
+// Reads the JSON that lists the files of an inference checkpoint, in DeepSpeed's format. It lists
+// whole tensors, or tensors common to all ranks and the parts of each rank. Source: deepspeed's
+// SDLoaderFactory.
 import { readFile } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import type { JsonObject } from '../../../types/json.js';
@@ -7,29 +8,29 @@ import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { isObject } from '../../runtime/is-object.js';
 
-/** What saveParts() calls it. */
+/** File name that saveParts() writes. */
 export const PARTS_LIST = 'ds_inference_config.json';
-/** Whole tensors, or parts that need no merging. */
+/** Formats without merging: whole tensors, or parts of the same number of ranks. */
 const TYPES: readonly unknown[] = ['ds_model', 'bloom'];
 const KEYS = [
   ...['type', 'checkpoints', 'version', 'parallelization', 'mp_size', 'tp_size', 'base_dir'],
   'dtype',
 ];
 
-/** Which files have which tensors. */
+/** Files of a checkpoint. */
 export interface PartsList {
-  /** For messages. */
+  /** Path of the list or "checkpoint", for error messages. */
   readonly place: string;
-  /** Tensors that all ranks have: whole, unless `parts` are not null. */
+  /** Files with tensors common to all ranks. If `parts` is null, they contain all tensors. */
   readonly whole: readonly string[];
-  /** A file for each rank, of its parts of the others; null where all tensors are whole. */
+  /** One file per rank with its parts; null if all tensors are whole. */
   readonly parts: readonly string[] | null;
 }
 
 /**
- * `source` is the object, or the path of its file; `base` is the folder of the files, where nobody
- * says: that of the file. Rejects with DS_CHECKPOINT for what is no such list, and names what is
- * wrong with it; DS_IO.
+ * Reads a list from an object or from the path of its file. `base` is the default folder of the
+ * files; without it, the folder of the list. Rejects with DS_CHECKPOINT for an invalid list, and
+ * DS_IO.
  */
 export async function readPartsList(source: string | object, base: string): Promise<PartsList> {
   const isPath = typeof source === 'string';
@@ -88,11 +89,11 @@ async function readJson(path: string): Promise<JsonObject> {
   try {
     const value: unknown = JSON.parse(text);
     if (isObject<JsonObject>(value)) return value;
-  } catch {} // Said below.
+  } catch {} // Reported below.
   throw damaged(path, 'a JSON object', 'something else');
 }
 
-/** What is wrong with a checkpoint. */
+/** An error of a damaged checkpoint. */
 export function damaged(op: string, expected: string, got: string, hint = ''): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
 }
