@@ -1,16 +1,16 @@
-// Pieces of texts on their way to whoever reads them: written without waiting, read in turns.
+// A queue of generated pieces: push() does not wait, next() does.
 
 type Read<Piece> = IteratorResult<Piece, undefined>;
 
-/** Somebody who waits for a piece. */
+/** A pending next(). */
 interface Reader<Piece> {
   resolve(read: Read<Piece>): void;
   reject(error: unknown): void;
 }
 
 /**
- * An endless list that is read once. Whoever leaves the loop early is reported to `onLeave`. A
- * piece for which somebody waits is handed over at once: a step has one for each text.
+ * An async iterator with one consumer. Calls `onLeave` if the consumer leaves early. A piece goes
+ * directly to a pending next(): each step has one piece per sequence.
  */
 export class PieceQueue<Piece> implements AsyncIterableIterator<Piece> {
   private pieces: Piece[] = [];
@@ -27,7 +27,7 @@ export class PieceQueue<Piece> implements AsyncIterableIterator<Piece> {
     else this.pieces.push(piece);
   }
 
-  /** Nothing follows what was pushed. */
+  /** Ends the iteration after the queued pieces. */
   end(): void {
     this.ended = true;
     const { readers } = this;
@@ -35,7 +35,7 @@ export class PieceQueue<Piece> implements AsyncIterableIterator<Piece> {
     for (const reader of readers) this.reportEnd(reader);
   }
 
-  /** The reader gets `error` behind what was pushed. */
+  /** Rejects with `error` after the queued pieces. */
   fail(error: unknown): void {
     this.failure ??= { error };
     this.end();

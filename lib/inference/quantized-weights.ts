@@ -1,13 +1,13 @@
-// What an engine's configuration says of weights in few bits.
+// Reads the weight quantization from the configuration of an engine.
 import type { QuantizeModelOptions } from '../models/quantize-model.js';
 import type { ResolvedInferenceConfig } from './config/index.js';
 
 type Weight = NonNullable<ResolvedInferenceConfig['quant']>['weight'];
 
 /**
- * How linear layers are to be stored; null where they stay as they are. `quant` says more than
- * dtype "int8", which is 8 bits with a step for each row. Source: DeepSpeed's int8 of
- * init_inference, and its quantized_initialization.
+ * Returns the quantization of linear layers; null without it. `quant` takes precedence over dtype
+ * "int8", which is 8 bits with one scale per row. Source: DeepSpeed's int8 of init_inference, and
+ * its quantized_initialization.
  */
 export function quantizationOf({
   dtype,

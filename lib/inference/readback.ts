@@ -1,5 +1,5 @@
-// Tensors on their way to the host: whoever reads them waits for what made them, and not for what
-// was enqueued since.
+// Copies tensors to the host. A reader waits only for the kernels before its copy, not for later
+// ones.
 import { turn } from '../data/event-loop.js';
 import { Buffer } from '../runtime/buffer.js';
 import { cpu, type Device } from '../runtime/device.js';
@@ -7,7 +7,7 @@ import { dtypeSize, rawArray } from '../runtime/dtype.js';
 import { Event } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
 
-/** Copies that may be under way at a time. */
+/** Copies in flight at a time. */
 const SLOTS = 2;
 const ALIGNMENT = 16;
 
@@ -16,24 +16,26 @@ interface Slot {
   readonly copied: Event;
 }
 
-/** Values that were asked for. */
+/** Values on their way to the host. */
 export interface Arrival {
-  /** Whether they are there. Throws what the device has met with. */
+  /** True once the copy is done. Throws a pending error of the device. */
   readonly isThere: boolean;
-  /** Resolves when they are, in turns of the event loop. */
+  /** Resolves when the copy is done. Waits in turns of the event loop. */
   reached(): Promise<void>;
-  /** Those of each tensor, once they are there and before the second next begin(). */
+  /**
+   * Returns the values of each tensor. Call it after reached() and before the second next begin().
+   */
   values(): number[][];
 }
 
-/** From one device, with at most two copies under way. */
+/** Copies from one device, at most two in flight. */
 export class Readback {
   private readonly slots: (Slot | null)[] = new Array(SLOTS).fill(null);
   private turns = 0;
 
   constructor(private readonly device: Device) {}
 
-  /** Enqueues copies of contiguous tensors of i32, i64 or f32. */
+  /** Enqueues copies of contiguous tensors (i32, i64 or f32) on the compute stream. */
   begin(tensors: readonly Tensor[]): Arrival {
     if (this.device.kind === 'cpu') return arrived(tensors.map((tensor) => tensor.toArray()));
     const places: number[] = [];

@@ -1,4 +1,4 @@
-// What is asked of the engine, read and checked before anything is computed.
+// Reads and checks generation requests.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -8,43 +8,39 @@ import type { Tokenizer } from '../text/index.js';
 import { type BeamRequest, readBeams } from './beam-request.js';
 import { SAMPLING, type SamplingOptions } from './sampling.js';
 
-/** One prompt to be continued, and how. */
+/** A prompt and its generation options. */
 export interface GenerateRequest extends SamplingOptions, BeamRequest {
   /**
-   * A text, which the engine's tokenizer encodes with the special tokens that it puts around one,
-   * or tokens. A chat template writes its own: give what Tokenizer.applyChatTemplate() makes of it.
+   * Text or tokens. The engine's tokenizer encodes text and adds special tokens. For a chat, pass
+   * the tokens of Tokenizer.applyChatTemplate(): the template has its own special tokens.
    */
   prompt: string | ArrayLike<number>;
-  /** Most tokens to sample. Default: as many as fit the engine's maxTokens. */
+  /** Most tokens to sample. Default: the rest of the engine's maxTokens. */
   maxNewTokens?: number;
-  /** Strings that end the text, which is cut before them; special tokens, too. */
+  /** Stop strings; the text ends before the first match. Special tokens are allowed. */
   stop?: string | readonly string[];
-  /**
-   * Tokens that end the text, beside those of the model's generation_config.json and the
-   * tokenizer's end token.
-   */
+  /** End tokens in addition to those of the model's generation_config.json and tokenizer. */
   stopTokens?: readonly number[];
-  /** Whether the model's own tokens for an end are tokens as any other. Default false. */
+  /** Treats the model's end tokens as ordinary tokens. Default: false. */
   ignoreEos?: boolean;
-  /** How many continuations; they share the prompt's keys and values. Default 1. */
+  /** Number of continuations; they share the prompt's keys and values. Default: 1. */
   n?: number;
   /**
-   * Whether a text of its own follows the prompt, as an answer to a chat does: a tokenizer of
-   * SentencePiece's leaves out the space before its first word. Default false: the text goes on
-   * where the prompt ends.
+   * True if the continuation is a separate text, such as a chat answer. SentencePiece tokenizers
+   * then drop the space before its first word. Default: false, the continuation extends the prompt.
    */
   beginsText?: boolean;
   /**
-   * Ends the request, and frees its blocks at once. generate() then rejects with the signal's
-   * reason; the pieces of stream() end with "abort".
+   * Aborts the request and frees its blocks. generate() then rejects with the signal's reason; the
+   * pieces of stream() end with "abort".
    */
   signal?: AbortSignal;
   /**
-   * Requests find the keys and values of common beginnings among those of the same salt alone, so
-   * that nobody can tell by the time it takes what others have asked. Default: one for all.
+   * Requests with different salts share no cached blocks. This prevents timing leaks between
+   * tenants. Default: one common salt.
    */
   cacheSalt?: string;
-  /** Is called when the prompt's first tokens are about to be computed. */
+  /** Called before the first step of the request. */
   onStart?: () => void;
 }
 
@@ -55,11 +51,11 @@ const NAMES: OptionNames<GenerateRequest> = {
   ...{ numBeams: true, lengthPenalty: true, earlyStopping: true },
 };
 
-/** A request with its prompt as tokens and all that it left out. */
+/** A checked request with its prompt as tokens and with all defaults. */
 export interface ReadRequest {
   prompt: readonly number[];
   maxNewTokens: number;
-  /** Tokens whose text the continuation goes on from. */
+  /** Tokens before the continuation, as context for the decoder. */
   textBefore: readonly number[];
   stop: readonly string[];
   stopTokens: ReadonlySet<number>;
@@ -68,19 +64,19 @@ export interface ReadRequest {
   cacheSalt: string;
   onStart: (() => void) | null;
   sampling: SamplingOptions;
-  /** Null where it is no beam search. */
+  /** Null without beam search. */
   beams: BeamRequest | null;
 }
 
-/** What requests are read against. */
+/** Limits and vocabulary for the check of requests. */
 export interface RequestLimits {
   tokenizer: Tokenizer | null;
   vocabSize: number;
   /** Most tokens of a prompt and its continuation. */
   maxTokens: number;
-  /** Fewest new tokens for which there must be room. */
+  /** Minimum room for new tokens. */
   minNewTokens: number;
-  /** Tokens that end a text by the model's own account. */
+  /** End tokens of the model. */
   endTokens: readonly number[];
 }
 
@@ -90,7 +86,7 @@ function refused(what: string, expected: string, got: string, hint = ''): DsErro
   return new DsError({ code: 'DS_ARGUMENT', op: `${OP} ${what}`, expected, got, hint });
 }
 
-/** Throws DS_ARGUMENT for what cannot be, DS_LIMIT for what does not fit. */
+/** Checks a request. Throws DS_ARGUMENT for invalid options, DS_LIMIT for one that is too long. */
 export function readRequest(given: GenerateRequest, limits: RequestLimits): ReadRequest {
   const read = readOptions(OP, given, NAMES);
   const { prompt, stop = [], stopTokens = [], ignoreEos = false, n = 1, signal, ...rest } = read;
@@ -139,7 +135,7 @@ function promptTokens(
   throw refused('prompt', 'a token or more', 'none', hint);
 }
 
-/** Throws DS_LIMIT, before it encodes it, for a text that is certain to be too long. */
+/** Encodes a prompt. Throws DS_LIMIT before encoding if the text is certainly too long. */
 function encoded(text: string, { tokenizer, maxTokens }: RequestLimits): Int32Array {
   const own = tokenizer as Tokenizer;
   const fewest = own.fewestTokens(text);
@@ -147,7 +143,7 @@ function encoded(text: string, { tokenizer, maxTokens }: RequestLimits): Int32Ar
   return own.encode(text);
 }
 
-/** Whole numbers below the vocabulary's size. */
+/** Throws DS_ARGUMENT unless `given` is a list of token ids. */
 function requireTokens(what: string, given: unknown, { vocabSize }: RequestLimits): number[] {
   const isList = Array.isArray(given) || ArrayBuffer.isView(given);
   const list = isList ? Array.from(given as ArrayLike<unknown>) : [];
@@ -160,7 +156,7 @@ function requireTokens(what: string, given: unknown, { vocabSize }: RequestLimit
   throw refused(what, `tokens from 0 to ${vocabSize - 1}`, got, hint);
 }
 
-/** Strings are found in text, which takes a tokenizer. TextStream checks what they are. */
+/** Stop strings need a tokenizer. TextStream checks their contents. */
 function requireStops(given: string | readonly string[], tokenizer: Tokenizer | null) {
   const stops = typeof given === 'string' ? [given] : given;
   if (!Array.isArray(stops)) throw refused('stop', 'a text or a list of texts', formatValue(given));
@@ -168,7 +164,7 @@ function requireStops(given: string | readonly string[], tokenizer: Tokenizer | 
   throw refused('stop', 'stopTokens, for an engine without a tokenizer', formatValue(given));
 }
 
-/** Special tokens give no text: those that a stop string spells are found as tokens. */
+/** Returns the special tokens that equal a stop string: they decode to no text. */
 function specialAmong(
   stops: readonly unknown[],
   { tokenizer, vocabSize }: RequestLimits,
@@ -177,7 +173,7 @@ function specialAmong(
   return special.filter((id) => stops.includes(tokenizer?.idToToken(id)));
 }
 
-/** How many tokens may be sampled. Throws DS_LIMIT where prompt and new ones are too many. */
+/** Returns the number of new tokens. Throws DS_LIMIT if the prompt and new tokens are too many. */
 function newTokens(prompt: number, given: number | undefined, limits: RequestLimits): number {
   const { maxTokens, minNewTokens } = limits;
   const wanted = given === undefined ? null : requireInteger(`${OP} maxNewTokens`, given, 1);

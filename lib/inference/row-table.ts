@@ -1,11 +1,13 @@
-// Rows on a device that slots take and give back: memory grows with the most that were in use at a
-// time.
+// A growable device table whose rows slots take and give back.
 import { Buffer } from '../runtime/buffer.js';
 import { type DType, dtypeSize, type NumericArray } from '../runtime/dtype.js';
 import type { View } from '../runtime/view.js';
 import type { Uploads } from './uploads.js';
 
-/** [rows, width] of one dtype. Nothing is allocated before the first row is taken. */
+/**
+ * Rows [rows, width] of one dtype. The first take() allocates memory; it doubles when all are in
+ * use.
+ */
 export class RowTable {
   private buffer: Buffer | null = null;
   private rows = 0;
@@ -17,7 +19,7 @@ export class RowTable {
     private readonly width: number,
   ) {}
 
-  /** A row that nobody has, with these values. Throws DS_OUT_OF_MEMORY. */
+  /** Takes a free row and writes `values` to it. Throws DS_OUT_OF_MEMORY. */
   take(values: NumericArray): number {
     if (this.free.length === 0) this.grow();
     const row = this.free.pop() as number;
@@ -25,12 +27,12 @@ export class RowTable {
     return row;
   }
 
-  /** Gives a row back; -1 is none. */
+  /** Gives a row back; ignores -1. */
   give(row: number): void {
     if (row >= 0) this.free.push(row);
   }
 
-  /** All rows; null where there are none. */
+  /** A view of all rows; null before the first take(). */
   get view(): View | null {
     const { buffer, dtype, rows, width } = this;
     return buffer && { buffer, dtype, shape: [rows, width], offset: 0, strides: [width, 1] };

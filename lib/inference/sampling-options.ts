@@ -1,4 +1,4 @@
-// How one sequence is sampled: the options as users write them, checked, and what they mean.
+// Sampling options of one sequence: their checks and defaults.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
@@ -8,60 +8,54 @@ import { requireType } from '../runtime/require-type.js';
 import { nextRandom } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 
-/** How the tokens of one sequence are chosen. Everything has a default that changes nothing. */
+/** Sampling options of one sequence. Defaults change nothing. */
 export interface SamplingOptions {
-  /** False takes the likeliest token, as temperature 0 does. Default true. */
+  /** False selects the likeliest token, as temperature 0 does. Default: true. */
   doSample?: boolean;
-  /** Scores are divided by it; 0 takes the likeliest token. Default 1. */
+  /** Divides the scores; 0 selects the likeliest token. Default: 1. */
   temperature?: number;
-  /**
-   * Only the K likeliest tokens are candidates, and those as likely as the K-th; 0 for all. Default
-   * 0.
-   */
+  /** Keeps the K likeliest tokens and ties of the K-th; 0 keeps all. Default: 0. */
   topK?: number;
   /**
-   * Only the likeliest tokens are candidates whose probabilities reach it together, in [0, 1]; 0
-   * leaves one. Default 1.
+   * Keeps the smallest set of likeliest tokens with this total probability, in [0, 1]; 0 keeps one.
+   * Default: 1.
    */
   topP?: number;
-  /**
-   * Only tokens at least this part as likely as the likeliest are candidates, in [0, 1]. Default 0.
-   */
+  /** Keeps tokens with at least this fraction of the largest probability, in [0, 1]. Default: 0. */
   minP?: number;
   /**
-   * Scores of tokens of the prompt and of the output are divided by it, negative ones times it; at
-   * least 0.01. Default 1.
+   * Divides positive scores of tokens in the prompt and output, and multiplies negative ones. At
+   * least 0.01. Default: 1.
    */
   repetitionPenalty?: number;
-  /** Is subtracted from the scores of tokens of the output. Default 0. */
+  /** Subtracted from the scores of tokens in the output. Default: 0. */
   presencePenalty?: number;
-  /** The same, times how often the token is in the output. Default 0. */
+  /** Subtracted from the scores once for each occurrence in the output. Default: 0. */
   frequencyPenalty?: number;
-  /** Is added to the scores of tokens, by id. -Infinity bans a token. */
+  /** Added to the scores of tokens, by id. -Infinity bans a token. */
   logitBias?: Readonly<Record<number, number>> | ReadonlyMap<number, number>;
   /**
-   * Sequences that may not be sampled: each a list of 1 to 64 tokens, of which the last is banned
-   * where the others stand before it, or a text as the tokenizer writes it at the beginning and
-   * behind a space.
+   * Banned sequences: lists of 1 to 64 tokens, or text. The last token of a sequence is banned
+   * after its other tokens. Text is tokenized at the start of a text and after a space.
    */
   badWords?: readonly (string | readonly number[])[];
-  /** Only these tokens are candidates. Default: all. */
+  /** Restricts sampling to these tokens. Default: all. */
   allowedTokens?: readonly number[];
-  /** Tokens to sample before a token or a stop string may end the sequence. Default 0. */
+  /** Tokens to sample before an end token or stop string may end the sequence. Default: 0. */
   minTokens?: number;
   /**
-   * The same seed gives the same tokens for the same scores, whatever else is sampled beside them.
-   * Default: the library's generator, see seed().
+   * Equal seeds and scores give equal tokens, independent of other sequences in the batch. Default:
+   * a value of the global generator, see seed().
    */
   seed?: number;
   /**
-   * Tells how likely each token was, and that of this many likeliest ones; 0 tells the token's own
-   * alone. Logarithms of the model's own probabilities, before anything above. Default: nothing.
+   * Returns the logprob of each token and of this many likeliest tokens; 0 returns only the first.
+   * Logprobs are natural logarithms before all other options. Default: no logprobs.
    */
   logprobs?: number;
 }
 
-/** The names of SamplingOptions. */
+/** Names of SamplingOptions. */
 export const SAMPLING: OptionNames<SamplingOptions> = {
   ...{ doSample: true, temperature: true, topK: true, topP: true, minP: true },
   ...{ repetitionPenalty: true, presencePenalty: true, frequencyPenalty: true },
@@ -69,7 +63,7 @@ export const SAMPLING: OptionNames<SamplingOptions> = {
   ...{ seed: true, logprobs: true },
 };
 
-/** Checked options, complete but for what is off. */
+/** Checked options with defaults. */
 export interface SamplingRules {
   /** 0 for greedy. */
   readonly temperature: number;
@@ -87,22 +81,19 @@ export interface SamplingRules {
   readonly logprobs: number | null;
 }
 
-/** Scores divided by less may be no numbers any more. */
+/** With smaller divisors, scores could overflow. */
 export const LEAST_REPETITION_PENALTY = 0.01;
-/** Tokens of a bad word at most: what the device remembers of a sequence. */
+/** Longest bad word in tokens: the device keeps this many recent tokens of a sequence. */
 const MOST_IN_BAD_WORD = 64;
 
-/** The tokens that there are. */
+/** Vocabulary of a model. */
 export interface Vocabulary {
   vocabSize: number;
-  /** Makes tokens of texts; without it texts are refused. */
+  /** Tokenizes text; without it, text is refused. */
   tokenizer?: Tokenizer | null;
 }
 
-/**
- * Reads and checks `options`. Throws DS_ARGUMENT that names the
- * option, from `op` ("generate").
- */
+/** Checks `options`. Throws DS_ARGUMENT with the name of the option, prefixed by `op`. */
 function readSampling(
   op: string,
   options: SamplingOptions | undefined,
@@ -141,10 +132,10 @@ function readSampling(
   };
 }
 
-/** Null is no value: it is refused where it is given. */
+/** Replaces undefined only; null is refused as a value. */
 const or = <T>(value: T | undefined, fallback: T): T => (value === undefined ? fallback : value);
 
-/** A number that is not lost in f32, in which the device computes. */
+/** Throws DS_ARGUMENT for a value that overflows or underflows in f32, the device's precision. */
 function float32(op: string, name: string, value: number): number {
   const kept = Math.fround(value);
   if (Number.isFinite(kept) && (value === 0) === (kept === 0)) return value;
@@ -207,7 +198,7 @@ function readBadWord(
 }
 
 /**
- * A text as it is tokenized at the beginning and, where that is other tokens, behind a space.
+ * Tokenizes a word at the start of a text and after a space; returns one list if both are equal.
  * Source: bad_words of vLLM.
  */
 function spellings(tokenizer: Tokenizer, word: string): number[][] {
@@ -231,7 +222,7 @@ function isList(value: unknown): value is ArrayLike<number> & Iterable<number> {
   return Array.isArray(value) || value instanceof Int32Array;
 }
 
-/** Throws DS_ARGUMENT, naming `what`, unless `token` is one of the vocabulary. */
+/** Throws DS_ARGUMENT with the name `what` unless `token` is in the vocabulary. */
 export function requireToken(op: string, what: string, token: unknown, vocabSize: number): void {
   if (Number.isInteger(token) && (token as number) >= 0 && (token as number) < vocabSize) return;
   throw refused(op, what, `tokens from 0 to ${vocabSize - 1}`, token, '');
@@ -247,25 +238,24 @@ function refused(op: string, name: string, expected: string, got: unknown, hint:
   });
 }
 
-/** The two words of 32 bits that key a sequence's noise. */
+/** A 64-bit key of a sequence's noise, as two 32-bit words. */
 type SeedWords = readonly [low: number, high: number];
 
 const WORD = 2 ** 32;
-/** Seeds are below 2^53: above their upper 21 bits there is room for the number of a sample. */
+/** Seeds are below 2^53. The sample index uses the bits above the upper 21 bits of the seed. */
 const SAMPLES = 2 ** 10;
 const SAMPLE_UNIT = 2 ** 21;
 
 /**
- * How one sequence is sampled for as long as it lives, which slots it takes notwithstanding: its
- * rules and the key of its noise.
+ * Sampling rules and random key of one sequence. They stay with the sequence when its slot changes.
  */
 export class SequenceSampling {
   readonly rules: SamplingRules;
   readonly seed: SeedWords;
 
   /**
-   * Sample `index` of a request, of which there may be several. Throws DS_ARGUMENT that names the
-   * option, from `op` ("generate").
+   * `index` numbers the samples of a request. Throws DS_ARGUMENT with the name of the option,
+   * prefixed by `op`.
    */
   constructor(op: string, options: SamplingOptions | undefined, vocabulary: Vocabulary, index = 0) {
     this.rules = readSampling(op, options, vocabulary);
@@ -274,8 +264,8 @@ export class SequenceSampling {
 }
 
 /**
- * Samples of one seed differ from each other and from those of other seeds. Without a seed the
- * library's generator gives a key that no seed gives.
+ * Returns a key that is unique for each seed and sample index. Without a seed, the key comes from
+ * the global generator and equals no seeded key.
  */
 function seedWords(seed: number | null, index: number): SeedWords {
   if (seed === null) {

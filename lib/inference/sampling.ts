@@ -1,4 +1,4 @@
-// Sampler: the next tokens of many sequences from their scores, on the device.
+// Sampler: samples the next tokens of many sequences on the device.
 import { DsError } from '../errors.js';
 import { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
@@ -24,15 +24,20 @@ export {
   type Vocabulary,
 } from './sampling-options.js';
 
-/** What a sampler has chosen; the tensors are the caller's, or its scope's. */
+/** Results of a sampling call. The tensors belong to the caller or its scope. */
 export interface Sampled {
-  /** [S] i32: a token, -1 where a score was no number, -2 where nothing was left to choose. */
+  /** [S] i32: a token, -1 for a score that is not finite, -2 if no candidate is left. */
   readonly tokens: Tensor;
-  /** [S, 2] f32: the token's logprob, and the log-sum-exp of its row; null where nobody asked. */
+  /**
+   * [S, 2] f32: the token's logprob, and the log-sum-exp of its row; null if no row needs logprobs.
+   */
   readonly logprobs: Tensor | null;
-  /** The likeliest tokens, the likeliest first, as many as any row asked for; null for none. */
+  /**
+   * The likeliest tokens, the likeliest first; as many as the largest request. Null without
+   * requests.
+   */
   readonly top: SampledTop | null;
-  /** How many of the likeliest tokens each row has asked for; null where it wants no logprob. */
+  /** Number of likeliest tokens for each row; null for a row without logprobs. */
   readonly asked: readonly (number | null)[];
 }
 
@@ -40,35 +45,35 @@ export interface Sampled {
 export interface SampledTop {
   /** i64. */
   readonly tokens: Tensor;
-  /** Their scores as they came. */
+  /** Raw scores. */
   readonly scores: Tensor;
 }
 
-/** How likely a token was, by the natural logarithm. */
+/** The natural logarithm of a token's probability. */
 export interface TokenLogprob {
-  /** Its id. */
+  /** Token id. */
   readonly token: number;
-  /** The logarithm of its probability. */
+  /** Natural logarithm of the token's probability. */
   readonly logprob: number;
-  /** The likeliest tokens in their order, as many as were asked for. */
+  /** The likeliest tokens in descending order, as many as requested. */
   readonly top: readonly { readonly token: number; readonly logprob: number }[];
 }
 
-/** A sequence that does not begin with its prompt alone. */
+/** State of a sequence beyond its prompt. */
 export interface SequenceState {
-  /** Tokens that were sampled before: the sequence comes back. */
+  /** Tokens sampled before: the sequence resumes. */
   generated?: readonly number[];
-  /** Tokens that end it, which `minTokens` bans. */
+  /** End tokens, which `minTokens` bans. */
   ends?: readonly number[];
 }
 
-/** Tokens that a slot remembers, numbers in its rows: csrc/ops/sample.h. */
+/** Recent tokens of a slot, and the columns of its tables, as in csrc/ops/sample.h. */
 const RECENT = 64;
 const [SETTINGS, NUMBERS] = [6, 7];
-/** Columns of numbers before top_k, the seed and the rows of tables. */
+/** Row index in the optional tables (counts, biases) of a slot without a row. */
 const NO_ROW = -1;
 
-/** What the host knows of a slot. */
+/** Host state of a slot. */
 interface Slot {
   readonly rules: SamplingRules;
   readonly countsRow: number;
@@ -76,10 +81,10 @@ interface Slot {
 }
 
 /**
- * Keeps what sampling needs of each sequence on the device, in as many slots as sequences may run
- * at a time: rules, position, recent tokens, and (where rules ask for them) counts and biases of
- * all tokens, 4 bytes a token each. A draw depends on the scores, the sequence's seed and its
- * position alone, not on the slot or on what is sampled beside it, and is the same on every device.
+ * Samples on the device for a fixed number of slots, one per running sequence. A slot holds rules,
+ * position and recent tokens. If its rules need them, it also holds counts and biases of all tokens
+ * (4 bytes per token each). A draw depends only on the scores, the sequence's seed and its
+ * position. It does not depend on the slot or the batch, and is equal on every device.
  */
 export class Sampler {
   private readonly settings: Buffer;
@@ -91,7 +96,7 @@ export class Sampler {
   private readonly biases: RowTable;
   private readonly bans: BanList;
   private readonly taken: (Slot | null)[];
-  /** The slots that `rows` holds. */
+  /** The slot indices in the device buffer `rows`. */
   private uploaded: readonly number[] = [];
 
   /** Throws DS_ARGUMENT, DS_OUT_OF_MEMORY. */
@@ -115,8 +120,8 @@ export class Sampler {
   }
 
   /**
-   * A sequence takes a slot that nobody has. Its next token follows `prompt` and
-   * `state.generated`. Throws DS_ARGUMENT that names the slot, the token or the option.
+   * Assigns a free slot to a sequence. Its next token follows `prompt` and `state.generated`.
+   * Throws DS_ARGUMENT with the slot, the token or the option.
    */
   enter(
     slot: number,
@@ -151,7 +156,7 @@ export class Sampler {
     this.bans.set(slot, bansOf(rules, ends));
   }
 
-  /** The sequence has ended, or waits without a slot. Throws DS_ARGUMENT for a slot without one. */
+  /** Frees the slot of a sequence. Throws DS_ARGUMENT for a free slot. */
   leave(slot: number): void {
     const { countsRow, biasRow } = this.requireTaken(slot);
     this.counts.give(countsRow);
@@ -161,10 +166,10 @@ export class Sampler {
   }
 
   /**
-   * The next token of the sequence in slots[i] from row i of `scores`, [S, V] in f32, f16 or bf16,
-   * which stay as they are; the sequences are one token longer afterwards. They are written to
-   * `into`, [S] i32, or else to a tensor of their own. Nothing waits for the device. Throws
-   * DS_SHAPE, DS_DTYPE, DS_ARGUMENT for slots without a sequence or named twice.
+   * Samples the next token of the sequence in slots[i] from row i of `scores`. Scores are [S, V] in
+   * f32, f16 or bf16 and stay unchanged. Each sequence grows by one token. Tokens go to `into`, [S]
+   * i32, or to a new tensor. The host does not wait. Throws DS_SHAPE, DS_DTYPE, and DS_ARGUMENT for
+   * free or repeated slots.
    */
   sample(scores: Tensor, slots: readonly number[], into: Tensor | null = null): Sampled {
     const rows = this.rowsOf(scores, slots);
@@ -188,7 +193,7 @@ export class Sampler {
     });
   }
 
-  /** What was sampled, on the host; waits for the device. See sampledTokens(). */
+  /** Reads the results on the host and waits for the device. See sampledTokens(). */
   read(sampled: Sampled): SampledToken[] {
     return sampledTokens(
       sampled,
@@ -196,7 +201,7 @@ export class Sampler {
     );
   }
 
-  /** Gives the memory back; the sampler cannot be used any more. */
+  /** Releases the memory; the sampler is unusable afterwards. */
   dispose(): void {
     for (const buffer of [this.settings, this.numbers, this.recent, this.rows]) buffer.release();
     for (const table of [this.counts, this.biases, this.bans]) table.dispose();
@@ -243,15 +248,15 @@ export class Sampler {
   }
 }
 
-/** What sampledTokens() wants of what was sampled, in its order. */
+/** Returns the tensors that sampledTokens() reads, in its order. */
 export function sampledTensors({ tokens, logprobs, top }: Sampled): Tensor[] {
   const likeliest = top ? [top.tokens.contiguous(), top.scores.contiguous()] : [];
   return [tokens, ...(logprobs ? [logprobs] : []), ...likeliest];
 }
 
 /**
- * A row's token each, of the values of sampledTensors(). `logprob` is null where the sequence did
- * not ask. A token below 0 is none: samplingError() says why.
+ * Returns the token of each row from the values of sampledTensors(). `logprob` is null if the
+ * sequence did not request it. A negative token is an error code of samplingError().
  */
 export function sampledTokens(
   { logprobs, top, asked }: Pick<Sampled, 'logprobs' | 'top' | 'asked'>,
@@ -273,15 +278,15 @@ export function sampledTokens(
   });
 }
 
-/** One token on the host. */
+/** A sampled token on the host. */
 export interface SampledToken {
   readonly token: number;
   readonly logprob: TokenLogprob | null;
 }
 
 /**
- * Why a row has no token: DS_NONFINITE for a score that is no number (or +Infinity), DS_ARGUMENT
- * where the options leave nothing; null for a token.
+ * Returns the error of a negative token; null for others. DS_NONFINITE: a score is NaN or
+ * +Infinity. DS_ARGUMENT: the options exclude all tokens.
  */
 export function samplingError(op: string, token: number): DsError | null {
   if (token >= 0) return null;
@@ -301,14 +306,14 @@ function likeliest(scores: Tensor, count: number): SampledTop {
   return { tokens: indices, scores: values };
 }
 
-/** Whether tokens have biases, or only some are allowed. */
+/** Returns true if the rules use logitBias or allowedTokens. */
 export const needsBias = ({ logitBias, allowedTokens }: SamplingRules): boolean =>
   logitBias.length > 0 || allowedTokens !== null;
 
 const needsCounts = (rules: SamplingRules): boolean =>
   rules.repetitionPenalty !== 1 || rules.presencePenalty !== 0 || rules.frequencyPenalty !== 0;
 
-/** In the order of csrc/ops/sample.h. */
+/** Values in the order of csrc/ops/sample.h. */
 function settingsOf(rules: SamplingRules): Float32Array {
   const { temperature, topP, minP, repetitionPenalty, presencePenalty, frequencyPenalty } = rules;
   return Float32Array.of(
@@ -316,7 +321,7 @@ function settingsOf(rules: SamplingRules): Float32Array {
   );
 }
 
-/** What is added to the score of each token. */
+/** Returns the value to add to the score of each token, [V]. */
 export function biasOf(
   { logitBias, allowedTokens }: SamplingRules,
   vocabSize: number,
@@ -330,7 +335,7 @@ export function biasOf(
   return bias;
 }
 
-/** Twice the times a token was sampled, plus 1 if the prompt has it. */
+/** Returns twice the count of each sampled token, plus 1 if the prompt contains the token. */
 function countsOf(
   prompt: readonly number[],
   generated: readonly number[],
@@ -342,7 +347,7 @@ function countsOf(
   return counts;
 }
 
-/** The last tokens, each at its position modulo their number. */
+/** Returns the last tokens as a ring buffer: a token's index is its position modulo RECENT. */
 function recentOf(prompt: readonly number[], generated: readonly number[]): Int32Array {
   const recent = new Int32Array(RECENT).fill(-1);
   const length = prompt.length + generated.length;

@@ -1,56 +1,61 @@
-// Which tokens of which texts the next step computes, and which blocks they get: continuous
-// batching by a budget of tokens.
+// Continuous batching: selects the tokens of the next step within a token budget, and allocates
+// blocks.
 import { DsError } from '../errors.js';
 import { BlockPool } from './block-pool.js';
 import type { Sequence } from './sequence.js';
 
-/** What a step, and the cache, have room for. */
+/** Limits of a step and of the cache. */
 export interface SchedulerLimits {
   /** Most tokens of a step. */
   tokens: number;
-  /** Most sequences that are computed in turn. */
+  /** Most running sequences. */
   sequences: number;
-  /** Blocks that there are. */
+  /** Blocks of the cache. */
   blocks: number;
   /** Tokens in a block. */
   blockSize: number;
-  /** Whether sequences share the blocks of a common beginning. */
+  /** Enables prefix caching. */
   sharesPrefixes: boolean;
 }
 
-/** Tokens of one sequence that a step computes. */
+/** Consecutive tokens of one sequence that a step computes. */
 export interface Slice {
   readonly sequence: Sequence;
-  /** Place of the first one in the sequence. */
+  /** Index of the first token in the sequence. */
   readonly first: number;
-  /** How many there are. */
+  /** Number of tokens. */
   readonly count: number;
 }
 
-/** What the scheduler has counted. */
+/** Counters of the scheduler. */
 export interface ScheduleCounts {
-  /** Sequences that have blocks. */
+  /** Sequences with blocks. */
   running: number;
-  /** Sequences that wait for some. */
+  /** Sequences in the queue. */
   waiting: number;
   /** Blocks in use. */
   blocksUsed: number;
-  /** Blocks in all. */
+  /** Blocks of the cache. */
   blocks: number;
-  /** Tokens that were looked for in the cache when their sequence was admitted. */
+  /** Tokens looked up in the prefix cache on admission. */
   prefixQueries: number;
-  /** Those that were found. */
+  /** Tokens found in the prefix cache. */
   prefixHits: number;
-  /** Sequences that gave their blocks back before they were done. */
+  /** Preempted sequences. They lose their blocks and are recomputed later. */
   preemptions: number;
 }
 
 /**
- * Sequences in the order of their arrival. A step takes the running ones first, those with one
- * token to compute before those whose prompt is read in pieces, then admits waiting ones while its
- * budget, its sequences and the blocks last. When a running one finds no block, the newest gives
- * its own back and is computed again later. Sources: Yu et al. 2022 (Orca); Agrawal et al. 2023
- * (Sarathi); Kwon et al. 2023 (vLLM), for preemption by recomputation.
+ * Schedules sequences in the order of arrival. A step takes tokens in this order until its budget
+ * is spent:
+ *
+ *   1. running sequences with one pending token (decode)
+ *   2. running sequences with more pending tokens (chunked prefill)
+ *   3. waiting sequences, while sequence slots and blocks are free
+ *
+ * If a running sequence finds no free block, the scheduler preempts the newest one: it frees its
+ * blocks and recomputes them later. Sources: Yu et al. 2022 (Orca); Agrawal et al. 2023 (Sarathi);
+ * Kwon et al. 2023 (vLLM) for preemption by recomputation.
  */
 export class Scheduler {
   private readonly pool: BlockPool;
@@ -67,12 +72,12 @@ export class Scheduler {
     this.pool = new BlockPool(limits.blocks);
   }
 
-  /** Whether nothing is left to compute. */
+  /** True if no sequence is left to compute. */
   get isIdle(): boolean {
     return this.running.length + this.waiting.length === 0;
   }
 
-  /** Joins the queue. Throws DS_LIMIT for a sequence that would not fit an empty cache. */
+  /** Queues a sequence. Throws DS_LIMIT if it would not fit into an empty cache. */
   submit(sequence: Sequence): void {
     const { blocks, blockSize } = this.limits;
     const needed = this.blocksFor(sequence.limit);
@@ -90,7 +95,8 @@ export class Scheduler {
   }
 
   /**
-   * Gives up a sequence, done or not: its blocks are free at once. One that is not there is left.
+   * Removes a sequence, finished or not, and frees its blocks. Does nothing for an unknown
+   * sequence.
    */
   remove(sequence: Sequence): void {
     this.seal(sequence);
@@ -101,8 +107,8 @@ export class Scheduler {
   }
 
   /**
-   * The tokens of the next step, at most one slice of a sequence; none where nothing is left but
-   * what is under way. The token that follows a step may be computed before the host knows it.
+   * Returns the slices of the next step, at most one per sequence. The list is empty if all pending
+   * work is in flight. A slice may include one token that the host has not received yet.
    */
   plan(): readonly Slice[] {
     this.slices = [];
@@ -115,10 +121,7 @@ export class Scheduler {
     return this.slices;
   }
 
-  /**
-   * A step with these slices is under way: later steps find what it fills, as far as the host knows
-   * the tokens.
-   */
+  /** Records a launched step. Its blocks become findable once the host has all their tokens. */
   commit(slices: readonly Slice[]): void {
     for (const { sequence, count } of slices) {
       if (sequence.blocks.length === 0) continue;
@@ -127,7 +130,7 @@ export class Scheduler {
     }
   }
 
-  /** Others may find its full blocks. */
+  /** Makes the full blocks of a sequence findable. */
   private seal(sequence: Sequence): void {
     const { blockSize, sharesPrefixes } = this.limits;
     if (!sharesPrefixes) return;
@@ -138,7 +141,7 @@ export class Scheduler {
     }
   }
 
-  /** What it has counted so far. */
+  /** Returns the current counters. */
   counts(): ScheduleCounts {
     const { blocks } = this.limits;
     return {
@@ -156,7 +159,7 @@ export class Scheduler {
     return Math.ceil(tokens / this.limits.blockSize);
   }
 
-  /** A slice of a running sequence, unless the budget is spent or it has lost its blocks. */
+  /** Adds a slice of a running sequence. Skips it if the budget is spent or its blocks are lost. */
   private take(sequence: Sequence): void {
     const count = Math.min(sequence.pending, this.budget);
     if (count === 0 || sequence.blocks.length === 0 || sequence.isFull) return;
@@ -171,7 +174,7 @@ export class Scheduler {
     this.budget -= count;
   }
 
-  /** It waits again, before all that came after it. */
+  /** Moves a sequence to the front of the queue and frees its blocks. */
   private preempt(sequence: Sequence): void {
     const slice = this.slices.find((taken) => taken.sequence === sequence);
     if (slice) this.budget += slice.count;
@@ -189,16 +192,17 @@ export class Scheduler {
     sequence.sealed = 0;
   }
 
-  /** Takes in waiting sequences, oldest first, each with blocks for all that it has to compute. */
+  /** Admits waiting sequences, the oldest first. Each gets blocks for all of its pending tokens. */
   private admit(): void {
     while (this.budget > 0 && this.running.length < this.limits.sequences) {
       const [sequence] = this.waiting;
-      // One that gave way with a token under way is admitted when all of it is known.
+      // A preempted sequence with a token in flight is admitted once the host has the token.
       if (!sequence || sequence.isAhead) return;
       const shared = this.sharedBlocks(sequence);
       const fresh = this.blocksFor(sequence.tokens.length) - shared.length;
       const revived = shared.filter((block) => this.pool.usersOf(block) === 0).length;
-      // Each running sequence is left a block to grow into, lest it take this one's back at once.
+      // Reserve a free block per running sequence, so that this admission does not cause a
+      // preemption.
       if (fresh + revived + this.running.length > this.pool.free) return;
       this.waiting.shift();
       for (const block of shared) this.pool.share(block);
@@ -218,7 +222,7 @@ export class Scheduler {
     this.take(sequence);
   }
 
-  /** The full blocks of its beginning that are there; never that of its last token. */
+  /** Returns the cached full blocks of its prefix, without the block of its last token. */
   private sharedBlocks(sequence: Sequence): number[] {
     const shared: number[] = [];
     if (!this.limits.sharesPrefixes) return shared;

@@ -1,78 +1,74 @@
-// One text that grows: its tokens, how many of them are in the cache, and in which blocks.
+// A growing sequence: its tokens, and the part of them in the cache.
 import { blockKey, rootKey } from './block-pool.js';
 
-/** Made for each text that is to be continued; the scheduler alone gives it blocks. */
+/** A sequence to continue. Only the scheduler allocates its blocks. */
 export class Sequence {
-  /** The prompt, and what has been sampled, as far as the host knows it. */
+  /** The prompt and the sampled tokens that the host has received. */
   readonly tokens: number[];
-  /** Tokens of the prompt. */
+  /** Number of tokens of the prompt. */
   readonly promptLength: number;
-  /**
-   * Tokens whose keys and values are in the cache, or will be when the steps under way are done.
-   */
+  /** Tokens with keys and values in the cache, including steps in flight. */
   computed = 0;
-  /** Where they lie, in the order of the text. */
+  /** The block table, in token order. */
   blocks: number[] = [];
-  /** Of `blocks`, those that others may find. */
+  /** Number of leading blocks that other sequences can find. */
   sealed = 0;
-  /** Tokens of the prompt that were found in the cache when it was first admitted; null before. */
+  /** Prompt tokens found in the prefix cache on the first admission; null before. */
   cached: number | null = null;
-  /** Place in the order of arrival. */
+  /** Order of arrival. */
   order = -1;
-  /**
-   * Among the tokens that the last step has sampled, its next one, which the device alone knows.
-   */
+  /** Row of the next token in the last step's samples, while only the device has it; else -1. */
   private row = -1;
   private readonly keys: string[] = [];
 
   constructor(
     prompt: readonly number[],
-    /** Most tokens that it may come to, the prompt's among them. */
+    /** Most tokens, including the prompt. */
     readonly limit: number,
-    /** Keys and values are shared among sequences with one salt alone. */
+    /** Only sequences with equal salts share cached blocks. */
     private readonly salt = '',
   ) {
     this.tokens = [...prompt];
     this.promptLength = prompt.length;
   }
 
-  /** Tokens with the one that only the device knows. */
+  /** Number of tokens, including one that only the device has. */
   get length(): number {
     return this.tokens.length + (this.row < 0 ? 0 : 1);
   }
 
-  /** Tokens that have not been computed. */
+  /** Tokens not yet computed. */
   get pending(): number {
     return this.length - this.computed;
   }
 
-  /** Whether the host has yet to learn a token. */
+  /** True if the host has not received the last token yet. */
   get isAhead(): boolean {
     return this.row >= 0;
   }
 
-  /** Whether the token under way is its last, whatever it is. */
+  /** True if the token in flight is the last one by the length limit. */
   get isFull(): boolean {
     return this.isAhead && this.length >= this.limit;
   }
 
-  /** A step samples its next token, as number `row` of that step. */
+  /** Records that a step samples its next token in row `row`. */
   expect(row: number): void {
     this.row = row;
   }
 
-  /** The next token is known. */
+  /** Appends a token that the host has received. */
   learn(token: number): void {
     this.tokens.push(token);
     this.row = -1;
   }
 
-  /** Token `index` as FeedTokens takes it: below 0 one that the last step has sampled. */
+  /** Token `index` as input of FeedTokens: a negative value refers to a sample of the last step. */
   fed(index: number): number {
     return this.tokens[index] ?? -1 - this.row;
   }
 
-  /** The key of its full block `index`, of `size` tokens. */
+  /** Returns the key of its full block `index`; `size` is the number of tokens in a block. */
   keyOf(index: number, size: number): string {
     for (let i = this.keys.length; i <= index; ++i) {
       const parent = this.keys[i - 1] ?? rootKey(this.salt);

@@ -1,5 +1,4 @@
-// What an engine's configuration comes to for a model: its longest text, and what a step and the
-// cache have room for.
+// Derives an engine's limits from its configuration: sequence length, step sizes and cache blocks.
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import type { ResolvedInferenceConfig } from './config/index.js';
@@ -9,8 +8,8 @@ import type { SchedulerLimits } from './scheduler.js';
 const OP = 'initInference';
 
 /**
- * Most tokens of a text that the engine continues: unless they are said, no more than those whose
- * angles are what the text alone would have. Throws DS_CONFIG.
+ * Returns the most tokens of a sequence. The default stops where longer sequences would change the
+ * rotary angles. Throws DS_CONFIG.
  */
 export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): number {
   const { maxSeq, placedSeq, alikeSeq } = model;
@@ -28,16 +27,14 @@ export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): n
   });
 }
 
-/** Share of the free memory of a GPU that the cache takes at most; activations need the rest. */
+/** Largest fraction of free GPU memory for the cache. Activations need the rest. */
 const SHARE = 0.9;
-/**
- * How often all sequences of a step may be as long as can be: the rest keeps beginnings of texts.
- */
+/** Cache size relative to a full step of longest sequences. The surplus keeps cached prefixes. */
 const REUSE = 4;
 const CPU_SEQUENCES = 8;
 const CPU_BYTES = 2 ** 30;
 
-/** What a step and the cache have room for. Throws DS_LIMIT where not one sequence fits. */
+/** Returns the limits of steps and cache. Throws DS_LIMIT if the cache cannot hold one sequence. */
 export function limitsOf(
   config: ResolvedInferenceConfig,
   sizes: CacheSizes,
@@ -60,7 +57,7 @@ export function limitsOf(
   }
   const tokens = max_ragged_batch_size ?? (isCpu ? 512 : 2048);
   return {
-    // There is memory for as many, and no step comes to more.
+    // The memory limits tokens to this number, and steps cannot be larger.
     tokens: Math.min(tokens, sequences * maxTokens),
     sequences,
     blocks,

@@ -1,36 +1,38 @@
-// The numbers of one step as a model and its cache read them: tokens side by side, where they
-// stand, and which blocks are whose.
+// The inputs of one step for the model and the cache: packed tokens, positions and block tables.
 import type { Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
 
-/** How many of what a step has. */
+/** Dimensions of a step. */
 export interface StepSizes {
   readonly tokens: number;
   readonly sequences: number;
-  /** Sequences whose next token follows. */
+  /** Sequences whose next token is sampled. */
   readonly ends: number;
-  /** Blocks in a row of the tables. */
+  /** Row length of the block tables. */
   readonly width: number;
 }
 
-/** All that a forward is to know of a step, as numbers: ranks that share a model send it. */
+/** All inputs of a forward as numbers. Ranks that share a model send it to each other. */
 export interface StepBatch extends StepSizes {
-  /** All lists, one after the other. */
+  /** All lists, concatenated. */
   readonly numbers: Int32Array;
-  /** How many sequences have one token; they come first. */
+  /** Number of sequences with one token; they come first. */
   readonly singles: number;
   /** The most tokens of a sequence. */
   readonly longest: number;
 }
 
-/** A batch, and whose it is. */
+/** A batch and its sequences. */
 export interface PlannedBatch {
   readonly batch: StepBatch;
-  /** Those whose last token is among these, in the order of `ends`: their next token follows. */
+  /**
+   * Sequences whose last token is in the batch, in the order of `ends`. Their next token is
+   * sampled.
+   */
   readonly ended: readonly Sequence[];
 }
 
-/** The lists of a batch in their order, and how long each is. */
+/** Returns the length of each list of a batch, in order. */
 export function listsOf({ tokens, sequences, ends, width }: StepSizes): Record<ListName, number> {
   return {
     ...{ tokens, positions: tokens, slots: tokens, ends },
@@ -38,37 +40,37 @@ export function listsOf({ tokens, sequences, ends, width }: StepSizes): Record<L
   };
 }
 
-/** The length of all lists. */
+/** Returns the total length of all lists. */
 export function wordsOf(sizes: StepSizes): number {
   return Object.values(listsOf(sizes)).reduce((sum, size) => sum + size, 0);
 }
 
 /**
- * tokens (as the op FeedTokens takes them), positions and slots are of each token; `ends` are
- * places of last tokens among them; starts, lengths and tables are those of the op PagedAttention.
+ * tokens (input of the op FeedTokens), positions and slots have one entry per token. `ends` are the
+ * indices of last tokens. starts, lengths and tables are inputs of the op PagedAttention.
  */
 export type ListName = 'tokens' | 'positions' | 'slots' | 'ends' | 'starts' | 'lengths' | 'tables';
 
 /**
- * What a step of single tokens is made to look like: so many sequences, of which those that are
- * none have a token without a slot that sees no other, and tables so wide.
+ * Padded size of a decode step. A padding row has one token without a slot, which attends to no
+ * other token. Block tables have `width` columns.
  */
 export interface Padding {
   readonly rows: number;
   readonly width: number;
 }
 
-/** How a batch is written. */
+/** Format of a batch. */
 export interface BatchForm {
   /** Tokens in a block. */
   readonly blockSize: number;
-  /** Null: as many rows as there are sequences. */
+  /** Null: one row per sequence. */
   readonly padding?: Padding | null;
-  /** Memory for the numbers; default: as much as they take. */
+  /** Memory for the numbers. Default: a new array. */
   readonly into?: Int32Array | null;
 }
 
-/** The batch of `slices`, each of a sequence with blocks for what it computes. */
+/** Builds the batch of `given`. Each sequence has blocks for its slice. */
 export function stepBatch(given: readonly Slice[], form: BatchForm): PlannedBatch {
   const { blockSize, padding = null, into = null } = form;
   const singles = given.filter(({ count }) => count === 1);
@@ -109,7 +111,7 @@ function cut(numbers: Int32Array, lengths: Record<ListName, number>): Lists {
   return lists;
 }
 
-/** Returns the number of sequences. */
+/** Fills the lists and returns the number of sequences. */
 function fill(
   lists: Lists,
   slices: readonly Slice[],
@@ -135,7 +137,7 @@ function fill(
   return s;
 }
 
-/** Rows from `from` on are of no sequence. */
+/** Fills the padding rows `from` to `to`. */
 function pad({ tokens, positions, slots, ends, starts, lengths }: Lists, from: number, to: number) {
   for (let row = from; row < to; ++row) {
     tokens[row] = 0;

@@ -1,5 +1,4 @@
-// Steps of single tokens, recorded once for each size and run again with one call: a step is made
-// to look like the next larger one that was recorded, and what was not run for longest goes.
+// CUDA graphs of decode steps: a step is padded to a recorded size and launched as one graph.
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
@@ -9,31 +8,31 @@ import { held, scope, Tensor } from '../tensor/index.js';
 import type { Slice } from './scheduler.js';
 import type { Padding } from './step-batch.js';
 
-/** Sequences of a recorded step; more run as they are. */
+/** Recorded numbers of sequences. Larger steps run without a graph. */
 const ROWS = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256];
-/** Blocks of the narrowest recorded tables. */
+/** Smallest recorded table width, in blocks. */
 const LEAST_WIDTH = 8;
-/** Recorded steps at a time: all of a context of 2048 tokens, in blocks of 64. */
+/** Most cached graphs: all sizes for contexts of 2048 tokens in blocks of 64. */
 const MOST_GRAPHS = 48;
 
-/** A step that runs again with one call. */
+/** A recorded step. */
 export type Recording = Pick<Graph, 'launch' | 'dispose'>;
 
-/** Who records: see Graph.record(). */
+/** Records a step; see Graph.record(). */
 export type Recorder = (device: Device, body: () => void, onRun: () => void) => Recording;
 
-/** What the steps of an engine are at most. */
+/** Largest sizes of an engine's steps. */
 export interface GraphSizes {
   /** Sequences of a step. */
   readonly sequences: number;
   /** Blocks of a sequence. */
   readonly width: number;
-  /** Tokens that there are, and the dtype of their scores. */
+  /** Vocabulary size, and dtype of the scores. */
   readonly vocabSize: number;
   readonly dtype: DType;
 }
 
-/** The most that steps are padded to. */
+/** Returns the largest padded size. */
 export function mostPadding({
   sequences,
   width,
@@ -46,16 +45,16 @@ const widthFor = (blocks: number): number =>
   Math.max(LEAST_WIDTH, 2 ** Math.ceil(Math.log2(blocks)));
 
 /**
- * Graphs by the rows and the width of steps, each recorded when such a step comes for the first
- * time, which it computes as well. They read a step's numbers where all steps have them, and leave
- * scores in memory that all share.
+ * Caches graphs by row count and table width. The first step of a size records its graph and
+ * computes the step. All graphs read the step's inputs from one buffer and write scores to one
+ * buffer.
  */
 export class StepGraphs {
-  /** The one that was run last is the last one. */
+  /** In order of use: the least recently used graph comes first. */
   private readonly graphs = new Map<string, Recording>();
   /** [rows, vocabSize]. */
   private readonly scores: Tensor;
-  /** Recorded steps at a time from now on; with 0, steps are computed as they come. */
+  /** Most cached graphs from now on; 0 disables recording. */
   private most = MOST_GRAPHS;
 
   /** Throws DS_OUT_OF_MEMORY. */
@@ -68,12 +67,12 @@ export class StepGraphs {
     this.scores = held(() => Tensor.empty([rows, sizes.vocabSize], sizes.dtype, device));
   }
 
-  /** Recorded steps that there are. */
+  /** Number of cached graphs. */
   get count(): number {
     return this.graphs.size;
   }
 
-  /** How a step with these slices is to look; null for one that no graph computes. */
+  /** Returns the padded size of a step; null if it runs without a graph. */
   paddingFor(slices: readonly Slice[], blockSize: number): Padding | null {
     if (this.most === 0) return null;
     let longest = 1;
@@ -86,10 +85,10 @@ export class StepGraphs {
   }
 
   /**
-   * The scores [rows, vocabSize] of a step of this form, which `forward` computes from its numbers;
-   * the next step overwrites them. Throws what `forward` throws. Where it cannot be recorded, which
-   * a warning says, steps are computed as they come from then on; where memory is too short for it,
-   * all recorded ones go, and half as many are kept from then on.
+   * Returns the scores [rows, vocabSize] of a step; the next step overwrites them. `forward`
+   * computes them from the step's inputs. Throws the errors of `forward`. If recording fails, it
+   * warns and stops recording. If memory is short, it warns, frees all graphs and halves their
+   * limit.
    */
   run({ rows, width }: Padding, forward: () => Tensor): Tensor {
     const scores = (): Tensor => this.scores.narrow(0, 0, rows);
@@ -121,7 +120,7 @@ export class StepGraphs {
     }
   }
 
-  /** Says what becomes of recorded steps after `error`. */
+  /** Warns about a failed recording. */
   private warn(error: unknown): void {
     const why = error instanceof DsError ? error.message : String(error);
     const what =
@@ -132,13 +131,13 @@ export class StepGraphs {
     process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CUDA' });
   }
 
-  /** Half as many as there would have been, and none of those that there are. */
+  /** Frees all graphs and halves their limit. */
   private shrink(): void {
     this.most = Math.floor((this.graphs.size + 1) / 2);
     this.keepLast(0);
   }
 
-  /** Lets go of all but the `count` that were run last. */
+  /** Frees all but the `count` most recently used graphs. */
   private keepLast(count: number): void {
     for (const [key, graph] of this.graphs) {
       if (this.graphs.size <= count) return;
@@ -147,7 +146,7 @@ export class StepGraphs {
     }
   }
 
-  /** Waits for the device and frees everything. */
+  /** Waits for the device and frees all graphs. */
   dispose(): void {
     this.keepLast(0);
     this.scores.dispose();

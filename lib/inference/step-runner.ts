@@ -1,5 +1,4 @@
-// Computes what the scheduler has planned: one forward over ragged tokens, and the next token of
-// each sequence that is complete.
+// Computes a planned step: one forward over packed tokens, then sampling.
 import { type JointGroups, jointly } from '../comm/index.js';
 import type { CausalLM } from '../models/index.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -13,26 +12,26 @@ import { type StepBatch, stepBatch, wordsOf } from './step-batch.js';
 import { mostPadding, StepGraphs } from './step-graphs.js';
 import { Uploads } from './uploads.js';
 
-/** Chooses the next token of sequences from their scores [S, V], and writes it to `into` [S]. */
+/** Samples the next tokens of sequences from scores [S, V] and writes them to `into` [S]. */
 export type Choose = (scores: Tensor, sequences: readonly Sequence[], into: Tensor) => Sampled;
 
-/** A token for each sequence whose last one was among a step's. */
+/** A sampled token of a sequence. */
 export interface NextToken {
   readonly sequence: Sequence;
   readonly sampled: SampledToken;
 }
 
-/** A step that the device computes. */
+/** A step in flight on the device. */
 export interface Flight {
-  /** Resolves when it is done, in turns of the event loop. Rejects with what has gone wrong. */
+  /** Resolves when the step is done, in turns of the event loop. Rejects with its error. */
   landed(): Promise<void>;
-  /** What has followed, once it is done and before the second next launch. */
+  /** Returns the sampled tokens. Call it after landed() and before the second next launch. */
   next(): NextToken[];
-  /** Sequences whose next token it samples. */
+  /** Sequences whose next token the step samples. */
   readonly sequences: readonly Sequence[];
 }
 
-/** What a runner has room for. */
+/** Largest sizes of a runner. */
 export interface RunnerSizes {
   /** Blocks of the cache. */
   blocks: number;
@@ -40,31 +39,31 @@ export interface RunnerSizes {
   tokens: number;
   /** Most sequences of a step. */
   sequences: number;
-  /** The longest text. */
+  /** Length of the longest sequence. */
   reach: number;
-  /** Whether steps of single tokens are recorded. */
+  /** Records decode steps as graphs. */
   records: boolean;
 }
 
 /**
- * A model with its cache. The tokens that a step samples stay on the device, where the next one
- * finds them: it may be launched before the host knows them.
+ * A model with its key-value cache. Sampled tokens stay on the device, where the next step reads
+ * them. So the host can launch a step before it has the tokens of the last one.
  */
 export class StepRunner {
   private readonly cache: PagedCache;
   private readonly uploads: Uploads;
   private readonly readback: Readback;
   private readonly graphs: StepGraphs | null;
-  /** The numbers of a step, on the host and, in the order of its steps, on the device. */
+  /** Inputs of a step on the host. On the device they change in stream order. */
   private readonly words: Int32Array;
   private readonly numbers: Tensor;
-  /** What the last step has sampled, [sequences]. */
+  /** Tokens of the last step, [sequences]. */
   private readonly sampled: Tensor;
-  /** Milliseconds of each forward; null while nobody measures. */
+  /** Milliseconds of each forward; null unless profiling is on. */
   times: number[] | null = null;
-  /** Is told of each batch before it is computed; null where nobody else computes it. */
+  /** Called with each batch before its computation. Null without sharing. */
   announce: ((batch: StepBatch) => void) | null = null;
-  /** Those whose ranks compute each batch together. */
+  /** Groups of ranks that compute each batch together. */
   together: JointGroups = {};
 
   /** Throws DS_OUT_OF_MEMORY. */
@@ -91,8 +90,8 @@ export class StepRunner {
   }
 
   /**
-   * Enqueues a step, whose tokens `choose` samples, and waits for nothing. Sequences may be one
-   * token ahead of the host, which the last step has sampled. Two steps may be under way.
+   * Enqueues a step, whose tokens `choose` samples, without waiting. Sequences may include one
+   * token of the last step that the host does not have. At most two steps are in flight.
    */
   launch(slices: readonly Slice[], choose: Choose): Flight {
     const { blockSize } = this.sizes;
@@ -122,7 +121,9 @@ export class StepRunner {
     );
   }
 
-  /** Enqueues the forward of a batch of another rank, which knows all its tokens and samples. */
+  /**
+   * Enqueues the forward of a batch from rank 0, which samples. The batch contains all its tokens.
+   */
   compute(batch: StepBatch): void {
     jointly(this.together, () => {
       this.uploads.write(this.numbers.buffer, 0, batch.numbers);
@@ -130,7 +131,7 @@ export class StepRunner {
     });
   }
 
-  /** The scores [ends, V] of a batch whose numbers are on the device. */
+  /** Returns scores [ends, V]. The inputs of the batch are already on the device. */
   private forward(batch: StepBatch): Tensor {
     const { reach } = this.room;
     return scope(() => {
@@ -161,7 +162,7 @@ export class StepRunner {
     return result;
   }
 
-  /** A model that an engine trains is in training mode between the steps. */
+  /** Between training steps, a model of a training engine is in training mode. */
   private evaluated<T>(forward: () => T): T {
     const { model } = this;
     if (!model.training) return forward();
@@ -173,7 +174,7 @@ export class StepRunner {
     }
   }
 
-  /** Frees the cache and all else; waits for the device where steps are recorded. */
+  /** Frees the cache and all buffers. Waits for the device if steps are recorded. */
   dispose(): void {
     this.graphs?.dispose();
     this.readback.dispose();

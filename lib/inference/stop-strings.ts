@@ -1,26 +1,26 @@
-// Ends a text where one of some strings appears in it, whatever pieces it comes in.
+// Finds stop strings in text that arrives in pieces.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 
-/** What a piece of text has made certain. */
+/** Final text after a piece. */
 export interface StoppedText {
-  /** Text that no stop string can take back any more. */
+  /** Text that no later stop string can remove. */
   readonly text: string;
-  /** The string that ended the text, which `text` ends before; null while it goes on. */
+  /** The stop string that ended the text; `text` ends before it. Null while the text continues. */
   readonly stop: string | null;
 }
 
 /**
- * Holds back the end of a text that may become a stop string, at most the longest one less a
- * character. The text ends before the first string to be complete; of those that are complete at
- * the same character, before the longest.
+ * Holds back the end of a text while it may become a stop string. It holds back at most the longest
+ * stop string minus one character. The text ends before the stop string that completes first. If
+ * several complete at the same character, the longest counts.
  */
 export class StopStrings {
-  /** What has come and is not certain. */
+  /** Text that may become a stop string. */
   private held = '';
   private stopped = false;
 
-  /** Throws DS_ARGUMENT, naming `op`, unless `stops` is a list of texts that are not empty. */
+  /** Throws DS_ARGUMENT for operation `op` unless `stops` is a list of non-empty strings. */
   constructor(
     private readonly stops: readonly string[],
     op = 'generate stop',
@@ -33,8 +33,8 @@ export class StopStrings {
   }
 
   /**
-   * Takes the next piece of the text. After a stop there is no more text. A stop string that is
-   * complete within a piece that `mayStop` denies is text as any other.
+   * Takes the next piece and returns final text. After a stop it returns no text. With `mayStop`
+   * false, stop strings that complete in this piece are ordinary text.
    */
   push(piece: string, mayStop = true): StoppedText {
     if (this.stopped) return { text: '', stop: null };
@@ -53,7 +53,7 @@ export class StopStrings {
     return { text, stop: null };
   }
 
-  /** What was held back: the text is over. */
+  /** Returns the held-back text at the end of the input. */
   end(): string {
     const rest = this.held;
     this.held = '';
@@ -61,7 +61,10 @@ export class StopStrings {
     return rest;
   }
 
-  /** The stop string that is complete first behind the `seen` characters in which there is none. */
+  /**
+   * Returns the stop string that completes first. The first `seen` characters contain no complete
+   * one.
+   */
   private firstComplete(seen: number): { stop: string; at: number } | null {
     let first: { stop: string; at: number } | null = null;
     const endOf = (one: { stop: string; at: number }) => one.at + one.stop.length;
@@ -75,7 +78,9 @@ export class StopStrings {
     return first;
   }
 
-  /** Characters at the end of what is held with which some stop string begins. */
+  /**
+   * Returns the length of the longest suffix of the held text that is a prefix of a stop string.
+   */
   private longestBeginning(): number {
     let longest = 0;
     for (const stop of this.stops) {

@@ -1,4 +1,4 @@
-// Small arrays on their way from the host to a device, which nobody waits for.
+// Asynchronous uploads of small arrays from the host to a device.
 import { Buffer } from '../runtime/buffer.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { Event } from '../runtime/stream.js';
@@ -6,19 +6,18 @@ import { Event } from '../runtime/stream.js';
 const ARENA = 2 ** 20;
 const ARENAS = 4;
 
-/** Pinned memory that is filled from its beginning. */
+/** Pinned memory, filled from its start. */
 interface Arena {
   readonly host: Buffer;
-  /** The copies from it are done: recorded when it was full. */
+  /** Recorded when the arena is full: all its copies are done. */
   readonly copied: Event;
   isUnderWay: boolean;
 }
 
 /**
- * Writes to buffers of a device in the order of its compute stream. The values lie in pinned memory
- * until they are there, of which there is as much as many steps take; where that is not enough the
- * host waits for the oldest copies. On the CPU, and for what is larger than an arena, a plain
- * write.
+ * Writes to device buffers in the order of the compute stream. Values stay in pinned memory until
+ * their copies are done. If all arenas are in flight, the host waits for the oldest one. On the
+ * CPU, and for arrays larger than an arena, the write is synchronous.
  */
 export class Uploads {
   private readonly arenas: (Arena | null)[] = new Array(ARENAS).fill(null);
@@ -27,7 +26,9 @@ export class Uploads {
 
   constructor(readonly device: Device) {}
 
-  /** Copies `values` to byte `offset` of `target`; they may change as soon as the call returns. */
+  /**
+   * Copies `values` to byte `offset` of `target`. The caller may change `values` after the call.
+   */
   write(target: Buffer, offset: number, values: ArrayBufferView): void {
     const bytes = values.byteLength;
     if (bytes === 0) return;
@@ -41,7 +42,7 @@ export class Uploads {
     this.used += Math.ceil(bytes / 16) * 16;
   }
 
-  /** Gives the memory back once its copies are done. */
+  /** Frees the arenas after their copies. */
   dispose(): void {
     for (const arena of this.arenas) {
       if (!arena) continue;

@@ -1,5 +1,5 @@
-// Writes a model as its ranks have it: a file for what is alike on all, one for each rank's parts,
-// and the JSON that lists them (save_mp_checkpoint_path).
+// Writes a sharded model for save_mp_checkpoint_path: one file of common tensors, one per rank, and
+// a JSON list.
 import { join } from 'node:path';
 import { replaceFile, requireFree, type TensorSource, writeAlone } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
@@ -17,9 +17,10 @@ const WHOLE = 'non_tp.safetensors';
 const partOf = (rank: number): string => `tp_${String(rank).padStart(2, '0')}.safetensors`;
 
 /**
- * Into a new or empty folder, which initInference(folder, { checkpoint }) reads on as many ranks;
- * the JSON comes last, so that it is there with all files or not at all. All ranks call it. Rejects
- * on every rank where one cannot write: DS_ARGUMENT, DS_IO; DS_CONFIG where parts are packed.
+ * Saves `model` into a new or empty folder. initInference(folder, { checkpoint }) loads it on the
+ * same number of ranks. The JSON list is written last: a folder with a list is complete.
+ * Collective: all ranks call it, and all reject if one fails. Rejects with DS_ARGUMENT, DS_IO, and
+ * DS_CONFIG for packed parts.
  */
 export async function saveParts(
   model: CausalLM,
@@ -68,7 +69,7 @@ function sourcesOf(named: readonly [string, Parameter][]): TensorSource[] {
   }));
 }
 
-/** Waits for all ranks; where one has failed, all throw. */
+/** Runs `act` and waits for all ranks. If one rank fails, all throw. */
 async function together(ranks: ModelRanks | null, act: () => Promise<void>): Promise<void> {
   let own: { error: unknown } | null = null;
   try {
@@ -86,7 +87,7 @@ async function together(ranks: ModelRanks | null, act: () => Promise<void>): Pro
   if (own) throw own.error;
 }
 
-/** Their parameters do not say of which whole they are parts. */
+/** The parameters of packed parts do not record the region of the whole tensor. */
 function packed(): DsError {
   return new DsError({
     code: 'DS_CONFIG',

@@ -1,5 +1,5 @@
-// A rank that shares its model with others, of which it is not the first: it computes the steps
-// that the first one announces, and passes on what becomes of the texts.
+// The generator of ranks above 0 that share a model: computes the steps of rank 0 and returns its
+// pieces.
 import { DsError } from '../../errors.js';
 import type { GenerationPiece } from '../continuation.js';
 import { PieceQueue } from '../piece-queue.js';
@@ -10,12 +10,12 @@ import { digestOf, refuseShared } from './lead.js';
 import type { EnginePlace } from './place.js';
 import type { Message, News, StepLine } from './step-line.js';
 
-/** A request, here or at the first rank. */
+/** A request on this rank, on rank 0, or on both. */
 interface Report {
   readonly pieces: PieceQueue<GenerationPiece>;
-  /** What the first rank was asked; null before it is known. */
+  /** Digest of the request on rank 0; null until rank 0 announces it. */
   asked: string | null;
-  /** What was asked here; null before. */
+  /** Digest of the request on this rank; null before it is submitted. */
   mine: string | null;
   isOver: boolean;
 }
@@ -27,12 +27,12 @@ const NOTHING: InferenceStats = {
   finished: { stop: 0, length: 0, abort: 0 },
 };
 
-/** Listens while it has requests of its own, or follows. Owns the runner. */
+/** Receives messages while it has requests or follows rank 0. Owns the runner. */
 export class Follow implements Generator, EnginePlace {
   private readonly reported = new Map<number, Report>();
   private submitted = 0;
   private listening: Promise<void> | null = null;
-  /** The first rank is about to take another step. */
+  /** Rank 0 is about to send another step. */
   private isStepping = false;
   private isFollowing = false;
   private isClosing = false;
@@ -74,7 +74,7 @@ export class Follow implements Generator, EnginePlace {
 
   count(): void {}
 
-  /** Waits for the end of the first rank's engine. Rejects with DS_COMM. */
+  /** Waits until rank 0 destroys its engine. Rejects with DS_COMM. */
   async close(): Promise<void> {
     this.isClosing = true;
     try {
@@ -150,7 +150,9 @@ export class Follow implements Generator, EnginePlace {
     return made;
   }
 
-  /** All ranks ask alike: whoever asks something else gets an error in place of another's text. */
+  /**
+   * Fails a request that differs from the one of rank 0; its pieces would belong to another prompt.
+   */
   private compare({ asked, mine, pieces }: Report): void {
     if (asked === null || mine === null || asked === mine) return;
     pieces.fail(

@@ -1,5 +1,5 @@
-// The first of the ranks that share a model: what is asked of it is computed by all, and it alone
-// decides what each step takes and which tokens are sampled.
+// The generator of rank 0 if ranks share a model: schedules and samples, and sends each step to the
+// others.
 import { createHash } from 'node:crypto';
 import { DsError } from '../../errors.js';
 import type { Generation, GenerationPiece } from '../continuation.js';
@@ -10,11 +10,12 @@ import type { Generator, InferenceStats, StepAudience, StepLoop, Submitted } fro
 import type { EnginePlace } from './place.js';
 import { fieldsOf, type News, type StepLine } from './step-line.js';
 
-/** News of a request whose number the teller adds. */
+/** A message about a request, without the request's number. */
 type Story = News extends infer One ? (One extends News ? Omit<One, 'number'> : never) : never;
 
 /**
- * What requests are compared by, between ranks that are to ask alike: the first one's seed counts.
+ * Digest of a request, to compare requests between ranks. It omits the seed: the seed of rank 0
+ * counts.
  */
 export function digestOf(request: ReadRequest): string {
   const { prompt, maxNewTokens, textBefore, n, stop, stopTokens, cacheSalt, sampling } = request;
@@ -26,7 +27,7 @@ export function digestOf(request: ReadRequest): string {
   return createHash('sha256').update(text).digest('hex');
 }
 
-/** Tells the others of what happens to it, too. */
+/** A piece queue that also reports its events to the other ranks. */
 class ReportQueue extends PieceQueue<GenerationPiece> {
   private isOver = false;
 
@@ -54,19 +55,19 @@ class ReportQueue extends PieceQueue<GenerationPiece> {
   }
 }
 
-/** Wraps the loop that it makes. */
+/** Wraps the loop that `makeLoop` returns. */
 export class Lead implements Generator, StepAudience, EnginePlace {
   readonly rank = 0;
   private readonly loop: StepLoop;
   private news: News[] = [];
   private submitted = 0;
-  /** Tells those who follow that this rank is there; null where they ask alike. */
+  /** Heartbeat for ranks in follow(); null if all ranks submit the same requests. */
   private pulse: NodeJS.Timeout | null = null;
   private wasSilent = true;
-  /** The others wait for another step. */
+  /** The other ranks wait for another step. */
   private isStepping = false;
 
-  /** `patience`: milliseconds after which ranks that hear nothing give this one up. */
+  /** `patience`: milliseconds without a message after which the other ranks fail. */
   constructor(
     private readonly line: StepLine,
     private readonly patience: number,
@@ -83,7 +84,7 @@ export class Lead implements Generator, StepAudience, EnginePlace {
     return this.line.failure ?? this.loop.failure;
   }
 
-  /** All compute this batch now. Throws DS_COMM. */
+  /** Sends a batch that all ranks compute now. Throws DS_COMM. */
   announce(batch: StepBatch): void {
     this.wasSilent = false;
     this.isStepping = true;
@@ -165,7 +166,7 @@ export class Lead implements Generator, StepAudience, EnginePlace {
     this.wasSilent = true;
   }
 
-  /** Whoever is gone is named by the next step; until then nothing is lost. */
+  /** Ignores DS_COMM. The next step reports the lost rank; no data is lost before. */
   private attempt(report: () => void): void {
     try {
       report();
@@ -175,7 +176,7 @@ export class Lead implements Generator, StepAudience, EnginePlace {
   }
 }
 
-/** Throws DS_ARGUMENT for what is not computed in steps. */
+/** Throws DS_ARGUMENT for `option`, which needs computation outside the batched steps. */
 export function refuseShared(option: string): void {
   throw new DsError({
     code: 'DS_ARGUMENT',

@@ -1,5 +1,4 @@
-// The ranks that share a model out for inference, as the configuration asks: who they are, and
-// whether they agree.
+// Opens the process groups of ranks that share a model, and checks that the ranks agree.
 import { createHash } from 'node:crypto';
 import {
   type Distributed,
@@ -18,30 +17,33 @@ import type { ResolvedInferenceConfig } from '../config/index.js';
 
 /** Ranks that share a model. */
 export interface ModelRanks {
-  /** Whose exchanges are parts of the layers. */
+  /** Group of the collectives inside the layers. */
   readonly layers: ProcessGroup;
-  /** The same ranks, for what the host says. */
+  /** Group of the same ranks for host messages. */
   readonly host: ProcessGroup;
   readonly device: Device;
-  /** Milliseconds after which a rank that is not heard of is given up. */
+  /** Milliseconds without a message after which a rank counts as lost. */
   readonly patience: number;
-  /** Whether they share experts alone, and each has the rest. */
+  /** True if the ranks shard only experts and replicate the other layers. */
   readonly expertsOnly: boolean;
 }
 
 const DIGEST = 32;
-/** A job's timeout where the environment says none, and of each minute of it what is soon. */
+/**
+ * The default timeout of a job in minutes, and the delay of the first warning per minute of
+ * timeout.
+ */
 const [USUAL_MINUTES, SOON_MS] = [10, 1000];
-/** Of waiting for ranks that may never come: those of a job in which each has its own model. */
+/** Minutes to wait for ranks that may never join, such as ranks with separate models. */
 const MINUTES = 0.25;
 
-/** Of a configuration: who shares, and where it computes. */
+/** Configuration keys for sharing and device. */
 type Sharing = Pick<ResolvedInferenceConfig, 'tensor_parallel' | 'moe' | 'device'>;
 
 /**
- * The ranks of the job between which the layers are cut; null where no layer is. Rejects with
- * DS_CONFIG where there are other ranks than `tp_size` or `ep_size` ask for, of which the ranks on
- * the axis tp learn, DS_COMM.
+ * Joins the job and returns the ranks that share the layers; null without sharing. Rejects with
+ * DS_CONFIG if the axis tp of the mesh has another size than `tp_size` or `ep_size`. The ranks of
+ * the axis then fail too. Rejects with DS_COMM.
  */
 export async function openRanks(sharing: Sharing): Promise<ModelRanks | null> {
   const wanted = sharesOf(sharing);
@@ -61,10 +63,9 @@ export async function openRanks(sharing: Sharing): Promise<ModelRanks | null> {
 }
 
 /**
- * This rank does not begin, because of `error`: those that would share the model with it get
- * DS_COMM in place of its part. `sharing`: what its configuration says of that; null where that
- * cannot be read, and the mesh's axis tp stands for it, or all ranks of the job where nobody has
- * joined it: ranks that say otherwise learn that at once as well. Never rejects.
+ * Reports `error` of this rank to the ranks that share a model with it. They get DS_COMM. `sharing`
+ * is null if the configuration is unreadable. The ranks are then those of the axis tp, or all ranks
+ * if the job has not been joined; ranks with another configuration fail as well. Never rejects.
  */
 export async function refuseRanks(sharing: Sharing | null, error: unknown): Promise<void> {
   try {
@@ -79,16 +80,17 @@ export async function refuseRanks(sharing: Sharing | null, error: unknown): Prom
     try {
       if (job.mesh.size('tp') > 1) report(await ranksOf(job, false), error);
     } finally {
-      // Its mesh is a guess, which says nothing of what is joined after it.
+      // This mesh is a guess, so a later initInference() must not find it.
       if (!joined) job.abandon();
     }
   } catch {
-    // The error itself says more; the others then learn of it by this rank's end.
+    // `error` is more precise. The other ranks detect the exit of this rank.
   }
 }
 
 /**
- * The job of a rank that cannot tell how others share; null where it is alone, or they do not come.
+ * Joins the job with unknown sharing. Returns null for a single process, or if other ranks do not
+ * join in time.
  */
 async function joinUnread(): Promise<Distributed | null> {
   const size = Number(jobEnvironment().worldSize ?? 1);
@@ -98,7 +100,7 @@ async function joinUnread(): Promise<Distributed | null> {
 const report = ({ layers, host }: ModelRanks, error: unknown): void =>
   new JointCall({ always: [layers, host] }).giveUp(error);
 
-/** Whether a model is shared: by how many, as which key says, and what of it. */
+/** Returns the number of ranks, its configuration key, and whether only experts are sharded. */
 function sharesOf({ tensor_parallel: tp, moe }: Sharing) {
   if (tp.enabled && tp.tp_size > 1) {
     return { key: 'tensor_parallel.tp_size', size: tp.tp_size, expertsOnly: false };
@@ -114,8 +116,8 @@ async function ranksOf(job: Distributed, expertsOnly: boolean): Promise<ModelRan
 }
 
 /**
- * Waits for the other ranks. A rank that shares no model joins no job, and so cannot be told from
- * one that is late: that this may be why nobody comes is said soon, and in the error at last.
+ * Waits for the other ranks. A rank without sharing never joins, which looks like a late rank. An
+ * early warning and the timeout error name this cause.
  */
 async function awaited<Opened>(
   { key, size }: { key: string; size: number },
@@ -144,7 +146,9 @@ async function awaited<Opened>(
   }
 }
 
-/** What joining says of a mesh, as the configuration calls it; other errors as they are. */
+/**
+ * Converts mesh errors of joining to DS_CONFIG for the key `op`; returns other errors unchanged.
+ */
 function otherSizes(op: string, error: unknown): unknown {
   if (!(error instanceof DsError && error.op === 'initDistributed mesh')) return error;
   const { expected, got } = error;
@@ -165,8 +169,8 @@ function otherRanks(op: string, size: number, { mesh, worldSize }: Distributed):
 }
 
 /**
- * The least of the ranks' numbers of blocks. Throws DS_ARGUMENT on every rank where one was given
- * another model or configuration, DS_COMM.
+ * Returns the minimum of the ranks' block counts. Throws DS_ARGUMENT on every rank if models or
+ * configurations differ, and DS_COMM.
  */
 export function agree(
   { host }: ModelRanks,

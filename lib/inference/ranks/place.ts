@@ -1,19 +1,21 @@
-// Where an engine stands among ranks that share its model between them.
+// The role of an engine among the ranks that share its model.
 import type { Generator } from '../step-loop.js';
 
-/** What an engine does in its place that others do not. */
+/** Operations that depend on this role. */
 export interface EnginePlace {
-  /** Among those that share the model; the first one samples. */
+  /** Rank within the group that shares the model. Rank 0 samples. */
   readonly rank: number;
   /** See InferenceEngine.follow(). */
   follow(): Promise<void>;
-  /** Throws DS_ARGUMENT where a forward beside the steps would meet another rank's step. */
+  /**
+   * Throws DS_ARGUMENT if a forward outside the steps could collide with a step of another rank.
+   */
   requireForward(generator: Generator): void;
-  /** Throws DS_ARGUMENT for what one rank cannot compute for all. */
+  /** Throws DS_ARGUMENT for an option that is unavailable with sharing. */
   requireAlone(option: string): void;
 }
 
-/** An engine that has all of its model. */
+/** The role of an engine that has the whole model. */
 export const placeAlone: EnginePlace = {
   rank: 0,
   follow: async () => {},

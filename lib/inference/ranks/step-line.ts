@@ -1,5 +1,4 @@
-// What the first of the ranks that share a model tells the others: steps to compute, and what has
-// become of the texts.
+// Messages from rank 0 to the other ranks that share a model: steps to compute, and request events.
 import { deserialize, serialize } from 'node:v8';
 import { JointCall, type ProcessGroup, type Work } from '../../comm/index.js';
 import { turn } from '../../data/event-loop.js';
@@ -9,7 +8,7 @@ import { held, Tensor } from '../../tensor/index.js';
 import type { GenerationPiece } from '../continuation.js';
 import type { StepBatch } from '../step-batch.js';
 
-/** What has become of the request of this number, counted from 0 in the order of submission. */
+/** An event of a request. Requests are numbered from 0 in the order of submission. */
 export type News = { readonly number: number } & (
   | { readonly kind: 'asked'; readonly digest: string }
   | { readonly kind: 'piece'; readonly piece: GenerationPiece }
@@ -18,8 +17,8 @@ export type News = { readonly number: number } & (
 );
 
 /**
- * A step that all compute now; rest: none follows for now; pulse: the first rank is there; end: its
- * engine is not any more.
+ * step: all ranks compute this batch now. rest: no step follows for now. pulse: a heartbeat of rank
+ * 0. end: rank 0 has destroyed its engine.
  */
 export type Message =
   | { readonly kind: 'step'; readonly batch: StepBatch; readonly news: readonly News[] }
@@ -27,17 +26,19 @@ export type Message =
   | { readonly kind: 'pulse' }
   | { readonly kind: 'end'; readonly news: readonly News[] };
 
-/** Bytes that every message has: those of most are in them. Its length comes first. */
+/**
+ * Bytes of the first broadcast. Most messages fit into it. A message starts with its length (u32).
+ */
 const FIRST = 16 * 1024;
 const HEAD = 4;
 
-/** One side of a line over a group whose tensors lie in host memory. */
+/** One endpoint of the message channel, over a group with host tensors. */
 export class StepLine {
   private readonly first = held(() => Tensor.empty([FIRST], 'u8', cpu()));
 
   constructor(readonly group: ProcessGroup) {}
 
-  /** The message is on its way when it returns. Throws DS_COMM. */
+  /** Sends a message and waits until it has left this rank. Throws DS_COMM. */
   report(message: Message): void {
     const bytes = serialize(message);
     const head = Buffer.alloc(HEAD);
@@ -51,8 +52,8 @@ export class StepLine {
   }
 
   /**
-   * The next message. `soon`: it is about to come, and the thread may wait for it. Rejects with
-   * DS_COMM.
+   * Receives the next message. If `soon` is set, the message is due, and the call may block the
+   * thread. Rejects with DS_COMM.
    */
   async next(soon: boolean): Promise<Message> {
     await turn();
@@ -70,7 +71,10 @@ export class StepLine {
     return deserialize(whole);
   }
 
-  /** The job's failure (DS_COMM), after which no step succeeds; null before. It does not wait. */
+  /**
+   * The job's failure (DS_COMM), after which no step succeeds; null before. This getter does not
+   * wait.
+   */
   get failure(): DsError | null {
     try {
       this.group.check();
@@ -80,12 +84,11 @@ export class StepLine {
     }
   }
 
-  /** This rank listens no more, because of `error`: whoever tells it something gets DS_COMM. */
+  /** Stops receiving because of `error`. Later sends to this rank fail with DS_COMM. */
   giveUp(error: unknown): void {
     new JointCall({ always: [this.group] }).giveUp(error);
   }
 
-  /** Gives its memory back. */
   close(): void {
     this.first.release();
   }
@@ -100,7 +103,7 @@ function bytesOf(tensor: Tensor): Buffer {
   return Buffer.from(raw.buffer, raw.byteOffset, raw.byteLength);
 }
 
-/** An error as data. */
+/** Converts an error to serializable fields. */
 export function fieldsOf(thrown: unknown): DsErrorFields {
   if (thrown instanceof DsError) {
     const { code, op, expected, got, hint } = thrown;
