@@ -63,7 +63,7 @@ interface Search {
 }
 
 /**
- * Returns the `n` best continuations of `prompt`, the best first. Results equal those of
+ * Returns the `n` best continuations of `prompt`, the best first. Results are identical to
  * transformers with num_beams. Each step holds the thread. The keys and values of `numBeams`
  * sequences stay in memory until the search ends.
  *

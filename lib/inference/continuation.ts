@@ -81,7 +81,7 @@ export class Continuation {
     const { sequence } = this;
     sequence.learn(token);
     const isEnd = this.request.stopTokens.has(token);
-    // Heads may be padded beyond the tokenizer's vocabulary: those tokens have no text.
+    // The head may be padded beyond the tokenizer's vocabulary. Padding tokens have no text.
     const hasText = !isEnd && this.tokenizer?.hasToken(token);
     const pushed = hasText ? this.stream?.push(token, this.mayStop) : null;
     if (isEnd || pushed?.stop) this.reason = 'stop';

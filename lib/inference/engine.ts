@@ -132,7 +132,7 @@ export class InferenceEngine {
    * Streams the continuations of a prompt in pieces; pieces of the `n` continuations are
    * interleaved. Leaving the loop aborts them and frees their blocks. Pieces queue for a slow
    * reader, and other requests do not wait. An aborted signal ends the stream with "abort" pieces,
-   * so the reader keeps the text so far. Other errors are those of generate().
+   * so the reader keeps the text so far. Other errors are as in generate().
    */
   stream(request: GenerateRequest): AsyncIterableIterator<GenerationPiece>;
   stream(

@@ -58,8 +58,8 @@ const OPTIONS: OptionNames<InitInferenceOptions> = { tokenizer: true };
 
 /**
  * Builds an inference engine. `model` is a model object or a folder in the Hugging Face format,
- * from which the tokenizer is read too. A folder with an adapter loads the base model and merges
- * the adapter.
+ * which also provides the tokenizer. A folder with an adapter loads the base model and merges the
+ * adapter.
  *
  * The model goes to evaluation mode, and to another device and dtype if the configuration sets
  * them. Its linear layers are quantized to 8 or 4 bits if `quant` is set. If initialize() owns the

@@ -19,7 +19,7 @@ export interface GenerateRequest extends SamplingOptions, BeamRequest {
   maxNewTokens?: number;
   /** Stop strings; the text ends before the first match. Special tokens are allowed. */
   stop?: string | readonly string[];
-  /** End tokens in addition to those of the model's generation_config.json and tokenizer. */
+  /** End tokens, added to the ones of the model's generation_config.json and tokenizer. */
   stopTokens?: readonly number[];
   /** Treats the model's end tokens as ordinary tokens. Default: false. */
   ignoreEos?: boolean;

@@ -1,4 +1,4 @@
-// A growable device table whose rows slots take and give back.
+// A growable device table of rows. Sampler slots take rows and give them back.
 import { Buffer } from '../runtime/buffer.js';
 import { type DType, dtypeSize, type NumericArray } from '../runtime/dtype.js';
 import type { View } from '../runtime/view.js';

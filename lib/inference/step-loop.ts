@@ -1,4 +1,4 @@
-// The steps of an engine: which texts go on, what is sampled of them, and who is told.
+// The generation loop of an engine: schedules steps, samples tokens and reports pieces.
 import { turn } from '../data/event-loop.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
@@ -16,90 +16,87 @@ import { type ScheduleCounts, Scheduler, type SchedulerLimits, type Slice } from
 import type { Sequence } from './sequence.js';
 import type { Flight, StepRunner } from './step-runner.js';
 
-/** Counters since the engine was made. */
+/** Counters since the creation of the engine. */
 export interface InferenceStats extends ScheduleCounts {
-  /** Tokens of prompts that were taken on. */
+  /** Prompt tokens of accepted requests. */
   promptTokens: number;
-  /** Tokens that were sampled. */
+  /** Sampled tokens. */
   generatedTokens: number;
-  /** Continuations by how they ended. */
+  /** Finished continuations by finish reason. */
   finished: Record<FinishReason, number>;
-  /** Steps that were taken. */
+  /** Number of steps. */
   steps: number;
-  /** Milliseconds that the host has worked on them, without those in which it waited. */
+  /** Host milliseconds spent on steps, without waiting. */
   hostMs: number;
 }
 
-/** A request on its way. */
+/** A submitted request. */
 export interface Submitted {
   readonly pieces: PieceQueue<GenerationPiece>;
-  /** Ends what is left of it. */
+  /** Aborts its unfinished continuations. */
   abort(): void;
 }
 
-/** Who continues the prompts of an engine. */
+/** Continues the prompts of an engine. */
 export interface Generator {
-  /** Whether texts are under way. */
+  /** True while sequences are running or queued. */
   readonly isBusy: boolean;
   /** The error after which no step succeeds, such as a lost rank; null before. */
   readonly failure: DsError | null;
-  /** Throws DS_LIMIT for a request that cannot fit. */
+  /** Throws DS_LIMIT for a request that does not fit into the cache. */
   submit(request: ReadRequest): Submitted;
   stats(): InferenceStats;
-  /** Counts texts that were made beside the steps. */
+  /** Adds sequences that were generated outside the steps to the counters. */
   count(promptTokens: number, made: readonly Generation[]): void;
-  /** Ends all requests ("abort"), and frees what it has. */
+  /** Ends all requests with "abort" and frees its resources. */
   close(): Promise<void>;
 }
 
-/** Who else learns of a loop's texts. */
+/** Receives the events of a loop. */
 export interface StepAudience {
-  /** Where the pieces of a request go; `onLeave` is called when their reader leaves. */
+  /** Returns the queue for a request's pieces. The queue calls `onLeave` if its reader leaves. */
   queueOf(request: ReadRequest, onLeave: () => void): PieceQueue<GenerationPiece>;
-  /** Nothing is left to compute for now. */
+  /** Called when no work is left for now. */
   rest(): void;
 }
 
-/** Nobody but the reader. */
+/** The default: only the reader gets pieces. */
 const noAudience: StepAudience = {
   queueOf: (_request, onLeave) => new PieceQueue(onLeave),
   rest: () => {},
 };
 
-/** What a loop works with; the runner is its own. */
+/** Parts of a loop; it owns the runner. */
 export interface StepLoopParts {
   model: CausalLM;
   runner: StepRunner;
   limits: SchedulerLimits;
   requests: RequestLimits;
   audience?: StepAudience;
-  /** Whether a step is launched before the host knows what the last one has sampled. */
+  /** Launches a step before the host has the tokens of the last one. */
   runsAhead: boolean;
 }
 
-/** One text under way, and whose it is. */
+/** A sequence of a request in progress. */
 interface Entry {
   readonly job: Job;
   readonly continuation: Continuation;
 }
 
-/** One request under way. */
+/** A request in progress. */
 interface Job {
   readonly request: ReadRequest;
   readonly pieces: PieceQueue<GenerationPiece>;
   readonly continuations: Continuation[];
-  /** Those that wait for the first one to have computed the prompt. */
+  /** Continuations that wait until the first one has computed the prompt. */
   followers: Continuation[];
-  /** Whether a token of it has been computed. */
+  /** True after the first step of the request. */
   hasStarted: boolean;
-  /** Listens to the request's signal no more. */
+  /** Removes the listener of the request's signal. */
   unwatch: () => void;
 }
 
-/**
- * Takes steps in turns of the event loop, as long as there is something to compute: each takes
- * tokens of all texts that run. Owns the runner.
- */
+/** Runs steps in turns of the event loop while work is left. Owns the runner. */
 export class StepLoop implements Generator {
   private readonly runner: StepRunner;
   private readonly scheduler: Scheduler;
@@ -112,7 +109,7 @@ export class StepLoop implements Generator {
   private generatedTokens = 0;
   private steps = 0;
   private hostMs = 0;
-  /** What the weights are known by, as of when nothing was under way. */
+  /** Version of the weights when the engine was last idle. */
   private weights = '';
   private loop: Promise<void> | null = null;
   private deviceFailure: DsError | null = null;
@@ -162,7 +159,7 @@ export class StepLoop implements Generator {
 
   private jobOf(request: ReadRequest): Job {
     if (!this.isBusy) this.weights = stateOf(this.parts.model);
-    // Keys and values that other weights have made are of no use.
+    // Changed weights invalidate the prefix cache: their version is part of the salt.
     const own = { ...request, cacheSalt: `${this.weights} ${request.cacheSalt}` };
     const continuations = Array.from(
       { length: request.n },
@@ -197,9 +194,14 @@ export class StepLoop implements Generator {
   }
 
   /**
-   * Takes steps until nothing is left; requests of one turn begin together. Ahead of the host, the
-   * next step is launched before the tokens of the last one are known: a text that has ended with
-   * one of them has a token too many in it, which nobody hears of.
+   * Runs steps until no work is left. Requests of one event-loop turn start in the same step. With
+   * runsAhead, a step is in flight while the host handles the last one:
+   *
+   *   host     launch 1   launch 2   land 1   launch 3   land 2
+   *   device       [ step 1 ]  [ step 2 ]         [ step 3 ]
+   *
+   * A sequence that ends in step n is then also computed in step n + 1. That surplus token is
+   * dropped.
    */
   private async run(): Promise<void> {
     let last: Flight | null = null;
@@ -217,7 +219,7 @@ export class StepLoop implements Generator {
     this.audience.rest();
   }
 
-  /** The next step, under way; null where there is nothing to compute or something is wrong. */
+  /** Launches the next step. Returns null without work or after an error. */
   private launch(): Flight | null {
     const begin = performance.now();
     let slices: readonly Slice[] = [];
@@ -239,7 +241,7 @@ export class StepLoop implements Generator {
     }
   }
 
-  /** Waits for a step, in turns of the event loop, and tells of its tokens. */
+  /** Waits for a step in turns of the event loop, and handles its tokens. */
   private async land(flight: Flight): Promise<void> {
     try {
       await flight.landed();
@@ -257,7 +259,7 @@ export class StepLoop implements Generator {
     for (const job of jobsOf(entries)) this.fail(job, error);
   }
 
-  /** After an illegal access, every later call into a GPU fails. Other errors pass. */
+  /** After an illegal access, every later call into a GPU fails; keep that error. Ignore others. */
   private checkDevice(): void {
     try {
       this.parts.model.cacheShape().device.synchronize();
@@ -267,7 +269,7 @@ export class StepLoop implements Generator {
   }
 
   /**
-   * Tells those who wait to know that their prompt's turn has come; without those that fail then.
+   * Calls onStart of requests in their first step. Drops slices of requests whose onStart throws.
    */
   private started(slices: readonly Slice[]): readonly Slice[] {
     for (const { sequence } of slices) {
@@ -283,7 +285,7 @@ export class StepLoop implements Generator {
     return slices.filter(({ sequence }) => this.sequences.has(sequence));
   }
 
-  /** The sampler's places of sequences; a sequence keeps its own while it waits for blocks. */
+  /** Returns the sampler slots. A preempted sequence keeps its slot. */
   private slotsOf(sequences: readonly Sequence[]): number[] {
     return sequences.map((sequence) => {
       const { continuation } = this.sequences.get(sequence) as Entry;
@@ -319,7 +321,7 @@ export class StepLoop implements Generator {
     if (isDone && job.continuations.every((one) => one.isDone)) this.end(job);
   }
 
-  /** Its blocks and its slot are free. */
+  /** Frees the blocks and the slot of a continuation. */
   private leave(continuation: Continuation): void {
     const { sequence, slot, finishReason } = continuation;
     this.scheduler.remove(sequence);
@@ -353,7 +355,7 @@ export class StepLoop implements Generator {
   }
 }
 
-/** Says other words where some of the parameters have been changed, or there are others. */
+/** Returns a version of the weights. It changes with every update of a parameter. */
 function stateOf(model: CausalLM): string {
   const parameters = model.parameters();
   const latest = parameters.reduce((most, { changedAt }) => Math.max(most, changedAt), 0);

@@ -64,8 +64,9 @@ export async function openRanks(sharing: Sharing): Promise<ModelRanks | null> {
 
 /**
  * Reports `error` of this rank to the ranks that share a model with it. They get DS_COMM. `sharing`
- * is null if the configuration is unreadable. The ranks are then those of the axis tp, or all ranks
- * if the job has not been joined; ranks with another configuration fail as well. Never rejects.
+ * is null if the configuration is unreadable. It then reports to the axis tp, or to all ranks if
+ * this rank has not joined the job. Ranks with another configuration then fail as well. Never
+ * rejects.
  */
 export async function refuseRanks(sharing: Sharing | null, error: unknown): Promise<void> {
   try {
