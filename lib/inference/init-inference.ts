@@ -288,7 +288,7 @@ function sharedGenerator(parts: StepLoopParts, { layers, host, patience }: Model
   return { generator: lead, place: lead };
 }
 
-/** Returns whether steps become CUDA graphs. Warns if `true` was set and graphs are unavailable. */
+/** Returns true if steps are recorded as graphs. Warns if `true` was set without support for it. */
 function recordsSteps(
   { enable_cuda_graph }: ResolvedInferenceConfig,
   device: Device,

@@ -1,4 +1,4 @@
-// CUDA graphs of decode steps: a step is padded to a recorded size and launched as one graph.
+// Graphs of decode steps: a step is padded to a recorded size and launched as one graph.
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
