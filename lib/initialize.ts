@@ -73,13 +73,13 @@ export interface InitializeOptions<Sample, Batch> extends Clients, Configuration
    */
   model: Module & { readonly hiddenSize?: number };
   /**
-   * When given, `trainLoader` serves this rank's part of it in micro-batches, on the engine's
-   * device; the engine's checkpoints keep its position.
+   * Training samples. `trainLoader` returns this rank's part of them in micro-batches, on the
+   * engine's device; the engine's checkpoints keep its position.
    */
   trainingData?: Dataset<Sample>;
   /** Makes a batch of samples. Default: stacks tensors, typed arrays and numbers. */
   collate?: (samples: Sample[], device: Device) => Batch;
-  /** Threads that get the samples of `trainLoader`. Default 0: the calling thread does. */
+  /** Threads that read the samples of `trainLoader`. Default: 0, the calling thread reads them. */
   numWorkers?: number;
   /**
    * "cpu", "cuda", "cuda:N" or "auto": the first GPU if there is one. Default: the device of
@@ -98,13 +98,13 @@ const OPTIONS: OptionNames<InitializeOptions<unknown, unknown>> = {
 
 /** Result of initialize(): the engine, and the objects that it created. */
 export interface Initialized<Sample, Batch> {
-  /** What trains. */
+  /** The engine of the model; it trains. */
   engine: Engine;
-  /** The caller's or the configuration's; the engine calls it. */
+  /** The optimizer of the caller or the configuration; the engine calls it. */
   optimizer: Optimizer;
-  /** Of trainingData; null without it. */
+  /** The loader of trainingData; null without it. */
   trainLoader: DataLoader<Sample, Batch> | null;
-  /** The schedules of its groups; the engine advances them. */
+  /** The schedules of the optimizer's parameter groups; the engine advances them. */
   lrScheduler: ScheduleSet;
 }
 

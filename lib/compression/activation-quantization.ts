@@ -1,4 +1,4 @@
-// Activation quantization: linear layers are given their inputs in few bits.
+// Activation quantization: rounds the inputs of linear layers to few bits.
 import type { Tensor } from '../tensor/index.js';
 import { quantized } from './quantizers.js';
 import { type CompressionSection, type InputTechnique, straightThrough } from './technique.js';

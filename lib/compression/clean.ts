@@ -15,10 +15,10 @@ import { StepClock } from './step-clock.js';
 import { type CompressionSection, FINISHED, type Values } from './technique.js';
 
 /**
- * Writes the values of the last step into the layers of `model`, and restores the plain layers;
- * those with related_modules become smaller. Quantized inputs stay quantized. Throws DS_ARGUMENT
- * for a model that `section` did not compress or that an engine owns, DS_CONFIG if layers do not
- * fit each other. Source: DeepSpeed's redundancy_clean.
+ * Writes the values of the last step into the layers of `model`, and restores the plain layers.
+ * Layers of related_modules become smaller. Quantized inputs stay quantized. Throws DS_ARGUMENT for
+ * a model that `section` did not compress or that an engine owns, DS_CONFIG if layers do not fit
+ * each other. Source: DeepSpeed's redundancy_clean.
  */
 export function clean(model: Module, section: CompressionSection): void {
   const done = compressionOf(model);
@@ -53,7 +53,7 @@ function cleanLayers(model: Module, done: Compression): void {
   replaceModules(model, instead);
 }
 
-/** Returns `plain`, with quantized inputs if those of `layer` are quantized. */
+/** Returns `plain`; its inputs are quantized if `layer` quantizes its own. */
 function withInputs(layer: Module, plain: Module): Module {
   plain.training = layer.training;
   if (!(layer instanceof CompressedLinear && layer.inputs)) return plain;
@@ -62,7 +62,7 @@ function withInputs(layer: Module, plain: Module): Module {
   return made;
 }
 
-/** A weight that layers share is written once: rounded values would be rounded again. */
+/** A shared weight is written once: rounded values must not be rounded again. */
 function write(
   base: { weight: Parameter; bias?: Parameter | null },
   { weight, bias }: Values,
@@ -73,7 +73,7 @@ function write(
   if (bias && base.bias && bias !== base.bias) base.bias.copy_(bias);
 }
 
-/** A layer of the rows and columns that stay. */
+/** Returns a layer of the remaining rows and columns. */
 function smaller(base: Linear, { weight, bias }: Values, { rows, columns }: Cut): Linear {
   const [outputs, inputs] = base.weight.shape as [number, number];
   const Class = base instanceof LinearGelu ? LinearGelu : Linear;

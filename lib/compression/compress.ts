@@ -31,7 +31,7 @@ const compressions = new WeakMap<Module, Compression>();
 /** The compression state of `model`, or null. */
 export const compressionOf = (model: Module): Compression | null => compressions.get(model) ?? null;
 
-/** Forgets it: the model has its own layers again. */
+/** Removes the compression state: `model` has its own layers again. */
 export function forgetCompression(model: Module): void {
   compressions.delete(model);
 }
@@ -54,10 +54,13 @@ interface Work {
 }
 
 /**
- * Replaces layers of `model` by compressed ones, in the order in which the techniques act. Throws
- * before any change. Throws DS_CONFIG for groups that do not match the model and for
- * related_modules that do not fit each other, DS_ARGUMENT for related layers with tied weights,
- * DS_SHAPE for numbers that do not fit a layer.
+ * Replaces layers of `model` by compressed ones, technique by technique. Before any change it
+ * throws
+ *
+ * 1. DS_CONFIG for groups that do not match the model;
+ * 2. DS_CONFIG for related_modules that do not fit each other;
+ * 3. DS_ARGUMENT for related layers with tied weights;
+ * 4. DS_SHAPE for numbers that do not fit a layer.
  */
 export function compress(model: Module, section: CompressionSection): void {
   const clock = new StepClock();
@@ -85,7 +88,10 @@ export function compress(model: Module, section: CompressionSection): void {
 const layerFor = (base: Linear | Embedding, clock: StepClock): Layer =>
   base instanceof Linear ? new CompressedLinear(base, clock) : new CompressedEmbedding(base, clock);
 
-/** By technique, in their order of action. Source: the forward of LinearLayer_Compress. */
+/**
+ * The works by technique, in the order in which techniques act. Source: the forward of
+ * LinearLayer_Compress.
+ */
 function worksOf(section: CompressionSection): Work[][] {
   const { weight_quantization: weights, activation_quantization: inputs } = section;
   const { sparse_pruning: sparse, row_pruning: rows, head_pruning: heads } = section;
@@ -133,7 +139,7 @@ function worksIn<Params>(
   }));
 }
 
-/** In forward a table has a step for each row. Source: DeepSpeed's Embedding_Compress. */
+/** In forward an embedding has one step per row. Source: DeepSpeed's Embedding_Compress. */
 function groupsFor(
   layer: Layer,
   shared: CompressionSection['weight_quantization']['shared_parameters'],
@@ -153,7 +159,7 @@ function asLinear(layer: Layer, name: string): CompressedLinear {
   });
 }
 
-/** Throws DS_ARGUMENT for a model that is compressed already. */
+/** Throws DS_ARGUMENT if the model is already compressed. */
 export function requireUncompressed(model: Module): void {
   if (!compressions.has(model)) return;
   throw new DsError({

@@ -1,5 +1,4 @@
-// Layers with techniques of compression: wrappers that keep a layer's place and the names of its
-// parameters.
+// Compressed layers: wrappers that replace a layer and keep the names of its parameters.
 import type { Embedding } from '../nn/embedding.js';
 import { Linear, LinearGelu } from '../nn/linear.js';
 import { type Field, Module } from '../nn/module.js';
@@ -45,7 +44,7 @@ abstract class CompressedLayer<Base extends Linear | Embedding> extends Module {
     this.#techniques.push(technique);
   }
 
-  /** The compressed values after `step` global steps. */
+  /** Returns the compressed values after `step` global steps. */
   valuesAt(step: number): Values {
     const { base } = this;
     const own: Values = { weight: base.weight, bias: base instanceof Linear ? base.bias : null };
@@ -73,11 +72,11 @@ abstract class CompressedLayer<Base extends Linear | Embedding> extends Module {
 
 /** A linear layer with techniques. */
 export class CompressedLinear extends CompressedLayer<Linear> {
-  /** [outputs, inputs]: 1 for the weights that stay. */
+  /** [outputs, inputs]: 1 for remaining weights. */
   sparse_pruning_mask: Tensor | null = null;
   /** The scores of weights, in their shape. */
   sparse_mask_scores: Parameter | null = null;
-  /** [outputs, 1]: 1 for the outputs that stay. */
+  /** [outputs, 1]: 1 for remaining outputs. */
   row_pruning_mask: Tensor | null = null;
   /** [outputs, 1]. */
   row_mask_scores: Parameter | null = null;
@@ -105,7 +104,7 @@ export class CompressedLinear extends CompressedLayer<Linear> {
 
 /** A table with techniques. */
 export class CompressedEmbedding extends CompressedLayer<Embedding> {
-  /** Whole numbers [...] to their rows [..., channels]. */
+  /** Looks up integers [...] and returns their rows [..., channels]. */
   override forward(index: Tensor): Tensor {
     return scope(() => {
       const rows = embedding(this.values.weight, index);
@@ -116,7 +115,7 @@ export class CompressedEmbedding extends CompressedLayer<Embedding> {
   }
 }
 
-/** The linear layers of `model`, the bases of compressed ones among them, in its order. */
+/** Returns the linear layers of `model`, including the bases of compressed ones, in its order. */
 export function linearsOf(model: Module): Map<string, Linear> {
   const found = new Map<string, Linear>();
   for (const [name, module] of model.namedModules()) {

@@ -1,5 +1,4 @@
-// Selects the rows and columns of linear layers that remain after pruning, including those of
-// adjacent layers.
+// Selects the rows and columns of linear layers that remain after pruning, also in adjacent layers.
 import { isDeepStrictEqual } from 'node:util';
 import { DsError } from '../errors.js';
 import type { Linear } from '../nn/linear.js';
@@ -8,7 +7,7 @@ import { Regex } from '../runtime/regex/regex.js';
 import { type CompressedEmbedding, type CompressedLinear, linearsOf } from './compressed-layers.js';
 import type { CompressionSection, Technique } from './technique.js';
 
-/** The remaining outputs and inputs of a layer by index; null: all. */
+/** The remaining outputs and inputs of a layer by index; null: all of them. */
 export interface Cut {
   rows: readonly number[] | null;
   columns: readonly number[] | null;
@@ -30,8 +29,8 @@ interface Compressed {
 }
 
 /**
- * The cuts that related_modules request, by layer. Throws as requireRelated() does, and DS_CONFIG
- * if one side of a layer has two different cuts.
+ * Returns the cuts that related_modules request, by layer. Throws as requireRelated() does, and
+ * DS_CONFIG if one side of a layer has two different cuts.
  */
 export function cutsOf(model: Module, compressed: Compressed): Map<string, Cut> {
   const cuts = new Map<string, Cut>();
@@ -63,7 +62,8 @@ export function requireRelated(model: Module, compressed: Compressed): void {
 }
 
 /**
- * Pairs the i-th layer of `modules` with the i-th of each related expression, in the model's order.
+ * Pairs the i-th layer of `modules` with the i-th layer of each related expression, in the model's
+ * order.
  */
 function pairsOf(model: Module, { section, layers }: Compressed): Pair[] {
   const pairs: Pair[] = [];
@@ -170,7 +170,10 @@ function cutPair(
 const numbersOf = (mask: readonly number[]): number[] =>
   mask.flatMap((value, i) => (value === 0 ? [] : [i]));
 
-/** The side of the adjacent layer, of `shape`, must have the size of the pruned side of `layer`. */
+/**
+ * Checks that the side of the adjacent layer, of `shape`, has the size of the pruned side of
+ * `layer`.
+ */
 function requireSize({ place, layer, name, other }: Pair, shape: readonly number[]): void {
   const [outputs, inputs] = layer.weight.shape;
   const isRows = place.technique === 'row_pruning';

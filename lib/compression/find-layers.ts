@@ -1,4 +1,4 @@
-// Which layers of a model the groups of a configuration mean.
+// Finds the layers of a model that the groups of a configuration select.
 import { DsError } from '../errors.js';
 import { Embedding } from '../nn/embedding.js';
 import { Linear, LinearGelu } from '../nn/linear.js';
@@ -29,10 +29,12 @@ const isCompressible = (module: Module): module is Linear | Embedding =>
   module instanceof Linear || module instanceof Embedding;
 
 /**
- * The layers of each of `groups`, by name. Throws DS_CONFIG for an expression that matches no
- * layer, for a layer in two groups, for a layer with a weight that the model reads directly, and
- * for a class with its own forward. Source: DeepSpeed's get_module_name, which ignores expressions
- * without a match.
+ * Returns the layers of each of `groups`, by name. Throws DS_CONFIG in these cases:
+ *
+ * 1. an expression matches no layer (DeepSpeed's get_module_name ignores it);
+ * 2. a layer is in two groups;
+ * 3. the model reads a layer's weight directly;
+ * 4. a layer's class has its own forward.
  */
 export function findLayers(
   model: Module,
@@ -56,8 +58,8 @@ export function findLayers(
 }
 
 /**
- * The layers with names that `pattern` matches anywhere. Throws DS_CONFIG without a match, and for
- * layers that compression cannot reach.
+ * Returns the layers with names that `pattern` matches anywhere. Throws DS_CONFIG without a match,
+ * and for layers that compression cannot reach.
  */
 function fitting(
   model: Module,
@@ -82,7 +84,10 @@ function fitting(
   return wanted;
 }
 
-/** Whether a model of this library, which may lie in another, reads a layer past its forward. */
+/**
+ * Returns a function that tests whether a model of this library, possibly nested in another, reads
+ * a layer's weight without its forward.
+ */
 function directReads(model: Module): (name: string) => boolean {
   const ours = [...model.namedModules()].filter(([, module]) => module.describe() !== null);
   const prefixes = ours.map(([name]) => (name === '' ? '' : `${name}.`));

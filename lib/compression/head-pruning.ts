@@ -7,8 +7,8 @@ import { maskOf, scoresFor } from './top-mask.js';
 type Section = CompressionSection['head_pruning'];
 
 /**
- * Which heads stay is decided in each step by scores that are trained. Throws DS_SHAPE if
- * num_heads does not divide the inputs of `layer`. Source: DeepSpeed's enable_head_pruning.
+ * Trained scores select the remaining heads in each step. Throws DS_SHAPE if num_heads does not
+ * divide the inputs of `layer`. Source: DeepSpeed's enable_head_pruning.
  */
 export function headPruning(
   layer: CompressedLinear,

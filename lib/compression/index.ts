@@ -1,4 +1,4 @@
-// The API of compression: weights with few values, and pruning, in training.
+// The API of compression: quantization and pruning during training.
 export { clean } from './clean.js';
 export {
   type Compression,

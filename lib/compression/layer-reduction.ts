@@ -8,9 +8,9 @@ type Section = CompressionSection['layer_reduction'];
 const SECTION = 'compression_training.layer_reduction';
 
 /**
- * Layer i of `model` gets the values of layer teacher_layer[i] of `teacher`, and modules of
- * other_module_name get those of the same name. Throws DS_CONFIG for names that one of them lacks,
- * DS_CHECKPOINT for different shapes. Source: DeepSpeed's student_initialization.
+ * Copies the values of layer teacher_layer[i] of `teacher` to layer i of `model`. Modules of
+ * other_module_name are copied to the modules of the same name. Throws DS_CONFIG for names that one
+ * of them lacks, DS_CHECKPOINT for different shapes. Source: DeepSpeed's student_initialization.
  */
 export function reduceLayers(model: Module, teacher: Module, section: Section): void {
   const { module_name_prefix: prefix, teacher_layer: layers, other_module_name: others } = section;

@@ -4,27 +4,30 @@ import { abs, cast, mean, round, scope, sign, sum, type Tensor, where } from '..
 
 /** How values are rounded. */
 export interface Rounding {
-  /** 3 or more: 2^bits values; 2: three; 1: two. */
+  /** Bits of a value: 3 or more give 2^bits values, 2 gives three values, 1 gives two. */
   readonly bits: number;
-  /** Around 0, or between the smallest and the largest. Two and three values are around 0. */
+  /**
+   * Range around 0, or between the smallest and the largest value. Two and three values are around
+   * 0.
+   */
   readonly type: 'symmetric' | 'asymmetric';
-  /** Equal parts of the tensor, in the order of its elements. */
+  /** Number of equal parts of the tensor, in the order of its elements. */
   readonly groups: number;
-  /** Random numbers in [-0.5, 0.5) that are added before rounding; null: no noise. */
+  /** Returns random numbers in [-0.5, 0.5) that are added before rounding; null: no noise. */
   readonly noise: ((like: Tensor) => Tensor) | null;
 }
 
 type Rule = (rows: Tensor, rounding: Rounding) => Tensor;
 
-/** `value`, or 1 if it is 0: the range of a group of equal values. */
+/** Returns `value`, or 1 if it is 0, the range of a group of equal values. */
 const orOne = (value: Tensor): Tensor => where(value.eq(0), 1, value);
 
 const noisy = (codes: Tensor, { noise }: Rounding): Tensor =>
   round(noise ? codes.add(noise(codes)) : codes);
 
 /**
- * Codes from -2^(bits - 1) to 2^(bits - 1) - 1 times 2 max|x| / 2^bits. A positive maximum exceeds
- * the largest code, as in DeepSpeed.
+ * Codes from -2^(bits - 1) to 2^(bits - 1) - 1; the step is 2 max|x| / 2^bits. A positive maximum
+ * exceeds the largest code, as in DeepSpeed.
  */
 const symmetric: Rule = (rows, rounding) => {
   const levels = 2 ** rounding.bits;
@@ -35,7 +38,10 @@ const symmetric: Rule = (rows, rounding) => {
   return codes.clamp(-levels / 2, levels / 2 - 1).mul(step);
 };
 
-/** Codes from 0 to 2^bits - 1 times (max - min) / 2^bits, from the multiple next to min on. */
+/**
+ * Codes from 0 to 2^bits - 1; the step is (max - min) / 2^bits, and code 0 is the multiple of it
+ * nearest to min.
+ */
 const asymmetric: Rule = (rows, rounding) => {
   const levels = 2 ** rounding.bits;
   const least = rows.min({ dims: 1, keepDim: true });
@@ -47,8 +53,8 @@ const asymmetric: Rule = (rows, rounding) => {
 };
 
 /**
- * 0 up to 0.7 mean|x|; above, the mean magnitude of the larger values, with the sign of x. Source:
- * Li et al. 2016.
+ * 0 for magnitudes up to 0.7 mean|x|; above, the mean magnitude of the larger values with the sign
+ * of x. Source: Li et al. 2016.
  */
 const ternary: Rule = (rows) => {
   const sizes = abs(rows);
@@ -59,7 +65,7 @@ const ternary: Rule = (rows) => {
   return sign(rows).mul(beyond).mul(size);
 };
 
-/** The mean magnitude, with the sign of x. Source: Rastegari et al. 2016. */
+/** The mean magnitude with the sign of x. Source: Rastegari et al. 2016. */
 const binary: Rule = (rows) => sign(rows).mul(mean(abs(rows), { dims: 1, keepDim: true }));
 
 function ruleFor({ bits, type }: Rounding): Rule {
@@ -69,8 +75,8 @@ function ruleFor({ bits, type }: Rounding): Rule {
 }
 
 /**
- * `x` rounded, in its shape and dtype; steps and codes are computed in f32. A group that is all
- * zeros stays so. Throws DS_SHAPE if groups are not equal. Source: DeepSpeed's SymQuantizer,
+ * Returns `x` rounded, in its shape and dtype; steps and codes are computed in f32. A group of
+ * zeros stays zero. Throws DS_SHAPE if groups are not equal. Source: DeepSpeed's SymQuantizer,
  * AsymQuantizer, TernaryQuantizer and BinaryQuantizer.
  */
 export function quantized(x: Tensor, rounding: Rounding): Tensor {
@@ -82,7 +88,7 @@ export function quantized(x: Tensor, rounding: Rounding): Tensor {
   });
 }
 
-/** Throws DS_SHAPE unless `groups` parts of `x` are equal. */
+/** Throws DS_SHAPE unless `x` divides into `groups` equal parts. */
 export function requireGroups(op: string, { numel, shape }: Tensor, groups: number): void {
   if (numel % groups === 0) return;
   const expected = `quantize_groups that divide ${numel} elements [${shape.join(', ')}]`;

@@ -7,8 +7,8 @@ import { fixedMask, maskOf, scoresFor } from './top-mask.js';
 type Section = CompressionSection['row_pruning'];
 
 /**
- * Which outputs of `layer` stay is decided here, by the sums of their weights' magnitudes ("l1"),
- * or in each step by scores that are trained ("topk"). Source: DeepSpeed's enable_row_pruning.
+ * Selects the remaining outputs of `layer`: now, by the sums of their weights' magnitudes ("l1"),
+ * or in each step by trained scores ("topk"). Source: DeepSpeed's enable_row_pruning.
  */
 export function rowPruning(
   layer: CompressedLinear,

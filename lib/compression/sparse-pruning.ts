@@ -7,7 +7,7 @@ import { fixedMask, maskOf, scoresFor } from './top-mask.js';
 type Section = CompressionSection['sparse_pruning'];
 
 /**
- * Decides now by magnitude ("l1") which elements of `layer` remain, or in each step by trained
+ * Selects the remaining elements of `layer`: now, by magnitude ("l1"), or in each step by trained
  * scores ("topk"). Source: DeepSpeed's enable_sparse_pruning.
  */
 export function sparsePruning(

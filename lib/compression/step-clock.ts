@@ -9,7 +9,7 @@ export class StepClock {
     return this.read();
   }
 
-  /** Uses `read` until the returned function is called. */
+  /** Reads steps with `read` until the returned function is called. */
   follow(read: () => number): () => void {
     this.read = read;
     return () => {

@@ -16,29 +16,29 @@ export interface Values {
 /** The step of a run that is over. */
 export const FINISHED = Number.POSITIVE_INFINITY;
 
-/** Makes other values of a layer's; differentiable. */
+/** Computes compressed values from a layer's values; differentiable. */
 export interface Technique {
   /** Its key in the section. */
   readonly kind: keyof CompressionSection;
   /** Global steps before it acts. */
   readonly offset: number;
-  /** The values after `step` global steps, at least `offset`. */
+  /** Returns the values after `step` global steps, at least `offset`. */
   compress(values: Values, step: number): Values;
   /** 1 for remaining and 0 for removed elements, for a technique that can shrink layers. */
   readonly mask?: () => Tensor;
 }
 
-/** Makes another input of a layer's; differentiable. */
+/** Computes a compressed input from a layer's input; differentiable. */
 export interface InputTechnique {
   /** Global steps before it acts. */
   readonly offset: number;
-  /** The input that the layer computes with, in its shape and dtype. */
+  /** Returns the input that the layer computes with, in its shape and dtype. */
   compress(x: Tensor): Tensor;
 }
 
 /**
- * `body`, which keeps shape and dtype, with the gradient of the result as that of its input.
- * Source: the straight-through estimator of Bengio et al. 2013.
+ * Returns `body`, which keeps shape and dtype, with a gradient that passes unchanged. Source: the
+ * straight-through estimator of Bengio et al. 2013.
  */
 export function straightThrough(body: (x: Tensor) => Tensor): (x: Tensor) => Tensor {
   return customFunction<Tensor>({

@@ -1,10 +1,13 @@
-// Masks: 1 at the largest values or scores, 0 elsewhere.
+// Masks: 1 for the largest values or scores, 0 for the others.
 import { kaimingUniform } from '../nn/initializers.js';
 import { Parameter } from '../nn/parameter.js';
 import { cast, held, noGrad, ones, scope, Tensor, topk, zeros } from '../tensor/index.js';
 import { straightThrough } from './technique.js';
 
-/** 1 at the ceil(ratio n) largest of the n `values`, 0 elsewhere; of equal ones the first stay. */
+/**
+ * Returns 1 for the ceil(ratio n) largest of the n `values`, 0 for the others; the first of equal
+ * values stay.
+ */
 export function topMask(values: Tensor, ratio: number): Tensor {
   return noGrad(() =>
     scope(() => {
@@ -21,7 +24,7 @@ export function topMask(values: Tensor, ratio: number): Tensor {
   );
 }
 
-/** A fixed mask of the currently largest values: a buffer of a layer, f32. */
+/** Returns a fixed mask of the currently largest values: a buffer of a layer, f32. */
 export function fixedMask(
   weight: Parameter,
   measure: (values: Tensor) => Tensor,
@@ -38,7 +41,7 @@ export function fixedMask(
   );
 }
 
-/** Scores of `shape`, in the dtype and the memory of `weight`; they are trained with it. */
+/** Returns trainable scores of `shape`, in the dtype and the memory of `weight`. */
 export function scoresFor(weight: Parameter, shape: readonly number[]): Parameter {
   const scores = new Parameter(shape, kaimingUniform({ a: Math.sqrt(5) }));
   if (weight.isMaterialized) scores.moveTo(weight.device, weight.dtype);
@@ -46,8 +49,8 @@ export function scoresFor(weight: Parameter, shape: readonly number[]): Paramete
 }
 
 /**
- * The mask of a layer in `like`'s dtype: the fixed one, or the one of the currently largest scores,
- * which receive its gradient. Source: DeepSpeed's TopKBinarizer.
+ * Returns the mask of a layer in `like`'s dtype: the fixed one, or that of the currently largest
+ * scores, which receive its gradient. Source: DeepSpeed's TopKBinarizer.
  */
 export function maskOf(
   { fixed, scores }: { fixed: Tensor | null; scores: Parameter | null },

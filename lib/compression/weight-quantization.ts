@@ -14,17 +14,17 @@ type Section = CompressionSection['weight_quantization'];
 type Shared = Section['shared_parameters'];
 type Params = Section['different_groups'][string]['params'];
 
-/** How a weight is rounded in a step: its bits, and the part of it that is. */
+/** How a weight is rounded in a step. */
 export interface Precision {
   readonly bits: number;
-  /** 1: all of it; less: of the weight as it is the rest is added. */
+  /** Fraction of the rounded weight; the rest is the unrounded weight. 1: rounded only. */
   readonly share: number;
 }
 
 /**
- * The precision of the `count`th step with quantization, from 1. It loses a bit at
+ * Returns the precision of the `count`th step with quantization, from 1. It loses a bit at
  * quantization_period steps, at twice, at four times as many and so on; with period 0 in each step.
- * The mixed-in part restarts at each loss. Source: DeepSpeed's runtime/quantize.py.
+ * The mixed-in fraction restarts at each loss. Source: DeepSpeed's runtime/quantize.py.
  */
 export function precisionAt(count: number, shared: Shared, params: Params): Precision {
   const { start_bits: start, target_bits: target, quantization_period: period } = params;
@@ -47,8 +47,8 @@ export function seedOf(text: string): number {
 }
 
 /**
- * Noise that depends only on the layer's name and the step: the same on every rank, in each
- * micro-batch, in recomputation and after a resume.
+ * Returns noise that depends only on the layer's name and the step: it is equal on every rank, in
+ * each micro-batch, in recomputation and after a resume.
  */
 function noiseOf(name: string, step: number): (like: Tensor) => Tensor {
   return (like) => {
@@ -60,9 +60,9 @@ function noiseOf(name: string, step: number): (like: Tensor) => Tensor {
 }
 
 /**
- * Rounds the weight of the layer called `name`, in `groups` parts, in forward. DeepSpeed rounds the
- * 16-bit copy after each update, or in forward. Both give the same numbers, because the gradient of
- * the rounded weight goes to the master weight in both.
+ * Rounds the weight of the layer `name` in forward, in `groups` parts. DeepSpeed rounds the 16-bit
+ * copy after each update, or in forward. Both give the same numbers, because the gradient of the
+ * rounded weight goes to the master weight in both.
  */
 export function weightQuantization(
   { name, groups }: { name: string; groups: number },

@@ -58,12 +58,12 @@ export function isWork(action: Action): action is Work {
   return action.kind.length === 1;
 }
 
-/** The rank with `stage` in a pipeline of `ranks`: stages are assigned round-robin. */
+/** Returns the rank of `stage` in a pipeline of `ranks`: stages are assigned round-robin. */
 export const rankOf = (stage: number, ranks: number): number => stage % ranks;
 
 /**
- * The results of other work that `work` reads, in a model of `stages` stages. With halved backwards
- * its gradient comes from the next stage's I.
+ * Returns the other work that `work` depends on, in a model of `stages` stages. With halved
+ * backwards its gradient comes from the next stage's I.
  */
 export function needsOf(work: Work, stages: number): readonly (readonly Work[])[] {
   const { kind, stage, micro } = work;

@@ -1,4 +1,4 @@
-// The layers of a pipeline: the units of a cut, and descriptions from which they are built.
+// The layers of a pipeline, which are the units of division into stages, and specs that build them.
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -77,8 +77,7 @@ export class LayerSpec<Args extends any[] = any[]> {
 }
 
 /**
- * The forward of a tied layer that differs from its module's: an embedding as the head, for
- * example.
+ * The forward of a tied layer if it differs from its module's, such as an embedding as the head.
  */
 export type TiedForward = (module: Module, values: Values) => Values;
 
@@ -145,7 +144,7 @@ export function buildLayers(
   });
 }
 
-/** A module's forward; each of several values is an argument. */
+/** Returns a layer that calls the module; each of several values is an argument. */
 function calling(module: Module): PipelineLayer {
   const call = (...inputs: unknown[]): Values => module.call(...(inputs as [])) as Values;
   return {

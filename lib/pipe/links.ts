@@ -14,7 +14,10 @@ export class Arriving {
     private readonly works: readonly Work[],
   ) {}
 
-  /** Orders later compute work after the arrival; the caller then owns the tensors. */
+  /**
+   * Orders later compute work after the arrival and returns the values; the caller owns the
+   * tensors.
+   */
   take(): Values {
     for (const work of this.works) work.wait();
     return this.several ? this.tensors : (this.tensors[0] as Tensor);
@@ -106,7 +109,7 @@ export class Links {
     return [...this.groups.values()];
   }
 
-  /** The next transfers belong to a batch of `micros` micro-batches. */
+  /** Starts the transfers of a batch of `micros` micro-batches. */
   begin(micros: number, kind: BatchKind): void {
     this.batch = `${micros} ${inWords[kind]}`;
   }

@@ -87,7 +87,7 @@ export class Outlines {
   }
 
   /**
-   * Returns the outline of the values that `transfer` receives through `group`. Rejects with
+   * Resolves with the outline of the values that `transfer` receives through `group`. Rejects with
    * DS_COMM if its sender has failed or runs a batch of the other kind, or if the job has failed.
    */
   async hear(transfer: Transfer, group: ProcessGroup, kind: BatchKind): Promise<Outline> {
@@ -132,7 +132,7 @@ export class Outlines {
 /** Of outputs of `stage`. */
 const placeOf = (stage: number, kind: BatchKind): string => `${kind}, stage ${stage}`;
 
-/** Resolves as `reported`; rejects with DS_COMM once the job has failed. */
+/** Settles like `reported`; rejects with DS_COMM once the job has failed. */
 async function unlessOver<Report>(group: ProcessGroup, reported: Promise<Report>): Promise<Report> {
   let isOver = false;
   const failure = poll(() => {

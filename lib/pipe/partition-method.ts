@@ -1,11 +1,9 @@
-// The methods that partition the layers of a pipeline.
+// The methods of dividing layers into pipeline stages.
 import { Regex } from '../runtime/regex/regex.js';
 
 const KNOWN = /^(parameters|uniform|flops|type:.+)$/i;
 
-/**
- * Returns the valid methods for a DsError, or null if `method` is valid, in any case of letters.
- */
+/** Returns the valid methods for a DsError, or null if `method` is valid; case is ignored. */
 export function methodExpected(method: unknown): string | null {
   const word = String(method);
   if (!KNOWN.test(word)) return '"parameters", "uniform", "flops" or "type:REGEX"';
@@ -17,7 +15,7 @@ export function methodExpected(method: unknown): string | null {
   }
 }
 
-/** The pattern for class names of layers, without regard to case; null for other methods. */
+/** Returns the case-insensitive pattern for class names of layers; null for other methods. */
 export function patternOf(method: string): Regex | null {
   if (!/^type:/i.test(method)) return null;
   return new Regex(method.slice('type:'.length), { ignoresCase: true });

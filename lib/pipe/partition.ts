@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 
 /**
- * The first layer of each stage, and the number of layers at the end: stage s has layers
+ * Returns the first layer of each stage, and the number of layers at the end: stage s has layers
  * [starts[s], starts[s + 1]). Every stage has at least one layer. The largest sum of `weights` (one
  * per layer, 0 or more) of a stage is minimal. Ties prefer the largest smallest sum, then the
  * longest first stages. DeepSpeed's partition_balanced minimizes the difference of both by a search
@@ -21,7 +21,7 @@ export function balance(weights: readonly number[], stages: number): number[] {
   }
   const sums = [0];
   for (const weight of weights) sums.push((sums.at(-1) as number) + weight);
-  // best[k][i]: of the first i layers in k stages.
+  // best[k][i]: the best cut of the first i layers into k stages.
   let best: (Cut | null)[] = sums.map((_, i) =>
     i === 0 ? { most: 0, least: Infinity, at: [] } : null,
   );

@@ -27,15 +27,15 @@ export interface PipelineOptions {
    */
   partitionMethod?: PartitionMethod;
   /**
-   * Layers of a stage that are computed again in the backward as one; 0, the default, keeps
-   * everything.
+   * Layers of a stage that one checkpointed segment recomputes in the backward. Default: 0, no
+   * recomputation.
    */
   activationCheckpointInterval?: number;
-  /** Whether every forward of a layer starts from its own seed, by `baseSeed`. Default false. */
+  /** Whether every forward of a layer starts from its own seed, by `baseSeed`. Default: false. */
   seedLayers?: boolean;
   /** Default 1234. */
   baseSeed?: number;
-  /** Whether shapes differ between micro-batches. Default false: outlines are sent once. */
+  /** Whether shapes differ between micro-batches. Default: false; shapes are sent once. */
   dynamicShape?: boolean;
 }
 
@@ -70,7 +70,7 @@ const OPTIONS: OptionNames<PipelineModuleOptions> = {
  * Source: DeepSpeed's PipelineModule.
  */
 export class PipelineModule extends Module implements Pipelined {
-  /** The modules among the layers, by the number of the first layer that they are. */
+  /** The modules of the layers, each by the index of its first layer. */
   readonly layers: Readonly<Record<string, Module>>;
   /** @internal */
   readonly pipelineOptions: PipelineOptions;
@@ -123,8 +123,8 @@ export function isPipelined(model: object): model is Module & Pipelined {
 }
 
 /**
- * Throws DS_ARGUMENT for anything else, and for a module with parameters: a loss belongs to no
- * stage that could train them.
+ * Returns the loss function. Throws DS_ARGUMENT for other values, and for a module with parameters,
+ * because no stage could train them.
  */
 function lossFunctionOf(lossFn: unknown): LossFunction | null {
   const isClass = typeof lossFn === 'function' && lossFn.prototype instanceof Module;

@@ -1,4 +1,4 @@
-// Pipeline: which layers of a model are which stage's, and the run of one stage.
+// Pipeline: the division of a model's layers into stages, and the execution of one stage.
 import { DsError } from '../errors.js';
 import { Embedding } from '../nn/embedding.js';
 import type { Module } from '../nn/module.js';
@@ -30,16 +30,16 @@ export class Pipeline {
   readonly layers: readonly PipelineLayer[];
   /** Stage s has layers [starts[s], starts[s + 1]). */
   readonly starts: readonly number[];
-  /** Parameters on several ranks of the pipeline, with the pipeline ranks. */
+  /** Parameters on several ranks, with those pipeline ranks. */
   readonly tied: ReadonlyMap<Parameter, readonly number[]>;
-  /** Parameters and buffers of this rank that an earlier one has, too. */
+  /** Parameters and buffers of this rank that an earlier rank also has. */
   private readonly copies: ReadonlySet<Tensor>;
   private base: RandomState = { seed: 0, offset: 0 };
   private batches = 0;
 
   constructor(
     readonly model: Module & Pipelined,
-    /** This rank's place among the ranks of the pipeline, and how many there are. */
+    /** This rank's index among the ranks of the pipeline, and their number. */
     readonly place: { rank: number; ranks: number },
     /** Stages that each has. */
     stagesPerRank: number,
@@ -56,12 +56,12 @@ export class Pipeline {
     this.copies = new Set(shared.flatMap(([tensor, ranks]) => (isCopy(ranks) ? [tensor] : [])));
   }
 
-  /** Whether an earlier rank of the pipeline has the parameter or buffer, and saves it. */
+  /** Whether an earlier rank of the pipeline also has the parameter or buffer, and saves it. */
   isCopy(tensor: Tensor): boolean {
     return this.copies.has(tensor);
   }
 
-  /** The ranks of each parameter and buffer, in the order of the model. */
+  /** Returns the ranks of each parameter and buffer, in the order of the model. */
   private heldBy(): Map<Tensor, number[]> {
     const held = new Map<Tensor, number[]>();
     const { model } = this;
@@ -92,7 +92,7 @@ export class Pipeline {
     );
   }
 
-  /** The modules that a stage reads, itself or below. */
+  /** Returns the modules that a stage reads, including nested ones. */
   modulesOf(stages: readonly number[]): Set<Module> {
     const roots = stages.flatMap((stage) => this.layersOf(stage).flatMap(({ modules }) => modules));
     return new Set(roots.flatMap((module) => module.modules()));
@@ -123,7 +123,7 @@ export class Pipeline {
     setRandomState({ seed, offset: offset + micros * this.layers.length * DRAWS });
   }
 
-  /** The layers of `stage` on micro-batch `micro` of the batch. */
+  /** Runs the layers of `stage` on micro-batch `micro` of the batch. */
   run(stage: number, micro: number, values: Values): Values {
     const after = getRandomState();
     try {
@@ -181,7 +181,7 @@ export class Pipeline {
   }
 }
 
-/** The weight of a layer in the division into stages. */
+/** Returns the weight of a layer in the division into stages. */
 function weightOf({ modules, macs }: PipelineLayer, given: string): number {
   const pattern = patternOf(given);
   if (pattern) return modules.some((module) => pattern.test(module.constructor.name)) ? 1 : 0;

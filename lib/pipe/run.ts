@@ -1,4 +1,4 @@
-// Runs a rank's list of actions: work of its stages, and the transfers between them and others.
+// Runs a rank's list of actions: work of its stages, and transfers to and from other stages.
 import { held, Tensor, zeros } from '../tensor/index.js';
 import { type Action, rankOf, type Transfer, type Work } from './action.js';
 import { listOf, type Values } from './layers.js';
@@ -31,11 +31,11 @@ export interface StageWorker {
    * weightGradients() computes the rest.
    */
   inputGradients(at: Place, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void;
-  /** The other half; micro-batches run in order. */
+  /** Runs the other half; micro-batches run in order. */
   weightGradients(at: Place): void;
-  /** No backward of `stage` follows in this batch: its gradients are complete. */
+  /** Called when no backward of `stage` follows in this batch: its gradients are complete. */
   reduce(stage: number): void;
-  /** The results of forward() are no longer needed. */
+  /** Releases the results of forward(). */
   done(stage: number, micro: number): void;
 }
 
@@ -202,7 +202,7 @@ export class PipelineRun {
 const wanting = (values: Values): readonly Tensor[] =>
   listOf(values).filter(({ requiresGrad }) => requiresGrad);
 
-/** The same values as another rank would receive them: a graph ends and a new one begins. */
+/** Returns the values as another rank would receive them: the graph ends, and a new one begins. */
 function leavesOf(values: Values, kind: BatchKind): Values {
   const leaves = listOf(values).map((value) => {
     const leaf = held(() => value.alias(value.shape, value.strides, value.offset));
@@ -212,7 +212,9 @@ function leavesOf(values: Values, kind: BatchKind): Values {
   return values instanceof Tensor ? (leaves[0] as Tensor) : leaves;
 }
 
-/** The gradients of leaves, which become the caller's; zeros where nothing depends on one. */
+/**
+ * Returns the gradients of leaves, which the caller owns; zeros for leaves that nothing depends on.
+ */
 function gradientsOf(inputs: Values): readonly Tensor[] {
   return wanting(inputs).map((input) => {
     const { grad } = input;

@@ -5,16 +5,16 @@ import type { Work, WorkKind } from './action.js';
 export interface Schedule {
   /** For messages. */
   readonly name: string;
-  /** Stages that a rank has: `rank`, `rank + ranks`, `rank + 2 ranks`, ... of the model. */
+  /** Number of stages per rank: `rank`, `rank + ranks`, `rank + 2 ranks`, ... of the model. */
   readonly stagesPerRank: number;
-  /** The work of each of `ranks` ranks on `micros` micro-batches. */
+  /** Returns the work of each of `ranks` ranks on `micros` micro-batches. */
   plan(ranks: number, micros: number): Work[][];
 }
 
 const work = (kind: WorkKind, stage: number, micro: number): Work => ({ kind, stage, micro });
 const count = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
 
-/** A schedule with one stage per rank in the given `order`. */
+/** Returns a schedule with one stage per rank in the given `order`. */
 function oneStage(
   name: string,
   order: (rank: number, ranks: number, micros: number) => Work[],
@@ -36,7 +36,7 @@ export const GPIPE = oneStage('gpipe', (stage, _, micros) => [
   ...count(micros).map((micro) => work('B', stage, micro)),
 ]);
 
-/** Alternating forwards and backwards, as soon as there is a gradient. */
+/** Alternating forwards and backwards, as soon as a gradient is available. */
 const inTurns = (stage: number, ranks: number, micros: number): Work[] =>
   alternating(
     count(micros).map((micro) => work('F', stage, micro)),
@@ -58,9 +58,9 @@ function endingEarly(order: readonly Work[]): Work[] {
 }
 
 /**
- * Alternating forwards and backwards, as soon as there is a gradient: idle (p - 1)(F + I), p - rank
- * micro-batches live. Source: Narayanan et al. 2019 (PipeDream-Flush); DeepSpeed's TrainSchedule
- * has this order, with whole backwards.
+ * Alternating forwards and backwards, as soon as a gradient is available: idle (p - 1)(F + I), p -
+ * rank micro-batches live. Source: Narayanan et al. 2019 (PipeDream-Flush); DeepSpeed's
+ * TrainSchedule has this order, with whole backwards.
  */
 export const ONE_F_ONE_B = oneStage('1f1b', (stage, ranks, micros) =>
   endingEarly(inTurns(stage, ranks, micros)),
@@ -91,7 +91,9 @@ export const INFERENCE = oneStage('inference', (stage, _, micros) =>
   count(micros).map((micro) => work('F', stage, micro)),
 );
 
-/** The forwards of a schedule, in order: INFERENCE, with the same number of stages per rank. */
+/**
+ * Returns the forwards of a schedule in order: INFERENCE, with the same number of stages per rank.
+ */
 export function forwardsOf(schedule: Schedule): Schedule {
   const plan = (ranks: number, micros: number): Work[][] =>
     schedule.plan(ranks, micros).map((order) => order.filter(({ kind }) => kind === 'F'));
@@ -133,7 +135,9 @@ function groupsOf(micros: number, size: number): number[][] {
   );
 }
 
-/** `ahead` forwards, then alternating forwards and backwards, then the remaining backwards. */
+/**
+ * Returns `ahead` forwards, then alternating forwards and backwards, then the remaining backwards.
+ */
 function alternating(forwards: Work[], backwards: Work[], ahead: number): Work[] {
   const order = forwards.slice(0, ahead);
   backwards.forEach((backward, i) => {

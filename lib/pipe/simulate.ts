@@ -1,4 +1,4 @@
-// Simulates the lists of a pipeline: termination, idle time and kept activations of each rank.
+// Simulates the action lists of a pipeline: termination, idle time and kept activations per rank.
 import { DsError } from '../errors.js';
 import {
   type Action,
@@ -13,9 +13,9 @@ import {
   type WorkKind,
 } from './action.js';
 
-/** How long work takes, in any one unit of time. */
+/** Duration of work, in any unit of time. */
 export interface Costs {
-  /** Of a stage's forward, and of its backward's halves; B takes as long as both. */
+  /** Durations of a stage's forward, and of its backward's halves; B takes the sum of both. */
   readonly work: Readonly<Record<'F' | 'I' | 'W', number>>;
   /** Of one transfer. Default 0. */
   readonly transfer?: number;
@@ -27,7 +27,7 @@ export interface Costs {
 export interface Span {
   /** The completed work. */
   readonly work: Work;
-  /** When it began, from the run's beginning. */
+  /** Start time, from the start of the run. */
   readonly from: number;
   /** When it ended. */
   readonly to: number;
@@ -35,7 +35,7 @@ export interface Span {
 
 /** The result of a simulation. */
 export interface Simulation {
-  /** From the first forward to the end of the last backward of any rank. */
+  /** Time from the first forward to the end of the last backward of any rank. */
   readonly time: number;
   /** The work of each rank, in order. */
   readonly spans: readonly (readonly Span[])[];
@@ -48,7 +48,7 @@ export interface Simulation {
 /** Transfers between two ranks in one direction, which happen in the order of their calls. */
 interface Channel {
   sent: { transfer: Transfer; at: number }[];
-  /** Receives that have been called and not been served. */
+  /** Receives that have been called and are not complete. */
   awaited: { transfer: Transfer; at: number }[];
   free: number;
 }
@@ -63,7 +63,7 @@ export function simulate(lists: readonly (readonly Action[])[], costs: Costs): S
 }
 
 class Simulator {
-  /** Completion times of work, by keyOf, on the rank that did it. */
+  /** Completion times of work, by keyOf(), on the rank that did it. */
   private readonly made = new Map<string, number>();
   /** Arrival times by kind, stage and micro-batch. */
   private readonly arrived = new Map<string, number>();
@@ -143,7 +143,7 @@ class Simulator {
     return costs[kind] * share(stage);
   }
 
-  /** Transfers never wait; work waits for its inputs. */
+  /** Performs a transfer. Transfers never wait; work waits for its inputs. */
   private transfer(transfer: Transfer, rank: number): true {
     const sends = transfer.kind.startsWith('send');
     const ends = sends ? [rank, transfer.peer] : [transfer.peer, rank];
@@ -185,7 +185,7 @@ function requireSame(sent: Transfer, awaited: Transfer): void {
   });
 }
 
-/** Activations are kept from the start of F to the end of B or W. */
+/** Returns the largest number of kept activations, from the start of F to the end of B or W. */
 function mostLive(spans: readonly Span[]): number {
   let [live, most] = [0, 0];
   for (const { work } of spans) {
@@ -196,8 +196,8 @@ function mostLive(spans: readonly Span[]): number {
 }
 
 /**
- * One line a rank and one column a unit of time: "F3" is micro-batch 3 on its way forward, "F3.1"
- * in the second stage of the rank, "." an idle unit.
+ * Draws one line per rank and one column per unit of time. "F3" is the forward of micro-batch 3,
+ * "F3.1" the one in the rank's second stage, "." an idle unit.
  */
 export function drawSchedule({ spans, time }: Simulation): string {
   const ranks = spans.length;

@@ -1,4 +1,4 @@
-// Finds and loads the native addon, once, with a clear sentence when that is impossible.
+// Finds and loads the native addon once. Throws DS_PLATFORM with a fix if it cannot.
 import { availableParallelism } from 'node:os';
 
 import type { Addon } from '../../types/addon.generated.js';
@@ -66,7 +66,7 @@ process.env.NCCL_NVLS_ENABLE ??= '0';
 const threads = threadCount();
 prepareBlas(threads);
 
-/** Ops are called by number: an addon built from other headers would run another one. */
+/** Ops are called by number: an addon built from other headers would run a different op. */
 function requireSameOps(loaded: Addon): Addon {
   const found = loaded.opInterface?.();
   if (found === opInterface) return loaded;

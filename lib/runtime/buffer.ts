@@ -45,14 +45,16 @@ export class Buffer {
     return this.id;
   }
 
-  /** Device memory with undefined contents. Throws DS_OUT_OF_MEMORY. */
+  /** Returns device memory with undefined contents. Throws DS_OUT_OF_MEMORY. */
   static allocate(device: Device, bytes: number): Buffer {
     const buffer = new Buffer(device, bytes, false, allocateFor(device, bytes));
     openRow()?.allocated(buffer);
     return buffer;
   }
 
-  /** Page-locked, zero-filled host memory that `device` copies to and from at full speed. */
+  /**
+   * Returns page-locked, zeroed host memory that `device` copies to and from at full speed.
+   */
   static allocatePinned(device: Device, bytes: number): Buffer {
     const handle = native(() => addon.allocatePinned(device.number, bytes));
     return new Buffer(device, bytes, true, handle);
@@ -69,10 +71,10 @@ export class Buffer {
     native(() => addon.withdrawBuffer(offer));
   }
 
-  /** The memory of a released tensor: every use throws DS_RELEASED. */
+  /** The buffer of released tensors: every use throws DS_RELEASED. */
   static readonly released = new Buffer(null as unknown as Device, 0, false, 0);
 
-  /** Returns a number with which another thread can take() this pinned memory once. */
+  /** Returns a number for one take() of this pinned memory by another thread. */
   offer(): number {
     return native(() => addon.offerBuffer(this.handle));
   }
@@ -102,14 +104,14 @@ export class Buffer {
   private free(): void {
     const handle = this.id;
     this.id = 0;
-    // A disposed stream has been waited for, so it no longer reads the memory.
+    // dispose() waits for a stream's work, so a disposed stream no longer reads the memory.
     const stream = this.releaseStream?.isLive ? this.releaseStream : null;
     if (this.releaseMark) stream?.wait(this.releaseMark.record(this.device.compute));
     if (stream) native(() => addon.releaseOn(handle, stream.handle));
     else releaseNow(handle);
   }
 
-  /** The last user is `stream`, not the compute stream: the memory is returned in its order. */
+  /** Releases the memory in the order of `stream`, its last user, instead of the compute stream. */
   releaseOn(stream: Stream): void {
     this.releaseStream = stream;
   }
@@ -135,7 +137,7 @@ export class Buffer {
     native(() => addon.read(this.handle, offset, target, stream.handle));
   }
 
-  /** Copies `source` to `offset`; it may be changed as soon as the call returns. */
+  /** Copies `source` to `offset`. The caller may change `source` as soon as the call returns. */
   write(offset: number, source: ArrayBufferView, stream: Stream = this.device.compute): void {
     native(() => addon.write(this.handle, offset, source, stream.handle));
   }

@@ -6,6 +6,6 @@ export const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed
 /** "1.5 GiB", whatever the size. */
 export const gibibytes = (bytes: number): string => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
 
-/** "812.0 MiB", and "1.5 GiB" from there on. */
+/** Returns "812.0 MiB" below 1 GiB, and "1.5 GiB" above. */
 export const byteText = (bytes: number): string =>
   bytes < 2 ** 30 ? mebibytes(bytes) : gibibytes(bytes);

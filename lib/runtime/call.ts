@@ -1,4 +1,4 @@
-// The boundary's hot path: op arguments go into one shared block of numbers, one call runs the op.
+// Calls of ops: arguments go into one shared block of numbers, and one native call runs the op.
 
 import { DsError } from '../errors.js';
 import { addon, block as sharedBlock } from './addon.js';
@@ -17,13 +17,13 @@ export interface OpCalls {
   runOnHost(op: number, stream: number): void;
 }
 
-/** A local binding: an import is read and type-checked at each word. */
+/** A local binding: an imported one is read and type-checked for each argument. */
 const block = sharedBlock;
 
 /** A local binding: a lookup in the addon's table costs as much as the call. */
 const { run: runBlock } = addon;
 
-/** Its words in the block, which the next allocate() overwrites. */
+/** Positions of two arguments in the block. The next allocate() overwrites them. */
 const [STREAM, OP] = [block.length - 2, block.length - 1];
 
 /** The addon's own calls. */
@@ -38,13 +38,14 @@ export const ownCalls: OpCalls = {
 
 let { run: runNow, runOnHost } = ownCalls;
 
-/** Ops run by these functions from now on: see watchWork(). */
+/** Selects the functions that run later ops: see watchWork(). */
 export function runOpsBy(calls: OpCalls): void {
   ({ run: runNow, runOnHost } = calls);
 }
 
 /**
- * Writes a view at word `at` and returns the next free word; null is an absent optional operand.
+ * Writes a view at index `at` of the block and returns the next free index; null is an absent
+ * optional operand.
  */
 export function putView(view: View | null, at: number): number {
   if (view === null) {
@@ -101,7 +102,7 @@ export type KernelObserver = (op: number, args: object) => (() => void) | null;
 let observer: KernelObserver | null = null;
 
 /**
- * Lets `next` see every op from now on; null ends it. Throws DS_ARGUMENT while another one watches.
+ * Reports every later op to `next`; null ends it. Throws DS_ARGUMENT if another observer is set.
  */
 export function observeKernels(next: KernelObserver | null): void {
   if (next && observer) {

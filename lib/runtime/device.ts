@@ -13,7 +13,7 @@ export type { DeviceInfo, GpuProbe, MemoryStats } from '../../types/addon.js';
 /** The two back ends. */
 export type DeviceKind = 'cpu' | 'cuda';
 
-/** One per device and process; get it from device(). */
+/** A device of this process, one object each; get it from device(). */
 export class Device {
   /** Ops run here unless they name another stream. */
   readonly compute: Stream;
@@ -38,7 +38,7 @@ export class Device {
     return this.kind === 'cpu' ? 'cpu' : `cuda:${this.index}`;
   }
 
-  /** Its name, details from the driver, and bytes of memory. */
+  /** The device's name, details from the driver, and bytes of memory. */
   get info(): DeviceInfo {
     return native(() => addon.deviceInfo(this.number));
   }
@@ -48,7 +48,7 @@ export class Device {
     return native(() => addon.memoryStats(this.number));
   }
 
-  /** The peaks of `memory` count from now on. */
+  /** Restarts the peaks of `memory` at the current values. */
   resetPeaks(): void {
     native(() => addon.resetPeaks(this.number));
   }
@@ -104,8 +104,8 @@ export function cpu(): Device {
 }
 
 /**
- * The device called `name`: "cpu", "cuda" or "cuda:N"; "auto" is the first GPU when one can be
- * used, else the CPU. Throws DS_DEVICE.
+ * Returns the device `name`: "cpu", "cuda" or "cuda:N"; "auto" is the first usable GPU, else the
+ * CPU. Throws DS_DEVICE.
  */
 export function device(name: string | Device = 'auto'): Device {
   const found = findDevice(name);
@@ -120,7 +120,7 @@ export function device(name: string | Device = 'auto'): Device {
 }
 
 /**
- * The device called `name`, which may have been meant as a dtype, for `op` that takes both. Throws
+ * Returns the device `name` for `op`, which also accepts a dtype; the error covers both. Throws
  * DS_DEVICE.
  */
 export function placeFor(op: string, name: unknown): Device {
@@ -135,7 +135,7 @@ export function placeFor(op: string, name: unknown): Device {
   });
 }
 
-/** More than any machine has; a larger number is no device's. */
+/** An upper bound of GPU numbers: no machine has more. */
 const MOST_GPUS = 2 ** 16;
 
 function findDevice(name: unknown): Device | null {
@@ -152,7 +152,7 @@ export function threads(): number {
   return addon.getThreads();
 }
 
-/** The CPU back end's threads, the calling one included. Results do not depend on their number. */
+/** Sets the number of CPU threads, including the calling one. Results do not depend on it. */
 export function setThreads(count: number): void {
   const threads = requireInteger('setThreads', count, 1);
   native(() => addon.setThreads(threads));

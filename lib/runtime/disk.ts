@@ -3,15 +3,15 @@ import { existsSync, statfsSync, statSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 
 export interface Disk {
-  /** The same for folders of one disk, as this machine sees it. */
+  /** Identifies the disk: equal for all folders of it on this machine. */
   disk: string;
   /** Bytes that this process may write; a very large number if unknown. */
   free: number;
 }
 
 /**
- * The disk of the folder, or of its first existing parent. Opening the folder reports why it cannot
- * be created.
+ * Returns the disk of the folder, or of its first existing parent. Opening the folder reports why
+ * it cannot be created.
  */
 export function diskOf(folder: string): Disk {
   let path = resolve(folder);

@@ -19,7 +19,7 @@ export type NumericArray =
   | Uint8Array
   | Uint16Array;
 
-/** All typed arrays that values may come in. */
+/** All typed arrays accepted as values. */
 export type TypedArray =
   | NumericArray
   | Int8Array
@@ -54,13 +54,13 @@ export function isFloating(dtype: DType): dtype is 'f32' | 'bf16' | 'f16' | 'f64
   return dtype === 'f32' || dtype === 'bf16' || dtype === 'f16' || dtype === 'f64';
 }
 
-/** The dtype of statistics (means, log-sum-exps, losses) of tensors of `dtype`. */
+/** Returns the dtype of statistics (means, log-sum-exps, losses) of tensors of `dtype`. */
 export function statisticOf(dtype: DType): DType {
   return dtype === 'f64' ? 'f64' : 'f32';
 }
 
 /**
- * A typed array of `length` elements that holds the raw bits of `dtype` (f16 and bf16 as
+ * Returns a typed array of `length` elements that holds the raw bits of `dtype` (f16 and bf16 as
  * Uint16Array).
  */
 export function rawArray(dtype: DType, length: number): NumericArray {
@@ -100,7 +100,7 @@ export function isDType(name: unknown): name is DType {
   return typeof name === 'string' && typeof codes[name as DType] === 'number';
 }
 
-/** Checks a dtype name that came from outside. Throws DS_DTYPE. */
+/** Returns `name` if it is a dtype. Throws DS_DTYPE. */
 export function parseDType(name: unknown, op: string): DType {
   if (isDType(name)) return name;
   const expected = `a dtype: ${dtypes.join(', ')}`;

@@ -14,7 +14,7 @@ export interface LibraryReport {
 
 export interface DeviceReport {
   name: string;
-  /** Empty when the device could not be opened. */
+  /** Empty if the device could not be opened. */
   description: string;
   totalBytes: number;
   error?: string;
@@ -45,7 +45,7 @@ const LIBRARIES = [
   { name: 'NCCL', purpose: 'training on several GPUs', files: ['libnccl.so.2'] },
 ];
 
-/** Looks at everything once; opens every GPU. */
+/** Returns the report. Opens every GPU. */
 export function inspectEnvironment(): EnvironmentReport {
   const gpu = probeGpus();
   const gpus = Array.from({ length: gpu.deviceCount }, (_, i) => `cuda:${i}`);

@@ -1,10 +1,9 @@
-// Writing host buffers to disk, off the JavaScript thread and through the file engine; reading is
-// input-file.ts.
+// Writes host buffers to disk with the file engine, off the JavaScript thread; input-file.ts reads.
 import { addon } from './addon.js';
 import type { Buffer } from './buffer.js';
 import { native, settled } from './native.js';
 
-/** Bytes of a buffer in host memory (pinned, or of the CPU device). */
+/** A range of bytes of a buffer in host memory (pinned, or of the CPU device). */
 export interface HostRange {
   buffer: Buffer;
   offset: number;
@@ -12,7 +11,7 @@ export interface HostRange {
 }
 
 export interface FileWrite {
-  /** Where in the file; 0 creates or empties it. */
+  /** Byte offset in the file; 0 creates or empties the file. */
   offset: number;
   /** Written first. */
   head?: Uint8Array;
@@ -38,7 +37,7 @@ export function syncPath(path: string): Promise<void> {
 }
 
 /**
- * Renames unless `to` exists, atomically; resolves with false if it exists. A file system without
+ * Renames atomically unless `to` exists; resolves with false if it exists. A file system without
  * this operation (NFS) may replace an empty folder that appears at the same moment. Rejects with
  * DS_IO.
  */
@@ -48,8 +47,8 @@ export function renameExclusive(from: string, to: string): Promise<boolean> {
 
 /**
  * Takes the lock (flock) of an open file without waiting; resolves with false if another open file
- * has it. The kernel releases it when the descriptor is closed, however the process ends. Rejects
- * with DS_IO if the file system has no locks.
+ * holds it. The kernel releases it when the descriptor is closed, even if the process is killed.
+ * Rejects with DS_IO if the file system has no locks.
  */
 export function lockFile(descriptor: number): Promise<boolean> {
   return settled(() => addon.lockFile(descriptor));

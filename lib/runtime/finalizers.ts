@@ -1,4 +1,4 @@
-// Finalizers that go on as long as the process does: the library's registries are made here.
+// Finalization registries that work until the process ends; the library creates all of its here.
 import { readFileSync } from 'node:fs';
 
 /**

@@ -3,8 +3,8 @@ const LENGTH = 60;
 const ITEMS = 8;
 
 /**
- * '"f32"', '1.5', 'an array [1, 2]', 'a tensor [2, 3] f32', 'the function Linear', 'an object { lr,
- * dim }'.
+ * Returns text such as '"f32"', '1.5', 'an array [1, 2]', 'a tensor [2, 3] f32', 'the function
+ * Linear' or 'an object { lr, dim }'.
  */
 export function formatValue(value: unknown): string {
   if (typeof value === 'string') return cut(JSON.stringify(value));

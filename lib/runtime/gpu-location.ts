@@ -3,8 +3,8 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 /**
- * The NUMA node of GPU `name`, as in CUDA_VISIBLE_DEVICES: a number in the order of the PCI bus, or
- * "GPU-<uuid>" (or its beginning). Null if unknown. `root` replaces "/" in tests.
+ * Returns the NUMA node of GPU `name`, as in CUDA_VISIBLE_DEVICES: a number in the order of the PCI
+ * bus, or "GPU-<uuid>" (or its beginning). Null if unknown. `root` replaces "/" in tests.
  */
 export function gpuNumaNode(name: string, root = '/'): number | null {
   try {

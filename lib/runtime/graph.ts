@@ -1,9 +1,9 @@
-// Graphs: work of a device's compute stream that was recorded once and runs again with one call.
+// Graphs: recorded work of a device's compute stream that runs again with one call.
 import { addon } from './addon.js';
 import type { Device } from './device.js';
 import { native } from './native.js';
 
-/** Whether `device` records work. The CPU does not. */
+/** Returns whether `device` can record work. The CPU cannot. */
 export function supportsGraphs(device: Device): boolean {
   return native(() => addon.supportsGraphs(device.number));
 }
@@ -35,12 +35,12 @@ export class Graph {
     }
   }
 
-  /** Enqueues all of it on the compute stream. Throws DS_RELEASED. */
+  /** Enqueues the recorded work on the compute stream. Throws DS_RELEASED. */
   launch(): void {
     native(() => addon.launchGraph(this.handle, this.device.compute.handle));
   }
 
-  /** Waits for the device, and gives the graph's memory back. Idempotent. */
+  /** Waits for the device, and frees the graph's memory. Idempotent. */
   dispose(): void {
     const { handle } = this;
     this.handle = 0;
@@ -48,7 +48,7 @@ export class Graph {
   }
 }
 
-/** Ends the recording whatever `body` does. */
+/** Records `body`. Ends the recording even if `body` throws. */
 function captured(device: Device, body: () => void): number {
   let isWhole = false;
   let handle = 0;

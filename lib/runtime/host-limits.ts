@@ -6,16 +6,16 @@ import { dirname, join } from 'node:path';
 
 /** A control group that limits this process. */
 export interface GroupLimit {
-  /** "/docker/0123", as /proc/self/cgroup has it, or one above it. */
+  /** The group's path, such as "/docker/0123" in /proc/self/cgroup, or a parent of it. */
   group: string;
-  /** The limit in bytes of all its processes, and the bytes that are unused or reclaimable. */
+  /** The limit in bytes for all processes of the group, and its unused or reclaimable bytes. */
   limit: number;
   free: number;
 }
 
 /** Memory limits of a process, in bytes. */
 export interface HostLimits {
-  /** The same for processes that share the memory and the groups. */
+  /** Identifies the machine: equal for processes that share its memory and groups. */
   machine: string;
   total: number;
   /**
@@ -23,7 +23,7 @@ export interface HostLimits {
    * allocation.
    */
   free: number;
-  /** Memory and swap in use or not: a sure limit where `canGrow` makes `free` an unsure one. */
+  /** Memory and swap, in use or not: a certain limit where `canGrow` makes `free` uncertain. */
   atMost: number;
   /** The host of a virtual machine may return memory to it while it runs, up to `atMost`. */
   canGrow: boolean;
@@ -56,13 +56,13 @@ export function hostLimits(root = '/'): HostLimits {
   };
 }
 
-/** Files that this process may open at a time; 1024 if unknown. */
+/** Returns how many files this process may open at a time; 1024 if unknown. */
 export function openFileLimit(root = '/'): number {
   const [, soft = ''] = /^Max open files\s+(\S+)/m.exec(read(root, 'proc/self/limits')) ?? [];
   return soft === 'unlimited' ? Number.MAX_SAFE_INTEGER : Number(soft) || 1024;
 }
 
-/** Limits of the groups in a line of /proc/self/cgroup, from the innermost on. */
+/** Returns the limits of the groups in a line of /proc/self/cgroup, innermost first. */
 function limitsOf(root: string, line: string, swap: number): GroupLimit[] {
   const [number, controllers = '', ...rest] = line.split(':');
   const path = rest.join(':');

@@ -1,4 +1,4 @@
-// A file open for reading: verified and later reads see the same bytes, even if its name changes.
+// A file open for reading: all reads see the bytes that were verified, even if its name changes.
 
 import {
   type BigIntStats,
@@ -17,14 +17,14 @@ import type { HostRange } from './file.js';
 import { finalizers } from './finalizers.js';
 import { settled } from './native.js';
 
-/** The opener closes it; a forgotten one is closed when it is garbage-collected. */
+/** An open file. Its opener closes it; garbage collection closes a forgotten one. */
 export class InputFile {
   private constructor(
     readonly path: string,
     /** When it was opened. */
     readonly bytes: number,
     private descriptor: number | null,
-    /** Changes with the contents: time of the last write, to the nanosecond. */
+    /** Time of the last write in nanoseconds: it changes with the contents. */
     private readonly written: bigint,
   ) {
     forgotten.register(this, descriptor as number, this);
@@ -63,7 +63,7 @@ export class InputFile {
     return settled(async () => addon.checksumFile(this.open(), this.path));
   }
 
-  /** `bytes` bytes from `offset`. Throws DS_IO, also when the file ends before. */
+  /** Resolves with `bytes` bytes from `offset`. Throws DS_IO, also if the file ends earlier. */
   async slice(offset: number, bytes: number): Promise<Uint8Array> {
     const into = new Uint8Array(bytes);
     for (let done = 0; done < bytes; ) {
@@ -94,7 +94,7 @@ export class InputFile {
     this.requireSame(reportedNow('stat', this.path, () => fstatSync(file, { bigint: true })));
   }
 
-  /** The whole file, of at most `limit` bytes, as UTF-8. Throws DS_IO. */
+  /** Resolves with the whole file, of at most `limit` bytes, as UTF-8 text. Throws DS_IO. */
   async text(limit: number): Promise<string> {
     const { path, bytes } = this;
     if (bytes > limit) throw failed('read', path, `at most ${limit} bytes`, `${bytes}`);
@@ -102,8 +102,8 @@ export class InputFile {
   }
 
   /**
-   * Throws DS_IO if it was written to since it was opened. That its name is another file's by now
-   * does not matter.
+   * Throws DS_IO if the file was written to since it was opened. Its name may belong to another
+   * file by now.
    */
   async requireUnchanged(): Promise<void> {
     this.requireSame(await statusOf(this.open(), this.path));
@@ -121,7 +121,7 @@ export class InputFile {
     if (descriptor === null) return;
     this.descriptor = null;
     forgotten.unregister(this);
-    // Nothing was written: there is nothing that a failure could have lost.
+    // The file was only read, so a failed close loses no data.
     await new Promise<void>((resolve) => close(descriptor, () => resolve()));
   }
 

@@ -1,4 +1,4 @@
-// Whether a value has others by name, as an object of JSON has, and whether it is nothing more.
+// Tests whether a value is an object with named values, and whether it is a plain one.
 
 /** Returns whether it is an object, neither null nor a list; `Named` is the type of its values. */
 export function isObject<Named extends object = Record<string, unknown>>(

@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import { expandNodeList } from './slurm-node-list.js';
 
-/** The launcher's settings for a rank, as text; absent values are undefined. */
+/** A rank's settings as text; absent ones are undefined. */
 export interface JobEnvironment {
   rank?: string;
   worldSize?: string;

@@ -19,7 +19,7 @@ export type CollectiveKind =
   | 'recv'
   | 'barrier';
 
-/** Order is that of ds::comm::Kind in csrc/comm/engine.h. */
+/** The order is that of ds::comm::Kind in csrc/comm/engine.h. */
 export const collectiveKinds: readonly CollectiveKind[] = [
   'allReduce',
   'reduceScatter',
@@ -70,13 +70,13 @@ export interface JobOptions {
   store: StoreAddress;
   rank: number;
   worldSize: number;
-  /** Milliseconds: of joining, and of each collective. */
+  /** Timeout of joining and of each collective, in milliseconds. */
   timeout: number;
 }
 
 /**
- * One rank's membership in a job. Its first failure (DS_COMM) is thrown by every later call that
- * looks.
+ * One rank's membership in a job. After its first failure (DS_COMM), every later call that checks
+ * throws the same error.
  */
 export class Job {
   private constructor(private readonly handle: number) {}
@@ -121,14 +121,17 @@ export class Job {
   }
 
   /**
-   * Returns a number with which another thread can take() this job once; leave() waits for that
-   * thread's end.
+   * Returns an offer number: another thread passes it to take() once to share this job. leave()
+   * waits until that thread ends.
    */
   offer(): number {
     return native(() => addon.offerJob(this.handle));
   }
 
-  /** The job of another thread: this thread may use its store, and the other thread leaves it. */
+  /**
+   * Returns the job of another thread: this thread may use its store, and the other thread leaves
+   * it.
+   */
   static take(offer: number): Job {
     return new Job(native(() => addon.takeJob(offer)));
   }
@@ -148,7 +151,7 @@ export class Job {
     return settled(() => addon.storeGet(this.handle, key, timeout));
   }
 
-  /** Adds to a number (absent: 0); resolves with the sum. */
+  /** Adds to a number (0 if absent); resolves with the sum. */
   add(key: string, step: number): Promise<number> {
     return settled(() => addon.storeAdd(this.handle, key, step));
   }
@@ -201,7 +204,7 @@ export interface Collective {
   count: number;
   /** Number of rows in input and output; above 1 only for reduceScatter and allGather. */
   rows: number;
-  /** Root, or the other side, as a rank of the group. */
+  /** The root, or the other rank of a message, as a rank of the group. */
   peer: number;
   /**
    * Description of the data: ranks with different purposes fail as for different ops. May be empty.
@@ -216,16 +219,16 @@ export interface Tickets {
   wait(ticket: number, stream: Stream): void;
   synchronize(ticket: number): void;
   done(ticket: number): boolean;
-  /** In place of its next collective this rank has met with `error`. */
+  /** Reports `error` to the group in place of this rank's next collective. */
   giveUp(error: string): void;
 }
 
-/** 0: no operand. A released operand has handle 0 as well, which the addon reports. */
+/** Null has handle 0. So has a released operand, which the addon reports. */
 function handleOf(view: View | null): number {
   return view === null ? 0 : view.buffer.handle || -1;
 }
 
-/** A native group. Every method throws the job's failure once there is one. */
+/** A native group. After the job's first failure every method throws it. */
 export class GroupHandle implements Tickets {
   constructor(private readonly handle: number) {}
 
@@ -264,8 +267,8 @@ export class GroupHandle implements Tickets {
 }
 
 /**
- * Ends of collectives of single-rank groups, by tickets that all such groups share. The next call
- * of any of them frees finished ones.
+ * The end events of collectives of single-rank groups, by tickets that all such groups share. The
+ * next call of any of them frees finished ones.
  */
 const ends = new Map<number, Event>();
 let lastTicket = 0;
@@ -279,7 +282,7 @@ function land(): void {
   }
 }
 
-/** A group of this rank only: a collective is at most a copy, in the order of its stream. */
+/** A group of only this rank: a collective is at most a copy, in the order of its stream. */
 export class SoloGroup implements Tickets {
   start({ input, output, count, rows }: Collective, stream: Stream): number {
     land();

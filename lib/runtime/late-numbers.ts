@@ -43,8 +43,8 @@ export class LateNumbers {
   }
 
   /**
-   * Returns the numbers of the last fetch(), once; null if they were taken before. Blocks until
-   * they arrive.
+   * Returns the numbers of the last fetch() once; null if they were taken before. Blocks until they
+   * arrive.
    */
   take(): Float32Array | null {
     if (!this.isPending) return null;

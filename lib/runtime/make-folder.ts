@@ -1,4 +1,4 @@
-// Folders that are made while the caller waits, with an end on every file system.
+// Creates folders synchronously, without endless retries on special file systems.
 import { mkdirSync, statSync } from 'node:fs';
 import { dirname } from 'node:path';
 
@@ -17,7 +17,7 @@ export function makeFolderNow(path: string): void {
     const isMissing = (error as NodeJS.ErrnoException).code === 'ENOENT';
     if (!isMissing || parent === path) throw error;
   }
-  // Another process may have created it since.
+  // Another process may have created the folder in the meantime.
   if (!isFolder(parent)) makeFolderNow(parent);
   try {
     mkdirSync(path);

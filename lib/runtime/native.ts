@@ -11,12 +11,12 @@ export function native<T>(body: () => T): T {
   }
 }
 
-/** Converts an error of the addon for the program. */
+/** Returns an error of the addon as a DsError; returns other errors unchanged. */
 export function failure(error: unknown): unknown {
   return withOwners(DsError.fromNative(error));
 }
 
-/** Resolves as the promise of `start`. Native failures, thrown or rejected, become DsErrors. */
+/** Settles like the promise of `start`. Native failures, thrown or rejected, become DsErrors. */
 export async function settled<T>(start: () => Promise<T>): Promise<T> {
   try {
     return await start();

@@ -1,7 +1,7 @@
-// Converts system errors of files and folders into errors that name the place.
+// Converts system errors of files and folders into errors that name the path.
 import { DsError } from '../errors.js';
 
-/** The place and the expectation of a disk operation, for errors. */
+/** The path and the expectation of a disk operation, for errors. */
 export interface Wanted {
   /** The operation's file or folder and caller. */
   op: string;

@@ -7,7 +7,7 @@ import { closest } from './suggestion.js';
 /** Every name of an options interface; the compiler keeps the list complete. */
 export type OptionNames<Options> = Readonly<Record<keyof Options & string, true>>;
 
-/** Names that other libraries have for ours, without case and underscores. */
+/** Other libraries' names of our options, lowercase and without underscores. */
 const elsewhere: ReadonlyMap<string, readonly string[]> = new Map(
   Object.entries({
     axis: ['dims'],
@@ -78,7 +78,7 @@ export function readOptions<Options extends object>(
   return (renamed ?? options) as Options;
 }
 
-/** An object that can hold options: not a list, a collection or a tensor. */
+/** Returns whether `value` can hold options: it is not a list, a collection or a tensor. */
 function isRecord(value: unknown): value is Record<string, unknown> {
   if (typeof value !== 'object' || value === null) return false;
   if (Array.isArray(value) || ArrayBuffer.isView(value)) return false;
@@ -95,7 +95,7 @@ function unknown(op: string, name: string, names: readonly string[]): DsError {
   return refused(op, `the options ${names.join(', ')}`, `"${name}"`, hint);
 }
 
-/** Without case and underscores: DeepSpeed's names, and ours. */
+/** Lowercase without underscores, so that DeepSpeed's names equal ours. */
 const bare = (name: string): string => name.replaceAll('_', '').toLowerCase();
 
 /** "weight_decay" as "weightDecay". */

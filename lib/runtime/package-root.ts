@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 
-/** The package's root folder, from dist/runtime, lib/runtime or build/js/lib/runtime. */
+/** Returns the package's root folder, from dist/runtime, lib/runtime or build/js/lib/runtime. */
 export function packageRoot(): string {
   let folder = __dirname;
   while (!existsSync(join(folder, 'binding.gyp')) && !existsSync(join(folder, 'prebuilds'))) {

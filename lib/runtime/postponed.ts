@@ -9,7 +9,7 @@ export interface Operand {
   abandon(): void;
 }
 
-/** Deferred calls keep their order and run in it. */
+/** A deferred call; calls run in the order in which they were made. */
 interface Waiting {
   readonly run: () => void;
   /** Held until it has run. */
@@ -87,7 +87,7 @@ function letGo({ operands }: Waiting): void {
 
 let row: Row | null = null;
 
-/** The row that calls join, null outside of postponing(). */
+/** The open queue of calls; null outside of postponing(). */
 export function openRow(): Row | null {
   return row;
 }
@@ -110,7 +110,7 @@ export function postponing<T>(body: () => T): T {
   }
 }
 
-/** Runs `body` without deferral, after all deferred calls. */
+/** Runs all deferred calls, then `body` without deferral. */
 export function promptly<T>(body: () => T): T {
   const outer = row;
   if (outer === null) return body();
@@ -123,12 +123,12 @@ export function promptly<T>(body: () => T): T {
   }
 }
 
-/** `buffer` will be read later: runs the calls that fill it. */
+/** Runs the calls that fill `buffer`, because it will be read. */
 export function needed(buffer: Operand): void {
   if (row !== null) row.need(buffer);
 }
 
-/** The device's work so far is about to be used or ordered: runs all deferred calls. */
+/** Runs all deferred calls, because the device's work so far will be used or ordered. */
 export function runPostponed(): void {
   if (row !== null) row.runAll();
 }

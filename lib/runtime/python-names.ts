@@ -1,5 +1,5 @@
-// Python's names of methods and properties: a program that is ported from DeepSpeed and uses one
-// gets an error with the name here.
+// Python's names of methods and properties: ported programs that use one get an error with the name
+// here.
 import { refused } from './refused.js';
 
 /** A class. */
@@ -14,7 +14,7 @@ export interface PythonNames {
   label: string;
   /** Whether only methods get a name: subclasses may set any property. Default false. */
   methodsOnly?: boolean;
-  /** Properties that its constructor sets, by their names here. */
+  /** Properties that the constructor of the type sets, by their names here. */
   fields?: readonly string[];
   /** Python names that are not the snake_case of a name here, and their replacements. */
   others?: Readonly<Record<string, string>>;
@@ -22,7 +22,10 @@ export interface PythonNames {
 
 const answered = new WeakSet<object>();
 
-/** "saveCheckpoint" to "save_checkpoint", "save16bitModel" to "save_16bit_model". */
+/**
+ * Returns the Python name: "saveCheckpoint" becomes "save_checkpoint", "save16bitModel" becomes
+ * "save_16bit_model".
+ */
 export const snakeCase = (name: string): string =>
   name
     .replace(/([a-z])(\d)/g, '$1_$2')

@@ -1,4 +1,4 @@
-// The errors of a call that was given something else than it takes, and of data that is another.
+// Errors for arguments and data that differ from the expectation.
 import { DsError } from '../errors.js';
 import { formatValue } from './format-value.js';
 
@@ -7,7 +7,7 @@ export function refused(op: string, expected: string, got: string, hint = ''): D
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }
 
-/** The same of `value`, which the message names as formatValue() does. */
+/** Returns the same error for `value`, which the message shows as formatValue() does. */
 export function refusedValue(op: string, expected: string, value: unknown, hint = ''): DsError {
   return refused(op, expected, formatValue(value), hint);
 }

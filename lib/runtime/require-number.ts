@@ -3,13 +3,13 @@ import { DsError } from '../errors.js';
 import { formatValue } from './format-value.js';
 import { refusedValue } from './refused.js';
 
-/** `value` when it is an integer of at least `least`. Throws DS_ARGUMENT, naming `op`. */
+/** Returns `value` if it is an integer of at least `least`. Throws DS_ARGUMENT with `op`. */
 export function requireInteger(op: string, value: unknown, least: number): number {
   if (Number.isSafeInteger(value) && (value as number) >= least) return value as number;
   throw refusedValue(op, `an integer of at least ${least}`, value);
 }
 
-/** `value` when it is a finite number in [`least`, `below`). Throws DS_ARGUMENT, naming `op`. */
+/** Returns `value` if it is a finite number in [`least`, `below`). Throws DS_ARGUMENT with `op`. */
 export function requireFinite(
   op: string,
   value: unknown,
@@ -24,13 +24,13 @@ export function requireFinite(
   throw refusedValue(op, `a finite number${bounded}${open}`, value);
 }
 
-/** `value` when it is a number: infinite or NaN too. Throws DS_ARGUMENT, naming `op`. */
+/** Returns `value` if it is a number, also infinite or NaN. Throws DS_ARGUMENT with `op`. */
 export function requireNumber(op: string, value: unknown): number {
   if (typeof value === 'number') return value;
   throw refusedValue(op, 'a number', value);
 }
 
-/** `shape` when it is a list of integers of 0 and more. Throws DS_SHAPE, naming `op`. */
+/** Returns `shape` if it is a list of integers of 0 or more. Throws DS_SHAPE with `op`. */
 export function requireSizes(op: string, shape: unknown): readonly number[] {
   if (Array.isArray(shape)) {
     let d = 0;

@@ -13,7 +13,7 @@ const words: Readonly<Record<keyof Types, string>> = {
   function: 'a function',
 };
 
-/** `value` when it is of this type. Throws DS_ARGUMENT, naming `op`. */
+/** Returns `value` if it has this type. Throws DS_ARGUMENT with `op`. */
 export function requireType<Type extends keyof Types>(
   op: string,
   value: unknown,
@@ -23,7 +23,7 @@ export function requireType<Type extends keyof Types>(
   throw refusedValue(op, words[type], value);
 }
 
-/** `value` when it is among `known`. Throws DS_ARGUMENT, naming `op` and all of these. */
+/** Returns `value` if it is in `known`. Throws DS_ARGUMENT with `op` and the known values. */
 export function requireOneOf<Known>(op: string, value: unknown, known: readonly Known[]): Known {
   if ((known as readonly unknown[]).includes(value)) return value as Known;
   throw refusedValue(op, known.map((one) => JSON.stringify(one)).join(', '), value);

@@ -1,12 +1,12 @@
 // Slurm's compressed lists of host names: "gpu[01-03,07],login1".
 import { DsError } from '../errors.js';
 
-/** A list from an environment names at most this many hosts. */
+/** The largest number of hosts in a list, which comes from the environment. */
 const MAX_NODES = 65_536;
 
 /**
- * The host names of `list` in order; numbers keep their leading zeros, and several brackets in a
- * name multiply ("r[1-2]n[1-2]"). Throws DS_ARGUMENT for a list that Slurm does not write.
+ * Returns the host names of `list` in order. Numbers keep their leading zeros, and several brackets
+ * in a name multiply ("r[1-2]n[1-2]"). Throws DS_ARGUMENT for invalid lists.
  */
 export function expandNodeList(list: string): string[] {
   const names = splitOutsideBrackets(list).flatMap((item) => expandItem(item, list));

@@ -5,8 +5,8 @@ import { poll } from './poll.js';
 import { runPostponed } from './postponed.js';
 
 /**
- * The members of a stream's device (device.ts) that it uses; declared here because ops of a device
- * have a stream.
+ * The members of a stream's device (device.ts) that a stream uses; declared here to avoid a
+ * circular import.
  */
 export interface StreamHome {
   readonly name: string;
@@ -27,12 +27,10 @@ export type Urgency = 'bulk' | 'usual' | 'awaited' | 'first';
 /** As csrc/core/device.h numbers them. */
 const URGENCIES: readonly Urgency[] = ['bulk', 'usual', 'awaited', 'first'];
 
-/** By their handles, until they are disposed of. */
+/** Live streams by handle; dispose() removes them. */
 const living = new Map<number, Stream>();
 
-/**
- * An ordered queue of work on one device. The CPU's streams run everything before the call returns.
- */
+/** An ordered queue of work on one device. A CPU stream runs work before the call returns. */
 export class Stream {
   constructor(
     /** The device whose work it orders. */
@@ -72,7 +70,7 @@ export class Stream {
     native(() => addon.synchronizeStream(this.handle));
   }
 
-  /** Gives it back to the driver once its work is done. Idempotent. */
+  /** Returns the stream to the driver once its work is done. Idempotent. */
   dispose(): void {
     if (!this.isLive) return;
     living.delete(this.handle);
@@ -80,7 +78,7 @@ export class Stream {
   }
 }
 
-/** A point in a stream. Recording again moves it. */
+/** A point in a stream. Recording it again moves it. */
 export class Event {
   /** Native handle; owned by this object. */
   readonly handle: number;
@@ -105,7 +103,7 @@ export class Event {
     return this;
   }
 
-  /** Whether the work before it is finished. Does not wait. */
+  /** Whether the work before the event is finished. Does not wait. */
   get done(): boolean {
     return native(() => addon.done(this.handle));
   }
@@ -115,17 +113,17 @@ export class Event {
     native(() => addon.synchronizeEvent(this.handle));
   }
 
-  /** Resolves when the point has been passed, without blocking the event loop. */
+  /** Resolves when the work before the event is finished, without blocking the event loop. */
   reached(): Promise<void> {
     return poll(() => this.done);
   }
 
-  /** Milliseconds from `start` to this event; both timed, recorded and done. */
+  /** Returns milliseconds from `start` to this event; both must be timed, recorded and done. */
   since(start: Event): number {
     return native(() => addon.elapsedMs(start.handle, this.handle));
   }
 
-  /** Gives it back to the driver. Idempotent. */
+  /** Returns the event to the driver. Idempotent. */
   dispose(): void {
     if (this.isReleased) return;
     this.isReleased = true;

@@ -1,4 +1,4 @@
-// "Did you mean": the known word closest to a mistyped one.
+// "Did you mean": finds the known word closest to a mistyped one.
 
 /** Largest number of parts of a key that are compared. */
 const MAX_WORDS = 16;
@@ -29,8 +29,8 @@ export function closest(word: string, candidates: readonly string[]): string {
 }
 
 /**
- * Insertions, deletions, substitutions and swaps of neighbors from `a` to `b` (Damerau 1964, each
- * part changed once).
+ * Returns the number of insertions, deletions, substitutions and swaps of neighbors from `a` to `b`
+ * (Damerau 1964, each part changed once).
  */
 function editDistance(a: string, b: string): number {
   let before: number[] = [];

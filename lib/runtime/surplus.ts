@@ -1,4 +1,4 @@
-// Surplus arguments of public functions: JavaScript would drop them without a word.
+// Checks for surplus arguments of public functions, which JavaScript ignores.
 import { formatValue } from './format-value.js';
 import { refused } from './refused.js';
 

@@ -1,4 +1,4 @@
-// Memory on disk: a nameless file with transfers in stream order.
+// Memory on disk: a file without a name, with transfers in stream order.
 import type { SwapFileInfo } from '../../types/addon.js';
 import { addon } from './addon.js';
 import type { HostRange } from './file.js';
@@ -7,7 +7,7 @@ import type { Stream } from './stream.js';
 
 export type { SwapFileInfo };
 
-/** Offsets, sizes and places in memory of transfers are multiples of it. */
+/** Offsets, sizes and memory addresses of transfers are multiples of this number of bytes. */
 export const SWAP_ALIGNMENT = 4096;
 
 export interface SwapFileOptions {
@@ -27,9 +27,9 @@ export interface SwapFileOptions {
 }
 
 /**
- * A preallocated file that no other process can open. Its space is free again when this process
- * ends, however it ends. A transfer starts when its stream reaches it and earlier transfers of the
- * same bytes are complete; the stream continues at once. Every block has a checksum, kept in
+ * A preallocated file that no other process can open. The kernel frees its space when this process
+ * ends, even if it is killed. A transfer starts when its stream reaches it and earlier transfers of
+ * the same bytes are complete; the stream continues at once. Every block has a checksum, kept in
  * memory.
  */
 export class SwapFile {

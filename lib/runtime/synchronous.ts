@@ -4,8 +4,8 @@ import { types } from 'node:util';
 import { DsError } from '../errors.js';
 
 /**
- * Returns the `result` of a body. Throws DS_ARGUMENT for `op` if it is a promise; `consequence`
- * describes the effect.
+ * Returns `result`, the result of a body. Throws DS_ARGUMENT for `op` if it is a promise;
+ * `consequence` describes the effect.
  */
 export function requireEnded<Result>(
   op: string,

@@ -5,7 +5,7 @@ import { DsError, type DsErrorFields } from '../errors.js';
 import { startThread } from './thread.js';
 import { boundedMs } from './timer.js';
 
-/** A thread's message: it has started, or it replies to its question. */
+/** A thread's message: it has started, or it answers its question. */
 type Reply<Answer> = 'started' | { answer: Answer } | { failure: DsErrorFields };
 
 /** Which threads there are. */
@@ -54,7 +54,7 @@ export class ThreadPool<Question, Answer> {
     }
   }
 
-  /** Pending questions fail; no thread starts from now on. */
+  /** Ends all threads: pending questions fail, and no thread starts afterwards. */
   async close(): Promise<void> {
     this.isClosed = true;
     for (const wake of this.waiting.splice(0)) wake();

@@ -1,4 +1,4 @@
-// Starting threads of the library's own, whatever the program was started with.
+// Starts the library's own threads, independent of the program's Node options.
 import { extname, join } from 'node:path';
 import { type ResourceLimits, Worker } from 'node:worker_threads';
 

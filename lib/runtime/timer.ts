@@ -1,10 +1,10 @@
 // How long a timer may run.
 
-/** Node's longest timer, 24.8 days: beyond it one ends at once. */
+/** Node's longest timer, 24.8 days: a longer one fires at once. */
 const LONGEST_MS = 2 ** 31 - 1;
 
 /** So many milliseconds, for a timer. */
 export const boundedMs = (milliseconds: number): number => Math.min(milliseconds, LONGEST_MS);
 
-/** Returns seconds in milliseconds, for a timer. */
+/** Converts seconds to milliseconds for a timer. */
 export const timerMs = (seconds: number): number => boundedMs(seconds * 1000);

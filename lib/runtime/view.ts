@@ -3,7 +3,7 @@ import type { Buffer } from './buffer.js';
 import type { DType } from './dtype.js';
 import { describe as describeView } from './format-value.js';
 
-/** Elements in memory, as kernels take them; every Tensor is one. */
+/** Elements in memory, as kernels read them; every Tensor is a View. */
 export interface View {
   /** @internal */
   readonly buffer: Buffer;

@@ -10,7 +10,7 @@ import { Stream } from './stream.js';
 
 /** Work for a stream, as it is enqueued. */
 export interface StreamWork {
-  /** "matmul", "copy", "allGather of weights". */
+  /** The name of the work, such as "matmul", "copy" or "allGather of weights". */
   name: string;
   /** The processor that runs it: the stream's device, or host threads in the stream's order. */
   by: 'device' | 'host';
@@ -20,7 +20,7 @@ export interface StreamWork {
   bytes: number | null;
 }
 
-/** Work of threads outside of streams; nanoseconds of process.hrtime(). */
+/** Work of threads outside of streams, with times in nanoseconds of process.hrtime(). */
 export interface ThreadWork {
   /** A transfer with a disk, or a collective of the CPU. */
   kind: 'read' | 'write' | 'collective';
@@ -32,7 +32,7 @@ export interface ThreadWork {
 
 /** Receives stream work and waits for it. */
 export interface WorkWatcher {
-  /** Calls `enqueue`, which enqueues the work, once. */
+  /** Calls `enqueue` once, which enqueues the work. */
   enqueued(work: StreamWork, enqueue: () => void): void;
   /** Calls `wait` once; this thread waits in it for a device, a stream or a collective. */
   waited<T>(what: string, wait: () => T): T;
@@ -63,14 +63,14 @@ let isRecorded = false;
 export const hasWatcher = (): boolean => isWatched;
 
 /**
- * Whether enqueued work is only recorded now (graph.ts), while a watcher is active: its events
- * would have no time.
+ * Whether enqueued work is only recorded (graph.ts) while a watcher is active: its events have no
+ * time.
  */
 export const recordsOnly = (): boolean => isRecorded;
 
 /**
  * Reports to `watcher` until the returned function is called, which returns the work of threads
- * outside of streams. Throws DS_ARGUMENT while another one watches.
+ * outside of streams. Throws DS_ARGUMENT if another watcher is active.
  */
 export function watchWork(watcher: WorkWatcher): () => ThreadWork[] {
   if (isWatched) {
@@ -170,7 +170,7 @@ function waiting(calls: Calls, watcher: WorkWatcher) {
   };
 }
 
-/** Of the addon's lines: "kind began ended bytes name". */
+/** Parses the addon's lines: "kind began ended bytes name". */
 function threadWork(lines: string): ThreadWork[] {
   const all = lines.split('\n').filter(Boolean);
   return all.map((line) => {

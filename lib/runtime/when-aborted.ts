@@ -1,5 +1,5 @@
-// One abort listener per signal for all waiting code: Node warns above ten listeners, and that
-// limit is the caller's.
+// One abort listener per signal for all waiting code: Node warns above ten listeners, and programs
+// need those.
 
 const waiting = new WeakMap<EventTarget, Set<() => void>>();
 

@@ -1,7 +1,7 @@
 // Maps code points to letters. The code points of a letter are in the same sets of a pattern.
 import type { CharSet } from './char-set.js';
 
-/** The letter before the start and behind the end of a text. */
+/** The letter before the start and after the end of a text. */
 export const EDGE = 0;
 const UNKNOWN = 0xffff;
 const ASCII = 0x80;

@@ -1,4 +1,4 @@
-// A deterministic automaton, built from a program as texts need its states.
+// A deterministic automaton, built lazily from a program as texts reach its states.
 import { type Alphabet, EDGE } from './alphabet.js';
 import type { Instruction, Program } from './program.js';
 
@@ -7,8 +7,8 @@ export interface Reading {
   /** From the end to the start. */
   readonly isReversed: boolean;
   /**
-   * Starts at every position, and stays alive after matches: it marks all positions. Otherwise it
-   * starts once, and a match ends alternatives of lower priority, as in Perl.
+   * Whether it starts at every position and continues after matches: it then marks all positions.
+   * Otherwise it starts once, and a match ends alternatives of lower priority, as in Perl.
    */
   readonly marksAll: boolean;
 }
@@ -55,7 +55,7 @@ export class Automaton {
     );
   }
 
-  /** The start state behind the letter `passed`. */
+  /** Returns the start state after the letter `passed`. */
   start(passed: number): number {
     const letter = this.dependsOnPassed ? passed : EDGE;
     this.starts[letter] ??= this.numberOf([this.program.start], passed);
@@ -81,7 +81,7 @@ export class Automaton {
     meter: Meter,
   ): number {
     if (this.states.length > MOST_STATES) {
-      // The caller's state must survive: it becomes the first of the new ones.
+      // The caller's state must stay valid: it becomes the first of the new ones.
       const { kernel, passed } = this.states[number] as State;
       this.states = [];
       this.starts = [];
@@ -142,7 +142,7 @@ export class Automaton {
     return { sets, isMatch, work };
   }
 
-  /** Where the instructions of `sets` go on behind a letter. */
+  /** Returns the instructions that follow `sets` after a letter. */
   private targets(sets: readonly number[], letter: number): number[] {
     const { instructions, visited } = this;
     const round = ++this.round;

@@ -1,6 +1,6 @@
 // Sets of code points: the single characters, classes and properties of a pattern.
 
-/** A set of code points. Sets with one key are equal. */
+/** A set of code points. Sets with the same key are equal. */
 export interface CharSet {
   readonly key: string;
   has(code: number): boolean;
@@ -29,7 +29,7 @@ export function intersection(parts: readonly CharSet[]): CharSet {
   return set(key, (code) => parts.every((part) => part.has(code)));
 }
 
-/** `inner` without regard to case, by simple case mappings. */
+/** Returns `inner` with both cases of its letters, by simple case mappings. */
 export const folded = (inner: CharSet): CharSet =>
   set(`i(${inner.key})`, (code) => casesOf(code).some((one) => inner.has(one)));
 
@@ -46,7 +46,9 @@ const isOne = (text: string): boolean =>
 
 const properties = new Map<string, CharSet | null>();
 
-/** The code points of a Unicode property, such as "L" or "Han"; null for an unknown name. */
+/**
+ * Returns the code points of a Unicode property, such as "L" or "Han"; null for an unknown name.
+ */
 export function property(name: string): CharSet | null {
   let found = properties.get(name);
   if (found === undefined) {

@@ -16,7 +16,10 @@ import {
 } from './char-set.js';
 import type { Reader } from './reader.js';
 
-/** The syntax of a pattern: the Rust crate tokenizers uses Oniguruma, PEFT Python's re. */
+/**
+ * The syntax of a pattern: Oniguruma's, as in the Rust crate tokenizers, or that of Python's re, as
+ * in PEFT.
+ */
 export type Dialect = 'oniguruma' | 'python';
 
 /** Settings in force where a set stands. */
@@ -55,8 +58,8 @@ const SHORTHANDS: ReadonlyMap<string, CharSet> = new Map([
 const LARGEST = 0x10ffff;
 
 /**
- * The set or code point of an escape behind its backslash; null if it is neither, such as \b. The
- * reader then stands before the letter.
+ * Returns the set or code point of an escape after its backslash. Returns null if it is neither,
+ * such as \b; the reader then stays before the letter.
  */
 export function readEscape(reader: Reader, { dialect }: SetContext): CharSet | number | null {
   const letter = reader.peek();
@@ -92,13 +95,13 @@ function readProperty(reader: Reader): CharSet {
   if (found === null) throw reader.fault('expected a property such as \\p{L}', start);
   const name = (found[2] as string).replace(/[\s-]/g, '');
   const plain = name.toLowerCase().replaceAll('_', '');
-  // [:punct:] has symbols, \p{Punct} lacks them.
+  // [:punct:] includes symbols, \p{Punct} does not.
   const own = (plain === 'punct' ? property('P') : POSIX.get(plain)) ?? property(name);
   if (own === null) throw reader.fault(`the property \\p{${name}} is unknown`, start);
   return isNegative === (found[1] === '^') ? own : not(own);
 }
 
-/** The set between "[" and "]"; the reader stands behind "[". */
+/** Returns the set between "[" and "]"; the reader is after "[". */
 export function readClass(reader: Reader, context: SetContext, depth = 0): CharSet {
   if (depth > 50) throw reader.fault('classes nest too deeply');
   const start = reader.at - 1;

@@ -15,7 +15,7 @@ export type Node =
   | Side
   | Look;
 
-/** Whether the next or previous character exists and is of a set. */
+/** Whether the next or previous character exists and is in a set. */
 export interface Side {
   readonly kind: 'side';
   readonly isAhead: boolean;
@@ -44,7 +44,7 @@ const side = (isAhead: boolean, set: CharSet, isNegative = false): Side => ({
   set,
 });
 
-/** A lookaround; of a single character, a Side. */
+/** Returns a lookaround; for a single character, a Side. */
 export function look(isAhead: boolean, isNegative: boolean, node: Node): Node {
   if (node.kind === 'set') return side(isAhead, node.set, isNegative);
   return { kind: 'look', isAhead, isNegative, node };
@@ -52,10 +52,10 @@ export function look(isAhead: boolean, isNegative: boolean, node: Node): Node {
 
 export const TEXT_START = side(false, ANY, true);
 export const TEXT_END = side(true, ANY, true);
-/** Not behind a newline that ends the text. */
+/** Does not match after a newline that ends the text. */
 export const LINE_START = alt([TEXT_START, cat([side(false, NEWLINE), side(true, ANY)])]);
 export const LINE_END = alt([TEXT_END, side(true, NEWLINE)]);
-/** Before a newline that ends the text, too. */
+/** Also matches before a newline that ends the text. */
 export const LAST_LINE_END = alt([TEXT_END, look(true, false, cat([one(NEWLINE), TEXT_END]))]);
 
 /** \R, which takes "\r\n" as a whole. */
@@ -73,8 +73,8 @@ export function wordBorder(word: CharSet, isBorder: boolean): Node {
 }
 
 /**
- * A possessive repetition, or null if it has no equal without one. A repeated set takes every
- * character of the set that follows.
+ * Returns a possessive repetition, or null if no other form is equivalent. A repeated set takes
+ * every character of the set that follows.
  */
 export function possessive(node: Node, min: number, max: number): Node | null {
   if (node.kind !== 'set') return null;
@@ -85,6 +85,6 @@ export function possessive(node: Node, min: number, max: number): Node | null {
   return null;
 }
 
-/** The characters of `set` up to the end of a line, or all with "dot matches newline". */
+/** The characters that "." matches: all except newline, or all with "dot matches newline". */
 export const dot = (hasNewline: boolean): Node =>
   one(hasNewline ? ANY : intersection([ANY, not(NEWLINE)]));

@@ -24,7 +24,7 @@ interface Flags {
   readonly ignoresCase: boolean;
   /** A dot matches newlines. */
   readonly dotsAll: boolean;
-  /** "^" and "$" match at lines. Oniguruma's always do. */
+  /** Whether "^" and "$" match at lines. Oniguruma's always do. */
   readonly multiline: boolean;
 }
 
@@ -83,7 +83,7 @@ class Parser {
     return alt(branches);
   }
 
-  /** Flags of "(?i)", which hold up to the end of the group. */
+  /** Parses the flags of "(?i)", which apply up to the end of the group. */
   private bareFlags(flags: Flags): Flags | null {
     const found = this.reader.take(/\(\?([a-zA-Z]*)(?:-([a-zA-Z]+))?\)/y);
     return found && this.withFlags(flags, found[1] ?? '', found[2] ?? '');

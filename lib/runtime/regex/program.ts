@@ -1,4 +1,4 @@
-// From a syntax tree to instructions of a Thompson automaton.
+// Compiles a syntax tree to instructions of a Thompson automaton.
 import type { CharSet } from './char-set.js';
 import type { Look, Node } from './nodes.js';
 
@@ -26,7 +26,7 @@ const LARGEST = 20_000;
 /** Thrown for a pattern with too many instructions. */
 export class TooLarge extends Error {}
 
-/** The program of a node; with `isReversed`, for texts read from their end. */
+/** Returns the program of a node; with `isReversed`, for texts read from their end. */
 export function compileNode(node: Node, shared: Shared, isReversed: boolean): Program {
   const compiler = new Compiler(shared, isReversed);
   return compiler.program(node);

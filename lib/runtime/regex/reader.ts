@@ -10,7 +10,7 @@ export class Reader {
     return this.at >= this.text.length;
   }
 
-  /** The next code point as a text; "" at the end. */
+  /** Returns the next code point as text; "" at the end. */
   peek(): string {
     const code = this.text.codePointAt(this.at);
     return code === undefined ? '' : String.fromCodePoint(code);
@@ -29,7 +29,7 @@ export class Reader {
     return true;
   }
 
-  /** The match of a sticky expression, which must be linear; null without one. */
+  /** Returns the match of a sticky expression, which must be linear; null if it does not match. */
   take(expression: RegExp): RegExpExecArray | null {
     expression.lastIndex = this.at;
     const found = expression.exec(this.text);

@@ -11,17 +11,17 @@ export interface RegexOptions {
   /** Default "python". */
   dialect?: Dialect;
   ignoresCase?: boolean;
-  /** Matches end at the end of the text, as in Python's fullmatch(). */
+  /** Whether matches must end at the end of the text, as in Python's fullmatch(). */
   isWhole?: boolean;
 }
 
-/** Lookarounds of more than one character that a pattern may have. */
+/** The largest number of lookarounds of more than one character in a pattern. */
 const MOST_LOOKS = 8;
-/** Steps of a search: enough for texts that are read a hundred times over. */
+/** Steps that every search may take: enough to read a usual text a hundred times. */
 const FREE_STEPS = 10_000_000;
 const STEPS_PER_UNIT = 100;
 
-/** A text with the facts that searches in it share. */
+/** A text, with data that all searches in it share. */
 interface Scan {
   readonly text: string;
   /** By lookaround: 1 where it holds. */
@@ -30,8 +30,8 @@ interface Scan {
 }
 
 /**
- * A pattern without captures. Alternatives have Perl's priorities. A search costs time in
- * proportion to the text; if it exceeds the bound, it throws a RegexFault.
+ * A pattern without captures. Alternatives have Perl's priorities. A search takes time linear in
+ * the text; it throws a RegexFault if it exceeds the bound.
  */
 export class Regex {
   private readonly skipsAdjacent: boolean;
@@ -72,7 +72,7 @@ export class Regex {
   private lookPrograms() {
     const { looks } = this.shared;
     const programs = [];
-    // Programs of lookarounds add the inner ones to the list.
+    // Programs of lookarounds append their inner lookarounds to the list.
     for (let i = 0; i < looks.length; ++i) {
       const { node, isAhead } = looks[i] as Look;
       programs.push({ program: compileNode(node, this.shared, isAhead), isAhead });
@@ -83,17 +83,17 @@ export class Regex {
     return programs;
   }
 
-  /** Whether the pattern matches somewhere in a text. */
+  /** Returns whether the pattern matches anywhere in a text. */
   test(text: string): boolean {
     return this.bounds(text, 1).length > 0;
   }
 
-  /** Whether the pattern matches from the start of a text. */
+  /** Returns whether the pattern matches from the start of a text. */
   matchesStart(text: string): boolean {
     return this.endOf(this.scan(text), 0) >= 0;
   }
 
-  /** Starts and ends of the matches that do not overlap: [start, end, start, end, ...]. */
+  /** Returns starts and ends of the matches that do not overlap: [start, end, start, end, ...]. */
   bounds(text: string, most = Number.POSITIVE_INFINITY): number[] {
     const scan = this.scan(text);
     const found: number[] = [];
@@ -104,15 +104,15 @@ export class Regex {
       if (end < 0) {
         failed -= end;
         at += widthAt(text, at);
-        // Many attempts that fail late are quadratic: one pass from the end finds all starts.
+        // Many attempts that fail late take quadratic time: one pass from the end finds all starts.
         if (starts === null && failed > 4 * text.length + 1000) starts = this.startsIn(scan);
         continue;
       }
-      // Oniguruma's crate leaves out an empty match at the end of the match before it.
+      // Oniguruma's crate skips an empty match at the end of the previous match.
       const isLeftOut = this.skipsAdjacent && end === at && found.at(-1) === at;
       if (!isLeftOut) found.push(at, end);
       if (found.length >= 2 * most) break;
-      // An empty match is not tried again at its place.
+      // After an empty match the search continues one character later.
       at = end > at ? end : at + widthAt(text, at);
     }
     return found;
@@ -121,7 +121,7 @@ export class Regex {
   private scan(text: string): Scan {
     const meter = meterOf(text.length, this.source);
     const looks: Uint8Array[] = [];
-    // Inner lookarounds come later in the list, and are needed first.
+    // Inner lookarounds are later in the list and are evaluated first.
     for (let i = this.lookers.length - 1; i >= 0; --i) {
       const { isAhead } = this.shared.looks[i] as Look;
       const scan = { text, looks, meter };
@@ -134,7 +134,10 @@ export class Regex {
     return marks(this.starter, this.alphabet, scan, true);
   }
 
-  /** The end of the match that starts at `start`. Without a match, minus the number of steps. */
+  /**
+   * Returns the end of the match that starts at `start`; without a match, minus the number of
+   * steps.
+   */
   private endOf({ text, looks, meter }: Scan, start: number): number {
     const { alphabet, matcher } = this;
     let at = start;
@@ -164,7 +167,7 @@ export class Regex {
 
 const DEAD = -1;
 
-/** Marks the positions where a match ends; where it starts, if the automaton reads from the end. */
+/** Marks the positions where matches end; where they start, if the automaton reads from the end. */
 function marks(
   automaton: Automaton,
   alphabet: Alphabet,
