@@ -19,16 +19,16 @@ export function readBeams(given: BeamRequest, stop: readonly string[]): BeamRequ
   const numBeams = requireInteger('InferenceEngine request numBeams', given.numBeams ?? 1, 1);
   if (numBeams > 1) {
     if (stop.length === 0) return given;
-    const hint = 'stopTokens end the texts of a beam search.';
+    const hint = 'Use stopTokens to end the sequences of a beam search.';
     throw refused('stop', 'no stop strings with beams', stop, hint);
   }
   for (const name of ['lengthPenalty', 'earlyStopping'] as const) {
     if (given[name] === undefined) continue;
     throw refused(
       name,
-      'numBeams above 1 beside it',
+      'numBeams above 1 for this option',
       given[name],
-      'Without beams nothing reads it.',
+      'Raise numBeams, or omit this option.',
     );
   }
   return null;

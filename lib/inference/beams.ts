@@ -123,7 +123,7 @@ function requireNoDraw(sampling: SamplingOptions): void {
   for (const [name, value] of Object.entries(asked)) {
     const fine: readonly unknown[] = idle[name as keyof typeof idle];
     if (value === undefined || fine.includes(value)) continue;
-    const hint = 'A beam search takes the likeliest texts: leave it out, or numBeams.';
+    const hint = 'A beam search does not sample: omit this option or numBeams.';
     throw refused(name, 'no such option with beams', value, hint);
   }
 }
@@ -133,8 +133,8 @@ function requireLength(prompt: number, more: number, maxSeq: number): void {
   throw new DsError({
     code: prompt > 0 ? 'DS_LIMIT' : 'DS_ARGUMENT',
     op: `${OP} prompt`,
-    expected: `a token or more, and at most ${maxSeq} with the new ones`,
-    got: `a prompt of ${prompt} and ${more} new ones`,
+    expected: `1 to ${maxSeq} tokens, including maxNewTokens`,
+    got: `${prompt} tokens and ${more} new tokens`,
   });
 }
 

@@ -218,8 +218,8 @@ export class InferenceEngine {
     return new DsError({
       code: 'DS_RELEASED',
       op: `InferenceEngine.${call}`,
-      expected: 'an engine',
-      got: 'one that destroy() has ended',
+      expected: 'a live engine',
+      got: 'a destroyed engine',
     });
   }
 
@@ -231,7 +231,7 @@ export class InferenceEngine {
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: 'InferenceEngine request numBeams',
-      expected: '1 in a stream and in a batch: no text of a beam search is certain before its end',
+      expected: '1 in stream() and generateBatch(): beams are final only at the end of the search',
       got: String(given.numBeams),
       hint: 'Call generate() for each such request.',
     });

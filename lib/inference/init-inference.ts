@@ -239,9 +239,9 @@ function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig): void {
     throw new DsError({
       code: 'DS_CONFIG',
       op: `initInference ${odd[0]}`,
-      expected: `none for a model that an engine of initialize() has, in ${dtype} on ${device.name}`,
+      expected: `no value for a model of initialize(), which is in ${dtype} on ${device.name}`,
       got: JSON.stringify(odd[1]),
-      hint: 'Say it in the configuration of initialize(), or call destroy() of that engine first.',
+      hint: 'Set it in the configuration of initialize(), or call destroy() on that engine first.',
     });
   }
   const isSplit = groupOf(model) !== null || model.parameters().some((one) => one.missing !== null);
@@ -250,9 +250,9 @@ function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig): void {
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'initInference',
-    expected: 'a process alone, for a model of which an engine of initialize() keeps parts',
-    got: `a job of ${ranks} ranks, which would have to take all steps together`,
-    hint: "Call engine.forward() or engine.module.generate() alike on all ranks, or start a process for each rank's texts.",
+    expected: 'a single process for a model that initialize() has sharded',
+    got: `a job of ${ranks} ranks`,
+    hint: 'Make the same engine.forward() or engine.module.generate() calls on all ranks, or generate in a single process.',
   });
 }
 
@@ -269,8 +269,8 @@ function expertsOf(model: CausalLM): TensorPlan {
     code: 'DS_CONFIG',
     op: 'moe.ep_size',
     expected: `1 for a model without experts, as ${model.constructor.name} is`,
-    got: 'ranks to deal them out to',
-    hint: 'tensor_parallel.tp_size shares out the layers of any model.',
+    got: 'a value above 1',
+    hint: 'Use tensor_parallel.tp_size to shard the layers of any model.',
   });
 }
 
@@ -299,7 +299,7 @@ function recordsSteps(
   if (hasGraphs && !fetches) return true;
   if (enable_cuda_graph === 'auto') return false;
   const why = hasGraphs
-    ? 'steps whose weights or sums come from elsewhere (tensor_parallel, offload_param) are not recorded'
+    ? 'steps with tensor_parallel or offload_param cannot be recorded'
     : `${device.name} records no work`;
   const notice = `enable_cuda_graph has no effect: ${why}, kernels are launched one by one`;
   process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });

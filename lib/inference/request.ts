@@ -130,9 +130,8 @@ function promptTokens(
   const given = typeof prompt === 'string' ? encoded(prompt, limits) : prompt;
   const tokens = requireTokens('prompt', given, limits);
   if (tokens.length > 0) return tokens;
-  const hint =
-    'A model continues something: give it the token that begins a text, as a rule bosId.';
-  throw refused('prompt', 'a token or more', 'none', hint);
+  const hint = 'Start with the token that begins a text, usually bosId of the tokenizer.';
+  throw refused('prompt', 'at least one token', 'an empty prompt', hint);
 }
 
 /** Encodes a prompt. Throws DS_LIMIT before encoding if the text is certainly too long. */
@@ -152,7 +151,7 @@ function requireTokens(what: string, given: unknown, { vocabSize }: RequestLimit
   );
   if (isList && wrong < 0) return list as number[];
   const got = isList ? `${formatValue(list[wrong])} at ${wrong}` : formatValue(given);
-  const hint = isList ? 'Tokens are those of the tokenizer that the model was trained with.' : '';
+  const hint = isList ? "Use the tokenizer of the model's training." : '';
   throw refused(what, `tokens from 0 to ${vocabSize - 1}`, got, hint);
 }
 

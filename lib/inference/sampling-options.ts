@@ -145,7 +145,7 @@ function float32(op: string, name: string, value: number): number {
 function readLogprobs(op: string, value: unknown, vocabSize: number): number {
   const asked = requireInteger(`${op} logprobs`, value, 0);
   if (asked <= vocabSize) return asked;
-  throw refused(op, 'logprobs', `at most the ${vocabSize} tokens that there are`, asked, '');
+  throw refused(op, 'logprobs', `at most the vocabulary size, ${vocabSize}`, asked, '');
 }
 
 function readBias(
@@ -164,7 +164,7 @@ function readBias(
     if (typeof value === 'number' && value < Number.POSITIVE_INFINITY) {
       return [token as number, value];
     }
-    const hint = '-Infinity bans a token; for only some tokens there is allowedTokens.';
+    const hint = '-Infinity bans a token; allowedTokens restricts sampling to a list.';
     throw refused(op, `logitBias of token ${token}`, 'a number below Infinity', value, hint);
   });
 }
@@ -210,7 +210,7 @@ function spellings(tokenizer: Tokenizer, word: string): number[][] {
 function readAllowed(op: string, tokens: unknown, vocabSize: number): number[] | null {
   if (tokens === undefined) return null;
   if (!isList(tokens) || tokens.length === 0) {
-    const hint = 'Leave it out to allow all.';
+    const hint = 'Omit it to allow all tokens.';
     throw refused(op, 'allowedTokens', 'a list of at least one token', tokens, hint);
   }
   const listed = Array.from(tokens);

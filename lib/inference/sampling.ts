@@ -130,7 +130,7 @@ export class Sampler {
     state: SequenceState = {},
   ): void {
     if (this.slot(slot) !== null) {
-      throw refused(`slot ${slot}`, 'a slot that no sequence has', 'one that is taken');
+      throw refused(`slot ${slot}`, 'a free slot', 'a slot in use');
     }
     const { generated = [], ends = [] } = state;
     for (const token of [...prompt, ...generated, ...ends]) {
@@ -218,7 +218,7 @@ export class Sampler {
   private requireTaken(slot: number): Slot {
     const found = this.slot(slot);
     if (found) return found;
-    throw refused(`slot ${slot}`, 'a slot that a sequence has', 'none: enter() comes first');
+    throw refused(`slot ${slot}`, 'a slot in use', 'a free slot; call enter() first');
   }
 
   private rowsOf(scores: Tensor, slots: readonly number[]): View {
@@ -296,8 +296,8 @@ export function samplingError(op: string, token: number): DsError | null {
     return new DsError({ code: 'DS_NONFINITE', op, expected, got, hint });
   }
   const hint =
-    'allowedTokens, badWords, logitBias and minTokens ban all there are, or all scores are -Infinity.';
-  const [expected, got] = ['a token that may come next', 'none'];
+    'allowedTokens, badWords, logitBias and minTokens exclude all tokens, or all scores are -Infinity.';
+  const [expected, got] = ['at least one candidate for the next token', '0 candidates'];
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }
 

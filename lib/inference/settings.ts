@@ -17,7 +17,7 @@ export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): n
   if (wanted <= alikeSeq) return wanted;
   const [most, why] =
     wanted <= maxSeq
-      ? [alikeSeq, 'up to which all texts have the same rotary angles']
+      ? [alikeSeq, 'the longest sequence with unchanged rotary angles']
       : [maxSeq, "the model's longest sequence"];
   throw new DsError({
     code: 'DS_CONFIG',

@@ -36,7 +36,7 @@ test.each<[object, RegExp]>([
   [{ seed: 1 }, /seed: expected no such option with beams/],
   [{ topP: 0.9 }, /topP: expected no such option with beams/],
   [{ stopTokens: [-1] }, /tokens from 0 to/],
-  [{ maxNewTokens: 100_000 }, /prompt: expected a token or more, and at most \d+ with the new/],
+  [{ maxNewTokens: 100_000 }, /prompt: expected 1 to \d+ tokens, including maxNewTokens/],
   [{ num_beam: 2 }, /Did you mean "numBeams"/],
 ])('%j is refused', async (wrong, message) => {
   const model = await tiny();
@@ -93,14 +93,14 @@ describe('by an engine', () => {
     [{ stop: ['x'] }, /stop: expected/],
     [{ n: 4 }, /n: expected at most numBeams, 3/],
     [{ numBeams: 1.5 }, /numBeams: expected an integer/],
-    [{ numBeams: 1, lengthPenalty: 2 }, /lengthPenalty: expected numBeams above 1 beside it/],
+    [{ numBeams: 1, lengthPenalty: 2 }, /lengthPenalty: expected numBeams above 1 for this option/],
     [{ logprobs: 2 }, /logprobs: expected no such option with beams/],
   ])('%j is refused', async (wrong, message) => {
     await expect(engine.generate({ ...request, ...wrong })).rejects.toThrow(message);
   });
 
   test('a stream and a batch of beams are refused with the reason', async () => {
-    const reason = /no text of a beam search is certain before its end.*Call generate\(\)/;
+    const reason = /beams are final only at the end of the search.*Call generate\(\)/;
     expect(() => engine.stream(request)).toThrow(reason);
     await expect(engine.generateBatch([request])).rejects.toThrow(reason);
     expect(engine.stats().waiting).toBe(0);
@@ -125,7 +125,7 @@ describe('by an engine', () => {
     const long = other.generate({ ...request, maxNewTokens: 60 });
     const seen = expect(long).rejects.toMatchObject({
       ...{ code: 'DS_RELEASED', op: 'InferenceEngine.generate' },
-      got: 'one that destroy() has ended',
+      got: 'a destroyed engine',
     });
     await other.destroy();
     await seen;

@@ -138,12 +138,12 @@ test.each<[Given, string, RegExp]>([
   [
     { mp_size: 2, dtype: 'int8', save_mp_checkpoint_path: 'x' },
     'save_mp_checkpoint_path',
-    /none beside weights in few bits over ranks/,
+    /no folder if weights are quantized and tp_size is above 1/,
   ],
   [
     { tp: { tp_size: 2 }, quant: {}, save_mp_checkpoint_path: 'x' },
     'save_mp_checkpoint_path',
-    /none beside weights in few bits over ranks/,
+    /no folder if weights are quantized and tp_size is above 1/,
   ],
   [{ ep_size: 4, tp: { tp_size: 2 } }, 'ep_size', /1 or tensor_parallel.tp_size, 2/],
   [{ use_triton: true }, 'use_triton', /Triton needs Python/],

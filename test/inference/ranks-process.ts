@@ -251,7 +251,7 @@ async function followed(shared: inference.InferenceConfig): Promise<void> {
     await refused(
       'another request',
       () => odd,
-      /DS_ARGUMENT.*the same requests.*another one on rank \d/,
+      /DS_ARGUMENT.*the same requests.*a different request on rank \d/,
     );
   const following = engine.follow();
   if (!isFirst) {

@@ -167,7 +167,7 @@ const alone: Case = {
     const results = await runRanks('../inference/ranks-process', 2, { job, environment });
     const [first = '', second] = reportsOf<string>(results);
     assert.equal(second, 'an engine');
-    const why = /every rank has to ask for tensor_parallel\.tp_size 2: .* an engine of its own/;
+    const why = /every rank must set tensor_parallel\.tp_size to 2; .* its own engine/;
     assert.match(first, /in time\./);
     assert.match(first, why);
     assert.match(results[0]?.stderr ?? '', /initInference waits for the other ranks/);

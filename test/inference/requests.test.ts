@@ -264,7 +264,7 @@ test('minTokens holds off stop strings until one is complete behind them', async
 });
 
 test.each([
-  ['no tokens', { prompt: [] }, 'DS_ARGUMENT', /prompt.*a token or more/],
+  ['no tokens', { prompt: [] }, 'DS_ARGUMENT', /prompt.*at least one token/],
   ['a text without a tokenizer', { prompt: 'hi' }, 'DS_ARGUMENT', /tokens, for an engine without/],
   ['a token that is none', { prompt: [3, 61] }, 'DS_ARGUMENT', /0 to 60, got 61 at 1/],
   ['a long prompt', { prompt: Array(64).fill(1) }, 'DS_LIMIT', /at most 64 .*prompt of 64 and 1/],

@@ -314,9 +314,9 @@ const failing: readonly Case[] = [
       });
     const one = rowsOf([[1, 2, 3]], device);
     sampler.enter(0, [1]);
-    refused(() => sampler.enter(0, [1]), 'DS_ARGUMENT', /slot 0: expected a slot that no sequence/);
+    refused(() => sampler.enter(0, [1]), 'DS_ARGUMENT', /slot 0: expected a free slot/);
     refused(() => sampler.enter(2, [1]), 'DS_ARGUMENT', /a slot from 0 to 1, got 2/);
-    refused(() => sampler.leave(1), 'DS_ARGUMENT', /slot 1: expected a slot that a sequence has/);
+    refused(() => sampler.leave(1), 'DS_ARGUMENT', /slot 1: expected a slot in use/);
     refused(() => sampler.sample(one, [1]), 'DS_ARGUMENT', /enter\(\) comes first/);
     refused(() => sampler.enter(1, [3]), 'DS_ARGUMENT', /tokens from 0 to 2, got 3/);
     refused(() => sampler.sample(one, [0, 0]), 'DS_SHAPE', /scores \[2, 3\]/);

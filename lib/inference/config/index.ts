@@ -164,9 +164,10 @@ function refuseContradictions(draft: Draft, config: ResolvedInferenceValues): vo
   const isQuantized = config.dtype === 'int8' || config.quant?.enabled === true;
   if (enabled && ranks > 1 && isQuantized && config.save_mp_checkpoint_path !== null) {
     draft.refuse(['save_mp_checkpoint_path'], {
-      expected: 'none beside weights in few bits over ranks, which such files have no names for',
+      expected:
+        'no folder if weights are quantized and tp_size is above 1: its format has no quantized parts',
       got: JSON.stringify(config.save_mp_checkpoint_path),
-      hint: 'Save it without quant, and let each engine quantize what it reads.',
+      hint: 'Save it without quant; each engine then quantizes the weights that it loads.',
     });
   }
   const { enabled: hasExperts, ep_size: dealt } = config.moe;
@@ -179,7 +180,7 @@ function refuseContradictions(draft: Draft, config: ResolvedInferenceValues): vo
   }
   if (cache.blocks !== null && cache.memory !== null) {
     draft.refuse(['kv_cache', 'blocks'], {
-      expected: 'blocks or memory, which are two ways to say one thing',
+      expected: 'either kv_cache.blocks or kv_cache.memory',
       got: 'both',
       hint: 'Keep one of them.',
     });

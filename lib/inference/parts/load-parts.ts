@@ -37,12 +37,7 @@ export async function loadParts(
   if (used) throw begun(used[0]);
   if (parts && Math.max(1, parts.length) !== ranks) {
     const hint = `Start with tensor_parallel.tp_size ${Math.max(1, parts.length)}, or list whole tensors.`;
-    throw damaged(
-      place,
-      `the parts of ${ranks} ranks`,
-      `those of ${Math.max(1, parts.length)}`,
-      hint,
-    );
+    throw damaged(place, `parts of ${ranks} ranks`, `parts of ${Math.max(1, parts.length)}`, hint);
   }
   const left = new Map(model.namedParameters());
   const named = parts ? null : layoutOf(model);
@@ -74,7 +69,11 @@ export async function loadParts(
   if (own) await begin(own, true);
   const [missing] = left.keys();
   if (missing === undefined) return;
-  throw damaged(place, 'all parameters of the model', `none for ${left.size}, such as ${missing}`);
+  throw damaged(
+    place,
+    'all parameters of the model',
+    `${left.size} without a tensor, such as ${missing}`,
+  );
 }
 
 /** Stored values of the part of a parameter that this rank holds. */
@@ -107,8 +106,8 @@ function begun(name: string): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'initInference checkpoint',
-    expected: 'a model whose values nobody has used yet',
-    got: `one whose ${name} has some`,
-    hint: 'Make it by nn.models.fromConfig(), or give initInference() the folder of its config.json.',
+    expected: 'a model without values',
+    got: `values of ${name}`,
+    hint: 'Create it with nn.models.fromConfig(), or pass the folder of its config.json.',
   });
 }

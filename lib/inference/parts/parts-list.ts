@@ -42,7 +42,7 @@ export async function readPartsList(source: string | object, base: string): Prom
   if (version === undefined || version === null) throw damaged(place, 'a version', 'none');
   if (!TYPES.includes(typeof type === 'string' ? type.toLowerCase() : type)) {
     const hint =
-      'Parts of other programs are not merged: convert them to a folder of Hugging Face.';
+      'Other formats are not supported: convert the checkpoint to a Hugging Face folder.';
     throw damaged(`${place}: type`, '"ds_model" or "bloom"', formatValue(type), hint);
   }
   if (parallelization !== 'tp' && parallelization !== 'pp') {
@@ -74,8 +74,8 @@ export async function readPartsList(source: string | object, base: string): Prom
 
 function fileOf(place: string, home: string, name: unknown): string {
   if (typeof name === 'string' && name.endsWith('.safetensors')) return resolve(home, name);
-  const hint = "PyTorch's files are programs: convert them to safetensors.";
-  throw damaged(place, 'files of safetensors', formatValue(name), hint);
+  const hint = 'PyTorch pickle files can run code: convert them to safetensors.';
+  throw damaged(place, 'safetensors files', formatValue(name), hint);
 }
 
 async function readJson(path: string): Promise<JsonObject> {

@@ -92,9 +92,9 @@ function packed(): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: 'initInference save_mp_checkpoint_path',
-    expected: 'none for layers that are stored in few bits and cut between ranks',
+    expected: 'no folder for quantized layers that are sharded',
     got: 'a folder',
-    hint: 'Each rank reads its part of the folder that the model comes from.',
+    hint: 'Load the original folder instead: each rank reads its part of it.',
   });
 }
 
@@ -103,6 +103,6 @@ function elsewhere(): DsError {
     code: 'DS_IO',
     op: 'initInference save_mp_checkpoint_path',
     expected: 'a folder that all ranks can write to',
-    got: 'another rank that could not, and says why',
+    got: 'a failed write on another rank, which reports the cause',
   });
 }

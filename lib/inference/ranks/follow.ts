@@ -92,8 +92,8 @@ export class Follow implements Generator, EnginePlace {
       code: 'DS_ARGUMENT',
       op: 'InferenceEngine.call',
       expected: 'a forward that all ranks begin together',
-      got: 'one while the steps of another rank are computed',
-      hint: 'Call it alike on all ranks that share the model, between generations.',
+      got: 'a call during the steps of rank 0',
+      hint: 'Call it on all ranks that share the model, while no generation runs.',
     });
   }
 
@@ -160,8 +160,8 @@ export class Follow implements Generator, EnginePlace {
         code: 'DS_ARGUMENT',
         op: 'InferenceEngine request',
         expected: 'the same requests, in the same order, on all ranks that share the model',
-        got: `another one on rank ${this.rank} than on rank 0`,
-        hint: 'Let the others follow() where requests come to rank 0 alone.',
+        got: `a different request on rank ${this.rank} than on rank 0`,
+        hint: 'If only rank 0 receives requests, call follow() on the other ranks.',
       }),
     );
   }
@@ -176,7 +176,7 @@ export class Follow implements Generator, EnginePlace {
       code: 'DS_ARGUMENT',
       op: 'InferenceEngine request',
       expected: 'requests on rank 0, which this rank follows',
-      got: `one on rank ${this.rank}`,
+      got: `a request on rank ${this.rank}`,
     });
   }
 }

@@ -144,8 +144,8 @@ export class Lead implements Generator, StepAudience, EnginePlace {
       code: 'DS_ARGUMENT',
       op: 'InferenceEngine.call',
       expected: 'a forward that all ranks begin together',
-      got: isBusy ? 'one while texts are under way' : 'one on a rank that others follow',
-      hint: 'Call it alike on all ranks that share the model, between generations.',
+      got: isBusy ? 'a call during a generation' : 'a call on a rank that others follow',
+      hint: 'Call it on all ranks that share the model, while no generation runs.',
     });
   }
 

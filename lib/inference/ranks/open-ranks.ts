@@ -124,7 +124,7 @@ async function awaited<Opened>(
   { key, size }: { key: string; size: number },
   open: () => Promise<Opened>,
 ): Promise<Opened> {
-  const why = `every rank has to ask for ${key} ${size}: one that does not has an engine of its own, and never comes`;
+  const why = `every rank must set ${key} to ${size}; a rank without it has its own engine and never joins`;
   const minutes = Number(jobEnvironment().timeout ?? USUAL_MINUTES);
   const timer = setTimeout(
     () => {
@@ -140,7 +140,7 @@ async function awaited<Opened>(
       throw error;
     }
     const { code, op, expected, got } = error;
-    const hint = `${error.hint} Beside that, ${why}.`;
+    const hint = `${error.hint} Also, ${why}.`;
     throw new DsError({ code, op, expected, got, hint, cause: error });
   } finally {
     clearTimeout(timer);
@@ -202,6 +202,6 @@ function requireAlike(host: ProcessGroup, what: string, value: unknown): void {
     code: 'DS_ARGUMENT',
     op: 'initInference',
     expected: `the same ${what} on all ranks that share the model`,
-    got: `others on rank ${host.ranks[other]} than on rank ${host.ranks[0]}`,
+    got: `different ${what} on rank ${host.ranks[other]} and rank ${host.ranks[0]}`,
   });
 }
