@@ -14,7 +14,7 @@ const FLAGS = [
   ['train-iters', 'N', '--steps'],
   ['train-data', 'FILE|DIR', '--data'],
   ['data-path', 'FILE|DIR', '--data'],
-  ['load', 'DIR', 'first continue from the latest checkpoint in DIR, if there is one'],
+  ['load', 'DIR', 'continue from the latest checkpoint in DIR, if any'],
   ['no-load-optim', null, 'continue without its optimizer state'],
   ['save-interval', 'N', '--save_every'],
   ['checkpoint-activations', null, '--checkpoint'],

@@ -50,6 +50,20 @@ test('the package is without development packages', () => {
   for (const name of ['gpt-tokenizer/encoding/r50k_base', 'typescript']) expect(find(name)).toBe(1);
 });
 
+test('examples read the package, Node and each other', () => {
+  // gpt2-text.js looks for these packages and works without them.
+  const optional = /^(gpt-tokenizer\/\w+\/r50k_base|typescript)$/;
+  const names = readdirSync(examples).filter((name) => /\.(js|ts)$/.test(name));
+  const foreign = names.flatMap((name) => {
+    const text = readFileSync(join(examples, name), 'utf8');
+    const found = text.matchAll(/(?:require(?:\.resolve)?\(|from |import\()\s*'([^']+)'/g);
+    return Array.from(found, ([, wanted = '']) => wanted)
+      .filter((wanted) => !/^(node:|\.\/|@ds\/native$)/.test(wanted) && !optional.test(wanted))
+      .map((wanted) => `${name}: ${wanted}`);
+  });
+  expect(foreign).toEqual([]);
+});
+
 test('every example in JavaScript answers --help', () => {
   const parts = /^(gpt2-(options|text|tokenizer)|megatron-flags)\.js$/;
   const names = readdirSync(examples).filter((name) => name.endsWith('.js') && !parts.test(name));
