@@ -93,7 +93,7 @@ function messagesOf(given: JsonValue | undefined): ChatMessage[] {
 function messageOf(given: JsonValue, place: string): ChatMessage {
   if (!isObject<JsonObject>(given))
     throw invalid(place, 'an object with role and content', formatValue(given));
-  const { role, content, name, tool_call_id: call, ...others } = given;
+  const { role, content, name, tool_call_id: call, reasoning_content: thought, ...others } = given;
   if (typeof role !== 'string' || !ROLES.includes(role)) {
     throw invalid(`${place}.role`, ROLES.join(', '), formatValue(role));
   }
@@ -101,7 +101,8 @@ function messageOf(given: JsonValue, place: string): ChatMessage {
   const [other] = Object.entries(others).filter(([, value]) => !isNothing(value));
   if (other) throw unsupported(`${place}.${other[0].slice(0, 60)}`, 'messages are texts');
   const said = { role, content: textOf(content, `${place}.content`) };
-  const named = Object.entries({ name, tool_call_id: call }).filter(([, one]) => !isNothing(one));
+  const texts = { name, tool_call_id: call, reasoning_content: thought };
+  const named = Object.entries(texts).filter(([, one]) => !isNothing(one));
   const odd = named.find(([, one]) => typeof one !== 'string');
   if (odd) throw invalid(`${place}.${odd[0]}`, 'a string', formatValue(odd[1]));
   return { ...said, ...Object.fromEntries(named) };

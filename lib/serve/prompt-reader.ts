@@ -137,7 +137,7 @@ export class PromptReader {
     options: ChatPromptOptions,
     asker: Asker,
   ): Promise<number[]> {
-    const length = messages.reduce((sum, { content }) => sum + String(content ?? '').length, 0);
+    const length = messages.reduce((sum, message) => sum + lengthOf(message), 0);
     this.requireLength('messages', length);
     const question = { messages: this.known(messages), options };
     const answer = await this.ask(question, length, asker);
@@ -208,3 +208,7 @@ function withoutFolder({ code, op, expected, got, hint }: DsError, folder: strin
   const fields = { op: told(op), expected: told(expected), got: told(got), hint: told(hint) };
   return new DsError({ code, ...fields });
 }
+
+/** Characters of a message that the template may write. */
+const lengthOf = ({ content, reasoning_content: thought }: ChatMessage): number =>
+  String(content ?? '').length + String(thought ?? '').length;

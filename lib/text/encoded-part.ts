@@ -14,6 +14,8 @@ export interface RowCounts {
   unlearned: number;
   /** Rows with a token that spans the end of the prompt. The token counts as prompt. */
   blurred: number;
+  /** With the loss "assistant": rows with an answer before a special token that is not learned. */
+  unended: number;
 }
 
 /** Rows one after the other. */
@@ -25,7 +27,9 @@ export interface EncodedPart {
   counts: RowCounts;
 }
 
-export const noCounts = (): RowCounts => ({ rows: 0, empty: 0, unlearned: 0, blurred: 0 });
+export const noCounts = (): RowCounts => ({
+  ...{ rows: 0, empty: 0, unlearned: 0, blurred: 0, unended: 0 },
+});
 
 /** Reads and encodes a part. Throws DS_DATA, naming file and line. */
 export async function encodePart(
@@ -40,6 +44,7 @@ export async function encodePart(
     const encoded = encoder.encode(row, place);
     counts.rows++;
     if (encoded.isBlurred) counts.blurred++;
+    if (encoder.isUnended(encoded)) counts.unended++;
     if (encoded.ids.length === 0) counts.empty++;
     else if (encoded.labels.every((label) => label === IGNORED)) counts.unlearned++;
     else kept.push(encoded);

@@ -59,3 +59,10 @@ function countLearned({ labels }: TokenRun, { start, length }: Piece): number {
   for (let i = start + 1; i < start + length; ++i) if (labels[i] !== IGNORED) count++;
   return count;
 }
+
+/** Warns if a model cannot learn to end its answers. */
+export function warnOfUnended(files: readonly string[], { unended, rows }: TextReport): void {
+  if (unended === 0) return;
+  const text = `${files.join(', ')}: in ${unended} of ${rows} rows, the special token behind an answer is not learned. A model trained on these rows does not learn to end its answers. Move {% endgeneration %} behind the end-of-turn token in the chat template.`;
+  process.emitWarning(text, { type: 'DsWarning', code: 'DS_DATA' });
+}

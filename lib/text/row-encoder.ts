@@ -73,6 +73,14 @@ export class RowEncoder {
     return encoded;
   }
 
+  /** Whether the end-of-turn token behind an answer is not learned. */
+  isUnended({ ids, labels }: EncodedRow): boolean {
+    if (this.settings.loss !== 'assistant') return false;
+    const isEnd = (id: number, i: number): boolean =>
+      labels[i] === IGNORED && labels[i - 1] !== IGNORED && this.tokenizer.specialIds.has(id);
+    return ids.some((id, i) => i > 0 && isEnd(id, i));
+  }
+
   private encodeAny(row: Row, place: () => string): EncodedRow {
     const { loss, textKey } = this.settings;
     const conversation = conversationIn(row, place);

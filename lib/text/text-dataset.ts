@@ -6,7 +6,7 @@ import { readOptions } from '../runtime/options.js';
 import { dataError } from '../runtime/refused.js';
 import { EncodePool } from './encode-pool.js';
 import type { EncodedPart } from './encoded-part.js';
-import { addCounts, noReport, packRows, type TextReport } from './pack-rows.js';
+import { addCounts, noReport, packRows, type TextReport, warnOfUnended } from './pack-rows.js';
 import type { Piece } from './packing.js';
 import { partsOf } from './row-files.js';
 import { sampleOf, type TextSample, type TokenRun } from './sample.js';
@@ -71,6 +71,7 @@ export class TextDataset implements Dataset<TextSample> {
     for (const { counts } of parts) addCounts(report, counts);
     const samples = packRows(run, lengths, { length, overlong, packing }, report);
     if (samples.length === 0) throw nothingLeft(settings.files, report);
+    warnOfUnended(settings.files, report);
     return new TextDataset(
       { ...run, ...sharedPieces(samples), length: packing ? length : 0, pad },
       report,

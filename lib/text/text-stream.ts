@@ -10,7 +10,7 @@ import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { EncodePool } from './encode-pool.js';
 import type { EncodedPart } from './encoded-part.js';
-import { addCounts, noReport, packRows, type TextReport } from './pack-rows.js';
+import { addCounts, noReport, packRows, type TextReport, warnOfUnended } from './pack-rows.js';
 import { type FilePart, partsOf } from './row-files.js';
 import {
   collateSamples,
@@ -206,7 +206,9 @@ export class TextStream {
     let { part, row } = start;
     let held: TokenRun[] = [];
     for await (const encoded of pool.encode(left)) {
+      const knew = this.counts.unended > 0;
       addCounts(this.counts, encoded.counts);
+      if (!knew && this.settings.rank === 0) warnOfUnended(this.settings.files, this.counts);
       for (const one of rowsIn(encoded).slice(row)) {
         held.push(one);
         row++;

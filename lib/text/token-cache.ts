@@ -12,14 +12,16 @@ import type { FilePart } from './row-files.js';
 import type { Tokenizer } from './tokenizer.js';
 
 /** Changes when the bytes of a cache file mean something else, and when rows have other tokens. */
-const VERSION = 3;
+const VERSION = 4;
 /** Bytes of the digest that a file begins with, of all that follows. */
 const DIGEST = 32;
 /** Names that cacheName() returns. */
 const NAME = /^[0-9a-f]{32}\.tokens$/;
-/** 32-bit words after the digest: rows read, empty, unlearned, blurred and kept, then tokens. */
-const HEAD = 6;
-type Head = [number, number, number, number, number, number];
+/**
+ * 32-bit words after the digest: rows read, empty, unlearned, blurred, unended, kept, then tokens.
+ */
+const HEAD = 7;
+type Head = [number, number, number, number, number, number, number];
 
 /**
  * The name of a part's tokens: of the file's content, the tokenizer and the settings, not of paths
@@ -42,19 +44,19 @@ export function readCached(folder: string, name: string): EncodedPart | null {
   const words = new Int32Array(
     content.buffer.slice(content.byteOffset, bytes.byteOffset + bytes.length),
   );
-  const [rows, empty, unlearned, blurred, count, tokens] = words as unknown as Head;
+  const [rows, empty, unlearned, blurred, unended, count, tokens] = words as unknown as Head;
   const idsAt = HEAD + count;
   const lengths = words.slice(HEAD, idsAt);
   const isWhole =
-    Math.min(empty, unlearned, blurred, count, tokens) >= 0 &&
+    Math.min(empty, unlearned, blurred, unended, count, tokens) >= 0 &&
     rows === empty + unlearned + count &&
-    rows >= blurred &&
+    rows >= Math.max(blurred, unended) &&
     words.length === idsAt + 2 * tokens &&
     lengths.every((length) => length > 0) &&
     lengths.reduce((sum, length) => sum + length, 0) === tokens;
   if (!isWhole) return null;
   return {
-    counts: { rows, empty, unlearned, blurred },
+    counts: { rows, empty, unlearned, blurred, unended },
     lengths,
     ids: words.slice(idsAt, idsAt + tokens),
     labels: words.slice(idsAt + tokens),
@@ -85,8 +87,9 @@ function bytesOf(path: string): Buffer | null {
  */
 export function writeCached(folder: string, name: string, part: EncodedPart): void {
   const { counts, ids, labels, lengths } = part;
-  const { rows, empty, unlearned, blurred } = counts;
-  const head = Int32Array.from([rows, empty, unlearned, blurred, lengths.length, ids.length]);
+  const { rows, empty, unlearned, blurred, unended } = counts;
+  const kept = [rows, empty, unlearned, blurred, unended, lengths.length];
+  const head = Int32Array.from([...kept, ids.length]);
   const arrays = [head, lengths, ids, labels];
   const content = Buffer.concat(
     arrays.map((a) => Buffer.from(a.buffer, a.byteOffset, a.byteLength)),

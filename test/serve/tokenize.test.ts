@@ -44,6 +44,24 @@ test('a conversation, as the prompt of its answer', () =>
     expect((await ask(`${url}/tokenize`, { body: open })).json.tokens).toEqual([...ids]);
   }));
 
+test('the reasoning of a message reaches the chat template', () => {
+  const chatTemplate =
+    '{% for m in messages %}{{ m.role }}({{ m.reasoning_content or "-" }}){{ m.content }};{% endfor %}';
+  return withServer(
+    async (url) => {
+      const answer = { role: 'assistant', content: 'A', reasoning_content: 'why' };
+      const messages = [...MESSAGES, answer, { ...answer, reasoning_content: null }];
+      const { json } = await ask(`${url}/tokenize`, { body: { messages } });
+      const written = 'user(-)Hello;assistant(why)A;assistant(-)A;';
+      expect(tokenizer.decode(json.tokens)).toBe(written);
+      const odd = { messages: [{ ...answer, reasoning_content: 5 }] };
+      const { status, json: refused } = await ask(`${url}/tokenize`, { body: odd });
+      expect([status, refused.error.param]).toEqual([400, 'messages[0].reasoning_content']);
+    },
+    { chatTemplate },
+  );
+});
+
 test('tokens become their text', () =>
   withServer(async (url) => {
     const { json } = await ask(`${url}/detokenize`, { body: { tokens: HELLO, model: 'default' } });

@@ -56,7 +56,7 @@ test('a cache with a link, a pipe or wrong counts under a name of its own is not
   execFileSync('mkfifo', [own]);
   await again();
   // Digests that fit, of counts that do not: row by row of the head, and a file that is cut.
-  for (let word = 0; word < 6; ++word) {
+  for (let word = 0; word < 7; ++word) {
     for (const wrong of [-1, 2 ** 31 - 1]) {
       const content = Buffer.from(good.subarray(32));
       content.writeInt32LE(wrong, 4 * word);

@@ -37,8 +37,10 @@ export class AddedTokens {
     private readonly tokens: readonly AddedToken[],
     spellings: readonly string[],
   ) {
-    // Of two tokens with one spelling the last one is found.
-    this.trie = new Trie([...new Map(spellings.map((text, i) => [text, i]))]);
+    // Of two tokens with one spelling the first one is found; the crate takes a random one.
+    const numbers = new Map<string, number>();
+    for (const [i, text] of spellings.entries()) if (!numbers.has(text)) numbers.set(text, i);
+    this.trie = new Trie([...numbers]);
     this.firsts = new Set(spellings.map((text) => text.charCodeAt(0)));
   }
 
@@ -59,7 +61,8 @@ export class AddedTokens {
       const from = token.lstrip ? Math.max(spaceStart(text.slice(0, start)), done) : start;
       const to = token.rstrip ? spaceEnd(text, next) : next;
       if (done < from) sections.push({ start: done, end: from, token: null });
-      sections.push({ start: from, end: to, token });
+      // White space taken by the token before may leave nothing.
+      if (from < to) sections.push({ start: from, end: to, token });
       done = to;
     }
     if (done < text.length) sections.push({ start: done, end: text.length, token: null });

@@ -31,10 +31,10 @@ export function unigram(fields: Fields): Model {
     const total = new Float64Array(size + 1);
     const starts = new Int32Array(size + 1).fill(UNREACHED);
     const found = new Int32Array(size + 1);
+    const isBetter = (start: number, end: number, score: number): boolean =>
+      starts[end] === UNREACHED || score + (total[start] as number) > (total[end] as number);
     const reach = (start: number, end: number, id: number, score: number): void => {
-      const sum = score + (total[start] as number);
-      if (starts[end] !== UNREACHED && sum <= (total[end] as number)) return;
-      total[end] = sum;
+      total[end] = score + (total[start] as number);
       starts[end] = start;
       found[end] = id;
     };
@@ -42,10 +42,13 @@ export function unigram(fields: Fields): Model {
       const width = (piece.codePointAt(at) as number) > 0xffff ? 2 : 1;
       let hasSingle = false;
       trie.prefixes(piece, at, (end, id) => {
-        reach(at, end, id, scores[id] as number);
+        const score = scores[id] as number;
+        if (isBetter(at, end, score)) reach(at, end, id, score);
         if (end === at + width) hasSingle = true;
       });
-      if (!hasSingle) reach(at, at + width, unknown(), unknownScore);
+      if (!hasSingle && isBetter(at, at + width, unknownScore)) {
+        reach(at, at + width, unknown(), unknownScore);
+      }
       at += width;
     }
     return { starts, found };
